@@ -48,7 +48,7 @@ def rope(g):
         turn = torch.complex(cos, sin)[None, :, None, :]                 # (1, T, 1, D/2)
         return torch.view_as_real(pairs * turn).flatten(-2)              # (B, T, H, D)
 
-    for case, (b, t, h, d), offset in (("start", (2, 5, 3, 16), 0), ("offset", (1, 4, 2, 24), 100),
+    for case, (b, t, h, d), offset in (("start", (2, 5, 2, 16), 0), ("offset", (1, 4, 2, 24), 100),
                                        ("far", (1, 3, 1, 8), 8000)):
         cos, sin = tiny_llama.rope_tables(torch.arange(offset, offset + t), d, theta)
         g.record(case, fn, {"x": g.randn(b, t, h, d)},
@@ -81,9 +81,9 @@ def scaled_dot_product_attention(g):
         return fn
 
     cases = (("causal_gqa", True, 1, 2, 1, 37, 16, torch.float32),
-             ("causal", True, 2, 1, 1, 9, 24, torch.float32),
-             ("full_gqa", False, 1, 4, 2, 7, 24, torch.float32),
-             ("full", False, 1, 1, 1, 21, 16, torch.float32),
+             ("causal", True, 2, 1, 1, 5, 24, torch.float32),
+             ("full_gqa", False, 1, 4, 2, 5, 24, torch.float32),
+             ("full", False, 1, 1, 1, 13, 16, torch.float32),
              ("causal_gqa_bf16", True, 1, 2, 1, 13, 16, BF16))
     for case, causal, b, h, hkv, t, d, dtype in cases:
         inputs = {"q": g.randn(b, h, t, d, dtype=dtype), "k": g.randn(b, hkv, t, d, dtype=dtype),
@@ -97,7 +97,7 @@ def cross_entropy(g):
                                 ignore_index=-100)
         return {"sum": total, "count": (targets != -100).sum()}
 
-    for case, shape, scale in (("f32", (2, 9, 31), 2.0), ("large", (1, 6, 50), 30.0)):
+    for case, shape, scale in (("f32", (2, 5, 31), 2.0), ("large", (1, 6, 50), 30.0)):
         targets = g.randint(0, shape[-1], *shape[:-1])
         targets[0, 1] = targets[-1, -2] = -100
         g.record(case, fn, {"logits": g.randn(*shape, scale=scale)}, {"targets": targets},
@@ -126,7 +126,7 @@ def scatter_add(g):
 
 def logsumexp(g):
     for case, dim, scale in (("last", -1, 1.0), ("middle", 1, 1.0), ("large", -1, 60.0)):
-        g.record(case, lambda x: x.logsumexp(dim), {"x": g.randn(3, 13, 5, scale=scale)}, dim=dim)
+        g.record(case, lambda x: x.logsumexp(dim), {"x": g.randn(2, 13, 5, scale=scale)}, dim=dim)
 
 
 def max_over_dim(g):
