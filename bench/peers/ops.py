@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the PyTorch twin of each case given as a JSON list (or JSON lines) on stdin.
+
+    build/release/bin/bench_ops --list-cases | build/venv/bin/python bench/peers/ops.py --threads 2
+
+A case is {"op": ..., "shapes": [[...], ...], "dtype": "float32", "attrs": {...}, "grad": true};
+other fields (such as "name") are copied to the answer. README.md lists inputs and attributes.
+"""
+import argparse
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+
+from common import DTYPES, emit, median_us, rope
+
+BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+UNARY = {"silu": F.silu, "exp": torch.exp, "log": torch.log, "rsqrt": torch.rsqrt,
+         "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos}
+SDPA = F.scaled_dot_product_attention
+
+
+def reduce(op):
+    def fn(x, dim=None, keepdim=False, **_):
+        if dim is None:
+            dim = list(range(x.dim())) if op is torch.logsumexp else None
+        return op(x) if dim is None else op(x, dim, keepdim=keepdim)
+    return fn
+
+
+def first(result):
+    return result[0] if isinstance(result, (tuple, list)) else result
+
+
+def attention(q, k, v, causal=False, scale=None, **_):
+    return SDPA(q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def cross_entropy(logits, targets, ignore_index=-100, **_):
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum",
+                           ignore_index=ignore_index)
+
+
+def matmul(a, b, transpose_a=False, transpose_b=False, **_):
+    return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
+
+
+TWINS = {
+    **{name: (lambda op: lambda x, y, **_: op(x, y))(op) for name, op in BINARY.items()},
+    **{name: (lambda op: lambda x, **_: op(x))(op) for name, op in UNARY.items()},
+    "gelu": lambda x, approximate="none", **_: F.gelu(x, approximate=approximate),
+    "sum": reduce(torch.sum), "mean": reduce(torch.mean),
+    "max": lambda x, dim=-1, **_: x.max(dim).values, "logsumexp": reduce(torch.logsumexp),
+    "matmul": matmul,
+    "softmax": lambda x, dim=-1, **_: x.softmax(dim),
+    "rms_norm": lambda x, weight, eps=1e-5, **_: F.rms_norm(x, weight.shape, weight, eps),
+    "rope": lambda x, table, **_: rope(x, table),
+    "swiglu": lambda gate, up, **_: F.silu(gate) * up,
+    "scaled_dot_product_attention": attention,
+    "cross_entropy": cross_entropy,
+    "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
+    "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
+    "scatter_add": lambda x, index, src, dim=1, **_: x.scatter_add(dim, index, src),
+    "topk": lambda x, k=2, dim=-1, **_: x.topk(k, dim).values,
+    "cat": lambda *xs, dim=0, **_: torch.cat(xs, dim),
+    "cast": lambda x, to="bfloat16", **_: x.to(DTYPES[to]),
+}
+
+
+def make_inputs(op, shapes, dtype, attrs):
+    """Inputs in the room's order: values in `dtype`, indices i64 over the extent they index."""
+    def values(shape):
+        if not dtype.is_floating_point:
+            return torch.randint(0, 100, shape).to(dtype)
+        x = torch.randn(shape)
+        return (x.abs() + 0.1 if op in ("log", "rsqrt") else x).to(dtype)
+
+    inputs = [values(shape) for shape in shapes]
+    if op == "cross_entropy":
+        inputs[1] = torch.randint(0, shapes[0][-1], shapes[1])
+    elif op == "embedding":
+        inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
+    elif op in ("gather", "scatter_add"):
+        inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
+    elif op == "rope":
+        t, half = shapes[0][1], shapes[0][3] // 2
+        angle = torch.rand(t, half)
+        inputs = [inputs[0], torch.polar(torch.ones_like(angle), angle)]  # cos and sin as one table
+    return inputs
+
+
+def time_adamw(shapes, dtype, attrs):
+    params = [torch.nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
+    for param in params:
+        param.grad = torch.randn_like(param)
+    settings = {k: attrs[k] for k in ("lr", "eps", "weight_decay") if k in attrs}
+    times = {}
+    for kind in ("fused", "foreach"):
+        optimizer = torch.optim.AdamW(params, **{kind: True}, **settings)
+        times[kind] = median_us(optimizer.step)
+    kind = min(times, key=times.get)
+    return {"time_us": times[kind], "optimizer": kind}
+
+
+def time_case(op, shapes, dtype, attrs, grad):
+    if op == "adamw_":
+        return time_adamw(shapes, dtype, attrs)
+    inputs, fn = make_inputs(op, shapes, dtype, attrs), TWINS[op]
+    with torch.no_grad():
+        result = {"time_us": median_us(lambda: fn(*inputs, **attrs))}
+    if grad:
+        leaves = [x.requires_grad_() for x in inputs if x.is_floating_point()]
+        dy = torch.randn_like(first(fn(*inputs, **attrs)))
+
+        def both():
+            torch.autograd.grad(first(fn(*inputs, **attrs)), leaves, dy)
+        result["time_grad_us"] = median_us(both)
+    return result
+
+
+def read_cases(text):
+    if text.lstrip().startswith("["):
+        return json.loads(text)
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(7)
+    for case in read_cases(sys.stdin.read()):
+        case.setdefault("attrs", {})
+        case.setdefault("dtype", "float32")
+        shapes = case["shapes"]
+        if case["op"] not in TWINS and case["op"] != "adamw_":
+            emit(**case, error="no PyTorch twin of this op")
+            continue
+        try:
+            figures = time_case(case["op"], shapes, DTYPES[case["dtype"]], case["attrs"],
+                                case.get("grad", False))
+        except (RuntimeError, TypeError, IndexError, KeyError, ValueError) as error:
+            emit(**case, error=f"{type(error).__name__}: {error}")
+            continue
+        emit(**case, **figures, threads=args.threads)
+
+
+if __name__ == "__main__":
+    main()
