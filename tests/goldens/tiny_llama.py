@@ -96,7 +96,8 @@ def batches(g, c):
 
 def train(weights, tokens, dtype):
     """Returns losses, pre-clip gradient norms, logits and gradients of step 1, final weights."""
-    w = {k: torch.nn.Parameter(v.to(dtype)) for k, v in weights.items()}
+    # A copy also where the dtype stays: the optimizer writes in place.
+    w = {k: torch.nn.Parameter(v.to(dtype, copy=True)) for k, v in weights.items()}
     o = OPTIMIZER
     optimizer = torch.optim.AdamW(w.values(), lr=o["lr"], betas=(o["beta1"], o["beta2"]),
                                   eps=o["eps"], weight_decay=o["weight_decay"])
