@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+# A module: its own include root, objects compiled once, a static archive, its headers and its place in the package.
+
+# tessera_include_root(<name> <target of the link> <out-var>): <build>/include/<name>/tessera/<last part of the target>.
+# One root per module is what makes a forbidden include fail; the link lets headers lie beside their sources.
+function(tessera_include_root name source out)
+  set(root ${PROJECT_BINARY_DIR}/include/${name})
+  file(MAKE_DIRECTORY ${root}/tessera)
+  cmake_path(GET source FILENAME leaf)
+  file(RELATIVE_PATH relative ${root}/tessera ${source})
+  file(CREATE_LINK ${relative} ${root}/tessera/${leaf} SYMBOLIC)
+  set(${out} ${root} PARENT_SCOPE)
+endfunction()
+
+# tessera_module(<name> [<module>...]): folder <name>, which may include the named modules and what they include.
+function(tessera_module name)
+  set(source ${PROJECT_SOURCE_DIR}/${name})
+  tessera_include_root(${name} ${source} root)
+
+  file(GLOB sources CONFIGURE_DEPENDS ${source}/*.cpp ${source}/*/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/cuda_table\\.cpp$|/train/main\\.cpp$")
+  if(TESSERA_LEFT_OUT_ROOMS)
+    list(FILTER sources EXCLUDE REGEX "/kernels/(${TESSERA_LEFT_OUT_ROOMS})/")
+  endif()
+  if(NOT sources)  # a module whose folder is still empty
+    set(sources ${PROJECT_BINARY_DIR}/generated/empty.cpp)
+    file(WRITE ${sources} "")
+  endif()
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${source} ${source}/*.h ${source}/*/*.h)
+  list(FILTER headers EXCLUDE REGEX "_impl\\.h$|^_[^/]*/|^cuda/")
+  list(TRANSFORM headers PREPEND ${root}/tessera/${name}/)
+
+  set(objects tessera_${name}_objects)
+  set(archive tessera_${name})
+  list(TRANSFORM ARGN PREPEND tessera_ OUTPUT_VARIABLE dependencies)
+
+  add_library(${objects} OBJECT ${sources})
+  target_include_directories(${objects} PRIVATE ${root})
+  target_compile_options(${objects} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${root}/tessera/=>)
+  target_link_libraries(${objects} PRIVATE tessera_flags ${dependencies})
+
+  add_library(${archive} STATIC $<TARGET_OBJECTS:${objects}>)
+  add_library(tessera::${name} ALIAS ${archive})
+  target_sources(${archive} PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${headers})
+  target_compile_features(${archive} PUBLIC cxx_std_20)
+  target_link_libraries(${archive} PUBLIC ${dependencies})
+  set_target_properties(${archive} PROPERTIES
+    EXPORT_NAME ${name} LINKER_LANGUAGE CXX VERIFY_INTERFACE_HEADER_SETS ON)
+
+  install(TARGETS ${archive} EXPORT tessera-${name} FILE_SET HEADERS)
+  install(EXPORT tessera-${name} NAMESPACE tessera:: FILE tessera-${name}.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+  set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name})
+endfunction()
+
+# tessera_module_uses(<name> PUBLIC|PRIVATE <target>...): an outside library of a module.
+function(tessera_module_uses name visibility)
+  target_link_libraries(tessera_${name}_objects PRIVATE ${ARGN})
+  target_link_libraries(tessera_${name} ${visibility} ${ARGN})
+endfunction()
+
+# libtessera.so from the same objects as the archives, with the umbrella header <tessera/tessera.h>.
+function(tessera_shared_library)
+  tessera_include_root(all ${PROJECT_SOURCE_DIR}/tessera.h umbrella)
+  get_property(modules GLOBAL PROPERTY TESSERA_MODULES)
+  add_library(tessera SHARED)
+  add_library(tessera::tessera ALIAS tessera)
+  foreach(module IN LISTS modules)
+    target_sources(tessera PRIVATE $<TARGET_OBJECTS:tessera_${module}_objects>)
+    target_include_directories(tessera INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${module}>)
+    get_target_property(libraries tessera_${module}_objects LINK_LIBRARIES)
+    list(FILTER libraries EXCLUDE REGEX "^tessera_")
+    target_link_libraries(tessera PRIVATE ${libraries})
+  endforeach()
+  target_sources(tessera PUBLIC
+    FILE_SET HEADERS BASE_DIRS ${umbrella} FILES ${umbrella}/tessera/tessera.h)
+  target_compile_features(tessera PUBLIC cxx_std_20)
+  target_link_options(tessera PRIVATE -Wl,--no-undefined)
+  set_target_properties(tessera PROPERTIES
+    EXPORT_NAME tessera LINKER_LANGUAGE CXX VERIFY_INTERFACE_HEADER_SETS ON
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  install(TARGETS tessera EXPORT tessera-shared FILE_SET HEADERS)
+  install(EXPORT tessera-shared NAMESPACE tessera:: FILE tessera-shared.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+endfunction()
+
+# The `tessera` program: one file over the shared library, so that CUDA's library finds the same copy of the core.
+function(tessera_program main)
+  add_executable(tessera_program ${main})
+  target_link_libraries(tessera_program PRIVATE tessera tessera_flags)
+  set_target_properties(tessera_program PROPERTIES OUTPUT_NAME tessera)
+  install(TARGETS tessera_program)
+endfunction()
+
+# libtessera_cuda.so: every Op::cuda and the CUDA side of core. Opened at run time, so nothing links it; it must link
+# without undefined symbols, which is how a missing kernel shows.
+function(tessera_cuda_library)
+  file(GLOB sources CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/core/cuda/*.cpp ${PROJECT_SOURCE_DIR}/core/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
+  list(FILTER sources EXCLUDE REGEX "/_[^/]*/[^/]*$")
+  add_library(tessera_cuda SHARED ${sources} ${PROJECT_SOURCE_DIR}/kernels/cuda_table.cpp)
+  target_include_directories(tessera_cuda PRIVATE ${PROJECT_BINARY_DIR}/generated)
+  target_link_libraries(tessera_cuda PRIVATE tessera tessera_flags CUDA::cudart CUDA::cublasLt)
+  target_link_options(tessera_cuda PRIVATE -Wl,--no-undefined)
+  install(TARGETS tessera_cuda)
+endfunction()
+
+# find_package(tessera): a file per component, so that one that was not built is named in the error.
+function(tessera_package)
+  include(CMakePackageConfigHelpers)
+  get_property(modules GLOBAL PROPERTY TESSERA_MODULES)
+  set(TESSERA_COMPONENTS ${modules})
+  set(folder ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tesseraConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/tesseraConfig.cmake INSTALL_DESTINATION ${folder})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
+    DESTINATION ${folder})
+endfunction()

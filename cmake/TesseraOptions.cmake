@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# Options and the flags that every target shares (tessera_flags).
+include(GNUInstallDirs)
+
+option(TESSERA_CUDA "Build libtessera_cuda.so; needs nvcc" OFF)
+option(TESSERA_TESTS "Build the tests and examples" ${PROJECT_IS_TOP_LEVEL})
+option(TESSERA_BENCH "Build the benchmarks" OFF)
+option(TESSERA_INCOMPLETE_ROOMS "Warn about incomplete op rooms instead of failing; for work in progress" OFF)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_INSTALL_RPATH $ORIGIN $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+
+# ccache sees paths relative to the sources, so that all presets and clones share their objects.
+find_program(TESSERA_CCACHE ccache)
+mark_as_advanced(TESSERA_CCACHE)
+if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TESSERA_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+
+# Bits must not depend on contraction; instruction sets above the baseline are chosen at run time.
+add_library(tessera_flags INTERFACE)
+set(_cxx_flags -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Woverloaded-virtual
+  -ffp-contract=off -fno-math-errno -fno-trapping-math
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+set(_cuda_flags -Wall -ffp-contract=off)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND _cxx_flags -march=x86-64-v2)
+  list(APPEND _cuda_flags -march=x86-64-v2)
+endif()
+list(JOIN _cuda_flags "," _cuda_flags)
+target_compile_options(tessera_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${_cxx_flags}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${_cuda_flags};--expt-relaxed-constexpr;--extended-lambda>")

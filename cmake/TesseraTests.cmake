@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests: few programs, one ctest entry per test. Tests run in the source folder, so goldens are "tests/goldens/...".
+# A test whose suite name contains "Cuda" needs a GPU and gets the label gpu instead of its program's label.
+if(TESSERA_TESTS)
+  enable_testing()
+  include(GoogleTest)
+endif()
+
+# tessera_test_program(<name> LABEL <label> SOURCES <file>... LINK <target>...)
+function(tessera_test_program name)
+  cmake_parse_arguments(arg "" "LABEL" "SOURCES;LINK" ${ARGN})
+  if(NOT arg_SOURCES)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LINK} tessera_flags tessera_test_support)
+  # Discovery runs when ctest starts, so that a build never runs tests. The second pass finds what needs a GPU.
+  set(common WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(${name} ${common} TEST_FILTER "-*Cuda*" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
+  gtest_discover_tests(${name} ${common} TEST_FILTER "*Cuda*" TEST_LIST ${name}_gpu PROPERTIES LABELS gpu TIMEOUT 300)
+endfunction()
+
+# One program per module from its *_test.cpp, linked to the module's archive and no further up: the layering holds for
+# tests too.
+function(tessera_module_tests)
+  tessera_include_root(tests ${PROJECT_SOURCE_DIR}/tests root)
+  file(GLOB support CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
+  add_library(tessera_test_support INTERFACE)
+  target_include_directories(tessera_test_support INTERFACE ${root})
+  target_sources(tessera_test_support INTERFACE ${support})
+  if(support MATCHES "/main\\.cpp")
+    target_link_libraries(tessera_test_support INTERFACE GTest::gtest)
+  else()
+    target_link_libraries(tessera_test_support INTERFACE GTest::gtest_main)
+  endif()
+
+  get_property(modules GLOBAL PROPERTY TESSERA_MODULES)
+  foreach(module IN LISTS modules)
+    set(source ${PROJECT_SOURCE_DIR}/${module})
+    file(GLOB tests CONFIGURE_DEPENDS ${source}/*_test.cpp ${source}/*/*_test.cpp)
+    list(FILTER tests EXCLUDE REGEX "/_[^/]*/[^/]*$")
+    if(TESSERA_LEFT_OUT_ROOMS)
+      list(FILTER tests EXCLUDE REGEX "/kernels/(${TESSERA_LEFT_OUT_ROOMS})/")
+    endif()
+    tessera_test_program(tessera_${module}_tests LABEL unit SOURCES ${tests} LINK tessera_${module})
+  endforeach()
+endfunction()
