@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Process: what exists once per process (CPU features, the CUDA library). Context: all state of one rank, reached
+// through one thread-local pointer, so that ranks can be threads. Worker threads have no Context: kernels take what
+// they need before a parallel region. Recorder and Distributor are how `call` reaches the tape and the planner.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/core/allocator.h"
+#include "tessera/core/op_types.h"
+
+namespace tessera {
+
+class CudaBackend;
+class CudaLoader;
+struct OpRow;
+
+/// Instruction sets that kernels are compiled for.
+enum class Isa : uint8_t { baseline, avx2, avx512 };
+
+/// Once per process. Made on first use; holds no tensors.
+class TESSERA_API Process {
+ public:
+  static Process& get();
+  [[nodiscard]] Isa isa() const { return isa_; }
+  [[nodiscard]] bool has_avx512_bf16() const { return avx512_bf16_; }
+  [[nodiscard]] int cores() const { return cores_; }
+  /// Limits kernels to `isa` (tests compare instruction sets); throws ValueError above what the machine has.
+  void limit_isa(Isa isa);
+  /// The CUDA library, loaded on first use; DeviceError says why there is none.
+  CudaBackend& cuda();
+  [[nodiscard]] bool cuda_available() noexcept;
+  [[nodiscard]] const Ref<Allocator>& cuda_allocator(int device);
+  ~Process();
+
+ private:
+  Process();
+  Isa isa_, machine_isa_;
+  bool avx512_bf16_ = false;
+  int cores_ = 1;
+  std::unique_ptr<CudaLoader> cuda_;
+};
+
+/// Records ops for backward; implemented by autograd.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  virtual void record(const OpRow& row, const void* op, Tensors in, Outputs out) = 0;
+  /// Called before an in-place op writes `x`; throws InPlaceError where autograd forbids it.
+  virtual void check_write(const OpRow& row, const Tensor& x) = 0;
+};
+
+/// Runs ops on distributed tensors; implemented by dist.
+class Distributor {
+ public:
+  virtual ~Distributor() = default;
+  virtual void call(const OpRow& row, const void* op, Tensors in, SmallVector<Tensor, 2>& out) = 0;
+};
+
+/// All state of one rank. Make one per rank thread; it becomes the thread's current one while it lives.
+class TESSERA_API Context {
+ public:
+  struct Options {
+    int threads = 0;             ///< kernel threads of this rank; 0 = all cores
+    bool deterministic = false;  ///< same bits on every run, whatever it costs
+    bool anomaly = false;        ///< stop at the first NaN and say which op made it
+  };
+  Context();
+  explicit Context(const Options& options);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  /// The calling thread's context; UsageError on a thread without one.
+  static Context& current();
+  static Context* current_or_null() noexcept { return current_; }
+
+  Recorder* recorder = nullptr;
+  Distributor* distributor = nullptr;
+  bool grad_enabled = true;
+  Options options;
+  /// Where the program is, for error messages and anomaly mode (`layers.3.attention`).
+  std::vector<std::string> module_path;
+  /// Called after every op when set (profilers, op traces).
+  std::function<void(const OpRow&, const void* op, Tensors in, Tensors out)> op_hook;
+
+  [[nodiscard]] const Ref<Allocator>& allocator(Device device);
+  [[nodiscard]] Stream stream(Device device);
+
+ private:
+  friend void* pool_allocate(size_t);
+  friend void pool_free(void*, size_t) noexcept;
+  static constexpr int kPoolClasses = 16;  // multiples of 64 bytes
+  struct FreeBlock {
+    FreeBlock* next;
+  };
+  static thread_local Context* current_ __attribute__((tls_model("initial-exec")));
+  Context* previous_;
+  std::array<FreeBlock*, kPoolClasses> pool_{};
+  Ref<Allocator> cpu_allocator_;
+};
+
+/// Nothing is recorded while it lives.
+class NoGrad {
+ public:
+  explicit NoGrad(bool enabled = false) : context_(Context::current()), before_(context_.grad_enabled) {
+    context_.grad_enabled = enabled;
+  }
+  ~NoGrad() { context_.grad_enabled = before_; }
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  Context& context_;
+  bool before_;
+};
+
+/// Names the part of the program that runs while it lives.
+class ModuleScope {
+ public:
+  explicit ModuleScope(std::string name) : context_(Context::current()) { context_.module_path.push_back(std::move(name)); }
+  ~ModuleScope() { context_.module_path.pop_back(); }
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+  Context& context_;
+};
+
+}  // namespace tessera

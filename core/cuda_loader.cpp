@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "tessera/core/context.h"
+#include "tessera/core/cuda_loader_impl.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+constexpr const char* kLibrary = "libtessera_cuda.so";
+
+std::vector<std::string> candidates() {
+  std::vector<std::string> paths;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&Process::get), &info) && info.dli_fname) {
+    const auto folder = std::filesystem::path(info.dli_fname).parent_path();
+    paths.push_back((folder / kLibrary).string());
+    paths.push_back((folder / ".." / "lib" / kLibrary).string());
+  }
+  paths.emplace_back(kLibrary);
+  return paths;
+}
+}  // namespace
+
+CudaLoader::CudaLoader(const Process* process) {
+  void* library = nullptr;
+  for (const std::string& path : candidates()) {
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library) break;
+    why_not_ = dlerror();
+  }
+  if (!library) return;
+  auto entry = reinterpret_cast<CudaBackend* (*)()>(dlsym(library, "tessera_cuda_backend"));
+  if (!entry) {
+    why_not_ = "it is not Tessera's CUDA library";
+    return;
+  }
+  CudaBackend* backend = entry();
+  if (backend->process() != process) {
+    why_not_ = "it found a second copy of Tessera: link the shared libtessera.so to use CUDA";
+    return;
+  }
+  if (backend->device_count() == 0) {
+    why_not_ = "no CUDA device is visible";
+    return;
+  }
+  backend_ = backend;
+  for (int i = 0; i < backend->device_count(); ++i) allocators_.push_back(backend->allocator(i));
+}
+
+CudaBackend& CudaLoader::backend() const {
+  if (!backend_) fail<DeviceError>("cuda", "CUDA cannot be used: ", why_not_);
+  return *backend_;
+}
+
+const Ref<Allocator>& CudaLoader::allocator(int device) {
+  const int count = backend().device_count();
+  if (device < 0 || device >= count) fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", count);
+  return allocators_[static_cast<size_t>(device)];
+}
+
+}  // namespace tessera

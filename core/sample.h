@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples: the inputs a room gives of itself, from which the laws, the bench and the docs are made.
+// An Arg says how to fill an input; its dtype is the law's choice among the room's dtypes unless it is fixed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/dtype.h"
+#include "tessera/core/shape.h"
+
+namespace tessera {
+
+struct Arg {
+  enum class Fill : uint8_t { normal, uniform, integers, distinct, boolean, value };
+  Shape shape;
+  Fill fill = Fill::normal;
+  double low = -2, high = 2;
+  std::optional<DType> dtype;     // fixed, else the law's choice
+  bool defined = true;            // false: an optional input left out
+
+  /// Uniform in [lo, hi).
+  [[nodiscard]] Arg uniform(double lo, double hi) const { return with(Fill::uniform, lo, hi); }
+  /// All values different by at least 1/8, in random order (ties break max, topk and sort).
+  [[nodiscard]] Arg distinct() const { return with(Fill::distinct, 0, 0); }
+  [[nodiscard]] Arg value(double v) const { return with(Fill::value, v, v); }
+  [[nodiscard]] Arg as(DType t) const {
+    Arg a = *this;
+    a.dtype = t;
+    return a;
+  }
+
+ private:
+  [[nodiscard]] Arg with(Fill f, double lo, double hi) const {
+    Arg a = *this;
+    a.fill = f;
+    a.low = lo;
+    a.high = hi;
+    return a;
+  }
+};
+
+/// Standard normal values in the law's dtype (small whole numbers for integer dtypes).
+inline Arg arg(Shape shape) {
+  Arg a;
+  a.shape = shape;
+  return a;
+}
+/// Whole numbers in [low, high) of dtype i64.
+inline Arg index_arg(Shape shape, int64_t low, int64_t high) {
+  Arg a;
+  a.shape = shape;
+  a.fill = Arg::Fill::integers;
+  a.low = static_cast<double>(low);
+  a.high = static_cast<double>(high);
+  a.dtype = DType::i64;
+  return a;
+}
+inline Arg bool_arg(Shape shape) {
+  Arg a;
+  a.shape = shape;
+  a.fill = Arg::Fill::boolean;
+  a.dtype = DType::bool_;
+  return a;
+}
+inline Arg no_arg() {
+  Arg a;
+  a.defined = false;
+  return a;
+}
+
+/// One call of an op: attributes and inputs. `throws` names the error type that a bad one must raise.
+template <class Op>
+struct Sample {
+  Op op;
+  std::vector<Arg> in;
+  std::string throws = {};
+  bool bench = false;  // large enough to be timed; left out of the laws
+};
+
+template <class Op>
+Sample<Op> bad(Op op, std::vector<Arg> in, std::string error) {
+  return {std::move(op), std::move(in), std::move(error)};
+}
+template <class Op>
+Sample<Op> timed(Op op, std::vector<Arg> in) {
+  return {std::move(op), std::move(in), {}, true};
+}
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/core/storage.h"
+
+namespace tessera {
+
+Storage::Storage(Ref<Allocator> allocator, int64_t bytes, Device device)
+    : allocator_(std::move(allocator)), bytes_(bytes), device_(device) {
+  if (bytes_ > 0 && allocator_) data_ = allocator_->allocate(bytes_);
+}
+
+Storage::~Storage() {
+  if (data_) allocator_->free(data_, bytes_);
+}
+
+void Storage::release_bytes() noexcept {
+  if (data_) allocator_->free(data_, bytes_);
+  data_ = nullptr;
+  released_ = true;
+}
+
+void Storage::regain_bytes() {
+  if (!released_) return;
+  if (bytes_ > 0) data_ = allocator_->allocate(bytes_);
+  released_ = false;
+}
+
+}  // namespace tessera
