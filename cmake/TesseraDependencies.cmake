@@ -2,7 +2,10 @@
 # What comes from outside, all through find_package. GEMM is oneDNN's where it is installed, else Eigen's.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
-find_package(dnnl CONFIG QUIET)
+find_package(OpenCL QUIET)  # oneDNN's package asks for it
+if(OpenCL_FOUND)
+  find_package(dnnl CONFIG QUIET)
+endif()
 if(dnnl_FOUND)
   set(_gemm onednn)
 else()
@@ -12,8 +15,7 @@ set(TESSERA_GEMM ${_gemm} CACHE STRING "Matrix products by: onednn or eigen")
 set_property(CACHE TESSERA_GEMM PROPERTY STRINGS onednn eigen)
 message(STATUS "Matrix products: ${TESSERA_GEMM}")
 
-# tessera_gemm carries the choice: kernels/ links it and sees TESSERA_GEMM_ONEDNN or TESSERA_GEMM_EIGEN.
-add_library(tessera_gemm INTERFACE)
+# kernels/ links TESSERA_GEMM_TARGET and sees TESSERA_GEMM_ONEDNN or TESSERA_GEMM_EIGEN.
 if(TESSERA_GEMM STREQUAL "onednn")
   if(NOT dnnl_FOUND)
     message(FATAL_ERROR "TESSERA_GEMM=onednn, but oneDNN's dnnl-config.cmake was not found (Debian: libdnnl-dev)")
