@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass: count the edges into every reachable node, then run ready nodes, latest first. State lives in
+// the pass; nodes hold their slot in it, restored at the end, so a pass may run inside another (hooks, recompute).
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+namespace tessera {
+
+class BackwardPass {
+ public:
+  BackwardPass(bool retain, bool create_graph) : retain_(retain), tape_(Tape::current()), mode_(create_graph) {
+    states_.reserve(64);
+    ++tape_.passes;
+  }
+  BackwardPass(const BackwardPass&) = delete;
+  BackwardPass& operator=(const BackwardPass&) = delete;
+  ~BackwardPass() {
+    for (State& s : states_) {
+      s.node->pass_ = s.outer_pass;
+      s.node->slot_ = s.outer_slot;
+    }
+    --tape_.passes;
+  }
+
+  void add_root(const Tensor& output, const Tensor& gradient) {
+    const Edge e = edge_of(output);
+    if (!e.node) fail<AutogradError>("backward", output.meta(), " does not depend on anything that requires grad");
+    State& s = state(slot(e.node));
+    accumulate(s.buffer[static_cast<size_t>(e.index)], gradient);
+    roots_.push_back(e.node->slot_);
+  }
+  void capture(const Tensor& input, Tensor* into) {
+    const Edge e = edge_of(input);
+    if (!e.node) fail<AutogradError>("grad", "input ", input.meta(), " does not require grad");
+    captures_.push_back({e.node, e.index, into});
+  }
+
+  void run() {
+    discover();
+    if (!captures_.empty()) prune();
+    for (size_t r : roots_) {
+      if (states_[r].dependencies == 0 && !states_[r].queued) push(r);
+    }
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end());
+      const size_t at = heap_.back().second;
+      heap_.pop_back();
+      visit(at);
+    }
+    if (tape_.passes == 1) {
+      auto callbacks = std::move(tape_.final_callbacks);
+      tape_.final_callbacks.clear();
+      for (auto& f : callbacks) f();
+    }
+  }
+
+ private:
+  struct State {
+    Ref<Node> node;
+    Grads buffer;
+    int32_t dependencies = 0;
+    bool needed = true, queued = false;
+    const void* outer_pass = nullptr;
+    size_t outer_slot = 0;
+  };
+  struct Capture {
+    Ref<Node> node;
+    int32_t index;
+    Tensor* into;
+  };
+
+  State& state(size_t i) { return states_[i]; }
+
+  size_t slot(const Ref<Node>& node) {
+    if (node->pass_ == this) return node->slot_;
+    State& s = states_.emplace_back();
+    s.node = node;
+    s.buffer.resize(static_cast<size_t>(node->outputs));
+    s.outer_pass = node->pass_;
+    s.outer_slot = node->slot_;
+    node->pass_ = this;
+    node->slot_ = states_.size() - 1;
+    return node->slot_;
+  }
+
+  void discover() {
+    // States grow as nodes are found, so the list of states is the work list.
+    for (size_t i = 0; i < states_.size(); ++i) {
+      Node* node = states_[i].node.get();
+      for (const Edge& e : node->edges) {
+        if (e.node) ++states_[slot(e.node)].dependencies;
+      }
+    }
+  }
+
+  // With captures, only what lies between outputs and inputs runs. Inputs of a node are older than it.
+  void prune() {
+    std::vector<size_t> order(states_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::sort(order, {}, [&](size_t i) { return states_[i].node->sequence; });
+    for (State& s : states_) s.needed = false;
+    for (size_t i : order) {
+      for (const Edge& e : states_[i].node->edges) {
+        if (e.node && (states_[e.node->slot_].needed || captured(e))) states_[i].needed = true;
+      }
+    }
+  }
+  [[nodiscard]] bool captured(const Edge& e) const {
+    return std::ranges::any_of(captures_, [&](const Capture& c) { return c.node == e.node && c.index == e.index; });
+  }
+
+  void push(size_t i) {
+    states_[i].queued = true;
+    heap_.emplace_back(states_[i].node->sequence, i);
+    std::push_heap(heap_.begin(), heap_.end());
+  }
+
+  static void accumulate(Tensor& into, const Tensor& g) { into = into.defined() ? add(into, g) : g; }
+
+  void visit(size_t at) {
+    const Ref<Node> node = states_[at].node;
+    Grads dy = std::move(states_[at].buffer);
+    run_gradient_hooks(*node, dy);
+    for (const Capture& c : captures_) {
+      if (c.node == node) *c.into = dy[static_cast<size_t>(c.index)];
+    }
+    const bool any = std::ranges::any_of(dy, [](const Tensor& t) { return t.defined(); });
+    const bool runs = any && states_[at].needed;
+    Grads dx;
+    if (runs) {
+      Needs needs(node->edges.size());
+      for (size_t i = 0; i < node->edges.size(); ++i) {
+        const Edge& e = node->edges[i];
+        needs.set(i, e.node && (captures_.empty() || states_[e.node->slot_].needed || captured(e)));
+      }
+      dx = node->apply(dy, needs);
+      check(*node, dx);
+      if (node->hooks) {
+        for (size_t i = 0; i < node->hooks->post.size(); ++i) node->hooks->post[i](dx, dy);
+      }
+      if (!retain_) node->release();
+    }
+    dy.clear();
+    for (size_t i = 0; i < node->edges.size(); ++i) {
+      const Edge& e = node->edges[i];
+      if (!e.node) continue;
+      State& target = states_[e.node->slot_];
+      if (i < dx.size() && dx[i].defined()) {
+        // Moved, so that a gradient with one user stays the only handle on its bytes.
+        Tensor& into = target.buffer[static_cast<size_t>(e.index)];
+        if (into.defined()) into = add(into, dx[i]);
+        else into = std::move(dx[i]);
+      }
+      if (--target.dependencies == 0) push(e.node->slot_);
+    }
+  }
+
+  static void run_gradient_hooks(Node& node, Grads& dy) {
+    if (auto* leaf = dynamic_cast<AccumulateNode*>(node.sequence == 0 ? &node : nullptr)) {
+      if (!dy[0].defined()) return;
+      auto& hooks = leaf->leaf().impl().leaf->hooks;
+      for (size_t i = 0; i < hooks.size(); ++i) {
+        if (Tensor replaced = hooks[i](dy[0]); replaced.defined()) dy[0] = std::move(replaced);
+      }
+      return;
+    }
+    if (!node.hooks) return;
+    for (size_t i = 0; i < node.hooks->gradient.size(); ++i) {
+      const auto& [output, hook] = node.hooks->gradient[i];
+      Tensor& g = dy[static_cast<size_t>(output)];
+      if (!g.defined()) continue;
+      if (Tensor replaced = hook(g); replaced.defined()) g = std::move(replaced);
+    }
+  }
+
+  void check(const Node& node, const Grads& dx) const {
+    const bool anomaly = Context::current().options.anomaly;
+    for (size_t i = 0; i < dx.size(); ++i) {
+      if (!dx[i].defined()) continue;
+      const TensorMeta* expected = node.input_meta(i);
+      if (expected && !(dx[i].shape() == expected->shape && dx[i].dtype() == expected->dtype)) {
+        fail<AutogradError>(node.name(), "gave a gradient ", dx[i].meta(), " for input ", i, ", which is ", *expected);
+      }
+      if (anomaly && !dx[i].device().is_meta()) check_nan(node, dx[i], i);
+    }
+  }
+  static void check_nan(const Node& node, const Tensor& g, size_t i) {
+    for (double v : g.values()) {
+      if (!std::isnan(v)) continue;
+      fail<NumericError>(node.name(), "made NaN in the gradient of input ", i, ", ", g.meta(),
+                         node.module_path.empty() ? "" : ", in module ", node.module_path);
+    }
+  }
+
+  bool retain_;
+  Tape& tape_;
+  NoGrad mode_;
+  std::vector<State> states_;
+  std::vector<size_t> roots_;
+  std::vector<std::pair<uint64_t, size_t>> heap_;
+  std::vector<Capture> captures_;
+};
+
+namespace {
+Tensor seed(const Tensor& output, const Tensor& given) {
+  if (given.defined()) {
+    if (!(given.shape() == output.shape()) || given.dtype() != output.dtype()) {
+      fail<AutogradError>("backward", "the gradient given is ", given.meta(), " but the output is ", output.meta());
+    }
+    return given;
+  }
+  if (output.numel() != 1) {
+    fail<AutogradError>("backward", "the output is ", output.meta(), ", not one element: pass its gradient, or sum it first");
+  }
+  const NoGrad guard;
+  return affine(output.detach(), 0, 1);
+}
+}  // namespace
+
+void backward(const Tensor& output, const BackwardOptions& options) {
+  BackwardPass pass(options.retain_graph || options.create_graph, options.create_graph);
+  pass.add_root(output, seed(output, options.gradient));
+  pass.run();
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs, const GradOptions& o) {
+  std::vector<Tensor> result(inputs.size());
+  BackwardPass pass(o.retain_graph || o.create_graph, o.create_graph);
+  if (!o.grad_outputs.empty() && o.grad_outputs.size() != outputs.size()) {
+    fail<AutogradError>("grad", outputs.size(), " outputs but ", o.grad_outputs.size(), " grad_outputs");
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) pass.capture(inputs[i], &result[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    pass.add_root(outputs[i], seed(outputs[i], o.grad_outputs.empty() ? Tensor() : o.grad_outputs[i]));
+  }
+  pass.run();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!result[i].defined() && !o.allow_unused) {
+      fail<AutogradError>("grad", "no output depends on input ", i, ", ", inputs[i].meta(), "; pass allow_unused to get an undefined tensor");
+    }
+  }
+  return result;
+}
+
+}  // namespace tessera

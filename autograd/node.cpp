@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/autograd/node.h"
+
+#include "tessera/core/context.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+namespace tessera {
+
+// Frees a graph without recursion: a chain of a million ops must not need a million stack frames.
+Node::~Node() {
+  std::vector<Ref<Node>> pending;
+  const auto take_edges = [&pending](Node& n) {
+    for (Edge& e : n.edges) {
+      if (e.node) pending.push_back(std::move(e.node));
+    }
+  };
+  take_edges(*this);
+  while (!pending.empty()) {
+    const Ref<Node> node = std::move(pending.back());
+    pending.pop_back();
+    if (node->use_count() == 1) take_edges(*node);
+  }
+}
+
+AccumulateNode::AccumulateNode(Ref<TensorImpl> leaf) : leaf_(std::move(leaf)) { leaf_.impl().leaf_node = this; }
+AccumulateNode::~AccumulateNode() { leaf_.impl().leaf_node = nullptr; }
+
+Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
+  if (!dy[0].defined()) return {};
+  LeafGrad& leaf = *leaf_.impl().leaf;
+  if (leaf.grad.defined()) {
+    leaf.grad = add(leaf.grad, dy[0]);
+  } else {
+    // A gradient that something else can see is copied: optimizers and clipping write gradients in place.
+    const Tensor& g = dy[0];
+    const bool own = g.is_contiguous() && g.handle()->use_count() == 1 && g.impl().storage->use_count() == 1;
+    leaf.grad = own || g.impl().node || g.impl().layout ? g : copy(g);
+  }
+  for (size_t i = 0; i < leaf.post_accumulate.size(); ++i) leaf.post_accumulate[i](leaf_);
+  return {};
+}
+
+SavedTensor::SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpack) {
+  if (pack) {
+    packed_ = std::make_shared<Packed>(Packed{(*pack)(t), *unpack});
+    return;
+  }
+  version_ = t.storage().version();
+  tensor_ = std::move(t);
+}
+
+Tensor SavedTensor::unpack(std::string_view op) const {
+  if (packed_) return packed_->unpack(packed_->value);
+  if (__builtin_expect(tensor_.storage().version() != version_, false)) {
+    fail<InPlaceError>(op, "a tensor saved for backward, ", tensor_.meta(), ", was written in place since (version ",
+                       tensor_.storage().version(), ", saved at ", version_, "); write it after backward, or save a copy");
+  }
+  return tensor_;
+}
+
+Edge edge_of(const Tensor& t) {
+  if (!t.defined() || !t.requires_grad()) return {};
+  TensorImpl& impl = t.impl();
+  if (impl.node) return {Ref<Node>(static_cast<Node*>(impl.node.get())), impl.node_output};
+  if (impl.leaf_node) return {Ref<Node>(static_cast<Node*>(impl.leaf_node)), 0};
+  return {Ref<Node>(new AccumulateNode(t.handle())), 0};
+}
+
+void attach(const Tensor& out, const Ref<Node>& node, int32_t index) {
+  TensorImpl& impl = out.impl();
+  impl.node = node;
+  impl.node_output = index;
+  impl.requires_grad = true;
+}
+
+}  // namespace tessera

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The graph: a node per recorded op, edges to the nodes that made its inputs. A node holds only what its op saves.
+// Sequence numbers grow with recording, so they order the graph: backward runs the latest ready node first.
+#pragma once
+
+#include <any>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/core/op_row.h"
+
+namespace tessera {
+
+class Node;
+
+/// Where the gradient of an input goes: output `index` of `node`. Null when the input needs none.
+struct Edge {
+  Ref<Node> node;
+  int32_t index = 0;
+};
+
+using GradHook = std::function<Tensor(const Tensor&)>;  ///< may return a replacement, or undefined to keep
+using NodePostHook = std::function<void(const Grads& inputs, const Grads& outputs)>;
+
+class TESSERA_API Node : public GradNode {
+ public:
+  ~Node() override;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  /// Gradients of the inputs in `needs`, from those of the outputs. Called twice with two Needs it gives two parts.
+  virtual Grads apply(const Grads& dy, const Needs& needs) = 0;
+  /// Lets go of saved tensors; a second backward is then an error.
+  virtual void release() {}
+  [[nodiscard]] virtual const TensorMeta* input_meta(size_t) const { return nullptr; }
+
+  SmallVector<Edge, 2> edges;
+  uint64_t sequence = 0;  // 0: leaves
+  int32_t outputs = 1;
+
+  struct Hooks {
+    std::vector<std::pair<int32_t, GradHook>> gradient;  // before the node runs, by output
+    std::vector<NodePostHook> post;                      // after it ran
+  };
+  std::unique_ptr<Hooks> hooks;
+  std::string module_path;  // recorded in anomaly mode
+
+ private:
+  friend class BackwardPass;
+  const void* pass_ = nullptr;  // the pass that is walking this node, and its slot there
+  size_t slot_ = 0;
+};
+
+/// Collects a leaf's gradient.
+class AccumulateNode final : public Node {
+ public:
+  explicit AccumulateNode(Ref<TensorImpl> leaf);
+  ~AccumulateNode() override;
+  [[nodiscard]] std::string_view name() const override { return "accumulate"; }
+  Grads apply(const Grads& dy, const Needs& needs) override;
+  [[nodiscard]] const Tensor& leaf() const { return leaf_; }
+
+ private:
+  Tensor leaf_;
+};
+
+using PackHook = std::function<std::any(const Tensor&)>;
+using UnpackHook = std::function<Tensor(const std::any&)>;
+
+/// A tensor kept for backward: its handle and version, or what a pack hook made of it.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpack);
+  /// The tensor; throws InPlaceError if it was written since, naming `op`.
+  [[nodiscard]] Tensor unpack(std::string_view op) const;
+  [[nodiscard]] bool defined() const { return tensor_.defined() || packed_; }
+
+ private:
+  struct Packed {
+    std::any value;
+    UnpackHook unpack;
+  };
+  Tensor tensor_;
+  uint32_t version_ = 0;
+  std::shared_ptr<Packed> packed_;
+};
+
+/// The edge that `t`'s gradient flows along; null if it needs none.
+[[nodiscard]] TESSERA_API Edge edge_of(const Tensor& t);
+/// Makes `out` output `index` of `node`.
+void attach(const Tensor& out, const Ref<Node>& node, int32_t index);
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tape: records ops as nodes while gradients are enabled. One per rank, held by its Session.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tessera/autograd/node.h"
+#include "tessera/core/context.h"
+
+namespace tessera {
+
+class TESSERA_API Tape final : public Recorder {
+ public:
+  /// The calling rank's tape; UsageError if its Context has none.
+  static Tape& current();
+  void record(const OpRow& row, const void* op, Tensors in, Outputs out) override;
+  void check_write(const OpRow& row, const Tensor& x) override;
+  [[nodiscard]] uint64_t next_sequence() { return ++sequence_; }
+
+  struct SavedHooks {
+    PackHook pack;
+    UnpackHook unpack;
+  };
+  std::vector<SavedHooks> saved_hooks;                    // the innermost pair is used
+  std::vector<std::function<void()>> final_callbacks;     // run when the outermost backward ends
+  int passes = 0;                                         // backward passes under way
+
+ private:
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace tessera
