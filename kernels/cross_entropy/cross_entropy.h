@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, and how many they are; the mean is
+// left to whoever knows the global count. f32 inside (f64 for f64). Backward reads the saved log-sum-exp of each row.
+#pragma once
+
+#include "tessera/core/op.h"
+
+namespace tessera {
+namespace op {
+
+/// logits (..., V), targets i64 (...) -> sum () f32 (f64 for f64), count () i64, lse (...) like sum.
+struct CrossEntropy {
+  int64_t ignore_index = -100;
+  static constexpr std::string_view name = "cross_entropy";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr int outputs = 3;
+  static constexpr Saves saves = Saves::inputs() | Saves::outputs(2);
+  auto attributes() const { return std::tie(ignore_index); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
+  static std::vector<Sample<CrossEntropy>> samples();
+};
+
+/// logits, targets, lse, dsum (optional), dlse (...) (optional) -> dlogits.
+struct CrossEntropyBackward {
+  int64_t ignore_index = -100;
+  static constexpr std::string_view name = "cross_entropy_backward";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr NotDifferentiable vjp{"the fused gradient of cross_entropy is differentiated once only"};
+  auto attributes() const { return std::tie(ignore_index); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  static std::vector<Sample<CrossEntropyBackward>> samples();
+};
+
+using cross_entropy_ops = OpList<CrossEntropy, CrossEntropyBackward>;
+
+}  // namespace op
+
+struct CrossEntropyResult {
+  Tensor sum;    ///< () f32
+  Tensor count;  ///< () i64: tokens whose target is not ignore_index
+};
+/// IndexError for a target outside [0, V) that is not ignore_index.
+inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100) {
+  auto [sum, count, lse] = call(op::CrossEntropy{ignore_index}, {logits, targets});
+  return {sum, count};
+}
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops on lists of tensors in one call: the sum of squares (in f64, so that equal values give equal norms under any
+// sharding) and scaling in place. Gradient clipping is made of both.
+#pragma once
+
+#include "tessera/core/op.h"
+
+namespace tessera {
+namespace op {
+
+/// n tensors -> () f64: the sum of the squares of all elements.
+struct SumSquares {
+  static constexpr std::string_view name = "sum_squares";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr Saves saves = Saves::inputs();
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
+  static std::vector<Sample<SumSquares>> samples();
+};
+
+/// factor () f64, then n tensors, each multiplied by it in place.
+struct Scale {
+  static constexpr std::string_view name = "scale_";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr NotDifferentiable vjp{"it works in place, on gradients and buffers"};
+  static constexpr bool writes(size_t i, size_t) { return i >= 1; }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs written) const;
+  void cuda(Tensors in, Outputs written, Stream stream) const;
+  static std::vector<Sample<Scale>> samples();
+};
+
+using multi_tensor_ops = OpList<SumSquares, Scale>;
+
+}  // namespace op
+
+/// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32; () f32 on the host.
+TESSERA_API double norm(const std::vector<Tensor>& tensors);
+TESSERA_API void scale_(const std::vector<Tensor>& tensors, double factor);
+/// Scales the gradients so that their norm is at most `max_norm`; gives the norm before. NaN and infinity pass through.
+TESSERA_API double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm);
+
+}  // namespace tessera

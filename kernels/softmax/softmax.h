@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// softmax along a dim and its gradient, each in one pass over a row held in cache; f32 inside for narrower floats.
+#pragma once
+
+#include "tessera/core/op.h"
+
+namespace tessera {
+namespace op {
+
+struct Softmax {
+  int dim = -1;
+  static constexpr std::string_view name = "softmax";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr Saves saves = Saves::output();
+  auto attributes() const { return std::tie(dim); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const;
+  static std::vector<Sample<Softmax>> samples();
+};
+
+/// dx = y (dy - sum(dy y)) of y = softmax(x).
+struct SoftmaxBackward {
+  int dim = -1;
+  static constexpr std::string_view name = "softmax_backward";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr Saves saves = Saves::inputs();
+  auto attributes() const { return std::tie(dim); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
+  static std::vector<Sample<SoftmaxBackward>> samples();
+};
+
+using softmax_ops = OpList<Softmax, SoftmaxBackward>;
+
+}  // namespace op
+
+inline Tensor softmax(const Tensor& x, int dim = -1) { return call(op::Softmax{dim}, {x}); }
+
+}  // namespace tessera

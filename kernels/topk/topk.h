@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// topk: the k largest elements along a dim, largest first, with their indices. Of equal elements the first comes first.
+#pragma once
+
+#include "tessera/core/op.h"
+
+namespace tessera {
+namespace op {
+
+struct TopK {
+  int64_t k = 1;
+  int dim = -1;
+  static constexpr std::string_view name = "topk";
+  static constexpr DTypeSet dtypes = kNumbers;
+  static constexpr int outputs = 2;  // values, indices (i64)
+  static constexpr Saves saves = Saves::outputs(1);
+  auto attributes() const { return std::tie(k, dim); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const;
+  static std::vector<Sample<TopK>> samples();
+};
+
+using topk_ops = OpList<TopK>;
+
+}  // namespace op
+
+/// {values, indices}; ShapeError if k is larger than the dim.
+inline std::array<Tensor, 2> topk(const Tensor& x, int64_t k, int dim = -1) { return call(op::TopK{k, dim}, {x}); }
+
+}  // namespace tessera
