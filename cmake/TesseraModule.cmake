@@ -9,6 +9,9 @@ function(tessera_include_root name source out)
   cmake_path(GET source FILENAME leaf)
   file(RELATIVE_PATH relative ${root}/tessera ${source})
   file(CREATE_LINK ${relative} ${root}/tessera/${leaf} SYMBOLIC)
+  foreach(prefix ${root} include/${name})  # __FILE__ is core/tensor.h; the second is what ccache makes of the first
+    target_compile_options(tessera_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${prefix}/tessera/=>)
+  endforeach()
   set(${out} ${root} PARENT_SCOPE)
 endfunction()
 
@@ -36,7 +39,6 @@ function(tessera_module name)
 
   add_library(${objects} OBJECT ${sources})
   target_include_directories(${objects} PRIVATE ${root})
-  target_compile_options(${objects} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${root}/tessera/=>)
   target_link_libraries(${objects} PRIVATE tessera_flags ${dependencies})
 
   add_library(${archive} STATIC $<TARGET_OBJECTS:${objects}>)
@@ -75,7 +77,7 @@ function(tessera_shared_library)
   target_sources(tessera PUBLIC
     FILE_SET HEADERS BASE_DIRS ${umbrella} FILES ${umbrella}/tessera/tessera.h)
   target_compile_features(tessera PUBLIC cxx_std_20)
-  target_link_options(tessera PRIVATE -Wl,--no-undefined)
+  target_link_options(tessera PRIVATE -Wl,--no-undefined -Wl,--as-needed)
   set_target_properties(tessera PROPERTIES
     EXPORT_NAME tessera LINKER_LANGUAGE CXX VERIFY_INTERFACE_HEADER_SETS ON
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
