@@ -94,6 +94,7 @@ Context::Context(const Options& o) : options(o), previous_(current_) {
 }
 
 Context::~Context() {
+  states_.clear();
   cpu_allocator_ = nullptr;
   for (FreeBlock*& list : pool_) {
     while (list) {

@@ -91,7 +91,19 @@ class TESSERA_API Context {
   [[nodiscard]] const Ref<Allocator>& allocator(Device device);
   [[nodiscard]] Stream stream(Device device);
 
+  /// What a module keeps per rank (primitive caches, plans): one T, made on first use, gone with the Context.
+  template <class T>
+  [[nodiscard]] T& state() {
+    for (auto& [key, value] : states_) {
+      if (key == &kStateKey<T>) return *static_cast<T*>(value.get());
+    }
+    states_.emplace_back(&kStateKey<T>, std::make_shared<T>());
+    return *static_cast<T*>(states_.back().second.get());
+  }
+
  private:
+  template <class T>
+  static constexpr char kStateKey = 0;
   friend void* pool_allocate(size_t);
   friend void pool_free(void*, size_t) noexcept;
   static constexpr int kPoolClasses = 16;  // multiples of 64 bytes
@@ -102,6 +114,7 @@ class TESSERA_API Context {
   Context* previous_;
   std::array<FreeBlock*, kPoolClasses> pool_{};
   Ref<Allocator> cpu_allocator_;
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> states_;
 };
 
 /// Nothing is recorded while it lives.

@@ -54,8 +54,6 @@ const Op& as(const void* op) {
   return *static_cast<const Op*>(op);
 }
 
-TESSERA_API Cost bytes_moved(Metas in, Metas out);
-
 template <class Op, bool kCudaInLibrary>
 constexpr OpRow make_row() {
   static_assert(complete_op<Op>());

@@ -135,4 +135,9 @@ struct Cost {
   double flops = 0, bytes = 0;
 };
 
+namespace detail {
+/// Every operand read or written once; what an op without `cost` is charged.
+TESSERA_API Cost bytes_moved(Metas in, Metas out);
+}  // namespace detail
+
 }  // namespace tessera

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the matmul room asks of a GEMM, whoever computes it.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/core/dtype.h"
+
+namespace tessera {
+
+/// c (m, n) = a (m, k) b (k, n) for each of `batch`; strides in elements. One of each operand's row and column strides
+/// is 1; c is row-major with row stride c_row.
+struct Gemm {
+  DType dtype = DType::f32;
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  int64_t a_row = 0, a_col = 1, a_batch = 0;
+  const void* b = nullptr;
+  int64_t b_row = 0, b_col = 1, b_batch = 0;
+  void* c = nullptr;
+  int64_t c_row = 0, c_batch = 0;
+};
+
+/// Large products of f32, and of bf16 where the library is fast at it (oneDNN, or Eigen where that is missing).
+void library_gemm(const Gemm& g);
+[[nodiscard]] bool library_takes(DType dtype);
+/// Any product of f32 or f64 by the own kernel; quick to start, made for small ones.
+void small_gemm(const Gemm& g);
+
+}  // namespace tessera
