@@ -74,14 +74,15 @@ function(tessera_shared_library)
     list(FILTER libraries EXCLUDE REGEX "^tessera_")
     target_link_libraries(tessera PRIVATE ${libraries})
   endforeach()
-  target_sources(tessera PUBLIC
-    FILE_SET HEADERS BASE_DIRS ${umbrella} FILES ${umbrella}/tessera/tessera.h)
+  target_include_directories(tessera INTERFACE
+    $<BUILD_INTERFACE:${umbrella}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(tessera PUBLIC cxx_std_20)
   target_link_options(tessera PRIVATE -Wl,--no-undefined -Wl,--as-needed)
   set_target_properties(tessera PROPERTIES
-    EXPORT_NAME tessera LINKER_LANGUAGE CXX VERIFY_INTERFACE_HEADER_SETS ON
+    LINKER_LANGUAGE CXX
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  install(TARGETS tessera EXPORT tessera-shared FILE_SET HEADERS)
+  install(TARGETS tessera EXPORT tessera-shared)
+  install(FILES tessera.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
   install(EXPORT tessera-shared NAMESPACE tessera:: FILE tessera-shared.cmake
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 endfunction()

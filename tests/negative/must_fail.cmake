@@ -2,6 +2,7 @@
 # cmake -P must_fail.cmake: the control must build, the case must fail, and its output must match EXPECT.
 # SOURCE (and CONTROL, default SOURCE) is C++ text, compiled with INCLUDES (CONTROL_INCLUDES), linked if LINK is given.
 # ROOMS instead configures the project in rooms/ with a kernels folder without file REMOVE or with file ADD.
+cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${FOLDER})
 file(MAKE_DIRECTORY ${FOLDER})
 
