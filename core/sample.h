@@ -75,10 +75,12 @@ inline Arg no_arg() {
 /// One call of an op: attributes and inputs. `throws` names the error type that a bad one must raise.
 template <class Op>
 struct Sample {
+  Sample(Op o, std::vector<Arg> inputs, std::string error = {}, bool timed_only = false)
+      : op(std::move(o)), in(std::move(inputs)), throws(std::move(error)), bench(timed_only) {}
   Op op;
   std::vector<Arg> in;
-  std::string throws = {};
-  bool bench = false;  // large enough to be timed; left out of the laws
+  std::string throws;
+  bool bench;  // large enough to be timed; left out of the laws
 };
 
 template <class Op>

@@ -8,6 +8,9 @@
 
 #include "tessera/core/api.h"
 
+// Vectors never cross a call here: everything is inlined into one function, so their calling convention is moot.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace tessera::micro {
 
 template <class T>
