@@ -117,9 +117,12 @@ consteval bool complete_op() {
 }
 
 /// The op's row in the table: declared for every op, defined where a list of rooms includes op_row.h.
-/// A room that stands in no list is an undefined reference to op_row<Op>.
+/// A room that stands in no list is an undefined reference to RowOf<Op>::row. (A static member, because compilers
+/// differ on whether a list's use instantiates a variable template that was declared extern.)
 template <class Op>
-TESSERA_API extern const OpRow op_row;
+struct RowOf {
+  TESSERA_API static const OpRow row;
+};
 
 namespace detail {
 /// The one compiled function behind every call; appends the outputs.
@@ -137,7 +140,7 @@ constexpr int outputs_of = [] {
 template <class Op>
 auto call(const Op& op, Tensors in) {
   TensorList out;
-  detail::call(op_row<Op>, &op, in, out);
+  detail::call(RowOf<Op>::row, &op, in, out);
   constexpr int kOutputs = detail::outputs_of<Op>;
   if constexpr (kOutputs == 1) {
     return std::move(out[0]);

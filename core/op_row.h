@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row of an op table: an op's room behind function pointers. A module (or a user's program) lists its rooms once:
 //   #include "tessera/core/op_row.h"
-//   TESSERA_ROOM(my::op::SquaredRelu)            // in one .cpp; defines op_row<SquaredRelu>
+//   TESSERA_ROOM(my::op::SquaredRelu)            // in one .cpp; defines its RowOf<Op>::row
 // An explicit list, because registration by static initialisers drops ops from static archives.
 #pragma once
 
@@ -122,15 +122,15 @@ inline constexpr bool kCudaInLibrary = false;
 #endif
 
 template <class Op>
-const OpRow op_row = detail::make_row<Op, kCudaInLibrary>();
+constinit const OpRow RowOf<Op>::row = detail::make_row<Op, kCudaInLibrary>();
 
 /// Defines the row of one op.
-#define TESSERA_ROOM(Op) template const tessera::OpRow tessera::op_row<Op>;
+#define TESSERA_ROOM(Op) template struct tessera::RowOf<Op>;
 
 /// Rows of a whole list, for tables: `rows_of(KernelRooms{})`.
 template <class... Ops>
 std::vector<const OpRow*> rows_of(OpList<Ops...>) {
-  return {&op_row<Ops>...};
+  return {&RowOf<Ops>::row...};
 }
 
 /// All rooms of kernels/. Defined in kernels/op_table.cpp.
