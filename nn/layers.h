@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers that transformers are made of: linear, embedding, normalisation and gated feed-forward. None of them
+// merges batch and sequence dims, so that a cut sequence stays a plain shard.
+#pragma once
+
+#include "tessera/nn/module.h"
+
+namespace tessera::nn {
+
+/// y = x W^T without bias. x (..., in) -> (..., out); weight (out, in).
+class TESSERA_API Linear final : public Module {
+ public:
+  Linear(int64_t in, int64_t out, Init init, DType dtype = DType::f32);
+  void visit(Visitor& visitor) override;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
+
+  Tensor weight;  // (out, in)
+
+ private:
+  Init init_;
+};
+
+/// Rows of a table. ids (...) i64 -> (..., dim); weight (vocabulary, dim).
+class TESSERA_API Embedding final : public Module {
+ public:
+  Embedding(int64_t vocabulary, int64_t dim, Init init, DType dtype = DType::f32);
+  void visit(Visitor& visitor) override;
+  [[nodiscard]] Tensor forward(const Tensor& ids) const;
+
+  Tensor weight;  // (vocabulary, dim)
+
+ private:
+  Init init_;
+};
+
+/// x / rms(x) * weight over the last dim. x (..., dim) -> (..., dim); weight (dim), ones at first.
+class TESSERA_API RmsNorm final : public Module {
+ public:
+  RmsNorm(int64_t dim, double eps, DType dtype = DType::f32);
+  void visit(Visitor& visitor) override;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
+
+  Tensor weight;  // (dim)
+
+ private:
+  double eps_;
+};
+
+/// w2(silu(w1 x) * w3 x) (Shazeer, 2020). x (..., dim) -> (..., dim).
+class TESSERA_API FeedForward final : public Module {
+ public:
+  struct Config {
+    int64_t dim = 0, hidden = 0;
+    Init gate = Init::truncated_normal(0.02);  ///< of w1
+    Init output = gate;                        ///< of w2 and w3
+    DType dtype = DType::f32;
+  };
+  explicit FeedForward(const Config& config);
+  void visit(Visitor& visitor) override;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
+
+  Linear w1, w2, w3;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/module.h"
+
+#include <map>
+
+namespace tessera::nn {
+
+std::string Visitor::join(std::string_view name) const {
+  return path_.empty() ? std::string(name) : concat(path_, '.', name);
+}
+
+void Visitor::parameter(std::string_view name, Tensor& tensor, const Init& init) {
+  on_parameter(join(name), tensor, init);
+}
+
+void Visitor::child(std::string_view name, Module& module) {
+  module.name_ = name;
+  const std::string outer = path_;
+  path_ = join(name);
+  on_module(path_, module);
+  module.visit(*this);
+  path_ = outer;
+}
+
+namespace {
+
+template <class F>
+class ParameterVisitor final : public Visitor {
+ public:
+  explicit ParameterVisitor(F f) : f_(std::move(f)) {}
+  void on_parameter(const std::string& path, Tensor& parameter, const Init& init) override {
+    f_(path, parameter, init);
+  }
+
+ private:
+  F f_;
+};
+
+template <class F>
+void for_each_parameter(Module& root, F f) {
+  ParameterVisitor<F> visitor(std::move(f));
+  root.visit(visitor);
+}
+
+Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, Device device) {
+  if (init.std == 0) return full(meta.shape, init.mean, meta.dtype, device);
+  if (init.distribution == op::Distribution::truncated_normal) {
+    const double reach = init.cut * init.std;
+    return truncated_normal(meta.shape, key, init.mean, init.std, init.mean - reach,
+                            init.mean + reach, meta.dtype, device);
+  }
+  return normal(meta.shape, key, init.mean, init.std, meta.dtype, device);
+}
+
+}  // namespace
+
+std::vector<NamedParameter> named_parameters(Module& root) {
+  std::vector<NamedParameter> list;
+  for_each_parameter(root, [&](const std::string& path, const Tensor& p, const Init&) {
+    list.push_back({path, p});
+  });
+  return list;
+}
+
+int64_t parameter_count(Module& root) {
+  int64_t count = 0;
+  for_each_parameter(root,
+                     [&](const std::string&, const Tensor& p, const Init&) { count += p.numel(); });
+  return count;
+}
+
+void initialize(Module& root, uint64_t seed, Device device) {
+  for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init& init) {
+    p = filled(p.meta(), init, {seed, stream_of(path)}, device);
+    p.set_requires_grad();
+  });
+}
+
+void load(Module& root, const std::vector<NamedParameter>& source, Device device) {
+  std::map<std::string_view, const Tensor*> left;
+  for (const NamedParameter& s : source) left[s.name] = &s.tensor;
+  std::string wrong;
+  std::vector<std::pair<Tensor*, const Tensor*>> pairs;
+  for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init&) {
+    const auto found = left.find(path);
+    if (found == left.end()) {
+      wrong += concat("; ", path, " is missing");
+      return;
+    }
+    const Tensor& from = *found->second;
+    if (from.shape() == p.shape() && from.dtype() == p.dtype()) {
+      pairs.emplace_back(&p, &from);
+    } else {
+      wrong += concat("; ", path, " is ", from.meta(), ", expected ", p.meta());
+    }
+    left.erase(found);
+  });
+  for (const auto& [name, tensor] : left) wrong += concat("; ", name, " is not in the model");
+  if (!wrong.empty()) {
+    fail<DataError>("load", "the parameters given do not fit the model: ", wrong.substr(2));
+  }
+  for (const auto& [to, from] : pairs) {
+    *to = empty(from->shape(), from->dtype(), device);
+    copy_bytes(*to, *from);
+    to->set_requires_grad();
+  }
+}
+
+}  // namespace tessera::nn
