@@ -105,6 +105,7 @@ function(tessera_cuda_library)
   target_include_directories(tessera_cuda PRIVATE ${PROJECT_BINARY_DIR}/generated)
   target_link_libraries(tessera_cuda PRIVATE tessera tessera_flags CUDA::cudart CUDA::cublasLt)
   target_link_options(tessera_cuda PRIVATE -Wl,--no-undefined)
+  set_target_properties(tessera_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
   install(TARGETS tessera_cuda)
 endfunction()
 
