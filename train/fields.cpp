@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/fields.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace tessera::train {
+namespace {
+
+std::string number(double v) { return fmt::format("{}", v); }
+
+template <class T>
+std::optional<T> parsed(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "1_000" and "1e3" are integers too, as people write them.
+std::optional<int64_t> parsed_integer(std::string_view text) {
+  std::string digits(text);
+  std::erase(digits, '_');
+  if (auto v = parsed<int64_t>(digits)) return v;
+  const auto v = parsed<double>(digits);
+  if (!v || *v != std::floor(*v) || std::abs(*v) > 9e15) return std::nullopt;
+  return static_cast<int64_t>(*v);
+}
+
+std::optional<bool> parsed_bool(std::string_view text) {
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  return std::nullopt;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before2(b.size() + 1), before(b.size() + 1), now(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) before[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    now[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      now[j] = std::min({before[j] + 1, now[j - 1] + 1, before[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        now[j] = std::min(now[j], before2[j - 2] + 1);
+      }
+    }
+    std::swap(before2, before);
+    std::swap(before, now);
+  }
+  return before[b.size()];
+}
+
+std::string_view leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+}  // namespace
+
+std::string Field::text() const {
+  return std::visit(
+      [](const auto* v) -> std::string {
+        using T = std::remove_cvref_t<decltype(*v)>;
+        if constexpr (std::is_same_v<T, std::string>) return *v;
+        else if constexpr (std::is_same_v<T, std::optional<double>>) return *v ? number(**v) : "none";
+        else return fmt::format("{}", *v);
+      },
+      value);
+}
+
+std::string Field::type() const {
+  constexpr std::array<std::string_view, 5> kNames{"integer", "number", "true or false", "text",
+                                                   "number or none"};
+  if (!limits.choices.empty()) return fmt::format("{}", fmt::join(limits.choices, " | "));
+  return std::string(kNames[value.index()]);
+}
+
+std::string Field::range() const {
+  const std::string low = fmt::format("{} {}", limits.above_min ? "above" : "at least", limits.min);
+  const bool has_low = std::isfinite(limits.min), has_high = std::isfinite(limits.max);
+  if (has_low && has_high && !limits.above_min) {
+    return fmt::format("{} to {}", limits.min, limits.max);
+  }
+  if (has_low && has_high) return fmt::format("{} and at most {}", low, limits.max);
+  if (has_low) return low;
+  return has_high ? fmt::format("at most {}", limits.max) : "";
+}
+
+std::optional<std::string> Field::check() const {
+  const auto in_range = [&](double v) -> std::optional<std::string> {
+    const bool ok = !std::isnan(v) && v <= limits.max && (limits.above_min ? v > limits.min : v >= limits.min);
+    if (ok) return std::nullopt;
+    const std::string wanted = range();
+    return fmt::format("[--{}] {} is out of range: expected {}", path, number(v),
+                       wanted.empty() ? "a number" : wanted);
+  };
+  return std::visit(
+      [&](const auto* v) -> std::optional<std::string> {
+        using T = std::remove_cvref_t<decltype(*v)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          if (limits.choices.empty() || std::ranges::count(limits.choices, *v)) return std::nullopt;
+          return fmt::format("[--{}] '{}' is not one of {}", path, *v, type());
+        } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+          return *v ? in_range(**v) : std::nullopt;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return std::nullopt;
+        } else {
+          return in_range(static_cast<double>(*v));
+        }
+      },
+      value);
+}
+
+std::optional<std::string> Field::assign(std::string_view given) {
+  const auto wrong = fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+  const auto set = [&](auto& to, const auto& from) -> std::optional<std::string> {
+    if (!from) return wrong;
+    const auto before = to;
+    to = *from;
+    auto fault = check();
+    if (fault) to = before;
+    return fault;
+  };
+  return std::visit(
+      [&](auto* v) -> std::optional<std::string> {
+        using T = std::remove_cvref_t<decltype(*v)>;
+        if constexpr (std::is_same_v<T, int64_t>) return set(*v, parsed_integer(given));
+        else if constexpr (std::is_same_v<T, double>) return set(*v, parsed<double>(given));
+        else if constexpr (std::is_same_v<T, bool>) return set(*v, parsed_bool(given));
+        else if constexpr (std::is_same_v<T, std::string>) return set(*v, std::optional(std::string(given)));
+        else if (given == "none") return set(*v, std::optional(T()));
+        else return set(*v, parsed<double>(given));
+      },
+      value);
+}
+
+Field* Fields::find(std::string_view path) {
+  const auto at = std::ranges::find(fields_, path, &Field::path);
+  return at == fields_.end() ? nullptr : &*at;
+}
+
+std::string Fields::unknown(std::string_view path) const {
+  // The field's own name under another section is a likelier slip than a typing error.
+  for (const Field& f : fields_) {
+    if (leaf(f.path) == leaf(path)) {
+      return fmt::format("[--{}] unknown field; did you mean --{}?", path, f.path);
+    }
+  }
+  std::vector<std::string> paths;
+  for (const Field& f : fields_) paths.push_back(f.path);
+  if (const auto near = did_you_mean(path, paths)) {
+    return fmt::format("[--{}] unknown field; did you mean --{}?", path, *near);
+  }
+  return fmt::format("[--{}] unknown field; --help lists all of them", path);
+}
+
+std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
+  std::vector<std::string> faults;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string_view word = arguments[i];
+    if (!word.starts_with("--")) {
+      faults.push_back(fmt::format("[{}] not a field: expected --section.field value", word));
+      continue;
+    }
+    word.remove_prefix(2);
+    std::optional<std::string_view> text;
+    if (const size_t equals = word.find('='); equals != word.npos) {
+      text = word.substr(equals + 1);
+      word = word.substr(0, equals);
+    } else if (i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) {
+      text = arguments[++i];
+    }
+    Field* field = find(word);
+    if (!field) {
+      faults.push_back(unknown(word));
+      continue;
+    }
+    if (!text && std::holds_alternative<bool*>(field->value)) text = "true";
+    if (!text) {
+      faults.push_back(fmt::format("[--{}] no value given: expected {}", word, field->type()));
+      continue;
+    }
+    if (auto fault = field->assign(*text)) faults.push_back(*fault);
+  }
+  return faults;
+}
+
+std::vector<std::string> Fields::parse_json(std::string_view text, std::string_view where) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return {fmt::format("[{}] not a JSON object", where)};
+  std::vector<std::string> faults;
+  const auto set = [&](const std::string& path, const nlohmann::json& value) {
+    Field* field = find(path);
+    if (!field) {
+      faults.push_back(fmt::format("[{}] {}", where, unknown(path)));
+      return;
+    }
+    const bool scalar = value.is_primitive();
+    const std::string word = value.is_null() ? "none" : value.is_string() ? value.get<std::string>() : value.dump();
+    auto fault = scalar ? field->assign(word) : fmt::format("[--{}] expected {}", path, field->type());
+    if (fault) faults.push_back(fmt::format("[{}] {}", where, *fault));
+  };
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_object()) {
+      set(key, value);
+      continue;
+    }
+    for (const auto& [name, member] : value.items()) set(concat(key, '.', name), member);
+  }
+  return faults;
+}
+
+std::vector<std::string> Fields::check() const {
+  std::vector<std::string> faults;
+  for (const Field& f : fields_) {
+    if (auto fault = f.check()) faults.push_back(*fault);
+  }
+  return faults;
+}
+
+std::string Fields::help() const {
+  std::string text;
+  for (const Field& f : fields_) {
+    std::string details = fmt::format("default {}", f.text().empty() ? "none" : f.text());
+    if (!f.limits.unit.empty()) details += fmt::format(" {}", f.limits.unit);
+    if (const std::string range = f.range(); !range.empty()) details += ", " + range;
+    text += fmt::format("  --{:<32} {}\n    {:<32} {}; {}\n", f.path, f.help, "", f.type(), details);
+  }
+  return text;
+}
+
+std::string Fields::dump() const {
+  nlohmann::ordered_json json;
+  for (const Field& f : fields_) {
+    const size_t dot = f.path.find('.');
+    nlohmann::ordered_json& at =
+        dot == std::string::npos ? json[f.path] : json[f.path.substr(0, dot)][f.path.substr(dot + 1)];
+    std::visit(
+        [&](const auto* v) {
+          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*v)>, std::optional<double>>) {
+            at = *v ? nlohmann::ordered_json(**v) : nlohmann::ordered_json(nullptr);
+          } else {
+            at = *v;
+          }
+        },
+        f.value);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::optional<std::string> did_you_mean(std::string_view word,
+                                        std::span<const std::string> candidates) {
+  std::optional<std::string> best;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& c : candidates) {
+    if (const size_t d = edit_distance(word, c); d < least) {
+      least = d;
+      best = c;
+    }
+  }
+  return best;
+}
+
+void throw_if_any(std::span<const std::string> messages) {
+  if (!messages.empty()) throw ConfigError(fmt::format("{}", fmt::join(messages, "\n")));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/generate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/core/rng.h"
+#include "tessera/kernels/topk/topk.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/train/tokenizer.h"
+
+namespace tessera::train {
+namespace {
+
+// Index into the k likeliest, drawn by `u` in (0, 1) from softmax(values / temperature).
+size_t draw(const std::vector<double>& values, double temperature, double u) {
+  std::vector<double> weights;
+  double total = 0;
+  for (double v : values) total += weights.emplace_back(std::exp((v - values[0]) / temperature));
+  double left = u * total;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    left -= weights[i];
+    if (left < 0) return i;
+  }
+  return weights.size() - 1;
+}
+
+}  // namespace
+
+std::string generate(const llama3::Model& model, std::string_view prompt, const GenerateOptions& o) {
+  const NoGrad guard;
+  const int64_t context = std::min(o.context, model.config().max_seq_len);
+  const int64_t k = o.temperature > 0 ? std::min(o.top_k, ByteTokenizer::kVocabulary) : 1;
+  std::vector<int64_t> tokens{ByteTokenizer::kBegin};
+  for (int64_t t : ByteTokenizer::encode(prompt)) tokens.push_back(t);
+  const size_t given = tokens.size();
+
+  const RngKey key{o.seed, stream_of("generate")};
+  for (int64_t made = 0; made < o.tokens; ++made) {
+    const int64_t seen = std::min(context, static_cast<int64_t>(tokens.size()));
+    const Tensor input = empty({1, seen}, DType::i64);
+    std::copy(tokens.end() - seen, tokens.end(), input.data<int64_t>());
+    const Tensor last = select(model.forward(input), 1, seen - 1);                // (1, V)
+    const auto [values, ids] = topk(slice(last, 1, {0, ByteTokenizer::kVocabulary}), k);  // (1, k)
+    const double u = rng::uniform4(key, static_cast<uint64_t>(made)).v[0];
+    const size_t chosen = k == 1 ? 0 : draw(values.values(), o.temperature, u);
+    const auto next = static_cast<int64_t>(ids.values()[chosen]);
+    if (next == ByteTokenizer::kEnd) break;
+    tokens.push_back(next);
+  }
+  return ByteTokenizer::decode(std::span(tokens).subspan(given));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `tessera` program.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "tessera/train/cli.h"
+
+int main(int argc, char** argv) {
+  return tessera::train::run_cli(std::vector<std::string>(argv + 1, argv + argc), std::cout, std::cerr);
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/trainer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/core/op_row.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/train/files.h"
+#include "tessera/train/generate.h"
+#include "tessera/train/safetensors.h"
+#include "tessera/train/tokenizer.h"
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+int64_t machine_memory() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
+
+std::string_view isa_name(Isa isa) {
+  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
+}
+
+bool all_finite(const Tensor& t) {
+  if (!t.defined() || !is_floating(t.dtype())) return true;
+  return std::ranges::all_of(t.values(), [](double v) { return std::isfinite(v); });
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string path;
+  for (const auto& p : parts) path += (path.empty() ? "" : ".") + p;
+  return path.empty() ? "the loss" : path;
+}
+
+// A folder that cannot be written is found before any work is done.
+TextData open_data(const Config& config) {
+  require_writable_folder(config.dump_folder, "dump_folder");
+  return {config.dataloader.path, config.training.seq_len, static_cast<uint64_t>(config.debug.seed)};
+}
+
+// Notes the first op whose output is not finite while its inputs are.
+class FirstNonFinite {
+ public:
+  FirstNonFinite() : context_(Context::current()), before_(std::move(context_.op_hook)) {
+    context_.op_hook = [this](const OpRow& row, const void*, Tensors in, Tensors out) {
+      if (!found_.empty() || std::ranges::all_of(out, all_finite) || !std::ranges::all_of(in, all_finite)) return;
+      found_ = concat("op ", row.name, backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
+    };
+  }
+  ~FirstNonFinite() { context_.op_hook = std::move(before_); }
+  FirstNonFinite(const FirstNonFinite&) = delete;
+  FirstNonFinite& operator=(const FirstNonFinite&) = delete;
+  void enter_backward() { backward_ = true; }
+  [[nodiscard]] const std::string& found() const { return found_; }
+
+ private:
+  Context& context_;
+  std::function<void(const OpRow&, const void*, Tensors, Tensors)> before_;
+  std::string found_;
+  bool backward_ = false;
+};
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print)
+    : config_(config),
+      print_(print ? std::move(print) : [](const std::string&) {}),
+      data_(open_data(config)),
+      model_(config.model),
+      metadata_(model_.attention_metadata(config.training.seq_len)) {
+  nn::initialize(model_, static_cast<uint64_t>(config_.debug.seed));
+  std::vector<Tensor> parameters;
+  for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
+  optimizer_ = std::make_unique<AdamW>(std::move(parameters), config_.optimizer);
+  write_file_atomically(in_folder("config.json"), config_.fields().dump());
+  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"));
+  announce();
+}
+
+std::string Trainer::in_folder(std::string_view file) const {
+  return (std::filesystem::path(config_.dump_folder) / file).string();
+}
+
+void Trainer::announce() {
+  const Config& c = config_;
+  const Context& context = Context::current();
+  const int64_t count = nn::parameter_count(model_);
+  const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  print_(fmt::format("model: {}, {} parameters; parameters, gradients and optimizer {:.1f} MiB", c.recipe,
+                     with_separators(count), mebi(count * 16)));
+  print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads, isa_name(Process::get().isa()),
+                     mebi(machine_memory()) / 1024));
+  print_(fmt::format("data: {}, {} documents, {} tokens, {} windows of {}", c.dataloader.path,
+                     with_separators(data_.documents()), with_separators(data_.tokens()),
+                     with_separators(data_.windows()), c.training.seq_len));
+  print_(fmt::format("training: {} steps of {} x {} = {} tokens, lr {:g}, warm-up {} steps, seed {}, into {}",
+                     c.training.steps, c.training.local_batch_size, c.training.seq_len,
+                     with_separators(c.training.local_batch_size * c.training.seq_len), c.optimizer.lr,
+                     c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+}
+
+Tensor Trainer::loss_of(const Batch& batch) const {
+  const Tensor logits = model_.forward(batch.tokens, metadata_);  // (B, T, V)
+  const CrossEntropyResult result = cross_entropy(logits, batch.targets);
+  return result.sum * (1 / std::max(1.0, result.count.item()));
+}
+
+StepRecord Trainer::step() {
+  const auto start = Clock::now();
+  const int64_t rows = config_.training.local_batch_size;
+  const Batch batch = data_.batch(done_, rows);
+  Tensor loss = loss_of(batch);
+  StepRecord record;
+  record.step = done_ + 1;
+  record.loss = loss.item();
+  if (!std::isfinite(record.loss)) diagnose(batch, record.loss, 0);
+  backward(loss);
+  loss = {};
+  {
+    const NoGrad guard;
+    record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
+  }
+  if (!std::isfinite(record.grad_norm)) diagnose(batch, record.loss, record.grad_norm);
+  const double factor = lr_factor(config_.lr_scheduler, done_, config_.training.steps);
+  optimizer_->step(factor);
+  optimizer_->zero_grad();
+  record.lr = config_.optimizer.lr * factor;
+  record.tokens_per_second = static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
+  ++done_;
+  log_->write(record);
+  records_.push_back(record);
+  return record;
+}
+
+void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
+  const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm) : fmt::format("the loss is {}", loss);
+  std::string cause;
+  for (const auto& p : nn::named_parameters(model_)) {
+    if (cause.empty() && !all_finite(p.tensor)) cause = concat("parameter ", p.name, " already is not finite");
+  }
+  if (cause.empty()) {
+    // The step again, looking at every op; anomaly mode knows the modules of backward.
+    Context& context = Context::current();
+    const bool before = context.options.anomaly;
+    optimizer_->zero_grad();
+    FirstNonFinite watch;
+    try {
+      context.options.anomaly = true;
+      const Tensor again = loss_of(batch);
+      watch.enter_backward();
+      backward(again);
+    } catch (const NumericError& error) {
+      if (watch.found().empty()) cause = error.what();
+    }
+    context.options.anomaly = before;
+    if (!watch.found().empty()) cause = concat("first made by ", watch.found());
+  }
+  if (cause.empty()) cause = "running the step again did not show it";
+  fail<NumericError>("train", "step ", done_ + 1, ": ", what, "; ", cause,
+                     "; stopped before the optimizer step; try a lower optimizer.lr or a longer lr_scheduler.warmup_steps");
+}
+
+void Trainer::run() {
+  const int64_t steps = config_.training.steps, log_freq = config_.metrics.log_freq;
+  const double flops = llama3::flops_per_token(model_, config_.training.seq_len);
+  const int64_t memory = machine_memory();
+  const auto start = Clock::now();
+  const int64_t first = done_;
+  while (done_ < steps) {
+    const StepRecord r = step();
+    if (r.step != first + 1 && r.step != steps && r.step % log_freq != 0) continue;
+    const double per_step = seconds_since(start) / static_cast<double>(done_ - first);
+    const int64_t peak = Context::current().allocator(kCpu)->stats().peak;
+    print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
+  }
+  print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  write_file_atomically(in_folder("loss.svg"), loss_plot_svg(records_, config_.recipe));
+  write_safetensors(in_folder("model.safetensors"), nn::named_parameters(model_), {{"step", std::to_string(done_)}});
+  print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json", in_folder("model.safetensors")));
+}
+
+void Trainer::print_samples() {
+  const SampleConfig& c = config_.sample;
+  if (c.tokens == 0) return;
+  GenerateOptions options{.tokens = c.tokens,
+                          .temperature = 0,
+                          .top_k = c.top_k,
+                          .context = config_.training.seq_len,
+                          .seed = static_cast<uint64_t>(config_.debug.seed)};
+  print_(fmt::format("greedy text:\n{}", printable(c.prompt + generate(model_, c.prompt, options))));
+  options.temperature = c.temperature;
+  print_(fmt::format("sampled text (temperature {}, top {}):\n{}", c.temperature, c.top_k,
+                     printable(c.prompt + generate(model_, c.prompt, options))));
+}
+
+}  // namespace tessera::train

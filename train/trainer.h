@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run leaves behind:
+// config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/train/config.h"
+#include "tessera/train/metrics.h"
+
+namespace tessera::train {
+
+class TESSERA_API Trainer {
+ public:
+  /// Checks that the dump folder can be written, reads the data and makes the model, before anything is trained.
+  /// Needs a Session. `print` gets the lines that people read.
+  explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {});
+
+  /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not finite; it names the
+  /// step and the op and module that made the first such value.
+  StepRecord step();
+  /// All steps that are left, then the plot and the checkpoint.
+  void run();
+  /// Greedy and sampled text of the model as it is.
+  void print_samples();
+
+  [[nodiscard]] llama3::Model& model() { return model_; }
+  [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
+
+ private:
+  [[nodiscard]] Tensor loss_of(const Batch& batch) const;
+  [[noreturn]] void diagnose(const Batch& batch, double loss, double grad_norm);
+  [[nodiscard]] std::string in_folder(std::string_view file) const;
+  void announce();
+
+  Config config_;
+  std::function<void(const std::string&)> print_;
+  TextData data_;
+  llama3::Model model_;
+  nn::AttentionMetadata metadata_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<MetricsLog> log_;
+  std::vector<StepRecord> records_;
+  int64_t done_ = 0;
+};
+
+}  // namespace tessera::train
