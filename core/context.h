@@ -110,7 +110,7 @@ class TESSERA_API Context {
   struct FreeBlock {
     FreeBlock* next;
   };
-  static thread_local Context* current_ __attribute__((tls_model("initial-exec")));
+  static thread_local Context* current_ TESSERA_INITIAL_EXEC;
   Context* previous_;
   std::array<FreeBlock*, kPoolClasses> pool_{};
   Ref<Allocator> cpu_allocator_;
