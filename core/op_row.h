@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row of an op table: an op's room behind function pointers. A module (or a user's program) lists its rooms once:
 //   #include "tessera/core/op_row.h"
-//   TESSERA_ROOM(my::op::SquaredRelu)            // in one .cpp; defines its RowOf<Op>::row
+//   TESSERA_ROOM(my::op::SquaredRelu)            // in one .cpp; defines RowOf<SquaredRelu>::row
 // An explicit list, because registration by static initialisers drops ops from static archives.
 #pragma once
 
@@ -114,18 +114,17 @@ constexpr OpRow make_row() {
 }
 }  // namespace detail
 
-// The project's own table leaves CUDA kernels to the CUDA library, which links every Op::cuda or does not link.
-#ifdef TESSERA_CUDA_IN_LIBRARY
-inline constexpr bool kCudaInLibrary = true;
-#else
-inline constexpr bool kCudaInLibrary = false;
-#endif
+/// Defines the row of one op, in the one .cpp that lists it.
+#define TESSERA_ROOM(Op) \
+  template <>            \
+  const tessera::OpRow tessera::RowOf<Op>::row = tessera::detail::make_row<Op, false>();
 
+// A table of the project: naming an op in its list is enough to define the row, and CUDA kernels are left to the CUDA
+// library, which links every Op::cuda or does not link. Elsewhere a row that no list names must stay undefined.
+#ifdef TESSERA_OP_TABLE
 template <class Op>
-constinit const OpRow RowOf<Op>::row = detail::make_row<Op, kCudaInLibrary>();
-
-/// Defines the row of one op.
-#define TESSERA_ROOM(Op) template struct tessera::RowOf<Op>;
+constinit const OpRow RowOf<Op>::row = detail::make_row<Op, true>();
+#endif
 
 /// Rows of a whole list, for tables: `rows_of(KernelRooms{})`.
 template <class... Ops>
