@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reduce family: sum, mean, logsumexp over any dims, and max with its index over one. Sums are f32 for narrower
-// floats, in chunks that do not depend on the thread count. To add one: a struct with init / step / join / finish, its
-// public function, its name in reduce_ops.
+// floats, in chunks that do not depend on the thread count. To add one: a struct here, its public function, its name in
+// reduce_ops, and a kernel of a few lines over reduce_elements in reduce.cpp and reduce.cu.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -20,17 +20,17 @@ struct Reduce {
   static constexpr DTypeSet dtypes = kNumbers;
   auto attributes() const { return std::tie(dims, keepdim); }
   MetaList meta(Metas in) const;
-  void cpu(Tensors in, Outputs y) const;
-  void cuda(Tensors in, Outputs y, Stream stream) const;
   static std::vector<Sample<Op>> samples();
-  /// dy with the reduced dims back as size 1, expanded to the input's shape.
-  Tensor spread(const Tensor& dy, const Shape& input) const;
+  /// A tensor of the output's shape with the reduced dims back as size 1.
+  Tensor restore(const Tensor& y, const Shape& input) const;
 };
 
 struct Sum : Reduce<Sum> {
   static constexpr std::string_view name = "sum";
   ShardingRule sharding(Metas in) const;
-  Grads vjp(const Saved& s, const Grads& dy, Needs) const { return {spread(dy[0], s.input_meta(0).shape)}; }
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const;
 };
 
 /// Sum divided by the number of elements. `count` is the global number when the op runs on a piece; 0: its own.
@@ -38,8 +38,11 @@ struct Mean : Reduce<Mean> {
   int64_t count = 0;
   static constexpr std::string_view name = "mean";
   static constexpr DTypeSet dtypes = kFloats;
+  auto attributes() const { return std::tie(dims, keepdim, count); }
   ShardingRule sharding(Metas in) const;
   Mean local(const Piece& piece) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
   [[nodiscard]] int64_t divisor(const Shape& input) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
 };
@@ -50,6 +53,8 @@ struct LogSumExp : Reduce<LogSumExp> {
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr Saves saves = Saves::input(0) | Saves::output();
   ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
 };
 

@@ -53,6 +53,7 @@ struct Slice {
   auto attributes() const { return std::tie(dim, start, step, count); }
   Geometry view(const Geometry& in) const;
   ShardingRule sharding(Metas in) const;
+  Slice local(const Piece& piece) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
   static std::vector<Sample<Slice>> samples();
 };
@@ -67,6 +68,7 @@ struct SlicePad {
   auto attributes() const { return std::tie(dim, start, step, size); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
+  SlicePad local(const Piece& piece) const;
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
