@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rooms leave out, with their sentences, and the sharding rule of each op, as text under review. Set
+// TESSERA_UPDATE_GOLDENS=1 to write the files anew.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/tests/laws/pieces.h"
+
+namespace tessera::laws {
+namespace {
+
+void expect_golden(const std::string& path, const std::string& text) {
+  if (const char* update = std::getenv("TESSERA_UPDATE_GOLDENS"); update && *update == '1') {
+    std::ofstream(path) << text;
+    return;
+  }
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path << " is missing: run from the source folder, or with TESSERA_UPDATE_GOLDENS=1";
+  std::ostringstream golden;
+  golden << file.rdbuf();
+  EXPECT_EQ(text, golden.str()) << path << " differs; if it should, run with TESSERA_UPDATE_GOLDENS=1 and review the change";
+}
+
+Call first_call(const Subject& s, const SampleRow& sample) {
+  Random random("goldens");
+  return Call(s, sample, inputs_of(sample, exact_dtype(*s.row), random));
+}
+
+TEST(LawGoldens, OptOuts) {
+  const Session session;
+  std::ostringstream text;
+  for (const OpRow* row : kernel_rows()) {
+    if (!row->not_differentiable.empty()) text << row->name << ": not differentiable: " << row->not_differentiable << '\n';
+    if (!row->not_shardable.empty()) text << row->name << ": not shardable: " << row->not_shardable << '\n';
+    if (!row->not_on_cuda.empty()) text << row->name << ": not on CUDA: " << row->not_on_cuda << '\n';
+    if (!row->sharding) continue;
+    const Subject s = subject_of(*row);
+    std::set<std::string> strict;
+    for (const SampleRow& sample : good_samples(s)) strict.emplace(first_call(s, sample).rule.strict_reason());
+    for (const auto& why : strict) {
+      if (!why.empty()) text << row->name << ": stricter rule: " << why << '\n';
+    }
+  }
+  expect_golden("tests/laws/opt_outs.txt", text.str());
+}
+
+TEST(LawGoldens, Rules) {
+  const Session session;
+  std::ostringstream text;
+  for (const OpRow* row : kernel_rows()) {
+    if (!row->sharding) continue;
+    const Subject s = subject_of(*row);
+    const auto good = good_samples(s);
+    if (good.empty()) continue;
+    const ShardingRule rule = first_call(s, good[0]).rule;
+    text << row->name << ": " << rule.text();
+    for (const auto& group : rule.linearities()) {
+      text << ", linear";
+      for (int i : group) text << ' ' << i;
+    }
+    if (rule.monotone() != 0) text << (rule.monotone() > 0 ? ", monotone up" : ", monotone down");
+    for (const Factor& f : rule.factors()) {
+      if (f.join == Join::sum) continue;
+      text << (f.join == Join::max ? ", join max" : ", join min");
+      break;
+    }
+    text << '\n';
+  }
+  expect_golden("tests/laws/rules.txt", text.str());
+}
+
+}  // namespace
+}  // namespace tessera::laws

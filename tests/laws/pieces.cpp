@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tests/laws/pieces.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+
+namespace tessera::laws {
+namespace {
+
+int64_t begin_of(const Cut& cut, size_t at) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < at; ++i) begin += cut.sizes[i];
+  return begin;
+}
+
+double joined(Join join, double a, double b) {
+  return join == Join::sum ? a + b : join == Join::max ? std::max(a, b) : std::min(a, b);
+}
+
+// Where the elements of one piece of an output stand in the whole output, in row-major order.
+std::vector<size_t> places(const Shape& whole, const std::vector<Piece::Range>& ranges) {
+  Shape local;
+  for (const auto& r : ranges) local.push_back(r.size);
+  std::vector<size_t> all;
+  const Shape strides = contiguous_strides(whole);
+  Shape at = Shape::filled(local.rank(), 0);
+  for (int64_t i = 0, n = local.numel(); i < n; ++i) {
+    int64_t where = 0;
+    for (int d = 0; d < local.rank(); ++d) where += (ranges[static_cast<size_t>(d)].begin + at[d]) * strides[d];
+    all.push_back(static_cast<size_t>(where));
+    for (int d = local.rank() - 1; d >= 0 && ++at[d] == local[d]; --d) at[d] = 0;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string Cut::text() const {
+  std::ostringstream os;
+  os << "factor " << factor << " cut into ";
+  for (size_t i = 0; i < sizes.size(); ++i) os << (i ? "+" : "") << sizes[i];
+  return os.str();
+}
+
+Call::Call(const Subject& s, const SampleRow& row, TensorVector inputs)
+    : subject(s), sample(row), in(std::move(inputs)), out(output_metas(s, row.op.get(), in)),
+      rule(s.sharding(row.op.get(), MetaArray(in))) {}
+
+std::optional<std::string> rule_problem(const Call& c) {
+  const auto inputs = static_cast<int>(c.in.size()), outputs = static_cast<int>(c.out.size());
+  if (c.rule.inputs() != inputs || c.rule.operands() != inputs + outputs) {
+    return concat("rule ", c.rule.text(), " has ", c.rule.inputs(), " inputs and ", c.rule.operands() - c.rule.inputs(),
+                  " outputs, the call ", inputs, " and ", outputs);
+  }
+  for (int o = 0; o < c.rule.operands(); ++o) {
+    const auto i = static_cast<size_t>(o);
+    if (o < inputs && !c.in[i].defined()) continue;
+    const Shape& shape = o < inputs ? c.in[i].shape() : c.out[static_cast<size_t>(o - inputs)].shape;
+    const auto dims = c.rule.dims(o);
+    if (static_cast<int>(dims.size()) != shape.rank()) return concat("rule ", c.rule.text(), " gives operand ", o, " ", dims.size(), " dims, its shape is ", shape);
+    for (int d = 0; d < shape.rank(); ++d) {
+      const DimFactor f = dims[static_cast<size_t>(d)];
+      if (f.factor < 0) continue;
+      const int64_t size = c.rule.factors()[static_cast<size_t>(f.factor)].size * f.scale;
+      if (size != shape[d]) return concat("rule ", c.rule.text(), " gives dim ", d, " of operand ", o, " size ", size, ", its shape is ", shape);
+    }
+  }
+  for (int f = 0; f < static_cast<int>(c.rule.factors().size()); ++f) {
+    bool in_input = c.in.empty(), somewhere = false;
+    for (int o = 0; o < c.rule.operands(); ++o) {
+      somewhere |= c.rule.has_factor(o, f);
+      in_input |= o < inputs && c.rule.has_factor(o, f);
+    }
+    const Factor& factor = c.rule.factors()[static_cast<size_t>(f)];
+    if (somewhere && !in_input && !factor.replicate && factor.size > 1) return concat("rule ", c.rule.text(), ": free factor ", f, " stands in no input");
+  }
+  return {};
+}
+
+std::vector<Cut> cuts_of(const ShardingRule& rule, int factor) {
+  const int64_t n = rule.factors()[static_cast<size_t>(factor)].size;
+  const auto chunks = [&](int64_t pieces) {
+    std::vector<int64_t> sizes;
+    const int64_t chunk = (n + pieces - 1) / pieces;
+    for (int64_t i = 0; i < pieces; ++i) sizes.push_back(std::clamp<int64_t>(n - i * chunk, 0, chunk));
+    return sizes;
+  };
+  std::set<std::vector<int64_t>> ways{chunks(2), chunks(3), {1, n - 1}, {n, 0}};
+  if (n >= 3) ways.insert({n - 2, 0, 2});
+  std::vector<Cut> cuts;
+  for (const auto& w : ways) cuts.push_back({factor, w});
+  return cuts;
+}
+
+Piece piece_of(const Call& c, std::span<const Cut> cuts, std::span<const size_t> at) {
+  Piece piece;
+  for (int o = 0; o < c.rule.operands(); ++o) {
+    auto& ranges = piece.operands.emplace_back();
+    const auto i = static_cast<size_t>(o);
+    if (i < c.in.size() && !c.in[i].defined()) continue;
+    const Shape& shape = i < c.in.size() ? c.in[i].shape() : c.out[i - c.in.size()].shape;
+    for (int d = 0; d < shape.rank(); ++d) {
+      Piece::Range r{0, shape[d], shape[d]};
+      const DimFactor f = c.rule.dims(o)[static_cast<size_t>(d)];
+      for (size_t k = 0; k < cuts.size(); ++k) {
+        if (f.factor != cuts[k].factor) continue;
+        r.begin = begin_of(cuts[k], at[k]) * f.scale;
+        r.size = cuts[k].sizes[at[k]] * f.scale;
+      }
+      ranges.push_back(r);
+    }
+  }
+  return piece;
+}
+
+TensorVector cut_inputs(const Call& c, const Piece& piece) {
+  TensorVector in;
+  for (size_t i = 0; i < c.in.size(); ++i) {
+    const Tensor& x = c.in[i];
+    if (!x.defined()) {
+      in.emplace_back();
+      continue;
+    }
+    int64_t offset = x.offset();
+    for (int d = 0; d < x.rank(); ++d) offset += piece.range(i, d).begin * x.strides()[d];
+    in.push_back(clone(alias(x, piece.local_shape(i), x.strides(), offset)));
+  }
+  return in;
+}
+
+std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> cuts, JoinOptions options) {
+  std::vector<std::vector<double>> whole;
+  std::vector<std::vector<bool>> written;
+  for (const TensorMeta& m : c.out) {
+    whole.emplace_back(static_cast<size_t>(m.shape.numel()), std::numeric_limits<double>::quiet_NaN());
+    written.emplace_back(whole.back().size(), false);
+  }
+  const auto factor = [&](const Cut& cut) { return c.rule.factors()[static_cast<size_t>(cut.factor)]; };
+  const Join join = options.join.value_or(factor(cuts[0]).join);
+  bool dropped = false;
+  for (const Cut& cut : cuts) {
+    for (size_t o = 0; o < c.out.size(); ++o) dropped |= !c.rule.has_factor(static_cast<int>(c.in.size() + o), cut.factor);
+  }
+  std::array<size_t, 2> at{};
+  for (bool more = true; more;) {
+    const Piece piece = piece_of(c, cuts, {at.data(), cuts.size()});
+    bool empty_piece = false;
+    for (size_t k = 0; k < cuts.size(); ++k) empty_piece |= cuts[k].sizes[at[k]] == 0;
+    TensorVector out;
+    try {
+      const auto op = options.plain ? c.sample.op : c.subject.row->local(c.sample.op.get(), piece);
+      out = run(c.subject, op.get(), cut_inputs(c, piece));
+    } catch (const Error& e) {
+      if (!(empty_piece && dropped && (e.kind() == "ShapeError" || e.kind() == "ValueError"))) throw;
+    }
+    for (size_t o = 0; o < out.size(); ++o) {
+      const auto& ranges = piece.operands[c.in.size() + o];
+      if (out[o].shape() != piece.local_shape(c.in.size() + o)) {
+        fail<ShapeError>(c.subject.row->name, "a piece's output ", o, " is ", out[o].meta(), ", its range ", piece.local_shape(c.in.size() + o));
+      }
+      const auto values = out[o].values();
+      const auto to = places(c.out[o].shape, ranges);
+      for (size_t i = 0; i < to.size(); ++i) {
+        double& w = whole[o][to[i]];
+        w = written[o][to[i]] ? joined(join, w, values[i]) : values[i];
+        written[o][to[i]] = true;
+      }
+    }
+    more = false;
+    for (size_t k = cuts.size(); k-- > 0 && !more;) {
+      more = ++at[k] < cuts[k].sizes.size();
+      if (!more) at[k] = 0;
+    }
+  }
+  return whole;
+}
+
+std::optional<std::string> pieces_problem(const Call& c, const TensorVector& whole, std::span<const Cut> cuts,
+                                          JoinOptions options) {
+  const auto got = run_pieces(c, cuts, options);
+  for (size_t o = 0; o < whole.size(); ++o) {
+    if (auto problem = difference(got[o], whole[o].values(), tolerance_of(whole[o].dtype()))) return concat("output ", o, " ", *problem);
+  }
+  return {};
+}
+
+}  // namespace tessera::laws
