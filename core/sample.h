@@ -24,6 +24,10 @@ struct Arg {
 
   /// Uniform in [lo, hi).
   [[nodiscard]] Arg uniform(double lo, double hi) const { return with(Fill::uniform, lo, hi); }
+  /// Whole numbers in [lo, hi) of the law's dtype, none negative where it has no sign.
+  [[nodiscard]] Arg whole(int64_t lo, int64_t hi) const {
+    return with(Fill::integers, static_cast<double>(lo), static_cast<double>(hi));
+  }
   /// All values different by at least 1/8, in random order (ties break max, topk and sort).
   [[nodiscard]] Arg distinct() const { return with(Fill::distinct, 0, 0); }
   [[nodiscard]] Arg value(double v) const { return with(Fill::value, v, v); }

@@ -100,11 +100,16 @@ std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
       all.push_back({v, {fill({})}});
       all.push_back({v, {fill({3, 1, 6})}});
     } else {
+      // Few whole numbers give comparisons something equal to find.
+      const auto first = [&](Shape s) {
+        Arg a = arg(s);
+        return Op::kBoolOutput ? a.whole(-2, 3) : a;
+      };
       // Divisors keep away from zero, where no finite difference is fair.
-      const auto second = [&](Shape s) { return Op::name == std::string_view("div") ? arg(s).uniform(0.5, 2) : arg(s); };
-      all.push_back({v, {arg({5, 7}), second({5, 7})}});
-      all.push_back({v, {arg({5, 1, 6}), second({7, 1})}});
-      all.push_back({v, {arg({}), second({5})}});
+      const auto second = [&](Shape s) { return Op::name == std::string_view("div") ? arg(s).uniform(0.5, 2) : first(s); };
+      all.push_back({v, {first({5, 7}), second({5, 7})}});
+      all.push_back({v, {first({5, 1, 6}), second({7, 1})}});
+      all.push_back({v, {first({}), second({5})}});
     }
   }
   if constexpr (N == 1) {

@@ -133,7 +133,7 @@ struct GreaterEqual : Comparison<GreaterEqual> {
   template <class T> TESSERA_MATH static bool f(T a, T b) { return a >= b; }
 };
 
-/// x * scale + shift, by constants.
+/// x * scale + shift, by constants. On integers it is computed in f64 and truncated, so that no constant is.
 struct Affine : Unary<Affine> {
   double scale = 1, shift = 0;
   static constexpr std::string_view name = "affine";
@@ -142,7 +142,10 @@ struct Affine : Unary<Affine> {
   auto attributes() const { return std::tie(scale, shift); }
   bool linear() const { return shift == 0; }
   int monotone() const { return scale >= 0 ? 1 : -1; }
-  template <class T> TESSERA_MATH T f(T x) const { return static_cast<T>(x * static_cast<T>(scale) + static_cast<T>(shift)); }
+  template <class T> TESSERA_MATH T f(T x) const {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<double>(x) * scale + shift);
+    else return x * static_cast<T>(scale) + static_cast<T>(shift);
+  }
   Tensor grad(const Saved&, const Tensor& dy) const { return affine(dy, scale, 0); }
 };
 
