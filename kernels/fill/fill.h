@@ -18,7 +18,7 @@ struct Fill {
   static constexpr DTypeSet dtypes = kAllDTypes;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
   auto attributes() const { return std::tie(shape, dtype, device, value); }
-  MetaList meta(Metas) const { return {{shape, dtype, device}}; }
+  MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Fill local(const Piece& piece) const { return {piece.local_shape(0), dtype, device, value}; }
   void cpu(Tensors in, Outputs y) const;
@@ -43,7 +43,7 @@ struct Random {
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
   auto attributes() const { return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream); }
-  MetaList meta(Metas) const;
+  MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Random local(const Piece& piece) const;
   void cpu(Tensors in, Outputs y) const;

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills on CPU. Random::element is the definition; the loops here make the same bits 64 elements at a time, all lanes
+// of a block of counters in one vector.
+#include "tessera/kernels/fill/fill.h"
+
+#include <cstring>
+#include <ostream>
+
+#include "tessera/core/parallel.h"
+
+namespace tessera::op {
+namespace {
+
+// An output that no input decides: every dim may be cut, `local` says where the piece lies.
+ShardingRule free_rule(const Shape& shape) {
+  ShardingRule r;
+  SmallVector<DimFactor, kMaxRank> dims;
+  for (int64_t size : shape) dims.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+  return r.outputs_from_here().operand(dims);
+}
+
+void check_no_inputs(std::string_view name, Metas in) {
+  if (in.size() != 0) fail<UsageError>(name, "takes no inputs: given ", in.size());
+}
+
+constexpr int64_t kBlocks = 16;  // counters per batch
+constexpr int64_t kBatch = 4 * kBlocks;
+
+// Elements 4 * block ... of the stream, before mean, std and range.
+TESSERA_INLINE void random_batch(RngKey key, uint64_t block, bool normal, float* out) {
+  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+  for (int64_t j = 0; j < kBlocks; ++j) {
+    const uint64_t counter = block + static_cast<uint64_t>(j);
+    c0[j] = static_cast<uint32_t>(counter);
+    c1[j] = static_cast<uint32_t>(counter >> 32);
+    c2[j] = static_cast<uint32_t>(key.stream);
+    c3[j] = static_cast<uint32_t>(key.stream >> 32);
+  }
+  uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int64_t j = 0; j < kBlocks; ++j) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j], p1 = uint64_t{0xCD9E8D57u} * c2[j];
+      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0, n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ k1;
+      c1[j] = static_cast<uint32_t>(p1);
+      c3[j] = static_cast<uint32_t>(p0);
+      c0[j] = n0;
+      c2[j] = n2;
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  for (int64_t j = 0; j < kBlocks; ++j) {
+    float u[4] = {rng::unit(c0[j]), rng::unit(c1[j]), rng::unit(c2[j]), rng::unit(c3[j])};
+    if (normal) {
+      for (int pair = 0; pair < 4; pair += 2) {
+        const float radius = rng::root(rng::mul(-2.0f, rng::log_unit(u[pair])));
+        float c, s;
+        rng::turn(u[pair + 1], c, s);
+        u[pair] = rng::mul(radius, c);
+        u[pair + 1] = rng::mul(radius, s);
+      }
+    }
+    for (int64_t e = 0; e < 4; ++e) out[4 * j + e] = u[e];
+  }
+}
+
+// Elements first, first + 1, ... of the whole.
+template <class T>
+void random_run(const Random& op, uint64_t first, int64_t n, T* y) {
+  const auto convert = [](float x) { return static_cast<T>(x); };
+  int64_t i = 0;
+  for (; i < n && (first + static_cast<uint64_t>(i)) % 4 != 0; ++i) y[i] = convert(op.element(first + static_cast<uint64_t>(i)));
+  const bool uniform = op.distribution == Distribution::uniform;
+  const float scale = uniform ? static_cast<float>(op.high - op.low) : static_cast<float>(op.std);
+  const float shift = uniform ? static_cast<float>(op.low) : static_cast<float>(op.mean);
+  const float low = static_cast<float>(op.low), high = static_cast<float>(op.high);
+  for (; i + kBatch <= n; i += kBatch) {
+    const uint64_t at = first + static_cast<uint64_t>(i);
+    float x[kBatch];
+    simd([&]() TESSERA_LAMBDA {
+      if (uniform) random_batch(op.key, at / 4, false, x);
+      else random_batch(op.key, at / 4, true, x);
+      for (int64_t j = 0; j < kBatch; ++j) x[j] = rng::fma(x[j], scale, shift);
+    });
+    if (op.distribution == Distribution::truncated_normal) {
+      for (int64_t j = 0; j < kBatch; ++j) {
+        if (!(x[j] >= low && x[j] <= high)) x[j] = op.element(at + static_cast<uint64_t>(j));
+      }
+    }
+    for (int64_t j = 0; j < kBatch; ++j) y[i + j] = convert(x[j]);
+  }
+  for (; i < n; ++i) y[i] = convert(op.element(first + static_cast<uint64_t>(i)));
+}
+
+}  // namespace
+
+// --- fill ---------------------------------------------------------------------------------------------------------
+
+MetaList Fill::meta(Metas in) const {
+  check_no_inputs(name, in);
+  checked_numel(shape, item_size(dtype), name);
+  return {{shape, dtype, device}};
+}
+
+ShardingRule Fill::sharding(Metas) const { return free_rule(shape); }
+
+void Fill::cpu(Tensors, Outputs y) const {
+  const int64_t n = y[0].numel();
+  if (n == 0) return;
+  dispatch<dtypes>(dtype, [&]<class T>() {
+    T item;
+    if constexpr (is_floating(dtype_of<T>)) item = static_cast<T>(static_cast<compute_t<T>>(value));
+    else item = static_cast<T>(value);
+    T* to = y[0].data<T>();
+    constexpr int64_t kGrain = 262144 / static_cast<int64_t>(sizeof(T));
+    parallel_for(n, kGrain, [to, item](int64_t begin, int64_t end) { std::fill(to + begin, to + end, item); });
+  });
+}
+
+std::vector<Sample<Fill>> Fill::samples() {
+  return {
+      {Fill{{5, 7}, DType::f32, kCpu, 1.5}, {}},
+      {Fill{{6}, DType::i64, kCpu, -3}, {}},
+      {Fill{{}, DType::bf16, kCpu, 0.25}, {}},
+      {Fill{{5, 3}, DType::bool_, kCpu, 1}, {}},
+      {Fill{{5}, DType::f8_e4m3, kCpu, 2}, {}},
+      {Fill{{5}, DType::f32, kMeta, 0}, {}},
+      timed(Fill{{1024, 1024}, DType::f32, kCpu, 0}, {}),
+      bad(Fill{{-1, 4}, DType::f32, kCpu, 0}, {}, "ShapeError"),
+      bad(Fill{{4}, DType::f32, kCpu, 0}, {arg({4})}, "UsageError"),
+  };
+}
+
+// --- random -------------------------------------------------------------------------------------------------------
+
+std::ostream& operator<<(std::ostream& os, Distribution d) {
+  switch (d) {
+    case Distribution::uniform: return os << "uniform";
+    case Distribution::normal: return os << "normal";
+    default: return os << "truncated_normal";
+  }
+}
+
+MetaList Random::meta(Metas in) const {
+  check_no_inputs(name, in);
+  if (!dtypes.has(dtype)) fail<DTypeError>(name, "random numbers are of ", dtypes, ": given ", dtype, " for shape ", shape);
+  checked_numel(shape, item_size(dtype), name);
+  const bool ranged = distribution != Distribution::normal;
+  if (ranged && !(low < high)) fail<ValueError>(name, "expected low < high: given low ", low, " and high ", high, " for shape ", shape);
+  if (distribution != Distribution::uniform && !(std >= 0)) fail<ValueError>(name, "std must be at least 0: given ", std, " for shape ", shape);
+  if (whole.rank() > 0) {
+    bool fits = whole.rank() == shape.rank() && start.rank() == shape.rank();
+    for (int d = 0; fits && d < shape.rank(); ++d) fits = start[d] >= 0 && shape[d] <= whole[d] - start[d];
+    if (!fits) fail<ShapeError>(name, "a piece of shape ", shape, " at ", start, " does not lie inside ", whole);
+  }
+  return {{shape, dtype, device}};
+}
+
+ShardingRule Random::sharding(Metas) const { return free_rule(shape); }
+
+Random Random::local(const Piece& piece) const {
+  Random r = *this;
+  r.shape = piece.local_shape(0);
+  if (whole.rank() == 0) r.whole = shape;
+  r.start = start.rank() == 0 ? Shape::filled(shape.rank(), 0) : start;
+  for (int d = 0; d < shape.rank(); ++d) r.start[d] += piece.range(0, d).begin;
+  return r;
+}
+
+void Random::cpu(Tensors, Outputs y) const {
+  const int64_t total = y[0].numel();
+  if (total == 0) return;
+  constexpr int64_t kGrain = 16384;
+  dispatch<dtypes>(dtype, [&]<class T>() {
+    T* to = y[0].data<T>();
+    if (whole.rank() == 0 || whole == shape) {
+      parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
+        random_run(*this, static_cast<uint64_t>(begin), end - begin, to + begin);
+      });
+      return;
+    }
+    // Rows of the piece lie apart in the whole.
+    const Shape strides = contiguous_strides(whole);
+    const int64_t n = shape.back(), rows = total / n;
+    parallel_for(rows, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        int64_t first = start.back(), left = row;
+        for (int d = shape.rank() - 2; d >= 0; --d) {
+          first += (start[d] + left % shape[d]) * strides[d];
+          left /= shape[d];
+        }
+        random_run(*this, static_cast<uint64_t>(first), n, to + row * n);
+      }
+    });
+  });
+}
+
+std::vector<Sample<Random>> Random::samples() {
+  const auto of = [](Shape shape, Distribution d, DType dtype) {
+    Random r;
+    r.shape = shape;
+    r.dtype = dtype;
+    r.distribution = d;
+    r.key = {7, 11};
+    return r;
+  };
+  Random scaled = of({5, 77}, Distribution::normal, DType::f32);
+  scaled.mean = 1.5;
+  scaled.std = 0.25;
+  scaled.key = {8, 12};
+  Random truncated = of({6, 80}, Distribution::truncated_normal, DType::f64);
+  truncated.low = -1;
+  truncated.high = 0.5;
+  Random uniform = of({5, 6, 7}, Distribution::uniform, DType::bf16);
+  uniform.low = -2;
+  uniform.high = 3;
+  Random meta_device = of({5}, Distribution::uniform, DType::f32);
+  meta_device.device = kMeta;
+  Random negative = of({4}, Distribution::normal, DType::f32);
+  negative.std = -1;
+  Random empty_range = of({4}, Distribution::uniform, DType::f32);
+  empty_range.high = 0;
+  return {
+      {of({5, 7}, Distribution::normal, DType::f32), {}},
+      {of({}, Distribution::uniform, DType::f16), {}},
+      {scaled, {}},
+      {truncated, {}},
+      {uniform, {}},
+      {meta_device, {}},
+      timed(of({1024, 1024}, Distribution::normal, DType::f32), {}),
+      bad(of({4}, Distribution::normal, DType::i64), {}, "DTypeError"),
+      bad(negative, {}, "ValueError"),
+      bad(empty_range, {}, "ValueError"),
+      bad(of({-1}, Distribution::normal, DType::f32), {}, "ShapeError"),
+  };
+}
+
+}  // namespace tessera::op
