@@ -20,7 +20,15 @@ struct Arg {
   Fill fill = Fill::normal;
   double low = -2, high = 2;
   std::optional<DType> dtype;     // fixed, else the law's choice
+  bool wide = false;              // statistics: the law's choice, but f32 for narrower floats
+  bool differentiable = true;     // false: the op takes it as a constant
   bool defined = true;            // false: an optional input left out
+
+  /// The dtype of this input when the law chose `t`.
+  [[nodiscard]] DType type(DType t) const {
+    if (dtype) return *dtype;
+    return wide && is_floating(t) && item_size(t) < 4 ? DType::f32 : t;
+  }
 
   /// Uniform in [lo, hi).
   [[nodiscard]] Arg uniform(double lo, double hi) const { return with(Fill::uniform, lo, hi); }
@@ -34,6 +42,12 @@ struct Arg {
   [[nodiscard]] Arg as(DType t) const {
     Arg a = *this;
     a.dtype = t;
+    return a;
+  }
+  /// A statistic: f32 for narrower floats, else the law's choice.
+  [[nodiscard]] Arg statistic() const {
+    Arg a = *this;
+    a.wide = true;
     return a;
   }
 

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows for kernels that work along one dim: where each row lies, per-thread scratch in the compute type, and sums and
+// maxima over a row in a fixed order of lanes. A row is loaded once, so every dtype and stride costs the same code.
+#pragma once
+
+#include <omp.h>
+
+#include "tessera/core/parallel.h"
+#include "tessera/kernels/micro_gemm_impl.h"
+
+namespace tessera {
+
+/// The rows of a tensor along `dim`: row r starts at element offset(r) and steps by `stride`.
+struct Rows {
+  int64_t count = 1, n = 1, stride = 1;
+  Shape shape, strides;  // of the other dims
+
+  Rows(const Tensor& x, int dim) {
+    if (x.rank() == 0) return;
+    n = x.shape()[dim];
+    stride = x.strides()[dim];
+    shape = x.shape().without(dim);
+    strides = x.strides().without(dim);
+    count = shape.numel();
+    packed_ = is_contiguous(shape, contiguous_strides(shape)) && dim == x.rank() - 1 && x.is_contiguous();
+  }
+  [[nodiscard]] int64_t offset(int64_t row) const {
+    if (packed_) return row * n;
+    int64_t at = 0;
+    for (int d = shape.rank() - 1; d >= 0; --d) {
+      at += row % shape[d] * strides[d];
+      row /= shape[d];
+    }
+    return at;
+  }
+
+ private:
+  bool packed_ = false;
+};
+
+/// Runs f(row, scratch) for every row, where scratch holds `buffers` arrays of n elements of C, 64-byte aligned.
+template <class C, class F>
+void for_each_row(int64_t rows, int64_t n, int64_t buffers, F&& f) {
+  const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
+  const Tensor scratch = empty({Context::current().options.threads, buffers, padded}, dtype_of<C>);
+  C* all = scratch.data<C>();
+  parallel_for(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
+    C* mine = all + omp_get_thread_num() * buffers * padded;
+    for (int64_t row = begin; row < end; ++row) f(row, mine, padded);
+  });
+}
+
+namespace rows {
+
+template <class C, class T>
+TESSERA_INLINE void load(const T* from, int64_t stride, int64_t n, C* __restrict to) {
+  if (stride == 1) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(from[i * stride]);
+  }
+}
+template <class C, class T>
+TESSERA_INLINE void store(const C* __restrict from, int64_t n, T* to, int64_t stride) {
+  if (stride == 1) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(from[i]);
+  }
+}
+
+template <class C, class V, class F>
+TESSERA_INLINE C fold_lanes(V v, F f) {
+  C lane[micro::kLanes<C>];
+  micro::store(lane, v);
+  for (int64_t width = micro::kLanes<C> / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) lane[i] = f(lane[i], lane[i + width]);
+  }
+  return lane[0];
+}
+
+template <class C>
+TESSERA_INLINE C sum(const C* x, int64_t n) {
+  micro::Lanes<C> a{}, b{};
+  constexpr int64_t kStep = micro::kLanes<C>;
+  int64_t i = 0;
+  for (; i + 2 * kStep <= n; i += 2 * kStep) {
+    a += micro::load(x + i);
+    b += micro::load(x + i + kStep);
+  }
+  for (; i + kStep <= n; i += kStep) a += micro::load(x + i);
+  a += b;
+  C total = fold_lanes<C>(a, [](C p, C q) TESSERA_LAMBDA { return p + q; });
+  for (; i < n; ++i) total += x[i];
+  return total;
+}
+
+template <class C>
+TESSERA_INLINE C dot(const C* x, const C* y, int64_t n) {
+  micro::Lanes<C> a{}, b{};
+  constexpr int64_t kStep = micro::kLanes<C>;
+  int64_t i = 0;
+  for (; i + 2 * kStep <= n; i += 2 * kStep) {
+    a += micro::load(x + i) * micro::load(y + i);
+    b += micro::load(x + i + kStep) * micro::load(y + i + kStep);
+  }
+  for (; i + kStep <= n; i += kStep) a += micro::load(x + i) * micro::load(y + i);
+  a += b;
+  C total = fold_lanes<C>(a, [](C p, C q) TESSERA_LAMBDA { return p + q; });
+  for (; i < n; ++i) total += x[i] * y[i];
+  return total;
+}
+
+/// Largest element; NaN is passed over. -inf of nothing.
+template <class C>
+TESSERA_INLINE C max(const C* x, int64_t n) {
+  constexpr int64_t kStep = micro::kLanes<C>;
+  C top = -std::numeric_limits<C>::infinity();
+  int64_t i = 0;
+  if (n >= kStep) {
+    micro::Lanes<C> a = micro::load(x);
+    for (i = kStep; i + kStep <= n; i += kStep) {
+      const micro::Lanes<C> b = micro::load(x + i);
+      a = b > a ? b : a;
+    }
+    top = fold_lanes<C>(a, [](C p, C q) TESSERA_LAMBDA { return q > p ? q : p; });
+  }
+  for (; i < n; ++i) top = x[i] > top ? x[i] : top;
+  return top;
+}
+
+}  // namespace rows
+}  // namespace tessera

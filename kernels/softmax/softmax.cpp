@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/softmax/softmax.h"
+
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/rows_impl.h"
+
+namespace tessera::op {
+namespace {
+
+// All dims pair up; the normalised one is whole.
+ShardingRule rowwise_rule(Metas in, int dim, std::string_view name) {
+  const Shape& shape = in[0].shape;
+  ShardingRule r = pointwise_rule(in, shape);
+  if (shape.rank() > 0) r.replicate_factor(normalize_dim(dim, shape.rank(), name));
+  return r;
+}
+
+}  // namespace
+
+MetaList Softmax::meta(Metas in) const {
+  if (!dtypes.has(in[0].dtype)) fail<DTypeError>(name, "expected a dtype of ", dtypes, ": given ", in[0]);
+  (void)normalize_dim(dim, in[0].shape.rank(), name);
+  return {in[0]};
+}
+
+ShardingRule Softmax::sharding(Metas in) const { return rowwise_rule(in, dim, name); }
+
+void Softmax::cpu(Tensors in, Outputs y) const {
+  const Tensor& x = in[0];
+  if (x.numel() == 0) return;
+  const int d = normalize_dim(dim, x.rank(), name);
+  dispatch<kFloats>(x.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows from(x, d), to(y[0], d);
+    const T* src = x.data<T>();
+    T* dst = y[0].data<T>();
+    for_each_row<C>(from.count, from.n, 1, [&](int64_t row, C* buffer, int64_t) {
+      simd([&]() TESSERA_LAMBDA {
+        rows::load(src + from.offset(row), from.stride, from.n, buffer);
+        const C top = rows::max(buffer, from.n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < from.n; ++i) buffer[i] = vmath::exp(buffer[i] - top);
+        const C inverse = C(1) / rows::sum(buffer, from.n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < from.n; ++i) buffer[i] *= inverse;
+        rows::store(buffer, from.n, dst + to.offset(row), to.stride);
+      });
+    });
+  });
+}
+
+Grads Softmax::vjp(const Saved& s, const Grads& dy, Needs) const {
+  return {call(SoftmaxBackward{dim}, {s.output(), dy[0]})};
+}
+
+std::vector<Sample<Softmax>> Softmax::samples() {
+  return {
+      {{-1}, {arg({5, 7})}},
+      {{0}, {arg({5, 6})}},
+      {{1}, {arg({5, 9, 6})}},
+      {{-1}, {arg({})}},
+      {{-1}, {arg({3, 67})}},
+      timed(Softmax{-1}, {arg({4096, 512})}),
+      bad(Softmax{3}, {arg({4, 6})}, "IndexError"),
+      bad(Softmax{}, {index_arg({4}, 0, 3)}, "DTypeError"),
+  };
+}
+
+MetaList SoftmaxBackward::meta(Metas in) const {
+  if (in[0].dtype != in[1].dtype || !dtypes.has(in[0].dtype)) {
+    fail<DTypeError>(name, "y and dy must share one dtype of ", dtypes, ": y is ", in[0], ", dy is ", in[1]);
+  }
+  if (!(in[0].shape == in[1].shape)) fail<ShapeError>(name, "y and dy must have one shape: y is ", in[0], ", dy is ", in[1]);
+  (void)normalize_dim(dim, in[0].shape.rank(), name);
+  return {in[0]};
+}
+
+ShardingRule SoftmaxBackward::sharding(Metas in) const { return rowwise_rule(in, dim, name).linear({1}); }
+
+void SoftmaxBackward::cpu(Tensors in, Outputs out) const {
+  const Tensor &y = in[0], &dy = in[1];
+  if (y.numel() == 0) return;
+  const int d = normalize_dim(dim, y.rank(), name);
+  dispatch<kFloats>(y.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows ys(y, d), gs(dy, d), to(out[0], d);
+    const T *y_data = y.data<T>(), *g_data = dy.data<T>();
+    T* dst = out[0].data<T>();
+    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* p, int64_t padded) {
+      simd([&]() TESSERA_LAMBDA {
+        C* g = p + padded;
+        rows::load(y_data + ys.offset(row), ys.stride, ys.n, p);
+        rows::load(g_data + gs.offset(row), gs.stride, ys.n, g);
+        const C shift = rows::dot(p, g, ys.n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < ys.n; ++i) p[i] *= g[i] - shift;
+        rows::store(p, ys.n, dst + to.offset(row), to.stride);
+      });
+    });
+  });
+}
+
+Grads SoftmaxBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
+  const Tensor &y = s.input(0), &dy = s.input(1);
+  Grads out(2);
+  if (needs[1]) out[1] = call(SoftmaxBackward{dim}, {y, g[0]});
+  if (needs[0]) {
+    // d/dy of y (dy - sum(dy y)): g (dy - sum(dy y)) - dy sum(g y).
+    out[0] = sub(mul(g[0], sub(dy, sum(mul(dy, y), {dim}, true))), mul(dy, sum(mul(g[0], y), {dim}, true)));
+  }
+  return out;
+}
+
+std::vector<Sample<SoftmaxBackward>> SoftmaxBackward::samples() {
+  return {
+      {{-1}, {arg({5, 7}).uniform(0, 1), arg({5, 7})}},
+      {{0}, {arg({5, 6}).uniform(0, 1), arg({5, 6})}},
+      {{1}, {arg({5, 9, 6}).uniform(0, 1), arg({5, 9, 6})}},
+      timed(SoftmaxBackward{-1}, {arg({4096, 512}), arg({4096, 512})}),
+      bad(SoftmaxBackward{}, {arg({4, 6}), arg({4, 5})}, "ShapeError"),
+  };
+}
+
+}  // namespace tessera::op

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/swiglu/swiglu.h"
+
+#include "tessera/core/parallel.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+namespace tessera::op {
+namespace {
+
+constexpr int64_t kGrain = 8192;
+
+void check(std::string_view name, DTypeSet dtypes, Metas in, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (in[i].dtype != in[0].dtype || !dtypes.has(in[i].dtype)) {
+      fail<DTypeError>(name, "operands must share one dtype of ", dtypes, ": gate is ", in[0], ", operand ", i, " is ", in[i]);
+    }
+    if (!(in[i].shape == in[0].shape)) fail<ShapeError>(name, "operands must have one shape: gate is ", in[0], ", operand ", i, " is ", in[i]);
+  }
+}
+
+}  // namespace
+
+MetaList Swiglu::meta(Metas in) const {
+  check(name, dtypes, in, 2);
+  return {in[0]};
+}
+
+ShardingRule Swiglu::sharding(Metas in) const { return pointwise_rule(in, in[0].shape).linear({1}); }
+
+void Swiglu::cpu(Tensors in, Outputs y) const {
+  const NoGrad guard;
+  const Tensor gate = contiguous(in[0].detach()), up = contiguous(in[1].detach());
+  dispatch<kFloats>(gate.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const T *g_data = gate.data<T>(), *u_data = up.data<T>();
+    T* out = y[0].data<T>();
+    parallel_for(gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      simd([&]() TESSERA_LAMBDA {
+        const T *__restrict g = g_data, *__restrict u = u_data;
+        T* __restrict o = out;
+#pragma GCC ivdep
+        for (int64_t i = begin; i < end; ++i) {
+          const C a = static_cast<C>(g[i]);
+          o[i] = static_cast<T>(a * vmath::sigmoid(a) * static_cast<C>(u[i]));
+        }
+      });
+    });
+  });
+}
+
+Grads Swiglu::vjp(const Saved& s, const Grads& dy, Needs) const {
+  auto [dgate, dup] = call(SwigluBackward{}, {s.input(0), s.input(1), dy[0]});
+  return {dgate, dup};
+}
+
+std::vector<Sample<Swiglu>> Swiglu::samples() {
+  return {
+      {Swiglu{}, {arg({5, 7}), arg({5, 7})}},
+      {Swiglu{}, {arg({2, 5, 3}), arg({2, 5, 3})}},
+      {Swiglu{}, {arg({}), arg({})}},
+      timed(Swiglu{}, {arg({8, 512, 768}), arg({8, 512, 768})}),
+      bad(Swiglu{}, {arg({5, 7}), arg({5, 6})}, "ShapeError"),
+      bad(Swiglu{}, {arg({5}).as(DType::f32), arg({5}).as(DType::f16)}, "DTypeError"),
+  };
+}
+
+MetaList SwigluBackward::meta(Metas in) const {
+  check(name, dtypes, in, 3);
+  return {in[0], in[1]};
+}
+
+ShardingRule SwigluBackward::sharding(Metas in) const { return pointwise_rule(in, in[0].shape, 2).linear({2}); }
+
+void SwigluBackward::cpu(Tensors in, Outputs y) const {
+  const NoGrad guard;
+  const Tensor gate = contiguous(in[0].detach()), up = contiguous(in[1].detach()), dy = contiguous(in[2].detach());
+  dispatch<kFloats>(gate.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const T *g_data = gate.data<T>(), *u_data = up.data<T>(), *d_data = dy.data<T>();
+    T *dg_data = y[0].data<T>(), *du_data = y[1].data<T>();
+    parallel_for(gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      simd([&]() TESSERA_LAMBDA {
+        const T *__restrict g = g_data, *__restrict u = u_data, *__restrict d = d_data;
+        T *__restrict dg = dg_data, *__restrict du = du_data;
+#pragma GCC ivdep
+        for (int64_t i = begin; i < end; ++i) {
+          const C a = static_cast<C>(g[i]), grad = static_cast<C>(d[i]), sigma = vmath::sigmoid(a), swish = a * sigma;
+          du[i] = static_cast<T>(grad * swish);
+          dg[i] = static_cast<T>(grad * static_cast<C>(u[i]) * (sigma + swish * (C(1) - sigma)));
+        }
+      });
+    });
+  });
+}
+
+std::vector<Sample<SwigluBackward>> SwigluBackward::samples() {
+  return {
+      {SwigluBackward{}, {arg({5, 7}), arg({5, 7}), arg({5, 7})}},
+      {SwigluBackward{}, {arg({2, 5, 3}), arg({2, 5, 3}), arg({2, 5, 3})}},
+      timed(SwigluBackward{}, {arg({8, 512, 768}), arg({8, 512, 768}), arg({8, 512, 768})}),
+      bad(SwigluBackward{}, {arg({5, 7}), arg({5, 7}), arg({5, 6})}, "ShapeError"),
+  };
+}
+
+}  // namespace tessera::op
