@@ -170,10 +170,10 @@ std::vector<Sample<AttentionBackward>> AttentionBackward::samples() {
   const auto operands = [](bool inner, int64_t b, int64_t h, int64_t hkv, int64_t t, int64_t s, int64_t d, bool dlse) {
     auto in = qkv(inner, b, h, hkv, t, s, d);
     in.push_back(in[0]);
-    Arg rows = arg({b, h, t}).uniform(4, 5);
+    Arg rows = arg({b, h, t}).uniform(4, 5).statistic();
     in.push_back(rows);
     in.push_back(in[0]);
-    in.push_back(dlse ? arg({b, h, t}) : no_arg());
+    in.push_back(dlse ? arg({b, h, t}).statistic() : no_arg());
     return in;
   };
   for (const AttentionBackward& v : variants<AttentionBackward>()) {
