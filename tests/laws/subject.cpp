@@ -90,7 +90,7 @@ std::vector<DType> run_dtypes(const OpRow& row, const SampleRow& sample) {
   return all;
 }
 
-DType dtype_for(const Arg& arg, DType choice) { return arg.dtype.value_or(choice); }
+DType dtype_for(const Arg& arg, DType choice) { return arg.type(choice); }
 
 TensorVector inputs_of(const SampleRow& sample, DType dtype, Random& random) {
   TensorVector in;
