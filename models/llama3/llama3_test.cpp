@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/llama3/llama3.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+
+namespace tessera::llama3 {
+namespace {
+
+const Config kTiny{.dim = 32,
+                   .n_layers = 2,
+                   .n_heads = 4,
+                   .n_kv_heads = 2,
+                   .ffn_dim = 64,
+                   .vocab_size = 50,
+                   .max_seq_len = 16,
+                   .rope_theta = 10000,
+                   .norm_eps = 1e-5};
+
+class Llama3Test : public testing::Test {
+ protected:
+  Session session_;
+};
+
+TEST_F(Llama3Test, NamesAreTorchtitans) {
+  Model model(kTiny);
+  std::vector<std::string> names;
+  for (const auto& p : nn::named_parameters(model)) names.push_back(p.name);
+  std::vector<std::string> expected{"tok_embeddings.weight"};
+  for (const std::string layer : {"layers.0.", "layers.1."}) {
+    for (const auto* name : {"attention.wq", "attention.wk", "attention.wv", "attention.wo", "feed_forward.w1",
+                             "feed_forward.w2", "feed_forward.w3", "attention_norm", "ffn_norm"}) {
+      expected.push_back(layer + name + ".weight");
+    }
+  }
+  expected.insert(expected.end(), {"norm.weight", "output.weight"});
+  EXPECT_EQ(names, expected);
+}
+
+TEST_F(Llama3Test, DebugModelHasItsSize) {
+  Model model(debugmodel());
+  // 2 * 2048 * 256 + 6 * (4 * 256^2 + 3 * 256 * 768 + 2 * 256) + 256
+  EXPECT_EQ(nn::parameter_count(model), 6'163'712);
+  const double dense = 6'163'712 - 2048 * 256;
+  EXPECT_EQ(flops_per_token(model, 256), 6 * (dense + 6 * 16 * 32 * 256));
+}
+
+TEST_F(Llama3Test, InitialisationFollowsDepth) {
+  Model model(debugmodel());
+  nn::initialize(model, 0);
+  const auto deviation = [](const Tensor& t) { return norm({t}) / std::sqrt(static_cast<double>(t.numel())); };
+  const double cut = 0.98658;  // of a normal's deviation at three
+  EXPECT_NEAR(deviation(model.tok_embeddings.weight), 1, 0.01);
+  EXPECT_NEAR(deviation(model.output.weight), cut / 16, 0.001);
+  EXPECT_NEAR(deviation(model.layers[3]->attention.wq.weight), cut * 0.02, 3e-4);
+  EXPECT_NEAR(deviation(model.layers[3]->feed_forward.w1.weight), cut * 0.02, 3e-4);
+  for (size_t layer : {0u, 5u}) {
+    const double expected = cut * 0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1));
+    EXPECT_NEAR(deviation(model.layers[layer]->attention.wo.weight), expected, 2e-4);
+    EXPECT_NEAR(deviation(model.layers[layer]->feed_forward.w2.weight), expected, 2e-4);
+    EXPECT_NEAR(deviation(model.layers[layer]->feed_forward.w3.weight), expected, 2e-4);
+  }
+}
+
+TEST_F(Llama3Test, LossOfAnUntrainedModelIsThatOfGuessing) {
+  Model model(kTiny);
+  nn::initialize(model, 0);
+  const Tensor tokens = from_values({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4}, DType::i64);
+  const Tensor logits = model.forward(tokens);
+  EXPECT_EQ(logits.shape(), (Shape{2, 4, 50}));
+  const auto [sum, count] = cross_entropy(logits, tokens);
+  EXPECT_EQ(count.item(), 8);
+  EXPECT_NEAR(sum.item() / 8, std::log(50.0), 1.5);
+  backward(sum);
+  for (const auto& p : nn::named_parameters(model)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
+}
+
+TEST_F(Llama3Test, ALaterTokenChangesNothingBefore) {
+  Model model(kTiny);
+  nn::initialize(model, 0);
+  const Tensor a = model.forward(from_values({1, 2, 3, 4}, {1, 4}, DType::i64));
+  const Tensor b = model.forward(from_values({1, 2, 3, 9}, {1, 4}, DType::i64));
+  for (double v : (slice(a, 1, {0, 3}) - slice(b, 1, {0, 3})).values()) EXPECT_EQ(v, 0);
+  EXPECT_NE(select(a, 1, 3).values(), select(b, 1, 3).values());
+}
+
+TEST_F(Llama3Test, RunsOnMetaTensors) {
+  // Shapes can be planned without bytes.
+  Model model(debugmodel());
+  const nn::AttentionMetadata metadata{empty({8, 8}, DType::f32, kMeta), empty({8, 8}, DType::f32, kMeta)};
+  EXPECT_EQ(model.forward(empty({2, 8}, DType::i64, kMeta), metadata).shape(), (Shape{2, 8, 2048}));
+}
+
+TEST_F(Llama3Test, BadInputIsNamed) {
+  Config odd = kTiny;
+  odd.n_heads = 5;
+  EXPECT_THROW(Model{odd}, ValueError);
+  Model model(kTiny);
+  nn::initialize(model, 0);
+  EXPECT_THROW((void)model.attention_metadata(17), ValueError);
+  EXPECT_THROW((void)model.forward(from_values({1, 2}, {2}, DType::i64)), ShapeError);
+  EXPECT_THROW((void)model.forward(from_values({1, 50}, {1, 2}, DType::i64)), IndexError);
+  EXPECT_THROW((void)model.forward(from_values({1, 2}, {1, 2})), DTypeError);
+}
+
+}  // namespace
+}  // namespace tessera::llama3

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/nn/attention.h"
+
+namespace tessera::nn {
+namespace {
+
+class NnTest : public testing::Test {
+ protected:
+  Session session_;
+};
+
+FeedForward feed_forward() { return FeedForward({.dim = 4, .hidden = 6, .output = Init::truncated_normal(0.5)}); }
+
+TEST_F(NnTest, NamesFollowTheTree) {
+  FeedForward m = feed_forward();
+  std::vector<std::string> names;
+  for (const auto& p : named_parameters(m)) names.push_back(p.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"w1.weight", "w2.weight", "w3.weight"}));
+  EXPECT_EQ(parameter_count(m), 3 * 24);
+  EXPECT_EQ(m.w2.name(), "w2");
+}
+
+TEST_F(NnTest, ParametersHaveNoBytesBeforeInitialisation) {
+  FeedForward m = feed_forward();
+  EXPECT_TRUE(m.w1.weight.device().is_meta());
+  initialize(m, 1);
+  EXPECT_TRUE(m.w1.weight.device().is_cpu());
+  EXPECT_TRUE(m.w1.weight.requires_grad());
+}
+
+TEST_F(NnTest, InitialValuesFollowSeedAndNameAlone) {
+  FeedForward a = feed_forward(), b = feed_forward(), c = feed_forward();
+  initialize(a, 1);
+  initialize(b, 1);
+  initialize(c, 2);
+  EXPECT_EQ(a.w1.weight.values(), b.w1.weight.values());
+  EXPECT_NE(a.w1.weight.values(), c.w1.weight.values());
+  EXPECT_NE(a.w2.weight.values(), a.w3.weight.values());
+}
+
+TEST_F(NnTest, InitialValuesHaveTheirDistribution) {
+  Linear m(200, 300, Init::truncated_normal(0.02));
+  initialize(m, 3);
+  double sum = 0, squares = 0;
+  for (double v : m.weight.values()) {
+    EXPECT_LE(std::abs(v), 0.0600001);
+    sum += v;
+    squares += v * v;
+  }
+  EXPECT_NEAR(sum / 60000, 0, 4e-4);
+  EXPECT_NEAR(std::sqrt(squares / 60000), 0.02 * 0.98658, 4e-4);  // the deviation of a normal cut at three
+  RmsNorm norm(5, 1e-5);
+  initialize(norm, 3);
+  EXPECT_EQ(norm.weight.values(), std::vector<double>(5, 1.0));
+}
+
+TEST_F(NnTest, LoadTakesWhatFitsAndNamesWhatDoesNot) {
+  FeedForward a = feed_forward(), b = feed_forward();
+  initialize(a, 1);
+  load(b, named_parameters(a));
+  EXPECT_EQ(a.w3.weight.values(), b.w3.weight.values());
+  EXPECT_TRUE(b.w3.weight.requires_grad());
+
+  auto wrong = named_parameters(a);
+  wrong[0].tensor = zeros({4, 6});
+  wrong[1].name = "w9.weight";
+  try {
+    load(b, wrong);
+    FAIL();
+  } catch (const DataError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("w1.weight is f32[4, 6], expected f32[6, 4]"), text.npos) << text;
+    EXPECT_NE(text.find("w2.weight is missing"), text.npos) << text;
+    EXPECT_NE(text.find("w9.weight is not in the model"), text.npos) << text;
+  }
+}
+
+TEST_F(NnTest, FeedForwardIsSwiGlu) {
+  FeedForward m = feed_forward();
+  initialize(m, 1);
+  const Tensor x = normal({2, 3, 4}, {7, 1});
+  const Tensor y = m.forward(x);
+  const Tensor expected = m.w2.forward(silu(m.w1.forward(x)) * m.w3.forward(x));
+  EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
+  for (double v : (y - expected).values()) EXPECT_NEAR(v, 0, 1e-6);
+}
+
+Attention attention() {
+  return Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 4, .input = Init::normal(0.5), .output = Init::normal(0.5)});
+}
+
+TEST_F(NnTest, AttentionIsCausal) {
+  Attention m = attention();
+  initialize(m, 1);
+  const Tensor x = normal({2, 6, 16}, {7, 1});
+  const Tensor y = m.forward(x, causal_metadata(6, 4, 10000));
+  const Tensor shorter = m.forward(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
+  for (double v : (slice(y, 1, {0, 4}) - shorter).values()) EXPECT_NEAR(v, 0, 1e-5);
+}
+
+TEST_F(NnTest, AttentionSeesOnlyRelativePositions) {
+  Attention m = attention();
+  initialize(m, 1);
+  const Tensor x = normal({1, 5, 16}, {7, 1});
+  const Tensor gap = m.forward(x, causal_metadata(5, 4, 10000)) - m.forward(x, causal_metadata(5, 4, 10000, 37));
+  for (double v : gap.values()) EXPECT_NEAR(v, 0, 1e-4);
+}
+
+TEST_F(NnTest, EveryParameterGetsAGradient) {
+  Attention m = attention();
+  initialize(m, 1);
+  backward(sum(m.forward(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
+  for (const auto& p : named_parameters(m)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
+}
+
+TEST_F(NnTest, BadConfigurationsAreNamed) {
+  EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 3, .head_dim = 4}), ValueError);
+  EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 3}), ValueError);
+  Attention m = attention();
+  initialize(m, 1);
+  EXPECT_THROW((void)m.forward(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
+}
+
+TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
+  session_.context().options.anomaly = true;
+  FeedForward m = feed_forward();
+  initialize(m, 1);
+  m.w2.weight = full({4, 6}, std::numeric_limits<double>::infinity());  // times both signs: not a number
+  try {
+    (void)m.forward(normal({8, 4}, {7, 1}));
+    FAIL() << "nothing was thrown";
+  } catch (const NumericError& error) {
+    EXPECT_NE(std::string(error.what()).find("in module w2"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::nn

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rooms against PyTorch: forward and gradients of every case in tests/goldens/*.safetensors, as |a - b| / |b| over a
+// whole tensor. README.md in this folder says what a file holds.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/adamw/adamw.h"
+#include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/cat/cat.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/embedding/embedding.h"
+#include "tessera/kernels/gather/gather.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/rms_norm/rms_norm.h"
+#include "tessera/kernels/rope/rope.h"
+#include "tessera/kernels/softmax/softmax.h"
+#include "tessera/kernels/swiglu/swiglu.h"
+#include "tessera/kernels/topk/topk.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/train/safetensors.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kF32Tolerance = 1e-5, kBf16Tolerance = 2e-2;
+
+// |a - b| / |b|; |a| where b is all zero.
+double distance(const Tensor& a, const Tensor& b) {
+  const auto x = a.values(), y = b.values();
+  double gap = 0, size = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    gap += (x[i] - y[i]) * (x[i] - y[i]);
+    size += y[i] * y[i];
+  }
+  return std::sqrt(size > 0 ? gap / size : gap);
+}
+
+void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what) {
+  ASSERT_TRUE(actual.defined()) << what;
+  ASSERT_EQ(actual.shape(), expected.shape()) << what;
+  const double tolerance = actual.dtype() == DType::bf16 ? kBf16Tolerance : kF32Tolerance;
+  EXPECT_LE(distance(actual, expected), is_floating(actual.dtype()) ? tolerance : 0) << what;
+}
+
+class Golden : public testing::Test {
+ protected:
+  using Results = std::vector<std::pair<std::string, Tensor>>;  // the differentiated output first
+
+  void open(const std::string& room) {
+    file_ = std::make_unique<train::SafetensorsFile>("tests/goldens/" + room + ".safetensors");
+    for (const auto& [key, entry] : file_->entries()) cases_.insert(key.substr(0, key.find('/')));
+  }
+  [[nodiscard]] Tensor get(const std::string& name) const { return file_->read(case_ + '/' + name); }
+  [[nodiscard]] bool has(const std::string& name) const { return file_->has(case_ + '/' + name); }
+  [[nodiscard]] std::string attribute(const std::string& name) const { return file_->metadata().at(case_ + '/' + name); }
+  [[nodiscard]] int integer(const std::string& name) const { return std::stoi(attribute(name)); }
+  [[nodiscard]] double number(const std::string& name) const { return std::stod(attribute(name)); }
+  [[nodiscard]] bool flag(const std::string& name) const { return attribute(name) == "true"; }
+
+  /// Runs `f` on the inputs that have a gradient in the case, and compares its outputs and their gradients.
+  void run(const std::vector<std::string>& inputs, const std::function<Results(const std::vector<Tensor>&)>& f) {
+    std::vector<Tensor> x;
+    for (const auto& name : inputs) x.push_back(get(name).set_requires_grad());
+    const Results results = f(x);
+    for (const auto& [name, tensor] : results) expect_close(tensor, get(name), case_ + '/' + name);
+    const Tensor& y = results[0].second;
+    // dy is f32 also where the loss is: the sum of cross entropy.
+    backward(y, {.gradient = cast(reshape(get("dy"), y.shape()), y.dtype())});
+    for (size_t i = 0; i < x.size(); ++i) {
+      expect_close(x[i].grad(), get("d_" + inputs[i]), case_ + "/d_" + inputs[i]);
+    }
+  }
+  /// The same for each case of a room.
+  void each(const std::string& room, const std::vector<std::string>& inputs,
+            const std::function<Results(const std::vector<Tensor>&)>& f) {
+    open(room);
+    for (const auto& name : cases_) {
+      case_ = name;
+      run(inputs, f);
+    }
+  }
+
+  Session session_;
+  std::unique_ptr<train::SafetensorsFile> file_;
+  std::set<std::string> cases_;
+  std::string case_;
+};
+
+using X = std::vector<Tensor>;
+
+TEST_F(Golden, Softmax) {
+  each("softmax", {"x"}, [&](const X& x) -> Results { return {{"y", softmax(x[0], integer("dim"))}}; });
+}
+
+TEST_F(Golden, RmsNorm) {
+  each("rms_norm", {"x", "weight"},
+       [&](const X& x) -> Results { return {{"y", rms_norm(x[0], x[1], number("eps"))}}; });
+}
+
+TEST_F(Golden, Rope) {
+  each("rope", {"x"}, [&](const X& x) -> Results { return {{"y", rope(x[0], get("cos"), get("sin"))}}; });
+  for (const auto& name : cases_) {
+    case_ = name;
+    const Tensor x = get("x");
+    const auto [cos, sin] = rope_tables(x.size(1), x.size(3), number("theta"), integer("offset"));
+    expect_close(cos, get("cos"), case_ + "/cos");
+    expect_close(sin, get("sin"), case_ + "/sin");
+  }
+}
+
+TEST_F(Golden, Swiglu) {
+  each("swiglu", {"gate", "up"}, [](const X& x) -> Results { return {{"y", swiglu(x[0], x[1])}}; });
+}
+
+TEST_F(Golden, Attention) {
+  each("scaled_dot_product_attention", {"q", "k", "v"}, [&](const X& x) -> Results {
+    const auto [y, lse] = scaled_dot_product_attention_with_lse(
+        x[0], x[1], x[2], {.causal = flag("causal"), .scale = number("scale")});
+    return {{"y", y}, {"lse", lse}};
+  });
+}
+
+TEST_F(Golden, AttentionHeadsInner) {
+  each("scaled_dot_product_attention", {"q", "k", "v"}, [&](const X& x) -> Results {
+    const auto swap = [](const Tensor& t) { return contiguous(transpose(t, 1, 2)); };  // (B, T, H, D)
+    const auto [y, lse] = scaled_dot_product_attention_with_lse(swap(x[0]), swap(x[1]), swap(x[2]),
+                                                                {.causal = flag("causal"), .heads_inner = true});
+    return {{"y", transpose(y, 1, 2)}, {"lse", lse}};
+  });
+}
+
+TEST_F(Golden, CrossEntropy) {
+  each("cross_entropy", {"logits"}, [&](const X& x) -> Results {
+    const auto result = cross_entropy(x[0], get("targets"), integer("ignore_index"));
+    return {{"sum", result.sum}, {"count", result.count}};
+  });
+}
+
+TEST_F(Golden, Embedding) {
+  each("embedding", {"weight"}, [&](const X& x) -> Results { return {{"y", embedding(x[0], get("indices"))}}; });
+}
+
+TEST_F(Golden, Gather) {
+  each("gather", {"x"}, [&](const X& x) -> Results { return {{"y", gather(x[0], integer("dim"), get("index"))}}; });
+}
+
+TEST_F(Golden, ScatterAdd) {
+  each("scatter_add", {"x", "src"}, [&](const X& x) -> Results {
+    return {{"y", scatter_add(x[0], integer("dim"), get("index"), x[1])}};
+  });
+}
+
+TEST_F(Golden, LogSumExp) {
+  each("logsumexp", {"x"}, [&](const X& x) -> Results { return {{"y", logsumexp(x[0], {integer("dim")})}}; });
+}
+
+TEST_F(Golden, Max) {
+  each("max", {"x"}, [&](const X& x) -> Results {
+    const auto [y, indices] = max(x[0], integer("dim"));
+    return {{"y", y}, {"indices", indices}};
+  });
+}
+
+TEST_F(Golden, TopK) {
+  each("topk", {"x"}, [&](const X& x) -> Results {
+    const auto [y, indices] = topk(x[0], integer("k"), integer("dim"));
+    return {{"y", y}, {"indices", indices}};
+  });
+}
+
+TEST_F(Golden, MatMul) {
+  each("matmul", {"a", "b"}, [&](const X& x) -> Results {
+    return {{"y", matmul(x[0], x[1], flag("transpose_a"), flag("transpose_b"))}};
+  });
+}
+
+TEST_F(Golden, Pointwise) {
+  const std::map<std::string, std::function<Tensor(const Tensor&)>> functions{
+      {"silu", silu},
+      {"gelu", [](const Tensor& x) { return gelu(x); }},
+      {"gelu_tanh", [](const Tensor& x) { return gelu(x, true); }},
+      {"tanh", [](const Tensor& x) { return tanh(x); }},
+      {"exp", [](const Tensor& x) { return exp(x); }},
+      {"sin", [](const Tensor& x) { return sin(x); }},
+      {"cos", [](const Tensor& x) { return cos(x); }},
+      {"log", [](const Tensor& x) { return log(x); }},
+      {"rsqrt", rsqrt}};
+  each("pointwise", {"x"}, [&](const X& x) -> Results { return {{"y", functions.at(case_)(x[0])}}; });
+}
+
+TEST_F(Golden, Cat) {
+  each("cat", {"x0", "x1", "x2"}, [&](const X& x) -> Results { return {{"y", cat(x, integer("dim"))}}; });
+}
+
+TEST_F(Golden, AdamW) {
+  open("adamw");
+  case_ = "start";
+  const AdamWOptions options{.lr = number("lr"),
+                             .beta1 = number("beta1"),
+                             .beta2 = number("beta2"),
+                             .eps = number("eps"),
+                             .weight_decay = number("weight_decay")};
+  const std::vector<Tensor> p{get("p0"), get("p1")};
+  const std::vector<Tensor> first{zeros_like(p[0]), zeros_like(p[1])}, second{zeros_like(p[0]), zeros_like(p[1])};
+  for (int step = 1; step <= 5; ++step) {
+    case_ = "step_" + std::to_string(step);
+    adamw_(p, {get("g0"), get("g1")}, first, second, step, options);
+    expect_close(p[0], get("p0"), case_ + "/p0");
+    expect_close(p[1], get("p1"), case_ + "/p1");
+  }
+  case_ = "final";
+  for (size_t i = 0; i < 2; ++i) {
+    expect_close(first[i], get("exp_avg" + std::to_string(i)), "exp_avg");
+    expect_close(second[i], get("exp_avg_sq" + std::to_string(i)), "exp_avg_sq");
+  }
+}
+
+TEST_F(Golden, ClipGradNorm) {
+  open("clip_grad_norm");
+  for (const auto& name : cases_) {
+    case_ = name;
+    const std::vector<Tensor> grads{get("g0"), get("g1"), get("g2")};
+    const double norm = clip_grad_norm_(grads, number("max_norm"));
+    EXPECT_NEAR(norm, get("norm").item(), 1e-6 * norm) << case_;
+    for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], get("c" + std::to_string(i)), case_);
+  }
+}
+
+}  // namespace
+}  // namespace tessera

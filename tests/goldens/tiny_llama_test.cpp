@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training against PyTorch: 20 AdamW steps of a tiny Llama from the same weights and batches.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/train/optimizer.h"
+#include "tessera/train/safetensors.h"
+
+namespace tessera {
+namespace {
+
+double distance(const Tensor& a, const Tensor& b) {
+  const auto x = a.values(), y = b.values();
+  double gap = 0, size = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    gap += (x[i] - y[i]) * (x[i] - y[i]);
+    size += y[i] * y[i];
+  }
+  return std::sqrt(gap / size);
+}
+
+TEST(TinyLlama, TwentyStepsEqualPyTorch) {
+  const Session session;
+  const train::SafetensorsFile file("tests/goldens/tiny_llama.safetensors");
+  const auto golden = nlohmann::json::parse(std::ifstream("tests/goldens/tiny_llama.json"));
+  const auto& m = golden["model"];
+  llama3::Model model({.dim = m["dim"],
+                       .n_layers = m["n_layers"],
+                       .n_heads = m["n_heads"],
+                       .n_kv_heads = m["n_kv_heads"],
+                       .ffn_dim = m["ffn_dim"],
+                       .vocab_size = m["vocab_size"],
+                       .max_seq_len = 64,
+                       .rope_theta = m["rope_theta"],
+                       .norm_eps = m["norm_eps"]});
+  std::vector<nn::NamedParameter> initial;
+  for (const auto& p : nn::named_parameters(model)) initial.push_back({p.name, file.read("initial/" + p.name)});
+  nn::load(model, initial);
+
+  const auto& o = golden["optimizer"];
+  const auto parameters = nn::named_parameters(model);
+  std::vector<Tensor> tensors;
+  for (const auto& p : parameters) tensors.push_back(p.tensor);
+  train::AdamW optimizer(tensors, {.lr = o["lr"],
+                                   .beta1 = o["beta1"],
+                                   .beta2 = o["beta2"],
+                                   .eps = o["eps"],
+                                   .weight_decay = o["weight_decay"]});
+
+  const Tensor tokens = file.read("data/tokens");  // (20, 2, 17)
+  for (int64_t step = 0; step < golden["steps"]; ++step) {
+    const Tensor batch = select(tokens, 0, step);
+    const Tensor logits = model.forward(contiguous(slice(batch, 1, {0, -1})));
+    const auto [sum, count] = cross_entropy(logits, contiguous(slice(batch, 1, {1})));
+    const Tensor loss = sum / count.item();
+    backward(loss);
+    if (step == 0) {
+      EXPECT_LE(distance(logits, file.read("step_1/logits")), 1e-5);
+      for (const auto& p : parameters) {
+        EXPECT_LE(distance(p.tensor.grad(), file.read("step_1/d_" + p.name)), 1e-5) << p.name;
+      }
+    }
+    const auto at = static_cast<size_t>(step);
+    const double norm = clip_grad_norm_(optimizer.grads(), o["max_norm"]);
+    EXPECT_NEAR(loss.item(), golden["loss"][at], 1e-4) << "step " << step + 1;
+    EXPECT_NEAR(norm, golden["grad_norm"][at], 1e-4 * norm) << "step " << step + 1;
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  for (const auto& p : parameters) {
+    const double expected = golden["final_sum_of_squares"][p.name], n = norm({p.tensor});
+    EXPECT_NEAR(n * n, expected, 1e-5 * expected) << p.name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/cli.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/train/files.h"
+#include "tessera/train/safetensors.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+class CliTest : public testing::Test {
+ protected:
+  CliTest() : folder_(testing::TempDir() + "cli_test." + std::to_string(::getpid())) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog; ";
+    write_file_atomically(folder_ + "/text.txt", text);
+  }
+  ~CliTest() override { fs::remove_all(folder_); }
+
+  int run(const Words& words) {
+    out_.str("");
+    err_.str("");
+    return run_cli(words, out_, err_);
+  }
+  [[nodiscard]] Words train(const std::string& dump, const Words& more = {}) const {
+    Words words{"train", "--dataloader.path", folder_ + "/text.txt", "--dump_folder", folder_ + "/" + dump,
+                "--model.dim", "32", "--model.n_layers", "2", "--model.n_heads", "4", "--model.n_kv_heads", "2",
+                "--model.ffn_dim", "64", "--model.vocab_size", "260", "--training.steps", "12",
+                "--training.local_batch_size", "4", "--training.seq_len", "32", "--optimizer.lr", "1e-2",
+                "--sample.tokens", "8", "--debug.seed", "7"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  [[nodiscard]] Config config(const Words& more = {}) const {
+    const Words words = train("a", more);
+    return parse_config(std::span(words).subspan(1));
+  }
+  [[nodiscard]] std::string file(const std::string& name) const { return read_file(folder_ + "/" + name); }
+  [[nodiscard]] std::string out() const { return out_.str(); }
+  [[nodiscard]] std::string err() const { return err_.str(); }
+
+  std::string folder_;
+  std::ostringstream out_, err_;
+};
+
+TEST_F(CliTest, TrainsAndLeavesEverythingBehind) {
+  ASSERT_EQ(run(train("a")), 0) << err();
+  EXPECT_NE(out().find("step:  1  loss: "), std::string::npos) << out();
+  EXPECT_NE(out().find("step: 12  loss: "), std::string::npos);
+  EXPECT_NE(out().find("greedy text:\n"), std::string::npos);
+  EXPECT_NE(out().find("sampled text"), std::string::npos);
+  const std::string metrics = file("a/metrics.jsonl");
+  EXPECT_EQ(std::ranges::count(metrics, '\n'), 12);
+  EXPECT_TRUE(file("a/loss.svg").starts_with("<svg"));
+  const Session session;
+  EXPECT_EQ(SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
+  EXPECT_EQ(read_config(folder_ + "/a/config.json").model.dim, 32);
+}
+
+TEST_F(CliTest, LearnsTheText) {
+  Session session;
+  Trainer trainer(config({"--training.steps", "60"}));
+  const double first = trainer.step().loss;
+  while (trainer.records().size() < 60) trainer.step();
+  EXPECT_NEAR(first, 5.6, 0.5);  // about log 260
+  EXPECT_LT(trainer.records().back().loss, 2.5);
+}
+
+TEST_F(CliTest, TwoRunsGiveTheSameBits) {
+  ASSERT_EQ(run(train("a")), 0) << err();
+  ASSERT_EQ(run(train("b")), 0) << err();
+  EXPECT_EQ(file("a/model.safetensors"), file("b/model.safetensors"));
+  ASSERT_EQ(run(train("c", {"--debug.seed", "8"})), 0) << err();
+  EXPECT_NE(file("a/model.safetensors"), file("c/model.safetensors"));
+}
+
+TEST_F(CliTest, MemoryDoesNotGrowWithSteps) {
+  Session session;
+  Trainer trainer(config({"--training.steps", "100"}));
+  for (int i = 0; i < 3; ++i) trainer.step();
+  const MemoryStats before = session.context().allocator(kCpu)->stats();
+  for (int i = 0; i < 20; ++i) trainer.step();
+  const MemoryStats after = session.context().allocator(kCpu)->stats();
+  EXPECT_EQ(after.live, before.live);
+  EXPECT_EQ(after.peak, before.peak);
+}
+
+TEST_F(CliTest, GeneratesFromACheckpoint) {
+  ASSERT_EQ(run(train("a")), 0) << err();
+  const Words words{"generate", "--checkpoint", folder_ + "/a", "--prompt", "the ", "--tokens", "5", "--temperature", "0"};
+  ASSERT_EQ(run(words), 0) << err();
+  const std::string text = out();
+  EXPECT_TRUE(text.starts_with("the "));
+  ASSERT_EQ(run(words), 0);
+  EXPECT_EQ(out(), text);
+}
+
+TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
+  Session session;
+  Trainer trainer(config());
+  trainer.step();
+  auto& weight = trainer.model().layers[1]->feed_forward.w2.weight;
+  const NoGrad guard;
+  copy_bytes(weight, full(weight.shape(), 3e38));
+  const auto untouched = trainer.model().output.weight.values();
+  {
+    const NoGrad recording(true);
+    try {
+      trainer.step();
+      FAIL() << "nothing was thrown";
+    } catch (const NumericError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("[train] step 2: the loss is"), text.npos) << text;
+      EXPECT_NE(text.find("layers.1.feed_forward.w2"), text.npos) << text;
+    }
+  }
+  EXPECT_EQ(trainer.model().output.weight.values(), untouched);
+  copy_bytes(weight, full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
+  const NoGrad recording(true);
+  try {
+    trainer.step();
+    FAIL() << "nothing was thrown";
+  } catch (const NumericError& error) {
+    EXPECT_NE(std::string(error.what()).find("parameter layers.1.feed_forward.w2.weight already"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(CliTest, AHugeLearningRateFailsWithOneLine) {
+  EXPECT_EQ(run(train("a", {"--optimizer.lr", "1e6", "--training.steps", "100"})), 1);
+  EXPECT_TRUE(err().starts_with("error: [train] step ")) << err();
+  EXPECT_EQ(std::ranges::count(err(), '\n'), 1);
+  EXPECT_FALSE(fs::exists(folder_ + "/a/model.safetensors"));
+}
+
+TEST_F(CliTest, WrongUsageIsStatus2) {
+  EXPECT_EQ(run({}), 2);
+  EXPECT_NE(err().find("usage: tessera"), std::string::npos);
+  EXPECT_EQ(run({"trian"}), 2);
+  EXPECT_EQ(err(), "error: [tessera] unknown command 'trian'; did you mean train?\n");
+  EXPECT_EQ(run({"train", "--training.steps", "0", "--x"}), 2);
+  EXPECT_EQ(std::ranges::count(err(), '\n'), 2);
+  EXPECT_EQ(run({"generate"}), 2);
+  EXPECT_EQ(run({"recipes", "--help"}), 0);
+}
+
+TEST_F(CliTest, FailuresAtRunTimeAreStatus1) {
+  EXPECT_EQ(run(train("a", {"--dataloader.path", folder_ + "/none"})), 1);
+  EXPECT_EQ(err(), "error: [dataloader.path] " + folder_ + "/none does not exist\n");
+  EXPECT_EQ(run(train("text.txt/x")), 1);
+  EXPECT_TRUE(err().starts_with("error: [dump_folder] cannot write in folder ")) << err();
+  EXPECT_EQ(run({"generate", "--checkpoint", folder_}), 1);
+  EXPECT_TRUE(err().starts_with("error: [file] cannot open ")) << err();
+}
+
+TEST_F(CliTest, HelpListsWhatThereIs) {
+  EXPECT_EQ(run({"--help"}), 0);
+  EXPECT_NE(out().find("generate"), std::string::npos);
+  EXPECT_EQ(run({"--version"}), 0);
+  EXPECT_TRUE(out().starts_with("tessera "));
+  EXPECT_EQ(run({"train", "--help"}), 0);
+  EXPECT_NE(out().find("--training.steps"), std::string::npos);
+  EXPECT_NE(out().find("integer; default 10 steps, 1 to 1000000000000"), std::string::npos) << out();
+  EXPECT_EQ(run({"recipes"}), 0);
+  EXPECT_TRUE(out().starts_with("llama3_debugmodel"));
+  EXPECT_EQ(run({"config", "--optimizer.lr", "0.5"}), 0);
+  EXPECT_NE(out().find("\"lr\": 0.5"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::train
