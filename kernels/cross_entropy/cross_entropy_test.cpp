@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+
+namespace tessera {
+namespace {
+
+TEST(CrossEntropy, IgnoredRowsCountNeitherInSumNorInGradient) {
+  const Session session;
+  Tensor logits = zeros({3, 4}).set_requires_grad();
+  const auto [sum, count] = cross_entropy(logits, tensor({1, -100, 3}, DType::i64));
+  EXPECT_NEAR(sum.item(), 2 * std::log(4.0), 1e-6);
+  EXPECT_EQ(count.item(), 2);
+  backward(sum);
+  const auto g = logits.grad().values();
+  for (size_t i = 4; i < 8; ++i) EXPECT_EQ(g[i], 0);
+  EXPECT_NEAR(g[1], -0.75, 1e-6);
+}
+
+TEST(CrossEntropy, NothingButIgnoredRowsIsZeroOfZero) {
+  const Session session;
+  const auto [sum, count] = cross_entropy(zeros({2, 4}), tensor({-100, -100}, DType::i64));
+  EXPECT_EQ(sum.item(), 0);
+  EXPECT_EQ(count.item(), 0);
+}
+
+TEST(CrossEntropy, ATargetOutOfRangeIsNamed) {
+  const Session session;
+  try {
+    (void)cross_entropy(zeros({2, 4}), tensor({0, 4}, DType::i64));
+    FAIL() << "expected IndexError";
+  } catch (const IndexError& e) {
+    EXPECT_NE(std::string(e.what()).find("target 4 at row 1 is out of range: expected 0 to 3"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera

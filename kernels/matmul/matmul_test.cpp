@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routes that samples are too small to take, and the message for inner dimensions; the laws check the rest.
+#include "tessera/kernels/matmul/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+
+namespace tessera {
+namespace {
+
+double worst(const Tensor& a, const Tensor& b) {
+  const auto x = a.values(), y = b.values();
+  double d = 0;
+  for (size_t i = 0; i < x.size(); ++i) d = std::max(d, std::abs(x[i] - y[i]));
+  return d;
+}
+
+TEST(MatMul, InnerDimensionsDiffer) {
+  const Session session;
+  try {
+    (void)matmul(empty({8, 256, 512}, DType::bf16), empty({256, 8}, DType::bf16));
+    FAIL() << "expected ShapeError";
+  } catch (const ShapeError& e) {
+    EXPECT_STREQ(e.what(), "[matmul] inner dimensions differ: a is bf16[8, 256, 512], b is bf16[256, 8]");
+  }
+}
+
+TEST(MatMul, LibraryAndOwnKernelAgreeInEveryOrientation) {
+  const Session session;
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      const Tensor a = normal(ta ? Shape{129, 67} : Shape{67, 129}, {1, 2}), b = normal(tb ? Shape{83, 129} : Shape{129, 83}, {1, 3});
+      const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
+      EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-4);
+      const Tensor narrow = matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb);
+      EXPECT_EQ(narrow.dtype(), DType::bf16);
+      EXPECT_LT(worst(narrow, wide), 0.4);
+    }
+  }
+}
+
+TEST(MatMul, PermutedOperandsAreReadInPlace) {
+  const Session session;
+  const Tensor a = normal({5, 7, 129, 3}, {2, 2}), b = normal({5, 7, 129, 64}, {2, 3});
+  const Tensor at = transpose(a, 2, 3);  // (5, 7, 3, 129) by strides
+  EXPECT_LT(worst(matmul(at, b), matmul(contiguous(at), b)), 1e-5);
+}
+
+TEST(MatMul, NoInnerElementsGiveZeros) {
+  const Session session;
+  EXPECT_EQ(matmul(empty({2, 0}), empty({0, 3})).values(), std::vector<double>(6, 0));
+}
+
+}  // namespace
+}  // namespace tessera
