@@ -35,6 +35,7 @@ endif()
 # Bits must not depend on contraction; instruction sets above the baseline are chosen at run time.
 add_library(tessera_flags INTERFACE)
 set(_cxx_flags -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Woverloaded-virtual
+  -Wno-restrict  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105651)
   -ffp-contract=off -fno-math-errno -fno-trapping-math
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 set(_cuda_flags -Wall -ffp-contract=off)

@@ -14,11 +14,15 @@ echo "installed $(find "$prefix" -name '*.h' | wc -l) headers, $(du -sh "$prefix
 consume() { # consume <name> <source> <program> <cmake args>: configures, builds, runs
   local name=$1 folder=$2 program=$3
   shift 3
-  cmake -G Ninja -S "$folder" -B "$scratch/$name" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$scratch/$name.log" 2>&1 &&
+  if cmake -G Ninja -S "$folder" -B "$scratch/$name" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$scratch/$name.log" 2>&1 &&
     cmake --build "$scratch/$name" >>"$scratch/$name.log" 2>&1 &&
-    "$scratch/$name/$program" >>"$scratch/$name.log" 2>&1 ||
-    { cat "$scratch/$name.log"; echo "$name: FAILED"; exit 1; }
-  echo "$name: ok"
+    "$scratch/$name/$program" >>"$scratch/$name.log" 2>&1; then
+    echo "$name: ok"
+  else
+    cat "$scratch/$name.log"
+    echo "$name: FAILED"
+    exit 1
+  fi
 }
 for standard in 20 23; do
   for link in static shared; do
