@@ -217,6 +217,12 @@ Grads LogSumExp::vjp(const Saved& s, const Grads& dy, Needs) const {
 
 namespace {
 
+template <class A>
+TESSERA_INLINE bool is_nan(A x) {
+  if constexpr (std::is_floating_point_v<A>) return x != x;
+  else return false;
+}
+
 // The index of the first largest element of a row.
 template <class T, class A = compute_t<T>>
 int64_t first_largest(const T* x, int64_t n, int64_t stride) {
@@ -231,18 +237,18 @@ int64_t first_largest(const T* x, int64_t n, int64_t stride) {
       for (; i + kLanes <= n; i += kLanes) {
         for (int64_t j = 0; j < kLanes; ++j) {
           const A v = read(i + j);
-          lanes[j] = (v > lanes[j]) | (v != v) ? v : lanes[j];
+          lanes[j] = (v > lanes[j]) | is_nan(v) ? v : lanes[j];
         }
       }
       A best = lanes[0];
-      for (int64_t j = 1; j < kLanes; ++j) best = (lanes[j] > best) | (lanes[j] != lanes[j]) ? lanes[j] : best;
+      for (int64_t j = 1; j < kLanes; ++j) best = (lanes[j] > best) | is_nan(lanes[j]) ? lanes[j] : best;
       for (; i < n; ++i) {
         const A v = read(i);
-        best = (v > best) | (v != v) ? v : best;
+        best = (v > best) | is_nan(v) ? v : best;
       }
       // Whole blocks are searched at once; the loop that leaves early runs in the last one alone.
-      const bool nan = best != best;
-      const auto is_best = [&](A v) TESSERA_LAMBDA { return (v == best) | (nan & (v != v)); };
+      const bool nan = is_nan(best);
+      const auto is_best = [&](A v) TESSERA_LAMBDA { return (v == best) | (nan & is_nan(v)); };
       for (i = 0; i + kLanes <= n; i += kLanes) {
         int found = 0;
         for (int64_t j = 0; j < kLanes; ++j) found |= is_best(read(i + j));
@@ -269,7 +275,7 @@ void first_largest_of_columns(const T* x, int64_t n, int64_t row_stride, int64_t
       const T* row = x + r * row_stride;
       for (int64_t j = 0; j < columns; ++j) {
         const A v = static_cast<A>(row[j * stride]);
-        const bool better = (v > best[j]) | ((v != v) & (best[j] == best[j]));
+        const bool better = (v > best[j]) | (is_nan(v) & !is_nan(best[j]));
         best[j] = better ? v : best[j];
         at[j] = better ? r : at[j];
       }

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// embedding on CPU. The gradient sorts the tokens by id first (counting, stable), so that rows are owned by one task
+// each and add their tokens in order, in f32 for narrower floats.
+#include "tessera/kernels/embedding/embedding.h"
+
+#include <cstring>
+
+#include "tessera/kernels/strided_copy_impl.h"
+
+namespace tessera::op {
+namespace {
+
+void check_ids(std::string_view name, const TensorMeta& ids) {
+  if (ids.dtype != DType::i64) fail<DTypeError>(name, "ids must be i64: given ", ids, "; cast them");
+}
+
+void check_piece(std::string_view name, int64_t begin, int64_t rows, int64_t vocabulary) {
+  if (begin < 0 || rows < 0 || vocabulary < 0 || (vocabulary > 0 && begin > vocabulary - rows)) {
+    fail<ValueError>(name, rows, " rows from ", begin, " do not lie inside a vocabulary of ", vocabulary);
+  }
+}
+
+// Throws before anything is written.
+void check_range(std::string_view name, const int64_t* ids, int64_t n, int64_t vocabulary) {
+  int64_t outside = 0;
+  for (int64_t i = 0; i < n; ++i) outside |= static_cast<int64_t>(static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(vocabulary));
+  if (!outside) return;
+  int64_t i = 0;
+  while (static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(vocabulary)) ++i;
+  fail<IndexError>(name, "id ", ids[i], " at position ", i, " is out of range: expected 0 to ", vocabulary - 1);
+}
+
+}  // namespace
+
+MetaList Embedding::meta(Metas in) const {
+  const TensorMeta &weight = in[0], &ids = in[1];
+  if (!dtypes.has(weight.dtype)) fail<DTypeError>(name, "the weight must be of ", dtypes, ": given ", weight);
+  if (weight.shape.rank() != 2) fail<ShapeError>(name, "the weight must be (V, D): given ", weight);
+  check_ids(name, ids);
+  check_piece(name, begin, weight.shape[0], vocabulary);
+  Shape out = ids.shape;
+  out.push_back(weight.shape[1]);
+  return {{out, weight.dtype, weight.device}};
+}
+
+ShardingRule Embedding::sharding(Metas in) const { return rule("v d, ... -> ... d", in).linear({0}); }
+
+Embedding Embedding::local(const Piece& piece) const {
+  const Piece::Range& rows = piece.range(0, 0);
+  return {begin + rows.begin, vocabulary ? vocabulary : rows.global};
+}
+
+void Embedding::cpu(Tensors in, Outputs y) const {
+  const Tensor& weight = in[0];
+  const Tensor ids = row_major(in[1]);
+  const int64_t tokens = ids.numel(), rows = weight.shape()[0], width = weight.shape()[1];
+  if (tokens == 0) return;
+  const int64_t* id = ids.data<int64_t>();
+  check_range(name, id, tokens, vocabulary ? vocabulary : rows);
+  if (width == 0) return;
+  dispatch<dtypes>(weight.dtype(), [&]<class T>() {
+    const T* from = weight.data<T>();
+    T* to = y[0].data<T>();
+    const int64_t row_stride = weight.strides()[0], stride = weight.strides()[1];
+    parallel_for(tokens, std::max<int64_t>(1, 16384 / width), [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t) {
+        const int64_t row = id[t] - begin;
+        T* out = to + t * width;
+        if (row < 0 || row >= rows) {
+          std::fill_n(out, width, T{});
+        } else if (stride == 1) {
+          std::memcpy(static_cast<void*>(out), from + row * row_stride, static_cast<size_t>(width) * sizeof(T));
+        } else {
+          for (int64_t i = 0; i < width; ++i) out[i] = from[row * row_stride + i * stride];
+        }
+      }
+    });
+  });
+}
+
+Grads Embedding::vjp(const Saved& s, const Grads& dy, Needs needs) const {
+  Grads g(2);
+  if (needs[0]) g[0] = call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary}, {dy[0], s.input(1)});
+  return g;
+}
+
+std::vector<Sample<Embedding>> Embedding::samples() {
+  return {
+      {Embedding{}, {arg({7, 5}), index_arg({6, 5}, 0, 7)}},
+      {Embedding{}, {arg({5, 6}), index_arg({}, 0, 5)}},
+      {Embedding{4, 20}, {arg({8, 5}), index_arg({19}, 0, 20)}},
+      timed(Embedding{}, {arg({2048, 256}), index_arg({8, 512}, 0, 2048)}),
+      bad(Embedding{}, {arg({7, 5}), index_arg({3}, 7, 9)}, "IndexError"),
+      bad(Embedding{}, {arg({7, 5}), index_arg({3}, -2, 0)}, "IndexError"),
+      bad(Embedding{}, {arg({7}), index_arg({3}, 0, 7)}, "ShapeError"),
+      bad(Embedding{}, {arg({7, 5}), arg({3}).as(DType::f32)}, "DTypeError"),
+      bad(Embedding{}, {arg({7, 5}).as(DType::i64), index_arg({3}, 0, 7)}, "DTypeError"),
+      bad(Embedding{15, 20}, {arg({7, 5}), index_arg({3}, 0, 20)}, "ValueError"),
+  };
+}
+
+// --- the gradient of the weight -----------------------------------------------------------------------------------
+
+MetaList EmbeddingBackward::meta(Metas in) const {
+  const TensorMeta &dy = in[0], &ids = in[1];
+  if (!dtypes.has(dy.dtype)) fail<DTypeError>(name, "dy must be of ", dtypes, ": given ", dy);
+  check_ids(name, ids);
+  check_piece(name, begin, rows, vocabulary);
+  bool fits = dy.shape.rank() == ids.shape.rank() + 1;
+  for (int d = 0; fits && d < ids.shape.rank(); ++d) fits = dy.shape[d] == ids.shape[d];
+  if (!fits) fail<ShapeError>(name, "dy must be (..., D) for ids (...): given ", dy, " and ", ids);
+  return {{Shape{rows, dy.shape.back()}, dy.dtype, dy.device}};
+}
+
+ShardingRule EmbeddingBackward::sharding(Metas in) const {
+  // The rows of the output come from no input: a piece takes the ids of its own rows.
+  ShardingRule r;
+  SmallVector<DimFactor, kMaxRank> dy, ids;
+  for (int64_t size : in[1].shape) {
+    ids.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+    dy.push_back(ids.back());
+  }
+  const DimFactor d{static_cast<int16_t>(r.add_factor(in[0].shape.back(), 'd')), 1};
+  dy.push_back(d);
+  const DimFactor v{static_cast<int16_t>(r.add_factor(rows, 'v')), 1};
+  return r.operand(dy).operand(ids).outputs_from_here().operand({v, d}).linear({0});
+}
+
+EmbeddingBackward EmbeddingBackward::local(const Piece& piece) const {
+  const Piece::Range& own = piece.range(2, 0);
+  return {own.size, begin + own.begin, vocabulary ? vocabulary : own.global};
+}
+
+void EmbeddingBackward::cpu(Tensors in, Outputs y) const {
+  const Tensor dy = row_major(in[0]), ids = row_major(in[1]);
+  const int64_t tokens = ids.numel(), width = y[0].shape()[1];
+  const int64_t* id = ids.data<int64_t>();
+  if (tokens > 0) check_range(name, id, tokens, vocabulary ? vocabulary : rows);
+  if (y[0].numel() == 0) return;
+  // order[starts[r] .. starts[r + 1]) are the tokens of row r.
+  const Tensor scratch = empty({rows + 2 + tokens}, DType::i64);
+  int64_t* starts = scratch.data<int64_t>();
+  int64_t* order = starts + rows + 2;
+  std::fill_n(starts, rows + 2, 0);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t r = id[t] - begin;
+    if (r >= 0 && r < rows) ++starts[r + 2];
+  }
+  for (int64_t r = 0; r < rows; ++r) starts[r + 2] += starts[r + 1];
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t r = id[t] - begin;
+    if (r >= 0 && r < rows) order[starts[r + 1]++] = t;
+  }
+  dispatch<dtypes>(dy.dtype(), [&]<class T>() {
+    using A = compute_t<T>;
+    constexpr int64_t kBlock = 512;
+    const T* from = tokens > 0 ? dy.data<T>() : nullptr;
+    T* to = y[0].data<T>();
+    const int64_t per_row = width * (1 + tokens / rows);
+    parallel_for(rows, std::max<int64_t>(1, 16384 / per_row), [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        if (starts[r] == starts[r + 1]) {
+          std::fill_n(to + r * width, width, T{});
+          continue;
+        }
+        for (int64_t column = 0; column < width; column += kBlock) {
+          const int64_t n = std::min(kBlock, width - column);
+          simd([&]() TESSERA_LAMBDA {
+            A sum[kBlock];
+            for (int64_t i = 0; i < n; ++i) sum[i] = 0;
+            for (int64_t k = starts[r]; k < starts[r + 1]; ++k) {
+              const T* row = from + order[k] * width + column;
+              for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<A>(row[i]);
+            }
+            T* out = to + r * width + column;
+            for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sum[i]);
+          });
+        }
+      }
+    });
+  });
+}
+
+Grads EmbeddingBackward::vjp(const Saved& s, const Grads& dy, Needs needs) const {
+  Grads g(2);
+  if (needs[0]) g[0] = call(Embedding{begin, vocabulary}, {dy[0], s.input(1)});
+  return g;
+}
+
+std::vector<Sample<EmbeddingBackward>> EmbeddingBackward::samples() {
+  return {
+      {EmbeddingBackward{7, 0, 0}, {arg({6, 5, 8}), index_arg({6, 5}, 0, 7)}},
+      {EmbeddingBackward{5, 0, 0}, {arg({6}), index_arg({}, 0, 5)}},
+      {EmbeddingBackward{8, 4, 20}, {arg({19, 5}), index_arg({19}, 0, 20)}},
+      timed(EmbeddingBackward{2048, 0, 0}, {arg({8, 512, 256}), index_arg({8, 512}, 0, 2048)}),
+      bad(EmbeddingBackward{7, 0, 0}, {arg({3, 5}), index_arg({3}, 7, 9)}, "IndexError"),
+      bad(EmbeddingBackward{7, 0, 0}, {arg({4, 5}), index_arg({3}, 0, 7)}, "ShapeError"),
+      bad(EmbeddingBackward{7, 0, 0}, {arg({3, 5}), arg({3}).as(DType::f32)}, "DTypeError"),
+      bad(EmbeddingBackward{7, 0, 5}, {arg({3, 5}), index_arg({3}, 0, 5)}, "ValueError"),
+  };
+}
+
+}  // namespace tessera::op

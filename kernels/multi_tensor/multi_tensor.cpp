@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of squares and scaling of lists on CPU, and the norms and clipping made of them.
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+
+#include <cmath>
+
+#include "tessera/kernels/list_chunks_impl.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/strided_copy_impl.h"
+
+namespace tessera::op {
+namespace {
+
+using Dims = SmallVector<DimFactor, kMaxRank>;
+
+void check_list(std::string_view name, Metas in, size_t first, DTypeSet dtypes) {
+  for (size_t i = first; i < in.size(); ++i) {
+    if (!in.has(i)) fail<UsageError>(name, "tensor ", i - first, " of ", in.size() - first, " is undefined; leave it out");
+    if (!dtypes.has(in[i].dtype)) fail<DTypeError>(name, "tensor ", i - first, " must be of ", dtypes, ": given ", in[i]);
+  }
+}
+
+Dims factors_of(ShardingRule& r, const Shape& shape) {
+  Dims dims;
+  for (int64_t size : shape) dims.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+  return dims;
+}
+
+// The sum of the squares of n elements, as 16 interleaved partial sums.
+template <class T>
+double squares_of_run(const T* x, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  double sums[kLanes] = {};
+  simd([&]() TESSERA_LAMBDA {
+    double acc[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      for (int64_t j = 0; j < kLanes; ++j) {
+        const double v = static_cast<double>(static_cast<compute_t<T>>(x[i + j]));
+        acc[j] += v * v;
+      }
+    }
+    for (int64_t j = 0; j < n - i; ++j) {
+      const double v = static_cast<double>(static_cast<compute_t<T>>(x[i + j]));
+      acc[j] += v * v;
+    }
+    for (int64_t j = 0; j < kLanes; ++j) sums[j] = acc[j];
+  });
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  return sums[0];
+}
+
+template <class T>
+void scale_run(T* x, int64_t n, int64_t stride, double factor) {
+  if (stride == 1) {
+    simd([&]() TESSERA_LAMBDA {
+      const auto f = static_cast<compute_t<T>>(factor);
+      T* __restrict y = x;
+      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(static_cast<compute_t<T>>(y[i]) * f);
+    });
+  } else {
+    const auto f = static_cast<compute_t<T>>(factor);
+    for (int64_t i = 0; i < n; ++i) x[i * stride] = static_cast<T>(static_cast<compute_t<T>>(x[i * stride]) * f);
+  }
+}
+
+}  // namespace
+
+// --- sum of squares -----------------------------------------------------------------------------------------------
+
+MetaList SumSquares::meta(Metas in) const {
+  check_list(name, in, 0, dtypes);
+  return {{Shape{}, DType::f64, in.size() ? in[0].device : kCpu}};
+}
+
+ShardingRule SumSquares::sharding(Metas in) const {
+  // Cutting one tensor of several would count the others once per rank.
+  ShardingRule r;
+  for (size_t i = 0; i < in.size(); ++i) r.operand(factors_of(r, in[i].shape));
+  for (size_t f = 0; in.size() > 1 && f < r.factors().size(); ++f) r.replicate_factor(static_cast<int>(f));
+  return r.outputs_from_here().operand({});
+}
+
+void SumSquares::cpu(Tensors in, Outputs y) const {
+  SmallVector<Tensor, 16> rows;
+  rows.reserve(in.size());
+  for (const Tensor& t : in) rows.push_back(row_major(t));
+  const ListChunks chunks(rows, [](size_t) { return false; });
+  double* total = y[0].data<double>();
+  *total = 0;
+  if (chunks.count() == 0) return;
+  const Tensor buffer = empty({chunks.count()}, DType::f64);
+  double* partial = buffer.data<double>();
+  chunks.for_each([&](int64_t chunk, size_t i, int64_t begin, int64_t end) {
+    const Tensor& x = rows[i];
+    dispatch<dtypes>(x.dtype(), [&]<class T>() {
+      partial[chunk] = squares_of_run(x.data<T>() + begin, std::min(end, x.numel()) - begin);
+    });
+  });
+  for (int64_t c = 0; c < chunks.count(); ++c) *total += partial[c];
+}
+
+Grads SumSquares::vjp(const Saved& s, const Grads& dy, Needs needs) const {
+  Grads g(s.inputs());
+  for (size_t i = 0; i < s.inputs(); ++i) {
+    if (needs[i]) g[i] = mul(affine(s.input(i), 2, 0), cast(dy[0], s.input(i).dtype()));
+  }
+  return g;
+}
+
+std::vector<Sample<SumSquares>> SumSquares::samples() {
+  return {
+      {SumSquares{}, {arg({5, 7})}},
+      {SumSquares{}, {arg({37}), arg({}), arg({5, 6})}},
+      {SumSquares{}, {arg({6, 5}).as(DType::f32), arg({5}).as(DType::bf16)}},
+      timed(SumSquares{}, {arg({1024, 1024}), arg({1024})}),
+      bad(SumSquares{}, {arg({3}), arg({3}).as(DType::i64)}, "DTypeError"),
+      bad(SumSquares{}, {arg({3}), no_arg()}, "UsageError"),
+  };
+}
+
+// --- scale --------------------------------------------------------------------------------------------------------
+
+MetaList Scale::meta(Metas in) const {
+  if (in.size() == 0) fail<UsageError>(name, "expected a factor and tensors: given no inputs");
+  if (in[0].dtype != DType::f64) fail<DTypeError>(name, "the factor must be f64: given ", in[0]);
+  if (in[0].shape.rank() != 0) fail<ShapeError>(name, "the factor must be 0-dim: given ", in[0]);
+  check_list(name, in, 1, dtypes);
+  return {};
+}
+
+ShardingRule Scale::sharding(Metas in) const {
+  ShardingRule r;
+  std::vector<Dims> all;
+  for (size_t i = 1; i < in.size(); ++i) all.push_back(factors_of(r, in[i].shape));
+  r.operand({});
+  for (const Dims& dims : all) r.operand(dims);
+  r.outputs_from_here();
+  for (const Dims& dims : all) r.operand(dims);
+  return r.linear_all(1, static_cast<int>(in.size()) - 1)
+      .stricter_because("a partial factor would make what is written in place partial too");
+}
+
+void Scale::cpu(Tensors in, Outputs written) const {
+  const double factor = *in[0].data<double>();
+  const auto strided = [&](size_t i) { return !written[i].is_contiguous(); };
+  ListChunks(written, strided).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
+    const Tensor& x = written[i];
+    dispatch<dtypes>(x.dtype(), [&]<class T>() {
+      if (!strided(i)) return scale_run(x.data<T>() + begin, std::min(end, x.numel()) - begin, 1, factor);
+      const LoopNest<1> nest(x.shape(), {&x});
+      const int last = nest.shape.rank() - 1;
+      const int64_t n = nest.shape[last], rows = x.numel() / n;
+      for (int64_t row = 0; row < rows; ++row) scale_run(x.data<T>() + nest.row_offsets(row)[0], n, nest.strides[0][last], factor);
+    });
+  });
+}
+
+std::vector<Sample<Scale>> Scale::samples() {
+  const Arg factor = arg({}).value(0.625).as(DType::f64);
+  return {
+      {Scale{}, {factor, arg({5, 7})}},
+      {Scale{}, {factor, arg({37}), arg({}), arg({5, 6})}},
+      timed(Scale{}, {factor, arg({1024, 1024}), arg({1024})}),
+      bad(Scale{}, {arg({}).as(DType::f32), arg({3})}, "DTypeError"),
+      bad(Scale{}, {arg({1}).as(DType::f64), arg({3})}, "ShapeError"),
+      bad(Scale{}, {factor, arg({3}).as(DType::i64)}, "DTypeError"),
+      bad(Scale{}, {factor, no_arg()}, "UsageError"),
+  };
+}
+
+}  // namespace tessera::op
+
+namespace tessera {
+
+double norm(const std::vector<Tensor>& tensors) {
+  if (tensors.empty()) return 0;
+  NoGrad no_grad;
+  return static_cast<double>(static_cast<float>(std::sqrt(call(op::SumSquares{}, Tensors(tensors)).item())));
+}
+
+void scale_(const std::vector<Tensor>& tensors, double factor) {
+  if (tensors.empty()) return;
+  std::vector<Tensor> in{to_device(tensor(factor, DType::f64), tensors[0].device())};
+  in.insert(in.end(), tensors.begin(), tensors.end());
+  call(op::Scale{}, Tensors(in));
+}
+
+double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm) {
+  if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm_", "max_norm must be above 0: given ", max_norm);
+  const double before = norm(grads);
+  const double factor = max_norm / (before + 1e-6);
+  if (factor < 1 && std::isfinite(before)) scale_(grads, factor);
+  return before;
+}
+
+}  // namespace tessera
