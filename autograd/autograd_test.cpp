@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's behaviour: accumulation, hooks, versions, reentrance, user-defined functions, anomaly mode.
+#include "tessera/autograd/autograd.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/views/views.h"
+
+namespace tessera {
+namespace {
+
+Tensor variable(std::initializer_list<double> v) { return tensor(v).set_requires_grad(); }
+
+TEST(Autograd, AccumulatesOverPathsAndBackwards) {
+  const Session session;
+  Tensor x = variable({1, 2});
+  backward(sum(x * x + x));
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{3, 5}));
+  backward(sum(x * 2));
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{5, 7}));
+}
+
+TEST(Autograd, LeavesOfOneGradientDoNotShareIt) {
+  const Session session;
+  Tensor a = variable({1, 2}), b = variable({3, 4});
+  backward(sum(a + b));
+  scale_({a.grad()}, 10);
+  EXPECT_EQ(b.grad().values(), (std::vector<double>{1, 1}));
+}
+
+TEST(Autograd, GradientOfGradient) {
+  const Session session;
+  Tensor x = variable({2});
+  const Tensor y = x * x * x;
+  const auto g = grad({y}, {x}, {.create_graph = true});
+  const auto gg = grad({g[0]}, {x}, {.create_graph = true});
+  EXPECT_EQ(g[0].item(), 12);
+  EXPECT_EQ(gg[0].item(), 12);
+  EXPECT_EQ(grad({gg[0]}, {x})[0].item(), 6);
+}
+
+TEST(Autograd, GradOfIntermediatesLeavesLeavesAlone) {
+  const Session session;
+  Tensor x = variable({3});
+  const Tensor mid = x * 2, out = sum(mid * mid);
+  EXPECT_EQ(grad({out}, {mid})[0].item(), 12);
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Autograd, UnusedInputsAreAnErrorUnlessAllowed) {
+  const Session session;
+  Tensor x = variable({3}), y = variable({4});
+  const Tensor out = sum(x);
+  EXPECT_THROW((void)grad({out}, {y}), AutogradError);
+  EXPECT_FALSE(grad({sum(x)}, {y}, {.allow_unused = true})[0].defined());
+}
+
+TEST(Autograd, ASecondBackwardNeedsRetainGraph) {
+  const Session session;
+  Tensor x = variable({3});
+  const Tensor y = sum(x * x);
+  backward(y, {.retain_graph = true});
+  backward(y);
+  EXPECT_EQ(x.grad().item(), 12);
+  EXPECT_THROW(backward(y), AutogradError);
+}
+
+TEST(Autograd, BackwardNeedsOneElementOrAGradient) {
+  const Session session;
+  Tensor x = variable({3, 4});
+  EXPECT_THROW(backward(x * x), AutogradError);
+  EXPECT_THROW(backward(tensor(1)), AutogradError);
+  EXPECT_THROW(backward(x * x, {.gradient = tensor({1})}), AutogradError);
+}
+
+TEST(Autograd, WritingWhatBackwardNeedsIsCaught) {
+  const Session session;
+  Tensor x = variable({3, 4});
+  EXPECT_THROW(scale_({x}, 2), InPlaceError);
+  Tensor h = x * x;
+  const Tensor y = sum(h * h);
+  EXPECT_THROW(scale_({h}, 2), InPlaceError);
+  {
+    const NoGrad guard;
+    scale_({h}, 2);
+  }
+  try {
+    backward(y);
+    FAIL() << "expected InPlaceError";
+  } catch (const InPlaceError& e) {
+    EXPECT_NE(std::string(e.what()).find("[mul] a tensor saved for backward, f32[2], was written in place"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Autograd, NoGradRecordsNothing) {
+  const Session session;
+  Tensor x = variable({3});
+  const NoGrad guard;
+  EXPECT_FALSE((x * x).requires_grad());
+}
+
+TEST(Autograd, OnlyFloatingLeavesAreVariables) {
+  const Session session;
+  EXPECT_THROW(tensor(1, DType::i64).set_requires_grad(), DTypeError);
+  Tensor x = variable({1});
+  Tensor y = x * 2;
+  EXPECT_THROW(y.set_requires_grad(), AutogradError);
+}
+
+TEST(Hooks, ReplaceGradientsOfLeavesAndResultsUntilRemoved) {
+  const Session session;
+  Tensor x = variable({1});
+  HookHandle leaf = register_hook(x, [](const Tensor& g) { return g * 10; });
+  const Tensor mid = x * 3;
+  register_hook(mid, [](const Tensor& g) { return g * 2; });
+  backward(sum(mid));
+  EXPECT_EQ(x.grad().item(), 60);
+  leaf.remove();
+  backward(sum(x * 1));
+  EXPECT_EQ(x.grad().item(), 61);
+}
+
+TEST(Hooks, PostAccumulateNodeAndFinalCallbacksRunInOrder) {
+  const Session session;
+  std::string order;
+  Tensor x = variable({1});
+  register_post_accumulate_hook(x, [&](const Tensor& leaf) {
+    order += leaf.grad().item() == 2 ? "accumulated " : "wrong ";
+    queue_final_callback([&] { order += "final "; });
+  });
+  const Tensor y = x * 2;
+  register_node_hook(y, [&](const Grads& dx, const Grads& dy) { order += dx.size() == 1 && dy.size() == 1 ? "node " : "wrong "; });
+  backward(sum(y));
+  EXPECT_EQ(order, "node accumulated final ");
+  EXPECT_THROW(queue_final_callback([] {}), UsageError);
+}
+
+TEST(Hooks, AllGradientsArriveOnceEvenWhenSomeTakeNoPart) {
+  const Session session;
+  Tensor a = variable({1}), b = variable({2}), c = variable({3});
+  int calls = 0;
+  std::vector<bool> defined;
+  register_all_gradients_hook({a, b, c}, [&](const std::vector<Tensor>& g) {
+    ++calls;
+    defined = {g[0].defined(), g[1].defined(), g[2].defined()};
+  });
+  backward(sum(a * b));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(defined, (std::vector<bool>{true, true, false}));
+  backward(sum(a * b * c));
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(defined, (std::vector<bool>{true, true, true}));
+}
+
+TEST(Hooks, ABackwardMayRunInsideAnother) {
+  const Session session;
+  Tensor x = variable({2}), z = variable({5});
+  const Tensor shared = x * x;
+  register_hook(shared, [&](const Tensor& g) {
+    backward(sum(z * z));
+    return g;
+  });
+  backward(sum(shared * 3));
+  EXPECT_EQ(x.grad().item(), 12);
+  EXPECT_EQ(z.grad().item(), 10);
+}
+
+TEST(SavedTensors, PassThroughPackAndUnpack) {
+  const Session session;
+  int packs = 0, unpacks = 0;
+  Tensor x = variable({3});
+  Tensor y;
+  {
+    const SavedTensorHooks hooks([&](const Tensor& t) { return ++packs, std::any(cast(t.detach(), DType::bf16)); },
+                                 [&](const std::any& a) { return ++unpacks, cast(std::any_cast<Tensor>(a), DType::f32); });
+    y = sum(x * x);
+  }
+  backward(y);
+  EXPECT_EQ(packs, 2);
+  EXPECT_EQ(unpacks, 2);
+  EXPECT_EQ(x.grad().item(), 6);
+}
+
+TEST(Functions, UserDefinedForwardAndBackward) {
+  const Session session;
+  const Function cube{"cube",
+                      [](FunctionContext& c, Tensors in) {
+                        c.save({in[0]});
+                        return TensorList{in[0] * in[0] * in[0]};
+                      },
+                      [](FunctionContext& c, const Grads& dy) { return Grads{dy[0] * c.saved()[0] * c.saved()[0] * 3}; }};
+  Tensor x = variable({2});
+  const Tensor y = apply(cube, {x})[0];
+  backward(sum(y), {.retain_graph = true});
+  EXPECT_EQ(x.grad().item(), 12);
+  backward(sum(y));
+  EXPECT_THROW(backward(sum(y)), AutogradError);
+}
+
+TEST(Functions, AGradientOfTheWrongShapeIsNamed) {
+  const Session session;
+  const Function bad{"bad", [](FunctionContext&, Tensors in) { return TensorList{in[0] * 1}; },
+                     [](FunctionContext&, const Grads&) { return Grads{zeros({7})}; }};
+  Tensor x = variable({2});
+  EXPECT_THROW(backward(apply(bad, {x})[0]), AutogradError);
+}
+
+TEST(Anomaly, NamesTheOpAndModuleThatMadeNan) {
+  Session session({.anomaly = true});
+  Tensor x = variable({-1});
+  const ModuleScope layer("layers.0");
+  try {
+    (void)log(x);
+    FAIL() << "expected NumericError";
+  } catch (const NumericError& e) {
+    EXPECT_STREQ(e.what(), "[log] made NaN in its output f32[1] from inputs without NaN, in module layers.0");
+  }
+}
+
+TEST(Graph, AMillionOpsAreFreedWithoutDeepRecursion) {
+  const Session session;
+  Tensor x = variable({1});
+  Tensor y = x;
+  for (int i = 0; i < 300000; ++i) y = y * 1;
+  backward(y);
+  EXPECT_EQ(x.grad().item(), 1);
+}
+
+TEST(Graph, InputAndWeightPartsOfBackwardAreTwoNeeds) {
+  const Session session;
+  Tensor x = normal({3, 4}, {1, 1}).set_requires_grad(), w = normal({5, 4}, {1, 2}).set_requires_grad();
+  const Tensor y = linear(x, w), dy = normal({3, 5}, {1, 3});
+  Node& node = *edge_of(y).node;
+  const NoGrad guard;
+  Needs input(2), weight(2), both(2, true);
+  input.set(0);
+  weight.set(1);
+  const Grads a = node.apply({dy}, input), b = node.apply({dy}, weight), c = node.apply({dy}, both);
+  EXPECT_FALSE(a[1].defined());
+  EXPECT_FALSE(b[0].defined());
+  EXPECT_EQ(a[0].values(), c[0].values());
+  EXPECT_EQ(b[1].values(), c[1].values());
+}
+
+}  // namespace
+}  // namespace tessera

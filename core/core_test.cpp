@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes, storages, allocators, tensors and contexts.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tessera/core/context.h"
+#include "tessera/core/rng.h"
+#include "tessera/core/rule.h"
+#include "tessera/core/tensor.h"
+
+namespace tessera {
+namespace {
+
+TEST(Shape, SizesAreChecked) {
+  const Context context;
+  EXPECT_THROW((void)empty({-1, 2}), ShapeError);
+  EXPECT_THROW((void)empty({int64_t{1} << 40, int64_t{1} << 40}), ShapeError);
+  EXPECT_THROW((void)empty({int64_t{1} << 61}, DType::f64), ShapeError);
+  EXPECT_EQ(empty({0, int64_t{1} << 62}).numel(), 0);
+  EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), ShapeError);
+}
+
+TEST(Shape, DimsCountFromTheEndAndAreBounded) {
+  EXPECT_EQ(normalize_dim(-1, 3, "op"), 2);
+  EXPECT_EQ(normalize_dim(-1, 0, "op"), 0);
+  EXPECT_THROW(normalize_dim(3, 3, "op"), IndexError);
+  try {
+    normalize_dim(-4, 3, "softmax");
+  } catch (const IndexError& e) {
+    EXPECT_STREQ(e.what(), "[softmax] dim -4 is out of range for rank 3: expected -3 to 2");
+  }
+}
+
+TEST(Tensor, LiteralsPrintAndReadBack) {
+  const Context context;
+  const Tensor x = tensor({{1, 2}, {3, 4.5}});
+  EXPECT_EQ(concat(x), "f32[2, 2] [[1, 2], [3, 4.5]]");
+  EXPECT_EQ(x.values(), (std::vector<double>{1, 2, 3, 4.5}));
+  EXPECT_EQ(tensor(3, DType::i64).item(), 3);
+  EXPECT_THROW((void)x.item(), ShapeError);
+  EXPECT_THROW((void)x.data<double>(), DTypeError);
+  EXPECT_THROW((void)tensor({{1, 2}, {3}}), ShapeError);
+  EXPECT_THROW((void)Tensor().shape(), UsageError);
+}
+
+TEST(Tensor, MetaTensorsHaveShapeAndNoBytes) {
+  const Context context;
+  const Tensor x = empty({int64_t{1} << 40}, DType::bf16, kMeta);
+  EXPECT_EQ(x.numel(), int64_t{1} << 40);
+  EXPECT_THROW((void)x.data<bf16>(), DeviceError);
+}
+
+TEST(Tensor, CudaWithoutADeviceIsATypedError) {
+  const Context context;
+  if (Process::get().cuda_available()) GTEST_SKIP() << "a CUDA device is here; the law tests use it";
+  EXPECT_THROW((void)empty({2}, DType::f32, cuda(0)), DeviceError);
+}
+
+TEST(Storage, ReleasesAndRegainsItsBytesUnderItsViews) {
+  const Context context;
+  const Tensor x = tensor({1, 2, 3, 4}), view = alias(x, {2}, {1}, 2);
+  const uint32_t version = x.storage().version();
+  x.storage().release_bytes();
+  EXPECT_TRUE(view.storage().released());
+  EXPECT_THROW((void)view.data<float>(), StorageError);
+  x.storage().regain_bytes();
+  x.data<float>()[3] = 7;
+  EXPECT_EQ(view.data<float>()[1], 7);
+  EXPECT_EQ(x.storage().version(), version);
+}
+
+TEST(Allocator, ReusesBlocksAndCountsThem) {
+  Context context;
+  const auto& allocator = context.allocator(kCpu);
+  const auto before = allocator->stats();
+  void* first = nullptr;
+  {
+    const Tensor x = empty({1000});
+    first = x.raw_data();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0u);
+    EXPECT_GE(allocator->stats().live - before.live, 4000);
+  }
+  EXPECT_EQ(allocator->stats().live, before.live);
+  EXPECT_EQ(empty({1000}).raw_data(), first);
+  const void* large = nullptr;
+  {
+    const Tensor x = empty({1 << 20});
+    large = x.raw_data();
+  }
+  EXPECT_EQ(empty({(1 << 20) - 1000}).raw_data(), large);
+  allocator->empty_cache();
+  EXPECT_EQ(allocator->stats().cached, 0);
+}
+
+TEST(Allocator, BlocksComeHomeFromOtherThreadsAndOutliveTheirContext) {
+  Tensor survivor;
+  {
+    Context context;
+    Tensor x = empty({100});
+    const void* block = x.raw_data();
+    std::thread([t = std::move(x)]() mutable { t = Tensor(); }).join();
+    EXPECT_EQ(empty({100}).raw_data(), block);
+    survivor = empty({100});
+    survivor.data<float>()[0] = 5;
+  }
+  EXPECT_EQ(survivor.data<float>()[0], 5);
+}
+
+TEST(Context, ThreadsWithoutOneGetATypedError) {
+  std::thread([] { EXPECT_THROW((void)empty({2}), UsageError); }).join();
+}
+
+TEST(Rng, IsAFunctionOfKeyAndIndex) {
+  const RngKey key{7, stream_of("layers.0.attention.wq.weight")};
+  const auto a = rng::normal4(key, 3), b = rng::normal4(key, 3), c = rng::normal4({8, key.stream}, 3);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(a.v[i], b.v[i]);
+    EXPECT_NE(a.v[i], c.v[i]);
+  }
+  // Philox 4x32-10 of counter 0 and key 0, from the reference implementation's test vectors.
+  const auto p = rng::philox({0, 0}, 0);
+  EXPECT_EQ(p.v[0], 0x6627e8d5u);
+  EXPECT_EQ(p.v[1], 0xe169c58du);
+  EXPECT_EQ(p.v[2], 0xbc57ac4cu);
+  EXPECT_EQ(p.v[3], 0x9b00dbd8u);
+}
+
+TEST(Rng, NormalsHaveTheMomentsOfANormal) {
+  double sum = 0, square = 0, fourth = 0;
+  constexpr int kBlocks = 100000;
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    for (float v : rng::normal4({1, 2}, i).v) {
+      const double x = v;
+      sum += x;
+      square += x * x;
+      fourth += x * x * x * x;
+    }
+  }
+  constexpr double kN = 4.0 * kBlocks;
+  EXPECT_NEAR(sum / kN, 0, 0.01);
+  EXPECT_NEAR(square / kN, 1, 0.01);
+  EXPECT_NEAR(fourth / kN, 3, 0.06);
+}
+
+TEST(Rule, ReadsFactorsFromTextAndShapes) {
+  const TensorMeta a{{2, 5, 7}, DType::f32, kCpu}, b{{7, 6}, DType::f32, kCpu};
+  const TensorMeta* both[] = {&a, &b};
+  const ShardingRule r = rule("... m k, k n -> ... m n", Metas(both, 2));
+  EXPECT_EQ(r.inputs(), 2);
+  EXPECT_EQ(r.operands(), 3);
+  EXPECT_EQ(r.text(), "(f0 m k), (k n) -> (f0 m n)");
+  EXPECT_EQ(r.factors()[0].size, 2);
+}
+
+TEST(Rule, ADimOfSizeOneIsBroadcast) {
+  const TensorMeta a{{2, 1}, DType::f32, kCpu}, b{{2, 6}, DType::f32, kCpu};
+  const TensorMeta* both[] = {&a, &b};
+  EXPECT_EQ(pointwise_rule(Metas(both, 2), {2, 6}).text(), "(f0 1), (f0 f1) -> (f0 f1)");
+}
+
+}  // namespace
+}  // namespace tessera
