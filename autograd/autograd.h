@@ -25,7 +25,7 @@ class Session {
 };
 
 struct BackwardOptions {
-  Tensor gradient;             ///< of the output; may be left out for a one-element output
+  Tensor gradient = {};        ///< of the output; may be left out for a one-element output
   bool retain_graph = false;   ///< keep saved tensors for another backward
   bool create_graph = false;   ///< record backward itself, for gradients of gradients (keeps saved tensors too)
 };
@@ -35,7 +35,7 @@ struct BackwardOptions {
 TESSERA_API void backward(const Tensor& output, const BackwardOptions& options = {});
 
 struct GradOptions {
-  std::vector<Tensor> grad_outputs;  ///< one per output; may be empty for one-element outputs
+  std::vector<Tensor> grad_outputs = {};  ///< one per output; may be empty for one-element outputs
   bool retain_graph = false;
   bool create_graph = false;
   bool allow_unused = false;         ///< an input that the outputs do not depend on gives an undefined tensor

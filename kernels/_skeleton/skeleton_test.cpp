@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the laws cannot say: known numbers and edges.
+#include "tessera/kernels/skeleton/skeleton.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/autograd/autograd.h"
+
+namespace tessera {
+namespace {
+
+TEST(Skeleton, KnownValues) {
+  const Session session;
+  EXPECT_EQ(skeleton(tensor({{1, 2}}), tensor({3, 4}), 2).values(), (std::vector<double>{6, 16}));
+}
+
+}  // namespace
+}  // namespace tessera
