@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA cross_entropy: a block takes a row; the rows' losses are summed by one block in f64, in a fixed order. A target
+// out of range makes the loss NaN, since a kernel cannot throw.
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+
+#include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/vector_math.h"
+
+namespace tessera::op {
+namespace {
+
+constexpr int kRowThreads = 512;
+constexpr int kSumThreads = 1024;
+
+template <class T>
+__global__ void row_losses(const T* logits, const int64_t* targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows,
+                           int64_t classes, int64_t ignore_index) {
+  using C = compute_t<T>;
+  __shared__ C shared[32];
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* x = logits + row * classes;
+    C top = minus_infinity<C>(), sum = 0;
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) top = MaxOf{}(top, static_cast<C>(x[i]));
+    top = block_reduce(top, MaxOf{}, shared);
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) sum += vmath::exp(static_cast<C>(x[i]) - top);
+    sum = block_reduce(sum, SumOf{}, shared);
+    if (threadIdx.x == 0) {
+      const int64_t target = targets[row];
+      const C total = top + vmath::log(sum);
+      lse[row] = total;
+      if (target == ignore_index) losses[row] = 0;
+      else losses[row] = target >= 0 && target < classes ? total - static_cast<C>(x[target]) : not_a_number<C>();
+    }
+  }
+}
+
+// One block.
+template <class C>
+__global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count, int64_t rows, int64_t ignore_index) {
+  __shared__ double sums[32];
+  __shared__ int64_t counts[32];
+  double loss = 0;
+  int64_t counted = 0;
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    loss += static_cast<double>(losses[row]);
+    counted += targets[row] != ignore_index;
+  }
+  loss = block_reduce(loss, SumOf{}, sums);
+  counted = block_reduce(counted, SumOf{}, counts);
+  if (threadIdx.x == 0) {
+    *sum = static_cast<C>(loss);
+    *count = counted;
+  }
+}
+
+template <class T>
+__global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse, const compute_t<T>* dsum,
+                                const compute_t<T>* dlse, T* dlogits, int64_t n, int64_t classes, int64_t ignore_index) {
+  using C = compute_t<T>;
+  for (int64_t i = first_item(); i < n; i += item_step()) {
+    const int64_t row = i / classes, target = targets[row];
+    const C hit = dsum && target != ignore_index ? *dsum : C(0), all = hit + (dlse ? dlse[row] : C(0));
+    C g = vmath::exp(static_cast<C>(logits[i]) - lse[row]) * all;
+    if (target != ignore_index && i % classes == target) g -= hit;
+    dlogits[i] = static_cast<T>(g);
+  }
+}
+
+}  // namespace
+
+void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
+  const Tensor logits = row_major(in[0], stream), targets = row_major(in[1], stream);
+  const int64_t classes = logits.shape().back(), rows = targets.numel();
+  dispatch<dtypes>(logits.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Tensor losses = empty({rows}, dtype_of<C>, logits.device());
+    if (rows > 0) {
+      row_losses<<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
+          logits.data<T>(), targets.data<int64_t>(), y[2].data<C>(), losses.data<C>(), rows, classes, ignore_index);
+      check_launch(name);
+    }
+    sum_losses<<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(), y[0].data<C>(),
+                                                      y[1].data<int64_t>(), rows, ignore_index);
+    check_launch(name);
+  });
+}
+
+void CrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
+  const int64_t n = y[0].numel();
+  if (n == 0) return;
+  const Tensor logits = row_major(in[0], stream), targets = row_major(in[1], stream), lse = row_major(in[2], stream);
+  const bool has_sum = in.size() > 3 && in[3].defined(), has_lse = in.size() > 4 && in[4].defined();
+  const Tensor dlse = has_lse ? row_major(in[4], stream) : Tensor();
+  dispatch<dtypes>(logits.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    backward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
+        logits.data<T>(), targets.data<int64_t>(), lse.data<C>(), has_sum ? in[3].data<C>() : nullptr,
+        has_lse ? dlse.data<C>() : nullptr, y[0].data<T>(), n, logits.shape().back(), ignore_index);
+  });
+  check_launch(name);
+}
+
+}  // namespace tessera::op
