@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// cat on CPU: each input is copied into its range of the output.
+#include "tessera/kernels/cat/cat.h"
+
+#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/views/views.h"
+
+namespace tessera::op {
+
+MetaList Cat::meta(Metas in) const {
+  if (in.size() == 0) fail<UsageError>(name, "needs at least one tensor: given an empty list");
+  const TensorMeta& first = in[0];
+  if (first.shape.rank() == 0) fail<ShapeError>(name, "a 0-dim tensor has no dim to join along: given ", first);
+  const int d = normalize_dim(dim, first.shape.rank(), name);
+  Shape out = first.shape;
+  for (size_t i = 1; i < in.size(); ++i) {
+    const TensorMeta& x = in[i];
+    if (x.dtype != first.dtype) fail<DTypeError>(name, "tensors must share one dtype: given ", first, " and tensor ", i, " ", x, "; cast one");
+    bool fits = x.shape.rank() == first.shape.rank();
+    for (int k = 0; fits && k < first.shape.rank(); ++k) fits = k == d || x.shape[k] == first.shape[k];
+    if (!fits) fail<ShapeError>(name, "shapes must be equal but for dim ", dim, ": given ", first, " and tensor ", i, " ", x);
+    out[d] += x.shape[d];
+  }
+  return {{out, first.dtype, first.device}};
+}
+
+ShardingRule Cat::sharding(Metas in) const {
+  const Shape& shape = in[0].shape;
+  const int d = normalize_dim(dim, shape.rank(), name);
+  ShardingRule r;
+  SmallVector<DimFactor, kMaxRank> dims;
+  for (int k = 0; k < shape.rank(); ++k) {
+    const bool free = k != d || in.size() == 1;
+    dims.push_back(free ? DimFactor{static_cast<int16_t>(r.add_factor(shape[k])), 1} : DimFactor{});
+  }
+  for (size_t i = 0; i < in.size(); ++i) r.operand(dims);
+  r.outputs_from_here().operand(dims).linear_all(0, static_cast<int>(in.size()));
+  return in.size() == 1 ? r.monotone_up() : r;
+}
+
+void Cat::cpu(Tensors in, Outputs y) const {
+  const int d = normalize_dim(dim, y[0].rank(), name);
+  int64_t offset = y[0].offset();
+  for (const Tensor& x : in) {
+    strided_copy(alias(y[0], x.shape(), y[0].strides(), offset), x);
+    offset += x.shape()[d] * y[0].strides()[d];
+  }
+}
+
+Grads Cat::vjp(const Saved& s, const Grads& dy, Needs needs) const {
+  Grads g(s.inputs());
+  int64_t at = 0;
+  for (size_t i = 0; i < s.inputs(); ++i) {
+    const Shape& shape = s.input_meta(i).shape;
+    const int64_t size = shape[normalize_dim(dim, shape.rank(), name)];
+    if (needs[i]) g[i] = slice(dy[0], dim, {at, at + size, 1});
+    at += size;
+  }
+  return g;
+}
+
+std::vector<Sample<Cat>> Cat::samples() {
+  return {
+      {Cat{0}, {arg({5, 7}), arg({2, 7}), arg({3, 7})}},
+      {Cat{-1}, {arg({5, 6, 3}), arg({5, 6, 4})}},
+      {Cat{1}, {arg({5, 2, 7}), arg({5, 0, 7}), arg({5, 1, 7})}},
+      {Cat{0}, {arg({6})}},
+      timed(Cat{0}, {arg({512, 1024}), arg({512, 1024})}),
+      timed(Cat{1}, {arg({1024, 512}), arg({1024, 512})}),
+      bad(Cat{0}, {arg({3, 4}), arg({3, 5})}, "ShapeError"),
+      bad(Cat{0}, {arg({3, 4}), arg({4})}, "ShapeError"),
+      bad(Cat{0}, {arg({})}, "ShapeError"),
+      bad(Cat{2}, {arg({3, 4})}, "IndexError"),
+      bad(Cat{0}, {arg({3}).as(DType::f32), arg({3}).as(DType::bf16)}, "DTypeError"),
+      bad(Cat{0}, {}, "UsageError"),
+  };
+}
+
+}  // namespace tessera::op
