@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA attention, backward. With p = exp(s - lse) and delta = sum(dout o) - dlse: ds = p (dout v' - delta). One kernel
+// per side (a block owns a tile of queries, or of keys), so nothing is added atomically.
+#include "tessera/kernels/attention/attention_impl.cuh"
+
+namespace tessera::op {
+namespace {
+
+// delta of every row; a warp per row.
+template <class T>
+__global__ void delta_kernel(Heads<const T> o, Heads<const T> dout, const compute_t<T>* dlse, compute_t<T>* delta,
+                             AttentionSizes z) {
+  using C = compute_t<T>;
+  const int64_t rows = z.batch * z.heads * z.queries;
+  const int lane = threadIdx.x % 32;
+  for (int64_t row = first_item() / 32; row < rows; row += item_step() / 32) {
+    const int64_t query = row % z.queries, head = row / z.queries % z.heads, b = row / z.queries / z.heads;
+    const T *a = o.of(b, head) + query * o.time, *g = dout.of(b, head) + query * dout.time;
+    C sum = 0;
+    for (int c = lane; c < z.d; c += 32) sum = vmath::fma(static_cast<C>(a[c * o.d]), static_cast<C>(g[c * dout.d]), sum);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (lane == 0) delta[row] = sum - (dlse ? dlse[row] : C(0));
+  }
+}
+
+// What both sides read, and one side's part of shared memory.
+template <class T>
+struct Operands {
+  Heads<const T> q, k, v, dout;
+  const compute_t<T>*lse, *delta;
+};
+
+template <class C, int kRows>
+struct Tiles {
+  static constexpr int kPitch = kRows + 1;
+  C *q, *k, *v, *dout;  // (kRows, d)
+  C *p, *ds;            // (kRows queries, kRows keys)
+  C *lse, *delta;       // (kRows)
+
+  __device__ Tiles(unsigned char* bytes, int d) {
+    const int tile = kRows * tile_stride(d);
+    q = reinterpret_cast<C*>(bytes), k = q + tile, v = k + tile, dout = v + tile;
+    p = dout + tile, ds = p + kRows * kPitch;
+    lse = ds + kRows * kPitch, delta = lse + kRows;
+  }
+  static size_t bytes(int d) {
+    return static_cast<size_t>(4 * kRows * tile_stride(d) + 2 * kRows * kPitch + 2 * kRows) * sizeof(C);
+  }
+  template <class T>
+  __device__ void load_queries(const Operands<T>& in, const AttentionSizes& z, int64_t b, int64_t head, int64_t first) {
+    load_tile(q, kRows, in.q.of(b, head), in.q, first, z.queries, z.d);
+    load_tile(dout, kRows, in.dout.of(b, head), in.dout, first, z.queries, z.d);
+    for (int i = threadIdx.x; i < kRows; i += blockDim.x) {
+      const int64_t row = (b * z.heads + head) * z.queries + first + i;
+      const bool inside = first + i < z.queries;
+      lse[i] = inside ? in.lse[row] : minus_infinity<C>();
+      delta[i] = inside ? in.delta[row] : C(0);
+    }
+  }
+  template <class T>
+  __device__ void load_keys(const Operands<T>& in, const AttentionSizes& z, int64_t b, int64_t kv_head, int64_t first) {
+    load_tile(k, kRows, in.k.of(b, kv_head), in.k, first, z.keys, z.d);
+    load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.d);
+  }
+  // Fills p and ds from the loaded tiles.
+  __device__ void weigh(const AttentionSizes& z, int64_t first_query, int64_t first_key) {
+    constexpr int kHalf = kRows / 2;
+    const int x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
+    C scores[2][2], gradients[2][2];
+    dot_tiles<kHalf>(q, k, y, x, z.d, scores);
+    dot_tiles<kHalf>(dout, v, y, x, z.d, gradients);
+    for (int i = 0; i < 2; ++i) {
+      for (int j = 0; j < 2; ++j) {
+        const int row = y + i * kHalf, column = x + j * kHalf;
+        const bool counts = z.visible(first_query + row, first_key + column) && lse[row] != minus_infinity<C>();
+        const C weight = counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
+        p[row * kPitch + column] = weight;
+        ds[row * kPitch + column] = counts ? weight * (gradients[i][j] - delta[row]) : C(0);
+      }
+    }
+  }
+};
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
+    query_kernel(Operands<T> in, Heads<T> dq, AttentionSizes z) {
+  using C = compute_t<T>;
+  constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
+  extern __shared__ __align__(16) unsigned char bytes[];
+  Tiles<C, kRows> tiles(bytes, z.d);
+  const int ld = tile_stride(z.d), x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
+  const int64_t count = ceil_div(z.queries, kRows), tile = count - 1 - blockIdx.x % count;
+  const int64_t head = blockIdx.x / count % z.heads, b = blockIdx.x / count / z.heads;
+  const int64_t kv_head = head / (z.heads / z.kv_heads), first = tile * kRows;
+
+  tiles.load_queries(in, z, b, head, first);
+  C acc[2][kColumns] = {};
+  int64_t end = z.keys;
+  if (z.causal) end = min(end, min(first + kRows, z.queries) + z.offset);
+  for (int64_t key = 0; key < end; key += kRows) {
+    __syncthreads();
+    tiles.load_keys(in, z, b, kv_head, key);
+    __syncthreads();
+    tiles.weigh(z, first, key);
+    __syncthreads();
+    for (int j = 0; j < kRows; ++j) {
+      const C g0 = tiles.ds[y * kPitch + j], g1 = tiles.ds[(y + kHalf) * kPitch + j];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const int column = x + c * kHalf;
+        if (column < z.d) {
+          const C value = tiles.k[j * ld + column];
+          acc[0][c] = vmath::fma(g0, value, acc[0][c]);
+          acc[1][c] = vmath::fma(g1, value, acc[1][c]);
+        }
+      }
+    }
+  }
+  T* out = dq.of(b, head);
+  for (int i = 0; i < 2; ++i) {
+    const int64_t query = first + y + i * kHalf;
+    if (query >= z.queries) continue;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = x + c * kHalf;
+      if (column < z.d) out[query * dq.time + column * dq.d] = static_cast<T>(acc[i][c] * static_cast<C>(z.scale));
+    }
+  }
+}
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
+    key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
+  using C = compute_t<T>;
+  constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
+  extern __shared__ __align__(16) unsigned char bytes[];
+  Tiles<C, kRows> tiles(bytes, z.d);
+  const int ld = tile_stride(z.d), x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
+  const int64_t count = ceil_div(z.keys, kRows), first = blockIdx.x % count * kRows;
+  const int64_t kv_head = blockIdx.x / count % z.kv_heads, b = blockIdx.x / count / z.kv_heads;
+  const int64_t group = z.heads / z.kv_heads;
+
+  tiles.load_keys(in, z, b, kv_head, first);
+  C key_acc[2][kColumns] = {}, value_acc[2][kColumns] = {};
+  // The first query that sees the tile's first key, rounded down to a tile.
+  int64_t begin = 0;
+  if (z.causal && first - z.offset > 0) begin = (first - z.offset) / kRows * kRows;
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    for (int64_t query = begin; query < z.queries; query += kRows) {
+      __syncthreads();
+      tiles.load_queries(in, z, b, head, query);
+      __syncthreads();
+      tiles.weigh(z, query, first);
+      __syncthreads();
+      for (int i = 0; i < kRows; ++i) {
+        const C p0 = tiles.p[i * kPitch + y], p1 = tiles.p[i * kPitch + y + kHalf];
+        const C g0 = tiles.ds[i * kPitch + y], g1 = tiles.ds[i * kPitch + y + kHalf];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          const int column = x + c * kHalf;
+          if (column < z.d) {
+            const C dout = tiles.dout[i * ld + column], q = tiles.q[i * ld + column];
+            value_acc[0][c] = vmath::fma(p0, dout, value_acc[0][c]);
+            value_acc[1][c] = vmath::fma(p1, dout, value_acc[1][c]);
+            key_acc[0][c] = vmath::fma(g0, q, key_acc[0][c]);
+            key_acc[1][c] = vmath::fma(g1, q, key_acc[1][c]);
+          }
+        }
+      }
+    }
+  }
+  T *k_out = dk.of(b, kv_head), *v_out = dv.of(b, kv_head);
+  for (int i = 0; i < 2; ++i) {
+    const int64_t key = first + y + i * kHalf;
+    if (key >= z.keys) continue;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = x + c * kHalf;
+      if (column < z.d) {
+        k_out[key * dk.time + column * dk.d] = static_cast<T>(key_acc[i][c] * static_cast<C>(z.scale));
+        v_out[key * dv.time + column * dv.d] = static_cast<T>(value_acc[i][c]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
+  const Attention forward{causal, heads_inner, scale, offset};
+  const AttentionSizes z(forward, in[0], in[1]);
+  const Tensor lse = row_major(in[4], stream);
+  const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();
+  dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    constexpr int kRows = kTile<T>;
+    const auto heads = [&](size_t i) { return Heads<const T>(in[i], heads_inner); };
+    const Tensor delta = empty(lse.shape(), dtype_of<C>, lse.device());  // (B, H, T)
+    if (delta.numel() > 0) {
+      delta_kernel<T><<<blocks_for(delta.numel(), kThreads / 32), kThreads, 0, handle(stream)>>>(
+          heads(3), heads(5), dlse.defined() ? dlse.data<C>() : nullptr, delta.data<C>(), z);
+      check_launch(name);
+    }
+    const Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.data<C>(), delta.data<C>()};
+    const size_t bytes = Tiles<C, kRows>::bytes(z.d);
+    with_columns<T>(z.d, [&]<int kColumns>() {
+      if (y[0].numel() > 0) {
+        const auto kernel = query_kernel<T, kColumns>;
+        allow_shared(kernel, bytes);
+        const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+        kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(operands, Heads<T>(y[0], heads_inner), z);
+        check_launch(name);
+      }
+      if (y[1].numel() > 0) {
+        const auto kernel = key_kernel<T, kColumns>;
+        allow_shared(kernel, bytes);
+        const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;
+        kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
+            operands, Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
+        check_launch(name);
+      }
+    });
+  });
+}
+
+}  // namespace tessera::op
