@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # op_rooms(<room>...): the rooms of kernels/. A room is complete or the configuration fails: <room>/<room>.{h,cpp,cu} and
 # <room>_test.cpp must exist, and a folder that is not listed is an error (those that begin with `_` are exempt).
-# Writes <build>/generated/kernels_rooms.h with `tessera::KernelRooms`, the list behind kernels/op_table.cpp.
+# Writes tessera/kernels/rooms.h, which includes every room and lists their ops as `tessera::KernelRooms`: what the op
+# tables are made of, and the umbrella header.
 # With TESSERA_INCOMPLETE_ROOMS a gap is a warning, and a room without header or CPU source is left out.
 function(op_rooms)
   set(severity SEND_ERROR)
@@ -41,8 +42,8 @@ function(op_rooms)
   list(TRANSFORM rooms REPLACE "(.+)" "op::\\1_ops" OUTPUT_VARIABLE lists)
   list(JOIN includes "\n" includes)
   list(JOIN lists ",\n    " lists)
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/kernels_rooms.h @ONLY CONTENT
-"// Written by op_rooms() in kernels/CMakeLists.txt.
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/rooms/tessera/kernels/rooms.h @ONLY CONTENT
+"// All rooms of kernels/. Written by op_rooms() in kernels/CMakeLists.txt.
 #pragma once
 
 #include \"tessera/core/op.h\"

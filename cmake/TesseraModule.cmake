@@ -71,7 +71,8 @@ function(tessera_shared_library)
     target_link_libraries(tessera PRIVATE ${libraries})
   endforeach()
   target_include_directories(tessera INTERFACE
-    $<BUILD_INTERFACE:${umbrella}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    $<BUILD_INTERFACE:${umbrella}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/rooms>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(tessera PUBLIC cxx_std_20)
   target_link_options(tessera PRIVATE -Wl,--no-undefined -Wl,--as-needed)
   set_target_properties(tessera PROPERTIES
@@ -98,7 +99,6 @@ function(tessera_cuda_library)
     ${PROJECT_SOURCE_DIR}/core/cuda/*.cpp ${PROJECT_SOURCE_DIR}/core/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
   list(FILTER sources EXCLUDE REGEX "/_[^/]*/[^/]*$")
   add_library(tessera_cuda SHARED ${sources} ${PROJECT_SOURCE_DIR}/kernels/cuda_table.cpp)
-  target_include_directories(tessera_cuda PRIVATE ${PROJECT_BINARY_DIR}/generated)
   target_link_libraries(tessera_cuda PRIVATE tessera tessera_flags CUDA::cudart CUDA::cublasLt)
   target_link_options(tessera_cuda PRIVATE -Wl,--no-undefined)
   set_target_properties(tessera_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "kernels_rooms.h"
+#include "tessera/kernels/rooms.h"
 #include "tessera/core/cuda/kernel_table_impl.h"
 
 namespace tessera {
