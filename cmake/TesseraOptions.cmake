@@ -46,4 +46,4 @@ endif()
 list(JOIN _cuda_flags "," _cuda_flags)
 target_compile_options(tessera_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${_cxx_flags}>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${_cuda_flags};--expt-relaxed-constexpr;--extended-lambda>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${_cuda_flags};--expt-relaxed-constexpr;--extended-lambda;--fmad=false>")
