@@ -167,8 +167,8 @@ std::optional<std::string> difference(std::span<const double> got, std::span<con
   }
   error = std::sqrt(error);
   size = std::sqrt(size);
-  // The small absolute part is for results that cancel to zero.
-  if (error <= tolerance * (size + 1e-3)) return {};
+  // The absolute part is for results that cancel: their errors are those of the larger terms.
+  if (error <= tolerance * (size + 0.1 * std::sqrt(static_cast<double>(want.size())))) return {};
   return concat("off by ", error / std::max(size, 1e-300), " of the norm, expected at most ", tolerance, "; element ", at,
                 " is ", got[at], ", expected ", want[at]);
 }

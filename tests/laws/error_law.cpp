@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error law. A bad sample throws the error it names; the message begins with the op and shows an operand's shape or
-// dtype; nothing has been written.
+// Error law. A bad sample throws the error it names; the message begins with the op and shows what was given: an operand's
+// shape, rank or dtype, or an attribute; nothing has been written.
 #include <algorithm>
 
 #include "tessera/tests/laws/laws.h"
@@ -8,17 +8,20 @@
 namespace tessera::laws {
 namespace {
 
-std::optional<std::string> message_problem(const OpRow& row, const Error& e, std::string_view expected, const TensorVector& in) {
+std::optional<std::string> message_problem(const OpRow& row, const SampleRow& sample, const Error& e, const TensorVector& in) {
+  const std::string& expected = sample.throws;
   const std::string message = e.what();
   if (e.kind() != expected) return concat("threw ", e.kind(), " (", message, "), expected ", expected);
   // A missing input is found before the op is asked.
   const bool named = message.starts_with(concat('[', row.name, ']')) || (expected == "UsageError" && message.starts_with("[call]"));
   if (!named) return concat("message does not begin with [", row.name, "]: ", message);
   if (expected == "UsageError" || in.empty()) return {};
+  const auto holds = [&](const std::string& text) { return message.find(text) != message.npos; };
   const bool shown = std::ranges::any_of(in, [&](const Tensor& t) {
-    return t.defined() && (message.find(concat(t.shape())) != message.npos || message.find(concat(t.dtype())) != message.npos);
+    return t.defined() && (holds(concat(t.shape())) || holds(concat(t.dtype())) || holds(concat("rank ", t.rank())));
   });
-  if (!shown) return concat("message shows no operand's shape or dtype: ", message);
+  const auto attributes = row.attributes(sample.op.get());
+  if (!shown && std::ranges::none_of(attributes, holds)) return concat("message shows nothing of what was given: ", message);
   return {};
 }
 
@@ -37,7 +40,7 @@ Outcome error_law(const Subject& s) {
       (void)invoke(s, sample.op.get(), in);
       report.check(sample, "nothing was thrown", "expected ", sample.throws);
     } catch (const Error& e) {
-      report.check(sample, message_problem(*s.row, e, sample.throws, in), "bad input");
+      report.check(sample, message_problem(*s.row, sample, e, in), "bad input");
     } catch (const std::exception& e) {
       report.check(sample, concat("threw an untyped error: ", e.what()), "bad input");
     }

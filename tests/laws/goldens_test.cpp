@@ -37,8 +37,15 @@ TEST(LawGoldens, OptOuts) {
     if (!row->not_differentiable.empty()) text << row->name << ": not differentiable: " << row->not_differentiable << '\n';
     if (!row->not_shardable.empty()) text << row->name << ": not shardable: " << row->not_shardable << '\n';
     if (!row->not_on_cuda.empty()) text << row->name << ": not on CUDA: " << row->not_on_cuda << '\n';
-    if (!row->sharding) continue;
     const Subject s = subject_of(*row);
+    std::set<size_t> constants;
+    for (const SampleRow& sample : good_samples(s)) {
+      for (size_t i = 0; i < sample.in.size(); ++i) {
+        if (!sample.in[i].differentiable) constants.insert(i);
+      }
+    }
+    for (const size_t i : constants) text << row->name << ": input " << i << " is a constant\n";
+    if (!row->sharding) continue;
     std::set<std::string> strict;
     for (const SampleRow& sample : good_samples(s)) strict.emplace(first_call(s, sample).rule.strict_reason());
     for (const auto& why : strict) {

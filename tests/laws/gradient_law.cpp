@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradient law. In f64, for each input alone and all together: <vjp(dy), v> against a four-point finite difference of
 // <dy, f(x + e v)>, for random v and dy. The vjp sees only what `saves` declares, asking for one input or for all gives
-// the same gradients, and an undefined dy counts as zero.
+// the same gradients, and an undefined dy counts as zero. An input that the sample calls a constant, and an output that
+// only backward reads, may be refused, but never ignored.
 #include <cmath>
 
 #include "tessera/tests/laws/laws.h"
@@ -45,11 +46,20 @@ Grads vjp(const Point& p, const Grads& dy, const Needs& needs) {
   return g;
 }
 
+// Random weights of an output; none where it is infinite (rows that see nothing).
+Tensor weights_of(const Tensor& y, Random& random) {
+  auto v = y.values();
+  for (double& e : v) e = std::isfinite(e) ? random.normal() : 0;
+  return place(v, y.shape(), y.dtype());
+}
+
 double loss(const Point& p, const TensorVector& in) {
   double sum = 0;
   const TensorVector out = run(p.subject, p.sample.op.get(), in);
   for (size_t o = 0; o < out.size(); ++o) {
-    if (p.dy[o].defined()) sum += dot(p.dy[o], out[o]);
+    if (!p.dy[o].defined()) continue;
+    const auto weights = p.dy[o].values(), values = out[o].values();
+    for (size_t i = 0; i < values.size(); ++i) sum += weights[i] == 0 ? 0 : weights[i] * values[i];
   }
   return sum;
 }
@@ -113,6 +123,28 @@ void undefined_is_zero(const Point& p, const Needs& needs, const std::vector<siz
   }
 }
 
+// True if the vjp refuses with its own AutogradError.
+bool refused(const Point& p, const Grads& dy, const Needs& needs) {
+  try {
+    (void)vjp(p, dy, needs);
+    return false;
+  } catch (const AutogradError& e) {
+    return std::string_view(e.what()).starts_with(concat('[', p.subject.row->name, ']'));
+  }
+}
+
+// Leaves out of dy the outputs that the vjp refuses to be differentiated by.
+void drop_refused_outputs(Point& p, const Needs& needs, Report& report) {
+  for (size_t o = 0; p.out.size() > 1 && o < p.out.size(); ++o) {
+    if (!p.dy[o].defined()) continue;
+    Grads alone(p.out.size());
+    alone[o] = p.dy[o];
+    if (!refused(p, alone, needs)) continue;
+    report.check(p.sample, {}, "output ", o, " is refused");
+    p.dy[o] = Tensor();
+  }
+}
+
 }  // namespace
 
 Outcome gradient_law(const Subject& s) {
@@ -128,18 +160,26 @@ Outcome gradient_law(const Subject& s) {
       std::vector<size_t> inputs;
       bool lossy = false, any = false;
       for (const Tensor& y : p.out) {
-        p.dy.push_back(varies(y) ? random_like(y, random) : Tensor());
+        p.dy.push_back(varies(y) ? weights_of(y, random) : Tensor());
         any |= varies(y) && y.numel() > 0;
         lossy |= varies(y) && y.dtype() == DType::f32;
       }
       for (size_t i = 0; i < p.in.size(); ++i) {
         if (!varies(p.in[i])) continue;
+        if (!sample.in[i].differentiable) {
+          Needs constant(p.in.size());
+          constant.set(i);
+          report.check(sample, refused(p, p.dy, constant) ? std::nullopt : std::optional<std::string>("has a gradient or is ignored"),
+                       "input ", i, ", a constant,");
+          continue;
+        }
         inputs.push_back(i);
         needs.set(i);
         lossy |= p.in[i].dtype() == DType::f32;
       }
       if (!any || inputs.empty()) return;
       if (lossy) p.accuracy = {2e-2, 1e-3};
+      drop_refused_outputs(p, needs, report);
       const Grads g = vjp(p, p.dy, needs);
       for (size_t i : inputs) {
         if (g[i].defined() && (g[i].shape() != p.in[i].shape() || g[i].dtype() != p.in[i].dtype())) {

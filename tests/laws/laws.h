@@ -100,7 +100,6 @@ std::vector<SampleRow> good_samples(const Subject&);
 DType exact_dtype(const OpRow& row);
 /// The dtypes that a sample is run in: the room's, or the exact one where all inputs are fixed.
 std::vector<DType> run_dtypes(const OpRow& row, const SampleRow& sample);
-DType dtype_for(const Arg& arg, DType choice);
 /// A sample's inputs; undefined where the sample leaves one out.
 TensorVector inputs_of(const SampleRow& sample, DType dtype, Random& random);
 

@@ -67,15 +67,6 @@ std::optional<std::string> rule_problem(const Call& c) {
       if (size != shape[d]) return concat("rule ", c.rule.text(), " gives dim ", d, " of operand ", o, " size ", size, ", its shape is ", shape);
     }
   }
-  for (int f = 0; f < static_cast<int>(c.rule.factors().size()); ++f) {
-    bool in_input = c.in.empty(), somewhere = false;
-    for (int o = 0; o < c.rule.operands(); ++o) {
-      somewhere |= c.rule.has_factor(o, f);
-      in_input |= o < inputs && c.rule.has_factor(o, f);
-    }
-    const Factor& factor = c.rule.factors()[static_cast<size_t>(f)];
-    if (somewhere && !in_input && !factor.replicate && factor.size > 1) return concat("rule ", c.rule.text(), ": free factor ", f, " stands in no input");
-  }
   return {};
 }
 

@@ -21,8 +21,8 @@ DType reference_for(const OpRow& row, DType t) {
 TensorVector converted(const SampleRow& sample, const TensorVector& in, DType to) {
   TensorVector out;
   for (size_t i = 0; i < in.size(); ++i) {
-    const bool free = in[i].defined() && !sample.in[i].dtype;
-    out.push_back(free ? place(in[i].values(), in[i].shape(), to) : in[i]);
+    const DType t = sample.in[i].type(to);
+    out.push_back(in[i].defined() && t != in[i].dtype() ? place(in[i].values(), in[i].shape(), t) : in[i]);
   }
   return out;
 }

@@ -32,12 +32,12 @@ Tensor random_like(const Tensor& x, Random& random) {
   return place(v, x.shape(), x.dtype());
 }
 
-bool differentiable(const Tensor& x) { return x.defined() && (x.dtype() == DType::f64 || x.dtype() == DType::f32); }
+bool varies(const Tensor& x) { return x.defined() && (x.dtype() == DType::f64 || x.dtype() == DType::f32); }
 
 TensorVector leaves_of(const TensorVector& in, const TensorVector& directions, double by) {
   TensorVector leaves;
   for (size_t i = 0; i < in.size(); ++i) {
-    if (!differentiable(in[i])) {
+    if (!directions[i].defined()) {
       leaves.push_back(in[i]);
       continue;
     }
@@ -52,7 +52,14 @@ TensorVector leaves_of(const TensorVector& in, const TensorVector& directions, d
 std::vector<Tensor> variables(const TensorVector& leaves) {
   std::vector<Tensor> all;
   for (const Tensor& t : leaves) {
-    if (differentiable(t)) all.push_back(t);
+    if (t.defined() && t.requires_grad()) all.push_back(t);
+  }
+  return all;
+}
+std::vector<Tensor> defined(const TensorVector& tensors) {
+  std::vector<Tensor> all;
+  for (const Tensor& t : tensors) {
+    if (t.defined()) all.push_back(t);
   }
   return all;
 }
@@ -63,25 +70,37 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
   const TensorVector in = inputs_of(sample, exact_dtype(*s.row), random);
   TensorVector direction, cotangent, dy;  // where x moves, what weighs its gradient, what weighs the output
   bool f32 = false;
-  for (const Tensor& x : in) {
-    direction.push_back(differentiable(x) ? random_like(x, random) : Tensor());
-    cotangent.push_back(differentiable(x) ? random_like(x, random) : Tensor());
-    f32 |= differentiable(x) && x.dtype() == DType::f32;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const bool moves = varies(in[i]) && sample.in[i].differentiable;
+    direction.push_back(moves ? random_like(in[i], random) : Tensor());
+    cotangent.push_back(moves ? random_like(in[i], random) : Tensor());
+    f32 |= moves && in[i].dtype() == DType::f32;
   }
   bool any = false;
   for (const Tensor& y : run(s, op, in)) {
-    dy.push_back(differentiable(y) ? random_like(y, random) : Tensor());
-    any |= differentiable(y) && y.numel() > 0;
-    f32 |= differentiable(y) && y.dtype() == DType::f32;
+    dy.push_back(varies(y) ? random_like(y, random) : Tensor());
+    any |= varies(y) && y.numel() > 0;
+    f32 |= varies(y) && y.dtype() == DType::f32;
   }
   const TensorVector leaves = leaves_of(in, direction, 0);
   const auto x = variables(leaves);
   if (!any || x.empty()) return;
+  // An output that only backward reads may be refused, as the gradient law allows.
+  for (size_t o = 0; dy.size() > 1 && o < dy.size(); ++o) {
+    TensorVector alone(dy.size());
+    std::swap(alone[o], dy[o]);
+    try {
+      if (alone[o].defined()) (void)first_gradients(*s.row, op, leaves, x, alone, false);
+      std::swap(alone[o], dy[o]);
+    } catch (const AutogradError& e) {
+      if (!std::string_view(e.what()).starts_with(concat('[', s.row->name, ']'))) throw;
+    }
+  }
 
   // <grad(x), cotangent> at x + by * direction.
   const auto weigh = [&](const std::vector<Tensor>& grads) {
     double sum = 0;
-    const auto weights = variables(cotangent);
+    const auto weights = defined(cotangent);
     for (size_t i = 0; i < grads.size(); ++i) sum += grads[i].defined() ? dot(grads[i], weights[i]) : 0;
     return sum;
   };
@@ -96,7 +115,7 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
     GradOptions options;
     options.allow_unused = true;
     std::vector<Tensor> outputs;
-    const auto weights = variables(cotangent);
+    const auto weights = defined(cotangent);
     for (size_t i = 0; i < g.size(); ++i) {
       if (!g[i].defined() || !g[i].requires_grad()) continue;  // constant in x
       outputs.push_back(g[i]);
@@ -104,7 +123,7 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
     }
     if (!outputs.empty()) {
       const auto second = grad(outputs, x, options);
-      const auto along = variables(direction);
+      const auto along = defined(direction);
       for (size_t i = 0; i < second.size(); ++i) {
         if (!second[i].defined()) continue;
         analytic += dot(second[i], along[i]);

@@ -95,7 +95,7 @@ DType dtype_for(const Arg& arg, DType choice) { return arg.type(choice); }
 TensorVector inputs_of(const SampleRow& sample, DType dtype, Random& random) {
   TensorVector in;
   for (const Arg& a : sample.in) {
-    const DType t = dtype_for(a, dtype);
+    const DType t = a.type(dtype);
     in.push_back(a.defined ? place(values_for(a, t, random), a.shape, t) : Tensor());
   }
   return in;
