@@ -57,6 +57,7 @@ void RmsNorm::cpu(Tensors in, Outputs y) const {
 }
 
 Grads RmsNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
+  if (dy[1].defined()) fail<AutogradError>(name, "rstd has no gradient, backward alone reads it: given dy of ", dy[1].meta());
   if (!dy[0].defined()) return Grads(2);
   auto [dx, dweight] = call(RmsNormBackward{}, {s.input(0), s.input(1), s.output(1), dy[0]});
   return {dx, dweight};
