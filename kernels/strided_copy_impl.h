@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copying elements between strided tensors of one dtype, for rooms that move bytes (cat, slice_pad) or that want a
-// row-major operand. Elements are copied as bytes, so all dtypes share one loop per item size.
+// Copying elements between strided tensors of one dtype, for rooms that move bytes (cat, slice_pad)
+// or that want a row-major operand. Elements are copied as bytes, so all dtypes share one loop per
+// item size.
 #pragma once
-
-#include <cstring>
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/loop_nest_impl.h"
+
+#include <cstring>
 
 namespace tessera {
 
 namespace detail {
 
-template <class Bits>
-void copy_elements(const Tensor& to, const Tensor& from) {
+template <class Bits> void copy_elements(const Tensor& to, const Tensor& from) {
   constexpr int64_t kGrain = 65536 / static_cast<int64_t>(sizeof(Bits));
   const int64_t total = to.numel();
   auto* y = static_cast<Bits*>(to.raw_data());

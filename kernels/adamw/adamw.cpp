@@ -2,19 +2,19 @@
 // adamw_ on CPU: decay, both moments and the step in one pass over the four lists.
 #include "tessera/kernels/adamw/adamw.h"
 
-#include <cmath>
-
 #include "tessera/kernels/list_chunks_impl.h"
 #include "tessera/kernels/loop_nest_impl.h"
+
+#include <cmath>
 
 namespace tessera::op {
 namespace {
 
-constexpr std::array<std::string_view, 4> kRoles{"parameter", "gradient", "first moment", "second moment"};
+constexpr std::array<std::string_view, 4> kRoles{"parameter", "gradient", "first moment",
+                                                 "second moment"};
 
 // The step's constants, rounded once to the parameters' type.
-template <class T>
-struct StepConstants {
+template <class T> struct StepConstants {
   T decay, beta1, rest1, beta2, rest2, root_correction2, eps, step_size;
 
   StepConstants(const AdamW& op, double lr, double step)
@@ -37,7 +37,8 @@ struct StepConstants {
 };
 
 template <class T>
-void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const T* gradient, T* first, T* second) {
+void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const T* gradient,
+              T* first, T* second) {
   simd([&]() TESSERA_LAMBDA {
     const StepConstants<T> c = constants;
     T* __restrict p = parameter;
@@ -49,7 +50,8 @@ void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const 
 }
 
 template <class T>
-void step_strided(const StepConstants<T>& c, const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v) {
+void step_strided(const StepConstants<T>& c, const Tensor& p, const Tensor& g, const Tensor& m,
+                  const Tensor& v) {
   const LoopNest<4> nest(p.shape(), {&p, &g, &m, &v});
   const int last = nest.shape.rank() - 1;
   const int64_t n = nest.shape[last], rows = p.numel() / n;
@@ -59,7 +61,8 @@ void step_strided(const StepConstants<T>& c, const Tensor& p, const Tensor& g, c
     const T* gr = g.data<T>() + at[1];
     T *mr = m.data<T>() + at[2], *vr = v.data<T>() + at[3];
     for (int64_t i = 0; i < n; ++i) {
-      c.update(pr[i * nest.strides[0][last]], gr[i * nest.strides[1][last]], mr[i * nest.strides[2][last]], vr[i * nest.strides[3][last]]);
+      c.update(pr[i * nest.strides[0][last]], gr[i * nest.strides[1][last]],
+               mr[i * nest.strides[2][last]], vr[i * nest.strides[3][last]]);
     }
   }
 }
@@ -68,26 +71,37 @@ void step_strided(const StepConstants<T>& c, const Tensor& p, const Tensor& g, c
 
 MetaList AdamW::meta(Metas in) const {
   if (in.size() < 2 || (in.size() - 2) % 4 != 0) {
-    fail<UsageError>(name, "expected lr, step and four lists of equal length: given ", in.size(), " inputs");
+    fail<UsageError>(name, "expected lr, step and four lists of equal length: given ", in.size(),
+                     " inputs");
   }
   if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1 && eps >= 0)) {
-    fail<ValueError>(name, "expected 0 <= beta < 1 and eps >= 0: given beta1 ", beta1, ", beta2 ", beta2, ", eps ", eps);
+    fail<ValueError>(name, "expected 0 <= beta < 1 and eps >= 0: given beta1 ", beta1, ", beta2 ",
+                     beta2, ", eps ", eps);
   }
   for (size_t i = 0; i < 2; ++i) {
-    if (in[i].dtype != DType::f64) fail<DTypeError>(name, i ? "step" : "lr", " must be f64: given ", in[i]);
-    if (in[i].shape.rank() != 0) fail<ShapeError>(name, i ? "step" : "lr", " must be 0-dim: given ", in[i]);
+    if (in[i].dtype != DType::f64)
+      fail<DTypeError>(name, i ? "step" : "lr", " must be f64: given ", in[i]);
+    if (in[i].shape.rank() != 0)
+      fail<ShapeError>(name, i ? "step" : "lr", " must be 0-dim: given ", in[i]);
   }
   const size_t n = (in.size() - 2) / 4;
   for (size_t i = 0; i < n; ++i) {
     for (size_t role = 0; role < 4; ++role) {
-      if (!in.has(2 + role * n + i)) fail<UsageError>(name, kRoles[role], " ", i, " is undefined: step only parameters that have a gradient");
+      if (!in.has(2 + role * n + i))
+        fail<UsageError>(name, kRoles[role], " ", i,
+                         " is undefined: step only parameters that have a gradient");
     }
     const TensorMeta& p = in[2 + i];
-    if (!dtypes.has(p.dtype)) fail<DTypeError>(name, "parameter ", i, " must be of ", dtypes, ": given ", p);
+    if (!dtypes.has(p.dtype))
+      fail<DTypeError>(name, "parameter ", i, " must be of ", dtypes, ": given ", p);
     for (size_t role = 1; role < 4; ++role) {
       const TensorMeta& other = in[2 + role * n + i];
-      if (other.dtype != p.dtype) fail<DTypeError>(name, kRoles[role], " ", i, " must have the parameter's dtype: given ", other, ", expected ", p);
-      if (!(other.shape == p.shape)) fail<ShapeError>(name, kRoles[role], " ", i, " must have the parameter's shape: given ", other, ", expected ", p);
+      if (other.dtype != p.dtype)
+        fail<DTypeError>(name, kRoles[role], " ", i, " must have the parameter's dtype: given ",
+                         other, ", expected ", p);
+      if (!(other.shape == p.shape))
+        fail<ShapeError>(name, kRoles[role], " ", i, " must have the parameter's shape: given ",
+                         other, ", expected ", p);
     }
   }
   return {};
@@ -98,7 +112,8 @@ ShardingRule AdamW::sharding(Metas in) const {
   ShardingRule r;
   std::vector<SmallVector<DimFactor, kMaxRank>> entries(n);
   for (size_t i = 0; i < n; ++i) {
-    for (int64_t size : in[2 + i].shape) entries[i].push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+    for (int64_t size : in[2 + i].shape)
+      entries[i].push_back({static_cast<int16_t>(r.add_factor(size)), 1});
   }
   r.operand({}).operand({});
   for (size_t i = 0; i < 4 * n; ++i) r.operand(entries[i % n]);
@@ -113,19 +128,22 @@ void AdamW::cpu(Tensors in, Outputs) const {
   const size_t n = (in.size() - 2) / 4;
   const auto role = [&](size_t r, size_t i) -> const Tensor& { return in[2 + r * n + i]; };
   const auto strided = [&](size_t i) {
-    return !(role(0, i).is_contiguous() && role(1, i).is_contiguous() && role(2, i).is_contiguous() && role(3, i).is_contiguous());
+    return !(role(0, i).is_contiguous() && role(1, i).is_contiguous() &&
+             role(2, i).is_contiguous() && role(3, i).is_contiguous());
   };
   const StepConstants<float> single(*this, lr, step);
   const StepConstants<double> exact(*this, lr, step);
-  ListChunks(in.subspan(2, n), strided).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
-    const Tensor &p = role(0, i), &g = role(1, i), &m = role(2, i), &v = role(3, i);
-    const auto run = [&]<class T>(const StepConstants<T>& c) {
-      if (strided(i)) return step_strided(c, p, g, m, v);
-      const int64_t count = std::min(end, p.numel()) - begin;
-      step_run(c, count, p.data<T>() + begin, g.data<T>() + begin, m.data<T>() + begin, v.data<T>() + begin);
-    };
-    p.dtype() == DType::f32 ? run(single) : run(exact);
-  });
+  ListChunks(in.subspan(2, n), strided)
+      .for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
+        const Tensor &p = role(0, i), &g = role(1, i), &m = role(2, i), &v = role(3, i);
+        const auto run = [&]<class T>(const StepConstants<T>& c) {
+          if (strided(i)) return step_strided(c, p, g, m, v);
+          const int64_t count = std::min(end, p.numel()) - begin;
+          step_run(c, count, p.data<T>() + begin, g.data<T>() + begin, m.data<T>() + begin,
+                   v.data<T>() + begin);
+        };
+        p.dtype() == DType::f32 ? run(single) : run(exact);
+      });
 }
 
 std::vector<Sample<AdamW>> AdamW::samples() {
@@ -161,12 +179,13 @@ std::vector<Sample<AdamW>> AdamW::samples() {
 
 namespace tessera {
 
-void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads, const std::vector<Tensor>& first,
-            const std::vector<Tensor>& second, int64_t step, const AdamWOptions& options) {
+void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
+            const std::vector<Tensor>& first, const std::vector<Tensor>& second, int64_t step,
+            const AdamWOptions& options) {
   const size_t n = parameters.size();
   if (grads.size() != n || first.size() != n || second.size() != n) {
-    fail<UsageError>("adamw_", "lists differ in length: given ", n, " parameters, ", grads.size(), " gradients, ", first.size(),
-                     " first and ", second.size(), " second moments");
+    fail<UsageError>("adamw_", "lists differ in length: given ", n, " parameters, ", grads.size(),
+                     " gradients, ", first.size(), " first and ", second.size(), " second moments");
   }
   if (step < 1) fail<ValueError>("adamw_", "steps count from 1: given ", step);
   if (n == 0) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// adamw_ (Loshchilov and Hutter, 2019): one call steps a list of parameters in one pass over their bytes. What changes
-// from step to step (learning rate, step number) is a 0-dim input, so that plans and graphs can be kept.
+// adamw_ (Loshchilov and Hutter, 2019): one call steps a list of parameters in one pass over their
+// bytes. What changes from step to step (learning rate, step number) is a 0-dim input, so that
+// plans and graphs can be kept.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -8,7 +9,8 @@
 namespace tessera {
 namespace op {
 
-/// Inputs: lr () f64, step () f64 counting from 1, then n parameters, n gradients, n first and n second moments.
+/// Inputs: lr () f64, step () f64 counting from 1, then n parameters, n gradients, n first and n
+/// second moments.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   static constexpr std::string_view name = "adamw_";
@@ -33,8 +35,10 @@ using adamw_ops = OpList<AdamW>;
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
-/// Steps every parameter in place; lists of equal length, tensors of one list entry alike in shape and dtype.
-TESSERA_API void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads, const std::vector<Tensor>& first,
-                        const std::vector<Tensor>& second, int64_t step, const AdamWOptions& options);
+/// Steps every parameter in place; lists of equal length, tensors of one list entry alike in shape
+/// and dtype.
+TESSERA_API void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
+                        const std::vector<Tensor>& first, const std::vector<Tensor>& second,
+                        int64_t step, const AdamWOptions& options);
 
 }  // namespace tessera

@@ -10,15 +10,21 @@ namespace tessera::op {
 MetaList Cat::meta(Metas in) const {
   if (in.size() == 0) fail<UsageError>(name, "needs at least one tensor: given an empty list");
   const TensorMeta& first = in[0];
-  if (first.shape.rank() == 0) fail<ShapeError>(name, "a 0-dim tensor has no dim to join along: given ", first);
+  if (first.shape.rank() == 0)
+    fail<ShapeError>(name, "a 0-dim tensor has no dim to join along: given ", first);
   const int d = normalize_dim(dim, first.shape.rank(), name);
   Shape out = first.shape;
   for (size_t i = 1; i < in.size(); ++i) {
     const TensorMeta& x = in[i];
-    if (x.dtype != first.dtype) fail<DTypeError>(name, "tensors must share one dtype: given ", first, " and tensor ", i, " ", x, "; cast one");
+    if (x.dtype != first.dtype)
+      fail<DTypeError>(name, "tensors must share one dtype: given ", first, " and tensor ", i, " ",
+                       x, "; cast one");
     bool fits = x.shape.rank() == first.shape.rank();
-    for (int k = 0; fits && k < first.shape.rank(); ++k) fits = k == d || x.shape[k] == first.shape[k];
-    if (!fits) fail<ShapeError>(name, "shapes must be equal but for dim ", dim, ": given ", first, " and tensor ", i, " ", x);
+    for (int k = 0; fits && k < first.shape.rank(); ++k)
+      fits = k == d || x.shape[k] == first.shape[k];
+    if (!fits)
+      fail<ShapeError>(name, "shapes must be equal but for dim ", dim, ": given ", first,
+                       " and tensor ", i, " ", x);
     out[d] += x.shape[d];
   }
   return {{out, first.dtype, first.device}};

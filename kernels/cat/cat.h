@@ -26,6 +26,8 @@ using cat_ops = OpList<Cat>;
 }  // namespace op
 
 /// At least one tensor; shapes equal but for `dim`, dtypes equal.
-inline Tensor cat(const std::vector<Tensor>& tensors, int dim = 0) { return call(op::Cat{dim}, Tensors(tensors)); }
+inline Tensor cat(const std::vector<Tensor>& tensors, int dim = 0) {
+  return call(op::Cat{dim}, Tensors(tensors));
+}
 
 }  // namespace tessera

@@ -1,40 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedding on CPU. The gradient sorts the tokens by id first (counting, stable), so that rows are owned by one task
-// each and add their tokens in order, in f32 for narrower floats.
+// embedding on CPU. The gradient sorts the tokens by id first (counting, stable), so that rows are
+// owned by one task each and add their tokens in order, in f32 for narrower floats.
 #include "tessera/kernels/embedding/embedding.h"
 
-#include <cstring>
-
 #include "tessera/kernels/strided_copy_impl.h"
+
+#include <cstring>
 
 namespace tessera::op {
 namespace {
 
 void check_ids(std::string_view name, const TensorMeta& ids) {
-  if (ids.dtype != DType::i64) fail<DTypeError>(name, "ids must be i64: given ", ids, "; cast them");
+  if (ids.dtype != DType::i64)
+    fail<DTypeError>(name, "ids must be i64: given ", ids, "; cast them");
 }
 
 void check_piece(std::string_view name, int64_t begin, int64_t rows, int64_t vocabulary) {
   if (begin < 0 || rows < 0 || vocabulary < 0 || (vocabulary > 0 && begin > vocabulary - rows)) {
-    fail<ValueError>(name, rows, " rows from ", begin, " do not lie inside a vocabulary of ", vocabulary);
+    fail<ValueError>(name, rows, " rows from ", begin, " do not lie inside a vocabulary of ",
+                     vocabulary);
   }
 }
 
 // Throws before anything is written.
 void check_range(std::string_view name, const int64_t* ids, int64_t n, int64_t vocabulary) {
   int64_t outside = 0;
-  for (int64_t i = 0; i < n; ++i) outside |= static_cast<int64_t>(static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(vocabulary));
+  for (int64_t i = 0; i < n; ++i)
+    outside |=
+        static_cast<int64_t>(static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(vocabulary));
   if (!outside) return;
   int64_t i = 0;
   while (static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(vocabulary)) ++i;
-  fail<IndexError>(name, "id ", ids[i], " at position ", i, " is out of range: expected 0 to ", vocabulary - 1);
+  fail<IndexError>(name, "id ", ids[i], " at position ", i, " is out of range: expected 0 to ",
+                   vocabulary - 1);
 }
 
 }  // namespace
 
 MetaList Embedding::meta(Metas in) const {
   const TensorMeta &weight = in[0], &ids = in[1];
-  if (!dtypes.has(weight.dtype)) fail<DTypeError>(name, "the weight must be of ", dtypes, ": given ", weight);
+  if (!dtypes.has(weight.dtype))
+    fail<DTypeError>(name, "the weight must be of ", dtypes, ": given ", weight);
   if (weight.shape.rank() != 2) fail<ShapeError>(name, "the weight must be (V, D): given ", weight);
   check_ids(name, ids);
   check_piece(name, begin, weight.shape[0], vocabulary);
@@ -43,7 +49,9 @@ MetaList Embedding::meta(Metas in) const {
   return {{out, weight.dtype, weight.device}};
 }
 
-ShardingRule Embedding::sharding(Metas in) const { return rule("v d, ... -> ... d", in).linear({0}); }
+ShardingRule Embedding::sharding(Metas in) const {
+  return rule("v d, ... -> ... d", in).linear({0});
+}
 
 Embedding Embedding::local(const Piece& piece) const {
   const Piece::Range& rows = piece.range(0, 0);
@@ -69,7 +77,8 @@ void Embedding::cpu(Tensors in, Outputs y) const {
         if (row < 0 || row >= rows) {
           std::fill_n(out, width, T{});
         } else if (stride == 1) {
-          std::memcpy(static_cast<void*>(out), from + row * row_stride, static_cast<size_t>(width) * sizeof(T));
+          std::memcpy(static_cast<void*>(out), from + row * row_stride,
+                      static_cast<size_t>(width) * sizeof(T));
         } else {
           for (int64_t i = 0; i < width; ++i) out[i] = from[row * row_stride + i * stride];
         }
@@ -80,7 +89,9 @@ void Embedding::cpu(Tensors in, Outputs y) const {
 
 Grads Embedding::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   Grads g(2);
-  if (needs[0]) g[0] = call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary}, {dy[0], s.input(1)});
+  if (needs[0])
+    g[0] =
+        call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary}, {dy[0], s.input(1)});
   return g;
 }
 

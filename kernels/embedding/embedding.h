@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedding: rows of a table by index. A piece of the vocabulary gives zeros for ids of other pieces, so that a cut
-// table yields a Partial(sum). Its gradient adds rows in the order of the tokens: the same bits on every run.
+// embedding: rows of a table by index. A piece of the vocabulary gives zeros for ids of other
+// pieces, so that a cut table yields a Partial(sum). Its gradient adds rows in the order of the
+// tokens: the same bits on every run.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -8,7 +9,8 @@
 namespace tessera {
 namespace op {
 
-/// weight (V, D), ids (...) i64 -> (..., D). On a piece, `begin` is its first row and `vocabulary` the global V (0: own).
+/// weight (V, D), ids (...) i64 -> (..., D). On a piece, `begin` is its first row and `vocabulary`
+/// the global V (0: own).
 struct Embedding {
   int64_t begin = 0, vocabulary = 0;
   static constexpr std::string_view name = "embedding";
@@ -45,6 +47,8 @@ using embedding_ops = OpList<Embedding, EmbeddingBackward>;
 }  // namespace op
 
 /// IndexError for an id outside [0, V) (on CUDA its row is NaN: a kernel cannot throw).
-inline Tensor embedding(const Tensor& weight, const Tensor& ids) { return call(op::Embedding{}, {weight, ids}); }
+inline Tensor embedding(const Tensor& weight, const Tensor& ids) {
+  return call(op::Embedding{}, {weight, ids});
+}
 
 }  // namespace tessera

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills on CPU. Random::element is the definition; the loops here make the same bits 64 elements at a time, all lanes
-// of a block of counters in one vector.
+// Fills on CPU. Random::element is the definition; the loops here make the same bits 64 elements at
+// a time, all lanes of a block of counters in one vector.
 #include "tessera/kernels/fill/fill.h"
+
+#include "tessera/core/parallel.h"
 
 #include <cstring>
 #include <ostream>
-
-#include "tessera/core/parallel.h"
 
 namespace tessera::op {
 namespace {
@@ -40,7 +40,8 @@ TESSERA_INLINE void random_batch(RngKey key, uint64_t block, bool normal, float*
   for (int round = 0; round < 10; ++round) {
     for (int64_t j = 0; j < kBlocks; ++j) {
       const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j], p1 = uint64_t{0xCD9E8D57u} * c2[j];
-      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0, n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ k1;
+      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0,
+                     n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ k1;
       c1[j] = static_cast<uint32_t>(p1);
       c3[j] = static_cast<uint32_t>(p0);
       c0[j] = n0;
@@ -65,11 +66,11 @@ TESSERA_INLINE void random_batch(RngKey key, uint64_t block, bool normal, float*
 }
 
 // Elements first, first + 1, ... of the whole.
-template <class T>
-void random_run(const Random& op, uint64_t first, int64_t n, T* y) {
+template <class T> void random_run(const Random& op, uint64_t first, int64_t n, T* y) {
   const auto convert = [](float x) { return static_cast<T>(x); };
   int64_t i = 0;
-  for (; i < n && (first + static_cast<uint64_t>(i)) % 4 != 0; ++i) y[i] = convert(op.element(first + static_cast<uint64_t>(i)));
+  for (; i < n && (first + static_cast<uint64_t>(i)) % 4 != 0; ++i)
+    y[i] = convert(op.element(first + static_cast<uint64_t>(i)));
   const bool uniform = op.distribution == Distribution::uniform;
   const float scale = uniform ? static_cast<float>(op.high - op.low) : static_cast<float>(op.std);
   const float shift = uniform ? static_cast<float>(op.low) : static_cast<float>(op.mean);
@@ -113,7 +114,8 @@ void Fill::cpu(Tensors, Outputs y) const {
     else item = static_cast<T>(value);
     T* to = y[0].data<T>();
     constexpr int64_t kGrain = 262144 / static_cast<int64_t>(sizeof(T));
-    parallel_for(n, kGrain, [to, item](int64_t begin, int64_t end) { std::fill(to + begin, to + end, item); });
+    parallel_for(n, kGrain,
+                 [to, item](int64_t begin, int64_t end) { std::fill(to + begin, to + end, item); });
   });
 }
 
@@ -143,15 +145,23 @@ std::ostream& operator<<(std::ostream& os, Distribution d) {
 
 MetaList Random::meta(Metas in) const {
   check_no_inputs(name, in);
-  if (!dtypes.has(dtype)) fail<DTypeError>(name, "random numbers are of ", dtypes, ": given ", dtype, " for shape ", shape);
+  if (!dtypes.has(dtype))
+    fail<DTypeError>(name, "random numbers are of ", dtypes, ": given ", dtype, " for shape ",
+                     shape);
   checked_numel(shape, item_size(dtype), name);
   const bool ranged = distribution != Distribution::normal;
-  if (ranged && !(low < high)) fail<ValueError>(name, "expected low < high: given low ", low, " and high ", high, " for shape ", shape);
-  if (distribution != Distribution::uniform && !(std >= 0)) fail<ValueError>(name, "std must be at least 0: given ", std, " for shape ", shape);
+  if (ranged && !(low < high))
+    fail<ValueError>(name, "expected low < high: given low ", low, " and high ", high,
+                     " for shape ", shape);
+  if (distribution != Distribution::uniform && !(std >= 0))
+    fail<ValueError>(name, "std must be at least 0: given ", std, " for shape ", shape);
   if (whole.rank() > 0) {
     bool fits = whole.rank() == shape.rank() && start.rank() == shape.rank();
-    for (int d = 0; fits && d < shape.rank(); ++d) fits = start[d] >= 0 && shape[d] <= whole[d] - start[d];
-    if (!fits) fail<ShapeError>(name, "a piece of shape ", shape, " at ", start, " does not lie inside ", whole);
+    for (int d = 0; fits && d < shape.rank(); ++d)
+      fits = start[d] >= 0 && shape[d] <= whole[d] - start[d];
+    if (!fits)
+      fail<ShapeError>(name, "a piece of shape ", shape, " at ", start, " does not lie inside ",
+                       whole);
   }
   return {{shape, dtype, device}};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills: a constant, and random numbers that are a pure function of (key, global element index). A piece of a larger
-// tensor says where it lies in it, and gets the bits that the whole would have there, on any mesh and device.
+// Fills: a constant, and random numbers that are a pure function of (key, global element index). A
+// piece of a larger tensor says where it lies in it, and gets the bits that the whole would have
+// there, on any mesh and device.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -30,7 +31,8 @@ struct Fill {
 enum class Distribution : uint8_t { uniform, normal, truncated_normal };
 TESSERA_API std::ostream& operator<<(std::ostream&, Distribution);
 
-/// Uniform in [low, high), or normal of `mean` and `std`. `whole` and `start` place a piece; whole of rank 0: the shape.
+/// Uniform in [low, high), or normal of `mean` and `std`. `whole` and `start` place a piece; whole
+/// of rank 0: the shape.
 struct Random {
   Shape shape;
   DType dtype = DType::f32;
@@ -42,7 +44,9 @@ struct Random {
   static constexpr std::string_view name = "random";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
-  auto attributes() const { return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream); }
+  auto attributes() const {
+    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream);
+  }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Random local(const Piece& piece) const;
@@ -72,23 +76,46 @@ using fill_ops = OpList<Fill, Random>;
 
 }  // namespace op
 
-inline Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = kCpu) {
+inline Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
+                   Device device = kCpu) {
   return call(op::Fill{shape, dtype, device, value}, {});
 }
-inline Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = kCpu) { return full(shape, 0, dtype, device); }
-inline Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = kCpu) { return full(shape, 1, dtype, device); }
-inline Tensor full_like(const Tensor& x, double value) { return full(x.shape(), value, x.dtype(), x.device()); }
+inline Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = kCpu) {
+  return full(shape, 0, dtype, device);
+}
+inline Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = kCpu) {
+  return full(shape, 1, dtype, device);
+}
+inline Tensor full_like(const Tensor& x, double value) {
+  return full(x.shape(), value, x.dtype(), x.device());
+}
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 /// Standard normals scaled: the same bits for the same key anywhere.
-inline Tensor normal(const Shape& shape, RngKey key, double mean = 0, double std = 1, DType dtype = DType::f32, Device device = kCpu) {
-  return call(op::Random{shape, dtype, device, op::Distribution::normal, mean, std, 0, 1, key, {}, {}}, {});
+inline Tensor normal(const Shape& shape, RngKey key, double mean = 0, double std = 1,
+                     DType dtype = DType::f32, Device device = kCpu) {
+  return call(
+      op::Random{shape, dtype, device, op::Distribution::normal, mean, std, 0, 1, key, {}, {}}, {});
 }
-inline Tensor truncated_normal(const Shape& shape, RngKey key, double mean, double std, double low, double high,
-                               DType dtype = DType::f32, Device device = kCpu) {
-  return call(op::Random{shape, dtype, device, op::Distribution::truncated_normal, mean, std, low, high, key, {}, {}}, {});
+inline Tensor truncated_normal(const Shape& shape, RngKey key, double mean, double std, double low,
+                               double high, DType dtype = DType::f32, Device device = kCpu) {
+  return call(op::Random{shape,
+                         dtype,
+                         device,
+                         op::Distribution::truncated_normal,
+                         mean,
+                         std,
+                         low,
+                         high,
+                         key,
+                         {},
+                         {}},
+              {});
 }
-inline Tensor uniform(const Shape& shape, RngKey key, double low = 0, double high = 1, DType dtype = DType::f32, Device device = kCpu) {
-  return call(op::Random{shape, dtype, device, op::Distribution::uniform, 0, 1, low, high, key, {}, {}}, {});
+inline Tensor uniform(const Shape& shape, RngKey key, double low = 0, double high = 1,
+                      DType dtype = DType::f32, Device device = kCpu) {
+  return call(
+      op::Random{shape, dtype, device, op::Distribution::uniform, 0, 1, low, high, key, {}, {}},
+      {});
 }
 
 }  // namespace tessera

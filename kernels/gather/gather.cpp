@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather and scatter_add on CPU. Lines along `dim` are independent of each other, so threads share them out; within a
-// line scatter_add goes in index order.
+// gather and scatter_add on CPU. Lines along `dim` are independent of each other, so threads share
+// them out; within a line scatter_add goes in index order.
 #include "tessera/kernels/gather/gather.h"
 
 #include "tessera/kernels/fill/fill.h"
@@ -11,22 +11,30 @@ namespace tessera::op {
 namespace {
 
 // Shapes: index and `like` are equal but for `dim`.
-int check_operands(std::string_view name, int dim, const TensorMeta& x, const TensorMeta& index, DTypeSet dtypes) {
+int check_operands(std::string_view name, int dim, const TensorMeta& x, const TensorMeta& index,
+                   DTypeSet dtypes) {
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x);
-  if (index.dtype != DType::i64) fail<DTypeError>(name, "the index must be i64: given ", index, "; cast it");
+  if (index.dtype != DType::i64)
+    fail<DTypeError>(name, "the index must be i64: given ", index, "; cast it");
   const int d = normalize_dim(dim, x.shape.rank(), name);
   bool fits = x.shape.rank() > 0 && index.shape.rank() == x.shape.rank();
   for (int i = 0; fits && i < x.shape.rank(); ++i) fits = i == d || index.shape[i] == x.shape[i];
-  if (!fits) fail<ShapeError>(name, "input and index must have equal shapes but for dim ", dim, ": given ", x, " and ", index);
+  if (!fits)
+    fail<ShapeError>(name, "input and index must have equal shapes but for dim ", dim, ": given ",
+                     x, " and ", index);
   return d;
 }
 
-// Every dim but `dim` is one factor of all operands; `along` gives the factor of `dim` in each operand.
-ShardingRule line_rule(const Shape& shape, int dim, ShardingRule r, std::initializer_list<DimFactor> along, size_t inputs) {
+// Every dim but `dim` is one factor of all operands; `along` gives the factor of `dim` in each
+// operand.
+ShardingRule line_rule(const Shape& shape, int dim, ShardingRule r,
+                       std::initializer_list<DimFactor> along, size_t inputs) {
   std::vector<SmallVector<DimFactor, kMaxRank>> operands(along.size());
   for (int d = 0; d < shape.rank(); ++d) {
-    const DimFactor f = d == dim ? DimFactor{} : DimFactor{static_cast<int16_t>(r.add_factor(shape[d])), 1};
-    for (size_t o = 0; o < operands.size(); ++o) operands[o].push_back(d == dim ? along.begin()[o] : f);
+    const DimFactor f =
+        d == dim ? DimFactor{} : DimFactor{static_cast<int16_t>(r.add_factor(shape[d])), 1};
+    for (size_t o = 0; o < operands.size(); ++o)
+      operands[o].push_back(d == dim ? along.begin()[o] : f);
   }
   for (size_t o = 0; o < operands.size(); ++o) {
     if (o == inputs) r.outputs_from_here();
@@ -44,12 +52,14 @@ void check_range(std::string_view name, const Tensor& index, int64_t size) {
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t* at = index.data<int64_t>() + nest.row_offsets(row)[0];
     int64_t outside = 0;
-    for (int64_t i = 0; i < n; ++i) outside |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
+    for (int64_t i = 0; i < n; ++i)
+      outside |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
     if (!outside) continue;
     int64_t i = 0;
     while (static_cast<uint64_t>(at[i * stride]) < limit) ++i;
-    fail<IndexError>(name, "index ", at[i * stride], " at position ", row * n + i, " (row-major) of ", index.meta(),
-                     " is out of range: expected 0 to ", size - 1);
+    fail<IndexError>(name, "index ", at[i * stride], " at position ", row * n + i,
+                     " (row-major) of ", index.meta(), " is out of range: expected 0 to ",
+                     size - 1);
   }
 }
 
@@ -93,16 +103,17 @@ void Gather::cpu(Tensors in, Outputs y) const {
     T* to = y[0].data<T>();
     const int64_t* indices = index.data<int64_t>();
     const int64_t cuts = rows >= 8 ? 1 : (n + kGrain - 1) / kGrain, piece = (n + cuts - 1) / cuts;
-    parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const auto at = nest.row_offsets(task / cuts);
-        const int64_t first = task % cuts * piece, count = std::min(piece, n - first);
-        T* row = to + at[0] + first;
-        const int64_t* i = indices + at[1] + first * si;
-        const T* line = from + at[2] + first * sx;
-        for (int64_t j = 0; j < count; ++j) row[j] = line[j * sx + i[j * si] * move];
-      }
-    });
+    parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t task = begin; task < end; ++task) {
+                     const auto at = nest.row_offsets(task / cuts);
+                     const int64_t first = task % cuts * piece, count = std::min(piece, n - first);
+                     T* row = to + at[0] + first;
+                     const int64_t* i = indices + at[1] + first * si;
+                     const T* line = from + at[2] + first * sx;
+                     for (int64_t j = 0; j < count; ++j) row[j] = line[j * sx + i[j * si] * move];
+                   }
+                 });
   });
 }
 
@@ -133,13 +144,17 @@ std::vector<Sample<Gather>> Gather::samples() {
 
 MetaList ScatterAdd::meta(Metas in) const {
   check_operands(name, dim, in[0], in[1], dtypes);
-  if (in[2].dtype != in[0].dtype) fail<DTypeError>(name, "input and src must share one dtype: given ", in[0], " and ", in[2]);
-  if (!(in[2].shape == in[1].shape)) fail<ShapeError>(name, "src must have the index's shape: given src ", in[2], " and index ", in[1]);
+  if (in[2].dtype != in[0].dtype)
+    fail<DTypeError>(name, "input and src must share one dtype: given ", in[0], " and ", in[2]);
+  if (!(in[2].shape == in[1].shape))
+    fail<ShapeError>(name, "src must have the index's shape: given src ", in[2], " and index ",
+                     in[1]);
   return {in[0]};
 }
 
 ShardingRule ScatterAdd::sharding(Metas in) const {
-  // Cutting the index along `dim` would add x once per piece; cutting x would need indices of the piece.
+  // Cutting the index along `dim` would add x once per piece; cutting x would need indices of the
+  // piece.
   const int d = normalize_dim(dim, in[0].shape.rank(), name);
   ShardingRule r;
   const DimFactor n{static_cast<int16_t>(r.add_factor(in[0].shape[d], 'n')), 1};
@@ -166,11 +181,13 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
       parallel_for(total, kGrain, [target, source](int64_t begin, int64_t end) {
         using To = std::remove_pointer_t<decltype(target)>;
         using From = std::remove_cv_t<std::remove_pointer_t<decltype(source)>>;
-        for (int64_t i = begin; i < end; ++i) target[i] = static_cast<To>(static_cast<compute_t<From>>(source[i]));
+        for (int64_t i = begin; i < end; ++i)
+          target[i] = static_cast<To>(static_cast<compute_t<From>>(source[i]));
       });
     };
     if (narrow) convert(to, out);
-    // Lines with different places outside `dim` are disjoint: blocks of columns and rows are shared out.
+    // Lines with different places outside `dim` are disjoint: blocks of columns and rows are shared
+    // out.
     int64_t inner = 1;
     for (int i = d + 1; i < x.rank(); ++i) inner *= index.shape()[i];
     const int64_t m = index.shape()[d], n = x.shape()[d], outer = index.numel() / inner / m;
@@ -178,19 +195,24 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
     const int64_t* indices = i_rows.data<int64_t>();
     const T* from = s_rows.data<T>();
     const int64_t width = std::min<int64_t>(inner, 512), blocks = (inner + width - 1) / width;
-    parallel_for(outer * blocks, std::max<int64_t>(1, kGrain / (width * m)), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t o = task / blocks, first = task % blocks * width, last = std::min(inner, first + width);
-        for (int64_t j = 0; j < m; ++j) {
-          const int64_t row = (o * m + j) * inner;
-          for (int64_t c = first; c < last; ++c) {
-            A& sum = to[(o * n + indices[row + c]) * inner + c];
-            if constexpr (is_floating(dtype_of<A>)) sum += static_cast<A>(from[row + c]);
-            else sum = static_cast<A>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(from[row + c]));
-          }
-        }
-      }
-    });
+    parallel_for(outer * blocks, std::max<int64_t>(1, kGrain / (width * m)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t task = begin; task < end; ++task) {
+                     const int64_t o = task / blocks, first = task % blocks * width,
+                                   last = std::min(inner, first + width);
+                     for (int64_t j = 0; j < m; ++j) {
+                       const int64_t row = (o * m + j) * inner;
+                       for (int64_t c = first; c < last; ++c) {
+                         A& sum = to[(o * n + indices[row + c]) * inner + c];
+                         if constexpr (is_floating(dtype_of<A>))
+                           sum += static_cast<A>(from[row + c]);
+                         else
+                           sum = static_cast<A>(static_cast<uint64_t>(sum) +
+                                                static_cast<uint64_t>(from[row + c]));
+                       }
+                     }
+                   }
+                 });
     if (narrow) convert(out, to);
   });
 }
@@ -208,7 +230,8 @@ std::vector<Sample<ScatterAdd>> ScatterAdd::samples() {
       {ScatterAdd{0}, {arg({7, 5}), index_arg({9, 5}, 0, 7), arg({9, 5})}},
       {ScatterAdd{-2}, {arg({5, 6, 7}), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
       {ScatterAdd{0}, {arg({19}), index_arg({37}, 0, 19), arg({37})}},
-      timed(ScatterAdd{1}, {arg({1024, 1024}), index_arg({1024, 1024}, 0, 1024), arg({1024, 1024})}),
+      timed(ScatterAdd{1},
+            {arg({1024, 1024}), index_arg({1024, 1024}, 0, 1024), arg({1024, 1024})}),
       bad(ScatterAdd{1}, {arg({5, 7}), index_arg({5, 2}, 7, 9), arg({5, 2})}, "IndexError"),
       bad(ScatterAdd{1}, {arg({5, 7}), index_arg({4, 2}, 0, 7), arg({4, 2})}, "ShapeError"),
       bad(ScatterAdd{1}, {arg({5, 7}), index_arg({5, 2}, 0, 7), arg({5, 3})}, "ShapeError"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather and scatter_add along a dim, each other's gradient. scatter_add adds in index order: the same bits every run.
+// gather and scatter_add along a dim, each other's gradient. scatter_add adds in index order: the
+// same bits every run.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -7,7 +8,8 @@
 namespace tessera {
 namespace op {
 
-/// x (..., n, ...), index i64 (..., m, ...) equal to x but for `dim` -> x's values at index, of index's shape.
+/// x (..., n, ...), index i64 (..., m, ...) equal to x but for `dim` -> x's values at index, of
+/// index's shape.
 struct Gather {
   int dim = 0;
   static constexpr std::string_view name = "gather";
@@ -41,8 +43,11 @@ using gather_ops = OpList<Gather, ScatterAdd>;
 
 }  // namespace op
 
-/// IndexError for an index outside the dim (on CUDA its value is NaN or dropped: a kernel cannot throw).
-inline Tensor gather(const Tensor& x, int dim, const Tensor& index) { return call(op::Gather{dim}, {x, index}); }
+/// IndexError for an index outside the dim (on CUDA its value is NaN or dropped: a kernel cannot
+/// throw).
+inline Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  return call(op::Gather{dim}, {x, index});
+}
 inline Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
   return call(op::ScatterAdd{dim}, {x, index, src});
 }

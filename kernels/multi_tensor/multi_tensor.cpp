@@ -2,11 +2,11 @@
 // Sums of squares and scaling of lists on CPU, and the norms and clipping made of them.
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 
-#include <cmath>
-
 #include "tessera/kernels/list_chunks_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/strided_copy_impl.h"
+
+#include <cmath>
 
 namespace tessera::op {
 namespace {
@@ -15,8 +15,11 @@ using Dims = SmallVector<DimFactor, kMaxRank>;
 
 void check_list(std::string_view name, Metas in, size_t first, DTypeSet dtypes) {
   for (size_t i = first; i < in.size(); ++i) {
-    if (!in.has(i)) fail<UsageError>(name, "tensor ", i - first, " of ", in.size() - first, " is undefined; leave it out");
-    if (!dtypes.has(in[i].dtype)) fail<DTypeError>(name, "tensor ", i - first, " must be of ", dtypes, ": given ", in[i]);
+    if (!in.has(i))
+      fail<UsageError>(name, "tensor ", i - first, " of ", in.size() - first,
+                       " is undefined; leave it out");
+    if (!dtypes.has(in[i].dtype))
+      fail<DTypeError>(name, "tensor ", i - first, " must be of ", dtypes, ": given ", in[i]);
   }
 }
 
@@ -27,8 +30,7 @@ Dims factors_of(ShardingRule& r, const Shape& shape) {
 }
 
 // The sum of the squares of n elements, as 16 interleaved partial sums.
-template <class T>
-double squares_of_run(const T* x, int64_t n) {
+template <class T> double squares_of_run(const T* x, int64_t n) {
   constexpr int64_t kLanes = 16;
   double sums[kLanes] = {};
   simd([&]() TESSERA_LAMBDA {
@@ -52,8 +54,7 @@ double squares_of_run(const T* x, int64_t n) {
   return sums[0];
 }
 
-template <class T>
-void scale_run(T* x, int64_t n, int64_t stride, double factor) {
+template <class T> void scale_run(T* x, int64_t n, int64_t stride, double factor) {
   if (stride == 1) {
     simd([&]() TESSERA_LAMBDA {
       const auto f = static_cast<compute_t<T>>(factor);
@@ -62,7 +63,8 @@ void scale_run(T* x, int64_t n, int64_t stride, double factor) {
     });
   } else {
     const auto f = static_cast<compute_t<T>>(factor);
-    for (int64_t i = 0; i < n; ++i) x[i * stride] = static_cast<T>(static_cast<compute_t<T>>(x[i * stride]) * f);
+    for (int64_t i = 0; i < n; ++i)
+      x[i * stride] = static_cast<T>(static_cast<compute_t<T>>(x[i * stride]) * f);
   }
 }
 
@@ -79,7 +81,8 @@ ShardingRule SumSquares::sharding(Metas in) const {
   // Cutting one tensor of several would count the others once per rank.
   ShardingRule r;
   for (size_t i = 0; i < in.size(); ++i) r.operand(factors_of(r, in[i].shape));
-  for (size_t f = 0; in.size() > 1 && f < r.factors().size(); ++f) r.replicate_factor(static_cast<int>(f));
+  for (size_t f = 0; in.size() > 1 && f < r.factors().size(); ++f)
+    r.replicate_factor(static_cast<int>(f));
   return r.outputs_from_here().operand({});
 }
 
@@ -149,11 +152,13 @@ void Scale::cpu(Tensors in, Outputs written) const {
   ListChunks(written, strided).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
     const Tensor& x = written[i];
     dispatch<dtypes>(x.dtype(), [&]<class T>() {
-      if (!strided(i)) return scale_run(x.data<T>() + begin, std::min(end, x.numel()) - begin, 1, factor);
+      if (!strided(i))
+        return scale_run(x.data<T>() + begin, std::min(end, x.numel()) - begin, 1, factor);
       const LoopNest<1> nest(x.shape(), {&x});
       const int last = nest.shape.rank() - 1;
       const int64_t n = nest.shape[last], rows = x.numel() / n;
-      for (int64_t row = 0; row < rows; ++row) scale_run(x.data<T>() + nest.row_offsets(row)[0], n, nest.strides[0][last], factor);
+      for (int64_t row = 0; row < rows; ++row)
+        scale_run(x.data<T>() + nest.row_offsets(row)[0], n, nest.strides[0][last], factor);
     });
   });
 }
@@ -178,7 +183,8 @@ namespace tessera {
 double norm(const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return 0;
   NoGrad no_grad;
-  return static_cast<double>(static_cast<float>(std::sqrt(call(op::SumSquares{}, Tensors(tensors)).item())));
+  return static_cast<double>(
+      static_cast<float>(std::sqrt(call(op::SumSquares{}, Tensors(tensors)).item())));
 }
 
 void scale_(const std::vector<Tensor>& tensors, double factor) {
@@ -189,7 +195,8 @@ void scale_(const std::vector<Tensor>& tensors, double factor) {
 }
 
 double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm) {
-  if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm_", "max_norm must be above 0: given ", max_norm);
+  if (!(max_norm > 0))
+    fail<ValueError>("clip_grad_norm_", "max_norm must be above 0: given ", max_norm);
   const double before = norm(grads);
   const double factor = max_norm / (before + 1e-6);
   if (factor < 1 && std::isfinite(before)) scale_(grads, factor);

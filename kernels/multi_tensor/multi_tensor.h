@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on lists of tensors in one call: the sum of squares (in f64, so that equal values give equal norms under any
-// sharding) and scaling in place. Gradient clipping is made of both.
+// Ops on lists of tensors in one call: the sum of squares (in f64, so that equal values give equal
+// norms under any sharding) and scaling in place. Gradient clipping is made of both.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -38,10 +38,12 @@ using multi_tensor_ops = OpList<SumSquares, Scale>;
 
 }  // namespace op
 
-/// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32; () f32 on the host.
+/// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32;
+/// () f32 on the host.
 TESSERA_API double norm(const std::vector<Tensor>& tensors);
 TESSERA_API void scale_(const std::vector<Tensor>& tensors, double factor);
-/// Scales the gradients so that their norm is at most `max_norm`; gives the norm before. NaN and infinity pass through.
+/// Scales the gradients so that their norm is at most `max_norm`; gives the norm before. NaN and
+/// infinity pass through.
 TESSERA_API double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm);
 
 }  // namespace tessera

@@ -2,13 +2,13 @@
 // Meta, sharding, gradients, samples and CPU kernels of the reduce family.
 #include "tessera/kernels/reduce/reduce.h"
 
-#include <limits>
-
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce_loops_impl.h"
 #include "tessera/kernels/views/views.h"
+
+#include <limits>
 
 namespace tessera::op {
 namespace {
@@ -49,28 +49,25 @@ bool reduces_nothing(const Shape& in, DimMask dims) {
 
 // --- what joins: A is f32 for narrower floats, i64 for integers, which wrap around --------------------------------
 
-template <class T>
-using Sums = std::conditional_t<is_floating(dtype_of<T>), compute_t<T>, int64_t>;
+template <class T> using Sums = std::conditional_t<is_floating(dtype_of<T>), compute_t<T>, int64_t>;
 
-template <class T>
-struct SumOf {
+template <class T> struct SumOf {
   using A = T;
   static A identity() { return 0; }
   TESSERA_INLINE static A map(A x, A) { return x; }
   TESSERA_INLINE static A join(A a, A b) {
-    if constexpr (std::is_same_v<A, int64_t>) return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    if constexpr (std::is_same_v<A, int64_t>)
+      return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
     else return a + b;
   }
 };
-template <class T>
-struct LargestOf {  // leaves NaN out; the sum of exponentials brings it back
+template <class T> struct LargestOf {  // leaves NaN out; the sum of exponentials brings it back
   using A = T;
   static A identity() { return -std::numeric_limits<A>::infinity(); }
   TESSERA_INLINE static A map(A x, A) { return x; }
   TESSERA_INLINE static A join(A a, A b) { return b > a ? b : a; }
 };
-template <class T>
-struct SumExpOf : SumOf<T> {
+template <class T> struct SumExpOf : SumOf<T> {
   using A = T;
   TESSERA_INLINE static A map(A x, A shift) { return vmath::exp(x - shift); }
 };
@@ -79,30 +76,30 @@ struct SumExpOf : SumOf<T> {
 
 // --- the family ---------------------------------------------------------------------------------------------------
 
-template <class Op>
-MetaList Reduce<Op>::meta(Metas in) const {
+template <class Op> MetaList Reduce<Op>::meta(Metas in) const {
   const Op& self = static_cast<const Op&>(*this);
   const TensorMeta& x = in[0];
-  if (!Op::dtypes.has(x.dtype)) fail<DTypeError>(Op::name, "the input must be of ", Op::dtypes, ": given ", x, "; cast it");
+  if (!Op::dtypes.has(x.dtype))
+    fail<DTypeError>(Op::name, "the input must be of ", Op::dtypes, ": given ", x, "; cast it");
   if (dims >> x.shape.rank()) {
-    fail<IndexError>(Op::name, "the reduced dims (bits of ", dims, ") reach beyond the input: given ", x, " of rank ", x.shape.rank());
+    fail<IndexError>(Op::name, "the reduced dims (bits of ", dims,
+                     ") reach beyond the input: given ", x, " of rank ", x.shape.rank());
   }
   const Shape out = kept_shape(x.shape, dims, keepdim);
   if constexpr (requires { self.divisor(x.shape); }) {
     if (self.divisor(x.shape) <= 0 && out.numel() > 0) {
-      fail<ShapeError>(Op::name, "the mean of no elements is not a number: given ", x, ", expected sizes above 0 in the reduced dims");
+      fail<ShapeError>(Op::name, "the mean of no elements is not a number: given ", x,
+                       ", expected sizes above 0 in the reduced dims");
     }
   }
   return {{out, x.dtype, x.device}};
 }
 
-template <class Op>
-Tensor Reduce<Op>::restore(const Tensor& y, const Shape& input) const {
+template <class Op> Tensor Reduce<Op>::restore(const Tensor& y, const Shape& input) const {
   return keepdim ? y : reshape(y, kept_shape(input, dims, true));
 }
 
-template <class Op>
-std::vector<Sample<Op>> Reduce<Op>::samples() {
+template <class Op> std::vector<Sample<Op>> Reduce<Op>::samples() {
   const auto of = [](DimMask dims, bool keepdim) {
     Op op;
     op.dims = dims;
@@ -110,9 +107,14 @@ std::vector<Sample<Op>> Reduce<Op>::samples() {
     return op;
   };
   std::vector<Sample<Op>> all{
-      {of(0b10, false), {arg({5, 37})}},   {of(0b01, true), {arg({6, 5})}},         {of(0b101, false), {arg({5, 6, 7})}},
-      {of(0b010, true), {arg({5, 6, 3})}}, {of(0b0110, false), {arg({5, 3, 2, 7})}}, {of(0b11, false), {arg({19, 5})}},
-      {of(0, false), {arg({})}},           {of(0b1, false), {arg({1, 5})}},
+      {of(0b10, false), {arg({5, 37})}},
+      {of(0b01, true), {arg({6, 5})}},
+      {of(0b101, false), {arg({5, 6, 7})}},
+      {of(0b010, true), {arg({5, 6, 3})}},
+      {of(0b0110, false), {arg({5, 3, 2, 7})}},
+      {of(0b11, false), {arg({19, 5})}},
+      {of(0, false), {arg({})}},
+      {of(0b1, false), {arg({1, 5})}},
       timed(of(0b10, false), {arg({1024, 1024})}),
       timed(of(0b01, false), {arg({1024, 1024})}),
       bad(of(0b100, false), {arg({3, 4})}, "IndexError"),
@@ -142,7 +144,8 @@ void Sum::cpu(Tensors in, Outputs y) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using A = Sums<T>;
     T* to = y[0].data<T>();
-    reduce_elements<SumOf<A>, T>(in[0], dims, nullptr, [to](int64_t o, A sum) { to[o] = static_cast<T>(sum); });
+    reduce_elements<SumOf<A>, T>(in[0], dims, nullptr,
+                                 [to](int64_t o, A sum) { to[o] = static_cast<T>(sum); });
   });
 }
 
@@ -176,13 +179,15 @@ void Mean::cpu(Tensors in, Outputs y) const {
     using A = Sums<T>;
     T* to = y[0].data<T>();
     const A n = static_cast<A>(divisor(in[0].shape()));
-    reduce_elements<SumOf<A>, T>(in[0], dims, nullptr, [to, n](int64_t o, A sum) { to[o] = static_cast<T>(sum / n); });
+    reduce_elements<SumOf<A>, T>(in[0], dims, nullptr,
+                                 [to, n](int64_t o, A sum) { to[o] = static_cast<T>(sum / n); });
   });
 }
 
 Grads Mean::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Shape& shape = s.input_meta(0).shape;
-  return {expand(restore(affine(dy[0], 1.0 / static_cast<double>(divisor(shape)), 0), shape), shape)};
+  return {
+      expand(restore(affine(dy[0], 1.0 / static_cast<double>(divisor(shape)), 0), shape), shape)};
 }
 
 // --- logsumexp ----------------------------------------------------------------------------------------------------
@@ -217,8 +222,7 @@ Grads LogSumExp::vjp(const Saved& s, const Grads& dy, Needs) const {
 
 namespace {
 
-template <class A>
-TESSERA_INLINE bool is_nan(A x) {
+template <class A> TESSERA_INLINE bool is_nan(A x) {
   if constexpr (std::is_floating_point_v<A>) return x != x;
   else return false;
 }
@@ -230,7 +234,8 @@ int64_t first_largest(const T* x, int64_t n, int64_t stride) {
   int64_t at = 0;
   const auto run = [&]<bool kUnit>() {
     simd([&]() TESSERA_LAMBDA {
-      const auto read = [&](int64_t i) TESSERA_LAMBDA { return static_cast<A>(x[kUnit ? i : i * stride]); };
+      const auto read = [&](int64_t i)
+                            TESSERA_LAMBDA { return static_cast<A>(x[kUnit ? i : i * stride]); };
       A lanes[kLanes];
       for (int64_t j = 0; j < kLanes; ++j) lanes[j] = read(j < n ? j : 0);
       int64_t i = kLanes;
@@ -241,7 +246,8 @@ int64_t first_largest(const T* x, int64_t n, int64_t stride) {
         }
       }
       A best = lanes[0];
-      for (int64_t j = 1; j < kLanes; ++j) best = (lanes[j] > best) | is_nan(lanes[j]) ? lanes[j] : best;
+      for (int64_t j = 1; j < kLanes; ++j)
+        best = (lanes[j] > best) | is_nan(lanes[j]) ? lanes[j] : best;
       for (; i < n; ++i) {
         const A v = read(i);
         best = (v > best) | is_nan(v) ? v : best;
@@ -264,7 +270,8 @@ int64_t first_largest(const T* x, int64_t n, int64_t stride) {
 
 // The same for `columns` columns at once.
 template <class T, class A = compute_t<T>>
-void first_largest_of_columns(const T* x, int64_t n, int64_t row_stride, int64_t columns, int64_t stride, int64_t* at) {
+void first_largest_of_columns(const T* x, int64_t n, int64_t row_stride, int64_t columns,
+                              int64_t stride, int64_t* at) {
   A best[detail::kReduceColumns];
   for (int64_t j = 0; j < columns; ++j) {
     best[j] = static_cast<A>(x[j * stride]);
@@ -287,10 +294,12 @@ void first_largest_of_columns(const T* x, int64_t n, int64_t row_stride, int64_t
 
 MetaList Max::meta(Metas in) const {
   const TensorMeta& x = in[0];
-  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x, "; cast it");
+  if (!dtypes.has(x.dtype))
+    fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x, "; cast it");
   const int d = normalize_dim(dim, x.shape.rank(), name);
   if (x.shape.rank() > 0 && x.shape[d] == 0) {
-    fail<ShapeError>(name, "dim ", dim, " is empty and has no largest element: given ", x, ", expected a size above 0");
+    fail<ShapeError>(name, "dim ", dim, " is empty and has no largest element: given ", x,
+                     ", expected a size above 0");
   }
   const Shape out = kept_shape(x.shape, 1u << d, keepdim);
   return {{out, x.dtype, x.device}, {out, DType::i64, x.device}};
@@ -314,32 +323,36 @@ void Max::cpu(Tensors in, Outputs y) const {
     int64_t* indices = y[1].data<int64_t>();
     const int64_t n = x.rank() > 0 ? x.shape()[d] : 1, stride = x.rank() > 0 ? x.strides()[d] : 1;
     if (!plan.inner_kept) {
-      parallel_for(plan.kept_size, std::max<int64_t>(1, detail::kReduceChunk / 2 / n), [&](int64_t begin, int64_t end) {
-        ReduceWalk at(plan.kept, plan.kept_count, begin);
-        for (int64_t k = begin; k < end; ++k, at.next()) {
-          const T* row = from + at.offset;
-          indices[at.out] = first_largest(row, n, stride);
-          values[at.out] = row[indices[at.out] * stride];
-        }
-      });
+      parallel_for(plan.kept_size, std::max<int64_t>(1, detail::kReduceChunk / 2 / n),
+                   [&](int64_t begin, int64_t end) {
+                     ReduceWalk at(plan.kept, plan.kept_count, begin);
+                     for (int64_t k = begin; k < end; ++k, at.next()) {
+                       const T* row = from + at.offset;
+                       indices[at.out] = first_largest(row, n, stride);
+                       values[at.out] = row[indices[at.out] * stride];
+                     }
+                   });
       return;
     }
-    const int64_t size = plan.inner.size, blocks = (size + detail::kReduceColumns - 1) / detail::kReduceColumns;
+    const int64_t size = plan.inner.size,
+                  blocks = (size + detail::kReduceColumns - 1) / detail::kReduceColumns;
     const int64_t work = std::min(size, detail::kReduceColumns) * n;
-    parallel_for(plan.kept_size * blocks, std::max<int64_t>(1, detail::kReduceChunk / 2 / work), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const ReduceWalk at(plan.kept, plan.kept_count, task / blocks);
-        const int64_t column = task % blocks * detail::kReduceColumns, columns = std::min(size - column, detail::kReduceColumns);
-        const T* base = from + at.offset + column * plan.inner.stride;
-        int64_t index[detail::kReduceColumns];
-        first_largest_of_columns(base, n, stride, columns, plan.inner.stride, index);
-        for (int64_t j = 0; j < columns; ++j) {
-          const int64_t o = at.out + (column + j) * plan.inner.out;
-          indices[o] = index[j];
-          values[o] = base[j * plan.inner.stride + index[j] * stride];
-        }
-      }
-    });
+    parallel_for(plan.kept_size * blocks, std::max<int64_t>(1, detail::kReduceChunk / 2 / work),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t task = begin; task < end; ++task) {
+                     const ReduceWalk at(plan.kept, plan.kept_count, task / blocks);
+                     const int64_t column = task % blocks * detail::kReduceColumns,
+                                   columns = std::min(size - column, detail::kReduceColumns);
+                     const T* base = from + at.offset + column * plan.inner.stride;
+                     int64_t index[detail::kReduceColumns];
+                     first_largest_of_columns(base, n, stride, columns, plan.inner.stride, index);
+                     for (int64_t j = 0; j < columns; ++j) {
+                       const int64_t o = at.out + (column + j) * plan.inner.out;
+                       indices[o] = index[j];
+                       values[o] = base[j * plan.inner.stride + index[j] * stride];
+                     }
+                   }
+                 });
   });
 }
 
@@ -349,7 +362,8 @@ Grads Max::vjp(const Saved& s, const Grads& dy, Needs) const {
   if (x.shape.rank() == 0) return {dy[0]};
   const int d = normalize_dim(dim, x.shape.rank(), name);
   const Shape kept = kept_shape(x.shape, 1u << d, true);
-  return {scatter_add(zeros(x.shape, x.dtype, x.device), d, reshape(s.output(1), kept), reshape(dy[0], kept))};
+  return {scatter_add(zeros(x.shape, x.dtype, x.device), d, reshape(s.output(1), kept),
+                      reshape(dy[0], kept))};
 }
 
 std::vector<Sample<Max>> Max::samples() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reduce family: sum, mean, logsumexp over any dims, and max with its index over one. Sums are f32 for narrower
-// floats, in chunks that do not depend on the thread count. To add one: a struct here, its public function, its name in
-// reduce_ops, and a kernel of a few lines over reduce_elements in reduce.cpp and reduce.cu.
+// The reduce family: sum, mean, logsumexp over any dims, and max with its index over one. Sums are
+// f32 for narrower floats, in chunks that do not depend on the thread count. To add one: a struct
+// here, its public function, its name in reduce_ops, and a kernel of a few lines over
+// reduce_elements in reduce.cpp and reduce.cu.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -12,8 +13,7 @@ namespace op {
 /// Which dims are reduced: bit d for dim d.
 using DimMask = uint32_t;
 
-template <class Op>
-struct Reduce {
+template <class Op> struct Reduce {
   DimMask dims = 0;
   bool keepdim = false;
   static constexpr Saves saves = Saves::none();
@@ -33,7 +33,8 @@ struct Sum : Reduce<Sum> {
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
 };
 
-/// Sum divided by the number of elements. `count` is the global number when the op runs on a piece; 0: its own.
+/// Sum divided by the number of elements. `count` is the global number when the op runs on a piece;
+/// 0: its own.
 struct Mean : Reduce<Mean> {
   int64_t count = 0;
   static constexpr std::string_view name = "mean";
@@ -79,13 +80,19 @@ using reduce_ops = OpList<Sum, Mean, LogSumExp, Max>;
 
 }  // namespace op
 
-/// Over `dims` (all when empty); dims may count from the end. Empty sums are 0; the mean of nothing is a ShapeError.
+/// Over `dims` (all when empty); dims may count from the end. Empty sums are 0; the mean of nothing
+/// is a ShapeError.
 TESSERA_API Tensor sum(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
-TESSERA_API Tensor mean(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
-TESSERA_API Tensor logsumexp(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
+TESSERA_API Tensor mean(const Tensor& x, std::initializer_list<int> dims = {},
+                        bool keepdim = false);
+TESSERA_API Tensor logsumexp(const Tensor& x, std::initializer_list<int> dims,
+                             bool keepdim = false);
 /// {values, indices}.
-inline std::array<Tensor, 2> max(const Tensor& x, int dim, bool keepdim = false) { return call(op::Max{dim, keepdim}, {x}); }
-/// Sums `g` over the dims in which `shape` was broadcast to it; `g` itself when the shapes are equal.
+inline std::array<Tensor, 2> max(const Tensor& x, int dim, bool keepdim = false) {
+  return call(op::Max{dim, keepdim}, {x});
+}
+/// Sums `g` over the dims in which `shape` was broadcast to it; `g` itself when the shapes are
+/// equal.
 TESSERA_API Tensor sum_to(const Tensor& g, const Shape& shape);
 
 }  // namespace tessera

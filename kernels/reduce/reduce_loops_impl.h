@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU loops of the reduce family. Axes are merged and ordered by stride; the inner loop runs either along a reduced
-// axis (lanes of partial results) or along a kept one (a block of outputs at once), whichever lies densely in memory.
-// Long reductions are cut into chunks that depend on the shape alone, so the thread count does not change a bit.
+// The CPU loops of the reduce family. Axes are merged and ordered by stride; the inner loop runs
+// either along a reduced axis (lanes of partial results) or along a kept one (a block of outputs at
+// once), whichever lies densely in memory. Long reductions are cut into chunks that depend on the
+// shape alone, so the thread count does not change a bit.
 #pragma once
 
-#include <array>
-
 #include "tessera/core/parallel.h"
+
+#include <array>
 
 namespace tessera {
 
@@ -37,7 +38,8 @@ struct ReducePlan {
       if (dims >> d & 1) insert_by_stride(a);
       else append(kept, kept_count, a);
     }
-    for (int i = 0, n = std::exchange(reduced_count, 0); i < n; ++i) append(reduced, reduced_count, reduced[static_cast<size_t>(i)]);
+    for (int i = 0, n = std::exchange(reduced_count, 0); i < n; ++i)
+      append(reduced, reduced_count, reduced[static_cast<size_t>(i)]);
     choose_inner();
     for (int i = 0; i < kept_count; ++i) kept_size *= kept[static_cast<size_t>(i)].size;
     for (int i = 0; i < reduced_count; ++i) reduced_size *= reduced[static_cast<size_t>(i)].size;
@@ -48,7 +50,8 @@ struct ReducePlan {
   // The order of reduction is free, so the densest axis comes last.
   void insert_by_stride(const ReduceAxis& a) {
     int i = reduced_count++;
-    for (; i > 0 && reduced[static_cast<size_t>(i - 1)].stride < a.stride; --i) reduced[static_cast<size_t>(i)] = reduced[static_cast<size_t>(i - 1)];
+    for (; i > 0 && reduced[static_cast<size_t>(i - 1)].stride < a.stride; --i)
+      reduced[static_cast<size_t>(i)] = reduced[static_cast<size_t>(i - 1)];
     reduced[static_cast<size_t>(i)] = a;
   }
   static void append(Axes& axes, int& count, const ReduceAxis& a) {
@@ -67,13 +70,16 @@ struct ReducePlan {
     const auto densest = [&](const Axes& axes, int count) {
       int best = -1;
       for (int i = 0; i < count; ++i) {
-        if (best < 0 || sparsity(axes[static_cast<size_t>(i)]) <= sparsity(axes[static_cast<size_t>(best)])) best = i;
+        if (best < 0 ||
+            sparsity(axes[static_cast<size_t>(i)]) <= sparsity(axes[static_cast<size_t>(best)]))
+          best = i;
       }
       return best;
     };
     const int k = densest(kept, kept_count), r = densest(reduced, reduced_count);
     if (k < 0 && r < 0) return;
-    // A short dense axis loses to a long one of the other kind: the loop's start would cost more than its strides.
+    // A short dense axis loses to a long one of the other kind: the loop's start would cost more
+    // than its strides.
     if (k < 0 || r < 0) {
       inner_kept = r < 0;
     } else {
@@ -87,7 +93,8 @@ struct ReducePlan {
   }
   static ReduceAxis take(Axes& axes, int& count, int at) {
     const ReduceAxis a = axes[static_cast<size_t>(at)];
-    for (int i = at + 1; i < count; ++i) axes[static_cast<size_t>(i - 1)] = axes[static_cast<size_t>(i)];
+    for (int i = at + 1; i < count; ++i)
+      axes[static_cast<size_t>(i - 1)] = axes[static_cast<size_t>(i)];
     --count;
     return a;
   }
@@ -128,8 +135,7 @@ namespace detail {
 inline constexpr int64_t kReduceChunk = 32768;  // elements of one output reduced in one go
 inline constexpr int64_t kReduceColumns = 1024;
 
-template <class A>
-inline constexpr int64_t kReduceLanes = 128 / static_cast<int64_t>(sizeof(A));
+template <class A> inline constexpr int64_t kReduceLanes = 128 / static_cast<int64_t>(sizeof(A));
 
 // lanes[j] joins the elements j, j + kReduceLanes, ... of the run.
 template <class P, class T, class A = typename P::A>
@@ -141,9 +147,13 @@ void reduce_run(A* lanes, const T* x, int64_t n, int64_t stride, A shift) {
       for (int64_t j = 0; j < kLanes; ++j) acc[j] = lanes[j];
       int64_t i = 0;
       for (; i + kLanes <= n; i += kLanes) {
-        for (int64_t j = 0; j < kLanes; ++j) acc[j] = P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
+        for (int64_t j = 0; j < kLanes; ++j)
+          acc[j] =
+              P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
       }
-      for (int64_t j = 0; j < n - i; ++j) acc[j] = P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
+      for (int64_t j = 0; j < n - i; ++j)
+        acc[j] =
+            P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
       for (int64_t j = 0; j < kLanes; ++j) lanes[j] = acc[j];
     });
   };
@@ -152,7 +162,8 @@ void reduce_run(A* lanes, const T* x, int64_t n, int64_t stride, A shift) {
 
 // acc[j] joins column j of four rows.
 template <class P, int kRows, class T, class A = typename P::A>
-void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t stride, const A* shift) {
+void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t stride,
+                 const A* shift) {
   const auto run = [&]<bool kUnit>() {
     simd([&]() TESSERA_LAMBDA {
       A* __restrict y = acc;
@@ -162,7 +173,8 @@ void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t
         A v = P::map(static_cast<A>(rows[0][at]), shift[j]);
         if constexpr (kRows == 4) {
           const A w = P::join(v, P::map(static_cast<A>(rows[1][at]), shift[j]));
-          v = P::join(w, P::join(P::map(static_cast<A>(rows[2][at]), shift[j]), P::map(static_cast<A>(rows[3][at]), shift[j])));
+          v = P::join(w, P::join(P::map(static_cast<A>(rows[2][at]), shift[j]),
+                                 P::map(static_cast<A>(rows[3][at]), shift[j])));
         }
         y[j] = P::join(y[j], v);
       }
@@ -171,8 +183,7 @@ void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t
   stride == 1 ? run.template operator()<true>() : run.template operator()<false>();
 }
 
-template <class P, class A = typename P::A>
-A join_lanes(A* lanes) {
+template <class P, class A = typename P::A> A join_lanes(A* lanes) {
   for (int64_t half = kReduceLanes<A> / 2; half > 0; half /= 2) {
     for (int64_t j = 0; j < half; ++j) lanes[j] = P::join(lanes[j], lanes[j + half]);
   }
@@ -182,21 +193,25 @@ A join_lanes(A* lanes) {
 // Partial results of several chunks, (chunks, outputs): joined in order and stored.
 template <class P, class Store, class A = typename P::A>
 void join_chunks(const A* partial, int64_t chunks, int64_t outputs, const Store& store) {
-  parallel_for(outputs, std::max<int64_t>(1, kReduceChunk / chunks), [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o) {
-      A acc = partial[o];
-      for (int64_t c = 1; c < chunks; ++c) acc = P::join(acc, partial[c * outputs + o]);
-      store(o, acc);
-    }
-  });
+  parallel_for(outputs, std::max<int64_t>(1, kReduceChunk / chunks),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t o = begin; o < end; ++o) {
+                   A acc = partial[o];
+                   for (int64_t c = 1; c < chunks; ++c)
+                     acc = P::join(acc, partial[c * outputs + o]);
+                   store(o, acc);
+                 }
+               });
 }
 
 }  // namespace detail
 
-/// Calls store(o, r) for each output o, where r joins P::map(x, shift[o]) over the reduced elements of x.
-/// P: type A, and static identity(), map(A x, A shift), join(A, A). `shift` may be null (zeros).
+/// Calls store(o, r) for each output o, where r joins P::map(x, shift[o]) over the reduced elements
+/// of x. P: type A, and static identity(), map(A x, A shift), join(A, A). `shift` may be null
+/// (zeros).
 template <class P, class T, class Store>
-void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift, const Store& store) {
+void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift,
+                     const Store& store) {
   using namespace detail;
   using A = typename P::A;
   int64_t outputs = 1;
@@ -222,47 +237,54 @@ void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift,
   }
   const int64_t blocks = plan.inner_kept ? (n + kReduceColumns - 1) / kReduceColumns : 1;
   const int64_t work = std::min(length, per_chunk) * width;
-  parallel_for(plan.kept_size * blocks * chunks, std::max<int64_t>(1, kReduceChunk / 2 / work), [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t chunk = task % chunks, block = task / chunks % blocks;
-      const int64_t first = chunk * per_chunk, count = std::min(length - first, per_chunk);
-      const ReduceWalk at(plan.kept, plan.kept_count, task / chunks / blocks);
-      ReduceWalk row(plan.reduced, plan.reduced_count, cut_inner ? 0 : first);
-      if (plan.inner_kept) {
-        const int64_t column = block * kReduceColumns, columns = std::min(n - column, kReduceColumns);
-        const int64_t out = at.out + column * plan.inner.out;
-        A acc[kReduceColumns], by[kReduceColumns];
-        std::fill_n(acc, columns, P::identity());
-        for (int64_t j = 0; j < columns; ++j) by[j] = shift ? shift[out + j * plan.inner.out] : A(0);
-        const T* base = from + at.offset + column * stride;
-        for (int64_t r = 0; r < count;) {
-          const int take = count - r >= 4 ? 4 : 1;
-          std::array<const T*, 4> p{};
-          for (int i = 0; i < take; ++i, row.next()) p[static_cast<size_t>(i)] = base + row.offset;
-          take == 4 ? reduce_rows<P, 4>(acc, p, columns, stride, by) : reduce_rows<P, 1>(acc, p, columns, stride, by);
-          r += take;
-        }
-        for (int64_t j = 0; j < columns; ++j) {
-          const int64_t o = out + j * plan.inner.out;
-          if (partial) partial[chunk * outputs + o] = acc[j];
-          else store(o, acc[j]);
-        }
-      } else {
-        A lanes[kReduceLanes<A>];
-        std::fill_n(lanes, kReduceLanes<A>, P::identity());
-        const A by = shift ? shift[at.out] : A(0);
-        const T* base = from + at.offset;
-        if (cut_inner) {
-          reduce_run<P>(lanes, base + first * stride, count, stride, by);
-        } else {
-          for (int64_t r = 0; r < count; ++r, row.next()) reduce_run<P>(lanes, base + row.offset, n, stride, by);
-        }
-        const A r = join_lanes<P>(lanes);
-        if (partial) partial[chunk * outputs + at.out] = r;
-        else store(at.out, r);
-      }
-    }
-  });
+  parallel_for(plan.kept_size * blocks * chunks, std::max<int64_t>(1, kReduceChunk / 2 / work),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   const int64_t chunk = task % chunks, block = task / chunks % blocks;
+                   const int64_t first = chunk * per_chunk,
+                                 count = std::min(length - first, per_chunk);
+                   const ReduceWalk at(plan.kept, plan.kept_count, task / chunks / blocks);
+                   ReduceWalk row(plan.reduced, plan.reduced_count, cut_inner ? 0 : first);
+                   if (plan.inner_kept) {
+                     const int64_t column = block * kReduceColumns,
+                                   columns = std::min(n - column, kReduceColumns);
+                     const int64_t out = at.out + column * plan.inner.out;
+                     A acc[kReduceColumns], by[kReduceColumns];
+                     std::fill_n(acc, columns, P::identity());
+                     for (int64_t j = 0; j < columns; ++j)
+                       by[j] = shift ? shift[out + j * plan.inner.out] : A(0);
+                     const T* base = from + at.offset + column * stride;
+                     for (int64_t r = 0; r < count;) {
+                       const int take = count - r >= 4 ? 4 : 1;
+                       std::array<const T*, 4> p{};
+                       for (int i = 0; i < take; ++i, row.next())
+                         p[static_cast<size_t>(i)] = base + row.offset;
+                       take == 4 ? reduce_rows<P, 4>(acc, p, columns, stride, by)
+                                 : reduce_rows<P, 1>(acc, p, columns, stride, by);
+                       r += take;
+                     }
+                     for (int64_t j = 0; j < columns; ++j) {
+                       const int64_t o = out + j * plan.inner.out;
+                       if (partial) partial[chunk * outputs + o] = acc[j];
+                       else store(o, acc[j]);
+                     }
+                   } else {
+                     A lanes[kReduceLanes<A>];
+                     std::fill_n(lanes, kReduceLanes<A>, P::identity());
+                     const A by = shift ? shift[at.out] : A(0);
+                     const T* base = from + at.offset;
+                     if (cut_inner) {
+                       reduce_run<P>(lanes, base + first * stride, count, stride, by);
+                     } else {
+                       for (int64_t r = 0; r < count; ++r, row.next())
+                         reduce_run<P>(lanes, base + row.offset, n, stride, by);
+                     }
+                     const A r = join_lanes<P>(lanes);
+                     if (partial) partial[chunk * outputs + at.out] = r;
+                     else store(at.out, r);
+                   }
+                 }
+               });
   if (partial) join_chunks<P>(partial, chunks, outputs, store);
 }
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// topk on CPU. A few are kept in order while the row is read, most of which is skipped a block at a time; many are
-// selected and then sorted.
+// topk on CPU. A few are kept in order while the row is read, most of which is skipped a block at a
+// time; many are selected and then sorted.
 #include "tessera/kernels/topk/topk.h"
-
-#include <algorithm>
-#include <numeric>
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/fill/fill.h"
@@ -12,14 +9,16 @@
 #include "tessera/kernels/loop_nest_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace tessera::op {
 namespace {
 
 constexpr int64_t kFew = 128;
 
 // NaN counts as largest.
-template <class A>
-TESSERA_INLINE bool larger(A a, A b) {
+template <class A> TESSERA_INLINE bool larger(A a, A b) {
   if constexpr (std::is_floating_point_v<A>) return (a > b) | ((a != a) & (b == b));
   else return a > b;
 }
@@ -68,16 +67,21 @@ void largest_many(const T* x, int64_t n, int64_t stride, int64_t k, int64_t* ord
   std::sort(order, order + k, before);
 }
 
-int own_dim(const TopK& op, const Shape& shape) { return normalize_dim(op.dim, shape.rank(), TopK::name); }
+int own_dim(const TopK& op, const Shape& shape) {
+  return normalize_dim(op.dim, shape.rank(), TopK::name);
+}
 
 }  // namespace
 
 MetaList TopK::meta(Metas in) const {
   const TensorMeta& x = in[0];
-  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x, "; cast it");
+  if (!dtypes.has(x.dtype))
+    fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x, "; cast it");
   const int d = own_dim(*this, x.shape);
   const int64_t size = x.shape.rank() ? x.shape[d] : 1;
-  if (k < 0 || k > size) fail<ShapeError>(name, "k must be 0 to the size of dim ", dim, " (", size, "): given k = ", k, " for ", x);
+  if (k < 0 || k > size)
+    fail<ShapeError>(name, "k must be 0 to the size of dim ", dim, " (", size, "): given k = ", k,
+                     " for ", x);
   Shape out = x.shape;
   if (out.rank() == 0) out.push_back(k);
   out[d] = k;
@@ -90,7 +94,8 @@ ShardingRule TopK::sharding(Metas in) const {
   ShardingRule r;
   SmallVector<DimFactor, kMaxRank> dims;
   for (int i = 0; i < shape.rank(); ++i) {
-    dims.push_back(i == d ? DimFactor{} : DimFactor{static_cast<int16_t>(r.add_factor(shape[i])), 1});
+    dims.push_back(i == d ? DimFactor{}
+                          : DimFactor{static_cast<int16_t>(r.add_factor(shape[i])), 1});
   }
   r.operand(dims).outputs_from_here();
   if (shape.rank() == 0) dims.push_back({});
@@ -111,7 +116,8 @@ void TopK::cpu(Tensors in, Outputs y) const {
   const int64_t last = nest.shape.rank() - 1, columns = nest.shape.back(), rows = y[0].numel() / k;
   // One task takes many rows, so that its scratch is made before the threads start.
   const bool few = k <= kFew;
-  const int64_t grain = few ? std::max<int64_t>(1, 8192 / n) : std::max<int64_t>(1, std::max(8192 / n, (rows + 31) / 32));
+  const int64_t grain = few ? std::max<int64_t>(1, 8192 / n)
+                            : std::max<int64_t>(1, std::max(8192 / n, (rows + 31) / 32));
   const Tensor scratch = few ? Tensor() : empty({(rows + grain - 1) / grain, n}, DType::i64);
   int64_t* orders = few ? nullptr : scratch.data<int64_t>();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
@@ -127,7 +133,8 @@ void TopK::cpu(Tensors in, Outputs y) const {
         const int64_t column = row % columns;
         const T* line = from + at[0] + column * nest.strides[0][static_cast<int>(last)];
         const int64_t out = at[1] + column * nest.strides[1][static_cast<int>(last)];
-        few ? largest_few(line, n, stride, k, kept, order) : largest_many(line, n, stride, k, order);
+        few ? largest_few(line, n, stride, k, kept, order)
+            : largest_many(line, n, stride, k, order);
         for (int64_t j = 0; j < k; ++j) {
           values[out + j * out_stride] = line[order[j] * stride];
           indices[out + j * out_stride] = order[j];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// topk: the k largest elements along a dim, largest first, with their indices. Of equal elements the first comes first.
+// topk: the k largest elements along a dim, largest first, with their indices. Of equal elements
+// the first comes first.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -28,6 +29,8 @@ using topk_ops = OpList<TopK>;
 }  // namespace op
 
 /// {values, indices}; ShapeError if k is larger than the dim.
-inline std::array<Tensor, 2> topk(const Tensor& x, int64_t k, int dim = -1) { return call(op::TopK{k, dim}, {x}); }
+inline std::array<Tensor, 2> topk(const Tensor& x, int64_t k, int dim = -1) {
+  return call(op::TopK{k, dim}, {x});
+}
 
 }  // namespace tessera

@@ -2,13 +2,13 @@
 // Views: how each maps shape and strides, which factors survive, and the gradients.
 #include "tessera/kernels/views/views.h"
 
-#include <cstring>
-#include <numeric>
-#include <optional>
-
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/strided_copy_impl.h"
+
+#include <cstring>
+#include <numeric>
+#include <optional>
 
 namespace tessera::op {
 namespace {
@@ -24,8 +24,8 @@ ShardingRule finish(ShardingRule& r, const Dims& in, const Dims& out) {
   return r.operand(in).outputs_from_here().operand(out).linear({0}).monotone_up();
 }
 
-// The strides under which `in` has the shape `to`, if there are any: each group of dims that are merged or split
-// together must lie without gaps. Sizes multiply to the same number.
+// The strides under which `in` has the shape `to`, if there are any: each group of dims that are
+// merged or split together must lie without gaps. Sizes multiply to the same number.
 std::optional<Shape> strides_for(const Geometry& in, const Shape& to) {
   if (in.shape.numel() == 0) return contiguous_strides(to);
   Shape strides = Shape::filled(to.rank(), 1);
@@ -35,7 +35,8 @@ std::optional<Shape> strides_for(const Geometry& in, const Shape& to) {
     const int64_t base = in.strides[d];
     int64_t run = in.shape[d];
     int first = d;
-    while (first > 0 && (in.shape[first - 1] == 1 || run == 1 || in.strides[first - 1] == base * run)) {
+    while (first > 0 &&
+           (in.shape[first - 1] == 1 || run == 1 || in.strides[first - 1] == base * run)) {
       if (run == 1 && in.shape[first - 1] != 1) break;
       run *= in.shape[--first];
     }
@@ -57,16 +58,20 @@ void check_sizes(std::string_view name, const Shape& to, std::string_view hint =
 }
 
 int own_dim(std::string_view name, int dim, const Shape& shape) {
-  if (shape.rank() == 0) fail<ShapeError>(name, "a 0-dim tensor has no dim to cut: given shape ", shape);
+  if (shape.rank() == 0)
+    fail<ShapeError>(name, "a 0-dim tensor has no dim to cut: given shape ", shape);
   return normalize_dim(dim, shape.rank(), name);
 }
 
 // Elements start, start + step, ... must lie inside [0, size).
-void check_range(std::string_view name, int64_t start, int64_t step, int64_t count, int64_t size, const Shape& shape) {
-  if (step < 1) fail<ValueError>(name, "the step must be at least 1: given ", step, " for shape ", shape);
-  if (start < 0 || count < 0 || (count == 0 ? start > size : start >= size || (size - 1 - start) / step < count - 1)) {
-    fail<IndexError>(name, count, " elements from ", start, " at step ", step, " do not lie inside a dim of size ", size,
-                     ": given shape ", shape);
+void check_range(std::string_view name, int64_t start, int64_t step, int64_t count, int64_t size,
+                 const Shape& shape) {
+  if (step < 1)
+    fail<ValueError>(name, "the step must be at least 1: given ", step, " for shape ", shape);
+  if (start < 0 || count < 0 ||
+      (count == 0 ? start > size : start >= size || (size - 1 - start) / step < count - 1)) {
+    fail<IndexError>(name, count, " elements from ", start, " at step ", step,
+                     " do not lie inside a dim of size ", size, ": given shape ", shape);
   }
 }
 
@@ -89,11 +94,13 @@ ShardingRule rule_but(const Shape& shape, int dim, bool whole_dim) {
 Geometry Reshape::view(const Geometry& in) const {
   check_sizes(name, to, "; -1 is resolved by reshape(x, shape)");
   if (checked_numel(to, 1, name) != in.shape.numel()) {
-    fail<ShapeError>(name, "given ", in.shape, " of ", in.shape.numel(), " elements, expected as many as ", to, " holds (", to.numel(), ")");
+    fail<ShapeError>(name, "given ", in.shape, " of ", in.shape.numel(),
+                     " elements, expected as many as ", to, " holds (", to.numel(), ")");
   }
   const auto strides = strides_for(in, to);
   if (!strides) {
-    fail<ShapeError>(name, "shape ", in.shape, " with strides ", in.strides, " cannot be viewed as ", to, "; copy it first");
+    fail<ShapeError>(name, "shape ", in.shape, " with strides ", in.strides,
+                     " cannot be viewed as ", to, "; copy it first");
   }
   return {to, *strides, in.offset};
 }
@@ -127,13 +134,18 @@ ShardingRule Reshape::sharding(Metas in) const {
   return finish(r, a, b);
 }
 
-Grads Reshape::vjp(const Saved& s, const Grads& dy, Needs) const { return {reshape(dy[0], s.input_meta(0).shape)}; }
+Grads Reshape::vjp(const Saved& s, const Grads& dy, Needs) const {
+  return {reshape(dy[0], s.input_meta(0).shape)};
+}
 
 std::vector<Sample<Reshape>> Reshape::samples() {
   return {
-      {Reshape{{5, 12}}, {arg({5, 3, 4})}},    {Reshape{{6, 5}}, {arg({30})}},
-      {Reshape{{12, 5, 2}}, {arg({8, 15})}},   {Reshape{{7, 1, 6}}, {arg({1, 7, 6})}},
-      {Reshape{{}}, {arg({1, 1})}},            {Reshape{{2, 3, 1, 4, 5}}, {arg({6, 20})}},
+      {Reshape{{5, 12}}, {arg({5, 3, 4})}},
+      {Reshape{{6, 5}}, {arg({30})}},
+      {Reshape{{12, 5, 2}}, {arg({8, 15})}},
+      {Reshape{{7, 1, 6}}, {arg({1, 7, 6})}},
+      {Reshape{{}}, {arg({1, 1})}},
+      {Reshape{{2, 3, 1, 4, 5}}, {arg({6, 20})}},
       timed(Reshape{{1024, 32, 32}}, {arg({1024, 1024})}),
       bad(Reshape{{7, 2}}, {arg({3, 4})}, "ShapeError"),
       bad(Reshape{{-1, 4}}, {arg({3, 4})}, "ShapeError"),
@@ -150,7 +162,9 @@ Geometry Permute::view(const Geometry& in) const {
     fits = fits && d >= 0 && d < rank && !(seen >> d & 1);
     if (fits) seen |= 1u << d;
   }
-  if (!fits) fail<ShapeError>(name, "the order must hold each dim once: given ", order, " for shape ", in.shape, " of rank ", rank);
+  if (!fits)
+    fail<ShapeError>(name, "the order must hold each dim once: given ", order, " for shape ",
+                     in.shape, " of rank ", rank);
   Geometry out = in;
   for (int d = 0; d < rank; ++d) {
     out.shape[d] = in.shape[static_cast<int>(order[d])];
@@ -196,7 +210,8 @@ Geometry Expand::view(const Geometry& in) const {
     if (in.shape[d] == to[lead + d]) out.strides[lead + d] = in.strides[d];
   }
   if (!fits) {
-    fail<ShapeError>(name, "given ", in.shape, ", expected a shape that broadcasts to ", to, ": sizes, counted from the right, equal or 1");
+    fail<ShapeError>(name, "given ", in.shape, ", expected a shape that broadcasts to ", to,
+                     ": sizes, counted from the right, equal or 1");
   }
   return out;
 }
@@ -213,7 +228,9 @@ ShardingRule Expand::sharding(Metas in) const {
   return finish(r, a, b);
 }
 
-Grads Expand::vjp(const Saved& s, const Grads& dy, Needs) const { return {sum_to(dy[0], s.input_meta(0).shape)}; }
+Grads Expand::vjp(const Saved& s, const Grads& dy, Needs) const {
+  return {sum_to(dy[0], s.input_meta(0).shape)};
+}
 
 std::vector<Sample<Expand>> Expand::samples() {
   return {
@@ -252,14 +269,19 @@ Slice Slice::local(const Piece& piece) const {
 }
 
 Grads Slice::vjp(const Saved& s, const Grads& dy, Needs) const {
-  return {call(SlicePad{dim, start, step, s.input_meta(0).shape[own_dim(name, dim, s.input_meta(0).shape)]}, {dy[0]})};
+  return {call(
+      SlicePad{dim, start, step, s.input_meta(0).shape[own_dim(name, dim, s.input_meta(0).shape)]},
+      {dy[0]})};
 }
 
 std::vector<Sample<Slice>> Slice::samples() {
   return {
-      {Slice{0, 1, 1, 3}, {arg({6, 5})}},    {Slice{-1, 0, 3, 3}, {arg({5, 8})}},
-      {Slice{1, 2, 2, 2}, {arg({5, 7, 6})}}, {Slice{0, 0, 1, 5}, {arg({5, 3})}},
-      {Slice{0, 2, 1, 0}, {arg({4, 5})}},    timed(Slice{1, 128, 1, 512}, {arg({1024, 1024})}),
+      {Slice{0, 1, 1, 3}, {arg({6, 5})}},
+      {Slice{-1, 0, 3, 3}, {arg({5, 8})}},
+      {Slice{1, 2, 2, 2}, {arg({5, 7, 6})}},
+      {Slice{0, 0, 1, 5}, {arg({5, 3})}},
+      {Slice{0, 2, 1, 0}, {arg({4, 5})}},
+      timed(Slice{1, 128, 1, 512}, {arg({1024, 1024})}),
       bad(Slice{0, 2, 1, 3}, {arg({4})}, "IndexError"),
       bad(Slice{2, 0, 1, 1}, {arg({4, 5})}, "IndexError"),
       bad(Slice{0, 0, 0, 1}, {arg({4})}, "ValueError"),
@@ -269,7 +291,8 @@ std::vector<Sample<Slice>> Slice::samples() {
 
 MetaList SlicePad::meta(Metas in) const {
   const TensorMeta& x = in[0];
-  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x, "; cast it");
+  if (!dtypes.has(x.dtype))
+    fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x, "; cast it");
   const int d = own_dim(name, dim, x.shape);
   check_range(name, start, step, x.shape[d], size, x.shape);
   Shape out = x.shape;
@@ -310,8 +333,10 @@ Grads SlicePad::vjp(const Saved& s, const Grads& dy, Needs) const {
 
 std::vector<Sample<SlicePad>> SlicePad::samples() {
   return {
-      {SlicePad{0, 1, 1, 6}, {arg({3, 5})}},    {SlicePad{-1, 0, 3, 8}, {arg({5, 3})}},
-      {SlicePad{1, 2, 2, 7}, {arg({5, 2, 6})}}, {SlicePad{0, 0, 1, 5}, {arg({5, 3})}},
+      {SlicePad{0, 1, 1, 6}, {arg({3, 5})}},
+      {SlicePad{-1, 0, 3, 8}, {arg({5, 3})}},
+      {SlicePad{1, 2, 2, 7}, {arg({5, 2, 6})}},
+      {SlicePad{0, 0, 1, 5}, {arg({5, 3})}},
       timed(SlicePad{1, 128, 1, 1024}, {arg({1024, 512})}),
       bad(SlicePad{0, 2, 1, 4}, {arg({3})}, "IndexError"),
       bad(SlicePad{0, 0, 0, 4}, {arg({3})}, "ValueError"),
@@ -337,7 +362,8 @@ Tensor reshape(const Tensor& x, Shape shape) {
   }
   if (unknown >= 0) {
     if (known <= 0 || x.numel() % known != 0) {
-      fail<ShapeError>("reshape", "no size fits the -1 of ", shape, ": given ", x.meta(), " of ", x.numel(), " elements");
+      fail<ShapeError>("reshape", "no size fits the -1 of ", shape, ": given ", x.meta(), " of ",
+                       x.numel(), " elements");
     }
     shape[unknown] = x.numel() / known;
   }
@@ -357,17 +383,23 @@ Tensor transpose(const Tensor& x, int dim0, int dim1) {
   Shape order;
   for (int d = 0; d < x.rank(); ++d) order.push_back(d);
   if (x.rank() == 0) return x;
-  std::swap(order[normalize_dim(dim0, x.rank(), "transpose")], order[normalize_dim(dim1, x.rank(), "transpose")]);
+  std::swap(order[normalize_dim(dim0, x.rank(), "transpose")],
+            order[normalize_dim(dim1, x.rank(), "transpose")]);
   return call(op::Permute{order}, {x});
 }
 
-Tensor expand(const Tensor& x, const Shape& shape) { return x.shape() == shape ? x : call(op::Expand{shape}, {x}); }
+Tensor expand(const Tensor& x, const Shape& shape) {
+  return x.shape() == shape ? x : call(op::Expand{shape}, {x});
+}
 
 Tensor slice(const Tensor& x, int dim, Range range) {
   const int d = op::own_dim("slice", dim, x.shape());
-  if (range.step < 1) fail<ValueError>("slice", "the step must be at least 1: given ", range.step, " for ", x.meta());
+  if (range.step < 1)
+    fail<ValueError>("slice", "the step must be at least 1: given ", range.step, " for ", x.meta());
   const int64_t size = x.shape()[d];
-  const auto clamp = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+  const auto clamp = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size);
+  };
   const int64_t start = clamp(range.start), stop = clamp(range.stop);
   const int64_t count = stop > start ? (stop - start - 1) / range.step + 1 : 0;
   return call(op::Slice{d, start, range.step, count}, {x});
@@ -377,7 +409,8 @@ Tensor select(const Tensor& x, int dim, int64_t at) {
   const int d = op::own_dim("select", dim, x.shape());
   const int64_t size = x.shape()[d], index = at < 0 ? at + size : at;
   if (index < 0 || index >= size) {
-    fail<IndexError>("select", "index ", at, " is out of range for dim ", dim, " of ", x.meta(), ": expected ", -size, " to ", size - 1);
+    fail<IndexError>("select", "index ", at, " is out of range for dim ", dim, " of ", x.meta(),
+                     ": expected ", -size, " to ", size - 1);
   }
   return reshape(call(op::Slice{d, index, 1, 1}, {x}), x.shape().without(d));
 }

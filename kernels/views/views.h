@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views: reshape, permute, expand, slice. They alias the bytes of their input and cost no kernel. The gradient of a
-// slice is slice_pad, which has kernels.
+// Views: reshape, permute, expand, slice. They alias the bytes of their input and cost no kernel.
+// The gradient of a slice is slice_pad, which has kernels.
 #pragma once
 
-#include <limits>
-
 #include "tessera/core/op.h"
+
+#include <limits>
 
 namespace tessera {
 namespace op {
 
-/// The same elements in row-major order under another shape. ShapeError if the strides cannot express it.
+/// The same elements in row-major order under another shape. ShapeError if the strides cannot
+/// express it.
 struct Reshape {
   Shape to;
   static constexpr std::string_view name = "reshape";
@@ -58,7 +59,8 @@ struct Slice {
   static std::vector<Sample<Slice>> samples();
 };
 
-/// The transpose of Slice: x lies at start, start + step, ... of `dim` of size `size`; the rest is zero.
+/// The transpose of Slice: x lies at start, start + step, ... of `dim` of size `size`; the rest is
+/// zero.
 struct SlicePad {
   int dim = 0;
   int64_t start = 0, step = 1, size = 0;
@@ -79,7 +81,8 @@ using views_ops = OpList<Reshape, Permute, Expand, Slice, SlicePad>;
 
 }  // namespace op
 
-/// One size may be -1: it follows from the rest. Copies first where the strides cannot express the shape.
+/// One size may be -1: it follows from the rest. Copies first where the strides cannot express the
+/// shape.
 TESSERA_API Tensor reshape(const Tensor& x, Shape shape);
 TESSERA_API Tensor permute(const Tensor& x, const Shape& order);
 /// Swaps two dims, which may count from the end.
@@ -91,7 +94,8 @@ struct Range {
   int64_t start = 0, stop = std::numeric_limits<int64_t>::max(), step = 1;
 };
 /// `x[slice(1, 3)]`: of dim 0. More dims by the function form.
-inline Range slice(int64_t start, int64_t stop = std::numeric_limits<int64_t>::max(), int64_t step = 1) {
+inline Range slice(int64_t start, int64_t stop = std::numeric_limits<int64_t>::max(),
+                   int64_t step = 1) {
   return {start, stop, step};
 }
 /// Elements [start, stop) of `dim` at `step` > 0; ends beyond the dim are cut to it, as in Python.

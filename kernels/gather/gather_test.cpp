@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/gather/gather.h"
+
+#include "tessera/core/context.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/views/views.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+TEST(Gather, TakesAlongADim) {
+  Context context;
+  const Tensor x = tensor({{1, 2, 3}, {4, 5, 6}});
+  const Tensor at = tensor({{2, 0}, {1, 1}}, DType::i64);
+  EXPECT_EQ(gather(x, 1, at).values(), (std::vector<double>{3, 1, 5, 5}));
+  EXPECT_EQ(gather(transpose(x, 0, 1), 0, transpose(at, 0, 1)).values(),
+            (std::vector<double>{3, 5, 1, 5}));
+  EXPECT_EQ(gather(x, 1, zeros({2, 0}, DType::i64)).shape(), (Shape{2, 0}));
+}
+
+TEST(Gather, ScatterAddSumsRepeatedIndices) {
+  Context context;
+  const Tensor x = tensor({1, 1, 1});
+  EXPECT_EQ(scatter_add(x, 0, tensor({2, 0, 2, 2}, DType::i64), tensor({1, 2, 3, 4})).values(),
+            (std::vector<double>{3, 1, 9}));
+  EXPECT_EQ(x.values()[0], 1);
+  const Tensor narrow =
+      scatter_add(zeros({1}, DType::bf16), 0, zeros({300}, DType::i64), ones({300}, DType::bf16));
+  EXPECT_EQ(narrow.item(), 300);
+}
+
+TEST(Gather, NamesTheIndexThatIsOutside) {
+  Context context;
+  const Tensor at = tensor({{0, 1}, {3, 0}}, DType::i64);
+  try {
+    (void)gather(zeros({2, 3}), 1, at);
+    FAIL();
+  } catch (const IndexError& e) {
+    EXPECT_STREQ(
+        e.what(),
+        "[gather] index 3 at position 2 (row-major) of i64[2, 2] is out of range: expected 0 to 2");
+  }
+  EXPECT_THROW((void)scatter_add(zeros({2, 3}), 1, at, ones({2, 2})), IndexError);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+
+#include "tessera/core/context.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/views/views.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+namespace {
+
+TEST(MultiTensor, NormIsTakenInF64) {
+  Context context;
+  EXPECT_EQ(norm({tensor({3}), tensor({4})}), 5);
+  EXPECT_EQ(norm({}), 0);
+  EXPECT_EQ(norm({full({1 << 20}, 1e-3)}), static_cast<double>(static_cast<float>(std::sqrt(
+                                               double(1e-3f) * double(1e-3f) * (1 << 20)))));
+  EXPECT_EQ(norm({full({2}, 1e30)}), static_cast<double>(static_cast<float>(
+                                         std::sqrt(2.0) * double(1e30f))));  // squares overflow f32
+}
+
+TEST(MultiTensor, ScaleWorksInPlaceAndOnViews) {
+  Context context;
+  const Tensor x = tensor({{1, 2}, {3, 4}});
+  scale_({slice(x, 1, {0, 1}), tensor({1})}, 10);
+  EXPECT_EQ(x.values(), (std::vector<double>{10, 2, 30, 4}));
+}
+
+TEST(MultiTensor, ClippingOnlyShrinks) {
+  Context context;
+  const Tensor a = tensor({3}), b = tensor({4});
+  EXPECT_EQ(clip_grad_norm_({a, b}, 10), 5);
+  EXPECT_EQ(a.item(), 3);
+  EXPECT_EQ(clip_grad_norm_({a, b}, 1), 5);
+  EXPECT_NEAR(norm({a, b}), 1, 1e-6);
+  const Tensor bad = from_values({1, std::numeric_limits<double>::infinity()}, {2});
+  EXPECT_EQ(clip_grad_norm_({bad}, 1), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(bad.values()[0], 1);
+}
+
+TEST(MultiTensor, Errors) {
+  Context context;
+  EXPECT_THROW((void)norm({tensor({1}), Tensor()}), UsageError);
+  EXPECT_THROW((void)clip_grad_norm_({tensor({1})}, 0), ValueError);
+  EXPECT_THROW(scale_({zeros({2}, DType::i64)}, 2), DTypeError);
+}
+
+}  // namespace
+}  // namespace tessera
