@@ -21,7 +21,7 @@ function(tessera_test_program name)
 endfunction()
 
 # One program per module from its *_test.cpp, linked to the module's archive and no further up: the layering holds for
-# tests too.
+# tests too, but for the rooms' tests, which differentiate and so see autograd.
 function(tessera_module_tests)
   tessera_include_root(tests ${PROJECT_SOURCE_DIR}/tests root)
   file(GLOB support CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
@@ -42,6 +42,7 @@ function(tessera_module_tests)
     if(TESSERA_LEFT_OUT_ROOMS)
       list(FILTER tests EXCLUDE REGEX "/kernels/(${TESSERA_LEFT_OUT_ROOMS})/")
     endif()
-    tessera_test_program(tessera_${module}_tests LABEL unit SOURCES ${tests} LINK tessera_${module})
+    tessera_test_program(tessera_${module}_tests LABEL unit SOURCES ${tests}
+      LINK tessera_${module} $<$<STREQUAL:${module},kernels>:tessera_autograd>)
   endforeach()
 endfunction()
