@@ -129,7 +129,7 @@ std::optional<std::string> Field::assign(std::string_view given) {
         else if constexpr (std::is_same_v<T, double>) return set(*v, parsed<double>(given));
         else if constexpr (std::is_same_v<T, bool>) return set(*v, parsed_bool(given));
         else if constexpr (std::is_same_v<T, std::string>) return set(*v, std::optional(std::string(given)));
-        else if (given == "none") return set(*v, std::optional(T()));
+        else if (given == "none") return set(*v, std::make_optional(T()));
         else return set(*v, parsed<double>(given));
       },
       value);
