@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits y = 3 x - 1 from noisy points by gradient descent.
-#include <cmath>
-#include <iostream>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+
+#include <cmath>
+#include <iostream>
 
 int main() {
   using namespace tessera;

@@ -41,10 +41,13 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata) co
   if (x.rank() != 3) fail<ShapeError>("attention", "x is ", x.meta(), ", expected (B, T, dim)");
   const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
   const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
-  const Tensor q = rope(heads(wq.forward(x), config_.n_heads), metadata.cos, metadata.sin);     // (B, T, H, D)
-  const Tensor k = rope(heads(wk.forward(x), config_.n_kv_heads), metadata.cos, metadata.sin);  // (B, T, Hkv, D)
-  const Tensor v = heads(wv.forward(x), config_.n_kv_heads);                                    // (B, T, Hkv, D)
-  const Tensor y = scaled_dot_product_attention(q, k, v, {.causal = metadata.causal, .heads_inner = true});
+  const Tensor q =
+      rope(heads(wq.forward(x), config_.n_heads), metadata.cos, metadata.sin);  // (B, T, H, D)
+  const Tensor k =
+      rope(heads(wk.forward(x), config_.n_kv_heads), metadata.cos, metadata.sin);  // (B, T, Hkv, D)
+  const Tensor v = heads(wv.forward(x), config_.n_kv_heads);                       // (B, T, Hkv, D)
+  const Tensor y =
+      scaled_dot_product_attention(q, k, v, {.causal = metadata.causal, .heads_inner = true});
   return wo.forward(reshape(y, {b, t, config_.n_heads * d}));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with rotary positions and grouped heads. What positions and mask a batch has is input data, made once
-// outside the layers and given to each of them.
+// Attention with rotary positions and grouped heads. What positions and mask a batch has is input
+// data, made once outside the layers and given to each of them.
 #pragma once
 
 #include "tessera/nn/layers.h"
@@ -9,8 +9,8 @@ namespace tessera::nn {
 
 /// What attention needs to know of a batch besides its activations.
 struct AttentionMetadata {
-  Tensor cos, sin;      ///< (T, head_dim / 2) f32, of the positions of the T tokens
-  bool causal = true;   ///< a token sees itself and what came before
+  Tensor cos, sin;     ///< (T, head_dim / 2) f32, of the positions of the T tokens
+  bool causal = true;  ///< a token sees itself and what came before
 };
 /// Metadata of positions [start, start + length), causal.
 TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that transformers are made of: linear, embedding, normalisation and gated feed-forward. None of them
-// merges batch and sequence dims, so that a cut sequence stays a plain shard.
+// The layers that transformers are made of: linear, embedding, normalisation and gated
+// feed-forward. None of them merges batch and sequence dims, so that a cut sequence stays a plain
+// shard.
 #pragma once
 
 #include "tessera/nn/module.h"

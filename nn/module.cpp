@@ -24,8 +24,7 @@ void Visitor::child(std::string_view name, Module& module) {
 
 namespace {
 
-template <class F>
-class ParameterVisitor final : public Visitor {
+template <class F> class ParameterVisitor final : public Visitor {
  public:
   explicit ParameterVisitor(F f) : f_(std::move(f)) {}
   void on_parameter(const std::string& path, Tensor& parameter, const Init& init) override {
@@ -36,8 +35,7 @@ class ParameterVisitor final : public Visitor {
   F f_;
 };
 
-template <class F>
-void for_each_parameter(Module& root, F f) {
+template <class F> void for_each_parameter(Module& root, F f) {
   ParameterVisitor<F> visitor(std::move(f));
   root.visit(visitor);
 }

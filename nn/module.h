@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Module: a part of a model. It lists its members once, in visit(); parameters, initialisation, plans and checkpoints
-// are visitors over that list. Parameters are made on the meta device and get bytes when they are initialised, so that
-// a model can be planned before it exists and each rank can make only its own piece.
+// Module: a part of a model. It lists its members once, in visit(); parameters, initialisation,
+// plans and checkpoints are visitors over that list. Parameters are made on the meta device and get
+// bytes when they are initialised, so that a model can be planned before it exists and each rank
+// can make only its own piece.
 #pragma once
+
+#include "tessera/core/context.h"
+#include "tessera/core/tensor.h"
+#include "tessera/kernels/fill/fill.h"
 
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/core/context.h"
-#include "tessera/core/tensor.h"
-#include "tessera/kernels/fill/fill.h"
 
 namespace tessera::nn {
 
@@ -22,7 +23,9 @@ struct Init {
   static Init constant(double value) { return {op::Distribution::normal, value, 0, 0}; }
   static Init normal(double std) { return {op::Distribution::normal, 0, std, 0}; }
   /// Cut at three standard deviations, as for torchtitan's output layer.
-  static Init truncated_normal(double std) { return {op::Distribution::truncated_normal, 0, std, 3}; }
+  static Init truncated_normal(double std) {
+    return {op::Distribution::truncated_normal, 0, std, 3};
+  }
 };
 
 class Visitor;
@@ -47,7 +50,8 @@ class TESSERA_API Module {
   std::string name_;
 };
 
-/// Walks a module tree. Names given to the virtual functions are full paths (`layers.3.attention.wq.weight`).
+/// Walks a module tree. Names given to the virtual functions are full paths
+/// (`layers.3.attention.wq.weight`).
 class TESSERA_API Visitor {
  public:
   virtual ~Visitor() = default;
@@ -79,6 +83,7 @@ TESSERA_API int64_t parameter_count(Module& root);
 TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
 /// Makes every parameter from `source`, an equal shape and dtype under its name, requiring grad.
 /// DataError names what is missing, unknown or of another shape or dtype, all at once.
-TESSERA_API void load(Module& root, const std::vector<NamedParameter>& source, Device device = kCpu);
+TESSERA_API void load(Module& root, const std::vector<NamedParameter>& source,
+                      Device device = kCpu);
 
 }  // namespace tessera::nn

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
 
 namespace tessera::nn {
 namespace {
@@ -18,7 +18,9 @@ class NnTest : public testing::Test {
   Session session_;
 };
 
-FeedForward feed_forward() { return FeedForward({.dim = 4, .hidden = 6, .output = Init::truncated_normal(0.5)}); }
+FeedForward feed_forward() {
+  return FeedForward({.dim = 4, .hidden = 6, .output = Init::truncated_normal(0.5)});
+}
 
 TEST_F(NnTest, NamesFollowTheTree) {
   FeedForward m = feed_forward();
@@ -57,7 +59,8 @@ TEST_F(NnTest, InitialValuesHaveTheirDistribution) {
     squares += v * v;
   }
   EXPECT_NEAR(sum / 60000, 0, 4e-4);
-  EXPECT_NEAR(std::sqrt(squares / 60000), 0.02 * 0.98658, 4e-4);  // the deviation of a normal cut at three
+  EXPECT_NEAR(std::sqrt(squares / 60000), 0.02 * 0.98658,
+              4e-4);  // the deviation of a normal cut at three
   RmsNorm norm(5, 1e-5);
   initialize(norm, 3);
   EXPECT_EQ(norm.weight.values(), std::vector<double>(5, 1.0));
@@ -95,7 +98,12 @@ TEST_F(NnTest, FeedForwardIsSwiGlu) {
 }
 
 Attention attention() {
-  return Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 4, .input = Init::normal(0.5), .output = Init::normal(0.5)});
+  return Attention({.dim = 16,
+                    .n_heads = 4,
+                    .n_kv_heads = 2,
+                    .head_dim = 4,
+                    .input = Init::normal(0.5),
+                    .output = Init::normal(0.5)});
 }
 
 TEST_F(NnTest, AttentionIsCausal) {
@@ -111,7 +119,8 @@ TEST_F(NnTest, AttentionSeesOnlyRelativePositions) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({1, 5, 16}, {7, 1});
-  const Tensor gap = m.forward(x, causal_metadata(5, 4, 10000)) - m.forward(x, causal_metadata(5, 4, 10000, 37));
+  const Tensor gap =
+      m.forward(x, causal_metadata(5, 4, 10000)) - m.forward(x, causal_metadata(5, 4, 10000, 37));
   for (double v : gap.values()) EXPECT_NEAR(v, 0, 1e-4);
 }
 
@@ -134,7 +143,8 @@ TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
   session_.context().options.anomaly = true;
   FeedForward m = feed_forward();
   initialize(m, 1);
-  m.w2.weight = full({4, 6}, std::numeric_limits<double>::infinity());  // times both signs: not a number
+  m.w2.weight =
+      full({4, 6}, std::numeric_limits<double>::infinity());  // times both signs: not a number
   try {
     (void)m.forward(normal({8, 4}, {7, 1}));
     FAIL() << "nothing was thrown";

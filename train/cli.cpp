@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli.h"
 
+#include "tessera/autograd/autograd.h"
+#include "tessera/train/generate.h"
+#include "tessera/train/safetensors.h"
+#include "tessera/train/tokenizer.h"
+#include "tessera/train/trainer.h"
+
 #include <fmt/format.h>
 
 #include <array>
 #include <ostream>
 #include <sstream>
 #include <vector>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/train/generate.h"
-#include "tessera/train/safetensors.h"
-#include "tessera/train/tokenizer.h"
-#include "tessera/train/trainer.h"
 
 namespace tessera::train {
 namespace {
@@ -37,7 +37,8 @@ struct GenerateConfig {
     f.add("tokens", tokens, "length of the text", {.min = 1, .max = 1 << 24, .unit = "tokens"});
     f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
     f.add("top_k", top_k, "draw from the k likeliest tokens", {.min = 1, .max = 1 << 24});
-    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run", {.min = 0, .max = 1 << 24});
+    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run",
+          {.min = 0, .max = 1 << 24});
     f.add("seed", seed, "of the draws", {.min = 0});
     f.add("threads", threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096});
   }
@@ -67,7 +68,8 @@ int generate_text(Arguments arguments, std::ostream& out) {
   Fields fields;
   fields.section("", c);
   throw_if_any(fields.parse(arguments));
-  if (c.checkpoint.empty()) fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
+  if (c.checkpoint.empty())
+    fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
   Session session({.threads = static_cast<int>(c.threads)});
   const Config config = read_config(c.checkpoint + "/config.json");
   llama3::Model model(config.model);
@@ -157,8 +159,9 @@ int run_cli(Arguments arguments, std::ostream& out, std::ostream& err) {
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
   const auto near = did_you_mean(name, names);
-  print_error(err, concat("[tessera] unknown command '", name, '\'',
-                          near ? concat("; did you mean ", *near, '?') : "; `tessera --help` lists them"));
+  print_error(
+      err, concat("[tessera] unknown command '", name, '\'',
+                  near ? concat("; did you mean ", *near, '?') : "; `tessera --help` lists them"));
   return kWrongUsage;
 }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <limits>
-#include <sstream>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/train/files.h"
 #include "tessera/train/safetensors.h"
 #include "tessera/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -38,11 +38,35 @@ class CliTest : public testing::Test {
     return run_cli(words, out_, err_);
   }
   [[nodiscard]] Words train(const std::string& dump, const Words& more = {}) const {
-    Words words{"train", "--dataloader.path", folder_ + "/text.txt", "--dump_folder", folder_ + "/" + dump,
-                "--model.dim", "32", "--model.n_layers", "2", "--model.n_heads", "4", "--model.n_kv_heads", "2",
-                "--model.ffn_dim", "64", "--model.vocab_size", "260", "--training.steps", "12",
-                "--training.local_batch_size", "4", "--training.seq_len", "32", "--optimizer.lr", "1e-2",
-                "--sample.tokens", "8", "--debug.seed", "7"};
+    Words words{"train",
+                "--dataloader.path",
+                folder_ + "/text.txt",
+                "--dump_folder",
+                folder_ + "/" + dump,
+                "--model.dim",
+                "32",
+                "--model.n_layers",
+                "2",
+                "--model.n_heads",
+                "4",
+                "--model.n_kv_heads",
+                "2",
+                "--model.ffn_dim",
+                "64",
+                "--model.vocab_size",
+                "260",
+                "--training.steps",
+                "12",
+                "--training.local_batch_size",
+                "4",
+                "--training.seq_len",
+                "32",
+                "--optimizer.lr",
+                "1e-2",
+                "--sample.tokens",
+                "8",
+                "--debug.seed",
+                "7"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -50,7 +74,9 @@ class CliTest : public testing::Test {
     const Words words = train("a", more);
     return parse_config(std::span(words).subspan(1));
   }
-  [[nodiscard]] std::string file(const std::string& name) const { return read_file(folder_ + "/" + name); }
+  [[nodiscard]] std::string file(const std::string& name) const {
+    return read_file(folder_ + "/" + name);
+  }
   [[nodiscard]] std::string out() const { return out_.str(); }
   [[nodiscard]] std::string err() const { return err_.str(); }
 
@@ -102,7 +128,9 @@ TEST_F(CliTest, MemoryDoesNotGrowWithSteps) {
 
 TEST_F(CliTest, GeneratesFromACheckpoint) {
   ASSERT_EQ(run(train("a")), 0) << err();
-  const Words words{"generate", "--checkpoint", folder_ + "/a", "--prompt", "the ", "--tokens", "5", "--temperature", "0"};
+  const Words words{"generate", "--checkpoint",  folder_ + "/a",
+                    "--prompt", "the ",          "--tokens",
+                    "5",        "--temperature", "0"};
   ASSERT_EQ(run(words), 0) << err();
   const std::string text = out();
   EXPECT_TRUE(text.starts_with("the "));
@@ -116,7 +144,8 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
   trainer.step();
   auto& feed_forward = trainer.model().layers[1]->feed_forward;
   const NoGrad guard;
-  for (auto* w : {&feed_forward.w1, &feed_forward.w3}) copy_bytes(w->weight, full(w->weight.shape(), 1e20));
+  for (auto* w : {&feed_forward.w1, &feed_forward.w3})
+    copy_bytes(w->weight, full(w->weight.shape(), 1e20));
   const auto untouched = trainer.model().output.weight.values();
   {
     const NoGrad recording(true);
@@ -126,7 +155,8 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
     } catch (const NumericError& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("[train] step 2: the loss is"), text.npos) << text;
-      EXPECT_NE(text.find("first made by op swiglu in module layers.1.feed_forward;"), text.npos) << text;
+      EXPECT_NE(text.find("first made by op swiglu in module layers.1.feed_forward;"), text.npos)
+          << text;
     }
   }
   EXPECT_EQ(trainer.model().output.weight.values(), untouched);
@@ -137,7 +167,8 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
     trainer.step();
     FAIL() << "nothing was thrown";
   } catch (const NumericError& error) {
-    EXPECT_NE(std::string(error.what()).find("parameter layers.1.feed_forward.w2.weight already"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("parameter layers.1.feed_forward.w2.weight already"),
+              std::string::npos)
         << error.what();
   }
 }
@@ -176,7 +207,8 @@ TEST_F(CliTest, HelpListsWhatThereIs) {
   EXPECT_TRUE(out().starts_with("tessera "));
   EXPECT_EQ(run({"train", "--help"}), 0);
   EXPECT_NE(out().find("--training.steps"), std::string::npos);
-  EXPECT_NE(out().find("integer; default 10 steps, 1 to 1000000000000"), std::string::npos) << out();
+  EXPECT_NE(out().find("integer; default 10 steps, 1 to 1000000000000"), std::string::npos)
+      << out();
   EXPECT_EQ(run({"recipes"}), 0);
   EXPECT_TRUE(out().starts_with("llama3_debugmodel"));
   EXPECT_EQ(run({"config", "--optimizer.lr", "0.5"}), 0);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/config.h"
 
-#include <algorithm>
-#include <array>
-
 #include "tessera/train/files.h"
 #include "tessera/train/tokenizer.h"
+
+#include <algorithm>
+#include <array>
 
 namespace tessera::train {
 namespace {
@@ -19,8 +19,10 @@ struct ModelFields {
     f.add("n_heads", c.n_heads, "query heads", {.min = 1, .max = 4096});
     f.add("n_kv_heads", c.n_kv_heads, "key and value heads", {.min = 1, .max = 4096});
     f.add("ffn_dim", c.ffn_dim, "width of the feed-forward", {.min = 1, .max = 1 << 24});
-    f.add("vocab_size", c.vocab_size, "rows of the embedding", {.min = ByteTokenizer::kVocabulary, .max = 1 << 24});
-    f.add("max_seq_len", c.max_seq_len, "longest context", {.min = 1, .max = 1 << 30, .unit = "tokens"});
+    f.add("vocab_size", c.vocab_size, "rows of the embedding",
+          {.min = ByteTokenizer::kVocabulary, .max = 1 << 24});
+    f.add("max_seq_len", c.max_seq_len, "longest context",
+          {.min = 1, .max = 1 << 30, .unit = "tokens"});
     f.add("rope_theta", c.rope_theta, "base of the rotary angles", {.min = 1, .max = 1e12});
     f.add("norm_eps", c.norm_eps, "added to the mean square in norms", {.min = 0, .max = 1});
   }
@@ -31,7 +33,8 @@ struct TopFields {
   void fields(Fields& f) {
     f.add("recipe", c.recipe, "the recipe that the other defaults come from");
     f.add("dump_folder", c.dump_folder, "where everything is written");
-    f.add("threads", c.threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096, .unit = "threads"});
+    f.add("threads", c.threads, "threads of the kernels; 0: all cores",
+          {.min = 0, .max = 4096, .unit = "threads"});
   }
 };
 
@@ -47,16 +50,19 @@ Config llama3_debugmodel() {
 }
 
 constexpr std::array<Recipe, 1> kRecipes{{
-    {"llama3_debugmodel", "Llama 3 with 6 layers of 256, byte tokenizer; minutes on two cores", llama3_debugmodel},
+    {"llama3_debugmodel", "Llama 3 with 6 layers of 256, byte tokenizer; minutes on two cores",
+     llama3_debugmodel},
 }};
 
 }  // namespace
 
 void TrainingConfig::fields(Fields& f) {
   f.add("steps", steps, "optimizer steps", {.min = 1, .max = 1e12, .unit = "steps"});
-  f.add("local_batch_size", local_batch_size, "rows of a step", {.min = 1, .max = 1 << 20, .unit = "sequences"});
+  f.add("local_batch_size", local_batch_size, "rows of a step",
+        {.min = 1, .max = 1 << 20, .unit = "sequences"});
   f.add("seq_len", seq_len, "length of a row", {.min = 1, .max = 1 << 24, .unit = "tokens"});
-  f.add("max_norm", max_norm, "gradients are scaled to this norm at most", {.min = 0, .above_min = true});
+  f.add("max_norm", max_norm, "gradients are scaled to this norm at most",
+        {.min = 0, .above_min = true});
 }
 
 void DebugConfig::fields(Fields& f) {
@@ -66,14 +72,18 @@ void DebugConfig::fields(Fields& f) {
 }
 
 void MetricsConfig::fields(Fields& f) {
-  f.add("log_freq", log_freq, "print every n-th step, and the first and last", {.min = 1, .unit = "steps"});
+  f.add("log_freq", log_freq, "print every n-th step, and the first and last",
+        {.min = 1, .unit = "steps"});
 }
 
 void SampleConfig::fields(Fields& f) {
   f.add("prompt", prompt, "text that the samples after training go on from");
-  f.add("tokens", tokens, "length of each sample; 0: none", {.min = 0, .max = 1 << 20, .unit = "tokens"});
-  f.add("temperature", temperature, "of the sampled text", {.min = 0, .max = 100, .above_min = true});
-  f.add("top_k", top_k, "sampled text draws from the k likeliest tokens", {.min = 1, .max = 1 << 24});
+  f.add("tokens", tokens, "length of each sample; 0: none",
+        {.min = 0, .max = 1 << 20, .unit = "tokens"});
+  f.add("temperature", temperature, "of the sampled text",
+        {.min = 0, .max = 100, .above_min = true});
+  f.add("top_k", top_k, "sampled text draws from the k likeliest tokens",
+        {.min = 1, .max = 1 << 24});
 }
 
 Fields Config::fields() {
@@ -98,11 +108,15 @@ std::vector<std::string> Config::conflicts() const {
     if (!ok) faults.push_back(message);
   };
   const llama3::Config& m = model;
-  require(training.seq_len <= m.max_seq_len, concat("[--training.seq_len] ", training.seq_len, " is above --model.max_seq_len ", m.max_seq_len));
-  require(m.dim % m.n_heads == 0 && m.dim / m.n_heads % 2 == 0,
-          concat("[--model.dim] ", m.dim, " is not an even multiple of --model.n_heads ", m.n_heads));
+  require(training.seq_len <= m.max_seq_len,
+          concat("[--training.seq_len] ", training.seq_len, " is above --model.max_seq_len ",
+                 m.max_seq_len));
+  require(
+      m.dim % m.n_heads == 0 && m.dim / m.n_heads % 2 == 0,
+      concat("[--model.dim] ", m.dim, " is not an even multiple of --model.n_heads ", m.n_heads));
   require(m.n_heads % m.n_kv_heads == 0,
-          concat("[--model.n_heads] ", m.n_heads, " is not a multiple of --model.n_kv_heads ", m.n_kv_heads));
+          concat("[--model.n_heads] ", m.n_heads, " is not a multiple of --model.n_kv_heads ",
+                 m.n_kv_heads));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   return faults;
 }
@@ -115,8 +129,9 @@ Config recipe(std::string_view name) {
   std::vector<std::string> names;
   for (const Recipe& r : kRecipes) names.emplace_back(r.name);
   const auto near = did_you_mean(name, names);
-  fail<ConfigError>("--recipe", "there is no recipe '", name, '\'',
-                    near ? concat("; did you mean ", *near, '?') : "; `tessera recipes` lists them");
+  fail<ConfigError>(
+      "--recipe", "there is no recipe '", name, '\'',
+      near ? concat("; did you mean ", *near, '?') : "; `tessera recipes` lists them");
 }
 
 Config parse_config(std::span<const std::string> arguments) {

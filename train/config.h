@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training run is made of. Each component owns a small Config and sees no other; this one only composes them.
-// Section and field names are torchtitan's where the meaning is the same.
+// What a training run is made of. Each component owns a small Config and sees no other; this one
+// only composes them. Section and field names are torchtitan's where the meaning is the same.
 #pragma once
-
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/data.h"
 #include "tessera/train/fields.h"
 #include "tessera/train/optimizer.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace tessera::train {
 
@@ -65,7 +65,8 @@ TESSERA_API std::span<const Recipe> recipes();
 /// ConfigError with a suggestion if there is no such recipe.
 TESSERA_API Config recipe(std::string_view name);
 
-/// The recipe that `--recipe NAME` names, then `--section.field value` in order. ConfigError: every fault, a line each.
+/// The recipe that `--recipe NAME` names, then `--section.field value` in order. ConfigError: every
+/// fault, a line each.
 TESSERA_API Config parse_config(std::span<const std::string> arguments);
 /// A configuration that a run wrote as config.json. DataError if it does not hold one.
 TESSERA_API Config read_config(const std::string& path);

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/data.h"
 
+#include "tessera/core/rng.h"
+#include "tessera/train/files.h"
+#include "tessera/train/tokenizer.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <filesystem>
 #include <utility>
 
-#include "tessera/core/rng.h"
-#include "tessera/train/files.h"
-#include "tessera/train/tokenizer.h"
-
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 8> kTextSuffixes{".h",   ".cpp", ".cu", ".cuh",
+constexpr std::array<std::string_view, 8> kTextSuffixes{".h",  ".cpp", ".cu", ".cuh",
                                                         ".md", ".txt", ".py", ".cmake"};
 
-// The place of `i` in a seeded permutation of [0, n): a Feistel network on the next power of four, walked until it
-// falls inside. Needs no table, so an epoch of any size costs nothing.
+// The place of `i` in a seeded permutation of [0, n): a Feistel network on the next power of four,
+// walked until it falls inside. Needs no table, so an epoch of any size costs nothing.
 uint64_t permuted(uint64_t i, uint64_t n, RngKey key) {
   const auto half = std::max<uint64_t>(1, (static_cast<uint64_t>(std::bit_width(n - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half) - 1;
@@ -45,9 +45,11 @@ std::vector<std::string> text_files(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code error;
   const auto options = fs::directory_options::skip_permission_denied;
-  for (fs::recursive_directory_iterator at(folder, options, error), end; !error && at != end; at.increment(error)) {
+  for (fs::recursive_directory_iterator at(folder, options, error), end; !error && at != end;
+       at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (at->is_directory() && (name.starts_with('.') || name == "build")) at.disable_recursion_pending();
+    if (at->is_directory() && (name.starts_with('.') || name == "build"))
+      at.disable_recursion_pending();
     const bool text = std::ranges::count(kTextSuffixes, at->path().extension().string()) > 0;
     if (text && at->is_regular_file() && !at->is_symlink()) files.push_back(at->path().string());
   }
@@ -56,8 +58,10 @@ std::vector<std::string> text_files(const std::string& folder) {
   return files;
 }
 
-TextData::TextData(const std::string& path, int64_t seq_len, uint64_t seed) : seq_len_(seq_len), seed_(seed) {
-  if (path.empty()) fail<DataError>("dataloader.path", "no data given; pass --dataloader.path FILE or FOLDER");
+TextData::TextData(const std::string& path, int64_t seq_len, uint64_t seed)
+    : seq_len_(seq_len), seed_(seed) {
+  if (path.empty())
+    fail<DataError>("dataloader.path", "no data given; pass --dataloader.path FILE or FOLDER");
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) fail<DataError>("dataloader.path", path, " does not exist");
@@ -65,7 +69,8 @@ TextData::TextData(const std::string& path, int64_t seq_len, uint64_t seed) : se
   if (fs::is_directory(status)) {
     files = text_files(path);
     if (files.empty()) {
-      fail<DataError>("dataloader.path", "folder ", path, " holds no text file (.h .cpp .cu .cuh .md .txt .py .cmake)");
+      fail<DataError>("dataloader.path", "folder ", path,
+                      " holds no text file (.h .cpp .cu .cuh .md .txt .py .cmake)");
     }
   }
   for (const std::string& file : files) {
@@ -79,15 +84,17 @@ TextData::TextData(const std::string& path, int64_t seq_len, uint64_t seed) : se
   if (stream_.empty()) fail<DataError>("dataloader.path", path, " is empty");
   windows_ = (tokens() - 1) / seq_len;
   if (windows_ < 1) {
-    fail<DataError>("dataloader.path", path, " holds ", tokens(), " tokens, too few for one window of training.seq_len ",
-                    seq_len, " and the token after it; give more text or a smaller seq_len");
+    fail<DataError>("dataloader.path", path, " holds ", tokens(),
+                    " tokens, too few for one window of training.seq_len ", seq_len,
+                    " and the token after it; give more text or a smaller seq_len");
   }
 }
 
 int64_t TextData::window(int64_t sample) const {
   const int64_t epoch = sample / windows_;
   const RngKey key{seed_, stream_of("data") + static_cast<uint64_t>(epoch)};
-  return static_cast<int64_t>(permuted(static_cast<uint64_t>(sample % windows_), static_cast<uint64_t>(windows_), key));
+  return static_cast<int64_t>(
+      permuted(static_cast<uint64_t>(sample % windows_), static_cast<uint64_t>(windows_), key));
 }
 
 Batch TextData::batch(int64_t step, int64_t rows) const {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text for training: a file, or the text files of a folder, each one document, joined to one stream of tokens and cut
-// into windows. Which windows a step sees is a function of (seed, step) alone: a permutation of all windows per epoch.
+// Text for training: a file, or the text files of a folder, each one document, joined to one stream
+// of tokens and cut into windows. Which windows a step sees is a function of (seed, step) alone: a
+// permutation of all windows per epoch.
 #pragma once
+
+#include "tessera/core/tensor.h"
+#include "tessera/train/fields.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "tessera/core/tensor.h"
-#include "tessera/train/fields.h"
 
 namespace tessera::train {
 
@@ -24,7 +25,8 @@ struct Batch {
 
 class TESSERA_API TextData {
  public:
-  /// Reads all text. IoError: unreadable. DataError: missing, no text files, or fewer than seq_len + 1 tokens.
+  /// Reads all text. IoError: unreadable. DataError: missing, no text files, or fewer than seq_len
+  /// + 1 tokens.
   TextData(const std::string& path, int64_t seq_len, uint64_t seed);
 
   /// The batch of step `step` (from 0) with `rows` windows.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/data.h"
 
+#include "tessera/autograd/autograd.h"
+#include "tessera/train/files.h"
+#include "tessera/train/tokenizer.h"
+
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/train/files.h"
-#include "tessera/train/tokenizer.h"
+#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -30,8 +30,7 @@ class DataTest : public testing::Test {
     write_file_atomically(path.string(), text);
     return path.string();
   }
-  template <class E>
-  static std::string error_of(const std::string& path, int64_t seq_len = 4) {
+  template <class E> static std::string error_of(const std::string& path, int64_t seq_len = 4) {
     try {
       const TextData data(path, seq_len, 0);
     } catch (const E& error) {
@@ -108,7 +107,8 @@ TEST_F(DataTest, AnEpochSeesEveryWindowOnce) {
     const TextData data(put("a.txt", counting_text(size)), 4, 7);
     for (int64_t epoch = 0; epoch < 3; ++epoch) {
       std::set<int64_t> seen;
-      for (int64_t i = 0; i < data.windows(); ++i) seen.insert(data.window(epoch * data.windows() + i));
+      for (int64_t i = 0; i < data.windows(); ++i)
+        seen.insert(data.window(epoch * data.windows() + i));
       EXPECT_EQ(static_cast<int64_t>(seen.size()), data.windows());
       EXPECT_EQ(*seen.begin(), 0);
       EXPECT_EQ(*seen.rbegin(), data.windows() - 1);
@@ -133,7 +133,9 @@ TEST_F(DataTest, BadDataIsNamed) {
   EXPECT_NE(error_of<DataError>(folder_).find("holds no text file"), std::string::npos);
   EXPECT_NE(error_of<DataError>(put("empty.txt", "")).find("is empty"), std::string::npos);
   const std::string text = error_of<DataError>(put("short.txt", "abc"), 5);
-  EXPECT_NE(text.find("holds 5 tokens, too few for one window of training.seq_len 5"), std::string::npos) << text;
+  EXPECT_NE(text.find("holds 5 tokens, too few for one window of training.seq_len 5"),
+            std::string::npos)
+      << text;
 }
 
 }  // namespace

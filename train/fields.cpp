@@ -13,8 +13,7 @@ namespace {
 
 std::string number(double v) { return fmt::format("{}", v); }
 
-template <class T>
-std::optional<T> parsed(std::string_view text) {
+template <class T> std::optional<T> parsed(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -63,7 +62,8 @@ std::string Field::text() const {
       [](const auto* v) -> std::string {
         using T = std::remove_cvref_t<decltype(*v)>;
         if constexpr (std::is_same_v<T, std::string>) return *v;
-        else if constexpr (std::is_same_v<T, std::optional<double>>) return *v ? number(**v) : "none";
+        else if constexpr (std::is_same_v<T, std::optional<double>>)
+          return *v ? number(**v) : "none";
         else return fmt::format("{}", *v);
       },
       value);
@@ -89,7 +89,8 @@ std::string Field::range() const {
 
 std::optional<std::string> Field::check() const {
   const auto in_range = [&](double v) -> std::optional<std::string> {
-    const bool ok = !std::isnan(v) && v <= limits.max && (limits.above_min ? v > limits.min : v >= limits.min);
+    const bool ok =
+        !std::isnan(v) && v <= limits.max && (limits.above_min ? v > limits.min : v >= limits.min);
     if (ok) return std::nullopt;
     const std::string wanted = range();
     return fmt::format("[--{}] {} is out of range: expected {}", path, number(v),
@@ -128,7 +129,8 @@ std::optional<std::string> Field::assign(std::string_view given) {
         if constexpr (std::is_same_v<T, int64_t>) return set(*v, parsed_integer(given));
         else if constexpr (std::is_same_v<T, double>) return set(*v, parsed<double>(given));
         else if constexpr (std::is_same_v<T, bool>) return set(*v, parsed_bool(given));
-        else if constexpr (std::is_same_v<T, std::string>) return set(*v, std::optional(std::string(given)));
+        else if constexpr (std::is_same_v<T, std::string>)
+          return set(*v, std::optional(std::string(given)));
         else if (given == "none") return set(*v, std::make_optional(T()));
         else return set(*v, parsed<double>(given));
       },
@@ -197,8 +199,11 @@ std::vector<std::string> Fields::parse_json(std::string_view text, std::string_v
       return;
     }
     const bool scalar = value.is_primitive();
-    const std::string word = value.is_null() ? "none" : value.is_string() ? value.get<std::string>() : value.dump();
-    auto fault = scalar ? field->assign(word) : fmt::format("[--{}] expected {}", path, field->type());
+    const std::string word = value.is_null()     ? "none"
+                             : value.is_string() ? value.get<std::string>()
+                                                 : value.dump();
+    auto fault =
+        scalar ? field->assign(word) : fmt::format("[--{}] expected {}", path, field->type());
     if (fault) faults.push_back(fmt::format("[{}] {}", where, *fault));
   };
   for (const auto& [key, value] : json.items()) {
@@ -225,7 +230,8 @@ std::string Fields::help() const {
     std::string details = fmt::format("default {}", f.text().empty() ? "none" : f.text());
     if (!f.limits.unit.empty()) details += fmt::format(" {}", f.limits.unit);
     if (const std::string range = f.range(); !range.empty()) details += ", " + range;
-    text += fmt::format("  --{:<32} {}\n    {:<32} {}; {}\n", f.path, f.help, "", f.type(), details);
+    text +=
+        fmt::format("  --{:<32} {}\n    {:<32} {}; {}\n", f.path, f.help, "", f.type(), details);
   }
   return text;
 }
@@ -234,8 +240,9 @@ std::string Fields::dump() const {
   nlohmann::ordered_json json;
   for (const Field& f : fields_) {
     const size_t dot = f.path.find('.');
-    nlohmann::ordered_json& at =
-        dot == std::string::npos ? json[f.path] : json[f.path.substr(0, dot)][f.path.substr(dot + 1)];
+    nlohmann::ordered_json& at = dot == std::string::npos
+                                     ? json[f.path]
+                                     : json[f.path.substr(0, dot)][f.path.substr(dot + 1)];
     std::visit(
         [&](const auto* v) {
           if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*v)>, std::optional<double>>) {

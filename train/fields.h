@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields: the one list of a configuration's fields. A Config struct binds each of its members once, with name, help,
-// unit and range; the command line, --help, error messages and the resolved dump are all read from that list.
+// Fields: the one list of a configuration's fields. A Config struct binds each of its members once,
+// with name, help, unit and range; the command line, --help, error messages and the resolved dump
+// are all read from that list.
 #pragma once
+
+#include "tessera/core/error.h"
 
 #include <cstdint>
 #include <limits>
@@ -12,15 +15,13 @@
 #include <variant>
 #include <vector>
 
-#include "tessera/core/error.h"
-
 namespace tessera::train {
 
 struct Limits {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;            ///< min itself is not allowed
-  std::string_view unit = {};        ///< "tokens", "steps"
+  bool above_min = false;                 ///< min itself is not allowed
+  std::string_view unit = {};             ///< "tokens", "steps"
   std::vector<std::string> choices = {};  ///< of a text field; empty: any
 };
 
@@ -30,8 +31,8 @@ struct Field {
   std::string help;
   Limits limits;
 
-  [[nodiscard]] std::string text() const;   ///< the value, as one would write it on the command line
-  [[nodiscard]] std::string type() const;   ///< "integer", "number", ...
+  [[nodiscard]] std::string text() const;  ///< the value, as one would write it on the command line
+  [[nodiscard]] std::string type() const;  ///< "integer", "number", ...
   [[nodiscard]] std::string range() const;  ///< "at least 1"; empty when anything goes
   /// Parses and checks `text`; gives what is wrong with it, or nothing.
   [[nodiscard]] std::optional<std::string> assign(std::string_view text);
@@ -42,8 +43,7 @@ struct Field {
 class TESSERA_API Fields {
  public:
   /// Fields of `config`, below `section` (none at the top).
-  template <class Config>
-  void section(std::string_view section, Config& config) {
+  template <class Config> void section(std::string_view section, Config& config) {
     section_ = section;
     config.fields(*this);
     section_ = {};
@@ -57,8 +57,8 @@ class TESSERA_API Fields {
 
   [[nodiscard]] const std::vector<Field>& all() const { return fields_; }
   [[nodiscard]] Field* find(std::string_view path);
-  /// Sets fields from `--section.field value`, `--section.field=value` and `--section.flag`. Gives one message per
-  /// fault and leaves what is faulty as it was.
+  /// Sets fields from `--section.field value`, `--section.field=value` and `--section.flag`. Gives
+  /// one message per fault and leaves what is faulty as it was.
   [[nodiscard]] std::vector<std::string> parse(std::span<const std::string> arguments);
   /// Sets fields from a JSON object of sections, as dump() writes it. Same reporting.
   [[nodiscard]] std::vector<std::string> parse_json(std::string_view text, std::string_view where);

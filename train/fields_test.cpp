@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/fields.h"
 
-#include <gtest/gtest.h>
-
 #include "tessera/train/config.h"
 #include "tessera/train/files.h"
+
+#include <gtest/gtest.h>
 
 namespace tessera::train {
 namespace {
@@ -21,9 +21,9 @@ std::string error_of(const Words& words) {
 }
 
 TEST(Config, FieldsAreSet) {
-  const Config c = parse_config(Words{"--training.steps", "60", "--optimizer.lr=1e-3", "--debug.deterministic",
-                                      "--lr_scheduler.decay_ratio", "none", "--dump_folder", "x/y",
-                                      "--training.seq_len", "1_024"});
+  const Config c = parse_config(Words{"--training.steps", "60", "--optimizer.lr=1e-3",
+                                      "--debug.deterministic", "--lr_scheduler.decay_ratio", "none",
+                                      "--dump_folder", "x/y", "--training.seq_len", "1_024"});
   EXPECT_EQ(c.training.steps, 60);
   EXPECT_EQ(c.optimizer.lr, 1e-3);
   EXPECT_TRUE(c.debug.deterministic);
@@ -42,23 +42,30 @@ TEST(Config, TheRecipeSetsDefaultsWhereverItStands) {
 
 TEST(Config, FaultsSayWhatIsWrongAndHowToFixIt) {
   const std::vector<std::pair<Words, std::string>> cases{
-      {{"--training.stepz", "3"}, "[--training.stepz] unknown field; did you mean --training.steps?"},
+      {{"--training.stepz", "3"},
+       "[--training.stepz] unknown field; did you mean --training.steps?"},
       {{"--training.lr", "3"}, "[--training.lr] unknown field; did you mean --optimizer.lr?"},
       {{"--qwertyuiop", "3"}, "[--qwertyuiop] unknown field; --help lists all of them"},
       {{"--training.steps", "many"}, "[--training.steps] 'many' is not valid: expected integer"},
       {{"--training.steps", "2.5"}, "[--training.steps] '2.5' is not valid: expected integer"},
-      {{"--training.steps", "0"}, "[--training.steps] 0 is out of range: expected 1 to 1000000000000"},
+      {{"--training.steps", "0"},
+       "[--training.steps] 0 is out of range: expected 1 to 1000000000000"},
       {{"--training.steps"}, "[--training.steps] no value given: expected integer"},
       {{"--training.max_norm", "0"}, "[--training.max_norm] 0 is out of range: expected above 0"},
       {{"--optimizer.lr", "nan"}, "[--optimizer.lr] nan is out of range: expected 0 to 1000000"},
-      {{"--debug.deterministic", "maybe"}, "[--debug.deterministic] 'maybe' is not valid: expected true or false"},
+      {{"--debug.deterministic", "maybe"},
+       "[--debug.deterministic] 'maybe' is not valid: expected true or false"},
       {{"--lr_scheduler.decay_type", "cubic"},
        "[--lr_scheduler.decay_type] 'cubic' is not one of linear | sqrt | cosine"},
-      {{"steps", "3"}, "[steps] not a field: expected --section.field value\n[3] not a field: expected --section.field value"},
+      {{"steps", "3"},
+       "[steps] not a field: expected --section.field value\n[3] not a field: expected "
+       "--section.field value"},
       {{"--recipe", "llama3_debugmodle"},
        "[--recipe] there is no recipe 'llama3_debugmodle'; did you mean llama3_debugmodel?"},
-      {{"--training.seq_len", "200000"}, "[--training.seq_len] 200000 is above --model.max_seq_len 131072"},
-      {{"--model.n_kv_heads", "3"}, "[--model.n_heads] 16 is not a multiple of --model.n_kv_heads 3"},
+      {{"--training.seq_len", "200000"},
+       "[--training.seq_len] 200000 is above --model.max_seq_len 131072"},
+      {{"--model.n_kv_heads", "3"},
+       "[--model.n_heads] 16 is not a multiple of --model.n_kv_heads 3"},
   };
   for (const auto& [words, message] : cases) EXPECT_EQ(error_of(words), message);
 }
@@ -71,8 +78,8 @@ TEST(Config, AllFaultsAreReportedAtOnce) {
 }
 
 TEST(Config, TheDumpReadsBackAsItself) {
-  Config c = parse_config(Words{"--optimizer.lr", "0.1", "--sample.prompt", "a \"b\"\n", "--lr_scheduler.decay_ratio",
-                                "none", "--debug.detect_anomaly"});
+  Config c = parse_config(Words{"--optimizer.lr", "0.1", "--sample.prompt", "a \"b\"\n",
+                                "--lr_scheduler.decay_ratio", "none", "--debug.detect_anomaly"});
   const std::string text = c.fields().dump();
   const std::string path = testing::TempDir() + "config.json";
   write_file_atomically(path, text);

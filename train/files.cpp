@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "tessera/core/error.h"
 
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
-
-#include "tessera/core/error.h"
 
 namespace tessera::train {
 namespace {
@@ -86,7 +85,8 @@ void write_file_atomically(
   }
   // The new name is durable once its folder is.
   const fs::path folder = fs::path(path).parent_path();
-  Descriptor parent(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor parent(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!parent.ok() || ::fsync(parent.get()) != 0) io_error("sync the folder of", path);
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/generate.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "tessera/core/rng.h"
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/train/tokenizer.h"
+
+#include <algorithm>
+#include <cmath>
 
 namespace tessera::train {
 namespace {
@@ -27,7 +27,8 @@ size_t draw(const std::vector<double>& values, double temperature, double u) {
 
 }  // namespace
 
-std::string generate(const llama3::Model& model, std::string_view prompt, const GenerateOptions& o) {
+std::string generate(const llama3::Model& model, std::string_view prompt,
+                     const GenerateOptions& o) {
   const NoGrad guard;
   const int64_t context = std::min(o.context, model.config().max_seq_len);
   const int64_t k = o.temperature > 0 ? std::min(o.top_k, ByteTokenizer::kVocabulary) : 1;
@@ -40,7 +41,7 @@ std::string generate(const llama3::Model& model, std::string_view prompt, const 
     const int64_t seen = std::min(context, static_cast<int64_t>(tokens.size()));
     const Tensor input = empty({1, seen}, DType::i64);
     std::copy(tokens.end() - seen, tokens.end(), input.data<int64_t>());
-    const Tensor last = select(model.forward(input), 1, seen - 1);                // (1, V)
+    const Tensor last = select(model.forward(input), 1, seen - 1);                        // (1, V)
     const auto [values, ids] = topk(slice(last, 1, {0, ByteTokenizer::kVocabulary}), k);  // (1, k)
     const double u = rng::uniform4(key, static_cast<uint64_t>(made)).v[0];
     const size_t chosen = k == 1 ? 0 : draw(values.values(), o.temperature, u);

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from a model, a token at a time: the likeliest, or drawn from the k likeliest. The whole context is run again
-// for each token.
+// Text from a model, a token at a time: the likeliest, or drawn from the k likeliest. The whole
+// context is run again for each token.
 #pragma once
+
+#include "tessera/models/llama3/llama3.h"
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/models/llama3/llama3.h"
-
 namespace tessera::train {
 
 struct GenerateOptions {
-  int64_t tokens = 200;      ///< at most; the end mark ends the text earlier
-  double temperature = 0;    ///< 0: always the likeliest token
+  int64_t tokens = 200;    ///< at most; the end mark ends the text earlier
+  double temperature = 0;  ///< 0: always the likeliest token
   int64_t top_k = 40;
-  int64_t context = 256;     ///< tokens that the model sees, the last ones of what there is
+  int64_t context = 256;  ///< tokens that the model sees, the last ones of what there is
   uint64_t seed = 0;
 };
 
 /// What follows `prompt`, as bytes.
-TESSERA_API std::string generate(const llama3::Model& model, std::string_view prompt, const GenerateOptions& options);
+TESSERA_API std::string generate(const llama3::Model& model, std::string_view prompt,
+                                 const GenerateOptions& options);
 
 }  // namespace tessera::train

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people and programs see of a run: the step line, a JSON line per step, and a plot of the loss.
+// What people and programs see of a run: the step line, a JSON line per step, and a plot of the
+// loss.
 #pragma once
+
+#include "tessera/core/api.h"
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "tessera/core/api.h"
 
 namespace tessera::train {
 
@@ -17,8 +18,9 @@ struct StepRecord {
   double tokens_per_second = 0;
 };
 
-/// `step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.45GiB(1.87%)  tps: 4,306  tflops: 0.17  eta: 1m 05s`.
-/// `seconds_left` below 0 leaves the last part out; a total of 0 bytes, the percentage.
+/// `step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.45GiB(1.87%)  tps: 4,306  tflops: 0.17
+/// eta: 1m 05s`. `seconds_left` below 0 leaves the last part out; a total of 0 bytes, the
+/// percentage.
 TESSERA_API std::string step_line(const StepRecord& record, int64_t peak_bytes, int64_t total_bytes,
                                   double flops_per_token, double seconds_left);
 /// 1234567 as "1,234,567".
@@ -43,6 +45,7 @@ class TESSERA_API MetricsLog {
 };
 
 /// The loss over steps as an SVG page, with a running mean when there are many steps.
-TESSERA_API std::string loss_plot_svg(const std::vector<StepRecord>& records, const std::string& title);
+TESSERA_API std::string loss_plot_svg(const std::vector<StepRecord>& records,
+                                      const std::string& title);
 
 }  // namespace tessera::train

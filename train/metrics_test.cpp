@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/metrics.h"
 
+#include "tessera/core/error.h"
+#include "tessera/train/files.h"
+
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include "tessera/core/error.h"
-#include "tessera/train/files.h"
+#include <unistd.h>
 
 namespace tessera::train {
 namespace {
 
 TEST(Metrics, TheStepLineIsTorchtitans) {
-  const StepRecord r{.step = 1, .loss = 7.624412, .grad_norm = 1.23454, .lr = 1e-3, .tokens_per_second = 4306.2};
+  const StepRecord r{
+      .step = 1, .loss = 7.624412, .grad_norm = 1.23454, .lr = 1e-3, .tokens_per_second = 4306.2};
   EXPECT_EQ(step_line(r, int64_t{460} << 20, int64_t{24} << 30, 4e7, 65),
-            "step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.45GiB(1.87%)  tps: 4,306  tflops: 0.17  eta: 1m 05s");
-  EXPECT_EQ(step_line(r, 0, 0, 0, -1),
-            "step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.00GiB  tps: 4,306  tflops: 0.00");
+            "step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.45GiB(1.87%)  tps: 4,306  "
+            "tflops: 0.17  eta: 1m 05s");
+  EXPECT_EQ(
+      step_line(r, 0, 0, 0, -1),
+      "step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.00GiB  tps: 4,306  tflops: 0.00");
 }
 
 TEST(Metrics, NumbersForPeople) {
@@ -39,15 +42,18 @@ TEST(Metrics, ALinePerStep) {
   log.write({.step = 1, .loss = 2.5, .grad_norm = 0.1, .lr = 0.001, .tokens_per_second = 10});
   log.write({.step = 2, .loss = 2.25, .grad_norm = 0.1, .lr = 0.001, .tokens_per_second = 20});
   EXPECT_EQ(read_file(path),
-            "{\"step\": 1, \"loss\": 2.5, \"grad_norm\": 0.1, \"lr\": 0.001, \"tokens_per_second\": 10.0}\n"
-            "{\"step\": 2, \"loss\": 2.25, \"grad_norm\": 0.1, \"lr\": 0.001, \"tokens_per_second\": 20.0}\n");
+            "{\"step\": 1, \"loss\": 2.5, \"grad_norm\": 0.1, \"lr\": 0.001, "
+            "\"tokens_per_second\": 10.0}\n"
+            "{\"step\": 2, \"loss\": 2.25, \"grad_norm\": 0.1, \"lr\": 0.001, "
+            "\"tokens_per_second\": 20.0}\n");
   ::unlink(path.c_str());
   EXPECT_THROW(MetricsLog("/no/such/folder/metrics.jsonl"), IoError);
 }
 
 TEST(Metrics, ThePlotHoldsEveryFinitePoint) {
   std::vector<StepRecord> records;
-  for (int64_t i = 1; i <= 30; ++i) records.push_back({.step = i, .loss = 8.0 / static_cast<double>(i)});
+  for (int64_t i = 1; i <= 30; ++i)
+    records.push_back({.step = i, .loss = 8.0 / static_cast<double>(i)});
   records[4].loss = std::numeric_limits<double>::quiet_NaN();
   const std::string svg = loss_plot_svg(records, "a < b & c");
   EXPECT_NE(svg.find("a &lt; b &amp; c"), svg.npos);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW over all parameters, with decay on each of them, and the schedule of its learning rate: linear warm-up, a
-// stable part and a decay, as torchtitan computes them.
+// AdamW over all parameters, with decay on each of them, and the schedule of its learning rate:
+// linear warm-up, a stable part and a decay, as torchtitan computes them.
 #pragma once
-
-#include <string>
-#include <vector>
 
 #include "tessera/core/tensor.h"
 #include "tessera/train/fields.h"
+
+#include <string>
+#include <vector>
 
 namespace tessera::train {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/train/files.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,11 +11,11 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <optional>
 #include <set>
-
-#include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/train/files.h"
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -35,13 +34,27 @@ struct FileType {
   std::optional<DType> dtype;  // none: known to the format, not to us
 };
 constexpr std::array<FileType, 22> kTypes{{
-    {"F64", 64, DType::f64},         {"F32", 32, DType::f32},         {"BF16", 16, DType::bf16},
-    {"F16", 16, DType::f16},         {"F8_E4M3", 8, DType::f8_e4m3},  {"F8_E5M2", 8, DType::f8_e5m2},
-    {"I64", 64, DType::i64},         {"I32", 32, DType::i32},         {"U8", 8, DType::u8},
-    {"BOOL", 8, DType::bool_},       {"U64", 64, {}},                 {"U32", 32, {}},
-    {"U16", 16, {}},                 {"I16", 16, {}},                 {"I8", 8, {}},
-    {"C64", 64, {}},                 {"F8_E8M0", 8, {}},              {"F8_E4M3FNUZ", 8, {}},
-    {"F8_E5M2FNUZ", 8, {}},          {"F6_E2M3", 6, {}},              {"F6_E3M2", 6, {}},
+    {"F64", 64, DType::f64},
+    {"F32", 32, DType::f32},
+    {"BF16", 16, DType::bf16},
+    {"F16", 16, DType::f16},
+    {"F8_E4M3", 8, DType::f8_e4m3},
+    {"F8_E5M2", 8, DType::f8_e5m2},
+    {"I64", 64, DType::i64},
+    {"I32", 32, DType::i32},
+    {"U8", 8, DType::u8},
+    {"BOOL", 8, DType::bool_},
+    {"U64", 64, {}},
+    {"U32", 32, {}},
+    {"U16", 16, {}},
+    {"I16", 16, {}},
+    {"I8", 8, {}},
+    {"C64", 64, {}},
+    {"F8_E8M0", 8, {}},
+    {"F8_E4M3FNUZ", 8, {}},
+    {"F8_E5M2FNUZ", 8, {}},
+    {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},
     {"F4", 4, {}},
 }};
 
@@ -57,7 +70,8 @@ std::string_view file_type_name(DType dtype) {
 // Names reach error messages and terminals.
 std::string quoted(const std::string& name) {
   std::string text = "'";
-  for (char c : name.substr(0, 80)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  for (char c : name.substr(0, 80))
+    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
   return text + "'";
 }
 
@@ -82,13 +96,18 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     if (!S_ISREG(info.st_mode)) fail<IoError>("safetensors", path, " is not a regular file");
     const auto file_bytes = static_cast<uint64_t>(info.st_size);
     uint64_t length = 0;
-    if (file_bytes < sizeof(length)) corrupt(concat("it has ", file_bytes, " bytes, fewer than the 8 of the header's length"));
-    if (::pread(fd_, &length, sizeof(length), 0) != sizeof(length)) corrupt("the header's length cannot be read");
-    if (length > kMaxHeader) corrupt(concat("the header's length ", length, " is above ", kMaxHeader));
-    if (length > file_bytes - sizeof(length)) corrupt(concat("the header's length ", length, " is beyond the end of the file"));
+    if (file_bytes < sizeof(length))
+      corrupt(concat("it has ", file_bytes, " bytes, fewer than the 8 of the header's length"));
+    if (::pread(fd_, &length, sizeof(length), 0) != sizeof(length))
+      corrupt("the header's length cannot be read");
+    if (length > kMaxHeader)
+      corrupt(concat("the header's length ", length, " is above ", kMaxHeader));
+    if (length > file_bytes - sizeof(length))
+      corrupt(concat("the header's length ", length, " is beyond the end of the file"));
     std::string header(length, '\0');
     for (size_t used = 0; used < length;) {
-      const ssize_t n = ::pread(fd_, header.data() + used, length - used, static_cast<off_t>(sizeof(length) + used));
+      const ssize_t n = ::pread(fd_, header.data() + used, length - used,
+                                static_cast<off_t>(sizeof(length) + used));
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) corrupt("the header cannot be read");
       used += static_cast<size_t>(n);
@@ -132,14 +151,17 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
       }
       continue;
     }
-    const auto bad = [&](const std::string& what) { corrupt(concat("tensor ", quoted(name), ' ', what)); };
+    const auto bad = [&](const std::string& what) {
+      corrupt(concat("tensor ", quoted(name), ' ', what));
+    };
     if (name.size() > kMaxName) bad("has too long a name");
-    if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
-        !value.contains("data_offsets")) {
+    if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
+        !value.contains("shape") || !value.contains("data_offsets")) {
       bad("does not have exactly dtype, shape and data_offsets");
     }
     Entry entry;
-    const FileType* type = value["dtype"].is_string() ? file_type(value["dtype"].get<std::string>()) : nullptr;
+    const FileType* type =
+        value["dtype"].is_string() ? file_type(value["dtype"].get<std::string>()) : nullptr;
     if (!type) bad("has an unknown dtype");
     entry.dtype = type->name;
     if (!value["shape"].is_array()) bad("has a shape that is not a list");
@@ -152,9 +174,11 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
     }
     if (bits % 8 != 0) bad("does not fill whole bytes");
     const Json& offsets = value["data_offsets"];
-    if (!offsets.is_array() || offsets.size() != 2) bad("has data_offsets that are not [begin, end]");
+    if (!offsets.is_array() || offsets.size() != 2)
+      bad("has data_offsets that are not [begin, end]");
     const auto begin = unsigned_integer(offsets[0]), end = unsigned_integer(offsets[1]);
-    if (!begin || !end || *begin > *end || *end > buffer_bytes) bad("has data_offsets outside the file");
+    if (!begin || !end || *begin > *end || *end > buffer_bytes)
+      bad("has data_offsets outside the file");
     if (*end - *begin != bits / 8) {
       bad(concat("takes ", *end - *begin, " bytes, but its shape and dtype need ", bits / 8));
     }
@@ -168,10 +192,13 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
   std::ranges::sort(spans);
   uint64_t at = 0;
   for (const auto& [begin, end] : spans) {
-    if (begin != at) corrupt(concat(begin < at ? "tensors overlap" : "there is a hole", " at byte ", std::min(begin, at)));
+    if (begin != at)
+      corrupt(concat(begin < at ? "tensors overlap" : "there is a hole", " at byte ",
+                     std::min(begin, at)));
     at = end;
   }
-  if (at != buffer_bytes) corrupt(concat("tensors end at byte ", at, ", the file at ", buffer_bytes));
+  if (at != buffer_bytes)
+    corrupt(concat("tensors end at byte ", at, ", the file at ", buffer_bytes));
 }
 
 Tensor SafetensorsFile::read(const std::string& name) const {
@@ -179,15 +206,18 @@ Tensor SafetensorsFile::read(const std::string& name) const {
   if (at == entries_.end()) fail<DataError>("safetensors", path_, " has no tensor ", quoted(name));
   const Entry& e = at->second;
   const std::optional<DType> dtype = file_type(e.dtype)->dtype;
-  if (!dtype) fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " is ", e.dtype, ", which is not supported");
+  if (!dtype)
+    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " is ", e.dtype,
+                    ", which is not supported");
   if (e.shape.size() > static_cast<size_t>(kMaxRank)) {
-    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " has ", e.shape.size(), " dims, at most ",
-                    kMaxRank, " are supported");
+    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " has ", e.shape.size(),
+                    " dims, at most ", kMaxRank, " are supported");
   }
   const Tensor t = empty(Shape(std::span<const int64_t>(e.shape)), *dtype);
   auto* to = static_cast<char*>(t.numel() == 0 ? nullptr : t.raw_data());
   for (uint64_t used = 0; used < e.end - e.begin;) {
-    const ssize_t n = ::pread(fd_, to + used, e.end - e.begin - used, static_cast<off_t>(buffer_ + e.begin + used));
+    const ssize_t n = ::pread(fd_, to + used, e.end - e.begin - used,
+                              static_cast<off_t>(buffer_ + e.begin + used));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail<IoError>("safetensors", "cannot read tensor ", quoted(name), " of ", path_);
     used += static_cast<uint64_t>(n);
@@ -201,7 +231,8 @@ std::vector<nn::NamedParameter> SafetensorsFile::read_all() const {
   return all;
 }
 
-void write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors, Metadata metadata) {
+void write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
+                       Metadata metadata) {
   metadata.emplace("format", "pt");
   std::vector<const nn::NamedParameter*> order;
   for (const auto& t : tensors) order.push_back(&t);
@@ -214,11 +245,13 @@ void write_safetensors(const std::string& path, const std::vector<nn::NamedParam
   json["__metadata__"] = metadata;
   uint64_t at = 0;
   for (const auto* t : order) {
-    if (json.contains(t->name)) fail<UsageError>("safetensors", "two tensors are named ", quoted(t->name));
+    if (json.contains(t->name))
+      fail<UsageError>("safetensors", "two tensors are named ", quoted(t->name));
     const auto bytes = static_cast<uint64_t>(t->tensor.numel() * item_size(t->tensor.dtype()));
-    json[t->name] = {{"dtype", file_type_name(t->tensor.dtype())},
-                     {"shape", std::vector<int64_t>(t->tensor.shape().begin(), t->tensor.shape().end())},
-                     {"data_offsets", {at, at + bytes}}};
+    json[t->name] = {
+        {"dtype", file_type_name(t->tensor.dtype())},
+        {"shape", std::vector<int64_t>(t->tensor.shape().begin(), t->tensor.shape().end())},
+        {"data_offsets", {at, at + bytes}}};
     at += bytes;
   }
   std::string header = json.dump();
@@ -232,7 +265,8 @@ void write_safetensors(const std::string& path, const std::vector<nn::NamedParam
     for (const auto* t : order) {
       const Tensor host = to_device(contiguous(t->tensor.detach()), kCpu);
       if (host.numel() == 0) continue;
-      write({static_cast<const char*>(host.raw_data()), static_cast<size_t>(host.numel() * item_size(host.dtype()))});
+      write({static_cast<const char*>(host.raw_data()),
+             static_cast<size_t>(host.numel() * item_size(host.dtype()))});
     }
   });
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: named tensors in one file (u64 header length, JSON header, bytes). Read strictly, since files come from
-// strangers: every rule of the format is checked before a byte is used. Written aside, synced and renamed.
+// safetensors: named tensors in one file (u64 header length, JSON header, bytes). Read strictly,
+// since files come from strangers: every rule of the format is checked before a byte is used.
+// Written aside, synced and renamed.
 #pragma once
+
+#include "tessera/core/tensor.h"
+#include "tessera/nn/module.h"
 
 #include <map>
 #include <string>
 #include <vector>
-
-#include "tessera/core/tensor.h"
-#include "tessera/nn/module.h"
 
 namespace tessera::train {
 
@@ -21,7 +22,8 @@ class TESSERA_API SafetensorsFile {
     std::vector<int64_t> shape;
     uint64_t begin = 0, end = 0;  ///< bytes from the end of the header
   };
-  /// Opens and checks the whole header. IoError: unreadable. DataError: breaks a rule of the format; it says which.
+  /// Opens and checks the whole header. IoError: unreadable. DataError: breaks a rule of the
+  /// format; it says which.
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -45,8 +47,10 @@ class TESSERA_API SafetensorsFile {
   uint64_t buffer_ = 0;  // where the bytes begin
 };
 
-/// Writes CPU or device tensors; metadata gets `format: pt` unless it names one, without which other readers refuse.
-TESSERA_API void write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
+/// Writes CPU or device tensors; metadata gets `format: pt` unless it names one, without which
+/// other readers refuse.
+TESSERA_API void write_safetensors(const std::string& path,
+                                   const std::vector<nn::NamedParameter>& tensors,
                                    Metadata metadata = {});
 
 }  // namespace tessera::train

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/safetensors.h"
 
+#include "tessera/autograd/autograd.h"
+#include "tessera/train/files.h"
+
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/train/files.h"
+#include <unistd.h>
 
 namespace tessera::train {
 namespace {
 
 class SafetensorsTest : public testing::Test {
  protected:
-  SafetensorsTest() : path_(testing::TempDir() + "safetensors_test." + std::to_string(::getpid())) {}
+  SafetensorsTest()
+      : path_(testing::TempDir() + "safetensors_test." + std::to_string(::getpid())) {}
   ~SafetensorsTest() override { std::filesystem::remove(path_); }
   // A file of this header and `bytes` bytes.
   void put(const std::string& header, size_t bytes, uint64_t length_off = 0) const {
@@ -39,8 +40,8 @@ class SafetensorsTest : public testing::Test {
 
 TEST_F(SafetensorsTest, EveryDTypeComesBack) {
   std::vector<nn::NamedParameter> tensors;
-  for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::f8_e4m3, DType::f8_e5m2, DType::i64,
-                      DType::i32, DType::u8, DType::bool_}) {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::f8_e4m3,
+                      DType::f8_e5m2, DType::i64, DType::i32, DType::u8, DType::bool_}) {
     tensors.push_back({concat("t.", name(dtype)), from_values({0, 1, 1, 0, 1, 0}, {2, 3}, dtype)});
   }
   tensors.push_back({"scalar", from_values({2.5}, {})});
@@ -60,7 +61,8 @@ TEST_F(SafetensorsTest, EveryDTypeComesBack) {
 }
 
 TEST_F(SafetensorsTest, TheSameTensorsGiveTheSameBytes) {
-  const std::vector<nn::NamedParameter> tensors{{"b", tensor({1, 2})}, {"a", tensor({3}, DType::bf16)}};
+  const std::vector<nn::NamedParameter> tensors{{"b", tensor({1, 2})},
+                                                {"a", tensor({3}, DType::bf16)}};
   write_safetensors(path_, tensors);
   const std::string first = read_file(path_);
   write_safetensors(path_, {tensors[1], tensors[0]});
@@ -68,7 +70,8 @@ TEST_F(SafetensorsTest, TheSameTensorsGiveTheSameBytes) {
 }
 
 TEST_F(SafetensorsTest, FilesOfOthersAreRead) {
-  put(R"({"a":{"dtype":"U16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}}  )", 8);
+  put(R"({"a":{"dtype":"U16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}}  )",
+      8);
   const SafetensorsFile file(path_);
   EXPECT_EQ(file.read("b").shape(), Shape());
   EXPECT_THROW((void)file.read("a"), DataError);  // known to the format, not to tensors here
@@ -89,18 +92,28 @@ TEST_F(SafetensorsTest, CorruptFilesAreRefused) {
       {"{" + a, 8, "not valid JSON"},
       {"{" + a + "}{}", 8, "not valid JSON"},
       {"{" + a + "," + a + "}", 8, "the key 'a' appears twice"},
-      {R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8, "the key 'dtype' appears twice"},
-      {"{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8, "tensors overlap at byte 4"},
-      {"{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[9,13]}})", 13, "there is a hole at byte 8"},
+      {R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8,
+       "the key 'dtype' appears twice"},
+      {"{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8,
+       "tensors overlap at byte 4"},
+      {"{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[9,13]}})", 13,
+       "there is a hole at byte 8"},
       {R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", 8, "has an unknown dtype"},
-      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8, "takes 8 bytes, but its shape and dtype need 12"},
-      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8, "not an integer in [0, 2^48]"},
-      {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8, "not an integer in [0, 2^48]"},
-      {R"({"a":{"dtype":"F64","shape":[281474976710656,281474976710656],"data_offsets":[0,8]}})", 8, "overflow"},
+      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8,
+       "takes 8 bytes, but its shape and dtype need 12"},
+      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8,
+       "not an integer in [0, 2^48]"},
+      {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8,
+       "not an integer in [0, 2^48]"},
+      {R"({"a":{"dtype":"F64","shape":[281474976710656,281474976710656],"data_offsets":[0,8]}})", 8,
+       "overflow"},
       {R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}})", 1, "does not fill whole bytes"},
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8, "has data_offsets outside the file"},
-      {R"({"a":{"dtype":"F32","shape":[2]}})", 8, "does not have exactly dtype, shape and data_offsets"},
-      {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "has a shape that is not a list"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8,
+       "has data_offsets outside the file"},
+      {R"({"a":{"dtype":"F32","shape":[2]}})", 8,
+       "does not have exactly dtype, shape and data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8,
+       "has a shape that is not a list"},
       {R"({"__metadata__":{"n":1}})", 0, "__metadata__ 'n' is not text"},
       {R"({"__metadata__":"x"})", 0, "__metadata__ is not an object"},
       {R"({"a":[[[[[[[[]]]]]]]]})", 0, "nested too deeply"},
@@ -127,15 +140,17 @@ TEST_F(SafetensorsTest, BadLengthsAreRefusedBeforeAnythingIsAllocated) {
 TEST_F(SafetensorsTest, WritingIsWholeOrNotAtAll) {
   write_safetensors(path_, {{"a", tensor({1})}});
   const std::string before = read_file(path_);
-  EXPECT_THROW(write_file_atomically(path_, [](const auto& write) {
-                 write("half");
-                 fail<IoError>("test", "the disk is full");
-               }),
+  EXPECT_THROW(write_file_atomically(path_,
+                                     [](const auto& write) {
+                                       write("half");
+                                       fail<IoError>("test", "the disk is full");
+                                     }),
                IoError);
   EXPECT_EQ(read_file(path_), before);
   EXPECT_THROW(write_safetensors(path_, {{"a", tensor({1})}, {"a", tensor({2})}}), UsageError);
   EXPECT_EQ(read_file(path_), before);
-  EXPECT_THROW(write_safetensors(testing::TempDir() + "no/such/folder/x", {{"a", tensor({1})}}), IoError);
+  EXPECT_THROW(write_safetensors(testing::TempDir() + "no/such/folder/x", {{"a", tensor({1})}}),
+               IoError);
 }
 
 }  // namespace

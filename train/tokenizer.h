@@ -2,13 +2,13 @@
 // The byte tokenizer: a token per byte, and two that mark where a document begins and ends.
 #pragma once
 
+#include "tessera/core/api.h"
+
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/core/api.h"
 
 namespace tessera::train {
 
@@ -21,7 +21,8 @@ class TESSERA_API ByteTokenizer {
   [[nodiscard]] static std::string decode(std::span<const int64_t> tokens);
 };
 
-/// Text for a terminal: control characters but tab and newline become '.', invalid UTF-8 the replacement character.
+/// Text for a terminal: control characters but tab and newline become '.', invalid UTF-8 the
+/// replacement character.
 TESSERA_API std::string printable(std::string_view text);
 
 }  // namespace tessera::train

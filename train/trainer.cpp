@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/trainer.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <filesystem>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/op_row.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
@@ -19,14 +11,26 @@
 #include "tessera/train/safetensors.h"
 #include "tessera/train/tokenizer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+
 namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-int64_t machine_memory() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
+int64_t machine_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
 
 std::string_view isa_name(Isa isa) {
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
@@ -46,7 +50,8 @@ std::string joined(const std::vector<std::string>& parts) {
 // A folder that cannot be written is found before any work is done.
 TextData open_data(const Config& config) {
   require_writable_folder(config.dump_folder, "dump_folder");
-  return {config.dataloader.path, config.training.seq_len, static_cast<uint64_t>(config.debug.seed)};
+  return {config.dataloader.path, config.training.seq_len,
+          static_cast<uint64_t>(config.debug.seed)};
 }
 
 // Notes the first op whose output is not finite while its inputs are.
@@ -54,8 +59,12 @@ class FirstNonFinite {
  public:
   FirstNonFinite() : context_(Context::current()), before_(std::move(context_.op_hook)) {
     context_.op_hook = [this](const OpRow& row, const void*, Tensors in, Tensors out) {
-      if (!found_.empty() || std::ranges::all_of(out, all_finite) || !std::ranges::all_of(in, all_finite)) return;
-      found_ = concat("op ", row.name, backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
+      if (!found_.empty() || std::ranges::all_of(out, all_finite) ||
+          !std::ranges::all_of(in, all_finite))
+        return;
+      found_ =
+          concat("op ", row.name,
+                 backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
     };
   }
   ~FirstNonFinite() { context_.op_hook = std::move(before_); }
@@ -97,17 +106,18 @@ void Trainer::announce() {
   const Context& context = Context::current();
   const int64_t count = nn::parameter_count(model_);
   const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  print_(fmt::format("model: {}, {} parameters; parameters, gradients and optimizer {:.1f} MiB", c.recipe,
-                     with_separators(count), mebi(count * 16)));
-  print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads, isa_name(Process::get().isa()),
-                     mebi(machine_memory()) / 1024));
+  print_(fmt::format("model: {}, {} parameters; parameters, gradients and optimizer {:.1f} MiB",
+                     c.recipe, with_separators(count), mebi(count * 16)));
+  print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads,
+                     isa_name(Process::get().isa()), mebi(machine_memory()) / 1024));
   print_(fmt::format("data: {}, {} documents, {} tokens, {} windows of {}", c.dataloader.path,
                      with_separators(data_.documents()), with_separators(data_.tokens()),
                      with_separators(data_.windows()), c.training.seq_len));
-  print_(fmt::format("training: {} steps of {} x {} = {} tokens, lr {:g}, warm-up {} steps, seed {}, into {}",
-                     c.training.steps, c.training.local_batch_size, c.training.seq_len,
-                     with_separators(c.training.local_batch_size * c.training.seq_len), c.optimizer.lr,
-                     c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+  print_(fmt::format(
+      "training: {} steps of {} x {} = {} tokens, lr {:g}, warm-up {} steps, seed {}, into {}",
+      c.training.steps, c.training.local_batch_size, c.training.seq_len,
+      with_separators(c.training.local_batch_size * c.training.seq_len), c.optimizer.lr,
+      c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
 }
 
 Tensor Trainer::loss_of(const Batch& batch) const {
@@ -136,7 +146,8 @@ StepRecord Trainer::step() {
   optimizer_->step(factor);
   optimizer_->zero_grad();
   record.lr = config_.optimizer.lr * factor;
-  record.tokens_per_second = static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
+  record.tokens_per_second =
+      static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
   ++done_;
   log_->write(record);
   records_.push_back(record);
@@ -144,10 +155,12 @@ StepRecord Trainer::step() {
 }
 
 void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
-  const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm) : fmt::format("the loss is {}", loss);
+  const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm)
+                                               : fmt::format("the loss is {}", loss);
   std::string cause;
   for (const auto& p : nn::named_parameters(model_)) {
-    if (cause.empty() && !all_finite(p.tensor)) cause = concat("parameter ", p.name, " already is not finite");
+    if (cause.empty() && !all_finite(p.tensor))
+      cause = concat("parameter ", p.name, " already is not finite");
   }
   if (cause.empty()) {
     // The step again, looking at every op; anomaly mode knows the modules of backward.
@@ -168,7 +181,8 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
   }
   if (cause.empty()) cause = "running the step again did not show it";
   fail<NumericError>("train", "step ", done_ + 1, ": ", what, "; ", cause,
-                     "; stopped before the optimizer step; try a lower optimizer.lr or a longer lr_scheduler.warmup_steps");
+                     "; stopped before the optimizer step; try a lower optimizer.lr or a longer "
+                     "lr_scheduler.warmup_steps");
 }
 
 void Trainer::run() {
@@ -186,8 +200,10 @@ void Trainer::run() {
   }
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   write_file_atomically(in_folder("loss.svg"), loss_plot_svg(records_, config_.recipe));
-  write_safetensors(in_folder("model.safetensors"), nn::named_parameters(model_), {{"step", std::to_string(done_)}});
-  print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json", in_folder("model.safetensors")));
+  write_safetensors(in_folder("model.safetensors"), nn::named_parameters(model_),
+                    {{"step", std::to_string(done_)}});
+  print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
+                     in_folder("model.safetensors")));
 }
 
 void Trainer::print_samples() {
@@ -198,7 +214,8 @@ void Trainer::print_samples() {
                           .top_k = c.top_k,
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed)};
-  print_(fmt::format("greedy text:\n{}", printable(c.prompt + generate(model_, c.prompt, options))));
+  print_(
+      fmt::format("greedy text:\n{}", printable(c.prompt + generate(model_, c.prompt, options))));
   options.temperature = c.temperature;
   print_(fmt::format("sampled text (temperature {}, top {}):\n{}", c.temperature, c.top_k,
                      printable(c.prompt + generate(model_, c.prompt, options))));

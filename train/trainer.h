@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run leaves behind:
-// config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
+// Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run
+// leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
 #pragma once
+
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/train/config.h"
+#include "tessera/train/metrics.h"
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tessera/models/llama3/llama3.h"
-#include "tessera/train/config.h"
-#include "tessera/train/metrics.h"
-
 namespace tessera::train {
 
 class TESSERA_API Trainer {
  public:
-  /// Checks that the dump folder can be written, reads the data and makes the model, before anything is trained.
-  /// Needs a Session. `print` gets the lines that people read.
+  /// Checks that the dump folder can be written, reads the data and makes the model, before
+  /// anything is trained. Needs a Session. `print` gets the lines that people read.
   explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {});
 
-  /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not finite; it names the
-  /// step and the op and module that made the first such value.
+  /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not
+  /// finite; it names the step and the op and module that made the first such value.
   StepRecord step();
   /// All steps that are left, then the plot and the checkpoint.
   void run();

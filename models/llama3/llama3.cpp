@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/llama3/llama3.h"
 
-#include <cmath>
-
 #include "tessera/kernels/pointwise/pointwise.h"
+
+#include <cmath>
 
 namespace tessera::llama3 {
 namespace {
@@ -66,7 +66,8 @@ Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata) co
 Model::Model(const Config& c)
     : tok_embeddings(checked(c).vocab_size, c.dim, Init::normal(1)),
       norm(c.dim, c.norm_eps),
-      output(c.dim, c.vocab_size, Init::truncated_normal(1 / std::sqrt(static_cast<double>(c.dim)))),
+      output(c.dim, c.vocab_size,
+             Init::truncated_normal(1 / std::sqrt(static_cast<double>(c.dim)))),
       config_(c) {
   for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back(std::make_unique<Block>(c, i));
 }

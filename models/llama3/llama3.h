@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 3 (Meta, 2024): pre-norm transformer, rotary positions, grouped heads, SwiGLU, untied output. Names of members
-// and the initialisation are torchtitan's; linears are cut at three standard deviations.
+// Llama 3 (Meta, 2024): pre-norm transformer, rotary positions, grouped heads, SwiGLU, untied
+// output. Names of members and the initialisation are torchtitan's; linears are cut at three
+// standard deviations.
 #pragma once
 
 #include "tessera/nn/attention.h"
@@ -32,12 +33,14 @@ class TESSERA_API Block final : public nn::Module {
 
 class TESSERA_API Model final : public nn::Module {
  public:
-  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: sizes that do not fit.
+  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: sizes that do
+  /// not fit.
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
 
-  /// What forward needs besides tokens; make it once for batches of one length. ValueError beyond max_seq_len.
+  /// What forward needs besides tokens; make it once for batches of one length. ValueError beyond
+  /// max_seq_len.
   [[nodiscard]] nn::AttentionMetadata attention_metadata(int64_t length, int64_t start = 0) const;
   /// tokens (B, T) i64 -> logits (B, T, vocabulary).
   [[nodiscard]] Tensor forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const;
@@ -52,8 +55,8 @@ class TESSERA_API Model final : public nn::Module {
   Config config_;
 };
 
-/// Floating-point operations of forward and backward per token, as torchtitan counts them: 6 per parameter outside the
-/// embedding, and attention without discount for the causal mask.
+/// Floating-point operations of forward and backward per token, as torchtitan counts them: 6 per
+/// parameter outside the embedding, and attention without discount for the causal mask.
 TESSERA_API double flops_per_token(Model& model, int64_t seq_len);
 
 }  // namespace tessera::llama3

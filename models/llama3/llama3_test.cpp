@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/llama3/llama3.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace tessera::llama3 {
 namespace {
@@ -35,8 +35,9 @@ TEST_F(Llama3Test, NamesAreTorchtitans) {
   for (const auto& p : nn::named_parameters(model)) names.push_back(p.name);
   std::vector<std::string> expected{"tok_embeddings.weight"};
   for (const std::string layer : {"layers.0.", "layers.1."}) {
-    for (const auto* name : {"attention.wq", "attention.wk", "attention.wv", "attention.wo", "feed_forward.w1",
-                             "feed_forward.w2", "feed_forward.w3", "attention_norm", "ffn_norm"}) {
+    for (const auto* name :
+         {"attention.wq", "attention.wk", "attention.wv", "attention.wo", "feed_forward.w1",
+          "feed_forward.w2", "feed_forward.w3", "attention_norm", "ffn_norm"}) {
       expected.push_back(layer + name + ".weight");
     }
   }
@@ -55,7 +56,9 @@ TEST_F(Llama3Test, DebugModelHasItsSize) {
 TEST_F(Llama3Test, InitialisationFollowsDepth) {
   Model model(debugmodel());
   nn::initialize(model, 0);
-  const auto deviation = [](const Tensor& t) { return norm({t}) / std::sqrt(static_cast<double>(t.numel())); };
+  const auto deviation = [](const Tensor& t) {
+    return norm({t}) / std::sqrt(static_cast<double>(t.numel()));
+  };
   const double cut = 0.98658;  // of a normal's deviation at three
   EXPECT_NEAR(deviation(model.tok_embeddings.weight), 1, 0.01);
   EXPECT_NEAR(deviation(model.output.weight), cut / 16, 0.001);
@@ -79,7 +82,8 @@ TEST_F(Llama3Test, LossOfAnUntrainedModelIsThatOfGuessing) {
   EXPECT_EQ(count.item(), 8);
   EXPECT_NEAR(sum.item() / 8, std::log(50.0), 1.5);
   backward(sum);
-  for (const auto& p : nn::named_parameters(model)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
+  for (const auto& p : nn::named_parameters(model))
+    EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
 }
 
 TEST_F(Llama3Test, ALaterTokenChangesNothingBefore) {
@@ -94,7 +98,8 @@ TEST_F(Llama3Test, ALaterTokenChangesNothingBefore) {
 TEST_F(Llama3Test, RunsOnMetaTensors) {
   // Shapes can be planned without bytes.
   Model model(debugmodel());
-  const nn::AttentionMetadata metadata{empty({8, 8}, DType::f32, kMeta), empty({8, 8}, DType::f32, kMeta)};
+  const nn::AttentionMetadata metadata{empty({8, 8}, DType::f32, kMeta),
+                                       empty({8, 8}, DType::f32, kMeta)};
   EXPECT_EQ(model.forward(empty({2, 8}, DType::i64, kMeta), metadata).shape(), (Shape{2, 8, 2048}));
 }
 

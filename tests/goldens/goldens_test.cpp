@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rooms against PyTorch: forward and gradients of every case in tests/goldens/*.safetensors, as |a - b| / |b| over a
 // whole tensor. README.md in this folder says what a file holds.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <functional>
-#include <set>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/adamw/adamw.h"
 #include "tessera/kernels/attention/attention.h"
@@ -25,6 +19,12 @@
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/train/safetensors.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <set>
 
 namespace tessera {
 namespace {
@@ -58,15 +58,21 @@ class Golden : public testing::Test {
     file_ = std::make_unique<train::SafetensorsFile>("tests/goldens/" + room + ".safetensors");
     for (const auto& [key, entry] : file_->entries()) cases_.insert(key.substr(0, key.find('/')));
   }
-  [[nodiscard]] Tensor get(const std::string& name) const { return file_->read(case_ + '/' + name); }
+  [[nodiscard]] Tensor get(const std::string& name) const {
+    return file_->read(case_ + '/' + name);
+  }
   [[nodiscard]] bool has(const std::string& name) const { return file_->has(case_ + '/' + name); }
-  [[nodiscard]] std::string attribute(const std::string& name) const { return file_->metadata().at(case_ + '/' + name); }
+  [[nodiscard]] std::string attribute(const std::string& name) const {
+    return file_->metadata().at(case_ + '/' + name);
+  }
   [[nodiscard]] int integer(const std::string& name) const { return std::stoi(attribute(name)); }
   [[nodiscard]] double number(const std::string& name) const { return std::stod(attribute(name)); }
   [[nodiscard]] bool flag(const std::string& name) const { return attribute(name) == "true"; }
 
-  /// Runs `f` on the inputs that have a gradient in the case, and compares its outputs and their gradients.
-  void run(const std::vector<std::string>& inputs, const std::function<Results(const std::vector<Tensor>&)>& f) {
+  /// Runs `f` on the inputs that have a gradient in the case, and compares its outputs and their
+  /// gradients.
+  void run(const std::vector<std::string>& inputs,
+           const std::function<Results(const std::vector<Tensor>&)>& f) {
     std::vector<Tensor> x;
     for (const auto& name : inputs) x.push_back(get(name).set_requires_grad());
     const Results results = f(x);
@@ -75,7 +81,8 @@ class Golden : public testing::Test {
     // dy is f32 also where the loss is: the sum of cross entropy.
     backward(y, {.gradient = cast(reshape(get("dy"), y.shape()), y.dtype())});
     for (size_t i = 0; i < x.size(); ++i) {
-      expect_close(x[i].grad(), get("d_" + inputs[i]), case_ + "/d_" + inputs[i], gradient_tolerance_);
+      expect_close(x[i].grad(), get("d_" + inputs[i]), case_ + "/d_" + inputs[i],
+                   gradient_tolerance_);
     }
   }
   /// The same for each case of a room.
@@ -99,20 +106,23 @@ using X = std::vector<Tensor>;
 
 TEST_F(Golden, Softmax) {
   each("softmax", {"x"}, [&](const X& x) -> Results {
-    // Where y is all but 1, the gradient is the rest of terms that cancel, and y in f32 holds no more of it: PyTorch's
-    // own f32 gradient is off by 1.7e-5 here too.
+    // Where y is all but 1, the gradient is the rest of terms that cancel, and y in f32 holds no
+    // more of it: PyTorch's own f32 gradient is off by 1.7e-5 here too.
     gradient_tolerance_ = case_ == "large" ? 2e-5 : kF32Tolerance;
     return {{"y", softmax(x[0], integer("dim"))}};
   });
 }
 
 TEST_F(Golden, RmsNorm) {
-  each("rms_norm", {"x", "weight"},
-       [&](const X& x) -> Results { return {{"y", rms_norm(x[0], x[1], number("eps"))}}; });
+  each("rms_norm", {"x", "weight"}, [&](const X& x) -> Results {
+    return {{"y", rms_norm(x[0], x[1], number("eps"))}};
+  });
 }
 
 TEST_F(Golden, Rope) {
-  each("rope", {"x"}, [&](const X& x) -> Results { return {{"y", rope(x[0], get("cos"), get("sin"))}}; });
+  each("rope", {"x"}, [&](const X& x) -> Results {
+    return {{"y", rope(x[0], get("cos"), get("sin"))}};
+  });
   for (const auto& name : cases_) {
     case_ = name;
     const Tensor x = get("x");
@@ -136,9 +146,11 @@ TEST_F(Golden, Attention) {
 
 TEST_F(Golden, AttentionHeadsInner) {
   each("scaled_dot_product_attention", {"q", "k", "v"}, [&](const X& x) -> Results {
-    const auto swap = [](const Tensor& t) { return contiguous(transpose(t, 1, 2)); };  // (B, T, H, D)
-    const auto [y, lse] = scaled_dot_product_attention_with_lse(swap(x[0]), swap(x[1]), swap(x[2]),
-                                                                {.causal = flag("causal"), .heads_inner = true});
+    const auto swap = [](const Tensor& t) {
+      return contiguous(transpose(t, 1, 2));
+    };  // (B, T, H, D)
+    const auto [y, lse] = scaled_dot_product_attention_with_lse(
+        swap(x[0]), swap(x[1]), swap(x[2]), {.causal = flag("causal"), .heads_inner = true});
     return {{"y", transpose(y, 1, 2)}, {"lse", lse}};
   });
 }
@@ -151,7 +163,9 @@ TEST_F(Golden, CrossEntropy) {
 }
 
 TEST_F(Golden, Embedding) {
-  each("embedding", {"weight"}, [&](const X& x) -> Results { return {{"y", embedding(x[0], get("indices"))}}; });
+  each("embedding", {"weight"}, [&](const X& x) -> Results {
+    return {{"y", embedding(x[0], get("indices"))}};
+  });
 }
 
 TEST_F(Golden, Gather) {
@@ -174,7 +188,9 @@ TEST_F(Golden, ScatterAdd) {
 }
 
 TEST_F(Golden, LogSumExp) {
-  each("logsumexp", {"x"}, [&](const X& x) -> Results { return {{"y", logsumexp(x[0], {integer("dim")})}}; });
+  each("logsumexp", {"x"}, [&](const X& x) -> Results {
+    return {{"y", logsumexp(x[0], {integer("dim")})}};
+  });
 }
 
 TEST_F(Golden, Max) {
@@ -208,11 +224,15 @@ TEST_F(Golden, Pointwise) {
       {"cos", [](const Tensor& x) { return cos(x); }},
       {"log", [](const Tensor& x) { return log(x); }},
       {"rsqrt", rsqrt}};
-  each("pointwise", {"x"}, [&](const X& x) -> Results { return {{"y", functions.at(case_)(x[0])}}; });
+  each("pointwise", {"x"}, [&](const X& x) -> Results {
+    return {{"y", functions.at(case_)(x[0])}};
+  });
 }
 
 TEST_F(Golden, Cat) {
-  each("cat", {"x0", "x1", "x2"}, [&](const X& x) -> Results { return {{"y", cat(x, integer("dim"))}}; });
+  each("cat", {"x0", "x1", "x2"}, [&](const X& x) -> Results {
+    return {{"y", cat(x, integer("dim"))}};
+  });
 }
 
 TEST_F(Golden, AdamW) {
@@ -224,7 +244,8 @@ TEST_F(Golden, AdamW) {
                              .eps = number("eps"),
                              .weight_decay = number("weight_decay")};
   const std::vector<Tensor> p{get("p0"), get("p1")};
-  const std::vector<Tensor> first{zeros_like(p[0]), zeros_like(p[1])}, second{zeros_like(p[0]), zeros_like(p[1])};
+  const std::vector<Tensor> first{zeros_like(p[0]), zeros_like(p[1])},
+      second{zeros_like(p[0]), zeros_like(p[1])};
   for (int step = 1; step <= 5; ++step) {
     case_ = "step_" + std::to_string(step);
     adamw_(p, {get("g0"), get("g1")}, first, second, step, options);
@@ -245,7 +266,8 @@ TEST_F(Golden, ClipGradNorm) {
     const std::vector<Tensor> grads{get("g0"), get("g1"), get("g2")};
     const double norm = clip_grad_norm_(grads, number("max_norm"));
     EXPECT_NEAR(norm, get("norm").item(), 1e-6 * norm) << case_;
-    for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], get("c" + std::to_string(i)), case_);
+    for (size_t i = 0; i < grads.size(); ++i)
+      expect_close(grads[i], get("c" + std::to_string(i)), case_);
   }
 }
 

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training against PyTorch: 20 AdamW steps of a tiny Llama from the same weights and batches.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
@@ -14,6 +8,12 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
 
 namespace tessera {
 namespace {
@@ -43,7 +43,8 @@ TEST(TinyLlama, TwentyStepsEqualPyTorch) {
                        .rope_theta = m["rope_theta"],
                        .norm_eps = m["norm_eps"]});
   std::vector<nn::NamedParameter> initial;
-  for (const auto& p : nn::named_parameters(model)) initial.push_back({p.name, file.read("initial/" + p.name)});
+  for (const auto& p : nn::named_parameters(model))
+    initial.push_back({p.name, file.read("initial/" + p.name)});
   nn::load(model, initial);
 
   const auto& o = golden["optimizer"];
