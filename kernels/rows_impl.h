@@ -113,6 +113,20 @@ TESSERA_INLINE C dot(const C* x, const C* y, int64_t n) {
   return total;
 }
 
+/// dot in f64, in sixteen sums that take turns.
+template <class C>
+TESSERA_INLINE double wide_dot(const C* x, const C* y, int64_t n) {
+  double part[16] = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int64_t j = 0; j < 16; ++j) part[j] += static_cast<double>(x[i + j]) * static_cast<double>(y[i + j]);
+  }
+  for (; i < n; ++i) part[i % 16] += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  double total = 0;
+  for (double p : part) total += p;
+  return total;
+}
+
 /// Largest element; NaN is passed over. -inf of nothing.
 template <class C>
 TESSERA_INLINE C max(const C* x, int64_t n) {

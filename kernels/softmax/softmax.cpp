@@ -92,9 +92,10 @@ void SoftmaxBackward::cpu(Tensors in, Outputs out) const {
         C* g = p + padded;
         rows::load(y_data + ys.offset(row), ys.stride, ys.n, p);
         rows::load(g_data + gs.offset(row), gs.stride, ys.n, g);
-        const C shift = rows::dot(p, g, ys.n);
+        // In a row where one y is nearly 1, dy - sum(dy y) cancels: f64 keeps what is left.
+        const double shift = rows::wide_dot(p, g, ys.n);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < ys.n; ++i) p[i] *= g[i] - shift;
+        for (int64_t i = 0; i < ys.n; ++i) p[i] = static_cast<C>(p[i] * (g[i] - shift));
         rows::store(p, ys.n, dst + to.offset(row), to.stride);
       });
     });
