@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dims are merged where all operands allow it, so that most calls are one flat row, cut for the threads.
+#include "tessera/kernels/loop_nest_impl.h"
+#include "tessera/kernels/pointwise/pointwise_loops_impl.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements per task: a few microseconds
+
+template <size_t kInputs>
+void walk(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
+  constexpr size_t kN = kInputs + 1;
+  std::array<std::byte*, kN> base{static_cast<std::byte*>(y.raw_data())};
+  std::array<int64_t, kN> item{item_size(y.dtype())};
+  bool flat = true;
+  for (size_t i = 0; i < kInputs; ++i) {
+    base[1 + i] = static_cast<std::byte*>(in[i].raw_data());
+    item[1 + i] = item_size(in[i].dtype());
+    flat = flat && in[i].is_contiguous() && in[i].shape() == y.shape();
+  }
+  const auto row = [&](int64_t n, const std::array<int64_t, kN>& at, const std::array<int64_t, kN>& stride) {
+    std::array<const void*, kInputs> from;
+    for (size_t i = 0; i < kInputs; ++i) from[i] = base[1 + i] + at[1 + i] * item[1 + i];
+    loop(op, n, base[0] + at[0] * item[0], from.data(), stride.data());
+  };
+  const int64_t total = y.numel();
+  if (flat) {
+    std::array<int64_t, kN> ones, at{};
+    ones.fill(1);
+    if (total <= kGrain) return row(total, at, ones);
+    return parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
+      std::array<int64_t, kN> here;
+      here.fill(begin);
+      row(end - begin, here, ones);
+    });
+  }
+  std::array<const Tensor*, kN> operands{&y};
+  for (size_t i = 0; i < kInputs; ++i) operands[1 + i] = &in[i];
+  const LoopNest<kN> nest(y.shape(), operands);
+  const int last = nest.shape.rank() - 1;
+  const int64_t n = nest.shape[last], rows = total / n;
+  std::array<int64_t, kN> stride;
+  for (size_t o = 0; o < kN; ++o) stride[o] = nest.strides[o][last];
+  const int64_t cuts = rows >= 8 ? 1 : (n + kGrain - 1) / kGrain;  // few long rows: cut them too
+  const int64_t piece = (n + cuts - 1) / cuts;
+  parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      auto at = nest.row_offsets(task / cuts);
+      const int64_t from = task % cuts * piece, count = std::min(piece, n - from);
+      if (count <= 0) continue;
+      for (size_t o = 0; o < kN; ++o) at[o] += from * stride[o];
+      row(count, at, stride);
+    }
+  });
+}
+
+}  // namespace
+
+void for_each_row_of(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
+  if (y.numel() == 0) return;
+  switch (in.size()) {
+    case 1: return walk<1>(y, in, loop, op);
+    case 2: return walk<2>(y, in, loop, op);
+    default: return walk<3>(y, in, loop, op);
+  }
+}
+
+}  // namespace tessera
