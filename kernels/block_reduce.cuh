@@ -1,38 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joining the values of a block's threads in a fixed tree, so that sums have the same bits on every run.
+// Joining the values of a block's threads in a fixed tree, so that sums have the same bits on every
+// run.
 #pragma once
 
-#include <cstdint>
-
 #include "tessera/core/dtype.h"
+
+#include <cstdint>
 
 namespace tessera {
 
 /// f32 for narrower floats, f64 for f64: what row statistics are kept in.
-template <class T>
-using stat_t = compute_t<T>;
+template <class T> using stat_t = compute_t<T>;
 
 struct SumOf {
-  template <class C>
-  __device__ __forceinline__ C operator()(C a, C b) const {
-    return a + b;
-  }
+  template <class C> __device__ __forceinline__ C operator()(C a, C b) const { return a + b; }
 };
 
 /// NaN wins, so that it is not lost on the way.
 struct MaxOf {
-  template <class C>
-  __device__ __forceinline__ C operator()(C a, C b) const {
+  template <class C> __device__ __forceinline__ C operator()(C a, C b) const {
     return a != a || a > b ? a : b;
   }
 };
 
-/// The join of `value` over the block, given to every thread. blockDim.x is a multiple of 32, at most 1024; `shared`
-/// holds 32 values. Every thread of the block must call it.
-template <class C, class Join>
-__device__ C block_reduce(C value, Join join, C* shared) {
+/// The join of `value` over the block, given to every thread. blockDim.x is a multiple of 32, at
+/// most 1024; `shared` holds 32 values. Every thread of the block must call it.
+template <class C, class Join> __device__ C block_reduce(C value, Join join, C* shared) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
+  for (int step = 16; step > 0; step /= 2)
+    value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
   const int warps = blockDim.x / 32;
   if (warps == 1) return value;
   __syncthreads();  // the last call's readers are done with `shared`
@@ -43,12 +39,10 @@ __device__ C block_reduce(C value, Join join, C* shared) {
   return total;
 }
 
-template <class C>
-__device__ __forceinline__ C minus_infinity() {
+template <class C> __device__ __forceinline__ C minus_infinity() {
   return -static_cast<C>(__int_as_float(0x7f800000));
 }
-template <class C>
-__device__ __forceinline__ C not_a_number() {
+template <class C> __device__ __forceinline__ C not_a_number() {
   return static_cast<C>(__int_as_float(0x7fc00000));
 }
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA library's table: op name -> Op::cuda, from the list of all rooms. A room without a CUDA body does not link.
+// The CUDA library's table: op name -> Op::cuda, from the list of all rooms. A room without a CUDA
+// body does not link.
+#include "tessera/core/cuda/kernel_table_impl.h"
+#include "tessera/kernels/rooms.h"
+
 #include <string_view>
 #include <unordered_map>
-
-#include "tessera/kernels/rooms.h"
-#include "tessera/core/cuda/kernel_table_impl.h"
 
 namespace tessera {
 namespace {
 
 using Table = std::unordered_map<std::string_view, CudaBackend::Kernel>;
 
-template <class Op>
-void add_row(Table& table) {
+template <class Op> void add_row(Table& table) {
   if constexpr (!ViewOp<Op>) {
     if constexpr (!op_has::no_cuda<Op>) {
       table[Op::name] = [](const void* op, Tensors in, Outputs y, Stream stream) {
@@ -22,8 +22,7 @@ void add_row(Table& table) {
   }
 }
 
-template <class... Ops>
-Table make_table(OpList<Ops...>) {
+template <class... Ops> Table make_table(OpList<Ops...>) {
   Table table;
   (add_row<Ops>(table), ...);
   return table;

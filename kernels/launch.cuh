@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every CUDA room launches with: grid sizes, launch checks, and inputs made row-major where a kernel wants that.
+// What every CUDA room launches with: grid sizes, launch checks, and inputs made row-major where a
+// kernel wants that.
 #pragma once
+
+#include "tessera/core/cuda/check_cuda_impl.h"
+#include "tessera/core/op_types.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
 
-#include "tessera/core/cuda/check_cuda_impl.h"
-#include "tessera/core/op_types.h"
-
 namespace tessera {
 
 inline constexpr int kThreads = 256;
-inline constexpr int64_t kMaxBlocks = 4096;  // enough to fill any device; loops stride over the rest
+inline constexpr int64_t kMaxBlocks = 4096;  // fill any device; loops stride over the rest
 
 inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
@@ -33,11 +34,15 @@ inline int threads_for(int64_t n, int most = kThreads) {
 
 inline void check_launch(std::string_view op) { check_cuda(cudaGetLastError(), op); }
 
-/// First item and step of a grid-stride loop: `for (int64_t i = first_item(); i < n; i += item_step())`.
-__device__ inline int64_t first_item() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+/// First item and step of a grid-stride loop: `for (int64_t i = first_item(); i < n; i +=
+/// item_step())`.
+__device__ inline int64_t first_item() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ inline int64_t item_step() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
-/// Copies `x` into `y` of the same shape and dtype; either may be strided. Defined in the pointwise room.
+/// Copies `x` into `y` of the same shape and dtype; either may be strided. Defined in the pointwise
+/// room.
 void copy_strided(const Tensor& x, const Tensor& y, Stream stream);
 
 /// x itself, or a row-major copy of it made on `stream`.

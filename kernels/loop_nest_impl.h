@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over strided operands, for CPU and CUDA kernels: broadcast strides, with adjacent dims merged.
+// Loops over strided operands, for CPU and CUDA kernels: broadcast strides, with adjacent dims
+// merged.
 #pragma once
-
-#include <array>
 
 #include "tessera/core/tensor.h"
 
+#include <array>
+
 namespace tessera {
 
-/// Strides of N operands over a common shape, innermost dim last, with adjacent dims merged where possible.
-template <size_t N>
-struct LoopNest {
+/// Strides of N operands over a common shape, innermost dim last, with adjacent dims merged where
+/// possible.
+template <size_t N> struct LoopNest {
   Shape shape;
   std::array<Shape, N> strides;
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels over lists of tensors: their pointers travel in the kernel's arguments, and a block takes one chunk of one
-// tensor, so that a hundred small tensors cost a few launches. Chunks depend on the sizes alone.
+// Kernels over lists of tensors: their pointers travel in the kernel's arguments, and a block takes
+// one chunk of one tensor, so that a hundred small tensors cost a few launches. Chunks depend on
+// the sizes alone.
 #pragma once
+
+#include "tessera/kernels/launch.cuh"
 
 #include <array>
 #include <vector>
-
-#include "tessera/kernels/launch.cuh"
 
 namespace tessera {
 
 inline constexpr int64_t kListChunkOnDevice = 8192;  // elements per block
 
 /// Up to kMost tensors of each of P lists.
-template <int P>
-struct ListBatch {
+template <int P> struct ListBatch {
   static constexpr int kMost = 48;
   void* pointers[kMost][P];
   int64_t sizes[kMost];
@@ -35,8 +35,7 @@ struct ListBatch {
 };
 
 /// One entry of the lists: row-major tensors of one size.
-template <int P>
-using ListEntry = std::array<Tensor, P>;
+template <int P> using ListEntry = std::array<Tensor, P>;
 
 /// Calls launch(batch, blocks) over all entries of `dtype`, as many at a time as fit.
 template <int P, class Launch>
@@ -50,16 +49,20 @@ void for_each_batch(const std::vector<ListEntry<P>>& entries, DType dtype, Launc
   };
   for (const ListEntry<P>& entry : entries) {
     if (entry[0].dtype() != dtype || entry[0].numel() == 0) continue;
-    if (batch.count == ListBatch<P>::kMost || (batch.count > 0 && batch.first[batch.count] > kMostBlocks)) flush();
+    if (batch.count == ListBatch<P>::kMost ||
+        (batch.count > 0 && batch.first[batch.count] > kMostBlocks))
+      flush();
     const int i = batch.count++;
     for (int p = 0; p < P; ++p) batch.pointers[i][p] = entry[static_cast<size_t>(p)].raw_data();
     batch.sizes[i] = entry[0].numel();
-    batch.first[i + 1] = batch.first[i] + static_cast<int>(ceil_div(batch.sizes[i], kListChunkOnDevice));
+    batch.first[i + 1] =
+        batch.first[i] + static_cast<int>(ceil_div(batch.sizes[i], kListChunkOnDevice));
   }
   flush();
 }
 
-/// Work on row-major copies of tensors that an op writes in place: `done` brings the strided ones back.
+/// Work on row-major copies of tensors that an op writes in place: `done` brings the strided ones
+/// back.
 class WrittenRows {
  public:
   explicit WrittenRows(Stream stream) : stream_(stream) {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <limits>
-
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
+
+#include <algorithm>
+#include <limits>
 
 namespace tessera {
 namespace {
@@ -26,7 +26,8 @@ CudaAllocator::CudaAllocator(int device) : device_(device) {
   props.allocType = cudaMemAllocationTypePinned;
   props.location = {cudaMemLocationTypeDevice, device};
   TESSERA_CUDA_CALL(cudaMemPoolCreate(&pool_, &props));
-  uint64_t keep = std::numeric_limits<uint64_t>::max();  // freed bytes stay in the pool until empty_cache()
+  uint64_t keep =
+      std::numeric_limits<uint64_t>::max();  // freed bytes stay in the pool until empty_cache()
   TESSERA_CUDA_CALL(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
 }
 
@@ -41,8 +42,8 @@ void* CudaAllocator::allocate(int64_t bytes) {
   }
   if (status == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    fail<StorageError>("allocate", "cuda:", device_, " is out of memory: ", bytes, " bytes asked, ", stats().live,
-                       " in use; use a smaller batch or sequence");
+    fail<StorageError>("allocate", "cuda:", device_, " is out of memory: ", bytes, " bytes asked, ",
+                       stats().live, " in use; use a smaller batch or sequence");
   }
   check_cuda(status, "cudaMallocFromPoolAsync");
   const std::lock_guard lock(mutex_);
@@ -62,8 +63,8 @@ void CudaAllocator::free(void* block, int64_t bytes) noexcept {
     owners_.erase(it);
     live_ -= bytes;
   }
-  // A thread that frees another's block may have used it on its own stream. At process exit CUDA may be gone already;
-  // then the errors mean nothing.
+  // A thread that frees another's block may have used it on its own stream. At process exit CUDA
+  // may be gone already; then the errors mean nothing.
   const cudaStream_t mine = cuda_stream_or_null(device_);
   if (mine && mine != owner) (void)order_streams(mine, owner);
   if (cudaFreeAsync(block, owner) != cudaSuccess) (void)cudaGetLastError();

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caching allocator of one CUDA device: a memory pool of the driver that keeps freed bytes for reuse. Allocation and
-// free are ordered on streams, so a block can be freed while kernels that use it are still waiting to run.
+// The caching allocator of one CUDA device: a memory pool of the driver that keeps freed bytes for
+// reuse. Allocation and free are ordered on streams, so a block can be freed while kernels that use
+// it are still waiting to run.
 #pragma once
+
+#include "tessera/core/allocator.h"
 
 #include <cuda_runtime_api.h>
 
 #include <mutex>
 #include <unordered_map>
 
-#include "tessera/core/allocator.h"
-
 namespace tessera {
 
-/// The calling thread's stream on `device`; made on first use. Makes `device` the thread's current one.
+/// The calling thread's stream on `device`; made on first use. Makes `device` the thread's current
+/// one.
 [[nodiscard]] cudaStream_t cuda_stream(int device);
 /// The same, but null where this thread has none yet.
 [[nodiscard]] cudaStream_t cuda_stream_or_null(int device) noexcept;
@@ -30,7 +32,8 @@ class CudaAllocator final : public Allocator {
   const int device_;
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;  // guards what follows
-  std::unordered_map<void*, cudaStream_t> owners_;  // the stream that each block in use was allocated on
+  std::unordered_map<void*, cudaStream_t>
+      owners_;  // the stream that each block in use was allocated on
   int64_t live_ = 0, peak_ = 0;
 };
 

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA library's entry. Each host thread has one non-blocking stream per device, so ranks that are threads do not
-// wait for each other. When a thread ends its streams are kept for later threads: blocks still refer to them.
-#include <mutex>
-#include <vector>
-
+// The CUDA library's entry. Each host thread has one non-blocking stream per device, so ranks that
+// are threads do not wait for each other. When a thread ends its streams are kept for later
+// threads: blocks still refer to them.
 #include "tessera/core/context.h"
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
 #include "tessera/core/cuda/kernel_table_impl.h"
 #include "tessera/core/cuda_backend.h"
 
+#include <mutex>
+#include <vector>
+
 namespace tessera {
 namespace {
 
-// Streams of threads that have ended, by device. Made once and never destroyed: threads may end after main.
+// Streams of threads that have ended, by device. Made once and never destroyed: threads may end
+// after main.
 class IdleStreams {
  public:
   static IdleStreams& get() {
@@ -90,13 +92,15 @@ class Backend final : public CudaBackend {
   }
 
   // The runtime tells host from device pointers and stages pageable host memory itself.
-  void copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes) override {
+  void copy(void* to, Device to_device, const void* from, Device from_device,
+            int64_t bytes) override {
     if (bytes == 0) return;
     const auto size = static_cast<size_t>(bytes);
     if (to_device.is_cuda() && from_device.is_cuda() && to_device != from_device) {
       synchronize(to_device.index);
       const cudaStream_t stream = cuda_stream(from_device.index);
-      TESSERA_CUDA_CALL(cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, size, stream));
+      TESSERA_CUDA_CALL(
+          cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, size, stream));
       TESSERA_CUDA_CALL(cudaStreamSynchronize(stream));
       return;
     }
@@ -116,7 +120,8 @@ class Backend final : public CudaBackend {
 
  private:
   void check_device(int device) const {
-    if (device < 0 || device >= devices_) fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", devices_);
+    if (device < 0 || device >= devices_)
+      fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", devices_);
   }
   int devices_ = 0;
   std::mutex mutex_;

@@ -2,11 +2,11 @@
 // CUDA's status codes as typed errors.
 #pragma once
 
+#include "tessera/core/error.h"
+
 #include <cuda_runtime_api.h>
 
 #include <string_view>
-
-#include "tessera/core/error.h"
 
 namespace tessera {
 
@@ -16,7 +16,8 @@ inline void check_cuda(cudaError_t status, std::string_view call) {
     return;
   }
   (void)cudaGetLastError();  // or the next check would report it again
-  fail<DeviceError>("cuda", call, " failed: ", cudaGetErrorName(status), ", ", cudaGetErrorString(status));
+  fail<DeviceError>("cuda", call, " failed: ", cudaGetErrorName(status), ", ",
+                    cudaGetErrorString(status));
 }
 
 #define TESSERA_CUDA_CALL(call) ::tessera::check_cuda(call, #call)

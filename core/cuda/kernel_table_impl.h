@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the backend finds kernels: the table is filled by kernels/cuda_table.cpp, which is linked into the same library.
+// How the backend finds kernels: the table is filled by kernels/cuda_table.cpp, which is linked
+// into the same library.
 #pragma once
 
-#include <string_view>
-
 #include "tessera/core/cuda_backend.h"
+
+#include <string_view>
 
 namespace tessera {
 

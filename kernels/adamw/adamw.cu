@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA adamw_: the step's constants are made on the device from the 0-dim inputs, so that a captured graph can be
-// replayed with other values.
+// CUDA adamw_: the step's constants are made on the device from the 0-dim inputs, so that a
+// captured graph can be replayed with other values.
 #include "tessera/kernels/adamw/adamw.h"
-
 #include "tessera/kernels/tensor_list.cuh"
 
 namespace tessera::op {
 namespace {
 
 // The step's constants, rounded once to the parameters' type, as on the CPU.
-template <class T>
-struct StepConstants {
+template <class T> struct StepConstants {
   T decay, beta1, rest1, beta2, rest2, root_correction2, eps, step_size;
 };
 
 template <class T>
-__global__ void make_constants(AdamW op, const double* lr, const double* step, StepConstants<T>* c) {
+__global__ void make_constants(AdamW op, const double* lr, const double* step,
+                               StepConstants<T>* c) {
   c->decay = static_cast<T>(1 - *lr * op.weight_decay);
   c->beta1 = static_cast<T>(op.beta1);
   c->rest1 = static_cast<T>(1 - op.beta1);
@@ -52,7 +51,8 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
   std::vector<ListEntry<4>> entries;
   entries.reserve(n);
   for (size_t i = 2; i < 2 + n; ++i) {
-    entries.push_back({written.add(in[i]), row_major(in[n + i], stream), written.add(in[2 * n + i]), written.add(in[3 * n + i])});
+    entries.push_back({written.add(in[i]), row_major(in[n + i], stream), written.add(in[2 * n + i]),
+                       written.add(in[3 * n + i])});
   }
   for (DType t : {DType::f64, DType::f32}) {
     dispatch<dtypes>(t, [&]<class T>() {
@@ -60,11 +60,13 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
       for_each_batch<4>(entries, t, [&](const ListBatch<4>& batch, unsigned blocks) {
         if (!bytes.defined()) {
           bytes = empty({sizeof(StepConstants<T>)}, DType::u8, stream.device);
-          make_constants<<<1, 1, 0, handle(stream)>>>(*this, in[0].data<double>(), in[1].data<double>(),
-                                                      static_cast<StepConstants<T>*>(bytes.raw_data()));
+          make_constants<<<1, 1, 0, handle(stream)>>>(
+              *this, in[0].data<double>(), in[1].data<double>(),
+              static_cast<StepConstants<T>*>(bytes.raw_data()));
           check_launch(name);
         }
-        step_kernel<<<blocks, kThreads, 0, handle(stream)>>>(batch, static_cast<const StepConstants<T>*>(bytes.raw_data()));
+        step_kernel<<<blocks, kThreads, 0, handle(stream)>>>(
+            batch, static_cast<const StepConstants<T>*>(bytes.raw_data()));
         check_launch(name);
       });
     });

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA attention, forward: a block takes a tile of queries of one head and goes over the keys a tile at a time, with the
-// running maximum and sum of each row (Dao et al., FlashAttention-2, 2023).
+// CUDA attention, forward: a block takes a tile of queries of one head and goes over the keys a
+// tile at a time, with the running maximum and sum of each row (Dao et al., FlashAttention-2,
+// 2023).
 #include "tessera/kernels/attention/attention_impl.cuh"
 
 namespace tessera::op {
 namespace {
 
-template <class C, int kRows>
-size_t shared_bytes(int d) {
-  return static_cast<size_t>(3 * kRows * tile_stride(d) + kRows * (kRows + 1) + 3 * kRows) * sizeof(C);
+template <class C, int kRows> size_t shared_bytes(int d) {
+  return static_cast<size_t>(3 * kRows * tile_stride(d) + kRows * (kRows + 1) + 3 * kRows) *
+         sizeof(C);
 }
 
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
-    forward_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o, compute_t<T>* lse, AttentionSizes z) {
+    forward_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o,
+                   compute_t<T>* lse, AttentionSizes z) {
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
   const int ld = tile_stride(z.d);
@@ -51,8 +53,9 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
-        p_tile[row * kPitch + column] =
-            z.visible(first + row, key + column) ? scores[i][j] * static_cast<C>(z.scale) : minus_infinity<C>();
+        p_tile[row * kPitch + column] = z.visible(first + row, key + column)
+                                            ? scores[i][j] * static_cast<C>(z.scale)
+                                            : minus_infinity<C>();
       }
     }
     __syncthreads();
@@ -63,12 +66,14 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
       const C before = row_max[row];
       C top = before, sum = 0;
       for (int j = lane; j < kRows; j += kShare) top = MaxOf{}(top, p[j]);
-      for (int step = kShare / 2; step > 0; step /= 2) top = MaxOf{}(top, __shfl_xor_sync(0xffffffffu, top, step));
+      for (int step = kShare / 2; step > 0; step /= 2)
+        top = MaxOf{}(top, __shfl_xor_sync(0xffffffffu, top, step));
       for (int j = lane; j < kRows; j += kShare) {
         p[j] = p[j] == minus_infinity<C>() ? C(0) : vmath::exp(p[j] - top);
         sum += p[j];
       }
-      for (int step = kShare / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+      for (int step = kShare / 2; step > 0; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
       if (lane == 0) {
         const C fix = before == minus_infinity<C>() ? C(0) : vmath::exp(before - top);
         row_max[row] = top;
@@ -109,7 +114,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
       if (column < z.d) out[query * o.time + column * o.d] = static_cast<T>(acc[i][c] * inverse);
     }
     if (x == 0) {
-      lse[(b * z.heads + head) * z.queries + query] = sum == 0 ? minus_infinity<C>() : row_max[row] + vmath::log(sum);
+      lse[(b * z.heads + head) * z.queries + query] =
+          sum == 0 ? minus_infinity<C>() : row_max[row] + vmath::log(sum);
     }
   }
 }
@@ -128,8 +134,8 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
       allow_shared(kernel, bytes);
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
       kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
-          Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner), Heads<const T>(in[2], heads_inner),
-          Heads<T>(y[0], heads_inner), y[1].data<C>(), z);
+          Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
+          Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner), y[1].data<C>(), z);
       check_launch(name);
     });
   });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA attention, backward. With p = exp(s - lse) and delta = sum(dout o) - dlse: ds = p (dout v' - delta). One kernel
-// per side (a block owns a tile of queries, or of keys), so nothing is added atomically.
+// CUDA attention, backward. With p = exp(s - lse) and delta = sum(dout o) - dlse: ds = p (dout v' -
+// delta). One kernel per side (a block owns a tile of queries, or of keys), so nothing is added
+// atomically.
 #include "tessera/kernels/attention/attention_impl.cuh"
 
 namespace tessera::op {
@@ -8,30 +9,30 @@ namespace {
 
 // delta of every row; a warp per row.
 template <class T>
-__global__ void delta_kernel(Heads<const T> o, Heads<const T> dout, const compute_t<T>* dlse, compute_t<T>* delta,
-                             AttentionSizes z) {
+__global__ void delta_kernel(Heads<const T> o, Heads<const T> dout, const compute_t<T>* dlse,
+                             compute_t<T>* delta, AttentionSizes z) {
   using C = compute_t<T>;
   const int64_t rows = z.batch * z.heads * z.queries;
   const int lane = threadIdx.x % 32;
   for (int64_t row = first_item() / 32; row < rows; row += item_step() / 32) {
-    const int64_t query = row % z.queries, head = row / z.queries % z.heads, b = row / z.queries / z.heads;
+    const int64_t query = row % z.queries, head = row / z.queries % z.heads,
+                  b = row / z.queries / z.heads;
     const T *a = o.of(b, head) + query * o.time, *g = dout.of(b, head) + query * dout.time;
     C sum = 0;
-    for (int c = lane; c < z.d; c += 32) sum = vmath::fma(static_cast<C>(a[c * o.d]), static_cast<C>(g[c * dout.d]), sum);
+    for (int c = lane; c < z.d; c += 32)
+      sum = vmath::fma(static_cast<C>(a[c * o.d]), static_cast<C>(g[c * dout.d]), sum);
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane == 0) delta[row] = sum - (dlse ? dlse[row] : C(0));
   }
 }
 
 // What both sides read, and one side's part of shared memory.
-template <class T>
-struct Operands {
+template <class T> struct Operands {
   Heads<const T> q, k, v, dout;
   const compute_t<T>*lse, *delta;
 };
 
-template <class C, int kRows>
-struct Tiles {
+template <class C, int kRows> struct Tiles {
   static constexpr int kPitch = kRows + 1;
   C *q, *k, *v, *dout;  // (kRows, d)
   C *p, *ds;            // (kRows queries, kRows keys)
@@ -44,10 +45,12 @@ struct Tiles {
     lse = ds + kRows * kPitch, delta = lse + kRows;
   }
   static size_t bytes(int d) {
-    return static_cast<size_t>(4 * kRows * tile_stride(d) + 2 * kRows * kPitch + 2 * kRows) * sizeof(C);
+    return static_cast<size_t>(4 * kRows * tile_stride(d) + 2 * kRows * kPitch + 2 * kRows) *
+           sizeof(C);
   }
   template <class T>
-  __device__ void load_queries(const Operands<T>& in, const AttentionSizes& z, int64_t b, int64_t head, int64_t first) {
+  __device__ void load_queries(const Operands<T>& in, const AttentionSizes& z, int64_t b,
+                               int64_t head, int64_t first) {
     load_tile(q, kRows, in.q.of(b, head), in.q, first, z.queries, z.d);
     load_tile(dout, kRows, in.dout.of(b, head), in.dout, first, z.queries, z.d);
     for (int i = threadIdx.x; i < kRows; i += blockDim.x) {
@@ -58,7 +61,8 @@ struct Tiles {
     }
   }
   template <class T>
-  __device__ void load_keys(const Operands<T>& in, const AttentionSizes& z, int64_t b, int64_t kv_head, int64_t first) {
+  __device__ void load_keys(const Operands<T>& in, const AttentionSizes& z, int64_t b,
+                            int64_t kv_head, int64_t first) {
     load_tile(k, kRows, in.k.of(b, kv_head), in.k, first, z.keys, z.d);
     load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.d);
   }
@@ -72,8 +76,10 @@ struct Tiles {
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
-        const bool counts = z.visible(first_query + row, first_key + column) && lse[row] != minus_infinity<C>();
-        const C weight = counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
+        const bool counts =
+            z.visible(first_query + row, first_key + column) && lse[row] != minus_infinity<C>();
+        const C weight =
+            counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
         p[row * kPitch + column] = weight;
         ds[row * kPitch + column] = counts ? weight * (gradients[i][j] - delta[row]) : C(0);
       }
@@ -123,7 +129,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int column = x + c * kHalf;
-      if (column < z.d) out[query * dq.time + column * dq.d] = static_cast<T>(acc[i][c] * static_cast<C>(z.scale));
+      if (column < z.d)
+        out[query * dq.time + column * dq.d] = static_cast<T>(acc[i][c] * static_cast<C>(z.scale));
     }
   }
 }
@@ -177,7 +184,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     for (int c = 0; c < kColumns; ++c) {
       const int column = x + c * kHalf;
       if (column < z.d) {
-        k_out[key * dk.time + column * dk.d] = static_cast<T>(key_acc[i][c] * static_cast<C>(z.scale));
+        k_out[key * dk.time + column * dk.d] =
+            static_cast<T>(key_acc[i][c] * static_cast<C>(z.scale));
         v_out[key * dv.time + column * dv.d] = static_cast<T>(value_acc[i][c]);
       }
     }
@@ -201,14 +209,16 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
           heads(3), heads(5), dlse.defined() ? dlse.data<C>() : nullptr, delta.data<C>(), z);
       check_launch(name);
     }
-    const Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.data<C>(), delta.data<C>()};
+    const Operands<T> operands{heads(0), heads(1),      heads(2),
+                               heads(5), lse.data<C>(), delta.data<C>()};
     const size_t bytes = Tiles<C, kRows>::bytes(z.d);
     with_columns<T>(z.d, [&]<int kColumns>() {
       if (y[0].numel() > 0) {
         const auto kernel = query_kernel<T, kColumns>;
         allow_shared(kernel, bytes);
         const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-        kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(operands, Heads<T>(y[0], heads_inner), z);
+        kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
+            operands, Heads<T>(y[0], heads_inner), z);
         check_launch(name);
       }
       if (y[1].numel() > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention's forward and backward kernels share. A block has (kTile/2)^2 threads; each works on a 2 x 2 piece of
-// the tile's scores, and on 2 rows of its outputs in every (kTile/2)-th column. All arithmetic is f32 (f64 for f64).
+// What attention's forward and backward kernels share. A block has (kTile/2)^2 threads; each works
+// on a 2 x 2 piece of the tile's scores, and on 2 rows of its outputs in every (kTile/2)-th column.
+// All arithmetic is f32 (f64 for f64).
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"
@@ -13,18 +14,19 @@ namespace tessera::op {
 inline constexpr int kMostHeadSize = 256;
 
 /// f64 tiles are half as high: they must fit into a block's shared memory too.
-template <class T>
-inline constexpr int kTile = sizeof(T) == 8 ? 16 : 32;
+template <class T> inline constexpr int kTile = sizeof(T) == 8 ? 16 : 32;
 
 /// An operand as (batch, head, time, d), whatever order its dims have.
-template <class T>
-struct Heads {
+template <class T> struct Heads {
   T* p;
   int64_t batch, head, time, d;
 
   Heads(const Tensor& x, bool heads_inner)
-      : p(static_cast<T*>(x.raw_data())), batch(x.strides()[0]), head(x.strides()[heads_inner ? 2 : 1]),
-        time(x.strides()[heads_inner ? 1 : 2]), d(x.strides()[3]) {}
+      : p(static_cast<T*>(x.raw_data())),
+        batch(x.strides()[0]),
+        head(x.strides()[heads_inner ? 2 : 1]),
+        time(x.strides()[heads_inner ? 1 : 2]),
+        d(x.strides()[3]) {}
   __device__ T* of(int64_t b, int64_t h) const { return p + b * batch + h * head; }
 };
 
@@ -39,7 +41,8 @@ struct AttentionSizes {
     batch = q.shape()[0], heads = q.shape()[head], queries = q.shape()[time];
     kv_heads = k.shape()[head], keys = k.shape()[time];
     if (q.shape()[3] > kMostHeadSize) {
-      fail<ShapeError>(Attention::name, "the CUDA kernel takes heads of up to ", kMostHeadSize, ": q is ", q.meta());
+      fail<ShapeError>(Attention::name, "the CUDA kernel takes heads of up to ", kMostHeadSize,
+                       ": q is ", q.meta());
     }
     d = static_cast<int>(q.shape()[3]);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(d));
@@ -53,13 +56,16 @@ struct AttentionSizes {
 /// Row length of a tile in shared memory: odd, so that rows lie in different banks.
 __host__ __device__ inline int tile_stride(int d) { return d | 1; }
 
-/// Rows [first, first + rows) of one head, as C; rows at or beyond `total` are zero. All threads of the block call it.
+/// Rows [first, first + rows) of one head, as C; rows at or beyond `total` are zero. All threads of
+/// the block call it.
 template <class C, class T>
-__device__ void load_tile(C* tile, int rows, const T* head, const Heads<const T>& strides, int64_t first, int64_t total, int d) {
+__device__ void load_tile(C* tile, int rows, const T* head, const Heads<const T>& strides,
+                          int64_t first, int64_t total, int d) {
   for (int i = threadIdx.x; i < rows * d; i += blockDim.x) {
     const int r = i / d, c = i - r * d;
     const int64_t at = first + r;
-    tile[r * tile_stride(d) + c] = at < total ? static_cast<C>(head[at * strides.time + c * strides.d]) : C(0);
+    tile[r * tile_stride(d) + c] =
+        at < total ? static_cast<C>(head[at * strides.time + c * strides.d]) : C(0);
   }
 }
 
@@ -78,9 +84,9 @@ __device__ void dot_tiles(const C* a, const C* b, int y, int x, int d, C (&produ
   products[0][0] = p00, products[0][1] = p01, products[1][0] = p10, products[1][1] = p11;
 }
 
-/// Calls f<columns>() with the number of output columns a thread holds: the smallest of a few that covers d.
-template <class T, class F>
-void with_columns(int d, F&& f) {
+/// Calls f<columns>() with the number of output columns a thread holds: the smallest of a few that
+/// covers d.
+template <class T, class F> void with_columns(int d, F&& f) {
   constexpr int kHalf = kTile<T> / 2;
   if (d <= 64) return f.template operator()<64 / kHalf>();
   if constexpr (sizeof(T) != 8) {
@@ -90,10 +96,10 @@ void with_columns(int d, F&& f) {
 }
 
 /// Lets `kernel` use `bytes` of shared memory, above the default limit too.
-template <class Kernel>
-void allow_shared(Kernel kernel, size_t bytes) {
+template <class Kernel> void allow_shared(Kernel kernel, size_t bytes) {
   if (bytes > (48 << 10)) {
-    TESSERA_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    TESSERA_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(bytes)));
   }
 }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA cross_entropy: a block takes a row; the rows' losses are summed by one block in f64, in a fixed order. A target
-// out of range makes the loss NaN, since a kernel cannot throw.
-#include "tessera/kernels/cross_entropy/cross_entropy.h"
-
+// CUDA cross_entropy: a block takes a row; the rows' losses are summed by one block in f64, in a
+// fixed order. A target out of range makes the loss NaN, since a kernel cannot throw.
 #include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/vector_math.h"
 
@@ -14,30 +13,36 @@ constexpr int kRowThreads = 512;
 constexpr int kSumThreads = 1024;
 
 template <class T>
-__global__ void row_losses(const T* logits, const int64_t* targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows,
-                           int64_t classes, int64_t ignore_index) {
+__global__ void row_losses(const T* logits, const int64_t* targets, compute_t<T>* lse,
+                           compute_t<T>* losses, int64_t rows, int64_t classes,
+                           int64_t ignore_index) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* x = logits + row * classes;
     C top = minus_infinity<C>(), sum = 0;
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) top = MaxOf{}(top, static_cast<C>(x[i]));
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
+      top = MaxOf{}(top, static_cast<C>(x[i]));
     top = block_reduce(top, MaxOf{}, shared);
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) sum += vmath::exp(static_cast<C>(x[i]) - top);
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
+      sum += vmath::exp(static_cast<C>(x[i]) - top);
     sum = block_reduce(sum, SumOf{}, shared);
     if (threadIdx.x == 0) {
       const int64_t target = targets[row];
       const C total = top + vmath::log(sum);
       lse[row] = total;
       if (target == ignore_index) losses[row] = 0;
-      else losses[row] = target >= 0 && target < classes ? total - static_cast<C>(x[target]) : not_a_number<C>();
+      else
+        losses[row] =
+            target >= 0 && target < classes ? total - static_cast<C>(x[target]) : not_a_number<C>();
     }
   }
 }
 
 // One block.
 template <class C>
-__global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count, int64_t rows, int64_t ignore_index) {
+__global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count,
+                           int64_t rows, int64_t ignore_index) {
   __shared__ double sums[32];
   __shared__ int64_t counts[32];
   double loss = 0;
@@ -55,12 +60,14 @@ __global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int6
 }
 
 template <class T>
-__global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse, const compute_t<T>* dsum,
-                                const compute_t<T>* dlse, T* dlogits, int64_t n, int64_t classes, int64_t ignore_index) {
+__global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse,
+                                const compute_t<T>* dsum, const compute_t<T>* dlse, T* dlogits,
+                                int64_t n, int64_t classes, int64_t ignore_index) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const int64_t row = i / classes, target = targets[row];
-    const C hit = dsum && target != ignore_index ? *dsum : C(0), all = hit + (dlse ? dlse[row] : C(0));
+    const C hit = dsum && target != ignore_index ? *dsum : C(0),
+            all = hit + (dlse ? dlse[row] : C(0));
     C g = vmath::exp(static_cast<C>(logits[i]) - lse[row]) * all;
     if (target != ignore_index && i % classes == target) g -= hit;
     dlogits[i] = static_cast<T>(g);
@@ -77,11 +84,13 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
     const Tensor losses = empty({rows}, dtype_of<C>, logits.device());
     if (rows > 0) {
       row_losses<<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
-          logits.data<T>(), targets.data<int64_t>(), y[2].data<C>(), losses.data<C>(), rows, classes, ignore_index);
+          logits.data<T>(), targets.data<int64_t>(), y[2].data<C>(), losses.data<C>(), rows,
+          classes, ignore_index);
       check_launch(name);
     }
-    sum_losses<<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(), y[0].data<C>(),
-                                                      y[1].data<int64_t>(), rows, ignore_index);
+    sum_losses<<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(),
+                                                      y[0].data<C>(), y[1].data<int64_t>(), rows,
+                                                      ignore_index);
     check_launch(name);
   });
 }
@@ -89,14 +98,16 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
 void CrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t n = y[0].numel();
   if (n == 0) return;
-  const Tensor logits = row_major(in[0], stream), targets = row_major(in[1], stream), lse = row_major(in[2], stream);
+  const Tensor logits = row_major(in[0], stream), targets = row_major(in[1], stream),
+               lse = row_major(in[2], stream);
   const bool has_sum = in.size() > 3 && in[3].defined(), has_lse = in.size() > 4 && in[4].defined();
   const Tensor dlse = has_lse ? row_major(in[4], stream) : Tensor();
   dispatch<dtypes>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     backward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        logits.data<T>(), targets.data<int64_t>(), lse.data<C>(), has_sum ? in[3].data<C>() : nullptr,
-        has_lse ? dlse.data<C>() : nullptr, y[0].data<T>(), n, logits.shape().back(), ignore_index);
+        logits.data<T>(), targets.data<int64_t>(), lse.data<C>(),
+        has_sum ? in[3].data<C>() : nullptr, has_lse ? dlse.data<C>() : nullptr, y[0].data<T>(), n,
+        logits.shape().back(), ignore_index);
   });
   check_launch(name);
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA embedding and its gradient. The gradient links the tokens of each id into a list in token order, then a block
-// takes a row of the table and adds along its list: no float atomics, the same bits on every run.
-#include "tessera/kernels/embedding/embedding.h"
-
+// CUDA embedding and its gradient. The gradient links the tokens of each id into a list in token
+// order, then a block takes a row of the table and adds along its list: no float atomics, the same
+// bits on every run.
 #include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/embedding/embedding.h"
 #include "tessera/kernels/launch.cuh"
 
 namespace tessera::op {
 namespace {
 
 template <class T>
-__global__ void lookup(const T* weight, const int64_t* ids, T* y, int64_t n, int64_t d, int64_t rows, int64_t begin,
-                       int64_t vocabulary) {
+__global__ void lookup(const T* weight, const int64_t* ids, T* y, int64_t n, int64_t d,
+                       int64_t rows, int64_t begin, int64_t vocabulary) {
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const int64_t id = ids[i / d], row = id - begin;
     if (row >= 0 && row < rows) y[i] = weight[row * d + i % d];
@@ -21,11 +21,14 @@ __global__ void lookup(const T* weight, const int64_t* ids, T* y, int64_t n, int
 }
 
 __global__ void clear_lists(unsigned long long* first, int64_t rows, int64_t tokens) {
-  for (int64_t i = first_item(); i < rows; i += item_step()) first[i] = static_cast<unsigned long long>(tokens);
+  for (int64_t i = first_item(); i < rows; i += item_step())
+    first[i] = static_cast<unsigned long long>(tokens);
 }
 
-// first[row]: the first token of the row's id; next[t]: the next token of t's id; `tokens` where there is none.
-__global__ void link_tokens(const int64_t* ids, unsigned long long* first, int64_t* next, int64_t tokens, int64_t rows, int64_t begin) {
+// first[row]: the first token of the row's id; next[t]: the next token of t's id; `tokens` where
+// there is none.
+__global__ void link_tokens(const int64_t* ids, unsigned long long* first, int64_t* next,
+                            int64_t tokens, int64_t rows, int64_t begin) {
   for (int64_t t = first_item(); t < tokens; t += item_step()) {
     const int64_t id = ids[t], row = id - begin;
     if (row < 0 || row >= rows) continue;
@@ -37,12 +40,14 @@ __global__ void link_tokens(const int64_t* ids, unsigned long long* first, int64
 }
 
 template <class T>
-__global__ void add_rows(const T* dy, const unsigned long long* first, const int64_t* next, T* y, int64_t tokens, int64_t rows, int64_t d) {
+__global__ void add_rows(const T* dy, const unsigned long long* first, const int64_t* next, T* y,
+                         int64_t tokens, int64_t rows, int64_t d) {
   using C = compute_t<T>;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
       C sum = 0;
-      for (auto t = static_cast<int64_t>(first[row]); t < tokens; t = next[t]) sum += static_cast<C>(dy[t * d + c]);
+      for (auto t = static_cast<int64_t>(first[row]); t < tokens; t = next[t])
+        sum += static_cast<C>(dy[t * d + c]);
       y[row * d + c] = static_cast<T>(sum);
     }
   }
@@ -56,8 +61,9 @@ void Embedding::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor weight = row_major(in[0], stream), ids = row_major(in[1], stream);  // (V, D), (...)
   const int64_t rows = weight.shape()[0], d = weight.shape()[1];
   dispatch<dtypes>(weight.dtype(), [&]<class T>() {
-    lookup<<<blocks_for(n), kThreads, 0, handle(stream)>>>(weight.data<T>(), ids.data<int64_t>(), y[0].data<T>(), n, d, rows,
-                                                           begin, vocabulary > 0 ? vocabulary : rows);
+    lookup<<<blocks_for(n), kThreads, 0, handle(stream)>>>(weight.data<T>(), ids.data<int64_t>(),
+                                                           y[0].data<T>(), n, d, rows, begin,
+                                                           vocabulary > 0 ? vocabulary : rows);
   });
   check_launch(name);
 }
@@ -66,17 +72,19 @@ void EmbeddingBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
   const Tensor dy = row_major(in[0], stream), ids = row_major(in[1], stream);  // (..., D), (...)
   const int64_t tokens = ids.numel(), own = y[0].shape()[0], d = y[0].shape()[1];
-  const Tensor first = empty({own}, DType::i64, dy.device()), next = empty({tokens}, DType::i64, dy.device());
+  const Tensor first = empty({own}, DType::i64, dy.device()),
+               next = empty({tokens}, DType::i64, dy.device());
   auto* heads = reinterpret_cast<unsigned long long*>(first.data<int64_t>());
   clear_lists<<<blocks_for(own), kThreads, 0, handle(stream)>>>(heads, own, tokens);
   check_launch(name);
   if (tokens > 0) {
-    link_tokens<<<blocks_for(tokens, 64), 64, 0, handle(stream)>>>(ids.data<int64_t>(), heads, next.data<int64_t>(), tokens, own, begin);
+    link_tokens<<<blocks_for(tokens, 64), 64, 0, handle(stream)>>>(
+        ids.data<int64_t>(), heads, next.data<int64_t>(), tokens, own, begin);
     check_launch(name);
   }
   dispatch<dtypes>(dy.dtype(), [&]<class T>() {
-    add_rows<<<blocks_for(own, 1), threads_for(d), 0, handle(stream)>>>(dy.data<T>(), heads, next.data<int64_t>(),
-                                                                        y[0].data<T>(), tokens, own, d);
+    add_rows<<<blocks_for(own, 1), threads_for(d), 0, handle(stream)>>>(
+        dy.data<T>(), heads, next.data<int64_t>(), y[0].data<T>(), tokens, own, d);
   });
   check_launch(name);
 }

@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA gather and scatter_add. scatter_add gives a thread one column and adds in index order: no atomics.
-#include "tessera/kernels/gather/gather.h"
-
+// CUDA gather and scatter_add. scatter_add gives a thread one column and adds in index order: no
+// atomics.
 #include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/pointwise/pointwise.h"
 
 namespace tessera::op {
 namespace {
 
 template <class T>
-__global__ void gather_kernel(const T* x, const int64_t* index, T* y, int64_t total, int64_t n, int64_t m, int64_t inner) {
+__global__ void gather_kernel(const T* x, const int64_t* index, T* y, int64_t total, int64_t n,
+                              int64_t m, int64_t inner) {
   for (int64_t i = first_item(); i < total; i += item_step()) {
     const int64_t at = index[i], outer = i / (m * inner);
     if (at >= 0 && at < n) y[i] = x[(outer * n + at) * inner + i % inner];
-    else if constexpr (is_floating(dtype_of<T>)) y[i] = static_cast<T>(not_a_number<compute_t<T>>());
+    else if constexpr (is_floating(dtype_of<T>))
+      y[i] = static_cast<T>(not_a_number<compute_t<T>>());
     else y[i] = T(0);
   }
 }
 
+// Narrow floats are summed in f32 and rounded once, so `sums` is of the compute type.
 template <class T>
-__global__ void scatter_kernel(const int64_t* index, const T* src, T* y, int64_t columns, int64_t n, int64_t m, int64_t inner) {
-  using C = compute_t<T>;
+__global__ void scatter_kernel(const int64_t* index, const T* src, compute_t<T>* sums,
+                               int64_t columns, int64_t n, int64_t m, int64_t inner) {
   for (int64_t c = first_item(); c < columns; c += item_step()) {
     const int64_t outer = c / inner, place = c % inner;
     for (int64_t j = 0; j < m; ++j) {
       const int64_t from = (outer * m + j) * inner + place, at = index[from];
       if (at < 0 || at >= n) continue;
-      T& to = y[(outer * n + at) * inner + place];
-      to = static_cast<T>(static_cast<C>(to) + static_cast<C>(src[from]));
+      sums[(outer * n + at) * inner + place] += static_cast<compute_t<T>>(src[from]);
     }
   }
 }
@@ -40,24 +43,29 @@ void Gather::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream), index = row_major(in[1], stream);
   const DimView from(x.shape(), dim, name), to(index.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    gather_kernel<<<blocks_for(total), kThreads, 0, handle(stream)>>>(x.data<T>(), index.data<int64_t>(), y[0].data<T>(),
-                                                                      total, from.n, to.n, to.inner);
+    gather_kernel<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
+        x.data<T>(), index.data<int64_t>(), y[0].data<T>(), total, from.n, to.n, to.inner);
   });
   check_launch(name);
 }
 
 void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
-  copy_strided(in[0], y[0], stream);
-  if (in[1].numel() == 0) return;
+  if (in[1].numel() == 0) return copy_strided(in[0], y[0], stream);
   const Tensor index = row_major(in[1], stream), src = row_major(in[2], stream);
   const DimView from(index.shape(), dim, name), to(y[0].shape(), dim, name);
   const int64_t columns = to.outer * to.inner;
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
-    scatter_kernel<<<blocks_for(columns, 64), 64, 0, handle(stream)>>>(index.data<int64_t>(), src.data<T>(), y[0].data<T>(),
-                                                                       columns, to.n, from.n, to.inner);
+    using C = compute_t<T>;
+    constexpr bool kNarrow = !std::is_same_v<C, T>;
+    Tensor sums = kNarrow ? empty(y[0].shape(), dtype_of<C>, y[0].device()) : y[0];
+    if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
+    else copy_strided(in[0], sums, stream);
+    scatter_kernel<<<blocks_for(columns, 64), 64, 0, handle(stream)>>>(
+        index.data<int64_t>(), src.data<T>(), sums.data<C>(), columns, to.n, from.n, to.inner);
+    check_launch(name);
+    if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&sums, 1), y, stream);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

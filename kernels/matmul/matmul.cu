@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA matrix products by cuBLASLt: strided and batched, transposed operands without copies, f32 accumulation for the
-// narrow floats and true f32 (no TF32). The algorithm of a shape is asked for once and kept, per rank thread.
+// CUDA matrix products by cuBLASLt: strided and batched, transposed operands without copies, f32
+// accumulation for the narrow floats and true f32 (no TF32). The algorithm of a shape is asked for
+// once and kept, per rank thread.
+#include "tessera/core/context.h"
+#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/matmul/matmul.h"
 
 #include <cublasLt.h>
@@ -8,14 +11,12 @@
 #include <map>
 #include <memory>
 
-#include "tessera/core/context.h"
-#include "tessera/kernels/launch.cuh"
-
 namespace tessera::op {
 namespace {
 
 void check_cublas(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul", call, " failed: ", cublasLtGetStatusString(status));
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail<DeviceError>("matmul", call, " failed: ", cublasLtGetStatusString(status));
 }
 #define TESSERA_CUBLAS_CALL(call) check_cublas(call, #call)
 
@@ -36,8 +37,12 @@ struct Matrix {
     }
   }
   // Rows lie one after the other, or columns do; where a size is 1 its stride says nothing.
-  [[nodiscard]] bool by_rows() const { return (columns == 1 || column_stride == 1) && (rows == 1 || row_stride >= columns); }
-  [[nodiscard]] bool by_columns() const { return (rows == 1 || row_stride == 1) && (columns == 1 || column_stride >= rows); }
+  [[nodiscard]] bool by_rows() const {
+    return (columns == 1 || column_stride == 1) && (rows == 1 || row_stride >= columns);
+  }
+  [[nodiscard]] bool by_columns() const {
+    return (rows == 1 || row_stride == 1) && (columns == 1 || column_stride >= rows);
+  }
   [[nodiscard]] int64_t leading() const {
     if (by_rows()) return rows == 1 ? columns : row_stride;
     return columns == 1 ? rows : column_stride;
@@ -59,12 +64,12 @@ Matrix usable(const Tensor& x, bool transpose, Stream stream) {
 
 // Row-major C = A B is column-major C' = B' A', so cuBLASLt's first operand is b, with (n, m, k).
 struct Problem {
-  int64_t dtype, m, n, k, lda, ldb, a_by_rows, b_by_rows, batch, stride_a, stride_b, align_a, align_b, align_c;
+  int64_t dtype, m, n, k, lda, ldb, a_by_rows, b_by_rows, batch, stride_a, stride_b, align_a,
+      align_b, align_c;
   auto operator<=>(const Problem&) const = default;
 };
 
-template <class T, cublasStatus_t (*kDestroy)(T)>
-struct Destroy {
+template <class T, cublasStatus_t (*kDestroy)(T)> struct Destroy {
   void operator()(T p) const { (void)kDestroy(p); }
 };
 template <class T, cublasStatus_t (*kDestroy)(T)>
@@ -88,19 +93,25 @@ cudaDataType_t type_of(DType t) {
   }
 }
 
-Layout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading, int64_t batch, int64_t stride) {
+Layout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading,
+                   int64_t batch, int64_t stride) {
   cublasLtMatrixLayout_t raw = nullptr;
-  TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutCreate(&raw, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), leading));
+  TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutCreate(&raw, type, static_cast<uint64_t>(rows),
+                                                 static_cast<uint64_t>(columns), leading));
   Layout layout(raw);
   const auto count = static_cast<int32_t>(batch);
-  TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
-  TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)));
+  TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                       &count, sizeof(count)));
+  TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutSetAttribute(
+      raw, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)));
   return layout;
 }
 
 template <class V>
-void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, V value) {
-  TESSERA_CUBLAS_CALL(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value)));
+void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what,
+            V value) {
+  TESSERA_CUBLAS_CALL(
+      cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value)));
 }
 
 Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
@@ -109,13 +120,19 @@ Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
   const bool f64 = dtype == DType::f64;
   Plan plan;
   cublasLtMatmulDesc_t product = nullptr;
-  TESSERA_CUBLAS_CALL(cublasLtMatmulDescCreate(&product, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, f64 ? CUDA_R_64F : CUDA_R_32F));
+  TESSERA_CUBLAS_CALL(cublasLtMatmulDescCreate(
+      &product, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, f64 ? CUDA_R_64F : CUDA_R_32F));
   plan.product.reset(product);
-  const cublasOperation_t op_b = p.b_by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, op_a = p.a_by_rows ? CUBLAS_OP_N : CUBLAS_OP_T;
-  TESSERA_CUBLAS_CALL(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof(op_b)));
-  TESSERA_CUBLAS_CALL(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof(op_a)));
-  plan.b = make_layout(type, p.b_by_rows ? p.n : p.k, p.b_by_rows ? p.k : p.n, p.ldb, p.batch, p.stride_b);
-  plan.a = make_layout(type, p.a_by_rows ? p.k : p.m, p.a_by_rows ? p.m : p.k, p.lda, p.batch, p.stride_a);
+  const cublasOperation_t op_b = p.b_by_rows ? CUBLAS_OP_N : CUBLAS_OP_T,
+                          op_a = p.a_by_rows ? CUBLAS_OP_N : CUBLAS_OP_T;
+  TESSERA_CUBLAS_CALL(
+      cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof(op_b)));
+  TESSERA_CUBLAS_CALL(
+      cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof(op_a)));
+  plan.b = make_layout(type, p.b_by_rows ? p.n : p.k, p.b_by_rows ? p.k : p.n, p.ldb, p.batch,
+                       p.stride_b);
+  plan.a = make_layout(type, p.a_by_rows ? p.k : p.m, p.a_by_rows ? p.m : p.k, p.lda, p.batch,
+                       p.stride_a);
   plan.c = make_layout(type, p.n, p.m, p.n, p.batch, p.m * p.n);
 
   cublasLtMatmulPreference_t raw = nullptr;
@@ -123,18 +140,21 @@ Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
   const Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(raw);
   prefer(raw, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{32} << 20);
   // Split sums may not round to the narrow output type on the way.
-  prefer(raw, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  prefer(raw, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   prefer(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(p.align_b));
   prefer(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.align_a));
   prefer(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.align_c));
   prefer(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.align_c));
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(cublas, product, plan.b.get(), plan.a.get(), plan.c.get(),
-                                                               plan.c.get(), raw, 1, &found, &count);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(cublas, product, plan.b.get(), plan.a.get(), plan.c.get(),
+                                     plan.c.get(), raw, 1, &found, &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    fail<DeviceError>("matmul", "cuBLASLt has no algorithm for ", dtype, " (", p.m, ", ", p.k, ") x (", p.k, ", ", p.n,
-                      ") in batches of ", p.batch, ": ", cublasLtGetStatusString(status));
+    fail<DeviceError>("matmul", "cuBLASLt has no algorithm for ", dtype, " (", p.m, ", ", p.k,
+                      ") x (", p.k, ", ", p.n, ") in batches of ", p.batch, ": ",
+                      cublasLtGetStatusString(status));
   }
   plan.algorithm = found.algo;
   plan.workspace = static_cast<int64_t>(found.workspaceSize);
@@ -174,14 +194,16 @@ void run(const Problem& p, const void* a, const void* b, void* c, Stream stream)
   const bool f64 = static_cast<DType>(p.dtype) == DType::f64;
   const void* alpha = f64 ? static_cast<const void*>(&one) : &one_f32;
   const void* beta = f64 ? static_cast<const void*>(&zero) : &zero_f32;
-  TESSERA_CUBLAS_CALL(cublasLtMatmul(library.cublas.get(), plan.product.get(), alpha, b, plan.b.get(), a, plan.a.get(), beta,
-                                     c, plan.c.get(), c, plan.c.get(), &plan.algorithm, workspace.raw_data(),
+  TESSERA_CUBLAS_CALL(cublasLtMatmul(library.cublas.get(), plan.product.get(), alpha, b,
+                                     plan.b.get(), a, plan.a.get(), beta, c, plan.c.get(), c,
+                                     plan.c.get(), &plan.algorithm, workspace.raw_data(),
                                      static_cast<size_t>(plan.workspace), handle(stream)));
 }
 
 // --- batches -------------------------------------------------------------------------------------------------------
 
-// Batch dims of the output, with the strides of a and b over them (0 where broadcast), merged where both allow it.
+// Batch dims of the output, with the strides of a and b over them (0 where broadcast), merged where
+// both allow it.
 struct Batch {
   Shape sizes, a, b;
 
@@ -210,16 +232,30 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream) {
   if (y.numel() == 0) return;
   const int64_t item = item_size(y.dtype());
   if (k == 0) {
-    TESSERA_CUDA_CALL(cudaMemsetAsync(y.raw_data(), 0, static_cast<size_t>(y.numel() * item), handle(stream)));
+    TESSERA_CUDA_CALL(
+        cudaMemsetAsync(y.raw_data(), 0, static_cast<size_t>(y.numel() * item), handle(stream)));
     return;
   }
   Batch batch;
-  for (int d = 0; d < y.rank() - 2; ++d) batch.add(y.shape()[d], batch_stride(a.t, d, y.rank()), batch_stride(b.t, d, y.rank()));
+  for (int d = 0; d < y.rank() - 2; ++d)
+    batch.add(y.shape()[d], batch_stride(a.t, d, y.rank()), batch_stride(b.t, d, y.rank()));
   // The innermost batch dim is one strided call, the outer ones a loop of such calls.
   const int last = batch.sizes.rank() - 1;
   const int64_t inner = last < 0 ? 1 : batch.sizes[last], calls = batch.sizes.numel() / inner;
-  Problem p{static_cast<int64_t>(y.dtype()), m, n, k, a.leading(), b.leading(), a.by_rows(), b.by_rows(), inner,
-            last < 0 ? 0 : batch.a[last], last < 0 ? 0 : batch.b[last], 1, 1, 1};
+  Problem p{static_cast<int64_t>(y.dtype()),
+            m,
+            n,
+            k,
+            a.leading(),
+            b.leading(),
+            a.by_rows(),
+            b.by_rows(),
+            inner,
+            last < 0 ? 0 : batch.a[last],
+            last < 0 ? 0 : batch.b[last],
+            1,
+            1,
+            1};
   for (int64_t call = 0; call < calls; ++call) {
     int64_t at_a = 0, at_b = 0, rest = call;
     for (int d = last - 1; d >= 0; --d) {
@@ -228,7 +264,9 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream) {
       at_a += i * batch.a[d];
       at_b += i * batch.b[d];
     }
-    const auto at = [&](const Tensor& t, int64_t elements) { return static_cast<char*>(t.raw_data()) + elements * item; };
+    const auto at = [&](const Tensor& t, int64_t elements) {
+      return static_cast<char*>(t.raw_data()) + elements * item;
+    };
     char* const pa = at(a.t, at_a);
     char* const pb = at(b.t, at_b);
     char* const pc = at(y, call * inner * m * n);
@@ -263,7 +301,8 @@ void MatMul::cuda(Tensors in, Outputs y, Stream stream) const {
 
 void ContractLeading::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
-  const Tensor a = merge_leading(in[0], stream), b = merge_leading(in[1], stream);  // (l, m), (l, n)
+  const Tensor a = merge_leading(in[0], stream),
+               b = merge_leading(in[1], stream);  // (l, m), (l, n)
   multiply(Matrix(a, true), Matrix(b, false), y[0], stream);
 }
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA sums of squares and scaling of lists. Squares are summed in f64 by chunk, then over the chunks in order.
-#include "tessera/kernels/multi_tensor/multi_tensor.h"
-
+// CUDA sums of squares and scaling of lists. Squares are summed in f64 by chunk, then over the
+// chunks in order.
 #include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/tensor_list.cuh"
 
 namespace tessera::op {
 namespace {
 
-template <class T>
-__global__ void chunk_squares(ListBatch<1> batch, double* partial) {
+template <class T> __global__ void chunk_squares(ListBatch<1> batch, double* partial) {
   __shared__ double shared[32];
   const auto [tensor, begin, end] = batch.place();
   const T* x = static_cast<const T*>(batch.pointers[tensor][0]);
@@ -31,13 +30,13 @@ __global__ void sum_chunks(const double* partial, int64_t n, double* y) {
   if (threadIdx.x == 0) *y = sum;
 }
 
-template <class T>
-__global__ void scale_chunks(ListBatch<1> batch, const double* factor) {
+template <class T> __global__ void scale_chunks(ListBatch<1> batch, const double* factor) {
   using C = compute_t<T>;
   const auto [tensor, begin, end] = batch.place();
   const C f = static_cast<C>(*factor);
   T* x = static_cast<T*>(batch.pointers[tensor][0]);
-  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) x[i] = static_cast<T>(static_cast<C>(x[i]) * f);
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+    x[i] = static_cast<T>(static_cast<C>(x[i]) * f);
 }
 
 constexpr DType kOrder[] = {DType::f64, DType::f32, DType::bf16, DType::f16};

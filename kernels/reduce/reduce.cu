@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA loops of the reduce family. A block takes some outputs and shares out each one's elements; threads lie next to
-// each other along whichever side (kept or reduced) lies next to each other in memory. Few outputs of many elements are
-// cut into splits whose results a second kernel joins in order.
-#include "tessera/kernels/reduce/reduce.h"
-
+// CUDA loops of the reduce family. A block takes some outputs and shares out each one's elements;
+// threads lie next to each other along whichever side (kept or reduced) lies next to each other in
+// memory. Few outputs of many elements are cut into splits whose results a second kernel joins in
+// order.
 #include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/strided.cuh"
 #include "tessera/kernels/vector_math.h"
 
@@ -12,8 +12,7 @@ namespace tessera::op {
 namespace {
 
 // An op's accumulator: what one element is, how two join, what is written at the end.
-template <class T>
-struct SumUp {
+template <class T> struct SumUp {
   using C = compute_t<T>;
   struct Acc {
     C sum;
@@ -26,8 +25,7 @@ struct SumUp {
   __device__ void write(int64_t o, Acc a) const { y[o] = static_cast<T>(a.sum / divisor); }
 };
 
-template <class T>
-struct LogSumUp {
+template <class T> struct LogSumUp {
   using C = compute_t<T>;
   struct Acc {
     C max, sum;  // sum of exp(x - max)
@@ -47,8 +45,7 @@ struct LogSumUp {
   }
 };
 
-template <class T>
-struct FindMax {
+template <class T> struct FindMax {
   struct Acc {
     T value;
     int64_t index;  // -1: nothing seen yet
@@ -74,9 +71,10 @@ struct FindMax {
 
 struct Plan {
   DeviceNest<1> kept, reduced;
-  int64_t outputs = 1, n = 1, splits = 1, chunk = 1;  // elements of an output, and of one split of them
-  int lanes = kThreads;                               // threads per output, a power of two
-  bool along_reduced = true;                          // neighbouring threads take neighbouring elements
+  int64_t outputs = 1, n = 1, splits = 1,
+          chunk = 1;          // elements of an output, and of one split of them
+  int lanes = kThreads;       // threads per output, a power of two
+  bool along_reduced = true;  // neighbouring threads take neighbouring elements
 };
 
 // Block: kThreads / lanes outputs, `lanes` threads each. Grid: (outputs, splits).
@@ -136,7 +134,8 @@ Plan make_plan(const Tensor& x, DimMask dims) {
     (reduce ? reduced_shape : kept_shape).push_back(x.shape()[d]);
     (reduce ? reduced_strides : kept_strides).push_back(x.strides()[d]);
   }
-  const Tensor kept = alias(x, kept_shape, kept_strides, 0), reduced = alias(x, reduced_shape, reduced_strides, 0);
+  const Tensor kept = alias(x, kept_shape, kept_strides, 0),
+               reduced = alias(x, reduced_shape, reduced_strides, 0);
   const LoopNest<1> kept_nest(kept_shape, {&kept}), reduced_nest(reduced_shape, {&reduced});
   Plan p;
   p.kept = DeviceNest<1>(kept_nest);
@@ -145,26 +144,34 @@ Plan make_plan(const Tensor& x, DimMask dims) {
   p.n = reduced_shape.numel();
   const auto inner = [](const LoopNest<1>& nest) { return nest.strides[0][nest.shape.rank() - 1]; };
   p.along_reduced = p.outputs == 1 || inner(reduced_nest) <= 1 || inner(kept_nest) != 1;
-  // Along the reduced side a thread takes at least one element; across it, 32 outputs make whole memory lines.
+  // Along the reduced side a thread takes at least one element; across it, 32 outputs make whole
+  // memory lines.
   p.lanes = p.along_reduced ? threads_for(p.n) : 8;
   const int64_t groups = ceil_div(p.outputs, kThreads / p.lanes);
-  const int64_t most = ceil_div(p.n, int64_t{p.lanes} * 16);  // splits that leave 16 elements to a thread
-  if (groups < 512) p.splits = std::clamp<int64_t>(1024 / std::max<int64_t>(groups, 1), 1, std::max<int64_t>(most, 1));
+  const int64_t most =
+      ceil_div(p.n, int64_t{p.lanes} * 16);  // splits that leave 16 elements to a thread
+  if (groups < 512)
+    p.splits =
+        std::clamp<int64_t>(1024 / std::max<int64_t>(groups, 1), 1, std::max<int64_t>(most, 1));
   p.chunk = std::max<int64_t>(ceil_div(p.n, p.splits), 1);
   p.splits = std::max<int64_t>(ceil_div(p.n, p.chunk), 1);
   return p;
 }
 
 template <class T, class R>
-void reduce_elements(std::string_view name, const R& r, const Tensor& x, DimMask dims, Stream stream) {
+void reduce_elements(std::string_view name, const R& r, const Tensor& x, DimMask dims,
+                     Stream stream) {
   const Plan p = make_plan(x, dims);
   if (p.outputs == 0) return;
   using Acc = typename R::Acc;
   Tensor partial;
-  if (p.splits > 1) partial = empty({p.splits * p.outputs * static_cast<int64_t>(sizeof(Acc))}, DType::u8, x.device());
+  if (p.splits > 1)
+    partial =
+        empty({p.splits * p.outputs * static_cast<int64_t>(sizeof(Acc))}, DType::u8, x.device());
   Acc* sums = partial.defined() ? static_cast<Acc*>(partial.raw_data()) : nullptr;
   const dim3 grid(blocks_for(p.outputs, kThreads / p.lanes), static_cast<unsigned>(p.splits));
-  reduce_kernel<<<grid, kThreads, 0, handle(stream)>>>(r, static_cast<const T*>(x.raw_data()), p, sums);
+  reduce_kernel<<<grid, kThreads, 0, handle(stream)>>>(r, static_cast<const T*>(x.raw_data()), p,
+                                                       sums);
   check_launch(name);
   if (!sums) return;
   join_splits<<<blocks_for(p.outputs), kThreads, 0, handle(stream)>>>(r, sums, p.outputs, p.splits);
@@ -184,7 +191,8 @@ void Mean::cuda(Tensors in, Outputs y, Stream stream) const {
   for (int d = 0; d < in[0].rank(); ++d) own *= dims >> d & 1 ? in[0].shape()[d] : 1;
   const int64_t divisor_of_sum = count > 0 ? count : own;
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(name, SumUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(divisor_of_sum)}, in[0], dims, stream);
+    reduce_elements<T>(name, SumUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(divisor_of_sum)},
+                       in[0], dims, stream);
   });
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA rms_norm: a block takes a row. The weight's gradient is summed over chunks of rows, then over the chunks in
-// order: no atomics, the same bits on every run.
-#include "tessera/kernels/rms_norm/rms_norm.h"
-
+// CUDA rms_norm: a block takes a row. The weight's gradient is summed over chunks of rows, then
+// over the chunks in order: no atomics, the same bits on every run.
 #include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/vector_math.h"
 
 namespace tessera::op {
 namespace {
 
 template <class T>
-__global__ void forward_kernel(const T* x, const T* weight, T* y, stat_t<T>* rstd, int64_t rows, int64_t d, stat_t<T> eps) {
+__global__ void forward_kernel(const T* x, const T* weight, T* y, stat_t<T>* rstd, int64_t rows,
+                               int64_t d, stat_t<T> eps) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -24,35 +24,39 @@ __global__ void forward_kernel(const T* x, const T* weight, T* y, stat_t<T>* rst
     const C r = C(1) / std::sqrt(squares / static_cast<C>(d) + eps);
     if (threadIdx.x == 0) rstd[row] = r;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-      y[row * d + i] = static_cast<T>(static_cast<C>(x[row * d + i]) * r * static_cast<C>(weight[i]));
+      y[row * d + i] =
+          static_cast<T>(static_cast<C>(x[row * d + i]) * r * static_cast<C>(weight[i]));
     }
   }
 }
 
 // dx = r (w dy - x r^2 mean(w dy x)) with r = 1/rms.
 template <class T>
-__global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* rstd, const T* dy, T* dx, int64_t rows, int64_t d) {
+__global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* rstd, const T* dy,
+                               T* dx, int64_t rows, int64_t d) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     C dot = 0;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
       const int64_t at = row * d + i;
-      dot = vmath::fma(static_cast<C>(weight[i]) * static_cast<C>(dy[at]), static_cast<C>(x[at]), dot);
+      dot = vmath::fma(static_cast<C>(weight[i]) * static_cast<C>(dy[at]), static_cast<C>(x[at]),
+                       dot);
     }
     dot = block_reduce(dot, SumOf{}, shared);
     const C r = rstd[row], pull = dot * r * r / static_cast<C>(d);
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
       const int64_t at = row * d + i;
-      dx[at] = static_cast<T>(r * (static_cast<C>(weight[i]) * static_cast<C>(dy[at]) - static_cast<C>(x[at]) * pull));
+      dx[at] = static_cast<T>(
+          r * (static_cast<C>(weight[i]) * static_cast<C>(dy[at]) - static_cast<C>(x[at]) * pull));
     }
   }
 }
 
 // partial[chunk][i] = sum over the chunk's rows of dy x r. Grid: (columns, chunks).
 template <class T>
-__global__ void weight_gradient(const T* x, const stat_t<T>* rstd, const T* dy, stat_t<T>* partial, int64_t rows, int64_t d,
-                                int64_t chunk) {
+__global__ void weight_gradient(const T* x, const stat_t<T>* rstd, const T* dy, stat_t<T>* partial,
+                                int64_t rows, int64_t d, int64_t chunk) {
   using C = compute_t<T>;
   const int64_t begin = blockIdx.y * chunk, end = min(rows, begin + chunk);
   for (int64_t i = first_item(); i < d; i += item_step()) {
@@ -82,7 +86,8 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t d = x.shape().back(), rows = x.numel() / d;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<stat_t<T>>(), rows, d, static_cast<stat_t<T>>(eps));
+        x.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<stat_t<T>>(), rows, d,
+        static_cast<stat_t<T>>(eps));
   });
   check_launch(name);
 }
@@ -92,7 +97,8 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   if (d == 0) return;
   const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
   const Tensor rstd = row_major(in[2], stream), dy = row_major(in[3], stream);
-  const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)), chunks = ceil_div(rows, chunk);
+  const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)),
+                chunks = ceil_div(rows, chunk);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = stat_t<T>;
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
@@ -101,11 +107,12 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
           x.data<T>(), weight.data<T>(), rstd.data<C>(), dy.data<T>(), y[0].data<T>(), rows, d);
       check_launch(name);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
-      weight_gradient<<<grid, kThreads, 0, handle(stream)>>>(x.data<T>(), rstd.data<C>(), dy.data<T>(), partial.data<C>(),
-                                                             rows, d, chunk);
+      weight_gradient<<<grid, kThreads, 0, handle(stream)>>>(
+          x.data<T>(), rstd.data<C>(), dy.data<T>(), partial.data<C>(), rows, d, chunk);
       check_launch(name);
     }
-    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(partial.data<C>(), y[1].data<T>(), d, chunks);
+    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(partial.data<C>(), y[1].data<T>(),
+                                                                d, chunks);
     check_launch(name);
   });
 }

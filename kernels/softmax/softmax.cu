@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA softmax and its gradient. Along the last dim a block takes a row; along another dim a thread takes a column, so
-// that neighbouring threads read neighbouring elements.
-#include "tessera/kernels/softmax/softmax.h"
-
+// CUDA softmax and its gradient. Along the last dim a block takes a row; along another dim a thread
+// takes a column, so that neighbouring threads read neighbouring elements.
 #include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/vector_math.h"
 
 namespace tessera::op {
 namespace {
 
-template <class T>
-__global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t n) {
+template <class T> __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t n) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -19,7 +17,8 @@ __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t n) {
     C top = minus_infinity<C>(), sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) top = MaxOf{}(top, static_cast<C>(in[i]));
     top = block_reduce(top, MaxOf{}, shared);
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += vmath::exp(static_cast<C>(in[i]) - top);
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+      sum += vmath::exp(static_cast<C>(in[i]) - top);
     sum = block_reduce(sum, SumOf{}, shared);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       y[row * n + i] = static_cast<T>(vmath::exp(static_cast<C>(in[i]) - top) / sum);
@@ -60,13 +59,15 @@ __global__ void backward_rows(const T* y, const T* dy, T* dx, int64_t rows, int6
 }
 
 template <class T>
-__global__ void backward_columns(const T* y, const T* dy, T* dx, int64_t columns, int64_t n, int64_t inner) {
+__global__ void backward_columns(const T* y, const T* dy, T* dx, int64_t columns, int64_t n,
+                                 int64_t inner) {
   using C = compute_t<T>;
   for (int64_t c = first_item(); c < columns; c += item_step()) {
     const int64_t base = c / inner * n * inner + c % inner;
     C dot = 0;
     for (int64_t i = 0; i < n; ++i) {
-      dot = vmath::fma(static_cast<C>(y[base + i * inner]), static_cast<C>(dy[base + i * inner]), dot);
+      dot = vmath::fma(static_cast<C>(y[base + i * inner]), static_cast<C>(dy[base + i * inner]),
+                       dot);
     }
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = base + i * inner;
@@ -83,10 +84,12 @@ void Softmax::cuda(Tensors in, Outputs y, Stream stream) const {
   const DimView v(x.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     if (v.inner == 1) {
-      softmax_rows<<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(x.data<T>(), y[0].data<T>(), v.outer, v.n);
+      softmax_rows<<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
+          x.data<T>(), y[0].data<T>(), v.outer, v.n);
     } else {
       const int64_t columns = v.outer * v.inner;
-      softmax_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(x.data<T>(), y[0].data<T>(), columns, v.n, v.inner);
+      softmax_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
+          x.data<T>(), y[0].data<T>(), columns, v.n, v.inner);
     }
   });
   check_launch(name);
@@ -98,12 +101,12 @@ void SoftmaxBackward::cuda(Tensors in, Outputs dx, Stream stream) const {
   const DimView v(y.shape(), dim, name);
   dispatch<dtypes>(y.dtype(), [&]<class T>() {
     if (v.inner == 1) {
-      backward_rows<<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(y.data<T>(), dy.data<T>(),
-                                                                                     dx[0].data<T>(), v.outer, v.n);
+      backward_rows<<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
+          y.data<T>(), dy.data<T>(), dx[0].data<T>(), v.outer, v.n);
     } else {
       const int64_t columns = v.outer * v.inner;
-      backward_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(y.data<T>(), dy.data<T>(), dx[0].data<T>(),
-                                                                            columns, v.n, v.inner);
+      backward_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
+          y.data<T>(), dy.data<T>(), dx[0].data<T>(), columns, v.n, v.inner);
     }
   });
   check_launch(name);

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA topk: a block takes one column and finds its elements one after the other, each the first in order after the
-// last one found. Reads the column k times, which is cheap for the few that routers and samplers ask for.
-#include "tessera/kernels/topk/topk.h"
-
+// CUDA topk: a block takes one column and finds its elements one after the other, each the first in
+// order after the last one found. Reads the column k times, which is cheap for the few that routers
+// and samplers ask for.
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/topk/topk.h"
 
 namespace tessera::op {
 namespace {
 
-template <class C>
-struct Pick {
+template <class C> struct Pick {
   C value;
   int64_t index;  // -1: none
 };
 
 // Larger values first, NaN above all, equal values by their index.
-template <class C>
-__device__ bool before(const Pick<C>& a, const Pick<C>& b) {
+template <class C> __device__ bool before(const Pick<C>& a, const Pick<C>& b) {
   if (a.index < 0 || b.index < 0) return b.index < 0 && a.index >= 0;
   const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
   if (nan_a != nan_b) return nan_a;
@@ -25,7 +23,8 @@ __device__ bool before(const Pick<C>& a, const Pick<C>& b) {
 }
 
 template <class T>
-__global__ void topk_kernel(const T* x, T* values, int64_t* indices, int64_t columns, int64_t n, int64_t inner, int64_t k) {
+__global__ void topk_kernel(const T* x, T* values, int64_t* indices, int64_t columns, int64_t n,
+                            int64_t inner, int64_t k) {
   using C = compute_t<T>;
   __shared__ C value[kThreads];
   __shared__ int64_t index[kThreads];
@@ -44,7 +43,8 @@ __global__ void topk_kernel(const T* x, T* values, int64_t* indices, int64_t col
       index[t] = best.index;
       __syncthreads();
       for (int half = blockDim.x / 2; half > 0; half /= 2) {
-        if (t < half && before(Pick<C>{value[t + half], index[t + half]}, Pick<C>{value[t], index[t]})) {
+        if (t < half &&
+            before(Pick<C>{value[t + half], index[t + half]}, Pick<C>{value[t], index[t]})) {
           value[t] = value[t + half];
           index[t] = index[t + half];
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA slice_pad: zeros, then the input copied into its slice of the output. Views themselves need no kernel.
-#include "tessera/kernels/views/views.h"
-
+// CUDA slice_pad: zeros, then the input copied into its slice of the output. Views themselves need
+// no kernel.
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/views/views.h"
 
 namespace tessera::op {
 
