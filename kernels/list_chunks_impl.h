@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of tensors as one range of chunks, so that one parallel loop serves a hundred small
-// tensors or one large one. Chunks depend on the sizes alone, so the thread count changes no bit.
+// Lists of tensors: one range of chunks, so that one parallel loop serves a hundred small tensors
+// or one large one (chunks depend on the sizes alone, so the thread count changes no bit), and the
+// factors by which all tensors of a list can be cut at once.
 #pragma once
 
+#include "tessera/core/op_types.h"
 #include "tessera/core/parallel.h"
+#include "tessera/core/rule.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tessera {
 
@@ -20,6 +24,7 @@ class ListChunks {
       first_.push_back(chunks);
       const int64_t n = tensors[i].numel();
       chunks += n == 0 ? 0 : whole(i) ? 1 : (n + kListChunk - 1) / kListChunk;
+      elements_ += n;
     }
     first_.push_back(chunks);
   }
@@ -29,7 +34,8 @@ class ListChunks {
   template <class F> void for_each(F&& f) const {
     const int64_t* first = first_.data();
     const int64_t* last = first + first_.size();
-    parallel_for(count(), 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = elements_ <= kListChunk ? std::max<int64_t>(1, count()) : 1;
+    parallel_for(count(), grain, [&](int64_t begin, int64_t end) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t tensor = std::upper_bound(first, last, chunk) - first - 1;
         const int64_t from = (chunk - first[tensor]) * kListChunk;
@@ -40,6 +46,34 @@ class ListChunks {
 
  private:
   SmallVector<int64_t, 64> first_;
+  int64_t elements_ = 0;
 };
+
+using DimFactors = SmallVector<DimFactor, kMaxRank>;
+
+/// Factors of in[first .. first + n). An output that lacks a factor would be partial, so a cut must
+/// go through all tensors: dims at the same place share a factor, of as many steps as divide them
+/// all.
+inline std::vector<DimFactors> list_factors(ShardingRule& r, Metas in, size_t first, size_t n) {
+  std::vector<DimFactors> lists(n);
+  int shared = n > 0 ? kMaxRank : 0;
+  for (size_t i = 0; i < n; ++i) shared = std::min(shared, in[first + i].shape.rank());
+  for (int d = 0; d < shared; ++d) {
+    int64_t steps = 0;
+    bool equal = true;
+    for (size_t i = 0; i < n; ++i) {
+      steps = std::gcd(steps, in[first + i].shape[d]);
+      equal = equal && in[first + i].shape[d] == in[first].shape[d];
+    }
+    const auto factor = static_cast<int16_t>(r.add_factor(steps));
+    for (size_t i = 0; i < n; ++i) {
+      lists[i].push_back({factor, equal ? 1 : in[first + i].shape[d] / steps});
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    lists[i].resize(static_cast<size_t>(in[first + i].shape.rank()));
+  }
+  return lists;
+}
 
 }  // namespace tessera

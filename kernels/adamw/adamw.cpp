@@ -110,11 +110,7 @@ MetaList AdamW::meta(Metas in) const {
 ShardingRule AdamW::sharding(Metas in) const {
   const size_t n = (in.size() - 2) / 4;
   ShardingRule r;
-  std::vector<SmallVector<DimFactor, kMaxRank>> entries(n);
-  for (size_t i = 0; i < n; ++i) {
-    for (int64_t size : in[2 + i].shape)
-      entries[i].push_back({static_cast<int16_t>(r.add_factor(size)), 1});
-  }
+  const auto entries = list_factors(r, in, 2, n);
   r.operand({}).operand({});
   for (size_t i = 0; i < 4 * n; ++i) r.operand(entries[i % n]);
   r.outputs_from_here();
@@ -165,6 +161,7 @@ std::vector<Sample<AdamW>> AdamW::samples() {
   return {
       {AdamW{}, of({{5, 7}}, 1)},
       {AdamW{0.8, 0.95, 1e-6, 0}, of({{37}, {5, 6}, {}}, 10)},
+      {AdamW{0.8, 0.95, 1e-6, 0}, of({{10, 3}, {5}}, 10)},
       timed(AdamW{}, of({{1024, 1024}}, 2)),
       bad(AdamW{}, undefined, "UsageError"),
       bad(AdamW{}, mixed, "DTypeError"),

@@ -11,8 +11,6 @@
 namespace tessera::op {
 namespace {
 
-using Dims = SmallVector<DimFactor, kMaxRank>;
-
 void check_list(std::string_view name, Metas in, size_t first, DTypeSet dtypes) {
   for (size_t i = first; i < in.size(); ++i) {
     if (!in.has(i))
@@ -21,12 +19,6 @@ void check_list(std::string_view name, Metas in, size_t first, DTypeSet dtypes) 
     if (!dtypes.has(in[i].dtype))
       fail<DTypeError>(name, "tensor ", i - first, " must be of ", dtypes, ": given ", in[i]);
   }
-}
-
-Dims factors_of(ShardingRule& r, const Shape& shape) {
-  Dims dims;
-  for (int64_t size : shape) dims.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
-  return dims;
 }
 
 // The sum of the squares of n elements, as 16 interleaved partial sums.
@@ -78,11 +70,8 @@ MetaList SumSquares::meta(Metas in) const {
 }
 
 ShardingRule SumSquares::sharding(Metas in) const {
-  // Cutting one tensor of several would count the others once per rank.
   ShardingRule r;
-  for (size_t i = 0; i < in.size(); ++i) r.operand(factors_of(r, in[i].shape));
-  for (size_t f = 0; in.size() > 1 && f < r.factors().size(); ++f)
-    r.replicate_factor(static_cast<int>(f));
+  for (const DimFactors& dims : list_factors(r, in, 0, in.size())) r.operand(dims);
   return r.outputs_from_here().operand({});
 }
 
@@ -117,6 +106,7 @@ std::vector<Sample<SumSquares>> SumSquares::samples() {
   return {
       {SumSquares{}, {arg({5, 7})}},
       {SumSquares{}, {arg({37}), arg({}), arg({5, 6})}},
+      {SumSquares{}, {arg({10, 3}), arg({5})}},
       {SumSquares{}, {arg({6, 5}).as(DType::f32), arg({5}).as(DType::bf16)}},
       timed(SumSquares{}, {arg({1024, 1024}), arg({1024})}),
       bad(SumSquares{}, {arg({3}), arg({3}).as(DType::i64)}, "DTypeError"),
@@ -136,12 +126,11 @@ MetaList Scale::meta(Metas in) const {
 
 ShardingRule Scale::sharding(Metas in) const {
   ShardingRule r;
-  std::vector<Dims> all;
-  for (size_t i = 1; i < in.size(); ++i) all.push_back(factors_of(r, in[i].shape));
+  const auto all = list_factors(r, in, 1, in.size() - 1);
   r.operand({});
-  for (const Dims& dims : all) r.operand(dims);
+  for (const DimFactors& dims : all) r.operand(dims);
   r.outputs_from_here();
-  for (const Dims& dims : all) r.operand(dims);
+  for (const DimFactors& dims : all) r.operand(dims);
   return r.linear_all(1, static_cast<int>(in.size()) - 1)
       .stricter_because("a partial factor would make what is written in place partial too");
 }
@@ -168,6 +157,7 @@ std::vector<Sample<Scale>> Scale::samples() {
   return {
       {Scale{}, {factor, arg({5, 7})}},
       {Scale{}, {factor, arg({37}), arg({}), arg({5, 6})}},
+      {Scale{}, {factor, arg({10, 3}), arg({5})}},
       timed(Scale{}, {factor, arg({1024, 1024}), arg({1024})}),
       bad(Scale{}, {arg({}).as(DType::f32), arg({3})}, "DTypeError"),
       bad(Scale{}, {arg({1}).as(DType::f64), arg({3})}, "ShapeError"),
