@@ -4,6 +4,7 @@
 // must be whole. Constant text is parsed at compile time, so a malformed rule does not compile.
 // A dim of size 1 against a larger factor is broadcast: it maps to no factor. A dim may hold `scale` units of its
 // factor (heads of a group, reshape), so cuts of the factor are cuts of the dim at multiples of `scale`.
+// An in-place op changes no layout: an operand that it writes and that lacks a cut factor is written alike everywhere.
 #pragma once
 
 #include <array>

@@ -36,26 +36,27 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
 
 DType statistics(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
-// Factors: batch, key heads (a group of query heads each), queries; keys and head size stay whole.
+// Factors: batch, key heads (a group of query heads each), queries; head size stays whole, and keys in the forward op.
 struct Factors {
   DimFactor b, h, h_kv, t, s, d;
   [[nodiscard]] std::array<DimFactor, 4> queries(bool inner) const { return inner ? std::array{b, t, h, d} : std::array{b, h, t, d}; }
   [[nodiscard]] std::array<DimFactor, 4> keys(bool inner) const { return inner ? std::array{b, s, h_kv, d} : std::array{b, h_kv, s, d}; }
   [[nodiscard]] std::array<DimFactor, 3> rows() const { return {b, h, t}; }
 };
-Factors add_factors(ShardingRule& r, const Sizes& z) {
+Factors add_factors(ShardingRule& r, const Sizes& z, std::string_view whole) {
   const auto f = [&](int64_t size, char letter, int64_t scale = 1) {
     return DimFactor{static_cast<int16_t>(r.add_factor(size, letter)), scale};
   };
   Factors x{f(z.b, 'b'), {}, f(z.h_kv, 'h'), f(z.t, 't'), f(z.s, 's'), f(z.d, 'd')};
   x.h = {x.h_kv.factor, z.h_kv ? z.h / z.h_kv : 1};
-  r.replicate("sd");
+  r.replicate(whole);
   return x;
 }
 
-// A piece of the queries starts later among the keys.
+// A piece of the queries starts later among the keys, and earlier among a piece of the keys.
 int64_t local_offset(int64_t offset, bool heads_inner, const Piece& piece) {
-  return offset + piece.range(0, heads_inner ? 1 : 2).begin;
+  const int time = heads_inner ? 1 : 2;
+  return offset + piece.range(0, time).begin - piece.range(1, time).begin;
 }
 
 template <class Op>
@@ -77,7 +78,7 @@ MetaList Attention::meta(Metas in) const {
 
 ShardingRule Attention::sharding(Metas in) const {
   ShardingRule r;
-  const Factors f = add_factors(r, sizes_of(heads_inner, in));
+  const Factors f = add_factors(r, sizes_of(heads_inner, in), "sd");
   return r.operand(f.queries(heads_inner)).operand(f.keys(heads_inner)).operand(f.keys(heads_inner)).outputs_from_here()
       .operand(f.queries(heads_inner)).operand(f.rows());
 }
@@ -138,7 +139,8 @@ MetaList AttentionBackward::meta(Metas in) const {
 
 ShardingRule AttentionBackward::sharding(Metas in) const {
   ShardingRule r;
-  const Factors f = add_factors(r, sizes_of(heads_inner, in));
+  // With lse known, keys no longer depend on each other: dq is a sum over them.
+  const Factors f = add_factors(r, sizes_of(heads_inner, in), "d");
   const auto q = f.queries(heads_inner);
   const auto k = f.keys(heads_inner);
   r.operand(q).operand(k).operand(k).operand(q).operand(f.rows()).operand(q);

@@ -96,8 +96,18 @@ MetaList MatMul::meta(Metas in) const {
     out = leading(a, 2);
   } else {
     const Shape la = leading(a, 2), lb = leading(b, 2);
-    if (la == lb) out = la;
-    else out = broadcast_shapes(la, lb, name);
+    if (la == lb) {
+      out = la;
+    } else {
+      for (int i = 1; i <= std::min(la.rank(), lb.rank()); ++i) {
+        const int64_t x = la[la.rank() - i], y = lb[lb.rank() - i];
+        if (x != y && x != 1 && y != 1) {
+          fail<ShapeError>(name, "leading dims cannot be broadcast together: a is ", in[0], ", b is ", in[1],
+                           "; sizes, counted from the right, must be equal or 1");
+        }
+      }
+      out = broadcast_shapes(la, lb, name);
+    }
   }
   out.push_back(d.m);
   out.push_back(d.n);

@@ -31,7 +31,7 @@ Call first_call(const Subject& s, const SampleRow& sample) {
 }
 
 TEST(LawGoldens, OptOuts) {
-  const Session session;
+  const Session session({.threads = 1});
   std::ostringstream text;
   for (const OpRow* row : kernel_rows()) {
     if (!row->not_differentiable.empty()) text << row->name << ": not differentiable: " << row->not_differentiable << '\n';
@@ -56,7 +56,7 @@ TEST(LawGoldens, OptOuts) {
 }
 
 TEST(LawGoldens, Rules) {
-  const Session session;
+  const Session session({.threads = 1});
   std::ostringstream text;
   for (const OpRow* row : kernel_rows()) {
     if (!row->sharding) continue;

@@ -29,7 +29,7 @@ const Waiver* waiver(std::string_view op, std::string_view law) {
 class OfEveryOp : public testing::TestWithParam<const OpRow*> {
  protected:
   void holds(std::string_view name) const {
-    const Session session;
+    const Session session({.threads = 1});  // the determinism law sets its own
     const OpRow& row = *GetParam();
     const Law& law = *std::ranges::find(laws(), name, &Law::name);
     Outcome outcome = law.judge(subject_of(row));
@@ -76,7 +76,7 @@ TEST_P(Samples, Holds) { holds("Samples"); }
 TEST_P(Determinism, Holds) { holds("Determinism"); }
 
 TEST_P(Cuda, Holds) {
-  const Session session;
+  const Session session({.threads = 1});  // the determinism law sets its own
   if (!Process::get().cuda_available()) GTEST_SKIP() << "no GPU";
   if (!GetParam()->not_on_cuda.empty()) GTEST_SKIP() << GetParam()->not_on_cuda;
   const Outcome outcome = device_law(subject_of(*GetParam()));
@@ -106,7 +106,7 @@ TEST(LawsTest, WaiversNameOpsAndLaws) {
 }
 
 TEST(LawsTest, Summary) {
-  const Session session;
+  const Session session({.threads = 1});  // the determinism law sets its own
   int64_t instances = 0, checks = 0, failures = 0, opt_outs = 0;
   for (const OpRow* row : kernel_rows()) {
     const Subject s = subject_of(*row);

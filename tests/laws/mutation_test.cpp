@@ -12,7 +12,7 @@ namespace tessera::laws {
 namespace {
 
 TEST(Mutations, AreAllKilled) {
-  const Session session;
+  const Session session({.threads = 1});
   size_t made = 0, killed = 0;
   std::map<std::string, int> killers;
   for (const OpRow* row : kernel_rows()) {

@@ -15,7 +15,8 @@ int64_t begin_of(const Cut& cut, size_t at) {
   return begin;
 }
 
-double joined(Join join, double a, double b) {
+double joined(const Call& c, Join join, double a, double b) {
+  if (c.subject.row->kind == OpKind::in_place) return a == b ? a : std::numeric_limits<double>::quiet_NaN();
   return join == Join::sum ? a + b : join == Join::max ? std::max(a, b) : std::min(a, b);
 }
 
@@ -155,7 +156,7 @@ std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> 
       const auto to = places(c.out[o].shape, ranges);
       for (size_t i = 0; i < to.size(); ++i) {
         double& w = whole[o][to[i]];
-        w = written[o][to[i]] ? joined(join, w, values[i]) : values[i];
+        w = written[o][to[i]] ? joined(c, join, w, values[i]) : values[i];
         written[o][to[i]] = true;
       }
     }

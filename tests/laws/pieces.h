@@ -36,7 +36,8 @@ struct JoinOptions {
   std::optional<Join> join;    // instead of the rule's
 };
 /// Runs all pieces and joins each output. Throws what a piece throws, except that an empty piece of a factor which
-/// outputs drop may refuse with a ShapeError or ValueError: it then adds nothing.
+/// outputs drop may refuse with a ShapeError or ValueError: it then adds nothing. What an in-place op writes keeps its
+/// layout, so an operand without the factor must come out equal from every piece.
 std::vector<std::vector<double>> run_pieces(const Call&, std::span<const Cut> cuts, JoinOptions options = {});
 /// Whether the joined pieces are the whole; the text says why not.
 std::optional<std::string> pieces_problem(const Call&, const TensorVector& whole, std::span<const Cut> cuts,

@@ -22,6 +22,8 @@ bool treats_elements_alike(const Call& c) {
     bool whole = dims.size() == out.size();
     for (size_t d = 0; d < dims.size(); ++d) {
       const int16_t expected = out[out.size() - dims.size() + d].factor;
+      const auto i = static_cast<size_t>(o);
+      if (dims[d].factor < 0 && o < c.rule.inputs() && c.in[i].shape()[static_cast<int>(d)] != 1) return false;
       if (dims[d].scale != 1 || expected < 0 || (dims[d].factor >= 0 && dims[d].factor != expected)) return false;
       whole = whole && dims[d].factor == expected;
     }
