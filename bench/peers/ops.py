@@ -17,7 +17,9 @@ from common import DTYPES, emit, median_us, rope
 
 BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 UNARY = {"silu": F.silu, "exp": torch.exp, "log": torch.log, "rsqrt": torch.rsqrt,
-         "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos}
+         "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
+         "copy": torch.clone}
+COMPARISONS = {"equal": torch.eq, "less": torch.lt, "greater": torch.gt}
 SDPA = F.scaled_dot_product_attention
 
 
@@ -33,8 +35,11 @@ def first(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def attention(q, k, v, causal=False, scale=None, **_):
-    return SDPA(q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+def attention(q, k, v, causal=False, heads_inner=False, scale=None, **_):
+    if heads_inner:  # (B, T, H, D), as a model has them
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    y = SDPA(q, k, v, is_causal=bool(causal), scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return y.transpose(1, 2) if heads_inner else y
 
 
 def cross_entropy(logits, targets, ignore_index=-100, **_):
@@ -47,12 +52,16 @@ def matmul(a, b, transpose_a=False, transpose_b=False, **_):
 
 
 TWINS = {
-    **{name: (lambda op: lambda x, y, **_: op(x, y))(op) for name, op in BINARY.items()},
+    **{name: (lambda op: lambda x, y, **_: op(x, y))(op)
+       for name, op in (BINARY | COMPARISONS).items()},
     **{name: (lambda op: lambda x, **_: op(x))(op) for name, op in UNARY.items()},
+    "affine": lambda x, scale=1, shift=0, **_: x * scale + shift if shift else x * scale,
+    "where": lambda condition, x, y, **_: torch.where(condition, x, y),
     "gelu": lambda x, approximate="none", **_: F.gelu(x, approximate=approximate),
     "sum": reduce(torch.sum), "mean": reduce(torch.mean),
     "max": lambda x, dim=-1, **_: x.max(dim).values, "logsumexp": reduce(torch.logsumexp),
     "matmul": matmul,
+    "contract_leading": lambda a, b, **_: a.flatten(0, -2).mT @ b.flatten(0, -2),
     "softmax": lambda x, dim=-1, **_: x.softmax(dim),
     "rms_norm": lambda x, weight, eps=1e-5, **_: F.rms_norm(x, weight.shape, weight, eps),
     "rope": lambda x, table, **_: rope(x, table),
@@ -64,8 +73,12 @@ TWINS = {
     "scatter_add": lambda x, index, src, dim=1, **_: x.scatter_add(dim, index, src),
     "topk": lambda x, k=2, dim=-1, **_: x.topk(k, dim).values,
     "cat": lambda *xs, dim=0, **_: torch.cat(xs, dim),
+    "sum_squares": lambda *xs, **_: torch.stack(torch._foreach_norm(xs)).norm(),
     "cast": lambda x, to="bfloat16", **_: x.to(DTYPES[to]),
 }
+
+MAKERS = {"fill": lambda shape, dtype: torch.full(shape, 0.0, dtype=dtype),
+          "random": lambda shape, dtype: torch.randn(shape, dtype=dtype)}
 
 
 def make_inputs(op, shapes, dtype, attrs):
@@ -77,7 +90,9 @@ def make_inputs(op, shapes, dtype, attrs):
         return (x.abs() + 0.1 if op in ("log", "rsqrt") else x).to(dtype)
 
     inputs = [values(shape) for shape in shapes]
-    if op == "cross_entropy":
+    if op == "where":
+        inputs[0] = torch.rand(shapes[0]) < 0.5
+    elif op == "cross_entropy":
         inputs[1] = torch.randint(0, shapes[0][-1], shapes[1])
     elif op == "embedding":
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
@@ -106,6 +121,8 @@ def time_adamw(shapes, dtype, attrs):
 def time_case(op, shapes, dtype, attrs, grad):
     if op == "adamw_":
         return time_adamw(shapes, dtype, attrs)
+    if op in MAKERS:
+        return {"time_us": median_us(lambda: MAKERS[op](attrs["shape"], dtype))}
     inputs, fn = make_inputs(op, shapes, dtype, attrs), TWINS[op]
     with torch.no_grad():
         result = {"time_us": median_us(lambda: fn(*inputs, **attrs))}
@@ -135,7 +152,7 @@ def main():
         case.setdefault("attrs", {})
         case.setdefault("dtype", "float32")
         shapes = case["shapes"]
-        if case["op"] not in TWINS and case["op"] != "adamw_":
+        if case["op"] not in TWINS and case["op"] not in MAKERS and case["op"] != "adamw_":
             emit(**case, error="no PyTorch twin of this op")
             continue
         try:

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host cost: what an op call costs where the arithmetic is next to nothing, and a whole training
+// step of a tiny Llama. bench/peers/host_cost.py measures the same in PyTorch under the same names.
+#include "tessera/bench/support.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/train/optimizer.h"
+
+namespace tessera::bench {
+namespace {
+
+class Report {
+ public:
+  explicit Report(const std::string& json) : lines_(json) {}
+  void write(std::string_view name, const Json& shape, double us) {
+    if (us < 100) fmt::print("{:46} {:9.1f} ns\n", name, us * 1e3);
+    else fmt::print("{:46} {:9.3f} ms\n", name, us / 1e3);
+    std::fflush(stdout);
+    lines_.write({{"name", name}, {"shape", shape}, {"dtype", "float32"}, {"time_us", us}});
+  }
+
+ private:
+  Lines lines_;
+};
+
+void small_ops(Report& report) {
+  constexpr int kChain = 100;
+  const Tensor a = normal({8}, {7, 1}), b = normal({8}, {7, 2}), one = ones({8});
+  Tensor w = normal({8}, {7, 3}), v = normal({8}, {7, 4});
+  w.set_requires_grad();
+  v.set_requires_grad();
+  {
+    const NoGrad guard;
+    report.write("add_no_grad", {8}, median_us([&] { (void)(a + b); }));
+  }
+  report.write("add_grad_recorded", {8}, median_us([&] { (void)(w + b); }));
+  const auto chain = [&](const Tensor& other) {
+    Tensor x = w;
+    for (int i = 0; i < kChain / 2; ++i) x = (x + other) * other;
+    (void)grad({x}, {w}, {.grad_outputs = {one}});
+  };
+  report.write("chain_forward_backward_per_op", {8}, median_us([&] { chain(b); }) / kChain);
+  report.write("chain_forward_backward_per_op_both_need_grad", {8},
+               median_us([&] { chain(v); }) / kChain);
+  const Tensor m = normal({4, 4}, {7, 5}), n = normal({4, 4}, {7, 6});
+  const NoGrad guard;
+  report.write("matmul_4x4", {4, 4}, median_us([&] { (void)matmul(m, n); }));
+}
+
+void small_step(Report& report) {
+  constexpr int64_t kLength = 64;
+  llama3::Model model({.dim = 64,
+                       .n_layers = 4,
+                       .n_heads = 4,
+                       .n_kv_heads = 4,
+                       .ffn_dim = 192,
+                       .vocab_size = 258,
+                       .max_seq_len = kLength});
+  nn::initialize(model, 7);
+  std::vector<Tensor> parameters;
+  for (auto& p : nn::named_parameters(model)) parameters.push_back(p.tensor);
+  train::AdamW optimizer(parameters,
+                         {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+  const nn::AttentionMetadata metadata = model.attention_metadata(kLength);
+  std::vector<double> bytes(kLength + 1);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<double>(i * 37 % 256);
+  const std::span<const double> all = bytes;
+  const Tensor tokens = from_values(all.first(kLength), {1, kLength}, DType::i64);  // (B, T)
+  const Tensor targets = from_values(all.last(kLength), {1, kLength}, DType::i64);  // (B, T)
+
+  const auto step = [&] {
+    optimizer.zero_grad();
+    const CrossEntropyResult result = cross_entropy(model.forward(tokens, metadata), targets);
+    backward(result.sum * (1 / result.count.item()));
+    const NoGrad guard;
+    (void)clip_grad_norm_(optimizer.grads(), 1);
+    optimizer.step();
+  };
+  report.write("train_step_dim64_4layers_64tokens", {1, kLength}, median_us(step, 9, 0.3));
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  return bench::run([&] {
+    bench::Arguments arguments(argc, argv);
+    const int threads = arguments.number("--threads", Process::get().cores());
+    bench::Report report(arguments.text("--json"));
+    arguments.finish();
+    Session session({.threads = threads});
+    fmt::print("host cost, {} threads\n", threads);
+    bench::small_ops(report);
+    bench::small_step(report);
+  });
+}

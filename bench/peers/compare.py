@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
+
+    build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [--threads 1,2]
+
+The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
+best of its rounds.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEERS = "bench/peers"
+NAMES = ("ops", "host_cost", "train_step")
+FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
+           "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
+CEILINGS = ("gemm_f32_gflops", "gemm_bf16_gflops", "copy_gbytes")
+
+
+def run(command, stdin=None):
+    """Standard output of `command`, run in the repository's root."""
+    result = subprocess.run(command, cwd=ROOT, input=stdin, text=True, capture_output=True)
+    if result.returncode != 0:
+        sys.exit(f"compare: {' '.join(command)} failed:\n{result.stderr.strip()}")
+    return result.stdout
+
+
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+class Side:
+    """The figures of one program: the best of the rounds for each key."""
+
+    def __init__(self):
+        self.best, self.rounds = {}, {}
+
+    def add(self, rows):
+        for row in rows:
+            key = row.get("case", row.get("name"))
+            for field in ("time_us", "time_grad_us"):
+                if field in row:
+                    self.rounds.setdefault((key, field), []).append(round(row[field], 4))
+            if "time_us" in row and row["time_us"] <= self.best.get(key, row)["time_us"]:
+                self.best[key] = row
+
+    def time(self, key, field="time_us"):
+        return min(self.rounds.get((key, field), [None]), key=lambda t: t or 0)
+
+
+class Comparison:
+    """The runs of one benchmark with one number of threads."""
+
+    def __init__(self, name, threads, args):
+        self.name, self.threads = name, threads
+        self.python, self.about, self.profile = args.python, {}, []
+        self.ours, self.theirs = Side(), Side()
+        common = ["--threads", str(threads)] + (args.steps if name == "train_step" else [])
+        binary = f"{args.bin}/bench_{name}"
+        self.commands = [[binary, *common, *(args.filter if name == "ops" else [])],
+                         ["python", f"{PEERS}/{name}.py", *common]]
+        cases = run([binary, "--list-cases"]) if name == "ops" else None
+        for number in range(args.rounds):
+            print(f"{name}, threads {threads}: round {number + 1} of {args.rounds}",
+                  file=sys.stderr)
+            self.run_ours()
+            self.run_theirs(cases)
+
+    def note(self, rows):
+        for row in rows:
+            for field in CEILINGS:
+                if field in row:
+                    self.about[field] = max(self.about.get(field, 0), round(row[field], 1))
+            if "torch" in row:
+                self.about["torch"] = row["torch"]
+
+    def run_ours(self):
+        with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+            run([*self.commands[0], "--json", file.name])
+            rows = json_lines(pathlib.Path(file.name).read_text())
+        self.note(rows)
+        self.profile = [row for row in rows if row.get("name") == "profile"]
+        self.ours.add(row for row in rows if "time_us" in row)
+
+    def run_theirs(self, cases):
+        if cases is not None:
+            measured = {key for key, _ in self.ours.rounds}
+            cases = "".join(line + "\n" for line in cases.splitlines()
+                            if json.loads(line)["case"] in measured)
+        script = [self.python, *self.commands[1][1:]]
+        rows = json_lines(run(script, cases))
+        for row in rows:
+            if "error" in row:
+                print(f"compare: PyTorch, {row.get('case')}: {row['error']}", file=sys.stderr)
+        self.note(rows)
+        self.theirs.add(row for row in rows if "time_us" in row)
+
+    def rows(self):
+        for key, row in self.ours.best.items():
+            out = {"name": key, "threads": self.threads}
+            for field in FIGURES:
+                for side, source in (("", row), ("pytorch_", self.theirs.best.get(key, {}))):
+                    if field in source:
+                        out[side + field] = round(source[field], 1)
+            for field, label in (("time_us", "ratio"), ("time_grad_us", "ratio_grad")):
+                mine, other = self.ours.time(key, field), self.theirs.time(key, field)
+                if mine:
+                    out[field] = self.ours.rounds[key, field]
+                if other:
+                    out["pytorch_" + field] = self.theirs.rounds[key, field]
+                if mine and other:
+                    out[label] = round(mine / other, 3)
+            yield out
+
+
+def show(rows):
+    figure = lambda times: f"{min(times):12.2f}" if times else " " * 12
+    ratio = lambda value: f"{value:7.2f}" if value else " " * 7
+    width = max((len(row["name"]) for row in rows), default=0)
+    heads = f"{'us':>12} {'PyTorch us':>12} {'ratio':>7}"
+    print(f"{'with gradient:':>{width + 57}}\n{'':{width}} {'threads':>7} {heads} {heads}")
+    for row in rows:
+        print(f"{row['name']:{width}} {row['threads']:7}",
+              figure(row.get("time_us")), figure(row.get("pytorch_time_us")),
+              ratio(row.get("ratio")), figure(row.get("time_grad_us")),
+              figure(row.get("pytorch_time_grad_us")), ratio(row.get("ratio_grad")))
+        if "tokens_per_second" in row:
+            for side, of in (("Tessera", ""), ("PyTorch", "pytorch_")):
+                print(f"  {side}: {row[of + 'tokens_per_second']:.0f} tokens/s, "
+                      f"{row[of + 'peak_rss_mib']:.0f} MiB resident at most")
+    slower = [(row[label], row["name"] + suffix, row["threads"]) for row in rows
+              for label, suffix in (("ratio", ""), ("ratio_grad", " with gradient"))
+              if row.get(label, 0) > 1]
+    print(f"\nslower than PyTorch: {len(slower)}")
+    for value, name, threads in sorted(slower, reverse=True):
+        print(f"  {value:6.2f}x  {name}, {threads} threads")
+
+
+def cpu_model():
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit():
+    try:
+        head = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
+        changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", ".",
+                       ":!bench/results"])
+        return head + ("+changes" if changed else "")
+    except SystemExit:
+        return None
+
+
+def write(path, comparisons, rows, load):
+    """One row a line, so that a diff of two runs can be read."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    about = {"date": now.isoformat(timespec="minutes"), "commit": commit(),
+             "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "load_at_start": load},
+             "runs": [{"threads": c.threads, **c.about,
+                       "commands": [" ".join(command) for command in c.commands]}
+                      for c in comparisons]}
+    profile = [row for row in comparisons[-1].profile if row["percent"] >= 0.5]
+    lists = {"rows": rows} | ({"profile": profile} if profile else {})
+    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in about.items()]
+    for key, values in lists.items():
+        parts.append(f'"{key}": [\n' + ",\n".join(" " + json.dumps(row) for row in values) + "\n]")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    print(f"wrote {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="name",
+                        help=f"of {', '.join(NAMES)}; all when none is given")
+    parser.add_argument("--threads", default=f"1,{os.cpu_count()}", help="numbers, by commas")
+    parser.add_argument("--rounds", type=int, default=2, help="times that each side runs, by turns")
+    parser.add_argument("--filter", help="ops only: a regular expression of case names; "
+                                         "nothing is written")
+    parser.add_argument("--steps", help="train_step only: measured steps")
+    parser.add_argument("--bin", default="build/release/bin", help="folder of the programs")
+    parser.add_argument("--python", default=sys.executable, help="interpreter that has PyTorch")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/cpu",
+                        help="folder of the figures")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(NAMES):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    args.filter = [f"--benchmark_filter={args.filter}"] if args.filter else []
+    args.steps = ["--steps", args.steps] if args.steps else []
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"compare: the load is {load:.1f}; figures of a busy machine say little",
+              file=sys.stderr)
+    for name in args.names or NAMES:
+        threads = dict.fromkeys(int(t) for t in args.threads.split(","))
+        comparisons = [Comparison(name, t, args) for t in threads]
+        rows = [row for c in comparisons for row in c.rows()]
+        show(rows)
+        if not (name == "ops" and args.filter):
+            write(args.out.resolve() / f"{name}.json", comparisons, rows, load)
+
+
+if __name__ == "__main__":
+    main()

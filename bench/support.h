@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the benchmarks share: command lines, JSON lines, a median timer and this machine's ceilings.
+// The timer is the one of bench/peers/common.py, so that both sides are measured alike.
+#pragma once
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/core/error.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera::bench {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+inline double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t n = values.size();
+  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+/// Median microseconds per call over `repeats` runs of `target_s` each, after a warm-up.
+template <class F> double median_us(F&& f, int repeats = 7, double target_s = 0.03) {
+  f();
+  auto start = Clock::now();
+  f();
+  const double once = seconds_since(start);
+  // Above the peer's 20000 calls: a call here is far shorter, and a run should still last target_s.
+  const int64_t count =
+      std::clamp<int64_t>(static_cast<int64_t>(target_s / std::max(once, 1e-8)), 1, 1000000);
+  for (int64_t i = 0; i < std::min<int64_t>(count, 100); ++i) f();
+  std::vector<double> times;
+  for (int r = 0; r < repeats; ++r) {
+    start = Clock::now();
+    for (int64_t i = 0; i < count; ++i) f();
+    times.push_back(seconds_since(start) / static_cast<double>(count));
+  }
+  return median(times) * 1e6;
+}
+
+/// `--name value` and `--name`; what begins with --benchmark_ is left to Google Benchmark.
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) : rest_{argv[0]} {
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word.starts_with("--benchmark_") || word == "--help") rest_.push_back(argv[i]);
+      else words_.emplace_back(word);
+    }
+  }
+  bool flag(std::string_view name) {
+    const auto at = std::ranges::find(words_, name);
+    if (at == words_.end()) return false;
+    words_.erase(at);
+    return true;
+  }
+  std::string text(std::string_view name, std::string fallback = {}) {
+    const auto at = std::ranges::find(words_, name);
+    if (at == words_.end()) return fallback;
+    if (at + 1 == words_.end()) fail<ValueError>("bench", name, " needs a value");
+    fallback = *(at + 1);
+    words_.erase(at, at + 2);
+    return fallback;
+  }
+  int number(std::string_view name, int fallback, int least = 1) {
+    const std::string value = text(name, std::to_string(fallback));
+    size_t end = 0;
+    int n = 0;
+    try {
+      n = std::stoi(value, &end);
+    } catch (const std::exception&) {
+      end = 0;
+    }
+    if (end == 0 || end != value.size() || n < least) {
+      fail<ValueError>("bench", name, " is '", value, "', expected a whole number of at least ",
+                       least);
+    }
+    return n;
+  }
+  /// Call after all options were read: what is left is unknown.
+  void finish() const {
+    if (!words_.empty())
+      fail<ValueError>("bench", "unknown argument '", words_[0], "'; bench/README.md lists them");
+  }
+  [[nodiscard]] std::vector<char*>& rest() { return rest_; }
+
+ private:
+  std::vector<std::string> words_;
+  std::vector<char*> rest_;
+};
+
+/// One JSON object a line into the file of `--json`; nothing without one.
+class Lines {
+ public:
+  explicit Lines(const std::string& path) {
+    if (path.empty()) return;
+    file_.open(path);
+    if (!file_) fail<ValueError>("bench", "cannot write '", path, "'");
+  }
+  void write(const Json& line) {
+    if (file_.is_open()) file_ << line.dump() << std::endl;
+  }
+
+ private:
+  std::ofstream file_;
+};
+
+/// The most that this machine was seen to do, in this run and with these threads.
+struct Ceilings {
+  double gemm_f32 = 0, gemm_bf16 = 0;  ///< floating-point operations per second of a 2048^3 product
+  double copy = 0;                     ///< bytes read and written per second by a copy of 64 MiB
+  [[nodiscard]] double flops(DType t) const { return t == DType::bf16 ? gemm_bf16 : gemm_f32; }
+  /// Shortest seconds for `cost` by either ceiling.
+  [[nodiscard]] double seconds(const Cost& cost, DType t) const {
+    return std::max(cost.flops / flops(t), cost.bytes / copy);
+  }
+  [[nodiscard]] Json json() const {
+    return {{"gemm_f32_gflops", gemm_f32 / 1e9},
+            {"gemm_bf16_gflops", gemm_bf16 / 1e9},
+            {"copy_gbytes", copy / 1e9}};
+  }
+};
+
+inline Ceilings measure_ceilings() {
+  const NoGrad guard;
+  const auto least = [](int repeats, auto&& f) {
+    f();
+    double best = 1e30;
+    for (int i = 0; i < repeats; ++i) {
+      const auto start = Clock::now();
+      f();
+      best = std::min(best, seconds_since(start));
+    }
+    return best;
+  };
+  constexpr int64_t kSize = 2048, kElements = int64_t{16} << 20;
+  Ceilings c;
+  for (DType t : {DType::f32, DType::bf16}) {
+    const Tensor a = normal({kSize, kSize}, {1, 1}, 0, 1, t),
+                 b = normal({kSize, kSize}, {1, 2}, 0, 1, t);
+    const double s = least(8, [&] { (void)matmul(a, b); });
+    (t == DType::f32 ? c.gemm_f32 : c.gemm_bf16) = 2.0 * kSize * kSize * kSize / s;
+  }
+  const Tensor x = zeros({kElements});
+  c.copy = 2.0 * kElements * 4 / least(15, [&] { (void)copy(x); });
+  return c;
+}
+
+inline std::string describe(const Ceilings& c, int threads) {
+  return fmt::format(
+      "ceilings with {} thread{}: GEMM f32 {:.0f} and bf16 {:.0f} GFLOP/s, copy {:.1f} GB/s",
+      threads, threads == 1 ? "" : "s", c.gemm_f32 / 1e9, c.gemm_bf16 / 1e9, c.copy / 1e9);
+}
+
+/// main's body with errors as one line and exit status 1.
+inline int run(const std::function<void()>& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace tessera::bench
