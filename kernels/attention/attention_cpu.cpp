@@ -2,7 +2,8 @@
 // Attention on the CPU. Scores are kept transposed, (keys, queries) in blocks of 64 x 64, so that the running maximum,
 // the exponentials and the sums go over queries in vector lanes, without horizontal steps. A task is one head (forward)
 // or one key head with its group (backward); its operands are first copied to padded f32, which costs 1/T of the work
-// and serves every dtype and stride. Sums run in a fixed order: the same bits on every run and thread count.
+// and serves every dtype and stride. Sums run in a fixed order: the same bits on every run and thread count. What depends on the dtype
+// is how rows are loaded and saved; the rest is compiled for f32 and f64 alone.
 #include <omp.h>
 
 #include <cmath>
@@ -19,14 +20,42 @@ constexpr int64_t kBlock = 64;
 template <class C>
 inline constexpr C kInf = std::numeric_limits<C>::infinity();
 
-// A (B, H, T, D) operand in either order of dims.
-template <class T>
+// A (B, H, T, D) operand of any float type, in either order of dims: heads of it go to and from padded rows of C.
+template <class C>
 struct Operand {
-  T* data;
-  int64_t b, h, t, d;  // strides
-  Operand(const Tensor& x, bool heads_inner)
-      : data(x.data<std::remove_const_t<T>>()), b(x.strides()[0]), h(x.strides()[heads_inner ? 2 : 1]), t(x.strides()[heads_inner ? 1 : 2]), d(x.strides()[3]) {}
-  [[nodiscard]] T* head(int64_t i, int64_t j) const { return data + i * b + j * h; }
+  std::byte* data;
+  int64_t b, h, t, d;  // strides in bytes, but d in elements
+  void (*load)(const void* from, int64_t row, int64_t col, int64_t rows, int64_t d, int64_t padded, C* to);
+  void (*save)(const C* from, int64_t padded, int64_t rows, int64_t d, void* to, int64_t row, int64_t col);
+
+  Operand(const Tensor& x, bool heads_inner) : data(static_cast<std::byte*>(x.raw_data())), d(x.strides()[3]) {
+    const int64_t item = item_size(x.dtype());
+    b = x.strides()[0] * item;
+    h = x.strides()[heads_inner ? 2 : 1] * item;
+    t = x.strides()[heads_inner ? 1 : 2] * item;
+    dispatch<kFloats>(x.dtype(), [&]<class T>() {
+      load = &load_rows<T>;
+      save = &save_rows<T>;
+    });
+  }
+  [[nodiscard]] std::byte* head(int64_t i, int64_t j) const { return data + i * b + j * h; }
+
+ private:
+  template <class T>
+  static void load_rows(const void* from, int64_t row, int64_t col, int64_t rows, int64_t d, int64_t padded, C* to) {
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* x = reinterpret_cast<const T*>(static_cast<const std::byte*>(from) + i * row);
+      for (int64_t j = 0; j < d; ++j) to[i * padded + j] = static_cast<C>(x[j * col]);
+      for (int64_t j = d; j < padded; ++j) to[i * padded + j] = C(0);
+    }
+  }
+  template <class T>
+  static void save_rows(const C* from, int64_t padded, int64_t rows, int64_t d, void* to, int64_t row, int64_t col) {
+    for (int64_t i = 0; i < rows; ++i) {
+      T* y = reinterpret_cast<T*>(static_cast<std::byte*>(to) + i * row);
+      for (int64_t j = 0; j < d; ++j) y[j * col] = static_cast<T>(from[i * padded + j]);
+    }
+  }
 };
 
 struct Problem {
@@ -42,14 +71,6 @@ Problem problem_of(const Op& op, Tensors in, int64_t lanes) {
   return {q[0], q[head], q[time], q[3], k[head], k[time], micro::round_up(q[3], lanes), micro::round_up(q[time], kBlock), op.offset, op.causal, scale};
 }
 
-// (rows, d) of any type and stride to (rows, padded) of C, zeros in the padding.
-template <class C, class T>
-TESSERA_INLINE void copy_rows(const T* from, int64_t row, int64_t col, int64_t rows, int64_t d, int64_t padded, C* to) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < d; ++j) to[i * padded + j] = static_cast<C>(from[i * row + j * col]);
-    for (int64_t j = d; j < padded; ++j) to[i * padded + j] = C(0);
-  }
-}
 // (rows, padded) to blocks of (d, kBlock): query-minor, scaled; rows beyond the last are zeros.
 template <class C>
 TESSERA_INLINE void transpose_blocks(const C* from, int64_t rows, int64_t d, int64_t padded, C scale, C* to) {
@@ -120,12 +141,10 @@ TESSERA_INLINE void forward_block(const Problem& p, const C* q_t, const C* k, co
   }
 }
 
-template <class T>
+template <class C>
 void forward(const Attention& op, Tensors in, Outputs y) {
-  using C = compute_t<T>;
   const Problem p = problem_of(op, in, micro::kLanes<C>);
-  const Operand<const T> q(in[0], op.heads_inner), k(in[1], op.heads_inner), v(in[2], op.heads_inner);
-  const Operand<T> o(y[0], op.heads_inner);
+  const Operand<C> q(in[0], op.heads_inner), k(in[1], op.heads_inner), v(in[2], op.heads_inner), o(y[0], op.heads_inner);
   C* lse = y[1].data<C>();
   const int64_t blocks = p.padded_t / kBlock;
   // Few heads: their query blocks become tasks of their own. Rows do not depend on how they are cut.
@@ -143,19 +162,20 @@ void forward(const Attention& op, Tensors in, Outputs y) {
       C *keys = at, *values = keys + p.s * p.padded_d, *queries = values + p.s * p.padded_d;
       C *q_t = queries + per_cut * kBlock * p.padded_d, *scores = q_t + per_cut * kBlock * p.d;
       C *acc = scores + kBlock * kBlock, *row_max = acc + kBlock * p.padded_d, *row_sum = row_max + kBlock;
-      copy_rows<C>(k.head(batch, kv_head), k.t, k.d, p.s, p.d, p.padded_d, keys);
-      copy_rows<C>(v.head(batch, kv_head), v.t, v.d, p.s, p.d, p.padded_d, values);
-      copy_rows<C>(q.head(batch, head) + first * q.t, q.t, q.d, rows, p.d, p.padded_d, queries);
+      k.load(k.head(batch, kv_head), k.t, k.d, p.s, p.d, p.padded_d, keys);
+      v.load(v.head(batch, kv_head), v.t, v.d, p.s, p.d, p.padded_d, values);
+      q.load(q.head(batch, head) + first * q.t, q.t, q.d, rows, p.d, p.padded_d, queries);
       transpose_blocks<C>(queries, rows, p.d, p.padded_d, static_cast<C>(p.scale), q_t);
       for (int64_t block = 0; block < rows; block += kBlock) {
         forward_block<C>(p, q_t + block * p.d, keys, values, first + block, scores, acc, row_max, row_sum);
-        for (int64_t i = 0; i < std::min(kBlock, rows - block); ++i) {
-          const int64_t row = first + block + i;
-          T* out = o.head(batch, head) + row * o.t;
+        const int64_t n = std::min(kBlock, rows - block);
+        for (int64_t i = 0; i < n; ++i) {
           const C inverse = row_sum[i] > 0 ? C(1) / row_sum[i] : C(0);
-          for (int64_t j = 0; j < p.d; ++j) out[j * o.d] = static_cast<T>(acc[i * p.padded_d + j] * inverse);
-          lse[(batch * p.h + head) * p.t + row] = row_sum[i] > 0 ? row_max[i] + static_cast<C>(std::log(row_sum[i])) : -kInf<C>;
+          for (int64_t j = 0; j < p.d; ++j) acc[i * p.padded_d + j] *= inverse;
+          lse[(batch * p.h + head) * p.t + first + block + i] =
+              row_sum[i] > 0 ? row_max[i] + static_cast<C>(std::log(row_sum[i])) : -kInf<C>;
         }
+        o.save(acc, p.padded_d, n, p.d, o.head(batch, head) + (first + block) * o.t, o.t, o.d);
       }
     });
   });
@@ -164,15 +184,15 @@ void forward(const Attention& op, Tensors in, Outputs y) {
 // Scratch of one backward task; every array is padded to full blocks.
 template <class C>
 struct BackwardScratch {
-  C *k, *v, *dk, *dv, *q, *q_t, *dout, *dout_t, *dq, *p, *ds, *lse, *delta;
+  C *k, *v, *dk, *dv, *q, *q_t, *dout, *dout_t, *dq, *out, *p, *ds, *lse, *delta;
   static int64_t room(const Problem& z) {
-    return 4 * z.s * z.padded_d + z.padded_t * (3 * z.padded_d + 2 * z.d + 2) + 2 * kBlock * kBlock;
+    return 4 * z.s * z.padded_d + z.padded_t * (4 * z.padded_d + 2 * z.d + 2) + 2 * kBlock * kBlock;
   }
   TESSERA_INLINE BackwardScratch(C* at, const Problem& z) {
     const int64_t keys = z.s * z.padded_d, queries = z.padded_t * z.padded_d;
     k = at, v = k + keys, dk = v + keys, dv = dk + keys;
-    q = dv + keys, dout = q + queries, dq = dout + queries;
-    q_t = dq + queries, dout_t = q_t + z.padded_t * z.d;
+    q = dv + keys, dout = q + queries, dq = dout + queries, out = dq + queries;
+    q_t = out + queries, dout_t = q_t + z.padded_t * z.d;
     p = dout_t + z.padded_t * z.d, ds = p + kBlock * kBlock;
     lse = ds + kBlock * kBlock, delta = lse + z.padded_t;
   }
@@ -207,13 +227,12 @@ TESSERA_INLINE void backward_head(const Problem& z, const BackwardScratch<C>& w)
   }
 }
 
-template <class T>
+template <class C>
 void backward(const AttentionBackward& op, Tensors in, Outputs y) {
-  using C = compute_t<T>;
   const Problem z = problem_of(op, in, micro::kLanes<C>);
   const bool inner = op.heads_inner;
-  const Operand<const T> q(in[0], inner), k(in[1], inner), v(in[2], inner), o(in[3], inner), dout(in[5], inner);
-  const Operand<T> dq(y[0], inner), dk(y[1], inner), dv(y[2], inner);
+  const Operand<C> q(in[0], inner), k(in[1], inner), v(in[2], inner), o(in[3], inner), dout(in[5], inner);
+  const Operand<C> dq(y[0], inner), dk(y[1], inner), dv(y[2], inner);
   const bool has_dlse = in.size() > 6 && in[6].defined();
   const int64_t room = micro::round_up(BackwardScratch<C>::room(z), 16), group = z.h_kv ? z.h / z.h_kv : 0;
   const Tensor scratch = empty({Context::current().options.threads, room}, dtype_of<C>);
@@ -226,16 +245,16 @@ void backward(const AttentionBackward& op, Tensors in, Outputs y) {
     C* at = all_scratch + omp_get_thread_num() * room;
     simd([&]() TESSERA_LAMBDA {
       const BackwardScratch<C> w(at, z);
-      copy_rows<C>(k.head(batch, kv_head), k.t, k.d, z.s, z.d, z.padded_d, w.k);
-      copy_rows<C>(v.head(batch, kv_head), v.t, v.d, z.s, z.d, z.padded_d, w.v);
+      k.load(k.head(batch, kv_head), k.t, k.d, z.s, z.d, z.padded_d, w.k);
+      v.load(v.head(batch, kv_head), v.t, v.d, z.s, z.d, z.padded_d, w.v);
       for (int64_t i = 0; i < z.s * z.padded_d; ++i) w.dk[i] = w.dv[i] = 0;
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         for (int64_t i = 0; i < z.padded_t * z.padded_d; ++i) w.q[i] = w.dout[i] = w.dq[i] = 0;
-        copy_rows<C>(q.head(batch, head), q.t, q.d, z.t, z.d, z.padded_d, w.q);
-        copy_rows<C>(dout.head(batch, head), dout.t, dout.d, z.t, z.d, z.padded_d, w.dout);
+        q.load(q.head(batch, head), q.t, q.d, z.t, z.d, z.padded_d, w.q);
+        dout.load(dout.head(batch, head), dout.t, dout.d, z.t, z.d, z.padded_d, w.dout);
+        o.load(o.head(batch, head), o.t, o.d, z.t, z.d, z.padded_d, w.out);
         transpose_blocks<C>(w.q, z.t, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t);
         transpose_blocks<C>(w.dout, z.t, z.d, z.padded_d, C(1), w.dout_t);
-        const T* out = o.head(batch, head);
         for (int64_t i = 0; i < z.padded_t; ++i) {
           // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
           w.lse[i] = kInf<C>;
@@ -244,22 +263,14 @@ void backward(const AttentionBackward& op, Tensors in, Outputs y) {
           const C l = lse_data[batch * ls[0] + head * ls[1] + i * ls[2]];
           if (l != -kInf<C>) w.lse[i] = l;
           C sum = 0;
-          for (int64_t j = 0; j < z.d; ++j) sum += w.dout[i * z.padded_d + j] * static_cast<C>(out[i * o.t + j * o.d]);
+          for (int64_t j = 0; j < z.d; ++j) sum += w.dout[i * z.padded_d + j] * w.out[i * z.padded_d + j];
           w.delta[i] = has_dlse ? sum - dlse_data[batch * ds[0] + head * ds[1] + i * ds[2]] : sum;
         }
         backward_head<C>(z, w);
-        T* to = dq.head(batch, head);
-        for (int64_t i = 0; i < z.t; ++i) {
-          for (int64_t j = 0; j < z.d; ++j) to[i * dq.t + j * dq.d] = static_cast<T>(w.dq[i * z.padded_d + j]);
-        }
+        dq.save(w.dq, z.padded_d, z.t, z.d, dq.head(batch, head), dq.t, dq.d);
       }
-      T *to_k = dk.head(batch, kv_head), *to_v = dv.head(batch, kv_head);
-      for (int64_t i = 0; i < z.s; ++i) {
-        for (int64_t j = 0; j < z.d; ++j) {
-          to_k[i * dk.t + j * dk.d] = static_cast<T>(w.dk[i * z.padded_d + j]);
-          to_v[i * dv.t + j * dv.d] = static_cast<T>(w.dv[i * z.padded_d + j]);
-        }
-      }
+      dk.save(w.dk, z.padded_d, z.s, z.d, dk.head(batch, kv_head), dk.t, dk.d);
+      dv.save(w.dv, z.padded_d, z.s, z.d, dv.head(batch, kv_head), dv.t, dv.d);
     });
   });
 }
@@ -268,12 +279,12 @@ void backward(const AttentionBackward& op, Tensors in, Outputs y) {
 
 void Attention::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0 && y[1].numel() == 0) return;
-  dispatch<kFloats>(in[0].dtype(), [&]<class T>() { forward<T>(*this, in, y); });
+  in[0].dtype() == DType::f64 ? forward<double>(*this, in, y) : forward<float>(*this, in, y);
 }
 
 void AttentionBackward::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0 && y[1].numel() == 0) return;
-  dispatch<kFloats>(in[0].dtype(), [&]<class T>() { backward<T>(*this, in, y); });
+  in[0].dtype() == DType::f64 ? backward<double>(*this, in, y) : backward<float>(*this, in, y);
 }
 
 }  // namespace tessera::op

@@ -12,7 +12,7 @@ constexpr int64_t kPanelColumns = 64, kPanelDepth = 256;
 
 // One product, panel by panel: b's panel (depth, columns) is packed to full lanes, c goes through a padded block.
 template <class T>
-TESSERA_INLINE void panel_product(const Gemm& g, const T* a, const T* b, T* c, int64_t row_begin, int64_t row_end) {
+void panel_product(const Gemm& g, const T* a, const T* b, T* c, int64_t row_begin, int64_t row_end) {
   constexpr int64_t kRows = 48;
   alignas(64) T packed[kPanelDepth * kPanelColumns];
   alignas(64) T block[kRows * kPanelColumns];
@@ -34,7 +34,7 @@ TESSERA_INLINE void panel_product(const Gemm& g, const T* a, const T* b, T* c, i
       }
       for (int64_t r = 0; r < m; ++r) {
         T* to = c + (i + r) * g.c_row + j;
-        for (int64_t s = 0; s < n; ++s) to[s] = g.k ? block[r * padded + s] : T(0);
+        for (int64_t s = 0; s < n; ++s) to[s] = block[r * padded + s];
       }
     }
   }
@@ -68,7 +68,7 @@ void multiply(const Gemm& g) {
   parallel_for(g.batch * cuts, std::max<int64_t>(1, kTask / std::max<int64_t>(1, work)), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t i = task / cuts, from = task % cuts * rows, to = std::min(g.m, from + rows);
-      simd([&]() TESSERA_LAMBDA { panel_product<T>(g, a + i * g.a_batch, b + i * g.b_batch, c + i * g.c_batch, from, to); });
+      panel_product<T>(g, a + i * g.a_batch, b + i * g.b_batch, c + i * g.c_batch, from, to);
     }
   });
 }
