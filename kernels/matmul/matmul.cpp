@@ -4,6 +4,8 @@
 // take are widened to f32 and the result is rounded once.
 #include "tessera/kernels/matmul/matmul.h"
 
+#include <cstring>
+
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -72,9 +74,19 @@ void set_b(Gemm& g, const Tensor& b, bool transpose) {
   if (transpose) std::swap(g.b_row, g.b_col);
 }
 
+// An empty sum is zero, whatever the dtype.
+void write_zeros(const Gemm& g) {
+  const int64_t item = item_size(g.dtype);
+  for (int64_t i = 0; i < g.batch * g.m; ++i) {
+    const int64_t at = i / g.m * g.c_batch + i % g.m * g.c_row;
+    std::memset(static_cast<std::byte*>(g.c) + at * item, 0, static_cast<size_t>(g.n * item));
+  }
+}
+
 void run(const Gemm& g) {
   if (g.batch == 0 || g.m == 0 || g.n == 0) return;
-  if (g.dtype == DType::f64 || g.k == 0 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct)) small_gemm(g);
+  if (g.k == 0) return write_zeros(g);
+  if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct)) small_gemm(g);
   else library_gemm(g);
 }
 
@@ -162,7 +174,7 @@ void MatMul::cpu(Tensors in, Outputs y) const {
   const Shape lead = leading(c.shape(), 2);
   g.batch = lead.numel();
   if (g.batch > 1) {
-    // Operands that the batch does not advance uniformly (broadcast in the middle) go one matrix at a time.
+    // Operands that the batch does not advance uniformly (broadcast in the middle, or both) go one matrix at a time.
     const auto uniform = [&](const Tensor& x) -> int64_t {
       if (x.rank() == 2 || x.numel() == x.shape()[x.rank() - 1] * x.shape()[x.rank() - 2]) return 0;
       if (!(leading(x.shape(), 2) == lead)) return -1;
@@ -171,7 +183,7 @@ void MatMul::cpu(Tensors in, Outputs y) const {
     g.a_batch = uniform(a);
     g.b_batch = uniform(b);
     g.c_batch = d.m * d.n;
-    if (g.a_batch < 0 || g.b_batch < 0) {
+    if (g.a_batch < 0 || g.b_batch < 0 || (g.a_batch == 0 && g.b_batch == 0)) {
       const int64_t item = item_size(dtype);
       Gemm one = g;
       one.batch = 1;
