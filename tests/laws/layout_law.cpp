@@ -80,6 +80,7 @@ void nothing(const Subject& s, const SampleRow& sample, const TensorVector& in, 
       for (size_t o = 0; o < a.size(); ++o) {
         std::optional<std::string> problem;
         if (a[o].shape() != metas[o].shape) problem = concat("is ", a[o].meta(), ", expected ", metas[o]);
+        else if (s.row->kind == OpKind::compute && guards_damaged(a[o], 0xff)) problem = "was written beyond its end";
         else problem = difference(a[o], b[o], 0);
         report.check(sample, problem, "factor ", f, " of size 0, output ", o);
       }
