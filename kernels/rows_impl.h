@@ -72,7 +72,7 @@ TESSERA_INLINE void store(const C* __restrict from, int64_t n, T* to, int64_t st
 }
 
 template <class C, class V, class F>
-TESSERA_INLINE C fold_lanes(V v, F f) {
+TESSERA_INLINE C fold_lanes(const V& v, F f) {
   C lane[micro::kLanes<C>];
   micro::store(lane, v);
   for (int64_t width = micro::kLanes<C> / 2; width > 0; width /= 2) {
