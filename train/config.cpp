@@ -46,6 +46,7 @@ Config llama3_debugmodel() {
   c.lr_scheduler.warmup_steps = 2;
   c.lr_scheduler.decay_ratio = 0.8;
   c.metrics.log_freq = 1;
+  c.sample.prompt = "// The ";
   return c;
 }
 

@@ -150,8 +150,21 @@ StepRecord Trainer::step() {
       static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
   ++done_;
   log_->write(record);
-  records_.push_back(record);
+  remember(record);
   return record;
+}
+
+// A run of any length keeps a bounded number of records, evenly spaced.
+void Trainer::remember(const StepRecord& record) {
+  constexpr size_t kMost = 8192;
+  if ((record.step - 1) % stride_ != 0) return;
+  if (records_.size() == kMost) {
+    for (size_t i = 0; i < kMost / 2; ++i) records_[i] = records_[2 * i];
+    records_.resize(kMost / 2);
+    stride_ *= 2;
+    if ((record.step - 1) % stride_ != 0) return;
+  }
+  records_.push_back(record);
 }
 
 void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {

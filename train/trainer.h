@@ -29,6 +29,8 @@ class TESSERA_API Trainer {
   void print_samples();
 
   [[nodiscard]] llama3::Model& model() { return model_; }
+  /// Records of past steps for the plot: all of them up to some thousands, then every second,
+  /// fourth, ...
   [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
 
  private:
@@ -36,6 +38,7 @@ class TESSERA_API Trainer {
   [[noreturn]] void diagnose(const Batch& batch, double loss, double grad_norm);
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
+  void remember(const StepRecord& record);
 
   Config config_;
   std::function<void(const std::string&)> print_;
@@ -45,7 +48,7 @@ class TESSERA_API Trainer {
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<MetricsLog> log_;
   std::vector<StepRecord> records_;
-  int64_t done_ = 0;
+  int64_t done_ = 0, stride_ = 1;
 };
 
 }  // namespace tessera::train
