@@ -15,7 +15,7 @@ function(tessera_test_program name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LINK} tessera_flags tessera_test_support)
   # Discovery runs when ctest starts, so that a build never runs tests. The second pass finds what needs a GPU.
-  set(common WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  set(common WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
   gtest_discover_tests(${name} ${common} TEST_FILTER "-*Cuda*" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
   gtest_discover_tests(${name} ${common} TEST_FILTER "*Cuda*" TEST_LIST ${name}_gpu PROPERTIES LABELS gpu TIMEOUT 300)
 endfunction()
