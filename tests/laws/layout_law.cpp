@@ -11,7 +11,7 @@ namespace {
 
 double allowed(const OpRow& row, const Tensor& y) {
   if (row.kind == OpKind::view) return 0;
-  return y.dtype() == DType::f64 ? 1e-12 : y.dtype() == DType::f32 ? 3e-6 : tolerance_of(y.dtype()) / 2;
+  return y.dtype() == DType::f64 ? 1e-12 : y.dtype() == DType::f32 ? 1e-5 : tolerance_of(y.dtype()) / 2;
 }
 
 void compare(const Subject& s, const SampleRow& sample, const TensorVector& in, const TensorVector& want,

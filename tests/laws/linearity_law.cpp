@@ -116,6 +116,7 @@ Outcome linearity_law(const Subject& s) {
       if (all.size() > 1) groups.push_back(all);
       std::string attributes;
       for (const auto& a : s.row->attributes(sample.op.get())) attributes += a + ", ";
+      for (const Tensor& x : call.in) attributes += x.defined() ? "" : "one left out, ";
       for (const auto& group : groups) {
         Candidate& c = undeclared[concat(group.size() > 1 ? "all inputs" : concat("input ", group[0]), " {", attributes, "}")];
         c.sample = &sample;

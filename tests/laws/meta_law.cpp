@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meta law. The kernel runs twice into outputs poisoned with different bytes: what differs was not written, what it
-// wrote beyond the output damages a guard. Views must stay within the elements of their input.
+// wrote beyond the output damages a guard. Dtypes follow a pattern over all that the room takes. Views must stay within the elements of their input.
 #include "tessera/tests/laws/pieces.h"
 
 namespace tessera::laws {
@@ -49,15 +49,34 @@ void judge_kernel(const Subject& s, const SampleRow& sample, const TensorVector&
   }
 }
 
+// An output's dtype is the one chosen, or its wide form (statistics), or the same whatever is chosen.
+void judge_dtypes(const SampleRow& sample, const std::vector<std::pair<DType, std::vector<TensorMeta>>>& runs, Report& report) {
+  Arg statistic;
+  statistic.wide = true;
+  for (size_t o = 0; o < runs[0].second.size(); ++o) {
+    bool same = true, wide = true, fixed = true;
+    std::string list;
+    for (const auto& [t, out] : runs) {
+      same = same && out[o].dtype == t;
+      wide = wide && out[o].dtype == statistic.type(t);
+      fixed = fixed && out[o].dtype == runs[0].second[o].dtype;
+      list += concat(' ', t, " gives ", out[o].dtype, ';');
+    }
+    report.check(sample, same || wide || fixed ? std::nullopt : std::optional("follows no pattern:" + list), "dtype of output ", o);
+  }
+}
+
 }  // namespace
 
 Outcome meta_law(const Subject& s) {
   Report report(s);
   for (const SampleRow& sample : good_samples(s)) {
+    std::vector<std::pair<DType, std::vector<TensorMeta>>> runs;
     for (const DType t : run_dtypes(*s.row, sample)) {
       report.attempt(sample, concat("in ", t, ", a call"), [&] {
         Random random(concat(s.row->name, " meta ", t));
         const TensorVector in = inputs_of(sample, t, random);
+        runs.emplace_back(t, output_metas(s, sample.op.get(), in));
         if (s.sharding) {
           // Before the kernel runs: a wrong shape would send it out of bounds.
           if (const auto problem = rule_problem(Call(s, sample, in))) return report.fail(sample, *problem);
@@ -66,6 +85,7 @@ Outcome meta_law(const Subject& s) {
         else judge_kernel(s, sample, in, report);
       });
     }
+    if (!runs.empty() && s.row->kind == OpKind::compute) judge_dtypes(sample, runs, report);
   }
   return report.take();
 }

@@ -2,6 +2,7 @@
 #include "tessera/tests/laws/mutations.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "tessera/tests/laws/pieces.h"
@@ -53,9 +54,10 @@ ShardingRule without_linearities(const ShardingRule& r) {
 struct Seen {  // of all good samples
   size_t inputs = 0, outputs = 0;
   std::set<size_t> gradients;               // inputs with a gradient that is not zero
+  std::set<size_t> many;                    // outputs of more than one element
   std::set<int> replicated;                 // factors replicated with size >= 2
   std::set<std::vector<int>> undeclared;    // groups of floating inputs that are nowhere declared linear
-  bool linear = false, dropped = false, strict = false, view_shape = false;
+  bool linear = false, dropped = false, strict = false;
 };
 
 Seen look(const Subject& s) {
@@ -67,6 +69,9 @@ Seen look(const Subject& s) {
     const TensorVector out = run(s, sample.op.get(), in);
     seen.inputs = std::max(seen.inputs, in.size());
     seen.outputs = std::max(seen.outputs, out.size());
+    for (size_t o = 0; o < out.size(); ++o) {
+      if (out[o].numel() > 1) seen.many.insert(o);
+    }
     if (s.vjp) {
       Needs needs(in.size(), false);
       for (size_t i = 0; i < in.size(); ++i) needs.set(i, in[i].defined() && is_floating(in[i].dtype()) && sample.in[i].differentiable);
@@ -102,7 +107,7 @@ Seen look(const Subject& s) {
         used |= call.rule.has_factor(o, f);
         kept &= o < call.rule.inputs() || call.rule.has_factor(o, f);
       }
-      seen.dropped |= used && !kept;
+      seen.dropped |= used && !kept && s.row->kind != OpKind::in_place;  // what is written in place is never joined
     }
     for (auto group : call.rule.linearities()) {
       std::ranges::sort(group);
@@ -111,9 +116,9 @@ Seen look(const Subject& s) {
     }
     std::vector<int> all;
     for (size_t i = 0; i < in.size(); ++i) {
-      if (!in[i].defined() || !is_floating(in[i].dtype()) || in[i].numel() == 0) continue;
+      if (!in[i].defined() || !is_floating(in[i].dtype())) continue;
       all.push_back(static_cast<int>(i));
-      candidates.insert({static_cast<int>(i)});
+      if (in[i].numel() > 0) candidates.insert({static_cast<int>(i)});
     }
     if (all.size() > 1) candidates.insert(all);
   }
@@ -179,19 +184,36 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
       bool differs = false;
       for (const SampleRow& sample : good_samples(s)) {
         Random random("mutations");
-        for (const Factor& f : Call(s, sample, inputs_of(sample, exact_dtype(row), random)).rule.factors()) differs |= f.join != to;
+        const Call call(s, sample, inputs_of(sample, exact_dtype(row), random));
+        for (const Factor& f : call.rule.factors()) differs |= f.join != to;
       }
       if (differs) with_rule(concat("joined by ", to == Join::sum ? "sum" : "max"), "Sharding", [to](ShardingRule& r, Metas) { r.join(to); });
     }
   }
   for (size_t o = 0; o < seen.outputs; ++o) {
     if (row.kind != OpKind::view) {
-      add(concat("output ", o, " off in one element"), "Sharding", [&](Subject& m) {
-        m.cpu = [original = s.cpu, o](const void* op, Tensors in, Outputs y) {
-          original(op, in, y);
-          if (o < y.size()) spoil(y[o]);
-        };
-      });
+      // In every dtype but the exact one; and in all, unless that is another function of one number that no law knows.
+      const auto rounds = [t = exact_dtype(row)](Tensors in, Outputs y) {
+        const auto narrower = [&](const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != t; };
+        return std::ranges::any_of(in, narrower) || std::ranges::any_of(y, narrower);
+      };
+      const bool several = !std::has_single_bit(row.dtypes.bits) && !good_samples(s)[0].in.empty();
+      if (several) {
+        add(concat("output ", o, " off in one element, rounded dtypes"), "Reference", [&](Subject& m) {
+          m.cpu = [original = s.cpu, o, rounds](const void* op, Tensors in, Outputs y) {
+            original(op, in, y);
+            if (o < y.size() && rounds(in, y)) spoil(y[o]);
+          };
+        });
+      }
+      if (seen.many.contains(o) || s.vjp) {
+        add(concat("output ", o, " off in one element"), "Sharding", [&](Subject& m) {
+          m.cpu = [original = s.cpu, o](const void* op, Tensors in, Outputs y) {
+            original(op, in, y);
+            if (o < y.size()) spoil(y[o]);
+          };
+        });
+      }
     }
     if (row.kind != OpKind::compute) continue;
     add(concat("meta dtype of output ", o), "Meta", [&](Subject& m) {
