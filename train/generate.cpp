@@ -2,6 +2,7 @@
 #include "tessera/train/generate.h"
 
 #include "tessera/core/rng.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/train/tokenizer.h"
@@ -35,11 +36,14 @@ std::string generate(const llama3::Model& model, std::string_view prompt,
   std::vector<int64_t> tokens{ByteTokenizer::kBegin};
   for (int64_t t : ByteTokenizer::encode(prompt)) tokens.push_back(t);
   const size_t given = tokens.size();
+  constexpr int64_t kPad = 64;
 
   const RngKey key{o.seed, stream_of("generate")};
   for (int64_t made = 0; made < o.tokens; ++made) {
     const int64_t seen = std::min(context, static_cast<int64_t>(tokens.size()));
-    const Tensor input = empty({1, seen}, DType::i64);
+    // A causal model does not see what follows, so few lengths do: libraries prepare each new one.
+    const int64_t length = std::min(context, (seen + kPad - 1) / kPad * kPad);
+    const Tensor input = full({1, length}, ByteTokenizer::kEnd, DType::i64);
     std::copy(tokens.end() - seen, tokens.end(), input.data<int64_t>());
     const Tensor last = select(model.forward(input), 1, seen - 1);                        // (1, V)
     const auto [values, ids] = topk(slice(last, 1, {0, ByteTokenizer::kVocabulary}), k);  // (1, k)
