@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
     bench::Report report(arguments.text("--json"));
     arguments.finish();
     Session session({.threads = threads});
-    fmt::print("host cost, {} threads\n", threads);
+    fmt::print("host cost, threads {}\n", threads);
     bench::small_ops(report);
     bench::small_step(report);
   });

@@ -287,6 +287,7 @@ class Table final : public benchmark::BenchmarkReporter {
         fail<UsageError>("bench", r.run_name.function_name, ": ", r.error_message);
       if (r.run_type == Run::RT_Iteration) times.push_back(r.GetAdjustedRealTime());
     }
+    if (times.empty()) return;  // aggregates come as runs of their own
     const std::string& name = runs.at(0).run_name.function_name;
     const auto [c, time] = slots_.at(name);
     *time = median(times);

@@ -196,7 +196,7 @@ void measure(Arguments& arguments) {
 
   const double total = median(totals), tokens = static_cast<double>(batch) * length;
   const double flops = llama3::flops_per_token(trainee.model(), length) * tokens;
-  fmt::print("llama3 debug model, batch {} x {} tokens, f32, {} threads\n", batch, length, threads);
+  fmt::print("llama3 debug model, batch {} x {} tokens, f32, threads {}\n", batch, length, threads);
   fmt::print("{}\n", describe(ceilings, threads));
   fmt::print(
       "{:.0f} tokens/s, {:.1f} ms a step: forward {:.1f}, backward {:.1f}, clipping and AdamW "

@@ -140,7 +140,7 @@ def show(rows):
               if row.get(label, 0) > 1]
     print(f"\nslower than PyTorch: {len(slower)}")
     for value, name, threads in sorted(slower, reverse=True):
-        print(f"  {value:6.2f}x  {name}, {threads} threads")
+        print(f"  {value:6.2f}x  {name}, threads {threads}")
 
 
 def cpu_model():
