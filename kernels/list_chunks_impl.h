@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists of tensors: one range of chunks, so that one parallel loop serves a hundred small tensors
 // or one large one (chunks depend on the sizes alone, so the thread count changes no bit), and the
-// factors by which all tensors of a list can be cut at once.
+// factors of the tensors.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -9,7 +9,7 @@
 #include "tessera/core/rule.h"
 
 #include <algorithm>
-#include <numeric>
+#include <vector>
 
 namespace tessera {
 
@@ -51,27 +51,14 @@ class ListChunks {
 
 using DimFactors = SmallVector<DimFactor, kMaxRank>;
 
-/// Factors of in[first .. first + n). An output that lacks a factor would be partial, so a cut must
-/// go through all tensors: dims at the same place share a factor, of as many steps as divide them
-/// all.
-inline std::vector<DimFactors> list_factors(ShardingRule& r, Metas in, size_t first, size_t n) {
+/// Each dim of in[first .. first + n) as a factor of its own. Ops in place change no layout, so the
+/// other tensors of the list stay as they are when one is cut.
+inline std::vector<DimFactors> own_factors(ShardingRule& r, Metas in, size_t first, size_t n) {
   std::vector<DimFactors> lists(n);
-  int shared = n > 0 ? kMaxRank : 0;
-  for (size_t i = 0; i < n; ++i) shared = std::min(shared, in[first + i].shape.rank());
-  for (int d = 0; d < shared; ++d) {
-    int64_t steps = 0;
-    bool equal = true;
-    for (size_t i = 0; i < n; ++i) {
-      steps = std::gcd(steps, in[first + i].shape[d]);
-      equal = equal && in[first + i].shape[d] == in[first].shape[d];
-    }
-    const auto factor = static_cast<int16_t>(r.add_factor(steps));
-    for (size_t i = 0; i < n; ++i) {
-      lists[i].push_back({factor, equal ? 1 : in[first + i].shape[d] / steps});
-    }
-  }
   for (size_t i = 0; i < n; ++i) {
-    lists[i].resize(static_cast<size_t>(in[first + i].shape.rank()));
+    for (int64_t size : in[first + i].shape) {
+      lists[i].push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+    }
   }
   return lists;
 }

@@ -41,8 +41,12 @@ template <class Bits> void copy_elements(const Tensor& to, const Tensor& from) {
 
 }  // namespace detail
 
-/// to = from; both of one dtype, `from` of to's shape or broadcast to it.
+/// to = from; of one dtype and shape.
 inline void strided_copy(const Tensor& to, const Tensor& from) {
+  if (to.dtype() != from.dtype() || !(to.shape() == from.shape())) {
+    fail<UsageError>("strided_copy", "expected two tensors alike: given ", to.meta(), " and ",
+                     from.meta());
+  }
   if (to.numel() == 0) return;
   switch (item_size(to.dtype())) {
     case 1: return detail::copy_elements<uint8_t>(to, from);

@@ -110,7 +110,7 @@ MetaList AdamW::meta(Metas in) const {
 ShardingRule AdamW::sharding(Metas in) const {
   const size_t n = (in.size() - 2) / 4;
   ShardingRule r;
-  const auto entries = list_factors(r, in, 2, n);
+  const auto entries = own_factors(r, in, 2, n);
   r.operand({}).operand({});
   for (size_t i = 0; i < 4 * n; ++i) r.operand(entries[i % n]);
   r.outputs_from_here();

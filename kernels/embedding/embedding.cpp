@@ -24,13 +24,17 @@ void check_piece(std::string_view name, int64_t begin, int64_t rows, int64_t voc
 
 // Throws before anything is written.
 void check_range(std::string_view name, const int64_t* ids, int64_t n, int64_t vocabulary) {
+  const auto limit = static_cast<uint64_t>(vocabulary);
   int64_t outside = 0;
-  for (int64_t i = 0; i < n; ++i)
-    outside |=
-        static_cast<int64_t>(static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(vocabulary));
+  simd([&]() TESSERA_LAMBDA {
+    int64_t any = 0;
+    for (int64_t i = 0; i < n; ++i)
+      any |= static_cast<int64_t>(static_cast<uint64_t>(ids[i]) >= limit);
+    outside = any;
+  });
   if (!outside) return;
   int64_t i = 0;
-  while (static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(vocabulary)) ++i;
+  while (static_cast<uint64_t>(ids[i]) < limit) ++i;
   fail<IndexError>(name, "id ", ids[i], " at position ", i, " is out of range: expected 0 to ",
                    vocabulary - 1);
 }
@@ -144,7 +148,7 @@ EmbeddingBackward EmbeddingBackward::local(const Piece& piece) const {
 
 void EmbeddingBackward::cpu(Tensors in, Outputs y) const {
   const Tensor dy = row_major(in[0]), ids = row_major(in[1]);
-  const int64_t tokens = ids.numel(), width = y[0].shape()[1];
+  const int64_t tokens = ids.numel(), width = dy.shape().back();
   const int64_t* id = ids.data<int64_t>();
   if (tokens > 0) check_range(name, id, tokens, vocabulary ? vocabulary : rows);
   if (y[0].numel() == 0) return;
@@ -179,9 +183,18 @@ void EmbeddingBackward::cpu(Tensors in, Outputs y) const {
           simd([&]() TESSERA_LAMBDA {
             A sum[kBlock];
             for (int64_t i = 0; i < n; ++i) sum[i] = 0;
-            for (int64_t k = starts[r]; k < starts[r + 1]; ++k) {
-              const T* row = from + order[k] * width + column;
-              for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<A>(row[i]);
+            // Two tokens at a time halve the traffic of the sums; the order stays the tokens' own.
+            int64_t k = starts[r];
+            for (; k + 1 < starts[r + 1]; k += 2) {
+              const T* one = from + order[k] * width + column;
+              const T* two = from + order[k + 1] * width + column;
+              for (int64_t i = 0; i < n; ++i) {
+                sum[i] = (sum[i] + static_cast<A>(one[i])) + static_cast<A>(two[i]);
+              }
+            }
+            if (k < starts[r + 1]) {
+              const T* one = from + order[k] * width + column;
+              for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<A>(one[i]);
             }
             T* out = to + r * width + column;
             for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sum[i]);

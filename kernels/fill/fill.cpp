@@ -5,6 +5,7 @@
 
 #include "tessera/core/parallel.h"
 
+#include <cmath>
 #include <cstring>
 #include <ostream>
 
@@ -38,6 +39,7 @@ TESSERA_INLINE void random_batch(RngKey key, uint64_t block, bool normal, float*
   }
   uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
   for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 1  // unrolled before it is vectorised, the loop would stay scalar
     for (int64_t j = 0; j < kBlocks; ++j) {
       const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j], p1 = uint64_t{0xCD9E8D57u} * c2[j];
       const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0,
@@ -50,19 +52,43 @@ TESSERA_INLINE void random_batch(RngKey key, uint64_t block, bool normal, float*
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
+  float u[4][kBlocks];
   for (int64_t j = 0; j < kBlocks; ++j) {
-    float u[4] = {rng::unit(c0[j]), rng::unit(c1[j]), rng::unit(c2[j]), rng::unit(c3[j])};
-    if (normal) {
-      for (int pair = 0; pair < 4; pair += 2) {
-        const float radius = rng::root(rng::mul(-2.0f, rng::log_unit(u[pair])));
-        float c, s;
-        rng::turn(u[pair + 1], c, s);
-        u[pair] = rng::mul(radius, c);
-        u[pair + 1] = rng::mul(radius, s);
-      }
-    }
-    for (int64_t e = 0; e < 4; ++e) out[4 * j + e] = u[e];
+    u[0][j] = rng::unit(c0[j]);
+    u[1][j] = rng::unit(c1[j]);
+    u[2][j] = rng::unit(c2[j]);
+    u[3][j] = rng::unit(c3[j]);
   }
+  for (int pair = 0; normal && pair < 4; pair += 2) {
+    for (int64_t j = 0; j < kBlocks; ++j) {
+      const float radius = rng::root(rng::mul(-2.0f, rng::log_unit(u[pair][j])));
+      float c, s;
+      rng::turn(u[pair + 1][j], c, s);
+      u[pair][j] = rng::mul(radius, c);
+      u[pair + 1][j] = rng::mul(radius, s);
+    }
+  }
+  for (int64_t j = 0; j < kBlocks; ++j) {
+    for (int64_t e = 0; e < 4; ++e) out[4 * j + e] = u[e][j];
+  }
+}
+
+// Draws the elements that lie outside [low, high] again, as Random::element does one by one.
+TESSERA_INLINE void redraw_batch(RngKey key, uint64_t block, float scale, float shift, float low,
+                                 float high, float* x) {
+  for (int redraw = 0; redraw < 64; ++redraw) {
+    int outside = 0;
+    for (int64_t j = 0; j < kBatch; ++j) outside |= !((x[j] >= low) & (x[j] <= high));
+    if (!outside) return;
+    key.stream += 0x9E3779B97F4A7C15ull;
+    float again[kBatch];
+    random_batch(key, block, true, again);
+    for (int64_t j = 0; j < kBatch; ++j) {
+      const float v = rng::fma(again[j], scale, shift);
+      x[j] = (x[j] >= low) & (x[j] <= high) ? x[j] : v;
+    }
+  }
+  for (int64_t j = 0; j < kBatch; ++j) x[j] = x[j] < low ? low : (x[j] > high ? high : x[j]);
 }
 
 // Elements first, first + 1, ... of the whole.
@@ -75,21 +101,18 @@ template <class T> void random_run(const Random& op, uint64_t first, int64_t n, 
   const float scale = uniform ? static_cast<float>(op.high - op.low) : static_cast<float>(op.std);
   const float shift = uniform ? static_cast<float>(op.low) : static_cast<float>(op.mean);
   const float low = static_cast<float>(op.low), high = static_cast<float>(op.high);
-  for (; i + kBatch <= n; i += kBatch) {
-    const uint64_t at = first + static_cast<uint64_t>(i);
-    float x[kBatch];
-    simd([&]() TESSERA_LAMBDA {
-      if (uniform) random_batch(op.key, at / 4, false, x);
-      else random_batch(op.key, at / 4, true, x);
+  const bool truncated = op.distribution == Distribution::truncated_normal;
+  simd([&]() TESSERA_LAMBDA {
+    for (; i + kBatch <= n; i += kBatch) {
+      const uint64_t block = (first + static_cast<uint64_t>(i)) / 4;
+      float x[kBatch];
+      random_batch(op.key, block, !uniform, x);
       for (int64_t j = 0; j < kBatch; ++j) x[j] = rng::fma(x[j], scale, shift);
-    });
-    if (op.distribution == Distribution::truncated_normal) {
-      for (int64_t j = 0; j < kBatch; ++j) {
-        if (!(x[j] >= low && x[j] <= high)) x[j] = op.element(at + static_cast<uint64_t>(j));
-      }
+      for (int64_t j = 0; uniform && j < kBatch; ++j) x[j] = x[j] < high ? x[j] : low;
+      if (truncated) redraw_batch(op.key, block, scale, shift, low, high, x);
+      for (int64_t j = 0; j < kBatch; ++j) y[i + j] = static_cast<T>(x[j]);
     }
-    for (int64_t j = 0; j < kBatch; ++j) y[i + j] = convert(x[j]);
-  }
+  });
   for (; i < n; ++i) y[i] = convert(op.element(first + static_cast<uint64_t>(i)));
 }
 
@@ -109,6 +132,14 @@ void Fill::cpu(Tensors, Outputs y) const {
   const int64_t n = y[0].numel();
   if (n == 0) return;
   dispatch<dtypes>(dtype, [&]<class T>() {
+    if (value == 0 && !std::signbit(value)) {  // all bits zero in every dtype
+      auto* bytes = static_cast<std::byte*>(y[0].raw_data());
+      parallel_for(n * static_cast<int64_t>(sizeof(T)), 262144,
+                   [bytes](int64_t begin, int64_t end) {
+                     std::memset(bytes + begin, 0, static_cast<size_t>(end - begin));
+                   });
+      return;
+    }
     T item;
     if constexpr (is_floating(dtype_of<T>)) item = static_cast<T>(static_cast<compute_t<T>>(value));
     else item = static_cast<T>(value);

@@ -57,7 +57,9 @@ struct Random {
   [[nodiscard]] TESSERA_HD float element(uint64_t i) const {
     if (distribution == Distribution::uniform) {
       const float u = rng::uniform4(key, i / 4).v[i % 4];
-      return rng::fma(u, static_cast<float>(high - low), static_cast<float>(low));
+      const float l = static_cast<float>(low), h = static_cast<float>(high);
+      const float x = rng::fma(u, static_cast<float>(high - low), l);
+      return x < h ? x : l;  // rounding may reach the end that is left out
     }
     const float m = static_cast<float>(mean), s = static_cast<float>(std);
     RngKey k = key;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera {
@@ -59,6 +60,14 @@ TEST(Random, Moments) {
   for (const double v : truncated_normal({5000}, {1, 2}, 0, 1, -0.5, 0.5).values())
     ASSERT_LE(std::abs(v), 0.5);
   for (const double v : uniform({5000}, {1, 2}, -1, 2).values()) ASSERT_TRUE(v >= -1 && v < 2);
+}
+
+// A few of 2^24 uniforms round to 1; the end of the range is left out all the same.
+TEST(Random, UniformStaysBelowItsEnd) {
+  Context context;
+  const Tensor x = uniform({1 << 24}, {1, 8}, 0, 2048);
+  const float* p = x.data<float>();
+  EXPECT_LT(*std::max_element(p, p + x.numel()), 2048);
 }
 
 TEST(Random, KeysDiffer) {

@@ -7,6 +7,8 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
+#include <atomic>
+
 namespace tessera::op {
 namespace {
 
@@ -52,8 +54,13 @@ void check_range(std::string_view name, const Tensor& index, int64_t size) {
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t* at = index.data<int64_t>() + nest.row_offsets(row)[0];
     int64_t outside = 0;
-    for (int64_t i = 0; i < n; ++i)
-      outside |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
+    simd([&]() TESSERA_LAMBDA {
+      int64_t any = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        any |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
+      }
+      outside = any;
+    });
     if (!outside) continue;
     int64_t i = 0;
     while (static_cast<uint64_t>(at[i * stride]) < limit) ++i;
@@ -92,12 +99,14 @@ void Gather::cpu(Tensors in, Outputs y) const {
   const Tensor &x = in[0], &index = in[1];
   if (index.numel() == 0) return;
   const int d = normalize_dim(dim, x.rank(), name);
-  check_range(name, index, x.shape()[d]);
   const Tensor starts = line_starts(x, index.shape(), d);
   const LoopNest<3> nest(index.shape(), {&y[0], &index, &starts});
   const int last = nest.shape.rank() - 1;
   const int64_t n = nest.shape[last], rows = index.numel() / n, move = x.strides()[d];
   const int64_t si = nest.strides[1][last], sx = nest.strides[2][last];
+  const auto limit = static_cast<uint64_t>(x.shape()[d]);
+  if (limit == 0) check_range(name, index, 0);
+  std::atomic<bool> outside = false;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
     T* to = y[0].data<T>();
@@ -111,10 +120,23 @@ void Gather::cpu(Tensors in, Outputs y) const {
                      T* row = to + at[0] + first;
                      const int64_t* i = indices + at[1] + first * si;
                      const T* line = from + at[2] + first * sx;
-                     for (int64_t j = 0; j < count; ++j) row[j] = line[j * sx + i[j * si] * move];
+                     // An index outside reads element 0, and is reported after the loop.
+                     const auto take = [&](int64_t step, int64_t index_step) {
+                       int64_t any = 0;
+                       for (int64_t j = 0; j < count; ++j) {
+                         const int64_t v = i[j * index_step];
+                         const bool fits = static_cast<uint64_t>(v) < limit;
+                         any |= static_cast<int64_t>(!fits);
+                         row[j] = line[j * step + (fits ? v : 0) * move];
+                       }
+                       return any;
+                     };
+                     const auto bad = sx == 0 && si == 1 ? take(0, 1) : take(sx, si);
+                     if (bad) outside.store(true, std::memory_order_relaxed);
                    }
                  });
   });
+  if (outside) check_range(name, index, x.shape()[d]);
 }
 
 Grads Gather::vjp(const Saved& s, const Grads& dy, Needs needs) const {
@@ -200,15 +222,23 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
                    for (int64_t task = begin; task < end; ++task) {
                      const int64_t o = task / blocks, first = task % blocks * width,
                                    last = std::min(inner, first + width);
+                     const auto add = [](A& sum, T v) {
+                       if constexpr (is_floating(dtype_of<A>)) sum += static_cast<A>(v);
+                       else
+                         sum =
+                             static_cast<A>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(v));
+                     };
+                     if (inner == 1) {
+                       A* line = to + o * n;
+                       const int64_t* at = indices + o * m;
+                       const T* values = from + o * m;
+                       for (int64_t j = 0; j < m; ++j) add(line[at[j]], values[j]);
+                       continue;
+                     }
                      for (int64_t j = 0; j < m; ++j) {
                        const int64_t row = (o * m + j) * inner;
                        for (int64_t c = first; c < last; ++c) {
-                         A& sum = to[(o * n + indices[row + c]) * inner + c];
-                         if constexpr (is_floating(dtype_of<A>))
-                           sum += static_cast<A>(from[row + c]);
-                         else
-                           sum = static_cast<A>(static_cast<uint64_t>(sum) +
-                                                static_cast<uint64_t>(from[row + c]));
+                         add(to[(o * n + indices[row + c]) * inner + c], from[row + c]);
                        }
                      }
                    }

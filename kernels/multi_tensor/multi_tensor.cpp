@@ -7,6 +7,7 @@
 #include "tessera/kernels/strided_copy_impl.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace tessera::op {
 namespace {
@@ -19,6 +20,32 @@ void check_list(std::string_view name, Metas in, size_t first, DTypeSet dtypes) 
     if (!dtypes.has(in[i].dtype))
       fail<DTypeError>(name, "tensor ", i - first, " must be of ", dtypes, ": given ", in[i]);
   }
+}
+
+/// Factors of in[first .. first + n). An output that lacks a factor would be partial, so a cut must
+/// go through all tensors: dims at the same place share a factor, of as many steps as divide them
+/// all.
+std::vector<DimFactors> shared_factors(ShardingRule& r, Metas in) {
+  const size_t n = in.size();
+  std::vector<DimFactors> lists(n);
+  int shared = n > 0 ? kMaxRank : 0;
+  for (size_t i = 0; i < n; ++i) shared = std::min(shared, in[i].shape.rank());
+  for (int d = 0; d < shared; ++d) {
+    int64_t steps = 0;
+    bool equal = true;
+    for (size_t i = 0; i < n; ++i) {
+      steps = std::gcd(steps, in[i].shape[d]);
+      equal = equal && in[i].shape[d] == in[0].shape[d];
+    }
+    const auto factor = static_cast<int16_t>(r.add_factor(steps));
+    for (size_t i = 0; i < n; ++i) {
+      lists[i].push_back({factor, equal ? 1 : in[i].shape[d] / steps});
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    lists[i].resize(static_cast<size_t>(in[i].shape.rank()));
+  }
+  return lists;
 }
 
 // The sum of the squares of n elements, as 16 interleaved partial sums.
@@ -71,7 +98,7 @@ MetaList SumSquares::meta(Metas in) const {
 
 ShardingRule SumSquares::sharding(Metas in) const {
   ShardingRule r;
-  for (const DimFactors& dims : list_factors(r, in, 0, in.size())) r.operand(dims);
+  for (const DimFactors& dims : shared_factors(r, in)) r.operand(dims);
   return r.outputs_from_here().operand({});
 }
 
@@ -126,7 +153,7 @@ MetaList Scale::meta(Metas in) const {
 
 ShardingRule Scale::sharding(Metas in) const {
   ShardingRule r;
-  const auto all = list_factors(r, in, 1, in.size() - 1);
+  const auto all = own_factors(r, in, 1, in.size() - 1);
   r.operand({});
   for (const DimFactors& dims : all) r.operand(dims);
   r.outputs_from_here();

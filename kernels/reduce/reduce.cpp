@@ -40,13 +40,6 @@ ShardingRule reduce_rule(const Shape& in, DimMask dims, bool keepdim, int output
   return r;
 }
 
-bool reduces_nothing(const Shape& in, DimMask dims) {
-  for (int d = 0; d < in.rank(); ++d) {
-    if (reduced(dims, d) && in[d] != 1) return false;
-  }
-  return true;
-}
-
 // --- what joins: A is f32 for narrower floats, i64 for integers, which wrap around --------------------------------
 
 template <class T> using Sums = std::conditional_t<is_floating(dtype_of<T>), compute_t<T>, int64_t>;
@@ -136,8 +129,7 @@ template struct Reduce<LogSumExp>;
 // --- sum and mean -------------------------------------------------------------------------------------------------
 
 ShardingRule Sum::sharding(Metas in) const {
-  ShardingRule r = reduce_rule(in[0].shape, dims, keepdim, 1, false).linear({0});
-  return reduces_nothing(in[0].shape, dims) ? r.monotone_up() : r;
+  return reduce_rule(in[0].shape, dims, keepdim, 1, false).linear({0});
 }
 
 void Sum::cpu(Tensors in, Outputs y) const {
@@ -155,8 +147,7 @@ Grads Sum::vjp(const Saved& s, const Grads& dy, Needs) const {
 }
 
 ShardingRule Mean::sharding(Metas in) const {
-  ShardingRule r = reduce_rule(in[0].shape, dims, keepdim, 1, false).linear({0});
-  return reduces_nothing(in[0].shape, dims) ? r.monotone_up() : r;
+  return reduce_rule(in[0].shape, dims, keepdim, 1, false).linear({0});
 }
 
 int64_t Mean::divisor(const Shape& input) const {
@@ -193,8 +184,7 @@ Grads Mean::vjp(const Saved& s, const Grads& dy, Needs) const {
 // --- logsumexp ----------------------------------------------------------------------------------------------------
 
 ShardingRule LogSumExp::sharding(Metas in) const {
-  ShardingRule r = reduce_rule(in[0].shape, dims, keepdim, 1, true);
-  return reduces_nothing(in[0].shape, dims) ? r.linear({0}).monotone_up() : r;
+  return reduce_rule(in[0].shape, dims, keepdim, 1, true);
 }
 
 void LogSumExp::cpu(Tensors in, Outputs y) const {
@@ -308,8 +298,7 @@ MetaList Max::meta(Metas in) const {
 ShardingRule Max::sharding(Metas in) const {
   const Shape& shape = in[0].shape;
   const DimMask dims = 1u << normalize_dim(dim, shape.rank(), name);
-  ShardingRule r = reduce_rule(shape, dims, keepdim, 2, true);
-  return reduces_nothing(shape, dims) ? r.linear({0}).monotone_up() : r;
+  return reduce_rule(shape, dims, keepdim, 2, true);
 }
 
 void Max::cpu(Tensors in, Outputs y) const {

@@ -137,27 +137,38 @@ inline constexpr int64_t kReduceColumns = 1024;
 
 template <class A> inline constexpr int64_t kReduceLanes = 128 / static_cast<int64_t>(sizeof(A));
 
-// lanes[j] joins the elements j, j + kReduceLanes, ... of the run.
+// Joins n elements of each of `rows` rows; lane j takes the elements j, j + kReduceLanes, ... of a
+// row.
 template <class P, class T, class A = typename P::A>
-void reduce_run(A* lanes, const T* x, int64_t n, int64_t stride, A shift) {
+A reduce_run(const T* base, ReduceWalk& row, int64_t rows, int64_t n, int64_t stride, A shift) {
   constexpr int64_t kLanes = kReduceLanes<A>;
+  A result;
   const auto run = [&]<bool kUnit>() {
     simd([&]() TESSERA_LAMBDA {
       A acc[kLanes];
-      for (int64_t j = 0; j < kLanes; ++j) acc[j] = lanes[j];
-      int64_t i = 0;
-      for (; i + kLanes <= n; i += kLanes) {
-        for (int64_t j = 0; j < kLanes; ++j)
+      for (int64_t j = 0; j < kLanes; ++j) acc[j] = P::identity();
+      for (int64_t r = 0; r < rows; ++r, row.next()) {
+        const T* x = base + row.offset;
+        int64_t i = 0;
+        for (; i + kLanes <= n; i += kLanes) {
+          for (int64_t j = 0; j < kLanes; ++j) {
+            acc[j] =
+                P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
+          }
+        }
+        for (int64_t j = 0; j < n - i; ++j) {
           acc[j] =
               P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
+        }
       }
-      for (int64_t j = 0; j < n - i; ++j)
-        acc[j] =
-            P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
-      for (int64_t j = 0; j < kLanes; ++j) lanes[j] = acc[j];
+      for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+        for (int64_t j = 0; j < half; ++j) acc[j] = P::join(acc[j], acc[j + half]);
+      }
+      result = acc[0];
     });
   };
   stride == 1 ? run.template operator()<true>() : run.template operator()<false>();
+  return result;
 }
 
 // acc[j] joins column j of four rows.
@@ -181,13 +192,6 @@ void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t
     });
   };
   stride == 1 ? run.template operator()<true>() : run.template operator()<false>();
-}
-
-template <class P, class A = typename P::A> A join_lanes(A* lanes) {
-  for (int64_t half = kReduceLanes<A> / 2; half > 0; half /= 2) {
-    for (int64_t j = 0; j < half; ++j) lanes[j] = P::join(lanes[j], lanes[j + half]);
-  }
-  return lanes[0];
 }
 
 // Partial results of several chunks, (chunks, outputs): joined in order and stored.
@@ -235,56 +239,60 @@ void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift,
     buffer = empty({chunks, outputs}, dtype_of<A>);
     partial = buffer.data<A>();
   }
+  if (!plan.inner_kept && chunks == 1) {
+    parallel_for(plan.kept_size, std::max<int64_t>(1, kReduceChunk / 2 / (rows * n)),
+                 [&](int64_t begin, int64_t end) {
+                   ReduceWalk at(plan.kept, plan.kept_count, begin);
+                   for (int64_t k = begin; k < end; ++k, at.next()) {
+                     ReduceWalk row(plan.reduced, plan.reduced_count, 0);
+                     const A by = shift ? shift[at.out] : A(0);
+                     store(at.out, reduce_run<P>(from + at.offset, row, rows, n, stride, by));
+                   }
+                 });
+    return;
+  }
   const int64_t blocks = plan.inner_kept ? (n + kReduceColumns - 1) / kReduceColumns : 1;
   const int64_t work = std::min(length, per_chunk) * width;
-  parallel_for(plan.kept_size * blocks * chunks, std::max<int64_t>(1, kReduceChunk / 2 / work),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t task = begin; task < end; ++task) {
-                   const int64_t chunk = task % chunks, block = task / chunks % blocks;
-                   const int64_t first = chunk * per_chunk,
-                                 count = std::min(length - first, per_chunk);
-                   const ReduceWalk at(plan.kept, plan.kept_count, task / chunks / blocks);
-                   ReduceWalk row(plan.reduced, plan.reduced_count, cut_inner ? 0 : first);
-                   if (plan.inner_kept) {
-                     const int64_t column = block * kReduceColumns,
-                                   columns = std::min(n - column, kReduceColumns);
-                     const int64_t out = at.out + column * plan.inner.out;
-                     A acc[kReduceColumns], by[kReduceColumns];
-                     std::fill_n(acc, columns, P::identity());
-                     for (int64_t j = 0; j < columns; ++j)
-                       by[j] = shift ? shift[out + j * plan.inner.out] : A(0);
-                     const T* base = from + at.offset + column * stride;
-                     for (int64_t r = 0; r < count;) {
-                       const int take = count - r >= 4 ? 4 : 1;
-                       std::array<const T*, 4> p{};
-                       for (int i = 0; i < take; ++i, row.next())
-                         p[static_cast<size_t>(i)] = base + row.offset;
-                       take == 4 ? reduce_rows<P, 4>(acc, p, columns, stride, by)
-                                 : reduce_rows<P, 1>(acc, p, columns, stride, by);
-                       r += take;
-                     }
-                     for (int64_t j = 0; j < columns; ++j) {
-                       const int64_t o = out + j * plan.inner.out;
-                       if (partial) partial[chunk * outputs + o] = acc[j];
-                       else store(o, acc[j]);
-                     }
-                   } else {
-                     A lanes[kReduceLanes<A>];
-                     std::fill_n(lanes, kReduceLanes<A>, P::identity());
-                     const A by = shift ? shift[at.out] : A(0);
-                     const T* base = from + at.offset;
-                     if (cut_inner) {
-                       reduce_run<P>(lanes, base + first * stride, count, stride, by);
-                     } else {
-                       for (int64_t r = 0; r < count; ++r, row.next())
-                         reduce_run<P>(lanes, base + row.offset, n, stride, by);
-                     }
-                     const A r = join_lanes<P>(lanes);
-                     if (partial) partial[chunk * outputs + at.out] = r;
-                     else store(at.out, r);
-                   }
-                 }
-               });
+  parallel_for(
+      plan.kept_size * blocks * chunks, std::max<int64_t>(1, kReduceChunk / 2 / work),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t chunk = task % chunks, block = task / chunks % blocks;
+          const int64_t first = chunk * per_chunk, count = std::min(length - first, per_chunk);
+          const ReduceWalk at(plan.kept, plan.kept_count, task / chunks / blocks);
+          ReduceWalk row(plan.reduced, plan.reduced_count, cut_inner ? 0 : first);
+          if (plan.inner_kept) {
+            const int64_t column = block * kReduceColumns,
+                          columns = std::min(n - column, kReduceColumns);
+            const int64_t out = at.out + column * plan.inner.out;
+            A acc[kReduceColumns], by[kReduceColumns];
+            std::fill_n(acc, columns, P::identity());
+            for (int64_t j = 0; j < columns; ++j)
+              by[j] = shift ? shift[out + j * plan.inner.out] : A(0);
+            const T* base = from + at.offset + column * stride;
+            for (int64_t r = 0; r < count;) {
+              const int take = count - r >= 4 ? 4 : 1;
+              std::array<const T*, 4> p{};
+              for (int i = 0; i < take; ++i, row.next())
+                p[static_cast<size_t>(i)] = base + row.offset;
+              take == 4 ? reduce_rows<P, 4>(acc, p, columns, stride, by)
+                        : reduce_rows<P, 1>(acc, p, columns, stride, by);
+              r += take;
+            }
+            for (int64_t j = 0; j < columns; ++j) {
+              const int64_t o = out + j * plan.inner.out;
+              if (partial) partial[chunk * outputs + o] = acc[j];
+              else store(o, acc[j]);
+            }
+          } else {
+            const int64_t start = cut_inner ? first * stride : 0;
+            const A r = reduce_run<P>(from + at.offset + start, row, cut_inner ? 1 : count,
+                                      cut_inner ? count : n, stride, shift ? shift[at.out] : A(0));
+            if (partial) partial[chunk * outputs + at.out] = r;
+            else store(at.out, r);
+          }
+        }
+      });
   if (partial) join_chunks<P>(partial, chunks, outputs, store);
 }
 

@@ -16,11 +16,26 @@ namespace tessera::op {
 namespace {
 
 constexpr int64_t kFew = 128;
+constexpr int64_t kBlock = 32;  // passed over at once where no element is large enough
 
 // NaN counts as largest.
 template <class A> TESSERA_INLINE bool larger(A a, A b) {
   if constexpr (std::is_floating_point_v<A>) return (a > b) | ((a != a) & (b == b));
   else return a > b;
+}
+
+// The first block of the row, from i on, that holds an element above `least`.
+template <class T, class A = compute_t<T>>
+int64_t skip_smaller(const T* x, int64_t i, int64_t n, int64_t stride, A least) {
+  if (stride != 1) return i;
+  simd([&]() TESSERA_LAMBDA {
+    for (; i + kBlock <= n; i += kBlock) {
+      int any = 0;
+      for (int64_t j = 0; j < kBlock; ++j) any |= larger(static_cast<A>(x[i + j]), least);
+      if (any) break;
+    }
+  });
+  return i;
 }
 
 // The first `k` <= kFew of the row in order, as indices into it. Equal elements keep their order.
@@ -38,17 +53,8 @@ void largest_few(const T* x, int64_t n, int64_t stride, int64_t k, A* values, in
   };
   int64_t i = 0;
   for (; i < n && held < k; ++i) insert(i, static_cast<A>(x[i * stride]));
-  constexpr int64_t kBlock = 32;
   while (i < n) {
-    // Blocks without an element above the smallest one held are passed over.
-    simd([&]() TESSERA_LAMBDA {
-      const A least = values[k - 1];
-      for (; stride == 1 && i + kBlock <= n; i += kBlock) {
-        int any = 0;
-        for (int64_t j = 0; j < kBlock; ++j) any |= larger(static_cast<A>(x[i + j]), least);
-        if (any) break;
-      }
-    });
+    i = skip_smaller(x, i, n, stride, values[k - 1]);
     for (const int64_t end = std::min(n, i + kBlock); i < end; ++i) {
       const A v = static_cast<A>(x[i * stride]);
       if (larger(v, values[k - 1])) insert(i, v);
@@ -56,15 +62,32 @@ void largest_few(const T* x, int64_t n, int64_t stride, int64_t k, A* values, in
   }
 }
 
+// The same for many, by a heap of the best so far; by selection where most of the row is wanted.
+// `order` has room for n.
 template <class T, class A = compute_t<T>>
 void largest_many(const T* x, int64_t n, int64_t stride, int64_t k, int64_t* order) {
   const auto before = [&](int64_t a, int64_t b) {
     const A u = static_cast<A>(x[a * stride]), v = static_cast<A>(x[b * stride]);
     return larger(u, v) || (!larger(v, u) && a < b);
   };
-  std::iota(order, order + n, int64_t{0});
-  if (k < n) std::nth_element(order, order + k, order + n, before);
-  std::sort(order, order + k, before);
+  if (8 * k > n) {
+    std::iota(order, order + n, int64_t{0});
+    if (k < n) std::nth_element(order, order + k, order + n, before);
+    std::sort(order, order + k, before);
+    return;
+  }
+  std::iota(order, order + k, int64_t{0});
+  std::make_heap(order, order + k, before);  // the last of them is in front
+  for (int64_t i = k; i < n;) {
+    i = skip_smaller(x, i, n, stride, static_cast<A>(x[order[0] * stride]));
+    for (const int64_t end = std::min(n, i + kBlock); i < end; ++i) {
+      if (!larger(static_cast<A>(x[i * stride]), static_cast<A>(x[order[0] * stride]))) continue;
+      std::pop_heap(order, order + k, before);
+      order[k - 1] = i;
+      std::push_heap(order, order + k, before);
+    }
+  }
+  std::sort_heap(order, order + k, before);
 }
 
 int own_dim(const TopK& op, const Shape& shape) {

@@ -316,9 +316,10 @@ void SlicePad::cpu(Tensors in, Outputs y) const {
   const int d = own_dim(name, dim, x.shape());
   if (y[0].numel() == 0) return;
   auto* bytes = static_cast<std::byte*>(y[0].raw_data());
-  parallel_for(y[0].numel() * item_size(x.dtype()), 1 << 18, [bytes](int64_t begin, int64_t end) {
-    std::memset(bytes + begin, 0, static_cast<size_t>(end - begin));
-  });
+  parallel_for(y[0].numel() * item_size(y[0].dtype()), 1 << 18,
+               [bytes](int64_t begin, int64_t end) {
+                 std::memset(bytes + begin, 0, static_cast<size_t>(end - begin));
+               });
   if (x.numel() == 0) return;
   Shape strides = y[0].strides();
   const int64_t offset = y[0].offset() + start * strides[d];
