@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tests/laws/arguments.h"
 
+#include "tessera/core/rng.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
-
-#include "tessera/core/rng.h"
 
 namespace tessera::laws {
 namespace {
@@ -44,8 +44,7 @@ Tensor allocate(const Shape& shape, DType dtype, Order order, int poison) {
 }
 
 // Calls f(i, place) for each element in row-major order, `place` in elements from the first one.
-template <class F>
-void for_each_element(const Tensor& x, F&& f) {
+template <class F> void for_each_element(const Tensor& x, F&& f) {
   Shape at = Shape::filled(x.rank(), 0);
   for (int64_t i = 0, n = x.numel(); i < n; ++i) {
     int64_t where = 0;
@@ -59,7 +58,8 @@ void fill_packed(const Tensor& x, const std::byte* from) {
   const auto item = static_cast<size_t>(item_size(x.dtype()));
   auto* to = static_cast<std::byte*>(x.raw_data());
   for_each_element(x, [&](int64_t i, int64_t where) {
-    std::memcpy(to + where * static_cast<int64_t>(item), from + i * static_cast<int64_t>(item), item);
+    std::memcpy(to + where * static_cast<int64_t>(item), from + i * static_cast<int64_t>(item),
+                item);
   });
 }
 
@@ -73,7 +73,8 @@ uint64_t test_seed() {
   return seed;
 }
 
-Random::Random(std::string_view what) : engine_(test_seed() * 0x9E3779B97F4A7C15ull ^ stream_of(what)) {}
+Random::Random(std::string_view what)
+    : engine_(test_seed() * 0x9E3779B97F4A7C15ull ^ stream_of(what)) {}
 
 std::vector<double> values_for(const Arg& arg, DType dtype, Random& random) {
   std::vector<double> values(static_cast<size_t>(arg.shape.numel()));
@@ -81,17 +82,21 @@ std::vector<double> values_for(const Arg& arg, DType dtype, Random& random) {
   const double lowest = dtype == DType::u8 ? 0 : -3;
   switch (arg.fill) {
     case Arg::Fill::normal:
-      for (double& v : values) v = whole ? lowest + static_cast<double>(random.below(7)) : random.normal();
+      for (double& v : values)
+        v = whole ? lowest + static_cast<double>(random.below(7)) : random.normal();
       break;
     case Arg::Fill::uniform:
       for (double& v : values) v = random.uniform(arg.low, arg.high);
       break;
     case Arg::Fill::integers:
-      for (double& v : values) v = arg.low + static_cast<double>(random.below(static_cast<int64_t>(arg.high - arg.low)));
+      for (double& v : values)
+        v = arg.low + static_cast<double>(random.below(static_cast<int64_t>(arg.high - arg.low)));
       break;
     case Arg::Fill::distinct: {
       std::iota(values.begin(), values.end(), -static_cast<double>(values.size() / 2));
-      for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+      for (size_t i = values.size(); i > 1; --i)
+        std::swap(values[i - 1],
+                  values[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
       if (!whole) {
         for (double& v : values) v /= 8;
       }
@@ -100,9 +105,7 @@ std::vector<double> values_for(const Arg& arg, DType dtype, Random& random) {
     case Arg::Fill::boolean:
       for (double& v : values) v = static_cast<double>(random.below(2));
       break;
-    case Arg::Fill::value:
-      std::ranges::fill(values, arg.low);
-      break;
+    case Arg::Fill::value: std::ranges::fill(values, arg.low); break;
   }
   if (dtype == DType::u8) {
     for (double& v : values) v = std::max(v, 0.0);
@@ -115,18 +118,23 @@ std::vector<double> values_for(const Arg& arg, DType dtype, Random& random) {
 
 Tensor place(std::span<const double> values, const Shape& shape, DType dtype, Order order) {
   const Tensor t = allocate(shape, dtype, order, kInputPoison);
-  if (t.numel() > 0) fill_packed(t, static_cast<const std::byte*>(from_values(values, shape, dtype).raw_data()));
+  if (t.numel() > 0)
+    fill_packed(t, static_cast<const std::byte*>(from_values(values, shape, dtype).raw_data()));
   return t;
 }
 
-Tensor poisoned(const TensorMeta& meta, int poison) { return allocate(meta.shape, meta.dtype, Order::contiguous, poison); }
+Tensor poisoned(const TensorMeta& meta, int poison) {
+  return allocate(meta.shape, meta.dtype, Order::contiguous, poison);
+}
 
 bool guards_damaged(const Tensor& t, int poison) {
   const auto bytes = storage_bytes(t);
   const int64_t item = item_size(t.dtype());
-  const auto before = static_cast<ptrdiff_t>(kGuard * item), after = static_cast<ptrdiff_t>(guard_after(t.numel()) * item);
+  const auto before = static_cast<ptrdiff_t>(kGuard * item),
+             after = static_cast<ptrdiff_t>(guard_after(t.numel()) * item);
   const auto whole = [&](std::byte b) { return b == static_cast<std::byte>(poison); };
-  return !std::all_of(bytes.begin(), bytes.begin() + before, whole) || !std::all_of(bytes.end() - after, bytes.end(), whole);
+  return !std::all_of(bytes.begin(), bytes.begin() + before, whole) ||
+         !std::all_of(bytes.end() - after, bytes.end(), whole);
 }
 
 Tensor clone(const Tensor& x, Order order) {
@@ -142,7 +150,8 @@ std::vector<std::byte> packed(const Tensor& x) {
   const Tensor here = to_device(x, kCpu);
   const auto* from = static_cast<const std::byte*>(here.raw_data());
   for_each_element(here, [&](int64_t i, int64_t where) {
-    std::memcpy(&bytes[static_cast<size_t>(i) * item], from + where * static_cast<int64_t>(item), item);
+    std::memcpy(&bytes[static_cast<size_t>(i) * item], from + where * static_cast<int64_t>(item),
+                item);
   });
   return bytes;
 }
@@ -152,13 +161,15 @@ std::vector<std::byte> storage_bytes(const Tensor& x) {
   return {from, from + x.storage().bytes()};
 }
 
-std::optional<std::string> difference(std::span<const double> got, std::span<const double> want, double tolerance) {
+std::optional<std::string> difference(std::span<const double> got, std::span<const double> want,
+                                      double tolerance, double terms) {
   double error = 0, size = 0, worst = -1;
   size_t at = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     const double a = got[i], b = want[i];
     const bool same = a == b || (std::isnan(a) && std::isnan(b));
-    if (!same && !(std::isfinite(a) && std::isfinite(b))) return concat("element ", i, " is ", a, ", expected ", b);
+    if (!same && !(std::isfinite(a) && std::isfinite(b)))
+      return concat("element ", i, " is ", a, ", expected ", b);
     if (std::isfinite(b)) size += b * b;
     const double e = same ? 0 : std::abs(a - b);
     error += e * e;
@@ -169,21 +180,32 @@ std::optional<std::string> difference(std::span<const double> got, std::span<con
   }
   error = std::sqrt(error);
   size = std::sqrt(size);
-  // The absolute part is for results that cancel: their errors are those of the larger terms.
-  if (error <= tolerance * (size + 0.5 * std::sqrt(static_cast<double>(want.size())))) return {};
-  return concat("off by ", error / std::max(size, 1e-300), " of the norm, expected at most ", tolerance, "; element ", at,
-                " is ", got[at], ", expected ", want[at]);
+  if (error <=
+      tolerance * (size + 0.5 * std::sqrt(static_cast<double>(want.size()) * std::max(1.0, terms))))
+    return {};
+  return concat("off by ", error / std::max(size, 1e-300), " of the norm, expected at most ",
+                tolerance, "; element ", at, " is ", got[at], ", expected ", want[at]);
 }
 
-std::optional<std::string> difference(const Tensor& got, const Tensor& want, double tolerance) {
-  if (got.shape() != want.shape() || got.dtype() != want.dtype()) return concat("is ", got.meta(), ", expected ", want.meta());
+std::optional<std::string> difference(const Tensor& got, const Tensor& want, double tolerance,
+                                      double terms) {
+  if (got.shape() != want.shape() || got.dtype() != want.dtype())
+    return concat("is ", got.meta(), ", expected ", want.meta());
   if (!is_floating(want.dtype())) tolerance = 0;
-  if (tolerance > 0) return difference(got.values(), want.values(), tolerance);
+  if (tolerance > 0) return difference(got.values(), want.values(), tolerance, terms);
   const auto a = packed(got), b = packed(want);
   const auto first = std::ranges::mismatch(a, b).in1;
   if (first == a.end()) return {};
-  const auto i = static_cast<size_t>(first - a.begin()) / static_cast<size_t>(item_size(got.dtype()));
-  return concat("bits differ: element ", i, " is ", got.values()[i], ", expected ", want.values()[i]);
+  const auto i =
+      static_cast<size_t>(first - a.begin()) / static_cast<size_t>(item_size(got.dtype()));
+  return concat("bits differ: element ", i, " is ", got.values()[i], ", expected ",
+                want.values()[i]);
+}
+
+double terms_of(std::span<const Tensor> in, const Tensor& out) {
+  double elements = 0;
+  for (const Tensor& x : in) elements += x.defined() ? static_cast<double>(x.numel()) : 0;
+  return elements / static_cast<double>(std::max<int64_t>(1, out.numel()));
 }
 
 double tolerance_of(DType t) {

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Determinism law. One thread and two give the same bits, on timed samples too where they are cheap (small ones never
-// reach a second thread). Instruction sets agree: bit for bit where elements do not meet, else within rounding.
-#include <algorithm>
-
+// Determinism law. One thread and two give the same bits, on timed samples too where they are cheap
+// (small ones never reach a second thread). Instruction sets agree: bit for bit where elements do
+// not meet, else within rounding.
 #include "tessera/core/context.h"
 #include "tessera/tests/laws/laws.h"
+
+#include <algorithm>
 
 namespace tessera::laws {
 namespace {
 
 class Threads {
  public:
-  explicit Threads(int n) : before_(Context::current().options.threads) { Context::current().options.threads = n; }
+  explicit Threads(int n) : before_(Context::current().options.threads) {
+    Context::current().options.threads = n;
+  }
   ~Threads() { Context::current().options.threads = before_; }
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
@@ -41,11 +44,13 @@ bool cheap(const Subject& s, const SampleRow& sample, DType t) {
   for (const TensorMeta& m : in) bytes += static_cast<double>(m.shape.numel() * item_size(m.dtype));
   if (s.row->kind != OpKind::compute || bytes > 16e6) return false;
   MetaList out = s.meta(sample.op.get(), MetaArray(in));
-  return s.row->cost(sample.op.get(), MetaArray(in), MetaArray(std::span<const TensorMeta>(out))).flops < 5e8;
+  return s.row->cost(sample.op.get(), MetaArray(in), MetaArray(std::span<const TensorMeta>(out)))
+             .flops < 5e8;
 }
 
 template <class Guard, class Setting>
-void compare(const Subject& s, const SampleRow& sample, DType t, Setting one, Setting other, double tolerance, std::string_view what, Report& report) {
+void compare(const Subject& s, const SampleRow& sample, DType t, Setting one, Setting other,
+             double tolerance, std::string_view what, Report& report) {
   report.attempt(sample, what, [&] {
     Random random(concat(s.row->name, " determinism ", t));
     const TensorVector in = inputs_of(sample, t, random);
@@ -59,8 +64,12 @@ void compare(const Subject& s, const SampleRow& sample, DType t, Setting one, Se
       b = run(s, sample.op.get(), in);
     }
     for (size_t o = 0; o < a.size(); ++o) {
-      const double allowed = tolerance == 0 || a[o].dtype() == DType::f32 || a[o].dtype() == DType::f64 ? tolerance : tolerance_of(a[o].dtype()) / 2;
-      report.check(sample, difference(b[o], a[o], allowed), what, " in ", t, ", output ", o);
+      const double allowed =
+          tolerance == 0 || a[o].dtype() == DType::f32 || a[o].dtype() == DType::f64
+              ? tolerance
+              : tolerance_of(a[o].dtype()) / 2;
+      report.check(sample, difference(b[o], a[o], allowed, terms_of(in, a[o])), what, " in ", t,
+                   ", output ", o);
     }
   });
 }
@@ -81,7 +90,9 @@ Outcome determinism_law(const Subject& s) {
       }
       if (sample.bench || !floats) continue;
       for (const Isa isa : {Isa::baseline, Isa::avx2}) {
-        if (isa < machine) compare<LimitedIsa>(s, sample, t, machine, isa, alike ? 0 : 1e-5, "two instruction sets", report);
+        if (isa < machine)
+          compare<LimitedIsa>(s, sample, t, machine, isa, alike ? 0 : 1e-5, "two instruction sets",
+                              report);
       }
     }
   }

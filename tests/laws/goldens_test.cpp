@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rooms leave out, with their sentences, and the sharding rule of each op, as text under review. Set
-// TESSERA_UPDATE_GOLDENS=1 to write the files anew.
+// What rooms leave out, with their sentences, and the sharding rule of each op, as text under
+// review. Set TESSERA_UPDATE_GOLDENS=1 to write the files anew.
+#include "tessera/autograd/autograd.h"
+#include "tessera/tests/laws/pieces.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <set>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/tests/laws/pieces.h"
 
 namespace tessera::laws {
 namespace {
@@ -19,10 +19,12 @@ void expect_golden(const std::string& path, const std::string& text) {
     return;
   }
   std::ifstream file(path);
-  ASSERT_TRUE(file) << path << " is missing: run from the source folder, or with TESSERA_UPDATE_GOLDENS=1";
+  ASSERT_TRUE(file) << path
+                    << " is missing: run from the source folder, or with TESSERA_UPDATE_GOLDENS=1";
   std::ostringstream golden;
   golden << file.rdbuf();
-  EXPECT_EQ(text, golden.str()) << path << " differs; if it should, run with TESSERA_UPDATE_GOLDENS=1 and review the change";
+  EXPECT_EQ(text, golden.str())
+      << path << " differs; if it should, run with TESSERA_UPDATE_GOLDENS=1 and review the change";
 }
 
 Call first_call(const Subject& s, const SampleRow& sample) {
@@ -34,9 +36,12 @@ TEST(LawGoldens, OptOuts) {
   const Session session({.threads = 1});
   std::ostringstream text;
   for (const OpRow* row : kernel_rows()) {
-    if (!row->not_differentiable.empty()) text << row->name << ": not differentiable: " << row->not_differentiable << '\n';
-    if (!row->not_shardable.empty()) text << row->name << ": not shardable: " << row->not_shardable << '\n';
-    if (!row->not_on_cuda.empty()) text << row->name << ": not on CUDA: " << row->not_on_cuda << '\n';
+    if (!row->not_differentiable.empty())
+      text << row->name << ": not differentiable: " << row->not_differentiable << '\n';
+    if (!row->not_shardable.empty())
+      text << row->name << ": not shardable: " << row->not_shardable << '\n';
+    if (!row->not_on_cuda.empty())
+      text << row->name << ": not on CUDA: " << row->not_on_cuda << '\n';
     const Subject s = subject_of(*row);
     std::set<size_t> constants;
     for (const SampleRow& sample : good_samples(s)) {
@@ -47,7 +52,8 @@ TEST(LawGoldens, OptOuts) {
     for (const size_t i : constants) text << row->name << ": input " << i << " is a constant\n";
     if (!row->sharding) continue;
     std::set<std::string> strict;
-    for (const SampleRow& sample : good_samples(s)) strict.emplace(first_call(s, sample).rule.strict_reason());
+    for (const SampleRow& sample : good_samples(s))
+      strict.emplace(first_call(s, sample).rule.strict_reason());
     for (const auto& why : strict) {
       if (!why.empty()) text << row->name << ": stricter rule: " << why << '\n';
     }

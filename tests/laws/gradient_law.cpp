@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient law. In f64, for each input alone and all together: <vjp(dy), v> against a four-point finite difference of
-// <dy, f(x + e v)>, for random v and dy. The vjp sees only what `saves` declares, asking for one input or for all gives
-// the same gradients, and an undefined dy counts as zero. An input that the sample calls a constant, and an output that
-// only backward reads, may be refused, but never ignored.
-#include <cmath>
-
+// Gradient law. In f64, for each input alone and all together: <vjp(dy), v> against a four-point
+// finite difference of <dy, f(x + e v)>, for random v and dy. The vjp sees only what `saves`
+// declares, asking for one input or for all gives the same gradients, and an undefined dy counts as
+// zero. An input that the sample calls a constant, and an output that only backward reads, may be
+// refused, but never ignored.
 #include "tessera/tests/laws/laws.h"
+
+#include <cmath>
 
 namespace tessera::laws {
 namespace {
@@ -39,7 +40,8 @@ Grads vjp(const Point& p, const Grads& dy, const Needs& needs) {
   const Saves& saves = p.subject.row->saves;
   TensorVector in, out;
   for (size_t i = 0; i < p.in.size(); ++i) in.push_back(saves.saves_input(i) ? p.in[i] : Tensor());
-  for (size_t i = 0; i < p.out.size(); ++i) out.push_back(saves.saves_output(i) ? p.out[i] : Tensor());
+  for (size_t i = 0; i < p.out.size(); ++i)
+    out.push_back(saves.saves_output(i) ? p.out[i] : Tensor());
   const MetaArray in_metas(p.in), out_metas(p.out);
   Grads g = p.subject.vjp(p.sample.op.get(), Saved(in, out, in_metas, out_metas), dy, needs);
   while (g.size() < p.in.size()) g.push_back(Tensor());
@@ -64,9 +66,12 @@ double loss(const Point& p, const TensorVector& in) {
   return sum;
 }
 
-bool varies(const Tensor& x) { return x.defined() && (x.dtype() == DType::f64 || x.dtype() == DType::f32); }
+bool varies(const Tensor& x) {
+  return x.defined() && (x.dtype() == DType::f64 || x.dtype() == DType::f32);
+}
 
-void against_differences(const Point& p, const Grads& g, const std::vector<size_t>& inputs, Random& random, Report& report) {
+void against_differences(const Point& p, const Grads& g, const std::vector<size_t>& inputs,
+                         Random& random, Report& report) {
   TensorVector directions(p.in.size());
   double analytic = 0, size = 0;
   for (size_t i : inputs) {
@@ -85,14 +90,16 @@ void against_differences(const Point& p, const Grads& g, const std::vector<size_
   std::optional<std::string> problem;
   const double scale = std::max({size, std::abs(numeric), 0.1});
   if (!(std::abs(numeric - analytic) <= p.accuracy.tolerance * scale)) {
-    problem = concat("vjp gives ", analytic, " along a random direction, finite differences ", numeric);
+    problem =
+        concat("vjp gives ", analytic, " along a random direction, finite differences ", numeric);
   }
   std::string which;
   for (size_t i : inputs) which += concat(which.empty() ? "" : ", ", i);
   report.check(p.sample, problem, "gradient of input ", which);
 }
 
-void in_parts(const Point& p, const Grads& whole, const std::vector<size_t>& inputs, Report& report) {
+void in_parts(const Point& p, const Grads& whole, const std::vector<size_t>& inputs,
+              Report& report) {
   for (size_t i : inputs) {
     Needs one(p.in.size());
     one.set(i);
@@ -100,13 +107,15 @@ void in_parts(const Point& p, const Grads& whole, const std::vector<size_t>& inp
     if (g[i].defined() != whole[i].defined()) {
       report.check(p.sample, "is undefined in one of them", "gradient ", i, " alone and with all");
     } else if (g[i].defined()) {
-      report.check(p.sample, difference(g[i], whole[i], 1e-12), "gradient ", i, " alone and with all");
+      report.check(p.sample, difference(g[i], whole[i], 1e-12), "gradient ", i,
+                   " alone and with all");
     }
   }
 }
 
 // dy of one output at a time, the others undefined: must be what zeros give.
-void undefined_is_zero(const Point& p, const Needs& needs, const std::vector<size_t>& inputs, Report& report) {
+void undefined_is_zero(const Point& p, const Needs& needs, const std::vector<size_t>& inputs,
+                       Report& report) {
   for (size_t o = 0; o < p.out.size(); ++o) {
     if (!p.dy[o].defined()) continue;
     Grads alone, zeros;
@@ -116,9 +125,11 @@ void undefined_is_zero(const Point& p, const Needs& needs, const std::vector<siz
     }
     const Grads a = vjp(p, alone, needs), z = vjp(p, zeros, needs);
     for (size_t i : inputs) {
-      const auto values = [&](const Tensor& t) { return t.defined() ? t.values() : std::vector<double>(static_cast<size_t>(p.in[i].numel())); };
-      report.check(p.sample, difference(values(a[i]), values(z[i]), 1e-9), "gradient ", i, " with dy of output ", o,
-                   " alone, others undefined or zero");
+      const auto values = [&](const Tensor& t) {
+        return t.defined() ? t.values() : std::vector<double>(static_cast<size_t>(p.in[i].numel()));
+      };
+      report.check(p.sample, difference(values(a[i]), values(z[i]), 1e-9), "gradient ", i,
+                   " with dy of output ", o, " alone, others undefined or zero");
     }
   }
 }
@@ -169,7 +180,10 @@ Outcome gradient_law(const Subject& s) {
         if (!sample.in[i].differentiable) {
           Needs constant(p.in.size());
           constant.set(i);
-          report.check(sample, refused(p, p.dy, constant) ? std::nullopt : std::optional<std::string>("has a gradient or is ignored"),
+          report.check(sample,
+                       refused(p, p.dy, constant)
+                           ? std::nullopt
+                           : std::optional<std::string>("has a gradient or is ignored"),
                        "input ", i, ", a constant,");
           continue;
         }
@@ -182,8 +196,10 @@ Outcome gradient_law(const Subject& s) {
       drop_refused_outputs(p, needs, report);
       const Grads g = vjp(p, p.dy, needs);
       for (size_t i : inputs) {
-        if (g[i].defined() && (g[i].shape() != p.in[i].shape() || g[i].dtype() != p.in[i].dtype())) {
-          return report.fail(sample, "gradient ", i, " is ", g[i].meta(), ", its input ", p.in[i].meta());
+        if (g[i].defined() &&
+            (g[i].shape() != p.in[i].shape() || g[i].dtype() != p.in[i].dtype())) {
+          return report.fail(sample, "gradient ", i, " is ", g[i].meta(), ", its input ",
+                             p.in[i].meta());
         }
         against_differences(p, g, {i}, random, report);
       }

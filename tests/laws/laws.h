@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The laws that every op obeys, as pure functions of a Subject: an op's row whose parts can be swapped, so that the
-// mutation run can spoil one part and see that some law notices. A law checks what its op claims against what it does;
-// it knows no op by name.
+// The laws that every op obeys, as pure functions of a Subject: an op's row whose parts can be
+// swapped, so that the mutation run can spoil one part and see that some law notices. A law checks
+// what its op claims against what it does; it knows no op by name.
 #pragma once
+
+#include "tessera/core/op_row.h"
+#include "tessera/tests/laws/arguments.h"
 
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/core/op_row.h"
-#include "tessera/tests/laws/arguments.h"
 
 namespace tessera::laws {
 
@@ -32,7 +32,8 @@ struct Failure {
 };
 std::ostream& operator<<(std::ostream&, const Failure&);
 
-/// What a law found, and how many things it compared: a law that compared nothing has not been kept.
+/// What a law found, and how many things it compared: a law that compared nothing has not been
+/// kept.
 struct Outcome {
   std::vector<Failure> failures;
   int64_t checks = 0;
@@ -46,14 +47,19 @@ struct Law {
 /// All laws that need no GPU.
 std::span<const Law> laws();
 
-Outcome meta_law(const Subject&);         ///< meta is what the kernel wrote; all of it, and nothing else, is written
-Outcome gradient_law(const Subject&);     ///< vjp against finite differences in f64, whole and in parts
-Outcome second_order_law(const Subject&); ///< the gradient of the gradient, or the sentence that there is none
-Outcome reference_law(const Subject&);    ///< each dtype against f64 on the same rounded inputs
-Outcome layout_law(const Subject&);       ///< strided, broadcast and zero-size inputs
-Outcome error_law(const Subject&);        ///< bad samples throw what they say, with names and shapes
-Outcome sharding_law(const Subject&);     ///< pieces joined are the whole; no factor is replicated without need
-Outcome linearity_law(const Subject&);    ///< declared linearity and monotony hold; exact linearity is declared
+Outcome meta_law(
+    const Subject&);  ///< meta is what the kernel wrote; all of it, and nothing else, is written
+Outcome gradient_law(
+    const Subject&);  ///< vjp against finite differences in f64, whole and in parts
+Outcome second_order_law(
+    const Subject&);  ///< the gradient of the gradient, or the sentence that there is none
+Outcome reference_law(const Subject&);  ///< each dtype against f64 on the same rounded inputs
+Outcome layout_law(const Subject&);     ///< strided, broadcast and zero-size inputs
+Outcome error_law(const Subject&);      ///< bad samples throw what they say, with names and shapes
+Outcome sharding_law(
+    const Subject&);  ///< pieces joined are the whole; no factor is replicated without need
+Outcome linearity_law(
+    const Subject&);  ///< declared linearity and monotony hold; exact linearity is declared
 Outcome slice_law(const Subject&);        ///< bits of an element do not depend on where it lies
 Outcome samples_law(const Subject&);      ///< the samples are enough to judge by
 Outcome determinism_law(const Subject&);  ///< thread counts and instruction sets agree
@@ -67,18 +73,17 @@ using TensorVector = std::vector<Tensor>;
 class Report {
  public:
   explicit Report(const Subject& s) : subject_(s) {}
-  template <class... Parts>
-  void fail(const SampleRow& sample, const Parts&... parts) {
+  template <class... Parts> void fail(const SampleRow& sample, const Parts&... parts) {
     add(sample, concat(parts...));
   }
   /// Counts a check; `problem` is why it failed.
   template <class... Parts>
-  void check(const SampleRow& sample, const std::optional<std::string>& problem, const Parts&... what) {
+  void check(const SampleRow& sample, const std::optional<std::string>& problem,
+             const Parts&... what) {
     ++outcome_.checks;
     if (problem) add(sample, concat(what..., ": ", *problem));
   }
-  template <class F>
-  void attempt(const SampleRow& sample, std::string_view what, F&& f) {
+  template <class F> void attempt(const SampleRow& sample, std::string_view what, F&& f) {
     try {
       f();
     } catch (const std::exception& e) {
@@ -103,7 +108,8 @@ std::vector<DType> run_dtypes(const OpRow& row, const SampleRow& sample);
 /// A sample's inputs; undefined where the sample leaves one out.
 TensorVector inputs_of(const SampleRow& sample, DType dtype, Random& random);
 
-/// What `call` does on the CPU, with the subject's parts: in-place ops write their operands, which are returned.
+/// What `call` does on the CPU, with the subject's parts: in-place ops write their operands, which
+/// are returned.
 TensorVector invoke(const Subject&, const void* op, Tensors in, int poison = 0x5a);
 /// The same without side effects: in-place ops write copies.
 TensorVector run(const Subject&, const void* op, Tensors in, int poison = 0x5a);

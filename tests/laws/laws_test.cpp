@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each law of each op as one test: Laws/Gradient.Holds/softmax.
+#include "tessera/tests/laws/laws.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/tests/laws/waivers.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <iostream>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/tests/laws/laws.h"
-#include "tessera/tests/laws/waivers.h"
 
 namespace tessera::laws {
 namespace {
@@ -22,7 +23,8 @@ std::string listing(const std::vector<Failure>& failures) {
 }
 
 const Waiver* waiver(std::string_view op, std::string_view law) {
-  const auto it = std::ranges::find_if(kWaivers, [&](const Waiver& w) { return w.op == op && w.law == law; });
+  const auto it =
+      std::ranges::find_if(kWaivers, [&](const Waiver& w) { return w.op == op && w.law == law; });
   return it == kWaivers.end() ? nullptr : &*it;
 }
 
@@ -34,10 +36,12 @@ class OfEveryOp : public testing::TestWithParam<const OpRow*> {
     const Law& law = *std::ranges::find(laws(), name, &Law::name);
     Outcome outcome = law.judge(subject_of(row));
     if (outcome.failures.empty() && outcome.checks == 0 && law.concerns(row)) {
-      outcome.failures.push_back({std::string(row.name), "all samples", "the law found nothing to check"});
+      outcome.failures.push_back(
+          {std::string(row.name), "all samples", "the law found nothing to check"});
     }
     if (const Waiver* w = waiver(row.name, name)) {
-      EXPECT_FALSE(outcome.failures.empty()) << "the law is kept: delete its waiver (" << w->reason << ')';
+      EXPECT_FALSE(outcome.failures.empty())
+          << "the law is kept: delete its waiver (" << w->reason << ')';
     } else {
       EXPECT_TRUE(outcome.failures.empty()) << listing(outcome.failures);
     }
@@ -46,7 +50,8 @@ class OfEveryOp : public testing::TestWithParam<const OpRow*> {
 
 std::string test_name(const testing::TestParamInfo<const OpRow*>& info) {
   std::string text(info.param->name);
-  std::ranges::replace_if(text, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::ranges::replace_if(
+      text, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return text;
 }
 
@@ -99,8 +104,10 @@ INSTANTIATE_TEST_SUITE_P(Laws, Cuda, kRows, test_name);
 
 TEST(LawsTest, WaiversNameOpsAndLaws) {
   for (const Waiver& w : kWaivers) {
-    EXPECT_TRUE(std::ranges::any_of(kernel_rows(), [&](const OpRow* r) { return r->name == w.op; })) << w.op;
-    EXPECT_TRUE(std::ranges::any_of(laws(), [&](const Law& l) { return l.name == w.law; })) << w.law;
+    EXPECT_TRUE(std::ranges::any_of(kernel_rows(), [&](const OpRow* r) { return r->name == w.op; }))
+        << w.op;
+    EXPECT_TRUE(std::ranges::any_of(laws(), [&](const Law& l) { return l.name == w.law; }))
+        << w.law;
     EXPECT_FALSE(w.reason.empty()) << w.op << ' ' << w.law;
   }
 }
@@ -116,10 +123,12 @@ TEST(LawsTest, Summary) {
       checks += o.checks;
       failures += static_cast<int64_t>(o.failures.size());
     }
-    opt_outs += !row->not_differentiable.empty() + !row->not_shardable.empty() + !row->not_on_cuda.empty();
+    opt_outs +=
+        !row->not_differentiable.empty() + !row->not_shardable.empty() + !row->not_on_cuda.empty();
   }
-  std::cout << "laws: " << kernel_rows().size() << " ops, " << instances << " instances, " << checks << " checks, "
-            << failures << " failures, " << kWaivers.size() << " waivers, " << opt_outs << " opt-outs\n";
+  std::cout << "laws: " << kernel_rows().size() << " ops, " << instances << " instances, " << checks
+            << " checks, " << failures << " failures, " << kWaivers.size() << " waivers, "
+            << opt_outs << " opt-outs\n";
 }
 
 }  // namespace

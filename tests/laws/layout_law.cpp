@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout law. Inputs that lie transposed or with gaps in their storage, or repeat one row by stride 0, give what
-// contiguous ones give: bit for bit in pointwise ops, else within rounding. Each factor made 0 in turn gives outputs of
-// the right shape that are fully written, or a typed error where a reduction has nothing to reduce.
-#include <algorithm>
-
+// Layout law. Inputs that lie transposed or with gaps in their storage, or repeat one row by stride
+// 0, give what contiguous ones give: bit for bit in pointwise ops, else within rounding. Each
+// factor made 0 in turn gives outputs of the right shape that are fully written, or a typed error
+// where a reduction has nothing to reduce.
 #include "tessera/tests/laws/pieces.h"
+
+#include <algorithm>
 
 namespace tessera::laws {
 namespace {
 
 double allowed(const OpRow& row, const Tensor& y) {
   if (row.kind == OpKind::view) return 0;
-  return y.dtype() == DType::f64 ? 1e-12 : y.dtype() == DType::f32 ? 1e-5 : tolerance_of(y.dtype()) / 2;
+  return y.dtype() == DType::f64   ? 1e-12
+         : y.dtype() == DType::f32 ? 1e-5
+                                   : tolerance_of(y.dtype()) / 2;
 }
 
-void compare(const Subject& s, const SampleRow& sample, const TensorVector& in, const TensorVector& want,
-             const std::string& what, Report& report) {
+void compare(const Subject& s, const SampleRow& sample, const TensorVector& in,
+             const TensorVector& want, const std::string& what, Report& report) {
   report.attempt(sample, what, [&] {
     TensorVector got;
     try {
@@ -25,7 +28,10 @@ void compare(const Subject& s, const SampleRow& sample, const TensorVector& in, 
       if (s.row->kind != OpKind::view) throw;
       return report.check(sample, {}, what);
     }
-    for (size_t o = 0; o < want.size(); ++o) report.check(sample, difference(got[o], want[o], allowed(*s.row, want[o])), what, ", output ", o);
+    for (size_t o = 0; o < want.size(); ++o)
+      report.check(sample,
+                   difference(got[o], want[o], allowed(*s.row, want[o]), terms_of(in, want[o])),
+                   what, ", output ", o);
   });
 }
 
@@ -33,7 +39,8 @@ bool written(const Subject& s, const TensorVector& in, size_t i) {
   return s.row->kind == OpKind::in_place && s.row->writes(i, in.size());
 }
 
-void strided(const Subject& s, const SampleRow& sample, const TensorVector& in, const TensorVector& want, Report& report) {
+void strided(const Subject& s, const SampleRow& sample, const TensorVector& in,
+             const TensorVector& want, Report& report) {
   for (const Order order : {Order::transposed, Order::gapped}) {
     const std::string how = order == Order::transposed ? "transposed" : "gapped";
     TensorVector all = in;
@@ -79,15 +86,21 @@ void nothing(const Subject& s, const SampleRow& sample, const TensorVector& in, 
       const auto metas = output_metas(s, op.get(), none);
       for (size_t o = 0; o < a.size(); ++o) {
         std::optional<std::string> problem;
-        if (a[o].shape() != metas[o].shape) problem = concat("is ", a[o].meta(), ", expected ", metas[o]);
-        else if (s.row->kind == OpKind::compute && guards_damaged(a[o], 0xff)) problem = "was written beyond its end";
+        if (a[o].shape() != metas[o].shape)
+          problem = concat("is ", a[o].meta(), ", expected ", metas[o]);
+        else if (s.row->kind == OpKind::compute && guards_damaged(a[o], 0xff))
+          problem = "was written beyond its end";
         else problem = difference(a[o], b[o], 0);
         report.check(sample, problem, "factor ", f, " of size 0, output ", o);
       }
     } catch (const Error& e) {
-      const bool indexes = std::ranges::any_of(in, [](const Tensor& t) { return t.defined() && !is_floating(t.dtype()); });
-      const bool typed = e.kind() == "ShapeError" || e.kind() == "ValueError" || (e.kind() == "IndexError" && indexes);
-      report.check(sample, typed ? std::nullopt : std::optional(concat("threw ", e.kind(), ": ", e.what())), "factor ", f, " of size 0");
+      const bool indexes = std::ranges::any_of(
+          in, [](const Tensor& t) { return t.defined() && !is_floating(t.dtype()); });
+      const bool typed = e.kind() == "ShapeError" || e.kind() == "ValueError" ||
+                         (e.kind() == "IndexError" && indexes);
+      report.check(sample,
+                   typed ? std::nullopt : std::optional(concat("threw ", e.kind(), ": ", e.what())),
+                   "factor ", f, " of size 0");
     }
   }
 }

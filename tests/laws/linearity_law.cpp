@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linearity law. Declared linear inputs are split into three random, unlike summands; the results of the summands must
-// add up. A monotone op commutes with the elementwise maximum. An exact linearity that is not declared would cost
-// communication for nothing: an error unless the rule says why.
+// Linearity law. Declared linear inputs are split into three random, unlike summands; the results
+// of the summands must add up. A monotone op commutes with the elementwise maximum. An exact
+// linearity that is not declared would cost communication for nothing: an error unless the rule
+// says why.
+#include "tessera/tests/laws/pieces.h"
+
 #include <algorithm>
 #include <map>
-
-#include "tessera/tests/laws/pieces.h"
 
 namespace tessera::laws {
 namespace {
@@ -19,7 +20,8 @@ std::vector<int> floating(const TensorVector& in) {
 }
 
 // The sum over three summands of `group`, against the whole.
-std::optional<std::string> sum_problem(const Call& c, const TensorVector& whole, const std::vector<int>& group, Random& random) {
+std::optional<std::string> sum_problem(const Call& c, const TensorVector& whole,
+                                       const std::vector<int>& group, Random& random) {
   std::vector<TensorVector> parts(3, c.in);
   double tolerance = 0;
   for (int g : group) {
@@ -48,7 +50,8 @@ std::optional<std::string> sum_problem(const Call& c, const TensorVector& whole,
   }
   for (size_t o = 0; o < whole.size(); ++o) {
     const double allowed = std::max(tolerance, tolerance_of(whole[o].dtype())) * 10;
-    if (const auto problem = difference(sums[o], whole[o].values(), allowed)) return concat("output ", o, " ", *problem);
+    if (const auto problem = difference(sums[o], whole[o].values(), allowed))
+      return concat("output ", o, " ", *problem);
   }
   return {};
 }
@@ -71,16 +74,20 @@ std::optional<std::string> monotone_problem(const Call& c, Random& random) {
     auto a = fx[o].values();
     const auto b = fy[o].values();
     const bool up = c.rule.monotone() > 0;
-    std::ranges::transform(a, b, a.begin(), [&](double p, double q) { return up ? std::max(p, q) : std::min(p, q); });
-    if (const auto problem = difference(ftop[o].values(), a, 0)) return concat("output ", o, " ", *problem);
+    std::ranges::transform(
+        a, b, a.begin(), [&](double p, double q) { return up ? std::max(p, q) : std::min(p, q); });
+    if (const auto problem = difference(ftop[o].values(), a, 0))
+      return concat("output ", o, " ", *problem);
   }
   return {};
 }
 
-// Neither vacuous nor by accident: every factor has two elements at least, and the result is not zero.
+// Neither vacuous nor by accident: every factor has two elements at least, and the result is not
+// zero.
 bool judges(const Call& c, const TensorVector& whole) {
   const auto factors = c.rule.factors();
-  return !factors.empty() && std::ranges::all_of(factors, [](const Factor& f) { return f.size >= 2; }) &&
+  return !factors.empty() &&
+         std::ranges::all_of(factors, [](const Factor& f) { return f.size >= 2; }) &&
          std::ranges::any_of(whole, [](const Tensor& y) { return norm(y) > 0; });
 }
 
@@ -104,10 +111,12 @@ Outcome linearity_law(const Subject& s) {
       auto declared = call.rule.linearities();
       for (auto& group : declared) {
         std::ranges::sort(group);
-        report.check(sample, sum_problem(call, whole, group, random), "declared linear in ", group.size(), " inputs from ", group.front());
+        report.check(sample, sum_problem(call, whole, group, random), "declared linear in ",
+                     group.size(), " inputs from ", group.front());
         std::erase_if(group, [&](int i) { return !call.in[static_cast<size_t>(i)].defined(); });
       }
-      if (call.rule.monotone() != 0) report.check(sample, monotone_problem(call, random), "declared monotone");
+      if (call.rule.monotone() != 0)
+        report.check(sample, monotone_problem(call, random), "declared monotone");
 
       const std::vector<int> all = floating(call.in);
       if (!call.rule.strict_reason().empty() || !judges(call, whole)) return;
@@ -118,11 +127,13 @@ Outcome linearity_law(const Subject& s) {
       for (const auto& a : s.row->attributes(sample.op.get())) attributes += a + ", ";
       for (const Tensor& x : call.in) attributes += x.defined() ? "" : "one left out, ";
       for (const auto& group : groups) {
-        Candidate& c = undeclared[concat(group.size() > 1 ? "all inputs" : concat("input ", group[0]), " {", attributes, "}")];
+        Candidate& c = undeclared[concat(
+            group.size() > 1 ? "all inputs" : concat("input ", group[0]), " {", attributes, "}")];
         c.sample = &sample;
         if (!c.exact) continue;
         try {
-          c.exact = std::ranges::find(declared, group) == declared.end() && !sum_problem(call, whole, group, random);
+          c.exact = std::ranges::find(declared, group) == declared.end() &&
+                    !sum_problem(call, whole, group, random);
         } catch (const Error&) {
           c.exact = false;  // the op refuses such values
         }
@@ -130,7 +141,10 @@ Outcome linearity_law(const Subject& s) {
     });
   }
   for (const auto& [key, c] : undeclared) {
-    report.check(*c.sample, c.exact ? std::optional<std::string>("exact, but not declared; add .linear, or say stricter_because") : std::nullopt,
+    report.check(*c.sample,
+                 c.exact ? std::optional<std::string>(
+                               "exact, but not declared; add .linear, or say stricter_because")
+                         : std::nullopt,
                  "linear in ", key);
   }
   return report.take();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meta law. The kernel runs twice into outputs poisoned with different bytes: what differs was not written, what it
-// wrote beyond the output damages a guard. Dtypes follow a pattern over all that the room takes. Views must stay within the elements of their input.
+// Meta law. The kernel runs twice into outputs poisoned with different bytes: what differs was not
+// written, what it wrote beyond the output damages a guard. Dtypes follow a pattern over all that
+// the room takes. Views must stay within the elements of their input.
 #include "tessera/tests/laws/pieces.h"
 
 namespace tessera::laws {
@@ -22,11 +23,14 @@ void judge_view(const Subject& s, const SampleRow& sample, const TensorVector& i
   const auto [low, high] = extent(y);
   const auto [first, last] = extent(in[0]);
   std::optional<std::string> problem;
-  if (low < first || high > last) problem = concat("covers elements ", low, " to ", high, " of the storage, its input ", first, " to ", last);
+  if (low < first || high > last)
+    problem = concat("covers elements ", low, " to ", high, " of the storage, its input ", first,
+                     " to ", last);
   report.check(sample, problem, "view");
 }
 
-void judge_kernel(const Subject& s, const SampleRow& sample, const TensorVector& in, Report& report) {
+void judge_kernel(const Subject& s, const SampleRow& sample, const TensorVector& in,
+                  Report& report) {
   const bool in_place = s.row->kind == OpKind::in_place;
   TensorVector first_out;
   for (const int poison : {0xff, 0x5a}) {
@@ -49,8 +53,11 @@ void judge_kernel(const Subject& s, const SampleRow& sample, const TensorVector&
   }
 }
 
-// An output's dtype is the one chosen, or its wide form (statistics), or the same whatever is chosen.
-void judge_dtypes(const SampleRow& sample, const std::vector<std::pair<DType, std::vector<TensorMeta>>>& runs, Report& report) {
+// An output's dtype is the one chosen, or its wide form (statistics), or the same whatever is
+// chosen.
+void judge_dtypes(const SampleRow& sample,
+                  const std::vector<std::pair<DType, std::vector<TensorMeta>>>& runs,
+                  Report& report) {
   Arg statistic;
   statistic.wide = true;
   for (size_t o = 0; o < runs[0].second.size(); ++o) {
@@ -62,7 +69,9 @@ void judge_dtypes(const SampleRow& sample, const std::vector<std::pair<DType, st
       fixed = fixed && out[o].dtype == runs[0].second[o].dtype;
       list += concat(' ', t, " gives ", out[o].dtype, ';');
     }
-    report.check(sample, same || wide || fixed ? std::nullopt : std::optional("follows no pattern:" + list), "dtype of output ", o);
+    report.check(sample,
+                 same || wide || fixed ? std::nullopt : std::optional("follows no pattern:" + list),
+                 "dtype of output ", o);
   }
 }
 
@@ -79,7 +88,8 @@ Outcome meta_law(const Subject& s) {
         runs.emplace_back(t, output_metas(s, sample.op.get(), in));
         if (s.sharding) {
           // Before the kernel runs: a wrong shape would send it out of bounds.
-          if (const auto problem = rule_problem(Call(s, sample, in))) return report.fail(sample, *problem);
+          if (const auto problem = rule_problem(Call(s, sample, in)))
+            return report.fail(sample, *problem);
         }
         if (s.row->kind == OpKind::view) judge_view(s, sample, in, report);
         else judge_kernel(s, sample, in, report);

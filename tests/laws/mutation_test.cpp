@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mutation run: every spoiled copy of every op must be noticed by some law.
+#include "tessera/autograd/autograd.h"
+#include "tessera/tests/laws/mutations.h"
+
 #include <gtest/gtest.h>
 
 #include <iostream>
 #include <map>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/tests/laws/mutations.h"
 
 namespace tessera::laws {
 namespace {
@@ -20,7 +20,8 @@ TEST(Mutations, AreAllKilled) {
       ++made;
       const std::string law = killed_by(m);
       if (law.empty()) {
-        ADD_FAILURE() << "survived: " << row->name << ", " << m.what << " (TESSERA_TEST_SEED=" << test_seed() << ')';
+        ADD_FAILURE() << "survived: " << row->name << ", " << m.what
+                      << " (TESSERA_TEST_SEED=" << test_seed() << ')';
         continue;
       }
       ++killed;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tests/laws/mutations.h"
 
+#include "tessera/tests/laws/pieces.h"
+
 #include <algorithm>
 #include <bit>
 #include <set>
-
-#include "tessera/tests/laws/pieces.h"
 
 namespace tessera::laws {
 namespace {
@@ -30,7 +30,8 @@ void spoil(const Tensor& y) {
     where += rest % y.shape()[d] * y.strides()[d];
     rest /= y.shape()[d];
   }
-  std::copy_n(&bytes[static_cast<size_t>(y.numel() / 2 * item)], item, static_cast<std::byte*>(y.raw_data()) + where * item);
+  std::copy_n(&bytes[static_cast<size_t>(y.numel() / 2 * item)], item,
+              static_cast<std::byte*>(y.raw_data()) + where * item);
 }
 
 // The rule without its linearities.
@@ -53,10 +54,11 @@ ShardingRule without_linearities(const ShardingRule& r) {
 
 struct Seen {  // of all good samples
   size_t inputs = 0, outputs = 0;
-  std::set<size_t> gradients;               // inputs with a gradient that is not zero
-  std::set<size_t> many;                    // outputs of more than one element
-  std::set<int> replicated;                 // factors replicated with size >= 2
-  std::set<std::vector<int>> undeclared;    // groups of floating inputs that are nowhere declared linear
+  std::set<size_t> gradients;  // inputs with a gradient that is not zero
+  std::set<size_t> many;       // outputs of more than one element
+  std::set<int> replicated;    // factors replicated with size >= 2
+  std::set<std::vector<int>>
+      undeclared;  // groups of floating inputs that are nowhere declared linear
   bool linear = false, dropped = false, strict = false;
 };
 
@@ -74,7 +76,8 @@ Seen look(const Subject& s) {
     }
     if (s.vjp) {
       Needs needs(in.size(), false);
-      for (size_t i = 0; i < in.size(); ++i) needs.set(i, in[i].defined() && is_floating(in[i].dtype()) && sample.in[i].differentiable);
+      for (size_t i = 0; i < in.size(); ++i)
+        needs.set(i, in[i].defined() && is_floating(in[i].dtype()) && sample.in[i].differentiable);
       const MetaArray in_metas(in), out_metas(out);
       for (size_t o = 0; o < out.size(); ++o) {
         if (out[o].dtype() != DType::f64 && out[o].dtype() != DType::f32) continue;
@@ -107,7 +110,8 @@ Seen look(const Subject& s) {
         used |= call.rule.has_factor(o, f);
         kept &= o < call.rule.inputs() || call.rule.has_factor(o, f);
       }
-      seen.dropped |= used && !kept && s.row->kind != OpKind::in_place;  // what is written in place is never joined
+      seen.dropped |= used && !kept &&
+                      s.row->kind != OpKind::in_place;  // what is written in place is never joined
     }
     for (auto group : call.rule.linearities()) {
       std::ranges::sort(group);
@@ -154,7 +158,8 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
   for (const size_t i : seen.gradients) {
     for (const bool drop : {false, true}) {
       add(concat("gradient ", i, drop ? " dropped" : " x 1.01"), "Gradient", [&](Subject& m) {
-        m.vjp = [original = s.vjp, i, drop](const void* op, const Saved& saved, const Grads& dy, Needs needs) {
+        m.vjp = [original = s.vjp, i, drop](const void* op, const Saved& saved, const Grads& dy,
+                                            Needs needs) {
           Grads g = original(op, saved, dy, needs);
           if (i < g.size() && g[i].defined()) g[i] = drop ? Tensor() : scaled(g[i], 1.01);
           return g;
@@ -168,16 +173,18 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
     });
   }
   for (const auto& group : seen.undeclared) {
-    with_rule(concat("linearity added in ", group.size(), " inputs from ", group[0]), "Linearity", [group](ShardingRule& r, Metas in) {
-      for (int i : group) {
-        if (!in.has(static_cast<size_t>(i))) return;
-      }
-      if (group.size() == 1) r.linear({group[0]});
-      else r.linear_all(group.front(), group.back() - group.front() + 1);
-    });
+    with_rule(concat("linearity added in ", group.size(), " inputs from ", group[0]), "Linearity",
+              [group](ShardingRule& r, Metas in) {
+                for (int i : group) {
+                  if (!in.has(static_cast<size_t>(i))) return;
+                }
+                if (group.size() == 1) r.linear({group[0]});
+                else r.linear_all(group.front(), group.back() - group.front() + 1);
+              });
   }
   if (seen.linear && !seen.strict) {
-    with_rule("linearities forgotten", "Linearity", [](ShardingRule& r, Metas) { r = without_linearities(r); });
+    with_rule("linearities forgotten", "Linearity",
+              [](ShardingRule& r, Metas) { r = without_linearities(r); });
   }
   if (seen.dropped) {
     for (const Join to : {Join::sum, Join::max}) {
@@ -187,24 +194,30 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
         const Call call(s, sample, inputs_of(sample, exact_dtype(row), random));
         for (const Factor& f : call.rule.factors()) differs |= f.join != to;
       }
-      if (differs) with_rule(concat("joined by ", to == Join::sum ? "sum" : "max"), "Sharding", [to](ShardingRule& r, Metas) { r.join(to); });
+      if (differs)
+        with_rule(concat("joined by ", to == Join::sum ? "sum" : "max"), "Sharding",
+                  [to](ShardingRule& r, Metas) { r.join(to); });
     }
   }
   for (size_t o = 0; o < seen.outputs; ++o) {
     if (row.kind != OpKind::view) {
-      // In every dtype but the exact one; and in all, unless that is another function of one number that no law knows.
+      // In every dtype but the exact one; and in all, unless that is another function of one number
+      // that no law knows.
       const auto rounds = [t = exact_dtype(row)](Tensors in, Outputs y) {
-        const auto narrower = [&](const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != t; };
+        const auto narrower = [&](const Tensor& x) {
+          return x.defined() && is_floating(x.dtype()) && x.dtype() != t;
+        };
         return std::ranges::any_of(in, narrower) || std::ranges::any_of(y, narrower);
       };
       const bool several = !std::has_single_bit(row.dtypes.bits) && !good_samples(s)[0].in.empty();
       if (several) {
-        add(concat("output ", o, " off in one element, rounded dtypes"), "Reference", [&](Subject& m) {
-          m.cpu = [original = s.cpu, o, rounds](const void* op, Tensors in, Outputs y) {
-            original(op, in, y);
-            if (o < y.size() && rounds(in, y)) spoil(y[o]);
-          };
-        });
+        add(concat("output ", o, " off in one element, rounded dtypes"), "Reference",
+            [&](Subject& m) {
+              m.cpu = [original = s.cpu, o, rounds](const void* op, Tensors in, Outputs y) {
+                original(op, in, y);
+                if (o < y.size() && rounds(in, y)) spoil(y[o]);
+              };
+            });
       }
       if (seen.many.contains(o) || s.vjp) {
         add(concat("output ", o, " off in one element"), "Sharding", [&](Subject& m) {

@@ -11,8 +11,8 @@ struct Mutant {
   Subject subject;
   std::string_view first_law;  // the one most likely to notice, asked first
 };
-/// Every mutant of an op that differs from the op: a gradient that is zero, a factor of size 1 or a needlessly strict
-/// rule give none.
+/// Every mutant of an op that differs from the op: a gradient that is zero, a factor of size 1 or a
+/// needlessly strict rule give none.
 std::vector<Mutant> mutants_of(const OpRow& row);
 /// The law that notices the mutant; empty if none does.
 std::string killed_by(const Mutant& m);

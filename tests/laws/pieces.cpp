@@ -16,7 +16,8 @@ int64_t begin_of(const Cut& cut, size_t at) {
 }
 
 double joined(const Call& c, Join join, double a, double b) {
-  if (c.subject.row->kind == OpKind::in_place) return a == b ? a : std::numeric_limits<double>::quiet_NaN();
+  if (c.subject.row->kind == OpKind::in_place)
+    return a == b ? a : std::numeric_limits<double>::quiet_NaN();
   return join == Join::sum ? a + b : join == Join::max ? std::max(a, b) : std::min(a, b);
 }
 
@@ -29,7 +30,8 @@ std::vector<size_t> places(const Shape& whole, const std::vector<Piece::Range>& 
   Shape at = Shape::filled(local.rank(), 0);
   for (int64_t i = 0, n = local.numel(); i < n; ++i) {
     int64_t where = 0;
-    for (int d = 0; d < local.rank(); ++d) where += (ranges[static_cast<size_t>(d)].begin + at[d]) * strides[d];
+    for (int d = 0; d < local.rank(); ++d)
+      where += (ranges[static_cast<size_t>(d)].begin + at[d]) * strides[d];
     all.push_back(static_cast<size_t>(where));
     for (int d = local.rank() - 1; d >= 0 && ++at[d] == local[d]; --d) at[d] = 0;
   }
@@ -46,26 +48,35 @@ std::string Cut::text() const {
 }
 
 Call::Call(const Subject& s, const SampleRow& row, TensorVector inputs)
-    : subject(s), sample(row), in(std::move(inputs)), out(output_metas(s, row.op.get(), in)),
+    : subject(s),
+      sample(row),
+      in(std::move(inputs)),
+      out(output_metas(s, row.op.get(), in)),
       rule(s.sharding(row.op.get(), MetaArray(in))) {}
 
 std::optional<std::string> rule_problem(const Call& c) {
   const auto inputs = static_cast<int>(c.in.size()), outputs = static_cast<int>(c.out.size());
   if (c.rule.inputs() != inputs || c.rule.operands() != inputs + outputs) {
-    return concat("rule ", c.rule.text(), " has ", c.rule.inputs(), " inputs and ", c.rule.operands() - c.rule.inputs(),
-                  " outputs, the call ", inputs, " and ", outputs);
+    return concat("rule ", c.rule.text(), " has ", c.rule.inputs(), " inputs and ",
+                  c.rule.operands() - c.rule.inputs(), " outputs, the call ", inputs, " and ",
+                  outputs);
   }
   for (int o = 0; o < c.rule.operands(); ++o) {
     const auto i = static_cast<size_t>(o);
     if (o < inputs && !c.in[i].defined()) continue;
-    const Shape& shape = o < inputs ? c.in[i].shape() : c.out[static_cast<size_t>(o - inputs)].shape;
+    const Shape& shape =
+        o < inputs ? c.in[i].shape() : c.out[static_cast<size_t>(o - inputs)].shape;
     const auto dims = c.rule.dims(o);
-    if (static_cast<int>(dims.size()) != shape.rank()) return concat("rule ", c.rule.text(), " gives operand ", o, " ", dims.size(), " dims, its shape is ", shape);
+    if (static_cast<int>(dims.size()) != shape.rank())
+      return concat("rule ", c.rule.text(), " gives operand ", o, " ", dims.size(),
+                    " dims, its shape is ", shape);
     for (int d = 0; d < shape.rank(); ++d) {
       const DimFactor f = dims[static_cast<size_t>(d)];
       if (f.factor < 0) continue;
       const int64_t size = c.rule.factors()[static_cast<size_t>(f.factor)].size * f.scale;
-      if (size != shape[d]) return concat("rule ", c.rule.text(), " gives dim ", d, " of operand ", o, " size ", size, ", its shape is ", shape);
+      if (size != shape[d])
+        return concat("rule ", c.rule.text(), " gives dim ", d, " of operand ", o, " size ", size,
+                      ", its shape is ", shape);
     }
   }
   return {};
@@ -76,7 +87,8 @@ std::vector<Cut> cuts_of(const ShardingRule& rule, int factor) {
   const auto chunks = [&](int64_t pieces) {
     std::vector<int64_t> sizes;
     const int64_t chunk = (n + pieces - 1) / pieces;
-    for (int64_t i = 0; i < pieces; ++i) sizes.push_back(std::clamp<int64_t>(n - i * chunk, 0, chunk));
+    for (int64_t i = 0; i < pieces; ++i)
+      sizes.push_back(std::clamp<int64_t>(n - i * chunk, 0, chunk));
     return sizes;
   };
   std::set<std::vector<int64_t>> ways{chunks(2), chunks(3), {1, n - 1}, {n, 0}};
@@ -122,18 +134,23 @@ TensorVector cut_inputs(const Call& c, const Piece& piece) {
   return in;
 }
 
-std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> cuts, JoinOptions options) {
+std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> cuts,
+                                            JoinOptions options) {
   std::vector<std::vector<double>> whole;
   std::vector<std::vector<bool>> written;
   for (const TensorMeta& m : c.out) {
-    whole.emplace_back(static_cast<size_t>(m.shape.numel()), std::numeric_limits<double>::quiet_NaN());
+    whole.emplace_back(static_cast<size_t>(m.shape.numel()),
+                       std::numeric_limits<double>::quiet_NaN());
     written.emplace_back(whole.back().size(), false);
   }
-  const auto factor = [&](const Cut& cut) { return c.rule.factors()[static_cast<size_t>(cut.factor)]; };
+  const auto factor = [&](const Cut& cut) {
+    return c.rule.factors()[static_cast<size_t>(cut.factor)];
+  };
   const Join join = options.join.value_or(factor(cuts[0]).join);
   bool dropped = false;
   for (const Cut& cut : cuts) {
-    for (size_t o = 0; o < c.out.size(); ++o) dropped |= !c.rule.has_factor(static_cast<int>(c.in.size() + o), cut.factor);
+    for (size_t o = 0; o < c.out.size(); ++o)
+      dropped |= !c.rule.has_factor(static_cast<int>(c.in.size() + o), cut.factor);
   }
   std::array<size_t, 2> at{};
   for (bool more = true; more;) {
@@ -145,12 +162,14 @@ std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> 
       const auto op = options.plain ? c.sample.op : c.subject.row->local(c.sample.op.get(), piece);
       out = run(c.subject, op.get(), cut_inputs(c, piece));
     } catch (const Error& e) {
-      if (!(empty_piece && dropped && (e.kind() == "ShapeError" || e.kind() == "ValueError"))) throw;
+      if (!(empty_piece && dropped && (e.kind() == "ShapeError" || e.kind() == "ValueError")))
+        throw;
     }
     for (size_t o = 0; o < out.size(); ++o) {
       const auto& ranges = piece.operands[c.in.size() + o];
       if (out[o].shape() != piece.local_shape(c.in.size() + o)) {
-        fail<ShapeError>(c.subject.row->name, "a piece's output ", o, " is ", out[o].meta(), ", its range ", piece.local_shape(c.in.size() + o));
+        fail<ShapeError>(c.subject.row->name, "a piece's output ", o, " is ", out[o].meta(),
+                         ", its range ", piece.local_shape(c.in.size() + o));
       }
       const auto values = out[o].values();
       const auto to = places(c.out[o].shape, ranges);
@@ -169,11 +188,12 @@ std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> 
   return whole;
 }
 
-std::optional<std::string> pieces_problem(const Call& c, const TensorVector& whole, std::span<const Cut> cuts,
-                                          JoinOptions options) {
+std::optional<std::string> pieces_problem(const Call& c, const TensorVector& whole,
+                                          std::span<const Cut> cuts, JoinOptions options) {
   const auto got = run_pieces(c, cuts, options);
   for (size_t o = 0; o < whole.size(); ++o) {
-    if (auto problem = difference(got[o], whole[o].values(), tolerance_of(whole[o].dtype()))) return concat("output ", o, " ", *problem);
+    if (auto problem = difference(got[o], whole[o].values(), tolerance_of(whole[o].dtype())))
+      return concat("output ", o, " ", *problem);
   }
   return {};
 }

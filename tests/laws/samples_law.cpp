@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples law: whether a room's samples are enough to judge it by.
+#include "tessera/tests/laws/pieces.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
-
-#include "tessera/tests/laws/pieces.h"
 
 namespace tessera::laws {
 namespace {
@@ -15,7 +15,9 @@ void judge_dtypes(const Subject& s, const std::vector<SampleRow>& good, Report& 
     const auto fixed = [](const Arg& a) { return !a.defined || a.dtype; };
     if (std::ranges::all_of(sample.in, fixed)) {
       Random random("samples");
-      for (const TensorMeta& m : output_metas(s, sample.op.get(), inputs_of(sample, exact_dtype(*s.row), random))) seen = seen | dtypes_of(m.dtype);
+      for (const TensorMeta& m :
+           output_metas(s, sample.op.get(), inputs_of(sample, exact_dtype(*s.row), random)))
+        seen = seen | dtypes_of(m.dtype);
       for (const Arg& a : sample.in) {
         if (a.defined) seen = seen | dtypes_of(*a.dtype);
       }
@@ -24,7 +26,8 @@ void judge_dtypes(const Subject& s, const std::vector<SampleRow>& good, Report& 
     }
   }
   std::optional<std::string> problem;
-  if ((seen.bits & s.row->dtypes.bits) != s.row->dtypes.bits) problem = concat("run only ", seen, " of ", s.row->dtypes);
+  if ((seen.bits & s.row->dtypes.bits) != s.row->dtypes.bits)
+    problem = concat("run only ", seen, " of ", s.row->dtypes);
   report.check(good[0], problem, "the samples' dtypes");
 }
 
@@ -36,11 +39,15 @@ void judge_attributes(const Subject& s, const std::vector<SampleRow>& good, Repo
     for (size_t i = 0; i < texts.size(); ++i) values[i].insert(texts[i]);
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    report.check(good[0], values[i].size() >= 2 ? std::nullopt : std::optional(concat("is always ", *values[i].begin())), "attribute ", i);
+    report.check(good[0],
+                 values[i].size() >= 2 ? std::nullopt
+                                       : std::optional(concat("is always ", *values[i].begin())),
+                 "attribute ", i);
   }
 }
 
-// Letters are one factor in all samples; factors without a letter are judged together, by the largest sample.
+// Letters are one factor in all samples; factors without a letter are judged together, by the
+// largest sample.
 void judge_factors(const Subject& s, const std::vector<SampleRow>& good, Report& report) {
   std::map<char, int64_t> largest;
   for (const SampleRow& sample : good) {
@@ -66,13 +73,15 @@ void judge_factors(const Subject& s, const std::vector<SampleRow>& good, Report&
 Outcome samples_law(const Subject& s) {
   Report report(s);
   const auto good = good_samples(s);
-  const auto bad = std::ranges::count_if(s.samples, [](const SampleRow& r) { return !r.throws.empty(); });
+  const auto bad =
+      std::ranges::count_if(s.samples, [](const SampleRow& r) { return !r.throws.empty(); });
   if (good.empty()) {
     Outcome o;
     o.failures.push_back({std::string(s.row->name), "samples", "there is no good sample"});
     return o;
   }
-  report.check(good[0], bad > 0 ? std::nullopt : std::optional<std::string>("there is none"), "bad sample");
+  report.check(good[0], bad > 0 ? std::nullopt : std::optional<std::string>("there is none"),
+               "bad sample");
   report.attempt(good[0], "judging the samples", [&] {
     if (s.row->kind != OpKind::view) judge_dtypes(s, good, report);
     judge_attributes(s, good, report);

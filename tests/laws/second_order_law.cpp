@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second-order law. With create_graph, the gradient of <grad(x), v> must match finite differences of <grad(x), v>. Where
-// the vjp calls an op without a gradient, asking must raise an AutogradError that repeats that op's sentence.
-#include <cmath>
-
+// Second-order law. With create_graph, the gradient of <grad(x), v> must match finite differences
+// of <grad(x), v>. Where the vjp calls an op without a gradient, asking must raise an AutogradError
+// that repeats that op's sentence.
 #include "tessera/autograd/autograd.h"
 #include "tessera/tests/laws/laws.h"
+
+#include <cmath>
 
 namespace tessera::laws {
 namespace {
 
 // The gradients of <dy, f(in)> by `wrt`, through the real call and tape.
-std::vector<Tensor> first_gradients(const OpRow& row, const void* op, const TensorVector& in, const std::vector<Tensor>& wrt,
-                                    const TensorVector& dy, bool create_graph) {
+std::vector<Tensor> first_gradients(const OpRow& row, const void* op, const TensorVector& in,
+                                    const std::vector<Tensor>& wrt, const TensorVector& dy,
+                                    bool create_graph) {
   TensorList out;
   detail::call(row, op, in, out);
   std::vector<Tensor> outputs;
@@ -32,7 +34,9 @@ Tensor random_like(const Tensor& x, Random& random) {
   return place(v, x.shape(), x.dtype());
 }
 
-bool varies(const Tensor& x) { return x.defined() && (x.dtype() == DType::f64 || x.dtype() == DType::f32); }
+bool varies(const Tensor& x) {
+  return x.defined() && (x.dtype() == DType::f64 || x.dtype() == DType::f32);
+}
 
 TensorVector leaves_of(const TensorVector& in, const TensorVector& directions, double by) {
   TensorVector leaves;
@@ -68,7 +72,8 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
   Random random(concat(s.row->name, " second order"));
   const void* op = sample.op.get();
   const TensorVector in = inputs_of(sample, exact_dtype(*s.row), random);
-  TensorVector direction, cotangent, dy;  // where x moves, what weighs its gradient, what weighs the output
+  TensorVector direction, cotangent,
+      dy;  // where x moves, what weighs its gradient, what weighs the output
   bool f32 = false;
   for (size_t i = 0; i < in.size(); ++i) {
     const bool moves = varies(in[i]) && sample.in[i].differentiable;
@@ -101,7 +106,8 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
   const auto weigh = [&](const std::vector<Tensor>& grads) {
     double sum = 0;
     const auto weights = defined(cotangent);
-    for (size_t i = 0; i < grads.size(); ++i) sum += grads[i].defined() ? dot(grads[i], weights[i]) : 0;
+    for (size_t i = 0; i < grads.size(); ++i)
+      sum += grads[i].defined() ? dot(grads[i], weights[i]) : 0;
     return sum;
   };
   const auto at = [&](double by) {
@@ -132,16 +138,19 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
     }
   } catch (const AutogradError& e) {
     for (const OpRow* row : kernel_rows()) {
-      if (!row->not_differentiable.empty() && std::string_view(e.what()).find(row->not_differentiable) != std::string_view::npos) {
+      if (!row->not_differentiable.empty() &&
+          std::string_view(e.what()).find(row->not_differentiable) != std::string_view::npos) {
         return report.check(sample, {}, "first order only, and says so");
       }
     }
-    return report.check(sample, concat("AutogradError without an op's sentence: ", e.what()), "gradient of the gradient");
+    return report.check(sample, concat("AutogradError without an op's sentence: ", e.what()),
+                        "gradient of the gradient");
   }
   const double e = f32 ? 2e-2 : 1e-3;
   const double numeric = (8 * (at(e) - at(-e)) - (at(2 * e) - at(-2 * e))) / (12 * e);
   std::optional<std::string> problem;
-  if (!(std::abs(numeric - analytic) <= (f32 ? 1e-3 : 1e-6) * std::max({size, std::abs(numeric), 0.1}))) {
+  if (!(std::abs(numeric - analytic) <=
+        (f32 ? 1e-3 : 1e-6) * std::max({size, std::abs(numeric), 0.1}))) {
     problem = concat("is ", analytic, " along a random direction, finite differences ", numeric);
   }
   report.check(sample, problem, "gradient of the gradient");

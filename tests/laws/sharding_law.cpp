@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharding law. Every free factor is cut in several ways, alone and in pairs (two mesh axes); the pieces, run by
-// op.local and joined, are the whole. A replicated factor whose cut would be exact too is needless, and an error unless
-// the rule says why.
-#include <map>
-
+// Sharding law. Every free factor is cut in several ways, alone and in pairs (two mesh axes); the
+// pieces, run by op.local and joined, are the whole. A replicated factor whose cut would be exact
+// too is needless, and an error unless the rule says why.
 #include "tessera/tests/laws/pieces.h"
+
+#include <map>
 
 namespace tessera::laws {
 namespace {
@@ -58,25 +58,33 @@ Outcome sharding_law(const Subject& s) {
           for (const auto& a : attributes) key += a + ", ";
           Replicated& r = replicated[key];
           r.sample = &sample;
-          r.needless = r.needless && call.rule.strict_reason().empty() && exact_when_cut(call, whole, f);
+          r.needless =
+              r.needless && call.rule.strict_reason().empty() && exact_when_cut(call, whole, f);
           continue;
         }
         for (const Cut& cut : cuts_of(call.rule, f)) {
-          report.attempt(sample, cut.text(), [&] { report.check(sample, pieces_problem(call, whole, {&cut, 1}), call.rule.text(), ", ", cut.text()); });
+          report.attempt(sample, cut.text(), [&] {
+            report.check(sample, pieces_problem(call, whole, {&cut, 1}), call.rule.text(), ", ",
+                         cut.text());
+          });
         }
         for (int g = f + 1; g < n; ++g) {
           const int64_t size = factors[static_cast<size_t>(g)].size;
           if (factors[static_cast<size_t>(g)].replicate || size < 2) continue;
           const Cut pair[] = {cuts_of(call.rule, f).back(), {g, {size - 1, 1}}};
           report.attempt(sample, concat(pair[0].text(), " and ", pair[1].text()), [&] {
-            report.check(sample, pieces_problem(call, whole, pair), call.rule.text(), ", ", pair[0].text(), " and ", pair[1].text());
+            report.check(sample, pieces_problem(call, whole, pair), call.rule.text(), ", ",
+                         pair[0].text(), " and ", pair[1].text());
           });
         }
       }
     });
   }
   for (const auto& [key, r] : replicated) {
-    report.check(*r.sample, r.needless ? std::optional<std::string>("its cut would be exact; free it, or say stricter_because") : std::nullopt,
+    report.check(*r.sample,
+                 r.needless ? std::optional<std::string>(
+                                  "its cut would be exact; free it, or say stricter_because")
+                            : std::nullopt,
                  "replicated factor ", key);
   }
   return report.take();

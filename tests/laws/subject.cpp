@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/tests/laws/laws.h"
+
 #include <algorithm>
 #include <array>
 #include <ostream>
-
-#include "tessera/tests/laws/laws.h"
 
 namespace tessera::laws {
 
@@ -19,7 +19,9 @@ Subject subject_of(const OpRow& row) {
   return s;
 }
 
-std::ostream& operator<<(std::ostream& os, const Failure& f) { return os << '[' << f.op << "] " << f.sample << ": " << f.what; }
+std::ostream& operator<<(std::ostream& os, const Failure& f) {
+  return os << '[' << f.op << "] " << f.sample << ": " << f.what;
+}
 
 std::span<const Law> laws() {
   static constexpr auto kAny = [](const OpRow&) { return true; };
@@ -44,7 +46,8 @@ std::span<const Law> laws() {
 }
 
 void Report::add(const SampleRow& sample, std::string what) {
-  outcome_.failures.push_back({std::string(subject_.row->name), describe(*subject_.row, sample), std::move(what)});
+  outcome_.failures.push_back(
+      {std::string(subject_.row->name), describe(*subject_.row, sample), std::move(what)});
 }
 
 std::string describe(const OpRow& row, const SampleRow& sample) {
@@ -66,7 +69,8 @@ std::string describe(const OpRow& row, const SampleRow& sample) {
 
 std::vector<SampleRow> good_samples(const Subject& s) {
   std::vector<SampleRow> good;
-  std::ranges::copy_if(s.samples, std::back_inserter(good), [](const SampleRow& r) { return r.throws.empty() && !r.bench; });
+  std::ranges::copy_if(s.samples, std::back_inserter(good),
+                       [](const SampleRow& r) { return r.throws.empty() && !r.bench; });
   return good;
 }
 
@@ -138,7 +142,8 @@ std::vector<TensorMeta> output_metas(const Subject& s, const void* op, Tensors i
   std::vector<TensorMeta> out;
   const MetaArray metas(in);
   if (s.row->kind == OpKind::view) {
-    out.push_back({s.view(op, {in[0].shape(), in[0].strides(), in[0].offset()}).shape, in[0].dtype(), kCpu});
+    out.push_back(
+        {s.view(op, {in[0].shape(), in[0].strides(), in[0].offset()}).shape, in[0].dtype(), kCpu});
   } else if (s.row->kind == OpKind::in_place) {
     for (size_t i = 0; i < in.size(); ++i) {
       if (s.row->writes(i, in.size())) out.push_back(in[i].meta());

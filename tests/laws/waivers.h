@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ledger of laws that an op may break for now. The goal is that it is empty; an entry whose law is kept fails.
+// The ledger of laws that an op may break for now. The goal is that it is empty; an entry whose law
+// is kept fails.
 #pragma once
 
 #include <array>
