@@ -51,14 +51,11 @@ if grep -rlE '#include <(cuda|cublas|Eigen|dnnl|oneapi|nlohmann|fmt)' "$prefix/i
   exit 1
 fi
 
-# The umbrella header is cheap: under 1 s is the goal, above 3 s is a failure (best of three).
+# The umbrella header is cheap: under 1 s of CPU is the goal, above 3 s is a failure (best of three).
 echo '#include <tessera/tessera.h>' >"$scratch/umbrella.cpp"
-best=99999
-for _ in 1 2 3; do
-  start=$(date +%s%N)
-  "${CXX:-c++}" -std=c++20 -O0 -c "$scratch/umbrella.cpp" -I"$prefix/include" -o "$scratch/umbrella.o"
-  ms=$((($(date +%s%N) - start) / 1000000))
-  best=$((ms < best ? ms : best))
-done
-echo "#include <tessera/tessera.h> at -O0: $best ms"
-[ "$best" -le 3000 ]
+TIMEFORMAT='%U %S'
+best=$(for _ in 1 2 3; do
+  { time "${CXX:-c++}" -std=c++20 -O0 -c "$scratch/umbrella.cpp" -I"$prefix/include" -o "$scratch/umbrella.o"; } 2>&1
+done | awk '{t = $1 + $2; if (NR == 1 || t < best) best = t} END {print best}')
+echo "#include <tessera/tessera.h> at -O0: $best s of CPU"
+awk -v t="$best" 'BEGIN {exit !(t <= 3)}'
