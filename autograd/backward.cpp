@@ -197,7 +197,7 @@ class BackwardPass {
 
   bool retain_;
   Tape& tape_;
-  NoGrad mode_;
+  GradMode mode_;
   std::vector<State> states_;
   std::vector<size_t> roots_;
   std::vector<std::pair<uint64_t, size_t>> heap_;

@@ -117,19 +117,25 @@ class TESSERA_API Context {
   std::vector<std::pair<const void*, std::shared_ptr<void>>> states_;
 };
 
-/// Nothing is recorded while it lives.
-class NoGrad {
+/// Turns recording on or off while it lives.
+class GradMode {
  public:
-  explicit NoGrad(bool enabled = false) : context_(Context::current()), before_(context_.grad_enabled) {
+  explicit GradMode(bool enabled) : context_(Context::current()), before_(context_.grad_enabled) {
     context_.grad_enabled = enabled;
   }
-  ~NoGrad() { context_.grad_enabled = before_; }
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
+  ~GradMode() { context_.grad_enabled = before_; }
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
 
  private:
   Context& context_;
   bool before_;
+};
+
+/// Nothing is recorded while it lives.
+class NoGrad : public GradMode {
+ public:
+  NoGrad() : GradMode(false) {}
 };
 
 /// Names the part of the program that runs while it lives.

@@ -17,7 +17,7 @@ TEST(Shape, SizesAreChecked) {
   EXPECT_THROW((void)empty({-1, 2}), ShapeError);
   EXPECT_THROW((void)empty({int64_t{1} << 40, int64_t{1} << 40}), ShapeError);
   EXPECT_THROW((void)empty({int64_t{1} << 61}, DType::f64), ShapeError);
-  EXPECT_EQ(empty({0, int64_t{1} << 62}).numel(), 0);
+  EXPECT_EQ(empty({0, int64_t{1} << 40}).numel(), 0);
   EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), ShapeError);
 }
 

@@ -62,8 +62,8 @@ TESSERA_HD Block philox(RngKey key, uint64_t counter) {
   return {{c0, c1, c2, c3}};
 }
 
-/// In (0, 1): 24 bits and a half, so that neither end is reached.
-TESSERA_HD float unit(uint32_t bits) { return mul(add(static_cast<float>(bits >> 8), 0.5f), 0x1p-24f); }
+/// In (0, 1): 23 bits and a half, which f32 holds exactly, so that neither end is reached.
+TESSERA_HD float unit(uint32_t bits) { return mul(add(static_cast<float>(bits >> 9), 0.5f), 0x1p-23f); }
 
 /// Natural logarithm on (0, 1), by 2^k * m with m in [sqrt(1/2), sqrt(2)) and the series of atanh.
 TESSERA_HD float log_unit(float x) {

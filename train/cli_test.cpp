@@ -148,7 +148,7 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
     copy_bytes(w->weight, full(w->weight.shape(), 1e20));
   const auto untouched = trainer.model().output.weight.values();
   {
-    const NoGrad recording(true);
+    const GradMode recording(true);
     try {
       trainer.step();
       FAIL() << "nothing was thrown";
@@ -162,7 +162,7 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
   EXPECT_EQ(trainer.model().output.weight.values(), untouched);
   Tensor& weight = feed_forward.w2.weight;
   copy_bytes(weight, full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
-  const NoGrad recording(true);
+  const GradMode recording(true);
   try {
     trainer.step();
     FAIL() << "nothing was thrown";

@@ -186,6 +186,7 @@ void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gr
   }
   if (step < 1) fail<ValueError>("adamw_", "steps count from 1: given ", step);
   if (n == 0) return;
+  const NoGrad guard;  // a step is no part of any graph
   const Device device = parameters[0].device();
   SmallVector<Tensor, 64> in;
   in.reserve(2 + 4 * n);

@@ -10,7 +10,28 @@ namespace {
 
 constexpr int64_t kPanelColumns = 64, kPanelDepth = 256;
 
-// One product, panel by panel: b's panel (depth, columns) is packed to full lanes, c goes through a padded block.
+// (k, n) of any strides to (k, padded) with zeros in the padding.
+template <class T>
+void pack(const T* from, int64_t row, int64_t col, int64_t k, int64_t n, int64_t padded, T* to) {
+  if (row == 1 && n == padded) {
+    // A transposed operand: reading along its rows keeps to whole cache lines.
+    constexpr int64_t kTile = 16;
+    for (int64_t r = 0; r < k; r += kTile) {
+      for (int64_t s = 0; s < n; ++s) {
+        const T* x = from + s * col + r;
+        for (int64_t i = 0; i < std::min(kTile, k - r); ++i) to[(r + i) * padded + s] = x[i];
+      }
+    }
+    return;
+  }
+  for (int64_t r = 0; r < k; ++r) {
+    for (int64_t s = 0; s < n; ++s) to[r * padded + s] = from[r * row + s * col];
+    for (int64_t s = n; s < padded; ++s) to[r * padded + s] = T(0);
+  }
+}
+
+// One product, panel by panel. Full lanes of b that lie row by row are read in place, others are packed; full lanes of c
+// are written in place, others go through a padded block.
 template <class T>
 void panel_product(const Gemm& g, const T* a, const T* b, T* c, int64_t row_begin, int64_t row_end) {
   constexpr int64_t kRows = 48;
@@ -18,23 +39,22 @@ void panel_product(const Gemm& g, const T* a, const T* b, T* c, int64_t row_begi
   alignas(64) T block[kRows * kPanelColumns];
   for (int64_t j = 0; j < g.n; j += kPanelColumns) {
     const int64_t n = std::min(kPanelColumns, g.n - j), padded = micro::round_up(n, micro::kLanes<T>);
+    const bool in_place = n == padded && g.b_col == 1, direct = n == padded;
     for (int64_t i = row_begin; i < row_end; i += kRows) {
-      const int64_t m = std::min(kRows, row_end - i);
+      const int64_t m = std::min(kRows, row_end - i), c_row = direct ? g.c_row : padded;
+      T* to = direct ? c + i * g.c_row + j : block;
       for (int64_t p = 0; p < g.k; p += kPanelDepth) {
-        const int64_t k = std::min(kPanelDepth, g.k - p);
-        // The packed panel survives from one row block to the next when all of k fits.
-        if (i == row_begin || g.k > kPanelDepth) {
-          const T* from = b + p * g.b_row + j * g.b_col;
-          for (int64_t r = 0; r < k; ++r) {
-            for (int64_t s = 0; s < n; ++s) packed[r * padded + s] = from[r * g.b_row + s * g.b_col];
-            for (int64_t s = n; s < padded; ++s) packed[r * padded + s] = T(0);
-          }
+        const int64_t k = std::min(kPanelDepth, g.k - p), panel_row = in_place ? g.b_row : padded;
+        const T* panel = b + p * g.b_row + j * g.b_col;
+        if (!in_place) {
+          // The packed panel survives from one row block to the next when all of k fits.
+          if (i == row_begin || g.k > kPanelDepth) pack(panel, g.b_row, g.b_col, k, n, padded, packed);
+          panel = packed;
         }
-        micro::block<T>(m, padded, k, a + i * g.a_row + p * g.a_col, g.a_row, g.a_col, packed, padded, block, padded, p > 0);
+        micro::block<T>(m, padded, k, a + i * g.a_row + p * g.a_col, g.a_row, g.a_col, panel, panel_row, to, c_row, p > 0);
       }
-      for (int64_t r = 0; r < m; ++r) {
-        T* to = c + (i + r) * g.c_row + j;
-        for (int64_t s = 0; s < n; ++s) to[s] = block[r * padded + s];
+      for (int64_t r = 0; !direct && r < m; ++r) {
+        for (int64_t s = 0; s < n; ++s) c[(i + r) * g.c_row + j + s] = block[r * padded + s];
       }
     }
   }
