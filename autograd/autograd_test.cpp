@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's behaviour: accumulation, hooks, versions, reentrance, user-defined functions, anomaly mode.
+// The engine's behaviour: accumulation, hooks, versions, reentrance, user-defined functions,
+// anomaly mode.
 #include "tessera/autograd/autograd.h"
-
-#include <gtest/gtest.h>
 
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -10,6 +9,8 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+
+#include <gtest/gtest.h>
 
 namespace tessera {
 namespace {
@@ -93,7 +94,10 @@ TEST(Autograd, WritingWhatBackwardNeedsIsCaught) {
     backward(y);
     FAIL() << "expected InPlaceError";
   } catch (const InPlaceError& e) {
-    EXPECT_NE(std::string(e.what()).find("[mul] a tensor saved for backward, f32[2], was written in place"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find(
+                  "[mul] a tensor saved for backward, f32[2], was written in place"),
+              std::string::npos)
+        << e.what();
   }
 }
 
@@ -134,7 +138,9 @@ TEST(Hooks, PostAccumulateNodeAndFinalCallbacksRunInOrder) {
     queue_final_callback([&] { order += "final "; });
   });
   const Tensor y = x * 2;
-  register_node_hook(y, [&](const Grads& dx, const Grads& dy) { order += dx.size() == 1 && dy.size() == 1 ? "node " : "wrong "; });
+  register_node_hook(y, [&](const Grads& dx, const Grads& dy) {
+    order += dx.size() == 1 && dy.size() == 1 ? "node " : "wrong ";
+  });
   backward(sum(y));
   EXPECT_EQ(order, "node accumulated final ");
   EXPECT_THROW(queue_final_callback([] {}), UsageError);
@@ -177,8 +183,9 @@ TEST(SavedTensors, PassThroughPackAndUnpack) {
   Tensor x = variable({3});
   Tensor y;
   {
-    const SavedTensorHooks hooks([&](const Tensor& t) { return ++packs, std::any(cast(t.detach(), DType::bf16)); },
-                                 [&](const std::any& a) { return ++unpacks, cast(std::any_cast<Tensor>(a), DType::f32); });
+    const SavedTensorHooks hooks(
+        [&](const Tensor& t) { return ++packs, std::any(cast(t.detach(), DType::bf16)); },
+        [&](const std::any& a) { return ++unpacks, cast(std::any_cast<Tensor>(a), DType::f32); });
     y = sum(x * x);
   }
   backward(y);
@@ -194,7 +201,9 @@ TEST(Functions, UserDefinedForwardAndBackward) {
                         c.save({in[0]});
                         return TensorList{in[0] * in[0] * in[0]};
                       },
-                      [](FunctionContext& c, const Grads& dy) { return Grads{dy[0] * c.saved()[0] * c.saved()[0] * 3}; }};
+                      [](FunctionContext& c, const Grads& dy) {
+                        return Grads{dy[0] * c.saved()[0] * c.saved()[0] * 3};
+                      }};
   Tensor x = variable({2});
   const Tensor y = apply(cube, {x})[0];
   backward(sum(y), {.retain_graph = true});
@@ -219,7 +228,8 @@ TEST(Anomaly, NamesTheOpAndModuleThatMadeNan) {
     (void)log(x);
     FAIL() << "expected NumericError";
   } catch (const NumericError& e) {
-    EXPECT_STREQ(e.what(), "[log] made NaN in its output f32[1] from inputs without NaN, in module layers.0");
+    EXPECT_STREQ(e.what(),
+                 "[log] made NaN in its output f32[1] from inputs without NaN, in module layers.0");
   }
 }
 
@@ -234,7 +244,8 @@ TEST(Graph, AMillionOpsAreFreedWithoutDeepRecursion) {
 
 TEST(Graph, InputAndWeightPartsOfBackwardAreTwoNeeds) {
   const Session session;
-  Tensor x = normal({3, 4}, {1, 1}).set_requires_grad(), w = normal({5, 4}, {1, 2}).set_requires_grad();
+  Tensor x = normal({3, 4}, {1, 1}).set_requires_grad(),
+         w = normal({5, 4}, {1, 2}).set_requires_grad();
   const Tensor y = linear(x, w), dy = normal({3, 5}, {1, 3});
   Node& node = *edge_of(y).node;
   const NoGrad guard;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass: count the edges into every reachable node, then run ready nodes, latest first. State lives in
-// the pass; nodes hold their slot in it, restored at the end, so a pass may run inside another (hooks, recompute).
-#include <algorithm>
-#include <cmath>
-
+// The backward pass: count the edges into every reachable node, then run ready nodes, latest first.
+// State lives in the pass; nodes hold their slot in it, restored at the end, so a pass may run
+// inside another (hooks, recompute).
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+
+#include <algorithm>
+#include <cmath>
 
 namespace tessera {
 
 class BackwardPass {
  public:
-  BackwardPass(bool retain, bool create_graph) : retain_(retain), tape_(Tape::current()), mode_(create_graph) {
+  BackwardPass(bool retain, bool create_graph)
+      : retain_(retain), tape_(Tape::current()), mode_(create_graph) {
     states_.reserve(64);
     ++tape_.passes;
   }
@@ -27,7 +29,9 @@ class BackwardPass {
 
   void add_root(const Tensor& output, const Tensor& gradient) {
     const Edge e = edge_of(output);
-    if (!e.node) fail<AutogradError>("backward", output.meta(), " does not depend on anything that requires grad");
+    if (!e.node)
+      fail<AutogradError>("backward", output.meta(),
+                          " does not depend on anything that requires grad");
     State& s = state(slot(e.node));
     accumulate(s.buffer[static_cast<size_t>(e.index)], gradient);
     roots_.push_back(e.node->slot_);
@@ -96,7 +100,8 @@ class BackwardPass {
     }
   }
 
-  // With captures, only what lies between outputs and inputs runs. Inputs of a node are older than it.
+  // With captures, only what lies between outputs and inputs runs. Inputs of a node are older than
+  // it.
   void prune() {
     std::vector<size_t> order(states_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -109,7 +114,8 @@ class BackwardPass {
     }
   }
   [[nodiscard]] bool captured(const Edge& e) const {
-    return std::ranges::any_of(captures_, [&](const Capture& c) { return c.node == e.node && c.index == e.index; });
+    return std::ranges::any_of(
+        captures_, [&](const Capture& c) { return c.node == e.node && c.index == e.index; });
   }
 
   void push(size_t i) {
@@ -118,7 +124,9 @@ class BackwardPass {
     std::push_heap(heap_.begin(), heap_.end());
   }
 
-  static void accumulate(Tensor& into, const Tensor& g) { into = into.defined() ? add(into, g) : g; }
+  static void accumulate(Tensor& into, const Tensor& g) {
+    into = into.defined() ? add(into, g) : g;
+  }
 
   void visit(size_t at) {
     const Ref<Node> node = states_[at].node;
@@ -182,7 +190,8 @@ class BackwardPass {
       if (!dx[i].defined()) continue;
       const TensorMeta* expected = node.input_meta(i);
       if (expected && !(dx[i].shape() == expected->shape && dx[i].dtype() == expected->dtype)) {
-        fail<AutogradError>(node.name(), "gave a gradient ", dx[i].meta(), " for input ", i, ", which is ", *expected);
+        fail<AutogradError>(node.name(), "gave a gradient ", dx[i].meta(), " for input ", i,
+                            ", which is ", *expected);
       }
       if (anomaly && !dx[i].device().is_meta()) check_nan(node, dx[i], i);
     }
@@ -208,12 +217,14 @@ namespace {
 Tensor seed(const Tensor& output, const Tensor& given) {
   if (given.defined()) {
     if (!(given.shape() == output.shape()) || given.dtype() != output.dtype()) {
-      fail<AutogradError>("backward", "the gradient given is ", given.meta(), " but the output is ", output.meta());
+      fail<AutogradError>("backward", "the gradient given is ", given.meta(), " but the output is ",
+                          output.meta());
     }
     return given;
   }
   if (output.numel() != 1) {
-    fail<AutogradError>("backward", "the output is ", output.meta(), ", not one element: pass its gradient, or sum it first");
+    fail<AutogradError>("backward", "the output is ", output.meta(),
+                        ", not one element: pass its gradient, or sum it first");
   }
   const NoGrad guard;
   return affine(output.detach(), 0, 1);
@@ -226,20 +237,24 @@ void backward(const Tensor& output, const BackwardOptions& options) {
   pass.run();
 }
 
-std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs, const GradOptions& o) {
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const GradOptions& o) {
   std::vector<Tensor> result(inputs.size());
   BackwardPass pass(o.retain_graph || o.create_graph, o.create_graph);
   if (!o.grad_outputs.empty() && o.grad_outputs.size() != outputs.size()) {
-    fail<AutogradError>("grad", outputs.size(), " outputs but ", o.grad_outputs.size(), " grad_outputs");
+    fail<AutogradError>("grad", outputs.size(), " outputs but ", o.grad_outputs.size(),
+                        " grad_outputs");
   }
   for (size_t i = 0; i < inputs.size(); ++i) pass.capture(inputs[i], &result[i]);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    pass.add_root(outputs[i], seed(outputs[i], o.grad_outputs.empty() ? Tensor() : o.grad_outputs[i]));
+    pass.add_root(outputs[i],
+                  seed(outputs[i], o.grad_outputs.empty() ? Tensor() : o.grad_outputs[i]));
   }
   pass.run();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!result[i].defined() && !o.allow_unused) {
-      fail<AutogradError>("grad", "no output depends on input ", i, ", ", inputs[i].meta(), "; pass allow_unused to get an undefined tensor");
+      fail<AutogradError>("grad", "no output depends on input ", i, ", ", inputs[i].meta(),
+                          "; pass allow_unused to get an undefined tensor");
     }
   }
   return result;

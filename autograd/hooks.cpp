@@ -6,7 +6,8 @@ namespace tessera {
 namespace {
 
 LeafGrad& leaf_of(const Tensor& t, std::string_view who) {
-  if (!t.requires_grad() || !t.is_leaf()) fail<AutogradError>(who, t.meta(), " is not a leaf that requires grad");
+  if (!t.requires_grad() || !t.is_leaf())
+    fail<AutogradError>(who, t.meta(), " is not a leaf that requires grad");
   return *t.impl().leaf;
 }
 
@@ -19,24 +20,31 @@ Node::Hooks& hooks_of(const Tensor& t) {
 }  // namespace
 
 HookHandle register_hook(const Tensor& t, GradHook hook) {
-  if (!t.requires_grad()) fail<AutogradError>("register_hook", t.meta(), " does not require grad: it will have no gradient");
+  if (!t.requires_grad())
+    fail<AutogradError>("register_hook", t.meta(),
+                        " does not require grad: it will have no gradient");
   auto active = std::make_shared<bool>(true);
-  GradHook guarded = [active, hook = std::move(hook)](const Tensor& g) { return *active ? hook(g) : Tensor(); };
+  GradHook guarded = [active, hook = std::move(hook)](const Tensor& g) {
+    return *active ? hook(g) : Tensor();
+  };
   if (t.is_leaf()) t.impl().leaf->hooks.push_back(std::move(guarded));
   else hooks_of(t).gradient.emplace_back(t.impl().node_output, std::move(guarded));
   return HookHandle(active);
 }
 
-HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
+HookHandle register_post_accumulate_hook(const Tensor& leaf,
+                                         std::function<void(const Tensor&)> hook) {
   auto active = std::make_shared<bool>(true);
-  leaf_of(leaf, "register_post_accumulate_hook").post_accumulate.push_back([active, hook = std::move(hook)](const Tensor& t) {
-    if (*active) hook(t);
-  });
+  leaf_of(leaf, "register_post_accumulate_hook")
+      .post_accumulate.push_back([active, hook = std::move(hook)](const Tensor& t) {
+        if (*active) hook(t);
+      });
   return HookHandle(active);
 }
 
 HookHandle register_node_hook(const Tensor& t, NodePostHook hook) {
-  if (!t.requires_grad() || t.is_leaf()) fail<AutogradError>("register_node_hook", t.meta(), " was not made by a recorded op");
+  if (!t.requires_grad() || t.is_leaf())
+    fail<AutogradError>("register_node_hook", t.meta(), " was not made by a recorded op");
   auto active = std::make_shared<bool>(true);
   hooks_of(t).post.push_back([active, hook = std::move(hook)](const Grads& dx, const Grads& dy) {
     if (*active) hook(dx, dy);
@@ -94,12 +102,15 @@ SavedTensorHooks::~SavedTensorHooks() { Tape::current().saved_hooks.pop_back(); 
 void FunctionContext::save(std::vector<Tensor> tensors) {
   const auto& hooks = Tape::current().saved_hooks;
   for (Tensor& t : tensors) {
-    saved_.emplace_back(std::move(t), hooks.empty() ? nullptr : &hooks.back().pack, hooks.empty() ? nullptr : &hooks.back().unpack);
+    saved_.emplace_back(std::move(t), hooks.empty() ? nullptr : &hooks.back().pack,
+                        hooks.empty() ? nullptr : &hooks.back().unpack);
   }
 }
 
 std::vector<Tensor> FunctionContext::saved() const {
-  if (released_) fail<AutogradError>(name_, "backward ran a second time: its saved tensors are gone; pass retain_graph");
+  if (released_)
+    fail<AutogradError>(
+        name_, "backward ran a second time: its saved tensors are gone; pass retain_graph");
   std::vector<Tensor> tensors;
   for (const SavedTensor& s : saved_) tensors.push_back(s.unpack(name_));
   return tensors;
@@ -107,7 +118,9 @@ std::vector<Tensor> FunctionContext::saved() const {
 
 class FunctionNode final : public Node {
  public:
-  explicit FunctionNode(const Function& function) : function_(function) { context_.name_ = function.name; }
+  explicit FunctionNode(const Function& function) : function_(function) {
+    context_.name_ = function.name;
+  }
   [[nodiscard]] std::string_view name() const override { return context_.name_; }
   [[nodiscard]] const TensorMeta* input_meta(size_t i) const override { return &metas_[i]; }
   Grads apply(const Grads& dy, const Needs& needs) override {

@@ -22,7 +22,9 @@ Node::~Node() {
   }
 }
 
-AccumulateNode::AccumulateNode(Ref<TensorImpl> leaf) : leaf_(std::move(leaf)) { leaf_.impl().leaf_node = this; }
+AccumulateNode::AccumulateNode(Ref<TensorImpl> leaf) : leaf_(std::move(leaf)) {
+  leaf_.impl().leaf_node = this;
+}
 AccumulateNode::~AccumulateNode() { leaf_.impl().leaf_node = nullptr; }
 
 Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
@@ -31,9 +33,11 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
   if (leaf.grad.defined()) {
     leaf.grad = add(leaf.grad, dy[0]);
   } else {
-    // A gradient that something else can see is copied: optimizers and clipping write gradients in place.
+    // A gradient that something else can see is copied: optimizers and clipping write gradients in
+    // place.
     const Tensor& g = dy[0];
-    const bool own = g.is_contiguous() && g.handle()->use_count() == 1 && g.impl().storage->use_count() == 1;
+    const bool own =
+        g.is_contiguous() && g.handle()->use_count() == 1 && g.impl().storage->use_count() == 1;
     leaf.grad = own || g.impl().node || g.impl().layout ? g : copy(g);
   }
   for (size_t i = 0; i < leaf.post_accumulate.size(); ++i) leaf.post_accumulate[i](leaf_);
@@ -52,8 +56,9 @@ SavedTensor::SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpac
 Tensor SavedTensor::unpack(std::string_view op) const {
   if (packed_) return packed_->unpack(packed_->value);
   if (__builtin_expect(tensor_.storage().version() != version_, false)) {
-    fail<InPlaceError>(op, "a tensor saved for backward, ", tensor_.meta(), ", was written in place since (version ",
-                       tensor_.storage().version(), ", saved at ", version_, "); write it after backward, or save a copy");
+    fail<InPlaceError>(op, "a tensor saved for backward, ", tensor_.meta(),
+                       ", was written in place since (version ", tensor_.storage().version(),
+                       ", saved at ", version_, "); write it after backward, or save a copy");
   }
   return tensor_;
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph: a node per recorded op, edges to the nodes that made its inputs. A node holds only what its op saves.
-// Sequence numbers grow with recording, so they order the graph: backward runs the latest ready node first.
+// The graph: a node per recorded op, edges to the nodes that made its inputs. A node holds only
+// what its op saves. Sequence numbers grow with recording, so they order the graph: backward runs
+// the latest ready node first.
 #pragma once
+
+#include "tessera/core/op_row.h"
 
 #include <any>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "tessera/core/op_row.h"
 
 namespace tessera {
 
@@ -21,14 +22,16 @@ struct Edge {
   int32_t index = 0;
 };
 
-using GradHook = std::function<Tensor(const Tensor&)>;  ///< may return a replacement, or undefined to keep
+using GradHook =
+    std::function<Tensor(const Tensor&)>;  ///< may return a replacement, or undefined to keep
 using NodePostHook = std::function<void(const Grads& inputs, const Grads& outputs)>;
 
 class TESSERA_API Node : public GradNode {
  public:
   ~Node() override;
   [[nodiscard]] virtual std::string_view name() const = 0;
-  /// Gradients of the inputs in `needs`, from those of the outputs. Called twice with two Needs it gives two parts.
+  /// Gradients of the inputs in `needs`, from those of the outputs. Called twice with two Needs it
+  /// gives two parts.
   virtual Grads apply(const Grads& dy, const Needs& needs) = 0;
   /// Lets go of saved tensors; a second backward is then an error.
   virtual void release() {}

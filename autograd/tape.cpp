@@ -6,7 +6,8 @@
 namespace tessera {
 namespace {
 
-// The node of a recorded op. The op's value lies behind the node in the same block when it is small.
+// The node of a recorded op. The op's value lies behind the node in the same block when it is
+// small.
 class OpNode final : public Node {
  public:
   OpNode(const OpRow& row, const void* op) : row_(row) {
@@ -21,7 +22,9 @@ class OpNode final : public Node {
   ~OpNode() override { row_.destroy(op_); }
 
   [[nodiscard]] std::string_view name() const override { return row_.name; }
-  [[nodiscard]] const TensorMeta* input_meta(size_t i) const override { return has_input_[i] ? &input_metas_[i] : nullptr; }
+  [[nodiscard]] const TensorMeta* input_meta(size_t i) const override {
+    return has_input_[i] ? &input_metas_[i] : nullptr;
+  }
 
   void save(Tensors in, Outputs out, const Tape::SavedHooks* saved_hooks) {
     const PackHook* pack = saved_hooks ? &saved_hooks->pack : nullptr;
@@ -29,7 +32,8 @@ class OpNode final : public Node {
     for (size_t i = 0; i < in.size(); ++i) {
       has_input_.push_back(in[i].defined());
       input_metas_.push_back(in[i].defined() ? in[i].meta() : TensorMeta{});
-      if (row_.saves.saves_input(i)) saved_.emplace_back(in[i].defined() ? SavedTensor(in[i], pack, unpack) : SavedTensor());
+      if (row_.saves.saves_input(i))
+        saved_.emplace_back(in[i].defined() ? SavedTensor(in[i], pack, unpack) : SavedTensor());
     }
     for (size_t i = 0; i < out.size(); ++i) {
       output_metas_.push_back(out[i].meta());
@@ -40,9 +44,12 @@ class OpNode final : public Node {
 
   Grads apply(const Grads& dy, const Needs& needs) override {
     if (released_) {
-      fail<AutogradError>(row_.name, "backward ran a second time over a graph whose saved tensors are gone: pass retain_graph");
+      fail<AutogradError>(row_.name,
+                          "backward ran a second time over a graph whose saved tensors are gone: "
+                          "pass retain_graph");
     }
-    if (!row_.vjp) fail<AutogradError>(row_.name, "is not differentiable: ", row_.not_differentiable);
+    if (!row_.vjp)
+      fail<AutogradError>(row_.name, "is not differentiable: ", row_.not_differentiable);
     SmallVector<Tensor, 4> in(input_metas_.size());
     SmallVector<Tensor, 2> out(output_metas_.size());
     size_t next = 0;
@@ -64,7 +71,8 @@ class OpNode final : public Node {
     SmallVector<const TensorMeta*, 2> out_metas;
     for (size_t i = 0; i < in.size(); ++i) in_metas.push_back(input_meta(i));
     for (const TensorMeta& m : output_metas_) out_metas.push_back(&m);
-    const Saved saved(in, out, Metas(in_metas.data(), in_metas.size()), Metas(out_metas.data(), out_metas.size()));
+    const Saved saved(in, out, Metas(in_metas.data(), in_metas.size()),
+                      Metas(out_metas.data(), out_metas.size()));
     return row_.vjp(op_, saved, dy, needs);
   }
 
@@ -95,7 +103,9 @@ std::string joined(const std::vector<std::string>& parts) {
 
 Tape& Tape::current() {
   auto* tape = dynamic_cast<Tape*>(Context::current().recorder);
-  if (!tape) fail<UsageError>("autograd", "this Context has no tape: make a tessera::Session instead of a bare Context");
+  if (!tape)
+    fail<UsageError>("autograd",
+                     "this Context has no tape: make a tessera::Session instead of a bare Context");
   return *tape;
 }
 
@@ -118,9 +128,11 @@ void Tape::record(const OpRow& row, const void* op, Tensors in, Outputs out) {
 
 void Tape::check_write(const OpRow& row, const Tensor& x) {
   if (!Context::current().grad_enabled || !x.requires_grad()) return;
-  fail<InPlaceError>(row.name, "would write ", x.meta(),
-                     x.is_leaf() ? ", a variable that requires grad; write it under NoGrad"
-                                 : ", which autograd recorded; in-place ops are for optimizers and buffers, under NoGrad");
+  fail<InPlaceError>(
+      row.name, "would write ", x.meta(),
+      x.is_leaf()
+          ? ", a variable that requires grad; write it under NoGrad"
+          : ", which autograd recorded; in-place ops are for optimizers and buffers, under NoGrad");
 }
 
 }  // namespace tessera

@@ -2,11 +2,11 @@
 // The tape: records ops as nodes while gradients are enabled. One per rank, held by its Session.
 #pragma once
 
-#include <functional>
-#include <vector>
-
 #include "tessera/autograd/node.h"
 #include "tessera/core/context.h"
+
+#include <functional>
+#include <vector>
 
 namespace tessera {
 
@@ -22,9 +22,9 @@ class TESSERA_API Tape final : public Recorder {
     PackHook pack;
     UnpackHook unpack;
   };
-  std::vector<SavedHooks> saved_hooks;                    // the innermost pair is used
-  std::vector<std::function<void()>> final_callbacks;     // run when the outermost backward ends
-  int passes = 0;                                         // backward passes under way
+  std::vector<SavedHooks> saved_hooks;                 // the innermost pair is used
+  std::vector<std::function<void()>> final_callbacks;  // run when the outermost backward ends
+  int passes = 0;                                      // backward passes under way
 
  private:
   uint64_t sequence_ = 0;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caching CPU allocator. Small blocks (to 64 KiB) come in classes of an eighth of a power of two, so at most 12.5 %
-// is wasted; larger ones are rounded to 4 KiB and reused by best fit. The owner works without a lock; frees from other
-// threads wait in a locked list until the owner next allocates.
+// The caching CPU allocator. Small blocks (to 64 KiB) come in classes of an eighth of a power of
+// two, so at most 12.5 % is wasted; larger ones are rounded to 4 KiB and reused by best fit. The
+// owner works without a lock; frees from other threads wait in a locked list until the owner next
+// allocates.
 #include "tessera/core/allocator.h"
 
-#include <sys/mman.h>
+#include "tessera/core/context.h"
+#include "tessera/core/error.h"
 
 #include <array>
 #include <bit>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <sys/mman.h>
 #include <vector>
-
-#include "tessera/core/context.h"
-#include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
@@ -99,8 +99,9 @@ class CpuAllocator final : public Allocator {
  private:
   void* fresh(int64_t size) {
     const int64_t alignment = size >= 2 * kHugePage ? kHugePage : kAlignment;
-    void* block = std::aligned_alloc(static_cast<size_t>(alignment),
-                                     static_cast<size_t>((size + alignment - 1) / alignment * alignment));
+    void* block =
+        std::aligned_alloc(static_cast<size_t>(alignment),
+                           static_cast<size_t>((size + alignment - 1) / alignment * alignment));
     if (!block) {
       release_cache();
       stats_.live -= size;
@@ -151,7 +152,8 @@ class CpuAllocator final : public Allocator {
   const Context* owner_ = Context::current_or_null();
   std::array<std::vector<void*>, kClasses> small_;
   std::multimap<int64_t, void*> large_;
-  std::map<void*, int64_t> actual_;  // size of each large block in use: it may exceed what was asked
+  std::map<void*, int64_t>
+      actual_;  // size of each large block in use: it may exceed what was asked
   MemoryStats stats_;
   std::mutex remote_mutex_;
   std::atomic<bool> has_remote_{false};

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocators of tensor bytes. The CPU one caches: blocks are 64-byte aligned, small ones by size class in free lists
-// of the owning rank, large ones (huge pages) by best fit. A block may be freed on any thread; it returns to the
-// allocator that made it, and that allocator lives as long as any of its blocks.
+// Allocators of tensor bytes. The CPU one caches: blocks are 64-byte aligned, small ones by size
+// class in free lists of the owning rank, large ones (huge pages) by best fit. A block may be freed
+// on any thread; it returns to the allocator that made it, and that allocator lives as long as any
+// of its blocks.
 #pragma once
-
-#include <cstdint>
 
 #include "tessera/core/device.h"
 #include "tessera/core/ref.h"
+
+#include <cstdint>
 
 namespace tessera {
 

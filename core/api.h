@@ -6,11 +6,13 @@
 
 #ifdef __CUDACC__
 #define TESSERA_HD __host__ __device__ inline
-#define TESSERA_INITIAL_EXEC  // nvcc does not know it on members; its code pays for a general access
+#define TESSERA_INITIAL_EXEC  // nvcc does not know it on members; its code pays for a general
+                              // access
 #else
 #define TESSERA_HD inline
 #define TESSERA_INITIAL_EXEC __attribute__((tls_model("initial-exec")))
 #endif
 
-// Code of a kernel's inner loops: inlined into a function compiled for the running machine's instruction set.
+// Code of a kernel's inner loops: inlined into a function compiled for the running machine's
+// instruction set.
 #define TESSERA_INLINE __attribute__((always_inline)) inline

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one compiled function behind every op call. The order is fixed: look at the inputs once (device, released bytes,
-// distribution, gradients), meta check, plan, kernel, record. Nothing is allocated before the checks have passed.
-#include <cmath>
-
+// The one compiled function behind every op call. The order is fixed: look at the inputs once
+// (device, released bytes, distribution, gradients), meta check, plan, kernel, record. Nothing is
+// allocated before the checks have passed.
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/op_row.h"
+
+#include <cmath>
 
 namespace tessera::detail {
 namespace {
@@ -15,11 +16,12 @@ struct Inputs {
   bool distributed = false, gradients = false, defined = false;
 };
 
-[[noreturn]] __attribute__((cold)) void mixed_devices(const OpRow& row, Tensors in, const Tensor& odd) {
+[[noreturn]] __attribute__((cold)) void mixed_devices(const OpRow& row, Tensors in,
+                                                      const Tensor& odd) {
   for (const Tensor& t : in) {
     if (t.defined() && t.device() != odd.device()) {
-      fail<DeviceError>(row.name, "inputs lie on different devices: ", t.meta(), " on ", t.device(), ", ", odd.meta(),
-                        " on ", odd.device(), "; move one with to_device");
+      fail<DeviceError>(row.name, "inputs lie on different devices: ", t.meta(), " on ", t.device(),
+                        ", ", odd.meta(), " on ", odd.device(), "; move one with to_device");
     }
   }
   fail<DeviceError>(row.name, "inputs lie on different devices");
@@ -39,30 +41,36 @@ Inputs look(const OpRow& row, Tensors in) {
     seen.distributed |= x.layout != nullptr;
     seen.gradients |= x.requires_grad;
     if (x.storage->released() && row.kind != OpKind::view) {
-      fail<StorageError>(row.name, "the bytes of input ", x.meta, " are released; regain them before the call");
+      fail<StorageError>(row.name, "the bytes of input ", x.meta,
+                         " are released; regain them before the call");
     }
   }
   return seen;
 }
 
-void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, Outputs out, Device device) {
+void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, Outputs out,
+                Device device) {
   if (device.is_cpu()) {
     row.cpu(op, in, out);
     return;
   }
   if (device.is_meta()) return;
-  if (!row.not_on_cuda.empty()) fail<DeviceError>(row.name, "does not run on CUDA: ", row.not_on_cuda);
+  if (!row.not_on_cuda.empty())
+    fail<DeviceError>(row.name, "does not run on CUDA: ", row.not_on_cuda);
   if (row.cuda) {
     row.cuda(op, in, out, context.stream(device));
     return;
   }
   const auto kernel = Process::get().cuda().kernel(row.name);
-  if (!kernel) fail<DeviceError>(row.name, "the CUDA library holds no kernel of this op: it is of another version");
+  if (!kernel)
+    fail<DeviceError>(row.name,
+                      "the CUDA library holds no kernel of this op: it is of another version");
   kernel(op, in, out, context.stream(device));
 }
 
 // Anomaly mode: the first op whose output is not a number while its inputs are is the culprit.
-__attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Tensors in, Tensors out) {
+__attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Tensors in,
+                                    Tensors out) {
   const auto has_nan = [](const Tensor& t) {
     if (!t.defined() || !is_floating(t.dtype()) || t.device().is_meta()) return false;
     for (double v : t.values()) {
@@ -89,7 +97,9 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   const Inputs seen = look(row, in);
   if (seen.distributed) {
     if (!context.distributor) {
-      fail<LayoutError>(row.name, "an input is distributed, but this Context has no Distributor: use dist's session");
+      fail<LayoutError>(
+          row.name,
+          "an input is distributed, but this Context has no Distributor: use dist's session");
     }
     context.distributor->call(row, op, in, out);
     return;
@@ -127,14 +137,16 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
     context.recorder->record(row, op, in, out);
   }
   if (__builtin_expect(context.options.anomaly, false)) find_nan(context, row, in, out);
-  if (__builtin_expect(static_cast<bool>(context.op_hook), false)) context.op_hook(row, op, in, out);
+  if (__builtin_expect(static_cast<bool>(context.op_hook), false))
+    context.op_hook(row, op, in, out);
 }
 
 Cost bytes_moved(Metas in, Metas out) {
   Cost cost;
   for (const Metas& side : {in, out}) {
     for (size_t i = 0; i < side.size(); ++i) {
-      if (side.has(i)) cost.bytes += static_cast<double>(side[i].shape.numel() * item_size(side[i].dtype));
+      if (side.has(i))
+        cost.bytes += static_cast<double>(side[i].shape.numel() * item_size(side[i].dtype));
     }
   }
   return cost;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/core/context.h"
 
-#include <omp.h>
-
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
+
+#include <omp.h>
 
 namespace tessera {
 
@@ -16,8 +16,8 @@ constexpr size_t kPoolStep = 64;
 Isa detect_isa() {
 #ifdef __x86_64__
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     return Isa::avx512;
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
@@ -62,7 +62,8 @@ Process& Process::get() {
 }
 
 void Process::limit_isa(Isa isa) {
-  if (isa > machine_isa_) fail<ValueError>("process", "this machine lacks the instruction set that was asked for");
+  if (isa > machine_isa_)
+    fail<ValueError>("process", "this machine lacks the instruction set that was asked for");
   isa_ = isa;
 }
 
@@ -87,7 +88,8 @@ bool Process::cuda_available() noexcept {
 Context::Context() : Context(Options{}) {}
 
 Context::Context(const Options& o) : options(o), previous_(current_) {
-  if (options.threads < 0) fail<ValueError>("context", "threads is ", options.threads, ": expected 0 (all cores) or more");
+  if (options.threads < 0)
+    fail<ValueError>("context", "threads is ", options.threads, ": expected 0 (all cores) or more");
   if (options.threads == 0) options.threads = Process::get().cores();
   current_ = this;
   cpu_allocator_ = make_cpu_allocator();
@@ -108,7 +110,9 @@ Context::~Context() {
 
 Context& Context::current() {
   if (!current_) {
-    fail<UsageError>("context", "this thread has no Context: make a tessera::Session (or a Context) first and keep it alive");
+    fail<UsageError>("context",
+                     "this thread has no Context: make a tessera::Session (or a Context) first and "
+                     "keep it alive");
   }
   return *current_;
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Process: what exists once per process (CPU features, the CUDA library). Context: all state of one rank, reached
-// through one thread-local pointer, so that ranks can be threads. Worker threads have no Context: kernels take what
-// they need before a parallel region. Recorder and Distributor are how `call` reaches the tape and the planner.
+// Process: what exists once per process (CPU features, the CUDA library). Context: all state of one
+// rank, reached through one thread-local pointer, so that ranks can be threads. Worker threads have
+// no Context: kernels take what they need before a parallel region. Recorder and Distributor are
+// how `call` reaches the tape and the planner.
 #pragma once
+
+#include "tessera/core/allocator.h"
+#include "tessera/core/op_types.h"
 
 #include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "tessera/core/allocator.h"
-#include "tessera/core/op_types.h"
 
 namespace tessera {
 
@@ -29,7 +30,8 @@ class TESSERA_API Process {
   [[nodiscard]] Isa isa() const { return isa_; }
   [[nodiscard]] bool has_avx512_bf16() const { return avx512_bf16_; }
   [[nodiscard]] int cores() const { return cores_; }
-  /// Limits kernels to `isa` (tests compare instruction sets); throws ValueError above what the machine has.
+  /// Limits kernels to `isa` (tests compare instruction sets); throws ValueError above what the
+  /// machine has.
   void limit_isa(Isa isa);
   /// The CUDA library, loaded on first use; DeviceError says why there is none.
   CudaBackend& cuda();
@@ -61,7 +63,8 @@ class Distributor {
   virtual void call(const OpRow& row, const void* op, Tensors in, SmallVector<Tensor, 2>& out) = 0;
 };
 
-/// All state of one rank. Make one per rank thread; it becomes the thread's current one while it lives.
+/// All state of one rank. Make one per rank thread; it becomes the thread's current one while it
+/// lives.
 class TESSERA_API Context {
  public:
   struct Options {
@@ -91,9 +94,9 @@ class TESSERA_API Context {
   [[nodiscard]] const Ref<Allocator>& allocator(Device device);
   [[nodiscard]] Stream stream(Device device);
 
-  /// What a module keeps per rank (primitive caches, plans): one T, made on first use, gone with the Context.
-  template <class T>
-  [[nodiscard]] T& state() {
+  /// What a module keeps per rank (primitive caches, plans): one T, made on first use, gone with
+  /// the Context.
+  template <class T> [[nodiscard]] T& state() {
     for (auto& [key, value] : states_) {
       if (key == &kStateKey<T>) return *static_cast<T*>(value.get());
     }
@@ -102,8 +105,7 @@ class TESSERA_API Context {
   }
 
  private:
-  template <class T>
-  static constexpr char kStateKey = 0;
+  template <class T> static constexpr char kStateKey = 0;
   friend void* pool_allocate(size_t);
   friend void pool_free(void*, size_t) noexcept;
   static constexpr int kPoolClasses = 16;  // multiples of 64 bytes
@@ -141,7 +143,9 @@ class NoGrad : public GradMode {
 /// Names the part of the program that runs while it lives.
 class ModuleScope {
  public:
-  explicit ModuleScope(std::string name) : context_(Context::current()) { context_.module_path.push_back(std::move(name)); }
+  explicit ModuleScope(std::string name) : context_(Context::current()) {
+    context_.module_path.push_back(std::move(name));
+  }
   ~ModuleScope() { context_.module_path.pop_back(); }
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes, storages, allocators, tensors and contexts.
-#include <gtest/gtest.h>
-
-#include <thread>
-
 #include "tessera/core/context.h"
 #include "tessera/core/rng.h"
 #include "tessera/core/rule.h"
 #include "tessera/core/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
 
 namespace tessera {
 namespace {
@@ -53,7 +53,8 @@ TEST(Tensor, MetaTensorsHaveShapeAndNoBytes) {
 
 TEST(Tensor, CudaWithoutADeviceIsATypedError) {
   const Context context;
-  if (Process::get().cuda_available()) GTEST_SKIP() << "a CUDA device is here; the law tests use it";
+  if (Process::get().cuda_available())
+    GTEST_SKIP() << "a CUDA device is here; the law tests use it";
   EXPECT_THROW((void)empty({2}, DType::f32, cuda(0)), DeviceError);
 }
 
@@ -113,7 +114,8 @@ TEST(Context, ThreadsWithoutOneGetATypedError) {
 
 TEST(Rng, IsAFunctionOfKeyAndIndex) {
   const RngKey key{7, stream_of("layers.0.attention.wq.weight")};
-  const auto a = rng::normal4(key, 3), b = rng::normal4(key, 3), c = rng::normal4({8, key.stream}, 3);
+  const auto a = rng::normal4(key, 3), b = rng::normal4(key, 3),
+             c = rng::normal4({8, key.stream}, 3);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(a.v[i], b.v[i]);
     EXPECT_NE(a.v[i], c.v[i]);

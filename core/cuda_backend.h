@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core asks of the CUDA library (libtessera_cuda.so), which is loaded on first use of a CUDA device.
+// What the core asks of the CUDA library (libtessera_cuda.so), which is loaded on first use of a
+// CUDA device.
 #pragma once
-
-#include <string_view>
 
 #include "tessera/core/allocator.h"
 #include "tessera/core/op_types.h"
+
+#include <string_view>
 
 namespace tessera {
 
@@ -16,12 +17,14 @@ class CudaBackend {
   using Kernel = void (*)(const void* op, Tensors in, Outputs y, Stream);
   virtual ~CudaBackend() = default;
   [[nodiscard]] virtual int device_count() const = 0;
-  /// The library's view of the process: it must be the caller's, or two copies of the core are linked.
+  /// The library's view of the process: it must be the caller's, or two copies of the core are
+  /// linked.
   [[nodiscard]] virtual const Process* process() const = 0;
   [[nodiscard]] virtual Ref<Allocator> allocator(int device) = 0;
   [[nodiscard]] virtual Stream stream(int device) = 0;
   /// Copies between host and device or device and device; returns when the host may touch both.
-  virtual void copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes) = 0;
+  virtual void copy(void* to, Device to_device, const void* from, Device from_device,
+                    int64_t bytes) = 0;
   virtual void synchronize(int device) = 0;
   /// The kernel of the op with this name, or null.
   [[nodiscard]] virtual Kernel kernel(std::string_view op) const = 0;

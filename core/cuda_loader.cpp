@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dlfcn.h>
-
-#include <filesystem>
-
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
+
+#include <dlfcn.h>
+#include <filesystem>
 
 namespace tessera {
 namespace {
@@ -57,7 +56,8 @@ CudaBackend& CudaLoader::backend() const {
 
 const Ref<Allocator>& CudaLoader::allocator(int device) {
   const int count = backend().device_count();
-  if (device < 0 || device >= count) fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", count);
+  if (device < 0 || device >= count)
+    fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", count);
   return allocators_[static_cast<size_t>(device)];
 }
 

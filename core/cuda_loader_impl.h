@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds and opens libtessera_cuda.so: beside the library or program that holds the core, then as the linker would.
+// Finds and opens libtessera_cuda.so: beside the library or program that holds the core, then as
+// the linker would.
 #pragma once
+
+#include "tessera/core/cuda_backend.h"
 
 #include <string>
 #include <vector>
-
-#include "tessera/core/cuda_backend.h"
 
 namespace tessera {
 

@@ -2,10 +2,10 @@
 // Where bytes live. `meta` tensors have a shape and a dtype and no bytes.
 #pragma once
 
+#include "tessera/core/api.h"
+
 #include <cstdint>
 #include <iosfwd>
-
-#include "tessera/core/api.h"
 
 namespace tessera {
 

@@ -2,13 +2,13 @@
 // Element types, sets of them, and the switch from a run-time DType to a C++ type.
 #pragma once
 
+#include "tessera/core/error.h"
+#include "tessera/core/float_types.h"
+
 #include <array>
 #include <cstdint>
 #include <iosfwd>
 #include <string_view>
-
-#include "tessera/core/error.h"
-#include "tessera/core/float_types.h"
 
 namespace tessera {
 
@@ -34,8 +34,7 @@ struct DTypeSet {
   constexpr DTypeSet operator|(DTypeSet o) const { return {static_cast<uint16_t>(bits | o.bits)}; }
   constexpr bool operator==(const DTypeSet&) const = default;
 };
-template <class... T>
-constexpr DTypeSet dtypes_of(T... t) {
+template <class... T> constexpr DTypeSet dtypes_of(T... t) {
   return {static_cast<uint16_t>((0 | ... | (1 << static_cast<int>(t))))};
 }
 inline constexpr DTypeSet kFloats = dtypes_of(DType::f64, DType::f32, DType::bf16, DType::f16);
@@ -44,18 +43,15 @@ inline constexpr DTypeSet kNumbers = kFloats | kIntegers;
 inline constexpr DTypeSet kAllDTypes{(1 << kDTypes) - 1};
 TESSERA_API std::ostream& operator<<(std::ostream&, DTypeSet);
 
-template <class T>
-inline constexpr bool kIsDType = false;
+template <class T> inline constexpr bool kIsDType = false;
 template <class T>
 inline constexpr DType dtype_of = [] {
   static_assert(kIsDType<T>, "no DType stands for this C++ type");
   return DType::f32;
 }();
-#define TESSERA_DTYPE(T, D)                    \
-  template <>                                  \
-  inline constexpr bool kIsDType<T> = true;    \
-  template <>                                  \
-  inline constexpr DType dtype_of<T> = DType::D
+#define TESSERA_DTYPE(T, D)                             \
+  template <> inline constexpr bool kIsDType<T> = true; \
+  template <> inline constexpr DType dtype_of<T> = DType::D
 TESSERA_DTYPE(double, f64);
 TESSERA_DTYPE(float, f32);
 TESSERA_DTYPE(bf16, bf16);
@@ -69,24 +65,19 @@ TESSERA_DTYPE(bool, bool_);
 #undef TESSERA_DTYPE
 
 /// What arithmetic on T is done in: f32 for narrower floats, else T itself.
+template <class T> struct Compute { using type = T; };
 template <class T>
-struct Compute {
-  using type = T;
-};
-template <class T>
-  requires(kIsDType<T> && is_floating(dtype_of<T>) && sizeof(T) < 4)
-struct Compute<T> {
+requires(kIsDType<T>&& is_floating(dtype_of<T>) && sizeof(T) < 4) struct Compute<T> {
   using type = float;
 };
-template <class T>
-using compute_t = typename Compute<T>::type;
+template <class T> using compute_t = typename Compute<T>::type;
 
-/// Calls `f.template operator()<T>()` for the C++ type of `t`, which must be in `kSet` (a room checks that in meta).
-template <DTypeSet kSet, class F>
-decltype(auto) dispatch(DType t, F&& f) {
-#define TESSERA_CASE(T)                                               \
-  if constexpr (kSet.has(dtype_of<T>)) {                              \
-    if (t == dtype_of<T>) return f.template operator()<T>();          \
+/// Calls `f.template operator()<T>()` for the C++ type of `t`, which must be in `kSet` (a room
+/// checks that in meta).
+template <DTypeSet kSet, class F> decltype(auto) dispatch(DType t, F&& f) {
+#define TESSERA_CASE(T)                                      \
+  if constexpr (kSet.has(dtype_of<T>)) {                     \
+    if (t == dtype_of<T>) return f.template operator()<T>(); \
   }
   TESSERA_CASE(float)
   TESSERA_CASE(bf16)

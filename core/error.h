@@ -3,12 +3,12 @@
 // The library throws these and nothing else on purpose; it never aborts or exits.
 #pragma once
 
+#include "tessera/core/api.h"
+
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-
-#include "tessera/core/api.h"
 
 namespace tessera {
 
@@ -19,32 +19,31 @@ class TESSERA_API Error : public std::runtime_error {
   [[nodiscard]] virtual std::string_view kind() const noexcept = 0;
 };
 
-#define TESSERA_ERROR(Name)                                                          \
-  class TESSERA_API Name : public Error {                                            \
-   public:                                                                           \
-    using Error::Error;                                                              \
-    [[nodiscard]] std::string_view kind() const noexcept override { return #Name; }  \
+#define TESSERA_ERROR(Name)                                                         \
+  class TESSERA_API Name : public Error {                                           \
+   public:                                                                          \
+    using Error::Error;                                                             \
+    [[nodiscard]] std::string_view kind() const noexcept override { return #Name; } \
   }
 
-TESSERA_ERROR(ShapeError);      ///< wrong rank, size, dim or index
-TESSERA_ERROR(DTypeError);      ///< wrong or mixed dtypes
-TESSERA_ERROR(DeviceError);     ///< wrong or mixed devices, or a device that is not there
-TESSERA_ERROR(IndexError);      ///< an index or dim out of range
-TESSERA_ERROR(StorageError);    ///< released or foreign bytes, out of memory
-TESSERA_ERROR(AutogradError);   ///< a gradient that cannot be computed
-TESSERA_ERROR(InPlaceError);    ///< writing what autograd still needs
-TESSERA_ERROR(LayoutError);     ///< distributed layouts that do not fit
-TESSERA_ERROR(ValueError);      ///< an attribute, field or datum out of its range
-TESSERA_ERROR(ConfigError);     ///< unknown or ill-typed configuration
-TESSERA_ERROR(DataError);       ///< missing, empty, corrupt or too short data
-TESSERA_ERROR(IoError);         ///< a file or folder that cannot be read or written
-TESSERA_ERROR(NumericError);    ///< NaN or infinity where training must stop
-TESSERA_ERROR(UsageError);      ///< the library used against its contract
+TESSERA_ERROR(ShapeError);     ///< wrong rank, size, dim or index
+TESSERA_ERROR(DTypeError);     ///< wrong or mixed dtypes
+TESSERA_ERROR(DeviceError);    ///< wrong or mixed devices, or a device that is not there
+TESSERA_ERROR(IndexError);     ///< an index or dim out of range
+TESSERA_ERROR(StorageError);   ///< released or foreign bytes, out of memory
+TESSERA_ERROR(AutogradError);  ///< a gradient that cannot be computed
+TESSERA_ERROR(InPlaceError);   ///< writing what autograd still needs
+TESSERA_ERROR(LayoutError);    ///< distributed layouts that do not fit
+TESSERA_ERROR(ValueError);     ///< an attribute, field or datum out of its range
+TESSERA_ERROR(ConfigError);    ///< unknown or ill-typed configuration
+TESSERA_ERROR(DataError);      ///< missing, empty, corrupt or too short data
+TESSERA_ERROR(IoError);        ///< a file or folder that cannot be read or written
+TESSERA_ERROR(NumericError);   ///< NaN or infinity where training must stop
+TESSERA_ERROR(UsageError);     ///< the library used against its contract
 #undef TESSERA_ERROR
 
 /// Concatenates anything printable.
-template <class... Parts>
-[[nodiscard]] std::string concat(const Parts&... parts) {
+template <class... Parts> [[nodiscard]] std::string concat(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
   return text.str();
@@ -52,7 +51,8 @@ template <class... Parts>
 
 /// Throws `E("[where] parts...")`.
 template <class E, class... Parts>
-[[noreturn]] __attribute__((noinline, cold)) void fail(std::string_view where, const Parts&... parts) {
+[[noreturn]] __attribute__((noinline, cold)) void fail(std::string_view where,
+                                                       const Parts&... parts) {
   throw E(concat('[', where, "] ", parts...));
 }
 

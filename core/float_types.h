@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Storage types narrower than f32: bf16, f16, f8_e4m3 (finite-only, OCP "fn") and f8_e5m2.
-// They only convert, by round-to-nearest-even; arithmetic is done in f32. Integer bit work alone, so that the
-// same header gives the same bits on every instruction set and on the GPU. Source: OCP 8-bit floating point 1.0.
+// They only convert, by round-to-nearest-even; arithmetic is done in f32. Integer bit work alone,
+// so that the same header gives the same bits on every instruction set and on the GPU. Source: OCP
+// 8-bit floating point 1.0.
 #pragma once
+
+#include "tessera/core/api.h"
 
 #include <bit>
 #include <cstdint>
-
-#include "tessera/core/api.h"
 
 namespace tessera {
 
 namespace detail {
 
-// Narrows f32 to a float of `E` exponent and `M` mantissa bits. `kFinite`: no infinities, all-ones is NaN (e4m3fn).
-template <int E, int M, bool kFinite>
-TESSERA_HD uint32_t narrow_float(float value) {
+// Narrows f32 to a float of `E` exponent and `M` mantissa bits. `kFinite`: no infinities, all-ones
+// is NaN (e4m3fn).
+template <int E, int M, bool kFinite> TESSERA_HD uint32_t narrow_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 31) << (E + M);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -40,8 +41,7 @@ TESSERA_HD uint32_t narrow_float(float value) {
   return sign | (result >= kInf || biased > (1 << E) ? kInf : result);
 }
 
-template <int E, int M, bool kFinite>
-TESSERA_HD float widen_float(uint32_t bits) {
+template <int E, int M, bool kFinite> TESSERA_HD float widen_float(uint32_t bits) {
   constexpr int kBias = (1 << (E - 1)) - 1;
   const uint32_t sign = (bits >> (E + M)) << 31;
   const uint32_t magnitude = bits & ((1u << (E + M)) - 1);
@@ -55,9 +55,11 @@ TESSERA_HD float widen_float(uint32_t bits) {
     int shift = 0;
     while (!(mantissa >> M)) mantissa <<= 1, ++shift;
     mantissa &= (1u << M) - 1;
-    return std::bit_cast<float>(sign | (static_cast<uint32_t>(128 - kBias - shift) << 23) | (mantissa << (23 - M)));
+    return std::bit_cast<float>(sign | (static_cast<uint32_t>(128 - kBias - shift) << 23) |
+                                (mantissa << (23 - M)));
   }
-  return std::bit_cast<float>(sign | ((exponent + static_cast<uint32_t>(127 - kBias)) << 23) | (mantissa << (23 - M)));
+  return std::bit_cast<float>(sign | ((exponent + static_cast<uint32_t>(127 - kBias)) << 23) |
+                              (mantissa << (23 - M)));
 }
 
 }  // namespace detail
@@ -72,15 +74,18 @@ struct bf16 {
     const uint32_t quiet = (b >> 16) | 0x40u;
     bits = static_cast<uint16_t>((b & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
   }
-  TESSERA_HD operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  TESSERA_HD operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
 };
 
-#define TESSERA_NARROW_FLOAT(Name, Bits, E, M, kFinite)                                                  \
-  struct Name {                                                                                          \
-    Bits bits = 0;                                                                                       \
-    Name() = default;                                                                                    \
-    TESSERA_HD explicit Name(float v) : bits(static_cast<Bits>(detail::narrow_float<E, M, kFinite>(v))) {} \
-    TESSERA_HD operator float() const { return detail::widen_float<E, M, kFinite>(bits); }               \
+#define TESSERA_NARROW_FLOAT(Name, Bits, E, M, kFinite)                                    \
+  struct Name {                                                                            \
+    Bits bits = 0;                                                                         \
+    Name() = default;                                                                      \
+    TESSERA_HD explicit Name(float v)                                                      \
+        : bits(static_cast<Bits>(detail::narrow_float<E, M, kFinite>(v))) {}               \
+    TESSERA_HD operator float() const { return detail::widen_float<E, M, kFinite>(bits); } \
   }
 TESSERA_NARROW_FLOAT(f16, uint16_t, 5, 10, false);
 TESSERA_NARROW_FLOAT(f8_e4m3, uint8_t, 4, 3, true);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is. An op is a value whose members are its room: attributes, meta, sharding, cpu, cuda, vjp, samples.
-// `complete_op` is the checklist: what is missing is a one-line compile error, an opt-out is a sentence. `call(op, in)`
-// runs: meta check -> distributed plan if an input is distributed -> device kernel -> autograd record.
+// What an op is. An op is a value whose members are its room: attributes, meta, sharding, cpu,
+// cuda, vjp, samples. `complete_op` is the checklist: what is missing is a one-line compile error,
+// an opt-out is a sentence. `call(op, in)` runs: meta check -> distributed plan if an input is
+// distributed -> device kernel -> autograd record.
 //
 // A compute room:                                     | a View room instead has          | an InPlace room also has
 //   static constexpr std::string_view name;           |   Geometry view(const Geometry&) |   static constexpr bool
@@ -10,10 +11,14 @@
 //   MetaList     meta(Metas in) const;                |
 //   ShardingRule sharding(Metas in) const;            | optional: local(const Piece&), cost(Metas in, Metas out),
 //   void         cpu (Tensors in, Outputs y) const;   |   attributes() (required where there are data members),
-//   void         cuda(Tensors in, Outputs y, Stream) const;  static constexpr int outputs (default 1)
-//   Grads        vjp (const Saved&, const Grads& dy, Needs) const;
-//   static std::vector<Sample<Op>> samples();
+//   void         cuda(Tensors in, Outputs y, Stream) const;  static constexpr int outputs (default
+//   1) Grads        vjp (const Saved&, const Grads& dy, Needs) const; static
+//   std::vector<Sample<Op>> samples();
 #pragma once
+
+#include "tessera/core/op_types.h"
+#include "tessera/core/rule.h"
+#include "tessera/core/sample.h"
 
 #include <array>
 #include <concepts>
@@ -22,10 +27,6 @@
 #include <tuple>
 #include <type_traits>
 #include <vector>
-
-#include "tessera/core/op_types.h"
-#include "tessera/core/rule.h"
-#include "tessera/core/sample.h"
 
 namespace tessera {
 
@@ -43,18 +44,13 @@ struct NotOnCuda {
 };
 
 /// The ops of a room or of a module.
-template <class... Ops>
-struct OpList {};
-template <class... Lists>
-struct ConcatOpLists;
-template <class... A>
-struct ConcatOpLists<OpList<A...>> {
-  using type = OpList<A...>;
-};
+template <class... Ops> struct OpList {};
+template <class... Lists> struct ConcatOpLists;
+template <class... A> struct ConcatOpLists<OpList<A...>> { using type = OpList<A...>; };
 template <class... A, class... B, class... Rest>
-struct ConcatOpLists<OpList<A...>, OpList<B...>, Rest...> : ConcatOpLists<OpList<A..., B...>, Rest...> {};
-template <class... Lists>
-using ConcatOps = typename ConcatOpLists<Lists...>::type;
+struct ConcatOpLists<OpList<A...>, OpList<B...>, Rest...>
+    : ConcatOpLists<OpList<A..., B...>, Rest...> {};
+template <class... Lists> using ConcatOps = typename ConcatOpLists<Lists...>::type;
 
 template <class Op>
 concept ViewOp = requires(const Op& op, const Geometry& g) {
@@ -67,62 +63,99 @@ concept InPlaceOp = requires(size_t i) {
 
 namespace op_has {
 template <class Op>
-concept name = requires { { Op::name } -> std::convertible_to<std::string_view>; };
+concept name = requires {
+  { Op::name } -> std::convertible_to<std::string_view>;
+};
 template <class Op>
-concept dtypes = requires { { Op::dtypes } -> std::convertible_to<DTypeSet>; };
+concept dtypes = requires {
+  { Op::dtypes } -> std::convertible_to<DTypeSet>;
+};
 template <class Op>
-concept saves = requires { { Op::saves } -> std::convertible_to<Saves>; };
+concept saves = requires {
+  { Op::saves } -> std::convertible_to<Saves>;
+};
 template <class Op>
-concept meta = requires(const Op& op, Metas in) { { op.meta(in) } -> std::same_as<MetaList>; };
+concept meta = requires(const Op& op, Metas in) {
+  { op.meta(in) } -> std::same_as<MetaList>;
+};
 template <class Op>
-concept no_sharding = requires { requires std::same_as<std::remove_cvref_t<decltype(Op::sharding)>, NotShardable>; };
+concept no_sharding = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Op::sharding)>, NotShardable>;
+};
 template <class Op>
-concept sharding = no_sharding<Op> || requires(const Op& op, Metas in) { { op.sharding(in) } -> std::same_as<ShardingRule>; };
+concept sharding = no_sharding<Op> || requires(const Op& op, Metas in) {
+  { op.sharding(in) } -> std::same_as<ShardingRule>;
+};
 template <class Op>
-concept cpu = requires(const Op& op, Tensors in, Outputs y) { op.cpu(in, y); };
+concept cpu = requires(const Op& op, Tensors in, Outputs y) {
+  op.cpu(in, y);
+};
 template <class Op>
-concept no_cuda = requires { requires std::same_as<std::remove_cvref_t<decltype(Op::cuda)>, NotOnCuda>; };
+concept no_cuda = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Op::cuda)>, NotOnCuda>;
+};
 template <class Op>
-concept cuda = no_cuda<Op> || requires(const Op& op, Tensors in, Outputs y, Stream s) { op.cuda(in, y, s); };
+concept cuda = no_cuda<Op> || requires(const Op& op, Tensors in, Outputs y, Stream s) {
+  op.cuda(in, y, s);
+};
 template <class Op>
-concept no_vjp = requires { requires std::same_as<std::remove_cvref_t<decltype(Op::vjp)>, NotDifferentiable>; };
+concept no_vjp = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(Op::vjp)>, NotDifferentiable>;
+};
 template <class Op>
-concept vjp = no_vjp<Op> || requires(const Op& op, const Saved& s, const Grads& dy, Needs n) { { op.vjp(s, dy, n) } -> std::same_as<Grads>; };
+concept vjp = no_vjp<Op> || requires(const Op& op, const Saved& s, const Grads& dy, Needs n) {
+  { op.vjp(s, dy, n) } -> std::same_as<Grads>;
+};
 template <class Op>
-concept samples = requires { { Op::samples() } -> std::same_as<std::vector<Sample<Op>>>; };
+concept samples = requires {
+  { Op::samples() } -> std::same_as<std::vector<Sample<Op>>>;
+};
 template <class Op>
-concept local = requires(const Op& op, const Piece& p) { { op.local(p) } -> std::same_as<Op>; };
+concept local = requires(const Op& op, const Piece& p) {
+  { op.local(p) } -> std::same_as<Op>;
+};
 template <class Op>
-concept attributes = requires(const Op& op) { op.attributes(); };
+concept attributes = requires(const Op& op) {
+  op.attributes();
+};
 template <class Op>
-concept cost = requires(const Op& op, Metas m) { { op.cost(m, m) } -> std::same_as<Cost>; };
+concept cost = requires(const Op& op, Metas m) {
+  { op.cost(m, m) } -> std::same_as<Cost>;
+};
 }  // namespace op_has
 
 /// The checklist. Each line that fails is one readable compile error.
-template <class Op>
-consteval bool complete_op() {
+template <class Op> consteval bool complete_op() {
   static_assert(op_has::name<Op>, "room has no `static constexpr std::string_view name`");
-  static_assert(op_has::sharding<Op>, "room has no `ShardingRule sharding(Metas) const`, nor `static constexpr NotShardable sharding{\"why\"}`");
-  static_assert(op_has::vjp<Op>, "room has no `Grads vjp(const Saved&, const Grads&, Needs) const`, nor `static constexpr NotDifferentiable vjp{\"why\"}`");
-  static_assert(op_has::samples<Op>, "room has no `static std::vector<Sample<Op>> samples()`: the laws cannot see it");
-  static_assert(op_has::attributes<Op> || std::is_empty_v<Op>, "room has data members but no `auto attributes() const { return std::tie(...); }`");
+  static_assert(op_has::sharding<Op>,
+                "room has no `ShardingRule sharding(Metas) const`, nor `static constexpr "
+                "NotShardable sharding{\"why\"}`");
+  static_assert(op_has::vjp<Op>,
+                "room has no `Grads vjp(const Saved&, const Grads&, Needs) const`, nor `static "
+                "constexpr NotDifferentiable vjp{\"why\"}`");
+  static_assert(op_has::samples<Op>,
+                "room has no `static std::vector<Sample<Op>> samples()`: the laws cannot see it");
+  static_assert(op_has::attributes<Op> || std::is_empty_v<Op>,
+                "room has data members but no `auto attributes() const { return std::tie(...); }`");
   if constexpr (!ViewOp<Op>) {
     static_assert(op_has::dtypes<Op>, "room has no `static constexpr DTypeSet dtypes`");
-    static_assert(op_has::saves<Op> || op_has::no_vjp<Op>, "room has no `static constexpr Saves saves`: what backward keeps must be visible");
+    static_assert(
+        op_has::saves<Op> || op_has::no_vjp<Op>,
+        "room has no `static constexpr Saves saves`: what backward keeps must be visible");
     static_assert(op_has::meta<Op>, "room has no `MetaList meta(Metas) const`");
     static_assert(op_has::cpu<Op>, "room has no `void cpu(Tensors, Outputs) const`");
-    static_assert(op_has::cuda<Op>, "room has no `void cuda(Tensors, Outputs, Stream) const`, nor `static constexpr NotOnCuda cuda{\"why\"}`");
+    static_assert(op_has::cuda<Op>,
+                  "room has no `void cuda(Tensors, Outputs, Stream) const`, nor `static constexpr "
+                  "NotOnCuda cuda{\"why\"}`");
   }
   return true;
 }
 
-/// The op's row in the table: declared for every op, defined where a list of rooms includes op_row.h.
-/// A room that stands in no list is an undefined reference to RowOf<Op>::row. (A static member, because compilers
-/// differ on whether a list's use instantiates a variable template that was declared extern.)
-template <class Op>
-struct RowOf {
-  TESSERA_API static const OpRow row;
-};
+/// The op's row in the table: declared for every op, defined where a list of rooms includes
+/// op_row.h. A room that stands in no list is an undefined reference to RowOf<Op>::row. (A static
+/// member, because compilers differ on whether a list's use instantiates a variable template that
+/// was declared extern.)
+template <class Op> struct RowOf { TESSERA_API static const OpRow row; };
 
 namespace detail {
 /// The one compiled function behind every call; appends the outputs.
@@ -135,10 +168,9 @@ constexpr int outputs_of = [] {
 }();
 }  // namespace detail
 
-/// Runs `op`. Gives its output; a std::array of them where it has several; nothing where it works in place.
-/// Throws the error of the room's meta check before any work is done.
-template <class Op>
-auto call(const Op& op, Tensors in) {
+/// Runs `op`. Gives its output; a std::array of them where it has several; nothing where it works
+/// in place. Throws the error of the room's meta check before any work is done.
+template <class Op> auto call(const Op& op, Tensors in) {
   TensorList out;
   detail::call(RowOf<Op>::row, &op, in, out);
   constexpr int kOutputs = detail::outputs_of<Op>;
@@ -150,8 +182,7 @@ auto call(const Op& op, Tensors in) {
     return results;
   }
 }
-template <class Op>
-auto call(const Op& op, std::initializer_list<Tensor> in) {
+template <class Op> auto call(const Op& op, std::initializer_list<Tensor> in) {
   return call(op, Tensors(in.begin(), in.size()));
 }
 

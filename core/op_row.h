@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row of an op table: an op's room behind function pointers. A module (or a user's program) lists its rooms once:
+// The row of an op table: an op's room behind function pointers. A module (or a user's program)
+// lists its rooms once:
 //   #include "tessera/core/op_row.h"
 //   TESSERA_ROOM(my::op::SquaredRelu)            // in one .cpp; defines RowOf<SquaredRelu>::row
 // An explicit list, because registration by static initialisers drops ops from static archives.
 #pragma once
+
+#include "tessera/core/op.h"
 
 #include <memory>
 #include <new>
@@ -11,8 +14,6 @@
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "tessera/core/op.h"
 
 namespace tessera {
 
@@ -31,7 +32,8 @@ struct OpRow {
   OpKind kind = OpKind::compute;
   Saves saves;
   DTypeSet dtypes;
-  std::string_view not_differentiable, not_shardable, not_on_cuda;  // the opt-out's sentence, else empty
+  std::string_view not_differentiable, not_shardable,
+      not_on_cuda;  // the opt-out's sentence, else empty
   size_t op_size = 0, op_align = 0;
   void (*copy)(const void* op, void* to) = nullptr;
   void (*destroy)(void* op) = nullptr;
@@ -41,7 +43,8 @@ struct OpRow {
   ShardingRule (*sharding)(const void* op, Metas in) = nullptr;
   std::shared_ptr<const void> (*local)(const void* op, const Piece&) = nullptr;
   void (*cpu)(const void* op, Tensors in, Outputs y) = nullptr;
-  void (*cuda)(const void* op, Tensors in, Outputs y, Stream) = nullptr;  // null: ask the CUDA library
+  void (*cuda)(const void* op, Tensors in, Outputs y,
+               Stream) = nullptr;  // null: ask the CUDA library
   Grads (*vjp)(const void* op, const Saved&, const Grads& dy, Needs) = nullptr;
   Cost (*cost)(const void* op, Metas in, Metas out) = nullptr;
   std::vector<std::string> (*attributes)(const void* op) = nullptr;
@@ -49,13 +52,9 @@ struct OpRow {
 };
 
 namespace detail {
-template <class Op>
-const Op& as(const void* op) {
-  return *static_cast<const Op*>(op);
-}
+template <class Op> const Op& as(const void* op) { return *static_cast<const Op*>(op); }
 
-template <class Op, bool kCudaInLibrary>
-constexpr OpRow make_row() {
+template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
   static_assert(complete_op<Op>());
   OpRow row;
   row.name = Op::name;
@@ -89,7 +88,10 @@ constexpr OpRow make_row() {
   if constexpr (op_has::no_sharding<Op>) row.not_shardable = Op::sharding.why;
   else row.sharding = [](const void* op, Metas in) { return as<Op>(op).sharding(in); };
   if constexpr (op_has::no_vjp<Op>) row.not_differentiable = Op::vjp.why;
-  else row.vjp = [](const void* op, const Saved& s, const Grads& dy, Needs n) { return as<Op>(op).vjp(s, dy, n); };
+  else
+    row.vjp = [](const void* op, const Saved& s, const Grads& dy, Needs n) {
+      return as<Op>(op).vjp(s, dy, n);
+    };
   row.local = [](const void* op, const Piece& p) -> std::shared_ptr<const void> {
     if constexpr (op_has::local<Op>) return std::make_shared<Op>(as<Op>(op).local(p));
     else return std::make_shared<Op>(as<Op>(op));
@@ -101,13 +103,15 @@ constexpr OpRow make_row() {
   row.attributes = [](const void* op) {
     std::vector<std::string> texts;
     if constexpr (op_has::attributes<Op>) {
-      std::apply([&](const auto&... a) { (texts.push_back(concat(a)), ...); }, as<Op>(op).attributes());
+      std::apply([&](const auto&... a) { (texts.push_back(concat(a)), ...); },
+                 as<Op>(op).attributes());
     }
     return texts;
   };
   row.samples = [] {
     std::vector<SampleRow> rows;
-    for (auto& s : Op::samples()) rows.push_back({std::make_shared<Op>(s.op), s.in, s.throws, s.bench});
+    for (auto& s : Op::samples())
+      rows.push_back({std::make_shared<Op>(s.op), s.in, s.throws, s.bench});
     return rows;
   };
   return row;
@@ -116,19 +120,17 @@ constexpr OpRow make_row() {
 
 /// Defines the row of one op, in the one .cpp that lists it.
 #define TESSERA_ROOM(Op) \
-  template <>            \
-  const tessera::OpRow tessera::RowOf<Op>::row = tessera::detail::make_row<Op, false>();
+  template <> const tessera::OpRow tessera::RowOf<Op>::row = tessera::detail::make_row<Op, false>();
 
-// A table of the project: naming an op in its list is enough to define the row, and CUDA kernels are left to the CUDA
-// library, which links every Op::cuda or does not link. Elsewhere a row that no list names must stay undefined.
+// A table of the project: naming an op in its list is enough to define the row, and CUDA kernels
+// are left to the CUDA library, which links every Op::cuda or does not link. Elsewhere a row that
+// no list names must stay undefined.
 #ifdef TESSERA_OP_TABLE
-template <class Op>
-constinit const OpRow RowOf<Op>::row = detail::make_row<Op, true>();
+template <class Op> constinit const OpRow RowOf<Op>::row = detail::make_row<Op, true>();
 #endif
 
 /// Rows of a whole list, for tables: `rows_of(KernelRooms{})`.
-template <class... Ops>
-std::vector<const OpRow*> rows_of(OpList<Ops...>) {
+template <class... Ops> std::vector<const OpRow*> rows_of(OpList<Ops...>) {
   return {&RowOf<Ops>::row...};
 }
 

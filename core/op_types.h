@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small types in a room's signatures: what meta, kernels, sharding and vjp are given and give back.
+// The small types in a room's signatures: what meta, kernels, sharding and vjp are given and give
+// back.
 #pragma once
+
+#include "tessera/core/small_vector.h"
+#include "tessera/core/tensor.h"
 
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/small_vector.h"
-#include "tessera/core/tensor.h"
-
 namespace tessera {
 
-using Tensors = std::span<const Tensor>;  ///< inputs of a kernel; an optional input may be undefined
-using Outputs = std::span<Tensor>;        ///< allocated outputs (or written operands) of a kernel
+using Tensors =
+    std::span<const Tensor>;        ///< inputs of a kernel; an optional input may be undefined
+using Outputs = std::span<Tensor>;  ///< allocated outputs (or written operands) of a kernel
 using MetaList = SmallVector<TensorMeta, 2>;
 using TensorList = SmallVector<Tensor, 2>;
 
@@ -56,17 +58,19 @@ struct Saves {
   static constexpr Saves none() { return {}; }
   static constexpr Saves inputs() { return {kAll, 0}; }
   static constexpr Saves output() { return {0, 1}; }
-  template <class... I>
-  static constexpr Saves input(I... i) {
-    return {(0u | ... | (1u << i)), 0};
-  }
-  template <class... I>
-  static constexpr Saves outputs(I... i) {
+  template <class... I> static constexpr Saves input(I... i) { return {(0u | ... | (1u << i)), 0}; }
+  template <class... I> static constexpr Saves outputs(I... i) {
     return {0, (0u | ... | (1u << i))};
   }
-  constexpr Saves operator|(Saves o) const { return {input_mask | o.input_mask, output_mask | o.output_mask}; }
-  [[nodiscard]] constexpr bool saves_input(size_t i) const { return input_mask == kAll || (i < 32 && input_mask >> i & 1); }
-  [[nodiscard]] constexpr bool saves_output(size_t i) const { return output_mask == kAll || (i < 32 && output_mask >> i & 1); }
+  constexpr Saves operator|(Saves o) const {
+    return {input_mask | o.input_mask, output_mask | o.output_mask};
+  }
+  [[nodiscard]] constexpr bool saves_input(size_t i) const {
+    return input_mask == kAll || (i < 32 && input_mask >> i & 1);
+  }
+  [[nodiscard]] constexpr bool saves_output(size_t i) const {
+    return output_mask == kAll || (i < 32 && output_mask >> i & 1);
+  }
 };
 
 /// What vjp reads of the forward call. Reading what `saves` does not declare is a UsageError.
@@ -74,8 +78,12 @@ class Saved {
  public:
   Saved(Tensors in, Tensors out, Metas in_metas, Metas out_metas)
       : in_(in), out_(out), in_metas_(in_metas), out_metas_(out_metas) {}
-  [[nodiscard]] const Tensor& input(size_t i) const { return in_[i].defined() ? in_[i] : undeclared("input", i); }
-  [[nodiscard]] const Tensor& output(size_t i = 0) const { return out_[i].defined() ? out_[i] : undeclared("output", i); }
+  [[nodiscard]] const Tensor& input(size_t i) const {
+    return in_[i].defined() ? in_[i] : undeclared("input", i);
+  }
+  [[nodiscard]] const Tensor& output(size_t i = 0) const {
+    return out_[i].defined() ? out_[i] : undeclared("output", i);
+  }
   /// Whether optional input i was given.
   [[nodiscard]] bool has_input(size_t i) const { return in_metas_.has(i); }
   [[nodiscard]] const TensorMeta& input_meta(size_t i) const { return in_metas_[i]; }
@@ -115,14 +123,16 @@ struct Geometry {
   int64_t offset = 0;
 };
 
-/// One rank's part of a call: for each operand (inputs, then outputs) and dim, the range that this rank holds.
-/// A dim that is not cut has begin 0 and size == global.
+/// One rank's part of a call: for each operand (inputs, then outputs) and dim, the range that this
+/// rank holds. A dim that is not cut has begin 0 and size == global.
 struct Piece {
   struct Range {
     int64_t begin = 0, size = 0, global = 0;
   };
   std::vector<std::vector<Range>> operands;
-  [[nodiscard]] const Range& range(size_t operand, int dim) const { return operands[operand][static_cast<size_t>(dim)]; }
+  [[nodiscard]] const Range& range(size_t operand, int dim) const {
+    return operands[operand][static_cast<size_t>(dim)];
+  }
   [[nodiscard]] Shape local_shape(size_t operand) const {
     Shape s;
     for (const Range& r : operands[operand]) s.push_back(r.size);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How tensors and their metas print.
-#include <ostream>
-
 #include "tessera/core/op_types.h"
 #include "tessera/core/tensor.h"
+
+#include <ostream>
 
 namespace tessera {
 
@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kPrintedWhole = 1000;
 constexpr int64_t kEdge = 3;
 
-void print_dim(std::ostream& os, const std::vector<double>& values, const Shape& shape, int dim, int64_t& place,
-               bool all) {
+void print_dim(std::ostream& os, const std::vector<double>& values, const Shape& shape, int dim,
+               int64_t& place, bool all) {
   if (dim == shape.rank()) {
     os << values[static_cast<size_t>(place++)];
     return;
@@ -42,7 +42,8 @@ void print_dim(std::ostream& os, const std::vector<double>& values, const Shape&
 std::ostream& operator<<(std::ostream& os, const Tensor& t) {
   if (!t.defined()) return os << "undefined";
   os << t.meta();
-  if (t.impl().layout || t.device().is_meta() || (t.numel() > 0 && t.storage().released())) return os;
+  if (t.impl().layout || t.device().is_meta() || (t.numel() > 0 && t.storage().released()))
+    return os;
   const auto values = t.values();
   int64_t place = 0;
   os << ' ';
@@ -50,10 +51,14 @@ std::ostream& operator<<(std::ostream& os, const Tensor& t) {
   return os;
 }
 
-void Metas::missing(size_t i) const { fail<UsageError>("call", "input ", i, " is needed but only ", n_, " are given or it is undefined"); }
+void Metas::missing(size_t i) const {
+  fail<UsageError>("call", "input ", i, " is needed but only ", n_,
+                   " are given or it is undefined");
+}
 
 const Tensor& Saved::undeclared(const char* what, size_t i) const {
-  fail<UsageError>("vjp", "reads ", what, ' ', i, ", which `saves` does not declare or which was not given");
+  fail<UsageError>("vjp", "reads ", what, ' ', i,
+                   ", which `saves` does not declare or which was not given");
 }
 
 }  // namespace tessera

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Intrusive reference counting, and the pool its small objects come from.
-// A count inside the object keeps a handle one pointer wide; the pool keeps an op call free of malloc.
+// A count inside the object keeps a handle one pointer wide; the pool keeps an op call free of
+// malloc.
 #pragma once
+
+#include "tessera/core/api.h"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
-#include "tessera/core/api.h"
-
 namespace tessera {
 
-/// Memory for small objects from the calling rank's free lists (plain new and delete on threads without a Context).
-/// Blocks may be freed on any thread.
+/// Memory for small objects from the calling rank's free lists (plain new and delete on threads
+/// without a Context). Blocks may be freed on any thread.
 TESSERA_API void* pool_allocate(size_t bytes);
 TESSERA_API void pool_free(void* block, size_t bytes) noexcept;
 
 /// Base of objects held by Ref<T>. `T::destroy(T*)` may be overridden by hiding it.
-template <class T>
-class RefCounted {
+template <class T> class RefCounted {
  public:
   RefCounted() = default;
   RefCounted(const RefCounted&) = delete;
@@ -27,11 +27,14 @@ class RefCounted {
   void ref() const noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
   void unref() const noexcept {
     // The last owner needs no atomic write: nobody else can see the object.
-    if (refs_.load(std::memory_order_acquire) == 1 || refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (refs_.load(std::memory_order_acquire) == 1 ||
+        refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       delete static_cast<const T*>(this);
     }
   }
-  [[nodiscard]] uint32_t use_count() const noexcept { return refs_.load(std::memory_order_acquire); }
+  [[nodiscard]] uint32_t use_count() const noexcept {
+    return refs_.load(std::memory_order_acquire);
+  }
   static void* operator new(size_t bytes) { return pool_allocate(bytes); }
   static void operator delete(void* block, size_t bytes) noexcept { pool_free(block, bytes); }
 
@@ -40,8 +43,7 @@ class RefCounted {
 };
 
 /// A counted handle; null is allowed.
-template <class T>
-class Ref {
+template <class T> class Ref {
  public:
   Ref() = default;
   Ref(std::nullptr_t) {}
@@ -51,8 +53,7 @@ class Ref {
   Ref(const Ref& o) : Ref(o.p_) {}
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   template <class U>
-    requires std::is_convertible_v<U*, T*>
-  Ref(const Ref<U>& o) : Ref(o.get()) {}
+  requires std::is_convertible_v<U*, T*> Ref(const Ref<U>& o) : Ref(o.get()) {}
   Ref& operator=(Ref o) noexcept {
     std::swap(p_, o.p_);
     return *this;
@@ -70,8 +71,7 @@ class Ref {
   T* p_ = nullptr;
 };
 
-template <class T, class... A>
-[[nodiscard]] Ref<T> make_ref(A&&... a) {
+template <class T, class... A> [[nodiscard]] Ref<T> make_ref(A&&... a) {
   return Ref<T>(new T(std::forward<A>(a)...));
 }
 

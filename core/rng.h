@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: a pure function of (seed, stream, element index), so that any piece of a tensor can be
-// filled anywhere with the same bits. Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011). Normals by Box-Muller from +, -, *, fma and sqrt alone (contraction off), so they are bitwise equal on
-// every instruction set and device.
+// Counter-based random numbers: a pure function of (seed, stream, element index), so that any piece
+// of a tensor can be filled anywhere with the same bits. Philox 4x32-10 (Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011). Normals by Box-Muller from +, -, *, fma and sqrt
+// alone (contraction off), so they are bitwise equal on every instruction set and device.
 #pragma once
+
+#include "tessera/core/api.h"
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
-
-#include "tessera/core/api.h"
 
 namespace tessera {
 
@@ -51,7 +51,8 @@ TESSERA_HD Block philox(RngKey key, uint64_t counter) {
   uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0,
+                   n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
     c1 = static_cast<uint32_t>(p1);
     c3 = static_cast<uint32_t>(p0);
     c0 = n0;
@@ -63,7 +64,9 @@ TESSERA_HD Block philox(RngKey key, uint64_t counter) {
 }
 
 /// In (0, 1): 23 bits and a half, which f32 holds exactly, so that neither end is reached.
-TESSERA_HD float unit(uint32_t bits) { return mul(add(static_cast<float>(bits >> 9), 0.5f), 0x1p-23f); }
+TESSERA_HD float unit(uint32_t bits) {
+  return mul(add(static_cast<float>(bits >> 9), 0.5f), 0x1p-23f);
+}
 
 /// Natural logarithm on (0, 1), by 2^k * m with m in [sqrt(1/2), sqrt(2)) and the series of atanh.
 TESSERA_HD float log_unit(float x) {

@@ -2,10 +2,10 @@
 // Building sharding rules from text and shapes.
 #include "tessera/core/rule.h"
 
+#include "tessera/core/error.h"
+
 #include <algorithm>
 #include <sstream>
-
-#include "tessera/core/error.h"
 
 namespace tessera {
 
@@ -119,10 +119,12 @@ ShardingRule rule(RuleText text, Metas in) {
   const auto inputs = parse_terms(text.text().substr(0, arrow));
   const auto outputs = parse_terms(text.text().substr(arrow + 2));
   ShardingRule r;
-  // The dims that "..." stands for are factors of their own, aligned at the right, shared by all operands.
+  // The dims that "..." stands for are factors of their own, aligned at the right, shared by all
+  // operands.
   int lead = 0;
   for (size_t o = 0; o < inputs.size(); ++o) {
-    if (in.has(o) && inputs[o].ellipsis >= 0) lead = std::max(lead, in[o].shape.rank() - static_cast<int>(inputs[o].letters.size()));
+    if (in.has(o) && inputs[o].ellipsis >= 0)
+      lead = std::max(lead, in[o].shape.rank() - static_cast<int>(inputs[o].letters.size()));
   }
   std::vector<int> lead_factor;
   for (int i = 0; i < lead; ++i) lead_factor.push_back(r.add_factor(1, 0));
@@ -135,7 +137,8 @@ ShardingRule rule(RuleText text, Metas in) {
     const int own = term.ellipsis < 0 ? 0 : rank - static_cast<int>(term.letters.size());
     for (int i = 0; i <= static_cast<int>(term.letters.size()); ++i) {
       if (i == term.ellipsis) {
-        for (int k = 0; k < own; ++k) ids.push_back(lead_factor[static_cast<size_t>(lead - own + k)]);
+        for (int k = 0; k < own; ++k)
+          ids.push_back(lead_factor[static_cast<size_t>(lead - own + k)]);
       }
       if (i == static_cast<int>(term.letters.size())) break;
       int& id = letter_factor[static_cast<size_t>(term.letters[static_cast<size_t>(i)])];
@@ -169,7 +172,8 @@ ShardingRule rule(RuleText text, Metas in) {
     std::vector<DimFactor> dims;
     for (size_t d = 0; d < operand_ids.size(); ++d) {
       const int f = operand_ids[d];
-      const bool broadcast = shape && (*shape)[static_cast<int>(d)] == 1 && sizes[static_cast<size_t>(f)] != 1;
+      const bool broadcast =
+          shape && (*shape)[static_cast<int>(d)] == 1 && sizes[static_cast<size_t>(f)] != 1;
       dims.push_back({static_cast<int16_t>(broadcast ? -1 : f), 1});
     }
     r.operand(dims);
@@ -177,7 +181,8 @@ ShardingRule rule(RuleText text, Metas in) {
   for (size_t o = 0; o < inputs.size(); ++o) add(ids[o], in.has(o) ? &in[o].shape : nullptr);
   r.outputs_from_here();
   for (const Term& term : outputs) {
-    add(factors_of(term, static_cast<int>(term.letters.size()) + (term.ellipsis >= 0 ? lead : 0)), nullptr);
+    add(factors_of(term, static_cast<int>(term.letters.size()) + (term.ellipsis >= 0 ? lead : 0)),
+        nullptr);
   }
   return r.with_sizes(sizes);
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharding rules as data: a factor map for one mesh axis (product over axes). `rule("m k, k n -> m n", in)`: a factor
-// that an output keeps may be sharded, one that it drops leaves the output Partial, to be joined. `replicate` factors
-// must be whole. Constant text is parsed at compile time, so a malformed rule does not compile.
-// A dim of size 1 against a larger factor is broadcast: it maps to no factor. A dim may hold `scale` units of its
-// factor (heads of a group, reshape), so cuts of the factor are cuts of the dim at multiples of `scale`.
-// An in-place op changes no layout: an operand that it writes and that lacks a cut factor is written alike everywhere.
+// Sharding rules as data: a factor map for one mesh axis (product over axes). `rule("m k, k n -> m
+// n", in)`: a factor that an output keeps may be sharded, one that it drops leaves the output
+// Partial, to be joined. `replicate` factors must be whole. Constant text is parsed at compile
+// time, so a malformed rule does not compile. A dim of size 1 against a larger factor is broadcast:
+// it maps to no factor. A dim may hold `scale` units of its factor (heads of a group, reshape), so
+// cuts of the factor are cuts of the dim at multiples of `scale`. An in-place op changes no layout:
+// an operand that it writes and that lacks a cut factor is written alike everywhere.
 #pragma once
+
+#include "tessera/core/op_types.h"
 
 #include <array>
 #include <cstdint>
@@ -15,8 +18,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/core/op_types.h"
 
 namespace tessera {
 
@@ -36,7 +37,8 @@ struct Factor {
   char letter = 0;  // for messages
 };
 
-/// The text of a rule, checked when compiled: letters, spaces, commas, one "->", at most one "..." per operand.
+/// The text of a rule, checked when compiled: letters, spaces, commas, one "->", at most one "..."
+/// per operand.
 class RuleText {
  public:
   consteval RuleText(const char* text) : text_(text) { check(text_); }
@@ -49,15 +51,19 @@ class RuleText {
     for (size_t i = 0; i < t.size(); ++i) {
       const char c = t[i];
       const bool letter = c >= 'a' && c <= 'z';
-      if (!letter && c != ' ' && c != ',' && c != '-' && c != '>' && c != '.') throw "a rule has letters, spaces, commas, -> and ...";
-      if (letter && i + 1 < t.size() && t[i + 1] >= 'a' && t[i + 1] <= 'z') throw "separate the factors of a rule by spaces";
+      if (!letter && c != ' ' && c != ',' && c != '-' && c != '>' && c != '.')
+        throw "a rule has letters, spaces, commas, -> and ...";
+      if (letter && i + 1 < t.size() && t[i + 1] >= 'a' && t[i + 1] <= 'z')
+        throw "separate the factors of a rule by spaces";
       if (c == '.' && !(t.substr(i, 3) == "..." || (i >= 1 && t.substr(i - 1, 3) == "...") ||
-                        (i >= 2 && t.substr(i - 2, 3) == "..."))) throw "an ellipsis has three dots";
+                        (i >= 2 && t.substr(i - 2, 3) == "...")))
+        throw "an ellipsis has three dots";
     }
     // Every output factor must come from an input, or no piece of it could be computed locally.
     for (size_t i = arrow; i < t.size(); ++i) {
       const char c = t[i];
-      if (c >= 'a' && c <= 'z' && t.substr(0, arrow).find(c) == t.npos) throw "an output factor appears in no input";
+      if (c >= 'a' && c <= 'z' && t.substr(0, arrow).find(c) == t.npos)
+        throw "an output factor appears in no input";
     }
   }
   std::string_view text_;
@@ -73,13 +79,15 @@ class TESSERA_API ShardingRule {
   ShardingRule& replicate_factor(int factor);
   /// Partials of dropped factors join by `j` (default sum).
   ShardingRule& join(Join j);
-  /// f is linear jointly in these inputs: Partial(sum) of them all gives Partial(sum). May be called several times.
+  /// f is linear jointly in these inputs: Partial(sum) of them all gives Partial(sum). May be
+  /// called several times.
   ShardingRule& linear(std::initializer_list<int> inputs);
   ShardingRule& linear_all(int first, int count);
   /// f of its one input never falls (rises): Partial(max) gives Partial(max) (min).
   ShardingRule& monotone_up();
   ShardingRule& monotone_down();
-  /// An exact linearity or a free factor that is left out on purpose, with the reason; the laws list it.
+  /// An exact linearity or a free factor that is left out on purpose, with the reason; the laws
+  /// list it.
   ShardingRule& stricter_because(std::string_view why);
 
   // --- the builder, for rules that depend on rank or sizes -------------------------------------------------------
@@ -94,7 +102,9 @@ class TESSERA_API ShardingRule {
   // --- what engines read -----------------------------------------------------------------------------------------
   [[nodiscard]] int inputs() const { return inputs_; }
   [[nodiscard]] int operands() const { return static_cast<int>(operands_.size()); }
-  [[nodiscard]] std::span<const DimFactor> dims(int operand) const { return operands_[static_cast<size_t>(operand)]; }
+  [[nodiscard]] std::span<const DimFactor> dims(int operand) const {
+    return operands_[static_cast<size_t>(operand)];
+  }
   [[nodiscard]] std::span<const Factor> factors() const { return factors_; }
   [[nodiscard]] const std::vector<std::vector<int>>& linearities() const { return linear_; }
   [[nodiscard]] int monotone() const { return monotone_; }  // +1 up, -1 down, 0 neither
@@ -114,10 +124,12 @@ class TESSERA_API ShardingRule {
   int monotone_ = 0;
 };
 
-/// The rule of `text` for inputs of these shapes. "..." stands for the leading dims that an operand has beyond its
-/// letters, aligned at the right; sizes must agree or be 1. Outputs' ranks follow from the text.
+/// The rule of `text` for inputs of these shapes. "..." stands for the leading dims that an operand
+/// has beyond its letters, aligned at the right; sizes must agree or be 1. Outputs' ranks follow
+/// from the text.
 TESSERA_API ShardingRule rule(RuleText text, Metas in);
-/// Every dim of every (broadcast) operand pairs with the output's: `inputs` inputs, `outputs` outputs of `out` shape.
+/// Every dim of every (broadcast) operand pairs with the output's: `inputs` inputs, `outputs`
+/// outputs of `out` shape.
 TESSERA_API ShardingRule pointwise_rule(Metas in, const Shape& out, int outputs = 1);
 
 }  // namespace tessera

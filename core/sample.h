@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples: the inputs a room gives of itself, from which the laws, the bench and the docs are made.
-// An Arg says how to fill an input; its dtype is the law's choice among the room's dtypes unless it is fixed.
+// An Arg says how to fill an input; its dtype is the law's choice among the room's dtypes unless it
+// is fixed.
 #pragma once
+
+#include "tessera/core/dtype.h"
+#include "tessera/core/shape.h"
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/core/dtype.h"
-#include "tessera/core/shape.h"
 
 namespace tessera {
 
@@ -19,10 +20,10 @@ struct Arg {
   Shape shape;
   Fill fill = Fill::normal;
   double low = -2, high = 2;
-  std::optional<DType> dtype;     // fixed, else the law's choice
-  bool wide = false;              // statistics: the law's choice, but f32 for narrower floats
-  bool differentiable = true;     // false: the op takes it as a constant
-  bool defined = true;            // false: an optional input left out
+  std::optional<DType> dtype;  // fixed, else the law's choice
+  bool wide = false;           // statistics: the law's choice, but f32 for narrower floats
+  bool differentiable = true;  // false: the op takes it as a constant
+  bool defined = true;         // false: an optional input left out
 
   /// The dtype of this input when the law chose `t`.
   [[nodiscard]] DType type(DType t) const {
@@ -90,9 +91,9 @@ inline Arg no_arg() {
   return a;
 }
 
-/// One call of an op: attributes and inputs. `throws` names the error type that a bad one must raise.
-template <class Op>
-struct Sample {
+/// One call of an op: attributes and inputs. `throws` names the error type that a bad one must
+/// raise.
+template <class Op> struct Sample {
   Sample(Op o, std::vector<Arg> inputs, std::string error = {}, bool timed_only = false)
       : op(std::move(o)), in(std::move(inputs)), throws(std::move(error)), bench(timed_only) {}
   Op op;
@@ -101,12 +102,10 @@ struct Sample {
   bool bench;  // large enough to be timed; left out of the laws
 };
 
-template <class Op>
-Sample<Op> bad(Op op, std::vector<Arg> in, std::string error) {
+template <class Op> Sample<Op> bad(Op op, std::vector<Arg> in, std::string error) {
   return {std::move(op), std::move(in), std::move(error)};
 }
-template <class Op>
-Sample<Op> timed(Op op, std::vector<Arg> in) {
+template <class Op> Sample<Op> timed(Op op, std::vector<Arg> in) {
   return {std::move(op), std::move(in), {}, true};
 }
 

@@ -2,10 +2,10 @@
 // Shape checks, and how dtypes, shapes and devices print.
 #include "tessera/core/shape.h"
 
-#include <ostream>
-
 #include "tessera/core/device.h"
 #include "tessera/core/dtype.h"
+
+#include <ostream>
 
 namespace tessera {
 
@@ -43,14 +43,16 @@ int64_t checked_numel(const Shape& shape, int64_t item_size, std::string_view wh
   }
   int64_t bytes = 0;
   overflow |= __builtin_mul_overflow(n, item_size, &bytes);
-  if (overflow) fail<ShapeError>(where, "a tensor of shape ", shape, " has more bytes than 2^63 - 1");
+  if (overflow)
+    fail<ShapeError>(where, "a tensor of shape ", shape, " has more bytes than 2^63 - 1");
   return zero ? 0 : n;
 }
 
 int normalize_dim(int dim, int rank, std::string_view op) {
   const int dims = rank == 0 ? 1 : rank;
   if (dim < -dims || dim >= dims) {
-    fail<IndexError>(op, "dim ", dim, " is out of range for rank ", rank, ": expected ", -dims, " to ", dims - 1);
+    fail<IndexError>(op, "dim ", dim, " is out of range for rank ", rank, ": expected ", -dims,
+                     " to ", dims - 1);
   }
   return dim < 0 ? dim + dims : dim;
 }

@@ -3,14 +3,14 @@
 // Sizes are checked once, when a tensor is made: none negative, the product within int64.
 #pragma once
 
+#include "tessera/core/error.h"
+
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
 #include <span>
 #include <string_view>
-
-#include "tessera/core/error.h"
 
 namespace tessera {
 
@@ -20,7 +20,8 @@ inline constexpr int kMaxRank = 8;
 class TESSERA_API Shape {
  public:
   constexpr Shape() = default;
-  constexpr Shape(std::initializer_list<int64_t> sizes) : Shape(std::span<const int64_t>(sizes.begin(), sizes.size())) {}
+  constexpr Shape(std::initializer_list<int64_t> sizes)
+      : Shape(std::span<const int64_t>(sizes.begin(), sizes.size())) {}
   constexpr explicit Shape(std::span<const int64_t> sizes) {
     for (int64_t s : sizes) push_back(s);
   }
@@ -36,9 +37,12 @@ class TESSERA_API Shape {
   [[nodiscard]] constexpr int64_t back() const { return sizes_[static_cast<size_t>(rank_ - 1)]; }
   [[nodiscard]] constexpr const int64_t* begin() const { return sizes_.data(); }
   [[nodiscard]] constexpr const int64_t* end() const { return sizes_.data() + rank_; }
-  constexpr operator std::span<const int64_t>() const { return {sizes_.data(), static_cast<size_t>(rank_)}; }
+  constexpr operator std::span<const int64_t>() const {
+    return {sizes_.data(), static_cast<size_t>(rank_)};
+  }
   constexpr void push_back(int64_t size) {
-    if (rank_ == kMaxRank) fail<ShapeError>("shape", "more than ", kMaxRank, " dims; merge some with reshape");
+    if (rank_ == kMaxRank)
+      fail<ShapeError>("shape", "more than ", kMaxRank, " dims; merge some with reshape");
     sizes_[static_cast<size_t>(rank_++)] = size;
   }
   constexpr bool operator==(const Shape& o) const {
@@ -90,13 +94,16 @@ TESSERA_API std::ostream& operator<<(std::ostream&, const Shape&);
   return true;
 }
 
-/// Sizes non-negative and product times `item_size` within int64, else ShapeError; returns the product of sizes.
+/// Sizes non-negative and product times `item_size` within int64, else ShapeError; returns the
+/// product of sizes.
 TESSERA_API int64_t checked_numel(const Shape& shape, int64_t item_size, std::string_view where);
 
-/// `dim` in [-rank, rank) as a non-negative dim, else IndexError naming `op`. Rank 0 counts as rank 1 for dim -1 and 0.
+/// `dim` in [-rank, rank) as a non-negative dim, else IndexError naming `op`. Rank 0 counts as rank
+/// 1 for dim -1 and 0.
 TESSERA_API int normalize_dim(int dim, int rank, std::string_view op);
 
-/// Shape of a and b broadcast together (right-aligned, sizes equal or 1), else ShapeError naming `op`.
+/// Shape of a and b broadcast together (right-aligned, sizes equal or 1), else ShapeError naming
+/// `op`.
 TESSERA_API Shape broadcast_shapes(const Shape& a, const Shape& b, std::string_view op);
 
 }  // namespace tessera

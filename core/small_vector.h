@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vector whose first N elements live inside it: shapes, outputs and gradients of an op call never touch the heap.
-// It only grows at the end; elements are not copied while it fits.
+// A vector whose first N elements live inside it: shapes, outputs and gradients of an op call never
+// touch the heap. It only grows at the end; elements are not copied while it fits.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,7 @@
 
 namespace tessera {
 
-template <class T, size_t N>
-class SmallVector {
+template <class T, size_t N> class SmallVector {
  public:
   SmallVector() = default;
   explicit SmallVector(size_t n) { resize(n); }
@@ -42,7 +41,9 @@ class SmallVector {
   [[nodiscard]] size_t size() const { return size_; }
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] T* data() { return heap_ ? heap_ : inline_data(); }
-  [[nodiscard]] const T* data() const { return heap_ ? heap_ : const_cast<SmallVector*>(this)->inline_data(); }
+  [[nodiscard]] const T* data() const {
+    return heap_ ? heap_ : const_cast<SmallVector*>(this)->inline_data();
+  }
   T* begin() { return data(); }
   T* end() { return data() + size_; }
   const T* begin() const { return data(); }
@@ -53,8 +54,7 @@ class SmallVector {
   operator std::span<const T>() const { return {data(), size_}; }
   operator std::span<T>() { return {data(), size_}; }
 
-  template <class... A>
-  T& emplace_back(A&&... a) {
+  template <class... A> T& emplace_back(A&&... a) {
     if (size_ == capacity_) reserve(capacity_ * 2);
     return *new (data() + size_++) T(std::forward<A>(a)...);
   }
@@ -68,7 +68,7 @@ class SmallVector {
   void clear() { resize(0); }
   void reserve(size_t n) {
     if (n <= capacity_) return;
-    T* grown = static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{alignof(T)}));
+    T* grown = static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{alignof(T)}));
     std::uninitialized_move(begin(), end(), grown);
     std::destroy(begin(), end());
     release();
@@ -100,7 +100,7 @@ class SmallVector {
     capacity_ = N;
   }
   void release() {
-    if (heap_) ::operator delete(heap_, std::align_val_t{alignof(T)});
+    if (heap_) ::operator delete (heap_, std::align_val_t{alignof(T)});
   }
 
   T* heap_ = nullptr;

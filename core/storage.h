@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of bytes that tensors alias. It knows its device, counts the writes (version) that autograd checks, and can
-// release its bytes and regain them while its identity, views and version stay.
+// A block of bytes that tensors alias. It knows its device, counts the writes (version) that
+// autograd checks, and can release its bytes and regain them while its identity, views and version
+// stay.
 #pragma once
-
-#include <atomic>
-#include <cstdint>
 
 #include "tessera/core/allocator.h"
 #include "tessera/core/device.h"
+
+#include <atomic>
+#include <cstdint>
 
 namespace tessera {
 
 class TESSERA_API Storage : public RefCounted<Storage> {
  public:
-  /// `bytes` uninitialised bytes from `allocator` (which may be null only for 0 bytes and for the meta device).
+  /// `bytes` uninitialised bytes from `allocator` (which may be null only for 0 bytes and for the
+  /// meta device).
   Storage(Ref<Allocator> allocator, int64_t bytes, Device device);
   ~Storage();
 
@@ -22,7 +24,9 @@ class TESSERA_API Storage : public RefCounted<Storage> {
   [[nodiscard]] Device device() const noexcept { return device_; }
   /// True between release_bytes() and regain_bytes(): reading is then a StorageError.
   [[nodiscard]] bool released() const noexcept { return released_; }
-  [[nodiscard]] uint32_t version() const noexcept { return version_.load(std::memory_order_relaxed); }
+  [[nodiscard]] uint32_t version() const noexcept {
+    return version_.load(std::memory_order_relaxed);
+  }
   void bump_version() noexcept { version_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Returns the bytes to the allocator; handles and views stay valid but unreadable.

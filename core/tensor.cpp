@@ -2,17 +2,21 @@
 // Tensor handles: making, reading, copying between devices. Nothing here is recorded by autograd.
 #include "tessera/core/tensor.h"
 
-#include <cstring>
-
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+
+#include <cstring>
 
 namespace tessera {
 
 GradNode::~GradNode() = default;
 
 TensorImpl::TensorImpl(const TensorMeta& m, const Shape& s, int64_t o, Ref<Storage> st)
-    : meta(m), strides(s), offset(o), storage(std::move(st)), contiguous(tessera::is_contiguous(m.shape, s)) {}
+    : meta(m),
+      strides(s),
+      offset(o),
+      storage(std::move(st)),
+      contiguous(tessera::is_contiguous(m.shape, s)) {}
 TensorImpl::~TensorImpl() = default;
 
 int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, rank(), "size")]; }
@@ -21,8 +25,11 @@ void* Tensor::raw_data() const {
   const TensorImpl& t = impl();
   if (t.layout) fail<LayoutError>("data", t.meta, " is distributed: read local() or full()");
   if (!t.storage->data()) {
-    if (t.storage->released()) fail<StorageError>("data", "the bytes of ", t.meta, " are released; regain them before reading");
-    if (t.meta.device.is_meta()) fail<DeviceError>("data", "a meta tensor ", t.meta, " has no bytes");
+    if (t.storage->released())
+      fail<StorageError>("data", "the bytes of ", t.meta,
+                         " are released; regain them before reading");
+    if (t.meta.device.is_meta())
+      fail<DeviceError>("data", "a meta tensor ", t.meta, " has no bytes");
     return nullptr;
   }
   return static_cast<std::byte*>(t.storage->data()) + t.offset * item_size(t.meta.dtype);
@@ -30,8 +37,12 @@ void* Tensor::raw_data() const {
 
 Tensor& Tensor::set_requires_grad(bool on) {
   TensorImpl& t = impl();
-  if (t.node) fail<AutogradError>("set_requires_grad", "only leaves can be variables; ", t.meta, " was made by an op: use detach()");
-  if (on && !is_floating(t.meta.dtype)) fail<DTypeError>("set_requires_grad", t.meta, " is not floating: only floating tensors have gradients");
+  if (t.node)
+    fail<AutogradError>("set_requires_grad", "only leaves can be variables; ", t.meta,
+                        " was made by an op: use detach()");
+  if (on && !is_floating(t.meta.dtype))
+    fail<DTypeError>("set_requires_grad", t.meta,
+                     " is not floating: only floating tensors have gradients");
   t.requires_grad = on;
   if (on && !t.leaf) t.leaf = std::make_unique<LeafGrad>();
   return *this;
@@ -49,10 +60,13 @@ void Tensor::set_grad(Tensor grad) {
 
 Tensor Tensor::detach() const { return alias(*this, shape(), strides(), offset()); }
 
-void Tensor::undefined() { fail<UsageError>("tensor", "an undefined Tensor was used: it holds no value yet"); }
+void Tensor::undefined() {
+  fail<UsageError>("tensor", "an undefined Tensor was used: it holds no value yet");
+}
 
 void Tensor::wrong_type(DType asked) const {
-  fail<DTypeError>("data", meta(), " was read as ", asked, "; read it as ", dtype(), " or cast it first");
+  fail<DTypeError>("data", meta(), " was read as ", asked, "; read it as ", dtype(),
+                   " or cast it first");
 }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
@@ -60,25 +74,29 @@ Tensor empty(const Shape& shape, DType dtype, Device device) {
   Ref<Allocator> allocator;
   if (!device.is_meta() && n > 0) allocator = Context::current().allocator(device);
   auto storage = make_ref<Storage>(std::move(allocator), n * item_size(dtype), device);
-  return Tensor(make_ref<TensorImpl>(TensorMeta{shape, dtype, device}, contiguous_strides(shape), 0, std::move(storage)));
+  return Tensor(make_ref<TensorImpl>(TensorMeta{shape, dtype, device}, contiguous_strides(shape), 0,
+                                     std::move(storage)));
 }
 
 Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
 
 Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset) {
-  return Tensor(make_ref<TensorImpl>(TensorMeta{shape, x.dtype(), x.device()}, strides, offset, x.impl().storage));
+  return Tensor(make_ref<TensorImpl>(TensorMeta{shape, x.dtype(), x.device()}, strides, offset,
+                                     x.impl().storage));
 }
 
 Tensor from_values(std::span<const double> values, const Shape& shape, DType dtype) {
   const int64_t n = checked_numel(shape, item_size(dtype), "from_values");
   if (n != static_cast<int64_t>(values.size())) {
-    fail<ShapeError>("from_values", values.size(), " values do not fill ", shape, ", which holds ", n);
+    fail<ShapeError>("from_values", values.size(), " values do not fill ", shape, ", which holds ",
+                     n);
   }
   Tensor t = empty(shape, dtype);
   dispatch<kAllDTypes>(dtype, [&]<class T>() {
     T* to = t.data<T>();
     for (size_t i = 0; i < values.size(); ++i) {
-      if constexpr (is_floating(dtype_of<T>)) to[i] = static_cast<T>(static_cast<compute_t<T>>(values[i]));
+      if constexpr (is_floating(dtype_of<T>))
+        to[i] = static_cast<T>(static_cast<compute_t<T>>(values[i]));
       else to[i] = static_cast<T>(values[i]);
     }
   });
@@ -93,10 +111,12 @@ Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, DType d
   std::vector<double> all;
   const size_t columns = rows.size() ? rows.begin()->size() : 0;
   for (const auto& row : rows) {
-    if (row.size() != columns) fail<ShapeError>("tensor", "rows differ in length: ", columns, " and ", row.size());
+    if (row.size() != columns)
+      fail<ShapeError>("tensor", "rows differ in length: ", columns, " and ", row.size());
     all.insert(all.end(), row);
   }
-  return from_values(all, {static_cast<int64_t>(rows.size()), static_cast<int64_t>(columns)}, dtype);
+  return from_values(all, {static_cast<int64_t>(rows.size()), static_cast<int64_t>(columns)},
+                     dtype);
 }
 
 std::vector<double> Tensor::values() const {
@@ -118,13 +138,16 @@ std::vector<double> Tensor::values() const {
 }
 
 double Tensor::item() const {
-  if (numel() != 1) fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
+  if (numel() != 1)
+    fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
   return values()[0];
 }
 
 void copy_bytes(const Tensor& to, const Tensor& from) {
-  if (to.shape() != from.shape() || to.dtype() != from.dtype() || !to.is_contiguous() || !from.is_contiguous()) {
-    fail<ShapeError>("copy_bytes", "expected two contiguous tensors alike, given ", to.meta(), " and ", from.meta());
+  if (to.shape() != from.shape() || to.dtype() != from.dtype() || !to.is_contiguous() ||
+      !from.is_contiguous()) {
+    fail<ShapeError>("copy_bytes", "expected two contiguous tensors alike, given ", to.meta(),
+                     " and ", from.meta());
   }
   const int64_t bytes = to.numel() * item_size(to.dtype());
   if (bytes == 0) return;

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor: a cheap value handle on a strided view of a storage. Copying a Tensor copies the handle, never the bytes.
-// It knows its place in the autograd graph as opaque data (GradNode, LeafGrad); ops live in rooms, as free functions.
+// Tensor: a cheap value handle on a strided view of a storage. Copying a Tensor copies the handle,
+// never the bytes. It knows its place in the autograd graph as opaque data (GradNode, LeafGrad);
+// ops live in rooms, as free functions.
 #pragma once
+
+#include "tessera/core/device.h"
+#include "tessera/core/dtype.h"
+#include "tessera/core/ref.h"
+#include "tessera/core/shape.h"
+#include "tessera/core/storage.h"
 
 #include <functional>
 #include <initializer_list>
@@ -9,12 +16,6 @@
 #include <memory>
 #include <span>
 #include <vector>
-
-#include "tessera/core/device.h"
-#include "tessera/core/dtype.h"
-#include "tessera/core/ref.h"
-#include "tessera/core/shape.h"
-#include "tessera/core/storage.h"
 
 namespace tessera {
 
@@ -48,14 +49,15 @@ class TensorImpl : public RefCounted<TensorImpl> {
   TESSERA_API ~TensorImpl();
 
   TensorMeta meta;
-  Shape strides;        // in elements
-  int64_t offset = 0;   // in elements
+  Shape strides;       // in elements
+  int64_t offset = 0;  // in elements
   Ref<Storage> storage;
-  Ref<GradNode> node;                   // the op that made it; null for leaves
-  GradNode* leaf_node = nullptr;        // the graph's sink for a leaf, alive while some graph uses the leaf
-  std::unique_ptr<LeafGrad> leaf;       // made when requires_grad is set
-  const Layout* layout = nullptr;       // set on distributed tensors alone
-  int32_t node_output = 0;              // which output of `node` this is
+  Ref<GradNode> node;  // the op that made it; null for leaves
+  GradNode* leaf_node =
+      nullptr;  // the graph's sink for a leaf, alive while some graph uses the leaf
+  std::unique_ptr<LeafGrad> leaf;  // made when requires_grad is set
+  const Layout* layout = nullptr;  // set on distributed tensors alone
+  int32_t node_output = 0;         // which output of `node` this is
   bool requires_grad = false;
   bool contiguous = true;
 };
@@ -81,20 +83,22 @@ class TESSERA_API Tensor {
   [[nodiscard]] bool is_contiguous() const { return impl().contiguous; }
   [[nodiscard]] Storage& storage() const { return *impl().storage; }
 
-  /// First element; throws StorageError if the bytes are released, DTypeError if T is not the tensor's type.
-  template <class T>
-  [[nodiscard]] T* data() const {
+  /// First element; throws StorageError if the bytes are released, DTypeError if T is not the
+  /// tensor's type.
+  template <class T> [[nodiscard]] T* data() const {
     if (dtype() != dtype_of<T>) wrong_type(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
   [[nodiscard]] void* raw_data() const;
-  /// The one element's value as a double, whatever the dtype; synchronises a device. ShapeError if numel() != 1.
+  /// The one element's value as a double, whatever the dtype; synchronises a device. ShapeError if
+  /// numel() != 1.
   [[nodiscard]] double item() const;
   /// The elements in row-major order, converted. For tests and small results.
   [[nodiscard]] std::vector<double> values() const;
 
   [[nodiscard]] bool requires_grad() const { return impl().requires_grad; }
-  /// Marks a leaf of floating dtype as a variable. AutogradError on a non-leaf, DTypeError on integers.
+  /// Marks a leaf of floating dtype as a variable. AutogradError on a non-leaf, DTypeError on
+  /// integers.
   Tensor& set_requires_grad(bool on = true);
   [[nodiscard]] bool is_leaf() const { return !impl().node; }
   /// The accumulated gradient of a leaf; undefined before the first backward.
@@ -103,9 +107,9 @@ class TESSERA_API Tensor {
   /// The same bytes without the graph.
   [[nodiscard]] Tensor detach() const;
 
-  /// `x[i]`: whatever `index(x, i)` a room defines for the type of `i` (the slice room: `x[slice(1, 3)]`).
-  template <class Index>
-  [[nodiscard]] Tensor operator[](const Index& i) const {
+  /// `x[i]`: whatever `index(x, i)` a room defines for the type of `i` (the slice room: `x[slice(1,
+  /// 3)]`).
+  template <class Index> [[nodiscard]] Tensor operator[](const Index& i) const {
     return index(*this, i);
   }
 
@@ -123,8 +127,9 @@ class TESSERA_API Tensor {
 
 struct LeafGrad {
   Tensor grad;
-  std::vector<std::function<Tensor(const Tensor&)>> hooks;              // may replace the arriving gradient
-  std::vector<std::function<void(const Tensor&)>> post_accumulate;      // run after `grad` holds it; get the leaf
+  std::vector<std::function<Tensor(const Tensor&)>> hooks;  // may replace the arriving gradient
+  std::vector<std::function<void(const Tensor&)>>
+      post_accumulate;  // run after `grad` holds it; get the leaf
 };
 
 /// Prints dtype, shape and values, abbreviated beyond 1000 elements.
@@ -134,17 +139,22 @@ TESSERA_API std::ostream& operator<<(std::ostream&, const Tensor&);
 TESSERA_API Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = kCpu);
 TESSERA_API Tensor empty_like(const Tensor& x);
 /// A 1-D tensor of `values` converted to `dtype`, then shaped: `from_values({1, 2, 3, 4}, {2, 2})`.
-TESSERA_API Tensor from_values(std::span<const double> values, const Shape& shape, DType dtype = DType::f32);
-inline Tensor from_values(std::initializer_list<double> values, const Shape& shape, DType dtype = DType::f32) {
+TESSERA_API Tensor from_values(std::span<const double> values, const Shape& shape,
+                               DType dtype = DType::f32);
+inline Tensor from_values(std::initializer_list<double> values, const Shape& shape,
+                          DType dtype = DType::f32) {
   return from_values(std::span<const double>(values.begin(), values.size()), shape, dtype);
 }
 /// Literals for tests and examples: `tensor({{1, 2}, {3, 4}})`.
 TESSERA_API Tensor tensor(double value, DType dtype = DType::f32);
 TESSERA_API Tensor tensor(std::initializer_list<double> row, DType dtype = DType::f32);
-TESSERA_API Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, DType dtype = DType::f32);
-/// A view of the same storage, unchecked and unrecorded: what View rooms and engines build results from.
+TESSERA_API Tensor tensor(std::initializer_list<std::initializer_list<double>> rows,
+                          DType dtype = DType::f32);
+/// A view of the same storage, unchecked and unrecorded: what View rooms and engines build results
+/// from.
 TESSERA_API Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset);
-/// Copies bytes between any two devices; shapes and dtypes must be equal, both contiguous. Not recorded.
+/// Copies bytes between any two devices; shapes and dtypes must be equal, both contiguous. Not
+/// recorded.
 TESSERA_API void copy_bytes(const Tensor& to, const Tensor& from);
 /// The same values on `device`; not recorded.
 TESSERA_API Tensor to_device(const Tensor& x, Device device);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The README's program: a small network fits sin(x1 + ... + x8) with AdamW.
-#include <iostream>
-
 #include "tessera/tessera.h"
+
+#include <iostream>
 using namespace tessera;
 
 int main() {
@@ -11,7 +11,8 @@ int main() {
   Tensor w1 = normal({32, 8}, {.seed = 2}, 0, 0.3).set_requires_grad();
   Tensor w2 = normal({1, 32}, {.seed = 3}, 0, 0.3).set_requires_grad();
   std::vector<Tensor> parameters{w1, w2}, first, second;
-  for (const Tensor& p : parameters) first.push_back(zeros_like(p)), second.push_back(zeros_like(p));
+  for (const Tensor& p : parameters)
+    first.push_back(zeros_like(p)), second.push_back(zeros_like(p));
 
   double last = 0;
   for (int64_t step = 1; step <= 300; ++step) {

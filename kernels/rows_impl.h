@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows for kernels that work along one dim: where each row lies, per-thread scratch in the compute type, and sums and
-// maxima over a row in a fixed order of lanes. A row is loaded once, so every dtype and stride costs the same code.
+// Rows for kernels that work along one dim: where each row lies, per-thread scratch in the compute
+// type, and sums and maxima over a row in a fixed order of lanes. A row is loaded once, so every
+// dtype and stride costs the same code.
 #pragma once
-
-#include <omp.h>
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/micro_gemm_impl.h"
+
+#include <omp.h>
 
 namespace tessera {
 
@@ -22,7 +23,8 @@ struct Rows {
     shape = x.shape().without(dim);
     strides = x.strides().without(dim);
     count = shape.numel();
-    packed_ = is_contiguous(shape, contiguous_strides(shape)) && dim == x.rank() - 1 && x.is_contiguous();
+    packed_ =
+        is_contiguous(shape, contiguous_strides(shape)) && dim == x.rank() - 1 && x.is_contiguous();
   }
   [[nodiscard]] int64_t offset(int64_t row) const {
     if (packed_) return row * n;
@@ -38,16 +40,17 @@ struct Rows {
   bool packed_ = false;
 };
 
-/// Runs f(row, scratch) for every row, where scratch holds `buffers` arrays of n elements of C, 64-byte aligned.
-template <class C, class F>
-void for_each_row(int64_t rows, int64_t n, int64_t buffers, F&& f) {
+/// Runs f(row, scratch) for every row, where scratch holds `buffers` arrays of n elements of C,
+/// 64-byte aligned.
+template <class C, class F> void for_each_row(int64_t rows, int64_t n, int64_t buffers, F&& f) {
   const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
   const Tensor scratch = empty({Context::current().options.threads, buffers, padded}, dtype_of<C>);
   C* all = scratch.data<C>();
-  parallel_for(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
-    C* mine = all + omp_get_thread_num() * buffers * padded;
-    for (int64_t row = begin; row < end; ++row) f(row, mine, padded);
-  });
+  parallel_for(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)),
+               [&](int64_t begin, int64_t end) {
+                 C* mine = all + omp_get_thread_num() * buffers * padded;
+                 for (int64_t row = begin; row < end; ++row) f(row, mine, padded);
+               });
 }
 
 namespace rows {
@@ -71,8 +74,7 @@ TESSERA_INLINE void store(const C* __restrict from, int64_t n, T* to, int64_t st
   }
 }
 
-template <class C, class V, class F>
-TESSERA_INLINE C fold_lanes(const V& v, F f) {
+template <class C, class V, class F> TESSERA_INLINE C fold_lanes(const V& v, F f) {
   C lane[micro::kLanes<C>];
   micro::store(lane, v);
   for (int64_t width = micro::kLanes<C> / 2; width > 0; width /= 2) {
@@ -81,8 +83,7 @@ TESSERA_INLINE C fold_lanes(const V& v, F f) {
   return lane[0];
 }
 
-template <class C>
-TESSERA_INLINE C sum(const C* x, int64_t n) {
+template <class C> TESSERA_INLINE C sum(const C* x, int64_t n) {
   micro::Lanes<C> a{}, b{};
   constexpr int64_t kStep = micro::kLanes<C>;
   int64_t i = 0;
@@ -97,8 +98,7 @@ TESSERA_INLINE C sum(const C* x, int64_t n) {
   return total;
 }
 
-template <class C>
-TESSERA_INLINE C dot(const C* x, const C* y, int64_t n) {
+template <class C> TESSERA_INLINE C dot(const C* x, const C* y, int64_t n) {
   micro::Lanes<C> a{}, b{};
   constexpr int64_t kStep = micro::kLanes<C>;
   int64_t i = 0;
@@ -114,12 +114,12 @@ TESSERA_INLINE C dot(const C* x, const C* y, int64_t n) {
 }
 
 /// dot in f64, in sixteen sums that take turns.
-template <class C>
-TESSERA_INLINE double wide_dot(const C* x, const C* y, int64_t n) {
+template <class C> TESSERA_INLINE double wide_dot(const C* x, const C* y, int64_t n) {
   double part[16] = {};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    for (int64_t j = 0; j < 16; ++j) part[j] += static_cast<double>(x[i + j]) * static_cast<double>(y[i + j]);
+    for (int64_t j = 0; j < 16; ++j)
+      part[j] += static_cast<double>(x[i + j]) * static_cast<double>(y[i + j]);
   }
   for (; i < n; ++i) part[i % 16] += static_cast<double>(x[i]) * static_cast<double>(y[i]);
   double total = 0;
@@ -128,8 +128,7 @@ TESSERA_INLINE double wide_dot(const C* x, const C* y, int64_t n) {
 }
 
 /// Largest element; NaN is passed over. -inf of nothing.
-template <class C>
-TESSERA_INLINE C max(const C* x, int64_t n) {
+template <class C> TESSERA_INLINE C max(const C* x, int64_t n) {
   constexpr int64_t kStep = micro::kLanes<C>;
   C top = -std::numeric_limits<C>::infinity();
   int64_t i = 0;

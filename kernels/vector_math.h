@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementary functions for kernel loops. The f32 ones are branch-free polynomials of explicit fma, so that loops over
-// them vectorise and give the same bits on every instruction set and place in the vector; f64 uses libm, CUDA its own.
-// Errors: exp and log within 2 ulp, tanh within 4 ulp of f32.
+// Elementary functions for kernel loops. The f32 ones are branch-free polynomials of explicit fma,
+// so that loops over them vectorise and give the same bits on every instruction set and place in
+// the vector; f64 uses libm, CUDA its own. Errors: exp and log within 2 ulp, tanh within 4 ulp of
+// f32.
 #pragma once
+
+#include "tessera/core/api.h"
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-
-#include "tessera/core/api.h"
 
 #ifdef __CUDACC__
 #define TESSERA_MATH __host__ __device__ __forceinline__
@@ -36,9 +37,11 @@ TESSERA_MATH float tanh(float x) { return ::tanhf(x); }
 TESSERA_MATH float power_of_two(int32_t k) { return std::bit_cast<float>((k + 127) << 23); }
 
 TESSERA_MATH float exp(float x) {
-  // Beyond these the result is 0 or infinity; the clamp keeps the exponent arithmetic in range. NaN passes through.
+  // Beyond these the result is 0 or infinity; the clamp keeps the exponent arithmetic in range. NaN
+  // passes through.
   const float c = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
-  // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number without a rounding instruction.
+  // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number without a rounding
+  // instruction.
   const float shifted = fma(c, 1.44269504f, 12582912.0f);
   const float n = shifted - 12582912.0f;
   float r = fma(n, -0.693359375f, c);
@@ -49,7 +52,8 @@ TESSERA_MATH float exp(float x) {
   p = fma(p, r, 1.6666665459e-1f);
   p = fma(p, r, 5.0000001201e-1f);
   p = fma(p, r * r, r) + 1.0f;
-  // The low bits of `shifted` hold n; two factors reach subnormals and infinity without overflow on the way.
+  // The low bits of `shifted` hold n; two factors reach subnormals and infinity without overflow on
+  // the way.
   const int32_t k = std::bit_cast<int32_t>(shifted) - 0x4b400000;
   const int32_t half = k >> 1;
   const float y = p * power_of_two(half) * power_of_two(k - half);
@@ -61,7 +65,8 @@ TESSERA_MATH float log(float x) {
   const float scaled = subnormal ? x * 8388608.0f : x;
   const uint32_t bits = std::bit_cast<uint32_t>(scaled) - 0x3f3504f3u;
   const float k = static_cast<float>((static_cast<int32_t>(bits) >> 23) - (subnormal ? 23 : 0));
-  const float m = std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u);  // in [sqrt(1/2), sqrt(2))
+  const float m =
+      std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u);  // in [sqrt(1/2), sqrt(2))
   const float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
   float p = fma(z, 0.1531383769f, 0.1818357216f);
   p = fma(p, z, 0.2222219843f);
@@ -90,13 +95,7 @@ TESSERA_MATH float tanh(float x) {
 }
 #endif
 
-template <class T>
-TESSERA_MATH T sigmoid(T x) {
-  return T(1) / (T(1) + exp(-x));
-}
-template <class T>
-TESSERA_MATH T erf(T x) {
-  return ::erf(x);
-}
+template <class T> TESSERA_MATH T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
+template <class T> TESSERA_MATH T erf(T x) { return ::erf(x); }
 
 }  // namespace tessera::vmath

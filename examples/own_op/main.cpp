@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the op and its gradient, and checks both against what is known.
-#include <iostream>
-
 #include "squared_relu.h"
+
+#include <iostream>
 
 int main() {
   const tessera::Session session;

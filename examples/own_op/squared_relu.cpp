@@ -8,7 +8,8 @@ namespace own::op {
 using namespace tessera;
 
 MetaList SquaredRelu::meta(Metas in) const {
-  if (!dtypes.has(in[0].dtype)) fail<DTypeError>(name, "given ", in[0], ", expected f32 or f64; cast it");
+  if (!dtypes.has(in[0].dtype))
+    fail<DTypeError>(name, "given ", in[0], ", expected f32 or f64; cast it");
   return {in[0]};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A room of one's own: relu(x)^2 (So et al., Primer, 2021). What the library's checklist asks for is all here, so the
-// op is differentiable (any number of times), has a sharding rule, and can be put through the laws.
+// A room of one's own: relu(x)^2 (So et al., Primer, 2021). What the library's checklist asks for
+// is all here, so the op is differentiable (any number of times), has a sharding rule, and can be
+// put through the laws.
 #pragma once
 
 #include "tessera/tessera.h"

@@ -9,7 +9,8 @@ namespace tessera::op {
 MetaList Skeleton::meta(Metas in) const {
   const auto &x = in[0], &w = in[1];
   if (x.dtype != w.dtype || !dtypes.has(x.dtype)) {
-    fail<DTypeError>(name, "x and w must share one dtype of ", dtypes, ": x is ", x, ", w is ", w, "; cast one");
+    fail<DTypeError>(name, "x and w must share one dtype of ", dtypes, ": x is ", x, ", w is ", w,
+                     "; cast one");
   }
   if (x.shape.rank() < 1 || w.shape.rank() != 1 || w.shape[0] != x.shape.back()) {
     fail<ShapeError>(name, "w must be (d) for x (..., d): x is ", x, ", w is ", w);
@@ -17,7 +18,9 @@ MetaList Skeleton::meta(Metas in) const {
   return {x};
 }
 
-ShardingRule Skeleton::sharding(Metas in) const { return rule("... d, d -> ... d", in).linear({0}).linear({1}); }
+ShardingRule Skeleton::sharding(Metas in) const {
+  return rule("... d, d -> ... d", in).linear({0}).linear({1});
+}
 
 void Skeleton::cpu(Tensors in, Outputs y) const {
   const Tensor& x = in[0];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/kernels/skeleton/skeleton.h"
-
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/skeleton/skeleton.h"
 
 namespace tessera::op {
 namespace {
 
 template <class T>
-__global__ void skeleton_kernel(const T* x, const T* w, compute_t<T> factor, T* y, int64_t n, int64_t d) {
+__global__ void skeleton_kernel(const T* x, const T* w, compute_t<T> factor, T* y, int64_t n,
+                                int64_t d) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     y[i] = static_cast<T>(static_cast<C>(x[i]) * static_cast<C>(w[i % d]) * factor);
@@ -21,8 +21,9 @@ void Skeleton::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream), w = row_major(in[1], stream);  // (..., d), (d)
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    skeleton_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(x.data<T>(), w.data<T>(), static_cast<compute_t<T>>(factor),
-                                                                    y[0].data<T>(), n, x.shape().back());
+    skeleton_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
+        x.data<T>(), w.data<T>(), static_cast<compute_t<T>>(factor), y[0].data<T>(), n,
+        x.shape().back());
   });
   check_launch(name);
 }

@@ -2,9 +2,9 @@
 // What the laws cannot say: known numbers and edges.
 #include "tessera/kernels/skeleton/skeleton.h"
 
-#include <gtest/gtest.h>
-
 #include "tessera/autograd/autograd.h"
+
+#include <gtest/gtest.h>
 
 namespace tessera {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 
-#include <cmath>
-
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rows_impl.h"
+
+#include <cmath>
 
 namespace tessera::op {
 namespace {
@@ -14,19 +14,23 @@ DType statistics(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 void check(std::string_view name, DTypeSet dtypes, Metas in) {
   const auto &logits = in[0], &targets = in[1];
   if (!dtypes.has(logits.dtype) || targets.dtype != DType::i64) {
-    fail<DTypeError>(name, "logits must be of ", dtypes, " and targets i64: logits are ", logits, ", targets are ", targets);
+    fail<DTypeError>(name, "logits must be of ", dtypes, " and targets i64: logits are ", logits,
+                     ", targets are ", targets);
   }
-  if (logits.shape.rank() < 1 || !(targets.shape == logits.shape.without(logits.shape.rank() - 1))) {
-    fail<ShapeError>(name, "targets must hold one class per row of logits (..., V): logits are ", logits, ", targets are ", targets);
+  if (logits.shape.rank() < 1 ||
+      !(targets.shape == logits.shape.without(logits.shape.rank() - 1))) {
+    fail<ShapeError>(name, "targets must hold one class per row of logits (..., V): logits are ",
+                     logits, ", targets are ", targets);
   }
 }
 
-void check_targets(std::string_view name, const Tensor& targets, int64_t classes, int64_t ignore_index) {
+void check_targets(std::string_view name, const Tensor& targets, int64_t classes,
+                   int64_t ignore_index) {
   const int64_t* t = targets.data<int64_t>();
   for (int64_t i = 0; i < targets.numel(); ++i) {
     if (t[i] != ignore_index && (t[i] < 0 || t[i] >= classes)) {
-      fail<IndexError>(name, "target ", t[i], " at row ", i, " is out of range: expected 0 to ", classes - 1, ", or ",
-                       ignore_index, " to ignore the row");
+      fail<IndexError>(name, "target ", t[i], " at row ", i, " is out of range: expected 0 to ",
+                       classes - 1, ", or ", ignore_index, " to ignore the row");
     }
   }
 }
@@ -36,10 +40,13 @@ void check_targets(std::string_view name, const Tensor& targets, int64_t classes
 MetaList CrossEntropy::meta(Metas in) const {
   check(name, dtypes, in);
   const DType wide = statistics(in[0].dtype);
-  return {{{}, wide, in[0].device}, {{}, DType::i64, in[0].device}, {in[1].shape, wide, in[0].device}};
+  return {
+      {{}, wide, in[0].device}, {{}, DType::i64, in[0].device}, {in[1].shape, wide, in[0].device}};
 }
 
-ShardingRule CrossEntropy::sharding(Metas in) const { return rule("... v, ... -> , , ...", in).replicate("v"); }
+ShardingRule CrossEntropy::sharding(Metas in) const {
+  return rule("... v, ... -> , , ...", in).replicate("v");
+}
 
 void CrossEntropy::cpu(Tensors in, Outputs y) const {
   const NoGrad guard;
@@ -77,7 +84,9 @@ void CrossEntropy::cpu(Tensors in, Outputs y) const {
 }
 
 Grads CrossEntropy::vjp(const Saved& s, const Grads& dy, Needs) const {
-  return {call(CrossEntropyBackward{ignore_index}, {s.input(0), s.input(1), s.output(2), dy[0], dy[2]}), Tensor()};
+  return {
+      call(CrossEntropyBackward{ignore_index}, {s.input(0), s.input(1), s.output(2), dy[0], dy[2]}),
+      Tensor()};
 }
 
 std::vector<Sample<CrossEntropy>> CrossEntropy::samples() {
@@ -97,7 +106,8 @@ MetaList CrossEntropyBackward::meta(Metas in) const {
   const DType wide = statistics(in[0].dtype);
   const auto expect = [&](size_t i, const char* what, const Shape& shape) {
     if (in.has(i) && (!(in[i].shape == shape) || in[i].dtype != wide)) {
-      fail<ShapeError>(name, what, " must be ", wide, shape, " for logits ", in[0], ": given ", in[i]);
+      fail<ShapeError>(name, what, " must be ", wide, shape, " for logits ", in[0], ": given ",
+                       in[i]);
     }
   };
   expect(2, "lse", in[1].shape);
@@ -131,7 +141,8 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
     for_each_row<C>(from.count, classes, 1, [&](int64_t row, C* x, int64_t) {
       simd([&]() TESSERA_LAMBDA {
         const bool counts = target[row] != ignore_index;
-        const C hit = counts ? dsum : C(0), all = hit + (has_lse ? dlse[row] : C(0)), shift = lse[row];
+        const C hit = counts ? dsum : C(0), all = hit + (has_lse ? dlse[row] : C(0)),
+                shift = lse[row];
         rows::load(src + from.offset(row), from.stride, classes, x);
 #pragma GCC ivdep
         for (int64_t i = 0; i < classes; ++i) x[i] = vmath::exp(x[i] - shift) * all;
@@ -146,7 +157,8 @@ std::vector<Sample<CrossEntropyBackward>> CrossEntropyBackward::samples() {
   const auto operands = [](Shape rows, int64_t classes, bool dlse) {
     Shape logits = rows;
     logits.push_back(classes);
-    return std::vector<Arg>{arg(logits), index_arg(rows, 0, classes), arg(rows).uniform(2, 3).statistic(), arg({}).statistic(),
+    return std::vector<Arg>{arg(logits), index_arg(rows, 0, classes),
+                            arg(rows).uniform(2, 3).statistic(), arg({}).statistic(),
                             dlse ? arg(rows).statistic() : no_arg()};
   };
   auto wrong = operands({5}, 7, false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, and how many they are; the mean is
-// left to whoever knows the global count. f32 inside (f64 for f64). Backward reads the saved log-sum-exp of each row.
+// cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, and how many
+// they are; the mean is left to whoever knows the global count. f32 inside (f64 for f64). Backward
+// reads the saved log-sum-exp of each row.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -8,7 +9,8 @@
 namespace tessera {
 namespace op {
 
-/// logits (..., V), targets i64 (...) -> sum () f32 (f64 for f64), count () i64, lse (...) like sum.
+/// logits (..., V), targets i64 (...) -> sum () f32 (f64 for f64), count () i64, lse (...) like
+/// sum.
 struct CrossEntropy {
   int64_t ignore_index = -100;
   static constexpr std::string_view name = "cross_entropy";
@@ -29,7 +31,8 @@ struct CrossEntropyBackward {
   int64_t ignore_index = -100;
   static constexpr std::string_view name = "cross_entropy_backward";
   static constexpr DTypeSet dtypes = kFloats;
-  static constexpr NotDifferentiable vjp{"the fused gradient of cross_entropy is differentiated once only"};
+  static constexpr NotDifferentiable vjp{
+      "the fused gradient of cross_entropy is differentiated once only"};
   auto attributes() const { return std::tie(ignore_index); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -47,7 +50,8 @@ struct CrossEntropyResult {
   Tensor count;  ///< () i64: tokens whose target is not ignore_index
 };
 /// IndexError for a target outside [0, V) that is not ignore_index.
-inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100) {
+inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets,
+                                        int64_t ignore_index = -100) {
   auto [sum, count, lse] = call(op::CrossEntropy{ignore_index}, {logits, targets});
   return {sum, count};
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-
-#include "tessera/autograd/autograd.h"
-#include "tessera/kernels/fill/fill.h"
 
 namespace tessera {
 namespace {
@@ -36,7 +36,9 @@ TEST(CrossEntropy, ATargetOutOfRangeIsNamed) {
     (void)cross_entropy(zeros({2, 4}), tensor({0, 4}, DType::i64));
     FAIL() << "expected IndexError";
   } catch (const IndexError& e) {
-    EXPECT_NE(std::string(e.what()).find("target 4 at row 1 is out of range: expected 0 to 3"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("target 4 at row 1 is out of range: expected 0 to 3"),
+              std::string::npos)
+        << e.what();
   }
 }
 

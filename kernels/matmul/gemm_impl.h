@@ -2,14 +2,14 @@
 // What the matmul room asks of a GEMM, whoever computes it.
 #pragma once
 
-#include <cstdint>
-
 #include "tessera/core/dtype.h"
+
+#include <cstdint>
 
 namespace tessera {
 
-/// c (m, n) = a (m, k) b (k, n) for each of `batch`; strides in elements. One of each operand's row and column strides
-/// is 1; c is row-major with row stride c_row.
+/// c (m, n) = a (m, k) b (k, n) for each of `batch`; strides in elements. One of each operand's row
+/// and column strides is 1; c is row-major with row stride c_row.
 struct Gemm {
   DType dtype = DType::f32;
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -21,7 +21,8 @@ struct Gemm {
   int64_t c_row = 0, c_batch = 0;
 };
 
-/// Large products of f32, and of bf16 where the library is fast at it (oneDNN, or Eigen where that is missing).
+/// Large products of f32, and of bf16 where the library is fast at it (oneDNN, or Eigen where that
+/// is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);
 /// Any product of f32 or f64 by the own kernel; quick to start, made for small ones.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large products by oneDNN, with a primitive per shape kept for the rank; by Eigen (f32) where oneDNN is missing.
+// Large products by oneDNN, with a primitive per shape kept for the rank; by Eigen (f32) where
+// oneDNN is missing.
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 
 #ifdef TESSERA_GEMM_ONEDNN
 
-#include <omp.h>
+#include <oneapi/dnnl/dnnl.hpp>
 
 #include <array>
-#include <oneapi/dnnl/dnnl.hpp>
+#include <omp.h>
 #include <unordered_map>
 
 namespace tessera {
@@ -29,7 +30,8 @@ struct Plan {
   dnnl::matmul primitive;
 };
 
-// Per rank: oneDNN's objects and the primitives of the shapes seen. Bounded, because shapes may keep changing.
+// Per rank: oneDNN's objects and the primitives of the shapes seen. Bounded, because shapes may
+// keep changing.
 struct Plans {
   static constexpr size_t kMost = 1024;
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -37,19 +39,33 @@ struct Plans {
   std::unordered_map<Key, Plan, KeyHash> by_shape;
 
   Plan& find(const Gemm& g) {
-    const Key key{static_cast<int64_t>(g.dtype), g.batch, g.m, g.n, g.k, g.a_row, g.a_col, g.a_batch, g.b_row, g.b_col, g.b_batch, g.c_row};
+    const Key key{static_cast<int64_t>(g.dtype),
+                  g.batch,
+                  g.m,
+                  g.n,
+                  g.k,
+                  g.a_row,
+                  g.a_col,
+                  g.a_batch,
+                  g.b_row,
+                  g.b_col,
+                  g.b_batch,
+                  g.c_row};
     if (auto it = by_shape.find(key); it != by_shape.end()) return it->second;
     if (by_shape.size() >= kMost) by_shape.clear();
     using dnnl::memory;
     const auto type = g.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
     const auto describe = [&](int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t step) {
       if (g.batch == 1) return memory::desc({rows, cols}, type, memory::dims{row, col});
-      return memory::desc({step == 0 ? 1 : g.batch, rows, cols}, type, memory::dims{step == 0 ? rows * cols : step, row, col});
+      return memory::desc({step == 0 ? 1 : g.batch, rows, cols}, type,
+                          memory::dims{step == 0 ? rows * cols : step, row, col});
     };
-    const auto a = describe(g.m, g.k, g.a_row, g.a_col, g.a_batch), b = describe(g.k, g.n, g.b_row, g.b_col, g.b_batch),
+    const auto a = describe(g.m, g.k, g.a_row, g.a_col, g.a_batch),
+               b = describe(g.k, g.n, g.b_row, g.b_col, g.b_batch),
                c = describe(g.m, g.n, g.c_row, 1, g.c_batch);
     const dnnl::matmul::primitive_desc description({a, b, c}, engine);
-    Plan plan{memory(a, engine, nullptr), memory(b, engine, nullptr), memory(c, engine, nullptr), dnnl::matmul(description)};
+    Plan plan{memory(a, engine, nullptr), memory(b, engine, nullptr), memory(c, engine, nullptr),
+              dnnl::matmul(description)};
     return by_shape.emplace(key, std::move(plan)).first->second;
   }
 };
@@ -68,11 +84,14 @@ void library_gemm(const Gemm& g) {
     plan.a.set_data_handle(const_cast<void*>(g.a));
     plan.b.set_data_handle(const_cast<void*>(g.b));
     plan.c.set_data_handle(g.c);
-    if (omp_get_max_threads() != context.options.threads) omp_set_num_threads(context.options.threads);
-    plan.primitive.execute(plans.stream, {{DNNL_ARG_SRC, plan.a}, {DNNL_ARG_WEIGHTS, plan.b}, {DNNL_ARG_DST, plan.c}});
+    if (omp_get_max_threads() != context.options.threads)
+      omp_set_num_threads(context.options.threads);
+    plan.primitive.execute(
+        plans.stream, {{DNNL_ARG_SRC, plan.a}, {DNNL_ARG_WEIGHTS, plan.b}, {DNNL_ARG_DST, plan.c}});
     plans.stream.wait();
   } catch (const dnnl::error& e) {
-    fail<UsageError>("matmul", "oneDNN refused a ", g.m, " x ", g.k, " by ", g.k, " x ", g.n, " product of ", g.dtype, ": ", e.what());
+    fail<UsageError>("matmul", "oneDNN refused a ", g.m, " x ", g.k, " by ", g.k, " x ", g.n,
+                     " product of ", g.dtype, ": ", e.what());
   }
 }
 
@@ -90,15 +109,23 @@ void library_gemm(const Gemm& g) {
   using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using ColumnMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
   Eigen::setNbThreads(Context::current().options.threads);
-  const auto with = [](const float* p, int64_t rows, int64_t cols, int64_t row, int64_t col, auto&& f) {
-    if (col == 1) f(Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>(p, rows, cols, Eigen::OuterStride<>(row)));
-    else f(Eigen::Map<const ColumnMajor, 0, Eigen::OuterStride<>>(p, rows, cols, Eigen::OuterStride<>(col)));
+  const auto with = [](const float* p, int64_t rows, int64_t cols, int64_t row, int64_t col,
+                       auto&& f) {
+    if (col == 1)
+      f(Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>(p, rows, cols,
+                                                          Eigen::OuterStride<>(row)));
+    else
+      f(Eigen::Map<const ColumnMajor, 0, Eigen::OuterStride<>>(p, rows, cols,
+                                                               Eigen::OuterStride<>(col)));
   };
   for (int64_t i = 0; i < g.batch; ++i) {
-    Eigen::Map<Matrix, 0, Eigen::OuterStride<>> c(static_cast<float*>(g.c) + i * g.c_batch, g.m, g.n, Eigen::OuterStride<>(g.c_row));
-    with(static_cast<const float*>(g.a) + i * g.a_batch, g.m, g.k, g.a_row, g.a_col, [&](const auto& a) {
-      with(static_cast<const float*>(g.b) + i * g.b_batch, g.k, g.n, g.b_row, g.b_col, [&](const auto& b) { c.noalias() = a * b; });
-    });
+    Eigen::Map<Matrix, 0, Eigen::OuterStride<>> c(static_cast<float*>(g.c) + i * g.c_batch, g.m,
+                                                  g.n, Eigen::OuterStride<>(g.c_row));
+    with(static_cast<const float*>(g.a) + i * g.a_batch, g.m, g.k, g.a_row, g.a_col,
+         [&](const auto& a) {
+           with(static_cast<const float*>(g.b) + i * g.b_batch, g.k, g.n, g.b_row, g.b_col,
+                [&](const auto& b) { c.noalias() = a * b; });
+         });
   }
 }
 

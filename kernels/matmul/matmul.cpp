@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks, gradients and CPU routes of matmul. Every call becomes one Gemm: leading dims fold into rows where strides
-// allow, transposition is a swap of strides, anything else is copied first. Narrow floats that the library does not
-// take are widened to f32 and the result is rounded once.
+// Checks, gradients and CPU routes of matmul. Every call becomes one Gemm: leading dims fold into
+// rows where strides allow, transposition is a swap of strides, anything else is copied first.
+// Narrow floats that the library does not take are widened to f32 and the result is rounded once.
 #include "tessera/kernels/matmul/matmul.h"
-
-#include <cstring>
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
+#include <cstring>
+
 namespace tessera {
 namespace op {
 namespace {
 
-constexpr int64_t kSmallProduct = 48 * 48 * 48;  // multiply-adds below which the own kernel starts sooner
+constexpr int64_t kSmallProduct =
+    48 * 48 * 48;  // multiply-adds below which the own kernel starts sooner
 
 struct Dims {
   int64_t m, n, k_a, k_b;
@@ -23,13 +24,14 @@ struct Dims {
 Dims dims_of(const MatMul& op, Metas in) {
   const Shape &a = in[0].shape, &b = in[1].shape;
   const int ra = a.rank(), rb = b.rank();
-  return {a[op.transpose_a ? ra - 1 : ra - 2], b[op.transpose_b ? rb - 2 : rb - 1], a[op.transpose_a ? ra - 2 : ra - 1],
-          b[op.transpose_b ? rb - 1 : rb - 2]};
+  return {a[op.transpose_a ? ra - 1 : ra - 2], b[op.transpose_b ? rb - 2 : rb - 1],
+          a[op.transpose_a ? ra - 2 : ra - 1], b[op.transpose_b ? rb - 1 : rb - 2]};
 }
 
 void check_pair(std::string_view name, DTypeSet dtypes, Metas in) {
   if (in[0].dtype != in[1].dtype || !dtypes.has(in[0].dtype)) {
-    fail<DTypeError>(name, "operands must share one dtype of ", dtypes, ": a is ", in[0], ", b is ", in[1], "; cast one");
+    fail<DTypeError>(name, "operands must share one dtype of ", dtypes, ": a is ", in[0], ", b is ",
+                     in[1], "; cast one");
   }
 }
 
@@ -39,7 +41,8 @@ Shape leading(const Shape& s, int drop) {
   return lead;
 }
 
-// The stride by which all leading dims (all but the last `keep`) advance as one, or -1 if they do not.
+// The stride by which all leading dims (all but the last `keep`) advance as one, or -1 if they do
+// not.
 int64_t folded_stride(const Tensor& x, int keep) {
   int64_t stride = -1, next = 0;
   for (int d = x.rank() - keep - 1; d >= 0; --d) {
@@ -51,10 +54,13 @@ int64_t folded_stride(const Tensor& x, int keep) {
   return stride < 0 ? 0 : stride;
 }
 
-bool unit_matrix(const Tensor& x) {  // one of the last two strides is 1, the other a proper leading dimension
+bool unit_matrix(
+    const Tensor& x) {  // one of the last two strides is 1, the other a proper leading dimension
   const int r = x.rank();
-  const int64_t row = x.strides()[r - 2], col = x.strides()[r - 1], rows = x.shape()[r - 2], cols = x.shape()[r - 1];
-  return ((col == 1 || cols == 1) && (row >= cols || rows == 1)) || ((row == 1 || rows == 1) && (col >= rows || cols == 1));
+  const int64_t row = x.strides()[r - 2], col = x.strides()[r - 1], rows = x.shape()[r - 2],
+                cols = x.shape()[r - 1];
+  return ((col == 1 || cols == 1) && (row >= cols || rows == 1)) ||
+         ((row == 1 || rows == 1) && (col >= rows || cols == 1));
 }
 
 Tensor row_major(const Tensor& x) { return contiguous(x.detach()); }
@@ -86,7 +92,8 @@ void write_zeros(const Gemm& g) {
 void run(const Gemm& g) {
   if (g.batch == 0 || g.m == 0 || g.n == 0) return;
   if (g.k == 0) return write_zeros(g);
-  if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct)) small_gemm(g);
+  if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct))
+    small_gemm(g);
   else library_gemm(g);
 }
 
@@ -96,11 +103,13 @@ MetaList MatMul::meta(Metas in) const {
   check_pair(name, dtypes, in);
   const Shape &a = in[0].shape, &b = in[1].shape;
   if (a.rank() < 2 || b.rank() < 2) {
-    fail<ShapeError>(name, "operands need two dims or more: a is ", in[0], ", b is ", in[1], "; reshape a vector to one row");
+    fail<ShapeError>(name, "operands need two dims or more: a is ", in[0], ", b is ", in[1],
+                     "; reshape a vector to one row");
   }
   const Dims d = dims_of(*this, in);
   if (d.k_a != d.k_b) {
-    fail<ShapeError>(name, "inner dimensions differ: a is ", in[0], transpose_a ? " transposed" : "", ", b is ", in[1],
+    fail<ShapeError>(name, "inner dimensions differ: a is ", in[0],
+                     transpose_a ? " transposed" : "", ", b is ", in[1],
                      transpose_b ? " transposed" : "");
   }
   Shape out;
@@ -114,8 +123,8 @@ MetaList MatMul::meta(Metas in) const {
       for (int i = 1; i <= std::min(la.rank(), lb.rank()); ++i) {
         const int64_t x = la[la.rank() - i], y = lb[lb.rank() - i];
         if (x != y && x != 1 && y != 1) {
-          fail<ShapeError>(name, "leading dims cannot be broadcast together: a is ", in[0], ", b is ", in[1],
-                           "; sizes, counted from the right, must be equal or 1");
+          fail<ShapeError>(name, "leading dims cannot be broadcast together: a is ", in[0],
+                           ", b is ", in[1], "; sizes, counted from the right, must be equal or 1");
         }
       }
       out = broadcast_shapes(la, lb, name);
@@ -129,11 +138,17 @@ MetaList MatMul::meta(Metas in) const {
 ShardingRule MatMul::sharding(Metas in) const {
   const auto text = [&]() -> RuleText {
     if (in[1].shape.rank() == 2) {
-      if (transpose_a) return transpose_b ? RuleText("... k m, n k -> ... m n") : RuleText("... k m, k n -> ... m n");
-      return transpose_b ? RuleText("... m k, n k -> ... m n") : RuleText("... m k, k n -> ... m n");
+      if (transpose_a)
+        return transpose_b ? RuleText("... k m, n k -> ... m n")
+                           : RuleText("... k m, k n -> ... m n");
+      return transpose_b ? RuleText("... m k, n k -> ... m n")
+                         : RuleText("... m k, k n -> ... m n");
     }
-    if (transpose_a) return transpose_b ? RuleText("... k m, ... n k -> ... m n") : RuleText("... k m, ... k n -> ... m n");
-    return transpose_b ? RuleText("... m k, ... n k -> ... m n") : RuleText("... m k, ... k n -> ... m n");
+    if (transpose_a)
+      return transpose_b ? RuleText("... k m, ... n k -> ... m n")
+                         : RuleText("... k m, ... k n -> ... m n");
+    return transpose_b ? RuleText("... m k, ... n k -> ... m n")
+                       : RuleText("... m k, ... k n -> ... m n");
   }();
   return rule(text, in).linear({0}).linear({1});
 }
@@ -165,7 +180,9 @@ void MatMul::cpu(Tensors in, Outputs y) const {
     // All leading dims of a are rows of one product.
     const int64_t lead = a.numel() / std::max<int64_t>(1, d.m * d.k_a);
     const int64_t step = folded_stride(a, 2);
-    if (lead > 1 && (step < 0 || step != d.m * a.strides()[a.rank() - 2] || a.strides()[a.rank() - 1] != 1)) a = row_major(a);
+    if (lead > 1 &&
+        (step < 0 || step != d.m * a.strides()[a.rank() - 2] || a.strides()[a.rank() - 1] != 1))
+      a = row_major(a);
     set_a(g, a, false);
     g.m = c.numel() / d.n;
     return run(g);
@@ -174,7 +191,8 @@ void MatMul::cpu(Tensors in, Outputs y) const {
   const Shape lead = leading(c.shape(), 2);
   g.batch = lead.numel();
   if (g.batch > 1) {
-    // Operands that the batch does not advance uniformly (broadcast in the middle, or both) go one matrix at a time.
+    // Operands that the batch does not advance uniformly (broadcast in the middle, or both) go one
+    // matrix at a time.
     const auto uniform = [&](const Tensor& x) -> int64_t {
       if (x.rank() == 2 || x.numel() == x.shape()[x.rank() - 1] * x.shape()[x.rank() - 2]) return 0;
       if (!(leading(x.shape(), 2) == lead)) return -1;
@@ -212,14 +230,16 @@ Grads MatMul::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   Grads out(2);
   if (needs[0]) {
     // d op(a) = g op(b)^T
-    const Tensor da = transpose_a ? matmul(b, g, transpose_b, true) : matmul(g, b, false, !transpose_b);
+    const Tensor da =
+        transpose_a ? matmul(b, g, transpose_b, true) : matmul(g, b, false, !transpose_b);
     out[0] = sum_to(da, a.shape());
   }
   if (needs[1]) {
     if (b.rank() == 2 && !transpose_a) {
       out[1] = transpose_b ? contract_leading(g, a) : contract_leading(a, g);
     } else {
-      const Tensor db = transpose_b ? matmul(g, a, true, transpose_a) : matmul(a, g, !transpose_a, false);
+      const Tensor db =
+          transpose_b ? matmul(g, a, true, transpose_a) : matmul(a, g, !transpose_a, false);
       out[1] = sum_to(db, b.shape());
     }
   }
@@ -228,7 +248,8 @@ Grads MatMul::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 
 Cost MatMul::cost(Metas in, Metas out) const {
   Cost c = detail::bytes_moved(in, out);
-  c.flops = 2.0 * static_cast<double>(out[0].shape.numel()) * static_cast<double>(dims_of(*this, in).k_a);
+  c.flops =
+      2.0 * static_cast<double>(out[0].shape.numel()) * static_cast<double>(dims_of(*this, in).k_a);
   return c;
 }
 
@@ -263,7 +284,9 @@ MetaList ContractLeading::meta(Metas in) const {
   return {{{a.back(), b.back()}, in[0].dtype, in[0].device}};
 }
 
-ShardingRule ContractLeading::sharding(Metas in) const { return rule("... m, ... n -> m n", in).linear({0}).linear({1}); }
+ShardingRule ContractLeading::sharding(Metas in) const {
+  return rule("... m, ... n -> m n", in).linear({0}).linear({1});
+}
 
 void ContractLeading::cpu(Tensors in, Outputs y) const {
   Tensor a = in[0], b = in[1];
@@ -274,7 +297,8 @@ void ContractLeading::cpu(Tensors in, Outputs y) const {
     return;
   }
   const auto folds = [](const Tensor& x) {
-    return x.strides()[x.rank() - 1] == 1 && (folded_stride(x, 1) >= x.shape().back() || x.numel() == x.shape().back());
+    return x.strides()[x.rank() - 1] == 1 &&
+           (folded_stride(x, 1) >= x.shape().back() || x.numel() == x.shape().back());
   };
   if (!folds(a)) a = row_major(a);
   if (!folds(b)) b = row_major(b);
@@ -306,7 +330,8 @@ Grads ContractLeading::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 
 Cost ContractLeading::cost(Metas in, Metas out) const {
   Cost c = detail::bytes_moved(in, out);
-  c.flops = 2.0 * static_cast<double>(in[0].shape.numel()) * static_cast<double>(in[1].shape.back());
+  c.flops =
+      2.0 * static_cast<double>(in[0].shape.numel()) * static_cast<double>(in[1].shape.back());
   return c;
 }
 
@@ -317,7 +342,8 @@ std::vector<Sample<ContractLeading>> ContractLeading::samples() {
       {ContractLeading{}, {arg({5}), arg({6})}},
       timed(ContractLeading{}, {arg({4096, 256}), arg({4096, 768})}),
       bad(ContractLeading{}, {arg({7, 5}), arg({6, 6})}, "ShapeError"),
-      bad(ContractLeading{}, {arg({7, 5}).as(DType::f32), arg({7, 6}).as(DType::f64)}, "DTypeError"),
+      bad(ContractLeading{}, {arg({7, 5}).as(DType::f32), arg({7, 6}).as(DType::f64)},
+          "DTypeError"),
   };
 }
 

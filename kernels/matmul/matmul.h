@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products, accumulated in f32 (f64 for f64), of row-major or transposed operands without copies. Large ones go
-// to oneDNN with cached primitives (Eigen where it is missing), small ones to an own kernel without set-up cost.
+// Matrix products, accumulated in f32 (f64 for f64), of row-major or transposed operands without
+// copies. Large ones go to oneDNN with cached primitives (Eigen where it is missing), small ones to
+// an own kernel without set-up cost.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -8,8 +9,9 @@
 namespace tessera {
 namespace op {
 
-/// a (..., m, k) times b (k, n) or (..., k, n); with transpose_a, a is (..., k, m); with transpose_b, b is (..., n, k).
-/// Leading dims of a 2-D b are a's; those of a batched b broadcast with a's.
+/// a (..., m, k) times b (k, n) or (..., k, n); with transpose_a, a is (..., k, m); with
+/// transpose_b, b is (..., n, k). Leading dims of a 2-D b are a's; those of a batched b broadcast
+/// with a's.
 struct MatMul {
   bool transpose_a = false, transpose_b = false;
   static constexpr std::string_view name = "matmul";
@@ -25,7 +27,8 @@ struct MatMul {
   static std::vector<Sample<MatMul>> samples();
 };
 
-/// Sum over all leading dims of the outer products: a (..., m), b (..., n) -> (m, n). The gradient of a weight.
+/// Sum over all leading dims of the outer products: a (..., m), b (..., n) -> (m, n). The gradient
+/// of a weight.
 struct ContractLeading {
   static constexpr std::string_view name = "contract_leading";
   static constexpr DTypeSet dtypes = kFloats;
@@ -44,11 +47,16 @@ using matmul_ops = OpList<MatMul, ContractLeading>;
 }  // namespace op
 
 /// Matrix product over the last two dims; see op::MatMul. ShapeError names both operands.
-inline Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false) {
+inline Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false,
+                     bool transpose_b = false) {
   return call(op::MatMul{transpose_a, transpose_b}, {a, b});
 }
 /// x (..., in) times weight (out, in) transposed: (..., out).
-inline Tensor linear(const Tensor& x, const Tensor& weight) { return matmul(x, weight, false, true); }
-inline Tensor contract_leading(const Tensor& a, const Tensor& b) { return call(op::ContractLeading{}, {a, b}); }
+inline Tensor linear(const Tensor& x, const Tensor& weight) {
+  return matmul(x, weight, false, true);
+}
+inline Tensor contract_leading(const Tensor& a, const Tensor& b) {
+  return call(op::ContractLeading{}, {a, b});
+}
 
 }  // namespace tessera

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routes that samples are too small to take, and the message for inner dimensions; the laws check the rest.
+// Routes that samples are too small to take, and the message for inner dimensions; the laws check
+// the rest.
 #include "tessera/kernels/matmul/matmul.h"
-
-#include <gtest/gtest.h>
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+
+#include <gtest/gtest.h>
 
 namespace tessera {
 namespace {
@@ -25,7 +26,8 @@ TEST(MatMul, InnerDimensionsDiffer) {
     (void)matmul(empty({8, 256, 512}, DType::bf16), empty({256, 8}, DType::bf16));
     FAIL() << "expected ShapeError";
   } catch (const ShapeError& e) {
-    EXPECT_STREQ(e.what(), "[matmul] inner dimensions differ: a is bf16[8, 256, 512], b is bf16[256, 8]");
+    EXPECT_STREQ(e.what(),
+                 "[matmul] inner dimensions differ: a is bf16[8, 256, 512], b is bf16[256, 8]");
   }
 }
 
@@ -33,7 +35,8 @@ TEST(MatMul, LibraryAndOwnKernelAgreeInEveryOrientation) {
   const Session session;
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
-      const Tensor a = normal(ta ? Shape{129, 67} : Shape{67, 129}, {1, 2}), b = normal(tb ? Shape{83, 129} : Shape{129, 83}, {1, 3});
+      const Tensor a = normal(ta ? Shape{129, 67} : Shape{67, 129}, {1, 2}),
+                   b = normal(tb ? Shape{83, 129} : Shape{129, 83}, {1, 3});
       const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
       EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-4);
       const Tensor narrow = matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb);

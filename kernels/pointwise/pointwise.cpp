@@ -10,7 +10,8 @@ namespace {
 [[noreturn]] void wrong_dtypes(std::string_view name, Metas in, DTypeSet expected) {
   std::ostringstream given;
   for (size_t i = 0; i < in.size(); ++i) given << (i ? ", " : "") << in[i];
-  fail<DTypeError>(name, "inputs must share one dtype of ", expected, ": given ", given.str(), "; cast one of them");
+  fail<DTypeError>(name, "inputs must share one dtype of ", expected, ": given ", given.str(),
+                   "; cast one of them");
 }
 
 Shape broadcast_all(std::string_view name, Metas in) {
@@ -21,35 +22,23 @@ Shape broadcast_all(std::string_view name, Metas in) {
   return out;
 }
 
-template <class Op>
-constexpr double low_of() {
+template <class Op> constexpr double low_of() {
   if constexpr (requires { Op::kLow; }) return Op::kLow;
   else return -2;
 }
-template <class Op>
-constexpr double high_of() {
+template <class Op> constexpr double high_of() {
   if constexpr (requires { Op::kHigh; }) return Op::kHigh;
   else return 2;
 }
 
 // The attribute sets that samples of an op should cover.
-template <class Op>
-std::vector<Op> variants() {
-  return {Op{}};
-}
-template <>
-std::vector<Affine> variants() {
-  return {{{}, 2.5, 0}, {{}, -0.5, 0}, {{}, 1, 3}};
-}
-template <>
-std::vector<Gelu> variants() {
-  return {{{}, false}, {{}, true}};
-}
+template <class Op> std::vector<Op> variants() { return {Op{}}; }
+template <> std::vector<Affine> variants() { return {{{}, 2.5, 0}, {{}, -0.5, 0}, {{}, 1, 3}}; }
+template <> std::vector<Gelu> variants() { return {{{}, false}, {{}, true}}; }
 
 }  // namespace
 
-template <class Op, int N>
-MetaList Pointwise<Op, N>::meta(Metas in) const {
+template <class Op, int N> MetaList Pointwise<Op, N>::meta(Metas in) const {
   const DType t = in[0].dtype;
   bool fits = Op::dtypes.has(t);
   for (size_t i = 1; i < N; ++i) fits &= in[i].dtype == t;
@@ -57,8 +46,7 @@ MetaList Pointwise<Op, N>::meta(Metas in) const {
   return {{broadcast_all(Op::name, in), Op::kBoolOutput ? DType::bool_ : t, in[0].device}};
 }
 
-template <class Op, int N>
-ShardingRule Pointwise<Op, N>::sharding(Metas in) const {
+template <class Op, int N> ShardingRule Pointwise<Op, N>::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, broadcast_all(Op::name, in));
   const Op& self = static_cast<const Op&>(*this);
   if constexpr (requires { self.linear(); }) {
@@ -76,8 +64,7 @@ ShardingRule Pointwise<Op, N>::sharding(Metas in) const {
   return r;
 }
 
-template <class Op, int N>
-void Pointwise<Op, N>::cpu(Tensors in, Outputs y) const {
+template <class Op, int N> void Pointwise<Op, N>::cpu(Tensors in, Outputs y) const {
   const Op& self = static_cast<const Op&>(*this);
   dispatch<Op::dtypes>(in[N - 1].dtype(), [&]<class T>() {
     if constexpr (N == 1) map_elements<T, T>(self, y[0], in);
@@ -87,8 +74,7 @@ void Pointwise<Op, N>::cpu(Tensors in, Outputs y) const {
   });
 }
 
-template <class Op, int N>
-std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
+template <class Op, int N> std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
   std::vector<Sample<Op>> all;
   const auto fill = [](Shape s) {
     const Arg a = arg(s);
@@ -106,7 +92,9 @@ std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
         return Op::kBoolOutput ? a.whole(-2, 3) : a;
       };
       // Divisors keep away from zero, where no finite difference is fair.
-      const auto second = [&](Shape s) { return Op::name == std::string_view("div") ? arg(s).uniform(0.5, 2) : first(s); };
+      const auto second = [&](Shape s) {
+        return Op::name == std::string_view("div") ? arg(s).uniform(0.5, 2) : first(s);
+      };
       all.push_back({v, {first({5, 7}), second({5, 7})}});
       all.push_back({v, {first({5, 1, 6}), second({7, 1})}});
       all.push_back({v, {first({}), second({5})}});
@@ -114,7 +102,8 @@ std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
   }
   if constexpr (N == 1) {
     all.push_back(timed(variants<Op>()[0], {fill({1024, 1024})}));
-    if (!Op::dtypes.has(DType::bool_)) all.push_back(bad(Op{}, {arg({3}).as(DType::bool_)}, "DTypeError"));
+    if (!Op::dtypes.has(DType::bool_))
+      all.push_back(bad(Op{}, {arg({3}).as(DType::bool_)}, "DTypeError"));
     else all.push_back(bad(Op{}, {no_arg()}, "UsageError"));
   } else {
     all.push_back(timed(Op{}, {arg({1024, 1024}), arg({1024, 1024})}));
@@ -141,14 +130,16 @@ Tensor Gelu::grad(const Saved& s, const Tensor& dy) const {
   }
   const Tensor x2 = mul(x, x);
   const Tensor t = tanh(affine(mul(x, affine(x2, 0.044715, 1)), 0.79788456080286536, 0));
-  const Tensor dt = mul(affine(mul(t, t), -1, 1), affine(x2, 3 * 0.044715 * 0.79788456080286536, 0.79788456080286536));
+  const Tensor dt = mul(affine(mul(t, t), -1, 1),
+                        affine(x2, 3 * 0.044715 * 0.79788456080286536, 0.79788456080286536));
   return mul(dy, affine(add(affine(t, 1, 1), mul(x, dt)), 0.5, 0));
 }
 
 ShardingRule Cast::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, in[0].shape);
   r.monotone_up();
-  if (item_size(to) >= item_size(in[0].dtype) && is_floating(to) && is_floating(in[0].dtype)) return r.linear({0});
+  if (item_size(to) >= item_size(in[0].dtype) && is_floating(to) && is_floating(in[0].dtype))
+    return r.linear({0});
   return r.stricter_because("rounding is not linear");
 }
 
@@ -157,7 +148,8 @@ void Cast::cpu(Tensors in, Outputs y) const {
     dispatch<kAllDTypes>(to, [&]<class To>() {
       struct Convert {
         TESSERA_INLINE To f(compute_t<From> x) const {
-          if constexpr (is_floating(dtype_of<To>) && sizeof(To) < 4) return To(static_cast<float>(x));
+          if constexpr (is_floating(dtype_of<To>) && sizeof(To) < 4)
+            return To(static_cast<float>(x));
           else return static_cast<To>(x);
         }
       };
@@ -168,8 +160,8 @@ void Cast::cpu(Tensors in, Outputs y) const {
 
 std::vector<Sample<Cast>> Cast::samples() {
   std::vector<Sample<Cast>> all;
-  for (DType to : {DType::f32, DType::bf16, DType::f64, DType::f16, DType::f8_e4m3, DType::f8_e5m2, DType::i64,
-                   DType::i32, DType::u8, DType::bool_}) {
+  for (DType to : {DType::f32, DType::bf16, DType::f64, DType::f16, DType::f8_e4m3, DType::f8_e5m2,
+                   DType::i64, DType::i32, DType::u8, DType::bool_}) {
     const bool narrow = to == DType::u8 || to == DType::bool_;
     all.push_back({Cast{{}, to}, {narrow ? arg({5, 7}).uniform(0, 2) : arg({5, 7})}});
   }
@@ -179,13 +171,17 @@ std::vector<Sample<Cast>> Cast::samples() {
 }
 
 MetaList Where::meta(Metas in) const {
-  if (in[0].dtype != DType::bool_) fail<DTypeError>(name, "the condition must be bool: given ", in[0]);
+  if (in[0].dtype != DType::bool_)
+    fail<DTypeError>(name, "the condition must be bool: given ", in[0]);
   const TensorMeta* rest[] = {&in[1], &in[2]};
-  if (in[1].dtype != in[2].dtype || !dtypes.has(in[1].dtype)) wrong_dtypes(name, Metas(rest, 2), dtypes);
+  if (in[1].dtype != in[2].dtype || !dtypes.has(in[1].dtype))
+    wrong_dtypes(name, Metas(rest, 2), dtypes);
   return {{broadcast_all(name, in), in[1].dtype, in[1].device}};
 }
 
-ShardingRule Where::sharding(Metas in) const { return pointwise_rule(in, broadcast_all(name, in)).linear({1, 2}); }
+ShardingRule Where::sharding(Metas in) const {
+  return pointwise_rule(in, broadcast_all(name, in)).linear({1, 2});
+}
 
 Grads Where::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   const Tensor zero = affine(dy[0], 0, 0);
@@ -205,13 +201,11 @@ std::vector<Sample<Where>> Where::samples() {
   };
 }
 
-// Instantiates the family for every op of the list, so that the list is the only place that names them.
-template <class List>
-struct Instantiate;
-template <class... Ops>
-struct Instantiate<OpList<Ops...>> {
-  template <class Op>
-  static auto members() {
+// Instantiates the family for every op of the list, so that the list is the only place that names
+// them.
+template <class List> struct Instantiate;
+template <class... Ops> struct Instantiate<OpList<Ops...>> {
+  template <class Op> static auto members() {
     return std::tuple{&Op::meta, &Op::sharding, &Op::cpu, &Op::samples};
   }
   static auto all() { return std::tuple{members<Ops>()...}; }

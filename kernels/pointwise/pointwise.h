@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pointwise family: out[i] = f(a[i], b[i], ...) over broadcast inputs. The family gives meta, sharding, loops,
-// CUDA launch and samples; an op gives its name, f, what it saves and its gradient in ops. f computes in f32 for
-// narrower floats. To add one: a struct, its public function, its name in pointwise_ops at the end of this file.
+// The pointwise family: out[i] = f(a[i], b[i], ...) over broadcast inputs. The family gives meta,
+// sharding, loops, CUDA launch and samples; an op gives its name, f, what it saves and its gradient
+// in ops. f computes in f32 for narrower floats. To add one: a struct, its public function, its
+// name in pointwise_ops at the end of this file.
 #pragma once
-
-#include <cmath>
 
 #include "tessera/core/op.h"
 #include "tessera/kernels/vector_math.h"
+
+#include <cmath>
 
 namespace tessera {
 
@@ -29,14 +30,13 @@ TESSERA_API Tensor sum_to(const Tensor& g, const Shape& shape);
 namespace op {
 
 /// What the family's kernels need to know of an op: its input count and output dtype.
-template <class Op, int N>
-struct Pointwise {
+template <class Op, int N> struct Pointwise {
   static constexpr int kInputs = N;
   static constexpr DTypeSet dtypes = kFloats;
-  static constexpr bool kBoolOutput = false;     // comparisons
-  static constexpr int kLinear = 0;              // bit i: linear in input i alone; kLinearAll: in all jointly
+  static constexpr bool kBoolOutput = false;  // comparisons
+  static constexpr int kLinear = 0;  // bit i: linear in input i alone; kLinearAll: in all jointly
   static constexpr int kLinearAll = 1 << 30;
-  static constexpr int kMonotone = 0;            // +1: never falls, -1: never rises (of its one input)
+  static constexpr int kMonotone = 0;  // +1: never falls, -1: never rises (of its one input)
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;
@@ -44,14 +44,14 @@ struct Pointwise {
   static std::vector<Sample<Op>> samples();
 };
 
-template <class Op>
-struct Unary : Pointwise<Op, 1> {
-  Grads vjp(const Saved& s, const Grads& dy, Needs) const { return {static_cast<const Op*>(this)->grad(s, dy[0])}; }
+template <class Op> struct Unary : Pointwise<Op, 1> {
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const {
+    return {static_cast<const Op*>(this)->grad(s, dy[0])};
+  }
 };
 
 // grad_a and grad_b have the output's shape; the family sums them to the operands'.
-template <class Op>
-struct Binary : Pointwise<Op, 2> {
+template <class Op> struct Binary : Pointwise<Op, 2> {
   Grads vjp(const Saved& s, const Grads& dy, Needs needs) const {
     Grads g(2);
     if (needs[0]) g[0] = sum_to(Op::grad_a(s, dy[0]), s.input_meta(0).shape);
@@ -60,8 +60,7 @@ struct Binary : Pointwise<Op, 2> {
   }
 };
 
-template <class Op>
-struct Comparison : Pointwise<Op, 2> {
+template <class Op> struct Comparison : Pointwise<Op, 2> {
   static constexpr DTypeSet dtypes = kNumbers | dtypes_of(DType::u8, DType::bool_);
   static constexpr bool kBoolOutput = true;
   static constexpr NotDifferentiable vjp{"the output is a truth value"};
@@ -133,7 +132,8 @@ struct GreaterEqual : Comparison<GreaterEqual> {
   template <class T> TESSERA_MATH static bool f(T a, T b) { return a >= b; }
 };
 
-/// x * scale + shift, by constants. On integers it is computed in f64 and truncated, so that no constant is.
+/// x * scale + shift, by constants. On integers it is computed in f64 and truncated, so that no
+/// constant is.
 struct Affine : Unary<Affine> {
   double scale = 1, shift = 0;
   static constexpr std::string_view name = "affine";
@@ -143,7 +143,8 @@ struct Affine : Unary<Affine> {
   bool linear() const { return shift == 0; }
   int monotone() const { return scale >= 0 ? 1 : -1; }
   template <class T> TESSERA_MATH T f(T x) const {
-    if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<double>(x) * scale + shift);
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<double>(x) * scale + shift);
     else return x * static_cast<T>(scale) + static_cast<T>(shift);
   }
   Tensor grad(const Saved&, const Tensor& dy) const { return affine(dy, scale, 0); }
@@ -186,7 +187,9 @@ struct Cos : Unary<Cos> {
   static constexpr std::string_view name = "cos";
   static constexpr Saves saves = Saves::input(0);
   template <class T> TESSERA_MATH static T f(T x) { return std::cos(x); }
-  static Tensor grad(const Saved& s, const Tensor& dy) { return affine(mul(dy, sin(s.input(0))), -1, 0); }
+  static Tensor grad(const Saved& s, const Tensor& dy) {
+    return affine(mul(dy, sin(s.input(0))), -1, 0);
+  }
 };
 
 struct Tanh : Unary<Tanh> {
@@ -194,7 +197,9 @@ struct Tanh : Unary<Tanh> {
   static constexpr Saves saves = Saves::output();
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::tanh(x); }
-  static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, affine(mul(s.output(), s.output()), -1, 1)); }
+  static Tensor grad(const Saved& s, const Tensor& dy) {
+    return mul(dy, affine(mul(s.output(), s.output()), -1, 1));
+  }
 };
 
 struct Erf : Unary<Erf> {
@@ -223,7 +228,8 @@ struct Gelu : Unary<Gelu> {
   auto attributes() const { return std::tie(tanh_approximation); }
   template <class T> TESSERA_MATH T f(T x) const {
     if (!tanh_approximation) return T(0.5) * x * (T(1) + vmath::erf(x * T(0.70710678118654752)));
-    return T(0.5) * x * (T(1) + vmath::tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x)));
+    return T(0.5) * x *
+           (T(1) + vmath::tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x)));
   }
   Tensor grad(const Saved& s, const Tensor& dy) const;
 };
@@ -266,12 +272,14 @@ struct Where : Pointwise<Where, 3> {
   static std::vector<Sample<Where>> samples();
 };
 
-using pointwise_ops = OpList<Add, Sub, Mul, Div, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, Affine, Exp,
-                             Log, Rsqrt, Sin, Cos, Tanh, Erf, Silu, Gelu, Cast, Copy, Where>;
+using pointwise_ops =
+    OpList<Add, Sub, Mul, Div, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, Affine, Exp,
+           Log, Rsqrt, Sin, Cos, Tanh, Erf, Silu, Gelu, Cast, Copy, Where>;
 
 }  // namespace op
 
-// Elementwise with broadcasting; both operands of one dtype (cast first: nothing is promoted silently).
+// Elementwise with broadcasting; both operands of one dtype (cast first: nothing is promoted
+// silently).
 inline Tensor add(const Tensor& a, const Tensor& b) { return call(op::Add{}, {a, b}); }
 inline Tensor sub(const Tensor& a, const Tensor& b) { return call(op::Sub{}, {a, b}); }
 inline Tensor mul(const Tensor& a, const Tensor& b) { return call(op::Mul{}, {a, b}); }
@@ -281,9 +289,13 @@ inline Tensor not_equal(const Tensor& a, const Tensor& b) { return call(op::NotE
 inline Tensor less(const Tensor& a, const Tensor& b) { return call(op::Less{}, {a, b}); }
 inline Tensor less_equal(const Tensor& a, const Tensor& b) { return call(op::LessEqual{}, {a, b}); }
 inline Tensor greater(const Tensor& a, const Tensor& b) { return call(op::Greater{}, {a, b}); }
-inline Tensor greater_equal(const Tensor& a, const Tensor& b) { return call(op::GreaterEqual{}, {a, b}); }
+inline Tensor greater_equal(const Tensor& a, const Tensor& b) {
+  return call(op::GreaterEqual{}, {a, b});
+}
 /// x * scale + shift.
-inline Tensor affine(const Tensor& x, double scale, double shift) { return call(op::Affine{{}, scale, shift}, {x}); }
+inline Tensor affine(const Tensor& x, double scale, double shift) {
+  return call(op::Affine{{}, scale, shift}, {x});
+}
 inline Tensor neg(const Tensor& x) { return affine(x, -1, 0); }
 inline Tensor exp(const Tensor& x) { return call(op::Exp{}, {x}); }
 inline Tensor log(const Tensor& x) { return call(op::Log{}, {x}); }
@@ -293,13 +305,19 @@ inline Tensor cos(const Tensor& x) { return call(op::Cos{}, {x}); }
 inline Tensor tanh(const Tensor& x) { return call(op::Tanh{}, {x}); }
 inline Tensor erf(const Tensor& x) { return call(op::Erf{}, {x}); }
 inline Tensor silu(const Tensor& x) { return call(op::Silu{}, {x}); }
-inline Tensor gelu(const Tensor& x, bool tanh_approximation = false) { return call(op::Gelu{{}, tanh_approximation}, {x}); }
+inline Tensor gelu(const Tensor& x, bool tanh_approximation = false) {
+  return call(op::Gelu{{}, tanh_approximation}, {x});
+}
 /// x itself when it already has `dtype`.
-inline Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : call(op::Cast{{}, dtype}, {x}); }
+inline Tensor cast(const Tensor& x, DType dtype) {
+  return x.dtype() == dtype ? x : call(op::Cast{{}, dtype}, {x});
+}
 inline Tensor copy(const Tensor& x) { return call(op::Copy{}, {x}); }
 /// x itself when it already is row-major.
 inline Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : copy(x); }
-inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) { return call(op::Where{}, {condition, a, b}); }
+inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  return call(op::Where{}, {condition, a, b});
+}
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dims are merged where all operands allow it, so that most calls are one flat row, cut for the threads.
+// Dims are merged where all operands allow it, so that most calls are one flat row, cut for the
+// threads.
 #include "tessera/kernels/loop_nest_impl.h"
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
 
@@ -8,8 +9,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements per task: a few microseconds
 
-template <size_t kInputs>
-void walk(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
+template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
   constexpr size_t kN = kInputs + 1;
   std::array<std::byte*, kN> base{static_cast<std::byte*>(y.raw_data())};
   std::array<int64_t, kN> item{item_size(y.dtype())};
@@ -19,7 +19,8 @@ void walk(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
     item[1 + i] = item_size(in[i].dtype());
     flat = flat && in[i].is_contiguous() && in[i].shape() == y.shape();
   }
-  const auto row = [&](int64_t n, const std::array<int64_t, kN>& at, const std::array<int64_t, kN>& stride) {
+  const auto row = [&](int64_t n, const std::array<int64_t, kN>& at,
+                       const std::array<int64_t, kN>& stride) {
     std::array<const void*, kInputs> from;
     for (size_t i = 0; i < kInputs; ++i) from[i] = base[1 + i] + at[1 + i] * item[1 + i];
     loop(op, n, base[0] + at[0] * item[0], from.data(), stride.data());

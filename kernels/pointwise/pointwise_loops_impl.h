@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU loops of the pointwise family. How rows are found and shared among threads is compiled once, in
-// pointwise_loops.cpp; an op and its dtypes add only the loop over one row: for strides of 1, for a broadcast scalar,
-// and for anything else. Floats and bf16 get it for every instruction set, the rest for the baseline.
+// The CPU loops of the pointwise family. How rows are found and shared among threads is compiled
+// once, in pointwise_loops.cpp; an op and its dtypes add only the loop over one row: for strides of
+// 1, for a broadcast scalar, and for anything else. Floats and bf16 get it for every instruction
+// set, the rest for the baseline.
 #pragma once
+
+#include "tessera/core/parallel.h"
 
 #include <tuple>
 #include <type_traits>
 
-#include "tessera/core/parallel.h"
-
 namespace tessera {
 
-/// n elements of a row: out[i] = op(in[0][i], in[1][i], ...) with strides in elements, the output's first.
-using RowLoop = void (*)(const void* op, int64_t n, void* out, const void* const* in, const int64_t* stride);
+/// n elements of a row: out[i] = op(in[0][i], in[1][i], ...) with strides in elements, the output's
+/// first.
+using RowLoop = void (*)(const void* op, int64_t n, void* out, const void* const* in,
+                         const int64_t* stride);
 
 /// Runs `loop` over all rows of y and the inputs broadcast to it.
 void for_each_row_of(const Tensor& y, Tensors in, RowLoop loop, const void* op);
@@ -20,20 +23,22 @@ void for_each_row_of(const Tensor& y, Tensors in, RowLoop loop, const void* op);
 namespace detail {
 
 template <class T>
-inline constexpr bool kWorthSimd = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, bool>;
+inline constexpr bool kWorthSimd =
+    std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, bool>;
 
-template <class Op, class Out, class... In>
-struct TypedRow {
+template <class Op, class Out, class... In> struct TypedRow {
   static constexpr size_t kInputs = sizeof...(In);
 
   template <bool... kBroadcast, size_t... I>
-  static void unit(const Op& op, int64_t n, Out* out, std::tuple<const In*...> in, std::index_sequence<I...>) {
+  static void unit(const Op& op, int64_t n, Out* out, std::tuple<const In*...> in,
+                   std::index_sequence<I...>) {
     const auto loop = [&]() TESSERA_LAMBDA {
       const Op f = op;
       Out* __restrict y = out;
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) {
-        y[i] = static_cast<Out>(f.f(static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...));
+        y[i] = static_cast<Out>(
+            f.f(static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...));
       }
     };
     if constexpr (kWorthSimd<Out> && (kWorthSimd<In> && ...)) simd(loop);
@@ -41,24 +46,31 @@ struct TypedRow {
   }
 
   template <size_t... I>
-  static void any(const Op& op, int64_t n, Out* out, std::tuple<const In*...> in, const int64_t* stride, std::index_sequence<I...>) {
+  static void any(const Op& op, int64_t n, Out* out, std::tuple<const In*...> in,
+                  const int64_t* stride, std::index_sequence<I...>) {
     for (int64_t i = 0; i < n; ++i) {
-      out[i * stride[0]] = static_cast<Out>(op.f(static_cast<compute_t<In>>(std::get<I>(in)[i * stride[1 + I]])...));
+      out[i * stride[0]] =
+          static_cast<Out>(op.f(static_cast<compute_t<In>>(std::get<I>(in)[i * stride[1 + I]])...));
     }
   }
 
-  static void run(const void* erased, int64_t n, void* out, const void* const* in, const int64_t* stride) {
+  static void run(const void* erased, int64_t n, void* out, const void* const* in,
+                  const int64_t* stride) {
     const Op& op = *static_cast<const Op*>(erased);
     [&]<size_t... I>(std::index_sequence<I...> all) {
       const std::tuple<const In*...> pointers{static_cast<const In*>(in[I])...};
       Out* y = static_cast<Out*>(out);
-      if (n == 1 || (stride[0] == 1 && ((stride[1 + I] == 1) && ...))) return unit<((void)I, false)...>(op, n, y, pointers, all);
+      if (n == 1 || (stride[0] == 1 && ((stride[1 + I] == 1) && ...)))
+        return unit<((void)I, false)...>(op, n, y, pointers, all);
       if constexpr (kInputs == 2 && kWorthSimd<Out>) {
-        if (stride[0] == 1 && stride[1] == 1 && stride[2] == 0) return unit<false, true>(op, n, y, pointers, all);
-        if (stride[0] == 1 && stride[1] == 0 && stride[2] == 1) return unit<true, false>(op, n, y, pointers, all);
+        if (stride[0] == 1 && stride[1] == 1 && stride[2] == 0)
+          return unit<false, true>(op, n, y, pointers, all);
+        if (stride[0] == 1 && stride[1] == 0 && stride[2] == 1)
+          return unit<true, false>(op, n, y, pointers, all);
       }
       any(op, n, y, pointers, stride, all);
-    }(std::index_sequence_for<In...>{});
+    }
+    (std::index_sequence_for<In...>{});
   }
 };
 

@@ -2,11 +2,11 @@
 // Known values and messages of the pointwise family; the laws check the rest.
 #include "tessera/kernels/pointwise/pointwise.h"
 
+#include "tessera/autograd/autograd.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-
-#include "tessera/autograd/autograd.h"
 
 namespace tessera {
 namespace {
@@ -24,7 +24,8 @@ TEST(Pointwise, MixedDtypesNameBothOperands) {
     (void)add(tensor({1, 2}, DType::f32), tensor({1, 2}, DType::bf16));
     FAIL() << "expected DTypeError";
   } catch (const DTypeError& e) {
-    EXPECT_NE(std::string(e.what()).find("[add] inputs must share one dtype"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("[add] inputs must share one dtype"), std::string::npos)
+        << e.what();
     EXPECT_NE(std::string(e.what()).find("bf16[2]"), std::string::npos) << e.what();
   }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/rms_norm/rms_norm.h"
 
-#include <cmath>
-
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rows_impl.h"
+
+#include <cmath>
 
 namespace tessera::op {
 namespace {
@@ -14,7 +14,8 @@ DType statistics(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 void check(std::string_view name, DTypeSet dtypes, Metas in) {
   const auto &x = in[0], &weight = in[1];
   if (x.dtype != weight.dtype || !dtypes.has(x.dtype)) {
-    fail<DTypeError>(name, "x and weight must share one dtype of ", dtypes, ": x is ", x, ", weight is ", weight, "; cast one");
+    fail<DTypeError>(name, "x and weight must share one dtype of ", dtypes, ": x is ", x,
+                     ", weight is ", weight, "; cast one");
   }
   if (x.shape.rank() < 1 || weight.shape.rank() != 1 || weight.shape[0] != x.shape.back()) {
     fail<ShapeError>(name, "weight must be (d) for x (..., d): x is ", x, ", weight is ", weight);
@@ -26,10 +27,13 @@ void check(std::string_view name, DTypeSet dtypes, Metas in) {
 MetaList RmsNorm::meta(Metas in) const {
   check(name, dtypes, in);
   if (!(eps >= 0)) fail<ValueError>(name, "eps must not be negative: given ", eps, " for ", in[0]);
-  return {in[0], {in[0].shape.without(in[0].shape.rank() - 1), statistics(in[0].dtype), in[0].device}};
+  return {in[0],
+          {in[0].shape.without(in[0].shape.rank() - 1), statistics(in[0].dtype), in[0].device}};
 }
 
-ShardingRule RmsNorm::sharding(Metas in) const { return rule("... d, d -> ... d, ...", in).replicate("d"); }
+ShardingRule RmsNorm::sharding(Metas in) const {
+  return rule("... d, d -> ... d, ...", in).replicate("d");
+}
 
 void RmsNorm::cpu(Tensors in, Outputs y) const {
   const Tensor& x = in[0];
@@ -46,7 +50,8 @@ void RmsNorm::cpu(Tensors in, Outputs y) const {
         C* weight = buffer + padded;
         rows::load(src + from.offset(row), from.stride, n, buffer);
         rows::load(w, ws.stride, n, weight);
-        const C r = C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) + static_cast<C>(eps));
+        const C r = C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) +
+                                     static_cast<C>(eps));
         rstd[row] = r;
 #pragma GCC ivdep
         for (int64_t i = 0; i < n; ++i) buffer[i] = buffer[i] * r * weight[i];
@@ -57,7 +62,9 @@ void RmsNorm::cpu(Tensors in, Outputs y) const {
 }
 
 Grads RmsNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
-  if (dy[1].defined()) fail<AutogradError>(name, "rstd has no gradient, backward alone reads it: given dy of ", dy[1].meta());
+  if (dy[1].defined())
+    fail<AutogradError>(name, "rstd has no gradient, backward alone reads it: given dy of ",
+                        dy[1].meta());
   if (!dy[0].defined()) return Grads(2);
   auto [dx, dweight] = call(RmsNormBackward{}, {s.input(0), s.input(1), s.output(1), dy[0]});
   return {dx, dweight};
@@ -81,8 +88,10 @@ MetaList RmsNormBackward::meta(Metas in) const {
   if (!(in[3].shape == in[0].shape) || in[3].dtype != in[0].dtype) {
     fail<ShapeError>(name, "dy must be like x: x is ", in[0], ", dy is ", in[3]);
   }
-  if (!(in[2].shape == in[0].shape.without(in[0].shape.rank() - 1)) || in[2].dtype != statistics(in[0].dtype)) {
-    fail<ShapeError>(name, "rstd must hold one ", statistics(in[0].dtype), " per row of x: x is ", in[0], ", rstd is ", in[2]);
+  if (!(in[2].shape == in[0].shape.without(in[0].shape.rank() - 1)) ||
+      in[2].dtype != statistics(in[0].dtype)) {
+    fail<ShapeError>(name, "rstd must hold one ", statistics(in[0].dtype), " per row of x: x is ",
+                     in[0], ", rstd is ", in[2]);
   }
   return {in[0], in[1]};
 }
@@ -99,7 +108,8 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
     const Rows xs(x, last), gs(dy, last), ws(in[1], 0), to(y[0], last);
     const int64_t n = xs.n, count = xs.count;
     // dweight: partial sums over at most 16 runs of rows, cut the same way whatever the threads.
-    const int64_t run = std::max<int64_t>(16, (count + 15) / 16), runs = std::max<int64_t>(1, (count + run - 1) / run);
+    const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
+                  runs = std::max<int64_t>(1, (count + run - 1) / run);
     const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
     const Tensor partial = empty({runs, 4, padded}, dtype_of<C>), rstd = contiguous(in[2].detach());
     C* parts = partial.data<C>();
@@ -140,7 +150,8 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
 std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
   const auto operands = [](Shape x) {
     const Shape row{x.back()};
-    return std::vector<Arg>{arg(x), arg(row), arg(x.without(x.rank() - 1)).uniform(0.5, 1.5).statistic(), arg(x)};
+    return std::vector<Arg>{arg(x), arg(row),
+                            arg(x.without(x.rank() - 1)).uniform(0.5, 1.5).statistic(), arg(x)};
   };
   auto wrong = operands({5, 7});
   wrong[3] = arg({5, 6});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm (Zhang and Sennrich, 2019): y = x / sqrt(mean(x^2) + eps) * weight over the last dim. Statistics are f32
-// (f64 for f64) whatever the dtype; backward reads the saved 1/rms.
+// rms_norm (Zhang and Sennrich, 2019): y = x / sqrt(mean(x^2) + eps) * weight over the last dim.
+// Statistics are f32 (f64 for f64) whatever the dtype; backward reads the saved 1/rms.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -29,7 +29,8 @@ struct RmsNormBackward {
   static constexpr std::string_view name = "rms_norm_backward";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 2;
-  static constexpr NotDifferentiable vjp{"the fused gradient of rms_norm is differentiated once only"};
+  static constexpr NotDifferentiable vjp{
+      "the fused gradient of rms_norm is differentiated once only"};
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;

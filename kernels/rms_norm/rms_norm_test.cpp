@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/rms_norm/rms_norm.h"
 
+#include "tessera/autograd/autograd.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-
-#include "tessera/autograd/autograd.h"
 
 namespace tessera {
 namespace {

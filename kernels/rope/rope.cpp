@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/rope/rope.h"
 
-#include <cmath>
-
 #include "tessera/kernels/rows_impl.h"
+
+#include <cmath>
 
 namespace tessera::op {
 
@@ -12,13 +12,16 @@ MetaList Rope::meta(Metas in) const {
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "expected a dtype of ", dtypes, ": x is ", x);
   const DType table = x.dtype == DType::f64 ? DType::f64 : DType::f32;
   if (cos.dtype != table || sin.dtype != table) {
-    fail<DTypeError>(name, "the tables must be ", table, " for x ", x, ": cos is ", cos, ", sin is ", sin);
+    fail<DTypeError>(name, "the tables must be ", table, " for x ", x, ": cos is ", cos,
+                     ", sin is ", sin);
   }
   const int r = x.shape.rank();
-  if (r < 3 || x.shape[r - 1] % 2 != 0) fail<ShapeError>(name, "x must be (..., t, h, d) with d even: given ", x);
+  if (r < 3 || x.shape[r - 1] % 2 != 0)
+    fail<ShapeError>(name, "x must be (..., t, h, d) with d even: given ", x);
   const Shape expected{x.shape[r - 3], x.shape[r - 1] / 2};
   if (!(cos.shape == expected) || !(sin.shape == expected)) {
-    fail<ShapeError>(name, "the tables must be (t, d/2) = ", expected, " for x ", x, ": cos is ", cos, ", sin is ", sin);
+    fail<ShapeError>(name, "the tables must be (t, d/2) = ", expected, " for x ", x, ": cos is ",
+                     cos, ", sin is ", sin);
   }
   return {x};
 }
@@ -36,7 +39,13 @@ ShardingRule Rope::sharding(Metas in) const {
   }
   table[0] = {dims[static_cast<size_t>(r - 3)].factor, 1};
   table[1] = {dims[static_cast<size_t>(r - 1)].factor, 1};
-  return rule.operand(dims).operand(table).operand(table).outputs_from_here().operand(dims).linear({0}).linear({1, 2});
+  return rule.operand(dims)
+      .operand(table)
+      .operand(table)
+      .outputs_from_here()
+      .operand(dims)
+      .linear({0})
+      .linear({1, 2});
 }
 
 void Rope::cpu(Tensors in, Outputs y) const {
@@ -48,7 +57,8 @@ void Rope::cpu(Tensors in, Outputs y) const {
     const Rows from(x, r - 1), to(y[0], r - 1);
     const int64_t half = from.n / 2, heads = x.shape()[r - 2], times = x.shape()[r - 3];
     const C *cos = in[1].data<C>(), *sin = in[2].data<C>();
-    const int64_t cos_t = in[1].strides()[0], cos_d = in[1].strides()[1], sin_t = in[2].strides()[0], sin_d = in[2].strides()[1];
+    const int64_t cos_t = in[1].strides()[0], cos_d = in[1].strides()[1],
+                  sin_t = in[2].strides()[0], sin_d = in[2].strides()[1];
     const T* src = x.data<T>();
     T* dst = y[0].data<T>();
     const C sign = inverse ? C(-1) : C(1);
@@ -73,7 +83,8 @@ void Rope::cpu(Tensors in, Outputs y) const {
             }
           } else {
             for (int64_t i = 0; i < half; ++i) {
-              const C a = static_cast<C>(p[2 * i * from.stride]), b = static_cast<C>(p[(2 * i + 1) * from.stride]);
+              const C a = static_cast<C>(p[2 * i * from.stride]),
+                      b = static_cast<C>(p[(2 * i + 1) * from.stride]);
               q[2 * i] = static_cast<T>(a * c[i] - b * s[i]);
               q[2 * i + 1] = static_cast<T>(a * s[i] + b * c[i]);
             }
@@ -85,7 +96,8 @@ void Rope::cpu(Tensors in, Outputs y) const {
 }
 
 Grads Rope::vjp(const Saved& s, const Grads& dy, Needs needs) const {
-  if (needs[1] || needs[2]) fail<AutogradError>(name, "cos and sin are constant tables and have no gradient; detach them");
+  if (needs[1] || needs[2])
+    fail<AutogradError>(name, "cos and sin are constant tables and have no gradient; detach them");
   return {call(Rope{!inverse}, {dy[0], s.input(1), s.input(2)}), Tensor(), Tensor()};
 }
 
@@ -112,15 +124,19 @@ std::vector<Sample<Rope>> Rope::samples() {
 
 namespace tessera {
 
-std::array<Tensor, 2> rope_tables(int64_t length, int64_t dim, double theta, int64_t start, DType dtype) {
+std::array<Tensor, 2> rope_tables(int64_t length, int64_t dim, double theta, int64_t start,
+                                  DType dtype) {
   if (dim % 2 != 0 || dim < 0 || length < 0 || !(theta > 0)) {
-    fail<ValueError>("rope_tables", "expected an even dim, a length of 0 or more and a positive theta: given dim ", dim,
-                     ", length ", length, ", theta ", theta);
+    fail<ValueError>("rope_tables",
+                     "expected an even dim, a length of 0 or more and a positive theta: given dim ",
+                     dim, ", length ", length, ", theta ", theta);
   }
   std::vector<double> c, s;
   for (int64_t t = 0; t < length; ++t) {
     for (int64_t i = 0; i < dim / 2; ++i) {
-      const double angle = static_cast<double>(start + t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+      const double angle =
+          static_cast<double>(start + t) *
+          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
       c.push_back(std::cos(angle));
       s.push_back(std::sin(angle));
     }

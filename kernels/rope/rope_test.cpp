@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/rope/rope.h"
 
-#include <gtest/gtest.h>
-
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
+
+#include <gtest/gtest.h>
 
 namespace tessera {
 namespace {
@@ -20,7 +20,8 @@ TEST(Rope, PositionZeroIsTheIdentityAndInverseUndoesIt) {
 
 TEST(Rope, TablesContinueAtAnOffset) {
   const Session session;
-  const auto whole = rope_tables(7, 4, 500000)[0].values(), tail = rope_tables(3, 4, 500000, 4)[0].values();
+  const auto whole = rope_tables(7, 4, 500000)[0].values(),
+             tail = rope_tables(3, 4, 500000, 4)[0].values();
   EXPECT_EQ(std::vector<double>(whole.begin() + 8, whole.end()), tail);
 }
 

@@ -19,7 +19,8 @@ ShardingRule rowwise_rule(Metas in, int dim, std::string_view name) {
 }  // namespace
 
 MetaList Softmax::meta(Metas in) const {
-  if (!dtypes.has(in[0].dtype)) fail<DTypeError>(name, "expected a dtype of ", dtypes, ": given ", in[0]);
+  if (!dtypes.has(in[0].dtype))
+    fail<DTypeError>(name, "expected a dtype of ", dtypes, ": given ", in[0]);
   (void)normalize_dim(dim, in[0].shape.rank(), name);
   return {in[0]};
 }
@@ -69,14 +70,18 @@ std::vector<Sample<Softmax>> Softmax::samples() {
 
 MetaList SoftmaxBackward::meta(Metas in) const {
   if (in[0].dtype != in[1].dtype || !dtypes.has(in[0].dtype)) {
-    fail<DTypeError>(name, "y and dy must share one dtype of ", dtypes, ": y is ", in[0], ", dy is ", in[1]);
+    fail<DTypeError>(name, "y and dy must share one dtype of ", dtypes, ": y is ", in[0],
+                     ", dy is ", in[1]);
   }
-  if (!(in[0].shape == in[1].shape)) fail<ShapeError>(name, "y and dy must have one shape: y is ", in[0], ", dy is ", in[1]);
+  if (!(in[0].shape == in[1].shape))
+    fail<ShapeError>(name, "y and dy must have one shape: y is ", in[0], ", dy is ", in[1]);
   (void)normalize_dim(dim, in[0].shape.rank(), name);
   return {in[0]};
 }
 
-ShardingRule SoftmaxBackward::sharding(Metas in) const { return rowwise_rule(in, dim, name).linear({1}); }
+ShardingRule SoftmaxBackward::sharding(Metas in) const {
+  return rowwise_rule(in, dim, name).linear({1});
+}
 
 void SoftmaxBackward::cpu(Tensors in, Outputs out) const {
   const Tensor &y = in[0], &dy = in[1];
@@ -108,7 +113,8 @@ Grads SoftmaxBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
   if (needs[1]) out[1] = call(SoftmaxBackward{dim}, {y, g[0]});
   if (needs[0]) {
     // d/dy of y (dy - sum(dy y)): g (dy - sum(dy y)) - dy sum(g y).
-    out[0] = sub(mul(g[0], sub(dy, sum(mul(dy, y), {dim}, true))), mul(dy, sum(mul(g[0], y), {dim}, true)));
+    out[0] = sub(mul(g[0], sub(dy, sum(mul(dy, y), {dim}, true))),
+                 mul(dy, sum(mul(g[0], y), {dim}, true)));
   }
   return out;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax along a dim and its gradient, each in one pass over a row held in cache; f32 inside for narrower floats.
+// softmax along a dim and its gradient, each in one pass over a row held in cache; f32 inside for
+// narrower floats.
 #pragma once
 
 #include "tessera/core/op.h"

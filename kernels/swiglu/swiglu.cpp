@@ -12,9 +12,12 @@ constexpr int64_t kGrain = 8192;
 void check(std::string_view name, DTypeSet dtypes, Metas in, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     if (in[i].dtype != in[0].dtype || !dtypes.has(in[i].dtype)) {
-      fail<DTypeError>(name, "operands must share one dtype of ", dtypes, ": gate is ", in[0], ", operand ", i, " is ", in[i]);
+      fail<DTypeError>(name, "operands must share one dtype of ", dtypes, ": gate is ", in[0],
+                       ", operand ", i, " is ", in[i]);
     }
-    if (!(in[i].shape == in[0].shape)) fail<ShapeError>(name, "operands must have one shape: gate is ", in[0], ", operand ", i, " is ", in[i]);
+    if (!(in[i].shape == in[0].shape))
+      fail<ShapeError>(name, "operands must have one shape: gate is ", in[0], ", operand ", i,
+                       " is ", in[i]);
   }
 }
 
@@ -25,7 +28,9 @@ MetaList Swiglu::meta(Metas in) const {
   return {in[0]};
 }
 
-ShardingRule Swiglu::sharding(Metas in) const { return pointwise_rule(in, in[0].shape).linear({1}); }
+ShardingRule Swiglu::sharding(Metas in) const {
+  return pointwise_rule(in, in[0].shape).linear({1});
+}
 
 void Swiglu::cpu(Tensors in, Outputs y) const {
   const NoGrad guard;
@@ -36,7 +41,7 @@ void Swiglu::cpu(Tensors in, Outputs y) const {
     T* out = y[0].data<T>();
     parallel_for(gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
       simd([&]() TESSERA_LAMBDA {
-        const T *__restrict g = g_data, *__restrict u = u_data;
+        const T* __restrict g = g_data, * __restrict u = u_data;
         T* __restrict o = out;
 #pragma GCC ivdep
         for (int64_t i = begin; i < end; ++i) {
@@ -69,22 +74,26 @@ MetaList SwigluBackward::meta(Metas in) const {
   return {in[0], in[1]};
 }
 
-ShardingRule SwigluBackward::sharding(Metas in) const { return pointwise_rule(in, in[0].shape, 2).linear({2}); }
+ShardingRule SwigluBackward::sharding(Metas in) const {
+  return pointwise_rule(in, in[0].shape, 2).linear({2});
+}
 
 void SwigluBackward::cpu(Tensors in, Outputs y) const {
   const NoGrad guard;
-  const Tensor gate = contiguous(in[0].detach()), up = contiguous(in[1].detach()), dy = contiguous(in[2].detach());
+  const Tensor gate = contiguous(in[0].detach()), up = contiguous(in[1].detach()),
+               dy = contiguous(in[2].detach());
   dispatch<kFloats>(gate.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const T *g_data = gate.data<T>(), *u_data = up.data<T>(), *d_data = dy.data<T>();
     T *dg_data = y[0].data<T>(), *du_data = y[1].data<T>();
     parallel_for(gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
       simd([&]() TESSERA_LAMBDA {
-        const T *__restrict g = g_data, *__restrict u = u_data, *__restrict d = d_data;
-        T *__restrict dg = dg_data, *__restrict du = du_data;
+        const T* __restrict g = g_data, * __restrict u = u_data, * __restrict d = d_data;
+        T* __restrict dg = dg_data, * __restrict du = du_data;
 #pragma GCC ivdep
         for (int64_t i = begin; i < end; ++i) {
-          const C a = static_cast<C>(g[i]), grad = static_cast<C>(d[i]), sigma = vmath::sigmoid(a), swish = a * sigma;
+          const C a = static_cast<C>(g[i]), grad = static_cast<C>(d[i]), sigma = vmath::sigmoid(a),
+                  swish = a * sigma;
           du[i] = static_cast<T>(grad * swish);
           dg[i] = static_cast<T>(grad * static_cast<C>(u[i]) * (sigma + swish * (C(1) - sigma)));
         }

@@ -24,7 +24,8 @@ struct SwigluBackward {
   static constexpr std::string_view name = "swiglu_backward";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 2;
-  static constexpr NotDifferentiable vjp{"the fused gradient of swiglu is differentiated once only; mul(silu(gate), up) more often"};
+  static constexpr NotDifferentiable vjp{
+      "the fused gradient of swiglu is differentiated once only; mul(silu(gate), up) more often"};
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;
@@ -37,6 +38,8 @@ using swiglu_ops = OpList<Swiglu, SwigluBackward>;
 }  // namespace op
 
 /// gate and up of one shape and dtype.
-inline Tensor swiglu(const Tensor& gate, const Tensor& up) { return call(op::Swiglu{}, {gate, up}); }
+inline Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  return call(op::Swiglu{}, {gate, up});
+}
 
 }  // namespace tessera

@@ -81,8 +81,7 @@ class Golden : public testing::Test {
     // dy is f32 also where the loss is: the sum of cross entropy.
     backward(y, {.gradient = cast(reshape(get("dy"), y.shape()), y.dtype())});
     for (size_t i = 0; i < x.size(); ++i) {
-      expect_close(x[i].grad(), get("d_" + inputs[i]), case_ + "/d_" + inputs[i],
-                   kF32Tolerance);
+      expect_close(x[i].grad(), get("d_" + inputs[i]), case_ + "/d_" + inputs[i], kF32Tolerance);
     }
   }
   /// The same for each case of a room.

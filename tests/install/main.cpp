@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the installed library must do for a user: run ops, differentiate, throw errors that can be caught.
+// What the installed library must do for a user: run ops, differentiate, throw errors that can be
+// caught.
 #include <iostream>
-
 #include <tessera/tessera.h>
 
 int main() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A complete room, each part of which can be left out by a WITHOUT_ macro; the compile tests see what is said then.
+// A complete room, each part of which can be left out by a WITHOUT_ macro; the compile tests see
+// what is said then.
 #include "tessera/core/op_row.h"
 
 namespace tessera::op {
