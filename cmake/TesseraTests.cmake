@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests: few programs, one ctest entry per test. Tests run in the source folder, so goldens are "tests/goldens/...".
 # A test whose suite name contains "Cuda" needs a GPU and gets the label gpu instead of its program's label.
+# The targets unit_tests, law_tests and golden_tests build the programs of one label.
 if(TESSERA_TESTS)
   enable_testing()
   include(GoogleTest)
+  add_custom_target(unit_tests)
+  add_custom_target(law_tests)
+  add_custom_target(golden_tests)
 endif()
 
 # tessera_test_program(<name> LABEL <label> SOURCES <file>... LINK <target>...)
@@ -14,6 +18,7 @@ function(tessera_test_program name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LINK} tessera_flags tessera_test_support)
+  add_dependencies(${arg_LABEL}_tests ${name})
   # Discovery runs when ctest starts, so that a build never runs tests. The second pass finds what needs a GPU.
   set(common WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
   gtest_discover_tests(${name} ${common} TEST_FILTER "-*Cuda*" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
