@@ -3,6 +3,7 @@
 // State lives in the pass; nodes hold their slot in it, restored at the end, so a pass may run
 // inside another (hooks, recompute).
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ class BackwardPass {
       s.node->pass_ = s.outer_pass;
       s.node->slot_ = s.outer_slot;
     }
-    --tape_.passes;
+    if (--tape_.passes == 0) tape_.final_callbacks.clear();  // left over where a pass threw
   }
 
   void add_root(const Tensor& output, const Tensor& gradient) {
@@ -186,6 +187,10 @@ class BackwardPass {
 
   void check(const Node& node, const Grads& dx) const {
     const bool anomaly = Context::current().options.anomaly;
+    if (dx.size() > node.edges.size()) {
+      fail<AutogradError>(node.name(), "gave ", dx.size(), " gradients for ", node.edges.size(),
+                          " inputs");
+    }
     for (size_t i = 0; i < dx.size(); ++i) {
       if (!dx[i].defined()) continue;
       const TensorMeta* expected = node.input_meta(i);
@@ -227,7 +232,7 @@ Tensor seed(const Tensor& output, const Tensor& given) {
                         ", not one element: pass its gradient, or sum it first");
   }
   const NoGrad guard;
-  return affine(output.detach(), 0, 1);
+  return full_like(output, 1);
 }
 }  // namespace
 

@@ -46,6 +46,7 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
 
 SavedTensor::SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpack) {
   if (pack) {
+    const NoGrad guard;  // an op of the hook must not be saved through the hook
     packed_ = std::make_shared<Packed>(Packed{(*pack)(t), *unpack});
     return;
   }

@@ -8,6 +8,7 @@
 #include "tessera/core/context.h"
 #include "tessera/core/error.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdlib>
@@ -22,6 +23,7 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kSmallLimit = 64 << 10;
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kLargeCacheFloor = 64 << 20;
 constexpr int64_t kSmallCacheLimit = 1 << 20;  // per class
 
 int size_class(int64_t bytes) {  // classes of 64, 128, ... 1024, then eight per power of two
@@ -99,11 +101,17 @@ class CpuAllocator final : public Allocator {
  private:
   void* fresh(int64_t size) {
     const int64_t alignment = size >= 2 * kHugePage ? kHugePage : kAlignment;
-    void* block =
-        std::aligned_alloc(static_cast<size_t>(alignment),
-                           static_cast<size_t>((size + alignment - 1) / alignment * alignment));
-    if (!block) {
+    const auto try_once = [&] {
+      return std::aligned_alloc(
+          static_cast<size_t>(alignment),
+          static_cast<size_t>((size + alignment - 1) / alignment * alignment));
+    };
+    void* block = try_once();
+    if (!block) {  // what the cache holds may be all that is missing
       release_cache();
+      block = try_once();
+    }
+    if (!block) {
       stats_.live -= size;
       fail<StorageError>("allocate", "out of memory: ", size, " bytes asked, ", stats_.live,
                          " in use by this rank; use a smaller batch or sequence");
@@ -129,6 +137,13 @@ class CpuAllocator final : public Allocator {
       large_.emplace(size, block);
     }
     stats_.cached += size;
+    // Lengths that keep changing must not fill the machine with blocks that fit no more.
+    while (!large_.empty() && stats_.cached > std::max(stats_.peak, kLargeCacheFloor)) {
+      const auto largest = std::prev(large_.end());
+      stats_.cached -= largest->first;
+      std::free(largest->second);
+      large_.erase(largest);
+    }
   }
   void drain() {
     std::vector<std::pair<void*, int64_t>> blocks;

@@ -49,11 +49,7 @@ void pool_free(void* block, size_t bytes) noexcept {
   context->pool_[c] = free;
 }
 
-Process::Process() : isa_(detect_isa()), machine_isa_(isa_), cores_(omp_get_num_procs()) {
-#ifdef __x86_64__
-  avx512_bf16_ = machine_isa_ == Isa::avx512 && __builtin_cpu_supports("avx512bf16");
-#endif
-}
+Process::Process() : isa_(detect_isa()), machine_isa_(isa_), cores_(omp_get_num_procs()) {}
 Process::~Process() = default;
 
 Process& Process::get() {
@@ -68,7 +64,7 @@ void Process::limit_isa(Isa isa) {
 }
 
 CudaBackend& Process::cuda() {
-  if (!cuda_) cuda_ = std::make_unique<CudaLoader>(this);
+  std::call_once(cuda_once_, [this] { cuda_ = std::make_unique<CudaLoader>(this); });
   return cuda_->backend();
 }
 
@@ -105,7 +101,13 @@ Context::~Context() {
       list = next;
     }
   }
-  current_ = previous_;
+  // Contexts may end in any order: this one leaves the chain, wherever it stands.
+  for (Context** link = &current_; *link; link = &(*link)->previous_) {
+    if (*link == this) {
+      *link = previous_;
+      break;
+    }
+  }
 }
 
 Context& Context::current() {

@@ -11,6 +11,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,6 @@ class TESSERA_API Process {
  public:
   static Process& get();
   [[nodiscard]] Isa isa() const { return isa_; }
-  [[nodiscard]] bool has_avx512_bf16() const { return avx512_bf16_; }
   [[nodiscard]] int cores() const { return cores_; }
   /// Limits kernels to `isa` (tests compare instruction sets); throws ValueError above what the
   /// machine has.
@@ -42,8 +42,8 @@ class TESSERA_API Process {
  private:
   Process();
   Isa isa_, machine_isa_;
-  bool avx512_bf16_ = false;
   int cores_ = 1;
+  std::once_flag cuda_once_;
   std::unique_ptr<CudaLoader> cuda_;
 };
 

@@ -108,6 +108,15 @@ TEST(Allocator, BlocksComeHomeFromOtherThreadsAndOutliveTheirContext) {
   EXPECT_EQ(survivor.data<float>()[0], 5);
 }
 
+TEST(Context, MayEndInAnyOrder) {
+  auto first = std::make_unique<Context>();
+  auto second = std::make_unique<Context>();
+  first.reset();
+  EXPECT_EQ(&Context::current(), second.get());
+  second.reset();
+  EXPECT_EQ(Context::current_or_null(), nullptr);
+}
+
 TEST(Context, ThreadsWithoutOneGetATypedError) {
   std::thread([] { EXPECT_THROW((void)empty({2}), UsageError); }).join();
 }

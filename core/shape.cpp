@@ -42,9 +42,8 @@ int64_t checked_numel(const Shape& shape, int64_t item_size, std::string_view wh
     else overflow |= __builtin_mul_overflow(n, s, &n);
   }
   int64_t bytes = 0;
-  overflow |= __builtin_mul_overflow(n, item_size, &bytes);
-  if (overflow)
-    fail<ShapeError>(where, "a tensor of shape ", shape, " has more bytes than 2^63 - 1");
+  overflow |= __builtin_mul_overflow(n, item_size, &bytes) || bytes > int64_t{1} << 62;
+  if (overflow) fail<ShapeError>(where, "a tensor of shape ", shape, " has more bytes than 2^62");
   return zero ? 0 : n;
 }
 

@@ -151,6 +151,10 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
   }
   const int64_t bytes = to.numel() * item_size(to.dtype());
   if (bytes == 0) return;
+  if (to.device().is_meta() || from.device().is_meta()) {
+    fail<DeviceError>("copy_bytes", "a meta tensor has no values: given ", to.meta(), " and ",
+                      from.meta());
+  }
   to.storage().bump_version();
   if (to.device().is_cpu() && from.device().is_cpu()) {
     std::memcpy(to.raw_data(), from.raw_data(), static_cast<size_t>(bytes));

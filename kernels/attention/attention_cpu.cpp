@@ -48,7 +48,11 @@ template <class C> struct Operand {
                         int64_t padded, C* to) {
     for (int64_t i = 0; i < rows; ++i) {
       const T* x = reinterpret_cast<const T*>(static_cast<const std::byte*>(from) + i * row);
-      for (int64_t j = 0; j < d; ++j) to[i * padded + j] = static_cast<C>(x[j * col]);
+      if (col == 1) {
+        for (int64_t j = 0; j < d; ++j) to[i * padded + j] = static_cast<C>(x[j]);
+      } else {
+        for (int64_t j = 0; j < d; ++j) to[i * padded + j] = static_cast<C>(x[j * col]);
+      }
       for (int64_t j = d; j < padded; ++j) to[i * padded + j] = C(0);
     }
   }
@@ -183,7 +187,7 @@ template <class C> void forward(const Attention& op, Tensors in, Outputs y) {
     const int64_t first = task % cuts * per_cut * kBlock,
                   rows = std::min(p.t - first, per_cut * kBlock);
     if (rows <= 0) return;
-    C* at = all_scratch + omp_get_thread_num() * micro::round_up(room, 16);
+    C* at = all_scratch + omp_get_thread_num() % threads * micro::round_up(room, 16);
     simd([&]() TESSERA_LAMBDA {
       C *keys = at, *values = keys + p.s * p.padded_d, *queries = values + p.s * p.padded_d;
       C *q_t = queries + per_cut * kBlock * p.padded_d, *scores = q_t + per_cut * kBlock * p.d;
@@ -270,14 +274,15 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
   const bool has_dlse = in.size() > 6 && in[6].defined();
   const int64_t room = micro::round_up(BackwardScratch<C>::room(z), 16),
                 group = z.h_kv ? z.h / z.h_kv : 0;
-  const Tensor scratch = empty({Context::current().options.threads, room}, dtype_of<C>);
+  const int threads = Context::current().options.threads;
+  const Tensor scratch = empty({threads, room}, dtype_of<C>);
   C* all_scratch = scratch.data<C>();
   const Tensor &lse = in[4], dlse = has_dlse ? in[6] : in[4];
   const C *lse_data = lse.data<C>(), *dlse_data = dlse.data<C>();
   const Shape &ls = lse.strides(), &ds = dlse.strides();
   parallel_for(z.b * z.h_kv, 1, [&](int64_t task, int64_t) {
     const int64_t batch = task / z.h_kv, kv_head = task % z.h_kv;
-    C* at = all_scratch + omp_get_thread_num() * room;
+    C* at = all_scratch + omp_get_thread_num() % threads * room;
     simd([&]() TESSERA_LAMBDA {
       const BackwardScratch<C> w(at, z);
       k.load(k.head(batch, kv_head), k.t, k.d, z.s, z.d, z.padded_d, w.k);

@@ -145,7 +145,8 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
                 shift = lse[row];
         rows::load(src + from.offset(row), from.stride, classes, x);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < classes; ++i) x[i] = vmath::exp(x[i] - shift) * all;
+        for (int64_t i = 0; i < classes; ++i)
+          x[i] = all == C(0) ? C(0) : vmath::exp(x[i] - shift) * all;
         if (counts) x[target[row]] -= hit;
         rows::store(x, classes, dst + to.offset(row), to.stride);
       });

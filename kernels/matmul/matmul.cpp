@@ -63,7 +63,11 @@ bool unit_matrix(
          ((row == 1 || rows == 1) && (col >= rows || cols == 1));
 }
 
-Tensor row_major(const Tensor& x) { return contiguous(x.detach()); }
+// Row-major by its strides too: a dim of size 1 may have any stride and still count as contiguous.
+Tensor row_major(const Tensor& x) {
+  const Tensor y = contiguous(x.detach());
+  return alias(y, y.shape(), contiguous_strides(y.shape()), y.offset());
+}
 
 void set_a(Gemm& g, const Tensor& a, bool transpose) {
   const int r = a.rank();

@@ -53,6 +53,13 @@ TEST(MatMul, PermutedOperandsAreReadInPlace) {
   EXPECT_LT(worst(matmul(at, b), matmul(contiguous(at), b)), 1e-5);
 }
 
+TEST(MatMul, RowsOfOneFromAPermutedBatch) {
+  const Session session;
+  const Tensor x = transpose(normal({1, 5, 7}, {3, 1}), 0, 1),
+               w = normal({4, 7}, {3, 2});  // (5, 1, 7)
+  EXPECT_EQ(linear(x, w).values(), linear(reshape(x, {5, 7}), w).values());
+}
+
 TEST(MatMul, NoInnerElementsGiveZeros) {
   const Session session;
   EXPECT_EQ(matmul(empty({2, 0}), empty({0, 3})).values(), std::vector<double>(6, 0));

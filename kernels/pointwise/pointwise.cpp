@@ -2,6 +2,7 @@
 // Meta, sharding, samples and CPU kernels of the pointwise family.
 #include "tessera/kernels/pointwise/pointwise.h"
 
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
 
 namespace tessera::op {
@@ -114,11 +115,10 @@ template <class Op, int N> std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
 }
 
 Tensor Silu::grad(const Saved& s, const Tensor& dy) {
-  // With e = exp(-x): (1 + e + x e) / (1 + e)^2.
+  // sigma (1 + x (1 - sigma)); sigma by tanh, which overflows for no x.
   const Tensor& x = s.input(0);
-  const Tensor e = exp(neg(x));
-  const Tensor one_plus = affine(e, 1, 1);
-  return div(mul(dy, add(one_plus, mul(x, e))), mul(one_plus, one_plus));
+  const Tensor sigma = affine(tanh(affine(x, 0.5, 0)), 0.5, 0.5);
+  return mul(dy, mul(sigma, affine(mul(x, affine(sigma, -1, 1)), 1, 1)));
 }
 
 Tensor Gelu::grad(const Saved& s, const Tensor& dy) const {
@@ -184,7 +184,7 @@ ShardingRule Where::sharding(Metas in) const {
 }
 
 Grads Where::vjp(const Saved& s, const Grads& dy, Needs needs) const {
-  const Tensor zero = affine(dy[0], 0, 0);
+  const Tensor zero = zeros_like(dy[0]);
   Grads g(3);
   if (needs[1]) g[1] = sum_to(where(s.input(0), dy[0], zero), s.input_meta(1).shape);
   if (needs[2]) g[2] = sum_to(where(s.input(0), zero, dy[0]), s.input_meta(2).shape);

@@ -103,7 +103,7 @@ struct Div : Binary<Div> {
   template <class T> TESSERA_MATH static T f(T a, T b) { return a / b; }
   static Tensor grad_a(const Saved& s, const Tensor& dy) { return div(dy, s.input(1)); }
   static Tensor grad_b(const Saved& s, const Tensor& dy) {
-    return affine(div(mul(dy, s.input(0)), mul(s.input(1), s.input(1))), -1, 0);
+    return affine(div(div(mul(dy, s.input(0)), s.input(1)), s.input(1)), -1, 0);
   }
 };
 
@@ -326,7 +326,12 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 inline Tensor operator+(const Tensor& a, double b) { return affine(a, 1, b); }
 inline Tensor operator-(const Tensor& a, double b) { return affine(a, 1, -b); }
 inline Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0); }
-inline Tensor operator/(const Tensor& a, double b) { return affine(a, 1 / b, 0); }
+/// DTypeError on integers: their quotients are no integers; cast first.
+inline Tensor operator/(const Tensor& a, double b) {
+  if (!is_floating(a.dtype()))
+    fail<DTypeError>("div", a.meta(), " / ", b, ": cast to a floating dtype first");
+  return affine(a, 1 / b, 0);
+}
 inline Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0); }
 inline Tensor operator-(const Tensor& a) { return affine(a, -1, 0); }
 

@@ -49,6 +49,21 @@ TEST(Pointwise, ElementaryFunctionsAtTheirEdges) {
   EXPECT_EQ(tanh(tensor(50)).item(), 1);
 }
 
+TEST(Pointwise, GradientsAtTheEdges) {
+  const Session session;
+  Tensor x = tensor({-200, -6, 0, 200}).set_requires_grad();
+  backward(silu(x), {.gradient = tensor({1, 1, 1, 1})});
+  const auto g = x.grad().values();
+  EXPECT_EQ(g[0], 0);
+  EXPECT_NEAR(g[1], -0.012326, 1e-5);
+  EXPECT_EQ(g[2], 0.5);
+  EXPECT_EQ(g[3], 1);
+  Tensor a = tensor({1, 2}).set_requires_grad(), b = tensor({3, 4}).set_requires_grad();
+  backward(where(tensor({1, 0}, DType::bool_), a, b), {.gradient = tensor({1, INFINITY})});
+  EXPECT_EQ(a.grad().values(), (std::vector<double>{1, 0}));
+  EXPECT_THROW((void)(tensor({49}, DType::i64) / 7), DTypeError);
+}
+
 TEST(Pointwise, NarrowFloatsRoundToNearestEven) {
   const Session session;
   const auto to = [](double v, DType t) { return cast(tensor(v), t).item(); };

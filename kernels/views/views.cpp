@@ -202,6 +202,7 @@ std::vector<Sample<Permute>> Permute::samples() {
 
 Geometry Expand::view(const Geometry& in) const {
   check_sizes(name, to);
+  (void)checked_numel(to, 1, name);
   const int lead = to.rank() - in.shape.rank();
   Geometry out{to, Shape::filled(to.rank(), 0), in.offset};
   bool fits = lead >= 0;

@@ -84,7 +84,14 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
     fail<ValueError>("llama3", "positions ", start, " to ", start + length,
                      " do not lie within max_seq_len ", config_.max_seq_len);
   }
-  return nn::causal_metadata(length, config_.head_dim(), config_.rope_theta, start);
+  nn::AttentionMetadata metadata =
+      nn::causal_metadata(length, config_.head_dim(), config_.rope_theta, start);
+  const Device device = tok_embeddings.weight.device();
+  if (device.is_cuda()) {
+    metadata.cos = to_device(metadata.cos, device);
+    metadata.sin = to_device(metadata.sin, device);
+  }
+  return metadata;
 }
 
 Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
