@@ -125,8 +125,9 @@ class BackwardPass {
     std::push_heap(heap_.begin(), heap_.end());
   }
 
-  static void accumulate(Tensor& into, const Tensor& g) {
-    into = into.defined() ? add(into, g) : g;
+  // By value and moved, so that a gradient with one user stays the only handle on its bytes.
+  static void accumulate(Tensor& into, Tensor g) {
+    into = into.defined() ? add(into, g) : std::move(g);
   }
 
   void visit(size_t at) {
@@ -158,10 +159,7 @@ class BackwardPass {
       if (!e.node) continue;
       State& target = states_[e.node->slot_];
       if (i < dx.size() && dx[i].defined()) {
-        // Moved, so that a gradient with one user stays the only handle on its bytes.
-        Tensor& into = target.buffer[static_cast<size_t>(e.index)];
-        if (into.defined()) into = add(into, dx[i]);
-        else into = std::move(dx[i]);
+        accumulate(target.buffer[static_cast<size_t>(e.index)], std::move(dx[i]));
       }
       if (--target.dependencies == 0) push(e.node->slot_);
     }

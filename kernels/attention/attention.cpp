@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/statistics_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -37,8 +38,6 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
                      " key heads, ", order, ": ", all());
   }
 }
-
-DType statistics(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 // Factors: batch, key heads (a group of query heads each), queries; head size stays whole, and keys
 // in the forward op.

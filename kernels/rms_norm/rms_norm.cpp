@@ -3,13 +3,12 @@
 
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/statistics_impl.h"
 
 #include <cmath>
 
 namespace tessera::op {
 namespace {
-
-DType statistics(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 void check(std::string_view name, DTypeSet dtypes, Metas in) {
   const auto &x = in[0], &weight = in[1];

@@ -2,6 +2,7 @@
 #include "tessera/kernels/rope/rope.h"
 
 #include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/statistics_impl.h"
 
 #include <cmath>
 
@@ -10,7 +11,7 @@ namespace tessera::op {
 MetaList Rope::meta(Metas in) const {
   const auto &x = in[0], &cos = in[1], &sin = in[2];
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "expected a dtype of ", dtypes, ": x is ", x);
-  const DType table = x.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType table = statistics(x.dtype);
   if (cos.dtype != table || sin.dtype != table) {
     fail<DTypeError>(name, "the tables must be ", table, " for x ", x, ": cos is ", cos,
                      ", sin is ", sin);
