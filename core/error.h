@@ -40,6 +40,10 @@ TESSERA_ERROR(DataError);      ///< missing, empty, corrupt or too short data
 TESSERA_ERROR(IoError);        ///< a file or folder that cannot be read or written
 TESSERA_ERROR(NumericError);   ///< NaN or infinity where training must stop
 TESSERA_ERROR(UsageError);     ///< the library used against its contract
+TESSERA_ERROR(LaunchError);    ///< ranks, launcher variables or ports that make no sense
+TESSERA_ERROR(CollectiveMismatch);  ///< ranks that disagree on a collective, a mesh or a group
+TESSERA_ERROR(CollectiveTimeout);   ///< a rank that did not arrive in time
+TESSERA_ERROR(PeerFailed);          ///< another rank threw, left or died
 #undef TESSERA_ERROR
 
 /// Concatenates anything printable.

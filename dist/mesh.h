@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mesh: named axes over an array of ranks. A slice is the part that holds the calling rank; slices,
+// flattens, unflattens and re-presentations of the same ranks share communicators. Meshes are
+// interned per rank: equal meshes are one object, so equality is a pointer compare. Size 1 axes are
+// axes like others.
+#pragma once
+
+#include "tessera/dist/process_group/process_group.h"
+
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+inline constexpr int kMaxAxes = 6;
+
+struct MeshAxis {
+  std::string name;
+  int size = 1;
+  bool operator==(const MeshAxis&) const = default;
+};
+
+class TESSERA_API Mesh {
+ public:
+  /// All ranks of the world, row-major: the last axis varies fastest. Collective over the world:
+  /// verified to agree on all ranks (LayoutError: sizes do not multiply to the world's; a name used
+  /// twice, CollectiveMismatch: ranks disagree, with who differs).
+  static const Mesh* make(std::vector<MeshAxis> axes);
+  /// Any array of world ranks, each at most once; called by the ranks in it.
+  static const Mesh* make(std::vector<MeshAxis> axes, std::vector<int> ranks);
+
+  [[nodiscard]] int axes() const { return static_cast<int>(axes_.size()); }
+  [[nodiscard]] const MeshAxis& axis(int i) const { return axes_[static_cast<size_t>(i)]; }
+  [[nodiscard]] int size(int axis) const { return axes_[static_cast<size_t>(axis)].size; }
+  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }  ///< of all axes
+  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
+  /// Index of the axis of this name; LayoutError that lists the names there are.
+  [[nodiscard]] int index(std::string_view name) const;
+  /// This rank's position on an axis.
+  [[nodiscard]] int coordinate(int axis) const { return coordinates_[static_cast<size_t>(axis)]; }
+
+  /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those axes,
+  /// the first listed axis slowest. Made on first use (by all its members), then kept.
+  [[nodiscard]] ProcessGroup& group(std::span<const int> axes) const;
+  [[nodiscard]] ProcessGroup& group(int axis) const { return group(std::span<const int>(&axis, 1)); }
+
+  /// The sub-mesh of the named axes, in that order, that holds this rank.
+  [[nodiscard]] const Mesh* slice(std::initializer_list<std::string_view> names) const;
+  /// The named axes (neighbours or not) merged into one named `name`, at the place of the first.
+  [[nodiscard]] const Mesh* flatten(std::initializer_list<std::string_view> names,
+                                    std::string name) const;
+  /// One axis cut into several; sizes must multiply to its size.
+  [[nodiscard]] const Mesh* unflatten(std::string_view name, std::vector<MeshAxis> into) const;
+  /// Other axes over exactly the same ranks: each group of neighbouring axes here must equal, in
+  /// size, a group of neighbouring axes there (dense dp, cp, tp against sparse edp, ep).
+  [[nodiscard]] const Mesh* represent(std::vector<MeshAxis> axes) const;
+
+  /// `mesh(dp=2, tp=4)`.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  friend struct MeshTable;
+  Mesh() = default;
+  std::vector<MeshAxis> axes_;
+  std::vector<int> ranks_;        // row-major over axes
+  std::vector<int> coordinates_;  // of this rank
+};
+
+}  // namespace tessera

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// ProcessGroup: collectives among an ordered list of ranks, one interface over every back end. This
+// class checks arguments, numbers the operation, writes the flight record and hands one `Collective`
+// to the back end; a back end only moves bytes. Every operation gives a Work that owns its buffers
+// and ends, by its deadline at latest, in a result or a typed error that names rank, op, sequence
+// number and peer.
+#pragma once
+
+#include "tessera/core/tensor.h"
+
+#include <chrono>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// How values of several ranks become one. avg is the sum divided by the group's size; floats only.
+enum class ReduceOp : uint8_t { sum, avg, max, min };
+TESSERA_API std::ostream& operator<<(std::ostream&, ReduceOp);
+
+enum class CollectiveKind : uint8_t {
+  all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather, scatter, send, recv, barrier
+};
+TESSERA_API std::ostream& operator<<(std::ostream&, CollectiveKind);
+
+using Counts = std::vector<int64_t>;  ///< elements per rank of the group; empty: even parts
+
+/// One operation as back ends see it: checked, numbered, counts filled in.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::barrier;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = DType::u8;
+  Tensor in, out;             ///< contiguous; undefined where this rank has none
+  Counts send, receive;       ///< elements to and from each rank, as the kind needs
+  int root = -1;              ///< root, or the peer of send and recv, as rank of the group
+  int tag = 0;                ///< of send and recv
+  int64_t count = 0;          ///< elements of the whole operation, as all ranks must agree on
+  uint64_t sequence = 0;      ///< position among the group's collectives
+  std::chrono::milliseconds timeout{0};
+};
+
+/// An operation under way. Owns its buffers until it ends.
+class TESSERA_API Work : public RefCounted<Work> {
+ public:
+  virtual ~Work();
+  /// Moves the operation on; true when it is complete. Throws what wait() would.
+  virtual bool test() = 0;
+  /// Until it is complete. CollectiveTimeout, CollectiveMismatch or PeerFailed otherwise.
+  virtual void wait() = 0;
+};
+
+class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
+ public:
+  virtual ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }  ///< of the caller, in this group
+  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }  ///< members' world ranks
+  [[nodiscard]] const std::string& name() const { return name_; }      ///< for messages and records
+  [[nodiscard]] virtual std::string_view backend() const = 0;
+
+  // Tensors are contiguous; dtype, sizes, op and root agree on all ranks; outputs are allocated.
+  // The Work holds them; let it go only after wait(). Sums of floats follow one balanced binary tree
+  // over the group's ranks on `threads` and `mpi`, f16 and bf16 in f32 with one rounding.
+  Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);  ///< in place
+  Ref<Work> reduce(const Tensor& x, int root, ReduceOp op = ReduceOp::sum);  ///< in place at root
+  Ref<Work> broadcast(const Tensor& x, int root);
+  /// out: the members' inputs one after another; counts[i] elements of member i.
+  Ref<Work> all_gather(const Tensor& in, const Tensor& out, const Counts& counts = {});
+  /// out: this member's part of the reduced input; counts[i] elements go to member i.
+  Ref<Work> reduce_scatter(const Tensor& in, const Tensor& out, ReduceOp op = ReduceOp::sum,
+                           const Counts& counts = {});
+  Ref<Work> all_to_all(const Tensor& in, const Tensor& out, const Counts& send = {},
+                       const Counts& receive = {});
+  Ref<Work> gather(const Tensor& in, const Tensor& out, int root, const Counts& counts = {});
+  Ref<Work> scatter(const Tensor& in, const Tensor& out, int root, const Counts& counts = {});
+  Ref<Work> send(const Tensor& x, int to, int tag = 0);
+  Ref<Work> recv(const Tensor& x, int from, int tag = 0);
+  Ref<Work> barrier();
+
+  /// The group of `members` (ranks of this group, in their new order). Called by every member, and
+  /// by nobody else, in the same order; verified, never a silent hang.
+  Ref<ProcessGroup> subgroup(std::span<const int> members, std::string name);
+  /// Members of equal colour form a group, ordered by (key, rank); a negative colour gives null.
+  /// Called by all.
+  Ref<ProcessGroup> split(int color, int key = 0, std::string name = "split");
+  /// Ends every operation of this group on every rank with PeerFailed that carries `why`.
+  virtual void abort(std::string_view why) = 0;
+
+ protected:
+  ProcessGroup(int rank, std::vector<int> ranks, std::string name);
+  virtual Ref<Work> start(Collective c) = 0;
+  virtual Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) = 0;
+
+ private:
+  int rank_;
+  std::vector<int> ranks_;
+  std::string name_;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace tessera
