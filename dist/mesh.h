@@ -47,12 +47,14 @@ class TESSERA_API Mesh {
   /// Where the rank `ranks()[position]` stands on an axis.
   [[nodiscard]] int coordinate_at(int position, int axis) const;
 
-  /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those axes,
-  /// the first listed axis slowest. Made on first use (by all its members), then kept; one group
-  /// for one ordered list of ranks, whichever mesh asks. LayoutError: an axis that is not there or
-  /// is listed twice.
+  /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those
+  /// axes, the first listed axis slowest. Made on first use (by all its members), then kept; one
+  /// group for one ordered list of ranks, whichever mesh asks. LayoutError: an axis that is not
+  /// there or is listed twice.
   [[nodiscard]] ProcessGroup& group(std::span<const int> axes) const;
-  [[nodiscard]] ProcessGroup& group(int axis) const { return group(std::span<const int>(&axis, 1)); }
+  [[nodiscard]] ProcessGroup& group(int axis) const {
+    return group(std::span<const int>(&axis, 1));
+  }
 
   /// The sub-mesh of the named axes, in that order, that holds this rank. A name may be one that
   /// flatten gave to several axes. LayoutError: a name that is not there, an axis used twice.
@@ -64,8 +66,9 @@ class TESSERA_API Mesh {
                                     std::string name) const;
   /// One axis cut into several; sizes must multiply to its size.
   [[nodiscard]] const Mesh* unflatten(std::string_view name, std::vector<MeshAxis> into) const;
-  /// Other axes over exactly the same ranks in the same order: dense (pp, dp, cp, tp) against sparse
-  /// (pp, edp, ep). Sizes multiply to this mesh's, and an axis that keeps its name keeps its ranks.
+  /// Other axes over exactly the same ranks in the same order: dense (pp, dp, cp, tp) against
+  /// sparse (pp, edp, ep). Sizes multiply to this mesh's, and an axis that keeps its name keeps its
+  /// ranks.
   [[nodiscard]] const Mesh* represent(std::vector<MeshAxis> axes) const;
 
   /// `mesh(dp=2, tp=4)`; the ranks follow where they are not 0, 1, 2, ...
