@@ -60,7 +60,10 @@ class Recorder {
 class Distributor {
  public:
   virtual ~Distributor() = default;
-  virtual void call(const OpRow& row, const void* op, Tensors in, SmallVector<Tensor, 2>& out) = 0;
+  /// Plans and runs an op of which an input is distributed.
+  virtual void call(const OpRow& row, const void* op, Tensors in, TensorList& out) = 0;
+  /// Runs an op without inputs whose outputs lie as `like` does (replicated where that is partial).
+  virtual void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) = 0;
 };
 
 /// All state of one rank. Make one per rank thread; it becomes the thread's current one while it

@@ -168,6 +168,7 @@ template <class Op> struct RowOf { TESSERA_API static const OpRow row; };
 namespace detail {
 /// The one compiled function behind every call; appends the outputs.
 TESSERA_API void call(const OpRow& row, const void* op, Tensors in, TensorList& out);
+TESSERA_API void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out);
 
 template <class Op>
 constexpr int outputs_of = [] {
@@ -192,6 +193,13 @@ template <class Op> auto call(const Op& op, Tensors in) {
 }
 template <class Op> auto call(const Op& op, std::initializer_list<Tensor> in) {
   return call(op, Tensors(in.begin(), in.size()));
+}
+/// Runs an op that has no inputs. Where `like` is distributed the output lies as it does (replicated
+/// where it is partial), and each rank computes its own part.
+template <class Op> Tensor call_like(const Op& op, const Tensor& like) {
+  TensorList out;
+  detail::call_like(RowOf<Op>::row, &op, like, out);
+  return std::move(out[0]);
 }
 
 }  // namespace tessera

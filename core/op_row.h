@@ -55,7 +55,13 @@ struct OpRow {
   std::vector<SampleRow> (*samples)() = nullptr;
 };
 
+class Context;
+
 namespace detail {
+/// Runs the kernel of `device` on plain tensors, without checks or records: for `call` and
+/// distributors.
+TESSERA_API void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in,
+                            Outputs out, Device device);
 template <class Op> const Op& as(const void* op) { return *static_cast<const Op*>(op); }
 
 template <class Op> auto plan_key(const Op& op) {

@@ -88,8 +88,9 @@ inline Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device 
 inline Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = kCpu) {
   return full(shape, 1, dtype, device);
 }
+/// As x: shape, dtype, device and, of a distributed x, layout.
 inline Tensor full_like(const Tensor& x, double value) {
-  return full(x.shape(), value, x.dtype(), x.device());
+  return call_like(op::Fill{x.shape(), x.dtype(), x.device(), value}, x);
 }
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 /// Standard normals scaled: the same bits for the same key anywhere.
