@@ -4,16 +4,20 @@
 // an opt-out is a sentence. `call(op, in)` runs: meta check -> distributed plan if an input is
 // distributed -> device kernel -> autograd record.
 //
-// A compute room:                                     | a View room instead has          | an InPlace room also has
-//   static constexpr std::string_view name;           |   Geometry view(const Geometry&) |   static constexpr bool
-//   static constexpr DTypeSet dtypes;                 |   (no meta, cpu, cuda, dtypes)   |     writes(size_t i, size_t n)
-//   static constexpr Saves saves;                     |                                  |   and outputs = what it writes
-//   MetaList     meta(Metas in) const;                |
-//   ShardingRule sharding(Metas in) const;            | optional: local(const Piece&), cost(Metas in, Metas out),
-//   void         cpu (Tensors in, Outputs y) const;   |   attributes() (required where there are data members),
-//   void         cuda(Tensors in, Outputs y, Stream) const;  static constexpr int outputs (default
-//   1) Grads        vjp (const Saved&, const Grads& dy, Needs) const; static
-//   std::vector<Sample<Op>> samples();
+// A compute room has
+//   static constexpr std::string_view name; static constexpr DTypeSet dtypes;
+//   static constexpr Saves saves; static constexpr int outputs (default 1);
+//   MetaList     meta(Metas in) const;
+//   ShardingRule sharding(Metas in) const;
+//   void         cpu (Tensors in, Outputs y) const;
+//   void         cuda(Tensors in, Outputs y, Stream) const;
+//   Grads        vjp (const Saved&, const Grads& dy, Needs) const;
+//   static std::vector<Sample<Op>> samples();
+//   attributes() where there are data members; optional: local(const Piece&), cost(Metas in, Metas
+//   out), plan_key(): the attributes that sharding and local read (default: all).
+// A View room has `Geometry view(const Geometry&)` instead of meta, cpu, cuda and dtypes. An
+// InPlace room has also `static constexpr bool writes(size_t i, size_t n)`; its outputs are what it
+// writes.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -117,6 +121,10 @@ concept local = requires(const Op& op, const Piece& p) {
 template <class Op>
 concept attributes = requires(const Op& op) {
   op.attributes();
+};
+template <class Op>
+concept plan_key = requires(const Op& op) {
+  op.plan_key();
 };
 template <class Op>
 concept cost = requires(const Op& op, Metas m) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/core/op_key.h"
 
 #include <memory>
 #include <new>
@@ -48,6 +49,9 @@ struct OpRow {
   Grads (*vjp)(const void* op, const Saved&, const Grads& dy, Needs) = nullptr;
   Cost (*cost)(const void* op, Metas in, Metas out) = nullptr;
   std::vector<std::string> (*attributes)(const void* op) = nullptr;
+  /// Keys of the plan cache: what `sharding` and `local` read of two ops of this row is the same.
+  bool (*same)(const void* a, const void* b) = nullptr;
+  uint64_t (*key_hash)(const void* op) = nullptr;
   std::vector<SampleRow> (*samples)() = nullptr;
 };
 
@@ -59,6 +63,12 @@ namespace detail {
 TESSERA_API void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in,
                             Outputs out, Device device);
 template <class Op> const Op& as(const void* op) { return *static_cast<const Op*>(op); }
+
+template <class Op> auto plan_key(const Op& op) {
+  if constexpr (op_has::plan_key<Op>) return op.plan_key();
+  else if constexpr (op_has::attributes<Op>) return op.attributes();
+  else return std::tuple<>();
+}
 
 template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
   static_assert(complete_op<Op>());
@@ -114,6 +124,10 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
     }
     return texts;
   };
+  row.same = [](const void* a, const void* b) {
+    return same_attributes(plan_key(as<Op>(a)), plan_key(as<Op>(b)));
+  };
+  row.key_hash = [](const void* op) { return hash_attributes(plan_key(as<Op>(op))); };
   row.samples = [] {
     std::vector<SampleRow> rows;
     for (auto& s : Op::samples())
