@@ -88,6 +88,15 @@ Counts counts_of(const Ranges& parts, int64_t per_row) {
   return counts;
 }
 
+CollectiveKind collective_of(Move move) {
+  switch (move) {
+    case Move::all_reduce: return CollectiveKind::all_reduce;
+    case Move::reduce_scatter: return CollectiveKind::reduce_scatter;
+    case Move::all_to_all: return CollectiveKind::all_to_all;
+    default: return CollectiveKind::all_gather;
+  }
+}
+
 class Runner {
  public:
   Runner(const Tensor& local, const Shape& global, const Mesh& mesh, std::string_view tag)
@@ -124,7 +133,7 @@ class Runner {
     return mesh_.group(std::span<const int>(step.axes.data(), step.axes.size()));
   }
   void trace(const RedistributeStep& step, const Tensor& payload) {
-    record_collective(move_name(step.move), mesh_,
+    record_collective(collective_of(step.move), mesh_,
                       std::span<const int>(step.axes.data(), step.axes.size()),
                       payload.numel() * item_size(payload.dtype()), tag_);
   }
