@@ -70,9 +70,7 @@ void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, 
   kernel(op, in, out, context.stream(device));
 }
 
-namespace {
-
-// Anomaly mode: the first op whose output is not a number while its inputs are is the culprit.
+// The first op whose output is not a number while its inputs are is the culprit.
 __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Tensors in,
                                     Tensors out) {
   const auto has_nan = [](const Tensor& t) {
@@ -93,8 +91,6 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
                        path.empty() ? "" : ", in module ", path);
   }
 }
-
-}  // namespace
 
 void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();

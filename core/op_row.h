@@ -62,6 +62,8 @@ namespace detail {
 /// distributors.
 TESSERA_API void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in,
                             Outputs out, Device device);
+/// Anomaly mode: NumericError if the op made NaN from plain inputs without it.
+TESSERA_API void find_nan(const Context& context, const OpRow& row, Tensors in, Tensors out);
 template <class Op> const Op& as(const void* op) { return *static_cast<const Op*>(op); }
 
 template <class Op> auto plan_key(const Op& op) {
