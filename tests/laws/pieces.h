@@ -40,7 +40,8 @@ struct JoinOptions {
 /// Runs all pieces and joins each output. Throws what a piece throws, except that an empty piece of
 /// a factor which outputs drop may refuse with a ShapeError or ValueError: it then adds nothing.
 /// What an in-place op writes keeps its layout, so an operand without the factor must come out
-/// equal from every piece.
+/// equal from every piece. Pieces of a factor that joins inside run together, and outputs without
+/// it must come out equal from them.
 std::vector<std::vector<double>> run_pieces(const Call&, std::span<const Cut> cuts,
                                             JoinOptions options = {});
 /// Whether the joined pieces are the whole; the text says why not.
