@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::trial {
 
 /// All states with placements from R, Shard(0..rank-1) and the partials of `ops`; reductions that do
 /// not commute are not mixed.
@@ -59,4 +59,4 @@ inline std::vector<AxisStates> all_layouts(const Mesh& mesh, int rank,
 /// Whether the exhaustive forms of tests run whole (TESSERA_EXHAUSTIVE=1) or a seeded tenth.
 inline bool exhaustive() { return std::getenv("TESSERA_EXHAUSTIVE") != nullptr; }
 
-}  // namespace tessera::testing
+}  // namespace tessera::trial

@@ -13,8 +13,8 @@
 namespace tessera {
 namespace {
 
-using testing::all_layouts;
-using testing::exhaustive;
+using trial::all_layouts;
+using trial::exhaustive;
 using Kind = Placement::Kind;
 using Coordinates = std::array<int, kMaxAxes>;
 

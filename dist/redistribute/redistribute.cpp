@@ -280,6 +280,10 @@ Tensor redistribute(const Tensor& x, const Layout* to) {
                       ": both must be on one mesh; go by full() and distribute()");
   }
   check_fits(*to, x.shape(), "redistribute");
+  for (const AxisState& s : to->states()) {
+    if (s.placement == Partial(ReduceOp::avg) && !is_floating(x.dtype()))
+      fail<DTypeError>("redistribute", x.meta(), " cannot be an average: integers are never divided");
+  }
   if (!x.requires_grad() || !Context::current().grad_enabled) {
     const NoGrad guard;
     return fresh(x, to);
