@@ -370,7 +370,8 @@ Tensor reshape(const Tensor& x, Shape shape) {
     shape[unknown] = x.numel() / known;
   }
   if (x.shape() == shape) return x;
-  const bool copies = !x.is_contiguous() && shape.numel() == x.numel() &&
+  // Of a distributed tensor each rank views, or copies, its own part.
+  const bool copies = !x.is_distributed() && !x.is_contiguous() && shape.numel() == x.numel() &&
                       !op::strides_for({x.shape(), x.strides(), x.offset()}, shape);
   return call(op::Reshape{shape}, {copies ? copy(x) : x});
 }
