@@ -72,6 +72,10 @@ class Chooser {
 
   bool run(Strategy& best) {
     descend(0);
+    if (!found_) {  // what the inputs agree on cuts a factor between its units
+      for (Choices& c : options_) c = all_;
+      descend(0);
+    }
     if (!found_) return false;
     best = std::move(best_);
     return true;
@@ -79,7 +83,7 @@ class Chooser {
 
  private:
   // Choices for an axis: the one that the inputs already agree with, or all.
-  Choices options(int axis) {
+  [[nodiscard]] Choices options(int axis) const {
     for (const AxisChoice& c : all_) {
       bool agrees = true;
       for (size_t i = 0; agrees && i < inputs_.size(); ++i) {
