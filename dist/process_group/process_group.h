@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProcessGroup: collectives among an ordered list of ranks, one interface over every back end. This
-// class checks arguments, numbers the operation, writes the flight record and hands one `Collective`
-// to the back end; a back end only moves bytes. Every operation gives a Work that owns its buffers
-// and ends, by its deadline at latest, in a result or a typed error that names rank, op, sequence
-// number and peer.
+// class checks arguments, numbers the operation, writes the flight record and hands one
+// `Collective` to the back end; a back end only moves bytes. Every operation gives a Work that owns
+// its buffers and ends, by its deadline at latest, in a result or a typed error that names rank,
+// op, sequence number and peer.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -24,7 +24,17 @@ enum class ReduceOp : uint8_t { sum, avg, max, min };
 TESSERA_API std::ostream& operator<<(std::ostream&, ReduceOp);
 
 enum class CollectiveKind : uint8_t {
-  all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather, scatter, send, recv, barrier
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  gather,
+  scatter,
+  send,
+  recv,
+  barrier
 };
 TESSERA_API std::ostream& operator<<(std::ostream&, CollectiveKind);
 
@@ -35,12 +45,12 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   ReduceOp op = ReduceOp::sum;
   DType dtype = DType::u8;
-  Tensor in, out;             ///< contiguous; undefined where this rank has none
-  Counts send, receive;       ///< elements to and from each rank, as the kind needs
-  int root = -1;              ///< root, or the peer of send and recv, as rank of the group
-  int tag = 0;                ///< of send and recv
-  int64_t count = 0;          ///< elements of the whole operation, as all ranks must agree on
-  uint64_t sequence = 0;      ///< position among the group's collectives
+  Tensor in, out;         ///< contiguous; undefined where this rank has none
+  Counts send, receive;   ///< elements to and from each rank, as the kind needs
+  int root = -1;          ///< root, or the peer of send and recv, as rank of the group
+  int tag = 0;            ///< of send and recv
+  int64_t count = 0;      ///< elements of the whole operation, as all ranks must agree on
+  uint64_t sequence = 0;  ///< position among the group's collectives
   std::chrono::milliseconds timeout{0};
 };
 
@@ -67,9 +77,9 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   [[nodiscard]] virtual std::string_view backend() const = 0;
 
   // Tensors are contiguous; dtype, sizes, op and root agree on all ranks; outputs are allocated.
-  // The Work holds them; let it go only after wait(). Sums of floats follow one balanced binary tree
-  // over the group's ranks on `threads` and `mpi`, f16 and bf16 in f32 with one rounding.
-  Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);  ///< in place
+  // The Work holds them; let it go only after wait(). Sums of floats follow one balanced binary
+  // tree over the group's ranks on `threads` and `mpi`, f16 and bf16 in f32 with one rounding.
+  Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);        ///< in place
   Ref<Work> reduce(const Tensor& x, int root, ReduceOp op = ReduceOp::sum);  ///< in place at root
   Ref<Work> broadcast(const Tensor& x, int root);
   /// out: the members' inputs one after another; counts[i] elements of member i.
