@@ -19,6 +19,8 @@ struct TesseraMpiApi {
   int (*receive)(void* data, int bytes, int from, int tag, void** request);
   /// Moves MPI on. Once *done is set the request no longer exists; the code is the message's own.
   int (*test)(void** request, int* done);
+  /// Asks MPI to drop a receive that nothing has matched yet; test it until it is done.
+  int (*cancel)(void* request);
   void (*error_text)(int code, char* text, size_t size);
   void (*library_name)(char* text, size_t size);  ///< "Open MPI 4.1.4"
 };

@@ -76,6 +76,8 @@ int test(void** request, int* done) {
   return code;
 }
 
+int cancel(void* request) { return MPI_Cancel(static_cast<MPI_Request*>(request)); }
+
 void error_text(int code, char* text, size_t size) {
   char full[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
@@ -100,7 +102,7 @@ void library_name(char* text, size_t size) {
 
 extern "C" __attribute__((visibility("default"))) const TesseraMpiApi* tessera_mpi_api() {
   static constexpr TesseraMpiApi kApi{
-      kTesseraMpiVersion, start, finish, send, receive, test, error_text, library_name,
+      kTesseraMpiVersion, start, finish, send, receive, test, cancel, error_text, library_name,
   };
   return &kApi;
 }
