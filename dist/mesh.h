@@ -42,10 +42,12 @@ class TESSERA_API Mesh {
   /// This rank's position on an axis.
   [[nodiscard]] int coordinate(int axis) const { return coordinates_[static_cast<size_t>(axis)]; }
 
-  /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those axes,
-  /// the first listed axis slowest. Made on first use (by all its members), then kept.
+  /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those
+  /// axes, the first listed axis slowest. Made on first use (by all its members), then kept.
   [[nodiscard]] ProcessGroup& group(std::span<const int> axes) const;
-  [[nodiscard]] ProcessGroup& group(int axis) const { return group(std::span<const int>(&axis, 1)); }
+  [[nodiscard]] ProcessGroup& group(int axis) const {
+    return group(std::span<const int>(&axis, 1));
+  }
 
   /// The sub-mesh of the named axes, in that order, that holds this rank.
   [[nodiscard]] const Mesh* slice(std::initializer_list<std::string_view> names) const;
