@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/dist/process_group/launch_place_impl.h"
-
 #include "tessera/dist/process_group/launch_socket_impl.h"
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 // size of /dev/shm does not matter.
 #pragma once
 
-#include "tessera/dist/process_group/shared_engine_impl.h"
 #include "tessera/dist/process_group/launch_bootstrap_impl.h"
+#include "tessera/dist/process_group/shared_engine_impl.h"
 
 #include <string>
 

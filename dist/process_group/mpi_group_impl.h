@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The back end `mpi` for ranks that share no memory: collectives over messages between pairs. Every
 // collective opens with one message from each rank to each other: its signature, and the payload
-// where that is small. When all agree, larger payloads follow in one or two exchanges; sums are made
-// by the same tree as everywhere (each rank reduces its share of the elements), so the bits are the
-// same. Collectives of a group run one after another, so messages of a pair and tag keep their
-// meaning by their order alone. Failures travel by the side channel.
+// where that is small. When all agree, larger payloads follow in one or two exchanges; sums are
+// made by the same tree as everywhere (each rank reduces its share of the elements), so the bits
+// are the same. Collectives of a group run one after another, so messages of a pair and tag keep
+// their meaning by their order alone. Failures travel by the side channel.
 #pragma once
 
 #include "tessera/dist/process_group/mpi_messages_impl.h"
@@ -35,13 +35,19 @@ class MessageGroup;
 struct Opening {
   static constexpr size_t kBytes = 4096 - 128;  // below the eager limits of Open MPI's transports
   uint64_t sequence;
-  int64_t tag;      // of a message; of all_to_all: the elements that follow for the receiver
-  int64_t payload;  // bytes of this collective or message for the receiver, here or to follow
+  int64_t tag;      // of a message outside collectives
+  int64_t payload;  // bytes for the receiver, here or to follow
   Signature signature;
-  static constexpr size_t kInline = kBytes - 3 * sizeof(int64_t) - sizeof(Signature);
+  static constexpr size_t kHead = 3 * sizeof(int64_t) + sizeof(Signature);
+  static constexpr size_t kInline = kBytes - kHead;
   std::array<std::byte, kInline> data;
+
+  [[nodiscard]] bool is_inline() const { return payload <= static_cast<int64_t>(kInline); }
+  [[nodiscard]] size_t bytes() const {
+    return kHead + (is_inline() ? static_cast<size_t>(payload) : 0);
+  }
 };
-static_assert(sizeof(Opening) <= Opening::kBytes + 64);
+static_assert(sizeof(Opening) == Opening::kBytes && std::is_trivially_copyable_v<Opening>);
 
 class MessageWork final : public Work {
  public:
@@ -52,18 +58,18 @@ class MessageWork final : public Work {
 
   Collective c;
   Ref<MessageGroup> group;
-  enum class Stage : uint8_t { queued, opening, first, second, ending };
+  enum class Stage : uint8_t { queued, opening, first, second };
   Stage stage = Stage::queued;
   bool done = false;
   std::exception_ptr error;
   std::chrono::steady_clock::time_point deadline{};  // set by the first wait or test
 
-  std::vector<Opening> out, in;      // per member
-  std::vector<std::byte> temporary;  // others' shares of a reduction
+  std::unique_ptr<Opening[]> out, in;      // per member; a send has one
+  std::unique_ptr<std::byte[]> temporary;  // others' shares of a reduction
   struct Transfer {
-    Messages::Handle handle;
-    int member;
-    bool receives;
+    Messages::Handle handle = nullptr;
+    int member = -1;
+    bool receives = false;
   };
   std::vector<Transfer> transfers;
 };
@@ -93,9 +99,8 @@ class MessageGroup final : public ProcessGroup, public Pending {
     std::deque<std::shared_ptr<Unexpected>> unexpected;
     std::shared_ptr<Opening> opening;  // of the message that comes next
     Messages::Handle handle = nullptr;
-    Ref<MessageWork> current;                // who gets the payload that is on its way
+    Ref<MessageWork> current;                   // who gets the payload that is on its way
     std::shared_ptr<Unexpected> to_unexpected;  // or nobody yet
-    std::shared_ptr<const void> owner;       // of the bytes that `handle` writes
   };
 
   Ref<Work> start(Collective c) override;
@@ -105,13 +110,14 @@ class MessageGroup final : public ProcessGroup, public Pending {
   bool failed();
   void end_all();
   void end(MessageWork& w, std::exception_ptr error);
+  void end_with_failure(const Ref<MessageWork>& w);
   void claim(FailureKind kind, int world_rank, const std::string& text);
-  void fail_with_current(int peer);
-  bool left_without(int peer, bool still_owed, const MessageWork& w);
+  bool left_behind(int member, const MessageWork& w);
   void time_out(MessageWork& w);
   [[nodiscard]] std::string where(const MessageWork& w) const;
   [[nodiscard]] int world(int member) const { return ranks()[static_cast<size_t>(member)]; }
-  [[nodiscard]] static int first_owing(const MessageWork& w);
+  /// Who owes this work something, -1 where only this rank does.
+  [[nodiscard]] int waits_for(const MessageWork& w) const;
 
   // mpi_moves.cpp: collectives.
   Step step(MessageWork& w);
@@ -119,16 +125,16 @@ class MessageGroup final : public ProcessGroup, public Pending {
   bool agree(MessageWork& w);
   void first_exchange(MessageWork& w);
   void second_exchange(MessageWork& w);
-  void take_inline(MessageWork& w);
   void reduce(MessageWork& w);
-  Step transfers_done(MessageWork& w);
-  void send_to(MessageWork& w, int member, const std::byte* data, int64_t bytes);
-  void receive_from(MessageWork& w, int member, std::byte* data, int64_t bytes);
+  bool transfers_done(MessageWork& w);
+  [[nodiscard]] bool in_shares(const MessageWork& w) const;
+  void send_to(MessageWork& w, int member, const void* data, int64_t bytes);
+  void receive_from(MessageWork& w, int member, void* data, int64_t bytes);
 
   // mpi_pairs.cpp: send and recv.
   void post(const Ref<MessageWork>& w);
   void advance_pairs();
-  bool advance_inbox(int from);
+  void advance_inbox(int from);
   bool deliver(int from, const Opening& opening, MessageWork& w);
 
   std::shared_ptr<MessageWorld> world_;
@@ -137,8 +143,8 @@ class MessageGroup final : public ProcessGroup, public Pending {
   std::deque<Ref<MessageWork>> queue_;
   std::vector<std::deque<Ref<MessageWork>>> outgoing_;
   std::vector<Inbox> inboxes_;
-  int messages_ = 0;  // sends and recvs under way
-  std::chrono::steady_clock::time_point left_since_{};
+  int messages_ = 0;                                    // sends and recvs under way
+  std::chrono::steady_clock::time_point left_since_{};  // a peer of the head left, or epoch
 };
 
 }  // namespace tessera

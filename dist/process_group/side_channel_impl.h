@@ -2,7 +2,8 @@
 // SideChannel: what a rank can learn of the others while it waits for them, so that an error names
 // the rank that is to blame and not just the peer that was waited for. On one host it looks at
 // process ids and at the shared board; across hosts it uses the rendezvous' connections, which
-// break with their process and carry a heartbeat. Looking is cheap and limited to 50 times a second.
+// break with their process and carry a heartbeat. Looking is cheap and limited to 50 times a
+// second.
 #pragma once
 
 #include "tessera/dist/process_group/comm_state_impl.h"
