@@ -39,6 +39,13 @@ void CommState::detach() {
   context_ = nullptr;
 }
 
+void CommState::move_to(Context& context) {
+  const auto guard = lock();
+  if (context_) context_->progress = nullptr;
+  context_ = &context;
+  if (!items_.empty() && !threaded_) context.progress = this;
+}
+
 void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
   items_.push_back({std::move(group), pending});
   if (threaded_) wake_.notify_one();

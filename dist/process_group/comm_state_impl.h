@@ -54,6 +54,9 @@ class CommState final : public Progress {
   /// The rank's Context: its op calls poll. With `thread`, a progress thread polls instead.
   void attach(Context& context, bool thread);
   void detach();
+  /// Another Context of the same rank polls from now on (a World inside a World).
+  void move_to(Context& context);
+  [[nodiscard]] Context* attached() const { return context_; }
 
   /// Puts a group on the list of those with work under way; called with the lock held.
   void add(Ref<ProcessGroup> group, Pending* pending);
