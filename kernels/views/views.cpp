@@ -370,8 +370,10 @@ Tensor reshape(const Tensor& x, Shape shape) {
     shape[unknown] = x.numel() / known;
   }
   if (x.shape() == shape) return x;
-  const bool copies = !x.is_contiguous() && shape.numel() == x.numel() &&
-                      !op::strides_for({x.shape(), x.strides(), x.offset()}, shape);
+  // Of a distributed tensor only the part has strides, and its new shape is not known here.
+  const bool copies =
+      !x.is_contiguous() && shape.numel() == x.numel() &&
+      (x.is_distributed() || !op::strides_for({x.shape(), x.strides(), x.offset()}, shape));
   return call(op::Reshape{shape}, {copies ? copy(x) : x});
 }
 
