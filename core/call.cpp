@@ -94,6 +94,7 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
 
 void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
+  if (__builtin_expect(context.progress != nullptr, false)) context.progress->poll();
   const Inputs seen = look(row, in);
   if (seen.distributed) {
     if (!context.distributor) {

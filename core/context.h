@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process: what exists once per process (CPU features, the CUDA library). Context: all state of one
 // rank, reached through one thread-local pointer, so that ranks can be threads. Worker threads have
-// no Context: kernels take what they need before a parallel region. Recorder and Distributor are
-// how `call` reaches the tape and the planner.
+// no Context: kernels take what they need before a parallel region. Recorder, Distributor and
+// Progress are how `call` reaches the tape, the planner and pending communication.
 #pragma once
 
 #include "tessera/core/allocator.h"
@@ -66,6 +66,13 @@ class Distributor {
   virtual void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) = 0;
 };
 
+/// Moves communication under way on; implemented by dist.
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  virtual void poll() noexcept = 0;
+};
+
 /// All state of one rank. Make one per rank thread; it becomes the thread's current one while it
 /// lives.
 class TESSERA_API Context {
@@ -87,6 +94,8 @@ class TESSERA_API Context {
 
   Recorder* recorder = nullptr;
   Distributor* distributor = nullptr;
+  /// Set only while communication is pending; every op call polls it.
+  Progress* progress = nullptr;
   bool grad_enabled = true;
   Options options;
   /// Where the program is, for error messages and anomaly mode (`layers.3.attention`).

@@ -9,19 +9,32 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 
 namespace tessera {
 
 struct WorldOptions {
-  int threads = 0;                             ///< kernel threads per rank; 0: cores / local ranks
-  bool deterministic = false, anomaly = false; ///< as Context::Options
-  std::chrono::milliseconds init_timeout{300'000};   ///< deadline of collectives until set_timeout
-  std::chrono::milliseconds train_timeout{100'000};  ///< afterwards, see World::first_step_done
+  int threads = 0;  ///< kernel threads per rank; 0: cores / local ranks, at least 1
+  bool deterministic = false, anomaly = false;  ///< as Context::Options
+  std::chrono::milliseconds init_timeout{
+      300'000};  ///< deadline of collectives until first_step_done
+  std::chrono::milliseconds train_timeout{100'000};  ///< afterwards
+  /// Move pending collectives on a thread of their own: never, always, or only where cores exceed
+  /// ranks x threads.
+  enum class ProgressThread : uint8_t {
+    never,
+    always,
+    idle_cores
+  } progress = ProgressThread::idle_cores;
+  std::string
+      flight_folder;  ///< where flight records are dumped; empty: the folder for temporary files
 };
 
 class TESSERA_API World {
  public:
-  World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ranks);
+  /// On the rank's own thread. `local_ranks` ranks share this host, this one being `local_rank`.
+  World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ranks, int local_rank);
+  /// Ends as finish() does; while an exception unwinds, the other ranks get PeerFailed.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -31,12 +44,23 @@ class TESSERA_API World {
 
   [[nodiscard]] int rank() const { return group_->rank(); }
   [[nodiscard]] int size() const { return group_->size(); }
+  [[nodiscard]] int local_rank() const { return local_rank_; }
+  [[nodiscard]] int local_ranks() const { return local_ranks_; }
   /// All ranks, in order.
   [[nodiscard]] ProcessGroup& group() { return *group_; }
   [[nodiscard]] Session& session() { return session_; }
+  /// From now on collectives have options.train_timeout (the first step compiles, allocates and
+  /// tunes).
+  void first_step_done();
+  /// Completes what is under way and tells the others that this rank starts nothing more: who waits
+  /// for it from now on gets PeerFailed. Called once; ~World does it otherwise.
+  void finish();
 
  private:
   Ref<ProcessGroup> group_;
+  WorldOptions options_;
+  int local_ranks_, local_rank_, exceptions_;
+  bool finished_ = false;
   Session session_;
 };
 
@@ -44,5 +68,12 @@ class TESSERA_API World {
 /// the rank that failed first is rethrown; the others end with PeerFailed.
 TESSERA_API void run_ranks(int n, const std::function<void(World&)>& fn,
                            const WorldOptions& options = {});
+
+/// Runs fn as rank `rank` of a world of `world_size` ranks of which no other exists: collectives
+/// return at once with the right shapes (what this rank gave, repeated where others' values
+/// belong), so plans and sizes of any world can be looked at on one machine. `split` takes all
+/// ranks to have this one's colour.
+TESSERA_API void run_fake(int world_size, int rank, const std::function<void(World&)>& fn,
+                          const WorldOptions& options = {});
 
 }  // namespace tessera

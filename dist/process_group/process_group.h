@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProcessGroup: collectives among an ordered list of ranks, one interface over every back end. This
-// class checks arguments, numbers the operation, writes the flight record and hands one `Collective`
-// to the back end; a back end only moves bytes. Every operation gives a Work that owns its buffers
-// and ends, by its deadline at latest, in a result or a typed error that names rank, op, sequence
-// number and peer.
+// class checks arguments, numbers the operation, writes the flight record and hands one
+// `Collective` to the back end; a back end only moves bytes. Every operation gives a Work that owns
+// its buffers and ends, by its deadline at latest, in a result or a typed error that names rank,
+// op, sequence number and peer.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -24,27 +24,45 @@ enum class ReduceOp : uint8_t { sum, avg, max, min };
 TESSERA_API std::ostream& operator<<(std::ostream&, ReduceOp);
 
 enum class CollectiveKind : uint8_t {
-  all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather, scatter, send, recv, barrier
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  gather,
+  scatter,
+  send,
+  recv,
+  barrier
 };
 TESSERA_API std::ostream& operator<<(std::ostream&, CollectiveKind);
 
 using Counts = std::vector<int64_t>;  ///< elements per rank of the group; empty: even parts
+
+class CommState;       ///< what one rank's groups share; comm_state_impl.h
+class FlightRecorder;  ///< flight_recorder.h
 
 /// One operation as back ends see it: checked, numbered, counts filled in.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   ReduceOp op = ReduceOp::sum;
   DType dtype = DType::u8;
-  Tensor in, out;             ///< contiguous; undefined where this rank has none
-  Counts send, receive;       ///< elements to and from each rank, as the kind needs
-  int root = -1;              ///< root, or the peer of send and recv, as rank of the group
-  int tag = 0;                ///< of send and recv
-  int64_t count = 0;          ///< elements of the whole operation, as all ranks must agree on
-  uint64_t sequence = 0;      ///< position among the group's collectives
+  Tensor in = {}, out = {};        ///< contiguous; undefined where this rank has none
+  Counts send = {}, receive = {};  ///< elements to and from each rank, as the kind needs
+  int root = -1;                   ///< root, or the peer of send and recv, as rank of the group
+  int tag = 0;                     ///< of send and recv
+  int64_t count = 0;               ///< elements of the whole operation, as all ranks must agree on
+  uint64_t sequence = 0;  ///< from 1, among the group's collectives or among its send and recv
+  uint64_t record = 0;    ///< its entry in the flight recorder
   std::chrono::milliseconds timeout{0};
 };
 
-/// An operation under way. Owns its buffers until it ends.
+/// Prints as in errors: `all_reduce sum f32[10]`, `broadcast bf16[5] from 0`.
+TESSERA_API std::ostream& operator<<(std::ostream&, const Collective&);
+
+/// An operation under way. Owns its buffers until it ends; may be dropped before that. Used on the
+/// rank's own thread.
 class TESSERA_API Work : public RefCounted<Work> {
  public:
   virtual ~Work();
@@ -65,11 +83,19 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   [[nodiscard]] std::span<const int> ranks() const { return ranks_; }  ///< members' world ranks
   [[nodiscard]] const std::string& name() const { return name_; }      ///< for messages and records
   [[nodiscard]] virtual std::string_view backend() const = 0;
+  /// How long a wait may last, counted from the first wait() or test() of a Work that is not
+  /// complete. One value for all groups of a rank.
+  [[nodiscard]] std::chrono::milliseconds timeout() const;
+  void set_timeout(std::chrono::milliseconds timeout);
+  /// The record of this rank's operations in all its groups.
+  [[nodiscard]] FlightRecorder& recorder() const;
 
   // Tensors are contiguous; dtype, sizes, op and root agree on all ranks; outputs are allocated.
-  // The Work holds them; let it go only after wait(). Sums of floats follow one balanced binary tree
-  // over the group's ranks on `threads` and `mpi`, f16 and bf16 in f32 with one rounding.
-  Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);  ///< in place
+  // The Work holds them. Sums follow one balanced binary tree over the group's ranks on `threads`
+  // and `mpi`, floats narrower than f32 in f32 with one rounding at the end; integers wrap. max and
+  // min give NaN where any rank has one. Errors: ShapeError (sizes or counts that do not fit),
+  // DTypeError, DeviceError, LayoutError (a distributed tensor), UsageError (not contiguous).
+  Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);        ///< in place
   Ref<Work> reduce(const Tensor& x, int root, ReduceOp op = ReduceOp::sum);  ///< in place at root
   Ref<Work> broadcast(const Tensor& x, int root);
   /// out: the members' inputs one after another; counts[i] elements of member i.
@@ -85,6 +111,10 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   Ref<Work> recv(const Tensor& x, int from, int tag = 0);
   Ref<Work> barrier();
 
+  // Counts are those of all members and equal on all of them; for all_to_all, this rank's own.
+  // in may be this rank's part of out in all_gather and gather, out this rank's part of in in
+  // reduce_scatter and scatter; other overlaps are not allowed.
+
   /// The group of `members` (ranks of this group, in their new order). Called by every member, and
   /// by nobody else, in the same order; verified, never a silent hang.
   Ref<ProcessGroup> subgroup(std::span<const int> members, std::string name);
@@ -95,15 +125,27 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   virtual void abort(std::string_view why) = 0;
 
  protected:
-  ProcessGroup(int rank, std::vector<int> ranks, std::string name);
+  ProcessGroup(int rank, std::vector<int> ranks, std::string name, std::shared_ptr<CommState> comm);
+  /// Whether this back end moves tensors of `device`.
+  [[nodiscard]] virtual bool accepts(Device device) const { return device.is_cpu(); }
+  /// c's record is entered, its arguments are checked; the result is marked done by the back end.
   virtual Ref<Work> start(Collective c) = 0;
   virtual Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) = 0;
 
+  [[nodiscard]] CommState& comm() const { return *comm_; }
+  [[nodiscard]] const std::shared_ptr<CommState>& shared_comm() const { return comm_; }
+
  private:
+  friend class World;
+  void check(CollectiveKind kind, const Tensor& x, std::string_view what) const;
+  void check_peer(CollectiveKind kind, int peer, std::string_view what) const;
+  Ref<Work> launch(Collective c);
+
   int rank_;
   std::vector<int> ranks_;
   std::string name_;
-  uint64_t sequence_ = 0;
+  std::shared_ptr<CommState> comm_;
+  uint64_t sequence_ = 0, messages_ = 0;
 };
 
 }  // namespace tessera

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/process_group/comm_state_impl.h"
+
+#include <climits>
+#include <ctime>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tessera {
+
+CommState::CommState(int rank, std::shared_ptr<WorldBoard> board)
+    : world_rank(rank), recorder(rank, {}), board_(std::move(board)) {}
+
+CommState::~CommState() { detach(); }
+
+void CommState::attach(Context& context, bool thread) {
+  context_ = &context;
+  if (!thread) {
+    if (!items_.empty()) context.progress = this;
+    return;
+  }
+  threaded_ = true;
+  stop_ = false;
+  thread_ = std::thread([this] { run_thread(); });
+}
+
+void CommState::detach() {
+  if (threaded_) {
+    {
+      const std::lock_guard guard(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    threaded_ = false;
+  }
+  if (context_) context_->progress = nullptr;
+  context_ = nullptr;
+}
+
+void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
+  items_.push_back({std::move(group), pending});
+  if (threaded_) wake_.notify_one();
+  else if (context_) context_->progress = this;
+}
+
+void CommState::poll() noexcept {
+  const auto guard = lock();
+  recorder.dump_if_asked();
+  poll_locked();
+}
+
+void CommState::poll_locked() noexcept {
+  if (polling_) return;  // a reduction's own calls
+  polling_ = true;
+  // Groups end in any order; one that ends may be the last owner of itself, so it goes outside.
+  std::vector<Item> ended;
+  for (size_t i = 0; i < items_.size();) {
+    if (items_[i].pending->advance()) {
+      ended.push_back(std::move(items_[i]));
+      items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  if (items_.empty() && context_ && !threaded_) context_->progress = nullptr;
+  polling_ = false;
+}
+
+void CommState::run_thread() {
+  Context context(Context::Options{.threads = 1});
+  std::unique_lock guard(mutex_);
+  while (!stop_) {
+    if (items_.empty()) {
+      wake_.wait(guard);
+      continue;
+    }
+    poll_locked();
+    guard.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    guard.lock();
+  }
+}
+
+void CommState::drain() {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::milliseconds(timeout_ms.load(std::memory_order_relaxed));
+  Waiter waiter(*this, nullptr);
+  while (true) {
+    {
+      const auto guard = lock();
+      poll_locked();
+      if (items_.empty()) return;
+    }
+    if (std::chrono::steady_clock::now() > end) return;
+    waiter.pause([] { return false; });
+  }
+}
+
+void CommState::fail_world(std::string_view why) {
+  if (board_) {
+    board_->failure.claim(FailureKind::peer, world_rank,
+                          concat("rank ", world_rank, " failed: ", why));
+  }
+  std::vector<Item> items;
+  {
+    const auto guard = lock();
+    for (Item& item : items_) item.pending->abandon(why);
+    items = std::exchange(items_, {});
+    if (context_ && !threaded_) context_->progress = nullptr;
+  }
+}
+
+void CommState::leave() {
+  if (board_) board_->rank(world_rank).left.store(1, std::memory_order_seq_cst);
+}
+
+void Waiter::sleep(uint32_t seen) {
+  const timespec limit{0, 1'000'000};
+  // Shared, not private: members may be processes.
+  syscall(SYS_futex, &header_->event, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+void wake(SegmentHeader& header) {
+  if (header.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  header.event.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &header.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// CommState: what the groups of one rank share: the deadline, the flight record, the list of work
+// under way, how to wait, and the world's board. Work of all groups moves on in every wait, test
+// and op call of the rank, and on a thread of its own only where cores are idle; the lock is taken
+// only if that thread exists.
+#pragma once
+
+#include "tessera/core/context.h"
+#include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/dist/process_group/shared_memory_impl.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace tessera {
+
+/// A group with work under way.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  /// Moves on without blocking; true when nothing is left. Errors are kept in the Work.
+  virtual bool advance() = 0;
+  /// The rank gives up: ends all work with `why`; afterwards no peer touches the rank's tensors.
+  virtual void abandon(std::string_view why) = 0;
+};
+
+class CommState final : public Progress {
+ public:
+  /// `board` outlives this (its owner is kept); null where nobody shares memory.
+  CommState(int world_rank, std::shared_ptr<WorldBoard> board);
+  ~CommState() override;
+
+  const int world_rank;
+  FlightRecorder recorder;
+  std::atomic<int64_t> timeout_ms{300'000};
+  bool may_spin = false;  // cores are not fewer than the threads of all local ranks
+
+  [[nodiscard]] WorldBoard* board() const { return board_.get(); }
+
+  /// The rank's Context: its op calls poll. With `thread`, a progress thread polls instead.
+  void attach(Context& context, bool thread);
+  void detach();
+
+  /// Puts a group on the list of those with work under way; called with the lock held.
+  void add(Ref<ProcessGroup> group, Pending* pending);
+  void poll() noexcept override;
+  /// Completes what is under way, to the deadline at most.
+  void drain();
+  /// Tells the world that this rank failed (the first failure counts) and drops what is under way.
+  void fail_world(std::string_view why);
+  void leave();
+
+  [[nodiscard]] std::unique_lock<std::mutex> lock() {
+    return threaded_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
+  }
+
+ private:
+  void poll_locked() noexcept;
+  void run_thread();
+
+  std::shared_ptr<WorldBoard> board_;
+  Context* context_ = nullptr;
+  struct Item {
+    Ref<ProcessGroup> group;
+    Pending* pending;
+  };
+  std::vector<Item> items_;
+  bool polling_ = false, threaded_ = false, stop_ = false;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::thread thread_;
+};
+
+/// How a rank waits: spins a few microseconds where cores are plenty, yields, then sleeps on
+/// `header` (woken by peers, or after a millisecond to look at everything else).
+class Waiter {
+ public:
+  Waiter(const CommState& comm, SegmentHeader* header) : comm_(comm), header_(header) {}
+  /// One pause; `ready` is asked again before sleeping.
+  template <class Ready> void pause(Ready&& ready) {
+    if (steps_ < (comm_.may_spin ? kSpins : 0)) {
+      ++steps_;
+      relax();
+    } else if (++steps_ < (comm_.may_spin ? kSpins : 0) + kYields) {
+      std::this_thread::yield();
+    } else if (header_) {
+      const uint32_t seen = prepare();
+      if (!ready()) sleep(seen);
+      header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  [[nodiscard]] bool spinning() const { return comm_.may_spin && steps_ < kSpins; }
+
+ private:
+  static constexpr int kSpins = 2000, kYields = 64;
+  static void relax() {
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+  }
+  uint32_t prepare() {
+    header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    return header_->event.load(std::memory_order_seq_cst);
+  }
+  void sleep(uint32_t seen);
+
+  const CommState& comm_;
+  SegmentHeader* header_;
+  int steps_ = 0;
+};
+
+/// Wakes whoever sleeps on the group; after a change that peers wait for.
+void wake(SegmentHeader& header);
+
+}  // namespace tessera

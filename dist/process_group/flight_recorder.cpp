@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/process_group/flight_recorder.h"
+
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+namespace tessera {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// The one thing a signal handler may touch: how often a dump was asked for, in this process.
+std::atomic<uint32_t>& dump_requests() {
+  static std::atomic<uint32_t> requests{0};
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
+  return requests;
+}
+
+void on_signal(int) { dump_requests().fetch_add(1, std::memory_order_relaxed); }
+
+std::string_view text(FlightRecorder::State s) {
+  constexpr std::array<std::string_view, 4> kNames{"queued", "started", "done", "failed"};
+  return kNames[static_cast<size_t>(s)];
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(int world_rank, std::string folder) : world_rank_(world_rank) {
+  seen_requests_ = dump_requests().load(std::memory_order_relaxed);
+  set_folder(folder);
+}
+
+void FlightRecorder::set_folder(const std::string& folder) {
+  std::error_code none;
+  const std::filesystem::path base =
+      folder.empty() ? std::filesystem::temp_directory_path(none) : std::filesystem::path(folder);
+  path_ = (base / concat("tessera_flight_", getpid(), "_rank", world_rank_, ".json")).string();
+}
+
+uint64_t FlightRecorder::enter(const ProcessGroup& group, const Collective& c) {
+  const uint64_t record = next_.load(std::memory_order_relaxed);
+  Entry& e = at(record);
+  e.number = record;
+  e.sequence = c.sequence;
+  e.count = c.count;
+  e.send = c.in.defined() ? c.in.numel() : 0;
+  e.receive = c.out.defined() ? c.out.numel() : 0;
+  e.kind = c.kind;
+  e.op = c.op;
+  e.dtype = c.dtype;
+  e.root = c.root;
+  e.tag = c.tag;
+  e.size = group.size();
+  const size_t length = std::min(group.name().size(), e.group.size() - 1);
+  std::copy_n(group.name().data(), length, e.group.data());
+  e.group[length] = 0;
+  e.started.store(0, std::memory_order_relaxed);
+  e.ended.store(0, std::memory_order_relaxed);
+  e.queued.store(now_ns(), std::memory_order_relaxed);
+  e.state.store(State::queued, std::memory_order_relaxed);
+  next_.store(record + 1, std::memory_order_relaxed);
+  return record;
+}
+
+void FlightRecorder::started(uint64_t record) {
+  Entry& e = at(record);
+  if (e.number != record) return;
+  e.started.store(now_ns(), std::memory_order_relaxed);
+  e.state.store(State::started, std::memory_order_relaxed);
+}
+
+void FlightRecorder::ended(uint64_t record, bool failed) {
+  Entry& e = at(record);
+  if (e.number != record) return;
+  e.ended.store(now_ns(), std::memory_order_relaxed);
+  e.state.store(failed ? State::failed : State::done, std::memory_order_relaxed);
+}
+
+std::string FlightRecorder::json(std::string_view reason) const {
+  using Json = nlohmann::ordered_json;
+  const uint64_t end = count(), begin = end > kEntries ? end - kEntries : 0;
+  const int64_t now = now_ns();
+  const auto ago = [now](const std::atomic<int64_t>& t) {
+    const int64_t at = t.load(std::memory_order_relaxed);
+    return at == 0 ? Json() : Json(static_cast<double>(now - at) * 1e-6);
+  };
+  Json operations = Json::array();
+  for (uint64_t i = begin; i < end; ++i) {
+    const Entry& e = entries_[i % kEntries];
+    Json one{{"number", e.number},
+             {"group", e.group.data()},
+             {"group_size", e.size},
+             {"sequence", e.sequence},
+             {"kind", concat(e.kind)},
+             {"dtype", name(e.dtype)},
+             {"count", e.count},
+             {"in", e.send},
+             {"out", e.receive},
+             {"state", text(e.state.load(std::memory_order_relaxed))},
+             {"queued_ms_ago", ago(e.queued)},
+             {"started_ms_ago", ago(e.started)},
+             {"ended_ms_ago", ago(e.ended)}};
+    if (e.kind == CollectiveKind::all_reduce || e.kind == CollectiveKind::reduce ||
+        e.kind == CollectiveKind::reduce_scatter)
+      one["op"] = concat(e.op);
+    if (e.root >= 0) one["root"] = e.root;
+    if (e.kind == CollectiveKind::send || e.kind == CollectiveKind::recv) one["tag"] = e.tag;
+    operations.push_back(std::move(one));
+  }
+  return Json{{"rank", world_rank_},
+              {"process", getpid()},
+              {"reason", reason},
+              {"entered", end},
+              {"operations", std::move(operations)}}
+      .dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool FlightRecorder::dump(std::string_view reason) const noexcept {
+  try {
+    std::error_code none;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), none);
+    std::ofstream file(path_, std::ios::trunc);
+    file << json(reason) << '\n';
+    return static_cast<bool>(file.flush());
+  } catch (...) {
+    return false;
+  }
+}
+
+void FlightRecorder::install_signal_handler() {
+  dump_requests();  // made before a handler can run
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &action, nullptr);
+}
+
+void FlightRecorder::dump_if_asked() {
+  const uint32_t requests = dump_requests().load(std::memory_order_relaxed);
+  if (requests == seen_requests_) return;
+  seen_requests_ = requests;
+  dump("SIGUSR2");
+}
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// FlightRecorder: the last operations of one rank, always on, in a ring of fixed size. It is dumped
+// as JSON when a wait times out, a group is aborted or the process gets SIGUSR2, and tells after a
+// hang which rank was where. Entering costs two clock reads and no allocation.
+#pragma once
+
+#include "tessera/dist/process_group/process_group.h"
+
+#include <array>
+#include <atomic>
+
+namespace tessera {
+
+class TESSERA_API FlightRecorder {
+ public:
+  enum class State : uint8_t { queued, started, done, failed };
+  static constexpr size_t kEntries = 256;
+
+  FlightRecorder(int world_rank, std::string folder);
+
+  /// Enters one operation and gives its number, for started() and ended().
+  uint64_t enter(const ProcessGroup& group, const Collective& c);
+  void started(uint64_t record);
+  void ended(uint64_t record, bool failed);
+
+  /// Where dump() writes: `<folder>/tessera_flight_<process>_rank<r>.json`.
+  [[nodiscard]] const std::string& path() const { return path_; }
+  void set_folder(const std::string& folder);
+  /// Writes the record with `reason`, the latest operation last. Never throws: a full disk must not
+  /// hide the error that is being reported; false if nothing could be written.
+  bool dump(std::string_view reason) const noexcept;
+  [[nodiscard]] std::string json(std::string_view reason) const;
+  /// Operations entered so far.
+  [[nodiscard]] uint64_t count() const { return next_.load(std::memory_order_relaxed); }
+
+  /// From now on SIGUSR2 asks every rank of this process for a dump, which each does at its next
+  /// wait or op call. For programs (main calls it once).
+  static void install_signal_handler();
+  /// Dumps if a signal has arrived since the last look. One load when none has.
+  void dump_if_asked();
+
+ private:
+  struct Entry {
+    uint64_t number = 0, sequence = 0;
+    int64_t count = 0, send = 0, receive = 0;
+    std::atomic<int64_t> queued{0}, started{0}, ended{0};  // nanoseconds of the steady clock
+    std::atomic<State> state{State::queued};
+    CollectiveKind kind{};
+    ReduceOp op{};
+    DType dtype{};
+    int root = -1, tag = 0, size = 0;
+    std::array<char, 40> group{};
+  };
+  Entry& at(uint64_t record) { return entries_[record % kEntries]; }
+
+  int world_rank_;
+  std::string path_;
+  std::array<Entry, kEntries> entries_;
+  std::atomic<uint64_t> next_{0};
+  uint32_t seen_requests_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/world.h"
+
+#include "tessera/dist/process_group/comm_state_impl.h"
+
+#include <algorithm>
+#include <exception>
+
+namespace tessera {
+namespace {
+
+struct CurrentWorld {
+  World* world = nullptr;
+};
+
+Context::Options context_options(const WorldOptions& o, int local_ranks) {
+  const int share = std::max(1, Process::get().cores() / std::max(1, local_ranks));
+  return {.threads = o.threads > 0 ? o.threads : share,
+          .deterministic = o.deterministic,
+          .anomaly = o.anomaly};
+}
+
+}  // namespace
+
+World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ranks, int local_rank)
+    : group_(std::move(group)),
+      options_(options),
+      local_ranks_(local_ranks),
+      local_rank_(local_rank),
+      exceptions_(std::uncaught_exceptions()),
+      session_(context_options(options, local_ranks)) {
+  CommState& comm = group_->comm();
+  Context& context = session_.context();
+  const int busy = local_ranks * context.options.threads, cores = Process::get().cores();
+  comm.may_spin = busy <= cores;
+  comm.recorder.set_folder(options.flight_folder);
+  group_->set_timeout(options.init_timeout);
+  using Mode = WorldOptions::ProgressThread;
+  comm.attach(context, options.progress == Mode::always ||
+                           (options.progress == Mode::idle_cores && cores > busy));
+  context.state<CurrentWorld>().world = this;
+}
+
+World::~World() {
+  if (!finished_) {
+    if (std::uncaught_exceptions() > exceptions_) {
+      group_->comm().fail_world("an exception ended it");
+    } else {
+      try {
+        finish();
+      } catch (const std::exception& e) {
+        group_->comm().fail_world(e.what());
+      }
+    }
+  }
+  group_->comm().detach();
+}
+
+void World::finish() {
+  finished_ = true;
+  group_->comm().drain();
+  group_->comm().leave();
+}
+
+void World::first_step_done() { group_->set_timeout(options_.train_timeout); }
+
+World& World::current() {
+  Context* context = Context::current_or_null();
+  World* world = context ? context->state<CurrentWorld>().world : nullptr;
+  if (!world) {
+    fail<UsageError>("world",
+                     "this thread is no rank: call this inside run_ranks, or make a World first");
+  }
+  return *world;
+}
+
+}  // namespace tessera
