@@ -9,9 +9,12 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace tessera {
+
+class Planner;
 
 struct WorldOptions {
   int threads = 0;  ///< kernel threads per rank; 0: cores / local ranks, at least 1
@@ -49,6 +52,8 @@ class TESSERA_API World {
   /// All ranks, in order.
   [[nodiscard]] ProcessGroup& group() { return *group_; }
   [[nodiscard]] Session& session() { return session_; }
+  /// Runs ops on distributed tensors for this rank.
+  [[nodiscard]] Planner& planner() { return *planner_; }
   /// From now on collectives have options.train_timeout (the first step compiles, allocates and
   /// tunes).
   void first_step_done();
@@ -61,6 +66,7 @@ class TESSERA_API World {
   WorldOptions options_;
   int local_ranks_, local_rank_, exceptions_;
   bool finished_ = false;
+  std::unique_ptr<Planner> planner_;
   Session session_;
 };
 

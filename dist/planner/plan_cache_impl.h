@@ -8,6 +8,7 @@
 #include "tessera/dist/redistribute/plan.h"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -28,6 +29,8 @@ struct OpPlan {
   SmallVector<Output, 2> out;
   bool moves = false;  // some input does
   bool asks = false;   // only a wish permits it
+  // This rank holds nothing of a factor that outputs drop: it adds the join's neutral value.
+  std::optional<double> neutral;
 };
 
 struct InputKey {

@@ -8,7 +8,10 @@
 #include "tessera/dist/planner/plan_cache_impl.h"
 #include "tessera/dist/planner/strategy.h"
 #include "tessera/dist/redistribute/redistribute.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+
+#include <limits>
 
 namespace tessera {
 namespace {
@@ -97,6 +100,27 @@ std::string placements_call(const Mesh& mesh, const AxisStates& states) {
   }
   fail<LayoutError>(row.name, "would have to send data over axis ", axes, ':', draw(in), fixes,
                     "\n  or let the planner choose: AutoRedistribute scope;");
+}
+
+// What a rank without any of a dropped factor gives, so that kernels need not know of nothing.
+std::optional<double> neutral_value(const ShardingRule& rule, const Piece& piece, OpKind kind) {
+  if (kind != OpKind::compute) return {};
+  for (int i = 0; i < rule.inputs(); ++i) {
+    const auto dims = rule.dims(i);
+    for (size_t d = 0; d < dims.size() && d < piece.operands[static_cast<size_t>(i)].size(); ++d) {
+      const Piece::Range& r = piece.range(static_cast<size_t>(i), static_cast<int>(d));
+      const int f = dims[d].factor;
+      if (f < 0 || r.size > 0 || r.global == 0 || rule.factors()[static_cast<size_t>(f)].inside)
+        continue;
+      for (int o = rule.inputs(); o < rule.operands(); ++o) {
+        if (rule.has_factor(o, f)) continue;
+        const Join join = rule.factors()[static_cast<size_t>(f)].join;
+        const double inf = std::numeric_limits<double>::infinity();
+        return join == Join::sum ? 0 : join == Join::max ? -inf : inf;
+      }
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -222,6 +246,8 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in,
       }
     }
   }
+  plan.neutral = created_on ? std::nullopt : neutral_value(rule, piece, row.kind);
+  if (plan.neutral) return plan;
   plan.local_op = row.local(op, piece);
   // A rule and a local form that disagree would corrupt values, so the local op is asked too.
   std::vector<TensorMeta> local_metas(in.size());
@@ -283,9 +309,16 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
   SmallVector<Tensor, 2> made;
   switch (row.kind) {
     case OpKind::compute:
+      if (__builtin_expect(plan.neutral.has_value(), false)) {
+        const NoGrad guard;
+        for (const OpPlan::Output& o : plan.out)
+          made.push_back(full(o.local.shape, *plan.neutral, o.local.dtype, o.local.device));
+        break;
+      }
       for (const OpPlan::Output& o : plan.out)
         made.push_back(empty(o.local.shape, o.local.dtype, o.local.device));
-      detail::run_kernel(context, row, local_op, local, made, plan.out.empty() ? kCpu : plan.out[0].local.device);
+      detail::run_kernel(context, row, local_op, local, made,
+                         plan.out.empty() ? kCpu : plan.out[0].local.device);
       break;
     case OpKind::view: {
       const auto geometry = [&](const Tensor& x) {

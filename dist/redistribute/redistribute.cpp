@@ -256,6 +256,15 @@ Tensor redistribute_unrecorded(const Tensor& x, const Layout* to, std::string_vi
   return make_distributed(part, x.shape(), to);
 }
 
+Tensor lying_on(const Tensor& x, const Mesh* mesh) {
+  if (x.is_distributed()) return x;
+  if (x.rank() > 0) {
+    fail<LayoutError>("backward", "the gradient ", x.meta(), " is plain, but its tensor lies on ",
+                      mesh->text(), ": distribute() it");
+  }
+  return make_distributed(x, x.shape(), Layout::replicated(mesh));
+}
+
 }  // namespace detail
 
 Tensor redistribute(const Tensor& x, const Layout* to) {
@@ -271,6 +280,10 @@ Tensor redistribute(const Tensor& x, const Layout* to) {
                       ": both must be on one mesh; go by full() and distribute()");
   }
   check_fits(*to, x.shape(), "redistribute");
+  for (const AxisState& s : to->states()) {
+    if (s.placement == Partial(ReduceOp::avg) && !is_floating(x.dtype()))
+      fail<DTypeError>("redistribute", x.meta(), " cannot be an average: integers are never divided");
+  }
   if (!x.requires_grad() || !Context::current().grad_enabled) {
     const NoGrad guard;
     return fresh(x, to);
@@ -280,7 +293,8 @@ Tensor redistribute(const Tensor& x, const Layout* to) {
       [to](FunctionContext&, Tensors in) { return TensorList{fresh(in[0], to)}; },
       [from](FunctionContext&, const Grads& dy) {
         if (!dy[0].defined()) return Grads{};
-        return Grads{redistribute(dy[0], gradient_layout(from, dy[0].impl().layout))};
+        const Tensor g = detail::lying_on(dy[0], from->mesh());
+        return Grads{redistribute(g, gradient_layout(from, g.impl().layout))};
       }};
   return apply(function, {x})[0];
 }

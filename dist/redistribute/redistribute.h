@@ -25,6 +25,8 @@ TESSERA_API Tensor run_redistribute(const RedistributePlan& plan, const Tensor& 
                                     const Shape& global, const Mesh& mesh, std::string_view tag);
 /// As redistribute, unrecorded; the result may alias x.
 TESSERA_API Tensor redistribute_unrecorded(const Tensor& x, const Layout* to, std::string_view tag);
+/// A gradient as a distributed tensor: a plain 0-dim constant lies replicated.
+TESSERA_API Tensor lying_on(const Tensor& x, const Mesh* mesh);
 }  // namespace detail
 
 }  // namespace tessera

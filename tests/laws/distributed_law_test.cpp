@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sharding law with the real planner on real ranks: every op, on meshes of one axis and two, under
+// every choice that its rule allows an axis (cuts, also uneven and empty ones, partial inputs), gives
+// the whole. A combination that cannot run without sending must be refused, never be wrong.
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/strategy.h"
+#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/dist/world.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/tests/laws/laws.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+namespace tessera::laws {
+namespace {
+
+using Kind = Placement::Kind;
+
+// The part of x that this rank holds under `layout`; partial axes hold random terms that make x up.
+Tensor part_of(const Tensor& x, const tessera::Layout* layout, Random& random) {
+  const Mesh& mesh = *layout->mesh();
+  int members = 1, own = 0;
+  ReduceOp op = ReduceOp::sum;
+  double averaged = 1;
+  for (int a = 0; a < mesh.axes(); ++a) {
+    const Placement& p = layout->placement(a);
+    if (p.kind != Kind::partial) continue;
+    own = own * mesh.size(a) + mesh.coordinate(a);
+    members *= mesh.size(a);
+    if (p.op == ReduceOp::avg) averaged *= mesh.size(a);
+    else op = p.op;
+  }
+  std::vector<double> values = x.values();
+  for (double& v : values) {  // every rank draws all terms, and keeps its own
+    const bool whole_numbers = !is_floating(x.dtype());
+    if (op == ReduceOp::sum && members > 1) {
+      double rest = v, mine = 0;
+      for (int m = 0; m < members; ++m) {
+        const double term = m + 1 == members ? rest
+                            : whole_numbers  ? static_cast<double>(random.below(9) - 4)
+                                             : random.normal() + 0.3 * m;
+        rest -= term;
+        if (m == own) mine = term;
+      }
+      v = mine * averaged;
+    } else if (members > 1) {
+      const int64_t winner = random.below(members);
+      const double off = 1 + static_cast<double>(random.below(3));
+      if (own != winner) v += op == ReduceOp::max ? -off : off;
+    }
+  }
+  const Tensor whole = place(values, x.shape(), x.dtype());
+  Shape begin, size;
+  int64_t offset = whole.offset();
+  for (int d = 0; d < x.rank(); ++d) {
+    const Piece::Range r = layout->range(x.shape(), d);
+    size.push_back(r.size);
+    offset += r.begin * whole.strides()[d];
+  }
+  return clone(alias(whole, size, whole.strides(), offset));
+}
+
+struct Tally {
+  std::atomic<int64_t> checked{0}, refused{0}, wrong{0};
+  std::mutex mutex;
+  std::string first;
+};
+
+// One call under one choice per axis.
+void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
+              const TensorVector& whole, const ShardingRule& rule, const Mesh* mesh,
+              const std::vector<AxisChoice>& choices, Tally& tally, bool counts) {
+  std::string text;
+  TensorVector parts;
+  Random random(concat(s.row->name, " distributed"));
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].defined()) {
+      parts.emplace_back();
+      continue;
+    }
+    AxisStates states{};
+    std::array<int8_t, kMaxRank> cuts{};
+    for (int a = 0; a < mesh->axes(); ++a) {
+      AxisState& st = states[static_cast<size_t>(a)];
+      st.placement = placement_under(choices[static_cast<size_t>(a)], rule, static_cast<int>(i));
+      if (st.placement.kind == Kind::shard) st.position = cuts[static_cast<size_t>(st.placement.dim)]++;
+    }
+    const tessera::Layout* layout = tessera::Layout::intern(mesh, states);
+    text += concat(i ? ", " : "", in[i].meta(), ' ', layout->placements_text());
+    parts.push_back(make_distributed(part_of(in[i], layout, random), in[i].shape(), layout));
+  }
+  const auto wrong = [&](const std::string& why) {
+    if (!counts) return;
+    ++tally.wrong;
+    const std::scoped_lock lock(tally.mutex);
+    if (tally.first.empty())
+      tally.first = concat(describe(*s.row, sample), " as ", text, " on ", mesh->text(), ": ", why);
+  };
+  TensorList made;
+  try {
+    detail::call(*s.row, sample.op.get(), Tensors(parts), made);
+  } catch (const LayoutError&) {
+    if (counts) ++tally.refused;
+    return;
+  }
+  TensorVector out;
+  if (s.row->kind == OpKind::in_place) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (s.row->writes(i, parts.size())) out.push_back(parts[i]);
+    }
+  } else {
+    out.assign(made.begin(), made.end());
+  }
+  if (counts) ++tally.checked;
+  if (out.size() != whole.size()) return wrong("another number of outputs");
+  for (size_t o = 0; o < out.size(); ++o) {
+    const Tensor got = full(out[o]);
+    const double terms = terms_of(in, whole[o]);
+    if (auto problem = difference(got, whole[o], 10 * tolerance_of(whole[o].dtype()), terms))
+      wrong(concat("output ", o, ' ', *problem));
+  }
+}
+
+void judge(const std::vector<MeshAxis>& axes, const Subject& s, Tally& tally) {
+  int ranks = 1;
+  for (const MeshAxis& a : axes) ranks *= a.size;
+  run_ranks(ranks, [&](World& world) {
+    const Mesh* mesh = Mesh::make(axes);
+    for (const SampleRow& sample : good_samples(s)) {
+      Random random(concat(s.row->name, " inputs"));
+      const TensorVector in = inputs_of(sample, exact_dtype(*s.row), random);
+      if (in.empty()) continue;  // fills are judged where they are made, by layout
+      const TensorVector whole = run(s, sample.op.get(), in);
+      const ShardingRule rule = s.sharding(sample.op.get(), MetaArray(in));
+      std::vector<StrategyInput> inputs;
+      for (const Tensor& t : in) inputs.push_back({t.defined() ? &t.meta() : nullptr, {}, false});
+      const auto all = axis_choices(rule, inputs);
+      Random pick(concat(s.row->name, " choices"));
+      if (mesh->axes() == 1) {
+        for (const AxisChoice& c : all)
+          one_call(s, sample, in, whole, rule, mesh, {c}, tally, world.rank() == 0);
+        continue;
+      }
+      for (const AxisChoice& a : all) {
+        for (const AxisChoice& b : all) {
+          if (!tessera::trial::exhaustive() && pick.below(8) != 0) continue;
+          one_call(s, sample, in, whole, rule, mesh, {a, b}, tally, world.rank() == 0);
+        }
+      }
+    }
+  });
+}
+
+class Distributed : public testing::TestWithParam<const OpRow*> {};
+
+TEST_P(Distributed, Holds) {
+  const OpRow& row = *GetParam();
+  if (!row.sharding) GTEST_SUCCEED() << row.not_shardable;
+  else {
+    const Subject s = subject_of(row);
+    Tally tally;
+    for (const auto& axes : std::vector<std::vector<MeshAxis>>{
+             {{"a", 2}}, {{"a", 3}}, {{"a", 1}}, {{"a", 2}, {"b", 2}}})
+      judge(axes, s, tally);
+    EXPECT_EQ(tally.wrong, 0) << tally.first;
+    std::cout << row.name << ": " << tally.checked << " calls checked, " << tally.refused
+              << " refused because they would send, " << tally.wrong << " wrong\n";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Laws, Distributed, testing::ValuesIn(kernel_rows()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace tessera::laws
