@@ -159,6 +159,7 @@ std::vector<double> Tensor::values() const {
 }
 
 double Tensor::item() const {
+  if (is_distributed()) only_local("item");
   if (numel() != 1)
     fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
   return values()[0];

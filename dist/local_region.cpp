@@ -45,7 +45,7 @@ void check_types(const Layout& layout, const std::vector<AxisType>& types, std::
 // The layout of the gradient of a value that lies as `layout` and has these types.
 const Layout* gradient_layout(const Layout* layout, const std::vector<AxisType>& types) {
   AxisStates states = layout->states();
-  for (size_t a = 0; a < types.size(); ++a) {
+  for (size_t a = 0; a < states.size() && a < types.size(); ++a) {
     if (types[a] == AxisType::varying) continue;
     states[a] = {};
     if (types[a] == AxisType::replicate) states[a].placement = Partial();

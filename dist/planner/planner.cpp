@@ -296,6 +296,7 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
   for (size_t i = 0; i < in.size(); ++i) {
     const OpPlan::Input& p = plan.in[i];
     if (!in[i].defined() || !in[i].impl().layout) {
+      if (in[i].defined() && in[i].requires_grad()) (void)common_mesh(row, in);  // throws
       local.push_back(in[i]);
     } else if (!p.moves || p.sends) {
       local.emplace_back(in[i].impl().local);

@@ -171,8 +171,9 @@ class Chooser {
       const double bytes = static_cast<double>(in.meta->shape.numel() * item_size(in.meta->dtype));
       for (const RedistributeStep& step : plan.steps) {
         s.asks |= communicates(step.move) || step.move == Move::pad;
-        small += step.move == Move::pad ? bytes : 1e-3 * bytes;
-        if (communicates(step.move)) s.received += 1;  // a collective is never free
+        small += 1e-3 * bytes;
+        if (communicates(step.move)) s.received += 1;         // a collective is never free
+        if (step.move == Move::pad) s.received += 1 + bytes;  // nor is a field of zeros
       }
       s.received += plan.received(mesh_, bytes);
     }

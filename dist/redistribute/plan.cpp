@@ -143,12 +143,13 @@ class Search {
       if (best < 0 || score < best_score) best = d, best_score = score;
     }
     if (best < 0) return false;
-    const int top = have(best).back();
-    const bool moves_on = target(top).kind == Kind::shard, pads = target(top) == Partial();
+    const bool pads = target(have(best).back()) == Partial();
     AxisList run;
     for (size_t i = have(best).size(); i-- > settled(best);) {
+      // Further cuts go along, but those that may yet move to another dim.
       const Placement& t = target(have(best)[i]);
-      if ((t.kind == Kind::shard) != moves_on || (t == Partial()) != pads) break;
+      const bool may_move = t.kind == Kind::shard && t.dim != best;
+      if (!run.empty() && (may_move || (t == Partial()) != pads)) break;
       run.push_back(have(best)[i]);
     }
     std::reverse(run.begin(), run.end());

@@ -137,7 +137,7 @@ Tensor Gelu::grad(const Saved& s, const Tensor& dy) const {
 
 ShardingRule Cast::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, in[0].shape);
-  r.monotone_up();
+  if (is_floating(to)) r.monotone_up();  // integers wrap
   if (item_size(to) >= item_size(in[0].dtype) && is_floating(to) && is_floating(in[0].dtype))
     return r.linear({0});
   return r.stricter_because("rounding is not linear");

@@ -3,6 +3,7 @@
 // every choice that its rule allows an axis (cuts, also uneven and empty ones, partial inputs), gives
 // the whole. A combination that cannot run without sending must be refused, never be wrong.
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/dist/planner/strategy.h"
 #include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/dist/world.h"
@@ -125,6 +126,24 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
   }
 }
 
+// An op without inputs makes, on every layout, the bits that it makes whole.
+void made_alike(const Subject& s, const SampleRow& sample, const Mesh& mesh, World& world,
+                Tally& tally) {
+  const TensorVector whole = run(s, sample.op.get(), {});
+  for (const AxisStates& states : trial::all_layouts(mesh, whole[0].rank(), {})) {
+    const tessera::Layout* layout = tessera::Layout::intern(&mesh, states);
+    TensorList out;
+    world.planner().create(*s.row, sample.op.get(), layout, out);
+    const auto problem = difference(full(out[0]), whole[0], 0);
+    if (world.rank() != 0) continue;
+    ++tally.checked;
+    if (!problem) continue;
+    ++tally.wrong;
+    const std::scoped_lock lock(tally.mutex);
+    tally.first = concat(describe(*s.row, sample), " on ", layout->text(), ": ", *problem);
+  }
+}
+
 void judge(const std::vector<MeshAxis>& axes, const Subject& s, Tally& tally) {
   int ranks = 1;
   for (const MeshAxis& a : axes) ranks *= a.size;
@@ -133,7 +152,10 @@ void judge(const std::vector<MeshAxis>& axes, const Subject& s, Tally& tally) {
     for (const SampleRow& sample : good_samples(s)) {
       Random random(concat(s.row->name, " inputs"));
       const TensorVector in = inputs_of(sample, exact_dtype(*s.row), random);
-      if (in.empty()) continue;  // fills are judged where they are made, by layout
+      if (in.empty()) {
+        made_alike(s, sample, *mesh, world, tally);
+        continue;
+      }
       const TensorVector whole = run(s, sample.op.get(), in);
       const ShardingRule rule = s.sharding(sample.op.get(), MetaArray(in));
       std::vector<StrategyInput> inputs;
@@ -173,7 +195,7 @@ TEST_P(Distributed, Holds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, Distributed, testing::ValuesIn(kernel_rows()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& op) { return std::string(op.param->name); });
 
 }  // namespace
 }  // namespace tessera::laws
