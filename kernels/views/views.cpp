@@ -370,10 +370,9 @@ Tensor reshape(const Tensor& x, Shape shape) {
     shape[unknown] = x.numel() / known;
   }
   if (x.shape() == shape) return x;
-  // Of a distributed tensor only the part has strides, and its new shape is not known here.
-  const bool copies =
-      !x.is_contiguous() && shape.numel() == x.numel() &&
-      (x.is_distributed() || !op::strides_for({x.shape(), x.strides(), x.offset()}, shape));
+  // Of a distributed tensor each rank views, or copies, its own part.
+  const bool copies = !x.is_distributed() && !x.is_contiguous() && shape.numel() == x.numel() &&
+                      !op::strides_for({x.shape(), x.strides(), x.offset()}, shape);
   return call(op::Reshape{shape}, {copies ? copy(x) : x});
 }
 
