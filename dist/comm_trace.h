@@ -16,11 +16,12 @@ namespace tessera {
 
 /// One collective as this rank saw it.
 struct CommEntry {
-  std::string op;     ///< `all_gather`, ...
-  std::string axes;   ///< the mesh axes that it ran over, `dp,tp`
-  int64_t bytes = 0;  ///< that this rank put in
-  std::string path;   ///< module path, `layers.3.attention`; empty outside modules
-  std::string tag;    ///< `forward`, or `grad` in backward
+  std::string op;    ///< `all_gather`, ...
+  std::string axes;  ///< the mesh axes that it ran over, `dp,tp`
+  int64_t bytes =
+      0;  ///< of its larger side on this rank: what all_gather gives, reduce_scatter takes
+  std::string path;  ///< module path, `layers.3.attention`; empty outside modules
+  std::string tag;   ///< `forward`, or `grad` in backward
 };
 
 /// Records every collective of this rank from here to the end of the scope. Traces may nest: each

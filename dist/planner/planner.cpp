@@ -5,6 +5,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/dist/planner/plan_cache_impl.h"
 #include "tessera/dist/planner/strategy.h"
 #include "tessera/dist/redistribute/redistribute.h"
@@ -356,6 +357,8 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
   if (__builtin_expect(context.options.anomaly, false)) detail::find_nan(context, row, local, made);
   if (__builtin_expect(static_cast<bool>(context.op_hook), false)) context.op_hook(row, op, in, out);
 }
+
+Tensor Planner::whole(const Tensor& x) { return full(x); }
 
 void Planner::create(const OpRow& row, const void* op, const Layout* layout, TensorList& out) {
   Context& context = Context::current();
