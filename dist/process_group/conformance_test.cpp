@@ -194,7 +194,8 @@ template <class T> class Case {
                     ReduceOp op = ReduceOp::sum) {
     const T* got = x.numel() > 0 ? x.data<T>() : nullptr;
     int64_t wrong = 0, first = -1;
-    for (int64_t i = 0; i < x.numel(); ++i) {
+    const int64_t n = x.numel(), step = n > 20'000 ? 7 : 1;  // prime to all sizes of pieces
+    for (int64_t i = 0; i < n; i += i + 100 < n ? step : 1) {
       if (test::same<T>(got[i], expected(i))) continue;
       if (wrong++ == 0) first = i;
     }

@@ -81,7 +81,7 @@ template <class C> C tree(const C* values, ReduceOp op, size_t n) {
 /// f64.
 template <class T> T reduced(uint64_t salt, const std::vector<int>& ranks, ReduceOp op, int64_t i) {
   using C = compute_t<T>;
-  std::array<C, 64> values;
+  std::array<C, 64> values{};
   const size_t n = ranks.size();
   for (size_t r = 0; r < n; ++r) values[r] = static_cast<C>(value<T>(salt, ranks[r], i));
   C result = tree(values.data(), op, n);
