@@ -10,7 +10,7 @@ using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
 // The farewell travels by another way than the messages before it, so these get time to arrive.
-constexpr auto kGrace = std::chrono::milliseconds(300);
+constexpr std::chrono::milliseconds kGrace{300};
 
 bool is_message(const Collective& c) { return c.kind == Kind::send || c.kind == Kind::recv; }
 
@@ -210,7 +210,7 @@ bool MessageGroup::left_behind(int member, const MessageWork& w) {
   }
   const auto now = Clock::now();
   if (left_since_ == Clock::time_point()) left_since_ = now;
-  if (now - left_since_ < kGrace) return false;
+  if (now - left_since_ < std::min(kGrace, w.c.timeout / 4)) return false;
   claim(FailureKind::peer, world(member),
         concat("rank ", world(member), " returned while rank ", comm().world_rank,
                " waits for it in ", where(w)));
