@@ -21,7 +21,7 @@ function(tessera_module name)
   tessera_include_root(${name} ${source} root)
 
   file(GLOB sources CONFIGURE_DEPENDS ${source}/*.cpp ${source}/*/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/cuda_table\\.cpp$|/train/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|_library\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/cuda_table\\.cpp$|/train/main\\.cpp$")
   if(TESSERA_LEFT_OUT_ROOMS)
     list(FILTER sources EXCLUDE REGEX "/kernels/(${TESSERA_LEFT_OUT_ROOMS})/")
   endif()
@@ -103,6 +103,16 @@ function(tessera_cuda_library)
   target_link_options(tessera_cuda PRIVATE -Wl,--no-undefined)
   set_target_properties(tessera_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
   install(TARGETS tessera_cuda)
+endfunction()
+
+# libtessera_<name>.so from one <name>_library.cpp, which wraps an outside library (MPI, NCCL) in a table of functions. Opened
+# at run time; it uses nothing of Tessera, so it fits archives and the shared library alike.
+function(tessera_wrapped_library name source)
+  add_library(tessera_${name} SHARED ${source})
+  target_include_directories(tessera_${name} PRIVATE ${PROJECT_BINARY_DIR}/include/dist)
+  target_link_libraries(tessera_${name} PRIVATE tessera_flags ${ARGN})
+  target_link_options(tessera_${name} PRIVATE -Wl,--no-undefined -Wl,--as-needed)
+  install(TARGETS tessera_${name})
 endfunction()
 
 # find_package(tessera): a file per component, so that one that was not built is named in the error.

@@ -38,8 +38,13 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
   comm.recorder.set_folder(options.flight_folder);
   group_->set_timeout(options.init_timeout);
   using Mode = WorldOptions::ProgressThread;
-  comm.attach(context, options.progress == Mode::always ||
-                           (options.progress == Mode::idle_cores && cores > busy));
+  outer_ = comm.attached();
+  if (outer_) {
+    comm.move_to(context);
+  } else {
+    comm.attach(context, options.progress == Mode::always ||
+                             (options.progress == Mode::idle_cores && cores > busy));
+  }
   context.state<CurrentWorld>().world = this;
   context.distributor = planner_.get();
 }
@@ -56,13 +61,14 @@ World::~World() {
       }
     }
   }
-  group_->comm().detach();
+  if (outer_) group_->comm().move_to(*outer_);
+  else group_->comm().detach();
 }
 
 void World::finish() {
   finished_ = true;
   group_->comm().drain();
-  group_->comm().leave();
+  if (!outer_) group_->comm().leave();
 }
 
 void World::first_step_done() { group_->set_timeout(options_.train_timeout); }

@@ -35,7 +35,8 @@ struct WorldOptions {
 
 class TESSERA_API World {
  public:
-  /// On the rank's own thread. `local_ranks` ranks share this host, this one being `local_rank`.
+  /// On the rank's own thread; may be made inside another World of the rank, over a subgroup of it.
+  /// `local_ranks` ranks share this host, this one being `local_rank`.
   World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ranks, int local_rank);
   /// Ends as finish() does; while an exception unwinds, the other ranks get PeerFailed.
   ~World();
@@ -67,6 +68,7 @@ class TESSERA_API World {
   int local_ranks_, local_rank_, exceptions_;
   bool finished_ = false;
   std::unique_ptr<Planner> planner_;
+  Context* outer_ = nullptr;  // of the World around this one
   Session session_;
 };
 

@@ -72,6 +72,10 @@ class Chooser {
 
   bool run(Strategy& best) {
     descend(0);
+    if (!found_) {  // what the inputs agree on cuts a factor between its units
+      for (Choices& c : options_) c = all_;
+      descend(0);
+    }
     if (!found_) return false;
     best = std::move(best_);
     return true;
@@ -79,7 +83,7 @@ class Chooser {
 
  private:
   // Choices for an axis: the one that the inputs already agree with, or all.
-  Choices options(int axis) {
+  [[nodiscard]] Choices options(int axis) const {
     for (const AxisChoice& c : all_) {
       bool agrees = true;
       for (size_t i = 0; agrees && i < inputs_.size(); ++i) {
@@ -241,10 +245,70 @@ std::vector<AxisChoice> axis_choices(const ShardingRule& rule,
   return all;
 }
 
+namespace {
+
+// In-place ops on lists work on entries that share no factor: each may lie in its own way. Gives the
+// operands' entries, -1 for operands without factors; none where an entry writes nothing, because
+// what it is for is then unknown.
+std::vector<int> entries_of(const ShardingRule& rule) {
+  std::vector<int> entry_of_factor(rule.factors().size());
+  for (size_t f = 0; f < entry_of_factor.size(); ++f) entry_of_factor[f] = static_cast<int>(f);
+  for (int o = 0; o < rule.operands(); ++o) {
+    int joined = -1;
+    for (const DimFactor& d : rule.dims(o)) {
+      if (d.factor < 0) continue;
+      const int entry = entry_of_factor[static_cast<size_t>(d.factor)];
+      if (joined < 0) joined = entry;
+      std::replace(entry_of_factor.begin(), entry_of_factor.end(), entry, joined);
+    }
+  }
+  std::vector<int> entries;
+  for (int o = 0; o < rule.operands(); ++o) {
+    int entry = -1;
+    for (const DimFactor& d : rule.dims(o)) {
+      if (d.factor >= 0) entry = entry_of_factor[static_cast<size_t>(d.factor)];
+    }
+    entries.push_back(entry);
+  }
+  for (int i = 0; i < rule.inputs(); ++i) {
+    const int entry = entries[static_cast<size_t>(i)];
+    if (entry >= 0 && std::find(entries.begin() + rule.inputs(), entries.end(), entry) == entries.end())
+      return {};
+  }
+  return entries;
+}
+
+bool choose_by_entry(const ShardingRule& rule, const Mesh& mesh,
+                     std::span<const StrategyInput> inputs, std::span<const TensorMeta> outputs,
+                     Strategy& best) {
+  const std::vector<int> entries = entries_of(rule);
+  std::vector<int> distinct = entries;
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  best.operands.assign(static_cast<size_t>(rule.operands()), AxisStates{});
+  for (int entry : distinct) {
+    std::vector<StrategyInput> own(inputs.begin(), inputs.end());
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (entries[i] != entry) own[i].meta = nullptr;
+    }
+    Strategy part;
+    if (!Chooser(rule, mesh, own, outputs, true).run(part)) return false;
+    for (size_t o = 0; o < entries.size(); ++o) {
+      if (entries[o] == entry) best.operands[o] = part.operands[o];
+    }
+    best.received += part.received;
+    best.asks |= part.asks;
+  }
+  return !distinct.empty();
+}
+
+}  // namespace
+
 Strategy choose_strategy(std::string_view op, const ShardingRule& rule, const Mesh& mesh,
                          std::span<const StrategyInput> inputs,
                          std::span<const TensorMeta> outputs, bool in_place) {
   Strategy best;
+  if (in_place && choose_by_entry(rule, mesh, inputs, outputs, best)) return best;
   if (Chooser(rule, mesh, inputs, outputs, in_place).run(best)) return best;
   std::string lie;
   for (size_t i = 0; i < inputs.size(); ++i) {

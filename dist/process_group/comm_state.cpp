@@ -39,6 +39,13 @@ void CommState::detach() {
   context_ = nullptr;
 }
 
+void CommState::move_to(Context& context) {
+  const auto guard = lock();
+  if (context_) context_->progress = nullptr;
+  context_ = &context;
+  if (!items_.empty() && !threaded_) context.progress = this;
+}
+
 void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
   items_.push_back({std::move(group), pending});
   if (threaded_) wake_.notify_one();
@@ -48,6 +55,7 @@ void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
 void CommState::poll() noexcept {
   const auto guard = lock();
   recorder.dump_if_asked();
+  if (watch) watch->look();
   poll_locked();
 }
 
@@ -106,6 +114,7 @@ void CommState::fail_world(std::string_view why) {
   std::vector<Item> items;
   {
     const auto guard = lock();
+    if (watch) watch->failed(why);
     for (Item& item : items_) item.pending->abandon(why);
     items = std::exchange(items_, {});
     if (context_ && !threaded_) context_->progress = nullptr;
@@ -114,6 +123,28 @@ void CommState::fail_world(std::string_view why) {
 
 void CommState::leave() {
   if (board_) board_->rank(world_rank).left.store(1, std::memory_order_seq_cst);
+  if (watch) watch->left();
+}
+
+void CommState::started(const Collective& c) {
+  if (!board_) return;
+  board_->rank(world_rank)
+      .operation.store(c.sequence << 8 | static_cast<uint64_t>(c.kind), std::memory_order_relaxed);
+}
+
+void CommState::waits_for(int rank) {
+  if (board_) board_->rank(world_rank).waits_for.store(rank + 1, std::memory_order_relaxed);
+}
+
+int CommState::culprit(int waited_for) const {
+  if (!board_) return waited_for;
+  // A circle ends nowhere; any of its ranks is as good as another.
+  for (int steps = 0; steps < 64; ++steps) {
+    const int next = board_->rank(waited_for).waits_for.load(std::memory_order_relaxed) - 1;
+    if (next < 0 || next == world_rank || next == waited_for) break;
+    waited_for = next;
+  }
+  return waited_for;
 }
 
 void Waiter::sleep(uint32_t seen) {

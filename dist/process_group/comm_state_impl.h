@@ -25,6 +25,19 @@ class Pending {
   virtual void abandon(std::string_view why) = 0;
 };
 
+/// What memory alone does not show: processes that died, failures across hosts. See SideChannel.
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  /// Claims the board's failure for a rank that died. Often called, so it limits itself.
+  virtual void look() noexcept = 0;
+  /// What a rank is doing, for errors that name it.
+  [[nodiscard]] virtual std::string describe(int world_rank) = 0;
+  /// This rank failed, or starts nothing more: for those who share no board with it.
+  virtual void failed(std::string_view why) = 0;
+  virtual void left() = 0;
+};
+
 class CommState final : public Progress {
  public:
   /// `board` outlives this (its owner is kept); null where nobody shares memory.
@@ -41,6 +54,9 @@ class CommState final : public Progress {
   /// The rank's Context: its op calls poll. With `thread`, a progress thread polls instead.
   void attach(Context& context, bool thread);
   void detach();
+  /// Another Context of the same rank polls from now on (a World inside a World).
+  void move_to(Context& context);
+  [[nodiscard]] Context* attached() const { return context_; }
 
   /// Puts a group on the list of those with work under way; called with the lock held.
   void add(Ref<ProcessGroup> group, Pending* pending);
@@ -50,6 +66,15 @@ class CommState final : public Progress {
   /// Tells the world that this rank failed (the first failure counts) and drops what is under way.
   void fail_world(std::string_view why);
   void leave();
+
+  std::shared_ptr<Watch> watch;  // set before the first operation; null among threads
+  /// On the board: what this rank started last, and whom it waits for (-1: nobody).
+  void started(const Collective& c);
+  void waits_for(int rank);
+  /// Who holds up `waited_for`: the rank at the end of the chain of those that wait themselves.
+  [[nodiscard]] int culprit(int waited_for) const;
+  /// "rank 2 (process 17 on n1) runs; ..." or "".
+  [[nodiscard]] std::string describe(int rank) const { return watch ? watch->describe(rank) : ""; }
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() {
     return threaded_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();

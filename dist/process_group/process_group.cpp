@@ -151,6 +151,7 @@ Ref<Work> ProcessGroup::launch(Collective c) {
   {
     const auto guard = comm_->lock();
     c.record = comm_->recorder.enter(*this, c);
+    comm_->started(c);
   }
   return start(std::move(c));
 }

@@ -366,14 +366,27 @@ void SharedGroup::wait(SharedWork& w) {
   while (!try_once()) {
     if (!waiter.spinning()) {
       comm().poll();
+      publish_wait(w);
       const auto now = Clock::now();
       if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
       else if (now > w.deadline) time_out(w);
     }
     waiter.pause(try_once);
   }
+  comm().waits_for(-1);
   if (queue_.empty() && messages_ == 0) comm().poll();  // off the list of those with work
   if (w.error) std::rethrow_exception(w.error);
+}
+
+// For ranks that wait for this one: it is not to blame.
+void SharedGroup::publish_wait(const SharedWork& w) {
+  const auto guard = comm().lock();
+  if (w.done) return;
+  int peer = w.c.root;
+  if (!is_message(w.c)) {
+    for (peer = 0; peer < size() && (peer == rank() || ready(*queue_.front(), peer));) ++peer;
+  }
+  comm().waits_for(peer < size() ? world(peer) : -1);
 }
 
 void SharedGroup::time_out(SharedWork& w) {
@@ -393,6 +406,13 @@ void SharedGroup::time_out(SharedWork& w) {
     else if (head.stage == SharedWork::Stage::arriving)
       late += concat(" never arrived (its last collective here is #", last, ')');
     else late += " arrived but does not move on";
+  }
+  if (culprit >= 0) {
+    const int waited_for = culprit;
+    culprit = comm().culprit(culprit);
+    if (culprit != waited_for)
+      late += concat("; rank ", waited_for, " itself waits, held up by rank ", culprit);
+    if (const std::string seen = comm().describe(culprit); !seen.empty()) late += "; " + seen;
   }
   header().failure.claim(
       FailureKind::timeout, culprit,

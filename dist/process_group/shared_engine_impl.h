@@ -131,6 +131,7 @@ class SharedGroup final : public ProcessGroup, public Pending {
   Step arrived(SharedWork& w);
   bool peer_left(int peer, const SharedWork& w);
   void time_out(SharedWork& w);
+  void publish_wait(const SharedWork& w);
   [[nodiscard]] std::string where(const SharedWork& w) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
 

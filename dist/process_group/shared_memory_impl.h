@@ -33,7 +33,9 @@ struct Failure {
 struct WorldBoard {
   Failure failure;
   struct alignas(64) Rank {
-    std::atomic<uint32_t> left;  // the rank will start nothing more
+    std::atomic<uint32_t> left;       // the rank will start nothing more
+    std::atomic<int32_t> waits_for;   // 1 + the world rank that it waits for; 0: it does not wait
+    std::atomic<uint64_t> operation;  // sequence << 8 | kind of what it started last
   };
   static size_t bytes(int world_size) {
     return sizeof(WorldBoard) + sizeof(Rank) * static_cast<size_t>(world_size);

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who started this process, and as which rank: read from the environment once, before anything is
+// opened. What makes no sense is a LaunchError that names the variable, its value and the fix, so
+// that a bad job script ends at once and not in a rank that waits for others who never come.
+#pragma once
+
+#include "tessera/core/api.h"
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <string>
+
+namespace tessera {
+
+enum class Launcher : uint8_t { single, threads, open_mpi, mpich, slurm, torchrun };
+/// As people call it: "mpirun (Open MPI)", "torchrun", ...
+TESSERA_API std::ostream& operator<<(std::ostream&, Launcher);
+
+/// One process's (or, with `threads`, the whole program's) place among all ranks.
+struct Launch {
+  Launcher launcher = Launcher::single;
+  int rank = 0;
+  int size = 1;
+  int local_rank = -1;         ///< among the ranks of this host; -1: the launcher does not say
+  int local_size = -1;         ///< ranks of this host; -1: the launcher does not say
+  std::string master_address;  ///< host of rank 0's rendezvous; empty where MPI does it
+  int master_port = 0;
+  std::string job;  ///< tells this job's ranks from another's at the same port
+  [[nodiscard]] bool by_mpi() const {
+    return launcher == Launcher::open_mpi || launcher == Launcher::mpich;
+  }
+};
+
+/// Value of an environment variable, or null.
+using EnvironmentLookup = std::function<const char*(const char* name)>;
+
+/// Reads `--ranks N` (0: not given) and the variables of mpirun, srun and torchrun.
+/// LaunchError: a rank outside the world, a variable that is missing or not a number, two launchers
+/// that disagree, `--ranks` under a launcher.
+TESSERA_API Launch detect_launch(int ranks = 0);
+TESSERA_API Launch detect_launch(int ranks, const EnvironmentLookup& lookup);
+
+/// First host of a Slurm node list: `gpu[03-07,12],login1` gives `gpu03`.
+TESSERA_API std::string first_slurm_host(const std::string& list);
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What libtessera_nccl.so offers: NCCL's calls and the CUDA events that tell when they are done, as
+// a table of plain functions. The library uses nothing of Tessera (see mpi_api_impl.h).
+#pragma once
+
+#include <cstddef>
+
+extern "C" {
+
+enum TesseraNcclType { kNcclF64, kNcclF32, kNcclBf16, kNcclF16, kNcclI64, kNcclI32, kNcclU8 };
+enum TesseraNcclOp { kNcclSum, kNcclAvg, kNcclMax, kNcclMin };
+struct TesseraNcclId {
+  char bytes[128];
+};
+
+/// Functions that return int give 0, kNcclPending (state and event_done alone) or an error code
+/// that `error_text` explains. Communicators do not block: a call may return while it is under way.
+struct TesseraNcclApi {
+  int version;  ///< kTesseraNcclVersion of the library's build
+  int (*make_id)(TesseraNcclId* id);
+  int (*start)(const TesseraNcclId* id, int rank, int size, int device, void** communicator);
+  int (*state)(void* communicator);   ///< of what was asked last
+  int (*abort)(void* communicator);   ///< ends everything at once and frees it
+  int (*finish)(void* communicator);  ///< flushes; poll `state`, then destroy
+  int (*destroy)(void* communicator);
+  int (*group_start)();
+  int (*group_end)();
+  int (*all_reduce)(const void* in, void* out, size_t count, int type, int op, void* communicator,
+                    void* stream);
+  int (*reduce)(const void* in, void* out, size_t count, int type, int op, int root,
+                void* communicator, void* stream);
+  int (*broadcast)(const void* in, void* out, size_t count, int type, int root, void* communicator,
+                   void* stream);
+  int (*all_gather)(const void* in, void* out, size_t count_each, int type, void* communicator,
+                    void* stream);
+  int (*reduce_scatter)(const void* in, void* out, size_t count_each, int type, int op,
+                        void* communicator, void* stream);
+  int (*send)(const void* data, size_t count, int type, int to, void* communicator, void* stream);
+  int (*receive)(void* data, size_t count, int type, int from, void* communicator, void* stream);
+  int (*copy)(void* to, const void* from, size_t bytes, void* stream);  ///< on the device
+  int (*event_record)(int device, void* stream,
+                      void** event);  ///< a new event after what is queued
+  int (*event_done)(void* event);
+  void (*event_free)(void* event);
+  /// The code's meaning, and the communicator's last error where it is known (may be null).
+  void (*error_text)(int code, void* communicator, char* text, size_t size);
+};
+
+const TesseraNcclApi* tessera_nccl_api();
+
+}  // extern "C"
+
+inline constexpr int kTesseraNcclVersion = 1;
+inline constexpr int kNcclPending = -1;

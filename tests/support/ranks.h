@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// How tests get their ranks: threads of this process, or, in a program started by a launcher, the
+// first n of its processes. A program that was launched sets `ranks_launcher()` in its main; the
+// tests do not change.
+#pragma once
+
+#include "tessera/dist/world.h"
+
+#include <functional>
+
+namespace tessera::test {
+
+using RankFunction = std::function<void(World&)>;
+
+/// Runs fn on the first n ranks of the launcher's world, each in a World of those n, and does
+/// nothing on the others. Errors leave it on the rank that has them.
+using RanksLauncher = std::function<void(int n, const RankFunction& fn, const WorldOptions&)>;
+
+/// Null: ranks are threads.
+inline RanksLauncher& ranks_launcher() {
+  static RanksLauncher launcher;
+  return launcher;
+}
+
+/// Runs fn on n ranks and returns when all have; the error of the rank that failed first comes out.
+/// gtest's EXPECT and ASSERT work inside; use EXPECT where other ranks still need this one.
+inline void on_ranks(int n, const RankFunction& fn, const WorldOptions& options = {}) {
+  if (const auto& launch = ranks_launcher()) launch(n, fn, options);
+  else run_ranks(n, fn, options);
+}
+
+}  // namespace tessera::test
