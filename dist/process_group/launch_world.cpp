@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/process_group/launch_world.h"
-
-#include "tessera/dist/process_group/mpi_group_impl.h"
+#include "tessera/dist/process_group/launch_world_impl.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,47 +10,6 @@
 
 namespace tessera {
 namespace {
-
-// One rank's way into a world of processes, and out of it.
-class ProcessWorld {
- public:
-  ProcessWorld(const Launch& launch, const WorldOptions& options);
-  ~ProcessWorld() {
-    // Before the connections that it uses.
-    if (comm_) comm_->watch = nullptr;
-    side_ = nullptr;
-    bootstrap_->finish(clean_);
-    if (remote_ && remote_ != bootstrap_) remote_->finish(clean_);
-  }
-
-  [[nodiscard]] const Ref<ProcessGroup>& group() const { return group_; }
-  [[nodiscard]] CommState& comm() { return *comm_; }
-  [[nodiscard]] int local_ranks() const { return local_ranks_; }
-  [[nodiscard]] int local_rank() const { return local_rank_; }
-  /// `4 ranks by mpirun (Open MPI 4.1.4), 1 host, shared memory`
-  [[nodiscard]] std::string text() const { return text_; }
-  /// After this rank's farewell: waits until all have said theirs, or one has failed.
-  void wait_for_all(std::chrono::milliseconds timeout);
-
- private:
-  void make_shared();
-  void make_messages();
-
-  const Launch& launch_;
-  Deadline deadline_;
-  std::vector<int> all_;
-  std::vector<RankPlace> places_;
-  std::shared_ptr<MpiMessages> mpi_;  // null where MPI did not start the ranks
-  std::shared_ptr<RendezvousClient> remote_;
-  std::shared_ptr<Bootstrap> bootstrap_;
-  std::shared_ptr<SideChannel> side_;
-  std::shared_ptr<CommState> comm_;
-  std::shared_ptr<WorldBoard> board_;
-  Ref<ProcessGroup> group_;
-  std::string text_;
-  int local_ranks_ = 0, local_rank_ = 0;
-  bool clean_ = false;
-};
 
 bool wants_messages() {
   const char* transport = std::getenv("TESSERA_TRANSPORT");
@@ -66,20 +23,48 @@ std::shared_ptr<WorldBoard> board_in(const std::shared_ptr<std::byte>& memory) {
   return {memory, reinterpret_cast<WorldBoard*>(memory.get())};
 }
 
-ProcessWorld::ProcessWorld(const Launch& launch, const WorldOptions& options)
-    : launch_(launch),
-      deadline_(deadline_after(options.init_timeout)),
-      all_(static_cast<size_t>(launch.size)) {
+}  // namespace
+
+struct LaunchedProcess::Member {
+  std::shared_ptr<WorldBoard> board;
+  std::shared_ptr<SideChannel> side;
+  std::shared_ptr<CommState> comm;
+  Ref<ProcessGroup> group;
+  ~Member() {
+    if (comm) comm->watch = nullptr;  // groups may outlive the world, its side channel may not
+  }
+};
+
+LaunchedProcess::LaunchedProcess(const Launch& launch, std::chrono::milliseconds timeout)
+    : launch_(launch), all_(static_cast<size_t>(launch.size)) {
   std::iota(all_.begin(), all_.end(), 0);
-  const bool messages = wants_messages();
+  const Deadline deadline = deadline_after(timeout);
+  const bool wants = wants_messages();
+  const std::string by = connect(deadline, wants);
+  std::set<std::string> hosts;
+  for (const RankPlace& place : places_) hosts.insert(place.host);
+  const bool messages = wants || hosts.size() > 1;
+  if (messages) join_side_channel(deadline);
+  text_ =
+      concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
+             hosts.size() == 1 ? " host, " : " hosts, ", messages ? "messages" : "shared memory");
+}
+
+LaunchedProcess::~LaunchedProcess() {
+  if (mpi_) mpi_->gone = nullptr;
+  bootstrap_->finish(clean_);
+  if (remote_) remote_->finish(clean_);
+}
+
+std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
   std::string by;
-  if (launch.by_mpi()) {
+  if (launch_.by_mpi()) {
     mpi_ = MpiMessages::get();
     bootstrap_ = mpi_;
-    if (mpi_->size() != launch.size || mpi_->rank() != launch.rank) {
-      fail<LaunchError>("launch", launch.launcher, " says rank ", launch.rank, " of ", launch.size,
-                        ", MPI says rank ", mpi_->rank(), " of ", mpi_->size(), ": ", mpi_->name(),
-                        " is not the MPI of this launcher; use its own mpirun");
+    if (mpi_->size() != launch_.size || mpi_->rank() != launch_.rank) {
+      fail<LaunchError>("launch", launch_.launcher, " says rank ", launch_.rank, " of ",
+                        launch_.size, ", MPI says rank ", mpi_->rank(), " of ", mpi_->size(), ": ",
+                        mpi_->name(), " is not the MPI of this launcher; use its own mpirun");
     }
     by = concat("mpirun (", mpi_->name(), ')');
   } else {
@@ -87,140 +72,174 @@ ProcessWorld::ProcessWorld(const Launch& launch, const WorldOptions& options)
         "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, the same on "
         "all ranks";
     remote_ = std::make_shared<RendezvousClient>(
-        RendezvousClient::Options{launch.rank, launch.size, launch.master_address, launch.job,
-                                  launch.master_port, remedy},
-        deadline_);
+        RendezvousClient::Options{launch_.rank, launch_.size, launch_.master_address, launch_.job,
+                                  launch_.master_port, remedy},
+        deadline);
     bootstrap_ = remote_;
-    by = concat(launch.launcher);
+    by = concat(launch_.launcher);
   }
-  std::set<std::string> hosts;
   const std::string mine = PackedWriter().put(messages).text(RankPlace::own().pack()).bytes();
-  for (const std::string& bytes : bootstrap_->all_gather(all_, "join", mine, deadline_)) {
+  for (const std::string& bytes : bootstrap_->all_gather(all_, "join", mine, deadline)) {
     PackedReader in(bytes);
     if (in.get<bool>() != messages) {
       fail<LaunchError>("launch", "TESSERA_TRANSPORT is not the same on all ranks: rank ",
-                        places_.size(), " differs from rank ", launch.rank);
+                        places_.size(), " differs from rank ", launch_.rank);
     }
     places_.push_back(RankPlace::unpack(in.text()));
-    hosts.insert(places_.back().host);
   }
-  const std::string& host = places_[static_cast<size_t>(launch.rank)].host;
-  for (int rank : all_) {
-    if (places_[static_cast<size_t>(rank)].host != host) continue;
-    if (rank < launch.rank) ++local_rank_;
-    ++local_ranks_;
+  if (mpi_) {
+    mpi_->gone = [this](int rank) {
+      const RankPlace &theirs = places_[static_cast<size_t>(rank)],
+                      &own = places_[static_cast<size_t>(launch_.rank)];
+      return theirs.host == own.host &&
+             process_state(theirs.pid, theirs.started) == ProcessState::gone;
+    };
   }
-  const bool shared = hosts.size() == 1 && !messages;
-  if (shared) make_shared();
-  else make_messages();
-  text_ = concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
-                 hosts.size() == 1 ? " host, " : " hosts, ", shared ? "shared memory" : "messages");
+  return by;
 }
 
-void ProcessWorld::make_shared() {
-  board_ = board_in(shared_memory(*bootstrap_, all_, "board", "board",
-                                  WorldBoard::bytes(launch_.size), deadline_));
-  const auto segment = shared_memory(*bootstrap_, all_, "segment", "world",
-                                     shared_group_bytes(launch_.size), deadline_);
-  comm_ = std::make_shared<CommState>(launch_.rank, board_);
-  side_ = std::make_shared<SideChannel>(launch_.rank, places_, board_, nullptr);
-  comm_->watch = side_;
-  group_ = make_shared_group({.rank = launch_.rank,
-                              .ranks = all_,
-                              .name = "world",
-                              .backend = "mpi",
-                              .mode = PayloadMode::staged,
-                              .segment = segment,
-                              .source = std::make_shared<MappedSegments>(bootstrap_),
-                              .comm = comm_});
-}
-
-void ProcessWorld::make_messages() {
+// A rendezvous of its own, at whatever port is free on the host of rank 0.
+void LaunchedProcess::join_side_channel(Deadline deadline) {
   if (!mpi_) {
     fail<LaunchError>("launch",
-                      "ranks of several hosts need MPI on the CPU: start them by mpirun "
-                      "(",
+                      "ranks of several hosts need MPI on the CPU: start them by mpirun (",
                       launch_.launcher, " started ", launch_.size, " ranks)");
   }
-  // The side channel: a rendezvous of its own, at whatever port is free on the host of rank 0.
   const auto options = [&](const std::string& host, int port) {
-    return RendezvousClient::Options{
-        launch_.rank, launch_.size, host, "side channel", port, "open the ports between the hosts"};
+    return RendezvousClient::Options{launch_.rank,   launch_.size, host,
+                                     "side channel", port,         "open the ports between hosts"};
   };
-  if (launch_.rank == 0) remote_ = std::make_shared<RendezvousClient>(options("", 0), deadline_);
+  if (launch_.rank == 0) remote_ = std::make_shared<RendezvousClient>(options("", 0), deadline);
   const auto ports = bootstrap_->all_gather(
-      all_, "side channel", std::to_string(remote_ ? remote_->port() : 0), deadline_);
+      all_, "side channel", std::to_string(remote_ ? remote_->port() : 0), deadline);
   if (launch_.rank != 0) {
     const bool here = places_[0].host == places_[static_cast<size_t>(launch_.rank)].host;
     remote_ = std::make_shared<RendezvousClient>(
-        options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline_);
+        options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline);
   }
-  const size_t bytes = WorldBoard::bytes(launch_.size);
+  messages_ = std::make_shared<MessageWorld>();
+  messages_->messages = mpi_;
+  messages_->bootstrap = bootstrap_;
+  messages_->backend = "mpi";
+  messages_->next_id = std::make_shared<int>(0);
+}
+
+LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
+  const std::span<const int> members(all_.data(), static_cast<size_t>(n));
+  Member member;
+  member.board = board_in(
+      shared_memory(*bootstrap_, members, "board", "board", WorldBoard::bytes(n), deadline));
+  const auto segment =
+      shared_memory(*bootstrap_, members, "segment", "world", shared_group_bytes(n), deadline);
+  member.comm = std::make_shared<CommState>(rank(), member.board);
+  member.side = std::make_shared<SideChannel>(
+      rank(), std::vector(places_.begin(), places_.begin() + n), member.board, nullptr, worlds_);
+  member.comm->watch = member.side;
+  member.group = make_shared_group({.rank = rank(),
+                                    .ranks = {members.begin(), members.end()},
+                                    .name = "world",
+                                    .backend = "mpi",
+                                    .mode = PayloadMode::staged,
+                                    .segment = segment,
+                                    .source = std::make_shared<MappedSegments>(bootstrap_),
+                                    .comm = member.comm});
+  return member;
+}
+
+LaunchedProcess::Member LaunchedProcess::make_messages(int n, Deadline deadline) {
+  const size_t bytes = WorldBoard::bytes(n);
   const std::shared_ptr<std::byte> memory(
       static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})),
       [](std::byte* p) { ::operator delete (p, std::align_val_t{64}); });
   std::fill_n(memory.get(), bytes, std::byte{0});
-  board_ = board_in(memory);
-  comm_ = std::make_shared<CommState>(launch_.rank, board_);
-  side_ = std::make_shared<SideChannel>(launch_.rank, places_, board_, remote_);
-  comm_->watch = side_;
-  auto world = std::make_shared<MessageWorld>();
-  world->messages = mpi_;
-  world->bootstrap = bootstrap_;
-  world->side = side_;
-  world->comm = comm_;
-  world->backend = "mpi";
-  group_ = make_message_group(std::move(world), all_, launch_.rank, "world", deadline_);
+  Member member;
+  member.board = board_in(memory);
+  member.comm = std::make_shared<CommState>(rank(), member.board);
+  member.side = std::make_shared<SideChannel>(
+      rank(), std::vector(places_.begin(), places_.begin() + n), member.board, remote_, worlds_);
+  member.comm->watch = member.side;
+  // Ids of groups go on from world to world: messages of an earlier one may still be on their way.
+  auto world = std::make_shared<MessageWorld>(*messages_);
+  world->side = member.side;
+  world->comm = member.comm;
+  member.group = make_message_group(std::move(world), {all_.begin(), all_.begin() + n}, rank(),
+                                    "world", deadline);
+  return member;
 }
 
-void ProcessWorld::wait_for_all(std::chrono::milliseconds timeout) {
+void LaunchedProcess::wait_for_all(Member& member, std::chrono::milliseconds timeout) {
   const Deadline deadline = deadline_after(timeout);
-  while (!board_->failure.happened()) {
-    side_->look();
-    clean_ = std::ranges::all_of(all_, [&](int rank) {
-      return board_->rank(rank).left.load(std::memory_order_seq_cst) != 0;
-    });
+  while (!member.board->failure.happened()) {
+    member.side->look();
+    clean_ = true;
+    for (int r = 0; r < member.group->size(); ++r)
+      clean_ &= member.board->rank(r).left.load(std::memory_order_seq_cst) != 0;
     if (clean_ || std::chrono::steady_clock::now() > deadline) return;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
 
-}  // namespace
+void LaunchedProcess::run(int n, const std::function<void(World&)>& fn, const WorldOptions& options,
+                          const std::function<void(World&)>& ready) {
+  ++worlds_;
+  clean_ = false;
+  if (rank() >= n) return;
+  const Deadline deadline = deadline_after(options.init_timeout);
+  Member member = messages_ ? make_messages(n, deadline) : make_shared(n, deadline);
+  int local_ranks = 0, local_rank = 0;
+  for (int r = 0; r < n; ++r) {
+    const bool here =
+        places_[static_cast<size_t>(r)].host == places_[static_cast<size_t>(rank())].host;
+    local_ranks += here;
+    local_rank += here && r < rank();
+  }
+  {
+    World world(member.group, options, local_ranks, local_rank);
+    try {
+      if (ready) ready(world);
+      fn(world);
+      world.finish();
+    } catch (const std::exception& e) {
+      member.comm->fail_world(e.what());
+      throw;
+    } catch (...) {
+      member.comm->fail_world("an exception that is no std::exception");
+      throw;
+    }
+  }
+  wait_for_all(member, options.init_timeout);
+}
+
+std::vector<std::string> LaunchedProcess::exchange(std::string_view mine,
+                                                   std::chrono::milliseconds timeout) {
+  clean_ = false;
+  auto all =
+      bootstrap_->all_gather(all_, concat("exchange ", worlds_), mine, deadline_after(timeout));
+  clean_ = true;
+  return all;
+}
 
 void run_launched(const Launch& launch, const std::function<void(World&)>& fn,
                   const WorldOptions& options) {
-  if (launch.launcher == Launcher::single || launch.launcher == Launcher::threads) {
+  const auto say = [&](World& world, const std::string& text) {
+    if (world.rank() != 0) return;
+    const int threads = world.session().context().options.threads;
+    std::cerr << concat("world: ", text, ", ", threads, threads == 1 ? " thread" : " threads",
+                        " each\n");
+  };
+  if (launch.launcher == Launcher::single) return run_ranks(1, fn, options);
+  if (launch.launcher == Launcher::threads) {
     return run_ranks(
         launch.size,
         [&](World& world) {
-          if (world.rank() == 0 && launch.launcher == Launcher::threads) {
-            std::cerr << concat("world: ", launch.size, " ranks as threads, 1 host, ",
-                                world.session().context().options.threads,
-                                " kernel thread(s) each\n");
-          }
+          say(world,
+              concat(launch.size, launch.size == 1 ? " rank" : " ranks", " as threads, 1 host"));
           fn(world);
         },
         options);
   }
-  ProcessWorld process(launch, options);
-  {
-    World world(process.group(), options, process.local_ranks(), process.local_rank());
-    if (launch.rank == 0) {
-      std::cerr << concat("world: ", process.text(), ", ",
-                          world.session().context().options.threads, " kernel thread(s) each\n");
-    }
-    try {
-      fn(world);
-      world.finish();
-    } catch (const std::exception& e) {
-      process.comm().fail_world(e.what());
-      throw;
-    } catch (...) {
-      process.comm().fail_world("an exception that is no std::exception");
-      throw;
-    }
-  }
-  process.wait_for_all(options.init_timeout);
+  LaunchedProcess process(launch, options.init_timeout);
+  process.run(launch.size, fn, options, [&](World& world) { say(world, process.text()); });
 }
 
 }  // namespace tessera

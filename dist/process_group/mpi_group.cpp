@@ -27,9 +27,9 @@ std::exception_ptr capture(const Failure& failure, const std::string& where) {
 Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::vector<int> ranks,
                                      int rank, std::string name, Deadline deadline) {
   const std::string mine =
-      PackedWriter().text(name).put(static_cast<int32_t>(world->next_id)).bytes();
+      PackedWriter().text(name).put(static_cast<int32_t>(*world->next_id)).bytes();
   const auto parts = world->bootstrap->all_gather(ranks, "group", mine, deadline);
-  int id = world->next_id;
+  int id = *world->next_id;
   for (size_t i = 0; i < parts.size(); ++i) {
     PackedReader in(parts[i]);
     const std::string theirs = in.text();
@@ -40,7 +40,7 @@ Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::v
                                theirs, "'; make groups in the same order on all ranks");
     }
   }
-  world->next_id = id + 1;
+  *world->next_id = id + 1;
   if (MpiMessages::kFirstGroupTag + 2 * id + 1 > world->messages->largest_tag())
     fail<UsageError>("process_group", "group '", name, "' is number ", id,
                      ": this MPI has tags for fewer; make groups once and keep them");

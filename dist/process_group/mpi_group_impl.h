@@ -21,8 +21,8 @@ struct MessageWorld {
   std::shared_ptr<Bootstrap> bootstrap;
   std::shared_ptr<SideChannel> side;
   std::shared_ptr<CommState> comm;
-  std::string_view backend;  // a literal
-  int next_id = 0;           // of groups; members agree on the largest
+  std::string_view backend;      // a literal
+  std::shared_ptr<int> next_id;  // of groups; members agree on the largest
 };
 
 /// Called by all members, in the same order on each; CollectiveMismatch where they disagree.

@@ -191,6 +191,12 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
         fail<CollectiveTimeout>("mpi", "exchange '", key, "': waited in vain for ",
                                 missing.empty() ? "its messages to leave" : missing);
       }
+      if (gone && turns % 512 == 511) {
+        for (size_t i = 0; i < n; ++i) {
+          if (state->from[i].handle && gone(members[i]))
+            fail<PeerFailed>("mpi", "exchange '", key, "': rank ", members[i], " died");
+        }
+      }
       if (turns < 100) std::this_thread::yield();
       else std::this_thread::sleep_for(std::chrono::microseconds(100));
     }

@@ -8,6 +8,7 @@
 #include "tessera/dist/process_group/mpi_api_impl.h"
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -39,6 +40,8 @@ class MpiMessages final : public Messages, public Bootstrap {
   [[nodiscard]] std::string name() const override { return name_; }
   std::vector<std::string> all_gather(std::span<const int> members, std::string_view key,
                                       std::string_view mine, Deadline deadline) override;
+  /// Whether a rank is known to have died, as far as this process can see; MPI does not say.
+  std::function<bool(int rank)> gone;
   /// MPI_Finalize waits for all ranks, so it is called only if all are known to come.
   void finish(bool clean) noexcept override;
 

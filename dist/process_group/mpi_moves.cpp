@@ -235,7 +235,7 @@ void MessageGroup::reduce(MessageWork& w) {
   void* to = w.temporary.get() + own.bytes * me;
   if (c.kind == Kind::reduce_scatter) to = output(c);
   else if (c.out.defined()) to = output(c) + own.begin;
-  reduce_tree(c.dtype, c.op, sources, {&to, 1}, own.bytes / item_size(c.dtype));
+  reduce_tree(reduced_as(c.dtype), c.op, sources, {&to, 1}, own.bytes / item_size(c.dtype));
 }
 
 void MessageGroup::second_exchange(MessageWork& w) {

@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, Messages,
 // A rank whose peer waits moves on in its op calls alone.
 TEST(Progress, EveryOpCallMovesWorkOn) {
   for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
-    std::atomic<bool> finished{false};
+    std::atomic<bool> started{false}, finished{false};
     WorldOptions options;
     options.progress = WorldOptions::ProgressThread::never;
     run_threads(
@@ -165,12 +165,14 @@ TEST(Progress, EveryOpCallMovesWorkOn) {
         [&](World& w) {
           const Tensor x = empty({500'000});
           std::fill_n(x.data<float>(), x.numel(), 1.0f);
+          while (w.rank() == 0 && !started) std::this_thread::yield();
           const auto work = w.group().all_reduce(x);
           if (w.rank() == 0) {
             work->wait();
             finished = true;
           } else {
             EXPECT_NE(Context::current().progress, nullptr);
+            started = true;
             const Tensor a = tensor({1, 2});
             const auto end = std::chrono::steady_clock::now() + 60s;
             while (!finished && std::chrono::steady_clock::now() < end) (void)add(a, a);

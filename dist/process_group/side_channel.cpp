@@ -15,11 +15,12 @@ enum class Notice : uint8_t { world_failed, group_failed, left };
 }  // namespace
 
 SideChannel::SideChannel(int rank, std::vector<RankPlace> places, std::shared_ptr<WorldBoard> board,
-                         std::shared_ptr<RendezvousClient> remote)
+                         std::shared_ptr<RendezvousClient> remote, uint64_t world)
     : rank_(rank),
       places_(std::move(places)),
       board_(std::move(board)),
-      remote_(std::move(remote)) {
+      remote_(std::move(remote)),
+      world_(world) {
   if (remote_) heart_ = std::thread([this] { beat(); });
 }
 
@@ -74,12 +75,13 @@ void SideChannel::look_at_processes() {
 void SideChannel::look_at_remote() {
   for (const RendezvousClient::Notice& notice : remote_->take_notices()) {
     PackedReader in(notice.text);
+    const auto world = in.get<uint64_t>();
     const auto what = in.get<Notice>();
     const auto id = in.get<uint64_t>();
     const auto kind = in.get<FailureKind>();
     const auto blamed = in.get<int32_t>();
     const std::string text = in.text();
-    if (!in.ok()) continue;
+    if (!in.ok() || world != world_ || notice.from >= static_cast<int>(places_.size())) continue;
     switch (what) {
       case Notice::world_failed: board_->failure.claim(kind, blamed, text); break;
       case Notice::group_failed:
@@ -89,7 +91,9 @@ void SideChannel::look_at_remote() {
     }
   }
   const int lost = remote_->lost_rank();
-  if (lost < 0 || board_->rank(lost).left.load(std::memory_order_seq_cst) != 0) return;
+  if (lost < 0 || lost >= static_cast<int>(places_.size()) ||
+      board_->rank(lost).left.load(std::memory_order_seq_cst) != 0)
+    return;
   const RankPlace& place = places_[static_cast<size_t>(lost)];
   board_->failure.claim(FailureKind::peer, lost,
                         concat("rank ", lost, " died: the connection to its process ", place.pid,
@@ -120,7 +124,7 @@ std::string SideChannel::describe(int world_rank) {
   }
   if (remote_) {
     const auto table = remote_->table(Clock::now() + std::chrono::milliseconds(300));
-    for (size_t r = 0; r < table.size(); ++r) {
+    for (size_t r = 0; r < std::min(table.size(), places_.size()); ++r) {
       if (static_cast<int>(r) == rank_) continue;
       WorldBoard::Rank& theirs = board_->rank(static_cast<int>(r));
       theirs.operation.store(table[r].sequence, std::memory_order_relaxed);
@@ -140,6 +144,7 @@ void SideChannel::failed(std::string_view why) {
   if (!remote_) return;
   const std::string text = concat("rank ", rank_, " failed: ", why);
   remote_->notify(PackedWriter()
+                      .put(world_)
                       .put(Notice::world_failed)
                       .put(uint64_t{0})
                       .put(FailureKind::peer)
@@ -151,6 +156,7 @@ void SideChannel::failed(std::string_view why) {
 void SideChannel::left() {
   if (!remote_) return;
   remote_->notify(PackedWriter()
+                      .put(world_)
                       .put(Notice::left)
                       .put(uint64_t{0})
                       .put(FailureKind::none)
@@ -168,6 +174,7 @@ std::shared_ptr<Failure> SideChannel::group_failure(uint64_t id) {
 
 void SideChannel::report(uint64_t id, const Failure& failure) {
   remote_->notify(PackedWriter()
+                      .put(world_)
                       .put(Notice::group_failed)
                       .put(id)
                       .put(failure.kind)

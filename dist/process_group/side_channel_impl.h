@@ -17,9 +17,9 @@ namespace tessera {
 class SideChannel final : public Watch {
  public:
   /// `board` is shared by all ranks of the world, or, with `remote`, this rank's own copy, which
-  /// this object keeps up to date.
+  /// this object keeps up to date. `world` tells this world's notices from those of earlier ones.
   SideChannel(int rank, std::vector<RankPlace> places, std::shared_ptr<WorldBoard> board,
-              std::shared_ptr<RendezvousClient> remote);
+              std::shared_ptr<RendezvousClient> remote, uint64_t world);
   ~SideChannel() override;
 
   /// Claims the board's failure for a rank that died.
@@ -44,6 +44,7 @@ class SideChannel final : public Watch {
   std::vector<RankPlace> places_;
   std::shared_ptr<WorldBoard> board_;
   std::shared_ptr<RendezvousClient> remote_;
+  uint64_t world_;
   std::chrono::steady_clock::time_point next_look_{};
   std::map<uint64_t, std::shared_ptr<Failure>> groups_;
   std::mutex mutex_;  // of the heartbeat

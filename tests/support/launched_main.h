@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// main() of test programs whose tests run on_ranks: by itself ranks are threads; under mpirun, srun
+// or torchrun all processes run the same tests in lockstep and ranks are the first n processes.
+// Only process 0 prints everything; a failure on any process fails the run on all.
+#pragma once
+
+#include "tessera/dist/process_group/launch_world_impl.h"
+#include "tessera/tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+namespace tessera::test {
+
+/// Prints failures alone, with the rank in front.
+class QuietPrinter : public testing::EmptyTestEventListener {
+ public:
+  explicit QuietPrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::cerr << concat("rank ", rank_, ": ", test ? test->test_suite_name() : "", ".",
+                        test ? test->name() : "", ": ",
+                        result.file_name() ? result.file_name() : "", ":", result.line_number(),
+                        ": ", result.message(), "\n");
+  }
+
+ private:
+  int rank_;
+};
+
+/// Throws the error of that kind, as far as the tests tell kinds apart.
+[[noreturn]] inline void throw_as(const std::string& kind, const std::string& text) {
+  const auto as = [&]<class E>() {
+    if (kind == E(text).kind()) throw E(text);
+  };
+  const auto one_of = [&]<class... E>() { (as.template operator()<E>(), ...); };
+  one_of.template operator()<PeerFailed, CollectiveTimeout, CollectiveMismatch, LayoutError,
+                             ShapeError, DTypeError, DeviceError, ValueError, UsageError,
+                             LaunchError, DataError, IndexError, StorageError, AutogradError>();
+  throw std::runtime_error(text);
+}
+
+/// Runs fn on the first n processes, in a world of its own, and meets all others afterwards; an
+/// error of one comes out on all. More ranks than there are processes are threads of process 0.
+inline void run_on_processes(LaunchedProcess& process, int n, const RankFunction& fn,
+                             const WorldOptions& options) {
+  std::string kind, text;
+  try {
+    if (n <= process.size()) process.run(n, fn, options);
+    else if (process.rank() == 0) run_ranks(n, fn, options);
+  } catch (const Error& e) {
+    kind = e.kind();
+    text = e.what();
+  } catch (const std::exception& e) {
+    kind = "std";
+    text = e.what();
+  }
+  const std::string mine = kind.empty() ? "" : PackedWriter().text(kind).text(text).bytes();
+  std::string first;  // of the rank that is not a mere victim, as run_ranks does
+  bool victim = true;
+  for (const std::string& theirs : process.exchange(mine, std::chrono::minutes(5))) {
+    if (theirs.empty()) continue;
+    const bool is_victim = PackedReader(theirs).text() == "PeerFailed";
+    if (!first.empty() && (!victim || is_victim)) continue;
+    first = theirs;
+    victim = is_victim;
+  }
+  if (first.empty()) return;
+  PackedReader in(first);
+  kind = in.text();
+  throw_as(kind, in.text());
+}
+
+inline int launched_main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const Launch launch = detect_launch();
+  if (launch.launcher == Launcher::single) return RUN_ALL_TESTS();
+  LaunchedProcess process(launch, std::chrono::minutes(1));
+  if (process.rank() == 0) {
+    std::cerr << "world: " << process.text() << '\n';
+  } else {
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new QuietPrinter(process.rank()));
+  }
+  ranks_launcher() = [&](int n, const RankFunction& fn, const WorldOptions& options) {
+    run_on_processes(process, n, fn, options);
+  };
+  const int result = RUN_ALL_TESTS();
+  ranks_launcher() = nullptr;
+  int worst = result;
+  for (const std::string& theirs :
+       process.exchange(std::to_string(result), std::chrono::minutes(5))) {
+    worst = std::max(worst, std::atoi(theirs.c_str()));
+  }
+  if (process.rank() == 0 && worst != result)
+    std::cout << "[  FAILED  ] on a process other than 0, see above\n";
+  return worst;
+}
+
+}  // namespace tessera::test
