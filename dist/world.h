@@ -30,7 +30,7 @@ struct WorldOptions {
     idle_cores
   } progress = ProgressThread::idle_cores;
   std::string
-      flight_folder;  ///< where flight records are dumped; empty: the folder for temporary files
+      flight_folder = {};  ///< where flight records are dumped; empty: the folder for temporary files
 };
 
 class TESSERA_API World {
