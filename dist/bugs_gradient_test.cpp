@@ -2,18 +2,19 @@
 // Bugs that others had in where gradients lie and how often they are counted, each as a test of
 // what it broke. The numbers are issues of PyTorch unless another project is named.
 #include "tessera/dist/local_region.h"
-#include "tessera/dist/trials_impl.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/softmax/softmax.h"
+#include "tessera/tests/support/trials.h"
 
 namespace tessera {
 namespace {
 
 using namespace trial;
+using test::on_ranks;
 
 const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1), P = Partial();
 using List = std::vector<Tensor>;
@@ -21,7 +22,7 @@ using List = std::vector<Tensor>;
 // #172932: leaving and entering the global view in the middle of a partial sum changed its
 // gradient.
 TEST(GradientBugs, ARegionOverAPartialSumChangesNoGradient) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({3, 8}), w = numbers({8, 5}, 1), g = numbers({3, 5}, 2);
     Tensor plain = variable(w);
@@ -45,7 +46,7 @@ TEST(GradientBugs, ARegionOverAPartialSumChangesNoGradient) {
 // torchtitan #1805: a replicated input of a region got the gradient of this rank's part of the work
 // alone. #175867, torchtitan #2416: one that all ranks use alike got it once per rank.
 TEST(GradientBugs, ReplicatedInputsOfRegionsSayWhatTheirGradientIs) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"tp", 4}});
     const Layout *whole = Layout::of(m, {R}), *cut = Layout::of(m, {S1});
     const Tensor x = numbers({3, 8}), w = numbers({8, 6}, 1);  // 6 columns: 2, 2, 2, 0
@@ -82,7 +83,7 @@ TEST(GradientBugs, ReplicatedInputsOfRegionsSayWhatTheirGradientIs) {
 // torchtitan #2532: a norm's weight is used by each rank on its part of the sequence, and its
 // gradient was never added up.
 TEST(GradientBugs, ANormsWeightGetsTheGradientOfTheWholeSequence) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({2, 5, 6}), weight = numbers({6}, 3);
     Tensor plain_x = variable(x), plain = variable(weight);
@@ -103,7 +104,7 @@ TEST(GradientBugs, ANormsWeightGetsTheGradientOfTheWholeSequence) {
 // torchtitan #2106: a replicated bias on a partial sum counted tp times, forward and backward.
 // torchtitan #4332: the bias divided by tp counted once, and its gradient 1 / tp times.
 TEST(GradientBugs, ABiasOnAPartialSumCountsOnce) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({3, 8}), w = numbers({8, 5}, 1), b = numbers({5}, 2);
     const auto loss = [](const Tensor& y) { return sum(mul(y, y)); };
@@ -126,7 +127,7 @@ TEST(GradientBugs, ABiasOnAPartialSumCountsOnce) {
 
 // torchtitan #1373: a key that all heads share got the gradient of this rank's heads.
 TEST(GradientBugs, WhatAllHeadsShareGetsTheGradientOfAllHeads) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor q = numbers({2, 3, 6, 4}), k = numbers({2, 3, 1, 4}, 1);
     Tensor pq = variable(q), pk = variable(k);
@@ -147,7 +148,7 @@ TEST(GradientBugs, WhatAllHeadsShareGetsTheGradientOfAllHeads) {
 
 // #190746: while a loss ran over a cut vocabulary, every other softmax lost its gradient.
 TEST(GradientBugs, ACutVocabularyLeavesOtherSoftmaxesAlone) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({5, 6}), w = numbers({6, 11}, 1),
                  t = tensor({0, 10, -100, 4, 7}, DType::i64);
@@ -167,7 +168,7 @@ TEST(GradientBugs, ACutVocabularyLeavesOtherSoftmaxesAlone) {
 // were divided by the counts of a rank (#7513 the same). Label smoothing, where it used the local
 // vocabulary too, is no option here.
 TEST(GradientBugs, TheLossIsThatOfTheWholeVocabularyAndOfAllTokens) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const double inf = std::numeric_limits<double>::infinity();
     auto values = numbers({3, 3, 7}).values();
@@ -212,7 +213,7 @@ TEST(GradientBugs, TheLossIsThatOfTheWholeVocabularyAndOfAllTokens) {
 // #550: it was overwritten.
 TEST(GradientBugs, AxesOfOneRankAccumulateAsOthersDo) {
   for (const int n : {1, 2}) {
-    run_ranks(n, [n](World&) {
+    on_ranks(n, [n](World&) {
       const Mesh* m = Mesh::make({{"ep", 1}, {"dp", n}, {"tp", 1}});
       const Tensor w = numbers({6, 3});
       Tensor dw = variable(w, Layout::of(m, {R, R, S1})), pw = variable(w);

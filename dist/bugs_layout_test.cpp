@@ -3,8 +3,8 @@
 // are issues of PyTorch unless another project is named.
 #include "tessera/dist/local_region.h"
 #include "tessera/dist/redistribute/all_layouts_impl.h"
-#include "tessera/dist/trials_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/tests/support/trials.h"
 
 #include <algorithm>
 
@@ -12,13 +12,14 @@ namespace tessera {
 namespace {
 
 using namespace trial;
+using test::on_ranks;
 
 const Placement R = Replicate(), S0 = Shard(0);
 
 // #194457: a gather merged over two axes lost rows where nested and flat chunks differ.
 TEST(LayoutBugs, MergedGathersLoseNoRowOfUnevenNestedCuts) {
   for (const auto& [k1, k2] : {std::pair{2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {1, 5}, {5, 1}}) {
-    run_ranks(k1 * k2, [k1, k2](World&) {
+    on_ranks(k1 * k2, [k1, k2](World&) {
       const Mesh* m = Mesh::make({{"a", k1}, {"b", k2}});
       for (int64_t n = 0; n <= 9; ++n) {
         const Tensor whole = numbers({n, 2});
@@ -34,7 +35,7 @@ TEST(LayoutBugs, MergedGathersLoseNoRowOfUnevenNestedCuts) {
 // #115310, #103306: uneven shards came back in a wrong size, or hung.
 TEST(LayoutBugs, UnevenShardsMakeTheRoundTrip) {
   for (int k = 1; k <= 5; ++k) {
-    run_ranks(k, [k](World&) {
+    on_ranks(k, [k](World&) {
       const Mesh* m = Mesh::make({{"a", k}});
       for (int64_t n = 0; n <= 9; ++n) {
         for (const int dim : {0, 1}) {
@@ -53,7 +54,7 @@ TEST(LayoutBugs, UnevenShardsMakeTheRoundTrip) {
 
 // #144109: shards of any size were taken, and full_tensor was wrong.
 TEST(LayoutBugs, FromLocalTakesPartsOfTheChunkRuleAlone) {
-  run_ranks(2, [](World& world) {
+  on_ranks(2, [](World& world) {
     const Mesh* m = Mesh::make({{"a", 2}});
     const Layout* cut = Layout::of(m, {S0});
     const auto part = [&](int64_t first, int64_t second) {
@@ -73,7 +74,7 @@ TEST(LayoutBugs, FromLocalTakesPartsOfTheChunkRuleAlone) {
 
 // #172812: the global shape of a region's output was guessed from uneven parts.
 TEST(LayoutBugs, RegionsStateTheGlobalShapeOfWhatTheyGive) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"a", 4}});
     const Layout* cut = Layout::of(m, {S0});
     for (const int64_t n : {0, 1, 5, 6, 9}) {
@@ -103,7 +104,7 @@ TEST(LayoutBugs, RegionsStateTheGlobalShapeOfWhatTheyGive) {
 
 // torchtitan #4593: a dim cut over tp, then over dp, got a wrong size: 5 over 2 as 6 or 4.
 TEST(LayoutBugs, PartsOfPartsHaveTheSizesOfTheChunkRule) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor whole = numbers({10, 2});
     const Layout* layout = Layout::ordered(m, std::vector{S0, S0}, {{"tp", "dp"}});
@@ -118,7 +119,7 @@ TEST(LayoutBugs, PartsOfPartsHaveTheSizesOfTheChunkRule) {
 
 // #168134, #163843, #165533: nested cuts lost or misplaced elements.
 TEST(LayoutBugs, PartsInTheOrderOfTheLayoutAreAllElementsOnce) {
-  run_ranks(12, [](World&) {
+  on_ranks(12, [](World&) {
     const Mesh* m = Mesh::make({{"a", 2}, {"b", 3}, {"c", 2}});
     for (const AxisStates& states : all_layouts(*m, 1, {})) {
       const Layout* layout = Layout::intern(m, states);
@@ -153,7 +154,7 @@ TEST(LayoutBugs, PartsInTheOrderOfTheLayoutAreAllElementsOnce) {
 // #129229, #129206: FSDP over TP gave back the rows in another order. #172924: a change of the
 // order alone was taken for none.
 TEST(LayoutBugs, TheOrderOfCutsIsPartOfTheLayout) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor whole = numbers({8, 3});
     const Layout* inner = Layout::ordered(m, std::vector{S0, S0}, {{"tp", "dp"}});

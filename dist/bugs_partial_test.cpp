@@ -4,7 +4,6 @@
 // #21403) and weighted means (#185167), because there is no such op; writing one partial tensor
 // into another
 // (#162460) and clamping in place (#163374), because in-place ops are AdamW and scale_ alone.
-#include "tessera/dist/trials_impl.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -13,6 +12,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/trials.h"
 
 #include <algorithm>
 
@@ -20,6 +20,7 @@ namespace tessera {
 namespace {
 
 using namespace trial;
+using test::on_ranks;
 
 const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1), P = Partial();
 
@@ -49,7 +50,7 @@ void expect_refused_or_right(const std::function<Tensor()>& f, const Tensor& wan
 
 // #149768, #163193: a number was added to every rank's term.
 TEST(PartialBugs, ANumberIsAddedOnce) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     const Tensor p = t.partial({3, 5}), whole = Trial::whole({3, 5});
     ASSERT_EQ(placements(p), "{a: Partial()}");
@@ -68,7 +69,7 @@ TEST(PartialBugs, ANumberIsAddedOnce) {
 
 // #153603, #147180: the multiplier of an earlier call came out of the cache.
 TEST(PartialBugs, EachMultiplierIsItsOwn) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     const Tensor p = t.partial({3, 5}), whole = Trial::whole({3, 5});
     for (const double by : {2.0, -5.0, 2.0, 0.5, -0.0}) {
@@ -82,7 +83,7 @@ TEST(PartialBugs, EachMultiplierIsItsOwn) {
 
 // #162460: a copy reduced a partial sum, or lost terms of it.
 TEST(PartialBugs, CopiesStayPartial) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     const Tensor p = t.partial({3, 5});
     const CommTrace trace;
@@ -97,7 +98,7 @@ TEST(PartialBugs, CopiesStayPartial) {
 // #159856: the norm of a partial sum was the norm of its terms. #165962: so were max and clipping.
 // #163374: clamping in place kept the partial.
 TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     const Tensor p = t.partial({3, 5}), whole = Trial::whole({3, 5});
     TESSERA_EXPECT_HOLDS(error_of<LayoutError>([&] { (void)norm({p}); }), "redistribute(input");
@@ -129,7 +130,7 @@ TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
 // #162692: the mean of uneven parts was the mean of their means; NaN with an empty one. #185167: so
 // was the loss.
 TEST(PartialBugs, MeansCountElementsNotRanks) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     for (const int64_t n : {1, 2, 3, 5, 6, 9}) {
       const Tensor whole = numbers({n, 3});
@@ -151,7 +152,7 @@ TEST(PartialBugs, MeansCountElementsNotRanks) {
 // #168940, #173936, tt-mlir #8623: indices of a maximum over a cut dim were joined as numbers, or
 // counted in the part. jax #19271: the same of the largest k.
 TEST(PartialBugs, IndicesAreGlobal) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     const Tensor whole = numbers({5, 9});
     for (const Placement p : {S0, S1, R, P}) {
@@ -172,7 +173,7 @@ TEST(PartialBugs, IndicesAreGlobal) {
 
 // #180486: accumulating into a partial gradient reduced it at each step.
 TEST(PartialBugs, GradientsAccumulatePartialWithoutSending) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     Tensor w = variable(numbers({8, 3}), Layout::of(t.mesh, {R})), v = variable(numbers({8, 3}));
     const CommTrace trace;
@@ -195,7 +196,7 @@ TEST(PartialBugs, GradientsAccumulatePartialWithoutSending) {
 
 // #183363: a cast could not keep a partial, and sums were made in bf16.
 TEST(PartialBugs, WideningKeepsPartialsAndNarrowingNeverReducesInSilence) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Trial t;
     const Tensor a = numbers({4, 8}, 0, DType::bf16), b = numbers({8, 4}, 1, DType::bf16);
     const Tensor p = matmul(t.on(a, S1), t.on(b, S0));

@@ -3,8 +3,8 @@
 // The numbers are issues of PyTorch. The mesh's (#169381, ranks that disagree) are in
 // mesh_test.cpp.
 #include "tessera/dist/redistribute/all_layouts_impl.h"
-#include "tessera/dist/trials_impl.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/trials.h"
 
 #include <set>
 
@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 using namespace trial;
+using test::on_ranks;
 
 // #168058: the numbers depended on how a tensor was cut.
 TEST(RngBugs, NumbersAreThoseOfOneRankUnderAnyLayout) {
@@ -19,7 +20,7 @@ TEST(RngBugs, NumbersAreThoseOfOneRankUnderAnyLayout) {
            {{"a", 1}}, {{"a", 2}, {"b", 2}}, {{"a", 3}, {"b", 2}}, {{"a", 7}}}) {
     int ranks = 1;
     for (const MeshAxis& a : axes) ranks *= a.size;
-    run_ranks(ranks, [&](World&) {
+    on_ranks(ranks, [&](World&) {
       const Mesh* m = Mesh::make(axes);
       for (const Shape& shape : {Shape{5, 9}, Shape{1, 3}, Shape{0, 4}, Shape{64, 65}}) {
         for (const op::Distribution d : {op::Distribution::uniform, op::Distribution::normal,
@@ -42,7 +43,7 @@ TEST(RngBugs, NumbersAreThoseOfOneRankUnderAnyLayout) {
 // #196562: the generator was reset for each shard, so that shards were alike, and truncated normals
 // were drawn anew for ever.
 TEST(RngBugs, ShardsAreUnlikeAndTruncationEnds) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"a", 4}});
     const Layout* cut = Layout::of(m, {Shard(0)});
     // Hardly ever inside: drawn many times, then cut to the range.
@@ -59,7 +60,7 @@ TEST(RngBugs, ShardsAreUnlikeAndTruncationEnds) {
 
 // #146767: distributing a tensor needed a GPU, only to seed it.
 TEST(RngBugs, DistributingTouchesNoGenerator) {
-  run_ranks(2, [](World&) {
+  on_ranks(2, [](World&) {
     const Mesh* m = Mesh::make({{"a", 2}});
     const Layout* cut = Layout::of(m, {Shard(0)});
     const Tensor before = normal({4, 2}, {1, 2}, 0, 1, DType::f32, cut);

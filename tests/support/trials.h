@@ -7,6 +7,7 @@
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
+#include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
