@@ -2,6 +2,7 @@
 #include "tessera/train/cli.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/train/files.h"
 #include "tessera/train/safetensors.h"
@@ -172,8 +173,8 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
     auto& feed_forward = trainer.model().layers[1]->feed_forward;
     const NoGrad guard;
     for (auto* w : {&feed_forward.w1, &feed_forward.w3})
-      copy_bytes(w->weight, full(w->weight.shape(), 1e20));
-    const auto untouched = trainer.model().output.weight.values();
+      copy_bytes(local(w->weight), full(w->weight.shape(), 1e20));
+    const auto untouched = local(trainer.model().output.weight).values();
     {
       const GradMode recording(true);
       try {
@@ -186,9 +187,9 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
             << text;
       }
     }
-    EXPECT_EQ(trainer.model().output.weight.values(), untouched);
+    EXPECT_EQ(local(trainer.model().output.weight).values(), untouched);
     Tensor& weight = feed_forward.w2.weight;
-    copy_bytes(weight, full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
+    copy_bytes(local(weight), full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
     const GradMode recording(true);
     try {
       trainer.step();
