@@ -4,6 +4,7 @@
 #include "tessera/dist/mesh.h"
 
 #include "tessera/dist/world.h"
+#include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +15,8 @@
 
 namespace tessera {
 namespace {
+
+using test::on_ranks;
 
 // All lists of three sizes whose product is n.
 std::vector<std::vector<int>> factorisations(int n) {
@@ -30,8 +33,6 @@ std::vector<MeshAxis> axes_abc(const std::vector<int>& sizes) {
   return {{"a", sizes[0]}, {"b", sizes[1]}, {"c", sizes[2]}};
 }
 
-// What went wrong on each rank, checked after all ranks are done: an EXPECT inside works too, but a
-// throw of one rank would end the others early.
 template <class E> std::string error_of(const std::function<void()>& f) {
   try {
     f();
@@ -53,7 +54,7 @@ int64_t sum_of_ranks(ProcessGroup& group) {
 
 TEST(Mesh, CoordinatesAreThoseOfARowMajorArray) {
   for (int n = 1; n <= 8; ++n) {
-    run_ranks(n, [n](World& world) {
+    on_ranks(n, [n](World& world) {
       for (const auto& s : factorisations(n)) {
         const Mesh* mesh = Mesh::make(axes_abc(s));
         const int r = world.rank();
@@ -70,7 +71,7 @@ TEST(Mesh, CoordinatesAreThoseOfARowMajorArray) {
 
 TEST(Mesh, GroupsHoldTheRanksThatDifferOnTheirAxesAlone) {
   for (const int n : {1, 2, 6, 8}) {
-    run_ranks(n, [n](World& world) {
+    on_ranks(n, [n](World& world) {
       for (const auto& s : factorisations(n)) {
         const Mesh* mesh = Mesh::make(axes_abc(s));
         std::vector<int> order{0, 1, 2};
@@ -108,7 +109,7 @@ TEST(Mesh, GroupsHoldTheRanksThatDifferOnTheirAxesAlone) {
 }
 
 TEST(Mesh, SlicesHoldThisRankAndShareCommunicators) {
-  run_ranks(8, [](World& world) {
+  on_ranks(8, [](World& world) {
     const Mesh* mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}});
     const int r = world.rank();
     const Mesh* tp = mesh->slice({"tp"});
@@ -130,7 +131,7 @@ TEST(Mesh, SlicesHoldThisRankAndShareCommunicators) {
 }
 
 TEST(Mesh, FlattenedAxesNeedNotBeNeighboursAndKeepTheirName) {
-  run_ranks(8, [](World& world) {
+  on_ranks(8, [](World& world) {
     const Mesh* mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}});
     const int dp = world.rank() / 4, cp = world.rank() / 2 % 2, tp = world.rank() % 2;
     const Mesh* flat = mesh->flatten({"dp", "tp"}, "dp_tp");
@@ -159,7 +160,7 @@ TEST(Mesh, FlattenedAxesNeedNotBeNeighboursAndKeepTheirName) {
 
 TEST(Mesh, UnflattenIsTheInverseOfFlatten) {
   for (const int n : {1, 4, 6, 8}) {
-    run_ranks(n, [n](World&) {
+    on_ranks(n, [n](World&) {
       for (const auto& s : factorisations(n)) {
         const Mesh* mesh = Mesh::make(axes_abc(s));
         const Mesh* flat = mesh->flatten({"b", "c"}, "bc");
@@ -171,7 +172,7 @@ TEST(Mesh, UnflattenIsTheInverseOfFlatten) {
 }
 
 TEST(Mesh, DenseAndSparseViewsOfTheSameRanksShareGroups) {
-  run_ranks(8, [](World&) {
+  on_ranks(8, [](World&) {
     const Mesh* dense = Mesh::make({{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 2}});
     const Mesh* sparse = dense->represent({{"pp", 2}, {"edp", 1}, {"ep", 4}});
     EXPECT_EQ(sparse->size(), 8);
@@ -200,7 +201,7 @@ TEST(Mesh, DenseAndSparseViewsOfTheSameRanksShareGroups) {
 // PyTorch #169381: with sizes of 1, strides alone cannot tell axes apart.
 TEST(Mesh, AxesOfSizeOneAreAxesLikeOthers) {
   for (const int n : {1, 2, 3}) {
-    run_ranks(n, [n](World& world) {
+    on_ranks(n, [n](World& world) {
       for (int at = 0; at < 4; ++at) {
         std::vector<MeshAxis> axes{{"d1", 1}, {"d2", 1}, {"d3", 1}, {"d4", 1}};
         axes[static_cast<size_t>(at)].size = n;
@@ -224,7 +225,7 @@ TEST(Mesh, AxesOfSizeOneAreAxesLikeOthers) {
 }
 
 TEST(Mesh, TakesAnyArrayOfRanks) {
-  run_ranks(7, [](World& world) {
+  on_ranks(7, [](World& world) {
     // Two islands in an odd order; rank 3 is in neither and makes no mesh.
     const std::vector<int> island =
         world.rank() % 2 ? std::vector<int>{5, 1} : std::vector<int>{6, 0, 2, 4};
@@ -241,37 +242,35 @@ TEST(Mesh, TakesAnyArrayOfRanks) {
 }
 
 TEST(Mesh, RanksThatDisagreeAreNamedOnEveryRank) {
-  std::vector<std::string> texts(4);
-  run_ranks(4, [&](World& world) {
+  on_ranks(4, [](World& world) {
     const bool odd = world.rank() == 2;
-    texts[static_cast<size_t>(world.rank())] = error_of<CollectiveMismatch>([&] {
+    const std::string text = error_of<CollectiveMismatch>([&] {
       (void)Mesh::make({{"dp", odd ? 4 : 2}, {"tp", odd ? 1 : 2}});
     });
+    EXPECT_TEXT(text, "ranks [0, 1, 3] ask for (dp=2, tp=2)");
+    EXPECT_TEXT(text, "rank [2] asks for (dp=4, tp=1)");
     // The groups are unharmed.
     EXPECT_EQ(Mesh::make({{"dp", 2}, {"tp", 2}})->size(), 4);
   });
-  for (const auto& text : texts) {
-    EXPECT_TEXT(text, "ranks [0, 1, 3] ask for (dp=2, tp=2)");
-    EXPECT_TEXT(text, "rank [2] asks for (dp=4, tp=1)");
-  }
   // An invalid wish of one rank is a disagreement too, so nobody waits for it.
-  run_ranks(3, [&](World& world) {
-    texts[static_cast<size_t>(world.rank())] = error_of<CollectiveMismatch>([&] {
-      (void)Mesh::make({{"dp", world.rank() == 1 ? 7 : 3}});
-    });
+  on_ranks(3, [](World& world) {
+    EXPECT_TEXT(error_of<CollectiveMismatch>([&] {
+                  (void)Mesh::make({{"dp", world.rank() == 1 ? 7 : 3}});
+                }),
+                "rank [1] asks for (dp=7)");
   });
-  for (size_t r = 0; r < 3; ++r) EXPECT_TEXT(texts[r], "rank [1] asks for (dp=7)");
   // The same ranks in another order.
-  run_ranks(2, [&](World& world) {
-    texts[static_cast<size_t>(world.rank())] = error_of<CollectiveMismatch>([&] {
-      (void)Mesh::make({{"dp", 2}}, world.rank() ? std::vector<int>{1, 0} : std::vector<int>{0, 1});
-    });
+  on_ranks(2, [](World& world) {
+    const auto ranks = world.rank() ? std::vector<int>{1, 0} : std::vector<int>{0, 1};
+    EXPECT_TEXT(error_of<CollectiveMismatch>([&] {
+                  (void)Mesh::make({{"dp", 2}}, ranks);
+                }),
+                "over [1, 0]");
   });
-  for (size_t r = 0; r < 2; ++r) EXPECT_TEXT(texts[r], "over [1, 0]");
 }
 
 TEST(Mesh, WhatCannotBeAMeshSaysWhy) {
-  run_ranks(4, [](World& world) {
+  on_ranks(4, [](World& world) {
     const auto error = [](std::vector<MeshAxis> axes) {
       return error_of<LayoutError>([&] { (void)Mesh::make(std::move(axes)); });
     };

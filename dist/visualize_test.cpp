@@ -6,20 +6,22 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
 namespace tessera {
 namespace {
 
+using test::on_ranks;
+
 // Texts are compared on one rank: what another rank fails to draw throws there.
 void expect_on_first(World& world, const std::string& got, const std::string& want) {
-  if (world.rank() != 0) return;
-  EXPECT_EQ(got, want);
+  EXPECT_EQ(world.rank() == 0 ? got : want, want);
 }
 
 TEST(Visualize, DrawsTheGridOfATwoDimTensor) {
-  run_ranks(4, [](World& world) {
+  on_ranks(4, [](World& world) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     expect_on_first(world, visualize_sharding({5, 6}, *Layout::of(m, {Shard(0), Shard(1)})),
                     "[5, 6] on mesh(dp=2, tp=2) {dp: Shard(0), tp: Shard(1)}\n"
@@ -35,7 +37,7 @@ TEST(Visualize, DrawsTheGridOfATwoDimTensor) {
 }
 
 TEST(Visualize, SaysWhoHoldsNothingAndWhatIsStillToBeReduced) {
-  run_ranks(4, [](World& world) {
+  on_ranks(4, [](World& world) {
     const Mesh* m = Mesh::make({{"dp", 4}, {"tp", 1}});
     expect_on_first(world, visualize_sharding({5}, *Layout::of(m, {Shard(0), Partial()})),
                     "[5] on mesh(dp=4, tp=1) {dp: Shard(0), tp: Partial()}\n"
@@ -52,7 +54,7 @@ TEST(Visualize, SaysWhoHoldsNothingAndWhatIsStillToBeReduced) {
 }
 
 TEST(Visualize, ListsPartsOfOtherRanks) {
-  run_ranks(4, [](World& world) {
+  on_ranks(4, [](World& world) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     expect_on_first(world, visualize_sharding({2, 3, 4}, *Layout::of(m, {Shard(2), Replicate()})),
                     "[2, 3, 4] on mesh(dp=2, tp=2) {dp: Shard(2), tp: Replicate()}\n"
@@ -67,7 +69,7 @@ TEST(Visualize, ListsPartsOfOtherRanks) {
 }
 
 TEST(Visualize, DescribesTensors) {
-  run_ranks(2, [](World& world) {
+  on_ranks(2, [](World& world) {
     const Mesh* m = Mesh::make({{"dp", 2}});
     Tensor x = distribute(zeros({5, 2}, DType::bf16), Layout::of(m, {Shard(0)}));
     x.set_requires_grad();
@@ -81,7 +83,7 @@ TEST(Visualize, DescribesTensors) {
 }
 
 TEST(CommTrace, SeesWhatIsSentWhileItLives) {
-  run_ranks(2, [](World&) {
+  on_ranks(2, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 1}});
     const int both[] = {0, 1};
     record_collective(CollectiveKind::all_reduce, *m, {both, 1}, 1);  // nobody listens
@@ -115,7 +117,7 @@ TEST(CommTrace, SeesWhatIsSentWhileItLives) {
 }
 
 TEST(CommTrace, OfRedistributions) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor x = distribute(zeros({4, 4}, DType::f64), Layout::of(m, {Replicate(), Shard(1)}));
     const CommTrace trace;

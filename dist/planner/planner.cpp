@@ -295,15 +295,18 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
   SmallVector<Tensor, 4> local;
   for (size_t i = 0; i < in.size(); ++i) {
     const OpPlan::Input& p = plan.in[i];
-    if (!in[i].defined() || !in[i].impl().layout) {
-      if (in[i].defined() && in[i].requires_grad()) (void)common_mesh(row, in);  // throws
-      local.push_back(in[i]);
-    } else if (!p.moves || p.sends) {
-      local.emplace_back(in[i].impl().local);
-    } else {
-      local.push_back(detail::run_redistribute(*p.moves, Tensor(in[i].impl().local), in[i].shape(),
-                                               *p.target->mesh(), "forward"));
+    if (!in[i].defined()) {
+      local.emplace_back();
+      continue;
     }
+    const bool plain = !in[i].is_distributed();
+    if (plain && in[i].requires_grad()) (void)common_mesh(row, in);  // throws
+    const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
+    // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
+    if (!p.moves || (p.sends && !plain)) local.push_back(part);
+    else
+      local.push_back(
+          detail::run_redistribute(*p.moves, part, in[i].shape(), *p.target->mesh(), "forward"));
   }
   const void* local_op = plan.local_op.get();
   bool gradients = false;
