@@ -3,7 +3,7 @@
 // integers, so that every sum is exact and results compare bit for bit.
 #include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/dist/world.h"
+#include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,8 @@
 
 namespace tessera {
 namespace {
+
+using test::on_ranks;
 
 using trial::all_layouts;
 using Kind = Placement::Kind;
@@ -153,7 +155,7 @@ TEST(Redistribute, RandomCases) {
 }
 
 TEST(Redistribute, NeverAliasesItsSource) {
-  run_ranks(2, [](World&) {
+  on_ranks(2, [](World&) {
     const Mesh* mesh = Mesh::make({{"a", 2}});
     const Tensor x = full({4, 2}, 1, DType::f32, Layout::of(mesh, {Replicate()}));
     for (const Placement& p : {Shard(0), Shard(1), Partial(), Partial(ReduceOp::max)}) {
@@ -166,7 +168,7 @@ TEST(Redistribute, NeverAliasesItsSource) {
 }
 
 TEST(Redistribute, RefusesWhatDoesNotFit) {
-  run_ranks(2, [](World&) {
+  on_ranks(2, [](World&) {
     const Mesh* mesh = Mesh::make({{"a", 2}});
     const Mesh* other = Mesh::make({{"b", 2}});
     const Tensor x = full({4}, 1, DType::f32, Layout::of(mesh, {Shard(0)}));
