@@ -218,7 +218,7 @@ Total interpret_all(const Mesh& mesh, std::mt19937& random) {
 void check_mesh(const std::vector<MeshAxis>& axes) {
   int ranks = 1;
   for (const MeshAxis& a : axes) ranks *= a.size;
-  run_ranks(ranks, [&](World& world) {
+  on_ranks(ranks, [&](World& world) {
     const Mesh* mesh = Mesh::make(axes);
     if (world.rank() != 0) return;
     const unsigned seed = std::random_device{}();
