@@ -100,6 +100,19 @@ pid_t spawn(std::vector<std::string> words, const std::vector<std::string>& more
   return pid;
 }
 
+// A port that nobody listens at, below those that the system gives to connections.
+int free_port() {
+  static std::atomic<int> next{getpid() % 499 * 40};
+  while (true) {
+    const int port = 10'000 + next++ % 20'000;
+    try {
+      (void)listen_at(port, "");
+      return port;
+    } catch (const LaunchError&) {
+    }
+  }
+}
+
 // A world that runs one injection.
 class FaultyWorld {
  public:
@@ -117,11 +130,7 @@ class FaultyWorld {
                                            number(in.faulty)};
     const std::string log = folder_ + "/log";
     if (way == Way::rendezvous) {
-      int port = 0;
-      {
-        const Descriptor free = listen_at(0, "");
-        port = port_of(free);
-      }
+      const int port = free_port();
       for (int rank = 0; rank < test::kFaultRanks; ++rank) {
         processes_.push_back(spawn(program,
                                    {concat("RANK=", rank), concat("WORLD_SIZE=", test::kFaultRanks),
