@@ -18,7 +18,7 @@ std::vector<Outcome> inject(const Injection& in, PayloadMode mode, const std::st
   std::vector<Outcome> outcomes(test::kFaultRanks);
   WorldOptions options;
   options.threads = 1;
-  options.init_timeout = test::kFaultDeadline;
+  options.init_timeout = in.deadline();
   options.flight_folder = folder;
   try {
     run_threads(

@@ -48,7 +48,7 @@ int fault_rank(char** arguments) {
         detect_launch(),
         [&](World& w) {
           rank = w.rank();
-          w.group().set_timeout(kFaultDeadline);
+          w.group().set_timeout(in.deadline());
           try {
             take_part(w, in, mine);
           } catch (...) {
