@@ -96,6 +96,11 @@ void MessageGroup::abort(std::string_view why) {
   failed();
 }
 
+void MessageGroup::raise_failure(std::string_view at) {
+  const auto guard = comm().lock();
+  if (failed()) failure_->raise(at);
+}
+
 void MessageGroup::abandon(std::string_view why) {
   failure_->claim(FailureKind::peer, comm().world_rank,
                   concat("rank ", comm().world_rank, " failed: ", why));

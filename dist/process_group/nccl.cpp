@@ -3,6 +3,7 @@
 
 #include "tessera/dist/process_group/nccl_group_impl.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -59,8 +60,7 @@ void NcclWork::wait() {
 }
 
 Ref<ProcessGroup> make_nccl_group(const Ref<ProcessGroup>& host, Device device) {
-  if (!device.is_cuda())
-    fail<DeviceError>("nccl", "device ", device, ": expected a CUDA device");
+  if (!device.is_cuda()) fail<DeviceError>("nccl", "device ", device, ": expected a CUDA device");
   return NcclGroup::make(host, device, host->name());
 }
 
@@ -84,7 +84,10 @@ NcclGroup::~NcclGroup() {
   if (!communicator_) return;
   // Finalising waits for the peers, so it has an end too.
   const auto end = Clock::now() + kFarewell;
-  if (api_.finish(communicator_) != 0) return abort_communicator();
+  if (api_.finish(communicator_) != 0) {
+    abort_communicator();
+    return;
+  }
   int state = api_.state(communicator_);
   for (; state == kNcclPending && Clock::now() < end; state = api_.state(communicator_))
     std::this_thread::sleep_for(kPoll);
@@ -161,8 +164,8 @@ Ref<Work> NcclGroup::start(Collective c) {
   const std::string at = where(c);
   raise_failure(at);
   if (check_signatures_ && c.kind != Kind::send && c.kind != Kind::recv) compare_signatures(c);
-  const auto w = make_ref<NcclWork>(std::move(c), Ref<NcclGroup>(this),
-                                    Context::current().stream(device_));
+  const auto w =
+      make_ref<NcclWork>(std::move(c), Ref<NcclGroup>(this), Context::current().stream(device_));
   queue(*w);
   settle(&w->c, Clock::now() + w->c.timeout);
   check(api_.event_record(device_.index, w->stream.handle, &w->event), &w->c);
@@ -194,12 +197,12 @@ void NcclGroup::queue(NcclWork& w) {
   const auto n = static_cast<size_t>(c.count);
   switch (c.kind) {
     case Kind::all_reduce:
-      return check(api_.all_reduce(from, to, n, type_of(c.dtype), op_of(c.op), communicator_, stream),
-                   &c);
+      return check(
+          api_.all_reduce(from, to, n, type_of(c.dtype), op_of(c.op), communicator_, stream), &c);
     case Kind::reduce:
-      return check(api_.reduce(from, to, n, type_of(c.dtype), op_of(c.op), c.root, communicator_,
-                               stream),
-                   &c);
+      return check(
+          api_.reduce(from, to, n, type_of(c.dtype), op_of(c.op), c.root, communicator_, stream),
+          &c);
     case Kind::broadcast: {
       void* const data = from ? const_cast<void*>(from) : to;
       return check(api_.broadcast(data, data, n * static_cast<size_t>(item), kNcclU8, c.root,
@@ -213,8 +216,8 @@ void NcclGroup::queue(NcclWork& w) {
                    &c);
     case Kind::reduce_scatter: {
       if (even(c.send)) {
-        return check(api_.reduce_scatter(from, to, static_cast<size_t>(c.send[0]),
-                                         type_of(c.dtype), op_of(c.op), communicator_, stream),
+        return check(api_.reduce_scatter(from, to, static_cast<size_t>(c.send[0]), type_of(c.dtype),
+                                         op_of(c.op), communicator_, stream),
                      &c);
       }
       const auto* part = static_cast<const std::byte*>(from);

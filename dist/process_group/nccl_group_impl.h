@@ -26,6 +26,7 @@ class NcclWork final : public Work {
 
 class NcclGroup final : public ProcessGroup {
  public:
+  static Ref<ProcessGroup> make(const Ref<ProcessGroup>& host, Device device, std::string name);
   NcclGroup(Ref<ProcessGroup> host, Device device, std::shared_ptr<CommState> comm,
             std::string name);
   ~NcclGroup() override;
