@@ -177,5 +177,27 @@ TEST(LayoutBugs, TheOrderOfCutsIsPartOfTheLayout) {
   });
 }
 
+// Found here by random programs: a slice is a view, and the reduction after it wrote the source.
+TEST(LayoutBugs, RedistributionsLeaveTheirSourceAlone) {
+  on_ranks(6, [](World&) {
+    const Mesh* m = Mesh::make({{"a", 3}, {"b", 1}, {"c", 2}});
+    for (const Shape& shape : {Shape{1, 1}, Shape{2, 3}}) {
+      const auto layouts = all_layouts(*m, 2, {ReduceOp::sum});
+      for (const AxisStates& states : layouts) {
+        const Layout* from = Layout::intern(m, states);
+        double salt = 0;  // parts and terms unlike each other, equal where they are replicated
+        for (int a = 0; a < 3; ++a)
+          salt = salt * 7 + (from->placement(a) == R ? 0 : m->coordinate(a) + 1);
+        const Tensor part = numbers(from->local_shape(shape), salt);
+        const Tensor x = make_distributed(part, shape, from), before = copy(part), want = full(x);
+        for (const AxisStates& target : layouts) {
+          expect_same(redistribute(x, Layout::intern(m, target)), want);
+          expect_same(part, before, 0);
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera

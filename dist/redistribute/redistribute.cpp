@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the moves of a plan on this rank's part. Collectives take parts one after another, so a cut of
-// an inner dim is packed before and unpacked after; a cut of the outermost dim needs neither.
+// Runs the moves of a plan on this rank's part. Collectives take parts one after another, so a cut
+// of an inner dim is packed before and unpacked after; a cut of the outermost dim needs neither.
 #include "tessera/dist/redistribute/redistribute.h"
 
 #include "tessera/autograd/autograd.h"
@@ -161,8 +161,8 @@ class Runner {
     x_ = unpack(flat, part, d, parts);
   }
   void all_reduce(const RedistributeStep& step) {
-    // In place, so never on the bytes of the tensor that is being redistributed.
-    const Tensor y = x_.handle() == source_.handle() ? copy(x_) : contiguous(x_);
+    // In place, so never on bytes of the tensor that is being redistributed: a slice may be a view.
+    const Tensor y = x_.impl().storage == source_.impl().storage ? copy(x_) : contiguous(x_);
     trace(step, y);
     group(step).all_reduce(y, step.op)->wait();
     x_ = y;
@@ -282,15 +282,15 @@ Tensor redistribute(const Tensor& x, const Layout* to) {
   check_fits(*to, x.shape(), "redistribute");
   for (const AxisState& s : to->states()) {
     if (s.placement == Partial(ReduceOp::avg) && !is_floating(x.dtype()))
-      fail<DTypeError>("redistribute", x.meta(), " cannot be an average: integers are never divided");
+      fail<DTypeError>("redistribute", x.meta(),
+                       " cannot be an average: integers are never divided");
   }
   if (!x.requires_grad() || !Context::current().grad_enabled) {
     const NoGrad guard;
     return fresh(x, to);
   }
   const Function function{
-      "redistribute",
-      [to](FunctionContext&, Tensors in) { return TensorList{fresh(in[0], to)}; },
+      "redistribute", [to](FunctionContext&, Tensors in) { return TensorList{fresh(in[0], to)}; },
       [from](FunctionContext&, const Grads& dy) {
         if (!dy[0].defined()) return Grads{};
         const Tensor g = detail::lying_on(dy[0], from->mesh());
