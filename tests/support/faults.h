@@ -135,7 +135,9 @@ inline bool wrong(Fault fault, Call& call) {
 inline void misbehave(World& w, const Injection& in) {
   switch (in.fault) {
     case Fault::throws: fail<DataError>("injected", "a fault");
-    case Fault::stalls: std::this_thread::sleep_for(in.deadline() + std::chrono::milliseconds(200)); break;
+    case Fault::stalls:
+      std::this_thread::sleep_for(in.deadline() + std::chrono::milliseconds(200));
+      break;
     case Fault::aborts: w.group().abort("injected"); fail<DataError>("injected", "after an abort");
     case Fault::exits: std::exit(0);
     case Fault::is_killed: std::raise(SIGKILL); break;
