@@ -42,7 +42,13 @@ SharedGroup::SharedGroup(SharedGroupSetup setup)
       setup_(std::move(setup)),
       layout_(size()),
       outgoing_(static_cast<size_t>(size())),
-      inboxes_(static_cast<size_t>(size())) {}
+      inboxes_(static_cast<size_t>(size())) {
+  constexpr int kMost = 1024;  // a slot is cut into slices of a cache line or more
+  if (size() > kMost) {
+    fail<LaunchError>("process_group", "group ", name(), " has ", size(), " ranks; at most ", kMost,
+                      " share memory");
+  }
+}
 
 SharedGroup::~SharedGroup() = default;
 
@@ -358,23 +364,28 @@ SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
 }
 
 bool SharedGroup::test(SharedWork& w) {
-  if (!w.done) {
-    comm().poll();
-    if (!w.done) {
-      const auto now = Clock::now();
-      if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-      else if (now > w.deadline) time_out(w);
-    }
+  comm().poll();
+  bool done;
+  {
+    const auto guard = comm().lock();
+    done = w.done;
+  }
+  if (!done) {
+    const auto now = Clock::now();
+    if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
+    else if (now > w.deadline) time_out(w);
+    return false;
   }
   if (w.error) std::rethrow_exception(w.error);
-  return w.done;
+  return true;
 }
 
 void SharedGroup::wait(SharedWork& w) {
   Waiter waiter(comm(), &header());
+  bool idle = false;
   const auto try_once = [&] {
     const auto guard = comm().lock();
-    if (!w.done) advance();
+    idle = advance();
     return w.done;
   };
   while (!try_once()) {
@@ -388,7 +399,7 @@ void SharedGroup::wait(SharedWork& w) {
     waiter.pause(try_once);
   }
   comm().waits_for(-1);
-  if (queue_.empty() && messages_ == 0) comm().poll();  // off the list of those with work
+  if (idle) comm().poll();  // off the list of those with work
   if (w.error) std::rethrow_exception(w.error);
 }
 
