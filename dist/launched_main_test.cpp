@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's main: its tests run on threads, or on the processes of a launcher.
+// The program's main: its tests run on threads, or on the processes of a launcher; or it is one
+// rank of a world that the fault tests start.
 #include "tessera/tests/support/launched_main.h"
 
-int main(int argc, char** argv) { return tessera::test::launched_main(argc, argv); }
+#include <string_view>
+
+namespace tessera::test {
+int fault_rank(char** arguments);
+}
+
+int main(int argc, char** argv) {
+  if (argc == 8 && std::string_view(argv[1]) == "--fault-rank")
+    return tessera::test::fault_rank(argv + 2);
+  return tessera::test::launched_main(argc, argv);
+}

@@ -131,6 +131,17 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
   for (int axis = 0; axis < mesh->axes(); ++axis) {
     if (!placed[static_cast<size_t>(axis)]) place(axis);
   }
+  // A maximum of sums is not a sum of maxima.
+  const auto family = [](ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; };
+  const Placement* pending = nullptr;
+  for (const Placement& p : placements) {
+    if (p.kind != Placement::Kind::partial) continue;
+    if (pending && family(pending->op) != family(p.op)) {
+      fail<LayoutError>("layout", "two reductions are pending that do not commute: ", *pending, " and ",
+                        p, "; reduce one first");
+    }
+    pending = &p;
+  }
   return intern(mesh, states);
 }
 

@@ -3,17 +3,19 @@
 // backward, what the plan cache keeps.
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/dist/world.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
 namespace tessera {
 namespace {
+
+using test::on_ranks;
 
 template <class E, class F> std::string message_of(F&& f) {
   try {
@@ -33,7 +35,7 @@ Tensor ramp(const Shape& shape, DType dtype = DType::f64) {
 std::string lies(const Tensor& x) { return layout_of(x)->placements_text(); }
 
 TEST(Planner, OutputsFollowFromTheRules) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const auto on = [&](const Shape& s, Placement dp, Placement tp) {
       return distribute(ramp(s), Layout::of(m, {dp, tp}));
@@ -58,7 +60,7 @@ TEST(Planner, OutputsFollowFromTheRules) {
 }
 
 TEST(Planner, RefusesToSendAndNamesTheFix) {
-  run_ranks(4, [](World& world) {
+  on_ranks(4, [](World& world) {
     const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor a = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0), Shard(1)}));
     const Tensor b = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0), Shard(0)}));
@@ -75,7 +77,7 @@ TEST(Planner, RefusesToSendAndNamesTheFix) {
 }
 
 TEST(Planner, RefusesPlainTensorsAndOtherMeshes) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 4}});
     const Mesh* other = Mesh::make({{"x", 2}, {"y", 2}});
     const Tensor a = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0)}));
@@ -98,7 +100,7 @@ TEST(Planner, RefusesPlainTensorsAndOtherMeshes) {
 }
 
 TEST(Planner, AutoRedistributeSendsTheCheapestAndSaysSo) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"tp", 4}});
     Tensor a = distribute(ramp({8, 8}), Layout::of(m, {Shard(1)}));
     a.set_requires_grad();
@@ -124,7 +126,7 @@ TEST(Planner, AutoRedistributeSendsTheCheapestAndSaysSo) {
 }
 
 TEST(Planner, DataParallelGradientsArePartialUntilReduced) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"dp", 4}});
     Tensor w = distribute(ramp({8, 3}), Layout::of(m, {Replicate()}));
     w.set_requires_grad();
@@ -148,7 +150,7 @@ TEST(Planner, DataParallelGradientsArePartialUntilReduced) {
 }
 
 TEST(Planner, ViewsOfCutDimsAliasOrThrow) {
-  run_ranks(2, [](World& world) {
+  on_ranks(2, [](World& world) {
     const Mesh* m = Mesh::make({{"a", 2}});
     const Tensor x = distribute(ramp({4, 6}), Layout::of(m, {Shard(0)}));
     EXPECT_THROW((void)slice(x, 0, {0, 2}), LayoutError);
@@ -168,7 +170,7 @@ TEST(Planner, ViewsOfCutDimsAliasOrThrow) {
 }
 
 TEST(Planner, KeepsPlansApartByAttributesShapesAndDTypes) {
-  run_ranks(2, [](World& world) {
+  on_ranks(2, [](World& world) {
     const Mesh* m = Mesh::make({{"a", 2}});
     const Tensor x = distribute(ramp({4, 6}), Layout::of(m, {Shard(0)}));
     const Planner& planner = world.planner();
@@ -190,7 +192,7 @@ TEST(Planner, KeepsPlansApartByAttributesShapesAndDTypes) {
 }
 
 TEST(Planner, EmptyPartsAddNothing) {
-  run_ranks(4, [](World&) {
+  on_ranks(4, [](World&) {
     const Mesh* m = Mesh::make({{"a", 4}});
     for (int64_t n : {0, 1, 2, 5}) {
       const Tensor x = distribute(ramp({n, 3}), Layout::of(m, {Shard(0)}));

@@ -101,9 +101,12 @@ void CommState::drain() {
       poll_locked();
       if (items_.empty()) return;
     }
-    if (std::chrono::steady_clock::now() > end) return;
+    if (std::chrono::steady_clock::now() > end) break;
     waiter.pause([] { return false; });
   }
+  const auto guard = lock();
+  for (Item& item : items_) item.pending->abandon("it ended with work that its peers never joined");
+  items_.clear();
 }
 
 void CommState::fail_world(std::string_view why) {

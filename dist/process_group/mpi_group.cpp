@@ -10,7 +10,7 @@ using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
 // The farewell travels by another way than the messages before it, so these get time to arrive.
-constexpr auto kGrace = std::chrono::milliseconds(300);
+constexpr std::chrono::milliseconds kGrace{300};
 
 bool is_message(const Collective& c) { return c.kind == Kind::send || c.kind == Kind::recv; }
 
@@ -69,6 +69,7 @@ MessageGroup::~MessageGroup() {
 Ref<Work> MessageGroup::start(Collective c) {
   auto w = make_ref<MessageWork>(std::move(c), Ref<MessageGroup>(this));
   const auto guard = comm().lock();
+  world_->side->look();  // peers that gave up have told so: their old messages must not be taken
   if (is_message(w->c)) post(w);
   else queue_.push_back(w);
   if (!advance()) comm().add(Ref<ProcessGroup>(this), this);
@@ -93,6 +94,11 @@ void MessageGroup::abort(std::string_view why) {
   claim(FailureKind::peer, comm().world_rank, text);
   recorder().dump(text);
   failed();
+}
+
+void MessageGroup::raise_failure(std::string_view at) {
+  const auto guard = comm().lock();
+  if (failed()) failure_->raise(at);
 }
 
 void MessageGroup::abandon(std::string_view why) {
@@ -210,7 +216,7 @@ bool MessageGroup::left_behind(int member, const MessageWork& w) {
   }
   const auto now = Clock::now();
   if (left_since_ == Clock::time_point()) left_since_ = now;
-  if (now - left_since_ < kGrace) return false;
+  if (now - left_since_ < std::min(kGrace, w.c.timeout / 4)) return false;
   claim(FailureKind::peer, world(member),
         concat("rank ", world(member), " returned while rank ", comm().world_rank,
                " waits for it in ", where(w)));

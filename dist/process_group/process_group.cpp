@@ -67,6 +67,31 @@ void check_pair(Kind kind, const Tensor& in, const Tensor& out) {
                    ": dtypes must be equal");
 }
 
+// in and out share no byte, unless the one is this rank's part of the other, `offset` elements in.
+void check_overlap(Kind kind, const Tensor& in, const Tensor& out, const Tensor& part,
+                   int64_t offset) {
+  const auto range = [](const Tensor& t) {
+    const auto begin = reinterpret_cast<uintptr_t>(t.raw_data());
+    return std::pair(begin, begin + static_cast<uintptr_t>(t.numel() * item_size(t.dtype())));
+  };
+  if (!in.device().is_cpu() || in.numel() == 0 || out.numel() == 0) return;
+  const auto [a, a_end] = range(in);
+  const auto [b, b_end] = range(out);
+  if (a_end <= b || b_end <= a) return;
+  if (part.defined()) {
+    const bool out_is_part = part.handle() == out.handle();
+    const uintptr_t whole = out_is_part ? a : b, place = out_is_part ? b : a;
+    if (place == whole + static_cast<uintptr_t>(offset * item_size(in.dtype()))) return;
+  }
+  fail<UsageError>(concat(kind), "in ", in.meta(), " and out ", out.meta(),
+                   " overlap; give tensors apart",
+                   part.defined() ? ", or this rank's own part of the whole" : "");
+}
+
+int64_t before(const Counts& counts, int part) {
+  return std::accumulate(counts.begin(), counts.begin() + part, int64_t{0});
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, ReduceOp op) {
@@ -198,6 +223,7 @@ Ref<Work> ProcessGroup::all_gather(const Tensor& in, const Tensor& out, const Co
   Counts receive = fill_counts(Kind::all_gather, counts, size(), out.numel(), "out");
   check_size(Kind::all_gather, in, "in", receive[static_cast<size_t>(rank_)], receive);
   check_size(Kind::all_gather, out, "out", total(receive), receive);
+  check_overlap(Kind::all_gather, in, out, in, before(receive, rank_));
   return launch({.kind = Kind::all_gather,
                  .dtype = in.dtype(),
                  .in = in,
@@ -215,6 +241,7 @@ Ref<Work> ProcessGroup::reduce_scatter(const Tensor& in, const Tensor& out, Redu
   Counts send = fill_counts(Kind::reduce_scatter, counts, size(), in.numel(), "in");
   check_size(Kind::reduce_scatter, out, "out", send[static_cast<size_t>(rank_)], send);
   check_size(Kind::reduce_scatter, in, "in", total(send), send);
+  check_overlap(Kind::reduce_scatter, in, out, out, before(send, rank_));
   return launch({.kind = Kind::reduce_scatter,
                  .op = op,
                  .dtype = in.dtype(),
@@ -233,6 +260,7 @@ Ref<Work> ProcessGroup::all_to_all(const Tensor& in, const Tensor& out, const Co
   Counts from = fill_counts(Kind::all_to_all, receive, size(), out.numel(), "out");
   check_size(Kind::all_to_all, in, "in", total(to), to);
   check_size(Kind::all_to_all, out, "out", total(from), from);
+  check_overlap(Kind::all_to_all, in, out, {}, 0);
   return launch({.kind = Kind::all_to_all,
                  .dtype = in.dtype(),
                  .in = in,
@@ -256,7 +284,10 @@ Ref<Work> ProcessGroup::gather(const Tensor& in, const Tensor& out, int root,
                   is_root && out.numel() % size() != 0 ? out.numel() : in.numel() * size(), "out");
   check_size(Kind::gather, in, "in", receive[static_cast<size_t>(rank_)], receive);
   const int64_t count = total(receive);
-  if (is_root) check_size(Kind::gather, out, "out", count, receive);
+  if (is_root) {
+    check_size(Kind::gather, out, "out", count, receive);
+    check_overlap(Kind::gather, in, out, in, before(receive, rank_));
+  }
   return launch({.kind = Kind::gather,
                  .dtype = in.dtype(),
                  .in = in,
@@ -280,7 +311,10 @@ Ref<Work> ProcessGroup::scatter(const Tensor& in, const Tensor& out, int root,
                   is_root && in.numel() % size() != 0 ? in.numel() : out.numel() * size(), "in");
   check_size(Kind::scatter, out, "out", send[static_cast<size_t>(rank_)], send);
   const int64_t count = total(send);
-  if (is_root) check_size(Kind::scatter, in, "in", count, send);
+  if (is_root) {
+    check_size(Kind::scatter, in, "in", count, send);
+    check_overlap(Kind::scatter, in, out, out, before(send, rank_));
+  }
   return launch({.kind = Kind::scatter,
                  .dtype = out.dtype(),
                  .in = is_root ? in : Tensor(),

@@ -66,6 +66,9 @@ TEST(ProcessGroup, RefusesWhatDoesNotFit) {
     has(message_of<UsageError>([&] { g.subgroup(std::vector<int>{0, 0}, "twice"); }), "twice");
     has(message_of<IndexError>([&] { g.subgroup(std::vector<int>{0, 7}, "far"); }), "member 7");
     has(message_of<ValueError>([&] { g.set_timeout(0ms); }), "0 ms");
+    has(message_of<UsageError>([&] { g.all_to_all(four, four); }), "overlap");
+    const Tensor late = alias(four, {2}, {1}, 1);
+    has(message_of<UsageError>([&] { g.all_gather(late, four); }), "own part");
     g.barrier()->wait();  // nothing of that has reached the others
   });
 }

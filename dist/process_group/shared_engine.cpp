@@ -42,7 +42,13 @@ SharedGroup::SharedGroup(SharedGroupSetup setup)
       setup_(std::move(setup)),
       layout_(size()),
       outgoing_(static_cast<size_t>(size())),
-      inboxes_(static_cast<size_t>(size())) {}
+      inboxes_(static_cast<size_t>(size())) {
+  constexpr int kMost = 1024;  // a slot is cut into slices of a cache line or more
+  if (size() > kMost) {
+    fail<LaunchError>("process_group", "group ", name(), " has ", size(), " ranks; at most ", kMost,
+                      " share memory");
+  }
+}
 
 SharedGroup::~SharedGroup() = default;
 
@@ -80,6 +86,11 @@ void SharedGroup::abort(std::string_view why) {
   wake(header());
   recorder().dump(text);
   failed();
+}
+
+void SharedGroup::raise_failure(std::string_view at) {
+  const auto guard = comm().lock();
+  if (failed()) header().failure.raise(at);
 }
 
 void SharedGroup::abandon(std::string_view why) {
@@ -199,24 +210,31 @@ void SharedGroup::announce(SharedWork& w) {
   publish(cell(rank()).arrived, w.c.sequence);
 }
 
-// What a work waits for `peer` to have done.
+// The round that the current phase is about. Each phase is a turn behind the one before it, so that
+// a rank waits for what its peers did a turn ago.
+int64_t SharedGroup::round_of(const SharedWork& w) {
+  return w.turn - (w.phase == 2 && !three_phases(w.c.kind) ? 1 : w.phase);
+}
+
+// Whether `peer` has done what a work waits for.
 bool SharedGroup::ready(const SharedWork& w, int peer) const {
   const Cell& theirs = cell(peer);
   const auto reached = [](const std::atomic<uint64_t>& counter, int64_t at_least) {
     return static_cast<int64_t>(counter.load(std::memory_order_seq_cst)) >= at_least;
   };
-  const int64_t next = static_cast<int64_t>(rounds_) + w.round + 1;  // rounds ended after this one
   switch (w.stage) {
     case SharedWork::Stage::queued: return true;
     case SharedWork::Stage::arriving:
       return reached(theirs.arrived, static_cast<int64_t>(w.c.sequence));
     case SharedWork::Stage::leaving: return reached(theirs.read, static_cast<int64_t>(rounds_) + 1);
-    case SharedWork::Stage::rounds:
+    case SharedWork::Stage::rounds: {
+      const int64_t ended = static_cast<int64_t>(rounds_) + round_of(w) + 1;
       switch (w.phase) {
-        case 0: return reached(theirs.read, next - 1);  // the slot of round + 1 is free again
-        case 1: return reached(theirs.written, next);
-        default: return reached(three_phases(w.c.kind) ? theirs.reduced : theirs.written, next);
+        case 0: return reached(theirs.read, ended - static_cast<int64_t>(SegmentLayout::kSlots));
+        case 1: return reached(theirs.written, ended);
+        default: return reached(three_phases(w.c.kind) ? theirs.reduced : theirs.written, ended);
       }
+    }
   }
   return true;
 }
@@ -283,27 +301,29 @@ SharedGroup::Step SharedGroup::step(SharedWork& w) {
     }
     case SharedWork::Stage::rounds: break;
   }
-  const uint64_t ended = rounds_ + static_cast<uint64_t>(w.round + 1);
-  const bool wanted = w.phase == 0   ? w.round + 1 < w.rounds
-                      : w.phase == 1 ? three_phases(w.c.kind)
-                                     : true;
-  if (wanted) {
+  const int64_t round = round_of(w);
+  const bool skipped = w.phase == 1 && !three_phases(w.c.kind);
+  if (round >= 0 && round < w.rounds && !skipped) {
     if (const Step s = all_ready(w); s != Step::moved) return s;
+    const uint64_t ended = rounds_ + static_cast<uint64_t>(round + 1);
     switch (w.phase) {
       case 0:
-        write_round(w, w.round + 1);
-        publish(own.written, ended + 1);
+        write_round(w, round);
+        publish(own.written, ended);
         break;
       case 1:
-        reduce_round(w, w.round);
+        reduce_round(w, round);
         publish(own.reduced, ended);
         break;
-      default: read_round(w, w.round); publish(own.read, ended);
+      default:
+        read_round(w, round);
+        publish(own.read, ended);
+        if (round + 1 == w.rounds) return Step::finished;
     }
   }
-  if (++w.phase == 3 || w.round < 0) {
+  if (++w.phase == 3) {
     w.phase = 0;
-    if (++w.round == w.rounds) return Step::finished;
+    ++w.turn;
   }
   return Step::moved;
 }
@@ -344,23 +364,28 @@ SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
 }
 
 bool SharedGroup::test(SharedWork& w) {
-  if (!w.done) {
-    comm().poll();
-    if (!w.done) {
-      const auto now = Clock::now();
-      if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-      else if (now > w.deadline) time_out(w);
-    }
+  comm().poll();
+  bool done;
+  {
+    const auto guard = comm().lock();
+    done = w.done;
+  }
+  if (!done) {
+    const auto now = Clock::now();
+    if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
+    else if (now > w.deadline) time_out(w);
+    return false;
   }
   if (w.error) std::rethrow_exception(w.error);
-  return w.done;
+  return true;
 }
 
 void SharedGroup::wait(SharedWork& w) {
   Waiter waiter(comm(), &header());
+  bool idle = false;
   const auto try_once = [&] {
     const auto guard = comm().lock();
-    if (!w.done) advance();
+    idle = advance();
     return w.done;
   };
   while (!try_once()) {
@@ -374,7 +399,7 @@ void SharedGroup::wait(SharedWork& w) {
     waiter.pause(try_once);
   }
   comm().waits_for(-1);
-  if (queue_.empty() && messages_ == 0) comm().poll();  // off the list of those with work
+  if (idle) comm().poll();  // off the list of those with work
   if (w.error) std::rethrow_exception(w.error);
 }
 

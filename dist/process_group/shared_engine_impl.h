@@ -61,9 +61,9 @@ class SharedWork final : public Work {
   Ref<SharedGroup> group;
   Stage stage = Stage::queued;
   bool done = false, exposed = false;  // exposed: peers may touch the tensors
-  uint8_t phase = 0;                   // of the current round: write the next, reduce, read
-  int64_t round = -1, rounds = 0;
-  int64_t moved = 0;  // bytes of a message
+  uint8_t phase = 0;  // of a turn: write a round, reduce an earlier one, read the one before
+  int64_t turn = 0, rounds = 0;  // of staging
+  int64_t moved = 0;             // bytes of a message
   std::exception_ptr error;
   std::chrono::steady_clock::time_point deadline{};  // set by the first wait or test
 };
@@ -75,6 +75,7 @@ class SharedGroup final : public ProcessGroup, public Pending {
 
   [[nodiscard]] std::string_view backend() const override { return setup_.backend; }
   void abort(std::string_view why) override;
+  void raise_failure(std::string_view where) override;
   bool advance() override;
   void abandon(std::string_view why) override;
 
@@ -114,7 +115,7 @@ class SharedGroup final : public ProcessGroup, public Pending {
     return cell(whose).announcements[w.c.sequence & 1];
   }
   [[nodiscard]] std::byte* slot(int whose, int64_t round) const {
-    return at(layout_.staging(whose, (rounds_ + static_cast<uint64_t>(round)) & 1));
+    return at(layout_.staging(whose, rounds_ + static_cast<uint64_t>(round)));
   }
   [[nodiscard]] int world(int member) const { return setup_.ranks[static_cast<size_t>(member)]; }
 
@@ -125,6 +126,7 @@ class SharedGroup final : public ProcessGroup, public Pending {
   void advance_collectives();
   Step step(SharedWork& w);
   void announce(SharedWork& w);
+  [[nodiscard]] static int64_t round_of(const SharedWork& w);
   [[nodiscard]] bool ready(const SharedWork& w, int peer) const;
   Step all_ready(const SharedWork& w);
   bool agree(const SharedWork& w, int peer);

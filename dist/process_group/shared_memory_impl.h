@@ -99,14 +99,15 @@ struct SegmentHeader {
 /// Where everything of a group of `n` lies, in bytes from the start of its segment.
 class SegmentLayout {
  public:
-  static constexpr size_t kInlineBytes = 8 * 1024, kStagingBytes = 256 * 1024;
+  static constexpr size_t kInlineBytes = 8 * 1024;
+  static constexpr size_t kSlots = 4, kStagingBytes = 128 * 1024;  // all slots stay in a core's L2
   static constexpr size_t kRing = 4, kRingBytes = 32 * 1024;
 
   explicit SegmentLayout(int n) : n_(static_cast<size_t>(n)) {
     inline_ = align(sizeof(Cell), 64);
     counts_ = inline_ + 2 * kInlineBytes;
     staging_ = align(counts_ + 2 * n_ * sizeof(int64_t), 4096);
-    channels_ = staging_ + 2 * kStagingBytes;
+    channels_ = staging_ + kSlots * kStagingBytes;
     channel_stride_ = align(sizeof(Channel) + kRing * sizeof(Chunk), 64) + kRing * kRingBytes;
     stride_ = align(channels_ + n_ * channel_stride_, 4096);
     header_ = align(sizeof(SegmentHeader), 4096);
@@ -121,8 +122,8 @@ class SegmentLayout {
   [[nodiscard]] size_t counts(int rank, size_t parity) const {
     return cell(rank) + counts_ + parity * n_ * sizeof(int64_t);
   }
-  [[nodiscard]] size_t staging(int rank, size_t parity) const {
-    return cell(rank) + staging_ + parity * kStagingBytes;
+  [[nodiscard]] size_t staging(int rank, uint64_t round) const {
+    return cell(rank) + staging_ + round % kSlots * kStagingBytes;
   }
   [[nodiscard]] size_t channel(int from, int to) const {
     return cell(from) + channels_ + static_cast<size_t>(to) * channel_stride_;

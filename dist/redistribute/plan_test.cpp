@@ -3,7 +3,7 @@
 // per source contribution; a right plan ends with each contribution counted once.
 #include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/dist/redistribute/plan.h"
-#include "tessera/dist/world.h"
+#include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,8 @@
 
 namespace tessera {
 namespace {
+
+using test::on_ranks;
 
 using trial::all_layouts;
 using trial::exhaustive;
@@ -216,7 +218,7 @@ Total interpret_all(const Mesh& mesh, std::mt19937& random) {
 void check_mesh(const std::vector<MeshAxis>& axes) {
   int ranks = 1;
   for (const MeshAxis& a : axes) ranks *= a.size;
-  run_ranks(ranks, [&](World& world) {
+  on_ranks(ranks, [&](World& world) {
     const Mesh* mesh = Mesh::make(axes);
     if (world.rank() != 0) return;
     const unsigned seed = std::random_device{}();
@@ -240,7 +242,7 @@ TEST(RedistributePlan, EveryPairWithUnitAxes) {
 
 // What is sent for the common pairs; a change here changes what users pay.
 TEST(RedistributePlan, SendsWhatIsPinned) {
-  run_ranks(4, [](World& world) {
+  on_ranks(4, [](World& world) {
     const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     if (world.rank() != 0) return;
     const auto moves = [&](std::vector<Placement> from, std::vector<Placement> to) {

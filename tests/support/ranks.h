@@ -7,6 +7,7 @@
 #include "tessera/dist/world.h"
 
 #include <functional>
+#include <random>
 
 namespace tessera::test {
 
@@ -27,6 +28,14 @@ inline RanksLauncher& ranks_launcher() {
 inline void on_ranks(int n, const RankFunction& fn, const WorldOptions& options = {}) {
   if (const auto& launch = ranks_launcher()) launch(n, fn, options);
   else run_ranks(n, fn, options);
+}
+
+/// A random seed that all ranks of the world share; print it on rank 0.
+inline unsigned shared_seed(World& world) {
+  const Tensor seed = empty({1}, DType::i64);
+  *seed.data<int64_t>() = std::random_device{}();
+  world.group().broadcast(seed, 0)->wait();
+  return static_cast<unsigned>(*seed.data<int64_t>());
 }
 
 }  // namespace tessera::test
