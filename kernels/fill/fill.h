@@ -47,6 +47,7 @@ struct Random {
   auto attributes() const {
     return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream);
   }
+  auto plan_key() const { return std::tuple_cat(attributes(), std::tie(whole, start)); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Random local(const Piece& piece) const;
