@@ -140,6 +140,7 @@ struct Affine : Unary<Affine> {
   static constexpr DTypeSet dtypes = kNumbers;
   static constexpr Saves saves = Saves::none();
   auto attributes() const { return std::tie(scale, shift); }
+  auto plan_key() const { return std::tuple(linear(), monotone()); }
   bool linear() const { return shift == 0; }
   int monotone() const { return scale >= 0 ? 1 : -1; }
   template <class T> TESSERA_MATH T f(T x) const {
