@@ -87,6 +87,9 @@ Context::Context(const Options& o) : options(o), previous_(current_) {
   if (options.threads < 0)
     fail<ValueError>("context", "threads is ", options.threads, ": expected 0 (all cores) or more");
   if (options.threads == 0) options.threads = Process::get().cores();
+#ifdef __SANITIZE_THREAD__
+  options.threads = 1;  // how OpenMP joins its threads is hidden from the sanitizer
+#endif
   current_ = this;
   cpu_allocator_ = make_cpu_allocator();
 }

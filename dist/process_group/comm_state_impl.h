@@ -120,7 +120,7 @@ class Waiter {
   [[nodiscard]] bool spinning() const { return comm_.may_spin && steps_ < kSpins; }
 
  private:
-  static constexpr int kSpins = 300, kYields = 64;
+  static constexpr int kSpins = 50, kYields = 100;
   static void relax() {
 #ifdef __x86_64__
     __builtin_ia32_pause();

@@ -192,6 +192,7 @@ template <class T> class Case {
   template <class Expected>
   void check_tensor(const Tensor& x, const Expected& expected, const char* what,
                     ReduceOp op = ReduceOp::sum) {
+    test::note_bits(x);
     const T* got = x.numel() > 0 ? x.data<T>() : nullptr;
     int64_t wrong = 0, first = -1;
     const int64_t n = x.numel(), step = n > 20'000 ? 7 : 1;  // prime to all sizes of pieces
@@ -219,7 +220,7 @@ TEST_P(Conformance, EveryCollectiveDTypeOpAndSize) {
       uint64_t salt = 0;
       for_types<double, float, bf16, f16, f8_e4m3, f8_e5m2, int64_t, int32_t, uint8_t, bool>(
           [&]<class T>() {
-            for (const int64_t size : {0, 1, 7, 1000, 2500}) {
+            for (const int64_t size : {0, 1, 7, 1000, 4500}) {
               for (const bool with_counts : {false, true})
                 Case<T>(w.group(), salt += 16, with_counts).all(size);
             }
@@ -346,6 +347,15 @@ TEST_P(Conformance, NestedAxesEqualTheFlattenedOne) {
           ASSERT_TRUE(test::same(nested.data<float>()[i], flat.data<float>()[i])) << i;
       }
     });
+  }
+}
+
+TEST(ConformanceThreads, SeveralPerRankGiveTheSameBits) {
+  for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
+    WorldOptions options;
+    options.threads = 3;
+    run_threads(
+        2, [](World& w) { Case<float>(w.group(), 21, false).all(400'003); }, options, mode);
   }
 }
 

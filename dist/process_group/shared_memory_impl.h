@@ -99,7 +99,7 @@ struct SegmentHeader {
 /// Where everything of a group of `n` lies, in bytes from the start of its segment.
 class SegmentLayout {
  public:
-  static constexpr size_t kInlineBytes = 8 * 1024;
+  static constexpr size_t kInlineBytes = 16 * 1024;
   static constexpr size_t kSlots = 4, kStagingBytes = 128 * 1024;  // all slots stay in a core's L2
   static constexpr size_t kRing = 4, kRingBytes = 32 * 1024;
 
