@@ -14,7 +14,7 @@
 //   Grads        vjp (const Saved&, const Grads& dy, Needs) const;
 //   static std::vector<Sample<Op>> samples();
 //   attributes() where there are data members; optional: local(const Piece&), cost(Metas in, Metas
-//   out), plan_key(): the attributes that sharding and local read (default: all).
+//   out), plan_key(): what meta and sharding read of the attributes (default: all).
 // A View room has `Geometry view(const Geometry&)` instead of meta, cpu, cuda and dtypes. An
 // InPlace room has also `static constexpr bool writes(size_t i, size_t n)`; its outputs are what it
 // writes.
@@ -149,6 +149,9 @@ template <class Op> consteval bool complete_op() {
                 "room has no `static std::vector<Sample<Op>> samples()`: the laws cannot see it");
   static_assert(op_has::attributes<Op> || std::is_empty_v<Op>,
                 "room has data members but no `auto attributes() const { return std::tie(...); }`");
+  static_assert(!(op_has::plan_key<Op> && op_has::local<Op>),
+                "room has both plan_key and local: a kept plan would run a local form with the "
+                "attributes of an earlier call; drop plan_key");
   if constexpr (!ViewOp<Op>) {
     static_assert(op_has::dtypes<Op>, "room has no `static constexpr DTypeSet dtypes`");
     static_assert(

@@ -43,6 +43,7 @@ struct OpRow {
   Geometry (*view)(const void* op, const Geometry& in) = nullptr;
   bool (*can_view)(const void* op, const Geometry& in) = nullptr;  // null: any strides can be viewed
   ShardingRule (*sharding)(const void* op, Metas in) = nullptr;
+  bool localizes = false;  // whether pieces run another op than the whole
   std::shared_ptr<const void> (*local)(const void* op, const Piece&) = nullptr;
   void (*cpu)(const void* op, Tensors in, Outputs y) = nullptr;
   void (*cuda)(const void* op, Tensors in, Outputs y,
@@ -50,7 +51,7 @@ struct OpRow {
   Grads (*vjp)(const void* op, const Saved&, const Grads& dy, Needs) = nullptr;
   Cost (*cost)(const void* op, Metas in, Metas out) = nullptr;
   std::vector<std::string> (*attributes)(const void* op) = nullptr;
-  /// Keys of the plan cache: what `sharding` and `local` read of two ops of this row is the same.
+  /// Keys of the plan cache: what decides a plan is the same in two ops of this row.
   bool (*same)(const void* a, const void* b) = nullptr;
   uint64_t (*key_hash)(const void* op) = nullptr;
   std::vector<SampleRow> (*samples)() = nullptr;
@@ -113,6 +114,7 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
     row.vjp = [](const void* op, const Saved& s, const Grads& dy, Needs n) {
       return as<Op>(op).vjp(s, dy, n);
     };
+  row.localizes = op_has::local<Op>;
   row.local = [](const void* op, const Piece& p) -> std::shared_ptr<const void> {
     if constexpr (op_has::local<Op>) return std::make_shared<Op>(as<Op>(op).local(p));
     else return std::make_shared<Op>(as<Op>(op));

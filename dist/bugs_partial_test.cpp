@@ -69,7 +69,7 @@ TEST(PartialBugs, ANumberIsAddedOnce) {
 
 // #153603, #147180: the multiplier of an earlier call came out of the cache.
 TEST(PartialBugs, EachMultiplierIsItsOwn) {
-  on_ranks(4, [](World&) {
+  on_ranks(4, [](World& world) {
     const Trial t;
     const Tensor p = t.partial({3, 5}), whole = Trial::whole({3, 5});
     for (const double by : {2.0, -5.0, 2.0, 0.5, -0.0}) {
@@ -78,6 +78,10 @@ TEST(PartialBugs, EachMultiplierIsItsOwn) {
       expect_same(p + by, whole + by);
     }
     EXPECT_EQ(placements(p * 2.0), "{a: Partial()}");
+    // #178276: nor does each of them take room in the cache, where they do not decide the plan.
+    const auto before = world.planner().counts();
+    for (int i = 1; i <= 100; ++i) expect_same(local(p * (0.37 * i)), local(p) * (0.37 * i), 0);
+    EXPECT_EQ(world.planner().counts().misses, before.misses);
   });
 }
 

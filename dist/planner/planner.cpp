@@ -324,7 +324,8 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
       local.push_back(
           detail::run_redistribute(*p.moves, part, in[i].shape(), *p.target->mesh(), "forward"));
   }
-  const void* local_op = plan.local_op.get();
+  // A plan may be that of a call with other attributes, where they do not decide it.
+  const void* local_op = row.localizes ? plan.local_op.get() : op;
   bool gradients = false;
   for (const Tensor& t : in) gradients |= t.defined() && t.requires_grad();
   SmallVector<Tensor, 2> made;

@@ -45,9 +45,9 @@ struct Random {
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
   auto attributes() const {
-    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream);
+    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream,
+                    whole, start);
   }
-  auto plan_key() const { return std::tuple_cat(attributes(), std::tie(whole, start)); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Random local(const Piece& piece) const;

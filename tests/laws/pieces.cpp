@@ -56,6 +56,20 @@ Call::Call(const Subject& s, const SampleRow& row, TensorVector inputs)
       out(output_metas(s, row.op.get(), in)),
       rule(s.sharding(row.op.get(), MetaArray(in))) {}
 
+std::string whole_text(const ShardingRule& rule) {
+  std::string text = rule.text();
+  for (const auto& group : rule.linearities()) {
+    text += ", linear";
+    for (int i : group) text += concat(' ', i);
+  }
+  if (rule.monotone() != 0) text += rule.monotone() > 0 ? ", monotone up" : ", monotone down";
+  for (const Factor& f : rule.factors()) {
+    if (f.join == Join::sum) continue;
+    return text + (f.join == Join::max ? ", join max" : ", join min");
+  }
+  return text;
+}
+
 std::optional<std::string> rule_problem(const Call& c) {
   const auto inputs = static_cast<int>(c.in.size()), outputs = static_cast<int>(c.out.size());
   if (c.rule.inputs() != inputs || c.rule.operands() != inputs + outputs) {

@@ -24,6 +24,8 @@ struct Call {
   Call(const Subject& s, const SampleRow& sample, TensorVector in);
 };
 
+/// All that a rule says, as text.
+std::string whole_text(const ShardingRule&);
 /// Why the rule does not describe the call's operands, if it does not.
 std::optional<std::string> rule_problem(const Call&);
 /// The cuts by which the law tries a factor: even and uneven, into 2 and 3, one with an empty
