@@ -192,6 +192,7 @@ template <class T> class Case {
   template <class Expected>
   void check_tensor(const Tensor& x, const Expected& expected, const char* what,
                     ReduceOp op = ReduceOp::sum) {
+    test::note_bits(x);
     const T* got = x.numel() > 0 ? x.data<T>() : nullptr;
     int64_t wrong = 0, first = -1;
     const int64_t n = x.numel(), step = n > 20'000 ? 7 : 1;  // prime to all sizes of pieces

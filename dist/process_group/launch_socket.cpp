@@ -21,7 +21,6 @@ constexpr size_t kHeader = sizeof(uint32_t) + 1;
 
 void prepare(int fd) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
@@ -37,7 +36,7 @@ struct Addresses {
 int try_connect(const addrinfo* list, Deadline deadline, Descriptor& connected) {
   int error = ECONNREFUSED;
   for (const addrinfo* a = list; a; a = a->ai_next) {
-    Descriptor fd(socket(a->ai_family, a->ai_socktype, a->ai_protocol));
+    Descriptor fd(socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
     if (!fd) {
       error = errno;
       continue;
@@ -129,7 +128,7 @@ Descriptor listen_at(int port, const std::string& remedy) {
   int error = 0;
   for (const int family :
        {AF_INET6, AF_INET}) {  // an IPv6 socket takes IPv4 too, where there is IPv6
-    Descriptor fd(socket(family, SOCK_STREAM, 0));
+    Descriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!fd) {
       error = errno;
       continue;
@@ -173,7 +172,7 @@ int port_of(const Descriptor& listening) {
 }
 
 Descriptor accept_from(const Descriptor& listening) {
-  Descriptor fd(accept(listening.get(), nullptr, nullptr));
+  Descriptor fd(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (fd) prepare(fd.get());
   return fd;
 }

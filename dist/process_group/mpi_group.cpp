@@ -69,6 +69,7 @@ MessageGroup::~MessageGroup() {
 Ref<Work> MessageGroup::start(Collective c) {
   auto w = make_ref<MessageWork>(std::move(c), Ref<MessageGroup>(this));
   const auto guard = comm().lock();
+  world_->side->look();  // peers that gave up have told so: their old messages must not be taken
   if (is_message(w->c)) post(w);
   else queue_.push_back(w);
   if (!advance()) comm().add(Ref<ProcessGroup>(this), this);
@@ -93,6 +94,11 @@ void MessageGroup::abort(std::string_view why) {
   claim(FailureKind::peer, comm().world_rank, text);
   recorder().dump(text);
   failed();
+}
+
+void MessageGroup::raise_failure(std::string_view at) {
+  const auto guard = comm().lock();
+  if (failed()) failure_->raise(at);
 }
 
 void MessageGroup::abandon(std::string_view why) {

@@ -82,6 +82,7 @@ class MessageGroup final : public ProcessGroup, public Pending {
 
   [[nodiscard]] std::string_view backend() const override { return world_->backend; }
   void abort(std::string_view why) override;
+  void raise_failure(std::string_view where) override;
   bool advance() override;
   void abandon(std::string_view why) override;
   bool test(MessageWork& w);

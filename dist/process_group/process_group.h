@@ -40,6 +40,7 @@ TESSERA_API std::ostream& operator<<(std::ostream&, CollectiveKind);
 
 using Counts = std::vector<int64_t>;  ///< elements per rank of the group; empty: even parts
 
+class NcclGroup;
 class CommState;       ///< what one rank's groups share; comm_state_impl.h
 class FlightRecorder;  ///< flight_recorder.h
 
@@ -123,6 +124,8 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   Ref<ProcessGroup> split(int color, int key = 0, std::string name = "split");
   /// Ends every operation of this group on every rank with PeerFailed that carries `why`.
   virtual void abort(std::string_view why) = 0;
+  /// Throws the failure that has ended this group or its world, if one has.
+  virtual void raise_failure(std::string_view /*where*/) {}
 
  protected:
   ProcessGroup(int rank, std::vector<int> ranks, std::string name, std::shared_ptr<CommState> comm);
@@ -136,6 +139,7 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   [[nodiscard]] const std::shared_ptr<CommState>& shared_comm() const { return comm_; }
 
  private:
+  friend class NcclGroup;  // shares the CommState of its host group
   friend class World;
   void check(CollectiveKind kind, const Tensor& x, std::string_view what) const;
   void check_peer(CollectiveKind kind, int peer, std::string_view what) const;

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <unistd.h>
 
 namespace tessera {
 namespace {
@@ -246,7 +247,7 @@ TEST(Progress, DroppedWorkIsCompleted) {
 TEST(Deadline, NamesWhoNeverArrivedAndDumpsTheRecord) {
   WorldOptions options;
   options.flight_folder =
-      (std::filesystem::temp_directory_path() / "tessera_deadline_test").string();
+      (std::filesystem::temp_directory_path() / concat("tessera_deadline_", getpid())).string();
   options.init_timeout = 60s;
   options.train_timeout = 150ms;
   std::atomic<int> timeouts{0};
@@ -303,7 +304,8 @@ TEST(Deadline, GroupsThatRanksMakeDifferently) {
 TEST(FlightRecorder, KeepsTheLatestAndDumpsOnASignal) {
   FlightRecorder::install_signal_handler();
   WorldOptions options;
-  options.flight_folder = (std::filesystem::temp_directory_path() / "tessera_flight_test").string();
+  options.flight_folder =
+      (std::filesystem::temp_directory_path() / concat("tessera_flight_", getpid())).string();
   run_ranks(
       2,
       [](World& w) {

@@ -94,6 +94,11 @@ void SharedGroup::abort(std::string_view why) {
   failed();
 }
 
+void SharedGroup::raise_failure(std::string_view at) {
+  const auto guard = comm().lock();
+  if (failed()) header().failure.raise(at);
+}
+
 void SharedGroup::abandon(std::string_view why) {
   header().failure.claim(FailureKind::peer, comm().world_rank,
                          concat("rank ", comm().world_rank, " failed: ", why));

@@ -75,6 +75,7 @@ class SharedGroup final : public ProcessGroup, public Pending {
 
   [[nodiscard]] std::string_view backend() const override { return setup_.backend; }
   void abort(std::string_view why) override;
+  void raise_failure(std::string_view where) override;
   bool advance() override;
   void abandon(std::string_view why) override;
 

@@ -37,11 +37,15 @@ SideChannel::~SideChannel() {
 void SideChannel::beat() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    const WorldBoard::Rank& own = board_->rank(rank_);
-    remote_->publish(own.operation.load(std::memory_order_relaxed),
-                     std::to_string(own.waits_for.load(std::memory_order_relaxed)));
+    publish();
     wake_.wait_for(lock, kBeat);
   }
+}
+
+void SideChannel::publish() {
+  const WorldBoard::Rank& own = board_->rank(rank_);
+  remote_->publish(own.operation.load(std::memory_order_relaxed),
+                   std::to_string(own.waits_for.load(std::memory_order_relaxed)));
 }
 
 void SideChannel::look() noexcept {
@@ -73,6 +77,14 @@ void SideChannel::look_at_processes() {
 }
 
 void SideChannel::look_at_remote() {
+  // Who waits says for whom, sooner than the heart beats: a peer may be about to blame it.
+  const WorldBoard::Rank& own = board_->rank(rank_);
+  const std::pair now(own.operation.load(std::memory_order_relaxed),
+                      own.waits_for.load(std::memory_order_relaxed));
+  if (now.second != 0 && now != published_) {
+    published_ = now;
+    publish();
+  }
   for (const RendezvousClient::Notice& notice : remote_->take_notices()) {
     PackedReader in(notice.text);
     const auto world = in.get<uint64_t>();

@@ -38,6 +38,7 @@ class SideChannel final : public Watch {
   void look_at_processes();
   void look_at_remote();
   void beat();
+  void publish();
   [[nodiscard]] std::string whereabouts(int world_rank) const;
 
   int rank_;
@@ -46,6 +47,7 @@ class SideChannel final : public Watch {
   std::shared_ptr<RendezvousClient> remote_;
   uint64_t world_;
   std::chrono::steady_clock::time_point next_look_{};
+  std::pair<uint64_t, int32_t> published_{};  // operation and waits_for
   std::map<uint64_t, std::shared_ptr<Failure>> groups_;
   std::mutex mutex_;  // of the heartbeat
   std::condition_variable wake_;

@@ -73,10 +73,7 @@ inline void run_on_processes(LaunchedProcess& process, int n, const RankFunction
   throw_as(kind, in.text());
 }
 
-inline int launched_main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  const Launch launch = detect_launch();
-  if (launch.launcher == Launcher::single) return RUN_ALL_TESTS();
+inline int run_tests_launched(const Launch& launch) {
   LaunchedProcess process(launch, std::chrono::minutes(1));
   if (process.rank() == 0) {
     std::cerr << "world: " << process.text() << '\n';
@@ -91,13 +88,32 @@ inline int launched_main(int argc, char** argv) {
   const int result = RUN_ALL_TESTS();
   ranks_launcher() = nullptr;
   int worst = result;
-  for (const std::string& theirs :
-       process.exchange(std::to_string(result), std::chrono::minutes(5))) {
-    worst = std::max(worst, std::atoi(theirs.c_str()));
+  const std::string mine = PackedWriter().put(result).text(BitLog::get().text()).bytes();
+  const auto all = process.exchange(mine, std::chrono::minutes(5));
+  for (size_t r = 0; r < all.size(); ++r) {
+    PackedReader in(all[r]);
+    worst = std::max(worst, in.get<int>());
+    if (r > 0 && process.rank() == 0) BitLog::get().merge(in.text());
   }
-  if (process.rank() == 0 && worst != result)
-    std::cout << "[  FAILED  ] on a process other than 0, see above\n";
+  if (process.rank() == 0) {
+    BitLog::get().write();
+    if (worst != result) std::cout << "[  FAILED  ] on a process other than 0, see above\n";
+  }
   return worst;
+}
+
+inline int launched_main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  try {
+    const Launch launch = detect_launch();
+    if (launch.launcher != Launcher::single) return run_tests_launched(launch);
+  } catch (const Error& e) {
+    std::cerr << e.what() << '\n';
+    return 1;
+  }
+  const int result = RUN_ALL_TESTS();
+  BitLog::get().write();
+  return result;
 }
 
 }  // namespace tessera::test

@@ -4,9 +4,10 @@
 // tests do not change.
 #pragma once
 
-#include "tessera/dist/world.h"
+#include "tessera/tests/support/bits.h"
 
 #include <functional>
+#include <random>
 
 namespace tessera::test {
 
@@ -25,8 +26,27 @@ inline RanksLauncher& ranks_launcher() {
 /// Runs fn on n ranks and returns when all have; the error of the rank that failed first comes out.
 /// gtest's EXPECT and ASSERT work inside; use EXPECT where other ranks still need this one.
 inline void on_ranks(int n, const RankFunction& fn, const WorldOptions& options = {}) {
-  if (const auto& launch = ranks_launcher()) launch(n, fn, options);
-  else run_ranks(n, fn, options);
+  RankFunction run = fn;
+  if (const uint64_t call = BitLog::get().next_call(); BitLog::get().path()) {
+    run = [&fn, call](World& w) {
+      Context& context = w.session().context();
+      context.op_hook = [](const OpRow&, const void*, Tensors, Tensors out) {
+        for (const Tensor& x : out) note_bits(x);
+      };
+      fn(w);
+      BitLog::get().add(call, w.rank(), context.state<RankBits>().hash);
+    };
+  }
+  if (const auto& launch = ranks_launcher()) launch(n, run, options);
+  else run_ranks(n, run, options);
+}
+
+/// A random seed that all ranks of the world share; print it on rank 0.
+inline unsigned shared_seed(World& world) {
+  const Tensor seed = empty({1}, DType::i64);
+  *seed.data<int64_t>() = std::random_device{}();
+  world.group().broadcast(seed, 0)->wait();
+  return static_cast<unsigned>(*seed.data<int64_t>());
 }
 
 }  // namespace tessera::test

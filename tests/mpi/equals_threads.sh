@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# equals_threads.sh <test program>: runs its tests on threads and on 4 processes, by shared memory and by messages; all
+# must pass, and compute the same bits. What needs threads or starts processes itself runs elsewhere.
+set -euo pipefail
+program=$1
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+tests='-*staged*:*direct*:Faults.*:ProcessFaults.*:*Stress*:Launch.*:Rendezvous.*'
+
+run() { # run <name> <command>...
+  local name=$1 status=0
+  shift
+  TESSERA_TEST_BITS=$folder/$name "$@" "--gtest_filter=$tests" >"$folder/$name.log" 2>&1 || status=$?
+  if [ $status != 0 ]; then
+    cat "$folder/$name.log"
+    echo "failed: on $name"
+    exit 1
+  fi
+  echo "$name: $(grep -c . "$folder/$name") tests on ranks, $(grep 'tests from .* ran' "$folder/$name.log" | tail -n1)"
+}
+
+run threads "$program"
+run processes ./dev mpirun -n 4 "$program"
+TESSERA_TRANSPORT=messages run messages ./dev mpirun -n 4 "$program"
+for name in processes messages; do
+  diff "$folder/threads" "$folder/$name" || { echo "other bits on $name (right) than on threads (left)"; exit 1; }
+done
+[ -s "$folder/threads" ] || { echo "no test ran on ranks"; exit 1; }
