@@ -11,8 +11,8 @@
 namespace tessera::bench {
 namespace {
 
-// Least microseconds per call of `repeats` runs, on this rank: what other programs take from a shared
-// machine only adds. All ranks call f equally often.
+// Least microseconds per call of `repeats` runs, on this rank: what other programs take from a
+// shared machine only adds. All ranks call f equally often.
 double collective_us(ProcessGroup& group, const std::function<void()>& f, int64_t bytes,
                      int repeats) {
   const int64_t count = std::clamp<int64_t>((int64_t{256} << 20) / (bytes + 100'000), 3, 2000);
@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
     const int ranks = arguments.number("--ranks", 2), repeats = arguments.number("--repeats", 7);
+    const int threads = arguments.number("--threads", 0, 0);
     const std::string only = arguments.text("--backend");
     bench::Lines lines(arguments.text("--json"));
     arguments.finish();
@@ -77,7 +78,8 @@ int main(int argc, char** argv) {
       const std::string_view name = mode == PayloadMode::direct ? "threads" : "staged";
       if (!only.empty() && only != name) continue;
       run_threads(
-          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, lines); }, {}, mode);
+          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, lines); },
+          {.threads = threads}, mode);
     }
   });
 }
