@@ -71,6 +71,7 @@ int main(int argc, char** argv) {
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
     const int ranks = arguments.number("--ranks", 2), repeats = arguments.number("--repeats", 7);
+    const int threads = arguments.number("--threads", 0, 0);
     const std::string only = arguments.text("--backend");
     const Launch launch = detect_launch();
     const std::string path = arguments.text("--json");
@@ -86,7 +87,8 @@ int main(int argc, char** argv) {
       const std::string_view name = mode == PayloadMode::direct ? "threads" : "staged";
       if (!only.empty() && only != name) continue;
       run_threads(
-          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, lines); }, {}, mode);
+          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, lines); },
+          {.threads = threads}, mode);
     }
   });
 }

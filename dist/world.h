@@ -13,21 +13,17 @@
 
 namespace tessera {
 
+/// Who moves pending collectives on besides the rank itself: nobody, a thread of its own, or that
+/// thread only where cores exceed ranks x threads.
+enum class ProgressThread : uint8_t { never, always, idle_cores };
+
 struct WorldOptions {
   int threads = 0;  ///< kernel threads per rank; 0: cores / local ranks, at least 1
   bool deterministic = false, anomaly = false;  ///< as Context::Options
-  std::chrono::milliseconds init_timeout{
-      300'000};  ///< deadline of collectives until first_step_done
-  std::chrono::milliseconds train_timeout{100'000};  ///< afterwards
-  /// Move pending collectives on a thread of their own: never, always, or only where cores exceed
-  /// ranks x threads.
-  enum class ProgressThread : uint8_t {
-    never,
-    always,
-    idle_cores
-  } progress = ProgressThread::idle_cores;
-  std::string
-      flight_folder;  ///< where flight records are dumped; empty: the folder for temporary files
+  /// Deadlines of collectives, before and after first_step_done().
+  std::chrono::milliseconds init_timeout{300'000}, train_timeout{100'000};
+  ProgressThread progress = ProgressThread::idle_cores;
+  std::string flight_folder = {};  ///< of dumped flight records; empty: that of temporary files
 };
 
 class TESSERA_API World {
