@@ -11,12 +11,18 @@
 namespace tessera {
 namespace {
 
-bool wants_messages() {
-  const char* transport = std::getenv("TESSERA_TRANSPORT");
-  const std::string_view value = transport ? transport : "";
-  if (value.empty() || value == "shared") return false;
-  if (value == "messages") return true;
-  fail<LaunchError>("launch", "TESSERA_TRANSPORT='", value, "': expected shared or messages");
+// How ranks of one host reach each other. The last two exist so that one host can stand for
+// several.
+enum class Transport : uint8_t { shared, messages, pairs };
+
+Transport transport() {
+  const char* variable = std::getenv("TESSERA_TRANSPORT");
+  const std::string_view value = variable ? variable : "";
+  if (value.empty() || value == "shared") return Transport::shared;
+  if (value == "messages") return Transport::messages;
+  if (value == "pairs") return Transport::pairs;
+  fail<LaunchError>("launch", "TESSERA_TRANSPORT='", value,
+                    "': expected shared, messages, or pairs (every two ranks count as a host)");
 }
 
 std::shared_ptr<WorldBoard> board_in(const std::shared_ptr<std::byte>& memory) {
@@ -39,15 +45,20 @@ LaunchedProcess::LaunchedProcess(const Launch& launch, std::chrono::milliseconds
     : launch_(launch), all_(static_cast<size_t>(launch.size)) {
   std::iota(all_.begin(), all_.end(), 0);
   const Deadline deadline = deadline_after(timeout);
-  const bool wants = wants_messages();
-  const std::string by = connect(deadline, wants);
+  const Transport wanted = transport();
+  const std::string by = connect(deadline, static_cast<int>(wanted));
   std::set<std::string> hosts;
   for (const RankPlace& place : places_) hosts.insert(place.host);
-  const bool messages = wants || hosts.size() > 1;
-  if (messages) join_side_channel(deadline);
-  text_ =
-      concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
-             hosts.size() == 1 ? " host, " : " hosts, ", messages ? "messages" : "shared memory");
+  const bool messages = wanted == Transport::messages || hosts.size() > 1;
+  if (messages) {
+    join_side_channel(deadline);
+    messages_->may_share = wanted != Transport::messages;
+  }
+  text_ = concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
+                 hosts.size() == 1 ? " host, " : " hosts, ",
+                 !messages              ? "shared memory"
+                 : messages_->may_share ? "messages and shared memory"
+                                        : "messages");
 }
 
 LaunchedProcess::~LaunchedProcess() {
@@ -56,7 +67,7 @@ LaunchedProcess::~LaunchedProcess() {
   if (remote_) remote_->finish(clean_);
 }
 
-std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
+std::string LaunchedProcess::connect(Deadline deadline, int wanted) {
   std::string by;
   if (launch_.by_mpi()) {
     mpi_ = MpiMessages::get();
@@ -78,10 +89,12 @@ std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
     bootstrap_ = remote_;
     by = concat(launch_.launcher);
   }
-  const std::string mine = PackedWriter().put(messages).text(RankPlace::own().pack()).bytes();
+  RankPlace own = RankPlace::own();
+  if (wanted == static_cast<int>(Transport::pairs)) own.host += concat('/', launch_.rank / 2);
+  const std::string mine = PackedWriter().put(wanted).text(own.pack()).bytes();
   for (const std::string& bytes : bootstrap_->all_gather(all_, "join", mine, deadline)) {
     PackedReader in(bytes);
-    if (in.get<bool>() != messages) {
+    if (in.get<int>() != wanted) {
       fail<LaunchError>("launch", "TESSERA_TRANSPORT is not the same on all ranks: rank ",
                         places_.size(), " differs from rank ", launch_.rank);
     }
@@ -90,8 +103,8 @@ std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
   if (mpi_) {
     mpi_->gone = [this](int rank) {
       const RankPlace &theirs = places_[static_cast<size_t>(rank)],
-                      &own = places_[static_cast<size_t>(launch_.rank)];
-      return theirs.host == own.host &&
+                      &mine = places_[static_cast<size_t>(launch_.rank)];
+      return theirs.host == mine.host &&
              process_state(theirs.pid, theirs.started) == ProcessState::gone;
     };
   }
@@ -122,6 +135,7 @@ void LaunchedProcess::join_side_channel(Deadline deadline) {
   messages_->bootstrap = bootstrap_;
   messages_->backend = "mpi";
   messages_->next_id = std::make_shared<int>(0);
+  messages_->places = places_;
 }
 
 LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {

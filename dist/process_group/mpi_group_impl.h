@@ -23,9 +23,12 @@ struct MessageWorld {
   std::shared_ptr<CommState> comm;
   std::string_view backend;      // a literal
   std::shared_ptr<int> next_id;  // of groups; members agree on the largest
+  std::vector<RankPlace> places;
+  bool may_share = true;  // groups of one host share memory
 };
 
-/// Called by all members, in the same order on each; CollectiveMismatch where they disagree.
+/// A group over messages, or over shared memory where all members are on one host. Called by all
+/// members, in the same order on each; CollectiveMismatch where they disagree.
 Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::vector<int> ranks,
                                      int rank, std::string name, Deadline deadline);
 
