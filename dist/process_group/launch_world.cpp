@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/process_group/launch_messages_impl.h"
 #include "tessera/dist/process_group/launch_world_impl.h"
 
 #include <algorithm>
@@ -103,21 +104,30 @@ std::string LaunchedProcess::connect(Deadline deadline, int wanted) {
   if (mpi_) {
     mpi_->gone = [this](int rank) {
       const RankPlace &theirs = places_[static_cast<size_t>(rank)],
-                      &mine = places_[static_cast<size_t>(launch_.rank)];
-      return theirs.host == mine.host &&
+                      &ours = places_[static_cast<size_t>(launch_.rank)];
+      return theirs.host == ours.host &&
              process_state(theirs.pid, theirs.started) == ProcessState::gone;
     };
   }
   return by;
 }
 
-// A rendezvous of its own, at whatever port is free on the host of rank 0.
+// Ways for messages, and a side channel. Without MPI the rendezvous is both bootstrap and side
+// channel; with MPI one is made, at whatever port is free on the host of rank 0.
 void LaunchedProcess::join_side_channel(Deadline deadline) {
+  messages_ = std::make_shared<MessageWorld>();
+  messages_->bootstrap = bootstrap_;
+  messages_->next_id = std::make_shared<int>(0);
+  messages_->places = places_;
   if (!mpi_) {
-    fail<LaunchError>("launch",
-                      "ranks of several hosts need MPI on the CPU: start them by mpirun (",
-                      launch_.launcher, " started ", launch_.size, " ranks)");
+    std::vector<std::string> hosts;
+    for (const RankPlace& place : places_) hosts.push_back(place.hostname);
+    messages_->messages = std::make_shared<TcpMessages>(*bootstrap_, hosts, deadline);
+    messages_->backend = "tcp";
+    return;
   }
+  messages_->messages = mpi_;
+  messages_->backend = "mpi";
   const auto options = [&](const std::string& host, int port) {
     return RendezvousClient::Options{launch_.rank,   launch_.size, host,
                                      "side channel", port,         "open the ports between hosts"};
@@ -125,17 +135,10 @@ void LaunchedProcess::join_side_channel(Deadline deadline) {
   if (launch_.rank == 0) remote_ = std::make_shared<RendezvousClient>(options("", 0), deadline);
   const auto ports = bootstrap_->all_gather(
       all_, "side channel", std::to_string(remote_ ? remote_->port() : 0), deadline);
-  if (launch_.rank != 0) {
-    const bool here = places_[0].host == places_[static_cast<size_t>(launch_.rank)].host;
-    remote_ = std::make_shared<RendezvousClient>(
-        options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline);
-  }
-  messages_ = std::make_shared<MessageWorld>();
-  messages_->messages = mpi_;
-  messages_->bootstrap = bootstrap_;
-  messages_->backend = "mpi";
-  messages_->next_id = std::make_shared<int>(0);
-  messages_->places = places_;
+  if (launch_.rank == 0) return;
+  const bool here = places_[0].hostname == places_[static_cast<size_t>(launch_.rank)].hostname;
+  remote_ = std::make_shared<RendezvousClient>(
+      options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline);
 }
 
 LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {

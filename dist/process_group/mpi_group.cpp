@@ -212,7 +212,12 @@ bool MessageGroup::advance() {
     }
     if (messages_ > 0 && !failure_->happened()) advance_pairs();
   } catch (const Error& e) {
-    claim(FailureKind::peer, comm().world_rank, e.what());
+    // A connection that breaks is mostly the consequence of what the side channel is about to say.
+    for (int i = 0; i < 30 && !failure_->happened() && !comm().board()->failure.happened(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      world_->side->look();
+    }
+    if (!failed()) claim(FailureKind::peer, comm().world_rank, e.what());
   }
   if (failure_->happened()) failed();
   return queue_.empty() && messages_ == 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The back end `mpi` for ranks that share no memory: collectives over messages between pairs. Every
+// The back end for ranks that share no memory (by MPI or TCP): collectives over messages between
+// pairs. Every
 // collective opens with one message from each rank to each other: its signature, and the payload
 // where that is small. When all agree, larger payloads follow in one or two exchanges; sums are
 // made by the same tree as everywhere (each rank reduces its share of the elements), so the bits
