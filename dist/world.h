@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // World: one rank's place among all ranks, and everything that it needs to compute there: Context,
 // tape, planner, the group of all ranks. Ranks are threads of this process (`run_ranks`) or
-// processes started by mpirun, srun or torchrun (`World::from_launcher`).
+// processes started by mpirun, srun or torchrun (`run_launched`).
 #pragma once
 
 #include "tessera/autograd/autograd.h"
