@@ -123,6 +123,10 @@ concept attributes = requires(const Op& op) {
   op.attributes();
 };
 template <class Op>
+concept can_view = requires(const Op& op, const Geometry& g) {
+  { op.can_view(g) } -> std::same_as<bool>;
+};
+template <class Op>
 concept plan_key = requires(const Op& op) {
   op.plan_key();
 };

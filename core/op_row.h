@@ -41,6 +41,7 @@ struct OpRow {
   bool (*writes)(size_t i, size_t n) = nullptr;
   MetaList (*meta)(const void* op, Metas in) = nullptr;
   Geometry (*view)(const void* op, const Geometry& in) = nullptr;
+  bool (*can_view)(const void* op, const Geometry& in) = nullptr;  // null: any strides can be viewed
   ShardingRule (*sharding)(const void* op, Metas in) = nullptr;
   bool localizes = false;  // whether pieces run another op than the whole
   std::shared_ptr<const void> (*local)(const void* op, const Piece&) = nullptr;
@@ -86,6 +87,8 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
     row.kind = OpKind::view;
     row.dtypes = kAllDTypes;
     row.view = [](const void* op, const Geometry& g) { return as<Op>(op).view(g); };
+    if constexpr (op_has::can_view<Op>)
+      row.can_view = [](const void* op, const Geometry& g) { return as<Op>(op).can_view(g); };
     row.meta = [](const void* op, Metas in) {
       Geometry g{in[0].shape, contiguous_strides(in[0].shape), 0};
       return MetaList{{as<Op>(op).view(g).shape, in[0].dtype, in[0].device}};

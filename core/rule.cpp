@@ -32,7 +32,10 @@ ShardingRule& ShardingRule::join(Join j) {
   return *this;
 }
 ShardingRule& ShardingRule::linear(std::initializer_list<int> inputs) {
-  linear_.emplace_back(inputs);
+  return linear(std::vector<int>(inputs));
+}
+ShardingRule& ShardingRule::linear(std::vector<int> inputs) {
+  linear_.push_back(std::move(inputs));
   return *this;
 }
 ShardingRule& ShardingRule::linear_all(int first, int count) {

@@ -84,6 +84,7 @@ class TESSERA_API ShardingRule {
   /// f is linear jointly in these inputs: Partial(sum) of them all gives Partial(sum). May be
   /// called several times.
   ShardingRule& linear(std::initializer_list<int> inputs);
+  ShardingRule& linear(std::vector<int> inputs);
   ShardingRule& linear_all(int first, int count);
   /// f of its one input never falls (rises): Partial(max) gives Partial(max) (min).
   ShardingRule& monotone_up();

@@ -62,6 +62,7 @@ class TensorImpl : public RefCounted<TensorImpl> {
   int32_t node_output = 0;         // which output of `node` this is
   bool requires_grad = false;
   bool contiguous = true;
+  bool copied_view = false;  // a view of a distributed tensor whose part had to be copied or moved
 };
 
 class TESSERA_API Tensor {

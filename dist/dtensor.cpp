@@ -3,6 +3,7 @@
 #include "tessera/dist/dtensor.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/world.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -27,11 +28,16 @@ AxisList all_axes(const Mesh& mesh) {
 // A part's meta as numbers, to be compared between ranks.
 struct PartMeta {
   int64_t dtype = 0, rank = 0, sizes[kMaxRank] = {}, global[kMaxRank] = {};
+  uint64_t layout = 0;  // hash of its text
 };
 
-std::vector<PartMeta> exchange(const Mesh& mesh, const PartMeta& own) {
+ProcessGroup& whole_group(const Mesh& mesh) {
   const AxisList axes = all_axes(mesh);
-  ProcessGroup& group = mesh.group(std::span<const int>(axes.data(), axes.size()));
+  return mesh.group(std::span<const int>(axes.data(), axes.size()));
+}
+
+std::vector<PartMeta> exchange(const Mesh& mesh, const PartMeta& own) {
+  ProcessGroup& group = whole_group(mesh);
   constexpr auto bytes = static_cast<int64_t>(sizeof(PartMeta));
   const Tensor in = empty({bytes}, DType::u8), out = empty({bytes * mesh.size()}, DType::u8);
   std::memcpy(in.raw_data(), &own, sizeof own);
@@ -53,6 +59,11 @@ Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
   if (whole.is_distributed())
     fail<LayoutError>("distribute", whole.meta(), " is distributed already: use redistribute");
   check_fits(*layout, whole.shape(), "distribute");
+  if (whole.requires_grad() && Context::current().grad_enabled) {
+    fail<LayoutError>("distribute", whole.meta(),
+                      " requires grad, which would end here: distribute its detach(), or compute on "
+                      "distributed tensors from the start");
+  }
   if (layout->has_partial()) {
     fail<LayoutError>("distribute", layout->placements_text(),
                       " is partial: values are distributed whole, or cut; redistribute() makes partials");
@@ -63,9 +74,8 @@ Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
   const NoGrad guard;
   Tensor part = whole.detach();
   if (source >= 0) {
-    const AxisList axes = all_axes(mesh);
     part = copy(part);
-    mesh.group(std::span<const int>(axes.data(), axes.size())).broadcast(part, source)->wait();
+    whole_group(mesh).broadcast(part, source)->wait();
   }
   for (int d = 0; d < whole.rank(); ++d) {
     const Piece::Range r = layout->range(whole.shape(), d);
@@ -88,11 +98,18 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
   own.rank = local.rank();
   for (int d = 0; d < local.rank(); ++d) own.sizes[d] = local.shape()[d];
   for (int d = 0; d < global.rank(); ++d) own.global[d] = global[d];
+  own.layout = std::hash<std::string>{}(layout->text());
   const Mesh& mesh = *layout->mesh();
+  const bool alone = whole_group(mesh).backend() == "fake";  // others' parts are not there to check
   const auto all = exchange(mesh, own);
   for (int m = 0; m < mesh.size(); ++m) {
     const PartMeta& part = all[static_cast<size_t>(m)];
     const int rank = mesh.ranks()[static_cast<size_t>(m)];
+    if (alone && rank != World::current().rank()) continue;
+    if (part.layout != own.layout) {
+      fail<LayoutError>("from_local", "ranks disagree on the layout: rank ", rank,
+                        " gives another than this rank, whose is ", layout->text());
+    }
     if (part.dtype != own.dtype || part.rank != own.rank ||
         std::memcmp(part.global, own.global, sizeof own.global) != 0) {
       fail<LayoutError>("from_local", "ranks disagree: rank ", rank, " gives ",
@@ -144,7 +161,9 @@ Tensor local(const Tensor& x) { return Tensor(distributed(x, "local").local).det
 Tensor full(const Tensor& x) {
   const TensorImpl& impl = distributed(x, "full");
   const NoGrad guard;
-  return local(redistribute(x.detach(), Layout::replicated(impl.layout->mesh())));
+  const Layout* everywhere = Layout::replicated(impl.layout->mesh());
+  if (impl.layout == everywhere) return copy(Tensor(impl.local));
+  return local(redistribute(x.detach(), everywhere));
 }
 
 Tensor full(const Shape& shape, double value, DType dtype, const Layout* layout) {

@@ -24,17 +24,18 @@ namespace tessera {
 [[nodiscard]] TESSERA_API Tensor distribute(const Tensor& whole, const Layout* layout,
                                             int source = -1);
 
-/// The tensor of which this rank holds `local`; it shares the bytes. `global` may be left out where
-/// no cut is uneven... it is then the sizes times the axes that cut them. Collective: the parts are
-/// checked against the chunk rule, shapes and dtypes against the other ranks. LayoutError says which
-/// rank's part does not fit. Nothing is recorded: inside a graph use local_region.
+/// The tensor of which this rank holds `local`; it shares the bytes. Where `global` is left out, a cut
+/// dim is as long as its parts together. Collective: the parts are checked against the chunk rule,
+/// layouts, shapes and dtypes against the other ranks'. LayoutError says which rank's part does not
+/// fit. Nothing is recorded: inside a graph use local_region.
 [[nodiscard]] TESSERA_API Tensor from_local(const Tensor& local, const Layout* layout);
 [[nodiscard]] TESSERA_API Tensor from_local(const Tensor& local, const Layout* layout,
                                             const Shape& global);
 
 /// This rank's part, a detached alias: writing it writes x. LayoutError on a plain tensor.
 [[nodiscard]] TESSERA_API Tensor local(const Tensor& x);
-/// The whole, plain, on every rank, detached. Collective where x is cut or partial.
+/// The whole, plain, on every rank, detached, on bytes of its own. Collective where x is cut or
+/// partial.
 [[nodiscard]] TESSERA_API Tensor full(const Tensor& x);
 
 /// Fills that lie as `layout`; each rank makes its own part, with the bits that the whole would have.

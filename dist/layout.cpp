@@ -85,6 +85,24 @@ const Layout* Layout::intern(const Mesh* mesh, const AxisStates& states) {
   return Context::current().state<LayoutTable>().find(mesh, states);
 }
 
+namespace {
+
+// A maximum of sums is not a sum of maxima.
+void check_pending(const AxisStates& states) {
+  const auto family = [](ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; };
+  const Placement* pending = nullptr;
+  for (const AxisState& s : states) {
+    if (s.placement.kind != Placement::Kind::partial) continue;
+    if (pending && family(pending->op) != family(s.placement.op)) {
+      fail<LayoutError>("layout", "two reductions are pending that do not commute: ", *pending,
+                        " and ", s.placement, "; reduce one first");
+    }
+    pending = &s.placement;
+  }
+}
+
+}  // namespace
+
 const Layout* Layout::of(const Mesh* mesh, std::span<const Placement> placements) {
   return ordered(mesh, placements, {});
 }
@@ -131,17 +149,7 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
   for (int axis = 0; axis < mesh->axes(); ++axis) {
     if (!placed[static_cast<size_t>(axis)]) place(axis);
   }
-  // A maximum of sums is not a sum of maxima.
-  const auto family = [](ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; };
-  const Placement* pending = nullptr;
-  for (const Placement& p : placements) {
-    if (p.kind != Placement::Kind::partial) continue;
-    if (pending && family(pending->op) != family(p.op)) {
-      fail<LayoutError>("layout", "two reductions are pending that do not commute: ", *pending, " and ",
-                        p, "; reduce one first");
-    }
-    pending = &p;
-  }
+  check_pending(states);
   return intern(mesh, states);
 }
 
@@ -155,22 +163,19 @@ std::vector<Placement> Layout::placements() const {
 
 const Layout* Layout::with(std::string_view axis, Placement placement) const {
   const auto at = static_cast<size_t>(mesh_->index(axis));
-  AxisStates states = states_;
-  const AxisState before = states[at];
-  if (before.placement == placement) return this;
-  states[at] = {};
-  if (before.placement.kind == Placement::Kind::shard) {
-    for (AxisState& s : states) {
-      if (s.placement == before.placement && s.position > before.position) --s.position;
+  if (placement == this->placement(static_cast<int>(at))) return this;
+  // The other axes keep their order; this one goes last among those that cut its dim.
+  std::vector<Placement> all = placements();
+  all[at] = placement;
+  std::vector<std::vector<std::string>> orders;
+  for (int d = 0; d <= last_dim_; ++d) {
+    std::vector<std::string> order;
+    for (int a : axes_of(d)) {
+      if (a != static_cast<int>(at)) order.push_back(mesh_->axis(a).name);
     }
+    if (!order.empty()) orders.push_back(std::move(order));
   }
-  if (placement.kind == Placement::Kind::shard && placement.dim < 0)
-    fail<LayoutError>("layout", "axis \"", axis, "\" cannot cut dim ", int{placement.dim});
-  AxisState after{placement, 0};
-  if (placement.kind == Placement::Kind::shard)
-    after.position = static_cast<int8_t>(tessera::axes_of(states, placement.dim).size());
-  states[at] = after;
-  return intern(mesh_, states);
+  return ordered(mesh_, all, orders);
 }
 
 Piece::Range Layout::range(const Shape& global, int dim) const {

@@ -24,12 +24,12 @@ struct Placement {
   enum class Kind : uint8_t { replicate, shard, partial };
   Kind kind = Kind::replicate;
   ReduceOp op = ReduceOp::sum;  ///< of a partial
-  int8_t dim = 0;               ///< of a shard
+  int16_t dim = 0;              ///< of a shard
   bool operator==(const Placement&) const = default;
 };
 constexpr Placement Replicate() { return {}; }
 constexpr Placement Shard(int dim) {
-  return {Placement::Kind::shard, ReduceOp::sum, static_cast<int8_t>(dim)};
+  return {Placement::Kind::shard, ReduceOp::sum, static_cast<int16_t>(dim)};
 }
 constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
   return {Placement::Kind::partial, op, 0};

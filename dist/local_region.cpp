@@ -5,7 +5,9 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/redistribute/redistribute.h"
+#include "tessera/kernels/fill/fill.h"
 
+#include <numeric>
 #include <ostream>
 
 namespace tessera {
@@ -30,13 +32,13 @@ void check_types(const Layout& layout, const std::vector<AxisType>& types, std::
     const AxisType t = types[static_cast<size_t>(a)];
     const Kind kind = layout.placement(a).kind;
     const bool fits = kind == Kind::shard     ? t == AxisType::varying
-                      : kind == Kind::partial ? t == AxisType::partial
+                      : kind == Kind::partial ? t == AxisType::partial && layout.placement(a) == Partial()
                                               : t == AxisType::replicate || t == AxisType::invariant;
     if (fits) continue;
     fail<LayoutError>("local_region", what, ' ', index, " is ", layout.placement(a), " on axis \"",
                       mesh.axis(a).name, "\", but its type is stated as ", t, "; expected ",
                       kind == Kind::shard     ? "varying"
-                      : kind == Kind::partial ? "partial"
+                      : kind == Kind::partial ? "partial, of a sum (reduce averages and extremes first)"
                                               : "replicate (its gradient is partial) or invariant "
                                                 "(its gradient is equal on all ranks)");
   }
@@ -53,18 +55,35 @@ const Layout* gradient_layout(const Layout* layout, const std::vector<AxisType>&
   return Layout::intern(layout->mesh(), states);
 }
 
-Tensor enter(const Tensor& x, const std::vector<AxisType>& types) {
-  const Layout* gradient = gradient_layout(x.impl().layout, types);
+// The two ways over the border are each other's transpose, so gradients of gradients cross it too.
+Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const Layout* gradient);
+
+// This rank's part of x, whose gradient is a part of a tensor that lies as `gradient`.
+Tensor unwrap(const Tensor& x, const Layout* gradient) {
   const Function function{
       "local_region.input",
       [](FunctionContext&, Tensors in) {
         return TensorList{Tensor(in[0].impl().local).detach()};
       },
-      [gradient, shape = x.shape()](FunctionContext&, const Grads& dy) {
+      [gradient, layout = x.impl().layout, shape = x.shape()](FunctionContext&, const Grads& dy) {
         if (!dy[0].defined()) return Grads{};
-        return Grads{make_distributed(dy[0], shape, gradient)};
+        return Grads{wrap(dy[0], gradient, shape, layout)};
       }};
   return apply(function, {x})[0];
+}
+
+Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const Layout* gradient) {
+  const Function function{
+      "local_region.output",
+      [layout, global](FunctionContext&, Tensors in) {
+        return TensorList{make_distributed(in[0].detach(), global, layout)};
+      },
+      [layout, gradient](FunctionContext&, const Grads& dy) {
+        if (!dy[0].defined()) return Grads{};
+        const Tensor g = redistribute(detail::lying_on(dy[0], gradient->mesh()), gradient);
+        return Grads{unwrap(g, layout)};
+      }};
+  return apply(function, {part})[0];
 }
 
 Tensor leave(const Tensor& part, const RegionOutput& out, size_t index) {
@@ -75,19 +94,7 @@ Tensor leave(const Tensor& part, const RegionOutput& out, size_t index) {
     fail<LayoutError>("local_region", "output ", index, " is ", part.meta(), ", but ",
                       out.layout->text(), " of ", out.global, " gives this rank ", expected);
   }
-  const Layout* gradient = gradient_layout(out.layout, out.types);
-  const Function function{
-      "local_region.output",
-      [layout = out.layout, global = out.global](FunctionContext&, Tensors in) {
-        return TensorList{make_distributed(in[0].detach(), global, layout)};
-      },
-      [gradient](FunctionContext&, const Grads& dy) {
-        if (!dy[0].defined()) return Grads{};
-        const Tensor lying =
-            redistribute(detail::lying_on(dy[0], gradient->mesh()), gradient);
-        return Grads{Tensor(lying.impl().local).detach()};
-      }};
-  return apply(function, {part})[0];
+  return wrap(part, out.layout, out.global, gradient_layout(out.layout, out.types));
 }
 
 Placement placement_of(AxisType type, int dim) {
@@ -96,13 +103,51 @@ Placement placement_of(AxisType type, int dim) {
                                      : Replicate();
 }
 
-Tensor run_single(const Tensor& x, const Mesh* mesh, Placement from, Placement to,
-                  const Shape& whole) {
-  const Layout* source = Layout::of(mesh, {from});
-  const Layout* target = Layout::of(mesh, {to});
-  if (source == target) return x;
-  return detail::run_redistribute(detail::redistribute_plan(source, target), x, whole, *mesh,
-                                  Tape::current().passes > 0 ? "grad" : "forward");
+// Types that a value of one axis starts from and ends in, and the cut dims.
+struct Conversion {
+  AxisType from, to;
+  int from_dim, to_dim;
+  // The gradient goes the other way between the types of gradients.
+  [[nodiscard]] Conversion transposed() const {
+    return {gradient_type(to), gradient_type(from), to_dim, from_dim};
+  }
+};
+
+Tensor converted(const Tensor& x, const Mesh* line, const Conversion& c, const Shape& whole) {
+  const Function function{
+      "convert",
+      [=](FunctionContext&, Tensors in) {
+        const Layout* source = Layout::of(line, {placement_of(c.from, c.from_dim)});
+        const Layout* target = Layout::of(line, {placement_of(c.to, c.to_dim)});
+        return TensorList{detail::run_redistribute(detail::redistribute_plan(source, target), in[0],
+                                                   whole, *line,
+                                                   Tape::current().passes > 0 ? "grad" : "forward")
+                              .detach()};
+      },
+      [=](FunctionContext&, const Grads& dy) {
+        if (!dy[0].defined()) return Grads{};
+        return Grads{converted(dy[0], line, c.transposed(), whole)};
+      }};
+  return apply(function, {x})[0];
+}
+
+// Size of a cut dim over all ranks of the axis: the sum of the parts, which must follow the chunk
+// rule. Every rank sees all sizes, so all throw or none.
+int64_t whole_size(const Tensor& x, int dim, const Mesh* line) {
+  ProcessGroup& group = line->group(0);
+  const Tensor mine = full({1}, static_cast<double>(x.shape()[dim]), DType::i64);
+  const Tensor all = empty({line->size(0)}, DType::i64);
+  group.all_gather(mine, all)->wait();
+  const std::span<const int64_t> sizes(all.data<int64_t>(), static_cast<size_t>(line->size(0)));
+  const int64_t whole = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  for (int r = 0; r < line->size(0); ++r) {
+    const int64_t expected = chunk({0, whole, whole}, line->size(0), r).size;
+    if (sizes[static_cast<size_t>(r)] == expected) continue;
+    fail<LayoutError>("convert", "the part of rank ", line->ranks()[static_cast<size_t>(r)], " has ",
+                      sizes[static_cast<size_t>(r)], " of the ", whole, " elements of dim ", dim,
+                      ", the chunk rule gives it ", expected);
+  }
+  return whole;
 }
 
 }  // namespace
@@ -118,7 +163,7 @@ std::vector<Tensor> local_region(
                         ", is plain: capture it in fn, or distribute it");
     }
     check_types(*x.impl().layout, inputs[i].types, "input", i);
-    parts.push_back(enter(x, inputs[i].types));
+    parts.push_back(unwrap(x, gradient_layout(x.impl().layout, inputs[i].types)));
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     check_fits(*outputs[i].layout, outputs[i].global, "local_region");
@@ -149,7 +194,7 @@ Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis, AxisTyp
   const Mesh* line = mesh->slice({axis});
   Shape whole = x.shape();
   if (from == AxisType::varying) {
-    whole[dim] = o.whole >= 0 ? o.whole : whole[dim] * line->size(0);
+    whole[dim] = o.whole >= 0 ? o.whole : whole_size(x, dim, line);
     const int64_t expected =
         chunk({0, whole[dim], whole[dim]}, line->size(0), line->coordinate(0)).size;
     if (expected != x.shape()[dim]) {
@@ -157,17 +202,7 @@ Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis, AxisTyp
                         whole[dim], " in all should have ", expected, " by the chunk rule");
     }
   }
-  const Placement p = placement_of(from, dim), q = placement_of(to, to_dim);
-  const Placement dp = placement_of(gradient_type(from), dim),
-                  dq = placement_of(gradient_type(to), to_dim);
-  const Function function{
-      "convert",
-      [=](FunctionContext&, Tensors in) { return TensorList{run_single(in[0], line, p, q, whole).detach()}; },
-      [=](FunctionContext&, const Grads& dy) {
-        if (!dy[0].defined()) return Grads{};
-        return Grads{run_single(dy[0], line, dq, dp, whole)};
-      }};
-  return apply(function, {x})[0];
+  return converted(x, line, {from, to, dim, to_dim}, whole);
 }
 
 }  // namespace tessera

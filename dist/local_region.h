@@ -50,7 +50,7 @@ struct RegionOutput {
 struct ConvertOptions {
   int dim = 0;         ///< of the cut that a varying value starts from, or ends in
   int to_dim = -1;     ///< varying to varying: the dim that is cut afterwards (all_to_all)
-  int64_t whole = -1;  ///< size of a cut dim over all ranks; -1: even parts
+  int64_t whole = -1;  ///< size of a cut dim over all ranks; -1: the ranks tell each other
 };
 /// Inside a region: a local value from one type to another over one axis, with the collective that it
 /// takes, and its gradient the other way by the table. LayoutError for pairs outside the table

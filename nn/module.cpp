@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/module.h"
 
-#include "tessera/dist/planner/planner.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 
 #include <map>
 
@@ -107,8 +108,9 @@ void load(Module& root, const std::vector<NamedParameter>& source, Device device
     fail<DataError>("load", "the parameters given do not fit the model: ", wrong.substr(2));
   }
   for (const auto& [to, from] : pairs) {
-    *to = empty(from->shape(), from->dtype(), device);
-    copy_bytes(*to, *from);
+    const Layout* layout = to->impl().layout;
+    const Tensor whole = from->is_distributed() ? full(*from) : from->detach();
+    *to = layout ? distribute(whole, layout) : to_device(copy(whole), device);
     to->set_requires_grad();
   }
 }

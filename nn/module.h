@@ -87,7 +87,8 @@ TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
 using LayoutOf = std::function<const Layout*(const std::string& name, const TensorMeta& meta)>;
 /// The same, distributed: each rank makes its own part, with the bits that the whole would have.
 TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of);
-/// Makes every parameter from `source`, an equal shape and dtype under its name, requiring grad.
+/// Makes every parameter from `source`, an equal shape and dtype under its name, requiring grad; a
+/// parameter that is distributed keeps its layout.
 /// DataError names what is missing, unknown or of another shape or dtype, all at once.
 TESSERA_API void load(Module& root, const std::vector<NamedParameter>& source,
                       Device device = kCpu);

@@ -138,7 +138,8 @@ Batch Trainer::next_batch() const {
 Tensor Trainer::loss_of(const Batch& batch) const {
   const Tensor logits = model_.forward(batch.tokens, metadata_);  // (B, T, V)
   const CrossEntropyResult result = cross_entropy(logits, batch.targets);
-  return result.sum * (1 / std::max(1.0, full(result.count).item()));
+  // A 0-dim factor and no attribute, so that a new count needs no new plan.
+  return result.sum * tensor(1 / std::max(1.0, full(result.count).item()));
 }
 
 // Gradients of replicated parameters are partial over the axis that cuts the batch.
@@ -199,7 +200,11 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
   if (cause.empty()) {
     // The step again, looking at every op; anomaly mode knows the modules of backward.
     Context& context = Context::current();
-    const bool before = context.options.anomaly;
+    struct Restore {
+      bool& anomaly;
+      bool before;
+      ~Restore() { anomaly = before; }
+    } const restore{context.options.anomaly, context.options.anomaly};
     optimizer_->zero_grad();
     FirstNonFinite watch;
     try {
@@ -210,7 +215,6 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
     } catch (const NumericError& error) {
       if (watch.found().empty()) cause = error.what();
     }
-    context.options.anomaly = before;
     if (!watch.found().empty()) cause = concat("first made by ", watch.found());
   }
   if (cause.empty()) cause = "running the step again did not show it";

@@ -12,6 +12,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace tessera {
@@ -64,7 +65,7 @@ const Mesh* common_mesh(const OpRow& row, Tensors in) {
   }
   for (size_t i = 0; i < in.size(); ++i) {
     if (!in[i].defined() || in[i].impl().layout) continue;
-    if (in[i].rank() > 0 || in[i].requires_grad()) {
+    if (in[i].rank() > 0 || (in[i].requires_grad() && Context::current().grad_enabled)) {
       fail<LayoutError>(row.name, "a plain tensor meets a distributed one:", draw(in),
                         "\n  make input ", i, " distributed: distribute(x, layout)",
                         in[i].rank() == 0 ? "; only constants may stay plain"
@@ -74,11 +75,23 @@ const Mesh* common_mesh(const OpRow& row, Tensors in) {
   return first->mesh();
 }
 
-std::string placements_call(const Mesh& mesh, const AxisStates& states) {
-  std::string text;
+// The call that gives a tensor this layout, with the order of cuts where it is not the mesh's.
+std::string redistribute_call(size_t input, const Layout& target) {
+  const Mesh& mesh = *target.mesh();
+  std::string placements, orders;
   for (int a = 0; a < mesh.axes(); ++a)
-    text += concat(a ? ", " : "", states[static_cast<size_t>(a)].placement);
-  return "{" + text + "}";
+    placements += concat(a ? ", " : "", target.placement(a));
+  for (int d = 0; d <= target.last_sharded_dim(); ++d) {
+    const AxisList axes = target.axes_of(d);
+    if (std::is_sorted(axes.begin(), axes.end())) continue;
+    orders += orders.empty() ? "{" : ", {";
+    for (size_t i = 0; i < axes.size(); ++i)
+      orders += concat(i ? ", \"" : "\"", mesh.axis(axes[i]).name, '"');
+    orders += '}';
+  }
+  if (orders.empty()) return concat("redistribute(input ", input, ", {", placements, "})");
+  return concat("redistribute(input ", input, ", Layout::ordered(mesh, {", placements, "}, {", orders,
+                "}))");
 }
 
 [[noreturn]] void refuse(const OpRow& row, Tensors in, const OpPlan& plan) {
@@ -94,8 +107,7 @@ std::string placements_call(const Mesh& mesh, const AxisStates& states) {
         const std::string name = concat('"', mesh->axis(a).name, '"');
         if (axes.find(name) == axes.npos) axes += (axes.empty() ? "" : ", ") + name;
       }
-      fixes += concat("\n  fix: redistribute(input ", i, ", ",
-                      placements_call(*mesh, p.target->states()), ") before the call (",
+      fixes += concat("\n  fix: ", redistribute_call(i, *p.target), " before the call (",
                       move_name(s.move), " of ", in[i].meta(), ')');
     }
   }
@@ -194,11 +206,14 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in,
     strategy.operands.assign(operands, created_on->states());
   } else if (row.sharding) {
     rule = row.sharding(op, metas);
-    strategy = choose_strategy(row.name, rule, *mesh, inputs, outputs, row.kind == OpKind::in_place);
+    strategy = choose_strategy(row.name, rule, *mesh, inputs, row.kind == OpKind::in_place);
   } else {
     strategy.operands.assign(operands, AxisStates{});
-    for (const StrategyInput& s : inputs)
-      strategy.asks |= s.meta && !(s.states == AxisStates{});
+    for (const StrategyInput& s : inputs) {
+      if (!s.meta) continue;
+      for (const RedistributeStep& step : plan_redistribute(*mesh, s.states, AxisStates{}).steps)
+        strategy.asks |= communicates(step.move);
+    }
   }
 
   OpPlan plan;
@@ -284,6 +299,7 @@ Planner::Counts Planner::counts() const {
 void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
   const OpPlan& plan = impl_->plan(row, op, in, nullptr);
+  const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
   SmallVector<Tensor, 4> given;  // what is recorded: the inputs, or what they were sent as
   if (__builtin_expect(plan.asks, false)) {
     const bool backward = context.recorder && Tape::current().passes > 0;
@@ -300,7 +316,7 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
       continue;
     }
     const bool plain = !in[i].is_distributed();
-    if (plain && in[i].requires_grad()) (void)common_mesh(row, in);  // throws
+    if (plain && in[i].requires_grad() && context.grad_enabled) (void)common_mesh(row, in);  // throws
     const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
     // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
     if (!p.moves || (p.sends && !plain)) local.push_back(part);
@@ -327,18 +343,15 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
                          plan.out.empty() ? kCpu : plan.out[0].local.device);
       break;
     case OpKind::view: {
-      const auto geometry = [&](const Tensor& x) {
-        return row.view(local_op, {x.shape(), x.strides(), x.offset()});
+      const auto geometry = [&] {
+        return Geometry{local[0].shape(), local[0].strides(), local[0].offset()};
       };
-      Geometry g;
-      try {
-        g = geometry(local[0]);
-      } catch (const ShapeError&) {
+      if (row.can_view && !local[0].is_contiguous() && !row.can_view(local_op, geometry())) {
         // Cutting a dim leaves gaps between rows of the part, which a merge of dims cannot express.
         const NoGrad guard;
         local[0] = copy(local[0]);
-        g = geometry(local[0]);
       }
+      const Geometry g = row.view(local_op, geometry());
       made.push_back(alias(local[0], g.shape, g.strides, g.offset));
       break;
     }
@@ -347,6 +360,11 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
       for (size_t i = 0; i < in.size(); ++i) {
         if (!row.writes(i, in.size())) continue;
         if (context.recorder) context.recorder->check_write(row, in[i]);
+        if (in[i].impl().copied_view) {
+          fail<InPlaceError>(row.name, "would write ", in[i].meta(),
+                             ", a view whose part had to be copied or sent: what it views would not "
+                             "change; write that tensor itself");
+        }
         written.push_back(local[i]);
       }
       detail::run_kernel(context, row, local_op, local, written, in[0].device());
@@ -356,6 +374,8 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
   }
   for (size_t i = 0; i < made.size(); ++i)
     out.push_back(make_distributed(made[i], plan.out[i].global, plan.out[i].layout));
+  if (row.kind == OpKind::view)
+    out[0].impl().copied_view = in[0].impl().copied_view || out[0].impl().storage != source->storage;
   if (gradients && context.grad_enabled && context.recorder && row.kind != OpKind::in_place)
     context.recorder->record(row, op, in, out);
   if (__builtin_expect(context.options.anomaly, false)) detail::find_nan(context, row, local, made);

@@ -6,6 +6,9 @@
 #include "tessera/dist/redistribute/plan.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
 
 namespace tessera {
 namespace {
@@ -63,8 +66,8 @@ bool cuts_agree(const Mesh& mesh, std::span<const int> axes, int64_t factor_size
 class Chooser {
  public:
   Chooser(const ShardingRule& rule, const Mesh& mesh, std::span<const StrategyInput> inputs,
-          std::span<const TensorMeta> outputs, bool in_place)
-      : rule_(rule), mesh_(mesh), inputs_(inputs), outputs_(outputs), in_place_(in_place) {
+          bool in_place)
+      : rule_(rule), mesh_(mesh), inputs_(inputs), in_place_(in_place) {
     all_ = axis_choices(rule, inputs);
     for (int a = 0; a < mesh.axes(); ++a) options_.push_back(options(a));
     chosen_.resize(static_cast<size_t>(mesh.axes()));
@@ -82,18 +85,44 @@ class Chooser {
   }
 
  private:
-  // Choices for an axis: the one that the inputs already agree with, or all.
+  // Choices for an axis: the one that the inputs already agree with, or the few that move least. The
+  // estimate looks at the axis alone; what the combinations really cost is priced later.
   [[nodiscard]] Choices options(int axis) const {
-    for (const AxisChoice& c : all_) {
-      bool agrees = true;
-      for (size_t i = 0; agrees && i < inputs_.size(); ++i) {
-        if (!inputs_[i].meta) continue;
-        agrees = inputs_[i].states[static_cast<size_t>(axis)].placement ==
-                 placement_under(c, rule_, static_cast<int>(i));
-      }
-      if (agrees) return {c};
+    std::vector<std::pair<double, size_t>> ranked;
+    for (size_t c = 0; c < all_.size(); ++c) {
+      const auto [cost, agrees] = estimate(axis, all_[c]);
+      if (agrees) return {all_[c]};
+      ranked.emplace_back(cost, c);
     }
-    return all_;
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& x, const auto& y) { return x.first < y.first; });
+    Choices few;
+    constexpr size_t kKept = 3;
+    for (size_t i = 0; i < std::min(kKept, ranked.size()); ++i)
+      few.push_back(all_[ranked[i].second]);
+    return few;
+  }
+
+  // Bytes received for the inputs to be as `c` wants them on `axis`, and whether they are already.
+  [[nodiscard]] std::pair<double, bool> estimate(int axis, const AxisChoice& c) const {
+    const double share = 1 - 1.0 / mesh_.size(axis);
+    double cost = 0;
+    bool agrees = true;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i].meta) continue;
+      const Placement from = inputs_[i].states[static_cast<size_t>(axis)].placement;
+      const Placement to = placement_under(c, rule_, static_cast<int>(i));
+      if (from == to) continue;
+      agrees = false;
+      const double bytes =
+          static_cast<double>(inputs_[i].meta->shape.numel() * item_size(inputs_[i].meta->dtype));
+      if (inputs_[i].written) cost = std::numeric_limits<double>::infinity();
+      if (from.kind == Kind::replicate) cost += 1e-6 * bytes;
+      else if (from.kind == Kind::partial) cost += (to.kind == Kind::shard ? 1 : 2) * share * bytes;
+      else if (to.kind == Kind::shard) cost += share * bytes / mesh_.size(axis);
+      else cost += to.kind == Kind::partial ? bytes : share * bytes;
+    }
+    return {cost, agrees};
   }
 
   void descend(size_t axis) {
@@ -191,7 +220,6 @@ class Chooser {
   const ShardingRule& rule_;
   const Mesh& mesh_;
   std::span<const StrategyInput> inputs_;
-  std::span<const TensorMeta> outputs_;
   bool in_place_;
   Choices all_;
   std::vector<Choices> options_;
@@ -248,68 +276,108 @@ std::vector<AxisChoice> axis_choices(const ShardingRule& rule,
 namespace {
 
 // In-place ops on lists work on entries that share no factor: each may lie in its own way. Gives the
-// operands' entries, -1 for operands without factors; none where an entry writes nothing, because
-// what it is for is then unknown.
+// entry of each operand, -1 for operands without factors.
 std::vector<int> entries_of(const ShardingRule& rule) {
-  std::vector<int> entry_of_factor(rule.factors().size());
-  for (size_t f = 0; f < entry_of_factor.size(); ++f) entry_of_factor[f] = static_cast<int>(f);
+  std::vector<int> parent(rule.factors().size());
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int f) {
+    while (parent[static_cast<size_t>(f)] != f) {
+      parent[static_cast<size_t>(f)] = parent[static_cast<size_t>(parent[static_cast<size_t>(f)])];
+      f = parent[static_cast<size_t>(f)];
+    }
+    return f;
+  };
+  std::vector<int> first(static_cast<size_t>(rule.operands()), -1);  // a factor of each operand
   for (int o = 0; o < rule.operands(); ++o) {
-    int joined = -1;
     for (const DimFactor& d : rule.dims(o)) {
       if (d.factor < 0) continue;
-      const int entry = entry_of_factor[static_cast<size_t>(d.factor)];
-      if (joined < 0) joined = entry;
-      std::replace(entry_of_factor.begin(), entry_of_factor.end(), entry, joined);
+      int& f = first[static_cast<size_t>(o)];
+      if (f < 0) f = d.factor;
+      parent[static_cast<size_t>(root(d.factor))] = root(f);
     }
   }
-  std::vector<int> entries;
-  for (int o = 0; o < rule.operands(); ++o) {
-    int entry = -1;
-    for (const DimFactor& d : rule.dims(o)) {
-      if (d.factor >= 0) entry = entry_of_factor[static_cast<size_t>(d.factor)];
-    }
-    entries.push_back(entry);
-  }
-  for (int i = 0; i < rule.inputs(); ++i) {
-    const int entry = entries[static_cast<size_t>(i)];
-    if (entry >= 0 && std::find(entries.begin() + rule.inputs(), entries.end(), entry) == entries.end())
-      return {};
-  }
-  return entries;
+  for (int& f : first) f = f < 0 ? -1 : root(f);
+  return first;
 }
 
+// The rule of one entry, on its own operands.
+ShardingRule rule_of_entry(const ShardingRule& rule, std::span<const int> operands) {
+  ShardingRule own;
+  std::vector<std::pair<int, int>> factors;  // of the list's rule, and here
+  const auto factor = [&](int f) {
+    for (const auto& [theirs, ours] : factors) {
+      if (theirs == f) return ours;
+    }
+    const Factor& source = rule.factors()[static_cast<size_t>(f)];
+    factors.emplace_back(f, own.add_factor(source.size, source.letter));
+    if (source.replicate) own.replicate_factor(factors.back().second);
+    return factors.back().second;
+  };
+  bool outputs = false;
+  for (int o : operands) {
+    if (o >= rule.inputs() && !outputs) own.outputs_from_here(), outputs = true;
+    std::vector<DimFactor> dims(rule.dims(o).begin(), rule.dims(o).end());
+    for (DimFactor& d : dims) {
+      if (d.factor >= 0) d.factor = static_cast<int16_t>(factor(d.factor));
+    }
+    own.operand(dims);
+  }
+  if (!outputs) own.outputs_from_here();
+  return own;
+}
+
+// Chooses for each entry alone. False where an entry writes nothing, because what it is for is then
+// unknown, or where one cannot run.
 bool choose_by_entry(const ShardingRule& rule, const Mesh& mesh,
-                     std::span<const StrategyInput> inputs, std::span<const TensorMeta> outputs,
-                     Strategy& best) {
-  const std::vector<int> entries = entries_of(rule);
-  std::vector<int> distinct = entries;
-  std::sort(distinct.begin(), distinct.end());
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  best.operands.assign(static_cast<size_t>(rule.operands()), AxisStates{});
-  for (int entry : distinct) {
-    std::vector<StrategyInput> own(inputs.begin(), inputs.end());
-    for (size_t i = 0; i < own.size(); ++i) {
-      if (entries[i] != entry) own[i].meta = nullptr;
+                     std::span<const StrategyInput> inputs, Strategy& best) {
+  const std::vector<int> entry = entries_of(rule);
+  std::map<int, std::vector<int>> operands;
+  for (size_t o = 0; o < entry.size(); ++o) operands[entry[o]].push_back(static_cast<int>(o));
+  std::map<int, std::vector<std::vector<int>>> linear;  // by entry, as indices of the entry's inputs
+  for (const auto& set : rule.linearities()) {
+    std::map<int, std::vector<int>> parts;
+    for (int i : set) {
+      const auto& own = operands[entry[static_cast<size_t>(i)]];
+      parts[entry[static_cast<size_t>(i)]].push_back(
+          static_cast<int>(std::find(own.begin(), own.end(), i) - own.begin()));
     }
+    for (auto& [e, part] : parts) linear[e].push_back(std::move(part));
+  }
+  best.operands.assign(entry.size(), AxisStates{});
+  for (const auto& [e, own] : operands) {
+    std::vector<StrategyInput> own_inputs;
+    for (int o : own) {
+      if (o < rule.inputs()) own_inputs.push_back(inputs[static_cast<size_t>(o)]);
+    }
+    if (e < 0) {  // 0-dim operands are whole everywhere
+      for (const StrategyInput& in : own_inputs) {
+        if (!in.meta || in.states == AxisStates{}) continue;
+        if (in.written) return false;
+        best.asks |= plan_redistribute(mesh, in.states, AxisStates{}).communicates();
+      }
+      continue;
+    }
+    if (own_inputs.size() == own.size()) return false;
+    ShardingRule own_rule = rule_of_entry(rule, own);
+    for (auto& set : linear[e]) own_rule.linear(std::move(set));
     Strategy part;
-    if (!Chooser(rule, mesh, own, outputs, true).run(part)) return false;
-    for (size_t o = 0; o < entries.size(); ++o) {
-      if (entries[o] == entry) best.operands[o] = part.operands[o];
-    }
+    if (!Chooser(own_rule, mesh, own_inputs, true).run(part)) return false;
+    for (size_t o = 0; o < own.size(); ++o)
+      best.operands[static_cast<size_t>(own[o])] = part.operands[o];
     best.received += part.received;
     best.asks |= part.asks;
   }
-  return !distinct.empty();
+  return true;
 }
 
 }  // namespace
 
 Strategy choose_strategy(std::string_view op, const ShardingRule& rule, const Mesh& mesh,
-                         std::span<const StrategyInput> inputs,
-                         std::span<const TensorMeta> outputs, bool in_place) {
+                         std::span<const StrategyInput> inputs, bool in_place) {
   Strategy best;
-  if (in_place && choose_by_entry(rule, mesh, inputs, outputs, best)) return best;
-  if (Chooser(rule, mesh, inputs, outputs, in_place).run(best)) return best;
+  if (in_place && choose_by_entry(rule, mesh, inputs, best)) return best;
+  best = {};
+  if (Chooser(rule, mesh, inputs, in_place).run(best)) return best;
   std::string lie;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].meta) continue;

@@ -45,7 +45,8 @@ struct Random {
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
   auto attributes() const {
-    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream);
+    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream,
+                    whole, start);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;

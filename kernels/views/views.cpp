@@ -105,6 +105,8 @@ Geometry Reshape::view(const Geometry& in) const {
   return {to, *strides, in.offset};
 }
 
+bool Reshape::can_view(const Geometry& in) const { return strides_for(in, to).has_value(); }
+
 ShardingRule Reshape::sharding(Metas in) const {
   const Shape& from = in[0].shape;
   ShardingRule r;
