@@ -292,6 +292,18 @@ class Program {
     return {};
   }
 
+  Tensor squares_of_gradients(const Tensor& loss, Tensor Pair::*side) const {
+    std::vector<Tensor> inputs;
+    for (const Pair& p : leaves_) inputs.push_back(p.*side);
+    Tensor total;
+    for (const Tensor& g : grad({loss}, inputs, {.create_graph = true, .allow_unused = true})) {
+      if (!g.defined()) continue;
+      const Tensor squares = sum(mul(g, g), {});
+      total = total.defined() ? add(total, squares) : squares;
+    }
+    return total;
+  }
+
   std::optional<std::string> gradients(Tally& tally) {
     const AutoRedistribute wish;
     Pair loss;
@@ -309,7 +321,20 @@ class Program {
     }
     if (auto d = check(loss)) return text_ + "loss:" + *d;
     if (!loss.one.requires_grad()) return {};
-    backward(loss.one);
+    if (below(3) == 0) {
+      text_ += "of the gradients' squares:\n";
+      try {
+        loss.one = squares_of_gradients(loss.one, &Pair::one);
+        if (!loss.one.requires_grad()) return {};
+        backward(loss.one);
+      } catch (const AutogradError&) {
+        return {};  // a fused op is differentiated once only
+      }
+      loss.all = squares_of_gradients(loss.all, &Pair::all);
+      if (auto d = check(loss)) return text_ + *d;
+    } else {
+      backward(loss.one);
+    }
     backward(loss.all);
     for (size_t i = 0; i < leaves_.size(); ++i) {
       const Tensor one = leaves_[i].one.grad(), all = leaves_[i].all.grad();

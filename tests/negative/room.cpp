@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A complete room, each part of which can be left out by a WITHOUT_ macro; the compile tests see
-// what is said then.
+// A complete room, each part of which can be left out by a WITHOUT_ macro, or spoiled by a WITH_
+// macro; the compile tests see what is said then.
 #include "tessera/core/op_row.h"
 
 namespace tessera::op {
@@ -28,6 +28,10 @@ struct Twice {
 #endif
 #ifndef WITHOUT_SAMPLES
   static std::vector<Sample<Twice>> samples();
+#endif
+#ifdef WITH_PLAN_KEY_AND_LOCAL
+  std::tuple<> plan_key() const { return {}; }
+  Twice local(const Piece&) const { return {}; }
 #endif
 };
 
