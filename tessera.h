@@ -4,6 +4,12 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/tensor.h"
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/local_region.h"
+#include "tessera/dist/process_group/launch_world.h"
+#include "tessera/dist/visualize.h"
+#include "tessera/dist/world.h"
 #include "tessera/kernels/rooms.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/attention.h"

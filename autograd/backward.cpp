@@ -165,12 +165,23 @@ class BackwardPass {
     }
   }
 
+  // A gradient lies as distributed as the one it stands for; a plain 0-dim constant lies anywhere.
+  static void check_replacement(const Tensor& replaced, const Tensor& g) {
+    if (replaced.is_distributed() == g.is_distributed() || replaced.rank() == 0) return;
+    fail<LayoutError>("hook", "gave a ", replaced.is_distributed() ? "distributed" : "plain",
+                      " gradient ", replaced.meta(), " for a ",
+                      g.is_distributed() ? "distributed" : "plain", " one");
+  }
+
   static void run_gradient_hooks(Node& node, Grads& dy) {
     if (auto* leaf = dynamic_cast<AccumulateNode*>(node.sequence == 0 ? &node : nullptr)) {
       if (!dy[0].defined()) return;
       auto& hooks = leaf->leaf().impl().leaf->hooks;
       for (size_t i = 0; i < hooks.size(); ++i) {
-        if (Tensor replaced = hooks[i](dy[0]); replaced.defined()) dy[0] = std::move(replaced);
+        Tensor replaced = hooks[i](dy[0]);
+        if (!replaced.defined()) continue;
+        check_replacement(replaced, dy[0]);
+        dy[0] = std::move(replaced);
       }
       return;
     }
@@ -179,7 +190,10 @@ class BackwardPass {
       const auto& [output, hook] = node.hooks->gradient[i];
       Tensor& g = dy[static_cast<size_t>(output)];
       if (!g.defined()) continue;
-      if (Tensor replaced = hook(g); replaced.defined()) g = std::move(replaced);
+      Tensor replaced = hook(g);
+      if (!replaced.defined()) continue;
+      check_replacement(replaced, g);
+      g = std::move(replaced);
     }
   }
 
@@ -200,7 +214,8 @@ class BackwardPass {
     }
   }
   static void check_nan(const Node& node, const Tensor& g, size_t i) {
-    for (double v : g.values()) {
+    const Tensor part = g.is_distributed() ? Tensor(g.impl().local) : g;
+    for (double v : part.values()) {
       if (!std::isnan(v)) continue;
       fail<NumericError>(node.name(), "made NaN in the gradient of input ", i, ", ", g.meta(),
                          node.module_path.empty() ? "" : ", in module ", node.module_path);
@@ -222,6 +237,12 @@ Tensor seed(const Tensor& output, const Tensor& given) {
     if (!(given.shape() == output.shape()) || given.dtype() != output.dtype()) {
       fail<AutogradError>("backward", "the gradient given is ", given.meta(), " but the output is ",
                           output.meta());
+    }
+    if (given.is_distributed() != output.is_distributed() && given.rank() > 0) {
+      fail<LayoutError>("backward", "the gradient given is ",
+                        given.is_distributed() ? "distributed" : "plain", ", but the output is ",
+                        output.is_distributed() ? "distributed: distribute() the gradient"
+                                                : "plain: take full() of the gradient");
     }
     return given;
   }

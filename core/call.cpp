@@ -48,6 +48,8 @@ Inputs look(const OpRow& row, Tensors in) {
   return seen;
 }
 
+}  // namespace
+
 void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, Outputs out,
                 Device device) {
   if (device.is_cpu()) {
@@ -68,7 +70,7 @@ void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, 
   kernel(op, in, out, context.stream(device));
 }
 
-// Anomaly mode: the first op whose output is not a number while its inputs are is the culprit.
+// The first op whose output is not a number while its inputs are is the culprit.
 __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Tensors in,
                                     Tensors out) {
   const auto has_nan = [](const Tensor& t) {
@@ -89,8 +91,6 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
                        path.empty() ? "" : ", in module ", path);
   }
 }
-
-}  // namespace
 
 void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
@@ -140,6 +140,14 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   if (__builtin_expect(context.options.anomaly, false)) find_nan(context, row, in, out);
   if (__builtin_expect(static_cast<bool>(context.op_hook), false))
     context.op_hook(row, op, in, out);
+}
+
+void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) {
+  if (!like.is_distributed()) return call(row, op, {}, out);
+  Context& context = Context::current();
+  if (!context.distributor)
+    fail<LayoutError>(row.name, like.meta(), " is distributed, but this Context has no Distributor");
+  context.distributor->call_like(row, op, like, out);
 }
 
 Cost bytes_moved(Metas in, Metas out) {

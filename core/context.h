@@ -60,7 +60,12 @@ class Recorder {
 class Distributor {
  public:
   virtual ~Distributor() = default;
-  virtual void call(const OpRow& row, const void* op, Tensors in, SmallVector<Tensor, 2>& out) = 0;
+  /// Plans and runs an op of which an input is distributed.
+  virtual void call(const OpRow& row, const void* op, Tensors in, TensorList& out) = 0;
+  /// Runs an op without inputs whose outputs lie as `like` does (replicated where that is partial).
+  virtual void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) = 0;
+  /// The whole of a distributed tensor, plain, on every rank; not recorded.
+  virtual Tensor whole(const Tensor& x) = 0;
 };
 
 /// Moves communication under way on; implemented by dist.

@@ -4,16 +4,20 @@
 // an opt-out is a sentence. `call(op, in)` runs: meta check -> distributed plan if an input is
 // distributed -> device kernel -> autograd record.
 //
-// A compute room:                                     | a View room instead has          | an InPlace room also has
-//   static constexpr std::string_view name;           |   Geometry view(const Geometry&) |   static constexpr bool
-//   static constexpr DTypeSet dtypes;                 |   (no meta, cpu, cuda, dtypes)   |     writes(size_t i, size_t n)
-//   static constexpr Saves saves;                     |                                  |   and outputs = what it writes
-//   MetaList     meta(Metas in) const;                |
-//   ShardingRule sharding(Metas in) const;            | optional: local(const Piece&), cost(Metas in, Metas out),
-//   void         cpu (Tensors in, Outputs y) const;   |   attributes() (required where there are data members),
-//   void         cuda(Tensors in, Outputs y, Stream) const;  static constexpr int outputs (default
-//   1) Grads        vjp (const Saved&, const Grads& dy, Needs) const; static
-//   std::vector<Sample<Op>> samples();
+// A compute room has
+//   static constexpr std::string_view name; static constexpr DTypeSet dtypes;
+//   static constexpr Saves saves; static constexpr int outputs (default 1);
+//   MetaList     meta(Metas in) const;
+//   ShardingRule sharding(Metas in) const;
+//   void         cpu (Tensors in, Outputs y) const;
+//   void         cuda(Tensors in, Outputs y, Stream) const;
+//   Grads        vjp (const Saved&, const Grads& dy, Needs) const;
+//   static std::vector<Sample<Op>> samples();
+//   attributes() where there are data members; optional: local(const Piece&), cost(Metas in, Metas
+//   out), plan_key(): what meta and sharding read of the attributes (default: all).
+// A View room has `Geometry view(const Geometry&)` instead of meta, cpu, cuda and dtypes. An
+// InPlace room has also `static constexpr bool writes(size_t i, size_t n)`; its outputs are what it
+// writes.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -119,6 +123,14 @@ concept attributes = requires(const Op& op) {
   op.attributes();
 };
 template <class Op>
+concept can_view = requires(const Op& op, const Geometry& g) {
+  { op.can_view(g) } -> std::same_as<bool>;
+};
+template <class Op>
+concept plan_key = requires(const Op& op) {
+  op.plan_key();
+};
+template <class Op>
 concept cost = requires(const Op& op, Metas m) {
   { op.cost(m, m) } -> std::same_as<Cost>;
 };
@@ -137,6 +149,9 @@ template <class Op> consteval bool complete_op() {
                 "room has no `static std::vector<Sample<Op>> samples()`: the laws cannot see it");
   static_assert(op_has::attributes<Op> || std::is_empty_v<Op>,
                 "room has data members but no `auto attributes() const { return std::tie(...); }`");
+  static_assert(!(op_has::plan_key<Op> && op_has::local<Op>),
+                "room has both plan_key and local: a kept plan would run a local form with the "
+                "attributes of an earlier call; drop plan_key");
   if constexpr (!ViewOp<Op>) {
     static_assert(op_has::dtypes<Op>, "room has no `static constexpr DTypeSet dtypes`");
     static_assert(
@@ -160,6 +175,7 @@ template <class Op> struct RowOf { TESSERA_API static const OpRow row; };
 namespace detail {
 /// The one compiled function behind every call; appends the outputs.
 TESSERA_API void call(const OpRow& row, const void* op, Tensors in, TensorList& out);
+TESSERA_API void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out);
 
 template <class Op>
 constexpr int outputs_of = [] {
@@ -184,6 +200,13 @@ template <class Op> auto call(const Op& op, Tensors in) {
 }
 template <class Op> auto call(const Op& op, std::initializer_list<Tensor> in) {
   return call(op, Tensors(in.begin(), in.size()));
+}
+/// Runs an op that has no inputs. Where `like` is distributed the output lies as it does (replicated
+/// where it is partial), and each rank computes its own part.
+template <class Op> Tensor call_like(const Op& op, const Tensor& like) {
+  TensorList out;
+  detail::call_like(RowOf<Op>::row, &op, like, out);
+  return std::move(out[0]);
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/core/op_key.h"
 
 #include <memory>
 #include <new>
@@ -40,7 +41,9 @@ struct OpRow {
   bool (*writes)(size_t i, size_t n) = nullptr;
   MetaList (*meta)(const void* op, Metas in) = nullptr;
   Geometry (*view)(const void* op, const Geometry& in) = nullptr;
+  bool (*can_view)(const void* op, const Geometry& in) = nullptr;  // null: any strides can be viewed
   ShardingRule (*sharding)(const void* op, Metas in) = nullptr;
+  bool localizes = false;  // whether pieces run another op than the whole
   std::shared_ptr<const void> (*local)(const void* op, const Piece&) = nullptr;
   void (*cpu)(const void* op, Tensors in, Outputs y) = nullptr;
   void (*cuda)(const void* op, Tensors in, Outputs y,
@@ -48,11 +51,28 @@ struct OpRow {
   Grads (*vjp)(const void* op, const Saved&, const Grads& dy, Needs) = nullptr;
   Cost (*cost)(const void* op, Metas in, Metas out) = nullptr;
   std::vector<std::string> (*attributes)(const void* op) = nullptr;
+  /// Keys of the plan cache: what decides a plan is the same in two ops of this row.
+  bool (*same)(const void* a, const void* b) = nullptr;
+  uint64_t (*key_hash)(const void* op) = nullptr;
   std::vector<SampleRow> (*samples)() = nullptr;
 };
 
+class Context;
+
 namespace detail {
+/// Runs the kernel of `device` on plain tensors, without checks or records: for `call` and
+/// distributors.
+TESSERA_API void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in,
+                            Outputs out, Device device);
+/// Anomaly mode: NumericError if the op made NaN from plain inputs without it.
+TESSERA_API void find_nan(const Context& context, const OpRow& row, Tensors in, Tensors out);
 template <class Op> const Op& as(const void* op) { return *static_cast<const Op*>(op); }
+
+template <class Op> auto plan_key(const Op& op) {
+  if constexpr (op_has::plan_key<Op>) return op.plan_key();
+  else if constexpr (op_has::attributes<Op>) return op.attributes();
+  else return std::tuple<>();
+}
 
 template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
   static_assert(complete_op<Op>());
@@ -67,6 +87,8 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
     row.kind = OpKind::view;
     row.dtypes = kAllDTypes;
     row.view = [](const void* op, const Geometry& g) { return as<Op>(op).view(g); };
+    if constexpr (op_has::can_view<Op>)
+      row.can_view = [](const void* op, const Geometry& g) { return as<Op>(op).can_view(g); };
     row.meta = [](const void* op, Metas in) {
       Geometry g{in[0].shape, contiguous_strides(in[0].shape), 0};
       return MetaList{{as<Op>(op).view(g).shape, in[0].dtype, in[0].device}};
@@ -92,6 +114,7 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
     row.vjp = [](const void* op, const Saved& s, const Grads& dy, Needs n) {
       return as<Op>(op).vjp(s, dy, n);
     };
+  row.localizes = op_has::local<Op>;
   row.local = [](const void* op, const Piece& p) -> std::shared_ptr<const void> {
     if constexpr (op_has::local<Op>) return std::make_shared<Op>(as<Op>(op).local(p));
     else return std::make_shared<Op>(as<Op>(op));
@@ -108,6 +131,10 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
     }
     return texts;
   };
+  row.same = [](const void* a, const void* b) {
+    return same_attributes(plan_key(as<Op>(a)), plan_key(as<Op>(b)));
+  };
+  row.key_hash = [](const void* op) { return hash_attributes(plan_key(as<Op>(op))); };
   row.samples = [] {
     std::vector<SampleRow> rows;
     for (auto& s : Op::samples())

@@ -7,6 +7,7 @@
 #include "tessera/core/tensor.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -123,6 +124,18 @@ struct Geometry {
   int64_t offset = 0;
 };
 
+/// How partial outputs of a dropped factor become the whole.
+enum class Join : uint8_t { sum, max, min };
+
+/// How the pieces of one call become one result while they run; implemented by whoever runs them.
+class TESSERA_API Joiner {
+ public:
+  virtual ~Joiner();
+  /// x becomes the join of all pieces' x, on each of them. Called by every piece, the empty ones
+  /// too, in the same order, with contiguous plain tensors of one shape and dtype.
+  virtual void all_reduce(const Tensor& x, Join join) = 0;
+};
+
 /// One rank's part of a call: for each operand (inputs, then outputs) and dim, the range that this
 /// rank holds. A dim that is not cut has begin 0 and size == global.
 struct Piece {
@@ -130,6 +143,9 @@ struct Piece {
     int64_t begin = 0, size = 0, global = 0;
   };
   std::vector<std::vector<Range>> operands;
+  /// Over the pieces of the factor that joins inside; null where that is whole. `local` keeps it in
+  /// the op, as no attribute.
+  std::shared_ptr<Joiner> joiner;
   [[nodiscard]] const Range& range(size_t operand, int dim) const {
     return operands[operand][static_cast<size_t>(dim)];
   }

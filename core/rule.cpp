@@ -9,6 +9,8 @@
 
 namespace tessera {
 
+Joiner::~Joiner() = default;
+
 ShardingRule& ShardingRule::replicate(std::string_view letters) {
   for (char c : letters) {
     for (Factor& f : factors_) {
@@ -21,12 +23,19 @@ ShardingRule& ShardingRule::replicate_factor(int factor) {
   factors_[static_cast<size_t>(factor)].replicate = true;
   return *this;
 }
+ShardingRule& ShardingRule::joins_inside(char letter) {
+  for (Factor& f : factors_) f.inside = f.inside || f.letter == letter;
+  return *this;
+}
 ShardingRule& ShardingRule::join(Join j) {
   for (Factor& f : factors_) f.join = j;
   return *this;
 }
 ShardingRule& ShardingRule::linear(std::initializer_list<int> inputs) {
-  linear_.emplace_back(inputs);
+  return linear(std::vector<int>(inputs));
+}
+ShardingRule& ShardingRule::linear(std::vector<int> inputs) {
+  linear_.push_back(std::move(inputs));
   return *this;
 }
 ShardingRule& ShardingRule::linear_all(int first, int count) {
@@ -48,7 +57,7 @@ ShardingRule& ShardingRule::stricter_because(std::string_view why) {
 }
 
 int ShardingRule::add_factor(int64_t size, char letter) {
-  factors_.push_back({size, Join::sum, false, letter});
+  factors_.push_back({size, Join::sum, false, false, letter});
   return static_cast<int>(factors_.size()) - 1;
 }
 ShardingRule& ShardingRule::operand(std::initializer_list<DimFactor> dims) {
@@ -61,6 +70,11 @@ ShardingRule& ShardingRule::operand(std::span<const DimFactor> dims) {
 ShardingRule& ShardingRule::outputs_from_here() {
   inputs_ = static_cast<int>(operands_.size());
   return *this;
+}
+
+int ShardingRule::inside_factor() const {
+  const auto at = std::ranges::find_if(factors_, &Factor::inside);
+  return at == factors_.end() ? -1 : static_cast<int>(at - factors_.begin());
 }
 
 bool ShardingRule::has_factor(int operand, int factor) const {
@@ -83,6 +97,7 @@ std::string ShardingRule::text() const {
       else os << 'f' << ds[d].factor;
       if (ds[d].scale != 1) os << '*' << ds[d].scale;
       if (f.replicate) os << '!';
+      if (f.inside) os << '&';
     }
     os << ')';
   }

@@ -5,7 +5,8 @@
 // time, so a malformed rule does not compile. A dim of size 1 against a larger factor is broadcast:
 // it maps to no factor. A dim may hold `scale` units of its factor (heads of a group, reshape), so
 // cuts of the factor are cuts of the dim at multiples of `scale`. An in-place op changes no layout:
-// an operand that it writes and that lacks a cut factor is written alike everywhere.
+// an operand that it writes and that lacks a cut factor is written alike everywhere. A factor that
+// joins inside leaves no Partial: the ranks that hold its pieces talk while the op runs.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -21,9 +22,6 @@
 
 namespace tessera {
 
-/// How partial outputs of a dropped factor become the whole.
-enum class Join : uint8_t { sum, max, min };
-
 /// Where a dim of an operand stands in the factor map.
 struct DimFactor {
   int16_t factor = -1;  // -1: broadcast or private to the operand, never cut
@@ -34,7 +32,8 @@ struct Factor {
   int64_t size = 0;
   Join join = Join::sum;
   bool replicate = false;
-  char letter = 0;  // for messages
+  bool inside = false;  // the op joins over its pieces itself: an output without it is complete
+  char letter = 0;      // for messages
 };
 
 /// The text of a rule, checked when compiled: letters, spaces, commas, one "->", at most one "..."
@@ -77,11 +76,15 @@ class TESSERA_API ShardingRule {
   /// These factors (letters of the text) must be whole on every rank.
   ShardingRule& replicate(std::string_view letters);
   ShardingRule& replicate_factor(int factor);
+  /// This factor may be cut although outputs lack it and are complete: the op's local form joins
+  /// over the pieces by Piece::joiner. One factor of a rule at most.
+  ShardingRule& joins_inside(char letter);
   /// Partials of dropped factors join by `j` (default sum).
   ShardingRule& join(Join j);
   /// f is linear jointly in these inputs: Partial(sum) of them all gives Partial(sum). May be
   /// called several times.
   ShardingRule& linear(std::initializer_list<int> inputs);
+  ShardingRule& linear(std::vector<int> inputs);
   ShardingRule& linear_all(int first, int count);
   /// f of its one input never falls (rises): Partial(max) gives Partial(max) (min).
   ShardingRule& monotone_up();
@@ -112,8 +115,11 @@ class TESSERA_API ShardingRule {
   [[nodiscard]] bool has_factor(int operand, int factor) const;
   /// Rule as text with sizes, for goldens and errors.
   [[nodiscard]] std::string text() const;
+  /// The factor that joins inside, -1 for none.
+  [[nodiscard]] int inside_factor() const;
   /// For laws and mutations: frees a factor.
   void set_replicate(int factor, bool on) { factors_[static_cast<size_t>(factor)].replicate = on; }
+  void set_inside(int factor, bool on) { factors_[static_cast<size_t>(factor)].inside = on; }
 
  private:
   std::vector<std::vector<DimFactor>> operands_;

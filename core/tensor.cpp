@@ -23,7 +23,7 @@ int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, rank(), 
 
 void* Tensor::raw_data() const {
   const TensorImpl& t = impl();
-  if (t.layout) fail<LayoutError>("data", t.meta, " is distributed: read local() or full()");
+  if (t.layout) only_local("data");
   if (!t.storage->data()) {
     if (t.storage->released())
       fail<StorageError>("data", "the bytes of ", t.meta,
@@ -58,7 +58,17 @@ void Tensor::set_grad(Tensor grad) {
   impl().leaf->grad = std::move(grad);
 }
 
-Tensor Tensor::detach() const { return alias(*this, shape(), strides(), offset()); }
+Tensor Tensor::detach() const {
+  const TensorImpl& t = impl();
+  if (t.layout) return make_distributed(Tensor(t.local), t.meta.shape, t.layout);
+  return alias(*this, t.meta.shape, t.strides, t.offset);
+}
+
+void Tensor::only_local(std::string_view what) const {
+  fail<LayoutError>(what, meta(),
+                    " is distributed, this rank holds a part of it: read local() for the part, or "
+                    "full() for the whole");
+}
 
 void Tensor::undefined() {
   fail<UsageError>("tensor", "an undefined Tensor was used: it holds no value yet");
@@ -83,6 +93,16 @@ Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device
 Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset) {
   return Tensor(make_ref<TensorImpl>(TensorMeta{shape, x.dtype(), x.device()}, strides, offset,
                                      x.impl().storage));
+}
+
+Tensor make_distributed(const Tensor& local, const Shape& global, const Layout* layout) {
+  const TensorImpl& part = local.impl();
+  auto whole = make_ref<TensorImpl>(TensorMeta{global, part.meta.dtype, part.meta.device},
+                                    part.strides, part.offset, part.storage);
+  whole->layout = layout;
+  whole->local = local.handle();
+  whole->contiguous = part.contiguous;
+  return Tensor(std::move(whole));
 }
 
 Tensor from_values(std::span<const double> values, const Shape& shape, DType dtype) {
@@ -120,6 +140,7 @@ Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, DType d
 }
 
 std::vector<double> Tensor::values() const {
+  if (is_distributed()) only_local("values");
   if (!device().is_cpu()) return to_device(*this, kCpu).values();
   std::vector<double> out;
   if (numel() == 0) return out;
@@ -138,6 +159,7 @@ std::vector<double> Tensor::values() const {
 }
 
 double Tensor::item() const {
+  if (is_distributed()) only_local("item");
   if (numel() != 1)
     fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
   return values()[0];

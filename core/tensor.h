@@ -56,10 +56,13 @@ class TensorImpl : public RefCounted<TensorImpl> {
   GradNode* leaf_node =
       nullptr;  // the graph's sink for a leaf, alive while some graph uses the leaf
   std::unique_ptr<LeafGrad> leaf;  // made when requires_grad is set
-  const Layout* layout = nullptr;  // set on distributed tensors alone
+  // Distributed tensors alone: meta.shape is global, the bytes are those of `local`, this rank's part.
+  const Layout* layout = nullptr;
+  Ref<TensorImpl> local;
   int32_t node_output = 0;         // which output of `node` this is
   bool requires_grad = false;
   bool contiguous = true;
+  bool copied_view = false;  // a view of a distributed tensor whose part had to be copied or moved
 };
 
 class TESSERA_API Tensor {
@@ -72,8 +75,14 @@ class TESSERA_API Tensor {
 
   [[nodiscard]] const TensorMeta& meta() const { return impl().meta; }
   [[nodiscard]] const Shape& shape() const { return impl().meta.shape; }
-  [[nodiscard]] const Shape& strides() const { return impl().strides; }
-  [[nodiscard]] int64_t offset() const { return impl().offset; }
+  [[nodiscard]] const Shape& strides() const {
+    if (is_distributed()) only_local("strides");
+    return impl().strides;
+  }
+  [[nodiscard]] int64_t offset() const {
+    if (is_distributed()) only_local("offset");
+    return impl().offset;
+  }
   [[nodiscard]] DType dtype() const { return impl().meta.dtype; }
   [[nodiscard]] Device device() const { return impl().meta.device; }
   [[nodiscard]] int rank() const { return shape().rank(); }
@@ -81,6 +90,9 @@ class TESSERA_API Tensor {
   /// Size of `dim`, which may count from the end.
   [[nodiscard]] int64_t size(int dim) const;
   [[nodiscard]] bool is_contiguous() const { return impl().contiguous; }
+  /// Whether it has a layout: its shape is global, each rank holds a part. Data, strides and item
+  /// are then a LayoutError that names local() and full().
+  [[nodiscard]] bool is_distributed() const { return impl().layout != nullptr; }
   [[nodiscard]] Storage& storage() const { return *impl().storage; }
 
   /// First element; throws StorageError if the bytes are released, DTypeError if T is not the
@@ -121,6 +133,7 @@ class TESSERA_API Tensor {
 
  private:
   [[noreturn]] static void undefined();
+  [[noreturn]] void only_local(std::string_view what) const;
   [[noreturn]] void wrong_type(DType asked) const;
   Ref<TensorImpl> impl_;
 };
@@ -153,6 +166,9 @@ TESSERA_API Tensor tensor(std::initializer_list<std::initializer_list<double>> r
 /// A view of the same storage, unchecked and unrecorded: what View rooms and engines build results
 /// from.
 TESSERA_API Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset);
+/// The tensor of `global` shape whose part on this rank is `local`; dtype and device are the part's.
+/// Unchecked and unrecorded: what dist builds its tensors from.
+TESSERA_API Tensor make_distributed(const Tensor& local, const Shape& global, const Layout* layout);
 /// Copies bytes between any two devices; shapes and dtypes must be equal, both contiguous. Not
 /// recorded.
 TESSERA_API void copy_bytes(const Tensor& to, const Tensor& from);

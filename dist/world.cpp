@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/dist/world.h"
 
+#include "tessera/dist/planner/planner.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 #include <algorithm>
@@ -28,6 +29,7 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
       local_ranks_(local_ranks),
       local_rank_(local_rank),
       exceptions_(std::uncaught_exceptions()),
+      planner_(std::make_unique<Planner>()),
       session_(context_options(options, local_ranks)) {
   CommState& comm = group_->comm();
   Context& context = session_.context();
@@ -43,6 +45,7 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
                              (options.progress == ProgressThread::idle_cores && cores > busy));
   }
   context.state<CurrentWorld>().world = this;
+  context.distributor = planner_.get();
 }
 
 World::~World() {

@@ -9,9 +9,12 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace tessera {
+
+class Planner;
 
 /// Who moves pending collectives on besides the rank itself: nobody, a thread of its own, or that
 /// thread only where cores exceed ranks x threads.
@@ -46,6 +49,8 @@ class TESSERA_API World {
   /// All ranks, in order.
   [[nodiscard]] ProcessGroup& group() { return *group_; }
   [[nodiscard]] Session& session() { return session_; }
+  /// Runs ops on distributed tensors for this rank.
+  [[nodiscard]] Planner& planner() { return *planner_; }
   /// From now on collectives have options.train_timeout (the first step compiles, allocates and
   /// tunes).
   void first_step_done();
@@ -58,6 +63,7 @@ class TESSERA_API World {
   WorldOptions options_;
   int local_ranks_, local_rank_, exceptions_;
   bool finished_ = false;
+  std::unique_ptr<Planner> planner_;
   Context* outer_ = nullptr;  // of the World around this one
   Session session_;
 };

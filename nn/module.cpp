@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/module.h"
 
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
 #include <map>
 
 namespace tessera::nn {
@@ -40,14 +43,13 @@ template <class F> void for_each_parameter(Module& root, F f) {
   root.visit(visitor);
 }
 
-Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, Device device) {
-  if (init.std == 0) return full(meta.shape, init.mean, meta.dtype, device);
-  if (init.distribution == op::Distribution::truncated_normal) {
-    const double reach = init.cut * init.std;
-    return truncated_normal(meta.shape, key, init.mean, init.std, init.mean - reach,
-                            init.mean + reach, meta.dtype, device);
-  }
-  return normal(meta.shape, key, init.mean, init.std, meta.dtype, device);
+// Lying as `layout`, or plain where that is null.
+Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, const Layout* layout) {
+  const auto made = [layout](const auto& op) { return layout ? call_on(op, layout) : call(op, {}); };
+  if (init.std == 0) return made(op::Fill{meta.shape, meta.dtype, meta.device, init.mean});
+  const double reach = init.cut * init.std;
+  return made(op::Random{meta.shape, meta.dtype, meta.device, init.distribution, init.mean, init.std,
+                         init.mean - reach, init.mean + reach, key, {}, {}});
 }
 
 }  // namespace
@@ -69,7 +71,15 @@ int64_t parameter_count(Module& root) {
 
 void initialize(Module& root, uint64_t seed, Device device) {
   for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init& init) {
-    p = filled(p.meta(), init, {seed, stream_of(path)}, device);
+    p = filled({p.shape(), p.dtype(), device}, init, {seed, stream_of(path)}, nullptr);
+    p.set_requires_grad();
+  });
+}
+
+void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of) {
+  for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init& init) {
+    const TensorMeta meta{p.shape(), p.dtype(), kCpu};
+    p = filled(meta, init, {seed, stream_of(path)}, layout_of(path, meta));
     p.set_requires_grad();
   });
 }
@@ -98,8 +108,9 @@ void load(Module& root, const std::vector<NamedParameter>& source, Device device
     fail<DataError>("load", "the parameters given do not fit the model: ", wrong.substr(2));
   }
   for (const auto& [to, from] : pairs) {
-    *to = empty(from->shape(), from->dtype(), device);
-    copy_bytes(*to, *from);
+    const Layout* layout = to->impl().layout;
+    const Tensor whole = from->is_distributed() ? full(*from) : from->detach();
+    *to = layout ? distribute(whole, layout) : to_device(copy(whole), device);
     to->set_requires_grad();
   }
 }

@@ -7,8 +7,10 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/tensor.h"
+#include "tessera/dist/layout.h"
 #include "tessera/kernels/fill/fill.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -81,7 +83,12 @@ TESSERA_API std::vector<NamedParameter> named_parameters(Module& root);
 TESSERA_API int64_t parameter_count(Module& root);
 /// Makes every parameter on `device`, filled by its Init and requiring grad.
 TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
-/// Makes every parameter from `source`, an equal shape and dtype under its name, requiring grad.
+/// How each parameter lies, by its name and global meta.
+using LayoutOf = std::function<const Layout*(const std::string& name, const TensorMeta& meta)>;
+/// The same, distributed: each rank makes its own part, with the bits that the whole would have.
+TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of);
+/// Makes every parameter from `source`, an equal shape and dtype under its name, requiring grad; a
+/// parameter that is distributed keeps its layout.
 /// DataError names what is missing, unknown or of another shape or dtype, all at once.
 TESSERA_API void load(Module& root, const std::vector<NamedParameter>& source,
                       Device device = kCpu);

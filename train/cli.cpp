@@ -2,6 +2,7 @@
 #include "tessera/train/cli.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/process_group/launch_world.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/safetensors.h"
 #include "tessera/train/tokenizer.h"
@@ -53,13 +54,17 @@ bool asks_for_help(Arguments arguments) {
 
 int train(Arguments arguments, std::ostream& out) {
   const Config config = parse_config(arguments);
-  Session session({.threads = static_cast<int>(config.threads),
-                   .deterministic = config.debug.deterministic,
-                   .anomaly = config.debug.detect_anomaly});
-  out << "tessera " << TESSERA_VERSION << '\n';
-  Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
-  trainer.run();
-  trainer.print_samples();
+  const Launch launch = detect_launch(static_cast<int>(config.ranks));
+  if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
+  const auto run = [&](World&) {
+    Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
+    trainer.run();
+    trainer.print_samples();
+  };
+  run_launched(launch, run,
+               {.threads = static_cast<int>(config.threads),
+                .deterministic = config.debug.deterministic,
+                .anomaly = config.debug.detect_anomaly});
   return 0;
 }
 

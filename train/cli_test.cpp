@@ -2,6 +2,7 @@
 #include "tessera/train/cli.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/train/files.h"
 #include "tessera/train/safetensors.h"
@@ -99,12 +100,13 @@ TEST_F(CliTest, TrainsAndLeavesEverythingBehind) {
 }
 
 TEST_F(CliTest, LearnsTheText) {
-  Session session;
-  Trainer trainer(config({"--training.steps", "60"}));
-  const double first = trainer.step().loss;
-  while (trainer.records().size() < 60) trainer.step();
-  EXPECT_NEAR(first, 5.6, 0.5);  // about log 260
-  EXPECT_LT(trainer.records().back().loss, 2.5);
+  run_ranks(1, [&](World&) {
+    Trainer trainer(config({"--training.steps", "60"}));
+    const double first = trainer.step().loss;
+    while (trainer.records().size() < 60) trainer.step();
+    EXPECT_NEAR(first, 5.6, 0.5);  // about log 260
+    EXPECT_LT(trainer.records().back().loss, 2.5);
+  });
 }
 
 TEST_F(CliTest, TwoRunsGiveTheSameBits) {
@@ -115,15 +117,41 @@ TEST_F(CliTest, TwoRunsGiveTheSameBits) {
   EXPECT_NE(file("a/model.safetensors"), file("c/model.safetensors"));
 }
 
+// The same global batch on one rank and cut over four, from the same seed.
+TEST_F(CliTest, DataParallelTrainsAsOneRankDoes) {
+  const auto losses = [&](int ranks, const std::string& rows) {
+    std::vector<double> all;
+    run_ranks(ranks, [&](World& world) {
+      Trainer trainer(config({"--training.local_batch_size", rows, "--training.steps", "8"}));
+      for (int i = 0; i < 8; ++i) {
+        const StepRecord r = trainer.step();
+        if (world.rank() == 0) all.insert(all.end(), {r.loss, r.grad_norm});
+      }
+    });
+    return all;
+  };
+  const auto one = losses(1, "8"), four = losses(4, "2");
+  ASSERT_EQ(one.size(), 16u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(four[i], one[i], 1e-5 * std::abs(one[i])) << i;
+}
+
+TEST_F(CliTest, TrainsOnRanksOfThisProcess) {
+  ASSERT_EQ(run(train("a", {"--ranks", "3", "--training.local_batch_size", "1"})), 0) << err();
+  EXPECT_NE(out().find("on mesh(dp=3)"), std::string::npos) << out();
+  const Session session;
+  EXPECT_EQ(SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
+}
+
 TEST_F(CliTest, MemoryDoesNotGrowWithSteps) {
-  Session session;
-  Trainer trainer(config({"--training.steps", "100"}));
-  for (int i = 0; i < 3; ++i) trainer.step();
-  const MemoryStats before = session.context().allocator(kCpu)->stats();
-  for (int i = 0; i < 20; ++i) trainer.step();
-  const MemoryStats after = session.context().allocator(kCpu)->stats();
-  EXPECT_EQ(after.live, before.live);
-  EXPECT_EQ(after.peak, before.peak);
+  run_ranks(1, [&](World& world) {
+    Trainer trainer(config({"--training.steps", "100"}));
+    for (int i = 0; i < 3; ++i) trainer.step();
+    const MemoryStats before = world.session().context().allocator(kCpu)->stats();
+    for (int i = 0; i < 20; ++i) trainer.step();
+    const MemoryStats after = world.session().context().allocator(kCpu)->stats();
+    EXPECT_EQ(after.live, before.live);
+    EXPECT_EQ(after.peak, before.peak);
+  });
 }
 
 TEST_F(CliTest, GeneratesFromACheckpoint) {
@@ -139,38 +167,39 @@ TEST_F(CliTest, GeneratesFromACheckpoint) {
 }
 
 TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
-  Session session;
-  Trainer trainer(config());
-  trainer.step();
-  auto& feed_forward = trainer.model().layers[1]->feed_forward;
-  const NoGrad guard;
-  for (auto* w : {&feed_forward.w1, &feed_forward.w3})
-    copy_bytes(w->weight, full(w->weight.shape(), 1e20));
-  const auto untouched = trainer.model().output.weight.values();
-  {
+  run_ranks(1, [&](World&) {
+    Trainer trainer(config());
+    trainer.step();
+    auto& feed_forward = trainer.model().layers[1]->feed_forward;
+    const NoGrad guard;
+    for (auto* w : {&feed_forward.w1, &feed_forward.w3})
+      copy_bytes(local(w->weight), full(w->weight.shape(), 1e20));
+    const auto untouched = local(trainer.model().output.weight).values();
+    {
+      const GradMode recording(true);
+      try {
+        trainer.step();
+        FAIL() << "nothing was thrown";
+      } catch (const NumericError& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find("[train] step 2: the loss is"), text.npos) << text;
+        EXPECT_NE(text.find("first made by op swiglu in module layers.1.feed_forward;"), text.npos)
+            << text;
+      }
+    }
+    EXPECT_EQ(local(trainer.model().output.weight).values(), untouched);
+    Tensor& weight = feed_forward.w2.weight;
+    copy_bytes(local(weight), full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
     const GradMode recording(true);
     try {
       trainer.step();
       FAIL() << "nothing was thrown";
     } catch (const NumericError& error) {
-      const std::string text = error.what();
-      EXPECT_NE(text.find("[train] step 2: the loss is"), text.npos) << text;
-      EXPECT_NE(text.find("first made by op swiglu in module layers.1.feed_forward;"), text.npos)
-          << text;
+      EXPECT_NE(std::string(error.what()).find("parameter layers.1.feed_forward.w2.weight already"),
+                std::string::npos)
+          << error.what();
     }
-  }
-  EXPECT_EQ(trainer.model().output.weight.values(), untouched);
-  Tensor& weight = feed_forward.w2.weight;
-  copy_bytes(weight, full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
-  const GradMode recording(true);
-  try {
-    trainer.step();
-    FAIL() << "nothing was thrown";
-  } catch (const NumericError& error) {
-    EXPECT_NE(std::string(error.what()).find("parameter layers.1.feed_forward.w2.weight already"),
-              std::string::npos)
-        << error.what();
-  }
+  });
 }
 
 TEST_F(CliTest, AHugeLearningRateFailsWithOneLine) {

@@ -33,7 +33,10 @@ struct TopFields {
   void fields(Fields& f) {
     f.add("recipe", c.recipe, "the recipe that the other defaults come from");
     f.add("dump_folder", c.dump_folder, "where everything is written");
-    f.add("threads", c.threads, "threads of the kernels; 0: all cores",
+    f.add("ranks", c.ranks,
+          "ranks as threads of this process; 0: one, or the processes that a launcher started",
+          {.min = 0, .max = 4096, .unit = "ranks"});
+    f.add("threads", c.threads, "threads of the kernels per rank; 0: the cores shared out",
           {.min = 0, .max = 4096, .unit = "threads"});
   }
 };
@@ -59,7 +62,7 @@ constexpr std::array<Recipe, 1> kRecipes{{
 
 void TrainingConfig::fields(Fields& f) {
   f.add("steps", steps, "optimizer steps", {.min = 1, .max = 1e12, .unit = "steps"});
-  f.add("local_batch_size", local_batch_size, "rows of a step",
+  f.add("local_batch_size", local_batch_size, "rows of a step on each rank",
         {.min = 1, .max = 1 << 20, .unit = "sequences"});
   f.add("seq_len", seq_len, "length of a row", {.min = 1, .max = 1 << 24, .unit = "tokens"});
   f.add("max_norm", max_norm, "gradients are scaled to this norm at most",

@@ -41,7 +41,7 @@ struct SampleConfig {
 
 struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
-  int64_t threads = 0;
+  int64_t ranks = 0, threads = 0;
   llama3::Config model;
   TrainingConfig training;
   OptimizerConfig optimizer;

@@ -97,12 +97,12 @@ int64_t TextData::window(int64_t sample) const {
       permuted(static_cast<uint64_t>(sample % windows_), static_cast<uint64_t>(windows_), key));
 }
 
-Batch TextData::batch(int64_t step, int64_t rows) const {
-  const Batch batch{empty({rows, seq_len_}, DType::i64), empty({rows, seq_len_}, DType::i64)};
+Batch TextData::batch(int64_t step, int64_t rows, int64_t first, int64_t count) const {
+  const Batch batch{empty({count, seq_len_}, DType::i64), empty({count, seq_len_}, DType::i64)};
   auto* tokens = batch.tokens.data<int64_t>();
   auto* targets = batch.targets.data<int64_t>();
-  for (int64_t row = 0; row < rows; ++row) {
-    const uint16_t* from = stream_.data() + window(step * rows + row) * seq_len_;
+  for (int64_t row = 0; row < count; ++row) {
+    const uint16_t* from = stream_.data() + window(step * rows + first + row) * seq_len_;
     std::copy_n(from, seq_len_, tokens + row * seq_len_);
     std::copy_n(from + 1, seq_len_, targets + row * seq_len_);
   }

@@ -30,7 +30,9 @@ class TESSERA_API TextData {
   TextData(const std::string& path, int64_t seq_len, uint64_t seed);
 
   /// The batch of step `step` (from 0) with `rows` windows.
-  [[nodiscard]] Batch batch(int64_t step, int64_t rows) const;
+  [[nodiscard]] Batch batch(int64_t step, int64_t rows) const { return batch(step, rows, 0, rows); }
+  /// Of that batch the rows [first, first + count): what one of several ranks reads.
+  [[nodiscard]] Batch batch(int64_t step, int64_t rows, int64_t first, int64_t count) const;
   /// Which window is the `sample`-th of the run.
   [[nodiscard]] int64_t window(int64_t sample) const;
 

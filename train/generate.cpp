@@ -2,6 +2,7 @@
 #include "tessera/train/generate.h"
 
 #include "tessera/core/rng.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
@@ -26,6 +27,13 @@ size_t draw(const std::vector<double>& values, double temperature, double u) {
   return weights.size() - 1;
 }
 
+Tensor forward(const llama3::Model& model, const Tensor& tokens) {
+  const Tensor& weight = model.tok_embeddings.weight;
+  if (!weight.is_distributed()) return model.forward(tokens);
+  const Layout* everywhere = Layout::replicated(layout_of(weight)->mesh());
+  return local(model.forward(distribute(tokens, everywhere)));
+}
+
 }  // namespace
 
 std::string generate(const llama3::Model& model, std::string_view prompt,
@@ -45,7 +53,8 @@ std::string generate(const llama3::Model& model, std::string_view prompt,
     const int64_t length = std::min(context, (seen + kPad - 1) / kPad * kPad);
     const Tensor input = full({1, length}, ByteTokenizer::kEnd, DType::i64);
     std::copy(tokens.end() - seen, tokens.end(), input.data<int64_t>());
-    const Tensor last = select(model.forward(input), 1, seen - 1);                        // (1, V)
+    const Tensor logits = forward(model, input);                                          // (1, T, V)
+    const Tensor last = select(logits, 1, seen - 1);                                      // (1, V)
     const auto [values, ids] = topk(slice(last, 1, {0, ByteTokenizer::kVocabulary}), k);  // (1, k)
     const double u = rng::uniform4(key, static_cast<uint64_t>(made)).v[0];
     const size_t chosen = k == 1 ? 0 : draw(values.values(), o.temperature, u);

@@ -20,7 +20,8 @@ struct GenerateOptions {
   uint64_t seed = 0;
 };
 
-/// What follows `prompt`, as bytes.
+/// What follows `prompt`, as bytes. A distributed model must be replicated: any rank may call this
+/// alone.
 TESSERA_API std::string generate(const llama3::Model& model, std::string_view prompt,
                                  const GenerateOptions& options);
 

@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/op_row.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -38,6 +39,7 @@ std::string_view isa_name(Isa isa) {
 
 bool all_finite(const Tensor& t) {
   if (!t.defined() || !is_floating(t.dtype())) return true;
+  if (t.is_distributed()) return all_finite(local(t));
   return std::ranges::all_of(t.values(), [](double v) { return std::isfinite(v); });
 }
 
@@ -48,8 +50,8 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 // A folder that cannot be written is found before any work is done.
-TextData open_data(const Config& config) {
-  require_writable_folder(config.dump_folder, "dump_folder");
+TextData open_data(const Config& config, bool writes) {
+  if (writes) require_writable_folder(config.dump_folder, "dump_folder");
   return {config.dataloader.path, config.training.seq_len,
           static_cast<uint64_t>(config.debug.seed)};
 }
@@ -84,14 +86,18 @@ class FirstNonFinite {
 
 Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print)
     : config_(config),
-      print_(print ? std::move(print) : [](const std::string&) {}),
-      data_(open_data(config)),
-      model_(config.model),
-      metadata_(model_.attention_metadata(config.training.seq_len)) {
-  nn::initialize(model_, static_cast<uint64_t>(config_.debug.seed));
+      world_(World::current()),
+      mesh_(Mesh::make({{"dp", world_.size()}})),
+      print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
+      data_(open_data(config, world_.rank() == 0)),
+      model_(config.model) {
+  nn::initialize(model_, static_cast<uint64_t>(config_.debug.seed),
+                 [this](const std::string&, const TensorMeta&) { return Layout::replicated(mesh_); });
+  metadata_ = model_.attention_metadata(config.training.seq_len);
   std::vector<Tensor> parameters;
   for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
   optimizer_ = std::make_unique<AdamW>(std::move(parameters), config_.optimizer);
+  if (world_.rank() != 0) return;
   write_file_atomically(in_folder("config.json"), config_.fields().dump());
   log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"));
   announce();
@@ -113,32 +119,48 @@ void Trainer::announce() {
   print_(fmt::format("data: {}, {} documents, {} tokens, {} windows of {}", c.dataloader.path,
                      with_separators(data_.documents()), with_separators(data_.tokens()),
                      with_separators(data_.windows()), c.training.seq_len));
+  const int64_t rows = c.training.local_batch_size * world_.size();
   print_(fmt::format(
-      "training: {} steps of {} x {} = {} tokens, lr {:g}, warm-up {} steps, seed {}, into {}",
-      c.training.steps, c.training.local_batch_size, c.training.seq_len,
-      with_separators(c.training.local_batch_size * c.training.seq_len), c.optimizer.lr,
-      c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+      "training: {} steps of {} x {} = {} tokens on {}, lr {:g}, warm-up {} steps, seed {}, into {}",
+      c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
+      mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+}
+
+// This rank reads its own rows of the global batch, which is the same on any mesh.
+Batch Trainer::next_batch() const {
+  const int64_t mine = config_.training.local_batch_size, rows = mine * world_.size();
+  const Batch part = data_.batch(done_, rows, world_.rank() * mine, mine);
+  const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
+  const Shape global{rows, config_.training.seq_len};
+  return {from_local(part.tokens, by_rows, global), from_local(part.targets, by_rows, global)};
 }
 
 Tensor Trainer::loss_of(const Batch& batch) const {
   const Tensor logits = model_.forward(batch.tokens, metadata_);  // (B, T, V)
   const CrossEntropyResult result = cross_entropy(logits, batch.targets);
-  return result.sum * (1 / std::max(1.0, result.count.item()));
+  // A 0-dim factor and no attribute, so that a new count needs no new plan.
+  return result.sum * tensor(1 / std::max(1.0, full(result.count).item()));
+}
+
+// Gradients of replicated parameters are partial over the axis that cuts the batch.
+void Trainer::reduce_gradients() {
+  for (Tensor p : optimizer_->parameters()) p.set_grad(redistribute(p.grad(), layout_of(p)));
 }
 
 StepRecord Trainer::step() {
   const auto start = Clock::now();
-  const int64_t rows = config_.training.local_batch_size;
-  const Batch batch = data_.batch(done_, rows);
+  const int64_t rows = config_.training.local_batch_size * world_.size();
+  const Batch batch = next_batch();
   Tensor loss = loss_of(batch);
   StepRecord record;
   record.step = done_ + 1;
-  record.loss = loss.item();
+  record.loss = full(loss).item();
   if (!std::isfinite(record.loss)) diagnose(batch, record.loss, 0);
   backward(loss);
   loss = {};
   {
     const NoGrad guard;
+    reduce_gradients();
     record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
   }
   if (!std::isfinite(record.grad_norm)) diagnose(batch, record.loss, record.grad_norm);
@@ -148,8 +170,8 @@ StepRecord Trainer::step() {
   record.lr = config_.optimizer.lr * factor;
   record.tokens_per_second =
       static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
-  ++done_;
-  log_->write(record);
+  if (done_++ == 0) world_.first_step_done();
+  if (log_) log_->write(record);
   remember(record);
   return record;
 }
@@ -178,7 +200,11 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
   if (cause.empty()) {
     // The step again, looking at every op; anomaly mode knows the modules of backward.
     Context& context = Context::current();
-    const bool before = context.options.anomaly;
+    struct Restore {
+      bool& anomaly;
+      bool before;
+      ~Restore() { anomaly = before; }
+    } const restore{context.options.anomaly, context.options.anomaly};
     optimizer_->zero_grad();
     FirstNonFinite watch;
     try {
@@ -189,7 +215,6 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
     } catch (const NumericError& error) {
       if (watch.found().empty()) cause = error.what();
     }
-    context.options.anomaly = before;
     if (!watch.found().empty()) cause = concat("first made by ", watch.found());
   }
   if (cause.empty()) cause = "running the step again did not show it";
@@ -212,16 +237,18 @@ void Trainer::run() {
     print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
   }
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
+  for (auto& p : whole) p.tensor = full(p.tensor);
+  if (world_.rank() != 0) return;
   write_file_atomically(in_folder("loss.svg"), loss_plot_svg(records_, config_.recipe));
-  write_safetensors(in_folder("model.safetensors"), nn::named_parameters(model_),
-                    {{"step", std::to_string(done_)}});
+  write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
 }
 
 void Trainer::print_samples() {
   const SampleConfig& c = config_.sample;
-  if (c.tokens == 0) return;
+  if (c.tokens == 0 || world_.rank() != 0) return;
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,

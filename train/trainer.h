@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run
-// leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
+// leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder. Data
+// parallel by layouts alone: parameters are replicated over the mesh's one axis, the batch is cut
+// over it, gradients come out partial and are reduced once. One rank is a mesh like any other.
 #pragma once
 
+#include "tessera/dist/world.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/config.h"
 #include "tessera/train/metrics.h"
@@ -17,7 +20,8 @@ namespace tessera::train {
 class TESSERA_API Trainer {
  public:
   /// Checks that the dump folder can be written, reads the data and makes the model, before
-  /// anything is trained. Needs a Session. `print` gets the lines that people read.
+  /// anything is trained. Made on every rank of a World; rank 0 writes. `print` gets the lines that
+  /// people read, on rank 0.
   explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {});
 
   /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not
@@ -34,13 +38,17 @@ class TESSERA_API Trainer {
   [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
 
  private:
+  [[nodiscard]] Batch next_batch() const;
   [[nodiscard]] Tensor loss_of(const Batch& batch) const;
+  void reduce_gradients();
   [[noreturn]] void diagnose(const Batch& batch, double loss, double grad_norm);
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
   void remember(const StepRecord& record);
 
   Config config_;
+  World& world_;
+  const Mesh* mesh_;
   std::function<void(const std::string&)> print_;
   TextData data_;
   llama3::Model model_;

@@ -5,7 +5,10 @@
 #include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/statistics_impl.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 namespace tessera::op {
 namespace {
@@ -23,6 +26,16 @@ void check(std::string_view name, DTypeSet dtypes, Metas in) {
   }
 }
 
+void check_piece(std::string_view name, int64_t begin, const TensorMeta& logits,
+                 int64_t vocabulary) {
+  const int64_t classes = logits.shape.back();
+  if (begin < 0 || vocabulary < 0 || (vocabulary > 0 && begin > vocabulary - classes)) {
+    fail<ValueError>(name, "the classes of logits ", logits, ", from ", begin,
+                     " on, do not lie inside a vocabulary of ", vocabulary);
+  }
+}
+
+// `classes` are all of the vocabulary: a target of another piece is right, too.
 void check_targets(std::string_view name, const Tensor& targets, int64_t classes,
                    int64_t ignore_index) {
   const int64_t* t = targets.data<int64_t>();
@@ -38,13 +51,23 @@ void check_targets(std::string_view name, const Tensor& targets, int64_t classes
 
 MetaList CrossEntropy::meta(Metas in) const {
   check(name, dtypes, in);
+  check_piece(name, begin, in[0], vocabulary);
+  if (!joiner && vocabulary && vocabulary != in[0].shape.back()) {
+    fail<ValueError>(name, "logits ", in[0], " are a piece of a vocabulary of ", vocabulary,
+                     ", and nothing joins it to the others");
+  }
   const DType wide = statistics(in[0].dtype);
   return {
       {{}, wide, in[0].device}, {{}, DType::i64, in[0].device}, {in[1].shape, wide, in[0].device}};
 }
 
 ShardingRule CrossEntropy::sharding(Metas in) const {
-  return rule("... v, ... -> , , ...", in).replicate("v");
+  return rule("... v, ... -> , , ...", in).joins_inside('v');
+}
+
+CrossEntropy CrossEntropy::local(const Piece& piece) const {
+  const Piece::Range& own = piece.operands[0].back();
+  return {ignore_index, begin + own.begin, vocabulary ? vocabulary : own.global, piece.joiner};
 }
 
 void CrossEntropy::cpu(Tensors in, Outputs y) const {
@@ -52,56 +75,78 @@ void CrossEntropy::cpu(Tensors in, Outputs y) const {
   const Tensor& logits = in[0];
   const Tensor targets = contiguous(in[1]);
   const int64_t classes = logits.shape().back();
-  check_targets(name, targets, classes, ignore_index);
+  check_targets(name, targets, vocabulary ? vocabulary : classes, ignore_index);
   dispatch<kFloats>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows from(logits, logits.rank() - 1);
+    const int64_t n = from.count;
     const T* src = logits.data<T>();
     const int64_t* target = targets.data<int64_t>();
-    const Tensor losses = empty({std::max<int64_t>(from.count, 1)}, dtype_of<C>);
-    C *loss = losses.data<C>(), *lse = y[2].data<C>();
-    for_each_row<C>(from.count, classes, 2, [&](int64_t row, C* x, int64_t padded) {
+    // Of each row: its maximum, the sum of exp(x - maximum), and the target's logit.
+    const Tensor maxima = empty({n}, dtype_of<C>), sums = empty({2, n}, dtype_of<C>);
+    C *top = maxima.data<C>(), *sum = sums.data<C>(), *picked = sum + n;
+    for_each_row<C>(n, classes, 2, [&](int64_t row, C* x, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
         C* e = x + padded;
         rows::load(src + from.offset(row), from.stride, classes, x);
-        const C top = rows::max(x, classes);
+        const C m = rows::max(x, classes);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < classes; ++i) e[i] = vmath::exp(x[i] - top);
-        lse[row] = top + static_cast<C>(std::log(rows::sum(e, classes)));
-        loss[row] = target[row] == ignore_index ? C(0) : lse[row] - x[target[row]];
+        for (int64_t i = 0; i < classes; ++i) e[i] = vmath::exp(x[i] - m);
+        top[row] = m;
+        // A piece of nothing but -inf adds nothing to the row.
+        sum[row] = m == -std::numeric_limits<C>::infinity() ? C(0) : rows::sum(e, classes);
+        const int64_t at = target[row] - begin;
+        picked[row] = target[row] == ignore_index || at < 0 || at >= classes ? C(0) : x[at];
       });
     });
-    double sum = 0;
-    int64_t count = 0;
-    for (int64_t row = 0; row < from.count; ++row) {
-      sum += loss[row];
-      count += target[row] != ignore_index;
+    if (joiner && n > 0) {
+      const Tensor whole = empty({n}, dtype_of<C>);
+      std::copy_n(top, n, whole.data<C>());
+      joiner->all_reduce(whole, Join::max);
+      for (int64_t row = 0; row < n; ++row) {
+        const C m = std::exchange(top[row], whole.data<C>()[row]);
+        if (sum[row] != C(0)) sum[row] *= static_cast<C>(std::exp(m - top[row]));
+      }
+      joiner->all_reduce(sums, Join::sum);
     }
-    *y[0].data<C>() = static_cast<C>(sum);
+    C* lse = y[2].data<C>();
+    double total = 0;
+    int64_t count = 0;
+    for (int64_t row = 0; row < n; ++row) {
+      lse[row] = top[row] + static_cast<C>(std::log(sum[row]));
+      if (target[row] == ignore_index) continue;
+      total += lse[row] - picked[row];
+      ++count;
+    }
+    *y[0].data<C>() = static_cast<C>(total);
     *y[1].data<int64_t>() = count;
   });
 }
 
 Grads CrossEntropy::vjp(const Saved& s, const Grads& dy, Needs) const {
-  return {
-      call(CrossEntropyBackward{ignore_index}, {s.input(0), s.input(1), s.output(2), dy[0], dy[2]}),
-      Tensor()};
+  return {call(CrossEntropyBackward{ignore_index, begin, vocabulary},
+               {s.input(0), s.input(1), s.output(2), dy[0], dy[2]}),
+          Tensor()};
 }
 
 std::vector<Sample<CrossEntropy>> CrossEntropy::samples() {
   return {
-      {{-100}, {arg({5, 7}), index_arg({5}, 0, 7)}},
-      {{2}, {arg({2, 5, 6}), index_arg({2, 5}, 0, 6)}},
-      {{-100}, {arg({5}), index_arg({}, 0, 5)}},
+      {CrossEntropy{}, {arg({5, 7}), index_arg({5}, 0, 7)}},
+      {CrossEntropy{.ignore_index = 2}, {arg({2, 5, 6}), index_arg({2, 5}, 0, 6)}},
+      {CrossEntropy{}, {arg({5}), index_arg({}, 0, 5)}},
       timed(CrossEntropy{}, {arg({8, 512, 2048}), index_arg({8, 512}, 0, 2048)}),
       bad(CrossEntropy{}, {arg({5, 7}), index_arg({4}, 0, 7)}, "ShapeError"),
       bad(CrossEntropy{}, {arg({5, 7}), arg({5})}, "DTypeError"),
       bad(CrossEntropy{}, {arg({5, 7}), index_arg({5}, 7, 9)}, "IndexError"),
+      bad(CrossEntropy{.vocabulary = 20}, {arg({5, 7}), index_arg({5}, 0, 7)}, "ValueError"),
+      bad(CrossEntropy{.begin = 1, .vocabulary = 7}, {arg({5, 7}), index_arg({5}, 0, 7)},
+          "ValueError"),
   };
 }
 
 MetaList CrossEntropyBackward::meta(Metas in) const {
   check(name, dtypes, in);
+  check_piece(name, begin, in[0], vocabulary);
   const DType wide = statistics(in[0].dtype);
   const auto expect = [&](size_t i, const char* what, const Shape& shape) {
     if (in.has(i) && (!(in[i].shape == shape) || in[i].dtype != wide)) {
@@ -116,9 +161,14 @@ MetaList CrossEntropyBackward::meta(Metas in) const {
 }
 
 ShardingRule CrossEntropyBackward::sharding(Metas in) const {
-  ShardingRule r = rule("... v, ..., ..., , ... -> ... v", in).replicate("v");
+  ShardingRule r = rule("... v, ..., ..., , ... -> ... v", in);
   if (in.has(3) && in.has(4)) return r.linear({3, 4});
   return in.has(3) ? r.linear({3}) : r.linear({4});
+}
+
+CrossEntropyBackward CrossEntropyBackward::local(const Piece& piece) const {
+  const Piece::Range& own = piece.operands[0].back();
+  return {ignore_index, begin + own.begin, vocabulary ? vocabulary : own.global};
 }
 
 void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
@@ -128,7 +178,7 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
   const bool has_sum = in.size() > 3 && in[3].defined(), has_lse = in.size() > 4 && in[4].defined();
   const Tensor dlses = has_lse ? contiguous(in[4].detach()) : saved;
   const int64_t classes = logits.shape().back();
-  check_targets(name, targets, classes, ignore_index);
+  check_targets(name, targets, vocabulary ? vocabulary : classes, ignore_index);
   dispatch<kFloats>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows from(logits, logits.rank() - 1), to(y[0], logits.rank() - 1);
@@ -146,7 +196,8 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
 #pragma GCC ivdep
         for (int64_t i = 0; i < classes; ++i)
           x[i] = all == C(0) ? C(0) : vmath::exp(x[i] - shift) * all;
-        if (counts) x[target[row]] -= hit;
+        const int64_t at = target[row] - begin;
+        if (counts && at >= 0 && at < classes) x[at] -= hit;
         rows::store(x, classes, dst + to.offset(row), to.stride);
       });
     });
@@ -163,11 +214,15 @@ std::vector<Sample<CrossEntropyBackward>> CrossEntropyBackward::samples() {
   };
   auto wrong = operands({5}, 7, false);
   wrong[2] = arg({4}).statistic();
+  auto piece = operands({19}, 8, true);
+  piece[1] = index_arg({19}, 0, 20);
   return {
-      {{-100}, operands({5}, 7, false)},
-      {{2}, operands({2, 5}, 6, true)},
+      {CrossEntropyBackward{}, operands({5}, 7, false)},
+      {CrossEntropyBackward{.ignore_index = 2}, operands({2, 5}, 6, true)},
+      {CrossEntropyBackward{-100, 4, 20}, piece},
       timed(CrossEntropyBackward{}, operands({8, 512}, 2048, false)),
       bad(CrossEntropyBackward{}, wrong, "ShapeError"),
+      bad(CrossEntropyBackward{-100, 15, 20}, piece, "ValueError"),
   };
 }
 

@@ -12,30 +12,48 @@ namespace {
 constexpr int kRowThreads = 512;
 constexpr int kSumThreads = 1024;
 
+// Of each row: its maximum (twice: one is joined with other pieces'), the sum of exp(x - maximum),
+// the target's logit.
 template <class T>
-__global__ void row_losses(const T* logits, const int64_t* targets, compute_t<T>* lse,
-                           compute_t<T>* losses, int64_t rows, int64_t classes,
-                           int64_t ignore_index) {
+__global__ void row_parts(const T* logits, const int64_t* targets, compute_t<T>* own_top,
+                          compute_t<T>* top, compute_t<T>* sums, compute_t<T>* picked, int64_t rows,
+                          int64_t classes, int64_t begin, int64_t vocabulary,
+                          int64_t ignore_index) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* x = logits + row * classes;
-    C top = minus_infinity<C>(), sum = 0;
+    C m = minus_infinity<C>(), sum = 0;
     for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
-      top = MaxOf{}(top, static_cast<C>(x[i]));
-    top = block_reduce(top, MaxOf{}, shared);
+      m = MaxOf{}(m, static_cast<C>(x[i]));
+    m = block_reduce(m, MaxOf{}, shared);
     for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
-      sum += vmath::exp(static_cast<C>(x[i]) - top);
+      sum += vmath::exp(static_cast<C>(x[i]) - m);
     sum = block_reduce(sum, SumOf{}, shared);
     if (threadIdx.x == 0) {
-      const int64_t target = targets[row];
-      const C total = top + vmath::log(sum);
-      lse[row] = total;
-      if (target == ignore_index) losses[row] = 0;
-      else
-        losses[row] =
-            target >= 0 && target < classes ? total - static_cast<C>(x[target]) : not_a_number<C>();
+      const int64_t target = targets[row], at = target - begin;
+      own_top[row] = top[row] = m;
+      sums[row] = m == minus_infinity<C>() ? C(0) : sum;
+      if (target == ignore_index) picked[row] = 0;
+      else if (target < 0 || target >= vocabulary) picked[row] = not_a_number<C>();
+      else picked[row] = at >= 0 && at < classes ? static_cast<C>(x[at]) : C(0);
     }
+  }
+}
+
+// Sums of a piece, once the maximum of the whole row is known.
+template <class C> __global__ void rescale(const C* own_top, const C* top, C* sums, int64_t rows) {
+  for (int64_t row = first_item(); row < rows; row += item_step()) {
+    if (sums[row] != C(0)) sums[row] *= vmath::exp(own_top[row] - top[row]);
+  }
+}
+
+template <class C>
+__global__ void row_losses(const int64_t* targets, const C* top, const C* sums, const C* picked,
+                           C* lse, C* losses, int64_t rows, int64_t ignore_index) {
+  for (int64_t row = first_item(); row < rows; row += item_step()) {
+    lse[row] = top[row] + vmath::log(sums[row]);
+    losses[row] = targets[row] == ignore_index ? C(0) : lse[row] - picked[row];
   }
 }
 
@@ -62,14 +80,14 @@ __global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int6
 template <class T>
 __global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse,
                                 const compute_t<T>* dsum, const compute_t<T>* dlse, T* dlogits,
-                                int64_t n, int64_t classes, int64_t ignore_index) {
+                                int64_t n, int64_t classes, int64_t begin, int64_t ignore_index) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const int64_t row = i / classes, target = targets[row];
     const C hit = dsum && target != ignore_index ? *dsum : C(0),
             all = hit + (dlse ? dlse[row] : C(0));
     C g = vmath::exp(static_cast<C>(logits[i]) - lse[row]) * all;
-    if (target != ignore_index && i % classes == target) g -= hit;
+    if (target != ignore_index && i % classes == target - begin) g -= hit;
     dlogits[i] = static_cast<T>(g);
   }
 }
@@ -81,11 +99,26 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t classes = logits.shape().back(), rows = targets.numel();
   dispatch<dtypes>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Tensor losses = empty({rows}, dtype_of<C>, logits.device());
+    const auto scratch = [&](const Shape& s) { return empty(s, dtype_of<C>, logits.device()); };
+    const Tensor losses = scratch({rows});
     if (rows > 0) {
-      row_losses<<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
-          logits.data<T>(), targets.data<int64_t>(), y[2].data<C>(), losses.data<C>(), rows,
-          classes, ignore_index);
+      const Tensor own_top = scratch({rows}), top = scratch({rows}), sums = scratch({2, rows});
+      const int64_t* target = targets.data<int64_t>();
+      C* sum = sums.data<C>();
+      row_parts<<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
+          logits.data<T>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, rows,
+          classes, begin, vocabulary ? vocabulary : classes, ignore_index);
+      check_launch(name);
+      if (joiner) {
+        joiner->all_reduce(top, Join::max);
+        rescale<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(own_top.data<C>(), top.data<C>(),
+                                                                   sum, rows);
+        check_launch(name);
+        joiner->all_reduce(sums, Join::sum);
+      }
+      row_losses<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
+          target, top.data<C>(), sum, sum + rows, y[2].data<C>(), losses.data<C>(), rows,
+          ignore_index);
       check_launch(name);
     }
     sum_losses<<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(),
@@ -107,7 +140,7 @@ void CrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     backward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
         logits.data<T>(), targets.data<int64_t>(), lse.data<C>(),
         has_sum ? in[3].data<C>() : nullptr, has_lse ? dlse.data<C>() : nullptr, y[0].data<T>(), n,
-        logits.shape().back(), ignore_index);
+        logits.shape().back(), begin, ignore_index);
   });
   check_launch(name);
 }

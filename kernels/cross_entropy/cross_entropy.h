@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, and how many
 // they are; the mean is left to whoever knows the global count. f32 inside (f64 for f64). Backward
-// reads the saved log-sum-exp of each row.
+// reads the saved log-sum-exp of each row. The vocabulary may be cut: each piece takes its own
+// logits, and three numbers per row (maximum, sum, target's logit) are joined on the way.
 #pragma once
 
 #include "tessera/core/op.h"
+
+#include <memory>
 
 namespace tessera {
 namespace op {
@@ -13,6 +16,9 @@ namespace op {
 /// sum.
 struct CrossEntropy {
   int64_t ignore_index = -100;
+  // Of a piece: its first class, the global V (0: own), and who joins the pieces.
+  int64_t begin = 0, vocabulary = 0;
+  std::shared_ptr<Joiner> joiner = {};
   static constexpr std::string_view name = "cross_entropy";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 3;
@@ -20,22 +26,26 @@ struct CrossEntropy {
   auto attributes() const { return std::tie(ignore_index); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
+  CrossEntropy local(const Piece& piece) const;
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
   static std::vector<Sample<CrossEntropy>> samples();
 };
 
-/// logits, targets, lse, dsum (optional), dlse (...) (optional) -> dlogits.
+/// logits, targets, lse, dsum (optional), dlse (...) (optional) -> dlogits. On a piece, `begin` is
+/// its first class and `vocabulary` the global V (0: own); lse is of the whole row.
 struct CrossEntropyBackward {
   int64_t ignore_index = -100;
+  int64_t begin = 0, vocabulary = 0;
   static constexpr std::string_view name = "cross_entropy_backward";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{
       "the fused gradient of cross_entropy is differentiated once only"};
-  auto attributes() const { return std::tie(ignore_index); }
+  auto attributes() const { return std::tie(ignore_index, begin, vocabulary); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
+  CrossEntropyBackward local(const Piece& piece) const;
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
   static std::vector<Sample<CrossEntropyBackward>> samples();
@@ -52,7 +62,7 @@ struct CrossEntropyResult {
 /// IndexError for a target outside [0, V) that is not ignore_index.
 inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets,
                                         int64_t ignore_index = -100) {
-  auto [sum, count, lse] = call(op::CrossEntropy{ignore_index}, {logits, targets});
+  auto [sum, count, lse] = call(op::CrossEntropy{.ignore_index = ignore_index}, {logits, targets});
   return {sum, count};
 }
 

@@ -45,7 +45,8 @@ struct Random {
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
   auto attributes() const {
-    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream);
+    return std::tie(shape, dtype, device, distribution, mean, std, low, high, key.seed, key.stream,
+                    whole, start);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -88,8 +89,9 @@ inline Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device 
 inline Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = kCpu) {
   return full(shape, 1, dtype, device);
 }
+/// As x: shape, dtype, device and, of a distributed x, layout.
 inline Tensor full_like(const Tensor& x, double value) {
-  return full(x.shape(), value, x.dtype(), x.device());
+  return call_like(op::Fill{x.shape(), x.dtype(), x.device(), value}, x);
 }
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 /// Standard normals scaled: the same bits for the same key anywhere.

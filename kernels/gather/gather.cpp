@@ -3,11 +3,11 @@
 // them out; within a line scatter_add goes in index order.
 #include "tessera/kernels/gather/gather.h"
 
-#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
 #include <atomic>
+#include <cstring>
 
 namespace tessera::op {
 namespace {
@@ -28,9 +28,9 @@ int check_operands(std::string_view name, int dim, const TensorMeta& x, const Te
 }
 
 // Every dim but `dim` is one factor of all operands; `along` gives the factor of `dim` in each
-// operand.
+// operand. `left_out`: an optional input that is not given.
 ShardingRule line_rule(const Shape& shape, int dim, ShardingRule r,
-                       std::initializer_list<DimFactor> along, size_t inputs) {
+                       std::initializer_list<DimFactor> along, size_t inputs, int left_out = -1) {
   std::vector<SmallVector<DimFactor, kMaxRank>> operands(along.size());
   for (int d = 0; d < shape.rank(); ++d) {
     const DimFactor f =
@@ -40,6 +40,7 @@ ShardingRule line_rule(const Shape& shape, int dim, ShardingRule r,
   }
   for (size_t o = 0; o < operands.size(); ++o) {
     if (o == inputs) r.outputs_from_here();
+    if (static_cast<int>(o) == left_out) operands[o].clear();
     r.operand(operands[o]);
   }
   return r;
@@ -141,8 +142,8 @@ void Gather::cpu(Tensors in, Outputs y) const {
 
 Grads Gather::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   Grads g(2);
-  const TensorMeta& x = s.input_meta(0);
-  if (needs[0]) g[0] = scatter_add(zeros(x.shape, x.dtype, x.device), dim, s.input(1), dy[0]);
+  const Shape& x = s.input_meta(0).shape;
+  if (needs[0]) g[0] = scatter_zeros(x[normalize_dim(dim, x.rank(), name)], dim, s.input(1), dy[0]);
   return g;
 }
 
@@ -164,41 +165,64 @@ std::vector<Sample<Gather>> Gather::samples() {
 
 // --- scatter_add --------------------------------------------------------------------------------------------------
 
+namespace {
+
+// What is added to, given or not.
+TensorMeta target_of(const ScatterAdd& op, Metas in) {
+  if (in.has(0)) return in[0];
+  TensorMeta x = in[2];
+  if (x.shape.rank() > 0) x.shape[normalize_dim(op.dim, x.shape.rank(), op.name)] = op.size;
+  return x;
+}
+
+}  // namespace
+
 MetaList ScatterAdd::meta(Metas in) const {
-  check_operands(name, dim, in[0], in[1], dtypes);
-  if (in[2].dtype != in[0].dtype)
-    fail<DTypeError>(name, "input and src must share one dtype: given ", in[0], " and ", in[2]);
+  if (size < 0 || (in.has(0) && size != 0)) {
+    fail<ValueError>(
+        name, "size ", size, " for src ", in[2],
+        in.has(0) ? " and a given input: expected 0, the input's own" : ": expected 0 or more");
+  }
+  const TensorMeta x = target_of(*this, in);
+  check_operands(name, dim, x, in[1], dtypes);
+  if (in[2].dtype != x.dtype)
+    fail<DTypeError>(name, "input and src must share one dtype: given ", x, " and ", in[2]);
   if (!(in[2].shape == in[1].shape))
     fail<ShapeError>(name, "src must have the index's shape: given src ", in[2], " and index ",
                      in[1]);
-  return {in[0]};
+  return {x};
 }
 
 ShardingRule ScatterAdd::sharding(Metas in) const {
-  // Cutting the index along `dim` would add x once per piece; cutting x would need indices of the
-  // piece.
-  const int d = normalize_dim(dim, in[0].shape.rank(), name);
+  // Cutting the index along `dim` would add a given x once per piece; cutting x would need indices
+  // of the piece.
+  const Shape shape = target_of(*this, in).shape;
+  const int d = normalize_dim(dim, shape.rank(), name);
   ShardingRule r;
-  const DimFactor n{static_cast<int16_t>(r.add_factor(in[0].shape[d], 'n')), 1};
+  const DimFactor n{static_cast<int16_t>(r.add_factor(shape[d], 'n')), 1};
   const DimFactor m{static_cast<int16_t>(r.add_factor(in[1].shape[d], 'm')), 1};
-  r.replicate("n m");
-  return line_rule(in[0].shape, d, r, {n, m, m, n}, 3).linear({0, 2});
+  r.replicate(in.has(0) ? "n m" : "n");
+  r = line_rule(shape, d, r, {n, m, m, n}, 3, in.has(0) ? -1 : 0);
+  return in.has(0) ? r.linear({0, 2}) : r.linear({2});
 }
 
 void ScatterAdd::cpu(Tensors in, Outputs y) const {
-  const Tensor &x = in[0], &index = in[1], &src = in[2];
-  const int d = normalize_dim(dim, x.rank(), name);
-  if (index.numel() > 0) check_range(name, index, x.shape()[d]);
-  strided_copy(y[0], x);
+  const Tensor &index = in[1], &src = in[2];
+  const Shape& shape = y[0].shape();
+  const int d = normalize_dim(dim, shape.rank(), name);
+  if (index.numel() > 0) check_range(name, index, shape[d]);
+  const auto bytes = static_cast<size_t>(y[0].numel() * item_size(y[0].dtype()));
+  if (in[0].defined()) strided_copy(y[0], in[0]);
+  else if (bytes > 0) std::memset(y[0].raw_data(), 0, bytes);
   if (index.numel() == 0) return;
   // Narrow floats are summed in f32 and rounded once.
-  const bool narrow = item_size(x.dtype()) < 4;
-  const Tensor sums = narrow ? empty(x.shape(), DType::f32) : y[0];
-  dispatch<dtypes>(x.dtype(), [&]<class T>() {
+  const bool narrow = item_size(src.dtype()) < 4;
+  const Tensor sums = narrow ? empty(shape, DType::f32) : y[0];
+  dispatch<dtypes>(src.dtype(), [&]<class T>() {
     using A = compute_t<T>;
     A* to = sums.data<A>();
     T* out = y[0].data<T>();
-    const int64_t total = x.numel();
+    const int64_t total = y[0].numel();
     const auto convert = [&](auto* target, const auto* source) {
       parallel_for(total, kGrain, [target, source](int64_t begin, int64_t end) {
         using To = std::remove_pointer_t<decltype(target)>;
@@ -211,8 +235,8 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
     // Lines with different places outside `dim` are disjoint: blocks of columns and rows are shared
     // out.
     int64_t inner = 1;
-    for (int i = d + 1; i < x.rank(); ++i) inner *= index.shape()[i];
-    const int64_t m = index.shape()[d], n = x.shape()[d], outer = index.numel() / inner / m;
+    for (int i = d + 1; i < shape.rank(); ++i) inner *= index.shape()[i];
+    const int64_t m = index.shape()[d], n = shape[d], outer = index.numel() / inner / m;
     const Tensor i_rows = row_major(index), s_rows = row_major(src);
     const int64_t* indices = i_rows.data<int64_t>();
     const T* from = s_rows.data<T>();
@@ -256,17 +280,23 @@ Grads ScatterAdd::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 
 std::vector<Sample<ScatterAdd>> ScatterAdd::samples() {
   return {
-      {ScatterAdd{1}, {arg({5, 7}), index_arg({5, 6}, 0, 7), arg({5, 6})}},
-      {ScatterAdd{0}, {arg({7, 5}), index_arg({9, 5}, 0, 7), arg({9, 5})}},
-      {ScatterAdd{-2}, {arg({5, 6, 7}), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
-      {ScatterAdd{0}, {arg({19}), index_arg({37}, 0, 19), arg({37})}},
-      timed(ScatterAdd{1},
+      {ScatterAdd{1, 0}, {arg({5, 7}), index_arg({5, 6}, 0, 7), arg({5, 6})}},
+      {ScatterAdd{0, 0}, {arg({7, 5}), index_arg({9, 5}, 0, 7), arg({9, 5})}},
+      {ScatterAdd{-2, 0}, {arg({5, 6, 7}), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
+      {ScatterAdd{0, 0}, {arg({19}), index_arg({37}, 0, 19), arg({37})}},
+      {ScatterAdd{1, 7}, {no_arg(), index_arg({5, 6}, 0, 7), arg({5, 6})}},
+      {ScatterAdd{-2, 6}, {no_arg(), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
+      timed(ScatterAdd{1, 0},
             {arg({1024, 1024}), index_arg({1024, 1024}, 0, 1024), arg({1024, 1024})}),
-      bad(ScatterAdd{1}, {arg({5, 7}), index_arg({5, 2}, 7, 9), arg({5, 2})}, "IndexError"),
-      bad(ScatterAdd{1}, {arg({5, 7}), index_arg({4, 2}, 0, 7), arg({4, 2})}, "ShapeError"),
-      bad(ScatterAdd{1}, {arg({5, 7}), index_arg({5, 2}, 0, 7), arg({5, 3})}, "ShapeError"),
-      bad(ScatterAdd{0}, {arg({5}), index_arg({5}, 0, 5), arg({5}).as(DType::bool_)}, "DTypeError"),
-      bad(ScatterAdd{0}, {arg({5}), arg({5}).as(DType::f32), arg({5})}, "DTypeError"),
+      bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({5, 2}, 7, 9), arg({5, 2})}, "IndexError"),
+      bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({4, 2}, 0, 7), arg({4, 2})}, "ShapeError"),
+      bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({5, 2}, 0, 7), arg({5, 3})}, "ShapeError"),
+      bad(ScatterAdd{1, 7}, {no_arg(), index_arg({5, 2}, 7, 9), arg({5, 2})}, "IndexError"),
+      bad(ScatterAdd{1, 7}, {arg({5, 7}), index_arg({5, 2}, 0, 7), arg({5, 2})}, "ValueError"),
+      bad(ScatterAdd{1, -1}, {no_arg(), index_arg({5, 2}, 0, 7), arg({5, 2})}, "ValueError"),
+      bad(ScatterAdd{0, 0}, {arg({5}), index_arg({5}, 0, 5), arg({5}).as(DType::bool_)},
+          "DTypeError"),
+      bad(ScatterAdd{0, 0}, {arg({5}), arg({5}).as(DType::f32), arg({5})}, "DTypeError"),
   };
 }
 

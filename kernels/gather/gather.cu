@@ -2,6 +2,7 @@
 // CUDA gather and scatter_add. scatter_add gives a thread one column and adds in index order: no
 // atomics.
 #include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -51,7 +52,11 @@ void Gather::cuda(Tensors in, Outputs y, Stream stream) const {
 
 void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
-  if (in[1].numel() == 0) return copy_strided(in[0], y[0], stream);
+  const auto zero = [&](Tensor& x) {
+    Fill{x.shape(), x.dtype(), x.device(), 0}.cuda({}, Outputs(&x, 1), stream);
+  };
+  const bool given = in[0].defined();
+  if (in[1].numel() == 0) return given ? copy_strided(in[0], y[0], stream) : zero(y[0]);
   const Tensor index = row_major(in[1], stream), src = row_major(in[2], stream);
   const DimView from(index.shape(), dim, name), to(y[0].shape(), dim, name);
   const int64_t columns = to.outer * to.inner;
@@ -59,7 +64,8 @@ void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
     using C = compute_t<T>;
     constexpr bool kNarrow = !std::is_same_v<C, T>;
     Tensor sums = kNarrow ? empty(y[0].shape(), dtype_of<C>, y[0].device()) : y[0];
-    if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
+    if (!given) zero(sums);
+    else if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
     else copy_strided(in[0], sums, stream);
     scatter_kernel<<<blocks_for(columns, 64), 64, 0, handle(stream)>>>(
         index.data<int64_t>(), src.data<T>(), sums.data<C>(), columns, to.n, from.n, to.inner);

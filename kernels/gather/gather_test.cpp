@@ -31,6 +31,15 @@ TEST(Gather, ScatterAddSumsRepeatedIndices) {
   EXPECT_EQ(narrow.item(), 300);
 }
 
+TEST(Gather, ScatterOntoZerosNeedsNoInput) {
+  Context context;
+  const Tensor at = tensor({2, 0, 2}, DType::i64), src = tensor({1, 2, 3});
+  EXPECT_EQ(scatter_zeros(4, 0, at, src).values(), (std::vector<double>{2, 0, 4, 0}));
+  EXPECT_EQ(scatter_zeros(2, 0, zeros({0}, DType::i64), zeros({0})).values(),
+            (std::vector<double>{0, 0}));
+  EXPECT_EQ(scatter_zeros(0, 0, zeros({0}, DType::i64), zeros({0})).numel(), 0);
+}
+
 TEST(Gather, NamesTheIndexThatIsOutside) {
   Context context;
   const Tensor at = tensor({{0, 1}, {3, 0}}, DType::i64);

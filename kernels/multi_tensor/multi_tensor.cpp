@@ -6,7 +6,9 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace tessera::op {
@@ -197,18 +199,56 @@ std::vector<Sample<Scale>> Scale::samples() {
 
 namespace tessera {
 
+namespace {
+
+void check_alike(const std::vector<Tensor>& tensors, std::string_view where) {
+  for (const Tensor& t : tensors) {
+    if (t.is_distributed() == tensors[0].is_distributed()) continue;
+    fail<LayoutError>(where, "plain and distributed tensors in one list: ", tensors[0].meta(),
+                      " is ", tensors[0].is_distributed() ? "distributed, " : "plain, ", t.meta(),
+                      " is not; distribute the plain ones");
+  }
+}
+
+}  // namespace
+
 double norm(const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return 0;
   NoGrad no_grad;
-  return static_cast<double>(
-      static_cast<float>(std::sqrt(call(op::SumSquares{}, Tensors(tensors)).item())));
+  check_alike(tensors, "norm");
+  double squares = 0;
+  if (tensors[0].is_distributed()) {
+    // Tensors of different layouts are no one call; sums that lie alike are added up before they
+    // are joined, so that few small collectives serve them all.
+    std::vector<Tensor> sums;
+    for (const Tensor& t : tensors) {
+      const Tensor sum = call(op::SumSquares{}, {t});
+      const auto like = std::ranges::find_if(
+          sums, [&](const Tensor& s) { return s.impl().layout == sum.impl().layout; });
+      if (like == sums.end()) sums.push_back(sum);
+      else *like = add(*like, sum);
+    }
+    for (const Tensor& s : sums) squares += Context::current().distributor->whole(s).item();
+  } else {
+    squares = call(op::SumSquares{}, Tensors(tensors)).item();
+  }
+  return static_cast<double>(static_cast<float>(std::sqrt(squares)));
 }
 
 void scale_(const std::vector<Tensor>& tensors, double factor) {
   if (tensors.empty()) return;
-  std::vector<Tensor> in{to_device(tensor(factor, DType::f64), tensors[0].device())};
-  in.insert(in.end(), tensors.begin(), tensors.end());
-  call(op::Scale{}, Tensors(in));
+  check_alike(tensors, "scale_");
+  const Tensor by = to_device(tensor(factor, DType::f64), tensors[0].device());
+  std::vector<const Layout*> done;
+  for (const Tensor& first : tensors) {  // one call for each layout
+    const Layout* layout = first.impl().layout;
+    if (std::ranges::count(done, layout)) continue;
+    done.push_back(layout);
+    std::vector<Tensor> in{by};
+    std::ranges::copy_if(tensors, std::back_inserter(in),
+                         [&](const Tensor& t) { return t.impl().layout == layout; });
+    call(op::Scale{}, Tensors(in));
+  }
 }
 
 double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm) {

@@ -39,7 +39,8 @@ using multi_tensor_ops = OpList<SumSquares, Scale>;
 }  // namespace op
 
 /// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32;
-/// () f32 on the host.
+/// () f32 on the host. Each element of a distributed tensor counts once; LayoutError where some are
+/// plain and some are not.
 TESSERA_API double norm(const std::vector<Tensor>& tensors);
 TESSERA_API void scale_(const std::vector<Tensor>& tensors, double factor);
 /// Scales the gradients so that their norm is at most `max_norm`; gives the norm before. NaN and

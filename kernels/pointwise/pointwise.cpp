@@ -50,8 +50,8 @@ template <class Op, int N> MetaList Pointwise<Op, N>::meta(Metas in) const {
 template <class Op, int N> ShardingRule Pointwise<Op, N>::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, broadcast_all(Op::name, in));
   const Op& self = static_cast<const Op&>(*this);
-  if constexpr (requires { self.linear(); }) {
-    if (self.linear()) r.linear({0});
+  if constexpr (requires { self.linear(in[0].dtype); }) {
+    if (self.linear(in[0].dtype)) r.linear({0});
   }
   if constexpr (requires { self.monotone(); }) {
     self.monotone() > 0 ? r.monotone_up() : r.monotone_down();
@@ -137,9 +137,10 @@ Tensor Gelu::grad(const Saved& s, const Tensor& dy) const {
 
 ShardingRule Cast::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, in[0].shape);
-  r.monotone_up();
-  if (item_size(to) >= item_size(in[0].dtype) && is_floating(to) && is_floating(in[0].dtype))
-    return r.linear({0});
+  if (is_floating(to)) r.monotone_up();  // integers wrap
+  const DType from = in[0].dtype;  // a wider float holds every value of a narrower one
+  const bool exact = from == to || (is_floating(from) && is_floating(to) && item_size(to) > item_size(from));
+  if (exact) return r.linear({0});
   return r.stricter_because("rounding is not linear");
 }
 

@@ -140,7 +140,12 @@ struct Affine : Unary<Affine> {
   static constexpr DTypeSet dtypes = kNumbers;
   static constexpr Saves saves = Saves::none();
   auto attributes() const { return std::tie(scale, shift); }
-  bool linear() const { return shift == 0; }
+  auto plan_key() const { return std::tuple(linear(DType::f32), linear(DType::i64), monotone()); }
+  /// Integers are truncated after scaling, so only whole factors are linear on them.
+  bool linear(DType t) const {
+    return shift == 0 &&
+           (is_floating(t) || scale == static_cast<double>(static_cast<int64_t>(scale)));
+  }
   int monotone() const { return scale >= 0 ? 1 : -1; }
   template <class T> TESSERA_MATH T f(T x) const {
     if constexpr (std::is_integral_v<T>)

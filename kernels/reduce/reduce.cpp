@@ -2,7 +2,6 @@
 // Meta, sharding, gradients, samples and CPU kernels of the reduce family.
 #include "tessera/kernels/reduce/reduce.h"
 
-#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce_loops_impl.h"
@@ -351,8 +350,7 @@ Grads Max::vjp(const Saved& s, const Grads& dy, Needs) const {
   if (x.shape.rank() == 0) return {dy[0]};
   const int d = normalize_dim(dim, x.shape.rank(), name);
   const Shape kept = kept_shape(x.shape, 1u << d, true);
-  return {scatter_add(zeros(x.shape, x.dtype, x.device), d, reshape(s.output(1), kept),
-                      reshape(dy[0], kept))};
+  return {scatter_zeros(x.shape[d], d, reshape(s.output(1), kept), reshape(dy[0], kept))};
 }
 
 std::vector<Sample<Max>> Max::samples() {

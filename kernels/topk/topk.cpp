@@ -4,7 +4,6 @@
 #include "tessera/kernels/topk/topk.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/loop_nest_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -171,7 +170,7 @@ Grads TopK::vjp(const Saved& s, const Grads& dy, Needs) const {
   if (!dy[0].defined()) return Grads(1);
   const TensorMeta& x = s.input_meta(0);
   if (x.shape.rank() == 0) return {sum_to(dy[0], x.shape)};
-  return {scatter_add(zeros(x.shape, x.dtype, x.device), dim, s.output(1), dy[0])};
+  return {scatter_zeros(x.shape[own_dim(*this, x.shape)], dim, s.output(1), dy[0])};
 }
 
 std::vector<Sample<TopK>> TopK::samples() {

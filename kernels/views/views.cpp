@@ -105,6 +105,8 @@ Geometry Reshape::view(const Geometry& in) const {
   return {to, *strides, in.offset};
 }
 
+bool Reshape::can_view(const Geometry& in) const { return strides_for(in, to).has_value(); }
+
 ShardingRule Reshape::sharding(Metas in) const {
   const Shape& from = in[0].shape;
   ShardingRule r;
@@ -370,7 +372,8 @@ Tensor reshape(const Tensor& x, Shape shape) {
     shape[unknown] = x.numel() / known;
   }
   if (x.shape() == shape) return x;
-  const bool copies = !x.is_contiguous() && shape.numel() == x.numel() &&
+  // Of a distributed tensor each rank views, or copies, its own part.
+  const bool copies = !x.is_distributed() && !x.is_contiguous() && shape.numel() == x.numel() &&
                       !op::strides_for({x.shape(), x.strides(), x.offset()}, shape);
   return call(op::Reshape{shape}, {copies ? copy(x) : x});
 }

@@ -17,6 +17,8 @@ struct Reshape {
   static constexpr std::string_view name = "reshape";
   auto attributes() const { return std::tie(to); }
   Geometry view(const Geometry& in) const;
+  /// Whether these strides can express the shape.
+  bool can_view(const Geometry& in) const;
   ShardingRule sharding(Metas in) const;
   Reshape local(const Piece& piece) const { return {piece.local_shape(1)}; }
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
@@ -65,7 +67,7 @@ struct SlicePad {
   int dim = 0;
   int64_t start = 0, step = 1, size = 0;
   static constexpr std::string_view name = "slice_pad";
-  static constexpr DTypeSet dtypes = kNumbers;
+  static constexpr DTypeSet dtypes = kAllDTypes;
   static constexpr Saves saves = Saves::none();
   auto attributes() const { return std::tie(dim, start, step, size); }
   MetaList meta(Metas in) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/llama3/llama3.h"
 
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <cmath>
@@ -86,10 +87,12 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
   }
   nn::AttentionMetadata metadata =
       nn::causal_metadata(length, config_.head_dim(), config_.rope_theta, start);
-  const Device device = tok_embeddings.weight.device();
-  if (device.is_cuda()) {
-    metadata.cos = to_device(metadata.cos, device);
-    metadata.sin = to_device(metadata.sin, device);
+  // Tables lie where the parameters do, on every rank of their mesh.
+  const Tensor& weight = tok_embeddings.weight;
+  for (Tensor* table : {&metadata.cos, &metadata.sin}) {
+    if (weight.device().is_cuda()) *table = to_device(*table, weight.device());
+    if (weight.is_distributed())
+      *table = distribute(*table, Layout::replicated(layout_of(weight)->mesh()));
   }
   return metadata;
 }

@@ -69,18 +69,7 @@ TEST(LawGoldens, Rules) {
     const Subject s = subject_of(*row);
     const auto good = good_samples(s);
     if (good.empty()) continue;
-    const ShardingRule rule = first_call(s, good[0]).rule;
-    text << row->name << ": " << rule.text();
-    for (const auto& group : rule.linearities()) {
-      text << ", linear";
-      for (int i : group) text << ' ' << i;
-    }
-    if (rule.monotone() != 0) text << (rule.monotone() > 0 ? ", monotone up" : ", monotone down");
-    for (const Factor& f : rule.factors()) {
-      if (f.join == Join::sum) continue;
-      text << (f.join == Join::max ? ", join max" : ", join min");
-      break;
-    }
+    text << row->name << ": " << whole_text(first_call(s, good[0]).rule);
     text << '\n';
   }
   expect_golden("tests/laws/rules.txt", text.str());

@@ -40,6 +40,7 @@ ShardingRule without_linearities(const ShardingRule& r) {
   for (const Factor& f : r.factors()) {
     const int id = copy.add_factor(f.size, f.letter);
     if (f.replicate) copy.replicate_factor(id);
+    copy.set_inside(id, f.inside);
   }
   if (!r.factors().empty()) copy.join(r.factors()[0].join);
   for (int o = 0; o < r.operands(); ++o) {
@@ -57,6 +58,7 @@ struct Seen {  // of all good samples
   std::set<size_t> gradients;  // inputs with a gradient that is not zero
   std::set<size_t> many;       // outputs of more than one element
   std::set<int> replicated;    // factors replicated with size >= 2
+  std::set<int> inside;        // factors that join inside with size >= 2
   std::set<std::vector<int>>
       undeclared;  // groups of floating inputs that are nowhere declared linear
   bool linear = false, dropped = false, strict = false;
@@ -103,6 +105,10 @@ Seen look(const Subject& s) {
       if (factor.size < 2) continue;
       if (factor.replicate) {
         if (call.rule.strict_reason().empty()) seen.replicated.insert(f);
+        continue;
+      }
+      if (factor.inside) {
+        seen.inside.insert(f);
         continue;
       }
       bool used = false, kept = true;
@@ -171,6 +177,12 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
     with_rule(concat("replicated factor ", f, " freed"), "Sharding", [f](ShardingRule& r, Metas) {
       if (f < static_cast<int>(r.factors().size())) r.set_replicate(f, false);
     });
+  }
+  for (const int f : seen.inside) {
+    with_rule(concat("factor ", f, " no longer joined inside"), "Sharding",
+              [f](ShardingRule& r, Metas) {
+                if (f < static_cast<int>(r.factors().size())) r.set_inside(f, false);
+              });
   }
   for (const auto& group : seen.undeclared) {
     with_rule(concat("linearity added in ", group.size(), " inputs from ", group[0]), "Linearity",

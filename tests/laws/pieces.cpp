@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tests/laws/pieces.h"
 
+#include "tessera/tests/laws/lockstep.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -53,6 +55,20 @@ Call::Call(const Subject& s, const SampleRow& row, TensorVector inputs)
       in(std::move(inputs)),
       out(output_metas(s, row.op.get(), in)),
       rule(s.sharding(row.op.get(), MetaArray(in))) {}
+
+std::string whole_text(const ShardingRule& rule) {
+  std::string text = rule.text();
+  for (const auto& group : rule.linearities()) {
+    text += ", linear";
+    for (int i : group) text += concat(' ', i);
+  }
+  if (rule.monotone() != 0) text += rule.monotone() > 0 ? ", monotone up" : ", monotone down";
+  for (const Factor& f : rule.factors()) {
+    if (f.join == Join::sum) continue;
+    return text + (f.join == Join::max ? ", join max" : ", join min");
+  }
+  return text;
+}
 
 std::optional<std::string> rule_problem(const Call& c) {
   const auto inputs = static_cast<int>(c.in.size()), outputs = static_cast<int>(c.out.size());
@@ -134,58 +150,118 @@ TensorVector cut_inputs(const Call& c, const Piece& piece) {
   return in;
 }
 
+namespace {
+
+using Place = std::array<size_t, 2>;
+
+// The outputs of the piece at `at`, or, where a cut factor joins inside, of all pieces along that
+// cut.
+std::vector<TensorVector> run_together(const Call& c, std::span<const Cut> cuts, const Place& at,
+                                       std::optional<size_t> inside, bool plain) {
+  const auto run_one = [&](const Place& place, const TensorVector& in,
+                           std::shared_ptr<Joiner> joiner) {
+    Piece piece = piece_of(c, cuts, {place.data(), cuts.size()});
+    piece.joiner = std::move(joiner);
+    const auto op = plain ? c.sample.op : c.subject.row->local(c.sample.op.get(), piece);
+    return run(c.subject, op.get(), in);
+  };
+  std::vector<Place> all;
+  std::vector<TensorVector> in;
+  for (size_t i = 0; i < (inside ? cuts[*inside].sizes.size() : 1); ++i) {
+    Place& place = all.emplace_back(at);
+    if (inside) place[*inside] = i;
+    in.push_back(cut_inputs(c, piece_of(c, cuts, {place.data(), cuts.size()})));
+  }
+  if (!inside) return {run_one(at, in[0], nullptr)};
+  return run_in_lockstep(all.size(), [&](size_t i, std::shared_ptr<Joiner> joiner) {
+    return run_one(all[i], in[i], std::move(joiner));
+  });
+}
+
+// Collects the pieces' outputs in the wholes.
+class Joined {
+ public:
+  Joined(const Call& c, Join join) : call_(c), join_(join) {
+    for (const TensorMeta& m : c.out) {
+      whole.emplace_back(static_cast<size_t>(m.shape.numel()),
+                         std::numeric_limits<double>::quiet_NaN());
+      written_.emplace_back(whole.back().size(), false);
+    }
+  }
+  // `again`: the output is complete on each of several pieces, and has been added from one.
+  void add(const Piece& piece, size_t o, const Tensor& out, bool again) {
+    const auto& ranges = piece.operands[call_.in.size() + o];
+    if (out.shape() != piece.local_shape(call_.in.size() + o)) {
+      fail<ShapeError>(call_.subject.row->name, "a piece's output ", o, " is ", out.meta(),
+                       ", its range ", piece.local_shape(call_.in.size() + o));
+    }
+    if (again) return;
+    const auto values = out.values();
+    const auto to = places(call_.out[o].shape, ranges);
+    for (size_t i = 0; i < to.size(); ++i) {
+      double& w = whole[o][to[i]];
+      w = written_[o][to[i]] ? joined(call_, join_, w, values[i]) : values[i];
+      written_[o][to[i]] = true;
+    }
+  }
+  std::vector<std::vector<double>> whole;
+
+ private:
+  const Call& call_;
+  Join join_;
+  std::vector<std::vector<bool>> written_;
+};
+
+}  // namespace
+
 std::vector<std::vector<double>> run_pieces(const Call& c, std::span<const Cut> cuts,
                                             JoinOptions options) {
-  std::vector<std::vector<double>> whole;
-  std::vector<std::vector<bool>> written;
-  for (const TensorMeta& m : c.out) {
-    whole.emplace_back(static_cast<size_t>(m.shape.numel()),
-                       std::numeric_limits<double>::quiet_NaN());
-    written.emplace_back(whole.back().size(), false);
-  }
   const auto factor = [&](const Cut& cut) {
     return c.rule.factors()[static_cast<size_t>(cut.factor)];
   };
-  const Join join = options.join.value_or(factor(cuts[0]).join);
+  Joined result(c, options.join.value_or(factor(cuts[0]).join));
   bool dropped = false;
-  for (const Cut& cut : cuts) {
-    for (size_t o = 0; o < c.out.size(); ++o)
-      dropped |= !c.rule.has_factor(static_cast<int>(c.in.size() + o), cut.factor);
+  std::optional<size_t> inside;
+  const auto lacks = [&](size_t o, const Cut& cut) {
+    return !c.rule.has_factor(static_cast<int>(c.in.size() + o), cut.factor);
+  };
+  for (size_t k = 0; k < cuts.size(); ++k) {
+    if (factor(cuts[k]).inside) {
+      inside = k;
+      continue;
+    }
+    for (size_t o = 0; o < c.out.size(); ++o) dropped |= lacks(o, cuts[k]);
   }
-  std::array<size_t, 2> at{};
+  Place at{};
   for (bool more = true; more;) {
-    const Piece piece = piece_of(c, cuts, {at.data(), cuts.size()});
     bool empty_piece = false;
     for (size_t k = 0; k < cuts.size(); ++k) empty_piece |= cuts[k].sizes[at[k]] == 0;
-    TensorVector out;
+    std::vector<TensorVector> out;
     try {
-      const auto op = options.plain ? c.sample.op : c.subject.row->local(c.sample.op.get(), piece);
-      out = run(c.subject, op.get(), cut_inputs(c, piece));
+      out = run_together(c, cuts, at, inside, options.plain);
     } catch (const Error& e) {
       if (!(empty_piece && dropped && (e.kind() == "ShapeError" || e.kind() == "ValueError")))
         throw;
     }
-    for (size_t o = 0; o < out.size(); ++o) {
-      const auto& ranges = piece.operands[c.in.size() + o];
-      if (out[o].shape() != piece.local_shape(c.in.size() + o)) {
-        fail<ShapeError>(c.subject.row->name, "a piece's output ", o, " is ", out[o].meta(),
-                         ", its range ", piece.local_shape(c.in.size() + o));
-      }
-      const auto values = out[o].values();
-      const auto to = places(c.out[o].shape, ranges);
-      for (size_t i = 0; i < to.size(); ++i) {
-        double& w = whole[o][to[i]];
-        w = written[o][to[i]] ? joined(c, join, w, values[i]) : values[i];
-        written[o][to[i]] = true;
+    for (size_t i = 0; i < out.size(); ++i) {
+      Place place = at;
+      if (inside) place[*inside] = i;
+      const Piece piece = piece_of(c, cuts, {place.data(), cuts.size()});
+      for (size_t o = 0; o < out[i].size(); ++o) {
+        const bool complete = inside && lacks(o, cuts[*inside]);
+        if (complete && out[i][o].values() != out[0][o].values())
+          fail<ValueError>(c.subject.row->name, "output ", o, " differs between joined pieces");
+        result.add(piece, o, out[i][o], complete && i > 0);
       }
     }
     more = false;
     for (size_t k = cuts.size(); k-- > 0 && !more;) {
+      if (k == inside) continue;
       more = ++at[k] < cuts[k].sizes.size();
       if (!more) at[k] = 0;
     }
   }
-  return whole;
+  return std::move(result.whole);
 }
 
 std::optional<std::string> pieces_problem(const Call& c, const TensorVector& whole,

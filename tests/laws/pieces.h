@@ -24,6 +24,8 @@ struct Call {
   Call(const Subject& s, const SampleRow& sample, TensorVector in);
 };
 
+/// All that a rule says, as text.
+std::string whole_text(const ShardingRule&);
 /// Why the rule does not describe the call's operands, if it does not.
 std::optional<std::string> rule_problem(const Call&);
 /// The cuts by which the law tries a factor: even and uneven, into 2 and 3, one with an empty
@@ -40,7 +42,8 @@ struct JoinOptions {
 /// Runs all pieces and joins each output. Throws what a piece throws, except that an empty piece of
 /// a factor which outputs drop may refuse with a ShapeError or ValueError: it then adds nothing.
 /// What an in-place op writes keeps its layout, so an operand without the factor must come out
-/// equal from every piece.
+/// equal from every piece. Pieces of a factor that joins inside run together, and outputs without
+/// it must come out equal from them.
 std::vector<std::vector<double>> run_pieces(const Call&, std::span<const Cut> cuts,
                                             JoinOptions options = {});
 /// Whether the joined pieces are the whole; the text says why not.

@@ -5,6 +5,8 @@
 #include "tessera/tests/laws/pieces.h"
 
 #include <map>
+#include <optional>
+#include <span>
 
 namespace tessera::laws {
 namespace {
@@ -33,6 +35,26 @@ struct Replicated {
   bool needless = true;
 };
 
+// Plans are kept by plan_key: ops of one key must have one meta and one rule.
+std::optional<std::string> key_problem(const Subject& s, const Call& call,
+                                       std::span<const SampleRow> others) {
+  const MetaArray metas(call.in);
+  const std::string rule = whole_text(call.rule);
+  for (const SampleRow& other : others) {
+    if (!s.row->same(call.sample.op.get(), other.op.get())) continue;
+    if (s.row->key_hash(call.sample.op.get()) != s.row->key_hash(other.op.get()))
+      return "equal keys have unlike hashes";
+    const auto out = output_metas(s, other.op.get(), call.in);
+    for (size_t o = 0; o < out.size(); ++o) {
+      if (concat(out[o]) != concat(call.out[o]))
+        return concat("an op of the same plan_key makes ", out[o], " instead of ", call.out[o]);
+    }
+    const std::string also = whole_text(s.sharding(other.op.get(), metas));
+    if (also != rule) return concat("an op of the same plan_key has the rule ", also);
+  }
+  return {};
+}
+
 }  // namespace
 
 Outcome sharding_law(const Subject& s) {
@@ -45,6 +67,7 @@ Outcome sharding_law(const Subject& s) {
       Random random(concat(s.row->name, " sharding"));
       const Call call(s, sample, inputs_of(sample, exact_dtype(*s.row), random));
       if (const auto problem = rule_problem(call)) return report.check(sample, problem, "rule");
+      report.check(sample, key_problem(s, call, samples), call.rule.text());
       const TensorVector whole = run(s, sample.op.get(), call.in);
       const auto factors = call.rule.factors();
       const int n = static_cast<int>(factors.size());

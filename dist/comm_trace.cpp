@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces of a rank are a list from the innermost scope outwards.
+#include "tessera/dist/comm_trace.h"
+
+#include "tessera/core/context.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <map>
+#include <ostream>
+
+namespace tessera {
+namespace {
+
+struct LivingTraces {
+  CommTrace* innermost = nullptr;
+};
+
+bool is_of(const CommEntry& e, std::string_view op, std::string_view tag) {
+  return (op.empty() || e.op == op) && (tag.empty() || e.tag == tag);
+}
+
+}  // namespace
+
+CommTrace::CommTrace() {
+  auto& living = Context::current().state<LivingTraces>();
+  outer_ = living.innermost;
+  living.innermost = this;
+}
+
+CommTrace::~CommTrace() { Context::current().state<LivingTraces>().innermost = outer_; }
+
+int CommTrace::count(std::string_view op, std::string_view tag) const {
+  return static_cast<int>(
+      std::ranges::count_if(entries_, [&](const CommEntry& e) { return is_of(e, op, tag); }));
+}
+
+int64_t CommTrace::bytes(std::string_view op, std::string_view tag) const {
+  int64_t sum = 0;
+  for (const CommEntry& e : entries_) sum += is_of(e, op, tag) ? e.bytes : 0;
+  return sum;
+}
+
+std::string CommTrace::table() const {
+  std::ostringstream os;
+  size_t wide = 4;
+  for (const CommEntry& e : entries_) wide = std::max(wide, e.axes.size());
+  const auto axes = static_cast<int>(wide) + 2;
+  os << std::left << std::setw(16) << "op" << std::setw(axes) << "axes" << std::right
+     << std::setw(14) << "bytes"
+     << "  " << std::left << std::setw(9) << "tag"
+     << "module\n";
+  std::map<std::string, std::pair<int, int64_t>> sums;
+  for (const CommEntry& e : entries_) {
+    os << std::left << std::setw(16) << e.op << std::setw(axes) << e.axes << std::right
+       << std::setw(14) << e.bytes << "  " << std::left << std::setw(9) << e.tag
+       << (e.path.empty() ? "-" : e.path) << '\n';
+    auto& [n, bytes] = sums[e.op];
+    ++n;
+    bytes += e.bytes;
+  }
+  for (const auto& [op, sum] : sums)
+    os << op << ": " << sum.first << " of " << sum.second << " bytes\n";
+  if (entries_.empty()) os << "nothing was sent\n";
+  return os.str();
+}
+
+std::ostream& operator<<(std::ostream& os, const CommTrace& trace) { return os << trace.table(); }
+
+void record_collective(CollectiveKind op, const Mesh& mesh, std::span<const int> axes,
+                       int64_t bytes, std::string_view tag) {
+  Context& context = Context::current();
+  CommTrace* trace = context.state<LivingTraces>().innermost;
+  if (!trace) return;
+  CommEntry entry{concat(op), {}, bytes, {}, std::string(tag)};
+  for (const int a : axes) entry.axes += concat(entry.axes.empty() ? "" : ",", mesh.axis(a).name);
+  for (const auto& part : context.module_path)
+    entry.path += concat(entry.path.empty() ? "" : ".", part);
+  for (; trace; trace = trace->outer_) trace->entries_.push_back(entry);
+}
+
+}  // namespace tessera

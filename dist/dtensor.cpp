@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making and reading distributed tensors. Each wrap checks the part against the chunk rule.
+#include "tessera/dist/dtensor.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/dist/world.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+
+#include <cstring>
+
+namespace tessera {
+namespace {
+
+const TensorImpl& distributed(const Tensor& x, std::string_view who) {
+  if (!x.is_distributed())
+    fail<LayoutError>(who, x.meta(), " is plain, not distributed: distribute(x, layout) makes it so");
+  return x.impl();
+}
+
+AxisList all_axes(const Mesh& mesh) {
+  AxisList axes;
+  for (int a = 0; a < mesh.axes(); ++a) axes.push_back(a);
+  return axes;
+}
+
+// A part's meta as numbers, to be compared between ranks.
+struct PartMeta {
+  int64_t dtype = 0, rank = 0, sizes[kMaxRank] = {}, global[kMaxRank] = {};
+  uint64_t layout = 0;  // hash of its text
+};
+
+ProcessGroup& whole_group(const Mesh& mesh) {
+  const AxisList axes = all_axes(mesh);
+  return mesh.group(std::span<const int>(axes.data(), axes.size()));
+}
+
+std::vector<PartMeta> exchange(const Mesh& mesh, const PartMeta& own) {
+  ProcessGroup& group = whole_group(mesh);
+  constexpr auto bytes = static_cast<int64_t>(sizeof(PartMeta));
+  const Tensor in = empty({bytes}, DType::u8), out = empty({bytes * mesh.size()}, DType::u8);
+  std::memcpy(in.raw_data(), &own, sizeof own);
+  group.all_gather(in, out)->wait();
+  std::vector<PartMeta> all(static_cast<size_t>(mesh.size()));
+  std::memcpy(all.data(), out.raw_data(), all.size() * sizeof(PartMeta));
+  return all;
+}
+
+Shape shape_of(const int64_t* sizes, int64_t rank) {
+  return Shape(std::span<const int64_t>(sizes, static_cast<size_t>(rank)));
+}
+
+}  // namespace
+
+const Layout* layout_of(const Tensor& x) { return distributed(x, "layout_of").layout; }
+
+Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
+  if (whole.is_distributed())
+    fail<LayoutError>("distribute", whole.meta(), " is distributed already: use redistribute");
+  check_fits(*layout, whole.shape(), "distribute");
+  if (whole.requires_grad() && Context::current().grad_enabled) {
+    fail<LayoutError>("distribute", whole.meta(),
+                      " requires grad, which would end here: distribute its detach(), or compute on "
+                      "distributed tensors from the start");
+  }
+  if (layout->has_partial()) {
+    fail<LayoutError>("distribute", layout->placements_text(),
+                      " is partial: values are distributed whole, or cut; redistribute() makes partials");
+  }
+  const Mesh& mesh = *layout->mesh();
+  if (source >= mesh.size())
+    fail<LayoutError>("distribute", "source ", source, " is no position of ", mesh.text());
+  const NoGrad guard;
+  Tensor part = whole.detach();
+  if (source >= 0) {
+    part = copy(part);
+    whole_group(mesh).broadcast(part, source)->wait();
+  }
+  for (int d = 0; d < whole.rank(); ++d) {
+    const Piece::Range r = layout->range(whole.shape(), d);
+    if (r.size != r.global) part = slice(part, d, {r.begin, r.begin + r.size});
+  }
+  return make_distributed(copy(part), whole.shape(), layout);
+}
+
+Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global) {
+  if (local.is_distributed())
+    fail<LayoutError>("from_local", local.meta(), " is distributed already");
+  if (local.requires_grad() && Context::current().grad_enabled) {
+    fail<LayoutError>("from_local", local.meta(),
+                      " requires grad, and its gradient's type is unknown here: use local_region, which "
+                      "states it");
+  }
+  check_fits(*layout, global, "from_local");
+  PartMeta own;
+  own.dtype = static_cast<int64_t>(local.dtype());
+  own.rank = local.rank();
+  for (int d = 0; d < local.rank(); ++d) own.sizes[d] = local.shape()[d];
+  for (int d = 0; d < global.rank(); ++d) own.global[d] = global[d];
+  own.layout = std::hash<std::string>{}(layout->text());
+  const Mesh& mesh = *layout->mesh();
+  const bool alone = whole_group(mesh).backend() == "fake";  // others' parts are not there to check
+  const auto all = exchange(mesh, own);
+  for (int m = 0; m < mesh.size(); ++m) {
+    const PartMeta& part = all[static_cast<size_t>(m)];
+    const int rank = mesh.ranks()[static_cast<size_t>(m)];
+    if (alone && rank != World::current().rank()) continue;
+    if (part.layout != own.layout) {
+      fail<LayoutError>("from_local", "ranks disagree on the layout: rank ", rank,
+                        " gives another than this rank, whose is ", layout->text());
+    }
+    if (part.dtype != own.dtype || part.rank != own.rank ||
+        std::memcmp(part.global, own.global, sizeof own.global) != 0) {
+      fail<LayoutError>("from_local", "ranks disagree: rank ", rank, " gives ",
+                        static_cast<DType>(part.dtype), shape_of(part.sizes, part.rank), " of ",
+                        shape_of(part.global, part.rank), ", this rank ", local.meta(), " of ", global);
+    }
+    std::array<int, kMaxAxes> at{};
+    for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate_at(m, a);
+    Shape expected;
+    for (int d = 0; d < global.rank(); ++d)
+      expected.push_back(layout->range_at(at, global, d).size);
+    if (!(shape_of(part.sizes, part.rank) == expected)) {
+      fail<LayoutError>("from_local", "the part of rank ", rank, " is ",
+                        shape_of(part.sizes, part.rank), ", but ", layout->text(), " of ", global,
+                        " gives it ", expected,
+                        ": parts follow the chunk rule, ceil(size / parts) each and less at the end");
+    }
+  }
+  return make_distributed(local.detach(), global, layout);
+}
+
+Tensor from_local(const Tensor& local, const Layout* layout) {
+  if (layout->last_sharded_dim() >= local.rank()) check_fits(*layout, local.shape(), "from_local");
+  // The sum of the parts along each cut dim is its global size, however uneven they are.
+  PartMeta own;
+  own.rank = local.rank();
+  own.dtype = static_cast<int64_t>(local.dtype());
+  for (int d = 0; d < local.rank(); ++d) own.sizes[d] = local.shape()[d];
+  const Mesh& mesh = *layout->mesh();
+  const auto all = exchange(mesh, own);
+  Shape global = local.shape();
+  for (int d = 0; d < local.rank(); ++d) {
+    const AxisList axes = layout->axes_of(d);
+    if (axes.empty()) continue;
+    int64_t total = 0;
+    for (int m = 0; m < mesh.size(); ++m) {
+      bool first = true;  // among the members that differ on other axes only, one counts
+      for (int a = 0; a < mesh.axes(); ++a)
+        first &= std::find(axes.begin(), axes.end(), a) != axes.end() || mesh.coordinate_at(m, a) == 0;
+      if (first) total += all[static_cast<size_t>(m)].sizes[d];
+    }
+    global[d] = total;
+  }
+  return from_local(local, layout, global);
+}
+
+Tensor local(const Tensor& x) { return Tensor(distributed(x, "local").local).detach(); }
+
+Tensor full(const Tensor& x) {
+  const TensorImpl& impl = distributed(x, "full");
+  const NoGrad guard;
+  const Layout* everywhere = Layout::replicated(impl.layout->mesh());
+  if (impl.layout == everywhere) return copy(Tensor(impl.local));
+  return local(redistribute(x.detach(), everywhere));
+}
+
+Tensor full(const Shape& shape, double value, DType dtype, const Layout* layout) {
+  return call_on(op::Fill{shape, dtype, kCpu, value}, layout);
+}
+
+Tensor normal(const Shape& shape, RngKey key, double mean, double std, DType dtype,
+              const Layout* layout) {
+  return call_on(op::Random{shape, dtype, kCpu, op::Distribution::normal, mean, std, 0, 1, key, {}, {}},
+                 layout);
+}
+
+}  // namespace tessera

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layouts: building and interning, and where a rank's part begins.
+#include "tessera/dist/layout.h"
+
+#include "tessera/core/context.h"
+
+#include <algorithm>
+#include <cstring>
+#include <ostream>
+#include <unordered_map>
+
+namespace tessera {
+
+std::ostream& operator<<(std::ostream& os, const Placement& p) {
+  switch (p.kind) {
+    case Placement::Kind::replicate: return os << "Replicate()";
+    case Placement::Kind::shard: return os << "Shard(" << int{p.dim} << ')';
+    case Placement::Kind::partial:
+      os << "Partial(";
+      if (p.op != ReduceOp::sum) os << p.op;
+      return os << ')';
+  }
+  return os;
+}
+
+AxisList axes_of(const AxisStates& states, int dim) {
+  AxisList list;
+  for (int position = 0; position < kMaxAxes; ++position) {
+    bool found = false;
+    for (int a = 0; a < kMaxAxes; ++a) {
+      const AxisState& s = states[static_cast<size_t>(a)];
+      if (s.placement.kind != Placement::Kind::shard || s.placement.dim != dim ||
+          s.position != position)
+        continue;
+      list.push_back(a);
+      found = true;
+    }
+    if (!found) break;
+  }
+  return list;
+}
+
+namespace {
+
+struct Key {
+  const Mesh* mesh;
+  AxisStates states;
+  bool operator==(const Key&) const = default;
+};
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    size_t h = std::hash<const void*>{}(key.mesh);
+    for (const AxisState& s : key.states) {
+      const auto bits = static_cast<size_t>(s.placement.kind) | static_cast<size_t>(s.placement.op) << 4 |
+                        static_cast<size_t>(s.placement.dim) << 8 | static_cast<size_t>(s.position) << 16;
+      h = (h ^ bits) * 0x9E3779B97F4A7C15ull;
+      h ^= h >> 29;
+    }
+    return h;
+  }
+};
+
+}  // namespace
+
+/// A rank's layouts. They live as long as its Context.
+struct LayoutTable {
+  std::unordered_map<Key, std::unique_ptr<Layout>, KeyHash> layouts;
+  const Layout* find(const Mesh* mesh, const AxisStates& states) {
+    auto& slot = layouts[Key{mesh, states}];
+    if (!slot) slot.reset(new Layout(mesh, states));
+    return slot.get();
+  }
+};
+
+Layout::Layout(const Mesh* mesh, const AxisStates& states) : mesh_(mesh), states_(states) {
+  for (const AxisState& s : states_) {
+    has_partial_ |= s.placement.kind == Placement::Kind::partial;
+    replicated_ &= s.placement.kind == Placement::Kind::replicate;
+    if (s.placement.kind == Placement::Kind::shard)
+      last_dim_ = std::max(last_dim_, int{s.placement.dim});
+  }
+}
+
+const Layout* Layout::intern(const Mesh* mesh, const AxisStates& states) {
+  return Context::current().state<LayoutTable>().find(mesh, states);
+}
+
+namespace {
+
+// A maximum of sums is not a sum of maxima.
+void check_pending(const AxisStates& states) {
+  const auto family = [](ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; };
+  const Placement* pending = nullptr;
+  for (const AxisState& s : states) {
+    if (s.placement.kind != Placement::Kind::partial) continue;
+    if (pending && family(pending->op) != family(s.placement.op)) {
+      fail<LayoutError>("layout", "two reductions are pending that do not commute: ", *pending,
+                        " and ", s.placement, "; reduce one first");
+    }
+    pending = &s.placement;
+  }
+}
+
+}  // namespace
+
+const Layout* Layout::of(const Mesh* mesh, std::span<const Placement> placements) {
+  return ordered(mesh, placements, {});
+}
+
+const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> placements,
+                              const std::vector<std::vector<std::string>>& orders) {
+  if (!mesh) fail<LayoutError>("layout", "no mesh was given");
+  if (static_cast<int>(placements.size()) != mesh->axes()) {
+    fail<LayoutError>("layout", "given ", placements.size(), " placements for ", mesh->text(),
+                      ", expected one per axis, ", mesh->axes());
+  }
+  AxisStates states{};
+  std::array<int8_t, kMaxRank> used{};
+  const auto place = [&](int axis) {
+    const Placement& p = placements[static_cast<size_t>(axis)];
+    AxisState& s = states[static_cast<size_t>(axis)];
+    s.placement = p;
+    if (p.kind == Placement::Kind::replicate) s.placement = Replicate();
+    if (p.kind == Placement::Kind::partial) s.placement.dim = 0;
+    if (p.kind != Placement::Kind::shard) return;
+    if (p.dim < 0 || p.dim >= kMaxRank) {
+      fail<LayoutError>("layout", "axis \"", mesh->axis(axis).name, "\" cuts dim ", int{p.dim},
+                        ": dims count from 0 and are below ", kMaxRank);
+    }
+    s.placement.op = ReduceOp::sum;
+    s.position = used[static_cast<size_t>(p.dim)]++;
+  };
+  std::array<bool, kMaxAxes> placed{};
+  for (const auto& order : orders) {
+    for (const std::string& name : order) {
+      const int axis = mesh->index(name);
+      const Placement& p = placements[static_cast<size_t>(axis)];
+      const Placement& first = placements[static_cast<size_t>(mesh->index(order[0]))];
+      if (placed[static_cast<size_t>(axis)])
+        fail<LayoutError>("layout", "axis \"", name, "\" stands twice in the order of cuts");
+      if (p.kind != Placement::Kind::shard || !(p == first)) {
+        fail<LayoutError>("layout", "axis \"", name, "\" is ", p, ", but stands in the order of a dim cut by ",
+                          first, " on \"", order[0], "\": list axes that cut the same dim");
+      }
+      placed[static_cast<size_t>(axis)] = true;
+      place(axis);
+    }
+  }
+  for (int axis = 0; axis < mesh->axes(); ++axis) {
+    if (!placed[static_cast<size_t>(axis)]) place(axis);
+  }
+  check_pending(states);
+  return intern(mesh, states);
+}
+
+const Layout* Layout::replicated(const Mesh* mesh) { return intern(mesh, AxisStates{}); }
+
+std::vector<Placement> Layout::placements() const {
+  std::vector<Placement> all;
+  for (int a = 0; a < mesh_->axes(); ++a) all.push_back(placement(a));
+  return all;
+}
+
+const Layout* Layout::with(std::string_view axis, Placement placement) const {
+  const auto at = static_cast<size_t>(mesh_->index(axis));
+  if (placement == this->placement(static_cast<int>(at))) return this;
+  // The other axes keep their order; this one goes last among those that cut its dim.
+  std::vector<Placement> all = placements();
+  all[at] = placement;
+  std::vector<std::vector<std::string>> orders;
+  for (int d = 0; d <= last_dim_; ++d) {
+    std::vector<std::string> order;
+    for (int a : axes_of(d)) {
+      if (a != static_cast<int>(at)) order.push_back(mesh_->axis(a).name);
+    }
+    if (!order.empty()) orders.push_back(std::move(order));
+  }
+  return ordered(mesh_, all, orders);
+}
+
+Piece::Range Layout::range(const Shape& global, int dim) const {
+  Piece::Range r{0, global[dim], global[dim]};
+  if (dim > last_dim_) return r;
+  for (int axis : axes_of(dim)) r = chunk(r, mesh_->size(axis), mesh_->coordinate(axis));
+  return r;
+}
+
+Piece::Range Layout::range_at(std::span<const int> coordinates, const Shape& global,
+                              int dim) const {
+  Piece::Range r{0, global[dim], global[dim]};
+  for (int axis : axes_of(dim))
+    r = chunk(r, mesh_->size(axis), coordinates[static_cast<size_t>(axis)]);
+  return r;
+}
+
+Shape Layout::local_shape(const Shape& global) const {
+  Shape local = global;
+  for (int d = 0; d <= last_dim_ && d < local.rank(); ++d) local[d] = range(global, d).size;
+  return local;
+}
+
+std::string Layout::placements_text() const {
+  std::string text = "{";
+  for (int a = 0; a < mesh_->axes(); ++a)
+    text += concat(a ? ", " : "", mesh_->axis(a).name, ": ", placement(a));
+  text += "}";
+  for (int d = 0; d <= last_dim_; ++d) {
+    const AxisList axes = axes_of(d);
+    if (std::is_sorted(axes.begin(), axes.end())) continue;
+    text += concat(" dim ", d, " by ");
+    for (size_t i = 0; i < axes.size(); ++i) text += (i ? ", then " : "") + mesh_->axis(axes[i]).name;
+  }
+  return text;
+}
+
+std::string Layout::text() const { return mesh_->text() + " " + placements_text(); }
+
+std::ostream& operator<<(std::ostream& os, const Layout& layout) { return os << layout.text(); }
+
+void check_fits(const Layout& layout, const Shape& global, std::string_view where) {
+  if (layout.last_sharded_dim() < global.rank()) return;
+  const int dim = layout.last_sharded_dim();
+  fail<LayoutError>(where, layout.placements_text(), " cuts dim ", dim, ", but the tensor ", global,
+                    " has ", global.rank(), " dims");
+}
+
+}  // namespace tessera

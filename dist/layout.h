@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout: how one tensor lies on a mesh. For each tensor dim the ordered list of mesh axes that cut
+// it, and for each other axis Replicate or Partial(op). The order replaces strided shards: a dim cut
+// over (tp, dp) is cut over tp first, each part then over dp. Immutable and interned per rank, so
+// equality is a pointer compare. It holds no dtype and no shape: those are the tensor's.
+#pragma once
+
+#include "tessera/core/op_types.h"
+#include "tessera/dist/mesh.h"
+
+#include <array>
+#include <initializer_list>
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// What one mesh axis does to a tensor, as users write and read it, in the order of the mesh's axes:
+/// `{Shard(0), Replicate()}`.
+struct Placement {
+  enum class Kind : uint8_t { replicate, shard, partial };
+  Kind kind = Kind::replicate;
+  ReduceOp op = ReduceOp::sum;  ///< of a partial
+  int16_t dim = 0;              ///< of a shard
+  bool operator==(const Placement&) const = default;
+};
+constexpr Placement Replicate() { return {}; }
+constexpr Placement Shard(int dim) {
+  return {Placement::Kind::shard, ReduceOp::sum, static_cast<int16_t>(dim)};
+}
+constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
+  return {Placement::Kind::partial, op, 0};
+}
+TESSERA_API std::ostream& operator<<(std::ostream&, const Placement&);
+
+/// State of one axis inside a layout: a placement, and for a shard its place in the dim's list.
+struct AxisState {
+  Placement placement;
+  int8_t position = 0;
+  bool operator==(const AxisState&) const = default;
+};
+using AxisStates = std::array<AxisState, kMaxAxes>;  // beyond the mesh's axes: replicate
+using AxisList = SmallVector<int, kMaxAxes>;
+
+/// The axes that cut `dim`, outermost first.
+TESSERA_API AxisList axes_of(const AxisStates& states, int dim);
+
+/// The one chunk rule: part `index` of `parts` of a range holds ceil(size / parts) elements, the
+/// last ones fewer or none. `global` of the result stays that of `whole`.
+constexpr Piece::Range chunk(const Piece::Range& whole, int parts, int index) {
+  const int64_t step = (whole.size + parts - 1) / parts;
+  const int64_t begin = step * index < whole.size ? step * index : whole.size;
+  const int64_t size = whole.size - begin < step ? whole.size - begin : step;
+  return {whole.begin + begin, size, whole.global};
+}
+
+class TESSERA_API Layout {
+ public:
+  /// One placement per axis of the mesh; axes that cut the same dim do so in mesh order.
+  /// LayoutError: another number of placements, a negative dim, more axes than the mesh has.
+  static const Layout* of(const Mesh* mesh, std::span<const Placement> placements);
+  static const Layout* of(const Mesh* mesh, std::initializer_list<Placement> placements) {
+    return of(mesh, std::span<const Placement>(placements.begin(), placements.size()));
+  }
+  /// As `of`, with the order in which axes cut a dim: each list names axes of one dim, outermost
+  /// first (`{{"tp", "dp"}}`); dims without a list keep mesh order.
+  static const Layout* ordered(const Mesh* mesh, std::span<const Placement> placements,
+                               const std::vector<std::vector<std::string>>& orders);
+  static const Layout* replicated(const Mesh* mesh);
+  /// What engines build: the interned layout of these states.
+  static const Layout* intern(const Mesh* mesh, const AxisStates& states);
+
+  [[nodiscard]] const Mesh* mesh() const { return mesh_; }
+  [[nodiscard]] const AxisStates& states() const { return states_; }
+  [[nodiscard]] const Placement& placement(int axis) const {
+    return states_[static_cast<size_t>(axis)].placement;
+  }
+  [[nodiscard]] const Placement& placement(std::string_view axis) const {
+    return placement(mesh_->index(axis));
+  }
+  [[nodiscard]] std::vector<Placement> placements() const;
+  /// The same layout with another placement on one axis; a shard goes last in its dim's list.
+  [[nodiscard]] const Layout* with(std::string_view axis, Placement placement) const;
+  [[nodiscard]] AxisList axes_of(int dim) const { return tessera::axes_of(states_, dim); }
+  [[nodiscard]] bool has_partial() const { return has_partial_; }
+  [[nodiscard]] bool is_replicated() const { return replicated_; }
+  /// Highest dim that an axis cuts, -1 for none.
+  [[nodiscard]] int last_sharded_dim() const { return last_dim_; }
+
+  /// The range of `dim` that this rank holds, of a tensor of this global shape.
+  [[nodiscard]] Piece::Range range(const Shape& global, int dim) const;
+  [[nodiscard]] Shape local_shape(const Shape& global) const;
+  /// The same for any member, by its coordinates on the mesh.
+  [[nodiscard]] Piece::Range range_at(std::span<const int> coordinates, const Shape& global,
+                                      int dim) const;
+
+  /// `mesh(dp=2, tp=4) {Shard(0), Replicate()}`, with the order where it is not the mesh's.
+  [[nodiscard]] std::string text() const;
+  /// Only the placements.
+  [[nodiscard]] std::string placements_text() const;
+
+ private:
+  friend struct LayoutTable;
+  Layout(const Mesh* mesh, const AxisStates& states);
+  const Mesh* mesh_;
+  AxisStates states_;
+  bool has_partial_ = false, replicated_ = true;
+  int last_dim_ = -1;
+};
+TESSERA_API std::ostream& operator<<(std::ostream&, const Layout&);
+
+/// LayoutError unless a tensor of this global shape can lie so: each sharded dim exists.
+TESSERA_API void check_fits(const Layout& layout, const Shape& global, std::string_view where);
+
+}  // namespace tessera

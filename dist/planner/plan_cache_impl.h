@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans by call, in a table of fixed size: two places per hash, the older plan gives way. Keys hold
+// everything that a plan depends on, so an equal key means an equal plan on every rank.
+#pragma once
+
+#include "tessera/core/op_row.h"
+#include "tessera/dist/layout.h"
+#include "tessera/dist/redistribute/plan.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+struct OpPlan {
+  struct Input {
+    const Layout* target = nullptr;              // null: undefined
+    const RedistributePlan* moves = nullptr;     // null: stays as it is
+    bool sends = false;                          // by a recorded redistribute, else moved in place
+  };
+  struct Output {
+    TensorMeta local;
+    Shape global;
+    const Layout* layout = nullptr;
+  };
+  std::shared_ptr<const void> local_op;
+  SmallVector<Input, 4> in;
+  SmallVector<Output, 2> out;
+  bool moves = false;  // some input does
+  bool asks = false;   // only a wish permits it
+  // This rank holds nothing of a factor that outputs drop: it adds the join's neutral value.
+  std::optional<double> neutral;
+};
+
+struct InputKey {
+  const Layout* layout = nullptr;  // null: plain 0-dim
+  Shape shape;
+  DType dtype{};
+  Device device{};
+  bool defined = false;
+  bool operator==(const InputKey&) const = default;
+};
+
+class PlanCache {
+ public:
+  struct Entry {
+    uint64_t hash = 0;
+    const OpRow* row = nullptr;
+    const Layout* created_on = nullptr;  // of an op without inputs
+    std::shared_ptr<const void> op;
+    std::vector<InputKey> in;
+    OpPlan plan;
+  };
+
+  static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15ull;
+    return h ^ h >> 32;
+  }
+  static uint64_t hash(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
+    uint64_t h = mix(reinterpret_cast<uintptr_t>(&row), reinterpret_cast<uintptr_t>(created_on));
+    h = mix(h, row.key_hash(op));
+    for (const Tensor& t : in) {
+      if (!t.defined()) {
+        h = mix(h, 1);
+        continue;
+      }
+      const TensorImpl& x = t.impl();
+      uint64_t sizes = static_cast<uint64_t>(x.meta.dtype);
+      for (int64_t s : x.meta.shape) sizes = sizes * 0x100000001B3ull + static_cast<uint64_t>(s);
+      h = mix(h, reinterpret_cast<uintptr_t>(x.layout) ^ sizes << 4);
+    }
+    return h;
+  }
+
+  const OpPlan* find(uint64_t h, const OpRow& row, const void* op, Tensors in,
+                     const Layout* created_on) {
+    for (size_t way = 0; way < 2; ++way) {
+      const Entry* e = entries_[(h + way) & kMask].get();
+      if (e && e->hash == h && e->row == &row && e->created_on == created_on && matches(*e, in) &&
+          row.same(e->op.get(), op))
+        return &e->plan;
+    }
+    return nullptr;
+  }
+
+  OpPlan& insert(std::unique_ptr<Entry> e) {
+    size_t at = e->hash & kMask;
+    if (entries_[at] && !entries_[(e->hash + 1) & kMask]) at = (e->hash + 1) & kMask;
+    else if (entries_[at]) at = (e->hash + (turn_++ & 1)) & kMask;
+    entries_[at] = std::move(e);
+    return entries_[at]->plan;
+  }
+  [[nodiscard]] size_t size() const {
+    size_t n = 0;
+    for (const auto& e : entries_) n += e != nullptr;
+    return n;
+  }
+
+ private:
+  static bool matches(const Entry& e, Tensors in) {
+    if (e.in.size() != in.size()) return false;
+    for (size_t i = 0; i < in.size(); ++i) {
+      const InputKey& k = e.in[i];
+      if (!in[i].defined()) {
+        if (k.defined) return false;
+        continue;
+      }
+      const TensorImpl& x = in[i].impl();
+      if (!k.defined || k.layout != x.layout || k.dtype != x.meta.dtype ||
+          !(k.device == x.meta.device) || !(k.shape == x.meta.shape))
+        return false;
+    }
+    return true;
+  }
+
+  static constexpr size_t kMask = 4095;
+  std::vector<std::unique_ptr<Entry>> entries_{kMask + 1};
+  size_t turn_ = 0;
+};
+
+}  // namespace tessera

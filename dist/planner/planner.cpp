@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call: find or make the plan, move what must move, run the local op on local parts, wrap what it
+// made, record the call on global tensors.
+#include "tessera/dist/planner/planner.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/plan_cache_impl.h"
+#include "tessera/dist/planner/strategy.h"
+#include "tessera/dist/redistribute/redistribute.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tessera {
+namespace {
+
+struct Wishes {
+  int automatic = 0;  // AutoRedistribute scopes that live
+};
+
+// Joins small tensors over the axes that cut a factor, for ops that join inside.
+class AxisJoiner final : public Joiner {
+ public:
+  AxisJoiner(const Mesh* mesh, AxisList axes) : mesh_(mesh), axes_(std::move(axes)) {}
+  void all_reduce(const Tensor& x, Join join) override {
+    const std::span<const int> axes(axes_.data(), axes_.size());
+    record_collective(CollectiveKind::all_reduce, *mesh_, axes, x.numel() * item_size(x.dtype()),
+                      Tape::current().passes > 0 ? "grad" : "forward");
+    const ReduceOp op = join == Join::sum   ? ReduceOp::sum
+                        : join == Join::max ? ReduceOp::max
+                                            : ReduceOp::min;
+    mesh_->group(axes).all_reduce(x, op)->wait();
+  }
+
+ private:
+  const Mesh* mesh_;
+  AxisList axes_;
+};
+
+std::string draw(Tensors in) {
+  std::string text;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].defined()) continue;
+    const Layout* layout = in[i].impl().layout;
+    text += concat("\n  input ", i, ": ", in[i].meta(), ' ',
+                   layout ? layout->text() : std::string("plain"));
+  }
+  return text;
+}
+
+// The mesh of the distributed inputs. Plain inputs must be 0-dim constants: every rank holds them.
+const Mesh* common_mesh(const OpRow& row, Tensors in) {
+  const Layout* first = nullptr;
+  for (const Tensor& t : in) {
+    if (!t.defined() || !t.impl().layout) continue;
+    if (first && first->mesh() != t.impl().layout->mesh()) {
+      fail<LayoutError>(row.name, "inputs lie on different meshes:", draw(in),
+                        "\n  bring them to one mesh by full() and distribute()");
+    }
+    first = t.impl().layout;
+  }
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].defined() || in[i].impl().layout) continue;
+    if (in[i].rank() > 0 || (in[i].requires_grad() && Context::current().grad_enabled)) {
+      fail<LayoutError>(row.name, "a plain tensor meets a distributed one:", draw(in),
+                        "\n  make input ", i, " distributed: distribute(x, layout)",
+                        in[i].rank() == 0 ? "; only constants may stay plain"
+                                          : "; only 0-dim constants may stay plain");
+    }
+  }
+  return first->mesh();
+}
+
+// The call that gives a tensor this layout, with the order of cuts where it is not the mesh's.
+std::string redistribute_call(size_t input, const Layout& target) {
+  const Mesh& mesh = *target.mesh();
+  std::string placements, orders;
+  for (int a = 0; a < mesh.axes(); ++a)
+    placements += concat(a ? ", " : "", target.placement(a));
+  for (int d = 0; d <= target.last_sharded_dim(); ++d) {
+    const AxisList axes = target.axes_of(d);
+    if (std::is_sorted(axes.begin(), axes.end())) continue;
+    orders += orders.empty() ? "{" : ", {";
+    for (size_t i = 0; i < axes.size(); ++i)
+      orders += concat(i ? ", \"" : "\"", mesh.axis(axes[i]).name, '"');
+    orders += '}';
+  }
+  if (orders.empty()) return concat("redistribute(input ", input, ", {", placements, "})");
+  return concat("redistribute(input ", input, ", Layout::ordered(mesh, {", placements, "}, {", orders,
+                "}))");
+}
+
+[[noreturn]] void refuse(const OpRow& row, Tensors in, const OpPlan& plan) {
+  std::string axes, fixes;
+  const Mesh* mesh = nullptr;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const OpPlan::Input& p = plan.in[i];
+    if (!p.moves) continue;
+    mesh = p.target->mesh();
+    for (const RedistributeStep& s : p.moves->steps) {
+      if (!communicates(s.move) && s.move != Move::pad) continue;
+      for (int a : s.axes) {
+        const std::string name = concat('"', mesh->axis(a).name, '"');
+        if (axes.find(name) == axes.npos) axes += (axes.empty() ? "" : ", ") + name;
+      }
+      fixes += concat("\n  fix: ", redistribute_call(i, *p.target), " before the call (",
+                      move_name(s.move), " of ", in[i].meta(), ')');
+    }
+  }
+  fail<LayoutError>(row.name, "would have to send data over axis ", axes, ':', draw(in), fixes,
+                    "\n  or let the planner choose: AutoRedistribute scope;");
+}
+
+// What a rank without any of a dropped factor gives, so that kernels need not know of nothing.
+std::optional<double> neutral_value(const ShardingRule& rule, const Piece& piece, OpKind kind) {
+  if (kind != OpKind::compute) return {};
+  for (int i = 0; i < rule.inputs(); ++i) {
+    const auto dims = rule.dims(i);
+    for (size_t d = 0; d < dims.size() && d < piece.operands[static_cast<size_t>(i)].size(); ++d) {
+      const Piece::Range& r = piece.range(static_cast<size_t>(i), static_cast<int>(d));
+      const int f = dims[d].factor;
+      if (f < 0 || r.size > 0 || r.global == 0 || rule.factors()[static_cast<size_t>(f)].inside)
+        continue;
+      for (int o = rule.inputs(); o < rule.operands(); ++o) {
+        if (rule.has_factor(o, f)) continue;
+        const Join join = rule.factors()[static_cast<size_t>(f)].join;
+        const double inf = std::numeric_limits<double>::infinity();
+        return join == Join::sum ? 0 : join == Join::max ? -inf : inf;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Planner::Impl {
+  PlanCache cache;
+  Counts counts;
+
+  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
+    const uint64_t h = PlanCache::hash(row, op, in, created_on);
+    if (const OpPlan* hit = cache.find(h, row, op, in, created_on)) {
+      ++counts.hits;
+      return *hit;
+    }
+    ++counts.misses;
+    auto entry = std::make_unique<PlanCache::Entry>();
+    entry->hash = h;
+    entry->row = &row;
+    entry->created_on = created_on;
+    entry->plan = make(row, op, in, created_on);
+    entry->op = copy_of(row, op);
+    for (const Tensor& t : in) {
+      InputKey k;
+      if (t.defined())
+        k = {t.impl().layout, t.shape(), t.dtype(), t.device(), true};
+      entry->in.push_back(k);
+    }
+    return cache.insert(std::move(entry));
+  }
+
+  static std::shared_ptr<const void> copy_of(const OpRow& row, const void* op) {
+    void* at = ::operator new (row.op_size, std::align_val_t{row.op_align});
+    row.copy(op, at);
+    return {at, [&row](void* p) {
+              row.destroy(p);
+              ::operator delete (p, std::align_val_t{row.op_align});
+            }};
+  }
+
+  static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
+};
+
+OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in,
+                           const Layout* created_on) {
+  const Mesh* mesh = created_on ? created_on->mesh() : common_mesh(row, in);
+  const MetaArray metas(in);
+  const MetaList made = row.meta(op, metas);
+  std::vector<TensorMeta> outputs;
+  for (const TensorMeta& m : made) outputs.push_back(m);
+
+  Strategy strategy;
+  std::vector<StrategyInput> inputs;
+  for (size_t i = 0; i < in.size(); ++i) {
+    StrategyInput s;
+    if (in[i].defined()) {
+      s.meta = &in[i].meta();
+      if (in[i].impl().layout) s.states = in[i].impl().layout->states();
+      s.written = row.kind == OpKind::in_place && row.writes(i, in.size());
+    }
+    inputs.push_back(s);
+  }
+  ShardingRule rule;
+  const size_t operands = in.size() + outputs.size();
+  if (created_on) {
+    check_fits(*created_on, outputs[0].shape, row.name);
+    if (created_on->has_partial())
+      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on->placements_text());
+    if (!created_on->is_replicated() && !row.sharding)
+      fail<LayoutError>(row.name, "is not shardable: ", row.not_shardable);
+    strategy.operands.assign(operands, created_on->states());
+  } else if (row.sharding) {
+    rule = row.sharding(op, metas);
+    strategy = choose_strategy(row.name, rule, *mesh, inputs, row.kind == OpKind::in_place);
+  } else {
+    strategy.operands.assign(operands, AxisStates{});
+    for (const StrategyInput& s : inputs) {
+      if (!s.meta) continue;
+      for (const RedistributeStep& step : plan_redistribute(*mesh, s.states, AxisStates{}).steps)
+        strategy.asks |= communicates(step.move);
+    }
+  }
+
+  OpPlan plan;
+  plan.asks = strategy.asks;
+  Piece piece;
+  for (size_t i = 0; i < operands; ++i) {
+    const bool output = i >= in.size();
+    const Layout* layout = Layout::intern(mesh, strategy.operands[i]);
+    std::vector<Piece::Range> ranges;
+    if (output || inputs[i].meta) {
+      const Shape& shape = output ? outputs[i - in.size()].shape : inputs[i].meta->shape;
+      for (int d = 0; d < shape.rank(); ++d) ranges.push_back(layout->range(shape, d));
+    }
+    piece.operands.push_back(std::move(ranges));
+    if (output) {
+      TensorMeta local = outputs[i - in.size()];
+      const Shape global = local.shape;
+      local.shape = layout->local_shape(global);
+      plan.out.push_back({local, global, layout});
+      continue;
+    }
+    OpPlan::Input p;
+    if (inputs[i].meta) {
+      p.target = layout;
+      const Layout* from = in[i].impl().layout;
+      if (!from) from = Layout::replicated(mesh);
+      if (from != layout) {
+        p.moves = &detail::redistribute_plan(from, layout);
+        for (const RedistributeStep& s : p.moves->steps)
+          p.sends |= communicates(s.move) || s.move == Move::pad;
+        plan.moves = true;
+      }
+    }
+    plan.in.push_back(p);
+  }
+  if (const int inside = created_on ? -1 : rule.inside_factor(); inside >= 0) {
+    for (size_t i = 0; i < in.size() && !piece.joiner; ++i) {
+      const auto dims = rule.dims(static_cast<int>(i));
+      for (size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d].factor != inside) continue;
+        AxisList axes;
+        for (int a : axes_of(strategy.operands[i], static_cast<int>(d))) {
+          if (mesh->size(a) > 1) axes.push_back(a);
+        }
+        if (!axes.empty()) piece.joiner = std::make_shared<AxisJoiner>(mesh, axes);
+      }
+    }
+  }
+  plan.neutral = created_on ? std::nullopt : neutral_value(rule, piece, row.kind);
+  if (plan.neutral) return plan;
+  plan.local_op = row.local(op, piece);
+  // A rule and a local form that disagree would corrupt values, so the local op is asked too.
+  std::vector<TensorMeta> local_metas(in.size());
+  SmallVector<const TensorMeta*, 8> pointers;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (inputs[i].meta) {
+      local_metas[i] = *inputs[i].meta;
+      local_metas[i].shape = piece.local_shape(i);
+    }
+    pointers.push_back(inputs[i].meta ? &local_metas[i] : nullptr);
+  }
+  const MetaList local_made = row.meta(plan.local_op.get(), Metas(pointers.data(), pointers.size()));
+  for (size_t i = 0; i < plan.out.size(); ++i) {
+    if (local_made[i].shape == plan.out[i].local.shape && local_made[i].dtype == plan.out[i].local.dtype)
+      continue;
+    fail<LayoutError>(row.name, "its local form makes ", local_made[i], " where its sharding rule ",
+                      rule.text(), " expects ", plan.out[i].local, " of the global ",
+                      TensorMeta{plan.out[i].global, plan.out[i].local.dtype, {}},
+                      ": the room's sharding() and local() disagree");
+  }
+  return plan;
+}
+
+Planner::Planner() : impl_(std::make_unique<Impl>()) {}
+Planner::~Planner() = default;
+
+Planner::Counts Planner::counts() const {
+  Counts c = impl_->counts;
+  c.plans = impl_->cache.size();
+  return c;
+}
+
+void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
+  Context& context = Context::current();
+  const OpPlan& plan = impl_->plan(row, op, in, nullptr);
+  const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
+  SmallVector<Tensor, 4> given;  // what is recorded: the inputs, or what they were sent as
+  if (__builtin_expect(plan.asks, false)) {
+    const bool backward = context.recorder && Tape::current().passes > 0;
+    if (!backward && context.state<Wishes>().automatic == 0) refuse(row, in, plan);
+    for (size_t i = 0; i < in.size(); ++i)
+      given.push_back(plan.in[i].sends ? redistribute(in[i], plan.in[i].target) : in[i]);
+    in = Tensors(given.data(), given.size());
+  }
+  SmallVector<Tensor, 4> local;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const OpPlan::Input& p = plan.in[i];
+    if (!in[i].defined()) {
+      local.emplace_back();
+      continue;
+    }
+    const bool plain = !in[i].is_distributed();
+    if (plain && in[i].requires_grad() && context.grad_enabled) (void)common_mesh(row, in);  // throws
+    const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
+    // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
+    if (!p.moves || (p.sends && !plain)) local.push_back(part);
+    else
+      local.push_back(
+          detail::run_redistribute(*p.moves, part, in[i].shape(), *p.target->mesh(), "forward"));
+  }
+  // A plan may be that of a call with other attributes, where they do not decide it.
+  const void* local_op = row.localizes ? plan.local_op.get() : op;
+  bool gradients = false;
+  for (const Tensor& t : in) gradients |= t.defined() && t.requires_grad();
+  SmallVector<Tensor, 2> made;
+  switch (row.kind) {
+    case OpKind::compute:
+      if (__builtin_expect(plan.neutral.has_value(), false)) {
+        const NoGrad guard;
+        for (const OpPlan::Output& o : plan.out)
+          made.push_back(full(o.local.shape, *plan.neutral, o.local.dtype, o.local.device));
+        break;
+      }
+      for (const OpPlan::Output& o : plan.out)
+        made.push_back(empty(o.local.shape, o.local.dtype, o.local.device));
+      detail::run_kernel(context, row, local_op, local, made,
+                         plan.out.empty() ? kCpu : plan.out[0].local.device);
+      break;
+    case OpKind::view: {
+      const auto geometry = [&] {
+        return Geometry{local[0].shape(), local[0].strides(), local[0].offset()};
+      };
+      if (row.can_view && !local[0].is_contiguous() && !row.can_view(local_op, geometry())) {
+        // Cutting a dim leaves gaps between rows of the part, which a merge of dims cannot express.
+        const NoGrad guard;
+        local[0] = copy(local[0]);
+      }
+      const Geometry g = row.view(local_op, geometry());
+      made.push_back(alias(local[0], g.shape, g.strides, g.offset));
+      break;
+    }
+    case OpKind::in_place: {
+      SmallVector<Tensor, 4> written;
+      for (size_t i = 0; i < in.size(); ++i) {
+        if (!row.writes(i, in.size())) continue;
+        if (context.recorder) context.recorder->check_write(row, in[i]);
+        if (in[i].impl().copied_view) {
+          fail<InPlaceError>(row.name, "would write ", in[i].meta(),
+                             ", a view whose part had to be copied or sent: what it views would not "
+                             "change; write that tensor itself");
+        }
+        written.push_back(local[i]);
+      }
+      detail::run_kernel(context, row, local_op, local, written, in[0].device());
+      for (const Tensor& t : written) t.storage().bump_version();
+      break;
+    }
+  }
+  for (size_t i = 0; i < made.size(); ++i)
+    out.push_back(make_distributed(made[i], plan.out[i].global, plan.out[i].layout));
+  if (row.kind == OpKind::view)
+    out[0].impl().copied_view = in[0].impl().copied_view || out[0].impl().storage != source->storage;
+  if (gradients && context.grad_enabled && context.recorder && row.kind != OpKind::in_place)
+    context.recorder->record(row, op, in, out);
+  if (__builtin_expect(context.options.anomaly, false)) detail::find_nan(context, row, local, made);
+  if (__builtin_expect(static_cast<bool>(context.op_hook), false)) context.op_hook(row, op, in, out);
+}
+
+Tensor Planner::whole(const Tensor& x) { return full(x); }
+
+void Planner::create(const OpRow& row, const void* op, const Layout* layout, TensorList& out) {
+  Context& context = Context::current();
+  const OpPlan& plan = impl_->plan(row, op, {}, layout);
+  SmallVector<Tensor, 2> made;
+  for (const OpPlan::Output& o : plan.out)
+    made.push_back(empty(o.local.shape, o.local.dtype, o.local.device));
+  detail::run_kernel(context, row, plan.local_op.get(), {}, made, plan.out[0].local.device);
+  for (size_t i = 0; i < made.size(); ++i)
+    out.push_back(make_distributed(made[i], plan.out[i].global, plan.out[i].layout));
+}
+
+void Planner::call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) {
+  const Layout* layout = like.impl().layout;
+  if (layout->has_partial()) {
+    AxisStates states = layout->states();
+    for (AxisState& s : states) {
+      if (s.placement.kind == Placement::Kind::partial) s = {};
+    }
+    layout = Layout::intern(layout->mesh(), states);
+  }
+  create(row, op, layout, out);
+}
+
+AutoRedistribute::AutoRedistribute() : context_(Context::current()) {
+  ++context_.state<Wishes>().automatic;
+}
+AutoRedistribute::~AutoRedistribute() { --context_.state<Wishes>().automatic; }
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, moves of the inputs,
+// layouts of the outputs) that is kept by op, attributes and the inputs' layouts, shapes and dtypes; a
+// kept plan costs a lookup. A plan that sends is a LayoutError that names the fix, but inside an
+// AutoRedistribute scope, and in backward, where it is traced as `grad`.
+#pragma once
+
+#include "tessera/core/context.h"
+#include "tessera/core/op_row.h"
+#include "tessera/dist/layout.h"
+
+#include <memory>
+
+namespace tessera {
+
+/// While it lives, ops whose operands lie unfittingly move them by the cheapest plan instead of
+/// throwing; what they send is traced as `forward`.
+class TESSERA_API AutoRedistribute {
+ public:
+  AutoRedistribute();
+  ~AutoRedistribute();
+  AutoRedistribute(const AutoRedistribute&) = delete;
+  AutoRedistribute& operator=(const AutoRedistribute&) = delete;
+
+ private:
+  Context& context_;
+};
+
+class TESSERA_API Planner final : public Distributor {
+ public:
+  Planner();
+  ~Planner() override;
+  void call(const OpRow& row, const void* op, Tensors in, TensorList& out) override;
+  void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) override;
+  Tensor whole(const Tensor& x) override;
+  /// Runs an op without inputs; its outputs lie as `layout`, each rank computes its own part.
+  void create(const OpRow& row, const void* op, const Layout* layout, TensorList& out);
+
+  struct Counts {
+    uint64_t hits = 0, misses = 0;
+    size_t plans = 0;  ///< kept; bounded
+  };
+  [[nodiscard]] Counts counts() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The output of an op that has no inputs, lying as `layout`: `call_on(op::Fill{...}, layout)`.
+template <class Op> Tensor call_on(const Op& op, const Layout* layout) {
+  auto* planner = dynamic_cast<Planner*>(Context::current().distributor);
+  if (!planner) fail<UsageError>(Op::name, "this Context has no planner: it belongs to no World");
+  TensorList out;
+  planner->create(RowOf<Op>::row, &op, layout, out);
+  return std::move(out[0]);
+}
+
+}  // namespace tessera

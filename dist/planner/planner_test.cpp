@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner: which layouts come out, what is refused and how it reads, what is sent on request and in
+// backward, what the plan cache keeps.
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/softmax/softmax.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using test::on_ranks;
+
+template <class E, class F> std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+Tensor ramp(const Shape& shape, DType dtype = DType::f64) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape.numel(); ++i) values.push_back(static_cast<double>(i % 17) - 6);
+  return from_values(values, shape, dtype);
+}
+std::string lies(const Tensor& x) { return layout_of(x)->placements_text(); }
+
+TEST(Planner, OutputsFollowFromTheRules) {
+  on_ranks(4, [](World&) {
+    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const auto on = [&](const Shape& s, Placement dp, Placement tp) {
+      return distribute(ramp(s), Layout::of(m, {dp, tp}));
+    };
+    const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1);
+    const Tensor x = on({6, 8}, S0, R), w = on({8, 4}, R, S1);
+    const Tensor y = matmul(x, w);
+    EXPECT_EQ(lies(y), "{dp: Shard(0), tp: Shard(1)}");
+    EXPECT_EQ(full(y).values(), matmul(ramp({6, 8}), ramp({8, 4})).values());
+    const Tensor k = matmul(on({6, 8}, S0, S1), on({8, 4}, R, S0));
+    EXPECT_EQ(lies(k), "{dp: Shard(0), tp: Partial()}");
+    EXPECT_EQ(full(k).values(), full(y).values());
+    EXPECT_EQ(lies(add(k, k)), "{dp: Shard(0), tp: Partial()}");
+    EXPECT_EQ(lies(mul(k, tensor(2.0, DType::f64))), "{dp: Shard(0), tp: Partial()}");
+    EXPECT_EQ(lies(sum(k, {0})), "{dp: Partial(), tp: Partial()}");
+    // A replicated bias on a partial sum counts once: it is zero on all ranks but one.
+    const Tensor b = on({4}, R, R);
+    const Tensor kb = add(k, b);
+    EXPECT_EQ(lies(kb), "{dp: Shard(0), tp: Partial()}");
+    EXPECT_EQ(full(kb).values(), add(full(k), ramp({4})).values());
+  });
+}
+
+TEST(Planner, RefusesToSendAndNamesTheFix) {
+  on_ranks(4, [](World& world) {
+    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Tensor a = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0), Shard(1)}));
+    const Tensor b = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0), Shard(0)}));
+    const std::string text = message_of<LayoutError>([&] { (void)add(a, b); });
+    for (const char* part : {"[add]", "\"tp\"", "input 0: f32[4, 8]", "input 1: f32[4, 8]",
+                             "redistribute(input", "AutoRedistribute", "mesh(dp=2, tp=2)"})
+      EXPECT_NE(text.find(part), text.npos) << part << " in " << text;
+    const std::string soft = message_of<LayoutError>([&] { (void)softmax(a, -1); });
+    EXPECT_NE(soft.find("redistribute(input 0, {Shard(0), Shard(0)})"), soft.npos) << soft;
+    // The call that it names works.
+    EXPECT_EQ(full(softmax(redistribute(a, {Shard(0), Shard(0)}), -1)).shape(), (Shape{4, 8}));
+    (void)world;
+  });
+}
+
+TEST(Planner, RefusesPlainTensorsAndOtherMeshes) {
+  on_ranks(4, [](World&) {
+    const Mesh* m = Mesh::make({{"dp", 4}});
+    const Mesh* other = Mesh::make({{"x", 2}, {"y", 2}});
+    const Tensor a = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0)}));
+    const Tensor c = distribute(ramp({4, 8}, DType::f32), Layout::replicated(other));
+    const std::string plain = message_of<LayoutError>([&] { (void)add(a, ramp({4, 8}, DType::f32)); });
+    EXPECT_NE(plain.find("plain"), plain.npos);
+    EXPECT_NE(plain.find("distribute(x, layout)"), plain.npos) << plain;
+    EXPECT_NE(message_of<LayoutError>([&] { (void)add(a, c); }).find("different meshes"), std::string::npos);
+    Tensor scalar = tensor(2.0);
+    EXPECT_EQ(full(mul(a, scalar)).values(), mul(ramp({4, 8}, DType::f32), scalar).values());
+    scalar.set_requires_grad();
+    EXPECT_THROW((void)mul(a, scalar), LayoutError);
+    for (const auto& read : std::vector<std::function<void()>>{
+             [&] { (void)a.data<float>(); }, [&] { (void)a.strides(); }, [&] { (void)a.item(); },
+             [&] { (void)a.values(); }, [&] { (void)a.offset(); }}) {
+      const std::string text = message_of<LayoutError>(read);
+      EXPECT_NE(text.find("full()"), text.npos) << text;
+    }
+  });
+}
+
+TEST(Planner, AutoRedistributeSendsTheCheapestAndSaysSo) {
+  on_ranks(4, [](World&) {
+    const Mesh* m = Mesh::make({{"tp", 4}});
+    Tensor a = distribute(ramp({8, 8}), Layout::of(m, {Shard(1)}));
+    a.set_requires_grad();
+    const CommTrace trace;
+    {
+      const AutoRedistribute wish;
+      const Tensor y = softmax(a, -1);
+      EXPECT_EQ(trace.count(), 1) << trace.table();
+      const Tensor reference = softmax(ramp({8, 8}), -1);
+      EXPECT_EQ(full(y).values(), reference.values());
+      backward(sum(mul(y, y)));
+    }
+    Tensor plain = ramp({8, 8});
+    plain.set_requires_grad();
+    const Tensor y = softmax(plain, -1);
+    backward(sum(mul(y, y)));
+    EXPECT_EQ(layout_of(a.grad()), layout_of(a));
+    const auto got = full(a.grad()).values(), want = plain.grad().values();
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-12);
+    EXPECT_GT(trace.count({}, "grad"), 0) << trace.table();
+    EXPECT_THROW((void)softmax(a, -1), LayoutError);
+  });
+}
+
+TEST(Planner, DataParallelGradientsArePartialUntilReduced) {
+  on_ranks(4, [](World&) {
+    const Mesh* m = Mesh::make({{"dp", 4}});
+    Tensor w = distribute(ramp({8, 3}), Layout::of(m, {Replicate()}));
+    w.set_requires_grad();
+    const Tensor x = distribute(ramp({6, 8}), Layout::of(m, {Shard(0)}));  // uneven: 2, 2, 2, 0
+    const CommTrace trace;
+    const Tensor loss = sum(mul(matmul(x, w), matmul(x, w)));
+    EXPECT_EQ(lies(loss), "{dp: Partial()}");
+    backward(loss);
+    backward(sum(matmul(x, w)));  // accumulates without sending
+    EXPECT_EQ(lies(w.grad()), "{dp: Partial()}");
+    EXPECT_EQ(trace.count(), 0) << trace.table();
+    const Tensor g = redistribute(w.grad(), layout_of(w));
+    EXPECT_EQ(trace.count("all_reduce"), 1);
+    Tensor v = ramp({8, 3});
+    v.set_requires_grad();
+    const Tensor y = matmul(ramp({6, 8}), v);
+    backward(sum(mul(y, y)));
+    backward(sum(matmul(ramp({6, 8}), v)));
+    EXPECT_EQ(full(g).values(), v.grad().values());
+  });
+}
+
+TEST(Planner, ViewsOfCutDimsAliasOrThrow) {
+  on_ranks(2, [](World& world) {
+    const Mesh* m = Mesh::make({{"a", 2}});
+    const Tensor x = distribute(ramp({4, 6}), Layout::of(m, {Shard(0)}));
+    EXPECT_THROW((void)slice(x, 0, {0, 2}), LayoutError);
+    const Tensor t = transpose(x, 0, 1);
+    EXPECT_EQ(lies(t), "{a: Shard(1)}");
+    EXPECT_EQ(&t.storage(), &x.storage());
+    const Tensor columns = slice(x, 1, {1, 3});
+    EXPECT_EQ(&columns.storage(), &x.storage());
+    EXPECT_EQ(full(columns).values(), slice(ramp({4, 6}), 1, {1, 3}).values());
+    const Tensor r = reshape(x, {2, 2, 6});
+    EXPECT_EQ(lies(r), "{a: Shard(0)}");
+    EXPECT_THROW((void)reshape(t, {24}), LayoutError);  // its parts would lie in stripes
+    const Tensor c = slice(distribute(ramp({4, 6}), Layout::of(m, {Shard(1)})), 0, {1, 3});
+    EXPECT_EQ(full(reshape(c, {1, 2, 6})).values(), slice(ramp({4, 6}), 0, {1, 3}).values());
+    (void)world;
+  });
+}
+
+TEST(Planner, KeepsPlansApartByAttributesShapesAndDTypes) {
+  on_ranks(2, [](World& world) {
+    const Mesh* m = Mesh::make({{"a", 2}});
+    const Tensor x = distribute(ramp({4, 6}), Layout::of(m, {Shard(0)}));
+    const Planner& planner = world.planner();
+    EXPECT_EQ(full(sum(x, {1})).values(), sum(ramp({4, 6}), {1}).values());
+    EXPECT_EQ(full(sum(x, {0})).values(), sum(ramp({4, 6}), {0}).values());
+    EXPECT_EQ(full(x * 2.0).values(), (ramp({4, 6}) * 2.0).values());
+    EXPECT_EQ(full(x * -5.0).values(), (ramp({4, 6}) * -5.0).values());
+    const Tensor f = distribute(ramp({4, 6}, DType::f32), layout_of(x));
+    EXPECT_EQ(add(f, f).dtype(), DType::f32);
+    EXPECT_EQ(add(x, x).dtype(), DType::f64);
+    const auto before = planner.counts();
+    for (int i = 0; i < 10; ++i) (void)add(x, x);
+    EXPECT_EQ(planner.counts().misses, before.misses);
+    EXPECT_EQ(planner.counts().hits, before.hits + 10);
+    // A value that changes with each step fills the table to its bound and no further.
+    for (int i = 0; i < 6000; ++i) (void)(x * (1.0 + i));
+    EXPECT_LE(planner.counts().plans, 4096u);
+  });
+}
+
+TEST(Planner, EmptyPartsAddNothing) {
+  on_ranks(4, [](World&) {
+    const Mesh* m = Mesh::make({{"a", 4}});
+    for (int64_t n : {0, 1, 2, 5}) {
+      const Tensor x = distribute(ramp({n, 3}), Layout::of(m, {Shard(0)}));
+      EXPECT_EQ(full(sum(x, {0})).values(), sum(ramp({n, 3}), {0}).values()) << n;
+      const Tensor y = matmul(transpose(x, 0, 1), x);
+      EXPECT_EQ(full(y).values(), matmul(transpose(ramp({n, 3}), 0, 1), ramp({n, 3})).values()) << n;
+      if (n == 0) continue;
+      const auto got = full(mean(x, {0})).values(), want = mean(ramp({n, 3}), {0}).values();
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-14) << n;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding the moves. Each one brings a stack nearer to its target, so the search is a short loop.
+#include "tessera/dist/redistribute/plan.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+std::string_view move_name(Move move) {
+  constexpr std::string_view names[] = {"slice",      "zero",           "pad",       "all_gather",
+                                        "all_reduce", "reduce_scatter", "all_to_all"};
+  return names[static_cast<size_t>(move)];
+}
+
+bool RedistributePlan::communicates() const {
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const RedistributeStep& s) { return tessera::communicates(s.move); });
+}
+
+namespace {
+
+using Kind = Placement::Kind;
+
+double cuts(const Mesh& mesh, const AxisStates& states) {
+  double n = 1;
+  for (int a = 0; a < mesh.axes(); ++a) {
+    if (states[static_cast<size_t>(a)].placement.kind == Kind::shard) n *= mesh.size(a);
+  }
+  return n;
+}
+
+class Search {
+ public:
+  Search(const Mesh& mesh, const AxisStates& from, const AxisStates& to)
+      : mesh_(mesh), states_(from), to_(to) {
+    for (int a = 0; a < mesh.axes(); ++a) {
+      for (const AxisStates* s : {&from, &to}) {
+        const Placement& p = (*s)[static_cast<size_t>(a)].placement;
+        if (p.kind == Kind::shard) dims_ = std::max(dims_, p.dim + 1);
+      }
+    }
+    for (int d = 0; d < dims_; ++d) {
+      have_[static_cast<size_t>(d)] = axes_of(from, d);
+      want_[static_cast<size_t>(d)] = axes_of(to, d);
+    }
+  }
+
+  RedistributePlan run() {
+    while (!(states_ == to_)) {
+      if (!push() && !reduce() && !pop()) unreduce();
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  AxisState& state(int axis) { return states_[static_cast<size_t>(axis)]; }
+  [[nodiscard]] const Placement& target(int axis) const {
+    return to_[static_cast<size_t>(axis)].placement;
+  }
+  AxisList& have(int dim) { return have_[static_cast<size_t>(dim)]; }
+  AxisList& want(int dim) { return want_[static_cast<size_t>(dim)]; }
+
+  // How many cuts of `dim` are already as wanted, from the outermost on.
+  size_t settled(int dim) {
+    size_t n = 0;
+    while (n < have(dim).size() && n < want(dim).size() && have(dim)[n] == want(dim)[n]) ++n;
+    return n;
+  }
+
+  void emit(Move move, const AxisList& axes, int from_dim, int to_dim, ReduceOp op) {
+    RedistributeStep step{move, {}, from_dim, to_dim, op, states_, {}};
+    for (int a : axes) {
+      if (mesh_.size(a) > 1) step.axes.push_back(a);
+    }
+    if (from_dim >= 0) have(from_dim).resize(have(from_dim).size() - axes.size());
+    for (int a : axes) {
+      state(a) = {};
+      if (to_dim >= 0) {
+        state(a) = {Shard(to_dim), static_cast<int8_t>(have(to_dim).size())};
+        have(to_dim).push_back(a);
+      } else if (move == Move::zero || move == Move::pad) {
+        state(a) = to_[static_cast<size_t>(a)];
+      }
+    }
+    step.after = states_;
+    if (!step.axes.empty()) plan_.steps.push_back(std::move(step));
+  }
+
+  // Appends a wanted cut to a dim whose present cuts are all as wanted.
+  bool push() {
+    for (Move move : {Move::slice, Move::reduce_scatter, Move::all_to_all}) {
+      for (int d = 0; d < dims_; ++d) {
+        const size_t n = settled(d);
+        if (n != have(d).size() || n == want(d).size()) continue;
+        const int first = want(d)[n];
+        const Placement p = state(first).placement;
+        const Kind kind = move == Move::slice            ? Kind::replicate
+                          : move == Move::reduce_scatter ? Kind::partial
+                                                         : Kind::shard;
+        if (p.kind != kind) continue;
+        // As many of the next cuts as are in the same state.
+        AxisList run;
+        for (size_t i = n; i < want(d).size() && state(want(d)[i]).placement == p; ++i)
+          run.push_back(want(d)[i]);
+        if (move == Move::all_to_all) {
+          const AxisList& stack = have(p.dim);
+          while (!run.empty() && !std::equal(run.begin(), run.end(), stack.end() - run.size()))
+            run.resize(run.size() - 1);
+          if (run.empty()) continue;
+        }
+        emit(move, run, move == Move::all_to_all ? p.dim : -1, d, p.op);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Reduces what is to be whole; what is to be cut waits for its dim.
+  bool reduce() {
+    AxisList run;
+    ReduceOp op = ReduceOp::sum;
+    for (int a = 0; a < mesh_.axes(); ++a) {
+      const Placement& p = state(a).placement;
+      if (p.kind != Kind::partial || p == target(a) || target(a).kind == Kind::shard) continue;
+      if (run.empty()) op = p.op;
+      if (p.op == op) run.push_back(a);
+    }
+    if (run.empty()) return false;
+    emit(Move::all_reduce, run, -1, -1, op);
+    return true;
+  }
+
+  // Undoes the innermost cuts of a dim: first where others wait for it, and of axes that cut no dim
+  // later rather than of those that may still change dims by all_to_all.
+  bool pop() {
+    int best = -1, best_score = 0;
+    for (int d = 0; d < dims_; ++d) {
+      const size_t n = settled(d);
+      if (n == have(d).size()) continue;
+      const bool waited_for = want(d).size() > n;
+      const bool moves_on = target(have(d).back()).kind == Kind::shard;
+      const int score = 1 + (moves_on ? 2 : 0) + (waited_for ? 0 : 1);
+      if (best < 0 || score < best_score) best = d, best_score = score;
+    }
+    if (best < 0) return false;
+    const bool pads = target(have(best).back()) == Partial();
+    AxisList run;
+    for (size_t i = have(best).size(); i-- > settled(best);) {
+      // Further cuts go along, but those that may yet move to another dim.
+      const Placement& t = target(have(best)[i]);
+      const bool may_move = t.kind == Kind::shard && t.dim != best;
+      if (!run.empty() && (may_move || (t == Partial()) != pads)) break;
+      run.push_back(have(best)[i]);
+    }
+    std::reverse(run.begin(), run.end());
+    emit(pads ? Move::pad : Move::all_gather, run, best, -1, ReduceOp::sum);
+    return true;
+  }
+
+  void unreduce() {
+    AxisList run;
+    for (int a = 0; a < mesh_.axes(); ++a) {
+      if (!(state(a).placement == target(a)) &&
+          (run.empty() || target(a) == target(run[0])))
+        run.push_back(a);
+    }
+    emit(Move::zero, run, -1, -1, target(run[0]).op);
+  }
+
+  const Mesh& mesh_;
+  AxisStates states_;
+  const AxisStates& to_;
+  int dims_ = 0;
+  std::array<AxisList, kMaxRank> have_, want_;
+  RedistributePlan plan_;
+};
+
+}  // namespace
+
+RedistributePlan plan_redistribute(const Mesh& mesh, const AxisStates& from,
+                                   const AxisStates& to) {
+  return Search(mesh, from, to).run();
+}
+
+double RedistributePlan::received(const Mesh& mesh, double numel) const {
+  double total = 0;
+  for (const RedistributeStep& s : steps) {
+    if (!tessera::communicates(s.move)) continue;
+    double group = 1;
+    for (int a : s.axes) group *= mesh.size(a);
+    const double share = (group - 1) / group;
+    const double held = numel / cuts(mesh, s.before), given = numel / cuts(mesh, s.after);
+    total += share * (s.move == Move::all_gather ? given : s.move == Move::all_reduce ? 2 * held : held);
+  }
+  return total;
+}
+
+Piece::Range range_of(const Mesh& mesh, const AxisStates& states, std::span<const int> coordinates,
+                      const Shape& global, int dim) {
+  Piece::Range r{0, global[dim], global[dim]};
+  for (int a : axes_of(states, dim))
+    r = chunk(r, mesh.size(a), coordinates[static_cast<size_t>(a)]);
+  return r;
+}
+
+}  // namespace tessera

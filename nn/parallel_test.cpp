@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transformer block and an MLP, forward and backward in f64, over every way to give 8 ranks to data,
+// context and tensor axes: equal to one rank, with sizes that no axis divides. Gradients of what is
+// replicated are the same bits on every replica.
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/world.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/nn/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kBatch = 5, kLength = 11, kHeads = 8, kKvHeads = 4, kHeadDim = 4,
+                  kDim = kHeads * kHeadDim, kHidden = 20;
+
+class TransformerBlock final : public Module {
+ public:
+  TransformerBlock()
+      : attention({.dim = kDim,
+                   .n_heads = kHeads,
+                   .n_kv_heads = kKvHeads,
+                   .head_dim = kHeadDim,
+                   .input = Init::normal(0.2),
+                   .dtype = DType::f64}),
+        feed_forward({.dim = kDim, .hidden = kHidden, .gate = Init::normal(0.2), .dtype = DType::f64}),
+        attention_norm(kDim, 1e-5, DType::f64),
+        ffn_norm(kDim, 1e-5, DType::f64) {}
+  void visit(Visitor& v) override {
+    v.child("attention", attention);
+    v.child("feed_forward", feed_forward);
+    v.child("attention_norm", attention_norm);
+    v.child("ffn_norm", ffn_norm);
+  }
+  [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata) const {
+    const Tensor h = x + attention.forward(attention_norm.forward(x), metadata);
+    return h + feed_forward.forward(ffn_norm.forward(h));
+  }
+  Attention attention;
+  FeedForward feed_forward;
+  RmsNorm attention_norm, ffn_norm;
+};
+
+// Column-parallel into a block, row-parallel out of it, as torchtitan's plan.
+Placement tensor_parallel(const std::string& name) {
+  for (const char* column : {"wq", "wk", "wv", "w1", "w3"}) {
+    if (name.find(std::string(column) + ".weight") != name.npos) return Shard(0);
+  }
+  for (const char* row : {"wo", "w2"}) {
+    if (name.find(std::string(row) + ".weight") != name.npos) return Shard(1);
+  }
+  return Replicate();
+}
+
+AttentionMetadata positions() {
+  auto metadata = causal_metadata(kLength, kHeadDim, 10000);
+  metadata.cos = cast(metadata.cos, DType::f64);
+  metadata.sin = cast(metadata.sin, DType::f64);
+  return metadata;
+}
+
+Tensor random(const Shape& shape, uint64_t stream) {
+  return normal(shape, RngKey{11, stream}, 0, 1, DType::f64);
+}
+
+struct Result {
+  std::vector<double> output, input_gradient;
+  std::vector<std::vector<double>> gradients;
+};
+
+Result finish(const Tensor& x, const Tensor& y, Module& module,
+              const std::function<std::vector<double>(const Tensor&)>& read) {
+  backward(sum(y * y));
+  Result r{read(y), read(x.grad()), {}};
+  for (auto& p : named_parameters(module)) r.gradients.push_back(read(p.tensor.grad()));
+  return r;
+}
+
+template <class M> Tensor run_module(const M& module, const Tensor& x, const AttentionMetadata& m) {
+  if constexpr (std::is_same_v<M, FeedForward>) return module.forward(x);
+  else return module.forward(x, m);
+}
+
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]) / (1 + std::abs(b[i])));
+  return most;
+}
+
+// Whether the replicas of a tensor hold the same bits.
+bool replicas_agree(const Tensor& x) {
+  const Mesh* mesh = layout_of(x)->mesh();
+  const Tensor part = contiguous(local(x));
+  for (int a = 0; a < mesh->axes(); ++a) {
+    if (layout_of(x)->placement(a).kind != Placement::Kind::replicate) continue;
+    const Tensor all = empty({part.numel() * mesh->size(a)}, part.dtype());
+    mesh->group(a).all_gather(part, all)->wait();
+    const size_t bytes = static_cast<size_t>(part.numel() * item_size(part.dtype()));
+    for (int r = 0; r < mesh->size(a); ++r) {
+      const auto* other = static_cast<const std::byte*>(all.raw_data()) + static_cast<size_t>(r) * bytes;
+      if (bytes > 0 && std::memcmp(other, part.raw_data(), bytes) != 0) return false;
+    }
+  }
+  return true;
+}
+
+void distribute_parameters(Module& module, const Mesh* mesh) {
+  struct Plan final : Visitor {
+    const Mesh* mesh = nullptr;
+    void on_parameter(const std::string& path, Tensor& p, const Init&) override {
+      p = distribute(p.detach(), Layout::of(mesh, {Replicate(), Replicate(), tensor_parallel(path)}));
+      p.set_requires_grad();
+    }
+  } plan;
+  plan.mesh = mesh;
+  module.visit(plan);
+}
+
+template <class Make> void equal_on_every_mesh(Make make) {
+  Result reference;
+  {
+    const Session session;
+    const auto module = make();
+    initialize(*module, 3);
+    Tensor x = random({kBatch, kLength, kDim}, 1);
+    x.set_requires_grad();
+    const auto metadata = positions();
+    reference = finish(x, run_module(*module, x, metadata), *module,
+                       [](const Tensor& t) { return t.values(); });
+  }
+  int meshes = 0;
+  for (int dp : {1, 2, 4, 8}) {
+    for (int cp : {1, 2, 4, 8}) {
+      if (8 % (dp * cp) != 0) continue;
+      const int tp = 8 / (dp * cp);
+      ++meshes;
+      std::atomic<int> disagreeing{0};
+      double worst = 0;
+      run_ranks(8, [&](World& world) {
+        const Mesh* mesh = Mesh::make({{"dp", dp}, {"cp", cp}, {"tp", tp}});
+        const auto module = make();
+        initialize(*module, 3);
+        distribute_parameters(*module, mesh);
+        Tensor x = distribute(random({kBatch, kLength, kDim}, 1),
+                              Layout::of(mesh, {Shard(0), Shard(1), Replicate()}));
+        x.set_requires_grad();
+        auto metadata = positions();
+        const Layout* by_position = Layout::of(mesh, {Replicate(), Shard(0), Replicate()});
+        metadata.cos = distribute(metadata.cos, by_position);
+        metadata.sin = distribute(metadata.sin, by_position);
+        const AutoRedistribute wish;
+        const Result got = finish(x, run_module(*module, x, metadata), *module,
+                                  [](const Tensor& t) { return full(t).values(); });
+        for (auto& p : named_parameters(*module)) {
+          const Tensor g = redistribute(p.tensor.grad(), layout_of(p.tensor));
+          if (!replicas_agree(g)) ++disagreeing;
+        }
+        if (world.rank() != 0) return;
+        worst = std::max(difference(got.output, reference.output),
+                         difference(got.input_gradient, reference.input_gradient));
+        for (size_t i = 0; i < reference.gradients.size(); ++i)
+          worst = std::max(worst, difference(got.gradients[i], reference.gradients[i]));
+      });
+      EXPECT_LT(worst, 1e-10) << "dp " << dp << ", cp " << cp << ", tp " << tp;
+      EXPECT_EQ(disagreeing, 0) << "dp " << dp << ", cp " << cp << ", tp " << tp;
+    }
+  }
+  std::cout << meshes << " meshes of 8 ranks\n";
+}
+
+TEST(Parallel, TransformerBlockEqualsOneRankOnEveryMesh) {
+  equal_on_every_mesh([] { return std::make_unique<TransformerBlock>(); });
+}
+
+TEST(Parallel, FeedForwardEqualsOneRankOnEveryMesh) {
+  equal_on_every_mesh([] {
+    return std::make_unique<FeedForward>(FeedForward::Config{
+        .dim = kDim, .hidden = kHidden, .gate = Init::normal(0.2), .dtype = DType::f64});
+  });
+}
+
+}  // namespace
+}  // namespace tessera::nn
