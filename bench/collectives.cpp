@@ -2,8 +2,9 @@
 // Collectives between two ranks, 1 KiB to 64 MiB, beside memcpy: both ranks copying as many bytes
 // at once, which is the least that an all_reduce in place reads and writes. Sizes are of the whole
 // tensor. Back ends: threads (payloads move from tensor to tensor) and staged (through slots, as
-// between processes of one host).
+// between processes of one host); under mpirun, srun or torchrun: the processes.
 #include "tessera/bench/support.h"
+#include "tessera/dist/process_group/launch_world.h"
 #include "tessera/dist/process_group/threads_impl.h"
 
 #include <cstring>
@@ -11,8 +12,8 @@
 namespace tessera::bench {
 namespace {
 
-// Least microseconds per call of `repeats` runs, on this rank: what other programs take from a shared
-// machine only adds. All ranks call f equally often.
+// Least microseconds per call of `repeats` runs, on this rank: what other programs take from a
+// shared machine only adds. All ranks call f equally often.
 double collective_us(ProcessGroup& group, const std::function<void()>& f, int64_t bytes,
                      int repeats) {
   const int64_t count = std::clamp<int64_t>((int64_t{256} << 20) / (bytes + 100'000), 3, 2000);
@@ -70,14 +71,24 @@ int main(int argc, char** argv) {
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
     const int ranks = arguments.number("--ranks", 2), repeats = arguments.number("--repeats", 7);
+    const int threads = arguments.number("--threads", 0, 0);
     const std::string only = arguments.text("--backend");
-    bench::Lines lines(arguments.text("--json"));
+    const Launch launch = detect_launch();
+    const std::string path = arguments.text("--json");
+    bench::Lines lines(launch.rank == 0 ? path : "");
     arguments.finish();
+    if (launch.launcher != Launcher::single) {
+      run_launched(launch, [&](World& w) {
+        bench::measure(w.group(), w.group().backend(), repeats, lines);
+      });
+      return;
+    }
     for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
       const std::string_view name = mode == PayloadMode::direct ? "threads" : "staged";
       if (!only.empty() && only != name) continue;
       run_threads(
-          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, lines); }, {}, mode);
+          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, lines); },
+          {.threads = threads}, mode);
     }
   });
 }

@@ -37,13 +37,12 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
   comm.may_spin = busy <= cores;
   comm.recorder.set_folder(options.flight_folder);
   group_->set_timeout(options.init_timeout);
-  using Mode = WorldOptions::ProgressThread;
   outer_ = comm.attached();
   if (outer_) {
     comm.move_to(context);
   } else {
-    comm.attach(context, options.progress == Mode::always ||
-                             (options.progress == Mode::idle_cores && cores > busy));
+    comm.attach(context, options.progress == ProgressThread::always ||
+                             (options.progress == ProgressThread::idle_cores && cores > busy));
   }
   context.state<CurrentWorld>().world = this;
   context.distributor = planner_.get();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // World: one rank's place among all ranks, and everything that it needs to compute there: Context,
 // tape, planner, the group of all ranks. Ranks are threads of this process (`run_ranks`) or
-// processes started by mpirun, srun or torchrun (`World::from_launcher`).
+// processes started by mpirun, srun or torchrun (`run_launched`).
 #pragma once
 
 #include "tessera/autograd/autograd.h"
@@ -16,21 +16,17 @@ namespace tessera {
 
 class Planner;
 
+/// Who moves pending collectives on besides the rank itself: nobody, a thread of its own, or that
+/// thread only where cores exceed ranks x threads.
+enum class ProgressThread : uint8_t { never, always, idle_cores };
+
 struct WorldOptions {
   int threads = 0;  ///< kernel threads per rank; 0: cores / local ranks, at least 1
   bool deterministic = false, anomaly = false;  ///< as Context::Options
-  std::chrono::milliseconds init_timeout{
-      300'000};  ///< deadline of collectives until first_step_done
-  std::chrono::milliseconds train_timeout{100'000};  ///< afterwards
-  /// Move pending collectives on a thread of their own: never, always, or only where cores exceed
-  /// ranks x threads.
-  enum class ProgressThread : uint8_t {
-    never,
-    always,
-    idle_cores
-  } progress = ProgressThread::idle_cores;
-  std::string
-      flight_folder = {};  ///< where flight records are dumped; empty: the folder for temporary files
+  /// Deadlines of collectives, before and after first_step_done().
+  std::chrono::milliseconds init_timeout{300'000}, train_timeout{100'000};
+  ProgressThread progress = ProgressThread::idle_cores;
+  std::string flight_folder = {};  ///< of dumped flight records; empty: that of temporary files
 };
 
 class TESSERA_API World {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
 
-    build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost] [--threads 1,2]
+    build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost] [collectives] [--threads 1,2]
 
 The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
 best of its rounds.
@@ -16,9 +16,11 @@ import subprocess
 import sys
 import tempfile
 
+import collectives
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = "bench/peers"
-NAMES = ("ops", "host_cost", "train_step", "dist_cost")
+NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives")
 FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
            "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
 CEILINGS = ("gemm_f32_gflops", "gemm_bf16_gflops", "copy_gbytes")
@@ -205,6 +207,9 @@ def main():
         print(f"compare: the load is {load:.1f}; figures of a busy machine say little",
               file=sys.stderr)
     for name in args.names or NAMES:
+        if name == "collectives":  # several peers, so a table of its own
+            collectives.compare(args.bin, args.rounds, args.out.resolve())
+            continue
         threads = dict.fromkeys(int(t) for t in args.threads.split(","))
         comparisons = [Comparison(name, t, args) for t in threads]
         rows = [row for c in comparisons for row in c.rows()]

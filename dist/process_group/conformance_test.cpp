@@ -140,9 +140,9 @@ template <class T> class Case {
         out, [&](int64_t i) { return test::value<T>(salt_, at(root), first + i); }, "scatter");
   }
 
-  void all(int64_t size) {
+  void all(int64_t size, std::span<const ReduceOp> ops = kOps) {
     const int root = static_cast<int>(salt_ % static_cast<uint64_t>(n_));
-    for (const ReduceOp op : kOps) {
+    for (const ReduceOp op : ops) {
       if (!allowed(op, dtype_of<T>)) continue;
       ++salt_;
       reduce_scatter(size, op, (salt_ & 1) != 0);
@@ -239,11 +239,11 @@ TEST_P(Conformance, LargePayloads) {
   for (const int n : kGroups) {
     GetParam().run(n, [](World& w) {
       uint64_t salt = 77;
-      for_types<double, bf16, uint8_t>([&]<class T>() {
+      for_types<double, bf16>([&]<class T>() {
         const int64_t size =
             600 * 1024 / static_cast<int64_t>(sizeof(T)) / (w.size() > 4 ? 2 : 1) + 3;
         for (const bool with_counts : {false, true})
-          Case<T>(w.group(), salt += 16, with_counts).all(size);
+          Case<T>(w.group(), salt += 16, with_counts).all(size, {{ReduceOp::avg, ReduceOp::max}});
       });
     });
   }

@@ -74,9 +74,9 @@ using test::Outcome;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-enum class Way { rendezvous, mpirun_shared, mpirun_messages };
-constexpr std::array<const char*, 3> kWays{"rendezvous", "mpirun, shared memory",
-                                           "mpirun, messages"};
+enum class Way { rendezvous_shared, rendezvous_messages, mpirun_shared, mpirun_messages };
+constexpr std::array<const char*, 4> kWays{"rendezvous, shared memory", "rendezvous, messages",
+                                           "mpirun, shared memory", "mpirun, messages"};
 
 pid_t spawn(std::vector<std::string> words, const std::vector<std::string>& more_environment,
             const std::string& log) {
@@ -129,22 +129,23 @@ class FaultyWorld {
                                            number(in.moment),
                                            number(in.faulty)};
     const std::string log = folder_ + "/log";
-    if (way == Way::rendezvous) {
+    const bool messages = way == Way::rendezvous_messages || way == Way::mpirun_messages;
+    const std::string transport = concat("TESSERA_TRANSPORT=", messages ? "messages" : "shared");
+    if (way == Way::rendezvous_shared || way == Way::rendezvous_messages) {
       const int port = free_port();
       for (int rank = 0; rank < test::kFaultRanks; ++rank) {
-        processes_.push_back(spawn(program,
-                                   {concat("RANK=", rank), concat("WORLD_SIZE=", test::kFaultRanks),
-                                    "MASTER_ADDR=localhost", concat("MASTER_PORT=", port)},
-                                   log));
+        processes_.push_back(
+            spawn(program,
+                  {concat("RANK=", rank), concat("WORLD_SIZE=", test::kFaultRanks),
+                   "MASTER_ADDR=localhost", concat("MASTER_PORT=", port), transport},
+                  log));
       }
       return;
     }
     std::vector<std::string> words{"./dev", "mpirun", "-n", number(test::kFaultRanks),
                                    "--enable-recovery"};
     words.insert(words.end(), program.begin(), program.end());
-    processes_.push_back(spawn(
-        words, {concat("TESSERA_TRANSPORT=", way == Way::mpirun_shared ? "shared" : "messages")},
-        log));
+    processes_.push_back(spawn(words, {transport}, log));
   }
 
   ~FaultyWorld() {
@@ -250,7 +251,8 @@ std::vector<Injection> chosen(int part) {
   return all;
 }
 
-TEST(ProcessFaults, RendezvousAndSharedMemory) { inject_all(chosen(10), Way::rendezvous); }
+TEST(ProcessFaults, RendezvousAndSharedMemory) { inject_all(chosen(10), Way::rendezvous_shared); }
+TEST(ProcessFaults, RendezvousAndMessages) { inject_all(chosen(10), Way::rendezvous_messages); }
 
 bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
 

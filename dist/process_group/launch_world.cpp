@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/process_group/launch_messages_impl.h"
 #include "tessera/dist/process_group/launch_world_impl.h"
 
 #include <algorithm>
@@ -11,12 +12,18 @@
 namespace tessera {
 namespace {
 
-bool wants_messages() {
-  const char* transport = std::getenv("TESSERA_TRANSPORT");
-  const std::string_view value = transport ? transport : "";
-  if (value.empty() || value == "shared") return false;
-  if (value == "messages") return true;
-  fail<LaunchError>("launch", "TESSERA_TRANSPORT='", value, "': expected shared or messages");
+// How ranks of one host reach each other. The last two exist so that one host can stand for
+// several.
+enum class Transport : uint8_t { shared, messages, pairs };
+
+Transport transport() {
+  const char* variable = std::getenv("TESSERA_TRANSPORT");
+  const std::string_view value = variable ? variable : "";
+  if (value.empty() || value == "shared") return Transport::shared;
+  if (value == "messages") return Transport::messages;
+  if (value == "pairs") return Transport::pairs;
+  fail<LaunchError>("launch", "TESSERA_TRANSPORT='", value,
+                    "': expected shared, messages, or pairs (every two ranks count as a host)");
 }
 
 std::shared_ptr<WorldBoard> board_in(const std::shared_ptr<std::byte>& memory) {
@@ -39,15 +46,20 @@ LaunchedProcess::LaunchedProcess(const Launch& launch, std::chrono::milliseconds
     : launch_(launch), all_(static_cast<size_t>(launch.size)) {
   std::iota(all_.begin(), all_.end(), 0);
   const Deadline deadline = deadline_after(timeout);
-  const bool wants = wants_messages();
-  const std::string by = connect(deadline, wants);
+  const Transport wanted = transport();
+  const std::string by = connect(deadline, static_cast<int>(wanted));
   std::set<std::string> hosts;
   for (const RankPlace& place : places_) hosts.insert(place.host);
-  const bool messages = wants || hosts.size() > 1;
-  if (messages) join_side_channel(deadline);
-  text_ =
-      concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
-             hosts.size() == 1 ? " host, " : " hosts, ", messages ? "messages" : "shared memory");
+  const bool messages = wanted == Transport::messages || hosts.size() > 1;
+  if (messages) {
+    join_side_channel(deadline);
+    messages_->may_share = wanted != Transport::messages;
+  }
+  text_ = concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
+                 hosts.size() == 1 ? " host, " : " hosts, ",
+                 !messages              ? "shared memory"
+                 : messages_->may_share ? "messages and shared memory"
+                                        : "messages");
 }
 
 LaunchedProcess::~LaunchedProcess() {
@@ -56,7 +68,7 @@ LaunchedProcess::~LaunchedProcess() {
   if (remote_) remote_->finish(clean_);
 }
 
-std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
+std::string LaunchedProcess::connect(Deadline deadline, int wanted) {
   std::string by;
   if (launch_.by_mpi()) {
     mpi_ = MpiMessages::get();
@@ -78,10 +90,12 @@ std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
     bootstrap_ = remote_;
     by = concat(launch_.launcher);
   }
-  const std::string mine = PackedWriter().put(messages).text(RankPlace::own().pack()).bytes();
+  RankPlace own = RankPlace::own();
+  if (wanted == static_cast<int>(Transport::pairs)) own.host += concat('/', launch_.rank / 2);
+  const std::string mine = PackedWriter().put(wanted).text(own.pack()).bytes();
   for (const std::string& bytes : bootstrap_->all_gather(all_, "join", mine, deadline)) {
     PackedReader in(bytes);
-    if (in.get<bool>() != messages) {
+    if (in.get<int>() != wanted) {
       fail<LaunchError>("launch", "TESSERA_TRANSPORT is not the same on all ranks: rank ",
                         places_.size(), " differs from rank ", launch_.rank);
     }
@@ -90,21 +104,30 @@ std::string LaunchedProcess::connect(Deadline deadline, bool messages) {
   if (mpi_) {
     mpi_->gone = [this](int rank) {
       const RankPlace &theirs = places_[static_cast<size_t>(rank)],
-                      &own = places_[static_cast<size_t>(launch_.rank)];
-      return theirs.host == own.host &&
+                      &ours = places_[static_cast<size_t>(launch_.rank)];
+      return theirs.host == ours.host &&
              process_state(theirs.pid, theirs.started) == ProcessState::gone;
     };
   }
   return by;
 }
 
-// A rendezvous of its own, at whatever port is free on the host of rank 0.
+// Ways for messages, and a side channel. Without MPI the rendezvous is both bootstrap and side
+// channel; with MPI one is made, at whatever port is free on the host of rank 0.
 void LaunchedProcess::join_side_channel(Deadline deadline) {
+  messages_ = std::make_shared<MessageWorld>();
+  messages_->bootstrap = bootstrap_;
+  messages_->next_id = std::make_shared<int>(0);
+  messages_->places = places_;
   if (!mpi_) {
-    fail<LaunchError>("launch",
-                      "ranks of several hosts need MPI on the CPU: start them by mpirun (",
-                      launch_.launcher, " started ", launch_.size, " ranks)");
+    std::vector<std::string> hosts;
+    for (const RankPlace& place : places_) hosts.push_back(place.hostname);
+    messages_->messages = std::make_shared<TcpMessages>(*bootstrap_, hosts, deadline);
+    messages_->backend = "tcp";
+    return;
   }
+  messages_->messages = mpi_;
+  messages_->backend = "mpi";
   const auto options = [&](const std::string& host, int port) {
     return RendezvousClient::Options{launch_.rank,   launch_.size, host,
                                      "side channel", port,         "open the ports between hosts"};
@@ -112,16 +135,10 @@ void LaunchedProcess::join_side_channel(Deadline deadline) {
   if (launch_.rank == 0) remote_ = std::make_shared<RendezvousClient>(options("", 0), deadline);
   const auto ports = bootstrap_->all_gather(
       all_, "side channel", std::to_string(remote_ ? remote_->port() : 0), deadline);
-  if (launch_.rank != 0) {
-    const bool here = places_[0].host == places_[static_cast<size_t>(launch_.rank)].host;
-    remote_ = std::make_shared<RendezvousClient>(
-        options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline);
-  }
-  messages_ = std::make_shared<MessageWorld>();
-  messages_->messages = mpi_;
-  messages_->bootstrap = bootstrap_;
-  messages_->backend = "mpi";
-  messages_->next_id = std::make_shared<int>(0);
+  if (launch_.rank == 0) return;
+  const bool here = places_[0].hostname == places_[static_cast<size_t>(launch_.rank)].hostname;
+  remote_ = std::make_shared<RendezvousClient>(
+      options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline);
 }
 
 LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {

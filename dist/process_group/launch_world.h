@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worlds that a launcher started: every process is a rank. Ranks of one host share memory; ranks of
-// several hosts exchange MPI messages. TESSERA_TRANSPORT=messages takes the second way on one host
-// too, for tests.
+// Worlds that a launcher started: every process is a rank. Groups of one host share memory; groups
+// that span hosts exchange messages. For tests on one host, TESSERA_TRANSPORT=messages uses
+// messages alone and =pairs takes every two ranks for a host.
 #pragma once
 
 #include "tessera/dist/process_group/launch.h"

@@ -30,7 +30,7 @@ class TESSERA_API LaunchedProcess {
 
  private:
   struct Member;  // this process in one world
-  [[nodiscard]] std::string connect(Deadline deadline, bool messages);
+  [[nodiscard]] std::string connect(Deadline deadline, int wanted);
   void join_side_channel(Deadline deadline);
   [[nodiscard]] Member make_shared(int n, Deadline deadline);
   [[nodiscard]] Member make_messages(int n, Deadline deadline);

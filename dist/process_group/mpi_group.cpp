@@ -26,6 +26,26 @@ std::exception_ptr capture(const Failure& failure, const std::string& where) {
 
 Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::vector<int> ranks,
                                      int rank, std::string name, Deadline deadline) {
+  const auto host_of = [&](int r) -> const std::string& {
+    return world->places[static_cast<size_t>(r)].host;
+  };
+  const bool one_host =
+      std::ranges::all_of(ranks, [&](int r) { return host_of(r) == host_of(ranks[0]); });
+  if (world->may_share && one_host) {
+    const auto source = std::make_shared<MappedSegments>(world->bootstrap);
+    const auto left = deadline - Clock::now();
+    const auto segment = source->segment(
+        ranks, name, world->comm->world_rank, shared_group_bytes(static_cast<int>(ranks.size())),
+        std::chrono::duration_cast<std::chrono::milliseconds>(left));
+    return make_shared_group({.rank = rank,
+                              .ranks = std::move(ranks),
+                              .name = std::move(name),
+                              .backend = world->backend,
+                              .mode = PayloadMode::staged,
+                              .segment = segment,
+                              .source = source,
+                              .comm = world->comm});
+  }
   const std::string mine =
       PackedWriter().text(name).put(static_cast<int32_t>(*world->next_id)).bytes();
   const auto parts = world->bootstrap->all_gather(ranks, "group", mine, deadline);
@@ -192,7 +212,12 @@ bool MessageGroup::advance() {
     }
     if (messages_ > 0 && !failure_->happened()) advance_pairs();
   } catch (const Error& e) {
-    claim(FailureKind::peer, comm().world_rank, e.what());
+    // A connection that breaks is mostly the consequence of what the side channel is about to say.
+    for (int i = 0; i < 30 && !failure_->happened() && !comm().board()->failure.happened(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      world_->side->look();
+    }
+    if (!failed()) claim(FailureKind::peer, comm().world_rank, e.what());
   }
   if (failure_->happened()) failed();
   return queue_.empty() && messages_ == 0;

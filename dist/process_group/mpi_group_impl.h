@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The back end `mpi` for ranks that share no memory: collectives over messages between pairs. Every
+// The back end for ranks that share no memory (by MPI or TCP): collectives over messages between
+// pairs. Every
 // collective opens with one message from each rank to each other: its signature, and the payload
 // where that is small. When all agree, larger payloads follow in one or two exchanges; sums are
 // made by the same tree as everywhere (each rank reduces its share of the elements), so the bits
@@ -23,9 +24,12 @@ struct MessageWorld {
   std::shared_ptr<CommState> comm;
   std::string_view backend;      // a literal
   std::shared_ptr<int> next_id;  // of groups; members agree on the largest
+  std::vector<RankPlace> places;
+  bool may_share = true;  // groups of one host share memory
 };
 
-/// Called by all members, in the same order on each; CollectiveMismatch where they disagree.
+/// A group over messages, or over shared memory where all members are on one host. Called by all
+/// members, in the same order on each; CollectiveMismatch where they disagree.
 Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::vector<int> ranks,
                                      int rank, std::string name, Deadline deadline);
 

@@ -163,7 +163,7 @@ TEST(Progress, EveryOpCallMovesWorkOn) {
   for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
     std::atomic<bool> started{false}, finished{false};
     WorldOptions options;
-    options.progress = WorldOptions::ProgressThread::never;
+    options.progress = ProgressThread::never;
     run_threads(
         2,
         [&](World& w) {
@@ -194,7 +194,7 @@ TEST(Progress, ThreadMovesWorkOn) {
   for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
     std::atomic<bool> finished{false};
     WorldOptions options;
-    options.progress = WorldOptions::ProgressThread::always;
+    options.progress = ProgressThread::always;
     run_threads(
         3,
         [&](World& w) {

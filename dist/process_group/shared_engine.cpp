@@ -72,9 +72,15 @@ Ref<ProcessGroup> SharedGroup::make_subgroup(std::span<const int> members, std::
   setup.segment =
       setup_.source->segment(setup.ranks, setup.name, comm().world_rank,
                              shared_group_bytes(static_cast<int>(members.size())), timeout());
+  // Also where they do not meet: this rank is then not in the middle of making a group any more.
+  struct Settle {
+    SegmentSource& source;
+    int rank;
+    ~Settle() { source.settled(rank); }
+  };
+  const Settle settle{*setup_.source, comm().world_rank};
   Ref<ProcessGroup> group = make_shared_group(std::move(setup));
   group->barrier()->wait();
-  setup_.source->settled(comm().world_rank);
   return group;
 }
 

@@ -28,7 +28,7 @@ class SegmentSource {
   virtual std::shared_ptr<std::byte> segment(std::span<const int> world_ranks,
                                              const std::string& name, int world_rank, size_t bytes,
                                              std::chrono::milliseconds timeout) = 0;
-  /// The group stands: all its members have met in it.
+  /// The group stands, all its members having met in it, or could not be made.
   virtual void settled(int world_rank) = 0;
 };
 

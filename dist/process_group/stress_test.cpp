@@ -121,7 +121,7 @@ TEST(Stress, MixedCollectivesOnRandomSubgroups) {
   for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
     WorldOptions options;
     options.threads = 1;
-    options.progress = WorldOptions::ProgressThread::never;
+    options.progress = ProgressThread::never;
     run_threads(
         4, [](World& w) { mixed(w, 2024, kCollectives / 2); }, options, mode);
   }
@@ -131,7 +131,7 @@ TEST(Stress, WithProgressThreads) {
   for (const PayloadMode mode : {PayloadMode::direct, PayloadMode::staged}) {
     WorldOptions options;
     options.threads = 1;
-    options.progress = WorldOptions::ProgressThread::always;
+    options.progress = ProgressThread::always;
     run_threads(
         3, [](World& w) { mixed(w, 7, kCollectives / 10); }, options, mode);
   }

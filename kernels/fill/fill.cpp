@@ -256,12 +256,16 @@ std::vector<Sample<Random>> Random::samples() {
   uniform.high = 3;
   Random meta_device = of({5}, Distribution::uniform, DType::f32);
   meta_device.device = kMeta;
+  Random part = of({5, 6}, Distribution::normal, DType::f32);
+  part.whole = {9, 11};
+  part.start = {2, 5};
   Random negative = of({4}, Distribution::normal, DType::f32);
   negative.std = -1;
   Random empty_range = of({4}, Distribution::uniform, DType::f32);
   empty_range.high = 0;
   return {
       {of({5, 7}, Distribution::normal, DType::f32), {}},
+      {part, {}},
       {of({}, Distribution::uniform, DType::f16), {}},
       {scaled, {}},
       {truncated, {}},

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# equals_threads.sh <test program>: runs its tests on threads and on 4 processes, by shared memory and by messages; all
-# must pass, and compute the same bits. What needs threads or starts processes itself runs elsewhere.
+# equals_threads.sh <test program>: runs its tests on threads and on 4 processes, by shared memory, by messages and by
+# both; all must pass, and compute the same bits. What needs threads or starts processes itself runs elsewhere.
 set -euo pipefail
 program=$1
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -24,7 +24,8 @@ run() { # run <name> <command>...
 run threads "$program"
 run processes ./dev mpirun -n 4 "$program"
 TESSERA_TRANSPORT=messages run messages ./dev mpirun -n 4 "$program"
-for name in processes messages; do
+TESSERA_TRANSPORT=pairs run pairs ./dev mpirun -n 4 "$program"
+for name in processes messages pairs; do
   diff "$folder/threads" "$folder/$name" || { echo "other bits on $name (right) than on threads (left)"; exit 1; }
 done
 [ -s "$folder/threads" ] || { echo "no test ran on ranks"; exit 1; }
