@@ -94,8 +94,8 @@ void Embedding::cpu(Tensors in, Outputs y) const {
 Grads Embedding::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   Grads g(2);
   if (needs[0])
-    g[0] =
-        call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary}, {dy[0], s.input(1)});
+    g[0] = call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary},
+                {dy[0], s.input(1), s.input(0)});
   return g;
 }
 
@@ -124,11 +124,17 @@ MetaList EmbeddingBackward::meta(Metas in) const {
   bool fits = dy.shape.rank() == ids.shape.rank() + 1;
   for (int d = 0; fits && d < ids.shape.rank(); ++d) fits = dy.shape[d] == ids.shape[d];
   if (!fits) fail<ShapeError>(name, "dy must be (..., D) for ids (...): given ", dy, " and ", ids);
-  return {{Shape{rows, dy.shape.back()}, dy.dtype, dy.device}};
+  const int64_t width = dy.shape.back();
+  if (in.has(2) && (in[2].shape.rank() != 2 || in[2].shape[0] != rows || in[2].shape[1] != width ||
+                    in[2].dtype != dy.dtype)) {
+    fail<ShapeError>(name, "the weight must be ", dy.dtype, '[', rows, ", ", width, "] for dy ", dy,
+                     ": given ", in[2]);
+  }
+  return {{Shape{rows, width}, dy.dtype, dy.device}};
 }
 
 ShardingRule EmbeddingBackward::sharding(Metas in) const {
-  // The rows of the output come from no input: a piece takes the ids of its own rows.
+  // A piece takes the ids of its own rows. Only the weight, if given, says which those are.
   ShardingRule r;
   SmallVector<DimFactor, kMaxRank> dy, ids;
   for (int64_t size : in[1].shape) {
@@ -138,11 +144,15 @@ ShardingRule EmbeddingBackward::sharding(Metas in) const {
   const DimFactor d{static_cast<int16_t>(r.add_factor(in[0].shape.back(), 'd')), 1};
   dy.push_back(d);
   const DimFactor v{static_cast<int16_t>(r.add_factor(rows, 'v')), 1};
-  return r.operand(dy).operand(ids).outputs_from_here().operand({v, d}).linear({0});
+  r.operand(dy).operand(ids);
+  if (in.has(2)) r.operand({v, d});
+  else if (in.size() > 2) r.operand({});
+  r.outputs_from_here().operand({v, d}).linear({0});
+  return in.has(2) ? r.linear({0, 2}) : r;
 }
 
 EmbeddingBackward EmbeddingBackward::local(const Piece& piece) const {
-  const Piece::Range& own = piece.range(2, 0);
+  const Piece::Range& own = piece.operands.back()[0];
   return {own.size, begin + own.begin, vocabulary ? vocabulary : own.global};
 }
 
@@ -206,7 +216,7 @@ void EmbeddingBackward::cpu(Tensors in, Outputs y) const {
 }
 
 Grads EmbeddingBackward::vjp(const Saved& s, const Grads& dy, Needs needs) const {
-  Grads g(2);
+  Grads g(s.inputs());
   if (needs[0]) g[0] = call(Embedding{begin, vocabulary}, {dy[0], s.input(1)});
   return g;
 }
@@ -216,10 +226,13 @@ std::vector<Sample<EmbeddingBackward>> EmbeddingBackward::samples() {
       {EmbeddingBackward{7, 0, 0}, {arg({6, 5, 8}), index_arg({6, 5}, 0, 7)}},
       {EmbeddingBackward{5, 0, 0}, {arg({6}), index_arg({}, 0, 5)}},
       {EmbeddingBackward{8, 4, 20}, {arg({19, 5}), index_arg({19}, 0, 20)}},
+      {EmbeddingBackward{7, 0, 0}, {arg({9, 5}), index_arg({9}, 0, 7), arg({7, 5})}},
       timed(EmbeddingBackward{2048, 0, 0}, {arg({8, 512, 256}), index_arg({8, 512}, 0, 2048)}),
       bad(EmbeddingBackward{7, 0, 0}, {arg({3, 5}), index_arg({3}, 7, 9)}, "IndexError"),
       bad(EmbeddingBackward{7, 0, 0}, {arg({4, 5}), index_arg({3}, 0, 7)}, "ShapeError"),
       bad(EmbeddingBackward{7, 0, 0}, {arg({3, 5}), arg({3}).as(DType::f32)}, "DTypeError"),
+      bad(EmbeddingBackward{7, 0, 0}, {arg({3, 5}), index_arg({3}, 0, 7), arg({6, 5})},
+          "ShapeError"),
       bad(EmbeddingBackward{7, 0, 5}, {arg({3, 5}), index_arg({3}, 0, 5)}, "ValueError"),
   };
 }

@@ -15,7 +15,7 @@ struct Embedding {
   int64_t begin = 0, vocabulary = 0;
   static constexpr std::string_view name = "embedding";
   static constexpr DTypeSet dtypes = kFloats;
-  static constexpr Saves saves = Saves::input(1);
+  static constexpr Saves saves = Saves::input(0, 1);
   auto attributes() const { return std::tie(begin, vocabulary); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -26,7 +26,9 @@ struct Embedding {
   static std::vector<Sample<Embedding>> samples();
 };
 
-/// dy (..., D), ids (...) -> (rows, D): the sum of dy's rows by id.
+/// dy (..., D), ids (...), weight (rows, D) (optional) -> (rows, D): the sum of dy's rows by id.
+/// The weight is not read: it says how the rows are cut, so that the gradient of a cut table is
+/// cut.
 struct EmbeddingBackward {
   int64_t rows = 0, begin = 0, vocabulary = 0;
   static constexpr std::string_view name = "embedding_backward";
