@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,15 +89,19 @@ pid_t spawn(std::vector<std::string> words, const std::vector<std::string>& more
   std::vector<char*> environment;
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);
-  const pid_t pid = vfork();
-  if (pid == 0) {
-    const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    dup2(fd, 1);
-    dup2(fd, 2);
-    setpgid(0, 0);
-    execvpe(arguments[0], arguments.data(), environment.data());
-    _exit(127);
-  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a group of its own
+  pid_t pid = -1;
+  const int error =
+      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) fail<LaunchError>("spawn", words[0], ": ", std::strerror(error));
   return pid;
 }
 

@@ -155,7 +155,7 @@ LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
   member.group = make_shared_group({.rank = rank(),
                                     .ranks = {members.begin(), members.end()},
                                     .name = "world",
-                                    .backend = "mpi",
+                                    .backend = mpi_ ? "mpi" : "shared",
                                     .mode = PayloadMode::staged,
                                     .segment = segment,
                                     .source = std::make_shared<MappedSegments>(bootstrap_),
