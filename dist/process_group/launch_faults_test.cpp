@@ -212,9 +212,12 @@ struct Counts {
   int injections = 0, hangs = 0;
 };
 
+std::filesystem::path folder_of_all() {
+  return std::filesystem::temp_directory_path() / concat("tessera_faults_", getpid());
+}
+
 void inject(const Injection& in, Way way, size_t number, Counts& counts) {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      concat("tessera_faults_", getpid(), '_', static_cast<int>(way), '_', number);
+  const auto folder = folder_of_all() / concat(static_cast<int>(way), '_', number);
   FaultyWorld world(in, way, folder.string());
   const bool ended = world.wait();
   const std::lock_guard lock(counts.mutex);
@@ -238,6 +241,7 @@ void inject_all(const std::vector<Injection>& injections, Way way) {
     });
   }
   for (auto& worker : workers) worker.join();
+  std::filesystem::remove_all(folder_of_all());  // and what the last to die have written
   for (const auto& [what, count] : counts.of) std::cout << count << " x " << what << '\n';
   std::cout << counts.injections << " injections by " << kWays[static_cast<size_t>(way)] << ", "
             << counts.injections * (test::kFaultRanks - 1) << " survivors, " << counts.hangs
