@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,12 +29,15 @@ class Bootstrap {
 
   /// Every one of `members` (world ranks, the caller among them) gives `mine`, and gets what all
   /// gave, in the order of `members`. `key` is equal on all and tells simultaneous exchanges of
-  /// overlapping members apart. CollectiveTimeout names who did not come, PeerFailed who left.
+  /// overlapping members apart. CollectiveTimeout names who did not come, PeerFailed who left,
+  /// CollectiveMismatch who is in another exchange.
   virtual std::vector<std::string> all_gather(std::span<const int> members, std::string_view key,
                                               std::string_view mine, Deadline deadline) = 0;
   void barrier(std::span<const int> members, std::string_view key, Deadline deadline) {
     (void)all_gather(members, key, {}, deadline);
   }
+  /// Called now and then while an exchange waits; throws where waiting has become vain.
+  std::function<void()> interrupted;
   /// Ends the bootstrap. `clean`: all ranks are known to come here, so it may wait for them.
   virtual void finish(bool clean) noexcept = 0;
 };

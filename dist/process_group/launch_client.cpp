@@ -72,8 +72,16 @@ std::vector<std::string> RendezvousClient::all_gather(std::span<const int> membe
       return parts;
     }
     if (!refused_.empty()) fail<LaunchError>("launch", refused_);
-    if (const auto found = failed_.find(full); found != failed_.end())
-      fail<PeerFailed>("launch", "exchange '", key, "': ", found->second);
+    if (const auto found = failed_.find(full); found != failed_.end()) {
+      const auto [mismatch, why] = found->second;
+      if (mismatch) fail<CollectiveMismatch>("launch", why);
+      fail<PeerFailed>("launch", "exchange '", key, "': ", why);
+    }
+    if (interrupted) {
+      lock.unlock();
+      interrupted();
+      lock.lock();
+    }
     if (broken_)
       fail<PeerFailed>("launch", "exchange '", key, "': rank 0, which serves it, died or left");
     if (const auto found = missing_.find(full); found != missing_.end())
@@ -158,7 +166,8 @@ void RendezvousClient::handle(Frame frame) {
     }
     case wire::kGatherFailed: {
       const std::string key = in.text();
-      failed_[key] = in.text();
+      const bool mismatch = in.get<bool>();
+      failed_[key] = {mismatch, in.text()};
       return;
     }
     case wire::kMissing: {

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,15 +89,19 @@ pid_t spawn(std::vector<std::string> words, const std::vector<std::string>& more
   std::vector<char*> environment;
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);
-  const pid_t pid = vfork();
-  if (pid == 0) {
-    const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    dup2(fd, 1);
-    dup2(fd, 2);
-    setpgid(0, 0);
-    execvpe(arguments[0], arguments.data(), environment.data());
-    _exit(127);
-  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a group of its own
+  pid_t pid = -1;
+  const int error =
+      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) fail<LaunchError>("spawn", words[0], ": ", std::strerror(error));
   return pid;
 }
 
@@ -207,9 +212,12 @@ struct Counts {
   int injections = 0, hangs = 0;
 };
 
+std::filesystem::path folder_of_all() {
+  return std::filesystem::temp_directory_path() / concat("tessera_faults_", getpid());
+}
+
 void inject(const Injection& in, Way way, size_t number, Counts& counts) {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      concat("tessera_faults_", getpid(), '_', static_cast<int>(way), '_', number);
+  const auto folder = folder_of_all() / concat(static_cast<int>(way), '_', number);
   FaultyWorld world(in, way, folder.string());
   const bool ended = world.wait();
   const std::lock_guard lock(counts.mutex);
@@ -233,6 +241,7 @@ void inject_all(const std::vector<Injection>& injections, Way way) {
     });
   }
   for (auto& worker : workers) worker.join();
+  std::filesystem::remove_all(folder_of_all());  // and what the last to die have written
   for (const auto& [what, count] : counts.of) std::cout << count << " x " << what << '\n';
   std::cout << counts.injections << " injections by " << kWays[static_cast<size_t>(way)] << ", "
             << counts.injections * (test::kFaultRanks - 1) << " survivors, " << counts.hangs

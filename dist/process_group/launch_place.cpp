@@ -50,7 +50,9 @@ std::shared_ptr<std::byte> map(const Descriptor& file, size_t bytes) {
 
 }  // namespace
 
-RankPlace RankPlace::own() {
+RankPlace RankPlace::own() { return of(getpid()); }
+
+RankPlace RankPlace::of(int64_t pid) {
   std::array<char, 256> text{};
   RankPlace place;
   gethostname(text.data(), text.size() - 1);
@@ -59,7 +61,7 @@ RankPlace RankPlace::own() {
   const bool known = readlink("/proc/self/ns/pid", text.data(), text.size() - 1) > 0;
   place.host = concat(first_line("/proc/sys/kernel/random/boot_id"), '/',
                       known ? text.data() : place.hostname.c_str());
-  place.pid = getpid();
+  place.pid = pid;
   place.started = read_stat(place.pid).started;
   return place;
 }

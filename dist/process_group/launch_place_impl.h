@@ -19,6 +19,8 @@ struct RankPlace {
   uint64_t started = 0;  ///< tells a process from a later one with its id
 
   static RankPlace own();
+  /// Of a process of this host.
+  static RankPlace of(int64_t pid);
   [[nodiscard]] std::string pack() const;
   static RankPlace unpack(std::string_view bytes);
 };

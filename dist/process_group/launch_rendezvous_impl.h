@@ -50,6 +50,8 @@ class RendezvousServer {
   void gather(int rank, PackedReader& in);
   void gone(int rank, RemoteStatus::State how);
   void fail_exchanges_of(int rank);
+  void fail_exchange(const std::string& key, bool mismatch, const std::string& why);
+  [[nodiscard]] bool crosses_another(const std::string& key);
   void to_all_but(int rank, uint8_t type, std::string_view payload);
   [[nodiscard]] std::string table() const;
 
@@ -111,7 +113,8 @@ class RendezvousClient final : public Bootstrap {
   std::mutex mutex_;
   FrameStream stream_;
   std::map<std::string, std::vector<std::string>> gathered_;
-  std::map<std::string, std::string> failed_, missing_;
+  std::map<std::string, std::pair<bool, std::string>> failed_;  // mismatch or not, why
+  std::map<std::string, std::string> missing_;
   std::vector<Notice> notices_;
   std::vector<RemoteStatus> table_;
   bool welcome_ = false, table_came_ = false, broken_ = false;

@@ -100,6 +100,26 @@ TEST(Rendezvous, NamesWhoLeftOrDied) {
   one.finish(false);
 }
 
+TEST(Rendezvous, RanksThatWaitForEachOtherElsewhere) {
+  in_world(2, [](RendezvousClient& client) {
+    const auto all = first(2);
+    client.barrier(all, "joined", deadline_after(10s));
+    const std::string text = message_of<CollectiveMismatch>([&] {
+      (void)client.all_gather(all, client.rank() == 0 ? "pair" : "all", "", deadline_after(20s));
+    });
+    expect_says(text, {"rank 0", "rank 1", "'pair", "'all", "same order"});
+    client.barrier(all, "end", deadline_after(10s));
+  });
+}
+
+TEST(Rendezvous, WaitingCanBeInterrupted) {
+  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  zero.interrupted = [] { fail<PeerFailed>("test", "rank 1 is ill"); };
+  expect_says(message_of<PeerFailed>(
+                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(20s)); }),
+              {"rank 1 is ill"});
+}
+
 TEST(Rendezvous, ServerGoneIsAnError) {
   auto zero = std::make_unique<RendezvousClient>(options_of(0, 2, 0), deadline_after(10s));
   RendezvousClient one(options_of(1, 2, zero->port()), deadline_after(10s));

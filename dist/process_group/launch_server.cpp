@@ -168,12 +168,14 @@ void RendezvousServer::gather(int rank, PackedReader& in) {
   std::string part = in.text();
   FrameStream& stream = peers_[static_cast<size_t>(rank)].stream;
   const auto refuse = [&](const std::string& why) {
-    stream.send(wire::kGatherFailed, PackedWriter().text(key).text(why).bytes());
+    stream.send(wire::kGatherFailed, PackedWriter().text(key).put(true).text(why).bytes());
   };
   const int size = static_cast<int>(peers_.size());
   for (int member : members) {
     if (!in.ok() || member < 0 || member >= size) return refuse("a member outside the world");
   }
+  // An exchange blocks its rank, so this one has given up on any other.
+  for (auto& [other, exchange] : exchanges_) exchange.parts.erase(rank);
   Exchange& exchange = exchanges_[key];
   if (exchange.parts.empty()) exchange.members = members;
   if (exchange.members != members) return refuse("its ranks name different members");
@@ -187,6 +189,7 @@ void RendezvousServer::gather(int rank, PackedReader& in) {
     exchanges_.erase(key);
     return;
   }
+  if (crosses_another(key)) return;
   for (int member : members) {
     const RemoteStatus::State state = peers_[static_cast<size_t>(member)].status.state;
     if (state == RemoteStatus::State::lost || state == RemoteStatus::State::left)
@@ -212,12 +215,43 @@ void RendezvousServer::fail_exchanges_of(int rank) {
       ++it;
       continue;
     }
-    const std::string why = concat("rank ", rank, lost ? " died" : " left");
-    const std::string payload = PackedWriter().text(it->first).text(why).bytes();
-    for (const auto& [member, part] : exchange.parts)
-      peers_[static_cast<size_t>(member)].stream.send(wire::kGatherFailed, payload);
-    it = exchanges_.erase(it);
+    const std::string key = (it++)->first;
+    fail_exchange(key, false, concat("rank ", rank, lost ? " died" : " left"));
   }
+}
+
+void RendezvousServer::fail_exchange(const std::string& key, bool mismatch,
+                                     const std::string& why) {
+  const std::string payload = PackedWriter().text(key).put(mismatch).text(why).bytes();
+  for (const auto& [member, part] : exchanges_[key].parts)
+    peers_[static_cast<size_t>(member)].stream.send(wire::kGatherFailed, payload);
+  exchanges_.erase(key);
+}
+
+// A rank that waits here for one that waits elsewhere for a third rank of this exchange: they make
+// different groups, and would wait for ever.
+bool RendezvousServer::crosses_another(const std::string& key) {
+  const Exchange& own = exchanges_[key];
+  const auto wants = [](const Exchange& e, int rank) {
+    return std::ranges::find(e.members, rank) != e.members.end() && !e.parts.contains(rank);
+  };
+  for (const auto& [other_key, other] : exchanges_) {
+    if (other_key == key) continue;
+    for (const auto& [here, part] : own.parts) {
+      if (!wants(other, here)) continue;
+      for (const auto& [there, their_part] : other.parts) {
+        if (!wants(own, there)) continue;
+        const std::string why =
+            concat("rank ", here, " is in exchange '", key, "', rank ", there, " in '", other_key,
+                   "', and each waits for the other; make groups in the same order on all ranks");
+        const std::string second = other_key;
+        fail_exchange(key, true, why);
+        fail_exchange(second, true, why);
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void RendezvousServer::to_all_but(int rank, uint8_t type, std::string_view payload) {

@@ -8,7 +8,7 @@
 namespace tessera::wire {
 
 inline constexpr uint64_t kMagic = 0x7e55e7a'0'5e2d'e205;
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 enum Type : uint8_t {
   // To the server.
@@ -23,7 +23,7 @@ enum Type : uint8_t {
   kWelcome = 64,  // empty
   kRefused,       // why; also sent to ranks that already joined when the worlds cannot be one
   kGathered,      // key, parts
-  kGatherFailed,  // key, why
+  kGatherFailed,  // key, whether ranks disagree, why
   kMissing,       // key, text
   kNotice,        // from, text
   kLost,          // rank

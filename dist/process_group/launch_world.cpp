@@ -155,7 +155,7 @@ LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
   member.group = make_shared_group({.rank = rank(),
                                     .ranks = {members.begin(), members.end()},
                                     .name = "world",
-                                    .backend = "mpi",
+                                    .backend = mpi_ ? "mpi" : "shared",
                                     .mode = PayloadMode::staged,
                                     .segment = segment,
                                     .source = std::make_shared<MappedSegments>(bootstrap_),
@@ -210,6 +210,15 @@ void LaunchedProcess::run(int n, const std::function<void(World&)>& fn, const Wo
     local_ranks += here;
     local_rank += here && r < rank();
   }
+  // Who waits for a group to form learns that the world has failed.
+  bootstrap_->interrupted = [&member] {
+    member.side->look();
+    if (member.board->failure.happened()) member.board->failure.raise("launch");
+  };
+  struct Reset {
+    Bootstrap& bootstrap;
+    ~Reset() { bootstrap.interrupted = nullptr; }
+  } const reset{*bootstrap_};
   {
     World world(member.group, options, local_ranks, local_rank);
     try {

@@ -132,11 +132,14 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
   if (broken_)
     fail<PeerFailed>("mpi", "exchange '", key, "': an earlier exchange failed, the world is over");
   const size_t n = members.size();
+  std::string full(key);
+  full += " of ranks";
+  for (int member : members) full += concat(' ', member);
   auto state = std::make_shared<State>();
   state->from.resize(n);
   state->own.bytes = mine.size();
-  state->own.key_bytes = static_cast<uint32_t>(std::min(key.size(), state->own.key.size()));
-  std::copy_n(key.data(), state->own.key_bytes, state->own.key.data());
+  state->own.key_bytes = static_cast<uint32_t>(std::min(full.size(), state->own.key.size()));
+  std::copy_n(full.data(), state->own.key_bytes, state->own.key.data());
   std::copy_n(mine.data(), std::min(mine.size(), kInline), state->own.start.data());
   if (mine.size() > kInline) state->rest = mine.substr(kInline);
 
@@ -168,7 +171,7 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
         side.opened = true;
         const std::string_view theirs(side.opening.key.data(), side.opening.key_bytes);
         if (theirs != std::string_view(state->own.key.data(), state->own.key_bytes)) {
-          fail<CollectiveMismatch>("mpi", "rank ", rank_, " is in exchange '", key, "', rank ",
+          fail<CollectiveMismatch>("mpi", "rank ", rank_, " is in exchange '", full, "', rank ",
                                    members[i], " in '", theirs,
                                    "': make groups in the same order on all ranks");
         }
@@ -197,6 +200,7 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
             fail<PeerFailed>("mpi", "exchange '", key, "': rank ", members[i], " died");
         }
       }
+      if (interrupted && turns % 128 == 127) interrupted();
       if (turns < 100) std::this_thread::yield();
       else std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
