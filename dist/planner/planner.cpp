@@ -13,7 +13,10 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -380,6 +383,32 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
     context.recorder->record(row, op, in, out);
   if (__builtin_expect(context.options.anomaly, false)) detail::find_nan(context, row, local, made);
   if (__builtin_expect(static_cast<bool>(context.op_hook), false)) context.op_hook(row, op, in, out);
+}
+
+Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
+  const Layout *from = gradient.impl().layout, *wanted = leaf.impl().layout;
+  if (from->mesh() != wanted->mesh()) return gradient;
+  using Kind = Placement::Kind;
+  AxisStates states = from->states();
+  std::array<std::array<bool, kMaxAxes>, kMaxRank> taken{};  // by dim and position
+  std::array<size_t, kMaxRank> cuts{};
+  for (size_t a = 0; a < states.size(); ++a) {
+    if (states[a].placement.kind == Kind::replicate &&
+        wanted->states()[a].placement.kind == Kind::shard)
+      states[a] = wanted->states()[a];
+    if (states[a].placement.kind != Kind::shard) continue;
+    const auto dim = static_cast<size_t>(states[a].placement.dim);
+    bool& place = taken[dim][static_cast<size_t>(states[a].position)];
+    if (std::exchange(place, true)) return gradient;  // an order of cuts of its own
+    ++cuts[dim];
+  }
+  for (size_t d = 0; d < kMaxRank; ++d) {
+    if (std::count(taken[d].begin(), taken[d].begin() + static_cast<std::ptrdiff_t>(cuts[d]), false))
+      return gradient;
+  }
+  const Layout* to = Layout::intern(from->mesh(), states);
+  if (to == from || detail::redistribute_plan(from, to).communicates()) return gradient;
+  return redistribute(gradient, to);
 }
 
 Tensor Planner::whole(const Tensor& x) { return full(x); }

@@ -32,6 +32,7 @@ class TESSERA_API Planner final : public Distributor {
   ~Planner() override;
   void call(const OpRow& row, const void* op, Tensors in, TensorList& out) override;
   void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) override;
+  Tensor settle(const Tensor& gradient, const Tensor& leaf) override;
   Tensor whole(const Tensor& x) override;
   /// Runs an op without inputs; its outputs lie as `layout`, each rank computes its own part.
   void create(const OpRow& row, const void* op, const Layout* layout, TensorList& out);
