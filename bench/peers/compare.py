@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
 
-    build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost] [collectives] [--threads 1,2]
+    build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost]
+                                                 [collectives] [--threads 1,2]
 
 The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
 best of its rounds.

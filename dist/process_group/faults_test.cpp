@@ -39,7 +39,7 @@ TEST(Faults, EveryCollectiveEveryMomentEveryFault) {
   std::mutex mutex;
   std::map<std::string, int> counts;
   std::vector<std::thread> workers;  // most injections sleep, so several run at once
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 12; ++i) {
     workers.emplace_back([&] {
       for (size_t j = at++; j < total; j = at++) {
         const Injection& in = once[j % once.size()];

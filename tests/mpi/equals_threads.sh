@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# equals_threads.sh <test program>: runs its tests on threads and on 4 processes, by shared memory, by messages and by
-# both; all must pass, and compute the same bits. What needs threads or starts processes itself runs elsewhere.
+# equals_threads.sh <test program>: runs its tests on threads and on 4 processes: by mpirun with shared memory, with
+# messages and with both, and as torchrun starts them, with messages over TCP. All must pass, and compute the same bits.
+# What needs threads or starts processes itself runs elsewhere.
 set -euo pipefail
 program=$1
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
+export TESSERA_TEST_SEED=${TESSERA_TEST_SEED:-1}
 trap 'rm -rf "$folder"' EXIT
 tests='-*staged*:*direct*:Faults.*:ProcessFaults.*:*Stress*:Launch.*:Rendezvous.*'
 
@@ -21,11 +23,26 @@ run() { # run <name> <command>...
   echo "$name: $(grep -c . "$folder/$name") tests on ranks, $(grep 'tests from .* ran' "$folder/$name.log" | tail -n1)"
 }
 
+as_torchrun() { # as_torchrun <command>...: this process is rank 0
+  local rank port=$((20000 + $$ % 10000)) pids=() status=0
+  export WORLD_SIZE=4 MASTER_ADDR=localhost MASTER_PORT=$port
+  for rank in 1 2 3; do
+    RANK=$rank "$@" >"$folder/rank$rank.log" 2>&1 &
+    pids+=($!)
+  done
+  RANK=0 "$@" || status=$?
+  for rank in 1 2 3; do
+    wait "${pids[rank - 1]}" || { status=$? && cat "$folder/rank$rank.log"; }
+  done
+  return $status
+}
+
 run threads "$program"
 run processes ./dev mpirun -n 4 "$program"
 TESSERA_TRANSPORT=messages run messages ./dev mpirun -n 4 "$program"
 TESSERA_TRANSPORT=pairs run pairs ./dev mpirun -n 4 "$program"
-for name in processes messages pairs; do
+(TESSERA_TRANSPORT=messages run tcp as_torchrun "$program")
+for name in processes messages pairs tcp; do
   diff "$folder/threads" "$folder/$name" || { echo "other bits on $name (right) than on threads (left)"; exit 1; }
 done
 [ -s "$folder/threads" ] || { echo "no test ran on ranks"; exit 1; }

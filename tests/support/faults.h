@@ -23,7 +23,7 @@ constexpr int kFaultRanks = 3;
 #ifdef __SANITIZE_THREAD__
 constexpr auto kStallDeadline = std::chrono::milliseconds(2000);
 #else
-constexpr auto kStallDeadline = std::chrono::milliseconds(300);
+constexpr auto kStallDeadline = std::chrono::milliseconds(500);
 #endif
 
 enum class Fault {
@@ -136,7 +136,7 @@ inline void misbehave(World& w, const Injection& in) {
   switch (in.fault) {
     case Fault::throws: fail<DataError>("injected", "a fault");
     case Fault::stalls:
-      std::this_thread::sleep_for(in.deadline() + std::chrono::milliseconds(200));
+      std::this_thread::sleep_for(in.deadline() + std::chrono::milliseconds(700));
       break;
     case Fault::aborts: w.group().abort("injected"); fail<DataError>("injected", "after an abort");
     case Fault::exits: std::exit(0);

@@ -6,6 +6,7 @@
 
 #include "tessera/tests/support/bits.h"
 
+#include <cstdlib>
 #include <functional>
 #include <random>
 
@@ -44,7 +45,8 @@ inline void on_ranks(int n, const RankFunction& fn, const WorldOptions& options 
 /// A random seed that all ranks of the world share; print it on rank 0.
 inline unsigned shared_seed(World& world) {
   const Tensor seed = empty({1}, DType::i64);
-  *seed.data<int64_t>() = std::random_device{}();
+  const char* given = std::getenv("TESSERA_TEST_SEED");
+  *seed.data<int64_t>() = given ? std::atoll(given) : std::random_device{}();
   world.group().broadcast(seed, 0)->wait();
   return static_cast<unsigned>(*seed.data<int64_t>());
 }
