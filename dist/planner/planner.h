@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, moves of the inputs,
-// layouts of the outputs) that is kept by op, attributes and the inputs' layouts, shapes and dtypes; a
-// kept plan costs a lookup. A plan that sends is a LayoutError that names the fix, but inside an
-// AutoRedistribute scope, and in backward, where it is traced as `grad`.
+// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, moves of the
+// inputs, layouts of the outputs) that is kept by op, attributes and the inputs' layouts, shapes
+// and dtypes; a kept plan costs a lookup. A plan that sends is a LayoutError that names the fix,
+// but inside an AutoRedistribute scope, and in backward, where it is traced as `grad`.
 #pragma once
 
 #include "tessera/core/context.h"
