@@ -30,12 +30,16 @@ AccumulateNode::~AccumulateNode() { leaf_.impl().leaf_node = nullptr; }
 Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
   if (!dy[0].defined()) return {};
   LeafGrad& leaf = *leaf_.impl().leaf;
+  Tensor settled;
+  if (dy[0].is_distributed() && leaf_.is_distributed() &&
+      dy[0].impl().layout != leaf_.impl().layout)
+    settled = Context::current().distributor->settle(dy[0], leaf_);
+  const Tensor& g = settled.defined() ? settled : dy[0];
   if (leaf.grad.defined()) {
-    leaf.grad = add(leaf.grad, dy[0]);
+    leaf.grad = add(leaf.grad, g);
   } else {
     // A gradient that something else can see is copied: optimizers and clipping write gradients in
     // place.
-    const Tensor& g = dy[0];
     const TensorImpl& impl = g.impl();
     const uint32_t owners = impl.layout ? 2 : 1;  // a distributed tensor and its local part
     const bool own = impl.contiguous && g.handle()->use_count() == 1 &&

@@ -64,6 +64,9 @@ class Distributor {
   virtual void call(const OpRow& row, const void* op, Tensors in, TensorList& out) = 0;
   /// Runs an op without inputs whose outputs lie as `like` does (replicated where that is partial).
   virtual void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) = 0;
+  /// The gradient of a leaf, lying as the leaf does as far as no rank sends for it: cut where it is
+  /// whole and the leaf is cut.
+  virtual Tensor settle(const Tensor& gradient, const Tensor& leaf) = 0;
   /// The whole of a distributed tensor, plain, on every rank; not recorded.
   virtual Tensor whole(const Tensor& x) = 0;
 };

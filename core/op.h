@@ -201,8 +201,8 @@ template <class Op> auto call(const Op& op, Tensors in) {
 template <class Op> auto call(const Op& op, std::initializer_list<Tensor> in) {
   return call(op, Tensors(in.begin(), in.size()));
 }
-/// Runs an op that has no inputs. Where `like` is distributed the output lies as it does (replicated
-/// where it is partial), and each rank computes its own part.
+/// Runs an op that has no inputs. Where `like` is distributed the output lies as it does
+/// (replicated where it is partial), and each rank computes its own part.
 template <class Op> Tensor call_like(const Op& op, const Tensor& like) {
   TensorList out;
   detail::call_like(RowOf<Op>::row, &op, like, out);

@@ -41,7 +41,8 @@ struct OpRow {
   bool (*writes)(size_t i, size_t n) = nullptr;
   MetaList (*meta)(const void* op, Metas in) = nullptr;
   Geometry (*view)(const void* op, const Geometry& in) = nullptr;
-  bool (*can_view)(const void* op, const Geometry& in) = nullptr;  // null: any strides can be viewed
+  bool (*can_view)(const void* op,
+                   const Geometry& in) = nullptr;  // null: any strides can be viewed
   ShardingRule (*sharding)(const void* op, Metas in) = nullptr;
   bool localizes = false;  // whether pieces run another op than the whole
   std::shared_ptr<const void> (*local)(const void* op, const Piece&) = nullptr;

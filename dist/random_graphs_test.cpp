@@ -344,6 +344,19 @@ class Program {
       if (!one.defined()) continue;
       ++tally.gradients;
       if (auto d = difference(all, one)) return concat(text_, "the gradient of leaf ", i, ' ', *d);
+      // Whole where its leaf is cut, a gradient would cost the memory that the cut saves. Where
+      // axes cut it otherwise, it is for the optimizer to send.
+      const Layout *lies = layout_of(all), *leaf = layout_of(leaves_[i].all);
+      bool same_cuts = true, whole = false;
+      for (int a = 0; a < mesh_->axes(); ++a) {
+        const Placement &g = lies->placement(a), &l = leaf->placement(a);
+        same_cuts &= g.kind != Placement::Kind::shard || g == l;
+        whole |= g == Replicate() && l.kind == Placement::Kind::shard;
+      }
+      for (int d = 0; d < one.rank(); ++d) same_cuts &= leaf->axes_of(d).size() < 2;
+      if (same_cuts && whole)
+        return concat(text_, "the gradient of leaf ", i, " lies ", lies->text(), ", the leaf ",
+                      leaf->text());
     }
     return {};
   }

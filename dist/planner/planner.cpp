@@ -13,7 +13,9 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -79,8 +81,7 @@ const Mesh* common_mesh(const OpRow& row, Tensors in) {
 std::string redistribute_call(size_t input, const Layout& target) {
   const Mesh& mesh = *target.mesh();
   std::string placements, orders;
-  for (int a = 0; a < mesh.axes(); ++a)
-    placements += concat(a ? ", " : "", target.placement(a));
+  for (int a = 0; a < mesh.axes(); ++a) placements += concat(a ? ", " : "", target.placement(a));
   for (int d = 0; d <= target.last_sharded_dim(); ++d) {
     const AxisList axes = target.axes_of(d);
     if (std::is_sorted(axes.begin(), axes.end())) continue;
@@ -90,8 +91,8 @@ std::string redistribute_call(size_t input, const Layout& target) {
     orders += '}';
   }
   if (orders.empty()) return concat("redistribute(input ", input, ", {", placements, "})");
-  return concat("redistribute(input ", input, ", Layout::ordered(mesh, {", placements, "}, {", orders,
-                "}))");
+  return concat("redistribute(input ", input, ", Layout::ordered(mesh, {", placements, "}, {",
+                orders, "}))");
 }
 
 [[noreturn]] void refuse(const OpRow& row, Tensors in, const OpPlan& plan) {
@@ -157,8 +158,7 @@ struct Planner::Impl {
     entry->op = copy_of(row, op);
     for (const Tensor& t : in) {
       InputKey k;
-      if (t.defined())
-        k = {t.impl().layout, t.shape(), t.dtype(), t.device(), true};
+      if (t.defined()) k = {t.impl().layout, t.shape(), t.dtype(), t.device(), true};
       entry->in.push_back(k);
     }
     return cache.insert(std::move(entry));
@@ -176,8 +176,7 @@ struct Planner::Impl {
   static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
 };
 
-OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in,
-                           const Layout* created_on) {
+OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
   const Mesh* mesh = created_on ? created_on->mesh() : common_mesh(row, in);
   const MetaArray metas(in);
   const MetaList made = row.meta(op, metas);
@@ -275,9 +274,11 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in,
     }
     pointers.push_back(inputs[i].meta ? &local_metas[i] : nullptr);
   }
-  const MetaList local_made = row.meta(plan.local_op.get(), Metas(pointers.data(), pointers.size()));
+  const MetaList local_made =
+      row.meta(plan.local_op.get(), Metas(pointers.data(), pointers.size()));
   for (size_t i = 0; i < plan.out.size(); ++i) {
-    if (local_made[i].shape == plan.out[i].local.shape && local_made[i].dtype == plan.out[i].local.dtype)
+    if (local_made[i].shape == plan.out[i].local.shape &&
+        local_made[i].dtype == plan.out[i].local.dtype)
       continue;
     fail<LayoutError>(row.name, "its local form makes ", local_made[i], " where its sharding rule ",
                       rule.text(), " expects ", plan.out[i].local, " of the global ",
@@ -316,7 +317,8 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
       continue;
     }
     const bool plain = !in[i].is_distributed();
-    if (plain && in[i].requires_grad() && context.grad_enabled) (void)common_mesh(row, in);  // throws
+    if (plain && in[i].requires_grad() && context.grad_enabled)
+      (void)common_mesh(row, in);  // throws
     const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
     // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
     if (!p.moves || (p.sends && !plain)) local.push_back(part);
@@ -361,9 +363,10 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
         if (!row.writes(i, in.size())) continue;
         if (context.recorder) context.recorder->check_write(row, in[i]);
         if (in[i].impl().copied_view) {
-          fail<InPlaceError>(row.name, "would write ", in[i].meta(),
-                             ", a view whose part had to be copied or sent: what it views would not "
-                             "change; write that tensor itself");
+          fail<InPlaceError>(
+              row.name, "would write ", in[i].meta(),
+              ", a view whose part had to be copied or sent: what it views would not "
+              "change; write that tensor itself");
         }
         written.push_back(local[i]);
       }
@@ -375,11 +378,40 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
   for (size_t i = 0; i < made.size(); ++i)
     out.push_back(make_distributed(made[i], plan.out[i].global, plan.out[i].layout));
   if (row.kind == OpKind::view)
-    out[0].impl().copied_view = in[0].impl().copied_view || out[0].impl().storage != source->storage;
+    out[0].impl().copied_view =
+        in[0].impl().copied_view || out[0].impl().storage != source->storage;
   if (gradients && context.grad_enabled && context.recorder && row.kind != OpKind::in_place)
     context.recorder->record(row, op, in, out);
   if (__builtin_expect(context.options.anomaly, false)) detail::find_nan(context, row, local, made);
-  if (__builtin_expect(static_cast<bool>(context.op_hook), false)) context.op_hook(row, op, in, out);
+  if (__builtin_expect(static_cast<bool>(context.op_hook), false))
+    context.op_hook(row, op, in, out);
+}
+
+Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
+  const Layout *from = gradient.impl().layout, *wanted = leaf.impl().layout;
+  if (from->mesh() != wanted->mesh()) return gradient;
+  using Kind = Placement::Kind;
+  AxisStates states = from->states();
+  std::array<std::array<bool, kMaxAxes>, kMaxRank> taken{};  // by dim and position
+  std::array<size_t, kMaxRank> cuts{};
+  for (size_t a = 0; a < states.size(); ++a) {
+    if (states[a].placement.kind == Kind::replicate &&
+        wanted->states()[a].placement.kind == Kind::shard)
+      states[a] = wanted->states()[a];
+    if (states[a].placement.kind != Kind::shard) continue;
+    const auto dim = static_cast<size_t>(states[a].placement.dim);
+    bool& place = taken[dim][static_cast<size_t>(states[a].position)];
+    if (std::exchange(place, true)) return gradient;  // an order of cuts of its own
+    ++cuts[dim];
+  }
+  for (size_t d = 0; d < kMaxRank; ++d) {
+    if (std::count(taken[d].begin(), taken[d].begin() + static_cast<std::ptrdiff_t>(cuts[d]),
+                   false))
+      return gradient;
+  }
+  const Layout* to = Layout::intern(from->mesh(), states);
+  if (to == from || detail::redistribute_plan(from, to).communicates()) return gradient;
+  return redistribute(gradient, to);
 }
 
 Tensor Planner::whole(const Tensor& x) { return full(x); }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, moves of the inputs,
-// layouts of the outputs) that is kept by op, attributes and the inputs' layouts, shapes and dtypes; a
-// kept plan costs a lookup. A plan that sends is a LayoutError that names the fix, but inside an
-// AutoRedistribute scope, and in backward, where it is traced as `grad`.
+// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, moves of the
+// inputs, layouts of the outputs) that is kept by op, attributes and the inputs' layouts, shapes
+// and dtypes; a kept plan costs a lookup. A plan that sends is a LayoutError that names the fix,
+// but inside an AutoRedistribute scope, and in backward, where it is traced as `grad`.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -32,6 +32,7 @@ class TESSERA_API Planner final : public Distributor {
   ~Planner() override;
   void call(const OpRow& row, const void* op, Tensors in, TensorList& out) override;
   void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) override;
+  Tensor settle(const Tensor& gradient, const Tensor& leaf) override;
   Tensor whole(const Tensor& x) override;
   /// Runs an op without inputs; its outputs lie as `layout`, each rank computes its own part.
   void create(const OpRow& row, const void* op, const Layout* layout, TensorList& out);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sharding law with the real planner on real ranks: every op, on meshes of one axis and two, under
-// every choice that its rule allows an axis (cuts, also uneven and empty ones, partial inputs, plain
-// constants beside them), gives the whole and leaves its inputs as they were. What the rule allows runs
-// without sending, unless the mesh cuts a factor between its units or reductions would mix.
+// The sharding law with the real planner on real ranks: every op, on meshes of one axis and two,
+// under every choice that its rule allows an axis (cuts, also uneven and empty ones, partial
+// inputs, plain constants beside them), gives the whole and leaves its inputs as they were. What
+// the rule allows runs without sending, unless the mesh cuts a factor between its units or
+// reductions would mix.
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/planner/strategy.h"
@@ -66,7 +67,8 @@ Tensor part_of(const Tensor& x, const tessera::Layout* layout, Random& random) {
   return clone(alias(whole, size, whole.strides(), offset));
 }
 
-// Whether the choices can stand: cuts fall on whole units of their factors, pending reductions commute.
+// Whether the choices can stand: cuts fall on whole units of their factors, pending reductions
+// commute.
 bool can_stand(const ShardingRule& rule, const Mesh& mesh, const std::vector<AxisChoice>& choices) {
   const auto kinds = [&](int operand) {
     bool sums = false, maxima = false, minima = false;
@@ -92,7 +94,8 @@ bool can_stand(const ShardingRule& rule, const Mesh& mesh, const std::vector<Axi
         std::vector<std::pair<Piece::Range, Piece::Range>> finer;
         for (const auto& [f, r] : parts) {
           for (int i = 0; i < mesh.size(static_cast<int>(a)); ++i)
-            finer.emplace_back(chunk(f, mesh.size(static_cast<int>(a)), i), chunk(r, mesh.size(static_cast<int>(a)), i));
+            finer.emplace_back(chunk(f, mesh.size(static_cast<int>(a)), i),
+                               chunk(r, mesh.size(static_cast<int>(a)), i));
         }
         parts = std::move(finer);
       }
@@ -127,11 +130,13 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
     for (int a = 0; a < mesh->axes(); ++a) {
       AxisState& st = states[static_cast<size_t>(a)];
       st.placement = placement_under(choices[static_cast<size_t>(a)], rule, static_cast<int>(i));
-      if (st.placement.kind == Kind::shard) st.position = cuts[static_cast<size_t>(st.placement.dim)]++;
+      if (st.placement.kind == Kind::shard)
+        st.position = cuts[static_cast<size_t>(st.placement.dim)]++;
     }
     const tessera::Layout* layout = tessera::Layout::intern(mesh, states);
-    if (!is_floating(in[i].dtype()) &&
-        std::ranges::any_of(states, [](const AxisState& st) { return st.placement == Partial(ReduceOp::avg); }))
+    if (!is_floating(in[i].dtype()) && std::ranges::any_of(states, [](const AxisState& st) {
+          return st.placement == Partial(ReduceOp::avg);
+        }))
       return;  // integers are never averaged
     const bool written = s.row->kind == OpKind::in_place && s.row->writes(i, in.size());
     if (constants && in[i].rank() == 0 && !written) {
@@ -149,7 +154,8 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
     if (tally.first.empty())
       tally.first = concat(describe(*s.row, sample), " as ", text, " on ", mesh->text(), ": ", why);
   };
-  if (std::ranges::none_of(parts, [](const Tensor& t) { return t.defined() && t.is_distributed(); }))
+  if (std::ranges::none_of(parts,
+                           [](const Tensor& t) { return t.defined() && t.is_distributed(); }))
     return;
   std::vector<std::vector<std::byte>> before;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -161,14 +167,16 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
   try {
     detail::call(*s.row, sample.op.get(), Tensors(parts), made);
   } catch (const LayoutError& e) {
-    const bool sends = std::string_view(e.what()).find("would have to send") != std::string_view::npos ||
-                       std::string_view(e.what()).find("writes in place") != std::string_view::npos;
+    const bool sends =
+        std::string_view(e.what()).find("would have to send") != std::string_view::npos ||
+        std::string_view(e.what()).find("writes in place") != std::string_view::npos;
     if (!sends || (!constants && can_stand(rule, *mesh, choices))) return wrong(e.what());
     if (counts) ++tally.refused;
     return;
   }
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (!before[i].empty() && before[i] != packed(local(parts[i]))) wrong(concat("input ", i, " was written"));
+    if (!before[i].empty() && before[i] != packed(local(parts[i])))
+      wrong(concat("input ", i, " was written"));
   }
   TensorVector out;
   if (s.row->kind == OpKind::in_place) {
