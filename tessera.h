@@ -7,7 +7,7 @@
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/local_region.h"
-#include "tessera/dist/process_group/launch_world.h"
+#include "tessera/dist/launch/launch_world.h"
 #include "tessera/dist/visualize.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/rooms.h"

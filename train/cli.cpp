@@ -2,7 +2,7 @@
 #include "tessera/train/cli.h"
 
 #include "tessera/autograd/autograd.h"
-#include "tessera/dist/process_group/launch_world.h"
+#include "tessera/dist/launch/launch_world.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/safetensors.h"
 #include "tessera/train/tokenizer.h"

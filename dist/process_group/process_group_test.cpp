@@ -2,7 +2,7 @@
 // Process groups beyond the values of collectives: refused arguments, messages, work that nobody
 // waits for, progress in op calls and on a thread, deadlines, flight records.
 #include "tessera/dist/process_group/flight_recorder.h"
-#include "tessera/dist/process_group/threads_impl.h"
+#include "tessera/dist/shared/threads_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/ranks.h"

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/core/error.h"
+#include "tessera/dist/launch/launch_library_impl.h"
+#include "tessera/dist/mpi/mpi_messages_impl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace tessera {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 30;
+constexpr size_t kInline = 1024;
+
+// The first message of an exchange: always of this size, so that what comes can be read even if the
+// sender means another exchange.
+struct Opening {
+  uint64_t bytes = 0;
+  uint32_t key_bytes = 0;
+  std::array<char, 244> key{};
+  std::array<char, kInline> start{};
+};
+
+}  // namespace
+
+std::shared_ptr<MpiMessages> MpiMessages::get() {
+  // MPI can be started once in a process, so this object lives as long as the process.
+  static const std::shared_ptr<MpiMessages> instance(new MpiMessages);
+  return instance;
+}
+
+MpiMessages::MpiMessages() : api_(mpi_api()) {
+  check(api_.start(&rank_, &size_, &largest_tag_), "MPI_Init_thread", -1);
+  std::array<char, 256> text{};
+  api_.library_name(text.data(), text.size());
+  name_ = text.data();
+}
+
+MpiMessages::~MpiMessages() = default;
+
+void MpiMessages::check(int code, const char* what, int peer) const {
+  if (code == 0) return;
+  std::array<char, 512> text{};
+  api_.error_text(code, text.data(), text.size());
+  if (peer < 0) fail<LaunchError>("mpi", what, " failed: ", text.data());
+  fail<PeerFailed>("mpi", what, " with rank ", peer, " failed: ", text.data());
+}
+
+Messages::Handle MpiMessages::send(int to, int tag, const void* data, size_t bytes) {
+  auto message = std::make_unique<Message>();
+  message->peer = to;
+  const std::lock_guard lock(mutex_);
+  for (size_t at = 0; at == 0 || at < bytes; at += kPiece) {
+    void* piece = nullptr;
+    check(api_.send(static_cast<const char*>(data) + at,
+                    static_cast<int>(std::min(kPiece, bytes - at)), to, tag, &piece),
+          "sending", to);
+    message->pieces.push_back(piece);
+  }
+  return message.release();
+}
+
+Messages::Handle MpiMessages::receive(int from, int tag, void* data, size_t bytes) {
+  auto message = std::make_unique<Message>();
+  message->peer = from;
+  message->receives = true;
+  const std::lock_guard lock(mutex_);
+  for (size_t at = 0; at == 0 || at < bytes; at += kPiece) {
+    void* piece = nullptr;
+    check(api_.receive(static_cast<char*>(data) + at,
+                       static_cast<int>(std::min(kPiece, bytes - at)), from, tag, &piece),
+          "receiving", from);
+    message->pieces.push_back(piece);
+  }
+  return message.release();
+}
+
+bool MpiMessages::test(Message& message) {
+  while (!message.pieces.empty()) {
+    int done = 0;
+    const int code = api_.test(&message.pieces.back(), &done);
+    if (!done) return false;
+    message.pieces.pop_back();
+    check(code, message.receives ? "receiving" : "sending", message.peer);
+  }
+  return true;
+}
+
+bool MpiMessages::done(Handle& handle) {
+  if (!handle) return true;
+  const std::lock_guard lock(mutex_);
+  auto* message = static_cast<Message*>(handle);
+  if (!test(*message)) return false;
+  delete message;
+  handle = nullptr;
+  return true;
+}
+
+void MpiMessages::abandon(Handle& handle, std::shared_ptr<const void> owner) {
+  if (!handle) return;
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Message> message(static_cast<Message*>(handle));
+  handle = nullptr;
+  if (message->receives) {
+    for (void* piece : message->pieces) (void)api_.cancel(piece);
+  }
+  abandoned_.push_back({std::move(message), std::move(owner)});
+  std::erase_if(abandoned_, [&](Abandoned& a) {
+    try {
+      return test(*a.message);
+    } catch (const PeerFailed&) {  // given up already
+      return a.message->pieces.empty();
+    }
+  });
+}
+
+std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, std::string_view key,
+                                                 std::string_view mine, Deadline deadline) {
+  struct Side {
+    Opening opening;
+    std::string rest;
+    Handle handle = nullptr;
+    bool opened = false;
+  };
+  struct State {  // outlives the call if it fails with messages under way
+    std::vector<Side> from;
+    Opening own;
+    std::string rest;
+    std::vector<Handle> sends;
+  };
+  if (broken_)
+    fail<PeerFailed>("mpi", "exchange '", key, "': an earlier exchange failed, the world is over");
+  const size_t n = members.size();
+  std::string full(key);
+  full += " of ranks";
+  for (int member : members) full += concat(' ', member);
+  auto state = std::make_shared<State>();
+  state->from.resize(n);
+  state->own.bytes = mine.size();
+  state->own.key_bytes = static_cast<uint32_t>(std::min(full.size(), state->own.key.size()));
+  std::copy_n(full.data(), state->own.key_bytes, state->own.key.data());
+  std::copy_n(mine.data(), std::min(mine.size(), kInline), state->own.start.data());
+  if (mine.size() > kInline) state->rest = mine.substr(kInline);
+
+  const auto give_up = [&] {
+    broken_ = true;
+    for (Side& side : state->from) abandon(side.handle, state);
+    for (Handle& handle : state->sends) abandon(handle, state);
+  };
+  try {
+    for (size_t i = 0; i < n; ++i) {
+      if (members[i] == rank_) continue;
+      Side& side = state->from[i];
+      side.handle = receive(members[i], kBootstrapTag, &side.opening, sizeof(Opening));
+      state->sends.push_back(send(members[i], kBootstrapTag, &state->own, sizeof(Opening)));
+      if (!state->rest.empty()) {
+        state->sends.push_back(
+            send(members[i], kBootstrapTag, state->rest.data(), state->rest.size()));
+      }
+    }
+    const auto all_done = [&] {
+      bool all = true;
+      for (size_t i = 0; i < n; ++i) {
+        Side& side = state->from[i];
+        if (!done(side.handle)) {
+          all = false;
+          continue;
+        }
+        if (side.opened || members[i] == rank_) continue;
+        side.opened = true;
+        const std::string_view theirs(side.opening.key.data(), side.opening.key_bytes);
+        if (theirs != std::string_view(state->own.key.data(), state->own.key_bytes)) {
+          fail<CollectiveMismatch>("mpi", "rank ", rank_, " is in exchange '", full, "', rank ",
+                                   members[i], " in '", theirs,
+                                   "': make groups in the same order on all ranks");
+        }
+        if (side.opening.bytes > kInline) {
+          side.rest.resize(side.opening.bytes - kInline);
+          side.handle = receive(members[i], kBootstrapTag, side.rest.data(), side.rest.size());
+          all = false;
+        }
+      }
+      for (Handle& handle : state->sends) all &= done(handle);
+      return all;
+    };
+    for (int turns = 0; !all_done(); ++turns) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        std::string missing;
+        for (size_t i = 0; i < n; ++i) {
+          if (state->from[i].handle)
+            missing += concat(missing.empty() ? "rank " : ", rank ", members[i]);
+        }
+        fail<CollectiveTimeout>("mpi", "exchange '", key, "': waited in vain for ",
+                                missing.empty() ? "its messages to leave" : missing);
+      }
+      if (gone && turns % 512 == 511) {
+        for (size_t i = 0; i < n; ++i) {
+          if (state->from[i].handle && gone(members[i]))
+            fail<PeerFailed>("mpi", "exchange '", key, "': rank ", members[i], " died");
+        }
+      }
+      if (interrupted && turns % 128 == 127) interrupted();
+      if (turns < 100) std::this_thread::yield();
+      else std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  std::vector<std::string> parts(n);
+  for (size_t i = 0; i < n; ++i) {
+    const Side& side = state->from[i];
+    if (members[i] == rank_) parts[i] = mine;
+    else
+      parts[i] =
+          std::string(side.opening.start.data(), std::min<size_t>(side.opening.bytes, kInline)) +
+          side.rest;
+  }
+  return parts;
+}
+
+void MpiMessages::finish(bool clean) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (finished_ || !clean || broken_ || !abandoned_.empty()) return;
+  finished_ = true;
+  (void)api_.finish();
+}
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between the processes of a world, without blocking: what the engine for ranks that share
+// no memory is built on, and by MPI also the bootstrap. Messages of one pair and tag keep their
+// order. One object per process starts MPI once and ends it only when that cannot hang.
+#pragma once
+
+#include "tessera/dist/launch/launch_bootstrap_impl.h"
+#include "tessera/dist/mpi/mpi_api_impl.h"
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace tessera {
+
+class Messages {
+ public:
+  /// A message under way; null when there is none.
+  using Handle = void*;
+  virtual ~Messages() = default;
+  /// Bytes stay where they are, unchanged, until the message is done or abandoned with an owner.
+  virtual Handle send(int to, int tag, const void* data, size_t bytes) = 0;
+  virtual Handle receive(int from, int tag, void* data, size_t bytes) = 0;
+  /// True once it is complete; the handle is then null. PeerFailed where the transport says so.
+  virtual bool done(Handle& handle) = 0;
+  /// Gives up on a message; `owner` keeps its bytes alive for as long as anybody may touch them.
+  virtual void abandon(Handle& handle, std::shared_ptr<const void> owner) = 0;
+  [[nodiscard]] virtual int largest_tag() const = 0;
+};
+
+class MpiMessages final : public Messages, public Bootstrap {
+ public:
+  /// Starts MPI, or finds it started. LaunchError without libtessera_mpi.so.
+  static std::shared_ptr<MpiMessages> get();
+  ~MpiMessages() override;
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] std::string name() const override { return name_; }
+  std::vector<std::string> all_gather(std::span<const int> members, std::string_view key,
+                                      std::string_view mine, Deadline deadline) override;
+  /// Whether a rank is known to have died, as far as this process can see; MPI does not say.
+  std::function<bool(int rank)> gone;
+  /// MPI_Finalize waits for all ranks, so it is called only if all are known to come.
+  void finish(bool clean) noexcept override;
+
+  Handle send(int to, int tag, const void* data, size_t bytes) override;
+  Handle receive(int from, int tag, void* data, size_t bytes) override;
+  bool done(Handle& handle) override;
+  void abandon(Handle& handle, std::shared_ptr<const void> owner) override;
+  [[nodiscard]] int largest_tag() const override { return largest_tag_; }
+
+  static constexpr int kBootstrapTag = 1, kFirstGroupTag = 2;
+
+ private:
+  struct Message {
+    std::vector<void*> pieces;  // MPI counts in int, so long messages go in pieces
+    bool receives = false;
+    int peer = -1;
+  };
+  MpiMessages();
+  void check(int code, const char* what, int peer) const;
+  bool test(Message& message);
+
+  const TesseraMpiApi& api_;
+  int rank_ = 0, size_ = 1, largest_tag_ = 0;
+  std::string name_;
+  std::mutex mutex_;  // MPI is started for one caller at a time
+  struct Abandoned {
+    std::unique_ptr<Message> message;
+    std::shared_ptr<const void> owner;
+  };
+  std::vector<Abandoned> abandoned_;
+  bool broken_ = false, finished_ = false;
+};
+
+}  // namespace tessera
