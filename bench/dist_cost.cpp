@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What distribution costs the host where the arithmetic is next to nothing: a cached distributed op
-// beside the local one, a call that must be planned, a redistribution that has nothing to do. Runs in a
-// world of which only this rank exists. bench/peers/dist_cost.py measures the same of DTensor.
+// beside the local one, a call that must be planned, a redistribution that has nothing to do. Runs
+// in a world of which only this rank exists. bench/peers/dist_cost.py measures the same of DTensor.
 #include "tessera/bench/support.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
     fmt::print("distribution's host cost, threads {}\n", threads);
     WorldOptions options;
     options.threads = threads;
-    run_fake(4, 0, [&](World&) { bench::measure(report); }, options);
+    run_fake(
+        4, 0, [&](World&) { bench::measure(report); }, options);
   });
 }

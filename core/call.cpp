@@ -146,7 +146,8 @@ void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList&
   if (!like.is_distributed()) return call(row, op, {}, out);
   Context& context = Context::current();
   if (!context.distributor)
-    fail<LayoutError>(row.name, like.meta(), " is distributed, but this Context has no Distributor");
+    fail<LayoutError>(row.name, like.meta(),
+                      " is distributed, but this Context has no Distributor");
   context.distributor->call_like(row, op, like, out);
 }
 

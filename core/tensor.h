@@ -56,10 +56,11 @@ class TensorImpl : public RefCounted<TensorImpl> {
   GradNode* leaf_node =
       nullptr;  // the graph's sink for a leaf, alive while some graph uses the leaf
   std::unique_ptr<LeafGrad> leaf;  // made when requires_grad is set
-  // Distributed tensors alone: meta.shape is global, the bytes are those of `local`, this rank's part.
+  // Distributed tensors alone: meta.shape is global, the bytes are those of `local`, this rank's
+  // part.
   const Layout* layout = nullptr;
   Ref<TensorImpl> local;
-  int32_t node_output = 0;         // which output of `node` this is
+  int32_t node_output = 0;  // which output of `node` this is
   bool requires_grad = false;
   bool contiguous = true;
   bool copied_view = false;  // a view of a distributed tensor whose part had to be copied or moved
@@ -166,8 +167,8 @@ TESSERA_API Tensor tensor(std::initializer_list<std::initializer_list<double>> r
 /// A view of the same storage, unchecked and unrecorded: what View rooms and engines build results
 /// from.
 TESSERA_API Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset);
-/// The tensor of `global` shape whose part on this rank is `local`; dtype and device are the part's.
-/// Unchecked and unrecorded: what dist builds its tensors from.
+/// The tensor of `global` shape whose part on this rank is `local`; dtype and device are the
+/// part's. Unchecked and unrecorded: what dist builds its tensors from.
 TESSERA_API Tensor make_distributed(const Tensor& local, const Shape& global, const Layout* layout);
 /// Copies bytes between any two devices; shapes and dtypes must be equal, both contiguous. Not
 /// recorded.

@@ -15,7 +15,8 @@ namespace {
 
 const TensorImpl& distributed(const Tensor& x, std::string_view who) {
   if (!x.is_distributed())
-    fail<LayoutError>(who, x.meta(), " is plain, not distributed: distribute(x, layout) makes it so");
+    fail<LayoutError>(who, x.meta(),
+                      " is plain, not distributed: distribute(x, layout) makes it so");
   return x.impl();
 }
 
@@ -60,13 +61,15 @@ Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
     fail<LayoutError>("distribute", whole.meta(), " is distributed already: use redistribute");
   check_fits(*layout, whole.shape(), "distribute");
   if (whole.requires_grad() && Context::current().grad_enabled) {
-    fail<LayoutError>("distribute", whole.meta(),
-                      " requires grad, which would end here: distribute its detach(), or compute on "
-                      "distributed tensors from the start");
+    fail<LayoutError>(
+        "distribute", whole.meta(),
+        " requires grad, which would end here: distribute its detach(), or compute on "
+        "distributed tensors from the start");
   }
   if (layout->has_partial()) {
-    fail<LayoutError>("distribute", layout->placements_text(),
-                      " is partial: values are distributed whole, or cut; redistribute() makes partials");
+    fail<LayoutError>(
+        "distribute", layout->placements_text(),
+        " is partial: values are distributed whole, or cut; redistribute() makes partials");
   }
   const Mesh& mesh = *layout->mesh();
   if (source >= mesh.size())
@@ -88,9 +91,10 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
   if (local.is_distributed())
     fail<LayoutError>("from_local", local.meta(), " is distributed already");
   if (local.requires_grad() && Context::current().grad_enabled) {
-    fail<LayoutError>("from_local", local.meta(),
-                      " requires grad, and its gradient's type is unknown here: use local_region, which "
-                      "states it");
+    fail<LayoutError>(
+        "from_local", local.meta(),
+        " requires grad, and its gradient's type is unknown here: use local_region, which "
+        "states it");
   }
   check_fits(*layout, global, "from_local");
   PartMeta own;
@@ -114,7 +118,8 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
         std::memcmp(part.global, own.global, sizeof own.global) != 0) {
       fail<LayoutError>("from_local", "ranks disagree: rank ", rank, " gives ",
                         static_cast<DType>(part.dtype), shape_of(part.sizes, part.rank), " of ",
-                        shape_of(part.global, part.rank), ", this rank ", local.meta(), " of ", global);
+                        shape_of(part.global, part.rank), ", this rank ", local.meta(), " of ",
+                        global);
     }
     std::array<int, kMaxAxes> at{};
     for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate_at(m, a);
@@ -122,10 +127,10 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
     for (int d = 0; d < global.rank(); ++d)
       expected.push_back(layout->range_at(at, global, d).size);
     if (!(shape_of(part.sizes, part.rank) == expected)) {
-      fail<LayoutError>("from_local", "the part of rank ", rank, " is ",
-                        shape_of(part.sizes, part.rank), ", but ", layout->text(), " of ", global,
-                        " gives it ", expected,
-                        ": parts follow the chunk rule, ceil(size / parts) each and less at the end");
+      fail<LayoutError>(
+          "from_local", "the part of rank ", rank, " is ", shape_of(part.sizes, part.rank),
+          ", but ", layout->text(), " of ", global, " gives it ", expected,
+          ": parts follow the chunk rule, ceil(size / parts) each and less at the end");
     }
   }
   return make_distributed(local.detach(), global, layout);
@@ -148,7 +153,8 @@ Tensor from_local(const Tensor& local, const Layout* layout) {
     for (int m = 0; m < mesh.size(); ++m) {
       bool first = true;  // among the members that differ on other axes only, one counts
       for (int a = 0; a < mesh.axes(); ++a)
-        first &= std::find(axes.begin(), axes.end(), a) != axes.end() || mesh.coordinate_at(m, a) == 0;
+        first &=
+            std::find(axes.begin(), axes.end(), a) != axes.end() || mesh.coordinate_at(m, a) == 0;
       if (first) total += all[static_cast<size_t>(m)].sizes[d];
     }
     global[d] = total;
@@ -172,8 +178,9 @@ Tensor full(const Shape& shape, double value, DType dtype, const Layout* layout)
 
 Tensor normal(const Shape& shape, RngKey key, double mean, double std, DType dtype,
               const Layout* layout) {
-  return call_on(op::Random{shape, dtype, kCpu, op::Distribution::normal, mean, std, 0, 1, key, {}, {}},
-                 layout);
+  return call_on(
+      op::Random{shape, dtype, kCpu, op::Distribution::normal, mean, std, 0, 1, key, {}, {}},
+      layout);
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making and reading distributed tensors: what fits, what is refused and on which ranks, what aliases.
+// Making and reading distributed tensors: what fits, what is refused and on which ranks, what
+// aliases.
 #include "tessera/dist/dtensor.h"
 
 #include "tessera/autograd/autograd.h"
@@ -110,14 +111,19 @@ TEST(DTensor, FromLocalChecksEveryRanksPart) {
     EXPECT_EQ(from_local(good, rows, {5, 3}).shape(), (Shape{5, 3}));
     // Any other split of 5 rows is refused, on every rank, with the rank that is wrong.
     const int64_t other[] = {2, 1, 2, 0};
-    const std::string text =
-        layout_error([&] { (void)from_local(ramp({other[world.rank()], 3}), rows); });
+    const std::string text = layout_error([&] {
+      (void)from_local(ramp({other[world.rank()], 3}), rows);
+    });
     EXPECT_NE(text.find("the part of rank 1 is [1, 3]"), text.npos) << text;
     EXPECT_NE(text.find("gives it [2, 3]"), text.npos) << text;
-    EXPECT_NE(layout_error([&] { (void)from_local(good, rows, {6, 3}); }).find("rank 2"),
+    EXPECT_NE(layout_error([&] {
+                (void)from_local(good, rows, {6, 3});
+              }).find("rank 2"),
               std::string::npos);
     const DType mixed = world.rank() == 3 ? DType::f64 : DType::f32;
-    EXPECT_NE(layout_error([&] { (void)from_local(ramp({2, 2}, mixed), rows); }).find("disagree"),
+    EXPECT_NE(layout_error([&] {
+                (void)from_local(ramp({2, 2}, mixed), rows);
+              }).find("disagree"),
               std::string::npos);
     Tensor wants = ramp({2, 2});
     wants.set_requires_grad();
@@ -132,10 +138,13 @@ TEST(DTensor, LayoutsThatDoNotFitAreRefused) {
     EXPECT_THROW((void)Layout::of(mesh, {Shard(0)}), LayoutError);
     EXPECT_THROW((void)Layout::of(mesh, {Shard(-1), Replicate()}), LayoutError);
     EXPECT_THROW((void)Layout::of(mesh, {Partial(), Partial(ReduceOp::max)}), LayoutError);
-    EXPECT_THROW((void)Layout::ordered(mesh, std::vector<Placement>{Shard(0), Shard(1)}, {{"tp", "dp"}}),
+    EXPECT_THROW(
+        (void)Layout::ordered(mesh, std::vector<Placement>{Shard(0), Shard(1)}, {{"tp", "dp"}}),
+        LayoutError);
+    EXPECT_THROW((void)distribute(ramp({4}), Layout::of(mesh, {Shard(1), Replicate()})),
                  LayoutError);
-    EXPECT_THROW((void)distribute(ramp({4}), Layout::of(mesh, {Shard(1), Replicate()})), LayoutError);
-    EXPECT_THROW((void)distribute(ramp({4}), Layout::of(mesh, {Partial(), Replicate()})), LayoutError);
+    EXPECT_THROW((void)distribute(ramp({4}), Layout::of(mesh, {Partial(), Replicate()})),
+                 LayoutError);
     EXPECT_THROW((void)local(ramp({4})), LayoutError);
     EXPECT_THROW((void)full(ramp({4})), LayoutError);
     EXPECT_THROW((void)layout_of(ramp({4})), LayoutError);
@@ -170,7 +179,8 @@ TEST(DTensor, ReportedDTypeIsThatOfTheBytes) {
     check(half, DType::bf16);
     const Tensor gathered = redistribute(half, {Replicate(), Shard(2)});
     check(gathered, DType::bf16);
-    const Tensor x = distribute(ramp({4, 5, 8}, DType::bf16), Layout::of(mesh, {Replicate(), Replicate()}));
+    const Tensor x =
+        distribute(ramp({4, 5, 8}, DType::bf16), Layout::of(mesh, {Replicate(), Replicate()}));
     const Tensor y = matmul(x, gathered);  // batched, as of grouped experts
     check(y, DType::bf16);
     backward(sum(cast(y, DType::f32)));
@@ -184,9 +194,12 @@ TEST(DTensor, RandomFillsAreTheSameBitsOnAnyLayout) {
   on_ranks(4, [](World&) {
     const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor whole = normal({7, 9}, {3, 4}, 0.5, 2.0);
-    for (const auto& p : std::vector<std::vector<Placement>>{
-             {Replicate(), Replicate()}, {Shard(0), Shard(1)}, {Shard(1), Shard(1)}, {Shard(1), Replicate()}})
-      EXPECT_EQ(full(normal({7, 9}, {3, 4}, 0.5, 2.0, DType::f32, Layout::of(mesh, p))).values(), whole.values());
+    for (const auto& p : std::vector<std::vector<Placement>>{{Replicate(), Replicate()},
+                                                             {Shard(0), Shard(1)},
+                                                             {Shard(1), Shard(1)},
+                                                             {Shard(1), Replicate()}})
+      EXPECT_EQ(full(normal({7, 9}, {3, 4}, 0.5, 2.0, DType::f32, Layout::of(mesh, p))).values(),
+                whole.values());
   });
 }
 

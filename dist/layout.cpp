@@ -51,8 +51,9 @@ struct KeyHash {
   size_t operator()(const Key& key) const {
     size_t h = std::hash<const void*>{}(key.mesh);
     for (const AxisState& s : key.states) {
-      const auto bits = static_cast<size_t>(s.placement.kind) | static_cast<size_t>(s.placement.op) << 4 |
-                        static_cast<size_t>(s.placement.dim) << 8 | static_cast<size_t>(s.position) << 16;
+      const auto bits =
+          static_cast<size_t>(s.placement.kind) | static_cast<size_t>(s.placement.op) << 4 |
+          static_cast<size_t>(s.placement.dim) << 8 | static_cast<size_t>(s.position) << 16;
       h = (h ^ bits) * 0x9E3779B97F4A7C15ull;
       h ^= h >> 29;
     }
@@ -139,8 +140,9 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
       if (placed[static_cast<size_t>(axis)])
         fail<LayoutError>("layout", "axis \"", name, "\" stands twice in the order of cuts");
       if (p.kind != Placement::Kind::shard || !(p == first)) {
-        fail<LayoutError>("layout", "axis \"", name, "\" is ", p, ", but stands in the order of a dim cut by ",
-                          first, " on \"", order[0], "\": list axes that cut the same dim");
+        fail<LayoutError>("layout", "axis \"", name, "\" is ", p,
+                          ", but stands in the order of a dim cut by ", first, " on \"", order[0],
+                          "\": list axes that cut the same dim");
       }
       placed[static_cast<size_t>(axis)] = true;
       place(axis);
@@ -208,7 +210,8 @@ std::string Layout::placements_text() const {
     const AxisList axes = axes_of(d);
     if (std::is_sorted(axes.begin(), axes.end())) continue;
     text += concat(" dim ", d, " by ");
-    for (size_t i = 0; i < axes.size(); ++i) text += (i ? ", then " : "") + mesh_->axis(axes[i]).name;
+    for (size_t i = 0; i < axes.size(); ++i)
+      text += (i ? ", then " : "") + mesh_->axis(axes[i]).name;
   }
   return text;
 }

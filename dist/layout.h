@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layout: how one tensor lies on a mesh. For each tensor dim the ordered list of mesh axes that cut
-// it, and for each other axis Replicate or Partial(op). The order replaces strided shards: a dim cut
-// over (tp, dp) is cut over tp first, each part then over dp. Immutable and interned per rank, so
-// equality is a pointer compare. It holds no dtype and no shape: those are the tensor's.
+// it, and for each other axis Replicate or Partial(op). The order replaces strided shards: a dim
+// cut over (tp, dp) is cut over tp first, each part then over dp. Immutable and interned per rank,
+// so equality is a pointer compare. It holds no dtype and no shape: those are the tensor's.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -18,7 +18,8 @@
 
 namespace tessera {
 
-/// What one mesh axis does to a tensor, as users write and read it, in the order of the mesh's axes:
+/// What one mesh axis does to a tensor, as users write and read it, in the order of the mesh's
+/// axes:
 /// `{Shard(0), Replicate()}`.
 struct Placement {
   enum class Kind : uint8_t { replicate, shard, partial };

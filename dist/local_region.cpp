@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions and their conversions. A conversion is a redistribution over one axis, and its gradient is
-// the redistribution between the gradients' types, so the table needs no case of its own.
+// Regions and their conversions. A conversion is a redistribution over one axis, and its gradient
+// is the redistribution between the gradients' types, so the table needs no case of its own.
 #include "tessera/dist/local_region.h"
 
 #include "tessera/autograd/autograd.h"
@@ -31,16 +31,18 @@ void check_types(const Layout& layout, const std::vector<AxisType>& types, std::
   for (int a = 0; a < mesh.axes(); ++a) {
     const AxisType t = types[static_cast<size_t>(a)];
     const Kind kind = layout.placement(a).kind;
-    const bool fits = kind == Kind::shard     ? t == AxisType::varying
-                      : kind == Kind::partial ? t == AxisType::partial && layout.placement(a) == Partial()
-                                              : t == AxisType::replicate || t == AxisType::invariant;
+    const bool fits = kind == Kind::shard ? t == AxisType::varying
+                      : kind == Kind::partial
+                          ? t == AxisType::partial && layout.placement(a) == Partial()
+                          : t == AxisType::replicate || t == AxisType::invariant;
     if (fits) continue;
     fail<LayoutError>("local_region", what, ' ', index, " is ", layout.placement(a), " on axis \"",
                       mesh.axis(a).name, "\", but its type is stated as ", t, "; expected ",
-                      kind == Kind::shard     ? "varying"
-                      : kind == Kind::partial ? "partial, of a sum (reduce averages and extremes first)"
-                                              : "replicate (its gradient is partial) or invariant "
-                                                "(its gradient is equal on all ranks)");
+                      kind == Kind::shard ? "varying"
+                      : kind == Kind::partial
+                          ? "partial, of a sum (reduce averages and extremes first)"
+                          : "replicate (its gradient is partial) or invariant "
+                            "(its gradient is equal on all ranks)");
   }
 }
 
@@ -62,9 +64,7 @@ Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const
 Tensor unwrap(const Tensor& x, const Layout* gradient) {
   const Function function{
       "local_region.input",
-      [](FunctionContext&, Tensors in) {
-        return TensorList{Tensor(in[0].impl().local).detach()};
-      },
+      [](FunctionContext&, Tensors in) { return TensorList{Tensor(in[0].impl().local).detach()}; },
       [gradient, layout = x.impl().layout, shape = x.shape()](FunctionContext&, const Grads& dy) {
         if (!dy[0].defined()) return Grads{};
         return Grads{wrap(dy[0], gradient, shape, layout)};
@@ -73,16 +73,16 @@ Tensor unwrap(const Tensor& x, const Layout* gradient) {
 }
 
 Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const Layout* gradient) {
-  const Function function{
-      "local_region.output",
-      [layout, global](FunctionContext&, Tensors in) {
-        return TensorList{make_distributed(in[0].detach(), global, layout)};
-      },
-      [layout, gradient](FunctionContext&, const Grads& dy) {
-        if (!dy[0].defined()) return Grads{};
-        const Tensor g = redistribute(detail::lying_on(dy[0], gradient->mesh()), gradient);
-        return Grads{unwrap(g, layout)};
-      }};
+  const Function function{"local_region.output",
+                          [layout, global](FunctionContext&, Tensors in) {
+                            return TensorList{make_distributed(in[0].detach(), global, layout)};
+                          },
+                          [layout, gradient](FunctionContext&, const Grads& dy) {
+                            if (!dy[0].defined()) return Grads{};
+                            const Tensor g =
+                                redistribute(detail::lying_on(dy[0], gradient->mesh()), gradient);
+                            return Grads{unwrap(g, layout)};
+                          }};
   return apply(function, {part})[0];
 }
 
@@ -143,9 +143,9 @@ int64_t whole_size(const Tensor& x, int dim, const Mesh* line) {
   for (int r = 0; r < line->size(0); ++r) {
     const int64_t expected = chunk({0, whole, whole}, line->size(0), r).size;
     if (sizes[static_cast<size_t>(r)] == expected) continue;
-    fail<LayoutError>("convert", "the part of rank ", line->ranks()[static_cast<size_t>(r)], " has ",
-                      sizes[static_cast<size_t>(r)], " of the ", whole, " elements of dim ", dim,
-                      ", the chunk rule gives it ", expected);
+    fail<LayoutError>("convert", "the part of rank ", line->ranks()[static_cast<size_t>(r)],
+                      " has ", sizes[static_cast<size_t>(r)], " of the ", whole,
+                      " elements of dim ", dim, ", the chunk rule gives it ", expected);
   }
   return whole;
 }
@@ -182,7 +182,8 @@ std::vector<Tensor> local_region(
 Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis, AxisType from, AxisType to,
                const ConvertOptions& o) {
   if (x.is_distributed())
-    fail<LayoutError>("convert", x.meta(), " is distributed; inside a region values are local parts");
+    fail<LayoutError>("convert", x.meta(),
+                      " is distributed; inside a region values are local parts");
   const bool varying_both = from == AxisType::varying && to == AxisType::varying;
   if ((from == to && !varying_both) || (from == AxisType::invariant && to == AxisType::partial)) {
     fail<LayoutError>("convert", from, " to ", to, " over \"", axis,

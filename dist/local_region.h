@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaving the global view: a function of local parts inside a graph of distributed tensors, for what
-// rules cannot say (ring attention, token dispatch). Every value that crosses the border states, for
-// each mesh axis, what it is and thereby what its gradient is; there is no default for a replicated
-// value, because both answers are possible and the wrong one gives wrong gradients without an error.
-// The types and their conversions are those of the closed table in meta-pytorch/spmd_types' design.
+// Leaving the global view: a function of local parts inside a graph of distributed tensors, for
+// what rules cannot say (ring attention, token dispatch). Every value that crosses the border
+// states, for each mesh axis, what it is and thereby what its gradient is; there is no default for
+// a replicated value, because both answers are possible and the wrong one gives wrong gradients
+// without an error. The types and their conversions are those of the closed table in
+// meta-pytorch/spmd_types' design.
 #pragma once
 
 #include "tessera/dist/layout.h"
@@ -40,9 +41,9 @@ struct RegionOutput {
   std::vector<AxisType> types;
 };
 
-/// Runs `fn` on this rank's parts (plain, part of the graph) and makes distributed tensors of what it
-/// gives. LayoutError: a type is missing or does not fit the layout, a part has another shape than the
-/// chunk rule gives this rank.
+/// Runs `fn` on this rank's parts (plain, part of the graph) and makes distributed tensors of what
+/// it gives. LayoutError: a type is missing or does not fit the layout, a part has another shape
+/// than the chunk rule gives this rank.
 [[nodiscard]] TESSERA_API std::vector<Tensor> local_region(
     const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& fn,
     const std::vector<RegionInput>& inputs, const std::vector<RegionOutput>& outputs);
@@ -52,8 +53,8 @@ struct ConvertOptions {
   int to_dim = -1;     ///< varying to varying: the dim that is cut afterwards (all_to_all)
   int64_t whole = -1;  ///< size of a cut dim over all ranks; -1: the ranks tell each other
 };
-/// Inside a region: a local value from one type to another over one axis, with the collective that it
-/// takes, and its gradient the other way by the table. LayoutError for pairs outside the table
+/// Inside a region: a local value from one type to another over one axis, with the collective that
+/// it takes, and its gradient the other way by the table. LayoutError for pairs outside the table
 /// (invariant to partial, anything from or to itself but varying).
 [[nodiscard]] TESSERA_API Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis,
                                          AxisType from, AxisType to,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions: every conversion of the table, forward and backward, against its definition; types that are
-// missing or wrong are refused.
+// Regions: every conversion of the table, forward and backward, against its definition; types that
+// are missing or wrong are refused.
 #include "tessera/dist/local_region.h"
 
 #include "tessera/autograd/autograd.h"
@@ -28,8 +28,9 @@ Tensor ramp(const Shape& shape, double first = 0) {
 
 // The value that ranks with these local values stand for.
 std::vector<double> meaning(const Tensor& mine, AxisType type, const Mesh* mesh) {
-  const Layout* layout = Layout::of(
-      mesh, {type == V ? Shard(0) : type == P ? Partial() : Replicate()});
+  const Layout* layout = Layout::of(mesh, {type == V   ? Shard(0)
+                                           : type == P ? Partial()
+                                                       : Replicate()});
   return full(from_local(mine.detach(), layout)).values();
 }
 
@@ -54,7 +55,8 @@ TEST(LocalRegion, ConversionsKeepTheValueAndReturnTheGradient) {
       const bool varies = row.from == V;
       // Rows of 5 are cut as 2, 2, 1.
       const int64_t rows = varies ? (world.rank() == 2 ? 1 : 2) : 5;
-      Tensor x = row.from == P ? ramp({rows, 2}, world.rank()) : ramp({rows, 2}, varies ? 4 * world.rank() : 0);
+      Tensor x = row.from == P ? ramp({rows, 2}, world.rank())
+                               : ramp({rows, 2}, varies ? 4 * world.rank() : 0);
       x.set_requires_grad();
       const CommTrace trace;
       const Tensor y = convert(x, mesh, "tp", row.from, row.to, {.whole = varies ? 5 : -1});
@@ -64,7 +66,7 @@ TEST(LocalRegion, ConversionsKeepTheValueAndReturnTheGradient) {
       EXPECT_EQ(meaning(y, row.to, mesh), meaning(x, row.from, mesh)) << which;
       // A gradient of y's gradient type, whose meaning x's gradient must have.
       const AxisType given = gradient_type(row.to);
-      const Tensor g = given == P ? ramp(y.shape(), 3 * world.rank())
+      const Tensor g = given == P   ? ramp(y.shape(), 3 * world.rank())
                        : given == V ? ramp(y.shape(), 10 * world.rank())
                                     : ramp(y.shape(), 7);
       const auto before = trace.count();
@@ -82,7 +84,8 @@ TEST(LocalRegion, VaryingToVaryingExchangesCuts) {
     x.set_requires_grad();
     const Tensor y = convert(x, mesh, "tp", V, V, {.dim = 0, .to_dim = 1});
     EXPECT_EQ(y.shape(), (Shape{4, 3}));
-    EXPECT_EQ(full(from_local(y.detach(), Layout::of(mesh, {Shard(1)}))).values(), ramp({4, 6}).values());
+    EXPECT_EQ(full(from_local(y.detach(), Layout::of(mesh, {Shard(1)}))).values(),
+              ramp({4, 6}).values());
     backward(sum(y * y));
     EXPECT_EQ(x.grad().values(), (x.detach() * 2.0).values());
   });
@@ -91,7 +94,8 @@ TEST(LocalRegion, VaryingToVaryingExchangesCuts) {
 TEST(LocalRegion, ConversionsOutsideTheTableAreRefused) {
   on_ranks(2, [](World&) {
     const Mesh* mesh = Mesh::make({{"tp", 2}});
-    for (const auto& [from, to] : std::vector<std::pair<AxisType, AxisType>>{{I, P}, {R, R}, {I, I}, {P, P}})
+    for (const auto& [from, to] :
+         std::vector<std::pair<AxisType, AxisType>>{{I, P}, {R, R}, {I, I}, {P, P}})
       EXPECT_THROW((void)convert(ramp({4}), mesh, "tp", from, to), LayoutError) << from << to;
     EXPECT_THROW((void)convert(ramp({4}), mesh, "nowhere", P, R), LayoutError);
   });
@@ -136,7 +140,8 @@ TEST(LocalRegion, TypesMustBeStatedAndFit) {
     EXPECT_THROW((void)local_region(same, {{ramp({4}), {I}}}, {{lies, {4}, {I}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{x, {I}}}, {{lies, {5}, {I}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{x, {I}}}, {}), LayoutError);
-    EXPECT_EQ(full(local_region(same, {{x, {I}}}, {{lies, {4}, {I}}})[0]).values(), ramp({4}).values());
+    EXPECT_EQ(full(local_region(same, {{x, {I}}}, {{lies, {4}, {I}}})[0]).values(),
+              ramp({4}).values());
   });
 }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data parallel training without a wrapper: the weights lie replicated, the batch is cut over the
 // mesh's axis, and layouts do the rest. The same program as on one rank, on four.
-#include <tessera/tessera.h>
-
 #include <iostream>
+#include <tessera/tessera.h>
 
 using namespace tessera;
 
@@ -12,7 +11,7 @@ int main() {
     const Mesh* mesh = Mesh::make({{"dp", 4}});
     const Layout* everywhere = Layout::of(mesh, {Replicate()});
     const Layout* by_rows = Layout::of(mesh, {Shard(0)});
-    const Tensor x = normal({64, 8}, {1, 1}, 0, 1, DType::f32, by_rows);           // each rank 16 rows
+    const Tensor x = normal({64, 8}, {1, 1}, 0, 1, DType::f32, by_rows);  // each rank 16 rows
     const Tensor truth = normal({8, 1}, {1, 2}, 0, 1, DType::f32, everywhere);
     const Tensor y = matmul(x, truth);
     Tensor w = full({8, 1}, 0, DType::f32, everywhere);

@@ -45,11 +45,22 @@ template <class F> void for_each_parameter(Module& root, F f) {
 
 // Lying as `layout`, or plain where that is null.
 Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, const Layout* layout) {
-  const auto made = [layout](const auto& op) { return layout ? call_on(op, layout) : call(op, {}); };
+  const auto made = [layout](const auto& op) {
+    return layout ? call_on(op, layout) : call(op, {});
+  };
   if (init.std == 0) return made(op::Fill{meta.shape, meta.dtype, meta.device, init.mean});
   const double reach = init.cut * init.std;
-  return made(op::Random{meta.shape, meta.dtype, meta.device, init.distribution, init.mean, init.std,
-                         init.mean - reach, init.mean + reach, key, {}, {}});
+  return made(op::Random{meta.shape,
+                         meta.dtype,
+                         meta.device,
+                         init.distribution,
+                         init.mean,
+                         init.std,
+                         init.mean - reach,
+                         init.mean + reach,
+                         key,
+                         {},
+                         {}});
 }
 
 }  // namespace

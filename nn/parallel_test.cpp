@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transformer block and an MLP, forward and backward in f64, over every way to give 8 ranks to data,
-// context and tensor axes: equal to one rank, with sizes that no axis divides. Gradients of what is
-// replicated are the same bits on every replica.
+// A transformer block and an MLP, forward and backward in f64, over every way to give 8 ranks to
+// data, context and tensor axes: equal to one rank, with sizes that no axis divides. Gradients of
+// what is replicated are the same bits on every replica.
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -29,7 +29,8 @@ class TransformerBlock final : public Module {
                    .head_dim = kHeadDim,
                    .input = Init::normal(0.2),
                    .dtype = DType::f64}),
-        feed_forward({.dim = kDim, .hidden = kHidden, .gate = Init::normal(0.2), .dtype = DType::f64}),
+        feed_forward(
+            {.dim = kDim, .hidden = kHidden, .gate = Init::normal(0.2), .dtype = DType::f64}),
         attention_norm(kDim, 1e-5, DType::f64),
         ffn_norm(kDim, 1e-5, DType::f64) {}
   void visit(Visitor& v) override {
@@ -90,7 +91,8 @@ template <class M> Tensor run_module(const M& module, const Tensor& x, const Att
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]) / (1 + std::abs(b[i])));
+  for (size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, std::abs(a[i] - b[i]) / (1 + std::abs(b[i])));
   return most;
 }
 
@@ -104,7 +106,8 @@ bool replicas_agree(const Tensor& x) {
     mesh->group(a).all_gather(part, all)->wait();
     const size_t bytes = static_cast<size_t>(part.numel() * item_size(part.dtype()));
     for (int r = 0; r < mesh->size(a); ++r) {
-      const auto* other = static_cast<const std::byte*>(all.raw_data()) + static_cast<size_t>(r) * bytes;
+      const auto* other =
+          static_cast<const std::byte*>(all.raw_data()) + static_cast<size_t>(r) * bytes;
       if (bytes > 0 && std::memcmp(other, part.raw_data(), bytes) != 0) return false;
     }
   }
@@ -115,7 +118,8 @@ void distribute_parameters(Module& module, const Mesh* mesh) {
   struct Plan final : Visitor {
     const Mesh* mesh = nullptr;
     void on_parameter(const std::string& path, Tensor& p, const Init&) override {
-      p = distribute(p.detach(), Layout::of(mesh, {Replicate(), Replicate(), tensor_parallel(path)}));
+      p = distribute(p.detach(),
+                     Layout::of(mesh, {Replicate(), Replicate(), tensor_parallel(path)}));
       p.set_requires_grad();
     }
   } plan;

@@ -132,7 +132,8 @@ TEST_F(CliTest, DataParallelTrainsAsOneRankDoes) {
   };
   const auto one = losses(1, "8"), four = losses(4, "2");
   ASSERT_EQ(one.size(), 16u);
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(four[i], one[i], 1e-5 * std::abs(one[i])) << i;
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_NEAR(four[i], one[i], 1e-5 * std::abs(one[i])) << i;
 }
 
 TEST_F(CliTest, TrainsOnRanksOfThisProcess) {

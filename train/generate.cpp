@@ -53,8 +53,8 @@ std::string generate(const llama3::Model& model, std::string_view prompt,
     const int64_t length = std::min(context, (seen + kPad - 1) / kPad * kPad);
     const Tensor input = full({1, length}, ByteTokenizer::kEnd, DType::i64);
     std::copy(tokens.end() - seen, tokens.end(), input.data<int64_t>());
-    const Tensor logits = forward(model, input);                                          // (1, T, V)
-    const Tensor last = select(logits, 1, seen - 1);                                      // (1, V)
+    const Tensor logits = forward(model, input);      // (1, T, V)
+    const Tensor last = select(logits, 1, seen - 1);  // (1, V)
     const auto [values, ids] = topk(slice(last, 1, {0, ByteTokenizer::kVocabulary}), k);  // (1, k)
     const double u = rng::uniform4(key, static_cast<uint64_t>(made)).v[0];
     const size_t chosen = k == 1 ? 0 : draw(values.values(), o.temperature, u);

@@ -91,8 +91,9 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
       data_(open_data(config, world_.rank() == 0)),
       model_(config.model) {
-  nn::initialize(model_, static_cast<uint64_t>(config_.debug.seed),
-                 [this](const std::string&, const TensorMeta&) { return Layout::replicated(mesh_); });
+  nn::initialize(
+      model_, static_cast<uint64_t>(config_.debug.seed),
+      [this](const std::string&, const TensorMeta&) { return Layout::replicated(mesh_); });
   metadata_ = model_.attention_metadata(config.training.seq_len);
   std::vector<Tensor> parameters;
   for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
@@ -121,7 +122,8 @@ void Trainer::announce() {
                      with_separators(data_.windows()), c.training.seq_len));
   const int64_t rows = c.training.local_batch_size * world_.size();
   print_(fmt::format(
-      "training: {} steps of {} x {} = {} tokens on {}, lr {:g}, warm-up {} steps, seed {}, into {}",
+      "training: {} steps of {} x {} = {} tokens on {}, lr {:g}, warm-up {} steps, seed {}, into "
+      "{}",
       c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
       mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run
-// leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder. Data
-// parallel by layouts alone: parameters are replicated over the mesh's one axis, the batch is cut
-// over it, gradients come out partial and are reduced once. One rank is a mesh like any other.
+// leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
+// Data parallel by layouts alone: parameters are replicated over the mesh's one axis, the batch is
+// cut over it, gradients come out partial and are reduced once. One rank is a mesh like any other.
 #pragma once
 
 #include "tessera/dist/world.h"

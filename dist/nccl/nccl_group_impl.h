@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tessera/dist/process_group/comm_state_impl.h"
 #include "tessera/dist/launch/launch_library_impl.h"
+#include "tessera/dist/process_group/comm_state_impl.h"
 
 namespace tessera {
 

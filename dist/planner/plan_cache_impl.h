@@ -15,9 +15,9 @@ namespace tessera {
 
 struct OpPlan {
   struct Input {
-    const Layout* target = nullptr;              // null: undefined
-    const RedistributePlan* moves = nullptr;     // null: stays as it is
-    bool sends = false;                          // by a recorded redistribute, else moved in place
+    const Layout* target = nullptr;           // null: undefined
+    const RedistributePlan* moves = nullptr;  // null: stays as it is
+    bool sends = false;                       // by a recorded redistribute, else moved in place
   };
   struct Output {
     TensorMeta local;

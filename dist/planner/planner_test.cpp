@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner: which layouts come out, what is refused and how it reads, what is sent on request and in
-// backward, what the plan cache keeps.
+// The planner: which layouts come out, what is refused and how it reads, what is sent on request
+// and in backward, what the plan cache keeps.
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -82,10 +82,13 @@ TEST(Planner, RefusesPlainTensorsAndOtherMeshes) {
     const Mesh* other = Mesh::make({{"x", 2}, {"y", 2}});
     const Tensor a = distribute(ramp({4, 8}, DType::f32), Layout::of(m, {Shard(0)}));
     const Tensor c = distribute(ramp({4, 8}, DType::f32), Layout::replicated(other));
-    const std::string plain = message_of<LayoutError>([&] { (void)add(a, ramp({4, 8}, DType::f32)); });
+    const std::string plain = message_of<LayoutError>([&] {
+      (void)add(a, ramp({4, 8}, DType::f32));
+    });
     EXPECT_NE(plain.find("plain"), plain.npos);
     EXPECT_NE(plain.find("distribute(x, layout)"), plain.npos) << plain;
-    EXPECT_NE(message_of<LayoutError>([&] { (void)add(a, c); }).find("different meshes"), std::string::npos);
+    EXPECT_NE(message_of<LayoutError>([&] { (void)add(a, c); }).find("different meshes"),
+              std::string::npos);
     Tensor scalar = tensor(2.0);
     EXPECT_EQ(full(mul(a, scalar)).values(), mul(ramp({4, 8}, DType::f32), scalar).values());
     scalar.set_requires_grad();
@@ -198,7 +201,8 @@ TEST(Planner, EmptyPartsAddNothing) {
       const Tensor x = distribute(ramp({n, 3}), Layout::of(m, {Shard(0)}));
       EXPECT_EQ(full(sum(x, {0})).values(), sum(ramp({n, 3}), {0}).values()) << n;
       const Tensor y = matmul(transpose(x, 0, 1), x);
-      EXPECT_EQ(full(y).values(), matmul(transpose(ramp({n, 3}), 0, 1), ramp({n, 3})).values()) << n;
+      EXPECT_EQ(full(y).values(), matmul(transpose(ramp({n, 3}), 0, 1), ramp({n, 3})).values())
+          << n;
       if (n == 0) continue;
       const auto got = full(mean(x, {0})).values(), want = mean(ramp({n, 3}), {0}).values();
       for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-14) << n;

@@ -85,8 +85,8 @@ class Chooser {
   }
 
  private:
-  // Choices for an axis: the one that the inputs already agree with, or the few that move least. The
-  // estimate looks at the axis alone; what the combinations really cost is priced later.
+  // Choices for an axis: the one that the inputs already agree with, or the few that move least.
+  // The estimate looks at the axis alone; what the combinations really cost is priced later.
   [[nodiscard]] Choices options(int axis) const {
     std::vector<std::pair<double, size_t>> ranked;
     for (size_t c = 0; c < all_.size(); ++c) {
@@ -275,8 +275,8 @@ std::vector<AxisChoice> axis_choices(const ShardingRule& rule,
 
 namespace {
 
-// In-place ops on lists work on entries that share no factor: each may lie in its own way. Gives the
-// entry of each operand, -1 for operands without factors.
+// In-place ops on lists work on entries that share no factor: each may lie in its own way. Gives
+// the entry of each operand, -1 for operands without factors.
 std::vector<int> entries_of(const ShardingRule& rule) {
   std::vector<int> parent(rule.factors().size());
   std::iota(parent.begin(), parent.end(), 0);
@@ -333,7 +333,8 @@ bool choose_by_entry(const ShardingRule& rule, const Mesh& mesh,
   const std::vector<int> entry = entries_of(rule);
   std::map<int, std::vector<int>> operands;
   for (size_t o = 0; o < entry.size(); ++o) operands[entry[o]].push_back(static_cast<int>(o));
-  std::map<int, std::vector<std::vector<int>>> linear;  // by entry, as indices of the entry's inputs
+  std::map<int, std::vector<std::vector<int>>>
+      linear;  // by entry, as indices of the entry's inputs
   for (const auto& set : rule.linearities()) {
     std::map<int, std::vector<int>> parts;
     for (int i : set) {
@@ -385,8 +386,10 @@ Strategy choose_strategy(std::string_view op, const ShardingRule& rule, const Me
     lie += concat("\n  input ", i, ": ", *inputs[i].meta, ' ', layout->placements_text(),
                   inputs[i].written ? " (written)" : "");
   }
-  fail<LayoutError>(op, "writes in place, so what it writes cannot move, and it cannot run where its operands lie:",
-                    lie, "\n  redistribute the other operands to the layout of the written ones");
+  fail<LayoutError>(
+      op,
+      "writes in place, so what it writes cannot move, and it cannot run where its operands lie:",
+      lie, "\n  redistribute the other operands to the layout of the written ones");
 }
 
 }  // namespace tessera

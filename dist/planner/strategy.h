@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a sharding rule and the layouts of the inputs to the layouts under which each rank can run the
-// op on its own part. A rule speaks of one mesh axis: on it everything is replicated, or one factor
-// is cut, or the inputs of one linearity are partial, or the one input of a monotone op is. The
-// strategy of a call is one such choice per axis; axes on which the inputs already agree with a choice
-// keep it, the others take what brings the least data.
+// From a sharding rule and the layouts of the inputs to the layouts under which each rank can run
+// the op on its own part. A rule speaks of one mesh axis: on it everything is replicated, or one
+// factor is cut, or the inputs of one linearity are partial, or the one input of a monotone op is.
+// The strategy of a call is one such choice per axis; axes on which the inputs already agree with a
+// choice keep it, the others take what brings the least data.
 #pragma once
 
 #include "tessera/core/op_row.h"
@@ -18,8 +18,8 @@ namespace tessera {
 struct AxisChoice {
   enum class Kind : uint8_t { replicate, factor, linear, monotone };
   Kind kind = Kind::replicate;
-  int index = -1;                ///< of the factor, or of the linearity
-  ReduceOp op = ReduceOp::sum;   ///< of the partial inputs
+  int index = -1;               ///< of the factor, or of the linearity
+  ReduceOp op = ReduceOp::sum;  ///< of the partial inputs
   bool operator==(const AxisChoice&) const = default;
 };
 
@@ -37,8 +37,9 @@ struct StrategyInput {
 
 /// The cheapest strategy. Throws LayoutError where there is none (an operand that is written would
 /// have to move).
-TESSERA_API Strategy choose_strategy(std::string_view op, const ShardingRule& rule, const Mesh& mesh,
-                                     std::span<const StrategyInput> inputs, bool in_place);
+TESSERA_API Strategy choose_strategy(std::string_view op, const ShardingRule& rule,
+                                     const Mesh& mesh, std::span<const StrategyInput> inputs,
+                                     bool in_place);
 
 /// Every choice that the rule allows on an axis, whatever the inputs: for laws.
 TESSERA_API std::vector<AxisChoice> axis_choices(const ShardingRule& rule,

@@ -10,8 +10,8 @@
 
 namespace tessera::trial {
 
-/// All states with placements from R, Shard(0..rank-1) and the partials of `ops`; reductions that do
-/// not commute are not mixed.
+/// All states with placements from R, Shard(0..rank-1) and the partials of `ops`; reductions that
+/// do not commute are not mixed.
 inline std::vector<AxisStates> all_layouts(const Mesh& mesh, int rank,
                                            const std::vector<ReduceOp>& ops) {
   std::vector<Placement> options{Replicate()};

@@ -160,8 +160,7 @@ class Search {
   void unreduce() {
     AxisList run;
     for (int a = 0; a < mesh_.axes(); ++a) {
-      if (!(state(a).placement == target(a)) &&
-          (run.empty() || target(a) == target(run[0])))
+      if (!(state(a).placement == target(a)) && (run.empty() || target(a) == target(run[0])))
         run.push_back(a);
     }
     emit(Move::zero, run, -1, -1, target(run[0]).op);
@@ -177,8 +176,7 @@ class Search {
 
 }  // namespace
 
-RedistributePlan plan_redistribute(const Mesh& mesh, const AxisStates& from,
-                                   const AxisStates& to) {
+RedistributePlan plan_redistribute(const Mesh& mesh, const AxisStates& from, const AxisStates& to) {
   return Search(mesh, from, to).run();
 }
 
@@ -190,7 +188,9 @@ double RedistributePlan::received(const Mesh& mesh, double numel) const {
     for (int a : s.axes) group *= mesh.size(a);
     const double share = (group - 1) / group;
     const double held = numel / cuts(mesh, s.before), given = numel / cuts(mesh, s.after);
-    total += share * (s.move == Move::all_gather ? given : s.move == Move::all_reduce ? 2 * held : held);
+    total += share * (s.move == Move::all_gather   ? given
+                      : s.move == Move::all_reduce ? 2 * held
+                                                   : held);
   }
   return total;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of a redistribution: which moves lead from one layout to another. A pure function of the
-// two layouts, so every rank plans the same. The axes that cut a dim form a stack: only the innermost
-// cut can be undone, a new one goes innermost. Moves that shrink or keep the data come first (slice,
-// reduce_scatter, all_to_all), then reductions, then gathers; neighbouring moves of one kind run as
-// one collective over the merged axes. Parts are counted by the nested chunk rule, so merging is
-// exact for any size, where a flat cut of the merged axes would not be.
+// two layouts, so every rank plans the same. The axes that cut a dim form a stack: only the
+// innermost cut can be undone, a new one goes innermost. Moves that shrink or keep the data come
+// first (slice, reduce_scatter, all_to_all), then reductions, then gathers; neighbouring moves of
+// one kind run as one collective over the merged axes. Parts are counted by the nested chunk rule,
+// so merging is exact for any size, where a flat cut of the merged axes would not be.
 #pragma once
 
 #include "tessera/dist/layout.h"
@@ -12,11 +12,11 @@
 namespace tessera {
 
 enum class Move : uint8_t {
-  slice,           ///< replicate -> shard: keep the own part
-  zero,            ///< replicate -> partial: the first rank keeps the values, others hold zero (sum)
-  pad,             ///< shard -> partial(sum): the part in a field of zeros
-  all_gather,      ///< shard -> replicate
-  all_reduce,      ///< partial -> replicate
+  slice,       ///< replicate -> shard: keep the own part
+  zero,        ///< replicate -> partial: the first rank keeps the values, others hold zero (sum)
+  pad,         ///< shard -> partial(sum): the part in a field of zeros
+  all_gather,  ///< shard -> replicate
+  all_reduce,  ///< partial -> replicate
   reduce_scatter,  ///< partial -> shard
   all_to_all,      ///< shard -> shard of another dim
 };
@@ -26,7 +26,7 @@ constexpr bool communicates(Move move) { return move >= Move::all_gather; }
 
 struct RedistributeStep {
   Move move = Move::slice;
-  AxisList axes;          ///< in the order of the cut; size-1 axes are left out, they move nothing
+  AxisList axes;  ///< in the order of the cut; size-1 axes are left out, they move nothing
   int from_dim = -1, to_dim = -1;
   ReduceOp op = ReduceOp::sum;
   AxisStates before, after;
@@ -35,8 +35,8 @@ struct RedistributeStep {
 struct RedistributePlan {
   SmallVector<RedistributeStep, 3> steps;
   [[nodiscard]] bool communicates() const;
-  /// Elements that a rank receives when it holds a tensor of `numel` elements so, estimated for even
-  /// parts; reductions count as much as what they bring.
+  /// Elements that a rank receives when it holds a tensor of `numel` elements so, estimated for
+  /// even parts; reductions count as much as what they bring.
   [[nodiscard]] double received(const Mesh& mesh, double numel) const;
 };
 
@@ -48,8 +48,7 @@ TESSERA_API Piece::Range range_of(const Mesh& mesh, const AxisStates& states,
                                   std::span<const int> coordinates, const Shape& global, int dim);
 
 /// Calls f with the coordinates of each member of the group of `axes`, in the group's order.
-template <class F>
-void for_each_member(const Mesh& mesh, std::span<const int> axes, F&& f) {
+template <class F> void for_each_member(const Mesh& mesh, std::span<const int> axes, F&& f) {
   std::array<int, kMaxAxes> at{};
   for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate(a);
   int members = 1;

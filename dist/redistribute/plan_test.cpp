@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans without data: every pair of layouts is interpreted on sets. A rank's element holds a weight
 // per source contribution; a right plan ends with each contribution counted once.
-#include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/dist/redistribute/plan.h"
+
+#include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,8 @@ class Interpreter {
       box = boxed(states, r);
       int own = 0;
       for (int a = 0; a < mesh_.axes(); ++a) {
-        if (kind(states, a) == Kind::partial) own = own * mesh_.size(a) + at_[r][static_cast<size_t>(a)];
+        if (kind(states, a) == Kind::partial)
+          own = own * mesh_.size(a) + at_[r][static_cast<size_t>(a)];
       }
       for (size_t e = 0; e < static_cast<size_t>(box.numel()); ++e)
         box.weights[e * truth_.size() + static_cast<size_t>(own)] = 1;
@@ -147,7 +149,8 @@ class Interpreter {
   }
   [[nodiscard]] Box moved(const RedistributeStep& step, size_t r) const {
     Box box = boxed(step.after, r);
-    const bool alone = step.move == Move::slice || step.move == Move::pad || step.move == Move::zero;
+    const bool alone =
+        step.move == Move::slice || step.move == Move::pad || step.move == Move::zero;
     const auto members = alone ? std::vector<size_t>{r} : group(step.axes, r);
     const bool reduces = step.move == Move::all_reduce || step.move == Move::reduce_scatter;
     bool zeroed = step.move == Move::zero && step.op == ReduceOp::sum;
@@ -165,11 +168,16 @@ class Interpreter {
           ++found;
           for (size_t c = 0; c < truth_.size(); ++c) {
             if (joins_by_union(step.op) && reduces) to[c] = std::max(to[c], from[c]);
-            else to[c] += step.op == ReduceOp::avg && reduces ? from[c] / static_cast<double>(members.size()) : from[c];
+            else
+              to[c] += step.op == ReduceOp::avg && reduces
+                           ? from[c] / static_cast<double>(members.size())
+                           : from[c];
           }
         }
         // A gather finds an element once, a reduction on every member.
-        const int expected = zeroed || step.move == Move::pad ? found : reduces ? static_cast<int>(members.size()) : 1;
+        const int expected = zeroed || step.move == Move::pad ? found
+                             : reduces                        ? static_cast<int>(members.size())
+                                                              : 1;
         if (found != expected) to[0] = -1e9;
       }
     }
@@ -247,11 +255,12 @@ TEST(RedistributePlan, SendsWhatIsPinned) {
     if (world.rank() != 0) return;
     const auto moves = [&](std::vector<Placement> from, std::vector<Placement> to) {
       std::string text;
-      const RedistributePlan plan = plan_redistribute(
-          *mesh, Layout::of(mesh, from)->states(), Layout::of(mesh, to)->states());
+      const RedistributePlan plan = plan_redistribute(*mesh, Layout::of(mesh, from)->states(),
+                                                      Layout::of(mesh, to)->states());
       for (const auto& s : plan.steps) {
         text += concat(text.empty() ? "" : " ", move_name(s.move), '(');
-        for (size_t i = 0; i < s.axes.size(); ++i) text += concat(i ? "," : "", mesh->axis(s.axes[i]).name);
+        for (size_t i = 0; i < s.axes.size(); ++i)
+          text += concat(i ? "," : "", mesh->axis(s.axes[i]).name);
         text += ')';
       }
       return text;

@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// x lying as `to`, on the same mesh. x itself when it already does; else fresh bytes, never an alias.
-/// LayoutError: x is plain, another mesh, a cut dim that x does not have.
+/// x lying as `to`, on the same mesh. x itself when it already does; else fresh bytes, never an
+/// alias. LayoutError: x is plain, another mesh, a cut dim that x does not have.
 [[nodiscard]] TESSERA_API Tensor redistribute(const Tensor& x, const Layout* to);
 [[nodiscard]] TESSERA_API Tensor redistribute(const Tensor& x,
                                               std::initializer_list<Placement> placements);
@@ -20,7 +20,8 @@ namespace tessera {
 namespace detail {
 /// Plans of the calling rank, kept by pair of layouts.
 TESSERA_API const RedistributePlan& redistribute_plan(const Layout* from, const Layout* to);
-/// Runs the moves on this rank's part; the result may alias `local`. `tag` names the cause in traces.
+/// Runs the moves on this rank's part; the result may alias `local`. `tag` names the cause in
+/// traces.
 TESSERA_API Tensor run_redistribute(const RedistributePlan& plan, const Tensor& local,
                                     const Shape& global, const Mesh& mesh, std::string_view tag);
 /// As redistribute, unrecorded; the result may alias x.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redistribution with data, forward and backward, against a brute-force oracle: whole values are small
-// integers, so that every sum is exact and results compare bit for bit.
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+// Redistribution with data, forward and backward, against a brute-force oracle: whole values are
+// small integers, so that every sum is exact and results compare bit for bit.
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,8 @@ bool one_case(const Layout* from, const Layout* to, const Shape& shape) {
   if (from == to) return true;
   const Layout* back = layout_of(x.grad());
   for (int a = 0; a < from->mesh()->axes(); ++a) {
-    const Placement expected = from->placement(a).kind == Kind::shard ? from->placement(a) : Replicate();
+    const Placement expected =
+        from->placement(a).kind == Kind::shard ? from->placement(a) : Replicate();
     if (!(back->placement(a) == expected)) return false;
   }
   return holds(x.grad(), shape);
@@ -107,7 +108,8 @@ void every_pair(const std::vector<MeshAxis>& axes, const Shape& shape) {
         const Layout *from = Layout::intern(mesh, f), *to = Layout::intern(mesh, t);
         if (world.rank() == 0) ++pairs;
         if (one_case(from, to, shape)) continue;
-        if (wrong++ == 0) ADD_FAILURE() << from->text() << " -> " << to->placements_text() << " of " << shape;
+        if (wrong++ == 0)
+          ADD_FAILURE() << from->text() << " -> " << to->placements_text() << " of " << shape;
       }
     }
   });
@@ -148,10 +150,12 @@ TEST(Redistribute, RandomCases) {
         const Tensor y = redistribute(x, to);
         if (layout_of(y) == to && holds(y, shape)) continue;
         if (wrong++ == 0)
-          ADD_FAILURE() << from->text() << " -> " << to->placements_text() << " of " << shape << ", seed " << seed;
+          ADD_FAILURE() << from->text() << " -> " << to->placements_text() << " of " << shape
+                        << ", seed " << seed;
       }
       if (world.rank() == 0)
-        std::cout << mesh->text() << ": " << per_mesh << " random cases, " << wrong << " wrong, seed " << seed << '\n';
+        std::cout << mesh->text() << ": " << per_mesh << " random cases, " << wrong
+                  << " wrong, seed " << seed << '\n';
     });
   }
 }

@@ -138,8 +138,9 @@ Tensor Gelu::grad(const Saved& s, const Tensor& dy) const {
 ShardingRule Cast::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, in[0].shape);
   if (is_floating(to)) r.monotone_up();  // integers wrap
-  const DType from = in[0].dtype;  // a wider float holds every value of a narrower one
-  const bool exact = from == to || (is_floating(from) && is_floating(to) && item_size(to) > item_size(from));
+  const DType from = in[0].dtype;        // a wider float holds every value of a narrower one
+  const bool exact =
+      from == to || (is_floating(from) && is_floating(to) && item_size(to) > item_size(from));
   if (exact) return r.linear({0});
   return r.stricter_because("rounding is not linear");
 }
