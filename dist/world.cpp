@@ -36,13 +36,15 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
   const int busy = local_ranks * context.options.threads, cores = Process::get().cores();
   comm.may_spin = busy <= cores;
   comm.recorder.set_folder(options.flight_folder);
+  outer_timeout_ms_ = comm.timeout_ms.load(std::memory_order_relaxed);
   group_->set_timeout(options.init_timeout);
   outer_ = comm.attached();
   if (outer_) {
     comm.move_to(context);
   } else {
     comm.attach(context, options.progress == ProgressThread::always ||
-                             (options.progress == ProgressThread::idle_cores && cores > busy));
+                             (options.progress == ProgressThread::idle_cores && cores > busy &&
+                              group_->size() > 1));
   }
   context.state<CurrentWorld>().world = this;
   context.distributor = planner_.get();
@@ -60,8 +62,13 @@ World::~World() {
       }
     }
   }
-  if (outer_) group_->comm().move_to(*outer_);
-  else group_->comm().detach();
+  CommState& comm = group_->comm();
+  if (outer_) {
+    comm.move_to(*outer_);
+    comm.timeout_ms.store(outer_timeout_ms_, std::memory_order_relaxed);
+  } else {
+    comm.detach();
+  }
 }
 
 void World::finish() {

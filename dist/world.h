@@ -64,7 +64,8 @@ class TESSERA_API World {
   int local_ranks_, local_rank_, exceptions_;
   bool finished_ = false;
   std::unique_ptr<Planner> planner_;
-  Context* outer_ = nullptr;  // of the World around this one
+  Context* outer_ = nullptr;      // of the World around this one
+  int64_t outer_timeout_ms_ = 0;  // which it gets back
   Session session_;
 };
 

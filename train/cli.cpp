@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/launch_world.h"
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/safetensors.h"
 #include "tessera/train/tokenizer.h"
@@ -55,6 +56,7 @@ bool asks_for_help(Arguments arguments) {
 int train(Arguments arguments, std::ostream& out) {
   const Config config = parse_config(arguments);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
+  FlightRecorder::install_signal_handler();  // SIGUSR2 dumps what the ranks are doing
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
   const auto run = [&](World&) {
     Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });

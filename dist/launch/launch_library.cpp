@@ -18,7 +18,11 @@ Opened open_library(const std::string& library, const char* entry) {
   std::vector<std::string> paths;
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&open_library), &info) && info.dli_fname) {
-    const auto folder = std::filesystem::path(info.dli_fname).parent_path();
+    // A program found on PATH is known by its bare name alone.
+    std::filesystem::path self(info.dli_fname);
+    std::error_code unknown;
+    if (!self.has_parent_path()) self = std::filesystem::read_symlink("/proc/self/exe", unknown);
+    const auto folder = self.parent_path();
     paths.push_back((folder / library).string());
     paths.push_back((folder / ".." / "lib" / library).string());
   }

@@ -145,6 +145,10 @@ void TcpMessages::begin(Peer& peer) {
       fail_all(peer, "its message is longer than what was expected");
     return;
   }
+  constexpr uint64_t kKeptAtMost = uint64_t{1}
+                                   << 34;  // more than any peer of ours would send ahead
+  if (peer.header.bytes > kKeptAtMost)
+    return fail_all(peer, "it announces a message beyond reason");
   peer.current = std::make_shared<Message>();
   peer.current->header = peer.header;
   peer.current->kept.resize(peer.header.bytes);

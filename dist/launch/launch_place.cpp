@@ -14,14 +14,17 @@ namespace tessera {
 namespace {
 
 struct Stat {
-  char state = 0;
+  char state = 0;  // 0: not known
   uint64_t started = 0;
+  bool absent = false;
 };
 
 // Of /proc/<pid>/stat: the state and, 19 fields later, when it started. The name before them may
 // hold anything.
 Stat read_stat(int64_t pid) {
+  // Where descriptors run out nothing is known: only a file that is not there means no process.
   std::ifstream file(concat("/proc/", pid, "/stat"));
+  if (!file && (errno == ENOENT || errno == ESRCH)) return {.absent = true};
   std::string line;
   std::getline(file, line);
   const size_t close = line.rfind(')');
@@ -82,8 +85,9 @@ RankPlace RankPlace::unpack(std::string_view bytes) {
 
 ProcessState process_state(int64_t pid, uint64_t started) {
   const Stat stat = read_stat(pid);
-  if (stat.state == 0 || stat.state == 'Z' || stat.state == 'X' || stat.started != started)
-    return ProcessState::gone;
+  if (stat.absent) return ProcessState::gone;
+  if (stat.state == 0) return ProcessState::running;  // as far as this process can see
+  if (stat.state == 'Z' || stat.state == 'X' || stat.started != started) return ProcessState::gone;
   return stat.state == 'T' || stat.state == 't' ? ProcessState::stopped : ProcessState::running;
 }
 
@@ -133,7 +137,7 @@ std::shared_ptr<std::byte> shared_memory(Bootstrap& bootstrap, std::span<const i
     if (opened[i].empty()) continue;
     fail<StorageError>("process_group", "rank ", members[i], " cannot map the memory of group '",
                        name, "' that rank ", members[0], " shares: ", opened[i],
-                       "; run all ranks of a host as one user, or set TESSERA_TRANSPORT=mpi");
+                       "; run all ranks of a host as one user, or set TESSERA_TRANSPORT=messages");
   }
   return memory;
 }

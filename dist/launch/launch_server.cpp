@@ -113,7 +113,11 @@ void RendezvousServer::join(FrameStream stream, const Frame& hello) {
   }
   if (!conflict.empty()) {
     refuse(conflict);
-    return to_all_but(-1, wire::kRefused, conflict);
+    // A world that is complete does not suffer from who comes too late.
+    const bool complete = std::ranges::none_of(
+        peers_, [](const Peer& p) { return p.status.state == RemoteStatus::State::never_joined; });
+    if (!complete) to_all_but(-1, wire::kRefused, conflict);
+    return;
   }
   Peer& peer = peers_[static_cast<size_t>(rank)];
   peer.stream = std::move(stream);

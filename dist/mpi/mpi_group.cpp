@@ -211,7 +211,7 @@ bool MessageGroup::advance() {
       queue_.pop_front();
     }
     if (messages_ > 0 && !failure_->happened()) advance_pairs();
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     // A connection that breaks is mostly the consequence of what the side channel is about to say.
     for (int i = 0; i < 30 && !failure_->happened() && !comm().board()->failure.happened(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -249,23 +249,29 @@ bool MessageGroup::left_behind(int member, const MessageWork& w) {
 }
 
 bool MessageGroup::test(MessageWork& w) {
-  if (!w.done) {
-    comm().poll();
-    if (!w.done) {
-      const auto now = Clock::now();
-      if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-      else if (now > w.deadline) time_out(w);
-    }
+  comm().poll();
+  bool done;
+  {
+    const auto guard = comm().lock();
+    done = w.done;
+  }
+  if (!done) {
+    const auto now = Clock::now();
+    if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
+    else if (now > w.deadline) time_out(w);
+    return false;
   }
   if (w.error) std::rethrow_exception(w.error);
-  return w.done;
+  return true;
 }
 
 void MessageGroup::wait(MessageWork& w) {
   Waiter waiter(comm(), nullptr);
+  bool idle = false;
   const auto try_once = [&] {
     const auto guard = comm().lock();
     if (!w.done) advance();
+    idle = queue_.empty() && messages_ == 0;
     return w.done;
   };
   while (!try_once()) {
@@ -281,7 +287,7 @@ void MessageGroup::wait(MessageWork& w) {
     waiter.pause(try_once);
   }
   comm().waits_for(-1);
-  if (queue_.empty() && messages_ == 0) comm().poll();  // off the list of those with work
+  if (idle) comm().poll();  // off the list of those with work
   if (w.error) std::rethrow_exception(w.error);
 }
 

@@ -27,6 +27,12 @@ struct Opening {
 std::shared_ptr<MpiMessages> MpiMessages::get() {
   // MPI can be started once in a process, so this object lives as long as the process.
   static const std::shared_ptr<MpiMessages> instance(new MpiMessages);
+  if (instance->finished_) {
+    fail<LaunchError>(
+        "launch",
+        "MPI has ended in this process and cannot start again: run everything inside one "
+        "run_launched");
+  }
   return instance;
 }
 

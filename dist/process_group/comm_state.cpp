@@ -47,6 +47,8 @@ void CommState::move_to(Context& context) {
 }
 
 void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
+  if (pending->listed_) return;
+  pending->listed_ = true;
   items_.push_back({std::move(group), pending});
   if (threaded_) wake_.notify_one();
   else if (context_) context_->progress = this;
@@ -66,6 +68,7 @@ void CommState::poll_locked() noexcept {
   std::vector<Item> ended;
   for (size_t i = 0; i < items_.size();) {
     if (items_[i].pending->advance()) {
+      items_[i].pending->listed_ = false;
       ended.push_back(std::move(items_[i]));
       items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
@@ -98,15 +101,27 @@ void CommState::drain() {
   while (true) {
     {
       const auto guard = lock();
+      if (watch) watch->look();
       poll_locked();
-      if (items_.empty()) return;
+      if (items_.empty()) {
+        if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
+        return;
+      }
     }
     if (std::chrono::steady_clock::now() > end) break;
     waiter.pause([] { return false; });
   }
-  const auto guard = lock();
-  for (Item& item : items_) item.pending->abandon("it ended with work that its peers never joined");
-  items_.clear();
+  constexpr std::string_view why = "it ended with work that its peers never joined";
+  {
+    const auto guard = lock();
+    for (Item& item : items_) {
+      item.pending->listed_ = false;
+      item.pending->abandon(why);
+    }
+    items_.clear();
+  }
+  fail<CollectiveTimeout>("world", "rank ", world_rank, ": ", why, " within ",
+                          timeout_ms.load(std::memory_order_relaxed), " ms");
 }
 
 void CommState::fail_world(std::string_view why) {
@@ -118,7 +133,10 @@ void CommState::fail_world(std::string_view why) {
   {
     const auto guard = lock();
     if (watch) watch->failed(why);
-    for (Item& item : items_) item.pending->abandon(why);
+    for (Item& item : items_) {
+      item.pending->listed_ = false;
+      item.pending->abandon(why);
+    }
     items = std::exchange(items_, {});
     if (context_ && !threaded_) context_->progress = nullptr;
   }

@@ -23,6 +23,10 @@ class Pending {
   virtual bool advance() = 0;
   /// The rank gives up: ends all work with `why`; afterwards no peer touches the rank's tensors.
   virtual void abandon(std::string_view why) = 0;
+
+ private:
+  friend class CommState;
+  bool listed_ = false;  // among those with work under way
 };
 
 /// What memory alone does not show: processes that died, failures across hosts. See SideChannel.
@@ -61,8 +65,13 @@ class CommState final : public Progress {
   /// Puts a group on the list of those with work under way; called with the lock held.
   void add(Ref<ProcessGroup> group, Pending* pending);
   void poll() noexcept override;
-  /// Completes what is under way, to the deadline at most.
+  /// Completes what is under way, to the deadline at most. Throws the first error of work that
+  /// nobody held any more when it ended, or CollectiveTimeout for what is left.
   void drain();
+  /// Work ended in an error that nobody will ask it for; called with the lock held.
+  void lost(std::exception_ptr error) {
+    if (!lost_) lost_ = std::move(error);
+  }
   /// Tells the world that this rank failed (the first failure counts) and drops what is under way.
   void fail_world(std::string_view why);
   void leave();
@@ -91,6 +100,7 @@ class CommState final : public Progress {
     Pending* pending;
   };
   std::vector<Item> items_;
+  std::exception_ptr lost_;
   bool polling_ = false, threaded_ = false, stop_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;

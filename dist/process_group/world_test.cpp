@@ -71,5 +71,15 @@ TEST(World, FakeWorldHasShapes) {
   });
 }
 
+// Nobody waits for the work, so the end of the world is where its error comes out.
+TEST(World, AnErrorOfDroppedWorkIsNotLost) {
+  EXPECT_THROW(run_ranks(2,
+                         [](World& world) {
+                           const Tensor x = empty({world.rank() == 0 ? 100000 : 50000});
+                           (void)world.group().all_reduce(x);
+                         }),
+               CollectiveMismatch);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -159,6 +159,7 @@ void SharedGroup::end_all() {
 
 void SharedGroup::end(SharedWork& w, std::exception_ptr error) {
   recorder().ended(w.c.record, error != nullptr);
+  if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
   w.error = std::move(error);
   w.done = true;
   w.c.in = {};
@@ -166,9 +167,16 @@ void SharedGroup::end(SharedWork& w, std::exception_ptr error) {
 }
 
 bool SharedGroup::advance() {
-  if (!failed()) {
-    if (!queue_.empty()) advance_collectives();
-    if (messages_ > 0) advance_messages();
+  try {
+    if (!failed()) {
+      if (!queue_.empty()) advance_collectives();
+      if (messages_ > 0) advance_messages();
+    }
+  } catch (const std::exception& e) {  // bytes that were released, no memory: peers must not wait
+    header().failure.claim(FailureKind::peer, comm().world_rank,
+                           concat("rank ", comm().world_rank, " failed: ", e.what()));
+    wake(header());
+    failed();
   }
   return queue_.empty() && messages_ == 0;
 }
@@ -334,6 +342,24 @@ SharedGroup::Step SharedGroup::step(SharedWork& w) {
   return Step::moved;
 }
 
+namespace {
+
+// Says that this rank is in others' tensors, however it leaves them.
+class Touching {
+ public:
+  explicit Touching(std::atomic<uint32_t>& flag) : flag_(flag) {
+    flag_.store(1, std::memory_order_seq_cst);
+  }
+  ~Touching() { flag_.store(0, std::memory_order_seq_cst); }
+  Touching(const Touching&) = delete;
+  Touching& operator=(const Touching&) = delete;
+
+ private:
+  std::atomic<uint32_t>& flag_;
+};
+
+}  // namespace
+
 // All members have announced: compares, then finishes from the cells or chooses how to move.
 SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
   bool from_cells = true;
@@ -355,14 +381,12 @@ SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
   }
   Cell& own = cell(rank());
   // Either this rank sees the failure of one that gives up, or that one sees this rank here.
-  own.touching.store(1, std::memory_order_seq_cst);
-  const bool may = !header().failure.happened();
-  if (may) {
+  {
+    const Touching touching(own.touching);
+    if (header().failure.happened()) return Step::failed;
     if (three_phases(w.c.kind)) reduce_direct(w);
     else move_whole(w, false);
   }
-  own.touching.store(0, std::memory_order_seq_cst);
-  if (!may) return Step::failed;
   w.rounds = 1;
   w.stage = SharedWork::Stage::leaving;
   publish(own.read, rounds_ + 1);
@@ -438,13 +462,12 @@ void SharedGroup::time_out(SharedWork& w) {
       late += concat(" never arrived (its last collective here is #", last, ')');
     else late += " arrived but does not move on";
   }
-  if (culprit >= 0) {
-    const int waited_for = culprit;
-    culprit = comm().culprit(culprit);
-    if (culprit != waited_for)
-      late += concat("; rank ", waited_for, " itself waits, held up by rank ", culprit);
-    if (const std::string seen = comm().describe(culprit); !seen.empty()) late += "; " + seen;
-  }
+  if (culprit < 0) return;  // the last peer came while this rank looked
+  const int waited_for = culprit;
+  culprit = comm().culprit(culprit);
+  if (culprit != waited_for)
+    late += concat("; rank ", waited_for, " itself waits, held up by rank ", culprit);
+  if (const std::string seen = comm().describe(culprit); !seen.empty()) late += "; " + seen;
   header().failure.claim(
       FailureKind::timeout, culprit,
       concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ",
