@@ -69,7 +69,10 @@ Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::v
 
 MessageWork::MessageWork(Collective collective, Ref<MessageGroup> owner)
     : c(std::move(collective)), group(std::move(owner)) {}
-MessageWork::~MessageWork() = default;
+// Let go of without a look at how it ended.
+MessageWork::~MessageWork() {
+  if (error) group->let_go(error);
+}
 bool MessageWork::test() { return group->test(*this); }
 void MessageWork::wait() { group->wait(*this); }
 
@@ -191,7 +194,8 @@ void MessageGroup::end_all() {
 
 void MessageGroup::end(MessageWork& w, std::exception_ptr error) {
   recorder().ended(w.c.record, error != nullptr);
-  w.error = std::move(error);
+  if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
+  else w.error = std::move(error);
   w.done = true;
   w.c.in = {};
   w.c.out = {};
@@ -248,6 +252,11 @@ bool MessageGroup::left_behind(int member, const MessageWork& w) {
   return true;
 }
 
+void MessageGroup::let_go(std::exception_ptr error) {
+  const auto guard = comm().lock();
+  comm().lost(std::move(error));
+}
+
 bool MessageGroup::test(MessageWork& w) {
   comm().poll();
   bool done;
@@ -261,7 +270,7 @@ bool MessageGroup::test(MessageWork& w) {
     else if (now > w.deadline) time_out(w);
     return false;
   }
-  if (w.error) std::rethrow_exception(w.error);
+  if (w.error) comm().tell(w.error);
   return true;
 }
 
@@ -288,7 +297,7 @@ void MessageGroup::wait(MessageWork& w) {
   }
   comm().waits_for(-1);
   if (idle) comm().poll();  // off the list of those with work
-  if (w.error) std::rethrow_exception(w.error);
+  if (w.error) comm().tell(w.error);
 }
 
 void MessageGroup::time_out(MessageWork& w) {

@@ -91,6 +91,8 @@ class MessageGroup final : public ProcessGroup, public Pending {
   void abandon(std::string_view why) override;
   bool test(MessageWork& w);
   void wait(MessageWork& w);
+  /// A work was dropped that had ended in this error.
+  void let_go(std::exception_ptr error);
 
  private:
   enum class Step : uint8_t { blocked, moved, finished, failed };

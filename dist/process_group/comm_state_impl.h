@@ -68,9 +68,19 @@ class CommState final : public Progress {
   /// Completes what is under way, to the deadline at most. Throws the first error of work that
   /// nobody held any more when it ended, or CollectiveTimeout for what is left.
   void drain();
-  /// Work ended in an error that nobody will ask it for; called with the lock held.
+  /// Work ended in an error that nobody will ask it for; called with the lock held. Forgotten once
+  /// the rank has been told of an error of any work.
   void lost(std::exception_ptr error) {
-    if (!lost_) lost_ = std::move(error);
+    if (!told_ && !lost_) lost_ = std::move(error);
+  }
+  /// Throws the error of a work to whoever asks for it.
+  [[noreturn]] void tell(const std::exception_ptr& error) {
+    {
+      const auto guard = lock();
+      told_ = true;
+      lost_ = nullptr;
+    }
+    std::rethrow_exception(error);
   }
   /// Tells the world that this rank failed (the first failure counts) and drops what is under way.
   void fail_world(std::string_view why);
@@ -101,6 +111,7 @@ class CommState final : public Progress {
   };
   std::vector<Item> items_;
   std::exception_ptr lost_;
+  bool told_ = false;
   bool polling_ = false, threaded_ = false, stop_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;

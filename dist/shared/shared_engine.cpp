@@ -33,7 +33,10 @@ Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup) {
 
 SharedWork::SharedWork(Collective collective, Ref<SharedGroup> owner)
     : c(std::move(collective)), group(std::move(owner)) {}
-SharedWork::~SharedWork() = default;
+// Let go of without a look at how it ended.
+SharedWork::~SharedWork() {
+  if (error) group->let_go(error);
+}
 bool SharedWork::test() { return group->test(*this); }
 void SharedWork::wait() { group->wait(*this); }
 
@@ -160,7 +163,7 @@ void SharedGroup::end_all() {
 void SharedGroup::end(SharedWork& w, std::exception_ptr error) {
   recorder().ended(w.c.record, error != nullptr);
   if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
-  w.error = std::move(error);
+  else w.error = std::move(error);
   w.done = true;
   w.c.in = {};
   w.c.out = {};
@@ -393,6 +396,11 @@ SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
   return Step::moved;
 }
 
+void SharedGroup::let_go(std::exception_ptr error) {
+  const auto guard = comm().lock();
+  comm().lost(std::move(error));
+}
+
 bool SharedGroup::test(SharedWork& w) {
   comm().poll();
   bool done;
@@ -406,7 +414,7 @@ bool SharedGroup::test(SharedWork& w) {
     else if (now > w.deadline) time_out(w);
     return false;
   }
-  if (w.error) std::rethrow_exception(w.error);
+  if (w.error) comm().tell(w.error);
   return true;
 }
 
@@ -430,7 +438,7 @@ void SharedGroup::wait(SharedWork& w) {
   }
   comm().waits_for(-1);
   if (idle) comm().poll();  // off the list of those with work
-  if (w.error) std::rethrow_exception(w.error);
+  if (w.error) comm().tell(w.error);
 }
 
 // For ranks that wait for this one: it is not to blame.

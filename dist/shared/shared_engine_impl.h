@@ -81,6 +81,8 @@ class SharedGroup final : public ProcessGroup, public Pending {
 
   bool test(SharedWork& w);
   void wait(SharedWork& w);
+  /// A work was dropped that had ended in this error.
+  void let_go(std::exception_ptr error);
 
  private:
   enum class Step : uint8_t { blocked, moved, finished, failed };
