@@ -5,6 +5,7 @@
 #include "tessera/bench/support.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
+#include "tessera/kernels/views/views.h"
 
 namespace tessera::bench {
 namespace {
@@ -42,10 +43,16 @@ void measure(Report& report) {
   }
   report.write("add_local_recorded", median_us([&] { (void)(w + b); }));
   report.write("add_distributed_recorded", median_us([&] { (void)(v + y); }));
-  // A factor that changes with each call is another plan each time.
+  // A slice that begins elsewhere is another plan; they are more than the table of plans holds.
   const NoGrad guard;
-  double factor = 1;
-  report.write("plan_miss", median_us([&] { (void)(x * (factor += 1)); }));
+  constexpr int64_t kWide = 65536;
+  const Tensor wide = make_distributed(zeros({4, kWide}), {8, kWide},
+                                       Layout::of(mesh, {Shard(0), Replicate()}));
+  int64_t at = 0;
+  report.write("plan_miss", median_us([&] {
+                 at = (at + 1) % (kWide - 4);
+                 (void)slice(wide, 1, {at, at + 4});
+               }));
   int64_t rows = 8;
   const Layout* replicated = Layout::replicated(mesh);
   report.write("redistribute_first", median_us([&] {
