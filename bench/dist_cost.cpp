@@ -46,8 +46,8 @@ void measure(Report& report) {
   // A slice that begins elsewhere is another plan; they are more than the table of plans holds.
   const NoGrad guard;
   constexpr int64_t kWide = 65536;
-  const Tensor wide = make_distributed(zeros({4, kWide}), {8, kWide},
-                                       Layout::of(mesh, {Shard(0), Replicate()}));
+  const Tensor wide =
+      make_distributed(zeros({4, kWide}), {8, kWide}, Layout::of(mesh, {Shard(0), Replicate()}));
   int64_t at = 0;
   report.write("plan_miss", median_us([&] {
                  at = (at + 1) % (kWide - 4);
