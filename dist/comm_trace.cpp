@@ -2,6 +2,7 @@
 // Traces of a rank are a list from the innermost scope outwards.
 #include "tessera/dist/comm_trace.h"
 
+#include "tessera/autograd/tape.h"
 #include "tessera/core/context.h"
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 #include <ostream>
 
 namespace tessera {
+
+std::string_view trace_tag() { return Tape::current().passes > 0 ? "grad" : "forward"; }
 namespace {
 
 struct LivingTraces {

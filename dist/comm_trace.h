@@ -49,6 +49,8 @@ class TESSERA_API CommTrace {
 };
 TESSERA_API std::ostream& operator<<(std::ostream&, const CommTrace&);
 
+/// What a collective that runs now is for: `grad` inside a backward pass, else `forward`.
+TESSERA_API std::string_view trace_tag();
 /// Tells the living traces of this rank that `op` runs over these axes of the mesh. Costs a few
 /// nanoseconds where there is none.
 TESSERA_API void record_collective(CollectiveKind op, const Mesh& mesh, std::span<const int> axes,

@@ -87,7 +87,30 @@ Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
   return make_distributed(copy(part), whole.shape(), layout);
 }
 
-Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global) {
+namespace {
+
+// The sum of the parts along each cut dim is its global size, however uneven they are.
+Shape joined(const Shape& part, const Layout& layout, const std::vector<PartMeta>& all) {
+  const Mesh& mesh = *layout.mesh();
+  Shape global = part;
+  for (int d = 0; d < part.rank(); ++d) {
+    const AxisList axes = layout.axes_of(d);
+    if (axes.empty()) continue;
+    int64_t total = 0;
+    for (int m = 0; m < mesh.size(); ++m) {
+      bool first = true;  // among the members that differ on other axes only, one counts
+      for (int a = 0; a < mesh.axes(); ++a)
+        first &=
+            std::find(axes.begin(), axes.end(), a) != axes.end() || mesh.coordinate_at(m, a) == 0;
+      if (first) total += all[static_cast<size_t>(m)].sizes[d];
+    }
+    global[d] = total;
+  }
+  return global;
+}
+
+// With the global shape given, or with that which the parts make up.
+Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) {
   if (local.is_distributed())
     fail<LayoutError>("from_local", local.meta(), " is distributed already");
   if (local.requires_grad() && Context::current().grad_enabled) {
@@ -96,12 +119,12 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
         " requires grad, and its gradient's type is unknown here: use local_region, which "
         "states it");
   }
-  check_fits(*layout, global, "from_local");
+  check_fits(*layout, given ? *given : local.shape(), "from_local");
   PartMeta own;
   own.dtype = static_cast<int64_t>(local.dtype());
   own.rank = local.rank();
   for (int d = 0; d < local.rank(); ++d) own.sizes[d] = local.shape()[d];
-  for (int d = 0; d < global.rank(); ++d) own.global[d] = global[d];
+  for (int d = 0; given && d < given->rank(); ++d) own.global[d] = (*given)[d];
   own.layout = std::hash<std::string>{}(layout->text());
   const Mesh& mesh = *layout->mesh();
   const bool alone = whole_group(mesh).backend() == "fake";  // others' parts are not there to check
@@ -119,8 +142,14 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
       fail<LayoutError>("from_local", "ranks disagree: rank ", rank, " gives ",
                         static_cast<DType>(part.dtype), shape_of(part.sizes, part.rank), " of ",
                         shape_of(part.global, part.rank), ", this rank ", local.meta(), " of ",
-                        global);
+                        shape_of(own.global, own.rank));
     }
+  }
+  const Shape global = given ? *given : joined(local.shape(), *layout, all);
+  for (int m = 0; m < mesh.size(); ++m) {
+    const PartMeta& part = all[static_cast<size_t>(m)];
+    const int rank = mesh.ranks()[static_cast<size_t>(m)];
+    if (alone && rank != World::current().rank()) continue;
     std::array<int, kMaxAxes> at{};
     for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate_at(m, a);
     Shape expected;
@@ -136,30 +165,14 @@ Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global
   return make_distributed(local.detach(), global, layout);
 }
 
+}  // namespace
+
+Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global) {
+  return assembled(local, layout, &global);
+}
+
 Tensor from_local(const Tensor& local, const Layout* layout) {
-  if (layout->last_sharded_dim() >= local.rank()) check_fits(*layout, local.shape(), "from_local");
-  // The sum of the parts along each cut dim is its global size, however uneven they are.
-  PartMeta own;
-  own.rank = local.rank();
-  own.dtype = static_cast<int64_t>(local.dtype());
-  for (int d = 0; d < local.rank(); ++d) own.sizes[d] = local.shape()[d];
-  const Mesh& mesh = *layout->mesh();
-  const auto all = exchange(mesh, own);
-  Shape global = local.shape();
-  for (int d = 0; d < local.rank(); ++d) {
-    const AxisList axes = layout->axes_of(d);
-    if (axes.empty()) continue;
-    int64_t total = 0;
-    for (int m = 0; m < mesh.size(); ++m) {
-      bool first = true;  // among the members that differ on other axes only, one counts
-      for (int a = 0; a < mesh.axes(); ++a)
-        first &=
-            std::find(axes.begin(), axes.end(), a) != axes.end() || mesh.coordinate_at(m, a) == 0;
-      if (first) total += all[static_cast<size_t>(m)].sizes[d];
-    }
-    global[d] = total;
-  }
-  return from_local(local, layout, global);
+  return assembled(local, layout, nullptr);
 }
 
 Tensor local(const Tensor& x) { return Tensor(distributed(x, "local").local).detach(); }

@@ -86,23 +86,16 @@ const Layout* Layout::intern(const Mesh* mesh, const AxisStates& states) {
   return Context::current().state<LayoutTable>().find(mesh, states);
 }
 
-namespace {
-
-// A maximum of sums is not a sum of maxima.
-void check_pending(const AxisStates& states) {
+bool reductions_commute(const AxisStates& states) {
   const auto family = [](ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; };
   const Placement* pending = nullptr;
   for (const AxisState& s : states) {
     if (s.placement.kind != Placement::Kind::partial) continue;
-    if (pending && family(pending->op) != family(s.placement.op)) {
-      fail<LayoutError>("layout", "two reductions are pending that do not commute: ", *pending,
-                        " and ", s.placement, "; reduce one first");
-    }
+    if (pending && family(pending->op) != family(s.placement.op)) return false;
     pending = &s.placement;
   }
+  return true;
 }
-
-}  // namespace
 
 const Layout* Layout::of(const Mesh* mesh, std::span<const Placement> placements) {
   return ordered(mesh, placements, {});
@@ -151,7 +144,10 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
   for (int axis = 0; axis < mesh->axes(); ++axis) {
     if (!placed[static_cast<size_t>(axis)]) place(axis);
   }
-  check_pending(states);
+  if (!reductions_commute(states)) {
+    fail<LayoutError>("layout", "two reductions are pending that do not commute: ",
+                      intern(mesh, states)->placements_text(), "; reduce one first");
+  }
   return intern(mesh, states);
 }
 
@@ -180,19 +176,29 @@ const Layout* Layout::with(std::string_view axis, Placement placement) const {
   return ordered(mesh_, all, orders);
 }
 
-Piece::Range Layout::range(const Shape& global, int dim) const {
+const Layout* Layout::without_partials() const {
+  AxisStates states = states_;
+  for (AxisState& s : states) {
+    if (s.placement.kind == Placement::Kind::partial) s = {};
+  }
+  return intern(mesh_, states);
+}
+
+Piece::Range range_of(const Mesh& mesh, const AxisStates& states, std::span<const int> coordinates,
+                      const Shape& global, int dim) {
   Piece::Range r{0, global[dim], global[dim]};
-  if (dim > last_dim_) return r;
-  for (int axis : axes_of(dim)) r = chunk(r, mesh_->size(axis), mesh_->coordinate(axis));
+  for (int a : axes_of(states, dim))
+    r = chunk(r, mesh.size(a), coordinates[static_cast<size_t>(a)]);
   return r;
+}
+
+Piece::Range Layout::range(const Shape& global, int dim) const {
+  return range_at(mesh_->coordinates(), global, dim);
 }
 
 Piece::Range Layout::range_at(std::span<const int> coordinates, const Shape& global,
                               int dim) const {
-  Piece::Range r{0, global[dim], global[dim]};
-  for (int axis : axes_of(dim))
-    r = chunk(r, mesh_->size(axis), coordinates[static_cast<size_t>(axis)]);
-  return r;
+  return range_of(*mesh_, states_, coordinates, global, dim);
 }
 
 Shape Layout::local_shape(const Shape& global) const {

@@ -58,6 +58,13 @@ constexpr Piece::Range chunk(const Piece::Range& whole, int parts, int index) {
   return {whole.begin + begin, size, whole.global};
 }
 
+/// The range of `dim` that the member at `coordinates` holds under `states`.
+TESSERA_API Piece::Range range_of(const Mesh& mesh, const AxisStates& states,
+                                  std::span<const int> coordinates, const Shape& global, int dim);
+/// Whether the pending reductions may run in any order: sums and averages do, or one kind of
+/// extreme.
+TESSERA_API bool reductions_commute(const AxisStates& states);
+
 class TESSERA_API Layout {
  public:
   /// One placement per axis of the mesh; axes that cut the same dim do so in mesh order.
@@ -83,6 +90,8 @@ class TESSERA_API Layout {
     return placement(mesh_->index(axis));
   }
   [[nodiscard]] std::vector<Placement> placements() const;
+  /// The same layout with what is partial replicated.
+  [[nodiscard]] const Layout* without_partials() const;
   /// The same layout with another placement on one axis; a shard goes last in its dim's list.
   [[nodiscard]] const Layout* with(std::string_view axis, Placement placement) const;
   [[nodiscard]] AxisList axes_of(int dim) const { return tessera::axes_of(states_, dim); }

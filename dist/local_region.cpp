@@ -4,6 +4,7 @@
 #include "tessera/dist/local_region.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/comm_trace.h"
 #include "tessera/dist/redistribute/redistribute.h"
 #include "tessera/kernels/fill/fill.h"
 
@@ -120,8 +121,7 @@ Tensor converted(const Tensor& x, const Mesh* line, const Conversion& c, const S
         const Layout* source = Layout::of(line, {placement_of(c.from, c.from_dim)});
         const Layout* target = Layout::of(line, {placement_of(c.to, c.to_dim)});
         return TensorList{detail::run_redistribute(detail::redistribute_plan(source, target), in[0],
-                                                   whole, *line,
-                                                   Tape::current().passes > 0 ? "grad" : "forward")
+                                                   whole, *line, trace_tag())
                               .detach()};
       },
       [=](FunctionContext&, const Grads& dy) {

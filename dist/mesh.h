@@ -43,6 +43,7 @@ class TESSERA_API Mesh {
   [[nodiscard]] bool has(std::string_view name) const;
   /// This rank's position on an axis.
   [[nodiscard]] int coordinate(int axis) const { return coordinates_[static_cast<size_t>(axis)]; }
+  [[nodiscard]] std::span<const int> coordinates() const { return coordinates_; }
 
   /// Where the rank `ranks()[position]` stands on an axis.
   [[nodiscard]] int coordinate_at(int position, int axis) const;

@@ -27,8 +27,7 @@ struct OpPlan {
   std::shared_ptr<const void> local_op;
   SmallVector<Input, 4> in;
   SmallVector<Output, 2> out;
-  bool moves = false;  // some input does
-  bool asks = false;   // only a wish permits it
+  bool asks = false;  // only a wish permits it
   // This rank holds nothing of a factor that outputs drop: it adds the join's neutral value.
   std::optional<double> neutral;
 };

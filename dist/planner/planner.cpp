@@ -31,7 +31,7 @@ class AxisJoiner final : public Joiner {
   void all_reduce(const Tensor& x, Join join) override {
     const std::span<const int> axes(axes_.data(), axes_.size());
     record_collective(CollectiveKind::all_reduce, *mesh_, axes, x.numel() * item_size(x.dtype()),
-                      Tape::current().passes > 0 ? "grad" : "forward");
+                      trace_tag());
     const ReduceOp op = join == Join::sum   ? ReduceOp::sum
                         : join == Join::max ? ReduceOp::max
                                             : ReduceOp::min;
@@ -103,7 +103,7 @@ std::string redistribute_call(size_t input, const Layout& target) {
     if (!p.moves) continue;
     mesh = p.target->mesh();
     for (const RedistributeStep& s : p.moves->steps) {
-      if (!communicates(s.move) && s.move != Move::pad) continue;
+      if (!asks(s.move)) continue;
       for (int a : s.axes) {
         const std::string name = concat('"', mesh->axis(a).name, '"');
         if (axes.find(name) == axes.npos) axes += (axes.empty() ? "" : ", ") + name;
@@ -210,8 +210,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
     strategy.operands.assign(operands, AxisStates{});
     for (const StrategyInput& s : inputs) {
       if (!s.meta) continue;
-      for (const RedistributeStep& step : plan_redistribute(*mesh, s.states, AxisStates{}).steps)
-        strategy.asks |= communicates(step.move);
+      strategy.asks |= plan_redistribute(*mesh, s.states, AxisStates{}).communicates();
     }
   }
 
@@ -241,9 +240,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
       if (!from) from = Layout::replicated(mesh);
       if (from != layout) {
         p.moves = &detail::redistribute_plan(from, layout);
-        for (const RedistributeStep& s : p.moves->steps)
-          p.sends |= communicates(s.move) || s.move == Move::pad;
-        plan.moves = true;
+        for (const RedistributeStep& s : p.moves->steps) p.sends |= asks(s.move);
       }
     }
     plan.in.push_back(p);
@@ -428,15 +425,7 @@ void Planner::create(const OpRow& row, const void* op, const Layout* layout, Ten
 }
 
 void Planner::call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) {
-  const Layout* layout = like.impl().layout;
-  if (layout->has_partial()) {
-    AxisStates states = layout->states();
-    for (AxisState& s : states) {
-      if (s.placement.kind == Placement::Kind::partial) s = {};
-    }
-    layout = Layout::intern(layout->mesh(), states);
-  }
-  create(row, op, layout, out);
+  create(row, op, like.impl().layout->without_partials(), out);
 }
 
 AutoRedistribute::AutoRedistribute() : context_(Context::current()) {

@@ -33,18 +33,6 @@ bool in_linearity(const ShardingRule& rule, int index, int operand) {
   return std::find(set.begin(), set.end(), operand) != set.end();
 }
 
-// Two pending reductions commute only if both are sums (or averages), or the same.
-bool mixes_reductions(const AxisStates& states) {
-  const auto family = [](ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; };
-  const Placement* seen = nullptr;
-  for (const AxisState& s : states) {
-    if (s.placement.kind != Kind::partial) continue;
-    if (seen && family(seen->op) != family(s.placement.op)) return true;
-    seen = &s.placement;
-  }
-  return false;
-}
-
 // Whether cuts of `dim` by these axes fall on whole factor units, at the same places as the cuts of
 // the factor: at every member, for even parts and uneven ones.
 bool cuts_agree(const Mesh& mesh, std::span<const int> axes, int64_t factor_size, int64_t scale) {
@@ -146,7 +134,7 @@ class Chooser {
       for (int a : axes_of(inputs_[i].states, d)) {
         if (cuts_factor(a, factor)) cuts.push_back(a);
       }
-      if (cuts.size() < 1) continue;
+      if (cuts.empty()) continue;
       largest = inputs_[i].meta->shape.numel();
       order = cuts;
     }
@@ -173,7 +161,7 @@ class Chooser {
           p = Replicate();
         s.operands[static_cast<size_t>(o)][static_cast<size_t>(a)].placement = p;
       }
-      if (mixes_reductions(s.operands[static_cast<size_t>(o)])) return false;
+      if (!reductions_commute(s.operands[static_cast<size_t>(o)])) return false;
     }
     for (size_t f = 0; f < rule_.factors().size(); ++f) {
       const AxisList order = order_of(static_cast<int>(f));
@@ -203,7 +191,7 @@ class Chooser {
       const RedistributePlan plan = plan_redistribute(mesh_, in.states, s.operands[i]);
       const double bytes = static_cast<double>(in.meta->shape.numel() * item_size(in.meta->dtype));
       for (const RedistributeStep& step : plan.steps) {
-        s.asks |= communicates(step.move) || step.move == Move::pad;
+        s.asks |= asks(step.move);
         small += 1e-3 * bytes;
         if (communicates(step.move)) s.received += 1;         // a collective is never free
         if (step.move == Move::pad) s.received += 1 + bytes;  // nor is a field of zeros

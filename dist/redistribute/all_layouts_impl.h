@@ -56,6 +56,24 @@ inline std::vector<AxisStates> all_layouts(const Mesh& mesh, int rank,
   return all;
 }
 
+/// This rank among the terms that a partial tensor is made of, and how they make it up.
+struct PartialTerm {
+  int members = 1, own = 0;
+  ReduceOp op = ReduceOp::sum;  ///< sum stands for averages too
+  double averaged = 1;          ///< terms are this much larger than those of a sum
+  explicit PartialTerm(const Layout& layout) {
+    const Mesh& mesh = *layout.mesh();
+    for (int a = 0; a < mesh.axes(); ++a) {
+      const Placement& p = layout.placement(a);
+      if (p.kind != Placement::Kind::partial) continue;
+      own = own * mesh.size(a) + mesh.coordinate(a);
+      members *= mesh.size(a);
+      if (p.op == ReduceOp::avg) averaged *= mesh.size(a);
+      else op = p.op;
+    }
+  }
+};
+
 /// Whether the exhaustive forms of tests run whole (TESSERA_EXHAUSTIVE=1) or a seeded tenth.
 inline bool exhaustive() { return std::getenv("TESSERA_EXHAUSTIVE") != nullptr; }
 

@@ -195,12 +195,4 @@ double RedistributePlan::received(const Mesh& mesh, double numel) const {
   return total;
 }
 
-Piece::Range range_of(const Mesh& mesh, const AxisStates& states, std::span<const int> coordinates,
-                      const Shape& global, int dim) {
-  Piece::Range r{0, global[dim], global[dim]};
-  for (int a : axes_of(states, dim))
-    r = chunk(r, mesh.size(a), coordinates[static_cast<size_t>(a)]);
-  return r;
-}
-
 }  // namespace tessera

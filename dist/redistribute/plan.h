@@ -9,6 +9,8 @@
 
 #include "tessera/dist/layout.h"
 
+#include <algorithm>
+
 namespace tessera {
 
 enum class Move : uint8_t {
@@ -23,6 +25,9 @@ enum class Move : uint8_t {
 TESSERA_API std::string_view move_name(Move move);
 /// Whether ranks exchange data.
 constexpr bool communicates(Move move) { return move >= Move::all_gather; }
+
+/// Whether a move is made on request alone: it sends, or fills a field of zeros.
+constexpr bool asks(Move move) { return communicates(move) || move == Move::pad; }
 
 struct RedistributeStep {
   Move move = Move::slice;
@@ -43,14 +48,10 @@ struct RedistributePlan {
 TESSERA_API RedistributePlan plan_redistribute(const Mesh& mesh, const AxisStates& from,
                                                const AxisStates& to);
 
-/// The range of `dim` that the member at `coordinates` holds under `states`.
-TESSERA_API Piece::Range range_of(const Mesh& mesh, const AxisStates& states,
-                                  std::span<const int> coordinates, const Shape& global, int dim);
-
 /// Calls f with the coordinates of each member of the group of `axes`, in the group's order.
 template <class F> void for_each_member(const Mesh& mesh, std::span<const int> axes, F&& f) {
   std::array<int, kMaxAxes> at{};
-  for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate(a);
+  std::copy(mesh.coordinates().begin(), mesh.coordinates().end(), at.begin());
   int members = 1;
   for (int a : axes) members *= mesh.size(a);
   for (int m = 0; m < members; ++m) {

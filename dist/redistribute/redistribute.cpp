@@ -119,9 +119,7 @@ class Runner {
 
  private:
   [[nodiscard]] Piece::Range own(const AxisStates& states, int dim) const {
-    std::array<int, kMaxAxes> at{};
-    for (int a = 0; a < mesh_.axes(); ++a) at[static_cast<size_t>(a)] = mesh_.coordinate(a);
-    return range_of(mesh_, states, at, global_, dim);
+    return range_of(mesh_, states, mesh_.coordinates(), global_, dim);
   }
   [[nodiscard]] bool first(const RedistributeStep& step) const {
     for (int a : step.axes) {
@@ -224,8 +222,7 @@ const Layout* gradient_layout(const Layout* source, const Layout* arriving) {
 
 // Redistributed on bytes of its own.
 Tensor fresh(const Tensor& x, const Layout* to) {
-  const std::string_view tag = Tape::current().passes > 0 ? "grad" : "forward";
-  Tensor y = detail::redistribute_unrecorded(x, to, tag);
+  Tensor y = detail::redistribute_unrecorded(x, to, trace_tag());
   const Tensor part(y.impl().local);
   if (part.impl().storage != x.impl().storage && part.is_contiguous()) return y;
   return make_distributed(copy(part), y.shape(), to);

@@ -24,19 +24,8 @@ double truth(int64_t i, int64_t j) { return static_cast<double>((i * 7 + j * 13)
 // This rank's part of the whole under a layout, made without any collective. Summands of a partial
 // differ by rank and add up; maxima and minima lie on one rank each.
 Tensor part_of(const Layout* layout, const Shape& shape) {
-  const Mesh& mesh = *layout->mesh();
   const Shape size = layout->local_shape(shape);
-  int members = 1, own = 0;
-  ReduceOp op = ReduceOp::sum;
-  double averaged = 1;
-  for (int a = 0; a < mesh.axes(); ++a) {
-    const Placement& p = layout->placement(a);
-    if (p.kind != Kind::partial) continue;
-    own = own * mesh.size(a) + mesh.coordinate(a);
-    members *= mesh.size(a);
-    if (p.op == ReduceOp::avg) averaged *= mesh.size(a);
-    else op = p.op;
-  }
+  const auto [members, own, op, averaged] = trial::PartialTerm(*layout);
   std::vector<double> values;
   for (int64_t i = 0; i < size[0]; ++i) {
     for (int64_t j = 0; j < size[1]; ++j) {
@@ -59,23 +48,8 @@ bool equal(const Tensor& a, const Tensor& b) {
 bool holds(const Tensor& x, const Shape& shape) {
   const Layout* layout = layout_of(x);
   if (!(local(x).shape() == layout->local_shape(shape))) return false;
-  Tensor y = x;
-  if (layout->has_partial()) {
-    AxisStates states = layout->states();
-    for (AxisState& s : states) {
-      if (s.placement.kind == Kind::partial) s = {};
-    }
-    y = redistribute(x, Layout::intern(layout->mesh(), states));
-  }
+  const Tensor y = redistribute(x, layout->without_partials());
   return equal(local(y), part_of(layout_of(y), shape));
-}
-
-Layout const* without_partials(const Layout* layout) {
-  AxisStates states = layout->states();
-  for (AxisState& s : states) {
-    if (s.placement.kind == Kind::partial) s = {};
-  }
-  return Layout::intern(layout->mesh(), states);
 }
 
 // One case, forward and backward. The gradient given is the truth again, so it must arrive as such.
@@ -84,7 +58,7 @@ bool one_case(const Layout* from, const Layout* to, const Shape& shape) {
   x.set_requires_grad();
   const Tensor y = redistribute(x, to);
   if (layout_of(y) != to || !holds(y.detach(), shape)) return false;
-  const Layout* arriving = without_partials(to);
+  const Layout* arriving = to->without_partials();
   backward(y, {.gradient = make_distributed(part_of(arriving, shape), shape, arriving)});
   if (from == to) return true;
   const Layout* back = layout_of(x.grad());

@@ -25,18 +25,7 @@ using Kind = Placement::Kind;
 
 // The part of x that this rank holds under `layout`; partial axes hold random terms that make x up.
 Tensor part_of(const Tensor& x, const tessera::Layout* layout, Random& random) {
-  const Mesh& mesh = *layout->mesh();
-  int members = 1, own = 0;
-  ReduceOp op = ReduceOp::sum;
-  double averaged = 1;
-  for (int a = 0; a < mesh.axes(); ++a) {
-    const Placement& p = layout->placement(a);
-    if (p.kind != Kind::partial) continue;
-    own = own * mesh.size(a) + mesh.coordinate(a);
-    members *= mesh.size(a);
-    if (p.op == ReduceOp::avg) averaged *= mesh.size(a);
-    else op = p.op;
-  }
+  const auto [members, own, op, averaged] = trial::PartialTerm(*layout);
   std::vector<double> values = x.values();
   for (double& v : values) {  // every rank draws all terms, and keeps its own
     const bool whole_numbers = !is_floating(x.dtype());
