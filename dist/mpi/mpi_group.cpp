@@ -67,18 +67,9 @@ Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::v
   return make_ref<MessageGroup>(std::move(world), std::move(ranks), rank, std::move(name), id);
 }
 
-MessageWork::MessageWork(Collective collective, Ref<MessageGroup> owner)
-    : c(std::move(collective)), group(std::move(owner)) {}
-// Let go of without a look at how it ended.
-MessageWork::~MessageWork() {
-  if (error) group->let_go(error);
-}
-bool MessageWork::test() { return group->test(*this); }
-void MessageWork::wait() { group->wait(*this); }
-
 MessageGroup::MessageGroup(std::shared_ptr<MessageWorld> world, std::vector<int> ranks, int rank,
                            std::string name, int id)
-    : ProcessGroup(rank, std::move(ranks), std::move(name), world->comm),
+    : QueuedGroup(rank, std::move(ranks), std::move(name), world->comm),
       world_(std::move(world)),
       failure_(world_->side->group_failure(static_cast<uint64_t>(id))),
       id_(id),
@@ -192,15 +183,6 @@ void MessageGroup::end_all() {
   if (failure_->kind == FailureKind::timeout) recorder().dump(failure_->text.data());
 }
 
-void MessageGroup::end(MessageWork& w, std::exception_ptr error) {
-  recorder().ended(w.c.record, error != nullptr);
-  if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
-  else w.error = std::move(error);
-  w.done = true;
-  w.c.in = {};
-  w.c.out = {};
-}
-
 bool MessageGroup::advance() {
   // An error of the transport is one of the group: its peers must learn of it.
   try {
@@ -252,59 +234,21 @@ bool MessageGroup::left_behind(int member, const MessageWork& w) {
   return true;
 }
 
-void MessageGroup::let_go(std::exception_ptr error) {
-  const auto guard = comm().lock();
-  comm().lost(std::move(error));
+void MessageGroup::publish_wait(const QueuedWork& w) {
+  const int member = waits_for(head_of(w));
+  comm().waits_for(member < 0 ? -1 : world(member));
 }
 
-bool MessageGroup::test(MessageWork& w) {
-  comm().poll();
-  bool done;
-  {
-    const auto guard = comm().lock();
-    done = w.done;
-  }
-  if (!done) {
-    const auto now = Clock::now();
-    if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-    else if (now > w.deadline) time_out(w);
-    return false;
-  }
-  if (w.error) comm().tell(w.error);
-  return true;
+// The work that holds up `w`: a collective waits for the one at the head of the queue.
+const MessageWork& MessageGroup::head_of(const QueuedWork& w) const {
+  return is_message(w.c) ? static_cast<const MessageWork&>(w) : *queue_.front();
 }
 
-void MessageGroup::wait(MessageWork& w) {
-  Waiter waiter(comm(), nullptr);
-  bool idle = false;
-  const auto try_once = [&] {
-    const auto guard = comm().lock();
-    if (!w.done) advance();
-    idle = queue_.empty() && messages_ == 0;
-    return w.done;
-  };
-  while (!try_once()) {
-    if (!waiter.spinning()) {
-      comm().poll();
-      const auto now = Clock::now();
-      if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-      else if (now > w.deadline) time_out(w);
-      const auto guard = comm().lock();
-      const int member = w.done ? -1 : waits_for(is_message(w.c) ? w : *queue_.front());
-      comm().waits_for(member < 0 ? -1 : world(member));
-    }
-    waiter.pause(try_once);
-  }
-  comm().waits_for(-1);
-  if (idle) comm().poll();  // off the list of those with work
-  if (w.error) comm().tell(w.error);
-}
-
-void MessageGroup::time_out(MessageWork& w) {
+void MessageGroup::time_out(QueuedWork& w) {
   const auto guard = comm().lock();
   advance();
   if (w.done) return;
-  const MessageWork& head = is_message(w.c) ? w : *queue_.front();
+  const MessageWork& head = head_of(w);
   const int member = waits_for(head);
   std::string late = "its own messages to leave";
   int culprit = comm().world_rank;

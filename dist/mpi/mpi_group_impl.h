@@ -10,6 +10,7 @@
 
 #include "tessera/dist/mpi/mpi_messages_impl.h"
 #include "tessera/dist/mpi/side_channel_impl.h"
+#include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <deque>
 #include <exception>
@@ -53,20 +54,12 @@ struct Opening {
 };
 static_assert(sizeof(Opening) == Opening::kBytes && std::is_trivially_copyable_v<Opening>);
 
-class MessageWork final : public Work {
+class MessageWork final : public QueuedWork {
  public:
-  MessageWork(Collective collective, Ref<MessageGroup> owner);
-  ~MessageWork() override;
-  bool test() override;
-  void wait() override;
+  using QueuedWork::QueuedWork;
 
-  Collective c;
-  Ref<MessageGroup> group;
   enum class Stage : uint8_t { queued, opening, first, second };
   Stage stage = Stage::queued;
-  bool done = false;
-  std::exception_ptr error;
-  std::chrono::steady_clock::time_point deadline{};  // set by the first wait or test
 
   std::unique_ptr<Opening[]> out, in;      // per member; a send has one
   std::unique_ptr<std::byte[]> temporary;  // others' shares of a reduction
@@ -78,7 +71,7 @@ class MessageWork final : public Work {
   std::vector<Transfer> transfers;
 };
 
-class MessageGroup final : public ProcessGroup, public Pending {
+class MessageGroup final : public QueuedGroup {
  public:
   MessageGroup(std::shared_ptr<MessageWorld> world, std::vector<int> ranks, int rank,
                std::string name, int id);
@@ -89,11 +82,6 @@ class MessageGroup final : public ProcessGroup, public Pending {
   void raise_failure(std::string_view where) override;
   bool advance() override;
   void abandon(std::string_view why) override;
-  bool test(MessageWork& w);
-  void wait(MessageWork& w);
-  /// A work was dropped that had ended in this error.
-  void let_go(std::exception_ptr error);
-
  private:
   enum class Step : uint8_t { blocked, moved, finished, failed };
   /// A message between this rank and one peer, outside collectives.
@@ -116,13 +104,13 @@ class MessageGroup final : public ProcessGroup, public Pending {
   // mpi_group.cpp: order, agreement, failure.
   bool failed();
   void end_all();
-  void end(MessageWork& w, std::exception_ptr error);
   void end_with_failure(const Ref<MessageWork>& w);
   void claim(FailureKind kind, int world_rank, const std::string& text);
   bool left_behind(int member, const MessageWork& w);
-  void time_out(MessageWork& w);
+  void time_out(QueuedWork& w) override;
+  void publish_wait(const QueuedWork& w) override;
+  [[nodiscard]] const MessageWork& head_of(const QueuedWork& w) const;
   [[nodiscard]] std::string where(const MessageWork& w) const;
-  [[nodiscard]] int world(int member) const { return ranks()[static_cast<size_t>(member)]; }
   /// Who owes this work something, -1 where only this rank does.
   [[nodiscard]] int waits_for(const MessageWork& w) const;
 

@@ -11,12 +11,6 @@ namespace {
 
 using Kind = CollectiveKind;
 
-int64_t offset_of(const Counts& counts, int part) {
-  int64_t offset = 0;
-  for (int i = 0; i < part; ++i) offset += counts[static_cast<size_t>(i)];
-  return offset;
-}
-
 const std::byte* input(const Collective& c) {
   return c.in.defined() ? static_cast<const std::byte*>(c.in.raw_data()) : nullptr;
 }

@@ -10,16 +10,6 @@
 namespace tessera {
 namespace {
 
-std::string text(CollectiveKind kind, int peer, DType dtype, int64_t count, int64_t tag) {
-  Collective shown;
-  shown.kind = kind;
-  shown.root = peer;
-  shown.dtype = dtype;
-  shown.count = count;
-  shown.tag = static_cast<int>(tag);
-  return concat(shown);
-}
-
 int tag_of(int group) { return MpiMessages::kFirstGroupTag + 2 * group + 1; }
 
 }  // namespace
@@ -70,11 +60,11 @@ void MessageGroup::advance_pairs() {
 bool MessageGroup::deliver(int from, const Opening& opening, MessageWork& w) {
   const Signature& theirs = opening.signature;
   if (theirs.count == w.c.count && theirs.dtype == w.c.dtype) return true;
-  claim(
-      FailureKind::mismatch, world(from),
-      concat("members of group ", name(), " disagree on a message: rank ", world(from), ": ",
-             text(CollectiveKind::send, rank(), theirs.dtype, theirs.count, opening.tag), ", rank ",
-             world(rank()), ": ", text(CollectiveKind::recv, from, w.c.dtype, w.c.count, w.c.tag)));
+  claim(FailureKind::mismatch, world(from),
+        concat("members of group ", name(), " disagree on a message: rank ", world(from), ": ",
+               message_text(CollectiveKind::send, rank(), theirs.dtype, theirs.count, opening.tag),
+               ", rank ", world(rank()), ": ",
+               message_text(CollectiveKind::recv, from, w.c.dtype, w.c.count, w.c.tag)));
   return false;
 }
 

@@ -31,17 +31,8 @@ Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup) {
   return make_ref<SharedGroup>(std::move(setup));
 }
 
-SharedWork::SharedWork(Collective collective, Ref<SharedGroup> owner)
-    : c(std::move(collective)), group(std::move(owner)) {}
-// Let go of without a look at how it ended.
-SharedWork::~SharedWork() {
-  if (error) group->let_go(error);
-}
-bool SharedWork::test() { return group->test(*this); }
-void SharedWork::wait() { group->wait(*this); }
-
 SharedGroup::SharedGroup(SharedGroupSetup setup)
-    : ProcessGroup(setup.rank, setup.ranks, setup.name, setup.comm),
+    : QueuedGroup(setup.rank, setup.ranks, setup.name, setup.comm),
       setup_(std::move(setup)),
       layout_(size()),
       outgoing_(static_cast<size_t>(size())),
@@ -158,15 +149,6 @@ void SharedGroup::end_all() {
   }
   messages_ = 0;
   if (failure.kind == FailureKind::timeout) recorder().dump(failure.text.data());
-}
-
-void SharedGroup::end(SharedWork& w, std::exception_ptr error) {
-  recorder().ended(w.c.record, error != nullptr);
-  if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
-  else w.error = std::move(error);
-  w.done = true;
-  w.c.in = {};
-  w.c.out = {};
 }
 
 bool SharedGroup::advance() {
@@ -396,55 +378,7 @@ SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
   return Step::moved;
 }
 
-void SharedGroup::let_go(std::exception_ptr error) {
-  const auto guard = comm().lock();
-  comm().lost(std::move(error));
-}
-
-bool SharedGroup::test(SharedWork& w) {
-  comm().poll();
-  bool done;
-  {
-    const auto guard = comm().lock();
-    done = w.done;
-  }
-  if (!done) {
-    const auto now = Clock::now();
-    if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-    else if (now > w.deadline) time_out(w);
-    return false;
-  }
-  if (w.error) comm().tell(w.error);
-  return true;
-}
-
-void SharedGroup::wait(SharedWork& w) {
-  Waiter waiter(comm(), &header());
-  bool idle = false;
-  const auto try_once = [&] {
-    const auto guard = comm().lock();
-    idle = advance();
-    return w.done;
-  };
-  while (!try_once()) {
-    if (!waiter.spinning()) {
-      comm().poll();
-      publish_wait(w);
-      const auto now = Clock::now();
-      if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-      else if (now > w.deadline) time_out(w);
-    }
-    waiter.pause(try_once);
-  }
-  comm().waits_for(-1);
-  if (idle) comm().poll();  // off the list of those with work
-  if (w.error) comm().tell(w.error);
-}
-
-// For ranks that wait for this one: it is not to blame.
-void SharedGroup::publish_wait(const SharedWork& w) {
-  const auto guard = comm().lock();
-  if (w.done) return;
+void SharedGroup::publish_wait(const QueuedWork& w) {
   int peer = w.c.root;
   if (!is_message(w.c)) {
     for (peer = 0; peer < size() && (peer == rank() || ready(*queue_.front(), peer));) ++peer;
@@ -452,12 +386,12 @@ void SharedGroup::publish_wait(const SharedWork& w) {
   comm().waits_for(peer < size() ? world(peer) : -1);
 }
 
-void SharedGroup::time_out(SharedWork& w) {
+void SharedGroup::time_out(QueuedWork& w) {
   const auto guard = comm().lock();
   advance();
   if (w.done) return;
   const bool message = is_message(w.c);
-  const SharedWork& head = message ? w : *queue_.front();
+  const SharedWork& head = message ? static_cast<SharedWork&>(w) : *queue_.front();
   std::string late;
   int culprit = -1;
   for (int p = 0; p < size(); ++p) {

@@ -8,7 +8,7 @@
 // own.
 #pragma once
 
-#include "tessera/dist/process_group/comm_state_impl.h"
+#include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <deque>
 #include <exception>
@@ -49,26 +49,19 @@ Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup);
 
 class SharedGroup;
 
-class SharedWork final : public Work {
+class SharedWork final : public QueuedWork {
  public:
-  SharedWork(Collective collective, Ref<SharedGroup> owner);
-  ~SharedWork() override;
-  bool test() override;
-  void wait() override;
+  using QueuedWork::QueuedWork;
 
   enum class Stage : uint8_t { queued, arriving, rounds, leaving };
-  Collective c;
-  Ref<SharedGroup> group;
   Stage stage = Stage::queued;
-  bool done = false, exposed = false;  // exposed: peers may touch the tensors
-  uint8_t phase = 0;  // of a turn: write a round, reduce an earlier one, read the one before
+  bool exposed = false;  // peers may touch the tensors
+  uint8_t phase = 0;     // of a turn: write a round, reduce an earlier one, read the one before
   int64_t turn = 0, rounds = 0;  // of staging
   int64_t moved = 0;             // bytes of a message
-  std::exception_ptr error;
-  std::chrono::steady_clock::time_point deadline{};  // set by the first wait or test
 };
 
-class SharedGroup final : public ProcessGroup, public Pending {
+class SharedGroup final : public QueuedGroup {
  public:
   explicit SharedGroup(SharedGroupSetup setup);
   ~SharedGroup() override;
@@ -78,11 +71,6 @@ class SharedGroup final : public ProcessGroup, public Pending {
   void raise_failure(std::string_view where) override;
   bool advance() override;
   void abandon(std::string_view why) override;
-
-  bool test(SharedWork& w);
-  void wait(SharedWork& w);
-  /// A work was dropped that had ended in this error.
-  void let_go(std::exception_ptr error);
 
  private:
   enum class Step : uint8_t { blocked, moved, finished, failed };
@@ -119,12 +107,10 @@ class SharedGroup final : public ProcessGroup, public Pending {
   [[nodiscard]] std::byte* slot(int whose, int64_t round) const {
     return at(layout_.staging(whose, rounds_ + static_cast<uint64_t>(round)));
   }
-  [[nodiscard]] int world(int member) const { return setup_.ranks[static_cast<size_t>(member)]; }
 
   // shared_engine.cpp: order, agreement, failure.
   bool failed();
   void end_all();
-  void end(SharedWork& w, std::exception_ptr error);
   void advance_collectives();
   Step step(SharedWork& w);
   void announce(SharedWork& w);
@@ -134,8 +120,9 @@ class SharedGroup final : public ProcessGroup, public Pending {
   bool agree(const SharedWork& w, int peer);
   Step arrived(SharedWork& w);
   bool peer_left(int peer, const SharedWork& w);
-  void time_out(SharedWork& w);
-  void publish_wait(const SharedWork& w);
+  void time_out(QueuedWork& w) override;
+  void publish_wait(const QueuedWork& w) override;
+  [[nodiscard]] SegmentHeader* wakes_on() const override { return &header(); }
   [[nodiscard]] std::string where(const SharedWork& w) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
 

@@ -8,20 +8,6 @@
 #include <cstring>
 
 namespace tessera {
-namespace {
-
-std::string text(CollectiveKind kind, int peer, DType dtype, int64_t count, int64_t tag) {
-  Collective shown;
-  shown.kind = kind;
-  shown.root = peer;
-  shown.dtype = dtype;
-  shown.count = count;
-  shown.tag = static_cast<int>(tag);
-  return concat(shown);
-}
-
-}  // namespace
-
 void SharedGroup::post(Ref<SharedWork> w) {
   ++messages_;
   recorder().started(w->c.record);
@@ -112,8 +98,9 @@ bool SharedGroup::match(int from, const Message& m, const SharedWork& w) {
   header().failure.claim(
       FailureKind::mismatch, world(from),
       concat("members of group ", name(), " disagree on a message: rank ", world(from), ": ",
-             text(CollectiveKind::send, rank(), m.dtype, m.count, m.tag), ", rank ", world(rank()),
-             ": ", text(CollectiveKind::recv, from, w.c.dtype, w.c.count, w.c.tag)));
+             message_text(CollectiveKind::send, rank(), m.dtype, m.count, m.tag), ", rank ",
+             world(rank()), ": ",
+             message_text(CollectiveKind::recv, from, w.c.dtype, w.c.count, w.c.tag)));
   wake(header());
   return false;
 }

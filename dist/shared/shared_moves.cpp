@@ -13,12 +13,6 @@ namespace {
 
 using Kind = CollectiveKind;
 
-int64_t offset_of(const Counts& counts, int part) {
-  int64_t offset = 0;
-  for (int i = 0; i < part; ++i) offset += counts[static_cast<size_t>(i)];
-  return offset;
-}
-
 int64_t largest(const Counts& counts) { return *std::max_element(counts.begin(), counts.end()); }
 
 bool has_parts(Kind k) {

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engines over shared memory and over messages have in common: works that are moved on by
+// whoever waits, end with a result or an error that is told once, and time out.
+#pragma once
+
+#include "tessera/dist/process_group/comm_state_impl.h"
+
+#include <chrono>
+#include <exception>
+
+namespace tessera {
+
+class QueuedGroup;
+
+/// An operation in a group's queues. Fields are read and written with the rank's lock held.
+class QueuedWork : public Work {
+ public:
+  QueuedWork(Collective collective, Ref<QueuedGroup> owner);
+  ~QueuedWork() override;
+  bool test() final;
+  void wait() final;
+
+  Collective c;
+  bool done = false;
+  std::exception_ptr error;
+  std::chrono::steady_clock::time_point deadline{};  // set by the first wait or test
+
+ private:
+  Ref<QueuedGroup> group_;
+};
+
+class QueuedGroup : public ProcessGroup, public Pending {
+ public:
+  bool test(QueuedWork& w);
+  void wait(QueuedWork& w);
+  /// A work was dropped that had ended in this error.
+  void let_go(std::exception_ptr error);
+
+ protected:
+  using ProcessGroup::ProcessGroup;
+  /// What a waiting rank sleeps on; null: it only pauses.
+  [[nodiscard]] virtual SegmentHeader* wakes_on() const { return nullptr; }
+  /// Tells ranks that wait for this one whom it waits for itself; called with the lock held.
+  virtual void publish_wait(const QueuedWork& w) = 0;
+  /// The deadline has passed: claims the failure, unless the work ended meanwhile.
+  virtual void time_out(QueuedWork& w) = 0;
+  void end(QueuedWork& w, std::exception_ptr error);
+  [[nodiscard]] int world(int member) const { return ranks()[static_cast<size_t>(member)]; }
+
+ private:
+  void check_deadline(QueuedWork& w);
+};
+
+/// Elements before `part`.
+int64_t offset_of(const Counts& counts, int part);
+/// A send or recv as errors show it.
+std::string message_text(CollectiveKind kind, int peer, DType dtype, int64_t count, int64_t tag);
+
+}  // namespace tessera
