@@ -7,7 +7,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -23,88 +22,15 @@ struct Case {
   SampleRow sample;
   DType dtype = DType::f32;
   std::string name;
-  Json peer;  // the case for PyTorch; null where it has no twin
+  Json peer;  // the case for PyTorch: its table of twins names the attributes
   bool differentiable = false;
   Cost cost;
   double time_us = 0, time_grad_us = 0;
 };
 
-// Names of the attributes, in the room's order, of the ops that have a twin in PyTorch.
-const std::map<std::string_view, std::vector<std::string_view>>& twins() {
-  static const std::map<std::string_view, std::vector<std::string_view>> names{
-      {"add", {}},
-      {"sub", {}},
-      {"mul", {}},
-      {"div", {}},
-      {"equal", {}},
-      {"less", {}},
-      {"greater", {}},
-      {"where", {}},
-      {"affine", {"scale", "shift"}},
-      {"exp", {}},
-      {"log", {}},
-      {"rsqrt", {}},
-      {"sin", {}},
-      {"cos", {}},
-      {"tanh", {}},
-      {"erf", {}},
-      {"silu", {}},
-      {"gelu", {"approximate"}},
-      {"cast", {"to"}},
-      {"copy", {}},
-      {"sum", {"dim", "keepdim"}},
-      {"mean", {"dim", "keepdim"}},
-      {"logsumexp", {"dim", "keepdim"}},
-      {"max", {"dim", "keepdim"}},
-      {"matmul", {"transpose_a", "transpose_b"}},
-      {"contract_leading", {}},
-      {"softmax", {"dim"}},
-      {"rms_norm", {"eps"}},
-      {"rope", {"inverse"}},
-      {"swiglu", {}},
-      {"scaled_dot_product_attention", {"causal", "heads_inner", "scale"}},
-      {"cross_entropy", {"ignore_index"}},
-      {"embedding", {}},
-      {"gather", {"dim"}},
-      {"scatter_add", {"dim"}},
-      {"topk", {"k", "dim"}},
-      {"cat", {"dim"}},
-      {"fill", {"shape"}},
-      {"random", {"shape"}},
-      {"sum_squares", {}},
-      {"adamw_", {"beta1", "beta2", "eps", "weight_decay"}}};
-  return names;
-}
-
-constexpr std::array<std::string_view, 6> kTruths{"keepdim",     "transpose_a", "transpose_b",
-                                                  "heads_inner", "causal",      "inverse"};
-
 Json parsed(const std::string& text) {
   Json value = Json::parse(text, nullptr, false);
   return value.is_discarded() ? Json(text) : value;
-}
-
-Json dims_of_mask(uint32_t mask) {
-  Json dims = Json::array();
-  for (int d = 0; d < 32; ++d) {
-    if (mask >> d & 1) dims.push_back(d);
-  }
-  return dims.size() == 1 ? dims[0] : dims;
-}
-
-Json attributes_of(std::string_view op, const std::vector<std::string>& values) {
-  const auto& names = twins().at(op);
-  const bool reduce = op == "sum" || op == "mean" || op == "logsumexp";
-  Json attributes = Json::object();
-  for (size_t i = 0; i < names.size(); ++i) {
-    Json value = parsed(values.at(i));
-    if (reduce && names[i] == "dim") value = dims_of_mask(value.get<uint32_t>());
-    if (std::ranges::find(kTruths, names[i]) != kTruths.end()) value = value != 0;
-    if (names[i] == "approximate") value = value == 0 ? "none" : "tanh";
-    if (names[i] == "scale" && op == "scaled_dot_product_attention" && value == 0) continue;
-    attributes[std::string(names[i])] = value;
-  }
-  return attributes;
 }
 
 Json shapes_of(const OpRow& row, const std::vector<Arg>& in) {
@@ -158,10 +84,9 @@ std::optional<Case> make_case(const OpRow& row, const SampleRow& sample, DType d
   c.name = name_of(c);
   const bool backward_op = row.name.ends_with("_backward");
   c.differentiable = row.kind == OpKind::compute && row.vjp && float_input && !backward_op;
-  if (!twins().contains(row.name)) return c;
-  Json attributes = attributes_of(row.name, row.attributes(sample.op.get()));
-  if (row.name == "cast" && attributes["to"] == name(dtype))
-    return c;  // PyTorch gives back its input
+  Json attributes = Json::array();
+  for (const std::string& value : row.attributes(sample.op.get()))
+    attributes.push_back(parsed(value));
   c.peer = {{"case", c.name},
             {"op", row.name},
             {"shapes", shapes_of(row, sample.in)},
@@ -192,7 +117,8 @@ Tensor make_input(const Arg& a, DType dtype, std::mt19937_64& random) {
   std::vector<double> values(static_cast<size_t>(a.shape.numel()));
   std::normal_distribution<double> bell;
   std::uniform_real_distribution<double> even(a.low, a.high);
-  for (double& v : values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    double& v = values[i];
     switch (a.fill) {
       case Arg::Fill::normal:
       case Arg::Fill::distinct: v = bell(random); break;
@@ -200,6 +126,7 @@ Tensor make_input(const Arg& a, DType dtype, std::mt19937_64& random) {
       case Arg::Fill::integers: v = std::floor(even(random)); break;
       case Arg::Fill::boolean: v = static_cast<double>(random() % 2); break;
       case Arg::Fill::value: v = a.low; break;
+      case Arg::Fill::listed: v = a.list.at(i % a.list.size()); break;
     }
   }
   return from_values(values, a.shape, t);
@@ -329,7 +256,7 @@ void measure(Arguments& arguments) {
   std::vector<Case> cases = all_cases();
   if (list) {
     for (const Case& c : cases) {
-      if (!c.peer.is_null()) fmt::print("{}\n", c.peer.dump());
+      fmt::print("{}\n", c.peer.dump());
     }
     return;
   }

@@ -7,6 +7,7 @@
 #include "tessera/core/op_row.h"
 
 #include <cmath>
+#include <utility>
 
 namespace tessera::detail {
 namespace {
@@ -92,10 +93,34 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
   }
 }
 
+// The interceptor is put aside while the op runs, so that it sees what the program calls and no
+// more.
+__attribute__((cold)) void intercepted(Context& context, const OpRow& row, const void* op,
+                                       Tensors in, TensorList& out, bool gradients) {
+  struct Aside {
+    explicit Aside(Context& c) : context(c), interceptor(std::exchange(c.interceptor, nullptr)) {}
+    ~Aside() { context.interceptor = interceptor; }
+    Aside(const Aside&) = delete;
+    Aside& operator=(const Aside&) = delete;
+    Context& context;
+    Interceptor* interceptor;
+  };
+  const Aside aside(context);
+  if (aside.interceptor->replay(row, op, in, out)) {
+    if (gradients && context.grad_enabled && context.recorder)
+      context.recorder->record(row, op, in, out);
+    return;
+  }
+  call(row, op, in, out);
+  aside.interceptor->observe(row, op, in, out);
+}
+
 void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
   if (__builtin_expect(context.progress != nullptr, false)) context.progress->poll();
   const Inputs seen = look(row, in);
+  if (__builtin_expect(context.interceptor != nullptr, false))
+    return intercepted(context, row, op, in, out, seen.gradients);
   if (seen.distributed) {
     if (!context.distributor) {
       fail<LayoutError>(

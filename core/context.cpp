@@ -57,6 +57,23 @@ Process& Process::get() {
   return process;
 }
 
+void CallKeys::set_seed(uint64_t seed) {
+  seed_ = seed;
+  set_step(0);
+}
+
+void CallKeys::set_step(uint64_t step) {
+  step_ = step;
+  draws_.clear();
+}
+
+RngKey CallKeys::next(const std::vector<std::string>& module_path) {
+  std::string path;
+  for (const std::string& part : module_path) path += (path.empty() ? "" : ".") + part;
+  const uint64_t draw = draws_[stream_of(path)]++;
+  return {seed_, stream_of(concat("call ", step_, ' ', draw, ' ', path))};
+}
+
 void Process::limit_isa(Isa isa) {
   if (isa > machine_isa_)
     fail<ValueError>("process", "this machine lacks the instruction set that was asked for");

@@ -7,9 +7,11 @@
 
 #include "tessera/core/allocator.h"
 #include "tessera/core/op_types.h"
+#include "tessera/core/rng.h"
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -71,11 +73,38 @@ class Distributor {
   virtual Tensor whole(const Tensor& x) = 0;
 };
 
+/// Stands between a program and its ops while it is set; implemented by autograd's checkpointing.
+/// What an op calls inside (plans, kernels) does not reach it.
+class Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  /// May give the outputs of an op that then does not run; it is recorded all the same.
+  virtual bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) = 0;
+  /// Called after an op that ran.
+  virtual void observe(const OpRow& row, const void* op, Tensors in, Tensors out) = 0;
+};
+
 /// Moves communication under way on; implemented by dist.
 class Progress {
  public:
   virtual ~Progress() = default;
   virtual void poll() noexcept = 0;
+};
+
+/// Keys of random numbers drawn while a model runs (dropout): a function of the seed, the step, the
+/// module path and the number of the draw in that module, so that they are the same on any mesh. A
+/// copy, put back later, draws the same keys again.
+class TESSERA_API CallKeys {
+ public:
+  /// What follows is drawn from `seed`, from the first draw of step 0 on.
+  void set_seed(uint64_t seed);
+  /// What follows is drawn for `step`, from its first draw on.
+  void set_step(uint64_t step);
+  [[nodiscard]] RngKey next(const std::vector<std::string>& module_path);
+
+ private:
+  uint64_t seed_ = 0, step_ = 0;
+  std::map<uint64_t, uint64_t> draws_;  // by the hash of the module path
 };
 
 /// All state of one rank. Make one per rank thread; it becomes the thread's current one while it
@@ -101,10 +130,12 @@ class TESSERA_API Context {
   Distributor* distributor = nullptr;
   /// Set only while communication is pending; every op call polls it.
   Progress* progress = nullptr;
+  Interceptor* interceptor = nullptr;
   bool grad_enabled = true;
   Options options;
   /// Where the program is, for error messages and anomaly mode (`layers.3.attention`).
   std::vector<std::string> module_path;
+  CallKeys call_keys;  ///< random numbers of ops that draw them while the model runs
   /// Called after every op when set (profilers, op traces).
   std::function<void(const OpRow&, const void* op, Tensors in, Tensors out)> op_hook;
 

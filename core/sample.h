@@ -11,15 +11,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera {
 
 struct Arg {
-  enum class Fill : uint8_t { normal, uniform, integers, distinct, boolean, value };
+  enum class Fill : uint8_t { normal, uniform, integers, distinct, boolean, value, listed };
   Shape shape;
   Fill fill = Fill::normal;
   double low = -2, high = 2;
+  std::vector<double> list;    // of Fill::listed
   std::optional<DType> dtype;  // fixed, else the law's choice
   bool wide = false;           // statistics: the law's choice, but f32 for narrower floats
   bool differentiable = true;  // false: the op takes it as a constant
@@ -40,6 +42,12 @@ struct Arg {
   /// All values different by at least 1/8, in random order (ties break max, topk and sort).
   [[nodiscard]] Arg distinct() const { return with(Fill::distinct, 0, 0); }
   [[nodiscard]] Arg value(double v) const { return with(Fill::value, v, v); }
+  /// These values in row-major order, over and over (positions, sorted boundaries).
+  [[nodiscard]] Arg listed(std::vector<double> values) const {
+    Arg a = with(Fill::listed, 0, 0);
+    a.list = std::move(values);
+    return a;
+  }
   [[nodiscard]] Arg as(DType t) const {
     Arg a = *this;
     a.dtype = t;

@@ -3,8 +3,9 @@
 
     build/release/bin/bench_ops --list-cases | build/venv/bin/python bench/peers/ops.py --threads 2
 
-A case is {"op": ..., "shapes": [[...], ...], "dtype": "float32", "attrs": {...}, "grad": true};
-other fields (such as "name") are copied to the answer. README.md lists inputs and attributes.
+A case is {"op": ..., "shapes": [[...], ...], "dtype": "float32", "attrs": [...], "grad": true} with
+the values of the room's attributes in the room's order; ATTRIBUTES below names them. Other fields
+(such as "name") are copied to the answer, and cases of ops without a twin here are left out.
 """
 import argparse
 import json
@@ -57,7 +58,7 @@ TWINS = {
     **{name: (lambda op: lambda x, **_: op(x))(op) for name, op in UNARY.items()},
     "affine": lambda x, scale=1, shift=0, **_: x * scale + shift if shift else x * scale,
     "where": lambda condition, x, y, **_: torch.where(condition, x, y),
-    "gelu": lambda x, approximate="none", **_: F.gelu(x, approximate=approximate),
+    "gelu": lambda x, tanh=False, **_: F.gelu(x, approximate="tanh" if tanh else "none"),
     "sum": reduce(torch.sum), "mean": reduce(torch.mean),
     "max": lambda x, dim=-1, **_: x.max(dim).values, "logsumexp": reduce(torch.logsumexp),
     "matmul": matmul,
@@ -77,8 +78,28 @@ TWINS = {
     "cast": lambda x, to="bfloat16", **_: x.to(DTYPES[to]),
 }
 
+# What the room's attributes are called, in its order, where the twin reads any.
+ATTRIBUTES = {
+    "affine": "scale shift", "gelu": "tanh", "cast": "to", "sum": "dims keepdim",
+    "mean": "dims keepdim", "logsumexp": "dims keepdim", "max": "dim keepdim",
+    "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
+    "scaled_dot_product_attention": "causal heads_inner scale", "cross_entropy": "ignore_index",
+    "gather": "dim", "scatter_add": "dim", "topk": "k dim", "cat": "dim", "fill": "shape",
+    "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
+
 MAKERS = {"fill": lambda shape, dtype: torch.full(shape, 0.0, dtype=dtype),
           "random": lambda shape, dtype: torch.randn(shape, dtype=dtype)}
+
+
+def named(op, values):
+    """The attributes by name; a mask of dims becomes a list."""
+    attrs = dict(zip(ATTRIBUTES.get(op, "").split(), values))
+    if "dims" in attrs:
+        mask = attrs.pop("dims")
+        attrs["dim"] = [d for d in range(32) if mask >> d & 1]
+    if op == "scaled_dot_product_attention" and not attrs["scale"]:
+        del attrs["scale"]  # 0 stands for the default
+    return attrs
 
 
 def make_inputs(op, shapes, dtype, attrs):
@@ -149,14 +170,14 @@ def main():
     torch.set_num_threads(args.threads)
     torch.manual_seed(7)
     for case in read_cases(sys.stdin.read()):
-        case.setdefault("attrs", {})
-        case.setdefault("dtype", "float32")
-        shapes = case["shapes"]
-        if case["op"] not in TWINS and case["op"] not in MAKERS and case["op"] != "adamw_":
-            emit(**case, error="no PyTorch twin of this op")
+        op, shapes, dtype = case["op"], case["shapes"], case.get("dtype", "float32")
+        if op not in TWINS and op not in MAKERS and op != "adamw_":
             continue
+        attrs = named(op, case.get("attrs", []))
+        if op == "cast" and attrs["to"] == dtype:
+            continue  # PyTorch gives back its input
         try:
-            figures = time_case(case["op"], shapes, DTYPES[case["dtype"]], case["attrs"],
+            figures = time_case(op, shapes, DTYPES[dtype], attrs,
                                 case.get("grad", False))
         except (RuntimeError, TypeError, IndexError, KeyError, ValueError) as error:
             emit(**case, error=f"{type(error).__name__}: {error}")

@@ -106,6 +106,9 @@ std::vector<double> values_for(const Arg& arg, DType dtype, Random& random) {
       for (double& v : values) v = static_cast<double>(random.below(2));
       break;
     case Arg::Fill::value: std::ranges::fill(values, arg.low); break;
+    case Arg::Fill::listed:
+      for (size_t i = 0; i < values.size(); ++i) values[i] = arg.list.at(i % arg.list.size());
+      break;
   }
   if (dtype == DType::u8) {
     for (double& v : values) v = std::max(v, 0.0);
