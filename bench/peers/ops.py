@@ -92,8 +92,10 @@ MAKERS = {"fill": lambda shape, dtype: torch.full(shape, 0.0, dtype=dtype),
 
 
 def named(op, values):
-    """The attributes by name; a mask of dims becomes a list."""
+    """The attributes by name; truth values arrive as 0 or 1, sets of dims as bits."""
     attrs = dict(zip(ATTRIBUTES.get(op, "").split(), values))
+    if "keepdim" in attrs:
+        attrs["keepdim"] = bool(attrs["keepdim"])
     if "dims" in attrs:
         mask = attrs.pop("dims")
         attrs["dim"] = [d for d in range(32) if mask >> d & 1]
