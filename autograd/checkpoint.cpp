@@ -52,8 +52,8 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   // What forward knows of a saved tensor, and what recompute made of it.
   struct Slot {
     TensorMeta meta;
-    size_t call = 0;         // ops that ran before it was saved
-    uint32_t version = 0;    // of a leaf, which is not computed again
+    size_t call = 0;       // ops that ran before it was saved
+    uint32_t version = 0;  // of a leaf, which is not computed again
     bool leaf = false, needed = true;
     Tensor value;
   };
@@ -109,9 +109,10 @@ class Observer final : public Interceptor {
     Frame::Call call = frame_.describe(row, in, out);
     if (row.kind == OpKind::compute) {
       const bool budget = frame_.options_.memory_budget.has_value();
-      const bool keep = budget || (frame_.options_.keep &&
-                                   frame_.options_.keep({row.name, in, out, context_.module_path,
-                                                         earlier_[row.name]}));
+      const bool keep =
+          budget ||
+          (frame_.options_.keep &&
+           frame_.options_.keep({row.name, in, out, context_.module_path, earlier_[row.name]}));
       ++earlier_[row.name];
       if (keep) {
         for (const Tensor& t : out) call.kept.push_back(t.detach());
@@ -136,9 +137,7 @@ class Observer final : public Interceptor {
       if (!kept[i]) frame_.calls_[candidates_[i].call].kept.clear();
     }
   }
-  void saved(const Tensor& t) {
-    saved_.emplace_back(&t.storage(), t.storage().bytes());
-  }
+  void saved(const Tensor& t) { saved_.emplace_back(&t.storage(), t.storage().bytes()); }
 
  private:
   struct Candidate {
@@ -190,8 +189,8 @@ Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
   if (!options_.debug) return call;
   std::string path;
   for (const auto& part : Context::current().module_path) path += (path.empty() ? "" : ".") + part;
-  call.text = concat(row.name, '(', text_of(in), ") -> ", text_of(out), path.empty() ? "" : " in ",
-                     path);
+  call.text =
+      concat(row.name, '(', text_of(in), ") -> ", text_of(out), path.empty() ? "" : " in ", path);
   return call;
 }
 
@@ -200,11 +199,10 @@ TensorList Frame::forward(const std::vector<Tensor>& inputs) {
   Tape& tape = Tape::current();
   const bool outer = !tape.saved_hooks.empty();
   for (const Tensor& t : inputs) {
-    inputs_.push_back(
-        {t.defined() ? SavedTensor(t, outer ? &tape.saved_hooks.back().pack : nullptr,
-                                   outer ? &tape.saved_hooks.back().unpack : nullptr)
-                     : SavedTensor(),
-         t.defined() && t.requires_grad()});
+    inputs_.push_back({t.defined() ? SavedTensor(t, outer ? &tape.saved_hooks.back().pack : nullptr,
+                                                 outer ? &tape.saved_hooks.back().unpack : nullptr)
+                                   : SavedTensor(),
+                       t.defined() && t.requires_grad()});
   }
   module_path_ = context.module_path;
   keys_ = context.call_keys;
@@ -298,15 +296,15 @@ void Frame::recompute() {
 
 std::any Frame::pack_again(const Tensor& t) {
   if (refilled_ == slots_.size()) {
-    differs(concat("forward saved ", slots_.size(), " tensors, recompute saves another, ",
-                   t.meta()));
+    differs(
+        concat("forward saved ", slots_.size(), " tensors, recompute saves another, ", t.meta()));
   }
   Slot& slot = slots_[refilled_];
   if (options_.determinism_check) {
     if (!(slot.meta.shape == t.shape()) || slot.meta.dtype != t.dtype() ||
         slot.call != again_.size()) {
       differs(concat("saved tensor ", refilled_, " was ", slot.meta, " in forward and is ",
-                     t.meta(), " in recompute"));
+                     t.meta(), " in recompute, after ", slot.call, " and ", again_.size(), " ops"));
     }
   }
   if (slot.leaf && t.is_leaf() && t.storage().version() != slot.version) {

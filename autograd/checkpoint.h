@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -51,11 +52,26 @@ struct CheckpointOptions {
 using CheckpointedFunction = std::function<TensorList(Tensors)>;
 
 /// fn(inputs), recorded; `fn` runs again during backward, so it must capture what it needs by value
-/// or outlive the graph. Inputs are stored (through enclosing saved-tensor hooks). Without gradients
-/// it is a plain call. AutogradError: recompute saved other tensors than forward did, or backward
-/// was called inside fn. InPlaceError: an input or a parameter was written in between. ValueError: a
-/// budget outside [0, 1], or one beside `keep`.
+/// or outlive the graph. Inputs are stored (through enclosing saved-tensor hooks). Without
+/// gradients it is a plain call. AutogradError: recompute saved other tensors than forward did, or
+/// backward was called inside fn. InPlaceError: an input or a parameter was written in between.
+/// ValueError: a budget outside [0, 1], or one beside `keep`.
 TESSERA_API TensorList checkpoint(const CheckpointedFunction& fn, const std::vector<Tensor>& inputs,
                                   const CheckpointOptions& options = {});
+
+/// Ops called while it lives are none of a checkpointed function's: for what is done once and not
+/// again when the function runs again (filling a cache).
+class OutsideCheckpoint {
+ public:
+  OutsideCheckpoint()
+      : context_(Context::current()), before_(std::exchange(context_.interceptor, nullptr)) {}
+  ~OutsideCheckpoint() { context_.interceptor = before_; }
+  OutsideCheckpoint(const OutsideCheckpoint&) = delete;
+  OutsideCheckpoint& operator=(const OutsideCheckpoint&) = delete;
+
+ private:
+  Context& context_;
+  Interceptor* before_;
+};
 
 }  // namespace tessera

@@ -8,12 +8,9 @@
 namespace tessera {
 
 const std::vector<std::string>& dear_ops() {
-  static const std::vector<std::string> names{"scaled_dot_product_attention",
-                                              "matmul",
-                                              "contract_leading",
-                                              "linear_cross_entropy",
-                                              "max",
-                                              "topk"};
+  static const std::vector<std::string> names{
+      "scaled_dot_product_attention", "matmul", "contract_leading",
+      "linear_cross_entropy",         "max",    "topk"};
   return names;
 }
 
@@ -50,8 +47,8 @@ std::vector<bool> choose_kept(const std::vector<Choice>& choices, int64_t bytes)
       const auto at = static_cast<size_t>(u);
       best[i + 1][at] = best[i][at];
       if (size <= u) {
-        best[i + 1][at] = std::max(best[i][at],
-                                   best[i][static_cast<size_t>(u - size)] + choices[i].seconds);
+        best[i + 1][at] =
+            std::max(best[i][at], best[i][static_cast<size_t>(u - size)] + choices[i].seconds);
       }
     }
   }

@@ -101,11 +101,10 @@ int attention_runs(const std::optional<CheckpointOptions>& options, std::string_
   const Session session;
   auto block = std::make_shared<Block>(1);
   const Tensor x = input();
-  const Tensor y = options ? checkpoint([block](Tensors t) {
-                               return TensorList{block->forward(t[0])};
-                             },
-                                        {x}, *options)[0]
-                           : block->forward(x);
+  const Tensor y = options
+                       ? checkpoint([block](Tensors t) { return TensorList{block->forward(t[0])}; },
+                                    {x}, *options)[0]
+                       : block->forward(x);
   Counts counts;
   backward(sum(y));
   return counts[op];
@@ -133,11 +132,10 @@ TEST(Checkpoint, StoresItsInputsAndWhatIsKept) {
     const Tensor x = input();
     const Ref<Allocator>& memory = Context::current().allocator(kCpu);
     const int64_t before = memory->stats().live;
-    const Tensor y = options ? checkpoint([block](Tensors t) {
-                                 return TensorList{block->forward(t[0])};
-                               },
-                                          {x}, *options)[0]
-                             : block->forward(x);
+    const Tensor y =
+        options ? checkpoint([block](Tensors t) { return TensorList{block->forward(t[0])}; }, {x},
+                             *options)[0]
+                : block->forward(x);
     return memory->stats().live - before;
   };
   const int64_t activation = kB * kT * kD * 4;
@@ -181,12 +179,13 @@ TEST(Checkpoint, Nests) {
     const Tensor x = input();
     const CheckpointedFunction inner = [a](Tensors t) { return TensorList{a->forward(t[0])}; };
     const CheckpointedFunction middle = [=](Tensors t) {
-      const Tensor h = depth > 1 ? checkpoint(inner, {t[0] * 2.0})[0] : inner(TensorList{t[0] * 2.0})[0];
+      const Tensor h =
+          depth > 1 ? checkpoint(inner, {t[0] * 2.0})[0] : inner(TensorList{t[0] * 2.0})[0];
       return TensorList{b->forward(h) * h};
     };
     const CheckpointedFunction outer = [=](Tensors t) {
-      const Tensor h = depth > 2 ? checkpoint(middle, {t[0]}, {.keep = keep_ops(dear_ops())})[0]
-                                 : middle(t)[0];
+      const Tensor h =
+          depth > 2 ? checkpoint(middle, {t[0]}, {.keep = keep_ops(dear_ops())})[0] : middle(t)[0];
       return TensorList{silu(h)};
     };
     const Tensor y = depth > 0 ? checkpoint(outer, {x})[0] : outer(TensorList{x})[0];
@@ -268,8 +267,9 @@ TEST(Checkpoint, CatchesAFunctionThatChanges) {
       << plain;
   EXPECT_NE(plain.find("`debug` shows"), plain.npos) << plain;
   const std::string debug = run(true, true, shorter);
-  EXPECT_NE(debug.find("0 > forward   mul(f32[4], f32[4]) -> f32[4] in odd\n      recompute slice("),
-            debug.npos)
+  EXPECT_NE(
+      debug.find("0 > forward   mul(f32[4], f32[4]) -> f32[4] in odd\n      recompute slice("),
+      debug.npos)
       << debug;
   const auto fewer = [](const Tensor& t, bool again) { return again ? sum(t) : sum(exp(t)); };
   EXPECT_NE(run(false, true, fewer).find("forward saved 1 tensors, recompute 0"), plain.npos);
@@ -321,8 +321,8 @@ TEST(Checkpoint, RegathersReleasedBytes) {
       const Tensor y = silu(linear(t[0], w));
       return TensorList{linear(y, w)};
     };
-    const Tensor y = checkpointed ? checkpoint(f, {x}, {.early_stop = false})[0]
-                                  : f(TensorList{x})[0];
+    const Tensor y =
+        checkpointed ? checkpoint(f, {x}, {.early_stop = false})[0] : f(TensorList{x})[0];
     if (checkpointed) w.storage().release_bytes();
     backward(sum(y * 1.5));
     return std::pair{x.grad().values(), w.grad().values()};

@@ -4,6 +4,9 @@
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/fused_linear.h"
+
+#include <array>
 
 namespace tessera::nn {
 
@@ -37,18 +40,26 @@ void Attention::visit(Visitor& visitor) {
 }
 
 Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata) const {
-  const ModuleScope here = scope();
   if (x.rank() != 3) fail<ShapeError>("attention", "x is ", x.meta(), ", expected (B, T, dim)");
-  const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
-  const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
-  const Tensor q =
-      rope(heads(wq.forward(x), config_.n_heads), metadata.cos, metadata.sin);  // (B, T, H, D)
-  const Tensor k =
-      rope(heads(wk.forward(x), config_.n_kv_heads), metadata.cos, metadata.sin);  // (B, T, Hkv, D)
-  const Tensor v = heads(wv.forward(x), config_.n_kv_heads);                       // (B, T, Hkv, D)
-  const Tensor y =
-      scaled_dot_product_attention(q, k, v, {.causal = metadata.causal, .heads_inner = true});
-  return wo.forward(reshape(y, {b, t, config_.n_heads * d}));
+  return run(x, [this, metadata](const Tensor& in) {
+    const int64_t b = in.size(0), t = in.size(1), d = config_.head_dim;
+    const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
+    const std::vector<Tensor> qkv = project(in);
+    const Tensor q =
+        rope(heads(qkv[0], config_.n_heads), metadata.cos, metadata.sin);  // (B, T, H, D)
+    const Tensor k =
+        rope(heads(qkv[1], config_.n_kv_heads), metadata.cos, metadata.sin);  // (B, T, Hkv, D)
+    const Tensor v = heads(qkv[2], config_.n_kv_heads);                       // (B, T, Hkv, D)
+    const Tensor y =
+        scaled_dot_product_attention(q, k, v, {.causal = metadata.causal, .heads_inner = true});
+    return wo.forward(reshape(y, {b, t, config_.n_heads * d}));
+  });
+}
+
+std::vector<Tensor> Attention::project(const Tensor& x) const {
+  if (!config_.fused_qkv) return {wq.forward(x), wk.forward(x), wv.forward(x)};
+  const std::array<Tensor, 3> weights{wq.weight, wk.weight, wv.weight};
+  return fused_linear(x, weights);
 }
 
 }  // namespace tessera::nn

@@ -23,6 +23,7 @@ class TESSERA_API Attention final : public Module {
     int64_t dim = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
     Init input = Init::truncated_normal(0.02);  ///< of wq, wk and wv
     Init output = input;                        ///< of wo
+    bool fused_qkv = true;  ///< queries, keys and values by one product; names stay the same
     DType dtype = DType::f32;
   };
   /// ValueError if n_heads is not a multiple of n_kv_heads or head_dim is odd.
@@ -33,6 +34,7 @@ class TESSERA_API Attention final : public Module {
   Linear wq, wk, wv, wo;
 
  private:
+  [[nodiscard]] std::vector<Tensor> project(const Tensor& x) const;
   Config config_;
 };
 

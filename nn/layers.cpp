@@ -9,27 +9,24 @@
 namespace tessera::nn {
 
 Linear::Linear(int64_t in, int64_t out, Init init, DType dtype)
-    : weight(empty({out, in}, dtype, kMeta)), init_(init) {}
+    : weight(parameter({out, in}, dtype)), init_(init) {}
 void Linear::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
 Tensor Linear::forward(const Tensor& x) const {
-  const ModuleScope here = scope();
-  return linear(x, weight);
+  return run(x, [this](const Tensor& in) { return linear(in, weight); });
 }
 
 Embedding::Embedding(int64_t vocabulary, int64_t dim, Init init, DType dtype)
-    : weight(empty({vocabulary, dim}, dtype, kMeta)), init_(init) {}
+    : weight(parameter({vocabulary, dim}, dtype)), init_(init) {}
 void Embedding::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
 Tensor Embedding::forward(const Tensor& ids) const {
-  const ModuleScope here = scope();
-  return embedding(weight, ids);
+  return run(ids, [this](const Tensor& in) { return embedding(weight, in); });
 }
 
 RmsNorm::RmsNorm(int64_t dim, double eps, DType dtype)
-    : weight(empty({dim}, dtype, kMeta)), eps_(eps) {}
+    : weight(parameter({dim}, dtype)), eps_(eps) {}
 void RmsNorm::visit(Visitor& visitor) { visitor.parameter("weight", weight, Init::constant(1)); }
 Tensor RmsNorm::forward(const Tensor& x) const {
-  const ModuleScope here = scope();
-  return rms_norm(x, weight, eps_);
+  return run(x, [this](const Tensor& in) { return rms_norm(in, weight, eps_); });
 }
 
 FeedForward::FeedForward(const Config& c)
@@ -42,8 +39,8 @@ void FeedForward::visit(Visitor& visitor) {
   visitor.child("w3", w3);
 }
 Tensor FeedForward::forward(const Tensor& x) const {
-  const ModuleScope here = scope();
-  return w2.forward(swiglu(w1.forward(x), w3.forward(x)));
+  return run(
+      x, [this](const Tensor& in) { return w2.forward(swiglu(w1.forward(in), w3.forward(in))); });
 }
 
 }  // namespace tessera::nn

@@ -7,6 +7,7 @@
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/files.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/safetensors.h"

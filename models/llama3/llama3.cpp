@@ -3,6 +3,7 @@
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parameters.h"
 
 #include <cmath>
 
@@ -59,9 +60,10 @@ void Block::visit(nn::Visitor& visitor) {
 }
 
 Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata) const {
-  const ModuleScope here = scope();
-  const Tensor h = x + attention.forward(attention_norm.forward(x), metadata);
-  return h + feed_forward.forward(ffn_norm.forward(h));
+  return run(x, [this, metadata](const Tensor& in) {
+    const Tensor h = in + attention.forward(attention_norm.forward(in), metadata);
+    return h + feed_forward.forward(ffn_norm.forward(h));
+  });
 }
 
 Model::Model(const Config& c)
@@ -98,13 +100,14 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
 }
 
 Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
-  const ModuleScope here = scope();
   if (tokens.rank() != 2) {
     fail<ShapeError>("llama3", "tokens are ", tokens.meta(), ", expected i64 (B, T)");
   }
-  Tensor x = tok_embeddings.forward(tokens);  // (B, T, dim)
-  for (const auto& layer : layers) x = layer->forward(x, metadata);
-  return output.forward(norm.forward(x));  // (B, T, V)
+  return run(tokens, [this, metadata](const Tensor& ids) {
+    Tensor x = tok_embeddings.forward(ids);  // (B, T, dim)
+    for (const auto& layer : layers) x = layer->forward(x, metadata);
+    return output.forward(norm.forward(x));  // (B, T, V)
+  });
 }
 
 Tensor Model::forward(const Tensor& tokens) const {

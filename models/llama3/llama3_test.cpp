@@ -6,6 +6,7 @@
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
 

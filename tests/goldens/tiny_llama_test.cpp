@@ -6,6 +6,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/safetensors.h"
 
