@@ -36,10 +36,29 @@ def first(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def attention(q, k, v, causal=False, heads_inner=False, scale=None, **_):
+def attention_mask(shapes, causal=False, heads_inner=False, offset=0, window=0, chunk=0, **_):
+    """The visible keys of each query as bools, None where PyTorch needs no mask; documents of 200."""
+    time = 1 if heads_inner else 2
+    queries, keys = shapes[0][time], shapes[1][time]
+    documents = len(shapes) > 3 and bool(shapes[3])
+    if not (window or chunk or documents or (causal and offset)):
+        return None
+    at, key = torch.arange(queries)[:, None] + offset, torch.arange(keys)[None, :]
+    mask = key <= at if causal else torch.ones(queries, keys, dtype=torch.bool)
+    if window:
+        mask &= key > at - window
+    if chunk:
+        mask &= key // chunk == at // chunk
+    if documents:
+        mask &= key // 200 == at // 200
+    return None if bool(mask.all()) else mask
+
+
+def attention(q, k, v, mask=None, causal=False, heads_inner=False, scale=None, offset=0, **_):
     if heads_inner:  # (B, T, H, D), as a model has them
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = SDPA(q, k, v, is_causal=bool(causal), scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    y = SDPA(q, k, v, attn_mask=mask, is_causal=bool(causal) and mask is None and not offset,
+             scale=scale, enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2) if heads_inner else y
 
 
@@ -83,7 +102,7 @@ ATTRIBUTES = {
     "affine": "scale shift", "gelu": "tanh", "cast": "to", "sum": "dims keepdim",
     "mean": "dims keepdim", "logsumexp": "dims keepdim", "max": "dim keepdim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
-    "scaled_dot_product_attention": "causal heads_inner scale", "cross_entropy": "ignore_index",
+    "scaled_dot_product_attention": "causal heads_inner scale offset window chunk", "cross_entropy": "ignore_index",
     "gather": "dim", "scatter_add": "dim", "topk": "k dim", "cat": "dim", "fill": "shape",
     "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
 
@@ -121,6 +140,8 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
     elif op in ("gather", "scatter_add"):
         inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
+    elif op == "scaled_dot_product_attention":
+        inputs = [*inputs[:3], attention_mask(shapes, **attrs)]
     elif op == "rope":
         t, half = shapes[0][1], shapes[0][3] // 2
         angle = torch.rand(t, half)
@@ -150,7 +171,7 @@ def time_case(op, shapes, dtype, attrs, grad):
     with torch.no_grad():
         result = {"time_us": median_us(lambda: fn(*inputs, **attrs))}
     if grad:
-        leaves = [x.requires_grad_() for x in inputs if x.is_floating_point()]
+        leaves = [x.requires_grad_() for x in inputs if x is not None and x.is_floating_point()]
         dy = torch.randn_like(first(fn(*inputs, **attrs)))
 
         def both():
