@@ -17,9 +17,9 @@ constexpr int kSumThreads = 1024;
 // the target's logit, and the sum of all logits where `totals` is given.
 template <class T>
 __global__ void row_parts(const T* logits, const int64_t* targets, compute_t<T>* own_top,
-                          compute_t<T>* top, compute_t<T>* sums, compute_t<T>* picked, compute_t<T>* totals,
-                          int64_t rows, int64_t classes, int64_t begin, int64_t vocabulary,
-                          int64_t ignore_index) {
+                          compute_t<T>* top, compute_t<T>* sums, compute_t<T>* picked,
+                          compute_t<T>* totals, int64_t rows, int64_t classes, int64_t begin,
+                          int64_t vocabulary, int64_t ignore_index) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -87,9 +87,9 @@ __global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int6
 
 template <class T>
 __global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse,
-                                const compute_t<T>* dsum, const compute_t<T>* dlse, RowLoss<compute_t<T>> shares,
-                                T* dlogits, int64_t n, int64_t classes, int64_t begin,
-                                int64_t ignore_index) {
+                                const compute_t<T>* dsum, const compute_t<T>* dlse,
+                                RowLoss<compute_t<T>> shares, T* dlogits, int64_t n,
+                                int64_t classes, int64_t begin, int64_t ignore_index) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const int64_t row = i / classes, target = targets[row];

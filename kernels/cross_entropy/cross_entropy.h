@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, with smoothed
-// labels and a z-loss (Chowdhery et al., PaLM, 2022) where asked for, and how many they are; the mean is left to whoever knows the global count. f32 inside (f64 for f64). Backward
-// reads the saved log-sum-exp of each row. The vocabulary may be cut: each piece takes its own
-// logits, and three numbers per row (maximum, sum, target's logit) are joined on the way.
+// labels and a z-loss (Chowdhery et al., PaLM, 2022) where asked for, and how many they are; the
+// mean is left to whoever knows the global count. f32 inside (f64 for f64). Backward reads the
+// saved log-sum-exp of each row. The vocabulary may be cut: each piece takes its own logits, and
+// three numbers per row (maximum, sum, target's logit) are joined on the way.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -66,7 +67,7 @@ struct CrossEntropyResult {
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  ///< tokens of this target neither count nor have a gradient
   double label_smoothing = 0;   ///< share of the target that goes to all V classes evenly
-  double z_loss = 0;            ///< factor of log-sum-exp squared, summed over the tokens that count
+  double z_loss = 0;  ///< factor of log-sum-exp squared, summed over the tokens that count
 };
 /// logits (..., V) floating, targets (...) i64. IndexError for a target outside [0, V) that is not
 /// ignore_index; ValueError unless 0 <= label_smoothing < 1 and z_loss >= 0.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks, rule and CPU kernel of linear_cross_entropy. Per chunk of tokens: logits by one product,
-// row statistics and softmax in place (narrowed in place to the products' dtype), then one product
-// for each gradient.
+// row statistics and the gradient in their place, then one product for each gradient. The weight's
+// gradient is summed in f32 also where the products are of bf16.
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 
 #include "tessera/core/context.h"
@@ -15,76 +15,67 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 namespace tessera::op {
 namespace {
 
-// A chunk's rows: logits, then their exponentials, then their gradients, and what is kept of each.
-template <class C> struct Chunk {
-  C* logits = nullptr;
+// A chunk's rows of logits, which their gradients replace, and what is kept of each row.
+template <class C, class P, class T> struct Chunk {
+  P* logits = nullptr;
   C *top = nullptr, *sum = nullptr, *picked = nullptr, *total = nullptr;  // total: may be null
   const int64_t* targets = nullptr;
-  int64_t rows = 0, classes = 0, begin = 0, ignore_index = 0;
+  int64_t classes = 0, begin = 0, ignore_index = 0;
 };
 
-// x becomes exp(x - maximum).
-template <class C> TESSERA_INLINE void exponentials(const Chunk<C>& chunk, int64_t row) {
+// A row as C. Logits are rounded to T also where the products run on something wider, so that
+// machines agree.
+template <class C, class P, class T>
+TESSERA_INLINE void load_row(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
+  const int64_t n = chunk.classes;
+  rows::load(chunk.logits + row * n, 1, n, e);
+  if constexpr (!std::is_same_v<P, T>) {
+    for (int64_t i = 0; i < n; ++i) e[i] = static_cast<C>(static_cast<T>(e[i]));
+  }
+}
+
+// Statistics of a row; `e` becomes exp(x - maximum).
+template <class C, class P, class T>
+TESSERA_INLINE void statistics_of(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
   const int64_t n = chunk.classes, at = chunk.targets[row] - chunk.begin;
-  C* x = chunk.logits + row * n;
+  load_row(chunk, row, e);
   const bool here = chunk.targets[row] != chunk.ignore_index && at >= 0 && at < n;
-  chunk.picked[row] = here ? x[at] : C(0);
-  if (chunk.total) chunk.total[row] = rows::sum(x, n);
-  const C m = rows::max(x, n);
+  chunk.picked[row] = here ? e[at] : C(0);
+  if (chunk.total) chunk.total[row] = rows::sum(e, n);
+  const C m = rows::max(e, n);
   chunk.top[row] = m;
-  if (m == -std::numeric_limits<C>::infinity()) {  // nothing here, or nothing but -inf
-    for (int64_t i = 0; i < n; ++i) x[i] = C(0);
-    chunk.sum[row] = C(0);
-    return;
-  }
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) x[i] = vmath::exp(x[i] - m);
-  chunk.sum[row] = rows::sum(x, n);
+  for (int64_t i = 0; i < n; ++i) e[i] = vmath::exp(e[i] - m);
+  // A piece of nothing, or of nothing but -inf, adds nothing to the row.
+  chunk.sum[row] = m == -std::numeric_limits<C>::infinity() ? C(0) : rows::sum(e, n);
 }
 
-// exp(x - own maximum) becomes the loss's gradient, as P at the front of the row's memory.
-template <class C, class P>
-TESSERA_INLINE void gradients(const Chunk<C>& chunk, int64_t row, C own_top,
-                              const RowLoss<C>& loss) {
-  constexpr int64_t kBlock = 64;
+// Writes the gradient of a row over its logits: e is the softmax but for the factor `scale`.
+template <class C, class P, class T>
+TESSERA_INLINE void gradient_of(const Chunk<C, P, T>& chunk, int64_t row, const C* e, C scale,
+                                const RowLoss<C>& loss) {
   const int64_t n = chunk.classes, at = chunk.targets[row] - chunk.begin;
-  const bool counts = chunk.targets[row] != chunk.ignore_index;
-  C* x = chunk.logits + row * n;
-  auto* to = reinterpret_cast<std::byte*>(x);
-  const C top = chunk.top[row], lse = top + static_cast<C>(std::log(chunk.sum[row]));
-  const C scale = (own_top == top ? C(1) : static_cast<C>(std::exp(own_top - top))) /
-                  chunk.sum[row] * loss.softmax_share(lse);
-  const C each = loss.each;
-  const C hit = counts && at >= 0 && at < n ? x[at] * scale - each - loss.hit : C(0);
-  if (!counts) {
-    std::memset(to, 0, static_cast<size_t>(n) * sizeof(P));
+  P* x = chunk.logits + row * n;
+  if (chunk.targets[row] == chunk.ignore_index) {
+    for (int64_t i = 0; i < n; ++i) x[i] = P(0);
     return;
   }
-  int64_t i = 0;
-  for (; i + kBlock <= n; i += kBlock) {
-    alignas(64) P block[kBlock];
+  const C each = loss.each;
 #pragma GCC ivdep
-    for (int64_t j = 0; j < kBlock; ++j) block[j] = static_cast<P>(x[i + j] * scale - each);
-    std::memcpy(to + i * static_cast<int64_t>(sizeof(P)), block, sizeof(block));
-  }
-  for (; i < n; ++i) {
-    const P value = static_cast<P>(x[i] * scale - each);
-    std::memcpy(to + i * static_cast<int64_t>(sizeof(P)), &value, sizeof(P));
-  }
-  if (at >= 0 && at < n) {
-    const P value = static_cast<P>(hit);
-    std::memcpy(to + at * static_cast<int64_t>(sizeof(P)), &value, sizeof(P));
-  }
+  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<P>(e[i] * scale - each);
+  if (at >= 0 && at < n) x[at] = static_cast<P>(e[at] * scale - each - loss.hit);
 }
 
-// Products run on P, everything else on C.
-template <class C, class P>
-void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
+template <class C> C lse_of(C top, C sum) { return top + static_cast<C>(std::log(sum)); }
+
+// Operands are T; products run on P, everything else on C.
+template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
   const DType type = in[0].dtype(), product = dtype_of<P>;
   const bool wide = sizeof(C) > sizeof(P);
   const Tensor targets = contiguous(in[2].detach());
@@ -94,7 +85,8 @@ void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
                 vocabulary = op.vocabulary ? op.vocabulary : classes;
   check_targets(op.name, targets, vocabulary, op.ignore_index);
   const RowLoss<C> loss(op.label_smoothing, op.z_loss, vocabulary);
-  const int64_t step = chunk_tokens(tokens, vocabulary);
+  const int64_t step =
+      chunk_tokens(tokens, vocabulary, op.weight_gradient ? d : 0, item_size(type));
   const bool smooth = op.label_smoothing > 0, gradient = op.hidden_gradient || op.weight_gradient;
   const int64_t kinds = smooth ? 3 : 2;
 
@@ -102,13 +94,13 @@ void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
   // before they are rounded.
   Tensor d_hidden = y[2], d_weight = y[3];
   const bool hidden_aside = op.hidden_gradient && (op.joiner || product != type),
-             weight_aside = op.weight_gradient && dtype_of<C> != type;
+             weight_aside = op.weight_gradient && (step < tokens ? dtype_of<C> : product) != type;
   if (hidden_aside) d_hidden = empty({tokens, d}, dtype_of<C>);
   if (weight_aside) d_weight = empty({classes, d}, dtype_of<C>);
   if (!op.hidden_gradient) std::memset(y[2].raw_data(), 0, static_cast<size_t>(item_size(type)));
   if (!op.weight_gradient) std::memset(y[3].raw_data(), 0, static_cast<size_t>(item_size(type)));
 
-  const Tensor logits = empty({step, classes}, dtype_of<C>), tops = empty({2, step}, dtype_of<C>);
+  const Tensor logits = empty({step, classes}, product), tops = empty({2, step}, dtype_of<C>);
   double total = 0;
   int64_t count = 0;
   Gemm into_weight;  // sums over all chunks
@@ -117,11 +109,11 @@ void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
   into_weight.n = d;
   into_weight.a = logits.raw_data();
   into_weight.a_row = 1;
-  into_weight.a_col = classes * static_cast<int64_t>(sizeof(C) / sizeof(P));
+  into_weight.a_col = classes;
   into_weight.b_row = d;
   into_weight.c = d_weight.raw_data();
   into_weight.c_row = d;
-  into_weight.wide = wide;
+  into_weight.wide = wide && weight_aside;
   for (int64_t from = 0; from < tokens; from += step) {
     const int64_t rows = std::min(step, tokens - from);
     Gemm g;
@@ -136,51 +128,45 @@ void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
     g.b_col = d;
     g.c = logits.raw_data();
     g.c_row = classes;
-    g.wide = wide;
     gemm(g);
 
     const Tensor sums = empty({kinds, rows}, dtype_of<C>);
-    Chunk<C> chunk{logits.data<C>(), tops.data<C>(), sums.data<C>(), sums.data<C>() + rows};
+    Chunk<C, P, T> chunk{logits.data<P>(), tops.data<C>(), sums.data<C>(), sums.data<C>() + rows};
     if (smooth) chunk.total = chunk.picked + rows;
     chunk.targets = targets.data<int64_t>() + from;
-    chunk.rows = rows;
     chunk.classes = classes;
     chunk.begin = op.begin;
     chunk.ignore_index = op.ignore_index;
-    C* own_top = chunk.top + step;
-    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(classes, 1));
-    const bool at_once = gradient && !op.joiner;
-    parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    for_each_row<C>(rows, classes, 1, [&](int64_t row, C* e, int64_t) {
       simd([&]() TESSERA_LAMBDA {
-        for (int64_t row = begin; row < end; ++row) {
-          exponentials(chunk, row);
-          own_top[row] = chunk.top[row];
-          if (at_once) gradients<C, P>(chunk, row, own_top[row], loss);
-        }
+        statistics_of(chunk, row, e);
+        if (op.joiner || !gradient) return;
+        const C lse = lse_of(chunk.top[row], chunk.sum[row]);
+        gradient_of(chunk, row, e, loss.softmax_share(lse) / chunk.sum[row], loss);
       });
     });
     if (op.joiner) {
-      const Tensor whole = empty({rows}, dtype_of<C>);
-      std::copy_n(own_top, rows, whole.data<C>());
-      op.joiner->all_reduce(whole, Join::max);
-      std::copy_n(whole.data<C>(), rows, chunk.top);
+      C* own_top = chunk.top + step;
+      std::copy_n(chunk.top, rows, own_top);
+      op.joiner->all_reduce(alias(tops, {rows}, {1}, tops.offset()), Join::max);
       for (int64_t row = 0; row < rows; ++row) {
         if (chunk.sum[row] != C(0))
           chunk.sum[row] *= static_cast<C>(std::exp(own_top[row] - chunk.top[row]));
       }
       op.joiner->all_reduce(sums, Join::sum);
-      if (gradient) {
-        parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
-          simd([&]() TESSERA_LAMBDA {
-            for (int64_t row = begin; row < end; ++row)
-              gradients<C, P>(chunk, row, own_top[row], loss);
-          });
+      for_each_row<C>(gradient ? rows : 0, classes, 1, [&](int64_t row, C* e, int64_t) {
+        simd([&]() TESSERA_LAMBDA {
+          const C lse = lse_of(chunk.top[row], chunk.sum[row]);
+          load_row(chunk, row, e);
+#pragma GCC ivdep
+          for (int64_t i = 0; i < classes; ++i) e[i] = vmath::exp(e[i] - lse);
+          gradient_of(chunk, row, e, loss.softmax_share(lse), loss);
         });
-      }
+      });
     }
     for (int64_t row = 0; row < rows; ++row) {
       if (chunk.targets[row] == op.ignore_index) continue;
-      const C lse = chunk.top[row] + static_cast<C>(std::log(chunk.sum[row]));
+      const C lse = lse_of(chunk.top[row], chunk.sum[row]);
       total += loss.value(lse, chunk.picked[row], smooth ? chunk.total[row] : C(0));
       ++count;
     }
@@ -192,7 +178,7 @@ void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
       h.n = d;
       h.k = classes;
       h.a = logits.raw_data();
-      h.a_row = into_weight.a_col;
+      h.a_row = classes;
       h.b = weight.raw_data();
       h.b_row = d;
       h.c = static_cast<std::byte*>(d_hidden.raw_data()) + from * d * item_size(d_hidden.dtype());
@@ -213,7 +199,8 @@ void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
     Cast{{}, type}.cpu(Tensors(&shaped, 1), y.subspan(2, 1));
   }
   if (op.weight_gradient && tokens == 0)
-    std::memset(d_weight.raw_data(), 0, static_cast<size_t>(classes * d) * sizeof(C));
+    std::memset(d_weight.raw_data(), 0,
+                static_cast<size_t>(classes * d * item_size(d_weight.dtype())));
   if (weight_aside) Cast{{}, type}.cpu(Tensors(&d_weight, 1), y.subspan(3, 1));
   *y[0].data<C>() = static_cast<C>(total);
   *y[1].data<int64_t>() = count;
@@ -275,9 +262,9 @@ void LinearCrossEntropy::cpu(Tensors in, Outputs y) const {
   dispatch<kFloats>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     if constexpr (sizeof(T) < sizeof(C)) {
-      if (library_takes(dtype_of<T>)) return run<C, T>(*this, in, y);
+      if (library_takes(dtype_of<T>)) return run<C, T, T>(*this, in, y);
     }
-    run<C, C>(*this, in, y);
+    run<C, C, T>(*this, in, y);
   });
 }
 
@@ -364,8 +351,7 @@ void LinearCrossEntropyBackward::cpu(Tensors in, Outputs y) const {
       simd([&]() TESSERA_LAMBDA {
         const T* __restrict f = from;
         T* __restrict t = to;
-        for (int64_t i = begin; i < end; ++i)
-          t[i] = static_cast<T>(static_cast<C>(f[i]) * factor);
+        for (int64_t i = begin; i < end; ++i) t[i] = static_cast<T>(static_cast<C>(f[i]) * factor);
       });
     });
   });
@@ -389,8 +375,7 @@ std::vector<Sample<LinearCrossEntropyBackward>> LinearCrossEntropyBackward::samp
 namespace tessera {
 
 CrossEntropyResult linear_cross_entropy(const Tensor& hidden, const Tensor& weight,
-                                        const Tensor& targets,
-                                        const CrossEntropyOptions& options) {
+                                        const Tensor& targets, const CrossEntropyOptions& options) {
   const Context& context = Context::current();
   const bool records = context.grad_enabled && context.recorder;
   const auto wants = [&](const Tensor& x) { return records && x.defined() && x.requires_grad(); };

@@ -113,8 +113,7 @@ __global__ void multiply_all(const T* x, const compute_t<T>* factor, T* y, int64
 
 void write_zeros(const Tensor& x, Stream stream) {
   if (x.numel() == 0) return;
-  check_cuda(cudaMemsetAsync(x.raw_data(), 0,
-                             static_cast<size_t>(x.numel() * item_size(x.dtype())),
+  check_cuda(cudaMemsetAsync(x.raw_data(), 0, static_cast<size_t>(x.numel() * item_size(x.dtype())),
                              handle(stream)),
              LinearCrossEntropy::name);
 }
@@ -131,7 +130,8 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
                targets = row_major(in[2], stream);
   const int64_t tokens = targets.numel(), classes = weight.shape()[0], d = weight.shape()[1],
                 all_classes = vocabulary ? vocabulary : classes,
-                step = chunk_tokens(tokens, all_classes);
+                step = chunk_tokens(tokens, all_classes, weight_gradient ? d : 0,
+                                    item_size(hidden.dtype()));
   dispatch<dtypes>(hidden.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const auto scratch = [&](const Shape& s, DType t = dtype_of<C>) {
@@ -140,7 +140,7 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
     const RowLoss<C> loss(label_smoothing, z_loss, all_classes);
     const bool narrow = dtype_of<T> != dtype_of<C>, gradient = hidden_gradient || weight_gradient;
     const bool hidden_aside = hidden_gradient && joiner && narrow,
-               weight_aside = weight_gradient && narrow;
+               weight_aside = weight_gradient && narrow && step < tokens;
     const Tensor losses = scratch({tokens}), logits = scratch({step, classes});
     const Tensor dlogits = gradient ? scratch({step, classes}, dtype_of<T>) : Tensor();
     const Tensor d_hidden = hidden_aside ? scratch({tokens, d}) : y[2];

@@ -60,8 +60,8 @@ using linear_cross_entropy_ops = OpList<LinearCrossEntropy, LinearCrossEntropyBa
 }  // namespace op
 
 /// cross_entropy(linear(hidden, weight), targets) without the logits: hidden (..., D) and weight
-/// (V, D) of one floating dtype, targets (...) i64. Logits and the gradient of weight are
-/// accumulated in f32 also where the operands are narrower. Gradients are made only for operands
+/// (V, D) of one floating dtype, targets (...) i64. Logits are rounded to that
+/// dtype, sums over tokens are f32 or wider. Gradients are made only for operands
 /// that require them while recording is on. IndexError for a target outside [0, V) that is not
 /// ignored; ShapeError, DTypeError and ValueError as in cross_entropy.
 TESSERA_API CrossEntropyResult linear_cross_entropy(const Tensor& hidden, const Tensor& weight,

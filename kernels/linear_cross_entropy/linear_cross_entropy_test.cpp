@@ -33,18 +33,17 @@ double gap(const Tensor& a, const Tensor& b) {
   return std::sqrt(off / size);
 }
 
-// 700 tokens are more than one chunk.
+// 1400 tokens are more than one chunk.
 TEST(LinearCrossEntropy, IsLinearThenCrossEntropy) {
   const Session session;
   const CrossEntropyOptions options{.label_smoothing = 0.1, .z_loss = 1e-3};
   for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
-    const Tensor h = normal({700, 24}, {1, 1}, 0, 1, t), w = normal({50, 24}, {1, 2}, 0, 0.5, t),
-                 targets = some_targets(700, 50);
+    const Tensor h = normal({1400, 24}, {1, 1}, 0, 1, t), w = normal({50, 24}, {1, 2}, 0, 0.5, t),
+                 targets = some_targets(1400, 50);
     const auto run = [&](const Tensor& hidden, const Tensor& weight, bool fused) {
-      const auto [sum, count] = fused
-                                    ? linear_cross_entropy(hidden, weight, targets, options)
-                                    : cross_entropy(linear(hidden, weight), targets, options);
-      EXPECT_EQ(count.item(), 600);
+      const auto [sum, count] = fused ? linear_cross_entropy(hidden, weight, targets, options)
+                                      : cross_entropy(linear(hidden, weight), targets, options);
+      EXPECT_EQ(count.item(), 1200);
       const auto g = grad({sum}, {hidden, weight}, {.grad_outputs = {tensor(0.25)}});
       return std::vector<Tensor>{sum, g[0], g[1]};
     };
@@ -84,8 +83,7 @@ TEST(LinearCrossEntropy, NothingCounts) {
   const Session session;
   Tensor h = normal({3, 5}, {1, 1}).set_requires_grad(), w = normal({7, 5}, {1, 2});
   w.set_requires_grad();
-  const auto [sum, count] =
-      linear_cross_entropy(h, w, tensor({-100, -100, -100}, DType::i64));
+  const auto [sum, count] = linear_cross_entropy(h, w, tensor({-100, -100, -100}, DType::i64));
   EXPECT_EQ(sum.item(), 0);
   EXPECT_EQ(count.item(), 0);
   backward(sum);
@@ -107,12 +105,15 @@ TEST(LinearCrossEntropy, NanOfIgnoredTokensIsNotCounted) {
 }
 
 TEST(LinearCrossEntropy, ChunksAreEvenAndSmall) {
-  EXPECT_EQ(chunk_tokens(0, 100), 0);
-  EXPECT_EQ(chunk_tokens(1, 100), 1);
-  EXPECT_EQ(chunk_tokens(4096, 2048), 512);
-  EXPECT_EQ(chunk_tokens(513, 2048), 257);
-  EXPECT_EQ(chunk_tokens(1024, 50257), 256);
-  EXPECT_EQ(chunk_tokens(100000, 1000000), 64);
+  EXPECT_EQ(chunk_tokens(0, 100, 0, 4), 0);
+  EXPECT_EQ(chunk_tokens(1, 100, 0, 4), 1);
+  EXPECT_EQ(chunk_tokens(4096, 2048, 0, 4), 1024);
+  EXPECT_EQ(chunk_tokens(1025, 2048, 0, 4), 513);
+  EXPECT_EQ(chunk_tokens(1024, 50257, 0, 4), 256);
+  EXPECT_EQ(chunk_tokens(1024, 50257, 0, 2), 512);
+  EXPECT_EQ(chunk_tokens(1024, 50257, 768, 4), 256);
+  EXPECT_EQ(chunk_tokens(1024, 50257, 768, 2), 1024);
+  EXPECT_EQ(chunk_tokens(100000, 1000000, 0, 4), 64);
 }
 
 TEST(LinearCrossEntropy, ATargetOutOfRangeIsNamed) {

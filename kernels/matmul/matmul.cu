@@ -233,8 +233,8 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream, bool accumulat
   if (y.numel() == 0) return;
   if (k == 0) {
     if (accumulate) return;
-    TESSERA_CUDA_CALL(
-        cudaMemsetAsync(y.raw_data(), 0, static_cast<size_t>(y.numel() * item_size(y.dtype())), handle(stream)));
+    TESSERA_CUDA_CALL(cudaMemsetAsync(
+        y.raw_data(), 0, static_cast<size_t>(y.numel() * item_size(y.dtype())), handle(stream)));
     return;
   }
   Batch batch;
