@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 
+#include "tessera/kernels/cross_entropy/loss_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/statistics_impl.h"
@@ -26,32 +27,12 @@ void check(std::string_view name, DTypeSet dtypes, Metas in) {
   }
 }
 
-void check_piece(std::string_view name, int64_t begin, const TensorMeta& logits,
-                 int64_t vocabulary) {
-  const int64_t classes = logits.shape.back();
-  if (begin < 0 || vocabulary < 0 || (vocabulary > 0 && begin > vocabulary - classes)) {
-    fail<ValueError>(name, "the classes of logits ", logits, ", from ", begin,
-                     " on, do not lie inside a vocabulary of ", vocabulary);
-  }
-}
-
-// `classes` are all of the vocabulary: a target of another piece is right, too.
-void check_targets(std::string_view name, const Tensor& targets, int64_t classes,
-                   int64_t ignore_index) {
-  const int64_t* t = targets.data<int64_t>();
-  for (int64_t i = 0; i < targets.numel(); ++i) {
-    if (t[i] != ignore_index && (t[i] < 0 || t[i] >= classes)) {
-      fail<IndexError>(name, "target ", t[i], " at row ", i, " is out of range: expected 0 to ",
-                       classes - 1, ", or ", ignore_index, " to ignore the row");
-    }
-  }
-}
-
 }  // namespace
 
 MetaList CrossEntropy::meta(Metas in) const {
   check(name, dtypes, in);
-  check_piece(name, begin, in[0], vocabulary);
+  check_loss_options(name, label_smoothing, z_loss);
+  check_class_piece(name, begin, in[0].shape.back(), vocabulary, in[0]);
   if (!joiner && vocabulary && vocabulary != in[0].shape.back()) {
     fail<ValueError>(name, "logits ", in[0], " are a piece of a vocabulary of ", vocabulary,
                      ", and nothing joins it to the others");
@@ -67,24 +48,31 @@ ShardingRule CrossEntropy::sharding(Metas in) const {
 
 CrossEntropy CrossEntropy::local(const Piece& piece) const {
   const Piece::Range& own = piece.operands[0].back();
-  return {ignore_index, begin + own.begin, vocabulary ? vocabulary : own.global, piece.joiner};
+  CrossEntropy op = *this;
+  op.begin = begin + own.begin;
+  op.vocabulary = vocabulary ? vocabulary : own.global;
+  op.joiner = piece.joiner;
+  return op;
 }
 
 void CrossEntropy::cpu(Tensors in, Outputs y) const {
   const NoGrad guard;
   const Tensor& logits = in[0];
   const Tensor targets = contiguous(in[1]);
-  const int64_t classes = logits.shape().back();
-  check_targets(name, targets, vocabulary ? vocabulary : classes, ignore_index);
+  const int64_t classes = logits.shape().back(), all_classes = vocabulary ? vocabulary : classes;
+  check_targets(name, targets, all_classes, ignore_index);
   dispatch<kFloats>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows from(logits, logits.rank() - 1);
     const int64_t n = from.count;
     const T* src = logits.data<T>();
     const int64_t* target = targets.data<int64_t>();
-    // Of each row: its maximum, the sum of exp(x - maximum), and the target's logit.
-    const Tensor maxima = empty({n}, dtype_of<C>), sums = empty({2, n}, dtype_of<C>);
-    C *top = maxima.data<C>(), *sum = sums.data<C>(), *picked = sum + n;
+    const RowLoss<C> shares(label_smoothing, z_loss, all_classes);
+    const bool smooth = label_smoothing > 0;
+    // Of each row: its maximum, the sum of exp(x - maximum), the target's logit, and the sum of all
+    // logits where labels are smoothed.
+    const Tensor maxima = empty({n}, dtype_of<C>), sums = empty({smooth ? 3 : 2, n}, dtype_of<C>);
+    C *top = maxima.data<C>(), *sum = sums.data<C>(), *picked = sum + n, *totals = picked + n;
     for_each_row<C>(n, classes, 2, [&](int64_t row, C* x, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
         C* e = x + padded;
@@ -97,6 +85,7 @@ void CrossEntropy::cpu(Tensors in, Outputs y) const {
         sum[row] = m == -std::numeric_limits<C>::infinity() ? C(0) : rows::sum(e, classes);
         const int64_t at = target[row] - begin;
         picked[row] = target[row] == ignore_index || at < 0 || at >= classes ? C(0) : x[at];
+        if (smooth) totals[row] = rows::sum(x, classes);
       });
     });
     if (joiner && n > 0) {
@@ -115,7 +104,7 @@ void CrossEntropy::cpu(Tensors in, Outputs y) const {
     for (int64_t row = 0; row < n; ++row) {
       lse[row] = top[row] + static_cast<C>(std::log(sum[row]));
       if (target[row] == ignore_index) continue;
-      total += lse[row] - picked[row];
+      total += shares.value(lse[row], picked[row], smooth ? totals[row] : C(0));
       ++count;
     }
     *y[0].data<C>() = static_cast<C>(total);
@@ -124,7 +113,7 @@ void CrossEntropy::cpu(Tensors in, Outputs y) const {
 }
 
 Grads CrossEntropy::vjp(const Saved& s, const Grads& dy, Needs) const {
-  return {call(CrossEntropyBackward{ignore_index, begin, vocabulary},
+  return {call(CrossEntropyBackward{ignore_index, label_smoothing, z_loss, begin, vocabulary},
                {s.input(0), s.input(1), s.output(2), dy[0], dy[2]}),
           Tensor()};
 }
@@ -134,11 +123,13 @@ std::vector<Sample<CrossEntropy>> CrossEntropy::samples() {
       {CrossEntropy{}, {arg({5, 7}), index_arg({5}, 0, 7)}},
       {CrossEntropy{.ignore_index = 2}, {arg({2, 5, 6}), index_arg({2, 5}, 0, 6)}},
       {CrossEntropy{}, {arg({5}), index_arg({}, 0, 5)}},
+      {CrossEntropy{-100, 0.2, 0.01}, {arg({5, 7}), index_arg({5}, 0, 7)}},
       timed(CrossEntropy{}, {arg({8, 512, 2048}), index_arg({8, 512}, 0, 2048)}),
       bad(CrossEntropy{}, {arg({5, 7}), index_arg({4}, 0, 7)}, "ShapeError"),
       bad(CrossEntropy{}, {arg({5, 7}), arg({5})}, "DTypeError"),
       bad(CrossEntropy{}, {arg({5, 7}), index_arg({5}, 7, 9)}, "IndexError"),
       bad(CrossEntropy{.vocabulary = 20}, {arg({5, 7}), index_arg({5}, 0, 7)}, "ValueError"),
+      bad(CrossEntropy{.label_smoothing = 1}, {arg({5, 7}), index_arg({5}, 0, 7)}, "ValueError"),
       bad(CrossEntropy{.begin = 1, .vocabulary = 7}, {arg({5, 7}), index_arg({5}, 0, 7)},
           "ValueError"),
   };
@@ -146,7 +137,8 @@ std::vector<Sample<CrossEntropy>> CrossEntropy::samples() {
 
 MetaList CrossEntropyBackward::meta(Metas in) const {
   check(name, dtypes, in);
-  check_piece(name, begin, in[0], vocabulary);
+  check_loss_options(name, label_smoothing, z_loss);
+  check_class_piece(name, begin, in[0].shape.back(), vocabulary, in[0]);
   const DType wide = statistics(in[0].dtype);
   const auto expect = [&](size_t i, const char* what, const Shape& shape) {
     if (in.has(i) && (!(in[i].shape == shape) || in[i].dtype != wide)) {
@@ -168,7 +160,10 @@ ShardingRule CrossEntropyBackward::sharding(Metas in) const {
 
 CrossEntropyBackward CrossEntropyBackward::local(const Piece& piece) const {
   const Piece::Range& own = piece.operands[0].back();
-  return {ignore_index, begin + own.begin, vocabulary ? vocabulary : own.global};
+  CrossEntropyBackward op = *this;
+  op.begin = begin + own.begin;
+  op.vocabulary = vocabulary ? vocabulary : own.global;
+  return op;
 }
 
 void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
@@ -177,8 +172,8 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
   const Tensor targets = contiguous(in[1]), saved = contiguous(in[2].detach());
   const bool has_sum = in.size() > 3 && in[3].defined(), has_lse = in.size() > 4 && in[4].defined();
   const Tensor dlses = has_lse ? contiguous(in[4].detach()) : saved;
-  const int64_t classes = logits.shape().back();
-  check_targets(name, targets, vocabulary ? vocabulary : classes, ignore_index);
+  const int64_t classes = logits.shape().back(), all_classes = vocabulary ? vocabulary : classes;
+  check_targets(name, targets, all_classes, ignore_index);
   dispatch<kFloats>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows from(logits, logits.rank() - 1), to(y[0], logits.rank() - 1);
@@ -187,17 +182,18 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
     const int64_t* target = targets.data<int64_t>();
     const C *lse = saved.data<C>(), *dlse = dlses.data<C>();
     const C dsum = has_sum ? *in[3].data<C>() : C(0);
+    const RowLoss<C> shares(label_smoothing, z_loss, all_classes);
     for_each_row<C>(from.count, classes, 1, [&](int64_t row, C* x, int64_t) {
       simd([&]() TESSERA_LAMBDA {
         const bool counts = target[row] != ignore_index;
-        const C hit = counts ? dsum : C(0), all = hit + (has_lse ? dlse[row] : C(0)),
-                shift = lse[row];
+        const C hit = counts ? dsum : C(0), shift = lse[row], each = hit * shares.each,
+                all = hit * shares.softmax_share(shift) + (has_lse ? dlse[row] : C(0));
         rows::load(src + from.offset(row), from.stride, classes, x);
 #pragma GCC ivdep
         for (int64_t i = 0; i < classes; ++i)
-          x[i] = all == C(0) ? C(0) : vmath::exp(x[i] - shift) * all;
+          x[i] = (all == C(0) ? C(0) : vmath::exp(x[i] - shift) * all) - each;
         const int64_t at = target[row] - begin;
-        if (counts && at >= 0 && at < classes) x[at] -= hit;
+        if (counts && at >= 0 && at < classes) x[at] -= hit * shares.hit;
         rows::store(x, classes, dst + to.offset(row), to.stride);
       });
     });
@@ -219,10 +215,11 @@ std::vector<Sample<CrossEntropyBackward>> CrossEntropyBackward::samples() {
   return {
       {CrossEntropyBackward{}, operands({5}, 7, false)},
       {CrossEntropyBackward{.ignore_index = 2}, operands({2, 5}, 6, true)},
-      {CrossEntropyBackward{-100, 4, 20}, piece},
+      {CrossEntropyBackward{-100, 0, 0, 4, 20}, piece},
+      {CrossEntropyBackward{-100, 0.2, 0.01}, operands({5}, 7, true)},
       timed(CrossEntropyBackward{}, operands({8, 512}, 2048, false)),
       bad(CrossEntropyBackward{}, wrong, "ShapeError"),
-      bad(CrossEntropyBackward{-100, 15, 20}, piece, "ValueError"),
+      bad(CrossEntropyBackward{-100, 0, 0, 15, 20}, piece, "ValueError"),
   };
 }
 

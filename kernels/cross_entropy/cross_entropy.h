@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, and how many
-// they are; the mean is left to whoever knows the global count. f32 inside (f64 for f64). Backward
-// reads the saved log-sum-exp of each row. The vocabulary may be cut: each piece takes its own
-// logits, and three numbers per row (maximum, sum, target's logit) are joined on the way.
+// cross_entropy: the sum of -log softmax(logits)[target] over the tokens that count, with smoothed
+// labels and a z-loss (Chowdhery et al., PaLM, 2022) where asked for, and how many they are; the
+// mean is left to whoever knows the global count. f32 inside (f64 for f64). Backward reads the
+// saved log-sum-exp of each row. The vocabulary may be cut: each piece takes its own logits, and
+// three numbers per row (maximum, sum, target's logit) are joined on the way.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -16,6 +17,7 @@ namespace op {
 /// sum.
 struct CrossEntropy {
   int64_t ignore_index = -100;
+  double label_smoothing = 0, z_loss = 0;
   // Of a piece: its first class, the global V (0: own), and who joins the pieces.
   int64_t begin = 0, vocabulary = 0;
   std::shared_ptr<Joiner> joiner = {};
@@ -23,7 +25,7 @@ struct CrossEntropy {
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 3;
   static constexpr Saves saves = Saves::inputs() | Saves::outputs(2);
-  auto attributes() const { return std::tie(ignore_index); }
+  auto attributes() const { return std::tie(ignore_index, label_smoothing, z_loss); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   CrossEntropy local(const Piece& piece) const;
@@ -37,12 +39,15 @@ struct CrossEntropy {
 /// its first class and `vocabulary` the global V (0: own); lse is of the whole row.
 struct CrossEntropyBackward {
   int64_t ignore_index = -100;
+  double label_smoothing = 0, z_loss = 0;
   int64_t begin = 0, vocabulary = 0;
   static constexpr std::string_view name = "cross_entropy_backward";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr NotDifferentiable vjp{
       "the fused gradient of cross_entropy is differentiated once only"};
-  auto attributes() const { return std::tie(ignore_index, begin, vocabulary); }
+  auto attributes() const {
+    return std::tie(ignore_index, label_smoothing, z_loss, begin, vocabulary);
+  }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   CrossEntropyBackward local(const Piece& piece) const;
@@ -59,10 +64,18 @@ struct CrossEntropyResult {
   Tensor sum;    ///< () f32
   Tensor count;  ///< () i64: tokens whose target is not ignore_index
 };
-/// IndexError for a target outside [0, V) that is not ignore_index.
+struct CrossEntropyOptions {
+  int64_t ignore_index = -100;  ///< tokens of this target neither count nor have a gradient
+  double label_smoothing = 0;   ///< share of the target that goes to all V classes evenly
+  double z_loss = 0;  ///< factor of log-sum-exp squared, summed over the tokens that count
+};
+/// logits (..., V) floating, targets (...) i64. IndexError for a target outside [0, V) that is not
+/// ignore_index; ValueError unless 0 <= label_smoothing < 1 and z_loss >= 0.
 inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets,
-                                        int64_t ignore_index = -100) {
-  auto [sum, count, lse] = call(op::CrossEntropy{.ignore_index = ignore_index}, {logits, targets});
+                                        const CrossEntropyOptions& options = {}) {
+  auto [sum, count, lse] =
+      call(op::CrossEntropy{options.ignore_index, options.label_smoothing, options.z_loss},
+           {logits, targets});
   return {sum, count};
 }
 

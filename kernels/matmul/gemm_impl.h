@@ -2,14 +2,15 @@
 // What the matmul room asks of a GEMM, whoever computes it.
 #pragma once
 
-#include "tessera/core/dtype.h"
+#include "tessera/core/op_types.h"
 
 #include <cstdint>
 
 namespace tessera {
 
 /// c (m, n) = a (m, k) b (k, n) for each of `batch`; strides in elements. One of each operand's row
-/// and column strides is 1; c is row-major with row stride c_row.
+/// and column strides is 1; c is row-major with row stride c_row. c is of `dtype`, or of f32 where
+/// `wide`; with `accumulate` the product is added to it.
 struct Gemm {
   DType dtype = DType::f32;
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -19,13 +20,20 @@ struct Gemm {
   int64_t b_row = 0, b_col = 1, b_batch = 0;
   void* c = nullptr;
   int64_t c_row = 0, c_batch = 0;
+  bool wide = false, accumulate = false;
 };
 
+/// Any product of f64, f32 and what the library takes, by whoever is fastest; k may be 0.
+void gemm(const Gemm& g);
 /// Large products of f32, and of bf16 where the library is fast at it (oneDNN, or Eigen where that
 /// is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);
 /// Any product of f32 or f64 by the own kernel; quick to start, made for small ones.
 void small_gemm(const Gemm& g);
+/// On a device: c (m, n) = op(a) op(b), all row-major matrices; c may be f32 where a and b are
+/// narrower.
+void device_gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                 const Tensor& c, bool accumulate, Stream stream);
 
 }  // namespace tessera

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-using Key = std::array<int64_t, 12>;
+using Key = std::array<int64_t, 14>;
 struct KeyHash {
   size_t operator()(const Key& key) const {
     uint64_t h = 0xcbf29ce484222325ull;
@@ -50,20 +50,30 @@ struct Plans {
                   g.b_row,
                   g.b_col,
                   g.b_batch,
-                  g.c_row};
+                  g.c_row,
+                  g.wide,
+                  g.accumulate};
     if (auto it = by_shape.find(key); it != by_shape.end()) return it->second;
     if (by_shape.size() >= kMost) by_shape.clear();
     using dnnl::memory;
     const auto type = g.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-    const auto describe = [&](int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t step) {
-      if (g.batch == 1) return memory::desc({rows, cols}, type, memory::dims{row, col});
-      return memory::desc({step == 0 ? 1 : g.batch, rows, cols}, type,
+    const auto out_type = g.wide ? memory::data_type::f32 : type;
+    const auto describe = [&](int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t step,
+                              memory::data_type t) {
+      if (g.batch == 1) return memory::desc({rows, cols}, t, memory::dims{row, col});
+      return memory::desc({step == 0 ? 1 : g.batch, rows, cols}, t,
                           memory::dims{step == 0 ? rows * cols : step, row, col});
     };
-    const auto a = describe(g.m, g.k, g.a_row, g.a_col, g.a_batch),
-               b = describe(g.k, g.n, g.b_row, g.b_col, g.b_batch),
-               c = describe(g.m, g.n, g.c_row, 1, g.c_batch);
-    const dnnl::matmul::primitive_desc description({a, b, c}, engine);
+    const auto a = describe(g.m, g.k, g.a_row, g.a_col, g.a_batch, type),
+               b = describe(g.k, g.n, g.b_row, g.b_col, g.b_batch, type),
+               c = describe(g.m, g.n, g.c_row, 1, g.c_batch, out_type);
+    dnnl::primitive_attr attributes;
+    if (g.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine);
     Plan plan{memory(a, engine, nullptr), memory(b, engine, nullptr), memory(c, engine, nullptr),
               dnnl::matmul(description)};
     return by_shape.emplace(key, std::move(plan)).first->second;
@@ -124,7 +134,10 @@ void library_gemm(const Gemm& g) {
     with(static_cast<const float*>(g.a) + i * g.a_batch, g.m, g.k, g.a_row, g.a_col,
          [&](const auto& a) {
            with(static_cast<const float*>(g.b) + i * g.b_batch, g.k, g.n, g.b_row, g.b_col,
-                [&](const auto& b) { c.noalias() = a * b; });
+                [&](const auto& b) {
+                  if (g.accumulate) c.noalias() += a * b;
+                  else c.noalias() = a * b;
+                });
          });
   }
 }

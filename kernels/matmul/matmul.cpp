@@ -15,9 +15,6 @@ namespace tessera {
 namespace op {
 namespace {
 
-constexpr int64_t kSmallProduct =
-    48 * 48 * 48;  // multiply-adds below which the own kernel starts sooner
-
 struct Dims {
   int64_t m, n, k_a, k_b;
 };
@@ -84,24 +81,34 @@ void set_b(Gemm& g, const Tensor& b, bool transpose) {
   if (transpose) std::swap(g.b_row, g.b_col);
 }
 
+}  // namespace
+}  // namespace op
+
+namespace {
+
+constexpr int64_t kSmallProduct =
+    48 * 48 * 48;  // multiply-adds below which the own kernel starts sooner
+
 // An empty sum is zero, whatever the dtype.
 void write_zeros(const Gemm& g) {
-  const int64_t item = item_size(g.dtype);
+  const int64_t item = item_size(g.wide ? DType::f32 : g.dtype);
   for (int64_t i = 0; i < g.batch * g.m; ++i) {
     const int64_t at = i / g.m * g.c_batch + i % g.m * g.c_row;
     std::memset(static_cast<std::byte*>(g.c) + at * item, 0, static_cast<size_t>(g.n * item));
   }
 }
 
-void run(const Gemm& g) {
-  if (g.batch == 0 || g.m == 0 || g.n == 0) return;
+}  // namespace
+
+void gemm(const Gemm& g) {
+  if (g.batch == 0 || g.m == 0 || g.n == 0 || (g.k == 0 && g.accumulate)) return;
   if (g.k == 0) return write_zeros(g);
   if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct))
     small_gemm(g);
   else library_gemm(g);
 }
 
-}  // namespace
+namespace op {
 
 MetaList MatMul::meta(Metas in) const {
   check_pair(name, dtypes, in);
@@ -189,7 +196,7 @@ void MatMul::cpu(Tensors in, Outputs y) const {
       a = row_major(a);
     set_a(g, a, false);
     g.m = c.numel() / d.n;
-    return run(g);
+    return gemm(g);
   }
   set_a(g, a, transpose_a);
   const Shape lead = leading(c.shape(), 2);
@@ -221,12 +228,12 @@ void MatMul::cpu(Tensors in, Outputs y) const {
         one.a = static_cast<const std::byte*>(g.a) + at_a * item;
         one.b = static_cast<const std::byte*>(g.b) + at_b * item;
         one.c = static_cast<std::byte*>(g.c) + i * g.c_batch * item;
-        run(one);
+        gemm(one);
       }
       return;
     }
   }
-  run(g);
+  gemm(g);
 }
 
 Grads MatMul::vjp(const Saved& s, const Grads& dy, Needs needs) const {
@@ -319,7 +326,7 @@ void ContractLeading::cpu(Tensors in, Outputs y) const {
   g.b_col = 1;
   g.c = y[0].raw_data();
   g.c_row = g.n;
-  run(g);
+  gemm(g);
 }
 
 Grads ContractLeading::vjp(const Saved& s, const Grads& dy, Needs needs) const {

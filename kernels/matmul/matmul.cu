@@ -4,6 +4,7 @@
 // once and kept, per rank thread.
 #include "tessera/core/context.h"
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/matmul/matmul.h"
 
 #include <cublasLt.h>
@@ -65,7 +66,7 @@ Matrix usable(const Tensor& x, bool transpose, Stream stream) {
 // Row-major C = A B is column-major C' = B' A', so cuBLASLt's first operand is b, with (n, m, k).
 struct Problem {
   int64_t dtype, m, n, k, lda, ldb, a_by_rows, b_by_rows, batch, stride_a, stride_b, align_a,
-      align_b, align_c;
+      align_b, align_c, c_dtype, accumulate;
   auto operator<=>(const Problem&) const = default;
 };
 
@@ -133,7 +134,7 @@ Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
                        p.stride_b);
   plan.a = make_layout(type, p.a_by_rows ? p.k : p.m, p.a_by_rows ? p.m : p.k, p.lda, p.batch,
                        p.stride_a);
-  plan.c = make_layout(type, p.n, p.m, p.n, p.batch, p.m * p.n);
+  plan.c = make_layout(type_of(static_cast<DType>(p.c_dtype)), p.n, p.m, p.n, p.batch, p.m * p.n);
 
   cublasLtMatmulPreference_t raw = nullptr;
   TESSERA_CUBLAS_CALL(cublasLtMatmulPreferenceCreate(&raw));
@@ -189,11 +190,11 @@ void run(const Problem& p, const void* a, const void* b, void* c, Stream stream)
   Library& library = Library::of(stream.device);
   const Plan& plan = library.plan(p);
   const Tensor workspace = empty({plan.workspace}, DType::u8, stream.device);
-  const double one = 1, zero = 0;
-  const float one_f32 = 1, zero_f32 = 0;
+  const double one = 1, kept = p.accumulate ? 1 : 0;
+  const float one_f32 = 1, kept_f32 = p.accumulate ? 1 : 0;
   const bool f64 = static_cast<DType>(p.dtype) == DType::f64;
   const void* alpha = f64 ? static_cast<const void*>(&one) : &one_f32;
-  const void* beta = f64 ? static_cast<const void*>(&zero) : &zero_f32;
+  const void* beta = f64 ? static_cast<const void*>(&kept) : &kept_f32;
   TESSERA_CUBLAS_CALL(cublasLtMatmul(library.cublas.get(), plan.product.get(), alpha, b,
                                      plan.b.get(), a, plan.a.get(), beta, c, plan.c.get(), c,
                                      plan.c.get(), &plan.algorithm, workspace.raw_data(),
@@ -227,13 +228,13 @@ int64_t batch_stride(const Tensor& x, int dim, int rank) {
   return d < 0 || x.shape()[d] == 1 ? 0 : x.strides()[d];
 }
 
-void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream) {
+void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream, bool accumulate = false) {
   const int64_t m = a.rows, k = a.columns, n = b.columns;
   if (y.numel() == 0) return;
-  const int64_t item = item_size(y.dtype());
   if (k == 0) {
-    TESSERA_CUDA_CALL(
-        cudaMemsetAsync(y.raw_data(), 0, static_cast<size_t>(y.numel() * item), handle(stream)));
+    if (accumulate) return;
+    TESSERA_CUDA_CALL(cudaMemsetAsync(
+        y.raw_data(), 0, static_cast<size_t>(y.numel() * item_size(y.dtype())), handle(stream)));
     return;
   }
   Batch batch;
@@ -242,7 +243,7 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream) {
   // The innermost batch dim is one strided call, the outer ones a loop of such calls.
   const int last = batch.sizes.rank() - 1;
   const int64_t inner = last < 0 ? 1 : batch.sizes[last], calls = batch.sizes.numel() / inner;
-  Problem p{static_cast<int64_t>(y.dtype()),
+  Problem p{static_cast<int64_t>(a.t.dtype()),
             m,
             n,
             k,
@@ -255,7 +256,9 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream) {
             last < 0 ? 0 : batch.b[last],
             1,
             1,
-            1};
+            1,
+            static_cast<int64_t>(y.dtype()),
+            accumulate};
   for (int64_t call = 0; call < calls; ++call) {
     int64_t at_a = 0, at_b = 0, rest = call;
     for (int d = last - 1; d >= 0; --d) {
@@ -265,7 +268,7 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream) {
       at_b += i * batch.b[d];
     }
     const auto at = [&](const Tensor& t, int64_t elements) {
-      return static_cast<char*>(t.raw_data()) + elements * item;
+      return static_cast<char*>(t.raw_data()) + elements * item_size(t.dtype());
     };
     char* const pa = at(a.t, at_a);
     char* const pb = at(b.t, at_b);
@@ -307,3 +310,12 @@ void ContractLeading::cuda(Tensors in, Outputs y, Stream stream) const {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+
+void device_gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                 const Tensor& c, bool accumulate, Stream stream) {
+  op::multiply(op::Matrix(a, transpose_a), op::Matrix(b, transpose_b), c, stream, accumulate);
+}
+
+}  // namespace tessera

@@ -55,10 +55,12 @@ void panel_product(const Gemm& g, const T* a, const T* b, T* c, int64_t row_begi
           panel = packed;
         }
         micro::block<T>(m, padded, k, a + i * g.a_row + p * g.a_col, g.a_row, g.a_col, panel,
-                        panel_row, to, c_row, p > 0);
+                        panel_row, to, c_row, p > 0 || (direct && g.accumulate));
       }
       for (int64_t r = 0; !direct && r < m; ++r) {
-        for (int64_t s = 0; s < n; ++s) c[(i + r) * g.c_row + j + s] = block[r * padded + s];
+        T* row = c + (i + r) * g.c_row + j;
+        for (int64_t s = 0; s < n; ++s)
+          row[s] = g.accumulate ? row[s] + block[r * padded + s] : block[r * padded + s];
       }
     }
   }
@@ -68,7 +70,7 @@ void panel_product(const Gemm& g, const T* a, const T* b, T* c, int64_t row_begi
 template <class T> void tiny_product(const Gemm& g, const T* a, const T* b, T* c) {
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j) {
-      T sum = 0;
+      T sum = g.accumulate ? c[i * g.c_row + j] : T(0);
       for (int64_t p = 0; p < g.k; ++p)
         sum += a[i * g.a_row + p * g.a_col] * b[p * g.b_row + j * g.b_col];
       c[i * g.c_row + j] = sum;

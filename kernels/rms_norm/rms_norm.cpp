@@ -10,8 +10,7 @@
 namespace tessera::op {
 namespace {
 
-void check(std::string_view name, DTypeSet dtypes, Metas in) {
-  const auto &x = in[0], &weight = in[1];
+void check(std::string_view name, DTypeSet dtypes, const TensorMeta& x, const TensorMeta& weight) {
   if (x.dtype != weight.dtype || !dtypes.has(x.dtype)) {
     fail<DTypeError>(name, "x and weight must share one dtype of ", dtypes, ": x is ", x,
                      ", weight is ", weight, "; cast one");
@@ -21,13 +20,56 @@ void check(std::string_view name, DTypeSet dtypes, Metas in) {
   }
 }
 
+TensorMeta rstd_of(const TensorMeta& x) {
+  return {x.shape.without(x.shape.rank() - 1), statistics(x.dtype), x.device};
+}
+
+void check_eps(std::string_view name, double eps, const TensorMeta& x) {
+  if (!(eps >= 0)) fail<ValueError>(name, "eps must not be negative: given ", eps, " for ", x);
+}
+
+// With a residual, `sum` takes x + residual, rounded to T, and the norm is of that.
+template <class T, bool kAdds>
+void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps,
+             const Tensor& y, const Tensor& sum, const Tensor& rstds) {
+  using C = compute_t<T>;
+  const int last = x.rank() - 1;
+  const Rows from(x, last), ws(weight, 0), to(y, last), more(kAdds ? residual : x, last);
+  const int64_t n = from.n;
+  const T *src = x.data<T>(), *w = weight.data<T>(), *add = kAdds ? residual.data<T>() : nullptr;
+  T *dst = y.data<T>(), *sums = kAdds ? sum.data<T>() : nullptr;
+  C* rstd = rstds.data<C>();
+  for_each_row<C>(from.count, n, 2, [&](int64_t row, C* buffer, int64_t padded) {
+    simd([&]() TESSERA_LAMBDA {
+      C* other = buffer + padded;
+      rows::load(src + from.offset(row), from.stride, n, buffer);
+      if constexpr (kAdds) {
+        rows::load(add + more.offset(row), more.stride, n, other);
+        T* s = sums + row * n;  // outputs are row-major
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) {
+          const T rounded = static_cast<T>(buffer[i] + other[i]);
+          s[i] = rounded;
+          buffer[i] = static_cast<C>(rounded);
+        }
+      }
+      rows::load(w, ws.stride, n, other);
+      const C r =
+          C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) + static_cast<C>(eps));
+      rstd[row] = r;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) buffer[i] = buffer[i] * r * other[i];
+      rows::store(buffer, n, dst + to.offset(row), to.stride);
+    });
+  });
+}
+
 }  // namespace
 
 MetaList RmsNorm::meta(Metas in) const {
-  check(name, dtypes, in);
-  if (!(eps >= 0)) fail<ValueError>(name, "eps must not be negative: given ", eps, " for ", in[0]);
-  return {in[0],
-          {in[0].shape.without(in[0].shape.rank() - 1), statistics(in[0].dtype), in[0].device}};
+  check(name, dtypes, in[0], in[1]);
+  check_eps(name, eps, in[0]);
+  return {in[0], rstd_of(in[0])};
 }
 
 ShardingRule RmsNorm::sharding(Metas in) const {
@@ -35,29 +77,9 @@ ShardingRule RmsNorm::sharding(Metas in) const {
 }
 
 void RmsNorm::cpu(Tensors in, Outputs y) const {
-  const Tensor& x = in[0];
   if (y[1].numel() == 0) return;
-  dispatch<kFloats>(x.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows from(x, x.rank() - 1), ws(in[1], 0), to(y[0], x.rank() - 1);
-    const int64_t n = from.n;
-    const T *src = x.data<T>(), *w = in[1].data<T>();
-    T* dst = y[0].data<T>();
-    C* rstd = y[1].data<C>();
-    for_each_row<C>(from.count, n, 2, [&](int64_t row, C* buffer, int64_t padded) {
-      simd([&]() TESSERA_LAMBDA {
-        C* weight = buffer + padded;
-        rows::load(src + from.offset(row), from.stride, n, buffer);
-        rows::load(w, ws.stride, n, weight);
-        const C r = C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) +
-                                     static_cast<C>(eps));
-        rstd[row] = r;
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) buffer[i] = buffer[i] * r * weight[i];
-        rows::store(buffer, n, dst + to.offset(row), to.stride);
-      });
-    });
-  });
+  dispatch<kFloats>(in[0].dtype(),
+                    [&]<class T>() { forward<T, false>(in[0], {}, in[1], eps, y[0], {}, y[1]); });
 }
 
 Grads RmsNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
@@ -82,8 +104,55 @@ std::vector<Sample<RmsNorm>> RmsNorm::samples() {
   };
 }
 
+MetaList AddRmsNorm::meta(Metas in) const {
+  check(name, dtypes, in[0], in[2]);
+  if (!(in[1].shape == in[0].shape) || in[1].dtype != in[0].dtype)
+    fail<ShapeError>(name, "residual must be like x: x is ", in[0], ", residual is ", in[1]);
+  check_eps(name, eps, in[0]);
+  return {in[0], in[0], rstd_of(in[0])};
+}
+
+ShardingRule AddRmsNorm::sharding(Metas in) const {
+  return rule("... d, ... d, d -> ... d, ... d, ...", in).replicate("d");
+}
+
+void AddRmsNorm::cpu(Tensors in, Outputs y) const {
+  if (y[2].numel() == 0) return;
+  dispatch<kFloats>(in[0].dtype(), [&]<class T>() {
+    forward<T, true>(in[0], in[1], in[2], eps, y[0], y[1], y[2]);
+  });
+}
+
+Grads AddRmsNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
+  if (dy[2].defined())
+    fail<AutogradError>(name, "rstd has no gradient, backward alone reads it: given dy of ",
+                        dy[2].meta());
+  if (!dy[0].defined()) return {dy[1], dy[1], Tensor()};
+  auto [dx, dweight] =
+      call(RmsNormBackward{}, {s.output(1), s.input(2), s.output(2), dy[0], dy[1]});
+  return {dx, dx, dweight};
+}
+
+std::vector<Sample<AddRmsNorm>> AddRmsNorm::samples() {
+  return {
+      {AddRmsNorm{}, {arg({5, 7}), arg({5, 7}), arg({7})}},
+      {AddRmsNorm{0.1}, {arg({2, 5, 6}), arg({2, 5, 6}), arg({6})}},
+      {AddRmsNorm{}, {arg({5}), arg({5}), arg({5})}},
+      {AddRmsNorm{}, {arg({3, 70}), arg({3, 70}), arg({70})}},
+      timed(AddRmsNorm{}, {arg({8, 512, 256}), arg({8, 512, 256}), arg({256})}),
+      bad(AddRmsNorm{}, {arg({4, 6}), arg({6}), arg({6})}, "ShapeError"),
+      bad(AddRmsNorm{}, {arg({4, 6}), arg({4, 6}), arg({5})}, "ShapeError"),
+      bad(AddRmsNorm{},
+          {arg({4, 6}).as(DType::f32), arg({4, 6}).as(DType::f32), arg({6}).as(DType::bf16)},
+          "DTypeError"),
+      bad(AddRmsNorm{-1}, {arg({4, 6}), arg({4, 6}), arg({6})}, "ValueError"),
+  };
+}
+
 MetaList RmsNormBackward::meta(Metas in) const {
-  check(name, dtypes, in);
+  check(name, dtypes, in[0], in[1]);
+  if (in.has(4) && (!(in[4].shape == in[0].shape) || in[4].dtype != in[0].dtype))
+    fail<ShapeError>(name, "dx_more must be like x: x is ", in[0], ", dx_more is ", in[4]);
   if (!(in[3].shape == in[0].shape) || in[3].dtype != in[0].dtype) {
     fail<ShapeError>(name, "dy must be like x: x is ", in[0], ", dy is ", in[3]);
   }
@@ -96,15 +165,19 @@ MetaList RmsNormBackward::meta(Metas in) const {
 }
 
 ShardingRule RmsNormBackward::sharding(Metas in) const {
-  return rule("... d, d, ..., ... d -> ... d, d", in).replicate("d").linear({3});
+  ShardingRule r = in.size() > 4 ? rule("... d, d, ..., ... d, ... d -> ... d, d", in)
+                                 : rule("... d, d, ..., ... d -> ... d, d", in);
+  r.replicate("d");
+  return in.has(4) ? r.linear({3, 4}) : r.linear({3});
 }
 
 void RmsNormBackward::cpu(Tensors in, Outputs y) const {
-  const Tensor &x = in[0], &dy = in[3];
+  const bool adds = in.size() > 4 && in[4].defined();
+  const Tensor &x = in[0], &dy = in[3], &more = adds ? in[4] : dy;
   const int last = x.rank() - 1;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), to(y[0], last);
+    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), ms(more, last), to(y[0], last);
     const int64_t n = xs.n, count = xs.count;
     // dweight: partial sums over at most 16 runs of rows, cut the same way whatever the threads.
     const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
@@ -113,7 +186,8 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
     const Tensor partial = empty({runs, 4, padded}, dtype_of<C>), rstd = contiguous(in[2].detach());
     C* parts = partial.data<C>();
     const C* r_data = rstd.data<C>();
-    const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *w = in[1].data<T>();
+    const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *w = in[1].data<T>(),
+            *m_data = more.data<T>();
     T* dst = y[0].data<T>();
     parallel_for(runs, 1, [&](int64_t part, int64_t) {
       simd([&]() TESSERA_LAMBDA {
@@ -133,6 +207,11 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
           const C shift = rows::dot(p, g, n) / static_cast<C>(n);
 #pragma GCC ivdep
           for (int64_t i = 0; i < n; ++i) p[i] = r * (g[i] - p[i] * shift);
+          if (adds) {
+            rows::load(m_data + ms.offset(row), ms.stride, n, g);
+#pragma GCC ivdep
+            for (int64_t i = 0; i < n; ++i) p[i] += g[i];
+          }
           rows::store(p, n, dst + to.offset(row), to.stride);
         }
       });
@@ -152,15 +231,25 @@ std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
     return std::vector<Arg>{arg(x), arg(row),
                             arg(x.without(x.rank() - 1)).uniform(0.5, 1.5).statistic(), arg(x)};
   };
-  auto wrong = operands({5, 7});
+  const auto with_more = [&](Shape x) {
+    auto in = operands(x);
+    in.push_back(arg(x));
+    return in;
+  };
+  auto wrong = operands({5, 7}), wrong_more = with_more({5, 7});
   wrong[3] = arg({5, 6});
+  wrong_more[4] = arg({7});
   return {
       {RmsNormBackward{}, operands({5, 7})},
       {RmsNormBackward{}, operands({2, 5, 6})},
       {RmsNormBackward{}, operands({40, 5})},
       {RmsNormBackward{}, operands({5})},
+      {RmsNormBackward{}, with_more({5, 7})},
+      {RmsNormBackward{}, with_more({40, 5})},
       timed(RmsNormBackward{}, operands({8, 512, 256})),
+      timed(RmsNormBackward{}, with_more({8, 512, 256})),
       bad(RmsNormBackward{}, wrong, "ShapeError"),
+      bad(RmsNormBackward{}, wrong_more, "ShapeError"),
   };
 }
 

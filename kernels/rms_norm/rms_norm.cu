@@ -9,31 +9,38 @@
 namespace tessera::op {
 namespace {
 
+// With a residual, its sum with x, rounded, is written to `sum` and is what is normalised.
 template <class T>
-__global__ void forward_kernel(const T* x, const T* weight, T* y, stat_t<T>* rstd, int64_t rows,
-                               int64_t d, stat_t<T> eps) {
+__global__ void forward_kernel(const T* x, const T* residual, const T* weight, T* y, T* sum,
+                               stat_t<T>* rstd, int64_t rows, int64_t d, stat_t<T> eps) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     C squares = 0;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-      const C v = static_cast<C>(x[row * d + i]);
+      const int64_t at = row * d + i;
+      C v = static_cast<C>(x[at]);
+      if (residual) {
+        sum[at] = static_cast<T>(v + static_cast<C>(residual[at]));
+        v = static_cast<C>(sum[at]);
+      }
       squares = vmath::fma(v, v, squares);
     }
     squares = block_reduce(squares, SumOf{}, shared);
     const C r = C(1) / std::sqrt(squares / static_cast<C>(d) + eps);
     if (threadIdx.x == 0) rstd[row] = r;
+    const T* from = residual ? sum : x;  // each thread reads what it wrote itself
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
       y[row * d + i] =
-          static_cast<T>(static_cast<C>(x[row * d + i]) * r * static_cast<C>(weight[i]));
+          static_cast<T>(static_cast<C>(from[row * d + i]) * r * static_cast<C>(weight[i]));
     }
   }
 }
 
-// dx = r (w dy - x r^2 mean(w dy x)) with r = 1/rms.
+// dx = r (w dy - x r^2 mean(w dy x)) with r = 1/rms, and `more` where that is given.
 template <class T>
 __global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* rstd, const T* dy,
-                               T* dx, int64_t rows, int64_t d) {
+                               const T* more, T* dx, int64_t rows, int64_t d) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -47,8 +54,9 @@ __global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* rst
     const C r = rstd[row], pull = dot * r * r / static_cast<C>(d);
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
       const int64_t at = row * d + i;
-      dx[at] = static_cast<T>(
-          r * (static_cast<C>(weight[i]) * static_cast<C>(dy[at]) - static_cast<C>(x[at]) * pull));
+      const C own =
+          r * (static_cast<C>(weight[i]) * static_cast<C>(dy[at]) - static_cast<C>(x[at]) * pull);
+      dx[at] = static_cast<T>(more ? own + static_cast<C>(more[at]) : own);
     }
   }
 }
@@ -86,8 +94,21 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t d = x.shape().back(), rows = x.numel() / d;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<stat_t<T>>(), rows, d,
-        static_cast<stat_t<T>>(eps));
+        x.data<T>(), nullptr, weight.data<T>(), y[0].data<T>(), nullptr, y[1].data<stat_t<T>>(),
+        rows, d, static_cast<stat_t<T>>(eps));
+  });
+  check_launch(name);
+}
+
+void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
+  if (y[0].numel() == 0) return;
+  const Tensor x = row_major(in[0], stream), residual = row_major(in[1], stream),
+               weight = row_major(in[2], stream);
+  const int64_t d = x.shape().back(), rows = x.numel() / d;
+  dispatch<dtypes>(x.dtype(), [&]<class T>() {
+    forward_kernel<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
+        x.data<T>(), residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),
+        y[2].data<stat_t<T>>(), rows, d, static_cast<stat_t<T>>(eps));
   });
   check_launch(name);
 }
@@ -97,6 +118,7 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   if (d == 0) return;
   const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
   const Tensor rstd = row_major(in[2], stream), dy = row_major(in[3], stream);
+  const Tensor more = in.size() > 4 && in[4].defined() ? row_major(in[4], stream) : Tensor();
   const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)),
                 chunks = ceil_div(rows, chunk);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
@@ -104,7 +126,8 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
     if (rows > 0) {
       input_gradient<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-          x.data<T>(), weight.data<T>(), rstd.data<C>(), dy.data<T>(), y[0].data<T>(), rows, d);
+          x.data<T>(), weight.data<T>(), rstd.data<C>(), dy.data<T>(),
+          more.defined() ? more.data<T>() : nullptr, y[0].data<T>(), rows, d);
       check_launch(name);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
       weight_gradient<<<grid, kThreads, 0, handle(stream)>>>(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rms_norm (Zhang and Sennrich, 2019): y = x / sqrt(mean(x^2) + eps) * weight over the last dim.
-// Statistics are f32 (f64 for f64) whatever the dtype; backward reads the saved 1/rms.
+// Statistics are f32 (f64 for f64) whatever the dtype; backward reads the saved 1/rms. With a
+// residual, x + residual is made in the same pass and is a second result.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -24,7 +25,24 @@ struct RmsNorm {
   static std::vector<Sample<RmsNorm>> samples();
 };
 
-/// x, weight, rstd, dy -> dx (..., d), dweight (d).
+/// x (..., d), residual (..., d), weight (d) -> y (..., d), sum (..., d) = x + residual, rstd (...)
+/// in f32 (f64 for f64): y is rms_norm of the sum as rounded.
+struct AddRmsNorm {
+  double eps = 1e-5;
+  static constexpr std::string_view name = "add_rms_norm";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr int outputs = 3;
+  static constexpr Saves saves = Saves::input(2) | Saves::outputs(1, 2);
+  auto attributes() const { return std::tie(eps); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
+  static std::vector<Sample<AddRmsNorm>> samples();
+};
+
+/// x, weight, rstd, dy, dx_more (optional, like x) -> dx (..., d) with dx_more added, dweight (d).
 struct RmsNormBackward {
   static constexpr std::string_view name = "rms_norm_backward";
   static constexpr DTypeSet dtypes = kFloats;
@@ -38,12 +56,26 @@ struct RmsNormBackward {
   static std::vector<Sample<RmsNormBackward>> samples();
 };
 
-using rms_norm_ops = OpList<RmsNorm, RmsNormBackward>;
+using rms_norm_ops = OpList<RmsNorm, AddRmsNorm, RmsNormBackward>;
 
 }  // namespace op
 
+/// x (..., d) and weight (d) of one floating dtype -> (..., d). ShapeError, DTypeError; ValueError
+/// where eps < 0.
 inline Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-5) {
   return call(op::RmsNorm{eps}, {x, weight})[0];
+}
+
+struct AddRmsNormResult {
+  Tensor y;    ///< rms_norm(sum)
+  Tensor sum;  ///< x + residual: the residual of the next block
+};
+/// rms_norm(x + residual) and the sum, in one pass over the bytes; operands as in rms_norm,
+/// residual like x.
+inline AddRmsNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                                     double eps = 1e-5) {
+  auto [y, sum, rstd] = call(op::AddRmsNorm{eps}, {x, residual, weight});
+  return {y, sum};
 }
 
 }  // namespace tessera

@@ -21,15 +21,44 @@ void check(std::string_view name, DTypeSet dtypes, Metas in, size_t n) {
   }
 }
 
+void check_limit(std::string_view name, double limit, const TensorMeta& gate) {
+  if (!(limit >= 0))
+    fail<ValueError>(name, "limit must not be negative, 0 is none: given ", limit, " for ", gate);
+}
+
+// What the attributes do to one element; the plain unit has a loop of its own.
+template <class C> struct Gated {
+  C limit, alpha, shift;
+  bool limited;
+
+  template <class Op>
+  explicit Gated(const Op& op)
+      : limit(static_cast<C>(op.limit)),
+        alpha(static_cast<C>(op.alpha)),
+        shift(static_cast<C>(op.up_shift)),
+        limited(op.limit > 0) {}
+  TESSERA_INLINE C gate(C g) const { return limited && g > limit ? limit : g; }
+  TESSERA_INLINE C up(C u) const {
+    const C v = limited && u > limit ? limit : u;
+    return (limited && v < -limit ? -limit : v) + shift;
+  }
+};
+
+template <class Op> bool plain(const Op& op) {
+  return op.limit == 0 && op.alpha == 1 && op.up_shift == 0;
+}
+
 }  // namespace
 
 MetaList Swiglu::meta(Metas in) const {
   check(name, dtypes, in, 2);
+  check_limit(name, limit, in[0]);
   return {in[0]};
 }
 
 ShardingRule Swiglu::sharding(Metas in) const {
-  return pointwise_rule(in, in[0].shape).linear({1});
+  ShardingRule r = pointwise_rule(in, in[0].shape);
+  return limit == 0 && up_shift == 0 ? r.linear({1}) : r;
 }
 
 void Swiglu::cpu(Tensors in, Outputs y) const {
@@ -39,10 +68,21 @@ void Swiglu::cpu(Tensors in, Outputs y) const {
     using C = compute_t<T>;
     const T *g_data = gate.data<T>(), *u_data = up.data<T>();
     T* out = y[0].data<T>();
+    const Gated<C> gated(*this);
+    const bool simple = plain(*this);
     parallel_for(gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
       simd([&]() TESSERA_LAMBDA {
         const T* __restrict g = g_data, * __restrict u = u_data;
         T* __restrict o = out;
+        if (!simple) {
+          const Gated<C> f = gated;
+#pragma GCC ivdep
+          for (int64_t i = begin; i < end; ++i) {
+            const C a = f.gate(static_cast<C>(g[i]));
+            o[i] = static_cast<T>(a * vmath::sigmoid(f.alpha * a) * f.up(static_cast<C>(u[i])));
+          }
+          return;
+        }
 #pragma GCC ivdep
         for (int64_t i = begin; i < end; ++i) {
           const C a = static_cast<C>(g[i]);
@@ -54,7 +94,7 @@ void Swiglu::cpu(Tensors in, Outputs y) const {
 }
 
 Grads Swiglu::vjp(const Saved& s, const Grads& dy, Needs) const {
-  auto [dgate, dup] = call(SwigluBackward{}, {s.input(0), s.input(1), dy[0]});
+  auto [dgate, dup] = call(SwigluBackward{limit, alpha, up_shift}, {s.input(0), s.input(1), dy[0]});
   return {dgate, dup};
 }
 
@@ -63,14 +103,19 @@ std::vector<Sample<Swiglu>> Swiglu::samples() {
       {Swiglu{}, {arg({5, 7}), arg({5, 7})}},
       {Swiglu{}, {arg({2, 5, 3}), arg({2, 5, 3})}},
       {Swiglu{}, {arg({}), arg({})}},
+      // Multiples of 1/8 stay clear of the limit, where no difference quotient is a gradient.
+      {Swiglu{0.7, 1.702, 1}, {arg({5, 7}).distinct(), arg({5, 7}).distinct()}},
       timed(Swiglu{}, {arg({8, 512, 768}), arg({8, 512, 768})}),
+      timed(Swiglu{7, 1.702, 1}, {arg({8, 512, 768}), arg({8, 512, 768})}),
       bad(Swiglu{}, {arg({5, 7}), arg({5, 6})}, "ShapeError"),
+      bad(Swiglu{.limit = -1}, {arg({5}), arg({5})}, "ValueError"),
       bad(Swiglu{}, {arg({5}).as(DType::f32), arg({5}).as(DType::f16)}, "DTypeError"),
   };
 }
 
 MetaList SwigluBackward::meta(Metas in) const {
   check(name, dtypes, in, 3);
+  check_limit(name, limit, in[0]);
   return {in[0], in[1]};
 }
 
@@ -86,10 +131,26 @@ void SwigluBackward::cpu(Tensors in, Outputs y) const {
     using C = compute_t<T>;
     const T *g_data = gate.data<T>(), *u_data = up.data<T>(), *d_data = dy.data<T>();
     T *dg_data = y[0].data<T>(), *du_data = y[1].data<T>();
+    const Gated<C> gated(*this);
+    const bool simple = plain(*this);
     parallel_for(gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
       simd([&]() TESSERA_LAMBDA {
         const T* __restrict g = g_data, * __restrict u = u_data, * __restrict d = d_data;
         T* __restrict dg = dg_data, * __restrict du = du_data;
+        if (!simple) {
+          const Gated<C> f = gated;
+#pragma GCC ivdep
+          for (int64_t i = begin; i < end; ++i) {
+            const C a = static_cast<C>(g[i]), b = static_cast<C>(u[i]), x = f.gate(a),
+                    grad = static_cast<C>(d[i]), sigma = vmath::sigmoid(f.alpha * x);
+            const bool gate_moves = !f.limited || !(a > f.limit),
+                       up_moves = !f.limited || !(b > f.limit || b < -f.limit);
+            du[i] = static_cast<T>(up_moves ? grad * x * sigma : C(0));
+            dg[i] = static_cast<T>(
+                gate_moves ? grad * f.up(b) * sigma * (C(1) + f.alpha * x * (C(1) - sigma)) : C(0));
+          }
+          return;
+        }
 #pragma GCC ivdep
         for (int64_t i = begin; i < end; ++i) {
           const C a = static_cast<C>(g[i]), grad = static_cast<C>(d[i]), sigma = vmath::sigmoid(a),
@@ -106,8 +167,11 @@ std::vector<Sample<SwigluBackward>> SwigluBackward::samples() {
   return {
       {SwigluBackward{}, {arg({5, 7}), arg({5, 7}), arg({5, 7})}},
       {SwigluBackward{}, {arg({2, 5, 3}), arg({2, 5, 3}), arg({2, 5, 3})}},
+      {SwigluBackward{0.7, 1.702, 1},
+       {arg({5, 7}).distinct(), arg({5, 7}).distinct(), arg({5, 7})}},
       timed(SwigluBackward{}, {arg({8, 512, 768}), arg({8, 512, 768}), arg({8, 512, 768})}),
       bad(SwigluBackward{}, {arg({5, 7}), arg({5, 7}), arg({5, 6})}, "ShapeError"),
+      bad(SwigluBackward{.limit = -1}, {arg({5}), arg({5}), arg({5})}, "ValueError"),
   };
 }
 

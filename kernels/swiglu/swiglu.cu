@@ -7,22 +7,45 @@
 namespace tessera::op {
 namespace {
 
-template <class T> __global__ void forward_kernel(const T* gate, const T* up, T* y, int64_t n) {
+// What the attributes do to one element.
+template <class C> struct Gated {
+  C limit, alpha, shift;
+  bool limited;
+
+  template <class Op>
+  explicit Gated(const Op& op)
+      : limit(static_cast<C>(op.limit)),
+        alpha(static_cast<C>(op.alpha)),
+        shift(static_cast<C>(op.up_shift)),
+        limited(op.limit > 0) {}
+  __device__ C gate(C g) const { return limited && g > limit ? limit : g; }
+  __device__ C up(C u) const {
+    const C v = limited && u > limit ? limit : u;
+    return (limited && v < -limit ? -limit : v) + shift;
+  }
+};
+
+template <class T>
+__global__ void forward_kernel(const T* gate, const T* up, Gated<compute_t<T>> f, T* y, int64_t n) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
-    const C g = static_cast<C>(gate[i]);
-    y[i] = static_cast<T>(g * vmath::sigmoid(g) * static_cast<C>(up[i]));
+    const C g = f.gate(static_cast<C>(gate[i]));
+    y[i] = static_cast<T>(g * vmath::sigmoid(f.alpha * g) * f.up(static_cast<C>(up[i])));
   }
 }
 
 template <class T>
-__global__ void backward_kernel(const T* gate, const T* up, const T* dy, T* dgate, T* dup,
-                                int64_t n) {
+__global__ void backward_kernel(const T* gate, const T* up, const T* dy, Gated<compute_t<T>> f,
+                                T* dgate, T* dup, int64_t n) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
-    const C g = static_cast<C>(gate[i]), d = static_cast<C>(dy[i]), s = vmath::sigmoid(g);
-    dgate[i] = static_cast<T>(d * static_cast<C>(up[i]) * s * (C(1) + g * (C(1) - s)));
-    dup[i] = static_cast<T>(d * g * s);
+    const C a = static_cast<C>(gate[i]), b = static_cast<C>(up[i]), d = static_cast<C>(dy[i]);
+    const C g = f.gate(a), s = vmath::sigmoid(f.alpha * g);
+    const bool gate_moves = !f.limited || !(a > f.limit),
+               up_moves = !f.limited || !(b > f.limit || b < -f.limit);
+    dgate[i] =
+        static_cast<T>(gate_moves ? d * f.up(b) * s * (C(1) + f.alpha * g * (C(1) - s)) : C(0));
+    dup[i] = static_cast<T>(up_moves ? d * g * s : C(0));
   }
 }
 
@@ -33,8 +56,8 @@ void Swiglu::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor gate = row_major(in[0], stream), up = row_major(in[1], stream);
   dispatch<dtypes>(gate.dtype(), [&]<class T>() {
-    forward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(gate.data<T>(), up.data<T>(),
-                                                                   y[0].data<T>(), n);
+    forward_kernel<T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
+        gate.data<T>(), up.data<T>(), Gated<compute_t<T>>(*this), y[0].data<T>(), n);
   });
   check_launch(name);
 }
@@ -45,8 +68,9 @@ void SwigluBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor gate = row_major(in[0], stream), up = row_major(in[1], stream),
                dy = row_major(in[2], stream);
   dispatch<dtypes>(gate.dtype(), [&]<class T>() {
-    backward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        gate.data<T>(), up.data<T>(), dy.data<T>(), y[0].data<T>(), y[1].data<T>(), n);
+    backward_kernel<T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
+        gate.data<T>(), up.data<T>(), dy.data<T>(), Gated<compute_t<T>>(*this), y[0].data<T>(),
+        y[1].data<T>(), n);
   });
   check_launch(name);
 }

@@ -18,6 +18,25 @@ TEST(Swiglu, LargeGatesNeitherOverflowNorVanish) {
   EXPECT_EQ(y[2], 600);
 }
 
+// At the limit a gradient still passes, beyond it none does.
+TEST(Swiglu, LimitsHoldBothOperands) {
+  const Session session;
+  Tensor gate = tensor({-9, 2, 7, 8}).set_requires_grad(),
+         up = tensor({-8, -7, 7, 9}).set_requires_grad();
+  const Tensor y = swiglu(gate, up, kGptOssSwiglu);
+  EXPECT_NEAR(y.values()[3], 7 * 8 / (1 + std::exp(-7 * 1.702)), 1e-4);
+  EXPECT_NEAR(y.values()[0], -9 * -6 / (1 + std::exp(9 * 1.702)), 1e-6);
+  backward(y, {.gradient = tensor({1, 1, 1, 1})});
+  EXPECT_NE(gate.grad().values()[0], 0);
+  EXPECT_NE(gate.grad().values()[2], 0);
+  EXPECT_EQ(gate.grad().values()[3], 0);
+  EXPECT_EQ(up.grad().values()[0], 0);
+  EXPECT_NE(up.grad().values()[1], 0);
+  EXPECT_NE(up.grad().values()[2], 0);
+  EXPECT_EQ(up.grad().values()[3], 0);
+  EXPECT_THROW((void)swiglu(gate, up, {.limit = -1}), ValueError);
+}
+
 TEST(Swiglu, ItsFusedGradientSaysThatItIsTheLast) {
   const Session session;
   Tensor gate = tensor({1, 2}).set_requires_grad(), up = tensor({3, 4});

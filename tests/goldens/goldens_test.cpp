@@ -78,7 +78,8 @@ TEST_F(Golden, AttentionHeadsInner) {
 
 TEST_F(Golden, CrossEntropy) {
   each("cross_entropy", {"logits"}, [&](const X& x) -> Results {
-    const auto result = cross_entropy(x[0], get("targets"), integer("ignore_index"));
+    const auto result =
+        cross_entropy(x[0], get("targets"), {.ignore_index = integer("ignore_index")});
     return {{"sum", result.sum}, {"count", result.count}};
   });
 }

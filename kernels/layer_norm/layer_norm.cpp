@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/layer_norm/layer_norm.h"
+
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/statistics_impl.h"
+
+#include <cmath>
+
+namespace tessera::op {
+namespace {
+
+void check(std::string_view name, DTypeSet dtypes, Metas in, size_t parameters) {
+  const TensorMeta& x = in[0];
+  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "x must be of ", dtypes, ": given ", x);
+  for (size_t i = 1; i <= parameters; ++i) {
+    if (!in.has(i) && i == 2) continue;
+    const char* what = i == 1 ? "weight" : "bias";
+    if (in[i].dtype != x.dtype)
+      fail<DTypeError>(name, what, " must have the dtype of x: x is ", x, ", ", what, " is ", in[i],
+                       "; cast one");
+    if (x.shape.rank() < 1 || in[i].shape.rank() != 1 || in[i].shape[0] != x.shape.back())
+      fail<ShapeError>(name, what, " must be (d) for x (..., d): x is ", x, ", ", what, " is ",
+                       in[i]);
+  }
+}
+
+TensorMeta row_statistic(const TensorMeta& x) {
+  return {x.shape.without(x.shape.rank() - 1), statistics(x.dtype), x.device};
+}
+
+}  // namespace
+
+MetaList LayerNorm::meta(Metas in) const {
+  check(name, dtypes, in, 2);
+  if (!(eps >= 0)) fail<ValueError>(name, "eps must not be negative: given ", eps, " for ", in[0]);
+  return {in[0], row_statistic(in[0]), row_statistic(in[0])};
+}
+
+ShardingRule LayerNorm::sharding(Metas in) const {
+  ShardingRule r = in.size() > 2 ? rule("... d, d, d -> ... d, ..., ...", in)
+                                 : rule("... d, d -> ... d, ..., ...", in);
+  return r.replicate("d");
+}
+
+void LayerNorm::cpu(Tensors in, Outputs y) const {
+  const Tensor& x = in[0];
+  const bool biased = in.size() > 2 && in[2].defined();
+  if (y[1].numel() == 0) return;
+  dispatch<kFloats>(x.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows from(x, x.rank() - 1), ws(in[1], 0), bs(biased ? in[2] : in[1], 0),
+        to(y[0], x.rank() - 1);
+    const int64_t n = from.n;
+    const T *src = x.data<T>(), *w = in[1].data<T>(), *b = biased ? in[2].data<T>() : nullptr;
+    T* dst = y[0].data<T>();
+    C *means = y[1].data<C>(), *rstd = y[2].data<C>();
+    for_each_row<C>(from.count, n, 2, [&](int64_t row, C* buffer, int64_t padded) {
+      simd([&]() TESSERA_LAMBDA {
+        C* other = buffer + padded;
+        rows::load(src + from.offset(row), from.stride, n, buffer);
+        const C mean = rows::sum(buffer, n) / static_cast<C>(n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) buffer[i] -= mean;
+        const C r = C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) +
+                                     static_cast<C>(eps));
+        means[row] = mean;
+        rstd[row] = r;
+        rows::load(w, ws.stride, n, other);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) buffer[i] = buffer[i] * r * other[i];
+        if (b) {
+          rows::load(b, bs.stride, n, other);
+#pragma GCC ivdep
+          for (int64_t i = 0; i < n; ++i) buffer[i] += other[i];
+        }
+        rows::store(buffer, n, dst + to.offset(row), to.stride);
+      });
+    });
+  });
+}
+
+Grads LayerNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
+  for (size_t i = 1; i < 3; ++i) {
+    if (dy[i].defined())
+      fail<AutogradError>(name, i == 1 ? "mean" : "rstd",
+                          " has no gradient, backward alone reads it: given dy of ", dy[i].meta());
+  }
+  if (!dy[0].defined()) return Grads(s.inputs());
+  auto [dx, dweight, dbias] = call(
+      LayerNormBackward{}, {s.input(0), s.input(1), s.output(1), s.output(2), dy[0]});
+  Grads out{dx, dweight};
+  if (s.inputs() > 2) out.push_back(s.has_input(2) ? dbias : Tensor());
+  return out;
+}
+
+std::vector<Sample<LayerNorm>> LayerNorm::samples() {
+  return {
+      {LayerNorm{}, {arg({5, 7}), arg({7}), arg({7})}},
+      {LayerNorm{0.1}, {arg({2, 5, 6}), arg({6}), arg({6})}},
+      {LayerNorm{}, {arg({5}), arg({5}), no_arg()}},
+      {LayerNorm{}, {arg({5, 70}), arg({70}), no_arg()}},
+      timed(LayerNorm{}, {arg({8, 512, 256}), arg({256}), arg({256})}),
+      bad(LayerNorm{}, {arg({4, 6}), arg({5}), arg({6})}, "ShapeError"),
+      bad(LayerNorm{}, {arg({4, 6}), arg({6}), arg({4, 6})}, "ShapeError"),
+      bad(LayerNorm{}, {arg({4, 6}).as(DType::f32), arg({6}).as(DType::bf16), no_arg()},
+          "DTypeError"),
+      bad(LayerNorm{-1}, {arg({4, 6}), arg({6}), arg({6})}, "ValueError"),
+  };
+}
+
+MetaList LayerNormBackward::meta(Metas in) const {
+  check(name, dtypes, in, 1);
+  const TensorMeta row = row_statistic(in[0]);
+  for (size_t i = 2; i < 4; ++i) {
+    if (!(in[i].shape == row.shape) || in[i].dtype != row.dtype)
+      fail<ShapeError>(name, i == 2 ? "mean" : "rstd", " must hold one ", row.dtype,
+                       " per row of x: x is ", in[0], ", given ", in[i]);
+  }
+  if (!(in[4].shape == in[0].shape) || in[4].dtype != in[0].dtype)
+    fail<ShapeError>(name, "dy must be like x: x is ", in[0], ", dy is ", in[4]);
+  return {in[0], in[1], in[1]};
+}
+
+ShardingRule LayerNormBackward::sharding(Metas in) const {
+  return rule("... d, d, ..., ..., ... d -> ... d, d, d", in).replicate("d").linear({4});
+}
+
+void LayerNormBackward::cpu(Tensors in, Outputs y) const {
+  const NoGrad guard;
+  const Tensor &x = in[0], &dy = in[4];
+  const int last = x.rank() - 1;
+  dispatch<kFloats>(x.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), to(y[0], last);
+    const int64_t n = xs.n, count = xs.count;
+    // Sums over rows: partial ones over at most 16 runs, cut the same way whatever the threads.
+    const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
+                  runs = std::max<int64_t>(1, (count + run - 1) / run);
+    const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
+    const Tensor partial = empty({runs, 5, padded}, dtype_of<C>);
+    const Tensor mean = contiguous(in[2].detach()), rstd = contiguous(in[3].detach());
+    C* parts = partial.data<C>();
+    const C *m_data = mean.data<C>(), *r_data = rstd.data<C>();
+    const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *w = in[1].data<T>();
+    T* dst = y[0].data<T>();
+    parallel_for(runs, 1, [&](int64_t part, int64_t) {
+      simd([&]() TESSERA_LAMBDA {
+        C *dw = parts + part * 5 * padded, *db = dw + padded, *p = db + padded, *g = p + padded,
+          *weight = g + padded;
+        rows::load(w, ws.stride, n, weight);
+        for (int64_t i = 0; i < n; ++i) dw[i] = db[i] = 0;
+        for (int64_t row = part * run; row < std::min(count, (part + 1) * run); ++row) {
+          const C m = m_data[row], r = r_data[row];
+          rows::load(x_data + xs.offset(row), xs.stride, n, p);
+          rows::load(g_data + gs.offset(row), gs.stride, n, g);
+#pragma GCC ivdep
+          for (int64_t i = 0; i < n; ++i) {
+            p[i] = (p[i] - m) * r;  // normalised x
+            dw[i] += g[i] * p[i];
+            db[i] += g[i];
+            g[i] *= weight[i];
+          }
+          const C shift = rows::sum(g, n) / static_cast<C>(n),
+                  slope = rows::dot(p, g, n) / static_cast<C>(n);
+#pragma GCC ivdep
+          for (int64_t i = 0; i < n; ++i) p[i] = r * (g[i] - shift - p[i] * slope);
+          rows::store(p, n, dst + to.offset(row), to.stride);
+        }
+      });
+    });
+    T *dweight = y[1].data<T>(), *dbias = y[2].data<T>();
+    for (int64_t i = 0; i < n; ++i) {
+      C weight_sum = 0, bias_sum = 0;
+      for (int64_t part = 0; part < runs; ++part) {
+        weight_sum += parts[part * 5 * padded + i];
+        bias_sum += parts[part * 5 * padded + padded + i];
+      }
+      dweight[i] = static_cast<T>(weight_sum);
+      dbias[i] = static_cast<T>(bias_sum);
+    }
+  });
+}
+
+std::vector<Sample<LayerNormBackward>> LayerNormBackward::samples() {
+  const auto operands = [](Shape x) {
+    const Shape rows = x.without(x.rank() - 1);
+    return std::vector<Arg>{arg(x), arg({x.back()}), arg(rows).statistic(),
+                            arg(rows).uniform(0.5, 1.5).statistic(), arg(x)};
+  };
+  auto wrong = operands({5, 7}), wide = operands({5, 7});
+  wrong[4] = arg({5, 6});
+  wide[2] = arg({5, 7}).statistic();
+  return {
+      {LayerNormBackward{}, operands({5, 7})},
+      {LayerNormBackward{}, operands({2, 5, 6})},
+      {LayerNormBackward{}, operands({40, 5})},
+      {LayerNormBackward{}, operands({5})},
+      timed(LayerNormBackward{}, operands({8, 512, 256})),
+      bad(LayerNormBackward{}, wrong, "ShapeError"),
+      bad(LayerNormBackward{}, wide, "ShapeError"),
+  };
+}
+
+}  // namespace tessera::op

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/layer_norm/layer_norm.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tessera {
+namespace {
+
+TEST(LayerNorm, KnownValues) {
+  const Session session;
+  const auto y = layer_norm(tensor({{1, 3}}), tensor({1, 2}), tensor({10, 20}), 0).values();
+  EXPECT_NEAR(y[0], 9, 1e-6);
+  EXPECT_NEAR(y[1], 22, 1e-6);
+}
+
+TEST(LayerNorm, AConstantRowIsTheBias) {
+  const Session session;
+  EXPECT_EQ(layer_norm(tensor({{7, 7}}), tensor({3, 3}), tensor({1, 2})).values(),
+            (std::vector<double>{1, 2}));
+  EXPECT_EQ(layer_norm(tensor({{7, 7}}), tensor({3, 3})).values(), (std::vector<double>{0, 0}));
+}
+
+// The variance is of differences: a mean far from zero costs it nothing.
+TEST(LayerNorm, AFarMeanDoesNotDrownTheVariance) {
+  const Session session;
+  const auto y = layer_norm(tensor({{4096.25, 4095.75}}), tensor({1, 1}), {}, 0).values();
+  EXPECT_EQ(y, (std::vector<double>{1, -1}));
+}
+
+TEST(LayerNorm, RowsOfNothing) {
+  const Session session;
+  EXPECT_EQ(layer_norm(zeros({0, 4}), ones({4})).shape(), (Shape{0, 4}));
+  Tensor w = ones({4}).set_requires_grad(), b = zeros({4}).set_requires_grad();
+  backward(layer_norm(zeros({0, 4}), w, b), {.gradient = zeros({0, 4})});
+  EXPECT_EQ(w.grad().values(), std::vector<double>(4, 0));
+  EXPECT_EQ(b.grad().values(), std::vector<double>(4, 0));
+}
+
+TEST(LayerNorm, Errors) {
+  const Session session;
+  EXPECT_THROW((void)layer_norm(zeros({3, 4}), ones({3})), ShapeError);
+  EXPECT_THROW((void)layer_norm(zeros({3, 4}), ones({4}), zeros({4}, DType::bf16)), DTypeError);
+  EXPECT_THROW((void)layer_norm(zeros({3, 4}, DType::i64), ones({4}, DType::i64)), DTypeError);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA linear_cross_entropy: products by cuBLASLt with f32 sums, a block per row of a chunk's
+// logits. A target out of range makes the loss NaN, since a kernel cannot throw.
+#include "tessera/kernels/block_reduce.cuh"
+#include "tessera/kernels/cross_entropy/loss_impl.h"
+#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
+#include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/kernels/vector_math.h"
+
+namespace tessera::op {
+namespace {
+
+constexpr int kRowThreads = 512;
+constexpr int kSumThreads = 1024;
+
+// Of each row: its maximum (twice: one is joined with other pieces'), the sum of exp(x - maximum),
+// the target's logit, and the sum of all logits where `totals` is given.
+template <class C>
+__global__ void row_parts(const C* logits, const int64_t* targets, C* own_top, C* top, C* sums,
+                          C* picked, C* totals, int64_t rows, int64_t classes, int64_t begin,
+                          int64_t vocabulary, int64_t ignore_index) {
+  __shared__ C shared[32];
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const C* x = logits + row * classes;
+    C m = minus_infinity<C>(), sum = 0, total = 0;
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) {
+      m = MaxOf{}(m, x[i]);
+      total += x[i];
+    }
+    m = block_reduce(m, MaxOf{}, shared);
+    if (totals) total = block_reduce(total, SumOf{}, shared);
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) sum += vmath::exp(x[i] - m);
+    sum = block_reduce(sum, SumOf{}, shared);
+    if (threadIdx.x == 0) {
+      const int64_t target = targets[row], at = target - begin;
+      own_top[row] = top[row] = m;
+      sums[row] = m == minus_infinity<C>() ? C(0) : sum;
+      if (totals) totals[row] = total;
+      if (target == ignore_index) picked[row] = 0;
+      else if (target < 0 || target >= vocabulary) picked[row] = not_a_number<C>();
+      else picked[row] = at >= 0 && at < classes ? x[at] : C(0);
+    }
+  }
+}
+
+// Sums of a piece, once the maximum of the whole row is known.
+template <class C> __global__ void rescale(const C* own_top, const C* top, C* sums, int64_t rows) {
+  for (int64_t row = first_item(); row < rows; row += item_step()) {
+    if (sums[row] != C(0)) sums[row] *= vmath::exp(own_top[row] - top[row]);
+  }
+}
+
+// Logits become the loss's gradient, in the dtype of the products.
+template <class C, class T>
+__global__ void row_gradients(const C* logits, const int64_t* targets, const C* top, const C* sums,
+                              RowLoss<C> loss, T* gradients, int64_t n, int64_t classes,
+                              int64_t begin, int64_t ignore_index) {
+  for (int64_t i = first_item(); i < n; i += item_step()) {
+    const int64_t row = i / classes, target = targets[row];
+    C g = 0;
+    if (target != ignore_index) {
+      const C lse = top[row] + vmath::log(sums[row]);
+      g = vmath::exp(logits[i] - lse) * loss.softmax_share(lse) - loss.each;
+      if (i % classes == target - begin) g -= loss.hit;
+    }
+    gradients[i] = static_cast<T>(g);
+  }
+}
+
+template <class C>
+__global__ void row_losses(const int64_t* targets, const C* top, const C* sums, const C* picked,
+                           const C* totals, RowLoss<C> loss, C* losses, int64_t rows,
+                           int64_t ignore_index) {
+  for (int64_t row = first_item(); row < rows; row += item_step()) {
+    losses[row] = targets[row] == ignore_index
+                      ? C(0)
+                      : loss.value(top[row] + vmath::log(sums[row]), picked[row],
+                                   totals ? totals[row] : C(0));
+  }
+}
+
+// One block, in f64 and in a fixed order.
+template <class C>
+__global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count,
+                           int64_t rows, int64_t ignore_index) {
+  __shared__ double sums[32];
+  __shared__ int64_t counts[32];
+  double loss = 0;
+  int64_t counted = 0;
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    loss += static_cast<double>(losses[row]);
+    counted += targets[row] != ignore_index;
+  }
+  loss = block_reduce(loss, SumOf{}, sums);
+  counted = block_reduce(counted, SumOf{}, counts);
+  if (threadIdx.x == 0) {
+    *sum = static_cast<C>(loss);
+    *count = counted;
+  }
+}
+
+template <class From, class To> __global__ void convert(const From* x, To* y, int64_t n) {
+  for (int64_t i = first_item(); i < n; i += item_step()) y[i] = static_cast<To>(x[i]);
+}
+
+template <class T>
+__global__ void multiply_all(const T* x, const compute_t<T>* factor, T* y, int64_t n) {
+  for (int64_t i = first_item(); i < n; i += item_step())
+    y[i] = static_cast<T>(static_cast<compute_t<T>>(x[i]) * *factor);
+}
+
+void write_zeros(const Tensor& x, Stream stream) {
+  if (x.numel() == 0) return;
+  check_cuda(cudaMemsetAsync(x.raw_data(), 0, static_cast<size_t>(x.numel() * item_size(x.dtype())),
+                             handle(stream)),
+             LinearCrossEntropy::name);
+}
+
+// Rows [from, from + rows) of a row-major matrix.
+Tensor rows_of(const Tensor& x, int64_t from, int64_t rows, int64_t columns) {
+  return alias(x, {rows, columns}, {columns, 1}, x.offset() + from * columns);
+}
+
+}  // namespace
+
+void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
+  const Tensor hidden = row_major(in[0], stream), weight = row_major(in[1], stream),
+               targets = row_major(in[2], stream);
+  const int64_t tokens = targets.numel(), classes = weight.shape()[0], d = weight.shape()[1],
+                all_classes = vocabulary ? vocabulary : classes,
+                step = chunk_tokens(tokens, all_classes, weight_gradient ? d : 0,
+                                    item_size(hidden.dtype()));
+  dispatch<dtypes>(hidden.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const auto scratch = [&](const Shape& s, DType t = dtype_of<C>) {
+      return empty(s, t, hidden.device());
+    };
+    const RowLoss<C> loss(label_smoothing, z_loss, all_classes);
+    const bool narrow = dtype_of<T> != dtype_of<C>, gradient = hidden_gradient || weight_gradient;
+    const bool hidden_aside = hidden_gradient && joiner && narrow,
+               weight_aside = weight_gradient && narrow && step < tokens;
+    const Tensor losses = scratch({tokens}), logits = scratch({step, classes});
+    const Tensor dlogits = gradient ? scratch({step, classes}, dtype_of<T>) : Tensor();
+    const Tensor d_hidden = hidden_aside ? scratch({tokens, d}) : y[2];
+    const Tensor d_weight = weight_aside ? scratch({classes, d}) : y[3];
+    if (!hidden_gradient) write_zeros(y[2], stream);
+    if (!weight_gradient || tokens == 0) write_zeros(d_weight, stream);
+    for (int64_t from = 0; from < tokens; from += step) {
+      const int64_t rows = std::min(step, tokens - from), n = rows * classes;
+      const Tensor h = rows_of(hidden, from, rows, d), x = rows_of(logits, 0, rows, classes);
+      const int64_t* target = targets.data<int64_t>() + from;
+      device_gemm(h, false, weight, true, x, false, stream);
+      const Tensor own_top = scratch({rows}), top = scratch({rows});
+      const Tensor sums = scratch({label_smoothing > 0 ? 3 : 2, rows});
+      C* const sum = sums.data<C>();
+      C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
+      row_parts<C><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
+          x.data<C>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
+          classes, begin, all_classes, ignore_index);
+      check_launch(name);
+      if (joiner) {
+        joiner->all_reduce(top, Join::max);
+        rescale<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(own_top.data<C>(),
+                                                                      top.data<C>(), sum, rows);
+        check_launch(name);
+        joiner->all_reduce(sums, Join::sum);
+      }
+      row_losses<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
+          target, top.data<C>(), sum, sum + rows, totals, loss, losses.data<C>() + from, rows,
+          ignore_index);
+      check_launch(name);
+      if (!gradient) continue;
+      const Tensor dx = rows_of(dlogits, 0, rows, classes);
+      if (n > 0) {
+        row_gradients<C, T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
+            x.data<C>(), target, top.data<C>(), sum, loss, dx.data<T>(), n, classes, begin,
+            ignore_index);
+        check_launch(name);
+      }
+      if (hidden_gradient)
+        device_gemm(dx, false, weight, false, rows_of(d_hidden, from, rows, d), false, stream);
+      if (weight_gradient) device_gemm(dx, true, h, false, d_weight, from > 0, stream);
+    }
+    if (hidden_gradient && joiner && tokens > 0) joiner->all_reduce(d_hidden, Join::sum);
+    const auto round = [&](const Tensor& x, const Tensor& to) {
+      if (to.numel() == 0) return;
+      convert<C, T><<<blocks_for(to.numel()), kThreads, 0, handle(stream)>>>(
+          x.data<C>(), to.data<T>(), to.numel());
+      check_launch(name);
+    };
+    if (hidden_aside) round(d_hidden, y[2]);
+    if (weight_aside) round(d_weight, y[3]);
+    sum_losses<C><<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(),
+                                                         y[0].data<C>(), y[1].data<int64_t>(),
+                                                         tokens, ignore_index);
+    check_launch(name);
+  });
+}
+
+void LinearCrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
+  const int64_t n = y[0].numel();
+  if (n == 0) return;
+  const Tensor x = row_major(in[0], stream);
+  dispatch<dtypes>(x.dtype(), [&]<class T>() {
+    multiply_all<T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
+        x.data<T>(), in[1].data<compute_t<T>>(), y[0].data<T>(), n);
+  });
+  check_launch(name);
+}
+
+}  // namespace tessera::op
