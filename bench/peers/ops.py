@@ -91,7 +91,17 @@ TWINS = {
     "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
     "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
     "scatter_add": lambda x, index, src, dim=1, **_: x.scatter_add(dim, index, src),
-    "topk": lambda x, k=2, dim=-1, **_: x.topk(k, dim).values,
+    "topk": lambda x, k=2, dim=-1, largest=1, **_: x.topk(k, dim, bool(largest)).values,
+    "sort": lambda x, dim=-1, descending=0, **_: x.sort(dim=dim, descending=bool(descending),
+                                                        stable=True).values,
+    "cumsum": lambda x, dim=0, reverse=0, **_: x.cumsum(dim),
+    "index_select": lambda x, index, dim=0, **_: x.index_select(dim, index),
+    "index_add": lambda x, index, src, dim=0, **_: x.index_add(dim, index, src),
+    "bincount": lambda x, bins=0, **_: torch.bincount(x, minlength=bins),
+    "histogram": lambda x, bins=100, low=0, high=1, **_: torch.histc(x, bins, low, high),
+    "searchsorted": lambda s, x, right=0, **_: torch.searchsorted(s, x, right=bool(right)),
+    "dropout": lambda x, p=0.5, **_: F.dropout(x, p),
+    "diagonal_pad": lambda x, offset=0, **_: torch.diag_embed(x, offset),
     "cat": lambda *xs, dim=0, **_: torch.cat(xs, dim),
     "sum_squares": lambda *xs, **_: torch.stack(torch._foreach_norm(xs)).norm(),
     "cast": lambda x, to="bfloat16", **_: x.to(DTYPES[to]),
@@ -102,12 +112,20 @@ ATTRIBUTES = {
     "affine": "scale shift", "gelu": "tanh", "cast": "to", "sum": "dims keepdim",
     "mean": "dims keepdim", "logsumexp": "dims keepdim", "max": "dim keepdim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
-    "scaled_dot_product_attention": "causal heads_inner scale offset window chunk", "cross_entropy": "ignore_index",
-    "gather": "dim", "scatter_add": "dim", "topk": "k dim", "cat": "dim", "fill": "shape",
+    "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
+    "cross_entropy": "ignore_index",
+    "gather": "dim", "scatter_add": "dim", "topk": "k dim largest", "cat": "dim",
+    "sort": "dim descending", "cumsum": "dim reverse", "index_select": "dim", "index_add": "dim",
+    "bincount": "bins", "histogram": "bins low high", "searchsorted": "right", "dropout": "p",
+    "diagonal_pad": "offset", "arange": "start step count", "permutation": "count",
+    "fill": "shape",
     "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
 
-MAKERS = {"fill": lambda shape, dtype: torch.full(shape, 0.0, dtype=dtype),
-          "random": lambda shape, dtype: torch.randn(shape, dtype=dtype)}
+MAKERS = {"fill": lambda dtype, shape: torch.full(shape, 0.0, dtype=dtype),
+          "random": lambda dtype, shape: torch.randn(shape, dtype=dtype),
+          "arange": lambda dtype, start, step, count: torch.arange(start, start + step * count,
+                                                                   step, dtype=dtype),
+          "permutation": lambda dtype, count: torch.randperm(count)}
 
 
 def named(op, values):
@@ -138,10 +156,16 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs[1] = torch.randint(0, shapes[0][-1], shapes[1])
     elif op == "embedding":
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
-    elif op in ("gather", "scatter_add"):
+    elif op in ("gather", "scatter_add", "index_select", "index_add"):
         inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
     elif op == "scaled_dot_product_attention":
         inputs = [*inputs[:3], attention_mask(shapes, **attrs)]
+    elif op == "bincount":
+        inputs[0] = torch.randint(0, attrs["bins"], shapes[0])
+    elif op == "dropout":
+        inputs = inputs[:1]  # without the key
+    elif op == "searchsorted":
+        inputs[0] = inputs[0].sort().values
     elif op == "rope":
         t, half = shapes[0][1], shapes[0][3] // 2
         angle = torch.rand(t, half)
@@ -166,7 +190,7 @@ def time_case(op, shapes, dtype, attrs, grad):
     if op == "adamw_":
         return time_adamw(shapes, dtype, attrs)
     if op in MAKERS:
-        return {"time_us": median_us(lambda: MAKERS[op](attrs["shape"], dtype))}
+        return {"time_us": median_us(lambda: MAKERS[op](dtype, **attrs))}
     inputs, fn = make_inputs(op, shapes, dtype, attrs), TWINS[op]
     with torch.no_grad():
         result = {"time_us": median_us(lambda: fn(*inputs, **attrs))}
