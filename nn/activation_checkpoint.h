@@ -16,8 +16,8 @@ struct ActivationCheckpointConfig {
   /// none: everything backward needs is stored. full: only the inputs of blocks. selective: by op
   /// or by layer, see selective_option. memory_budget: the best that fits the share memory_budget.
   enum class Mode : uint8_t { none, full, selective, memory_budget } mode = Mode::none;
-  /// "op": the outputs of dear ops are kept (dear_ops, every second product); a number n: every n-th
-  /// block is checkpointed in full, the others are not.
+  /// "op": the outputs of dear ops are kept (dear_ops, every second product); a number n: every
+  /// n-th block is checkpointed in full, the others are not.
   std::string selective_option = "op";
   /// With "op": products of modules whose path contains one of these are always computed again.
   std::vector<std::string> force_recompute_paths = {};

@@ -11,8 +11,9 @@
 namespace tessera::nn {
 
 /// x (..., in), weights (out_i, in) -> one (..., out_i) each: views of one product. Weights that do
-/// not lie one after the other in one storage yet are moved there. Where weights are cut over a mesh,
-/// or x or they have no bytes, each product is computed alone. ShapeError, DTypeError as for linear.
+/// not lie one after the other in one storage yet are moved there. Where weights are cut over a
+/// mesh, or x or they have no bytes, each product is computed alone. ShapeError, DTypeError as for
+/// linear.
 TESSERA_API std::vector<Tensor> fused_linear(const Tensor& x, std::span<const Tensor> weights);
 
 }  // namespace tessera::nn

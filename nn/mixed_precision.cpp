@@ -104,9 +104,8 @@ class PrecisionUnit {
                    : piece;
       s.seen = nullptr;
       s.copy.set_requires_grad();
-      register_post_accumulate_hook(s.copy, [master = s.master](const Tensor& copy) {
-        give_gradient(master, copy);
-      });
+      register_post_accumulate_hook(
+          s.copy, [master = s.master](const Tensor& copy) { give_gradient(master, copy); });
     }
   }
 
@@ -134,10 +133,8 @@ void mixed_precision(Module& root, std::span<Module* const> units, DType dtype) 
     fail<DTypeError>("mixed_precision", "parameters cannot be computed with in ", dtype);
   const auto wrap = [&](Module& module) {
     auto unit = std::make_shared<PrecisionUnit>(module, units, dtype);
-    module.register_around_hook(
-        [unit](const Module&, const CheckpointedFunction& forward, Tensors inputs) {
-          return unit->forward(forward, inputs);
-        });
+    module.register_around_hook([unit](const Module&, const CheckpointedFunction& forward,
+                                       Tensors inputs) { return unit->forward(forward, inputs); });
   };
   for (Module* unit : units) wrap(*unit);
   if (std::ranges::find(units, &root) == units.end()) wrap(root);

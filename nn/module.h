@@ -80,6 +80,11 @@ class TESSERA_API Module {
     return run_hooked({x},
                       [body = std::move(body)](Tensors in) { return TensorList{body(in[0])}; })[0];
   }
+  /// The same with several inputs and outputs.
+  template <class F> [[nodiscard]] TensorList run_all(const TensorList& inputs, F body) const {
+    const ModuleScope here(name_);
+    return hooks_ ? run_hooked(inputs, std::move(body)) : body(inputs);
+  }
 
  private:
   friend class Visitor;

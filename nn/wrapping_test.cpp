@@ -142,9 +142,8 @@ TEST_F(Wrapping, EveryCheckpointModeGivesTheSameBits) {
 TEST_F(Wrapping, EveryNthLayerIsEveryNth) {
   Net net;
   initialize(net, 1);
-  apply_activation_checkpoint(net.units(),
-                              {.mode = ActivationCheckpointConfig::Mode::selective,
-                               .selective_option = "2"});
+  apply_activation_checkpoint(
+      net.units(), {.mode = ActivationCheckpointConfig::Mode::selective, .selective_option = "2"});
   const Tensor y = net.forward(input());
   int attentions = 0;
   Context::current().op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
@@ -277,8 +276,7 @@ TEST_F(Wrapping, FusedWeightsStayTheirOwn) {
   EXPECT_EQ(w[0].grad().values(), std::vector<double>(8, 0));
   const Tensor z = linear(x.detach(), w[1]);
   const Tensor expected = matmul(z * 2.0, x.detach(), true);
-  for (size_t i = 0; i < 20; ++i)
-    EXPECT_NEAR(w[1].grad().values()[i], expected.values()[i], 1e-5);
+  for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(w[1].grad().values()[i], expected.values()[i], 1e-5);
   // A step in place is seen by the next product.
   const NoGrad guard;
   scale_({w[1]}, 2);

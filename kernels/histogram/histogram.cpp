@@ -30,8 +30,8 @@ ShardingRule count_rule(const Shape& shape) {
 // Counts `n` elements; bin_of(i) gives the bin of element i, or -1.
 template <class F> void count(int64_t n, int64_t bins, int64_t* y, F&& bin_of) {
   std::fill_n(y, bins, 0);
-  const int threads = static_cast<int>(std::min<int64_t>(Context::current().options.threads,
-                                                         n / (2 * kGrain + 4 * bins) + 1));
+  const int threads = static_cast<int>(
+      std::min<int64_t>(Context::current().options.threads, n / (2 * kGrain + 4 * bins) + 1));
   if (threads == 1) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t bin = bin_of(i);

@@ -79,8 +79,7 @@ ShardingRule Diagonal::sharding(Metas in) const {
 Grads Diagonal::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Shape& shape = s.input_meta(0).shape;
   const Pair p = pair_of(name, dim1, dim2, shape.rank(), shape);
-  return {
-      call(DiagonalPad{offset, p.first, p.second, shape[p.first], shape[p.second]}, {dy[0]})};
+  return {call(DiagonalPad{offset, p.first, p.second, shape[p.first], shape[p.second]}, {dy[0]})};
 }
 
 std::vector<Sample<Diagonal>> Diagonal::samples() {
