@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace tessera {
 namespace {
@@ -100,15 +99,17 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   bool recorded_ = false, filled_ = false;
 };
 
-// Counts and describes the ops of forward, and keeps what the policy or the budget says.
+// Counts and describes the ops of forward, and keeps what the policy or the budget says. Ranks that
+// run the same ops on distributed tensors must keep the same: what is weighed is the whole tensor,
+// and whose bytes a saved tensor holds follows from the ops, not from how parts happen to lie.
 class Observer final : public Interceptor {
  public:
   Observer(Frame& frame, Context& context) : frame_(frame), context_(context) {}
   bool replay(const OpRow&, const void*, Tensors, TensorList&) override { return false; }
   void observe(const OpRow& row, const void* op, Tensors in, Tensors out) override {
     Frame::Call call = frame_.describe(row, in, out);
+    const bool budget = frame_.options_.memory_budget.has_value();
     if (row.kind == OpKind::compute) {
-      const bool budget = frame_.options_.memory_budget.has_value();
       const bool keep =
           budget ||
           (frame_.options_.keep &&
@@ -117,51 +118,67 @@ class Observer final : public Interceptor {
       if (keep) {
         for (const Tensor& t : out) call.kept.push_back(t.detach());
       }
-      if (budget) candidates_.push_back(candidate(row, op, in, out));
     }
+    if (budget) weigh(row, op, in, out);
     frame_.calls_.push_back(std::move(call));
   }
+  /// A tensor that backward would hold without the checkpoint.
+  void saved(const Tensor& t) { saved_.push_back(bytes_of(t)); }
   /// Lets go of what does not fit the budget.
   void settle(double budget) {
     int64_t stored = 0;
-    std::unordered_set<const Storage*> made, counted;
-    for (const Candidate& c : candidates_) made.insert(c.storages.begin(), c.storages.end());
-    for (const auto& [storage, bytes] : saved_) {
-      if (made.contains(storage) && counted.insert(storage).second) stored += bytes;
-    }
     std::vector<Choice> choices;
-    for (const Candidate& c : candidates_) choices.push_back({c.bytes, c.seconds});
+    for (const Candidate& c : candidates_) {
+      choices.push_back({c.bytes, c.seconds});
+      if (c.stored) stored += c.bytes;
+    }
     const auto kept =
         choose_kept(choices, static_cast<int64_t>(budget * static_cast<double>(stored)));
     for (size_t i = 0; i < kept.size(); ++i) {
       if (!kept[i]) frame_.calls_[candidates_[i].call].kept.clear();
     }
   }
-  void saved(const Tensor& t) { saved_.emplace_back(&t.storage(), t.storage().bytes()); }
 
  private:
   struct Candidate {
     size_t call = 0;
     int64_t bytes = 0;
     double seconds = 0;
-    std::vector<const Storage*> storages;
+    bool stored = false;
   };
-  Candidate candidate(const OpRow& row, const void* op, Tensors in, Tensors out) const {
-    Candidate c{frame_.calls_.size(), 0, 0, {}};
-    for (const Tensor& t : out) {
-      c.storages.push_back(&t.storage());
-      c.bytes += t.storage().bytes();
+  // What stands for the bytes that t shows, shared by its aliases.
+  static const void* bytes_of(const Tensor& t) {
+    return t.is_distributed() ? static_cast<const void*>(t.impl().local.get())
+                              : static_cast<const void*>(&t.storage());
+  }
+  void weigh(const OpRow& row, const void* op, Tensors in, Tensors out) {
+    if (row.kind == OpKind::compute) {
+      Candidate c{frame_.calls_.size(), 0, 0, false};
+      for (const Tensor& t : out) {
+        maker_[bytes_of(t)] = candidates_.size();
+        c.bytes += t.numel() * item_size(t.dtype());
+      }
+      c.seconds = estimated_seconds(row.cost(op, MetaArray(in), MetaArray(out)), out[0].device());
+      candidates_.push_back(c);
+    } else if (row.kind == OpKind::view && bytes_of(in[0]) != bytes_of(out[0])) {
+      const auto maker = maker_.find(bytes_of(in[0]));
+      if (maker == maker_.end()) maker_.erase(bytes_of(out[0]));
+      else maker_[bytes_of(out[0])] = maker->second;
     }
-    const Cost cost = row.cost(op, MetaArray(in), MetaArray(out));
-    c.seconds = estimated_seconds(cost, out[0].device());
-    return c;
+    // Not when they were saved: the outputs of an op are saved before it is seen here.
+    for (const void* bytes : saved_) {
+      if (const auto maker = maker_.find(bytes); maker != maker_.end())
+        candidates_[maker->second].stored = true;
+    }
+    saved_.clear();
   }
 
   Frame& frame_;
   Context& context_;
   std::unordered_map<std::string_view, int64_t> earlier_;
   std::vector<Candidate> candidates_;
-  std::vector<std::pair<const Storage*, int64_t>> saved_;
+  std::unordered_map<const void*, size_t> maker_;  // of bytes: an index into candidates_
+  std::vector<const void*> saved_;
 };
 
 // Gives kept outputs to the ops that made them.

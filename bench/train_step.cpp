@@ -134,6 +134,8 @@ class Trainee {
   }
   [[nodiscard]] llama3::Model& model() { return model_; }
   [[nodiscard]] double loss() const { return loss_; }
+  /// Bytes that forward leaves for backward.
+  [[nodiscard]] int64_t stored() const { return stored_; }
 
   /// Seconds of each part; with a profile, its ops are charged to it.
   std::array<double, kParts> step(Profile* profile = nullptr) {
@@ -150,7 +152,10 @@ class Trainee {
     };
     enter(kForward);
     optimizer_->zero_grad();
+    const Ref<Allocator>& memory = Context::current().allocator(kCpu);
+    const int64_t before = memory->stats().live;
     Tensor loss = mean_loss(tokens, targets);
+    stored_ = memory->stats().live - before;
     enter(kBackward);
     backward(loss);
     enter(kOptimizer);
@@ -179,6 +184,7 @@ class Trainee {
   std::unique_ptr<train::AdamW> optimizer_;
   std::mt19937_64 random_{7};
   double loss_ = 0;
+  int64_t stored_ = 0;
 };
 
 void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, DType dtype,
@@ -240,8 +246,8 @@ void measure(Arguments& arguments) {
     totals.push_back(total);
   }
   const double rss = peak_rss_mib();
-  const double allocated =
-      static_cast<double>(session.context().allocator(kCpu)->stats().peak) / (1 << 20);
+  const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  const double allocated = mebi(session.context().allocator(kCpu)->stats().peak);
   constexpr int kProfiled = 3;
   Profile profile;
   for (int i = 0; i < kProfiled; ++i) trainee.step(&profile);
@@ -263,8 +269,9 @@ void measure(Arguments& arguments) {
       median(parts[kOptimizer]) * 1e3);
   fmt::print(
       "{:.1f} GFLOP/s, {:.0f} % of the GEMM ceiling; peak {:.0f} MiB resident ({:.0f} before the "
-      "model), {:.0f} MiB of tensors; loss {:.3f}\n",
-      flops / total / 1e9, percent, rss, rss_before, allocated, trainee.loss());
+      "model), {:.0f} MiB of tensors, {:.1f} of them stored for backward; loss {:.3f}\n",
+      flops / total / 1e9, percent, rss, rss_before, allocated, mebi(trainee.stored()),
+      trainee.loss());
   Json line = {{"name", "train_step_llama3_" + setting.model + "_" + setting.precision +
                             (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint)},
                {"shape", {setting.batch, setting.length}},
@@ -278,6 +285,7 @@ void measure(Arguments& arguments) {
                {"peak_rss_mib", rss},
                {"rss_before_model_mib", rss_before},
                {"peak_tensors_mib", allocated},
+               {"stored_mib", mebi(trainee.stored())},
                {"loss", trainee.loss()},
                {"threads", threads}};
   line.update(ceilings.json());

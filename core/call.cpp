@@ -96,7 +96,7 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
 // The interceptor is put aside while the op runs, so that it sees what the program calls and no
 // more.
 __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const void* op,
-                                       Tensors in, TensorList& out, bool gradients) {
+                                       Tensors in, TensorList& out, const Inputs& seen) {
   struct Aside {
     explicit Aside(Context& c) : context(c), interceptor(std::exchange(c.interceptor, nullptr)) {}
     ~Aside() { context.interceptor = interceptor; }
@@ -106,9 +106,14 @@ __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const
     Interceptor* interceptor;
   };
   const Aside aside(context);
+  TensorList arrived;
+  if (seen.distributed && context.distributor) {
+    arrived = context.distributor->arrange(row, op, in);
+    in = arrived;
+  }
   if (!aside.interceptor->replay(row, op, in, out)) {
     call(row, op, in, out);
-  } else if (gradients && context.grad_enabled && context.recorder) {
+  } else if (seen.gradients && context.grad_enabled && context.recorder) {
     context.recorder->record(row, op, in, out);
   }
   aside.interceptor->observe(row, op, in, out);
@@ -119,7 +124,7 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   if (__builtin_expect(context.progress != nullptr, false)) context.progress->poll();
   const Inputs seen = look(row, in);
   if (__builtin_expect(context.interceptor != nullptr, false))
-    return intercepted(context, row, op, in, out, seen.gradients);
+    return intercepted(context, row, op, in, out, seen);
   if (seen.distributed) {
     if (!context.distributor) {
       fail<LayoutError>(

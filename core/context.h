@@ -64,6 +64,8 @@ class Distributor {
   virtual ~Distributor() = default;
   /// Plans and runs an op of which an input is distributed.
   virtual void call(const OpRow& row, const void* op, Tensors in, TensorList& out) = 0;
+  /// The inputs of such an op where its plan sends them, as call would record them.
+  virtual TensorList arrange(const OpRow& row, const void* op, Tensors in) = 0;
   /// Runs an op without inputs whose outputs lie as `like` does (replicated where that is partial).
   virtual void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) = 0;
   /// The gradient of a leaf, lying as the leaf does as far as no rank sends for it: cut where it is
@@ -74,7 +76,8 @@ class Distributor {
 };
 
 /// Stands between a program and its ops while it is set; implemented by autograd's checkpointing.
-/// What an op calls inside (plans, kernels) does not reach it.
+/// What an op calls inside (plans, kernels) does not reach it; inputs that the op's plan sends
+/// elsewhere have arrived.
 class Interceptor {
  public:
   virtual ~Interceptor() = default;

@@ -3,6 +3,7 @@
 
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/fused_linear.h"
 
@@ -83,7 +84,8 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
     const std::vector<Tensor> qkv = project(in);
     const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
     Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
-    Tensor v = heads(qkv[2], config_.n_kv_heads);                   // (B, T, Hkv, D)
+    // Values are saved for backward: a view would keep the bytes of all three.
+    Tensor v = contiguous(heads(qkv[2], config_.n_kv_heads));  // (B, T, Hkv, D)
     const int64_t seen = cache ? cache->length : 0;
     if (cache) remember(*cache, k, v);
     const Tensor y = scaled_dot_product_attention(q, k, v,

@@ -294,17 +294,35 @@ Planner::Counts Planner::counts() const {
   return c;
 }
 
+namespace {
+// What is recorded: the inputs, or what they are sent as where that was asked for.
+TensorList sent(const OpRow& row, const OpPlan& plan, Tensors in) {
+  Context& context = Context::current();
+  const bool backward = context.recorder && Tape::current().passes > 0;
+  if (!backward && context.state<Wishes>().automatic == 0) refuse(row, in, plan);
+  TensorList given;
+  for (size_t i = 0; i < in.size(); ++i)
+    given.push_back(plan.in[i].sends ? redistribute(in[i], plan.in[i].target) : in[i]);
+  return given;
+}
+}  // namespace
+
+TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
+  const OpPlan& plan = impl_->plan(row, op, in, nullptr);
+  if (plan.asks) return sent(row, plan, in);
+  TensorList same;
+  for (const Tensor& t : in) same.push_back(t);
+  return same;
+}
+
 void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
   const OpPlan& plan = impl_->plan(row, op, in, nullptr);
   const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
-  SmallVector<Tensor, 4> given;  // what is recorded: the inputs, or what they were sent as
+  TensorList given;
   if (__builtin_expect(plan.asks, false)) {
-    const bool backward = context.recorder && Tape::current().passes > 0;
-    if (!backward && context.state<Wishes>().automatic == 0) refuse(row, in, plan);
-    for (size_t i = 0; i < in.size(); ++i)
-      given.push_back(plan.in[i].sends ? redistribute(in[i], plan.in[i].target) : in[i]);
-    in = Tensors(given.data(), given.size());
+    given = sent(row, plan, in);
+    in = given;
   }
   SmallVector<Tensor, 4> local;
   for (size_t i = 0; i < in.size(); ++i) {

@@ -31,6 +31,7 @@ class TESSERA_API Planner final : public Distributor {
   Planner();
   ~Planner() override;
   void call(const OpRow& row, const void* op, Tensors in, TensorList& out) override;
+  TensorList arrange(const OpRow& row, const void* op, Tensors in) override;
   void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) override;
   Tensor settle(const Tensor& gradient, const Tensor& leaf) override;
   Tensor whole(const Tensor& x) override;
