@@ -102,7 +102,8 @@ std::vector<Case> all_cases() {
   for (const OpRow* row : kernel_rows()) {
     for (const SampleRow& sample : row->samples()) {
       if (!sample.bench || !sample.throws.empty()) continue;
-      for (DType dtype : {DType::f32, DType::bf16}) {
+      for (DType dtype : {DType::f32, DType::bf16, DType::bool_}) {
+        if (dtype == DType::bool_ && row->dtypes.has(DType::f32)) continue;  // of logic alone
         auto c = make_case(*row, sample, dtype);
         if (c && seen.insert(c->name).second) cases.push_back(std::move(*c));
       }

@@ -35,7 +35,7 @@ inline double distance(const Tensor& a, const Tensor& b) {
 }
 
 inline void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what,
-                  double f32_tolerance = kF32Tolerance) {
+                         double f32_tolerance = kF32Tolerance) {
   ASSERT_TRUE(actual.defined()) << what;
   ASSERT_EQ(actual.shape(), expected.shape()) << what;
   const double tolerance = actual.dtype() == DType::bf16 ? kBf16Tolerance : f32_tolerance;
