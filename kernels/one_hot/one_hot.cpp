@@ -51,8 +51,8 @@ void OneHot::cpu(Tensors in, Outputs y) const {
 
 std::vector<Sample<OneHot>> OneHot::samples() {
   std::vector<Sample<OneHot>> all;
-  for (DType t : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32,
-                  DType::bool_})
+  for (DType t :
+       {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32, DType::bool_})
     all.push_back({{7, t}, {index_arg({5, 6}, 0, 7)}});
   all.push_back({{3, DType::f32}, {index_arg({}, 0, 3)}});
   all.push_back(timed(OneHot{512, DType::f32}, {index_arg({8, 512}, 0, 512)}));

@@ -257,7 +257,8 @@ struct Round : Unary<Round> {
   static Tensor grad(const Saved&, const Tensor&) { return {}; }
 };
 
-/// min(max(x, low), high); infinite bounds do nothing. NaN stays. The gradient passes at the bounds.
+/// min(max(x, low), high); infinite bounds do nothing. NaN stays. The gradient passes at the
+/// bounds.
 struct Clamp : Fused<Clamp> {
   double low = -std::numeric_limits<double>::infinity(),
          high = std::numeric_limits<double>::infinity();
@@ -296,9 +297,7 @@ struct Maximum : Binary<Maximum> {
   static constexpr Saves saves = Saves::inputs();
   static constexpr auto kFirst = kSmoothPoints;
   static constexpr std::array<double, 7> kSecond{0.1, -0.5, 1.6, -2.1, 0.75, 1.1, -1.4};
-  template <class T> TESSERA_MATH static T f(T a, T b) {
-    return (a > b) | (a != a) ? a : b;
-  }
+  template <class T> TESSERA_MATH static T f(T a, T b) { return (a > b) | (a != a) ? a : b; }
   static Tensor grad_a(const Saved& s, const Tensor& dy);
   static Tensor grad_b(const Saved& s, const Tensor& dy);
 };
@@ -308,14 +307,12 @@ struct Minimum : Binary<Minimum> {
   static constexpr Saves saves = Saves::inputs();
   static constexpr auto kFirst = kSmoothPoints;
   static constexpr auto kSecond = Maximum::kSecond;
-  template <class T> TESSERA_MATH static T f(T a, T b) {
-    return (a < b) | (a != a) ? a : b;
-  }
+  template <class T> TESSERA_MATH static T f(T a, T b) { return (a < b) | (a != a) ? a : b; }
   static Tensor grad_a(const Saved& s, const Tensor& dy);
   static Tensor grad_b(const Saved& s, const Tensor& dy);
 };
-/// What of dy goes to a in maximum(a, b), and to b in minimum(a, b): nothing where a < b, half where
-/// they are equal.
+/// What of dy goes to a in maximum(a, b), and to b in minimum(a, b): nothing where a < b, half
+/// where they are equal.
 struct MaximumBackward : Pointwise<MaximumBackward, 3> {
   static constexpr std::string_view name = "maximum_backward";
   static constexpr Saves saves = Saves::input(0, 1);
@@ -423,8 +420,8 @@ struct Bounds {
   double min = -std::numeric_limits<double>::infinity(),
          max = std::numeric_limits<double>::infinity();
 };
-/// x within `bounds`, e.g. `clamp(x, {.min = 0})`; `max` where min > max. Integers take whole bounds
-/// (DTypeError).
+/// x within `bounds`, e.g. `clamp(x, {.min = 0})`; `max` where min > max. Integers take whole
+/// bounds (DTypeError).
 inline Tensor clamp(const Tensor& x, Bounds bounds) {
   return call(op::Clamp{{}, bounds.min, bounds.max}, {x});
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementary functions and activations of the pointwise family: checks, and the gradients of fused
 // gradients.
-#include "tessera/kernels/pointwise/pointwise.h"
-
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/pointwise/pointwise_family_impl.h"
 
 namespace tessera::op {
@@ -44,15 +43,14 @@ Tensor Gelu::bend(const Tensor& x, const Tensor& dy, const Tensor& g) const {
   constexpr double kC = 0.79788456080286536, kCubic = 0.044715;
   const Tensor t = tanh(affine(mul(x, affine(x2, kCubic, 1)), kC, 0));
   const Tensor first = affine(x2, 3 * kCubic * kC, kC);
-  const Tensor curve = sub(add(first, affine(x2, 3 * kCubic * kC, 0)),
-                           mul(mul(x, t), mul(first, first)));
+  const Tensor curve =
+      sub(add(first, affine(x2, 3 * kCubic * kC, 0)), mul(mul(x, t), mul(first, first)));
   return mul(mul(dy, g), mul(slope_of_tanh(t), curve));
 }
 
 MetaList Softplus::meta(Metas in) const {
   MetaList out = Pointwise::meta(in);
-  if (!(beta > 0))
-    fail<ValueError>(name, "beta must be above 0: given ", beta, " for ", in[0]);
+  if (!(beta > 0)) fail<ValueError>(name, "beta must be above 0: given ", beta, " for ", in[0]);
   return out;
 }
 

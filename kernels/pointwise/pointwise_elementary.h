@@ -20,9 +20,7 @@ struct Expm1 : Unary<Expm1> {
   static constexpr Saves saves = Saves::output();
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::expm1(x); }
-  static Tensor grad(const Saved& s, const Tensor& dy) {
-    return mul(dy, affine(s.output(), 1, 1));
-  }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, affine(s.output(), 1, 1)); }
 };
 
 struct Log : Unary<Log> {
@@ -38,9 +36,7 @@ struct Log1p : Unary<Log1p> {
   static constexpr Saves saves = Saves::input(0);
   static constexpr double kLow = -0.8, kHigh = 4;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::log1p(x); }
-  static Tensor grad(const Saved& s, const Tensor& dy) {
-    return div(dy, affine(s.input(0), 1, 1));
-  }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return div(dy, affine(s.input(0), 1, 1)); }
 };
 
 struct Sqrt : Unary<Sqrt> {
@@ -144,7 +140,7 @@ struct Silu : Fused<Silu> {
 
 /// The two formulas of gelu: x Phi(x), and its tanh approximation (Hendrycks and Gimpel, 2016).
 struct ExactGelu {
-  template <class T> TESSERA_MATH static T f(T x) { return x * vmath::normal(x).cdf; }
+  template <class T> TESSERA_MATH static T f(T x) { return x * vmath::normal_cdf(x); }
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
     const auto n = vmath::normal(x);
     const T c = x < T(-64) ? T(-64) : (x > T(64) ? T(64) : x);  // infinity times 0 is no slope

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pointwise family gives an op: meta, sharding, loops, CUDA launch and samples, for a name,
-// `f`, what it saves and its gradient in ops. f computes in f32 for narrower floats. A gradient that
-// would take more passes than one is fused: `pull`, in an op of its own (Backward).
+// What the pointwise family gives an op: meta, sharding, loops, CUDA launch and samples, for a
+// name, `f`, what it saves and its gradient in ops. f computes in f32 for narrower floats. A
+// gradient that would take more passes than one is fused: `pull`, in an op of its own (Backward).
 #pragma once
 
 #include "tessera/core/op.h"

@@ -102,7 +102,8 @@ template <class Op, int N> void Pointwise<Op, N>::cpu(Tensors in, Outputs y) con
       (std::make_index_sequence<N>{});
     });
   };
-  // An op whose attributes choose among formulas gives each as a type, so that loops have no choice.
+  // An op whose attributes choose among formulas gives each as a type, so that loops have no
+  // choice.
   if constexpr (requires { self.visit(run); }) self.visit(run);
   else run(self);
 }

@@ -73,9 +73,8 @@ struct IsFinite : Predicate<IsFinite> {
   template <class T> TESSERA_MATH static bool f(T x) { return x - x == T(0); }
 };
 
-using pointwise_logic_ops =
-    OpList<Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, LogicalAnd, LogicalOr,
-           LogicalXor, LogicalNot, IsNan, IsFinite>;
+using pointwise_logic_ops = OpList<Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual,
+                                   LogicalAnd, LogicalOr, LogicalXor, LogicalNot, IsNan, IsFinite>;
 
 }  // namespace op
 

@@ -109,9 +109,9 @@ template <class Op, int N> void Pointwise<Op, N>::cuda(Tensors in, Outputs y, St
             Op::name, self, y[0], Tensors(rows, N), stream);
       } else if constexpr (!Op::kBoolOutput && Op::kBoolInput < 0) {
         if (flat(y[0], in))
-          launch_flat<Out, std::conditional_t<I < N, T, T>...>(Op::name, self, y[0], in, stream);
+          launch_flat < Out, std::conditional_t<I<N, T, T>...>(Op::name, self, y[0], in, stream);
         else
-          launch_strided<Out, std::conditional_t<I < N, T, T>...>(Op::name, self, y[0], in, stream);
+          launch_strided < Out, std::conditional_t<I<N, T, T>...>(Op::name, self, y[0], in, stream);
       } else {
         launch_strided<Out, std::conditional_t<static_cast<int>(I) == Op::kBoolInput, bool, T>...>(
             Op::name, self, y[0], in, stream);

@@ -134,7 +134,8 @@ template <class Op> void Extreme<Op>::cpu(Tensors in, Outputs y) const {
                                    columns = std::min(size - column, detail::kReduceColumns);
                      const T* base = from + at.offset + column * plan.inner.stride;
                      int64_t index[detail::kReduceColumns];
-                     first_extreme_of_columns<Op::kLargest>(base, n, stride, columns, plan.inner.stride, index);
+                     first_extreme_of_columns<Op::kLargest>(base, n, stride, columns,
+                                                            plan.inner.stride, index);
                      for (int64_t j = 0; j < columns; ++j) {
                        const int64_t o = at.out + (column + j) * plan.inner.out;
                        indices[o] = index[j];

@@ -8,8 +8,8 @@
 namespace tessera {
 namespace op {
 
-/// Largest (smallest) element along `dim` and the index of its first occurrence (i64). NaN counts as
-/// the extreme.
+/// Largest (smallest) element along `dim` and the index of its first occurrence (i64). NaN counts
+/// as the extreme.
 template <class Op> struct Extreme {
   int dim = -1;
   bool keepdim = false;

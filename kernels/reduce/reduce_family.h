@@ -27,8 +27,8 @@ template <class Op> struct Reduce {
   Tensor restore(const Tensor& y, const Shape& input) const;
 };
 
-/// The set of `dims` of a tensor of this rank, all where none is given; dims may count from the end.
-/// IndexError, or ShapeError where one is given twice.
+/// The set of `dims` of a tensor of this rank, all where none is given; dims may count from the
+/// end. IndexError, or ShapeError where one is given twice.
 DimMask mask_of(std::initializer_list<int> dims, int rank, std::string_view name);
 
 }  // namespace op

@@ -53,9 +53,7 @@ template <class T, bool kLargest> struct PeakOf {
     else return kLargest ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max();
   }
   TESSERA_INLINE static A map(A x, A) { return x; }
-  TESSERA_INLINE static A join(A a, A b) {
-    return (kLargest ? b > a : b < a) | (b != b) ? b : a;
-  }
+  TESSERA_INLINE static A join(A a, A b) { return (kLargest ? b > a : b < a) | (b != b) ? b : a; }
 };
 
 // --- the family ---------------------------------------------------------------------------------------------------

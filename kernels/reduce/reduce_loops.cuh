@@ -2,7 +2,8 @@
 // CUDA loops of the reduce family. A block takes some outputs and shares out each one's elements;
 // threads lie next to each other along whichever side (kept or reduced) lies next to each other in
 // memory. Few outputs of many elements are cut into splits whose results a second kernel joins in
-// order. An op gives its accumulator R: Acc, init() of nothing, of(x, i), join(a, b), write(o, acc).
+// order. An op gives its accumulator R: Acc, init() of nothing, of(x, i), join(a, b), write(o,
+// acc).
 #pragma once
 
 #include "tessera/kernels/block_reduce.cuh"

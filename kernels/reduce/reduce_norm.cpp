@@ -77,7 +77,8 @@ void Var::cpu(Tensors in, Outputs y) const {
     T* to = y[0].data<T>();
     const Tensor means = empty({y[0].numel()}, dtype_of<A>);
     A* mean = means.data<A>();
-    const A count = static_cast<A>(n), divisor = static_cast<A>(static_cast<double>(n) - correction);
+    const A count = static_cast<A>(n),
+            divisor = static_cast<A>(static_cast<double>(n) - correction);
     reduce_elements<SumOf<A>, T>(in[0], dims, nullptr,
                                  [mean, count](int64_t o, A sum) { mean[o] = sum / count; });
     reduce_elements<SquareOf<A>, T>(in[0], dims, mean, [=, this](int64_t o, A sum) {
@@ -140,9 +141,8 @@ void Norm::cpu(Tensors in, Outputs y) const {
     const auto store = [to](int64_t o, A norm) { to[o] = static_cast<T>(norm); };
     const Tensor& x = in[0];
     if (p == 2) {
-      reduce_elements<SquareOf<A>, T>(x, dims, nullptr, [to](int64_t o, A sum) {
-        to[o] = static_cast<T>(std::sqrt(sum));
-      });
+      reduce_elements<SquareOf<A>, T>(
+          x, dims, nullptr, [to](int64_t o, A sum) { to[o] = static_cast<T>(std::sqrt(sum)); });
     } else if (p == 1) {
       reduce_elements<SizeOf<A>, T>(x, dims, nullptr, store);
     } else if (p == 0) {

@@ -72,9 +72,9 @@ void Var::cuda(Tensors in, Outputs y, Stream stream) const {
   for (int d = 0; d < in[0].rank(); ++d)
     n *= static_cast<double>(dims >> d & 1 ? in[0].shape()[d] : 1);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(
-        name, SpreadUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(n - correction), root}, in[0],
-        dims, stream);
+    reduce_elements<T>(name,
+                       SpreadUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(n - correction), root},
+                       in[0], dims, stream);
   });
 }
 
@@ -82,8 +82,7 @@ void Norm::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const auto run = [&]<NormKind kKind>() {
-      const C nothing =
-          kKind == NormKind::smallest ? std::numeric_limits<C>::infinity() : C(0);
+      const C nothing = kKind == NormKind::smallest ? std::numeric_limits<C>::infinity() : C(0);
       reduce_elements<T>(name, NormUp<T, kKind>{y[0].data<T>(), static_cast<C>(p), nothing}, in[0],
                          dims, stream);
     };

@@ -32,8 +32,7 @@ __global__ void prod_backward_kernel(const T* x, const T* dy, T* dx, C* before, 
       const int64_t i = start + lane;
       int64_t at[2] = {0, 0};
       if (i < n) inner.offsets(i, at);
-      const C products =
-          scan_products(i < n ? static_cast<C>(x[base[0] + at[0]]) : C(1), lane);
+      const C products = scan_products(i < n ? static_cast<C>(x[base[0] + at[0]]) : C(1), lane);
       const C left = __shfl_up_sync(0xffffffffu, products, 1);
       if (i < n) before[o * n + i] = carry * (lane ? left : C(1));
       carry *= __shfl_sync(0xffffffffu, products, kWarp - 1);
@@ -43,12 +42,10 @@ __global__ void prod_backward_kernel(const T* x, const T* dy, T* dx, C* before, 
       const int64_t i = n - 1 - (start + lane);
       int64_t at[2] = {0, 0};
       if (i >= 0) inner.offsets(i, at);
-      const C products =
-          scan_products(i >= 0 ? static_cast<C>(x[base[0] + at[0]]) : C(1), lane);
+      const C products = scan_products(i >= 0 ? static_cast<C>(x[base[0] + at[0]]) : C(1), lane);
       const C right = __shfl_up_sync(0xffffffffu, products, 1);
       if (i >= 0)
-        dx[base[1] + at[1]] =
-            static_cast<T>(before[o * n + i] * carry * (lane ? right : C(1)));
+        dx[base[1] + at[1]] = static_cast<T>(before[o * n + i] * carry * (lane ? right : C(1)));
       carry *= __shfl_sync(0xffffffffu, products, kWarp - 1);
     }
   }

@@ -41,9 +41,8 @@ TEST_F(Golden, Unary) {
       {"log1p", [](const Tensor& x) { return log1p(x); }},
       {"sin_far", [](const Tensor& x) { return sin(x); }},
       {"cos_far", [](const Tensor& x) { return cos(x); }},
-      {"masked_fill", [&](const Tensor& x) {
-         return masked_fill(x, cast(get("mask"), DType::bool_), -1.5);
-       }}};
+      {"masked_fill",
+       [&](const Tensor& x) { return masked_fill(x, cast(get("mask"), DType::bool_), -1.5); }}};
   each("unary", {"x"}, [&](const X& x) -> Results {
     const size_t narrow = case_.find("_bf16");
     return {{"y", functions.at(case_.substr(0, narrow))(x[0])}};
