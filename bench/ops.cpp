@@ -7,6 +7,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -102,9 +103,10 @@ std::vector<Case> all_cases() {
   for (const OpRow* row : kernel_rows()) {
     for (const SampleRow& sample : row->samples()) {
       if (!sample.bench || !sample.throws.empty()) continue;
-      // Ops of whole numbers alone are timed in i64.
-      const bool whole = row->kind != OpKind::view && !row->dtypes.has(DType::f32);
-      for (DType dtype : {whole ? DType::i64 : DType::f32, DType::bf16}) {
+      // Ops of whole numbers or of logic alone are timed in i64 or bool.
+      const bool floats = row->kind == OpKind::view || row->dtypes.has(DType::f32);
+      for (DType dtype : floats ? std::array{DType::f32, DType::bf16}
+                                : std::array{DType::i64, DType::bool_}) {
         auto c = make_case(*row, sample, dtype);
         if (c && seen.insert(c->name).second) cases.push_back(std::move(*c));
       }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementary functions for kernel loops. The f32 ones are branch-free polynomials of explicit fma,
 // so that loops over them vectorise and give the same bits on every instruction set and place in
-// the vector; f64 uses libm, CUDA its own. Errors: exp and log within 2 ulp, tanh within 4 ulp of
-// f32.
+// the vector; f64 uses libm, CUDA its own. Errors in ulp of f32: pow 1, exp, log, log1p, expm1,
+// sin, cos and erf 2, tanh 5. What the polynomials do not cover (`rare_angle`, `rare_power`) is a
+// few arguments that the caller gives to libm instead.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -26,11 +27,34 @@ TESSERA_MATH double fma(double a, double b, double c) { return __builtin_fma(a, 
 TESSERA_MATH double exp(double x) { return ::exp(x); }
 TESSERA_MATH double log(double x) { return ::log(x); }
 TESSERA_MATH double tanh(double x) { return ::tanh(x); }
+TESSERA_MATH double log1p(double x) { return ::log1p(x); }
+TESSERA_MATH double expm1(double x) { return ::expm1(x); }
+TESSERA_MATH double sin(double x) { return ::sin(x); }
+TESSERA_MATH double cos(double x) { return ::cos(x); }
+TESSERA_MATH double erf(double x) { return ::erf(x); }
+TESSERA_MATH double pow(double x, double y) { return ::pow(x, y); }
+
+/// The normal distribution function, accurate in its lower tail too, and its density.
+template <class T> struct Normal { T cdf, density; };
+TESSERA_MATH Normal<double> normal(double x) {
+  return {0.5 * ::erfc(x * -0.70710678118654752), 0.3989422804014327 * ::exp(-0.5 * x * x)};
+}
+TESSERA_MATH double normal_cdf(double x) { return normal(x).cdf; }
 
 #ifdef __CUDA_ARCH__
 TESSERA_MATH float exp(float x) { return ::expf(x); }
 TESSERA_MATH float log(float x) { return ::logf(x); }
 TESSERA_MATH float tanh(float x) { return ::tanhf(x); }
+TESSERA_MATH float log1p(float x) { return ::log1pf(x); }
+TESSERA_MATH float expm1(float x) { return ::expm1f(x); }
+TESSERA_MATH float sin(float x) { return ::sinf(x); }
+TESSERA_MATH float cos(float x) { return ::cosf(x); }
+TESSERA_MATH float erf(float x) { return ::erff(x); }
+TESSERA_MATH float pow(float x, float y) { return ::powf(x, y); }
+TESSERA_MATH Normal<float> normal(float x) {
+  return {0.5f * ::erfcf(x * -0.70710678f), 0.39894228f * ::expf(-0.5f * x * x)};
+}
+TESSERA_MATH float normal_cdf(float x) { return normal(x).cdf; }
 #else
 
 /// 2^k for k in [-126, 127].
@@ -83,19 +107,178 @@ TESSERA_MATH float log(float x) {
 }
 
 TESSERA_MATH float tanh(float x) {
-  const float a = x < 0 ? -x : x, z = x * x;
-  float p = fma(z, -5.70498872745e-3f, 2.06390887954e-2f);
-  p = fma(p, z, -5.37397155531e-2f);
-  p = fma(p, z, 1.33314422036e-1f);
-  p = fma(p, z, -3.33332819422e-1f);
-  const float small = fma(p * z, x, x);
-  const float e = exp(2.0f * (a > 10.0f ? 10.0f : a));
-  const float big = 1.0f - 2.0f / (e + 1.0f);
-  return a < 0.625f ? small : (x != x ? x : (x < 0 ? -big : big));
+  // A quotient of polynomials up to 9, where it has become 1.
+  const float c = x < -9.0f ? -9.0f : (x > 9.0f ? 9.0f : x), z = c * c;
+  float p = fma(z, 1.331898644e-8f, 2.058341303e-5f);
+  p = fma(p, z, 3.494030103e-3f);
+  p = fma(p, z, 1.337971407e-1f);
+  p = fma(p, z, 9.99999979e-1f);
+  float q = fma(z, 7.761982564e-7f, 3.283085775e-4f);
+  q = fma(q, z, 2.587105589e-2f);
+  q = fma(q, z, 4.67130293e-1f);
+  q = fma(q, z, 1.0f);
+  const float y = c * p / q;
+  const float top = y > 1.0f || c == 9.0f ? 1.0f : y;
+  return y < -1.0f || c == -9.0f ? -1.0f : top;
+}
+
+TESSERA_MATH float log1p(float x) {
+  // log(u) of the rounded u = 1 + x, and the first-order effect of what the rounding dropped.
+  const float u = 1.0f + x, dropped = x - (u - 1.0f);
+  const float y = log(u) + dropped / u;
+  return u == 1.0f || u == std::numeric_limits<float>::infinity() ? x : (u == 0.0f ? log(u) : y);
+}
+
+TESSERA_MATH float expm1(float x) {
+  const float c = x < -0.5f ? -0.5f : (x > 0.5f ? 0.5f : x);
+  float p = fma(c, 1.998390369e-4f, 1.398149854e-3f);
+  p = fma(p, c, 8.333111169e-3f);
+  p = fma(p, c, 4.166586507e-2f);
+  p = fma(p, c, 1.666666762e-1f);
+  const float small = fma(fma(p, c, 0.5f) * c, c, c);
+  const float a = x < 0.0f ? -x : x;
+  return a <= 0.5f ? small : exp(x) - 1.0f;
+}
+
+/// sin (odd = 0) or cos (odd = 1) for |x| below 65536.
+TESSERA_MATH float quarter_wave(float x, int32_t odd) {
+  // x - n pi/2 by three parts of pi/2; the first difference is exact.
+  const float shifted = fma(x, 0.636619772f, 12582912.0f);
+  const float n = shifted - 12582912.0f;
+  float r = fma(n, -1.57079637f, x);
+  r = fma(n, 4.37113883e-8f, r);
+  r = fma(n, 1.71512451e-15f, r);
+  const float z = r * r;
+  float s = fma(z, -1.951665603e-4f, 8.332173545e-3f);
+  s = fma(s, z, -1.666665487e-1f);
+  s = fma(s * z, r, r);
+  float c = fma(z, 2.443772967e-5f, -1.388736145e-3f);
+  c = fma(c, z, 4.166664675e-2f);
+  c = fma(c * z, z, fma(z, -0.5f, 1.0f));
+  const int32_t quarter = std::bit_cast<int32_t>(shifted) + odd;  // its low bits hold n
+  const float y = quarter & 1 ? c : s;
+  return quarter & 2 ? -y : y;
+}
+TESSERA_MATH float sin(float x) {
+  return x == 0.0f ? x : quarter_wave(x, 0);  // keeps the sign of zero
+}
+TESSERA_MATH float cos(float x) { return quarter_wave(x, 1); }
+
+/// erfc(a) / exp(-a^2) for a in [1, 10], by powers of 1 / (1 + a / 2).
+TESSERA_MATH float scaled_erfc(float a) {
+  const float t = 1.0f / fma(a, 0.5f, 1.0f);
+  float p = fma(t, -0.03929141436f, 0.2234510264f);
+  p = fma(p, t, -0.4093608519f);
+  p = fma(p, t, 0.2256704035f);
+  p = fma(p, t, -0.006864589754f);
+  p = fma(p, t, 0.1986953007f);
+  p = fma(p, t, 0.2434364425f);
+  p = fma(p, t, 0.2823839362f);
+  return fma(p, t, 0.2820842318f) * t;
+}
+/// exp(-a^2 scale), scale a power of two, with what the rounding of the square drops put back.
+TESSERA_MATH float exp_minus_square(float a, float scale) {
+  const float square = a * a, dropped = fma(a, a, -square);
+  const float e = exp(-square * scale);
+  return fma(e, -dropped * scale, e);
+}
+/// erf(x) / x - 1 of z = x^2 in [0, 1].
+TESSERA_MATH float small_erf(float z) {
+  float p = fma(z, 7.853860776e-5f, -8.010193449e-4f);
+  p = fma(p, z, 5.188327666e-3f);
+  p = fma(p, z, -2.685381192e-2f);
+  p = fma(p, z, 1.128358515e-1f);
+  p = fma(p, z, -3.761262582e-1f);
+  return fma(p, z, 0.128379166f);
+}
+
+TESSERA_MATH float erf(float x) {
+  const float a = x < 0.0f ? -x : x, c = a < 10.0f ? a : 10.0f;
+  const float big = 1.0f - exp_minus_square(c, 1.0f) * scaled_erfc(c);
+  const float y = x < 0.0f ? -big : big;
+  return a < 1.0f ? fma(x, small_erf(x * x), x) : (x != x ? x : y);
+}
+
+TESSERA_MATH Normal<float> normal(float x) {
+  const float a = x < 0.0f ? -x : x, c = a < 14.0f ? a : 14.0f, u = c * 0.70710678f;
+  const float e = a < 14.0f ? exp_minus_square(c, 0.5f) : 0.0f;
+  const float tail = 0.5f * e * scaled_erfc(u);
+  const float wide = x < 0.0f ? tail : 1.0f - tail;
+  const float cdf = u < 1.0f ? fma(x * 0.35355339f, 1.0f + small_erf(u * u), 0.5f) : wide;
+  return {x != x ? x : cdf, x != x ? x : 0.39894228f * e};
+}
+
+/// The distribution function alone, in the fewest operations: its error is absolute, 2e-7.
+TESSERA_MATH float normal_cdf(float x) {
+  const float u = x * 0.70710678f;
+  const float c = u < -3.92f ? -3.92f : (u > 3.92f ? 3.92f : u), z = c * c;
+  float p = fma(z, 2.050072664e-6f, 2.848846018e-4f);
+  p = fma(p, z, 3.765699982e-3f);
+  p = fma(p, z, 5.274898069e-2f);
+  p = fma(p, z, 1.904083974e-1f);
+  p = fma(p, z, 1.128379146f);
+  float q = fma(z, 3.809166161e-5f, 1.162555636e-3f);
+  q = fma(q, z, 1.496938334e-2f);
+  q = fma(q, z, 1.141099117e-1f);
+  q = fma(q, z, 5.020777891e-1f);
+  q = fma(q, z, 1.0f);
+  const float y = fma(c * p / q, 0.5f, 0.5f);
+  return c == 3.92f || y > 1.0f ? 1.0f : (c == -3.92f || y < 0.0f ? 0.0f : y);
+}
+
+/// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.
+TESSERA_MATH float pow(float x, float y) {
+  const double a = static_cast<double>(x < 0.0f ? -x : x), exponent = static_cast<double>(y);
+  constexpr int64_t kRootHalf = 0x3fe6a09e667f3bcd;  // bits of sqrt(1/2)
+  const int64_t bits = std::bit_cast<int64_t>(a);
+  const uint64_t biased = static_cast<uint64_t>(bits - kRootHalf + (int64_t{1023} << 52)) >> 52;
+  // In [sqrt(1/2), sqrt(2)); a = m 2^(biased - 1023).
+  const double m =
+      std::bit_cast<double>(bits - static_cast<int64_t>((biased << 52) - (uint64_t{1023} << 52)));
+  const double whole =
+      std::bit_cast<double>(biased | 0x4330000000000000ull) - (4503599627370496.0 + 1023.0);
+  const double s = (m - 1.0) / (m + 1.0), z = s * s;
+  double p = fma(z, 0.28290241295219254, 0.3199055594829244);
+  p = fma(p, z, 0.4122092551992203);
+  p = fma(p, z, 0.5770779423429949);
+  p = fma(p, z, 0.9617966941133876);
+  p = fma(p, z, 2.88539008177785);
+  double t = exponent * fma(s, p, whole);
+  t = t < -160.0 ? -160.0 : (t > 140.0 ? 140.0 : t);
+  const double shifted = t + 6755399441055744.0;  // 1.5 * 2^52: rounds to a whole number
+  const double f = t - (shifted - 6755399441055744.0);
+  double q = fma(f, 1.3175892815535386e-06, 1.53097379168107e-05);
+  q = fma(q, f, 0.00015403851579864021);
+  q = fma(q, f, 0.0013333452060401724);
+  q = fma(q, f, 0.009618128543129156);
+  q = fma(q, f, 0.055504109393438826);
+  q = fma(q, f, 0.2402265069887895);
+  q = fma(q, f, 0.693147180546513);
+  q = fma(q, f, 0.9999999999997625);
+  const uint64_t scaled = std::bit_cast<uint64_t>(q) + (std::bit_cast<uint64_t>(shifted) << 52);
+  const float power = static_cast<float>(std::bit_cast<double>(scaled));
+  // A negative x wants a whole y (else the bits of NaN are set): an odd one keeps the sign. Beyond
+  // 2^23 every y is whole, from 2^24 on even.
+  const float size = y < 0.0f ? -y : y, c = size < 16777216.0f ? size : 16777216.0f;
+  const float half = 0.5f * c;
+  const uint32_t odd = (half + 8388608.0f) - 8388608.0f != half;
+  const uint32_t broken = ((c + 8388608.0f) - 8388608.0f != c) & (c < 8388608.0f);
+  const uint32_t negative = std::bit_cast<uint32_t>(x) >> 31;
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(power) ^ (negative & odd) << 31) |
+                              (0u - (negative & broken) & 0x7fc00000u));
 }
 #endif
 
+/// Whether sin and cos must be asked of libm.
+TESSERA_MATH bool rare_angle(double) { return false; }
+TESSERA_MATH bool rare_angle(float x) { return !(x < 65536.0f && x > -65536.0f); }
+/// Whether pow must be: zeros, infinities, NaN.
+TESSERA_MATH bool rare_power(double, double) { return false; }
+TESSERA_MATH bool rare_power(float x, float y) {
+  // x - x is zero of finite numbers only.
+  return (x == 0.0f) | (x - x != 0.0f) | (y - y != 0.0f);
+}
+
 template <class T> TESSERA_MATH T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
-template <class T> TESSERA_MATH T erf(T x) { return ::erf(x); }
 
 }  // namespace tessera::vmath

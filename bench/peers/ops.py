@@ -16,10 +16,16 @@ import torch.nn.functional as F
 
 from common import DTYPES, emit, median_us, rope
 
-BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+          "remainder": torch.remainder, "pow": torch.pow, "maximum": torch.maximum,
+          "minimum": torch.minimum, "logical_and": torch.logical_and,
+          "logical_or": torch.logical_or, "logical_xor": torch.logical_xor}
 UNARY = {"silu": F.silu, "exp": torch.exp, "log": torch.log, "rsqrt": torch.rsqrt,
          "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
-         "copy": torch.clone}
+         "copy": torch.clone, "sqrt": torch.sqrt, "sigmoid": torch.sigmoid, "relu": torch.relu,
+         "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "round": torch.round,
+         "reciprocal": torch.reciprocal, "log1p": torch.log1p, "expm1": torch.expm1,
+         "logical_not": torch.logical_not, "isnan": torch.isnan, "isfinite": torch.isfinite}
 COMPARISONS = {"equal": torch.eq, "less": torch.lt, "greater": torch.gt}
 SDPA = F.scaled_dot_product_attention
 
@@ -30,6 +36,12 @@ def reduce(op):
             dim = list(range(x.dim())) if op is torch.logsumexp else None
         return op(x) if dim is None else op(x, dim, keepdim=keepdim)
     return fn
+
+
+def prod(x, dim, keepdim=False, **_):
+    for d in sorted(dim, reverse=True):
+        x = x.prod(d, keepdim=keepdim)
+    return x
 
 
 def first(result):
@@ -78,8 +90,21 @@ TWINS = {
     "affine": lambda x, scale=1, shift=0, **_: x * scale + shift if shift else x * scale,
     "where": lambda condition, x, y, **_: torch.where(condition, x, y),
     "gelu": lambda x, tanh=False, **_: F.gelu(x, approximate="tanh" if tanh else "none"),
-    "sum": reduce(torch.sum), "mean": reduce(torch.mean),
+    "pow_scalar": lambda x, exponent, **_: x ** exponent,
+    "clamp": lambda x, low, high, **_: x.clamp(low, high),
+    "masked_fill": lambda x, mask, value=0, **_: x.masked_fill(mask, value),
+    "softplus": lambda x, beta=1, threshold=20, **_: F.softplus(x, beta, threshold),
+    "sum": reduce(torch.sum), "mean": reduce(torch.mean), "prod": prod,
+    "amax": reduce(torch.amax), "amin": reduce(torch.amin), "any": reduce(torch.any),
+    "all": reduce(torch.all),
+    "var": lambda x, dim, keepdim=False, correction=1, root=False, **_:
+        (torch.std if root else torch.var)(x, dim, correction=correction, keepdim=keepdim),
+    "norm": lambda x, dim, keepdim=False, p=2, **_: torch.linalg.vector_norm(x, p, dim, keepdim),
     "max": lambda x, dim=-1, **_: x.max(dim).values, "logsumexp": reduce(torch.logsumexp),
+    "min": lambda x, dim=-1, **_: x.min(dim).values,
+    "triangle": lambda x, diagonal=0, upper=True, **_:
+        torch.triu(x, diagonal) if upper else torch.tril(x, diagonal),
+    "log_softmax": lambda x, dim=-1, **_: x.log_softmax(dim),
     "matmul": matmul,
     "contract_leading": lambda a, b, **_: a.flatten(0, -2).mT @ b.flatten(0, -2),
     "softmax": lambda x, dim=-1, **_: x.softmax(dim),
@@ -111,6 +136,11 @@ TWINS = {
 ATTRIBUTES = {
     "affine": "scale shift", "gelu": "tanh", "cast": "to", "sum": "dims keepdim",
     "mean": "dims keepdim", "logsumexp": "dims keepdim", "max": "dim keepdim",
+    "min": "dim keepdim", "prod": "dims keepdim", "amax": "dims keepdim", "amin": "dims keepdim",
+    "any": "dims keepdim", "all": "dims keepdim", "var": "dims keepdim correction root",
+    "norm": "dims keepdim p", "pow_scalar": "exponent", "clamp": "low high",
+    "masked_fill": "value", "softplus": "beta threshold", "triangle": "diagonal upper",
+    "log_softmax": "dim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
     "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
     "cross_entropy": "ignore_index",
@@ -147,11 +177,13 @@ def make_inputs(op, shapes, dtype, attrs):
         if not dtype.is_floating_point:
             return torch.randint(0, 100, shape).to(dtype)
         x = torch.randn(shape)
-        return (x.abs() + 0.1 if op in ("log", "rsqrt") else x).to(dtype)
+        positive = op in ("log", "rsqrt", "log1p", "sqrt", "pow", "pow_scalar", "reciprocal")
+        return (x.abs() + 0.1 if positive else x).to(dtype)
 
     inputs = [values(shape) for shape in shapes]
-    if op == "where":
-        inputs[0] = torch.rand(shapes[0]) < 0.5
+    if op in ("where", "masked_fill"):
+        i = 0 if op == "where" else 1
+        inputs[i] = torch.rand(shapes[i]) < 0.5
     elif op == "cross_entropy":
         inputs[1] = torch.randint(0, shapes[0][-1], shapes[1])
     elif op == "embedding":

@@ -137,6 +137,16 @@ std::optional<double> neutral_value(const ShardingRule& rule, const Piece& piece
   return {};
 }
 
+// The neutral value as a tensor; integers and bools have their ends for infinities.
+Tensor neutral_tensor(const TensorMeta& y, double value) {
+  const auto filled = [&](double v) { return full(y.shape, v, y.dtype, y.device); };
+  if (is_floating(y.dtype) || value == 0) return filled(value);
+  if (y.dtype == DType::bool_) return filled(value > 0);
+  if (y.dtype == DType::u8) return filled(value > 0 ? 255 : 0);
+  const Tensor lowest = filled(y.dtype == DType::i64 ? -0x1p63 : -0x1p31);
+  return value < 0 ? lowest : sub(filled(-1), lowest);
+}
+
 }  // namespace
 
 struct Planner::Impl {
@@ -351,7 +361,7 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
       if (__builtin_expect(plan.neutral.has_value(), false)) {
         const NoGrad guard;
         for (const OpPlan::Output& o : plan.out)
-          made.push_back(full(o.local.shape, *plan.neutral, o.local.dtype, o.local.device));
+          made.push_back(neutral_tensor(o.local, *plan.neutral));
         break;
       }
       for (const OpPlan::Output& o : plan.out)

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meta, sharding, samples and CPU kernels of the pointwise family.
+// Arithmetic of the pointwise family: checks, gradients and the ops with samples of their own.
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/pointwise/pointwise_loops_impl.h"
+#include "tessera/kernels/pointwise/pointwise_family_impl.h"
+#include "tessera/kernels/strided_copy_impl.h"
 
 namespace tessera::op {
-namespace {
 
-[[noreturn]] void wrong_dtypes(std::string_view name, Metas in, DTypeSet expected) {
+void wrong_pointwise_dtypes(std::string_view name, Metas in, DTypeSet expected, int condition) {
   std::ostringstream given;
   for (size_t i = 0; i < in.size(); ++i) given << (i ? ", " : "") << in[i];
+  if (condition >= 0) {
+    fail<DTypeError>(name, "input ", condition, " must be bool and the rest share one dtype of ",
+                     expected, ": given ", given.str(), "; cast one of them");
+  }
   fail<DTypeError>(name, "inputs must share one dtype of ", expected, ": given ", given.str(),
                    "; cast one of them");
 }
 
-Shape broadcast_all(std::string_view name, Metas in) {
+Shape broadcast_inputs(std::string_view name, Metas in) {
   Shape out = in[0].shape;
   for (size_t i = 1; i < in.size(); ++i) {
     if (!(in[i].shape == out)) out = broadcast_shapes(out, in[i].shape, name);
@@ -23,117 +27,123 @@ Shape broadcast_all(std::string_view name, Metas in) {
   return out;
 }
 
-template <class Op> constexpr double low_of() {
-  if constexpr (requires { Op::kLow; }) return Op::kLow;
-  else return -2;
-}
-template <class Op> constexpr double high_of() {
-  if constexpr (requires { Op::kHigh; }) return Op::kHigh;
-  else return 2;
-}
+namespace {
 
-// The attribute sets that samples of an op should cover.
-template <class Op> std::vector<Op> variants() { return {Op{}}; }
-template <> std::vector<Affine> variants() { return {{{}, 2.5, 0}, {{}, -0.5, 0}, {{}, 1, 3}}; }
-template <> std::vector<Gelu> variants() { return {{{}, false}, {{}, true}}; }
+bool is_whole(double v) { return v == std::floor(v) && std::abs(v) < 1e300; }
+
+Tensor zero_of(const Tensor& x) { return full({}, 0, x.dtype(), x.device()); }
 
 }  // namespace
 
-template <class Op, int N> MetaList Pointwise<Op, N>::meta(Metas in) const {
-  const DType t = in[0].dtype;
-  bool fits = Op::dtypes.has(t);
-  for (size_t i = 1; i < N; ++i) fits &= in[i].dtype == t;
-  if (__builtin_expect(!fits, false)) wrong_dtypes(Op::name, in, Op::dtypes);
-  return {{broadcast_all(Op::name, in), Op::kBoolOutput ? DType::bool_ : t, in[0].device}};
+template <> struct Variants<Affine> {
+  static std::vector<Affine> all() { return {{{}, 2.5, 0}, {{}, -0.5, 0}, {{}, 1, 3}}; }
+};
+template <> struct Variants<PowScalar> {
+  static std::vector<PowScalar> all() { return {{{}, 2}, {{}, 3}, {{}, 4}, {{}, 1}, {{}, 0}}; }
+};
+template <> struct Variants<Clamp> {
+  static std::vector<Clamp> all() {
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    return {{{}, -1, 2}, {{}, 0, kNone}, {{}, -kNone, 1}};
+  }
+};
+template <> struct Variants<MaskedFill> {
+  static std::vector<MaskedFill> all() { return {{{}, 3}, {{}, 0}}; }
+};
+
+// --- remainder and powers -----------------------------------------------------------------------------------------
+
+void Remainder::cpu(Tensors in, Outputs y) const {
+  const Tensor& b = in[1];
+  if (!is_floating(b.dtype()) && y[0].numel() > 0) {
+    const Tensor divisors = row_major(b);
+    dispatch<kIntegers>(b.dtype(), [&]<class T>() {
+      const T* v = divisors.data<T>();
+      for (int64_t i = 0; i < divisors.numel(); ++i) {
+        if (v[i] == 0)
+          fail<ValueError>(name, "element ", i, " of the divisor ", b.meta(),
+                           " is 0; integers have no remainder by it");
+      }
+    });
+  }
+  Pointwise::cpu(in, y);
 }
 
-template <class Op, int N> ShardingRule Pointwise<Op, N>::sharding(Metas in) const {
-  ShardingRule r = pointwise_rule(in, broadcast_all(Op::name, in));
-  const Op& self = static_cast<const Op&>(*this);
-  if constexpr (requires { self.linear(in[0].dtype); }) {
-    if (self.linear(in[0].dtype)) r.linear({0});
-  }
-  if constexpr (requires { self.monotone(); }) {
-    self.monotone() > 0 ? r.monotone_up() : r.monotone_down();
-  }
-  if (Op::kLinear == Pointwise::kLinearAll) r.linear_all(0, N);
-  for (int i = 0; i < N && Op::kLinear != Pointwise::kLinearAll; ++i) {
-    if (Op::kLinear >> i & 1) r.linear({i});
-  }
-  if (Op::kMonotone > 0) r.monotone_up();
-  if (Op::kMonotone < 0) r.monotone_down();
-  return r;
+Tensor Pow::grad_a(const Saved& s, const Tensor& dy) {
+  const Tensor &a = s.input(0), &b = s.input(1);
+  // A zero power has no slope, even at a = 0, where a^(b - 1) is infinite.
+  return masked_fill(mul(mul(dy, b), pow(a, affine(b, 1, -1))), equal(b, zero_of(b)), 0);
 }
 
-template <class Op, int N> void Pointwise<Op, N>::cpu(Tensors in, Outputs y) const {
-  const Op& self = static_cast<const Op&>(*this);
-  dispatch<Op::dtypes>(in[N - 1].dtype(), [&]<class T>() {
-    if constexpr (N == 1) map_elements<T, T>(self, y[0], in);
-    else if constexpr (N == 2 && Op::kBoolOutput) map_elements<bool, T, T>(self, y[0], in);
-    else if constexpr (N == 2) map_elements<T, T, T>(self, y[0], in);
-    else map_elements<T, bool, T, T>(self, y[0], in);
-  });
+Tensor Pow::grad_b(const Saved& s, const Tensor& dy) {
+  const Tensor &a = s.input(0), &b = s.input(1), zero = zero_of(a);
+  const Tensor flat = logical_and(equal(a, zero), greater_equal(b, zero));  // log(0) is no slope
+  return masked_fill(mul(mul(dy, s.output()), log(a)), flat, 0);
 }
 
-template <class Op, int N> std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
-  std::vector<Sample<Op>> all;
-  const auto fill = [](Shape s) {
-    const Arg a = arg(s);
-    return low_of<Op>() > -2 ? a.uniform(low_of<Op>(), high_of<Op>()) : a;
-  };
-  for (const Op& v : variants<Op>()) {
-    if constexpr (N == 1) {
-      all.push_back({v, {fill({5, 7})}});
-      all.push_back({v, {fill({})}});
-      all.push_back({v, {fill({3, 1, 6})}});
-    } else {
-      // Few whole numbers give comparisons something equal to find.
-      const auto first = [&](Shape s) {
-        Arg a = arg(s);
-        return Op::kBoolOutput ? a.whole(-2, 3) : a;
-      };
-      // Divisors keep away from zero, where no finite difference is fair.
-      const auto second = [&](Shape s) {
-        return Op::name == std::string_view("div") ? arg(s).uniform(0.5, 2) : first(s);
-      };
-      all.push_back({v, {first({5, 7}), second({5, 7})}});
-      all.push_back({v, {first({5, 1, 6}), second({7, 1})}});
-      all.push_back({v, {first({}), second({5})}});
-    }
+MetaList PowScalar::meta(Metas in) const {
+  MetaList out = Pointwise::meta(in);
+  if (!is_floating(in[0].dtype) && !(is_whole(exponent) && exponent >= 0)) {
+    fail<DTypeError>(name, "integers take whole exponents from 0: given ", in[0], " and ", exponent,
+                     "; cast the input");
   }
-  if constexpr (N == 1) {
-    all.push_back(timed(variants<Op>()[0], {fill({1024, 1024})}));
-    if (!Op::dtypes.has(DType::bool_))
-      all.push_back(bad(Op{}, {arg({3}).as(DType::bool_)}, "DTypeError"));
-    else all.push_back(bad(Op{}, {no_arg()}, "UsageError"));
-  } else {
-    all.push_back(timed(Op{}, {arg({1024, 1024}), arg({1024, 1024})}));
-    all.push_back(bad(Op{}, {arg({2, 3}), arg({4, 5})}, "ShapeError"));
-    all.push_back(bad(Op{}, {arg({3}).as(DType::f32), arg({3}).as(DType::bf16)}, "DTypeError"));
-  }
-  return all;
+  return out;
 }
 
-Tensor Silu::grad(const Saved& s, const Tensor& dy) {
-  // sigma (1 + x (1 - sigma)); sigma by tanh, which overflows for no x.
+Tensor PowScalar::grad(const Saved& s, const Tensor& dy) const {
+  if (exponent == 0) return {};
+  if (exponent == 1) return dy;
   const Tensor& x = s.input(0);
-  const Tensor sigma = affine(tanh(affine(x, 0.5, 0)), 0.5, 0.5);
-  return mul(dy, mul(sigma, affine(mul(x, affine(sigma, -1, 1)), 1, 1)));
+  return mul(dy, affine(exponent == 2 ? x : pow(x, exponent - 1), exponent, 0));
 }
 
-Tensor Gelu::grad(const Saved& s, const Tensor& dy) const {
-  const Tensor& x = s.input(0);
-  if (!tanh_approximation) {
-    const Tensor cdf = affine(erf(affine(x, 0.70710678118654752, 0)), 0.5, 0.5);
-    const Tensor density = affine(exp(affine(mul(x, x), -0.5, 0)), 0.3989422804014327, 0);
-    return mul(dy, add(cdf, mul(x, density)));
+// --- bounds -------------------------------------------------------------------------------------------------------
+
+MetaList Clamp::meta(Metas in) const {
+  MetaList out = Pointwise::meta(in);
+  if (std::isnan(low) || std::isnan(high))
+    fail<ValueError>(name, "a bound is not a number: given ", low, " and ", high, " for ", in[0]);
+  const auto fits = [](double b) { return std::isinf(b) || is_whole(b); };
+  if (!is_floating(in[0].dtype) && !(fits(low) && fits(high))) {
+    fail<DTypeError>(name, "integers take whole bounds: given ", in[0], ", ", low, " and ", high,
+                     "; cast the input");
   }
-  const Tensor x2 = mul(x, x);
-  const Tensor t = tanh(affine(mul(x, affine(x2, 0.044715, 1)), 0.79788456080286536, 0));
-  const Tensor dt = mul(affine(mul(t, t), -1, 1),
-                        affine(x2, 3 * 0.044715 * 0.79788456080286536, 0.79788456080286536));
-  return mul(dy, affine(add(affine(t, 1, 1), mul(x, dt)), 0.5, 0));
+  return out;
 }
+
+Tensor Maximum::grad_a(const Saved& s, const Tensor& dy) {
+  return call(MaximumBackward{}, {s.input(0), s.input(1), dy});
+}
+Tensor Maximum::grad_b(const Saved& s, const Tensor& dy) {
+  return call(MaximumBackward{}, {s.input(1), s.input(0), dy});
+}
+Tensor Minimum::grad_a(const Saved& s, const Tensor& dy) {
+  return call(MaximumBackward{}, {s.input(1), s.input(0), dy});
+}
+Tensor Minimum::grad_b(const Saved& s, const Tensor& dy) {
+  return call(MaximumBackward{}, {s.input(0), s.input(1), dy});
+}
+
+Grads MaximumBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
+  Grads out(3);  // steps have no slope: the gradients of a and b are zero
+  if (needs[2]) out[2] = sum_to(call(*this, {s.input(0), s.input(1), g[0]}), s.input_meta(2).shape);
+  return out;
+}
+
+MetaList MaskedFill::meta(Metas in) const {
+  MetaList out = Pointwise::meta(in);
+  if (!is_floating(in[0].dtype) && !is_whole(value))
+    fail<DTypeError>(name, "integers take whole values: given ", in[0], " and ", value);
+  return out;
+}
+
+Grads MaskedFill::vjp(const Saved& s, const Grads& dy, Needs needs) const {
+  Grads g(2);
+  if (needs[0]) g[0] = sum_to(masked_fill(dy[0], s.input(1), 0), s.input_meta(0).shape);
+  return g;
+}
+
+// --- what moves values unchanged ----------------------------------------------------------------------------------
 
 ShardingRule Cast::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, in[0].shape);
@@ -172,24 +182,15 @@ std::vector<Sample<Cast>> Cast::samples() {
   return all;
 }
 
-MetaList Where::meta(Metas in) const {
-  if (in[0].dtype != DType::bool_)
-    fail<DTypeError>(name, "the condition must be bool: given ", in[0]);
-  const TensorMeta* rest[] = {&in[1], &in[2]};
-  if (in[1].dtype != in[2].dtype || !dtypes.has(in[1].dtype))
-    wrong_dtypes(name, Metas(rest, 2), dtypes);
-  return {{broadcast_all(name, in), in[1].dtype, in[1].device}};
-}
-
 ShardingRule Where::sharding(Metas in) const {
-  return pointwise_rule(in, broadcast_all(name, in)).linear({1, 2});
+  return pointwise_rule(in, broadcast_inputs(name, in)).linear({1, 2});
 }
 
 Grads Where::vjp(const Saved& s, const Grads& dy, Needs needs) const {
-  const Tensor zero = zeros_like(dy[0]);
+  const Tensor& condition = s.input(0);
   Grads g(3);
-  if (needs[1]) g[1] = sum_to(where(s.input(0), dy[0], zero), s.input_meta(1).shape);
-  if (needs[2]) g[2] = sum_to(where(s.input(0), zero, dy[0]), s.input_meta(2).shape);
+  if (needs[1]) g[1] = sum_to(masked_fill(dy[0], logical_not(condition), 0), s.input_meta(1).shape);
+  if (needs[2]) g[2] = sum_to(masked_fill(dy[0], condition, 0), s.input_meta(2).shape);
   return g;
 }
 
@@ -203,15 +204,6 @@ std::vector<Sample<Where>> Where::samples() {
   };
 }
 
-// Instantiates the family for every op of the list, so that the list is the only place that names
-// them.
-template <class List> struct Instantiate;
-template <class... Ops> struct Instantiate<OpList<Ops...>> {
-  template <class Op> static auto members() {
-    return std::tuple{&Op::meta, &Op::sharding, &Op::cpu, &Op::samples};
-  }
-  static auto all() { return std::tuple{members<Ops>()...}; }
-};
-template struct Instantiate<pointwise_ops>;
+template struct InstantiatePointwise<pointwise_arithmetic_ops>;
 
 }  // namespace tessera::op

@@ -2,7 +2,8 @@
 // The CPU loops of the pointwise family. How rows are found and shared among threads is compiled
 // once, in pointwise_loops.cpp; an op and its dtypes add only the loop over one row: for strides of
 // 1, for a broadcast scalar, and for anything else. Floats and bf16 get it for every instruction
-// set, the rest for the baseline.
+// set, the rest for the baseline. Where an op has arguments that its f does not cover (`rare`), a
+// second look at the row gives these to `exact`.
 #pragma once
 
 #include "tessera/core/parallel.h"
@@ -28,6 +29,27 @@ inline constexpr bool kWorthSimd =
 
 template <class Op, class Out, class... In> struct TypedRow {
   static constexpr size_t kInputs = sizeof...(In);
+  static constexpr bool kHasRare = requires(const Op& op, compute_t<In>... x) { op.rare(x...); };
+  static constexpr bool kBroadcasts = !requires { Op::kSameShape; };
+
+  static Out one(const Op& op, compute_t<In>... x) {
+    if constexpr (kHasRare) {
+      if (op.rare(x...)) return static_cast<Out>(op.exact(x...));
+    }
+    return static_cast<Out>(op.f(x...));
+  }
+
+  template <bool... kBroadcast, size_t... I>
+  TESSERA_INLINE static void mend(const Op& op, int64_t n, Out* y, std::tuple<const In*...> in,
+                                  std::index_sequence<I...>) {
+    int any = 0;
+    for (int64_t i = 0; i < n; ++i)
+      any |= op.rare(static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...);
+    for (int64_t i = 0; any && i < n; ++i)
+      y[i] = op.rare(static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...)
+                 ? one(op, static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...)
+                 : y[i];
+  }
 
   template <bool... kBroadcast, size_t... I>
   static void unit(const Op& op, int64_t n, Out* out, std::tuple<const In*...> in,
@@ -40,6 +62,7 @@ template <class Op, class Out, class... In> struct TypedRow {
         y[i] = static_cast<Out>(
             f.f(static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...));
       }
+      if constexpr (kHasRare) mend<kBroadcast...>(f, n, out, in, std::index_sequence<I...>{});
     };
     if constexpr (kWorthSimd<Out> && (kWorthSimd<In> && ...)) simd(loop);
     else loop();
@@ -50,7 +73,7 @@ template <class Op, class Out, class... In> struct TypedRow {
                   const int64_t* stride, std::index_sequence<I...>) {
     for (int64_t i = 0; i < n; ++i) {
       out[i * stride[0]] =
-          static_cast<Out>(op.f(static_cast<compute_t<In>>(std::get<I>(in)[i * stride[1 + I]])...));
+          one(op, static_cast<compute_t<In>>(std::get<I>(in)[i * stride[1 + I]])...);
     }
   }
 
@@ -62,7 +85,7 @@ template <class Op, class Out, class... In> struct TypedRow {
       Out* y = static_cast<Out*>(out);
       if (n == 1 || (stride[0] == 1 && ((stride[1 + I] == 1) && ...)))
         return unit<((void)I, false)...>(op, n, y, pointers, all);
-      if constexpr (kInputs == 2 && kWorthSimd<Out>) {
+      if constexpr (kInputs == 2 && kBroadcasts && kWorthSimd<Out>) {
         if (stride[0] == 1 && stride[1] == 1 && stride[2] == 0)
           return unit<false, true>(op, n, y, pointers, all);
         if (stride[0] == 1 && stride[1] == 0 && stride[2] == 1)

@@ -3,10 +3,12 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 namespace tessera {
 namespace {
@@ -62,6 +64,121 @@ TEST(Pointwise, GradientsAtTheEdges) {
   backward(where(tensor({1, 0}, DType::bool_), a, b), {.gradient = tensor({1, INFINITY})});
   EXPECT_EQ(a.grad().values(), (std::vector<double>{1, 0}));
   EXPECT_THROW((void)(tensor({49}, DType::i64) / 7), DTypeError);
+}
+
+using Values = std::vector<double>;
+
+TEST(Pointwise, ArithmeticAtTheEdges) {
+  const Session session;
+  const double inf = INFINITY;
+  EXPECT_EQ(remainder(tensor({7, -7, 7, -7, 1e30}), tensor({3, 3, -3, -3, 7})).values(),
+            (Values{1, 2, -2, -1, std::fmod(static_cast<double>(1e30F), 7)}));
+  EXPECT_EQ(remainder(tensor({-1, 1}), tensor({inf, inf})).values(), (Values{inf, 1}));
+  EXPECT_TRUE(std::isnan(remainder(tensor(1), tensor(0)).item()));
+  EXPECT_EQ(remainder(tensor({7, -7, -8}, DType::i32), tensor({-3, 3, -1}, DType::i32)).values(),
+            (Values{-2, 2, 0}));
+  EXPECT_EQ(pow(tensor({-2, -2, 0, 0, 4}), tensor({3, 2, 0, -1, -0.5})).values(),
+            (Values{-8, 4, 1, inf, 0.5}));
+  EXPECT_TRUE(std::isnan(pow(tensor(-2), 0.5).item()));
+  EXPECT_EQ(pow(tensor({3, -2, 2, -1}, DType::i64), tensor({4, 3, -1, -3}, DType::i64)).values(),
+            (Values{81, -8, 0, -1}));
+  EXPECT_EQ(round(tensor({0.5, 1.5, -2.5, 2.51})).values(), (Values{0, 2, -2, 3}));
+  EXPECT_EQ(floor(tensor({-0.5, inf, 3})).values(), (Values{-1, inf, 3}));
+  EXPECT_EQ(clamp(tensor({-5, 0.5, 9}), {.min = 0}).values(), (Values{0, 0.5, 9}));
+  EXPECT_EQ(clamp(tensor({-5, 9}), {.min = 3, .max = 1}).values(), (Values{1, 1}));
+  EXPECT_EQ(clamp(tensor({-5, 9}, DType::i32), {.max = 1e12}).values(), (Values{-5, 9}));
+  EXPECT_TRUE(std::isnan(clamp(tensor(NAN), {.min = 0, .max = 1}).item()));
+  EXPECT_TRUE(std::isnan(relu(tensor(NAN)).item()));
+  EXPECT_TRUE(std::isnan(maximum(tensor(NAN), tensor(1)).item()));
+  EXPECT_TRUE(std::isnan(minimum(tensor(1), tensor(NAN)).item()));
+  EXPECT_EQ(sign(tensor({-3, 0, 5, NAN})).values(), (Values{-1, 0, 1, 0}));
+  EXPECT_EQ(abs(tensor({-3, 2}, DType::i64)).values(), (Values{3, 2}));
+}
+
+TEST(Pointwise, FunctionsFarOut) {
+  const Session session;
+  const double inf = INFINITY;
+  for (const double x : {1e5, -3e9, 1e30, 0.25}) {
+    const double stored = static_cast<float>(x);
+    EXPECT_NEAR(sin(tensor({x, 0, 0})).values()[0], std::sin(stored), 1e-6) << x;
+    EXPECT_NEAR(cos(tensor(x)).item(), std::cos(stored), 1e-6) << x;
+  }
+  EXPECT_TRUE(std::isnan(sin(tensor({1, inf})).values()[1]));
+  EXPECT_TRUE(std::signbit(sin(tensor(-0.0)).item()));
+  EXPECT_EQ(erf(tensor({-inf, 0, 20})).values(), (Values{-1, 0, 1}));
+  EXPECT_EQ(log1p(tensor({-1, 0, inf})).values(), (Values{-inf, 0, inf}));
+  EXPECT_TRUE(std::isnan(log1p(tensor(-2)).item()));
+  EXPECT_EQ(expm1(tensor({-200, 0, 1e-20, inf})).values(),
+            (Values{-1, 0, static_cast<double>(1e-20F), inf}));
+  EXPECT_EQ(sigmoid(tensor({-inf, 0, inf})).values(), (Values{0, 0.5, 1}));
+  EXPECT_EQ(softplus(tensor({-200, 30, 1000})).values(), (Values{0, 30, 1000}));
+  EXPECT_EQ(gelu(tensor({-100, 100})).values()[1], 100);
+  EXPECT_EQ(isnan(tensor({NAN, 1, inf})).values(), (Values{1, 0, 0}));
+  EXPECT_EQ(isfinite(tensor({NAN, 1, -inf})).values(), (Values{0, 1, 0}));
+}
+
+TEST(Pointwise, GeluFarOutHasASlope) {
+  const Session session;
+  for (const DType t : {DType::f16, DType::bf16, DType::f32}) {
+    for (const bool approximate : {true, false}) {
+      Tensor x = tensor({-60000, -300, 300, 60000}, t).set_requires_grad();
+      const Tensor y = gelu(x, approximate);
+      backward(y, {.gradient = full({4}, 1, t)});
+      EXPECT_EQ(x.grad().values(), (Values{0, 0, 1, 1})) << t;
+      EXPECT_EQ(y.values()[3], x.values()[3]);
+    }
+  }
+}
+
+TEST(Pointwise, GradientsAtTiesKinksAndZeros) {
+  const Session session;
+  const auto gradient = [](Tensor x, const std::function<Tensor(const Tensor&)>& f) {
+    x = x.detach().set_requires_grad();
+    const Tensor y = f(x);
+    backward(y, {.gradient = full(y.shape(), 1, y.dtype())});
+    return x.grad().values();
+  };
+  const Tensor one = tensor({1, 1, 1});
+  const auto top = [&](const Tensor& x) { return maximum(x, one); };
+  const auto bottom = [&](const Tensor& x) { return minimum(one, x); };
+  EXPECT_EQ(gradient(tensor({0, 1, 2}), top), (Values{0, 0.5, 1}));
+  EXPECT_EQ(gradient(tensor({0, 1, 2}), bottom), (Values{1, 0.5, 0}));
+  EXPECT_EQ(gradient(tensor({-1, 0, 2}), [](const Tensor& x) { return abs(x); }),
+            (Values{-1, 0, 1}));
+  EXPECT_EQ(gradient(tensor({-1, 0, 2}), relu), (Values{0, 0, 1}));
+  const auto bounded = [](const Tensor& x) { return clamp(x, {.min = -1, .max = 2}); };
+  EXPECT_EQ(gradient(tensor({-1, 0, 2, 3}), bounded), (Values{1, 1, 1, 0}));
+  const auto zeroth = [](const Tensor& x) { return pow(x, tensor({0, 1, 2})); };
+  EXPECT_EQ(gradient(tensor({0, 0, 0}), zeroth), (Values{0, 1, 0}));
+  const auto exponents = [](const Tensor& b) { return pow(tensor({0, 0, 1}), b); };
+  EXPECT_EQ(gradient(tensor({0, 2, 5}), exponents), (Values{0, 0, 0}));
+  const auto masked = [](const Tensor& x) {
+    return masked_fill(x, tensor({1, 0, 0}, DType::bool_), -INFINITY);
+  };
+  EXPECT_EQ(gradient(tensor({3, 4, 5}), masked), (Values{0, 1, 1}));
+}
+
+TEST(Pointwise, BadInputNamesWhatWasGiven) {
+  const Session session;
+  const auto message = [](const std::function<void()>& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const Tensor whole = tensor({4, 0}, DType::i64);
+  EXPECT_NE(message([&] { (void)remainder(whole, whole); }).find("element 1 of the divisor i64[2]"),
+            std::string::npos);
+  EXPECT_THROW((void)pow(whole, -1), DTypeError);
+  EXPECT_THROW((void)pow(whole, 0.5), DTypeError);
+  EXPECT_THROW((void)clamp(whole, {.min = 0.5}), DTypeError);
+  EXPECT_THROW((void)clamp(tensor({1}), {.min = NAN}), ValueError);
+  EXPECT_THROW((void)masked_fill(whole, tensor({1, 0}, DType::bool_), 0.5), DTypeError);
+  EXPECT_THROW((void)masked_fill(tensor({1, 2}), tensor({1, 0}), 0), DTypeError);
+  EXPECT_THROW((void)softplus(tensor({1, 2}), 0), ValueError);
+  EXPECT_THROW((void)logical_and(whole, whole), DTypeError);
 }
 
 TEST(Pointwise, NarrowFloatsRoundToNearestEven) {

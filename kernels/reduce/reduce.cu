@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA loops of the reduce family. A block takes some outputs and shares out each one's elements;
-// threads lie next to each other along whichever side (kept or reduced) lies next to each other in
-// memory. Few outputs of many elements are cut into splits whose results a second kernel joins in
-// order.
-#include "tessera/kernels/block_reduce.cuh"
+// CUDA sums, means, products, peaks and truth over any dims.
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/strided.cuh"
-#include "tessera/kernels/vector_math.h"
+#include "tessera/kernels/reduce/reduce_loops.cuh"
+
+#include <limits>
+#include <type_traits>
 
 namespace tessera::op {
 namespace {
@@ -45,137 +43,40 @@ template <class T> struct LogSumUp {
   }
 };
 
-template <class T> struct FindMax {
+template <class T> struct MultiplyUp {
+  using C = compute_t<T>;
   struct Acc {
-    T value;
-    int64_t index;  // -1: nothing seen yet
+    C product;
   };
   T* y;
-  int64_t* where;
-  __device__ static Acc init() { return {T{}, -1}; }
-  __device__ static Acc of(T x, int64_t i) { return {x, i}; }
+  __device__ static Acc init() { return {C(1)}; }
+  __device__ static Acc of(T x, int64_t) { return {static_cast<C>(x)}; }
+  __device__ static Acc join(Acc a, Acc b) { return {a.product * b.product}; }
+  __device__ void write(int64_t o, Acc a) const { y[o] = static_cast<T>(a.product); }
+};
+
+// Largest (smallest) value; NaN wins. Bools are any and all.
+template <class T, bool kLargest> struct PeakUp {
+  using C = compute_t<T>;
+  struct Acc {
+    C value;
+  };
+  T* y;
+  C nothing;  // no element changes by it
+  __device__ Acc init() const { return {nothing}; }
+  __device__ static Acc of(T x, int64_t) { return {static_cast<C>(x)}; }
   __device__ static Acc join(Acc a, Acc b) {
-    if (a.index < 0) return b;
-    if (b.index < 0) return a;
-    const auto va = static_cast<compute_t<T>>(a.value), vb = static_cast<compute_t<T>>(b.value);
-    const bool nan_a = va != va, nan_b = vb != vb;
-    if (nan_a != nan_b) return nan_a ? a : b;
-    if (!nan_a && va != vb) return va > vb ? a : b;
-    return a.index < b.index ? a : b;
+    const bool other = (kLargest ? b.value > a.value : b.value < a.value) || b.value != b.value;
+    return other && a.value == a.value ? b : a;
   }
-  __device__ void write(int64_t o, Acc a) const {
-    y[o] = a.value;
-    where[o] = a.index;
-  }
+  __device__ void write(int64_t o, Acc a) const { y[o] = static_cast<T>(a.value); }
 };
 
-struct Plan {
-  DeviceNest<1> kept, reduced;
-  int64_t outputs = 1, n = 1, splits = 1,
-          chunk = 1;          // elements of an output, and of one split of them
-  int lanes = kThreads;       // threads per output, a power of two
-  bool along_reduced = true;  // neighbouring threads take neighbouring elements
-};
-
-// Block: kThreads / lanes outputs, `lanes` threads each. Grid: (outputs, splits).
-template <class R, class T>
-__global__ void reduce_kernel(R r, const T* x, Plan p, typename R::Acc* partial) {
-  using Acc = typename R::Acc;
-  alignas(Acc) __shared__ unsigned char bytes[kThreads * sizeof(Acc)];
-  Acc* shared = reinterpret_cast<Acc*>(bytes);
-  const int per_block = kThreads / p.lanes, t = threadIdx.x;
-  const int lane = p.along_reduced ? t % p.lanes : t / per_block;
-  const int column = p.along_reduced ? t / p.lanes : t % per_block;
-  const int64_t groups = ceil_div(p.outputs, per_block);
-  for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
-    const int64_t o = group * per_block + column;
-    Acc acc = R::init();
-    if (o < p.outputs) {
-      int64_t base[1];
-      p.kept.offsets(o, base);
-      const int64_t begin = blockIdx.y * p.chunk, end = min(p.n, begin + p.chunk);
-      for (int64_t i = begin + lane; i < end; i += p.lanes) {
-        int64_t at[1];
-        p.reduced.offsets(i, at);
-        acc = R::join(acc, R::of(x[base[0] + at[0]], i));
-      }
-    }
-    shared[lane * per_block + column] = acc;
-    __syncthreads();
-    for (int half = p.lanes / 2; half > 0; half /= 2) {
-      if (lane < half) {
-        Acc& mine = shared[lane * per_block + column];
-        mine = R::join(mine, shared[(lane + half) * per_block + column]);
-      }
-      __syncthreads();
-    }
-    if (lane == 0 && o < p.outputs) {
-      const Acc total = shared[column];
-      if (partial) partial[blockIdx.y * p.outputs + o] = total;
-      else r.write(o, total);
-    }
-    __syncthreads();
-  }
-}
-
-template <class R>
-__global__ void join_splits(R r, const typename R::Acc* partial, int64_t outputs, int64_t splits) {
-  for (int64_t o = first_item(); o < outputs; o += item_step()) {
-    typename R::Acc total = partial[o];
-    for (int64_t s = 1; s < splits; ++s) total = R::join(total, partial[s * outputs + o]);
-    r.write(o, total);
-  }
-}
-
-Plan make_plan(const Tensor& x, DimMask dims) {
-  Shape kept_shape, kept_strides, reduced_shape, reduced_strides;
-  for (int d = 0; d < x.rank(); ++d) {
-    const bool reduce = dims >> d & 1;
-    (reduce ? reduced_shape : kept_shape).push_back(x.shape()[d]);
-    (reduce ? reduced_strides : kept_strides).push_back(x.strides()[d]);
-  }
-  const Tensor kept = alias(x, kept_shape, kept_strides, 0),
-               reduced = alias(x, reduced_shape, reduced_strides, 0);
-  const LoopNest<1> kept_nest(kept_shape, {&kept}), reduced_nest(reduced_shape, {&reduced});
-  Plan p;
-  p.kept = DeviceNest<1>(kept_nest);
-  p.reduced = DeviceNest<1>(reduced_nest);
-  p.outputs = kept_shape.numel();
-  p.n = reduced_shape.numel();
-  const auto inner = [](const LoopNest<1>& nest) { return nest.strides[0][nest.shape.rank() - 1]; };
-  p.along_reduced = p.outputs == 1 || inner(reduced_nest) <= 1 || inner(kept_nest) != 1;
-  // Along the reduced side a thread takes at least one element; across it, 32 outputs make whole
-  // memory lines.
-  p.lanes = p.along_reduced ? threads_for(p.n) : 8;
-  const int64_t groups = ceil_div(p.outputs, kThreads / p.lanes);
-  const int64_t most =
-      ceil_div(p.n, int64_t{p.lanes} * 16);  // splits that leave 16 elements to a thread
-  if (groups < 512)
-    p.splits =
-        std::clamp<int64_t>(1024 / std::max<int64_t>(groups, 1), 1, std::max<int64_t>(most, 1));
-  p.chunk = std::max<int64_t>(ceil_div(p.n, p.splits), 1);
-  p.splits = std::max<int64_t>(ceil_div(p.n, p.chunk), 1);
-  return p;
-}
-
-template <class T, class R>
-void reduce_elements(std::string_view name, const R& r, const Tensor& x, DimMask dims,
-                     Stream stream) {
-  const Plan p = make_plan(x, dims);
-  if (p.outputs == 0) return;
-  using Acc = typename R::Acc;
-  Tensor partial;
-  if (p.splits > 1)
-    partial =
-        empty({p.splits * p.outputs * static_cast<int64_t>(sizeof(Acc))}, DType::u8, x.device());
-  Acc* sums = partial.defined() ? static_cast<Acc*>(partial.raw_data()) : nullptr;
-  const dim3 grid(blocks_for(p.outputs, kThreads / p.lanes), static_cast<unsigned>(p.splits));
-  reduce_kernel<<<grid, kThreads, 0, handle(stream)>>>(r, static_cast<const T*>(x.raw_data()), p,
-                                                       sums);
-  check_launch(name);
-  if (!sums) return;
-  join_splits<<<blocks_for(p.outputs), kThreads, 0, handle(stream)>>>(r, sums, p.outputs, p.splits);
-  check_launch(name);
+template <class T, bool kLargest> compute_t<T> peak_of_nothing() {
+  using C = compute_t<T>;
+  if constexpr (std::is_floating_point_v<C>)
+    return kLargest ? -std::numeric_limits<C>::infinity() : std::numeric_limits<C>::infinity();
+  else return kLargest ? std::numeric_limits<C>::lowest() : std::numeric_limits<C>::max();
 }
 
 }  // namespace
@@ -187,9 +88,9 @@ void Sum::cuda(Tensors in, Outputs y, Stream stream) const {
 }
 
 void Mean::cuda(Tensors in, Outputs y, Stream stream) const {
-  int64_t own = 1;
-  for (int d = 0; d < in[0].rank(); ++d) own *= dims >> d & 1 ? in[0].shape()[d] : 1;
-  const int64_t divisor_of_sum = count > 0 ? count : own;
+  int64_t divisor_of_sum = 1;
+  for (int d = 0; d < in[0].rank(); ++d) divisor_of_sum *= dims >> d & 1 ? in[0].shape()[d] : 1;
+  if (count > 0) divisor_of_sum = count;
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     reduce_elements<T>(name, SumUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(divisor_of_sum)},
                        in[0], dims, stream);
@@ -202,11 +103,27 @@ void LogSumExp::cuda(Tensors in, Outputs y, Stream stream) const {
   });
 }
 
-void Max::cuda(Tensors in, Outputs y, Stream stream) const {
-  const DimMask mask = in[0].rank() == 0 ? 0 : DimMask{1} << normalize_dim(dim, in[0].rank(), name);
+void Prod::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(name, FindMax<T>{y[0].data<T>(), y[1].data<int64_t>()}, in[0], mask, stream);
+    reduce_elements<T>(name, MultiplyUp<T>{y[0].data<T>()}, in[0], dims, stream);
   });
 }
+
+template <class Op> void Peak<Op>::cuda(Tensors in, Outputs y, Stream stream) const {
+  dispatch<Reduce<Op>::dtypes>(in[0].dtype(), [&]<class T>() {
+    reduce_elements<T>(Op::name,
+                       PeakUp<T, Op::kLargest>{y[0].data<T>(), peak_of_nothing<T, Op::kLargest>()},
+                       in[0], this->dims, stream);
+  });
+}
+template struct Peak<AMax>;
+template struct Peak<AMin>;
+
+template <class Op> void Truth<Op>::cuda(Tensors in, Outputs y, Stream stream) const {
+  reduce_elements<bool>(Op::name, PeakUp<bool, Op::kLargest>{y[0].data<bool>(), !Op::kLargest},
+                        in[0], this->dims, stream);
+}
+template struct Truth<Any>;
+template struct Truth<All>;
 
 }  // namespace tessera::op

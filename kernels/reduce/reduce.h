@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reduce family: sum, mean, logsumexp over any dims, and max with its index over one. Sums are
-// f32 for narrower floats, in chunks that do not depend on the thread count. To add one: a struct
-// here, its public function, its name in reduce_ops, and a kernel of a few lines over
-// reduce_elements in reduce.cpp and reduce.cu.
+// The reduce family: sum, mean, logsumexp, prod, amax, any, var, norm and their kin over any dims,
+// max and min with an index over one. Sums are f32 for narrower floats, in chunks that do not
+// depend on the thread count. To add one: a struct, its public function, its name in a list, and a
+// kernel of a few lines over reduce_elements on each device.
 #pragma once
 
-#include "tessera/core/op.h"
+#include "tessera/kernels/reduce/reduce_extreme.h"
+#include "tessera/kernels/reduce/reduce_family.h"
+#include "tessera/kernels/reduce/reduce_norm.h"
 
 namespace tessera {
 namespace op {
-
-/// Which dims are reduced: bit d for dim d.
-using DimMask = uint32_t;
-
-template <class Op> struct Reduce {
-  DimMask dims = 0;
-  bool keepdim = false;
-  static constexpr Saves saves = Saves::none();
-  static constexpr DTypeSet dtypes = kNumbers;
-  auto attributes() const { return std::tie(dims, keepdim); }
-  MetaList meta(Metas in) const;
-  static std::vector<Sample<Op>> samples();
-  /// A tensor of the output's shape with the reduced dims back as size 1.
-  Tensor restore(const Tensor& y, const Shape& input) const;
-};
 
 struct Sum : Reduce<Sum> {
   static constexpr std::string_view name = "sum";
@@ -59,24 +46,73 @@ struct LogSumExp : Reduce<LogSumExp> {
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
 };
 
-/// Largest element along `dim` and the index of its first occurrence (i64). NaN counts as largest.
-struct Max {
-  int dim = -1;
-  bool keepdim = false;
-  static constexpr std::string_view name = "max";
-  static constexpr DTypeSet dtypes = kNumbers;
-  static constexpr int outputs = 2;
-  static constexpr Saves saves = Saves::outputs(1);
-  auto attributes() const { return std::tie(dim, keepdim); }
-  MetaList meta(Metas in) const;
+/// Product; integers wrap around.
+struct Prod : Reduce<Prod> {
+  static constexpr std::string_view name = "prod";
+  static Arg fill(const Shape& s) { return arg(s).uniform(0.5, 1.6); }
+  static constexpr Saves saves = Saves::input(0);
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
-  static std::vector<Sample<Max>> samples();
 };
 
-using reduce_ops = OpList<Sum, Mean, LogSumExp, Max>;
+/// x, dy -> dx of prod: dy times the product of all other elements, by products from both ends, so
+/// that zeros need no case of their own.
+struct ProdBackward {
+  DimMask dims = 0;
+  bool keepdim = false;
+  static constexpr std::string_view name = "prod_backward";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr NotDifferentiable vjp{
+      "the fused gradient of prod is differentiated once only; exp(sum(log(x))) more often"};
+  auto attributes() const { return std::tie(dims, keepdim); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs dx) const;
+  void cuda(Tensors in, Outputs dx, Stream stream) const;
+  static std::vector<Sample<ProdBackward>> samples();
+};
+
+/// Largest (smallest) element; NaN if any is. Elements that tie share the gradient alike.
+template <class Op> struct Peak : Reduce<Op> {
+  static constexpr Saves saves = Saves::input(0) | Saves::output();
+  static constexpr bool kOfNothing = false;
+  static Arg fill(const Shape& s) { return arg(s).distinct(); }
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const;
+};
+struct AMax : Peak<AMax> {
+  static constexpr std::string_view name = "amax";
+  static constexpr bool kLargest = true;
+};
+struct AMin : Peak<AMin> {
+  static constexpr std::string_view name = "amin";
+  static constexpr bool kLargest = false;
+};
+
+/// Whether any (all) of bool elements are true; false (true) of nothing.
+template <class Op> struct Truth : Reduce<Op> {
+  static constexpr DTypeSet dtypes = dtypes_of(DType::bool_);
+  static constexpr bool kBoolOutput = true;
+  static constexpr NotDifferentiable vjp{"the output is a truth value"};
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+};
+struct Any : Truth<Any> {
+  static constexpr std::string_view name = "any";
+  static constexpr bool kLargest = true;
+};
+struct All : Truth<All> {
+  static constexpr std::string_view name = "all";
+  static constexpr bool kLargest = false;
+};
+
+using reduce_ops = ConcatOps<OpList<Sum, Mean, LogSumExp, Prod, ProdBackward, AMax, AMin, Any, All>,
+                             extreme_ops, norm_ops>;
 
 }  // namespace op
 
@@ -87,10 +123,18 @@ TESSERA_API Tensor mean(const Tensor& x, std::initializer_list<int> dims = {},
                         bool keepdim = false);
 TESSERA_API Tensor logsumexp(const Tensor& x, std::initializer_list<int> dims,
                              bool keepdim = false);
-/// {values, indices}.
-inline std::array<Tensor, 2> max(const Tensor& x, int dim, bool keepdim = false) {
-  return call(op::Max{dim, keepdim}, {x});
-}
+/// The product; 1 of nothing. Its gradient is right with any number of zeros.
+TESSERA_API Tensor prod(const Tensor& x, std::initializer_list<int> dims = {},
+                        bool keepdim = false);
+/// The largest (smallest) value over `dims`, NaN if any is; ties share the gradient. ShapeError of
+/// nothing.
+TESSERA_API Tensor amax(const Tensor& x, std::initializer_list<int> dims = {},
+                        bool keepdim = false);
+TESSERA_API Tensor amin(const Tensor& x, std::initializer_list<int> dims = {},
+                        bool keepdim = false);
+/// bool -> bool, over `dims`. DTypeError for anything else: compare first.
+TESSERA_API Tensor any(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
+TESSERA_API Tensor all(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
 /// Sums `g` over the dims in which `shape` was broadcast to it; `g` itself when the shapes are
 /// equal.
 TESSERA_API Tensor sum_to(const Tensor& g, const Shape& shape);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/reduce/reduce.h"
 
+#include "tessera/autograd/autograd.h"
 #include "tessera/core/context.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -62,6 +63,90 @@ TEST(Reduce, MaxTakesNanAndTheFirstOfEquals) {
       EXPECT_EQ(indices.values(), (std::vector<double>{2, 1}));
     }
   }
+}
+
+TEST(Reduce, MinMirrorsMax) {
+  Context context;
+  for (const DType t : {DType::f32, DType::bf16, DType::i64}) {
+    const Tensor x = tensor({{3, -1, 4, -1}, {5, 9, 2, 6}}, t);
+    const auto [values, indices] = min(x, 1);
+    EXPECT_EQ(values.values(), (std::vector<double>{-1, 2}));
+    EXPECT_EQ(indices.values(), (std::vector<double>{1, 2}));
+    EXPECT_EQ(argmax(x, 1).values(), (std::vector<double>{2, 1}));
+    EXPECT_EQ(argmin(x, 0, true).shape(), (Shape{1, 4}));
+    EXPECT_EQ(amax(x).item(), 9);
+    EXPECT_EQ(amin(x, {0}).values(), (std::vector<double>{3, -1, 2, -1}));
+  }
+  EXPECT_EQ(min(tensor({1, kNan, -kInf}), 0)[1].item(), 1);
+  EXPECT_TRUE(std::isnan(amax(tensor({1, kNan, kInf})).item()));
+  EXPECT_TRUE(std::isnan(amin(tensor({kNan, 1})).item()));
+  EXPECT_EQ(amax(tensor({-kInf, -kInf})).item(), -kInf);
+}
+
+TEST(Reduce, TruthOfBools) {
+  Context context;
+  const Tensor x = tensor({{1, 0}, {1, 1}, {0, 0}}, DType::bool_);
+  EXPECT_EQ(any(x, {1}).values(), (std::vector<double>{1, 1, 0}));
+  EXPECT_EQ(all(x, {1}).values(), (std::vector<double>{0, 1, 0}));
+  EXPECT_EQ(any(x).dtype(), DType::bool_);
+  EXPECT_EQ(any(empty({0, 2}, DType::bool_), {0}).values(), (std::vector<double>{0, 0}));
+  EXPECT_EQ(all(empty({0, 2}, DType::bool_), {0}).values(), (std::vector<double>{1, 1}));
+  EXPECT_THROW((void)any(zeros({2})), DTypeError);
+  const Tensor many = zeros({100001}, DType::bool_);
+  many.data<bool>()[100000] = true;
+  EXPECT_EQ(any(many).item(), 1);
+  EXPECT_EQ(all(many).item(), 0);
+}
+
+TEST(Reduce, ProductsAndTheirGradients) {
+  const Session session;
+  EXPECT_EQ(prod(tensor({2, 3, 4}, DType::i64)).item(), 24);
+  EXPECT_EQ(prod(zeros({0})).item(), 1);
+  const auto gradient = [](Tensor x) {
+    x = x.detach().set_requires_grad();
+    backward(sum(prod(x, {1})));
+    return x.grad().values();
+  };
+  EXPECT_EQ(gradient(tensor({{2, 3, 4}})), (std::vector<double>{12, 8, 6}));
+  EXPECT_EQ(gradient(tensor({{2, 0, 4}})), (std::vector<double>{0, 8, 0}));
+  EXPECT_EQ(gradient(tensor({{2, 0, 0}})), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(gradient(zeros({2, 0})).size(), 0U);
+}
+
+TEST(Reduce, VarianceOfALargeMean) {
+  Context context;
+  const Tensor x = tensor({10001, 10002, 10003, 10004});
+  EXPECT_NEAR(var(x).item(), 5.0 / 3, 1e-5);
+  EXPECT_NEAR(var(x, {0}, 0).item(), 1.25, 1e-5);
+  EXPECT_NEAR(stddev(x).item(), std::sqrt(5.0 / 3), 1e-5);
+  EXPECT_TRUE(std::isnan(var(tensor({1, kNan})).item()));
+  EXPECT_EQ(var(zeros({0, 3}), {1}).numel(), 0);
+  EXPECT_THROW((void)var(tensor({1})), ShapeError);
+  EXPECT_EQ(var(tensor({1}), {}, 0).item(), 0);
+}
+
+TEST(Reduce, NormsAtTheirEdges) {
+  Context context;
+  const Tensor x = tensor({3, 0, -4});
+  EXPECT_EQ(norm(x).item(), 5);
+  EXPECT_EQ(norm(x, 1).item(), 7);
+  EXPECT_EQ(norm(x, 0).item(), 2);
+  EXPECT_EQ(norm(x, kInf).item(), 4);
+  EXPECT_EQ(norm(x, -kInf).item(), 0);
+  EXPECT_NEAR(norm(x, 3).item(), std::cbrt(91), 1e-5);
+  EXPECT_EQ(norm(x, -1).item(), 0);
+  EXPECT_EQ(norm(tensor({1, -kInf}), 3).item(), kInf);
+  EXPECT_TRUE(std::isnan(norm(tensor({1, kNan}), 3).item()));
+  EXPECT_TRUE(std::isnan(norm(tensor({1, kNan}), kInf).item()));
+  EXPECT_EQ(norm(zeros({0, 2}), 2, {0}).values(), (std::vector<double>{0, 0}));
+  EXPECT_THROW((void)norm(zeros({0}), kInf), ShapeError);
+}
+
+TEST(Reduce, NothingToChooseFrom) {
+  Context context;
+  EXPECT_THROW((void)amax(zeros({2, 0}), {1}), ShapeError);
+  EXPECT_THROW((void)min(zeros({2, 0}), 1), ShapeError);
+  EXPECT_EQ(amax(zeros({0, 2}), {1}).numel(), 0);
 }
 
 // Long reductions are cut into chunks; every layout and thread count must see every element once.

@@ -8,6 +8,24 @@
 namespace tessera::op {
 namespace {
 
+MetaList row_meta(Metas in, int dim, DTypeSet dtypes, std::string_view name) {
+  if (!dtypes.has(in[0].dtype))
+    fail<DTypeError>(name, "expected a dtype of ", dtypes, ": given ", in[0]);
+  (void)normalize_dim(dim, in[0].shape.rank(), name);
+  return {in[0]};
+}
+
+MetaList gradient_meta(Metas in, int dim, DTypeSet dtypes, std::string_view name) {
+  if (in[0].dtype != in[1].dtype || !dtypes.has(in[0].dtype)) {
+    fail<DTypeError>(name, "y and dy must share one dtype of ", dtypes, ": y is ", in[0],
+                     ", dy is ", in[1]);
+  }
+  if (!(in[0].shape == in[1].shape))
+    fail<ShapeError>(name, "y and dy must have one shape: y is ", in[0], ", dy is ", in[1]);
+  (void)normalize_dim(dim, in[0].shape.rank(), name);
+  return {in[0]};
+}
+
 // All dims pair up; the normalised one is whole.
 ShardingRule rowwise_rule(Metas in, int dim, std::string_view name) {
   const Shape& shape = in[0].shape;
@@ -18,12 +36,7 @@ ShardingRule rowwise_rule(Metas in, int dim, std::string_view name) {
 
 }  // namespace
 
-MetaList Softmax::meta(Metas in) const {
-  if (!dtypes.has(in[0].dtype))
-    fail<DTypeError>(name, "expected a dtype of ", dtypes, ": given ", in[0]);
-  (void)normalize_dim(dim, in[0].shape.rank(), name);
-  return {in[0]};
-}
+MetaList Softmax::meta(Metas in) const { return row_meta(in, dim, dtypes, name); }
 
 ShardingRule Softmax::sharding(Metas in) const { return rowwise_rule(in, dim, name); }
 
@@ -68,16 +81,7 @@ std::vector<Sample<Softmax>> Softmax::samples() {
   };
 }
 
-MetaList SoftmaxBackward::meta(Metas in) const {
-  if (in[0].dtype != in[1].dtype || !dtypes.has(in[0].dtype)) {
-    fail<DTypeError>(name, "y and dy must share one dtype of ", dtypes, ": y is ", in[0],
-                     ", dy is ", in[1]);
-  }
-  if (!(in[0].shape == in[1].shape))
-    fail<ShapeError>(name, "y and dy must have one shape: y is ", in[0], ", dy is ", in[1]);
-  (void)normalize_dim(dim, in[0].shape.rank(), name);
-  return {in[0]};
-}
+MetaList SoftmaxBackward::meta(Metas in) const { return gradient_meta(in, dim, dtypes, name); }
 
 ShardingRule SoftmaxBackward::sharding(Metas in) const {
   return rowwise_rule(in, dim, name).linear({1});
@@ -126,6 +130,104 @@ std::vector<Sample<SoftmaxBackward>> SoftmaxBackward::samples() {
       {{1}, {arg({5, 9, 6}).uniform(0, 1), arg({5, 9, 6})}},
       timed(SoftmaxBackward{-1}, {arg({4096, 512}), arg({4096, 512})}),
       bad(SoftmaxBackward{}, {arg({4, 6}), arg({4, 5})}, "ShapeError"),
+  };
+}
+
+// --- log_softmax --------------------------------------------------------------------------------------------------
+
+MetaList LogSoftmax::meta(Metas in) const { return row_meta(in, dim, dtypes, name); }
+
+ShardingRule LogSoftmax::sharding(Metas in) const { return rowwise_rule(in, dim, name); }
+
+void LogSoftmax::cpu(Tensors in, Outputs y) const {
+  const Tensor& x = in[0];
+  if (x.numel() == 0) return;
+  const int d = normalize_dim(dim, x.rank(), name);
+  dispatch<kFloats>(x.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows from(x, d), to(y[0], d);
+    const T* src = x.data<T>();
+    T* dst = y[0].data<T>();
+    for_each_row<C>(from.count, from.n, 2, [&](int64_t row, C* p, int64_t padded) {
+      simd([&]() TESSERA_LAMBDA {
+        C* e = p + padded;
+        rows::load(src + from.offset(row), from.stride, from.n, p);
+        const C top = rows::max(p, from.n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < from.n; ++i) {
+          p[i] -= top;
+          e[i] = vmath::exp(p[i]);
+        }
+        const C shift = vmath::log(rows::sum(e, from.n));
+#pragma GCC ivdep
+        for (int64_t i = 0; i < from.n; ++i) p[i] -= shift;
+        rows::store(p, from.n, dst + to.offset(row), to.stride);
+      });
+    });
+  });
+}
+
+Grads LogSoftmax::vjp(const Saved& s, const Grads& dy, Needs) const {
+  return {call(LogSoftmaxBackward{dim}, {s.output(), dy[0]})};
+}
+
+std::vector<Sample<LogSoftmax>> LogSoftmax::samples() {
+  return {
+      {{-1}, {arg({5, 7})}},
+      {{0}, {arg({5, 6})}},
+      {{1}, {arg({5, 9, 6})}},
+      {{-1}, {arg({})}},
+      {{-1}, {arg({3, 67})}},
+      timed(LogSoftmax{-1}, {arg({4096, 512})}),
+      bad(LogSoftmax{3}, {arg({4, 6})}, "IndexError"),
+      bad(LogSoftmax{}, {index_arg({4}, 0, 3)}, "DTypeError"),
+  };
+}
+
+MetaList LogSoftmaxBackward::meta(Metas in) const { return gradient_meta(in, dim, dtypes, name); }
+
+ShardingRule LogSoftmaxBackward::sharding(Metas in) const {
+  return rowwise_rule(in, dim, name).linear({1});
+}
+
+void LogSoftmaxBackward::cpu(Tensors in, Outputs out) const {
+  const Tensor &y = in[0], &dy = in[1];
+  if (y.numel() == 0) return;
+  const int d = normalize_dim(dim, y.rank(), name);
+  dispatch<kFloats>(y.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows ys(y, d), gs(dy, d), to(out[0], d);
+    const T *y_data = y.data<T>(), *g_data = dy.data<T>();
+    T* dst = out[0].data<T>();
+    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* p, int64_t padded) {
+      simd([&]() TESSERA_LAMBDA {
+        C* g = p + padded;
+        rows::load(y_data + ys.offset(row), ys.stride, ys.n, p);
+        rows::load(g_data + gs.offset(row), gs.stride, ys.n, g);
+        const C total = rows::sum(g, ys.n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < ys.n; ++i) p[i] = g[i] - vmath::exp(p[i]) * total;
+        rows::store(p, ys.n, dst + to.offset(row), to.stride);
+      });
+    });
+  });
+}
+
+Grads LogSoftmaxBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
+  const Tensor p = exp(s.input(0));
+  Grads out(2);
+  if (needs[0]) out[0] = affine(mul(mul(g[0], p), sum(s.input(1), {dim}, true)), -1, 0);
+  if (needs[1]) out[1] = sub(g[0], sum(mul(g[0], p), {dim}, true));
+  return out;
+}
+
+std::vector<Sample<LogSoftmaxBackward>> LogSoftmaxBackward::samples() {
+  return {
+      {{-1}, {arg({5, 7}).uniform(-3, 0), arg({5, 7})}},
+      {{0}, {arg({5, 6}).uniform(-3, 0), arg({5, 6})}},
+      {{1}, {arg({5, 9, 6}).uniform(-3, 0), arg({5, 9, 6})}},
+      timed(LogSoftmaxBackward{-1}, {arg({4096, 512}), arg({4096, 512})}),
+      bad(LogSoftmaxBackward{}, {arg({4, 6}), arg({4, 5})}, "ShapeError"),
   };
 }
 

@@ -21,5 +21,20 @@ TEST(Softmax, ARowOfMinusInfinityIsNotANumber) {
   EXPECT_TRUE(std::isnan(softmax(tensor({-INFINITY, -INFINITY})).values()[0]));
 }
 
+TEST(LogSoftmax, LargeAndMinusInfiniteEntries) {
+  const Session session;
+  const auto y = log_softmax(tensor({1000, -INFINITY, 1000})).values();
+  EXPECT_NEAR(y[0], -std::log(2.0), 1e-6);
+  EXPECT_EQ(y[1], -INFINITY);
+  EXPECT_NEAR(log_softmax(tensor({0, 200})).values()[0], -200, 1e-4);  // where log(softmax) is -inf
+}
+
+TEST(LogSoftmax, AMaskedEntryHasNoGradient) {
+  const Session session;
+  Tensor x = tensor({1, -INFINITY, 1}).set_requires_grad();
+  backward(log_softmax(x), {.gradient = tensor({1, 0, 0})});
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{0.5, 0, -0.5}));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -14,4 +14,56 @@ def max_over_dim(g):
                  {"x": g.randn(3, 13, 5)}, dim=dim)
 
 
-ROOMS = {"logsumexp": logsumexp, "max": max_over_dim}
+def min_over_dim(g):
+    for case, dim in (("last", -1), ("middle", 1)):
+        g.record(case, lambda x: dict(zip(("y", "indices"), x.min(dim))),
+                 {"x": g.randn(3, 13, 5)}, dim=dim)
+
+
+def reduce(g):
+    """Over dim 1 of (3, 7, 2), or over dims 0 and 2 where the case ends in `_two`."""
+    def both(name, fn, dtype=torch.float32, make=lambda x: x):
+        for suffix, dims in (("", (1,)), ("_two", (0, 2))):
+            x = make(g.randn(3, 7, 2, dtype=dtype))
+            g.record(name + suffix, lambda x: fn(x, dims), {"x": x})
+
+    def zeros(*at):
+        def make(x):
+            for i, j, k in at:
+                x[i, j, k] = 0
+            return x
+        return make
+
+    def prod(x, dims):
+        for d in sorted(dims, reverse=True):
+            x = x.prod(d)
+        return x
+
+    both("prod", prod)
+    both("prod_zeros", prod, make=zeros((0, 1, 0), (1, 2, 1), (1, 4, 1), (2, 0, 0)))
+    both("prod_bf16", prod, torch.bfloat16)
+    for kind, fn in (("amax", torch.amax), ("amin", torch.amin)):
+        both(kind, fn)
+        both(kind + "_ties", fn, make=lambda x: x.round())
+    for kind, fn in (("var", torch.var), ("std", torch.std)):
+        for c in (0, 1):
+            both(f"{kind}_{c}", lambda x, dims: fn(x, dims, correction=c))
+        both(kind + "_bf16", lambda x, dims: fn(x, dims, correction=1), torch.bfloat16)
+    both("std_flat", lambda x, dims: torch.std(x, dims, correction=1), make=torch.zeros_like)
+    for p in ("1", "2", "inf", "-inf", "3", "0.5"):
+        both("norm_" + p, lambda x, dims: torch.linalg.vector_norm(x, float(p), dims))
+    both("norm_2_zeros", lambda x, dims: torch.linalg.vector_norm(x, 2, dims),
+         make=torch.zeros_like)
+    both("norm_2_bf16", lambda x, dims: torch.linalg.vector_norm(x, 2, dims), torch.bfloat16)
+
+
+def log_softmax(g):
+    g.record("last", lambda x: x.log_softmax(-1), {"x": g.randn(2, 3, 19)}, dim=-1)
+    g.record("middle", lambda x: x.log_softmax(1), {"x": g.randn(3, 11, 4)}, dim=1)
+    g.record("large", lambda x: x.log_softmax(-1), {"x": g.randn(4, 19, scale=40.0)}, dim=-1)
+    g.record("bf16", lambda x: x.log_softmax(-1), {"x": g.randn(3, 2, 9, dtype=torch.bfloat16)},
+             dim=-1)
+
+
+ROOMS = {"logsumexp": logsumexp, "max": max_over_dim, "min": min_over_dim, "reduce": reduce,
+         "log_softmax": log_softmax}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/one_hot/one_hot.h"
+
+namespace tessera::op {
+namespace {
+
+template <class T>
+__global__ void one_hot_kernel(const int64_t* ids, T* y, int64_t n, int64_t classes) {
+  for (int64_t at = first_item(); at < n; at += item_step())
+    y[at] = static_cast<T>(ids[at / classes] == at % classes ? 1.0F : 0.0F);
+}
+
+}  // namespace
+
+void OneHot::cuda(Tensors in, Outputs y, Stream stream) const {
+  const int64_t n = y[0].numel();
+  if (n == 0) return;
+  const Tensor ids = row_major(in[0], stream);
+  dispatch<dtypes>(dtype, [&]<class T>() {
+    one_hot_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(ids.data<int64_t>(),
+                                                                   y[0].data<T>(), n, classes);
+  });
+  check_launch(name);
+}
+
+}  // namespace tessera::op

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elementary functions and activations of the pointwise family: checks, and the gradients of fused
+// gradients.
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/pointwise/pointwise_family_impl.h"
+
+namespace tessera::op {
+
+template <> struct Variants<Gelu> {
+  static std::vector<Gelu> all() { return {{{}, false}, {{}, true}}; }
+};
+template <> struct Variants<Softplus> {
+  static std::vector<Softplus> all() { return {{{}, 1, 20}, {{}, 2.5, 2}}; }
+};
+
+namespace {
+
+// 1 - t^2.
+Tensor slope_of_tanh(const Tensor& t) { return affine(mul(t, t), -1, 1); }
+
+}  // namespace
+
+Tensor Erf::bend(const Tensor& x, const Tensor& dy, const Tensor& g) {
+  const Tensor bell = exp(affine(mul(x, x), -1, 0));
+  return affine(mul(mul(dy, g), mul(x, bell)), -2 * 1.1283791670955126, 0);
+}
+
+Tensor Silu::bend(const Tensor& x, const Tensor& dy, const Tensor& g) {
+  // With s = sigmoid(x): s (1 - s) (2 + x (1 - 2 s)).
+  const Tensor s = sigmoid(x);
+  const Tensor curve = affine(mul(x, affine(s, -2, 1)), 1, 2);
+  return mul(mul(dy, g), mul(mul(s, affine(s, -1, 1)), curve));
+}
+
+Tensor Gelu::bend(const Tensor& x, const Tensor& dy, const Tensor& g) const {
+  const Tensor x2 = mul(x, x);
+  if (!tanh_approximation) {  // (2 - x^2) times the density
+    const Tensor density = affine(exp(affine(x2, -0.5, 0)), 0.3989422804014327, 0);
+    return mul(mul(dy, g), mul(density, affine(x2, -1, 2)));
+  }
+  // With t = tanh(u): (1 - t^2) (u' + x u'' / 2 - x t u'^2).
+  constexpr double kC = 0.79788456080286536, kCubic = 0.044715;
+  const Tensor t = tanh(affine(mul(x, affine(x2, kCubic, 1)), kC, 0));
+  const Tensor first = affine(x2, 3 * kCubic * kC, kC);
+  const Tensor curve =
+      sub(add(first, affine(x2, 3 * kCubic * kC, 0)), mul(mul(x, t), mul(first, first)));
+  return mul(mul(dy, g), mul(slope_of_tanh(t), curve));
+}
+
+MetaList Softplus::meta(Metas in) const {
+  MetaList out = Pointwise::meta(in);
+  if (!(beta > 0)) fail<ValueError>(name, "beta must be above 0: given ", beta, " for ", in[0]);
+  return out;
+}
+
+Tensor Softplus::bend(const Tensor& x, const Tensor& dy, const Tensor& g) const {
+  const Tensor z = affine(x, beta, 0), s = sigmoid(z);
+  const Tensor straight = greater(z, full({}, threshold, x.dtype(), x.device()));
+  return masked_fill(mul(mul(dy, g), affine(mul(s, affine(s, -1, 1)), beta, 0)), straight, 0);
+}
+
+template struct InstantiatePointwise<pointwise_elementary_ops>;
+
+}  // namespace tessera::op

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elementary functions and activations of the pointwise family, on floats.
+#pragma once
+
+#include "tessera/kernels/pointwise/pointwise_family.h"
+
+namespace tessera {
+namespace op {
+
+struct Exp : Unary<Exp> {
+  static constexpr std::string_view name = "exp";
+  static constexpr Saves saves = Saves::output();
+  static constexpr int kMonotone = 1;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::exp(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, s.output()); }
+};
+
+struct Expm1 : Unary<Expm1> {
+  static constexpr std::string_view name = "expm1";
+  static constexpr Saves saves = Saves::output();
+  static constexpr int kMonotone = 1;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::expm1(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, affine(s.output(), 1, 1)); }
+};
+
+struct Log : Unary<Log> {
+  static constexpr std::string_view name = "log";
+  static constexpr Saves saves = Saves::input(0);
+  static constexpr double kLow = 0.1, kHigh = 4;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::log(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return div(dy, s.input(0)); }
+};
+
+struct Log1p : Unary<Log1p> {
+  static constexpr std::string_view name = "log1p";
+  static constexpr Saves saves = Saves::input(0);
+  static constexpr double kLow = -0.8, kHigh = 4;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::log1p(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return div(dy, affine(s.input(0), 1, 1)); }
+};
+
+struct Sqrt : Unary<Sqrt> {
+  static constexpr std::string_view name = "sqrt";
+  static constexpr Saves saves = Saves::output();
+  static constexpr double kLow = 0.1, kHigh = 4;
+  template <class T> TESSERA_MATH static T f(T x) { return std::sqrt(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) {
+    return affine(div(dy, s.output()), 0.5, 0);
+  }
+};
+
+struct Rsqrt : Fused<Rsqrt> {
+  static constexpr std::string_view name = "rsqrt", backward_name = "rsqrt_backward";
+  static constexpr Saves saves = Saves::output();
+  static constexpr double kLow = 0.1, kHigh = 4;
+  template <class T> TESSERA_MATH static T f(T x) { return T(1) / std::sqrt(x); }
+  template <class T> TESSERA_MATH static T pull(T y, T dy) { return T(-0.5) * dy * (y * y * y); }
+  static Tensor bend(const Tensor& y, const Tensor& dy, const Tensor& g) {
+    return affine(mul(mul(dy, g), mul(y, y)), -1.5, 0);
+  }
+};
+
+struct Sin : Unary<Sin> {
+  static constexpr std::string_view name = "sin";
+  static constexpr Saves saves = Saves::input(0);
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::sin(x); }
+  template <class T> TESSERA_MATH static bool rare(T x) { return vmath::rare_angle(x); }
+  template <class T> static T exact(T x) { return std::sin(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, cos(s.input(0))); }
+};
+
+struct Cos : Unary<Cos> {
+  static constexpr std::string_view name = "cos";
+  static constexpr Saves saves = Saves::input(0);
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::cos(x); }
+  template <class T> TESSERA_MATH static bool rare(T x) { return vmath::rare_angle(x); }
+  template <class T> static T exact(T x) { return std::cos(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) {
+    return affine(mul(dy, sin(s.input(0))), -1, 0);
+  }
+};
+
+struct Tanh : Fused<Tanh> {
+  static constexpr std::string_view name = "tanh", backward_name = "tanh_backward";
+  static constexpr Saves saves = Saves::output();
+  static constexpr int kMonotone = 1;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::tanh(x); }
+  template <class T> TESSERA_MATH static T pull(T y, T dy) { return dy * (T(1) - y * y); }
+  static Tensor bend(const Tensor& y, const Tensor& dy, const Tensor& g) {
+    return affine(mul(mul(dy, g), y), -2, 0);
+  }
+};
+
+struct Erf : Fused<Erf> {
+  static constexpr std::string_view name = "erf", backward_name = "erf_backward";
+  static constexpr Saves saves = Saves::input(0);
+  static constexpr int kMonotone = 1;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::erf(x); }
+  template <class T> TESSERA_MATH static T pull(T x, T dy) {
+    return dy * (T(1.1283791670955126) * vmath::exp(-x * x));
+  }
+  static Tensor bend(const Tensor& x, const Tensor& dy, const Tensor& g);
+};
+
+/// 1 / (1 + exp(-x)).
+struct Sigmoid : Fused<Sigmoid> {
+  static constexpr std::string_view name = "sigmoid", backward_name = "sigmoid_backward";
+  static constexpr Saves saves = Saves::output();
+  static constexpr int kMonotone = 1;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::sigmoid(x); }
+  template <class T> TESSERA_MATH static T pull(T y, T dy) { return dy * (y * (T(1) - y)); }
+  static Tensor bend(const Tensor& y, const Tensor& dy, const Tensor& g) {
+    return mul(mul(dy, g), affine(y, -2, 1));
+  }
+};
+
+/// max(x, 0); NaN stays. The gradient at 0 is 0.
+struct Relu : Fused<Relu> {
+  static constexpr std::string_view name = "relu", backward_name = "relu_backward";
+  static constexpr DTypeSet dtypes = kNumbers;
+  static constexpr Saves saves = Saves::output();
+  static constexpr int kMonotone = 1;
+  static constexpr auto kFirst = kSmoothPoints;
+  template <class T> TESSERA_MATH static T f(T x) { return x < T(0) ? T(0) : x; }
+  template <class T> TESSERA_MATH static T pull(T y, T dy) { return y > T(0) ? dy : T(0); }
+  static Tensor bend(const Tensor&, const Tensor&, const Tensor&) { return {}; }
+};
+
+/// x * sigmoid(x).
+struct Silu : Fused<Silu> {
+  static constexpr std::string_view name = "silu", backward_name = "silu_backward";
+  static constexpr Saves saves = Saves::input(0);
+  template <class T> TESSERA_MATH static T f(T x) { return x * vmath::sigmoid(x); }
+  template <class T> TESSERA_MATH static T pull(T x, T dy) {
+    const T s = vmath::sigmoid(x);
+    return dy * (s * (T(1) + x * (T(1) - s)));
+  }
+  static Tensor bend(const Tensor& x, const Tensor& dy, const Tensor& g);
+};
+
+/// The two formulas of gelu: x Phi(x), and its tanh approximation (Hendrycks and Gimpel, 2016).
+struct ExactGelu {
+  template <class T> TESSERA_MATH static T f(T x) { return x * vmath::normal_cdf(x); }
+  template <class T> TESSERA_MATH static T pull(T x, T dy) {
+    const auto n = vmath::normal(x);
+    const T c = x < T(-64) ? T(-64) : (x > T(64) ? T(64) : x);  // infinity times 0 is no slope
+    return dy * (n.cdf + c * n.density);
+  }
+};
+struct TanhGelu {
+  /// Far out the tanh is 1 in every dtype, and powers of x would overflow.
+  template <class T> TESSERA_MATH static T within(T x) {
+    return x < T(-32) ? T(-32) : (x > T(32) ? T(32) : x);
+  }
+  template <class T> TESSERA_MATH static T tanh_of(T c) {
+    return vmath::tanh(T(0.79788456080286536) * (c + T(0.044715) * c * c * c));
+  }
+  template <class T> TESSERA_MATH static T f(T x) {
+    return T(0.5) * x * (T(1) + tanh_of(within(x)));
+  }
+  template <class T> TESSERA_MATH static T pull(T x, T dy) {
+    const T c = within(x), t = tanh_of(c);
+    const T slope = T(0.79788456080286536) + T(3 * 0.044715 * 0.79788456080286536) * c * c;
+    return dy * (T(0.5) * (T(1) + t) + T(0.5) * c * (T(1) - t * t) * slope);
+  }
+};
+struct Gelu : Fused<Gelu> {
+  bool tanh_approximation = false;
+  static constexpr std::string_view name = "gelu", backward_name = "gelu_backward";
+  static constexpr Saves saves = Saves::input(0);
+  auto attributes() const { return std::tie(tanh_approximation); }
+  template <class T> TESSERA_MATH T f(T x) const {
+    return tanh_approximation ? TanhGelu::f(x) : ExactGelu::f(x);
+  }
+  template <class T> TESSERA_MATH T pull(T x, T dy) const {
+    return tanh_approximation ? TanhGelu::pull(x, dy) : ExactGelu::pull(x, dy);
+  }
+  template <class Run> void visit(Run&& run) const {
+    tanh_approximation ? run(TanhGelu{}) : run(ExactGelu{});
+  }
+  Tensor bend(const Tensor& x, const Tensor& dy, const Tensor& g) const;
+};
+
+/// log(1 + exp(beta x)) / beta; x itself where beta x > threshold.
+struct Softplus : Fused<Softplus> {
+  double beta = 1, threshold = 20;
+  static constexpr std::string_view name = "softplus", backward_name = "softplus_backward";
+  static constexpr Saves saves = Saves::input(0);
+  static constexpr int kMonotone = 1;
+  static constexpr auto kFirst = kSmoothPoints;
+  auto attributes() const { return std::tie(beta, threshold); }
+  MetaList meta(Metas in) const;
+  template <class T> TESSERA_MATH T f(T x) const {
+    const T b = static_cast<T>(beta), z = b * x;
+    return z > static_cast<T>(threshold) ? x : vmath::log1p(vmath::exp(z)) / b;
+  }
+  template <class T> TESSERA_MATH T pull(T x, T dy) const {
+    const T z = static_cast<T>(beta) * x;
+    return z > static_cast<T>(threshold) ? dy : dy * vmath::sigmoid(z);
+  }
+  Tensor bend(const Tensor& x, const Tensor& dy, const Tensor& g) const;
+};
+
+using pointwise_elementary_ops =
+    OpList<Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Backward<Rsqrt>, Sin, Cos, Tanh, Backward<Tanh>,
+           Erf, Backward<Erf>, Sigmoid, Backward<Sigmoid>, Relu, Backward<Relu>, Silu,
+           Backward<Silu>, Gelu, Backward<Gelu>, Softplus, Backward<Softplus>>;
+
+}  // namespace op
+
+inline Tensor exp(const Tensor& x) { return call(op::Exp{}, {x}); }
+/// exp(x) - 1, accurate near 0.
+inline Tensor expm1(const Tensor& x) { return call(op::Expm1{}, {x}); }
+inline Tensor log(const Tensor& x) { return call(op::Log{}, {x}); }
+/// log(1 + x), accurate near 0.
+inline Tensor log1p(const Tensor& x) { return call(op::Log1p{}, {x}); }
+inline Tensor sqrt(const Tensor& x) { return call(op::Sqrt{}, {x}); }
+inline Tensor rsqrt(const Tensor& x) { return call(op::Rsqrt{}, {x}); }
+inline Tensor sin(const Tensor& x) { return call(op::Sin{}, {x}); }
+inline Tensor cos(const Tensor& x) { return call(op::Cos{}, {x}); }
+inline Tensor tanh(const Tensor& x) { return call(op::Tanh{}, {x}); }
+inline Tensor erf(const Tensor& x) { return call(op::Erf{}, {x}); }
+inline Tensor sigmoid(const Tensor& x) { return call(op::Sigmoid{}, {x}); }
+inline Tensor relu(const Tensor& x) { return call(op::Relu{}, {x}); }
+inline Tensor silu(const Tensor& x) { return call(op::Silu{}, {x}); }
+inline Tensor gelu(const Tensor& x, bool tanh_approximation = false) {
+  return call(op::Gelu{{}, tanh_approximation}, {x});
+}
+/// log(1 + exp(beta x)) / beta; x itself where beta x > threshold. ValueError unless beta > 0.
+inline Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20) {
+  return call(op::Softplus{{}, beta, threshold}, {x});
+}
+
+}  // namespace tessera

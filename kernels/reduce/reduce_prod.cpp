@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient of prod on CPU: for each output, products of the elements before and after each one.
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/reduce/reduce_family_impl.h"
+#include "tessera/kernels/rows_impl.h"
+
+namespace tessera::op {
+
+MetaList ProdBackward::meta(Metas in) const {
+  const TensorMeta &x = in[0], &dy = in[1];
+  check_reduced(name, dtypes, x, dims, true);
+  if (dy.dtype != x.dtype)
+    fail<DTypeError>(name, "x and dy must share one dtype: x is ", x, ", dy is ", dy);
+  if (!(dy.shape == kept_shape(x.shape, dims, keepdim)))
+    fail<ShapeError>(name, "dy must have the shape of the product of x, ",
+                     kept_shape(x.shape, dims, keepdim), ": x is ", x, ", dy is ", dy);
+  return {x};
+}
+
+ShardingRule ProdBackward::sharding(Metas in) const {
+  ShardingRule r;
+  SmallVector<DimFactor, kMaxRank> whole, kept;
+  for (int d = 0; d < in[0].shape.rank(); ++d) {
+    const DimFactor f{static_cast<int16_t>(r.add_factor(in[0].shape[d])), 1};
+    whole.push_back(f);
+    if (!reduced(dims, d)) kept.push_back(f);
+    else if (keepdim) kept.push_back({});
+    if (reduced(dims, d)) r.replicate_factor(f.factor);
+  }
+  return r.operand(whole).operand(kept).outputs_from_here().operand(whole).linear({1});
+}
+
+void ProdBackward::cpu(Tensors in, Outputs dx) const {
+  const Tensor& x = in[0];
+  if (x.numel() == 0) return;
+  // Axes of x (stride) and of dx (out), of dy (stride).
+  std::array<ReduceAxis, kMaxRank> kept{}, gradient{}, inner{};
+  int outer_count = 0, inner_count = 0;
+  for (int d = 0, at = 0; d < x.rank(); ++d) {
+    const ReduceAxis axis{x.shape()[d], x.strides()[d], dx[0].strides()[d]};
+    if (reduced(dims, d)) {
+      inner[static_cast<size_t>(inner_count++)] = axis;
+      at += keepdim ? 1 : 0;
+    } else {
+      kept[static_cast<size_t>(outer_count)] = axis;
+      gradient[static_cast<size_t>(outer_count++)] = {axis.size, in[1].strides()[at++], 0};
+    }
+  }
+  const int64_t n = reduced_count(x.shape(), dims), outputs = x.numel() / n;
+  dispatch<kFloats>(x.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const T *from = x.data<T>(), *dy = in[1].data<T>();
+    T* to = dx[0].data<T>();
+    for_each_row<C>(outputs, n, 2, [&](int64_t o, C* value, int64_t padded) {
+      C* before = value + padded;
+      const ReduceWalk at(kept, outer_count, o), g(gradient, outer_count, o);
+      C product = static_cast<C>(dy[g.offset]);
+      ReduceWalk i(inner, inner_count, 0);
+      for (int64_t k = 0; k < n; ++k, i.next()) {
+        value[k] = static_cast<C>(from[at.offset + i.offset]);
+        before[k] = product;
+        product *= value[k];
+      }
+      product = 1;
+      for (int64_t k = n - 1; k >= 0; --k) {
+        before[k] *= product;
+        product *= value[k];
+      }
+      ReduceWalk j(inner, inner_count, 0);
+      for (int64_t k = 0; k < n; ++k, j.next()) to[at.out + j.out] = static_cast<T>(before[k]);
+    });
+  });
+}
+
+std::vector<Sample<ProdBackward>> ProdBackward::samples() {
+  return {
+      {{0b10, false}, {arg({5, 7}), arg({5})}},
+      {{0b01, true}, {arg({6, 5}), arg({1, 5})}},
+      {{0b101, false}, {arg({5, 6, 7}), arg({6})}},
+      {{0b010, true}, {arg({5, 6, 5}), arg({5, 1, 5})}},
+      {{0, false}, {arg({}), arg({})}},
+      timed(ProdBackward{0b10, false}, {arg({1024, 1024}), arg({1024})}),
+      bad(ProdBackward{0b10, false}, {arg({5, 7}), arg({7})}, "ShapeError"),
+      bad(ProdBackward{0b100, false}, {arg({5, 7}), arg({5, 7})}, "IndexError"),
+      bad(ProdBackward{0b1, false}, {arg({3}).as(DType::f32), arg({}).as(DType::bf16)},
+          "DTypeError"),
+  };
+}
+
+}  // namespace tessera::op
