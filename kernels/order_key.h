@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as unsigned keys that sort as the numbers do: zero of either sign is one key, NaN is above
-// all. Read by sort on the CPU and on the device.
+// Numbers as unsigned keys that sort as the numbers do: zero of either sign is one key, NaN is
+// above all. Read by sort on the CPU and on the device.
 #pragma once
 
 #include "tessera/core/dtype.h"

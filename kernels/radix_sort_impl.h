@@ -19,9 +19,7 @@ inline int64_t place_of(PackedItem item) { return static_cast<int64_t>(item & 0x
 /// A 64-bit key and its place.
 struct WideItem {
   uint64_t key, place;
-  bool operator<(const WideItem& o) const {
-    return key != o.key ? key < o.key : place < o.place;
-  }
+  bool operator<(const WideItem& o) const { return key != o.key ? key < o.key : place < o.place; }
 };
 inline int64_t place_of(const WideItem& item) { return static_cast<int64_t>(item.place); }
 

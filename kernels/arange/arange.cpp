@@ -10,8 +10,7 @@ namespace op {
 
 MetaList Arange::meta(Metas in) const {
   if (in.size() != 0) fail<UsageError>(name, "takes no inputs: given ", in.size());
-  if (!dtypes.has(dtype))
-    fail<DTypeError>(name, "numbers are of ", dtypes, ": given ", dtype);
+  if (!dtypes.has(dtype)) fail<DTypeError>(name, "numbers are of ", dtypes, ": given ", dtype);
   if (count < 0 || begin < 0)
     fail<ShapeError>(name, "count and begin must not be negative: given ", count, " and ", begin);
   if (!std::isfinite(start) || !std::isfinite(step))

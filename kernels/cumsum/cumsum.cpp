@@ -8,8 +8,7 @@
 namespace tessera::op {
 namespace {
 
-template <class T>
-using sum_t = std::conditional_t<is_floating(dtype_of<T>), double, uint64_t>;
+template <class T> using sum_t = std::conditional_t<is_floating(dtype_of<T>), double, uint64_t>;
 
 // kStep is 1, or -1 with x and y at the last element.
 template <int64_t kStep, class T> TESSERA_INLINE void sum_row(const T* x, T* y, int64_t n) {
@@ -94,18 +93,17 @@ void Cumsum::cpu(Tensors in, Outputs y) const {
     }
     const int64_t width = std::min(inner, kWidth), blocks = (inner + width - 1) / width;
     const int64_t stride = reverse ? -inner : inner, first = reverse ? (n - 1) * inner : 0;
-    parallel_for(
-        outer * blocks, std::max<int64_t>(1, kGrain / (n * width)),
-        [&](int64_t begin, int64_t end) {
-          for (int64_t task = begin; task < end; ++task) {
-            const int64_t column = task % blocks * width;
-            const int64_t at = task / blocks * n * inner + first + column;
-            const int64_t columns = std::min(width, inner - column);
-            const T* line = from + at;
-            T* out = to + at;
-            simd([&]() TESSERA_LAMBDA { sum_columns(line, out, n, stride, columns); });
-          }
-        });
+    parallel_for(outer * blocks, std::max<int64_t>(1, kGrain / (n * width)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t task = begin; task < end; ++task) {
+                     const int64_t column = task % blocks * width;
+                     const int64_t at = task / blocks * n * inner + first + column;
+                     const int64_t columns = std::min(width, inner - column);
+                     const T* line = from + at;
+                     T* out = to + at;
+                     simd([&]() TESSERA_LAMBDA { sum_columns(line, out, n, stride, columns); });
+                   }
+                 });
   });
 }
 

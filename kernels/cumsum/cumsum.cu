@@ -7,8 +7,7 @@
 namespace tessera::op {
 namespace {
 
-template <class T>
-using sum_t = std::conditional_t<is_floating(dtype_of<T>), double, uint64_t>;
+template <class T> using sum_t = std::conditional_t<is_floating(dtype_of<T>), double, uint64_t>;
 
 template <class T> __device__ sum_t<T> widen(T x) {
   return static_cast<sum_t<T>>(static_cast<compute_t<T>>(x));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cumsum: sums of all elements up to each, along a dim; reversed: from each to the end, which is the
-// gradient. Floats are summed in f64 and rounded once, integers wrap around.
+// cumsum: sums of all elements up to each, along a dim; reversed: from each to the end, which is
+// the gradient. Floats are summed in f64 and rounded once, integers wrap around.
 #pragma once
 
 #include "tessera/core/op.h"

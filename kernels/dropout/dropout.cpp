@@ -60,8 +60,7 @@ MetaList Dropout::meta(Metas in) const {
   bool fits = whole.rank() == x.shape.rank() && start.rank() == x.shape.rank();
   for (int d = 0; fits && d < x.shape.rank(); ++d)
     fits = start[d] >= 0 && x.shape[d] <= whole[d] - start[d];
-  if (!fits)
-    fail<ShapeError>(name, "a piece ", x, " at ", start, " does not lie inside ", whole);
+  if (!fits) fail<ShapeError>(name, "a piece ", x, " at ", start, " does not lie inside ", whole);
   return {x};
 }
 

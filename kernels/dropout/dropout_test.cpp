@@ -41,10 +41,11 @@ TEST(Dropout, LoopsKeepToTheDefinition) {
   Tensor seed = empty({}, DType::i64), stream = empty({}, DType::i64);
   *seed.data<int64_t>() = static_cast<int64_t>(key.seed);
   *stream.data<int64_t>() = static_cast<int64_t>(key.stream);
-  for (const auto& [start, shape] : {std::pair<Shape, Shape>{{2, 3}, {2, 201}}, {{4, 331}, {1, 2}}}) {
+  for (const auto& [start, shape] :
+       {std::pair<Shape, Shape>{{2, 3}, {2, 201}}, {{4, 331}, {1, 2}}}) {
     const Tensor piece = call(op::Dropout{0.3, {5, 333}, start}, {ones(shape), seed, stream});
-    const Tensor expected = slice(slice(whole, 0, {start[0], start[0] + shape[0]}), 1,
-                                  {start[1], start[1] + shape[1]});
+    const Tensor expected =
+        slice(slice(whole, 0, {start[0], start[0] + shape[0]}), 1, {start[1], start[1] + shape[1]});
     EXPECT_EQ(piece.values(), expected.values());
   }
 }
@@ -74,7 +75,8 @@ TEST(Dropout, Edges) {
   EXPECT_EQ(dropout(x, 0).handle(), x.handle());
   EXPECT_EQ(dropout(zeros({0, 3}), 0.5).shape(), (Shape{0, 3}));
   // What is dropped is 0 also where it was infinite.
-  for (const double v : dropout(full({1000}, std::numeric_limits<double>::infinity()), 0.5).values())
+  for (const double v :
+       dropout(full({1000}, std::numeric_limits<double>::infinity()), 0.5).values())
     ASSERT_TRUE(v == 0 || std::isinf(v));
   EXPECT_THROW((void)dropout(x, 1), ValueError);
   EXPECT_THROW((void)dropout(x, -0.5, false), ValueError);

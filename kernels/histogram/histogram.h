@@ -9,11 +9,11 @@
 namespace tessera {
 namespace op {
 
-/// x of whole numbers in [0, bins), any shape -> (bins) i64.
+/// x i64 in [0, bins), any shape -> (bins) i64.
 struct Bincount {
   int64_t bins = 0;
   static constexpr std::string_view name = "bincount";
-  static constexpr DTypeSet dtypes = kIntegers | dtypes_of(DType::u8);
+  static constexpr DTypeSet dtypes = dtypes_of(DType::i64);
   static constexpr NotDifferentiable vjp{"counts are whole numbers"};
   auto attributes() const { return std::tie(bins); }
   MetaList meta(Metas in) const;
@@ -23,8 +23,8 @@ struct Bincount {
   static std::vector<Sample<Bincount>> samples();
 };
 
-/// x of any shape -> (bins) i64: how many lie in each of `bins` equal parts of [low, high]. The last
-/// part holds its end; what lies outside, and NaN, is not counted.
+/// x of any shape -> (bins) i64: how many lie in each of `bins` equal parts of [low, high]. The
+/// last part holds its end; what lies outside, and NaN, is not counted.
 struct Histogram {
   int64_t bins = 100;
   double low = 0, high = 1;
@@ -40,8 +40,7 @@ struct Histogram {
   /// The bin of x, or -1. In f64 whatever x was, so that dtypes and devices agree.
   [[nodiscard]] TESSERA_HD int64_t bin_of(double x) const {
     if (!(x >= low && x <= high)) return -1;
-    const auto bin =
-        static_cast<int64_t>((x - low) * static_cast<double>(bins) / (high - low));
+    const auto bin = static_cast<int64_t>((x - low) * static_cast<double>(bins) / (high - low));
     return bin < bins ? bin : bins - 1;
   }
 };
@@ -50,12 +49,13 @@ using histogram_ops = OpList<Bincount, Histogram>;
 
 }  // namespace op
 
-/// How often each of 0 .. bins - 1 occurs in x (any shape) -> (bins) i64: torch.bincount with
-/// minlength = bins, except that a larger value is an IndexError and not a longer result (on CUDA it
-/// is not counted).
+/// How often each of 0 .. bins - 1 occurs in x i64 (any shape) -> (bins) i64: torch.bincount with
+/// minlength = bins, except that a larger value is an IndexError and not a longer result (on CUDA
+/// it is not counted).
 inline Tensor bincount(const Tensor& x, int64_t bins) { return call(op::Bincount{bins}, {x}); }
-/// How many elements of x (any shape) lie in each of `bins` equal parts of [low, high] -> (bins) i64:
-/// torch.histc, but counts are i64 and the range is always given. ValueError where low >= high.
+/// How many elements of x (any shape) lie in each of `bins` equal parts of [low, high] -> (bins)
+/// i64: torch.histc, but counts are i64 and the range is always given. ValueError where low >=
+/// high.
 inline Tensor histogram(const Tensor& x, int64_t bins, double low, double high) {
   return call(op::Histogram{bins, low, high}, {x});
 }

@@ -17,8 +17,7 @@ int check_operands(std::string_view name, int dim, const TensorMeta& x, const Te
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x);
   if (index.dtype != DType::i64)
     fail<DTypeError>(name, "the index must be i64: given ", index, "; cast it");
-  if (x.shape.rank() == 0)
-    fail<ShapeError>(name, "a 0-dim tensor has no dim to index: given ", x);
+  if (x.shape.rank() == 0) fail<ShapeError>(name, "a 0-dim tensor has no dim to index: given ", x);
   if (index.shape.rank() != 1)
     fail<ShapeError>(name, "the index must be (m): given ", index, " for ", x,
                      "; gather takes an index of x's rank");
@@ -178,7 +177,8 @@ MetaList IndexAdd::meta(Metas in) const {
 }
 
 ShardingRule IndexAdd::sharding(Metas in) const {
-  // Cutting the index would add a given x once per piece; cutting x would need indices of the piece.
+  // Cutting the index would add a given x once per piece; cutting x would need indices of the
+  // piece.
   const Shape shape = target_of(*this, in).shape;
   const int d = normalize_dim(dim, shape.rank(), name);
   ShardingRule r;

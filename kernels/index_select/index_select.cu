@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA index_select and index_add. index_add gives a thread one column, neighbours side by side, and
-// adds in index order: no atomics.
+// CUDA index_select and index_add. index_add gives a thread one column, neighbours side by side,
+// and adds in index order: no atomics.
 #include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"

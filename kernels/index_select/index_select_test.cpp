@@ -47,9 +47,8 @@ TEST(IndexSelect, NamesTheIndexThatIsOutside) {
     (void)index_select(zeros({2, 3}), 1, places({0, 3}));
     FAIL();
   } catch (const IndexError& e) {
-    EXPECT_STREQ(
-        e.what(),
-        "[index_select] index 3 at position 1 of i64[2] is out of range: expected 0 to 2");
+    EXPECT_STREQ(e.what(),
+                 "[index_select] index 3 at position 1 of i64[2] is out of range: expected 0 to 2");
   }
   EXPECT_THROW((void)index_select(zeros({0, 3}), 0, places({0})), IndexError);
   EXPECT_THROW((void)index_add(zeros({2}), 0, places({-1}), ones({1})), IndexError);

@@ -44,7 +44,8 @@ Labels parse_term(std::string_view text, std::string_view what, std::string_view
     if (c == ' ') continue;
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (c == '.' && text.substr(i, 3) != "...")
-      fail<ValueError>("einsum", "an ellipsis has three dots: given \"", equation, "\" (", what, ")");
+      fail<ValueError>("einsum", "an ellipsis has three dots: given \"", equation, "\" (", what,
+                       ")");
     if (!letter && c != '.')
       fail<ValueError>("einsum", "terms have letters and ...: given '", c, "' in \"", equation,
                        "\" (", what, ")");
@@ -72,8 +73,7 @@ Equation parse(std::string_view text) {
   std::string_view left = text.substr(0, arrow);
   for (bool more = true; more;) {
     const size_t comma = left.find(',');
-    e.terms.push_back(
-        parse_term(left.substr(0, comma), concat("term ", e.terms.size()), text));
+    e.terms.push_back(parse_term(left.substr(0, comma), concat("term ", e.terms.size()), text));
     more = comma != left.npos;
     if (more) left.remove_prefix(comma + 1);
   }
@@ -240,8 +240,9 @@ Term contract(Term a, Term b, const Labels& later) {
                          place_in(a.labels, summed[0]) < place_in(a.labels, free_a[0]);
     const bool b_last = summed.size() == 1 && !free_b.empty() &&
                         place_in(b.labels, summed[0]) > place_in(b.labels, free_b.back());
-    const Tensor left = a_first ? grouped(a, {{batch, false}, {summed, true}, {free_a, true}})
-                                : grouped(a, {{batch, false}, {free_a, !rows_apart}, {summed, true}});
+    const Tensor left = a_first
+                            ? grouped(a, {{batch, false}, {summed, true}, {free_a, true}})
+                            : grouped(a, {{batch, false}, {free_a, !rows_apart}, {summed, true}});
     const Tensor right = b_last ? grouped(b, {{batch, false}, {free_b, true}, {summed, true}})
                                 : grouped(b, {{batch, false}, {summed, true}, {free_b, true}});
     y = matmul(left, right, a_first, b_last);

@@ -21,8 +21,8 @@ namespace tessera {
 /// wants one: those of the operand that has more of them stay apart.
 ///
 /// All operands are of one floating dtype; products accumulate as matmul's. ValueError for a
-/// malformed equation, a letter repeated in one term or unknown in the result; ShapeError that names
-/// the operand where ranks or sizes do not fit; DTypeError for mixed dtypes.
+/// malformed equation, a letter repeated in one term or unknown in the result; ShapeError that
+/// names the operand where ranks or sizes do not fit; DTypeError for mixed dtypes.
 TESSERA_API Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 
 }  // namespace tessera

@@ -40,8 +40,7 @@ TEST(Einsum, NothingToSum) {
   Context context;
   EXPECT_EQ(einsum("ij,jk->ik", {zeros({2, 0}), zeros({0, 3})}).values(),
             std::vector<double>(6, 0));
-  EXPECT_EQ(einsum("bij,bjk->bik", {zeros({0, 2, 3}), zeros({0, 3, 4})}).shape(),
-            (Shape{0, 2, 4}));
+  EXPECT_EQ(einsum("bij,bjk->bik", {zeros({0, 2, 3}), zeros({0, 3, 4})}).shape(), (Shape{0, 2, 4}));
 }
 
 TEST(Einsum, Errors) {
@@ -53,9 +52,10 @@ TEST(Einsum, Errors) {
   EXPECT_EQ(message_of("ij,jkl->il", {a, b}),
             "ShapeError [einsum] operand 1 of \"ij,jkl->il\" has 3 letters for rank 2: given "
             "f32[4, 5]");
-  EXPECT_EQ(message_of("ii->i", {a}),
-            "ValueError [einsum] 'i' stands twice in term 0 of \"ii->i\": expected each once; take a "
-            "diagonal with diagonal()");
+  EXPECT_EQ(
+      message_of("ii->i", {a}),
+      "ValueError [einsum] 'i' stands twice in term 0 of \"ii->i\": expected each once; take a "
+      "diagonal with diagonal()");
   EXPECT_EQ(message_of("ij->ik", {a}),
             "ValueError [einsum] 'k' of the result is in no operand of \"ij->ik\"");
   EXPECT_EQ(message_of("ij->ii", {a}),
@@ -69,10 +69,11 @@ TEST(Einsum, Errors) {
             "ValueError [einsum] \"ij,jk->ik\" has 2 terms: given 1 operands");
   EXPECT_EQ(message_of("...i->i", {a}),
             "ValueError [einsum] \"...i->i\" has ... in an operand but not in the result");
-  EXPECT_EQ(message_of("ij->i->j", {a}),
-            "ValueError [einsum] terms have letters and ...: given '-' in \"ij->i->j\" (the result)");
+  EXPECT_EQ(
+      message_of("ij->i->j", {a}),
+      "ValueError [einsum] terms have letters and ...: given '-' in \"ij->i->j\" (the result)");
   EXPECT_EQ(message_of("ij,kl->ik", {a, zeros({4, 5}, DType::f64)}),
-            "DTypeError [einsum] operands must share one dtype of {f64, f32, bf16, f16}: operand 0 "
+            "DTypeError [einsum] operands must share one dtype of f64, f32, bf16, f16: operand 0 "
             "is f32[2, 3], operand 1 is f64[4, 5]; cast one");
 }
 

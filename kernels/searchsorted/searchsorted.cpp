@@ -18,7 +18,8 @@ MetaList SearchSorted::meta(Metas in) const {
     for (int d = 0; fits && d + 1 < rank; ++d) fits = sorted.shape[d] == values.shape[d];
   }
   if (!fits)
-    fail<ShapeError>(name, "the sorted sequence must be (s), or (..., s) for values (..., n): given ",
+    fail<ShapeError>(name,
+                     "the sorted sequence must be (s), or (..., s) for values (..., n): given ",
                      sorted, " and ", values);
   return {{values.shape, DType::i64, values.device}};
 }
@@ -58,9 +59,8 @@ void SearchSorted::cpu(Tensors in, Outputs y) const {
 
 std::vector<Sample<SearchSorted>> SearchSorted::samples() {
   const Arg rising = arg({9}).listed({0, 1, 2, 2, 2, 5, 7, 7, 9});
-  const Arg rows =
-      arg({5, 6}).listed({0, 1, 2, 3, 4, 5, 2, 2, 4, 4, 6, 6, 0, 3, 3, 3, 9, 9, 1, 5, 6, 7, 8, 9, 0,
-                          0, 0, 1, 1, 1});
+  const Arg rows = arg({5, 6}).listed(
+      {0, 1, 2, 3, 4, 5, 2, 2, 4, 4, 6, 6, 0, 3, 3, 3, 9, 9, 1, 5, 6, 7, 8, 9, 0, 0, 0, 1, 1, 1});
   std::vector<double> many(4096);
   for (size_t i = 0; i < many.size(); ++i) many[i] = -4 + static_cast<double>(i) / 512;
   return {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// searchsorted: where values would be put into sorted sequences. A cut of the sequence is exact too:
-// each piece counts how many of its own come before, and the counts add up.
+// searchsorted: where values would be put into sorted sequences. A cut of the sequence is exact
+// too: each piece counts how many of its own come before, and the counts add up.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -42,9 +42,9 @@ using searchsorted_ops = OpList<SearchSorted>;
 }  // namespace op
 
 /// For each of `values` the first place in the rising sequence `sorted` whose element is not below
-/// it (with `right`: is above it), its size if there is none -> i64 of values' shape. sorted is (s),
-/// or (..., s) with the leading dims of values (..., n). ShapeError for other shapes, DTypeError for
-/// unlike dtypes. That `sorted` rises is not checked.
+/// it (with `right`: is above it), its size if there is none -> i64 of values' shape. sorted is
+/// (s), or (..., s) with the leading dims of values (..., n). ShapeError for other shapes,
+/// DTypeError for unlike dtypes. That `sorted` rises is not checked.
 inline Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false) {
   return call(op::SearchSorted{right}, {sorted, values});
 }

@@ -54,20 +54,19 @@ void Sort::cpu(Tensors in, Outputs y) const {
         auto* items = reinterpret_cast<PackedItem*>(scratch);
         const T* line = source + from.offset(row);
         for (int64_t i = 0; i < n; ++i)
-          items[i] = pack_item(
-              static_cast<uint32_t>(order_key(line[i * from.stride], descending)), i);
+          items[i] =
+              pack_item(static_cast<uint32_t>(order_key(line[i * from.stride], descending)), i);
         write(row, radix_sort(items, items + padded, n, kBytes));
       });
     } else {
-      for_each_row<int64_t>(from.count, 2 * n, 2,
-                            [&](int64_t row, int64_t* scratch, int64_t padded) {
-                              auto* items = reinterpret_cast<WideItem*>(scratch);
-                              const T* line = source + from.offset(row);
-                              for (int64_t i = 0; i < n; ++i)
-                                items[i] = {order_key(line[i * from.stride], descending),
-                                            static_cast<uint64_t>(i)};
-                              write(row, radix_sort(items, items + padded / 2, n, kBytes));
-                            });
+      for_each_row<int64_t>(
+          from.count, 2 * n, 2, [&](int64_t row, int64_t* scratch, int64_t padded) {
+            auto* items = reinterpret_cast<WideItem*>(scratch);
+            const T* line = source + from.offset(row);
+            for (int64_t i = 0; i < n; ++i)
+              items[i] = {order_key(line[i * from.stride], descending), static_cast<uint64_t>(i)};
+            write(row, radix_sort(items, items + padded / 2, n, kBytes));
+          });
     }
   });
 }

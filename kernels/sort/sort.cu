@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA sort: columns become rows of keys with their places, which CUB sorts as segments (stable, the
-// same bits on every run); the places then fetch the values.
+// CUDA sort: columns become rows of keys with their places, which CUB sorts as segments (stable,
+// the same bits on every run); the places then fetch the values.
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/order_key.h"
 #include "tessera/kernels/sort/sort.h"
@@ -58,9 +58,9 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
                                                                   v.n, v.inner, descending);
     size_t bytes = 0;
     const auto run = [&](void* scratch) {
-      check_cuda(cub::DeviceSegmentedRadixSort::SortPairs(
-                     scratch, bytes, keys, sorted_keys, from, sorted, total, columns, end, end + 1,
-                     0, kOrderKeyBits<T>, handle(stream)),
+      check_cuda(cub::DeviceSegmentedRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, from,
+                                                          sorted, total, columns, end, end + 1, 0,
+                                                          kOrderKeyBits<T>, handle(stream)),
                  name);
     };
     run(nullptr);

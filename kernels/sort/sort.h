@@ -29,8 +29,8 @@ using sort_ops = OpList<Sort>;
 
 }  // namespace op
 
-/// {values, indices} along `dim`: values = gather(x, dim, indices). Equal elements keep their order,
-/// also when descending. IndexError for a dim that x lacks, DTypeError for bool and f8.
+/// {values, indices} along `dim`: values = gather(x, dim, indices). Equal elements keep their
+/// order, also when descending. IndexError for a dim that x lacks, DTypeError for bool and f8.
 inline std::array<Tensor, 2> sort(const Tensor& x, int dim = -1, bool descending = false) {
   return call(op::Sort{dim, descending}, {x});
 }

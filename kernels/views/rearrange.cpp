@@ -10,7 +10,8 @@ namespace {
 
 // A 0-dim tensor has no dim at all, where normalize_dim takes 0 and -1.
 int existing_dim(const Tensor& x, int dim, std::string_view name) {
-  if (x.rank() == 0) fail<ShapeError>(name, "a 0-dim tensor has no dim ", dim, ": given ", x.meta());
+  if (x.rank() == 0)
+    fail<ShapeError>(name, "a 0-dim tensor has no dim ", dim, ": given ", x.meta());
   return normalize_dim(dim, x.rank(), name);
 }
 
@@ -63,8 +64,8 @@ Tensor flatten(const Tensor& x, int first, int last) {
   const int from = normalize_dim(first, x.rank(), "flatten");
   const int to = normalize_dim(last, x.rank(), "flatten");
   if (from > to)
-    fail<ShapeError>("flatten", "the first dim must not come after the last: given ", first, " and ",
-                     last, " for ", x.meta());
+    fail<ShapeError>("flatten", "the first dim must not come after the last: given ", first,
+                     " and ", last, " for ", x.meta());
   if (x.rank() == 0) return reshape(x, {1});
   Shape shape;
   int64_t merged = 1;
@@ -142,8 +143,8 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
     total += size;
   }
   if (total != x.shape()[d])
-    fail<ShapeError>("split", "sizes must add up to dim ", dim, " (", x.shape()[d],
-                     "): they make ", total, " for ", x.meta());
+    fail<ShapeError>("split", "sizes must add up to dim ", dim, " (", x.shape()[d], "): they make ",
+                     total, " for ", x.meta());
   return pieces(x, sizes, d);
 }
 

@@ -59,9 +59,8 @@ TEST_F(OrderGolden, Bincount) {
 }
 
 TEST_F(OrderGolden, Histogram) {
-  compare("histogram", [&] {
-    return histogram(get("x"), integer("bins"), number("low"), number("high"));
-  });
+  compare("histogram",
+          [&] { return histogram(get("x"), integer("bins"), number("low"), number("high")); });
 }
 
 TEST_F(OrderGolden, SearchSorted) {

@@ -16,18 +16,21 @@ std::vector<std::pair<std::string, Tensor>> pieces(const std::vector<Tensor>& pa
 }
 
 TEST_F(RearrangeGolden, Views) {
-  const auto one = [](auto f) {
-    return [f](const Tensor& x) -> Results { return {{"y", f(x)}}; };
-  };
+  const auto one = [](auto f) { return [f](const Tensor& x) -> Results { return {{"y", f(x)}}; }; };
   const std::map<std::string, std::function<Results(const Tensor&)>> functions{
       {"squeeze", one([](const Tensor& x) { return squeeze(x, 1); })},
       {"unsqueeze", one([](const Tensor& x) { return unsqueeze(x, -1); })},
       {"flatten", one([](const Tensor& x) { return flatten(x, 1, 2); })},
-      {"unflatten", one([](const Tensor& x) { return unflatten(x, 1, {3, -1}); })},
+      {"unflatten", one([](const Tensor& x) {
+         return unflatten(x, 1, {3, -1});
+       })},
       {"movedim", one([](const Tensor& x) { return movedim(x, 0, 2); })},
       {"narrow", one([](const Tensor& x) { return narrow(x, 1, -4, 2); })},
       {"split", [](const Tensor& x) { return pieces(split(x, 3, 1)); }},
-      {"split_sizes", [](const Tensor& x) { return pieces(split(x, {1, 4, 0, 2}, 0)); }},
+      {"split_sizes",
+       [](const Tensor& x) {
+         return pieces(split(x, {1, 4, 0, 2}, 0));
+       }},
       {"chunk", [](const Tensor& x) { return pieces(chunk(x, 4)); }},
       {"diagonal", one([](const Tensor& x) { return diagonal(x); })},
       {"diagonal_below", one([](const Tensor& x) { return diagonal(x, -2, 2, 0); })},
@@ -39,8 +42,9 @@ TEST_F(RearrangeGolden, Views) {
 }
 
 TEST_F(RearrangeGolden, Stack) {
-  each("stack", {"x0", "x1", "x2"},
-       [&](const X& x) -> Results { return {{"y", stack(x, integer("dim"))}}; });
+  each("stack", {"x0", "x1", "x2"}, [&](const X& x) -> Results {
+    return {{"y", stack(x, integer("dim"))}};
+  });
 }
 
 TEST_F(RearrangeGolden, Einsum) {
