@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
+#include "tessera/kernels/strided_copy_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -64,6 +65,9 @@ template <class Op, int N> ShardingRule Pointwise<Op, N>::sharding(Metas in) con
   if (Op::kMonotone < 0) r.monotone_down();
   return r;
 }
+
+// Bytes alone, so that all dtypes of one size share a loop, and transposed ones go block by block.
+template <> void Pointwise<Copy, 1>::cpu(Tensors in, Outputs y) const { strided_copy(y[0], in[0]); }
 
 template <class Op, int N> void Pointwise<Op, N>::cpu(Tensors in, Outputs y) const {
   const Op& self = static_cast<const Op&>(*this);
