@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace tessera {
 
-/// A 32-bit key above its 32-bit place: as plain numbers these sort stably.
+/// A 32-bit key above its 32-bit place: as plain numbers these sort stably. For fewer than 2^32.
 using PackedItem = uint64_t;
 inline PackedItem pack_item(uint32_t key, int64_t place) {
   return PackedItem{key} << 32 | static_cast<uint32_t>(place);
@@ -35,14 +37,17 @@ template <class Item> Item* radix_sort(Item* items, Item* other, int64_t n, int 
     if constexpr (sizeof(Item) == 8) return item >> (32 + 8 * byte) & 0xff;
     else return item.key >> (8 * byte) & 0xff;
   };
-  int64_t counts[8][256] = {};
+  // Of small counts, since short rows are many and each clears them.
+  using Count = std::conditional_t<sizeof(Item) == 8, uint32_t, uint64_t>;
+  Count counts[sizeof(Item) == 8 ? 4 : 8][256];
+  std::memset(counts, 0, static_cast<size_t>(bytes) * sizeof(counts[0]));
   for (int64_t i = 0; i < n; ++i) {
     for (int b = 0; b < bytes; ++b) ++counts[b][byte_of(items[i], b)];
   }
   for (int b = 0; b < bytes; ++b) {
-    int64_t* next = counts[b];
-    if (next[byte_of(items[0], b)] == n) continue;
-    int64_t at = 0;
+    Count* next = counts[b];
+    if (next[byte_of(items[0], b)] == static_cast<Count>(n)) continue;
+    Count at = 0;
     for (int v = 0; v < 256; ++v) at += std::exchange(next[v], at);
     for (int64_t i = 0; i < n; ++i) other[next[byte_of(items[i], b)]++] = items[i];
     std::swap(items, other);

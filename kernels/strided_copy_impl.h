@@ -13,8 +13,87 @@ namespace tessera {
 
 namespace detail {
 
+/// Element offsets of two operands, row after row of the outer dims of `nest`, without dividing.
+class RowWalk {
+ public:
+  std::array<int64_t, 2> at;
+
+  RowWalk(const LoopNest<2>& nest, int64_t row) : at(nest.row_offsets(row)), nest_(nest) {
+    for (int d = nest.shape.rank() - 2; d >= 0; --d) {
+      place_[static_cast<size_t>(d)] = row % nest.shape[d];
+      row /= nest.shape[d];
+    }
+  }
+  void next() {
+    for (int d = nest_.shape.rank() - 2; d >= 0; --d) {
+      int64_t& place = place_[static_cast<size_t>(d)];
+      const bool over = ++place == nest_.shape[d];
+      const int64_t steps = over ? 1 - nest_.shape[d] : 1;
+      for (size_t o = 0; o < 2; ++o) at[o] += steps * nest_.strides[o][d];
+      if (!over) return;
+      place = 0;
+    }
+  }
+
+ private:
+  const LoopNest<2>& nest_;
+  std::array<int64_t, kMaxRank> place_{};
+};
+
+// Source rows of a block are a cache line wide, and read once; what is written goes by way of a
+// block that lies together, since powers of two between rows would push each other out of the
+// cache.
+template <class Bits> struct TransposeBlock {
+  static constexpr int64_t kWide = 256 / static_cast<int64_t>(sizeof(Bits)), kLong = 64;
+  Bits held[kWide][kLong];
+
+  void copy(const Bits* x, int64_t x_step, Bits* y, int64_t y_step, int64_t wide, int64_t length) {
+    if (wide == kWide) {
+      for (int64_t j = 0; j < length; ++j) {
+        for (int64_t i = 0; i < kWide; ++i) held[i][j] = x[j * x_step + i];
+      }
+    } else {
+      for (int64_t j = 0; j < length; ++j) {
+        for (int64_t i = 0; i < wide; ++i) held[i][j] = x[j * x_step + i];
+      }
+    }
+    for (int64_t i = 0; i < wide; ++i)
+      std::memcpy(y + i * y_step, held[i], static_cast<size_t>(length) * sizeof(Bits));
+  }
+};
+
+/// y is dense along the last dim, x along dim `dense`.
+template <class Bits>
+void copy_transposed(Bits* y, const Bits* x, const LoopNest<2>& nest, int dense) {
+  using Block = TransposeBlock<Bits>;
+  constexpr int64_t kPiece = 4 * Block::kLong;  // of the last dim, for one task
+  const int last = nest.shape.rank() - 1;
+  const int64_t wide = nest.shape[dense], n = nest.shape[last];
+  const int64_t strips = (wide + Block::kWide - 1) / Block::kWide,
+                pieces = (n + kPiece - 1) / kPiece;
+  const int64_t outer = nest.shape.numel() / (wide * n);
+  const int64_t y_step = nest.strides[0][dense], x_step = nest.strides[1][last];
+  parallel_for(outer * strips * pieces, 1, [&](int64_t begin, int64_t end) {
+    Block block;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t first = task % pieces * kPiece, strip = task / pieces % strips * Block::kWide;
+      const int64_t stop = std::min(n, first + kPiece), own = std::min(Block::kWide, wide - strip);
+      int64_t rest = task / pieces / strips, to = strip * y_step, from = strip;
+      for (int d = last - 1; d >= 0; --d) {
+        if (d == dense) continue;
+        to += rest % nest.shape[d] * nest.strides[0][d];
+        from += rest % nest.shape[d] * nest.strides[1][d];
+        rest /= nest.shape[d];
+      }
+      for (int64_t j = first; j < stop; j += Block::kLong)
+        block.copy(x + from + j * x_step, x_step, y + to + j, y_step, own,
+                   std::min(Block::kLong, stop - j));
+    }
+  });
+}
+
 template <class Bits> void copy_elements(const Tensor& to, const Tensor& from) {
-  constexpr int64_t kGrain = 65536 / static_cast<int64_t>(sizeof(Bits));
+  constexpr int64_t kGrain = 65536 / static_cast<int64_t>(sizeof(Bits)), kLeast = 8;
   const int64_t total = to.numel();
   auto* y = static_cast<Bits*>(to.raw_data());
   const auto* x = static_cast<const Bits*>(from.raw_data());
@@ -22,19 +101,23 @@ template <class Bits> void copy_elements(const Tensor& to, const Tensor& from) {
   const int last = nest.shape.rank() - 1;
   const int64_t n = nest.shape[last], rows = total / n;
   const int64_t sy = nest.strides[0][last], sx = nest.strides[1][last];
+  for (int d = 0; d < last; ++d) {
+    const bool across = sy == 1 && sx != 1 && nest.strides[1][d] == 1;
+    if (across && n >= kLeast && nest.shape[d] >= kLeast) return copy_transposed(y, x, nest, d);
+  }
   const int64_t cuts = rows >= 8 ? 1 : (n + kGrain - 1) / kGrain, piece = (n + cuts - 1) / cuts;
   parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece), [&](int64_t begin, int64_t end) {
+    RowWalk walk(nest, begin / cuts);
     for (int64_t task = begin; task < end; ++task) {
-      const auto at = nest.row_offsets(task / cuts);
       const int64_t first = task % cuts * piece, count = std::min(piece, n - first);
-      if (count <= 0) continue;
-      Bits* row = y + at[0] + first * sy;
-      const Bits* source = x + at[1] + first * sx;
-      if (sy == 1 && sx == 1) {
+      Bits* row = y + walk.at[0] + first * sy;
+      const Bits* source = x + walk.at[1] + first * sx;
+      if (count > 0 && sy == 1 && sx == 1) {
         std::memcpy(row, source, static_cast<size_t>(count) * sizeof(Bits));
       } else {
         for (int64_t i = 0; i < count; ++i) row[i * sy] = source[i * sx];
       }
+      if ((task + 1) % cuts == 0) walk.next();
     }
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cumsum on CPU. Along the last dim, sums of eight elements do not wait for each other; along
+// cumsum on CPU. Along the last dim, sums of a block do not wait for the last one; along
 // another, columns are independent and add as vectors.
 #include "tessera/kernels/cumsum/cumsum.h"
 
@@ -13,14 +13,14 @@ template <class T> using sum_t = std::conditional_t<is_floating(dtype_of<T>), do
 // kStep is 1, or -1 with x and y at the last element.
 template <int64_t kStep, class T> TESSERA_INLINE void sum_row(const T* x, T* y, int64_t n) {
   using A = sum_t<T>;
-  constexpr int64_t kBlock = 8;
+  constexpr int64_t kBlock = 16;
   A carry{};
   int64_t i = 0;
   for (; i + kBlock <= n; i += kBlock) {
     A sum[kBlock];
-    sum[0] = static_cast<A>(static_cast<compute_t<T>>(x[i * kStep]));
-    for (int64_t j = 1; j < kBlock; ++j)
-      sum[j] = sum[j - 1] + static_cast<A>(static_cast<compute_t<T>>(x[(i + j) * kStep]));
+    for (int64_t j = 0; j < kBlock; ++j)
+      sum[j] = static_cast<A>(static_cast<compute_t<T>>(x[(i + j) * kStep]));
+    for (int64_t j = 1; j < kBlock; ++j) sum[j] += sum[j - 1];
     for (int64_t j = 0; j < kBlock; ++j)
       y[(i + j) * kStep] = static_cast<T>(static_cast<compute_t<T>>(carry + sum[j]));
     carry += sum[kBlock - 1];

@@ -67,30 +67,28 @@ void Bincount::cpu(Tensors in, Outputs y) const {
   const int64_t n = x.numel();
   int64_t* counts = bins > 0 ? y[0].data<int64_t>() : nullptr;
   if (n == 0) return (void)std::fill_n(counts, bins, 0);
-  dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    const T* from = x.data<T>();
-    const auto limit = static_cast<uint64_t>(bins);
-    int64_t outside = 0;
-    simd([&]() TESSERA_LAMBDA {
-      int64_t any = 0;
-      for (int64_t i = 0; i < n; ++i)
-        any |= static_cast<int64_t>(static_cast<uint64_t>(static_cast<int64_t>(from[i])) >= limit);
-      outside = any;
-    });
-    for (int64_t i = 0; outside; ++i) {
-      if (static_cast<uint64_t>(static_cast<int64_t>(from[i])) >= limit)
-        fail<IndexError>(name, "value ", static_cast<int64_t>(from[i]), " at position ", i,
-                         " (row-major) of ", x.meta(), " has no bin: expected 0 to ", bins - 1);
-    }
-    count(n, bins, counts, [from](int64_t i) { return static_cast<int64_t>(from[i]); });
+  const int64_t* from = x.data<int64_t>();
+  const auto limit = static_cast<uint64_t>(bins);
+  int64_t outside = 0;
+  simd([&]() TESSERA_LAMBDA {
+    int64_t any = 0;
+    for (int64_t i = 0; i < n; ++i)
+      any |= static_cast<int64_t>(static_cast<uint64_t>(from[i]) >= limit);
+    outside = any;
   });
+  for (int64_t i = 0; outside; ++i) {
+    if (static_cast<uint64_t>(from[i]) >= limit)
+      fail<IndexError>(name, "value ", from[i], " at position ", i, " (row-major) of ", x.meta(),
+                       " has no bin: expected 0 to ", bins - 1);
+  }
+  count(n, bins, counts, [from](int64_t i) { return from[i]; });
 }
 
 std::vector<Sample<Bincount>> Bincount::samples() {
   return {
-      {Bincount{9}, {arg({37}).whole(0, 9)}},
-      {Bincount{20}, {arg({5, 6, 7}).whole(3, 12)}},
-      {Bincount{5}, {arg({}).whole(0, 5)}},
+      {Bincount{9}, {index_arg({37}, 0, 9)}},
+      {Bincount{20}, {index_arg({5, 6, 7}, 3, 12)}},
+      {Bincount{5}, {index_arg({}, 0, 5)}},
       timed(Bincount{64}, {index_arg({16384}, 0, 64)}),
       timed(Bincount{50304}, {index_arg({1 << 20}, 0, 50304)}),
       bad(Bincount{5}, {index_arg({8}, 5, 9)}, "IndexError"),

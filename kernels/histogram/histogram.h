@@ -9,11 +9,11 @@
 namespace tessera {
 namespace op {
 
-/// x of whole numbers in [0, bins), any shape -> (bins) i64.
+/// x i64 in [0, bins), any shape -> (bins) i64.
 struct Bincount {
   int64_t bins = 0;
   static constexpr std::string_view name = "bincount";
-  static constexpr DTypeSet dtypes = kIntegers | dtypes_of(DType::u8);
+  static constexpr DTypeSet dtypes = dtypes_of(DType::i64);
   static constexpr NotDifferentiable vjp{"counts are whole numbers"};
   auto attributes() const { return std::tie(bins); }
   MetaList meta(Metas in) const;
@@ -49,7 +49,7 @@ using histogram_ops = OpList<Bincount, Histogram>;
 
 }  // namespace op
 
-/// How often each of 0 .. bins - 1 occurs in x (any shape) -> (bins) i64: torch.bincount with
+/// How often each of 0 .. bins - 1 occurs in x i64 (any shape) -> (bins) i64: torch.bincount with
 /// minlength = bins, except that a larger value is an IndexError and not a longer result (on CUDA
 /// it is not counted).
 inline Tensor bincount(const Tensor& x, int64_t bins) { return call(op::Bincount{bins}, {x}); }

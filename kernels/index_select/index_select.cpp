@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// index_select copies slices as bytes. index_add sorts the index first (counting, stable), so that
-// each slice of the output is one task's, which adds in order, in f32 for narrower floats.
+// index_select copies slices as bytes. index_add adds in the order of the index, in f32 for
+// narrower floats, whatever is one task's: a slice of the output, or a line of narrow ones.
 #include "tessera/kernels/index_select/index_select.h"
 
+#include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
 #include <cstring>
@@ -156,6 +157,94 @@ TensorMeta target_of(const IndexAdd& op, Metas in) {
   return x;
 }
 
+constexpr int64_t kNarrow = 16;  // below, slices are not worth a task
+
+// y = x (zero if null), plus the slices of src; all row-major, (outer, n or m, inner).
+template <class T> struct Addition {
+  const int64_t* index;
+  const T *src, *x;
+  T* y;
+  int64_t n, m, inner;
+  using A = std::conditional_t<is_floating(dtype_of<T>), compute_t<T>, uint64_t>;
+
+  // Lines of n slices are independent; within one the index is followed.
+  void by_line(int64_t outer) const {
+    using Held = std::conditional_t<is_floating(dtype_of<T>), compute_t<T>, int64_t>;
+    const int64_t size = n * inner;
+    for_each_row<Held>(outer, size, 1, [&](int64_t row, Held* held, int64_t) {
+      auto* sum = reinterpret_cast<A*>(held);
+      for (int64_t i = 0; i < size; ++i) sum[i] = x ? static_cast<A>(x[row * size + i]) : A{};
+      const T* from = src + row * m * inner;
+      if (inner == 1) {
+        for (int64_t j = 0; j < m; ++j) sum[index[j]] += static_cast<A>(from[j]);
+      } else {
+        for (int64_t j = 0; j < m; ++j) {
+          for (int64_t c = 0; c < inner; ++c)
+            sum[index[j] * inner + c] += static_cast<A>(from[j * inner + c]);
+        }
+      }
+      for (int64_t i = 0; i < size; ++i) y[row * size + i] = static_cast<T>(sum[i]);
+    });
+  }
+
+  // The index is sorted first (counting, stable), so that each slice of y is one task's.
+  void by_slice(int64_t outer) const {
+    const Tensor scratch = empty({n + 2 + m}, DType::i64);
+    int64_t* starts = scratch.data<int64_t>();
+    int64_t* order = starts + n + 2;
+    std::fill_n(starts, n + 2, 0);
+    for (int64_t j = 0; j < m; ++j) ++starts[index[j] + 2];
+    for (int64_t r = 0; r < n; ++r) starts[r + 2] += starts[r + 1];
+    for (int64_t j = 0; j < m; ++j) order[starts[index[j] + 1]++] = j;
+    const int64_t per_slice = inner * (1 + m / n);
+    parallel_for(outer * n, std::max<int64_t>(1, kGrain / per_slice),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t row = begin; row < end; ++row) {
+                     const int64_t r = row % n;
+                     add_slices(row, row / n * m, order + starts[r], starts[r + 1] - starts[r]);
+                   }
+                 });
+  }
+
+ private:
+  // Slice `row` of y: x's and `count` slices of src, of those from `first` on.
+  void add_slices(int64_t row, int64_t first, const int64_t* order, int64_t count) const {
+    T* to = y + row * inner;
+    const T* base = x ? x + row * inner : nullptr;
+    if (count == 0) {
+      if (base) std::copy_n(base, inner, to);
+      else std::fill_n(to, inner, T{});
+      return;
+    }
+    const auto slice = [&](int64_t k) { return src + (first + order[k]) * inner; };
+    if (count == 1 && base) {
+      simd([&]() TESSERA_LAMBDA {
+        const T* one = slice(0);
+        for (int64_t i = 0; i < inner; ++i)
+          to[i] = static_cast<T>(static_cast<A>(base[i]) + static_cast<A>(one[i]));
+      });
+      return;
+    }
+    constexpr int64_t kBlock = 512;
+    for (int64_t column = 0; column < inner; column += kBlock) {
+      const int64_t width = std::min(kBlock, inner - column);
+      simd([&]() TESSERA_LAMBDA {
+        A sum[kBlock];
+        if (base) {
+          for (int64_t i = 0; i < width; ++i) sum[i] = static_cast<A>(base[column + i]);
+        } else {
+          for (int64_t i = 0; i < width; ++i) sum[i] = A{};
+        }
+        for (int64_t k = 0; k < count; ++k) {
+          const T* one = slice(k) + column;
+          for (int64_t i = 0; i < width; ++i) sum[i] += static_cast<A>(one[i]);
+        }
+        for (int64_t i = 0; i < width; ++i) to[column + i] = static_cast<T>(sum[i]);
+      });
+    }
+  }
+};
+
 }  // namespace
 
 MetaList IndexAdd::meta(Metas in) const {
@@ -197,58 +286,19 @@ void IndexAdd::cpu(Tensors in, Outputs y) const {
   if (m > 0) check_range(name, index, n);
   if (y[0].numel() == 0) return;
   const Tensor x = in[0].defined() ? row_major(in[0]) : Tensor();
-  // order[starts[r] .. starts[r + 1]) are the slices that are added at r.
-  const Tensor scratch = empty({n + 2 + m}, DType::i64);
-  int64_t* starts = scratch.data<int64_t>();
-  int64_t* order = starts + n + 2;
-  const int64_t* at = m > 0 ? index.data<int64_t>() : nullptr;
-  std::fill_n(starts, n + 2, 0);
-  for (int64_t j = 0; j < m; ++j) ++starts[at[j] + 2];
-  for (int64_t r = 0; r < n; ++r) starts[r + 2] += starts[r + 1];
-  for (int64_t j = 0; j < m; ++j) order[starts[at[j] + 1]++] = j;
   int64_t inner = 1;
   for (int i = d + 1; i < shape.rank(); ++i) inner *= shape[i];
+  const int64_t outer = y[0].numel() / inner / n;
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
-    using A = std::conditional_t<is_floating(dtype_of<T>), compute_t<T>, uint64_t>;
-    constexpr int64_t kBlock = 512;
-    const T* from = m > 0 ? src.data<T>() : nullptr;
-    const T* given = x.defined() ? x.data<T>() : nullptr;
-    T* to = y[0].data<T>();
-    const auto add_slice = [&](int64_t row) {
-      const int64_t r = row % n, slices = row / n * m;
-      T* out = to + row * inner;
-      const T* base = given ? given + row * inner : nullptr;
-      if (starts[r] == starts[r + 1]) {
-        if (base) std::copy_n(base, inner, out);
-        else std::fill_n(out, inner, T{});
-        return;
-      }
-      if (inner == 1) {
-        A sum = base ? static_cast<A>(*base) : A{};
-        for (int64_t k = starts[r]; k < starts[r + 1]; ++k)
-          sum += static_cast<A>(from[slices + order[k]]);
-        *out = static_cast<T>(sum);
-        return;
-      }
-      for (int64_t column = 0; column < inner; column += kBlock) {
-        const int64_t width = std::min(kBlock, inner - column);
-        simd([&]() TESSERA_LAMBDA {
-          A sum[kBlock];
-          for (int64_t i = 0; i < width; ++i)
-            sum[i] = base ? static_cast<A>(base[column + i]) : A{};
-          for (int64_t k = starts[r]; k < starts[r + 1]; ++k) {
-            const T* one = from + (slices + order[k]) * inner + column;
-            for (int64_t i = 0; i < width; ++i) sum[i] += static_cast<A>(one[i]);
-          }
-          for (int64_t i = 0; i < width; ++i) out[column + i] = static_cast<T>(sum[i]);
-        });
-      }
-    };
-    const int64_t per_row = inner * (1 + m / n);
-    parallel_for(y[0].numel() / inner, std::max<int64_t>(1, kGrain / per_row),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t row = begin; row < end; ++row) add_slice(row);
-                 });
+    const Addition<T> add{m > 0 ? index.data<int64_t>() : nullptr,
+                          m > 0 ? src.data<T>() : nullptr,
+                          x.defined() ? x.data<T>() : nullptr,
+                          y[0].data<T>(),
+                          n,
+                          m,
+                          inner};
+    if (inner < kNarrow) add.by_line(outer);
+    else add.by_slice(outer);
   });
 }
 

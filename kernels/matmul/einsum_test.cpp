@@ -73,7 +73,7 @@ TEST(Einsum, Errors) {
       message_of("ij->i->j", {a}),
       "ValueError [einsum] terms have letters and ...: given '-' in \"ij->i->j\" (the result)");
   EXPECT_EQ(message_of("ij,kl->ik", {a, zeros({4, 5}, DType::f64)}),
-            "DTypeError [einsum] operands must share one dtype of {f64, f32, bf16, f16}: operand 0 "
+            "DTypeError [einsum] operands must share one dtype of f64, f32, bf16, f16: operand 0 "
             "is f32[2, 3], operand 1 is f64[4, 5]; cast one");
 }
 

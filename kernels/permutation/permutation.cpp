@@ -4,30 +4,39 @@
 #include "tessera/kernels/permutation/permutation.h"
 
 #include "tessera/core/parallel.h"
+#include "tessera/kernels/philox_impl.h"
 #include "tessera/kernels/radix_sort_impl.h"
 
 namespace tessera::op {
 namespace {
 
-// All places by (weight, place); `all` has room for 2 * n.
-const PackedItem* sorted_places(const Permutation& op, PackedItem* all) {
-  const int64_t n = op.n;
-  parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      all[i] = pack_item(static_cast<uint32_t>(op.weight(static_cast<uint64_t>(i)) >> 32), i);
+constexpr int64_t kGrain = 16384;
+constexpr int kBuckets = 256;
+
+// The upper half of each place's number above the place, in order of place.
+void make_items(const Permutation& op, PackedItem* items) {
+  constexpr int64_t kAtOnce = 2 * kPhiloxBlocks;  // a counter gives two places their numbers
+  parallel_for(op.n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += kAtOnce) {
+      uint32_t bits[4][kPhiloxBlocks];
+      simd([&]() TESSERA_LAMBDA { philox_batch(op.key, static_cast<uint64_t>(i) / 2, bits); });
+      for (int64_t j = 0; j < std::min(kAtOnce, end - i); ++j)
+        items[i + j] = pack_item(bits[j % 2 * 2][j / 2], i + j);
+    }
   });
-  PackedItem* sorted = radix_sort(all, all + n, n, 4);
-  for (int64_t i = 0; i < n;) {
-    int64_t end = i + 1;
+}
+
+// Places that tie in the upper half, by the whole.
+void settle_ties(const Permutation& op, PackedItem* sorted, int64_t n) {
+  for (int64_t i = 0; i + 1 < n; ++i) {
+    if (sorted[i] >> 32 != sorted[i + 1] >> 32) continue;
+    int64_t end = i + 2;
     while (end < n && sorted[end] >> 32 == sorted[i] >> 32) ++end;
-    if (end - i > 1)
-      std::stable_sort(sorted + i, sorted + end, [&](PackedItem a, PackedItem b) {
-        return op.weight(static_cast<uint64_t>(place_of(a))) <
-               op.weight(static_cast<uint64_t>(place_of(b)));
-      });
-    i = end;
+    std::stable_sort(sorted + i, sorted + end, [&](PackedItem a, PackedItem b) {
+      return op.weight(static_cast<uint64_t>(place_of(a))) <
+             op.weight(static_cast<uint64_t>(place_of(b)));
+    });
   }
-  return sorted;
 }
 
 }  // namespace
@@ -54,12 +63,31 @@ Permutation Permutation::local(const Piece& piece) const {
   return p;
 }
 
+// The first byte makes buckets that fit the cache and are sorted by the others, one thread each.
 void Permutation::cpu(Tensors, Outputs y) const {
   if (count == 0) return;
   const Tensor scratch = empty({2, n}, DType::i64);
-  const PackedItem* sorted = sorted_places(*this, static_cast<PackedItem*>(scratch.raw_data()));
+  auto* items = static_cast<PackedItem*>(scratch.raw_data());
+  PackedItem* in_buckets = items + n;
+  make_items(*this, items);
+  int64_t starts[kBuckets + 1] = {};
+  for (int64_t i = 0; i < n; ++i) ++starts[(items[i] >> 56) + 1];
+  for (int b = 0; b < kBuckets; ++b) starts[b + 1] += starts[b];
+  int64_t next[kBuckets];
+  std::copy_n(starts, kBuckets, next);
+  for (int64_t i = 0; i < n; ++i) in_buckets[next[items[i] >> 56]++] = items[i];
   int64_t* to = y[0].data<int64_t>();
-  for (int64_t i = 0; i < count; ++i) to[i] = place_of(sorted[begin + i]);
+  parallel_for(kBuckets, 1 + kBuckets * kGrain / (4 * n), [&](int64_t begin_bucket, int64_t end) {
+    for (int64_t b = begin_bucket; b < end; ++b) {
+      const int64_t first = std::max(starts[b], begin),
+                    last = std::min(starts[b + 1], begin + count);
+      if (first >= last) continue;
+      const int64_t at = starts[b], size = starts[b + 1] - at;
+      PackedItem* sorted = radix_sort(in_buckets + at, items + at, size, 3);
+      settle_ties(*this, sorted, size);
+      for (int64_t i = first; i < last; ++i) to[i - begin] = place_of(sorted[i - at]);
+    }
+  });
 }
 
 std::vector<Sample<Permutation>> Permutation::samples() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// searchsorted on CPU: a binary search for each value.
+// searchsorted on CPU: a binary search for each value, several at a time.
 #include "tessera/kernels/searchsorted/searchsorted.h"
 
 #include "tessera/kernels/rows_impl.h"
@@ -35,25 +35,76 @@ ShardingRule SearchSorted::sharding(Metas in) const {
   return r.operand(sorted).operand(values).outputs_from_here().operand(values);
 }
 
+namespace {
+
+// Values that share a sequence search side by side: their reads do not wait for each other.
+template <class T> struct Search {
+  static constexpr int64_t kAtOnce = 16;
+  const T* sorted;
+  int64_t n, step;
+  bool right;
+
+  void run(const T* values, int64_t stride, int64_t count, int64_t* places) const {
+    int64_t i = 0;
+    for (; n > 0 && i + kAtOnce <= count; i += kAtOnce)
+      simd([&]() TESSERA_LAMBDA {
+        if (right) several<true>(values + i * stride, stride, places + i);
+        else several<false>(values + i * stride, stride, places + i);
+      });
+    for (; i < count; ++i)
+      places[i] =
+          count_before(sorted, n, step, static_cast<compute_t<T>>(values[i * stride]), right);
+  }
+
+ private:
+  using C = compute_t<T>;
+  template <bool kRight>
+  TESSERA_INLINE void several(const T* values, int64_t stride, int64_t* places) const {
+    C v[kAtOnce];
+    int64_t low[kAtOnce];
+    for (int64_t j = 0; j < kAtOnce; ++j) {
+      v[j] = static_cast<C>(values[j * stride]);
+      low[j] = 0;
+    }
+    int64_t left = n;
+    for (; left > 1; left -= left / 2) narrow<kRight>(left / 2, v, low);
+    narrow<kRight>(1, v, low);
+    for (int64_t j = 0; j < kAtOnce; ++j) places[j] = low[j];
+  }
+  // Goes on by `by` where the last of the next `by` elements comes before the value.
+  template <bool kRight> TESSERA_INLINE void narrow(int64_t by, const C* v, int64_t* low) const {
+    const T* s = sorted + (by - 1) * step;
+    for (int64_t j = 0; j < kAtOnce; ++j) {
+      const C x = static_cast<C>(s[low[j] * step]);
+      const bool before = kRight ? !(x > v[j]) : !(x >= v[j]);
+      low[j] += by & -static_cast<int64_t>(before);  // a branch would be guessed wrong
+    }
+  }
+};
+
+}  // namespace
+
 void SearchSorted::cpu(Tensors in, Outputs y) const {
   const Tensor &sorted = in[0], &values = in[1];
   if (y[0].numel() == 0) return;
   const bool shared = sorted.rank() == 1;
   const Rows sequences(sorted, sorted.rank() - 1), from(values, values.rank() - 1);
-  constexpr int64_t kGrain = 1024;
+  constexpr int64_t kPiece = 1024;  // values of one row, for one task
+  const int64_t pieces = (from.n + kPiece - 1) / kPiece;
   dispatch<dtypes>(sorted.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
     const T* s = sequences.n > 0 ? sorted.data<T>() : nullptr;
     const T* v = values.data<T>();
     int64_t* places = y[0].data<int64_t>();
-    parallel_for(y[0].numel(), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = i / from.n;
-        const T x = v[from.offset(row) + i % from.n * from.stride];
-        places[i] = count_before(s + (shared ? 0 : sequences.offset(row)), sequences.n,
-                                 sequences.stride, static_cast<C>(x), right);
-      }
-    });
+    parallel_for(from.count * pieces, std::max<int64_t>(1, kPiece / from.n),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t task = begin; task < end; ++task) {
+                     const int64_t row = task / pieces, first = task % pieces * kPiece;
+                     const Search<T> search{s + (shared ? 0 : sequences.offset(row)), sequences.n,
+                                            sequences.stride, right};
+                     search.run(v + from.offset(row) + first * from.stride, from.stride,
+                                std::min(kPiece, from.n - first), places + row * from.n + first);
+                   }
+                 });
   });
 }
 

@@ -49,7 +49,7 @@ void Sort::cpu(Tensors in, Outputs y) const {
       }
     };
     constexpr int kBytes = sizeof(T);
-    if (kBytes < 8 && n <= int64_t{1} << 32) {
+    if (kBytes < 8 && n < int64_t{1} << 32) {
       for_each_row<int64_t>(from.count, n, 2, [&](int64_t row, int64_t* scratch, int64_t padded) {
         auto* items = reinterpret_cast<PackedItem*>(scratch);
         const T* line = source + from.offset(row);

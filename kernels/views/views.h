@@ -82,6 +82,24 @@ struct SlicePad {
   static std::vector<Sample<SlicePad>> samples();
 };
 
+/// The elements (i, i + offset) of dims `first` and `second`, as the last dim.
+inline Geometry diagonal_of(const Geometry& in, int first, int second, int64_t offset) {
+  const int64_t row = offset < 0 ? -offset : 0, column = offset > 0 ? offset : 0;
+  const int64_t rows = in.shape[first] - row, columns = in.shape[second] - column;
+  const int64_t count = rows <= 0 || columns <= 0 ? 0 : rows < columns ? rows : columns;
+  Geometry out;
+  for (int d = 0; d < in.shape.rank(); ++d) {
+    if (d == first || d == second) continue;
+    out.shape.push_back(in.shape[d]);
+    out.strides.push_back(in.strides[d]);
+  }
+  out.shape.push_back(count);
+  out.strides.push_back(in.strides[first] + in.strides[second]);
+  out.offset = in.offset;
+  if (count > 0) out.offset += row * in.strides[first] + column * in.strides[second];
+  return out;
+}
+
 /// Elements (i, i + offset) of dims `dim1` and `dim2`, which go; they become the last dim.
 struct Diagonal {
   int64_t offset = 0;
@@ -111,7 +129,12 @@ struct DiagonalPad {
   Grads vjp(const Saved& s, const Grads& dy, Needs) const;
   static std::vector<Sample<DiagonalPad>> samples();
   /// Where x lies inside y.
-  [[nodiscard]] Tensor target(const Tensor& y) const;
+  [[nodiscard]] Tensor target(const Tensor& y) const {
+    const Geometry g =
+        diagonal_of({y.shape(), y.strides(), y.offset()}, normalize_dim(dim1, y.rank(), name),
+                    normalize_dim(dim2, y.rank(), name), offset);
+    return alias(y, g.shape, g.strides, g.offset);
+  }
 };
 
 using views_ops = OpList<Reshape, Permute, Expand, Slice, SlicePad, Diagonal, DiagonalPad>;
