@@ -14,8 +14,6 @@ namespace tessera::op {
 namespace attention {
 namespace {
 
-constexpr int64_t kNarrow = 16;
-
 // Throws before anything is written.
 void check_positions(const Attention& op, const Problem& p, const Tensor& positions) {
   const AttentionMask mask(op, p.s);
