@@ -5,6 +5,7 @@
 // that a query does not see adds an exact zero, the same bits for a document alone and among
 // others.
 #include "tessera/kernels/attention/attention_cpu_impl.h"
+#include "tessera/kernels/micro_tiles_impl.h"
 
 #include <omp.h>
 
@@ -141,8 +142,10 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
 
 void AttentionBackward::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0 && y[1].numel() == 0) return;
-  in[0].dtype() == DType::f64 ? attention::backward<double>(*this, in, y)
-                              : attention::backward<float>(*this, in, y);
+  using namespace attention;
+  if (in[0].dtype() == DType::bf16 && micro::has_tiles()) backward_by_tiles(*this, in, y);
+  else if (in[0].dtype() == DType::f64) backward<double>(*this, in, y);
+  else backward<float>(*this, in, y);
 }
 
 }  // namespace tessera::op

@@ -146,6 +146,9 @@ struct BlockRange {
   }
 };
 
+// The gradient of bf16 operands by matrix tiles, where the machine has them.
+void backward_by_tiles(const AttentionBackward& op, Tensors in, Outputs y);
+
 // (rows, padded) to (d, width): query-minor, scaled; rows beyond the last are zeros.
 template <int64_t width, class C>
 TESSERA_INLINE void transpose_block(const C* from, int64_t rows, int64_t d, int64_t padded, C scale,
