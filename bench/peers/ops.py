@@ -62,6 +62,11 @@ def attention(q, k, v, mask=None, causal=False, heads_inner=False, scale=None, o
     return y.transpose(1, 2) if heads_inner else y
 
 
+def attention_sink(o, lse, sink, heads_inner=False, **_):
+    gate = torch.sigmoid(lse - sink[:, None])  # (B, H, T)
+    return o * (gate.transpose(1, 2) if heads_inner else gate).unsqueeze(-1).to(o.dtype)
+
+
 def rope_halves(x, cos, sin, positions=None):  # x: (B, T, H, D), as Hugging Face has it
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
@@ -94,7 +99,7 @@ TWINS = {
     "rms_norm": lambda x, weight, eps=1e-5, **_: F.rms_norm(x, weight.shape, weight, eps),
     "rope": lambda x, *tables, halves=False, **_: (rope_halves if halves else rope)(x, *tables),
     "swiglu": lambda gate, up, **_: F.silu(gate) * up,
-    "scaled_dot_product_attention": attention,
+    "scaled_dot_product_attention": attention, "attention_sink": attention_sink,
     "cross_entropy": cross_entropy,
     "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
     "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
@@ -110,7 +115,7 @@ ATTRIBUTES = {
     "affine": "scale shift", "gelu": "tanh", "cast": "to", "sum": "dims keepdim",
     "mean": "dims keepdim", "logsumexp": "dims keepdim", "max": "dim keepdim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
-    "rope": "inverse halves rotary", "cross_entropy": "ignore_index",
+    "rope": "inverse halves rotary", "attention_sink": "heads_inner", "cross_entropy": "ignore_index",
     "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
     "gather": "dim", "scatter_add": "dim", "topk": "k dim", "cat": "dim", "fill": "shape",
     "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
@@ -149,6 +154,8 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
     elif op in ("gather", "scatter_add"):
         inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
+    elif op == "attention_sink":
+        inputs[1:] = [x.float() for x in inputs[1:]]
     elif op == "scaled_dot_product_attention":
         inputs = [*inputs[:3], attention_mask(shapes, **attrs)]
     elif op == "rope":

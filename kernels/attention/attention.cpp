@@ -6,7 +6,6 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/statistics_impl.h"
-#include "tessera/kernels/views/views.h"
 
 namespace tessera::op {
 namespace {
@@ -225,30 +224,6 @@ std::array<Tensor, 2> scaled_dot_product_attention_with_lse(const Tensor& q, con
   const op::Attention op{o.causal, o.heads_inner, o.scale, o.offset, o.window, o.chunk, 0};
   if (o.positions.defined()) return call(op, {q, k, v, o.positions});
   return call(op, {q, k, v});
-}
-
-Tensor attention_sink(const Tensor& o, const Tensor& lse, const Tensor& sink, bool heads_inner) {
-  const std::string_view name = "attention_sink";
-  const int head = heads_inner ? 2 : 1, time = heads_inner ? 1 : 2;
-  if (o.rank() != 4 || lse.rank() != 3 || sink.rank() != 1 || lse.size(0) != o.size(0) ||
-      lse.size(1) != o.size(head) || lse.size(2) != o.size(time) || sink.size(0) != lse.size(1)) {
-    fail<ShapeError>(name, "expected o ", heads_inner ? "(B, T, H, D)" : "(B, H, T, D)",
-                     ", lse (B, H, T) and sink (H): o is ", o.meta(), ", lse is ", lse.meta(),
-                     ", sink is ", sink.meta());
-  }
-  if (!is_floating(o.dtype()) || lse.dtype() != statistics(o.dtype()) ||
-      !is_floating(sink.dtype())) {
-    fail<DTypeError>(name, "expected floats and an lse as attention gives it, ",
-                     statistics(o.dtype()), ": o is ", o.meta(), ", lse is ", lse.meta(),
-                     ", sink is ", sink.meta());
-  }
-  const Tensor logit = reshape(cast(sink, lse.dtype()), {sink.size(0), 1});  // (H, 1)
-  // sigmoid(x) = (1 + tanh(x / 2)) / 2, also of a row that sees nothing: 0.
-  const Tensor gate = affine(tanh(affine(lse - logit, 0.5, 0)), 0.5, 0.5);  // (B, H, T)
-  const Tensor rows = heads_inner ? transpose(gate, 1, 2) : gate;
-  Shape broadcast = rows.shape();
-  broadcast.push_back(1);
-  return o * cast(reshape(rows, broadcast), o.dtype());
 }
 
 }  // namespace tessera
