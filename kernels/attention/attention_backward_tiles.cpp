@@ -155,10 +155,11 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
   for (int64_t i = 0; i < w.d16 * width; ++i) w.dq_t[i] = 0;
   const KeyRange* own = ranges + block.row;
   const BlockRange seen(own, n);
-  for (const KeyBlock& b : keys) {
-    if (seen.sees_some(b.key, b.keys))
-      block_gradient<width>(z, w, b, !seen.sees_all(b.key, b.keys), own, n);
-  }
+  auto b = std::partition_point(keys.begin(), keys.end(), [&](const KeyBlock& block_of_keys) {
+    return block_of_keys.key + block_of_keys.keys <= seen.any.first;
+  });
+  for (; b != keys.end() && b->key <= seen.any.last; ++b)
+    block_gradient<width>(z, w, *b, !seen.sees_all(b->key, b->keys), own, n);
   tiles::transpose_back<width>(w.dq_t, w.d16, w.wide, z.padded_d);
   x.dq.save(w.wide, z.padded_d, n, z.d, at(x.dq), x.dq.t, x.dq.d);
 }
