@@ -74,6 +74,19 @@ def attention(q, k, v, mask=None, causal=False, heads_inner=False, scale=None, o
     return y.transpose(1, 2) if heads_inner else y
 
 
+def attention_sink(o, lse, sink, heads_inner=False, **_):
+    gate = torch.sigmoid(lse - sink[:, None])  # (B, H, T)
+    return o * (gate.transpose(1, 2) if heads_inner else gate).unsqueeze(-1).to(o.dtype)
+
+
+def rope_halves(x, cos, sin, positions=None):  # x: (B, T, H, D), as Hugging Face has it
+    if positions is not None:
+        cos, sin = cos[positions], sin[positions]
+    cos, sin = (torch.cat((t, t), -1).to(x.dtype).unsqueeze(-2) for t in (cos, sin))
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
 def cross_entropy(logits, targets, ignore_index=-100, **_):
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum",
                            ignore_index=ignore_index)
@@ -109,9 +122,9 @@ TWINS = {
     "contract_leading": lambda a, b, **_: a.flatten(0, -2).mT @ b.flatten(0, -2),
     "softmax": lambda x, dim=-1, **_: x.softmax(dim),
     "rms_norm": lambda x, weight, eps=1e-5, **_: F.rms_norm(x, weight.shape, weight, eps),
-    "rope": lambda x, table, **_: rope(x, table),
+    "rope": lambda x, *tables, halves=False, **_: (rope_halves if halves else rope)(x, *tables),
     "swiglu": lambda gate, up, **_: F.silu(gate) * up,
-    "scaled_dot_product_attention": attention,
+    "scaled_dot_product_attention": attention, "attention_sink": attention_sink,
     "cross_entropy": cross_entropy,
     "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
     "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
@@ -143,6 +156,7 @@ ATTRIBUTES = {
     "log_softmax": "dim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
     "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
+    "rope": "inverse halves rotary", "attention_sink": "heads_inner",
     "cross_entropy": "ignore_index",
     "gather": "dim", "scatter_add": "dim", "topk": "k dim largest", "cat": "dim",
     "sort": "dim descending", "cumsum": "dim reverse", "index_select": "dim", "index_add": "dim",
@@ -190,6 +204,8 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
     elif op in ("gather", "scatter_add", "index_select", "index_add"):
         inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
+    elif op == "attention_sink":
+        inputs[1:] = [x.float() for x in inputs[1:]]
     elif op == "scaled_dot_product_attention":
         inputs = [*inputs[:3], attention_mask(shapes, **attrs)]
     elif op == "bincount":
@@ -199,9 +215,12 @@ def make_inputs(op, shapes, dtype, attrs):
     elif op == "searchsorted":
         inputs[0] = inputs[0].sort().values
     elif op == "rope":
-        t, half = shapes[0][1], shapes[0][3] // 2
-        angle = torch.rand(t, half)
-        inputs = [inputs[0], torch.polar(torch.ones_like(angle), angle)]  # cos and sin as one table
+        angle = torch.rand(shapes[1])
+        # Adjacent pairs take cos and sin as one complex table.
+        tables = ([angle.cos(), angle.sin()] if attrs.get("halves") else
+                  [torch.polar(torch.ones_like(angle), angle)])
+        positions = [torch.randint(0, shapes[1][0], shape) for shape in shapes[3:]]
+        inputs = [inputs[0], *tables, *positions]
     return inputs
 
 
@@ -228,6 +247,8 @@ def time_case(op, shapes, dtype, attrs, grad):
         result = {"time_us": median_us(lambda: fn(*inputs, **attrs))}
     if grad:
         leaves = [x.requires_grad_() for x in inputs if x is not None and x.is_floating_point()]
+        if op == "rope":
+            leaves = leaves[:1]  # tables have no gradient
         dy = torch.randn_like(first(fn(*inputs, **attrs)))
 
         def both():

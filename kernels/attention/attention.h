@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/attention/sink.h"
 
 namespace tessera {
 namespace op {
@@ -68,7 +69,7 @@ struct AttentionBackward {
   static std::vector<Sample<AttentionBackward>> samples();
 };
 
-using attention_ops = OpList<Attention, AttentionBackward>;
+using attention_ops = OpList<Attention, AttentionBackward, AttentionSink, AttentionSinkBackward>;
 
 }  // namespace op
 
@@ -89,12 +90,5 @@ inline Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, con
                                            const AttentionOptions& o = {}) {
   return scaled_dot_product_attention_with_lse(q, k, v, o)[0];
 }
-
-/// Adds to each row's softmax a logit that belongs to no key (Xiao et al., attention sinks, 2023;
-/// gpt_oss): o and lse as attention gave them, sink (H) -> o * sigmoid(lse - sink), like o, which
-/// is (B, T, H, D) if heads_inner. The gradient reaches sink, and k and q through lse. ShapeError,
-/// DTypeError.
-TESSERA_API Tensor attention_sink(const Tensor& o, const Tensor& lse, const Tensor& sink,
-                                  bool heads_inner = false);
 
 }  // namespace tessera

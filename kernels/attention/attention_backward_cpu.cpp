@@ -5,6 +5,7 @@
 // that a query does not see adds an exact zero, the same bits for a document alone and among
 // others.
 #include "tessera/kernels/attention/attention_cpu_impl.h"
+#include "tessera/kernels/micro_tiles_impl.h"
 
 #include <omp.h>
 
@@ -28,37 +29,47 @@ template <class C> struct BackwardScratch {
   }
 };
 
-template <class C>
+template <int64_t width, class C>
+TESSERA_INLINE void transpose_queries(const Problem& z, const BackwardScratch<C>& w) {
+  for (int64_t i = 0; i < z.t; i += width) {
+    const int64_t n = std::min(width, z.t - i), row = i * z.padded_d;
+    transpose_block<width>(w.q + row, n, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t + i * z.d);
+    transpose_block<width>(w.dout + row, n, z.d, z.padded_d, C(1), w.dout_t + i * z.d);
+  }
+}
+
+// Queries in blocks of `width`; with fewer than that there is one block.
+template <int64_t width, class C>
 TESSERA_INLINE void backward_head(const Problem& z, const BackwardScratch<C>& w,
                                   const KeyRange* ranges, const BlockRange* blocks) {
   const C scale = static_cast<C>(z.scale);
   for (int64_t key = 0; key < z.s; key += kBlock) {
     const int64_t keys = std::min(kBlock, z.s - key), at_key = key * z.padded_d;
-    for (int64_t query = 0; query < z.t; query += kBlock) {
+    for (int64_t query = 0; query < z.t; query += width) {
       const BlockRange& block = blocks[query / kBlock];
       if (!block.sees_some(key, keys)) continue;
       const int64_t at_query = query * z.padded_d;
-      micro::block<C>(keys, kBlock, z.d, w.k + at_key, z.padded_d, 1, w.q_t + query * z.d, kBlock,
-                      w.p, kBlock, false);
-      micro::block<C>(keys, kBlock, z.d, w.v + at_key, z.padded_d, 1, w.dout_t + query * z.d,
-                      kBlock, w.ds, kBlock, false);
+      micro::block<C>(keys, width, z.d, w.k + at_key, z.padded_d, 1, w.q_t + query * z.d, width,
+                      w.p, width, false);
+      micro::block<C>(keys, width, z.d, w.v + at_key, z.padded_d, 1, w.dout_t + query * z.d, width,
+                      w.ds, width, false);
       if (!block.sees_all(key, keys))
-        mask_block<kBlock>(w.p, key, keys, ranges + query, z.t - query);
+        mask_block<width>(w.p, key, keys, ranges + query, z.t - query);
       const C *lse = w.lse + query, *delta = w.delta + query;
       for (int64_t j = 0; j < keys; ++j) {
-        C *p = w.p + j * kBlock, *ds = w.ds + j * kBlock;
+        C *p = w.p + j * width, *ds = w.ds + j * width;
 #pragma GCC ivdep
-        for (int64_t i = 0; i < kBlock; ++i) {
+        for (int64_t i = 0; i < width; ++i) {
           const C e = vmath::exp(p[i] - lse[i]);
           p[i] = e;
           ds[i] = e * (ds[i] - delta[i]) * scale;
         }
       }
-      micro::block<C>(keys, z.padded_d, kBlock, w.p, kBlock, 1, w.dout + at_query, z.padded_d,
+      micro::block<C>(keys, z.padded_d, width, w.p, width, 1, w.dout + at_query, z.padded_d,
                       w.dv + at_key, z.padded_d, true);
-      micro::block<C>(keys, z.padded_d, kBlock, w.ds, kBlock, 1, w.q + at_query, z.padded_d,
+      micro::block<C>(keys, z.padded_d, width, w.ds, width, 1, w.q + at_query, z.padded_d,
                       w.dk + at_key, z.padded_d, true);
-      micro::block<C>(kBlock, z.padded_d, keys, w.ds, 1, kBlock, w.k + at_key, z.padded_d,
+      micro::block<C>(width, z.padded_d, keys, w.ds, 1, width, w.k + at_key, z.padded_d,
                       w.dq + at_query, z.padded_d, true);
     }
   }
@@ -67,6 +78,7 @@ TESSERA_INLINE void backward_head(const Problem& z, const BackwardScratch<C>& w,
 template <class C> void backward(const AttentionBackward& op, Tensors in, Outputs y) {
   const Problem z(op, in, micro::kLanes<C>);
   const RowRanges ranges(op, z, in.size() > 7 ? in[7] : Tensor());
+  const bool few = z.t <= kNarrow;
   const int64_t query_blocks = z.padded_t / kBlock, lists = ranges.documents() ? z.b : 1;
   std::vector<BlockRange> blocks;
   for (int64_t b = 0; b < lists; ++b) {
@@ -101,12 +113,8 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
         q.load(q.head(batch, head), q.t, q.d, z.t, z.d, z.padded_d, w.q);
         dout.load(dout.head(batch, head), dout.t, dout.d, z.t, z.d, z.padded_d, w.dout);
         o.load(o.head(batch, head), o.t, o.d, z.t, z.d, z.padded_d, w.out);
-        for (int64_t i = 0; i < z.t; i += kBlock) {
-          const int64_t n = std::min(kBlock, z.t - i), row = i * z.padded_d;
-          transpose_block<kBlock>(w.q + row, n, z.d, z.padded_d, static_cast<C>(z.scale),
-                                  w.q_t + i * z.d);
-          transpose_block<kBlock>(w.dout + row, n, z.d, z.padded_d, C(1), w.dout_t + i * z.d);
-        }
+        if (few) transpose_queries<kNarrow>(z, w);
+        else transpose_queries<kBlock>(z, w);
         for (int64_t i = 0; i < z.padded_t; ++i) {
           // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
           w.lse[i] = kInf<C>;
@@ -119,7 +127,8 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
             sum += w.dout[i * z.padded_d + j] * w.out[i * z.padded_d + j];
           w.delta[i] = has_dlse ? sum - dlse_data[batch * ds[0] + head * ds[1] + i * ds[2]] : sum;
         }
-        backward_head<C>(z, w, seen, seen_by_block);
+        if (few) backward_head<kNarrow>(z, w, seen, seen_by_block);
+        else backward_head<kBlock>(z, w, seen, seen_by_block);
         dq.save(w.dq, z.padded_d, z.t, z.d, dq.head(batch, head), dq.t, dq.d);
       }
       dk.save(w.dk, z.padded_d, z.s, z.d, dk.head(batch, kv_head), dk.t, dk.d);
@@ -133,8 +142,10 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
 
 void AttentionBackward::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0 && y[1].numel() == 0) return;
-  in[0].dtype() == DType::f64 ? attention::backward<double>(*this, in, y)
-                              : attention::backward<float>(*this, in, y);
+  using namespace attention;
+  if (in[0].dtype() == DType::bf16 && micro::has_tiles()) backward_by_tiles(*this, in, y);
+  else if (in[0].dtype() == DType::f64) backward<double>(*this, in, y);
+  else backward<float>(*this, in, y);
 }
 
 }  // namespace tessera::op

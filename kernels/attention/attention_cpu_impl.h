@@ -19,7 +19,8 @@
 
 namespace tessera::op::attention {
 
-inline constexpr int64_t kBlock = 64;
+inline constexpr int64_t kBlock = 64;   // queries or keys worked on at a time
+inline constexpr int64_t kNarrow = 16;  // the same where few queries are left
 template <class C> inline constexpr C kInf = std::numeric_limits<C>::infinity();
 
 // A (B, H, T, D) operand of any float type, in either order of dims: heads of it go to and from
@@ -144,6 +145,9 @@ struct BlockRange {
     return all.first <= key && all.last >= key + keys - 1;
   }
 };
+
+// The gradient of bf16 operands by matrix tiles, where the machine has them.
+void backward_by_tiles(const AttentionBackward& op, Tensors in, Outputs y);
 
 // (rows, padded) to (d, width): query-minor, scaled; rows beyond the last are zeros.
 template <int64_t width, class C>

@@ -216,5 +216,48 @@ TEST(Attention, ErrorsOfMasksSayWhatWasGivenAndExpected) {
         "offset is 1");
 }
 
+// Odd sizes, empty ones and inputs of any strides, against f64; a machine may multiply bf16 in its
+// own way.
+TEST(Attention, EveryDtypeGivesWhatF64Gives) {
+  const Session session;
+  struct Sizes {
+    int64_t b, h, hkv, t, s, d;
+  };
+  for (const auto& z :
+       {Sizes{1, 2, 1, 65, 97, 33}, Sizes{2, 2, 2, 17, 17, 1}, Sizes{1, 3, 3, 33, 5, 40},
+        Sizes{1, 1, 1, 129, 200, 128}, Sizes{0, 2, 2, 3, 3, 8}, Sizes{1, 2, 2, 0, 3, 8},
+        Sizes{1, 2, 2, 3, 0, 8}, Sizes{1, 0, 0, 3, 3, 8}, Sizes{1, 2, 2, 3, 3, 0}}) {
+    for (const int64_t window : {0, 40}) {
+      const AttentionOptions options{.causal = true, .offset = z.s - z.t, .window = window};
+      const auto made = [&](int64_t heads, int64_t n, uint64_t i) {
+        // d is the slowest dim in memory.
+        return transpose(cast(normal({z.d, z.b, heads, n}, {3, i}), DType::bf16), 0, 3);
+      };
+      const auto ordered = [](const Tensor& x) { return transpose(transpose(x, 0, 1), 1, 2); };
+      const Tensor q = ordered(made(z.h, z.t, 1)), k = ordered(made(z.hkv, z.s, 2)),
+                   v = ordered(made(z.hkv, z.s, 3)), dy = ordered(made(z.h, z.t, 4));
+      ASSERT_EQ(q.shape(), (Shape{z.b, z.h, z.t, z.d}));
+      const auto wide = [](const Tensor& x) { return cast(x, DType::f64); };
+      const auto want = attend(wide(q), wide(k), wide(v), wide(dy), options);
+      for (const DType t : {DType::bf16, DType::f16, DType::f32}) {
+        const auto got = attend(cast(q, t), cast(k, t), cast(v, t), cast(dy, t), options);
+        const double tolerance = t == DType::bf16 ? 1e-2 : t == DType::f16 ? 2e-3 : 1e-5;
+        for (size_t i = 0; i < want.size(); ++i) {
+          const auto a = got[i].values(), b = want[i].values();
+          ASSERT_EQ(a.size(), b.size());
+          double gap = 0, size = 1e-12;
+          for (size_t j = 0; j < a.size(); ++j) {
+            if (a[j] == b[j]) continue;  // -inf, where a row sees nothing
+            gap += (a[j] - b[j]) * (a[j] - b[j]);
+            size += b[j] * b[j];
+          }
+          EXPECT_LE(std::sqrt(gap / size), tolerance)
+              << t << ", result " << i << " of " << q.meta() << ", window " << window;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -46,25 +46,28 @@ template <class C, class T> TESSERA_INLINE void store_as(T* p, const Lanes<C>& v
   }
 }
 
-// x[1], x[0], x[3], x[2], ...
-template <class C> TESSERA_INLINE Lanes<C> swap_pairs(const Lanes<C>& x) {
+// Each value's other of its pair: neighbours, or (halves) the other half of the vector.
+template <bool halves, class C> TESSERA_INLINE Lanes<C> swap_pairs(const Lanes<C>& x) {
   using Index __attribute__((vector_size(64))) =
       std::conditional_t<sizeof(C) == 4, int32_t, int64_t>;
   if constexpr (sizeof(C) == 4) {
-    return __builtin_shuffle(x, Index{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
+    constexpr Index kNext{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14},
+        kHalf{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7};
+    return __builtin_shuffle(x, halves ? kHalf : kNext);
   } else {
-    return __builtin_shuffle(x, Index{1, 0, 3, 2, 5, 4, 7, 6});
+    constexpr Index kNext{1, 0, 3, 2, 5, 4, 7, 6}, kHalf{4, 5, 6, 7, 0, 1, 2, 3};
+    return __builtin_shuffle(x, halves ? kHalf : kNext);
   }
 }
 
-// One head of adjacent pairs. c holds each cos twice, s each sin as -sin, sin.
-template <class C, class T>
-TESSERA_INLINE void turn_adjacent(const T* x, int64_t step, const C* c, const C* s, int64_t n,
-                                  T* y) {
+// One head whose pairs lie within vectors: adjacent ones, or halves of a head of one vector. c
+// holds the cos of each value, s its sin: -sin for the first of a pair.
+template <bool halves, class C, class T>
+TESSERA_INLINE void turn_within(const T* x, int64_t step, const C* c, const C* s, int64_t n, T* y) {
   int64_t i = 0;
   for (; step == 1 && i + kLanes<C> <= n; i += kLanes<C>) {
     const Lanes<C> v = load_as<C>(x + i);
-    store_as<C>(y + i, v * micro::load(c + i) + swap_pairs<C>(v) * micro::load(s + i));
+    store_as<C>(y + i, v * micro::load(c + i) + swap_pairs<halves, C>(v) * micro::load(s + i));
   }
   for (; i < n; i += 2) {
     const C a = static_cast<C>(x[i * step]), b = static_cast<C>(x[(i + 1) * step]);
@@ -138,27 +141,25 @@ void Rope::cpu(Tensors in, Outputs y) const {
                   sin_t = in[2].strides()[0], sin_d = in[2].strides()[1];
     const T* src = x.data<T>();
     T* dst = y[0].data<T>();
+    const bool one_vector = halves && turned == kLanes<C> && from.stride == 1;
     const C sign = inverse ? C(-1) : C(1);
     for_each_row<C>(from.count, d, 2, [&](int64_t token, C* c, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
         C* s = c + padded;
         const int64_t t = position ? position[places.offset(token)] : token % times;
         const C *cos_row = cos + t * cos_t, *sin_row = sin + t * sin_t;
-        if (halves) {
-          for (int64_t i = 0; i < half; ++i) c[i] = cos_row[i * cos_d];
-          for (int64_t i = 0; i < half; ++i) s[i] = sign * sin_row[i * sin_d];
-        } else {
-          for (int64_t i = 0; i < half; ++i) {
-            c[2 * i] = c[2 * i + 1] = cos_row[i * cos_d];
-            s[2 * i + 1] = sign * sin_row[i * sin_d];
-            s[2 * i] = -s[2 * i + 1];
-          }
+        for (int64_t i = 0; i < half; ++i) {
+          const int64_t first = halves ? i : 2 * i, second = halves ? half + i : 2 * i + 1;
+          c[first] = c[second] = cos_row[i * cos_d];
+          s[second] = sign * sin_row[i * sin_d];
+          s[first] = -s[second];
         }
         const T* p = src + from.offset(token);
         T* q = dst + to.offset(token);
         for (int64_t h = 0; h < heads; ++h, p += from_head, q += to_head) {
-          if (halves) turn_halves<C>(p, from.stride, c, s, half, q);
-          else turn_adjacent<C>(p, from.stride, c, s, turned, q);
+          if (!halves) turn_within<false, C>(p, from.stride, c, s, turned, q);
+          else if (one_vector) turn_within<true, C>(p, 1, c, s, turned, q);
+          else turn_halves<C>(p, from.stride, c, s + half, half, q);
           for (int64_t i = turned; i < d; ++i) q[i] = p[i * from.stride];
         }
       });

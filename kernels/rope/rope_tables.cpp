@@ -102,6 +102,8 @@ std::array<Tensor, 2> rope_tables(int64_t length, int64_t dim, double theta, int
   const std::vector<double> frequencies = rope_frequencies(dim, theta, scaling);
   const double size = rope_attention_factor(scaling);
   std::vector<double> c, s;
+  c.reserve(static_cast<size_t>(length) * frequencies.size());
+  s.reserve(c.capacity());
   for (int64_t t = 0; t < length; ++t) {
     for (double frequency : frequencies) {
       const double angle = static_cast<double>(start + t) * frequency;

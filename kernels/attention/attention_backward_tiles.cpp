@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's gradient of bf16 operands by matrix tiles. A task is one key head with its group of
+// query heads. It goes over blocks of queries, and for each over the blocks of keys that they see;
+// weights and their gradients are rounded to bf16 for the products, sums are f32. With documents,
+// blocks of queries and of keys start where documents do, so that a document has the same bits
+// alone and among others.
+#include "tessera/kernels/attention/attention_plan_impl.h"
+#include "tessera/kernels/attention/tiles_impl.h"
+
+#include <algorithm>
+#include <omp.h>
+
+namespace tessera::op::attention {
+namespace {
+
+constexpr int64_t kFew = 32;  // queries of a narrow block: products over them take 32 at a time
+
+struct KeyBlock {
+  int64_t key, keys;
+};
+
+std::vector<KeyBlock> key_blocks(const Problem& p, const RowRanges& ranges, int64_t batch) {
+  std::vector<int64_t> starts{0};
+  for (int64_t i = 0; ranges.documents() && i < p.t; ++i) {
+    const int64_t start = ranges.start(batch, i);
+    if (start > starts.back() && start < p.s) starts.push_back(start);
+  }
+  starts.push_back(p.s);
+  std::vector<KeyBlock> blocks;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    for (int64_t key = starts[i]; key < starts[i + 1]; key += kBlock)
+      blocks.push_back({key, std::min(kBlock, starts[i + 1] - key)});
+  }
+  return blocks;
+}
+
+// Scratch of one task. Behind the last row of keys are 16 of zeros.
+struct TileScratch {
+  int64_t d16, d32, columns;
+  bf16 *k, *v, *k_t;                                  // (S + 16, d32) twice, (d16, columns)
+  float *dk, *dv;                                     // (S + 16, d16)
+  bf16* rows;                                         // (width, d32)
+  uint32_t *q_t, *dout_t, *q, *dout;                  // (d32 / 2, width) twice, (width / 2, d16)
+  float *wide, *other, *dq_t, *p, *ds, *lse, *delta;  // (width, padded d) twice, (d16, width), ...
+  bf16 *p_rows, *ds_rows;                             // (keys, width)
+  uint32_t *ds_pairs, *words;                         // (keys / 2, width), 32 d32
+
+  explicit TileScratch(const Problem& z)
+      : d16(micro::round_up(z.d, 16)),
+        d32(micro::round_up(z.d, 32)),
+        columns(tiles::columns_of(z.s)) {}
+  // Lays the arrays out from `at` on, and gives how many floats they take; `at` may be null.
+  int64_t place(const Problem& z, float* at) {
+    int64_t used = 0;
+    const auto take = [&]<class T>(T*& array, int64_t n) {
+      array = at ? reinterpret_cast<T*>(at + used) : nullptr;
+      used += micro::round_up(n * static_cast<int64_t>(sizeof(T)) / 4, 16);
+    };
+    const int64_t s = z.s + 16;
+    take(k, s * d32), take(v, s * d32), take(k_t, d16 * columns);
+    take(dk, s * d16), take(dv, s * d16);
+    take(rows, kBlock * d32);
+    take(q_t, kBlock * d32 / 2), take(dout_t, kBlock * d32 / 2);
+    take(q, kBlock * d16 / 2), take(dout, kBlock * d16 / 2);
+    take(wide, kBlock * d32), take(other, kBlock * d32), take(dq_t, kBlock * d16);
+    take(p, kBlock * kBlock), take(ds, kBlock * kBlock), take(lse, kBlock), take(delta, kBlock);
+    take(p_rows, kBlock * kBlock), take(ds_rows, kBlock * kBlock);
+    take(ds_pairs, kBlock * kBlock / 2), take(words, 32 * d32);
+    return used;
+  }
+};
+
+// Numbers to bf16, both (n, width).
+template <int64_t width> TESSERA_INLINE void to_bf16(const float* from, int64_t n, bf16* to) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n * width; ++i)
+    to[i].bits = static_cast<uint16_t>(tiles::rounded(from[i]) >> 16);
+}
+
+// One block of queries against one block of keys.
+template <int64_t width>
+TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, const KeyBlock& b,
+                                   bool masked, const KeyRange* ranges, int64_t rows) {
+  const float scale = static_cast<float>(z.scale);
+  const int64_t m = micro::round_up(b.keys, 16), padded = micro::round_up(b.keys, 32);
+  micro::tile_block(m, width, w.d32, w.k + b.key * w.d32, w.d32, w.q_t, width, w.p, width, false);
+  micro::tile_block(m, width, w.d32, w.v + b.key * w.d32, w.d32, w.dout_t, width, w.ds, width,
+                    false);
+  for (int64_t i = 0; i < b.keys * width; ++i) w.p[i] *= scale;
+  if (masked) mask_block<width>(w.p, b.key, b.keys, ranges, rows);
+  for (int64_t j = 0; j < b.keys; ++j) {
+    float *p = w.p + j * width, *ds = w.ds + j * width;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; ++i) {
+      const float e = vmath::exp(p[i] - w.lse[i]);
+      p[i] = e;
+      ds[i] = e * (ds[i] - w.delta[i]) * scale;
+    }
+  }
+  for (int64_t i = b.keys * width; i < padded * width; ++i) w.p[i] = w.ds[i] = 0;
+  to_bf16<width>(w.p, padded, w.p_rows);
+  to_bf16<width>(w.ds, padded, w.ds_rows);
+  tiles::pair_rows<width>(w.ds, padded, w.ds_pairs);
+  micro::tile_block(m, w.d16, width, w.p_rows, width, w.dout, w.d16, w.dv + b.key * w.d16, w.d16,
+                    true);
+  micro::tile_block(m, w.d16, width, w.ds_rows, width, w.q, w.d16, w.dk + b.key * w.d16, w.d16,
+                    true);
+  micro::tile_block(w.d16, width, padded, w.k_t + b.key, w.columns, w.ds_pairs, width, w.dq_t,
+                    width, true);
+}
+
+// (rows, d) at `from` as both right-hand operands of products.
+template <int64_t width>
+TESSERA_INLINE void load_queries(const Operand<float>& x, const std::byte* from, int64_t n,
+                                 const Problem& z, const TileScratch& w, uint32_t* transposed,
+                                 uint32_t* pairs) {
+  tiles::copy_rows(from, x.t, x.d, n, z.d, w.d32, w.rows);
+  tiles::clear(w.rows + n * w.d32, (width - n) * w.d32);
+  tiles::transpose<width>(reinterpret_cast<const uint32_t*>(w.rows), w.d32 / 2, transposed);
+  tiles::pair_rows(w.rows, w.d32, width, w.d16, pairs);
+}
+
+// What a task reads besides its scratch.
+struct Operands {
+  Operand<float> q, k, v, o, dout, dq;
+  const Tensor &lse, &dlse;
+  bool has_dlse;
+};
+
+template <int64_t width>
+TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const Operands& x,
+                                   int64_t batch, int64_t head, const RowBlock& block,
+                                   const KeyRange* ranges, const std::vector<KeyBlock>& keys) {
+  const int64_t n = block.rows;
+  const auto at = [&](const Operand<float>& y) { return y.head(batch, head) + block.row * y.t; };
+  load_queries<width>(x.q, at(x.q), n, z, w, w.q_t, w.q);
+  load_queries<width>(x.dout, at(x.dout), n, z, w, w.dout_t, w.dout);
+  x.o.load(at(x.o), x.o.t, x.o.d, n, z.d, z.padded_d, w.wide);
+  x.dout.load(at(x.dout), x.dout.t, x.dout.d, n, z.d, z.padded_d, w.other);
+  const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
+  const float *lse = x.lse.data<float>() + batch * ls[0] + head * ls[1],
+              *dlse = x.dlse.data<float>() + batch * ds[0] + head * ds[1];
+  for (int64_t i = 0; i < width; ++i) {
+    // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
+    w.lse[i] = kInf<float>;
+    w.delta[i] = 0;
+    if (i >= n) continue;
+    const float l = lse[(block.row + i) * ls[2]];
+    if (l != -kInf<float>) w.lse[i] = l;
+    float sum = 0;
+    for (int64_t j = 0; j < z.d; ++j)
+      sum += w.other[i * z.padded_d + j] * w.wide[i * z.padded_d + j];
+    w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * ds[2]] : sum;
+  }
+  for (int64_t i = 0; i < w.d16 * width; ++i) w.dq_t[i] = 0;
+  const KeyRange* own = ranges + block.row;
+  const BlockRange seen(own, n);
+  auto b = std::partition_point(keys.begin(), keys.end(), [&](const KeyBlock& block_of_keys) {
+    return block_of_keys.key + block_of_keys.keys <= seen.any.first;
+  });
+  for (; b != keys.end() && b->key <= seen.any.last; ++b)
+    block_gradient<width>(z, w, *b, !seen.sees_all(b->key, b->keys), own, n);
+  tiles::transpose_back<width>(w.dq_t, w.d16, w.wide, z.padded_d);
+  x.dq.save(w.wide, z.padded_d, n, z.d, at(x.dq), x.dq.t, x.dq.d);
+}
+
+}  // namespace
+
+void backward_by_tiles(const AttentionBackward& op, Tensors in, Outputs y) {
+  const Problem z(op, in, micro::kLanes<float>);
+  const RowRanges ranges(op, z, in.size() > 7 ? in[7] : Tensor());
+  std::vector<std::vector<RowBlock>> blocks;
+  std::vector<std::vector<KeyBlock>> keys;
+  for (int64_t b = 0; b < (ranges.documents() ? z.b : 1); ++b) {
+    blocks.push_back(row_blocks(ranges, b, z.t));
+    keys.push_back(key_blocks(z, ranges, b));
+  }
+  const bool inner = op.heads_inner, has_dlse = in.size() > 6 && in[6].defined();
+  const auto operand = [&](const Tensor& t) { return Operand<float>(t, inner); };
+  const Operands x{operand(in[0]), operand(in[1]),           operand(in[2]),
+                   operand(in[3]), operand(in[5]),           operand(y[0]),
+                   in[4],          has_dlse ? in[6] : in[4], has_dlse};
+  const Operand<float> dk = operand(y[1]), dv = operand(y[2]);
+  const TileScratch layout(z);
+  const int64_t room = TileScratch(z).place(z, nullptr);
+  const int threads = Context::current().options.threads;
+  const Tensor scratch = empty({threads, room}, DType::f32);
+  float* all_scratch = scratch.data<float>();
+  parallel_for(z.b * z.h_kv, 1, [&](int64_t task, int64_t) {
+    const int64_t batch = task / z.h_kv, kv_head = task % z.h_kv;
+    const auto list = static_cast<size_t>(ranges.documents() ? batch : 0);
+    simd([&]() TESSERA_LAMBDA {
+      const micro::TileScope scope;
+      TileScratch w = layout;
+      w.place(z, all_scratch + omp_get_thread_num() % threads * room);
+      const std::byte *k = x.k.head(batch, kv_head), *v = x.v.head(batch, kv_head);
+      tiles::copy_rows(k, x.k.t, x.k.d, z.s, z.d, w.d32, w.k);
+      tiles::copy_rows(v, x.v.t, x.v.d, z.s, z.d, w.d32, w.v);
+      tiles::clear(w.k + z.s * w.d32, 16 * w.d32);
+      tiles::clear(w.v + z.s * w.d32, 16 * w.d32);
+      tiles::transpose_rows(k, x.k.t, x.k.d, z.s, z.d, w.d32, w.words, w.k_t, w.columns);
+      for (int64_t i = 0; i < (z.s + 16) * w.d16; ++i) w.dk[i] = w.dv[i] = 0;
+      for (int64_t head = kv_head * z.group; head < (kv_head + 1) * z.group; ++head) {
+        for (const RowBlock& block : blocks[list]) {
+          if (block.rows <= kFew)
+            query_gradient<kFew>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
+          else query_gradient<kBlock>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
+        }
+      }
+      dk.save(w.dk, w.d16, z.s, z.d, dk.head(batch, kv_head), dk.t, dk.d);
+      dv.save(w.dv, w.d16, z.s, z.d, dv.head(batch, kv_head), dv.t, dv.d);
+    });
+  });
+}
+
+}  // namespace tessera::op::attention

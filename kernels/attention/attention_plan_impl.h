@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the forward op on the CPU cuts its work: blocks of queries, and tasks of blocks.
+#pragma once
+
+#include "tessera/kernels/attention/attention_cpu_impl.h"
+
+namespace tessera::op::attention {
+
+struct RowBlock {
+  int64_t row = 0, rows = 0;
+};
+
+inline std::vector<RowBlock> even_blocks(int64_t rows) {
+  std::vector<RowBlock> blocks;
+  for (int64_t i = 0; i < rows; i += kBlock) blocks.push_back({i, std::min(kBlock, rows - i)});
+  return blocks;
+}
+// Blocks of queries; they start where documents do.
+inline std::vector<RowBlock> row_blocks(const RowRanges& ranges, int64_t batch, int64_t queries) {
+  if (!ranges.documents()) return even_blocks(queries);
+  std::vector<RowBlock> blocks;
+  for (int64_t i = 0; i < queries; ++i) {
+    const bool fresh = i == 0 || blocks.back().rows == kBlock ||
+                       ranges.start(batch, i) != ranges.start(batch, i - 1);
+    if (fresh) blocks.push_back({i, 0});
+    ++blocks.back().rows;
+  }
+  return blocks;
+}
+
+// A part of one head's row blocks (of one key head's, if its group is folded into rows) over a part
+// of the keys.
+struct Task {
+  int64_t batch, head, block, blocks, split, first_key, end_key;
+};
+
+struct Plan {
+  bool folded = false;  // one query: row r is query head r of the group
+  int64_t splits = 1, panel = kBlock;
+  std::vector<std::vector<RowBlock>> blocks;  // one list, or one for each batch
+  std::vector<Task> tasks;
+
+  Plan(const Problem& p, const RowRanges& ranges) {
+    folded = p.t == 1;
+    for (int64_t b = 0; b < (ranges.documents() ? p.b : 1); ++b) {
+      if (folded) blocks.push_back(even_blocks(p.group));
+      else blocks.push_back(row_blocks(ranges, b, p.t));
+    }
+    const int64_t heads = folded ? p.h_kv : p.h;
+    if (folded && p.b * heads < 16)
+      splits = std::clamp<int64_t>(micro::round_up(p.s, 512) / 512, 1, 16);
+    const int64_t part = micro::round_up((p.s + splits - 1) / splits, kBlock);
+    for (int64_t b = 0; b < p.b; ++b) {
+      const auto n = static_cast<int64_t>(blocks_of(b).size());
+      // Few heads: their query blocks become tasks of their own.
+      const int64_t cuts = p.b * heads >= 8 ? 1 : std::min<int64_t>(n, 4);
+      const int64_t per_cut = cuts ? (n + cuts - 1) / cuts : 0;
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t block = 0; block < n; block += per_cut) {
+          const int64_t count = std::min(per_cut, n - block);
+          for (int64_t s = 0; s < splits; ++s)
+            tasks.push_back({b, h, block, count, s, s * part, std::min((s + 1) * part, p.s)});
+          if (count > 1) panel = std::max(panel, p.s);
+        }
+      }
+    }
+  }
+  [[nodiscard]] const std::vector<RowBlock>& blocks_of(int64_t batch) const {
+    return blocks[blocks.size() > 1 ? static_cast<size_t>(batch) : 0];
+  }
+};
+
+}  // namespace tessera::op::attention
