@@ -87,8 +87,8 @@ Grads LayerNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
                           " has no gradient, backward alone reads it: given dy of ", dy[i].meta());
   }
   if (!dy[0].defined()) return Grads(s.inputs());
-  auto [dx, dweight, dbias] = call(
-      LayerNormBackward{}, {s.input(0), s.input(1), s.output(1), s.output(2), dy[0]});
+  auto [dx, dweight, dbias] =
+      call(LayerNormBackward{}, {s.input(0), s.input(1), s.output(1), s.output(2), dy[0]});
   Grads out{dx, dweight};
   if (s.inputs() > 2) out.push_back(s.has_input(2) ? dbias : Tensor());
   return out;

@@ -127,11 +127,11 @@ void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
           d, chunk);
       check_launch(name);
     }
-    join_chunks<T><<<blocks_for(d), kThreads, 0, handle(stream)>>>(weight_parts, y[1].data<T>(), d,
-                                                                   chunks);
+    join_chunks<T>
+        <<<blocks_for(d), kThreads, 0, handle(stream)>>>(weight_parts, y[1].data<T>(), d, chunks);
     check_launch(name);
-    join_chunks<T><<<blocks_for(d), kThreads, 0, handle(stream)>>>(bias_parts, y[2].data<T>(), d,
-                                                                   chunks);
+    join_chunks<T>
+        <<<blocks_for(d), kThreads, 0, handle(stream)>>>(bias_parts, y[2].data<T>(), d, chunks);
     check_launch(name);
   });
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm (Ba, Kiros and Hinton, 2016): y = (x - mean) / sqrt(var + eps) * weight + bias over the
-// last dim, var without Bessel's correction. Statistics are f32 (f64 for f64) whatever the dtype,
-// the variance from differences to the mean; backward reads the saved mean and 1/sqrt(var + eps).
+// layer_norm (Ba, Kiros and Hinton, 2016): y = (x - mean) / sqrt(var + eps) * weight + bias over
+// the last dim, var without Bessel's correction. Statistics are f32 (f64 for f64) whatever the
+// dtype, the variance from differences to the mean; backward reads the saved mean and 1/sqrt(var +
+// eps).
 #pragma once
 
 #include "tessera/core/op.h"
@@ -9,8 +10,8 @@
 namespace tessera {
 namespace op {
 
-/// x (..., d), weight (d), bias (d) (optional) -> y (..., d), mean (...), rstd (...) in f32 (f64 for
-/// f64).
+/// x (..., d), weight (d), bias (d) (optional) -> y (..., d), mean (...), rstd (...) in f32 (f64
+/// for f64).
 struct LayerNorm {
   double eps = 1e-5;
   static constexpr std::string_view name = "layer_norm";
