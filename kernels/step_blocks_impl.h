@@ -81,12 +81,12 @@ template <size_t kRoles> class StepEntries {
 
 namespace detail {
 
-/// Words of 16 counters in a row, all lanes of a round in one vector.
-TESSERA_INLINE void word_batch(RngKey key, uint64_t block, uint32_t* out) {
+/// 64 words from 64 * batch on, all lanes of a round in one vector.
+TESSERA_INLINE void word_batch(RngKey key, uint64_t batch, uint32_t* out) {
   constexpr int64_t kBlocks = 16;
   uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
   for (int64_t j = 0; j < kBlocks; ++j) {
-    const uint64_t counter = block + static_cast<uint64_t>(j);
+    const uint64_t counter = batch * kBlocks + static_cast<uint64_t>(j);
     c0[j] = static_cast<uint32_t>(counter);
     c1[j] = static_cast<uint32_t>(counter >> 32);
     c2[j] = static_cast<uint32_t>(key.stream);
@@ -108,10 +108,10 @@ TESSERA_INLINE void word_batch(RngKey key, uint64_t block, uint32_t* out) {
     k1 += 0xBB67AE85u;
   }
   for (int64_t j = 0; j < kBlocks; ++j) {
-    out[4 * j] = c0[j];
-    out[4 * j + 1] = c1[j];
-    out[4 * j + 2] = c2[j];
-    out[4 * j + 3] = c3[j];
+    out[j] = c0[j];
+    out[kBlocks + j] = c1[j];
+    out[2 * kBlocks + j] = c2[j];
+    out[3 * kBlocks + j] = c3[j];
   }
 }
 
@@ -119,19 +119,26 @@ TESSERA_INLINE void word_batch(RngKey key, uint64_t block, uint32_t* out) {
 
 /// The random words of elements [at, at + n) of a piece; n at most kStepBlock.
 inline void step_words(RngKey key, const PieceIndex& piece, int64_t at, int64_t n, uint32_t* to) {
-  constexpr int64_t kBatch = 64;
+  constexpr uint64_t kBatch = 64;
   for (int64_t i = 0; i < n;) {
-    const uint64_t first = piece.global(at + i);
-    const int64_t count = std::min(n - i, piece.left(at + i));
-    const auto end = [&](int64_t k) { return first + static_cast<uint64_t>(k); };
-    int64_t k = 0;
-    for (; k < count && end(k) % 4 != 0; ++k) to[i + k] = rng::word(key, end(k));
+    const uint64_t first = piece.global(at + i),
+                   end = first + static_cast<uint64_t>(std::min(n - i, piece.left(at + i)));
     simd([&]() TESSERA_LAMBDA {
-      for (; k + kBatch <= count; k += kBatch)
-        detail::word_batch(key, (first + static_cast<uint64_t>(k)) / 4, to + i + k);
+      uint32_t* out = to + i;
+      for (uint64_t from = first; from < end;) {
+        const uint64_t batch = from / kBatch, next = std::min(end, (batch + 1) * kBatch);
+        if (next - from == kBatch) {
+          detail::word_batch(key, batch, out);
+        } else {
+          uint32_t part[kBatch];
+          detail::word_batch(key, batch, part);
+          for (uint64_t k = from; k < next; ++k) out[k - from] = part[k % kBatch];
+        }
+        out += next - from;
+        from = next;
+      }
     });
-    for (; k < count; ++k) to[i + k] = rng::word(key, end(k));
-    i += count;
+    i += static_cast<int64_t>(end - first);
   }
 }
 

@@ -16,8 +16,11 @@ TESSERA_HD RngKey at_step(RngKey key, uint64_t step) {
   key.stream += step * 0x9E3779B97F4A7C15ull;
   return key;
 }
-/// Word i of a stream.
-TESSERA_HD uint32_t word(RngKey key, uint64_t i) { return philox(key, i / 4).v[i % 4]; }
+/// Word i of a stream: 64 words in a row are the four words of 16 counters, first words first, as
+/// vectors hold them.
+TESSERA_HD uint32_t word(RngKey key, uint64_t i) {
+  return philox(key, i / 64 * 16 + i % 16).v[i / 16 % 4];
+}
 
 /// Three draws of 16 bits from the word of an element: of its parameter and its two moments.
 TESSERA_HD uint32_t parameter_bits(uint32_t word) { return word & 0xffffu; }

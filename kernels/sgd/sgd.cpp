@@ -84,14 +84,13 @@ void check_lists(std::string_view name, DTypeSet dtypes, Metas in, size_t scalar
       fail<DTypeError>(name, "parameter ", i, " must be of ", dtypes, ": given ", p);
     for (size_t role = 1; role < roles; ++role) {
       const TensorMeta& other = in[scalars + role * n + i];
-      const bool fits =
-          other.dtype == p.dtype ||
-          (p.dtype != DType::f64 &&
-           (other.dtype == DType::f32 || (role == 2 && other.dtype == DType::bf16)));
+      const bool fits = other.dtype == p.dtype ||
+                        (p.dtype != DType::f64 &&
+                         (other.dtype == DType::f32 || (role == 2 && other.dtype == DType::bf16)));
       if (!fits)
         fail<DTypeError>(name, kRoles[role], " ", i, " must have the parameter's dtype",
-                         role == 2 ? ", f32 or bf16" : " or be f32",
-                         " (f64 beside f64): given ", other, ", the parameter is ", p);
+                         role == 2 ? ", f32 or bf16" : " or be f32", " (f64 beside f64): given ",
+                         other, ", the parameter is ", p);
       if (!(other.shape == p.shape))
         fail<ShapeError>(name, kRoles[role], " ", i, " must have the parameter's shape: given ",
                          other, ", expected ", p);
@@ -120,28 +119,28 @@ void step_lists(Tensors lists, const StepConstants<float>& single,
                 const StepConstants<double>& exact) {
   const StepEntries<kRoleCount> entries(lists);
   constexpr bool kBuffers = kRoleCount == 3;
-  ListChunks(lists.first(entries.size()), [](size_t) { return false; })
-      .for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
-        const auto& e = entries[i];
-        end = std::min(end, e[0].numel());
-        const auto run = [&]<class T>(const StepConstants<T>& c) {
-          T* buffer = nullptr;
-          if constexpr (kBuffers) buffer = e[2].template data<T>() + begin;
-          step_run(c, end - begin, e[0].template data<T>() + begin,
-                   e[1].template data<T>() + begin, buffer);
-        };
-        if (e[0].dtype() == DType::f64) return run(exact);
-        if (entries.all_of(i, DType::f32)) return run(single);
-        alignas(64) float values[3][kStepBlock];
-        for (int64_t at = begin; at < end; at += kStepBlock) {
-          const int64_t n = std::min(kStepBlock, end - at);
-          for (size_t role = 0; role < kRoleCount; ++role)
-            load_block(e[role], at, n, values[role]);
-          step_run(single, n, values[0], values[1], kBuffers ? values[2] : nullptr);
-          store_block(values[0], n, e[0], at);
-          if constexpr (kBuffers) store_block(values[2], n, e[2], at);
-        }
-      });
+  ListChunks(lists.first(entries.size()), [](size_t) {
+    return false;
+  }).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
+    const auto& e = entries[i];
+    end = std::min(end, e[0].numel());
+    const auto run = [&]<class T>(const StepConstants<T>& c) {
+      T* buffer = nullptr;
+      if constexpr (kBuffers) buffer = e[2].template data<T>() + begin;
+      step_run(c, end - begin, e[0].template data<T>() + begin, e[1].template data<T>() + begin,
+               buffer);
+    };
+    if (e[0].dtype() == DType::f64) return run(exact);
+    if (entries.all_of(i, DType::f32)) return run(single);
+    alignas(64) float values[3][kStepBlock];
+    for (int64_t at = begin; at < end; at += kStepBlock) {
+      const int64_t n = std::min(kStepBlock, end - at);
+      for (size_t role = 0; role < kRoleCount; ++role) load_block(e[role], at, n, values[role]);
+      step_run(single, n, values[0], values[1], kBuffers ? values[2] : nullptr);
+      store_block(values[0], n, e[0], at);
+      if constexpr (kBuffers) store_block(values[2], n, e[2], at);
+    }
+  });
   if constexpr (kBuffers) entries.done({0, 2});
   else entries.done({0});
 }

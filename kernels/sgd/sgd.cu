@@ -16,7 +16,8 @@ template <class P, class G>
 __global__ void plain_kernel(ListBatch<2> batch, Settings s, const double* rate) {
   using C = compute_t<P>;
   const auto [tensor, begin, end] = batch.place();
-  const C lr = static_cast<C>(*rate), sign = static_cast<C>(s.sign), decay = static_cast<C>(s.decay);
+  const C lr = static_cast<C>(*rate), sign = static_cast<C>(s.sign),
+          decay = static_cast<C>(s.decay);
   P* parameter = static_cast<P*>(batch.pointers[tensor][0]);
   const G* gradient = static_cast<const G*>(batch.pointers[tensor][1]);
   for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
@@ -30,8 +31,9 @@ __global__ void momentum_kernel(ListBatch<3> batch, Settings s, const double* ra
                                 const double* step) {
   using C = compute_t<P>;
   const auto [tensor, begin, end] = batch.place();
-  const C lr = static_cast<C>(*rate), sign = static_cast<C>(s.sign), decay = static_cast<C>(s.decay),
-          momentum = static_cast<C>(s.momentum), rest = static_cast<C>(s.rest);
+  const C lr = static_cast<C>(*rate), sign = static_cast<C>(s.sign),
+          decay = static_cast<C>(s.decay), momentum = static_cast<C>(s.momentum),
+          rest = static_cast<C>(s.rest);
   const bool first = *step == 1;
   P* parameter = static_cast<P*>(batch.pointers[tensor][0]);
   const G* gradient = static_cast<const G*>(batch.pointers[tensor][1]);
