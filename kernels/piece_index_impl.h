@@ -15,8 +15,9 @@ struct PieceIndex {
   int rank = 0;  // of the dims around the runs
   int64_t sizes[kMaxRank] = {}, strides[kMaxRank] = {};
 
+  PieceIndex() = default;
   /// All of a tensor of n elements.
-  explicit PieceIndex(int64_t n = 1) : run(n > 0 ? n : 1) {}
+  explicit PieceIndex(int64_t n) : run(n > 0 ? n : 1) {}
   /// The piece of shape `local` at `start` in a tensor of shape `whole`.
   PieceIndex(const Shape& local, const Shape& start, const Shape& whole) {
     const Shape step = contiguous_strides(whole);
