@@ -43,8 +43,7 @@ TESSERA_INLINE void round_run(const T* __restrict x, int64_t n, float scale, flo
 MetaList Quantize::meta(Metas in) const {
   const TensorMeta& x = in[0];
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "x must be of ", dtypes, ": given ", x);
-  if (!kF8.has(to))
-    fail<DTypeError>(name, "quantizes to ", kF8, ": asked for ", to, " from ", x);
+  if (!kF8.has(to)) fail<DTypeError>(name, "quantizes to ", kF8, ": asked for ", to, " from ", x);
   if (per_row && x.shape.rank() < 1)
     fail<ShapeError>(name, "rows are those of the last dim: x is ", x, "; quantize it as a whole");
   const Shape rows = per_row ? x.shape.without(x.shape.rank() - 1) : Shape{};
@@ -140,9 +139,8 @@ MetaList Dequantize::meta(Metas in) const {
                      ", scale is ", scale);
   if (!Quantize::dtypes.has(to))
     fail<DTypeError>(name, "gives ", Quantize::dtypes, ": asked for ", to, " from ", values);
-  if (scale.shape.rank() > 0 &&
-      (values.shape.rank() < 1 ||
-       !(scale.shape == values.shape.without(values.shape.rank() - 1)))) {
+  if (scale.shape.rank() > 0 && (values.shape.rank() < 1 ||
+                                 !(scale.shape == values.shape.without(values.shape.rank() - 1)))) {
     fail<ShapeError>(name, "scale must be one number, or one per row of values: values are ",
                      values, ", scale is ", scale);
   }
@@ -150,8 +148,9 @@ MetaList Dequantize::meta(Metas in) const {
 }
 
 ShardingRule Dequantize::sharding(Metas in) const {
-  if (in[1].shape.rank() > 0) return rule("... d, ... -> ... d", in).linear({0}).linear({1});
-  return pointwise_rule(in, in[0].shape).linear({0}).linear({1});
+  ShardingRule r =
+      in[1].shape.rank() > 0 ? rule("... d, ... -> ... d", in) : pointwise_rule(in, in[0].shape);
+  return r.linear({1}).stricter_because("f8 does not hold the summands of a partial tensor");
 }
 
 void Dequantize::cpu(Tensors in, Outputs y) const {

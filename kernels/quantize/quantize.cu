@@ -72,11 +72,11 @@ void Quantize::cuda(Tensors in, Outputs y, Stream stream) const {
     } else {
       const unsigned blocks = blocks_for(total);
       const Tensor parts = empty({blocks}, DType::f32, x.device());
-      block_maxima<T><<<blocks, kThreads, 0, handle(stream)>>>(x.data<T>(), total,
-                                                               parts.data<float>());
+      block_maxima<T>
+          <<<blocks, kThreads, 0, handle(stream)>>>(x.data<T>(), total, parts.data<float>());
       check_launch(name);
-      block_maxima<float><<<1, kThreads, 0, handle(stream)>>>(parts.data<float>(), blocks,
-                                                              maxima.data<float>());
+      block_maxima<float>
+          <<<1, kThreads, 0, handle(stream)>>>(parts.data<float>(), blocks, maxima.data<float>());
       check_launch(name);
     }
     if (joiner) joiner->all_reduce(maxima, Join::max);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantize and dequantize f8 (OCP 8-bit floating point 1.0), with one scale for a tensor or for each
-// row: scale = amax / largest finite value (1 where that is 0), values x / scale, saturating and
-// rounded to nearest even. The largest magnitude is of the whole tensor or row also where that is
-// cut: one dim (the first, or with rows the last) may be, its pieces join their maxima.
+// quantize and dequantize f8 (OCP 8-bit floating point 1.0), with one scale for a tensor or for
+// each row: scale = amax / largest finite value (1 where that is 0), values x / scale, saturating
+// and rounded to nearest even. The largest magnitude is of the whole tensor or row also where that
+// is cut: one dim (the first, or with rows the last) may be, its pieces join their maxima.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -60,8 +60,9 @@ struct Quantized {
   Tensor values;  ///< (..., d) f8_e4m3 or f8_e5m2
   Tensor scale;   ///< f32, () or with rows (...): what the values are multiplied by
 };
-/// x (..., d) of f32, bf16 or f16. DTypeError where `to` is no f8, ShapeError for rows of a 0-dim x.
-/// A NaN makes the scale, and with it all that shares it, NaN; infinity makes the scale infinite.
+/// x (..., d) of f32, bf16 or f16. DTypeError where `to` is no f8, ShapeError for rows of a 0-dim
+/// x. A NaN makes the scale, and with it all that shares it, NaN; infinity makes the scale
+/// infinite.
 inline Quantized quantize(const Tensor& x, DType to = DType::f8_e4m3, bool per_row = false) {
   auto [values, scale] = call(op::Quantize{to, per_row}, {x});
   return {values, scale};

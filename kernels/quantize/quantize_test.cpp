@@ -33,7 +33,8 @@ TEST(Quantize, ThereAndBackIsWithinAStep) {
   for (const DType t : {DType::f8_e4m3, DType::f8_e5m2}) {
     for (const bool per_row : {false, true}) {
       const auto want = x.values(), got = dequantize(quantize(x, t, per_row)).values();
-      const double step = t == DType::f8_e4m3 ? 1.0 / 16 : 1.0 / 8;  // half a unit in the last place
+      const double step =
+          t == DType::f8_e4m3 ? 1.0 / 16 : 1.0 / 8;  // half a unit in the last place
       for (size_t i = 0; i < want.size(); ++i)
         EXPECT_LE(std::abs(got[i] - want[i]), step * std::abs(want[i]) + 1e-4) << i;
     }
