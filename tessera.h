@@ -15,4 +15,5 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/module.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/trainer.h"

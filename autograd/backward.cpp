@@ -16,7 +16,7 @@ class BackwardPass {
   BackwardPass(bool retain, bool create_graph)
       : retain_(retain), tape_(Tape::current()), mode_(create_graph) {
     states_.reserve(64);
-    ++tape_.passes;
+    if (tape_.passes++ == 0) ++tape_.outermost;
   }
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;

@@ -58,6 +58,7 @@ HookHandle register_all_gradients_hook(const std::vector<Tensor>& tensors,
     std::vector<Tensor> grads;
     size_t missing = 0;
     bool waiting = false;
+    uint64_t pass = 0;  // an earlier one may have thrown
     std::function<void(const std::vector<Tensor>&)> hook;
     void finish() {
       waiting = false;
@@ -71,8 +72,10 @@ HookHandle register_all_gradients_hook(const std::vector<Tensor>& tensors,
   for (size_t i = 0; i < n; ++i) {
     register_hook(tensors[i], [active, arrivals, i, n](const Tensor& g) {
       if (!*active) return Tensor();
-      if (!arrivals->waiting || Tape::current().final_callbacks.empty()) {
+      const uint64_t pass = Tape::current().outermost;
+      if (!arrivals->waiting || arrivals->pass != pass) {
         arrivals->waiting = true;
+        arrivals->pass = pass;
         arrivals->grads.assign(n, Tensor());
         arrivals->missing = n;
         // Tensors that take no part in this backward never arrive; its end is the last moment.

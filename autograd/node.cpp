@@ -54,7 +54,7 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
 SavedTensor::SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpack) {
   if (pack) {
     const NoGrad guard;  // an op of the hook must not be saved through the hook
-    packed_ = std::make_shared<Packed>(Packed{(*pack)(t), *unpack});
+    packed_ = std::make_shared<Packed>(Packed{(*pack)(t), *unpack, edge_of(t)});
     return;
   }
   version_ = t.storage().version();
@@ -62,7 +62,14 @@ SavedTensor::SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpac
 }
 
 Tensor SavedTensor::unpack(std::string_view op) const {
-  if (packed_) return packed_->unpack(packed_->value);
+  if (packed_) {
+    Tensor t = packed_->unpack(packed_->value);
+    if (packed_->edge.node && Context::current().grad_enabled) {
+      t = t.detach();
+      attach(t, packed_->edge.node, packed_->edge.index);
+    }
+    return t;
+  }
   if (__builtin_expect(tensor_.storage().version() != version_, false)) {
     fail<InPlaceError>(op, "a tensor saved for backward, ", tensor_.meta(),
                        ", was written in place since (version ", tensor_.storage().version(),

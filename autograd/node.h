@@ -83,6 +83,7 @@ class SavedTensor {
   struct Packed {
     std::any value;
     UnpackHook unpack;
+    Edge edge;  // what is unpacked joins the graph here again, for gradients of gradients
   };
   Tensor tensor_;
   uint32_t version_ = 0;

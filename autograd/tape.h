@@ -25,6 +25,7 @@ class TESSERA_API Tape final : public Recorder {
   std::vector<SavedHooks> saved_hooks;                 // the innermost pair is used
   std::vector<std::function<void()>> final_callbacks;  // run when the outermost backward ends
   int passes = 0;                                      // backward passes under way
+  uint64_t outermost = 0;                              // outermost passes begun so far
 
  private:
   uint64_t sequence_ = 0;

@@ -5,6 +5,7 @@
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/optimizer.h"
 
 namespace tessera::bench {

@@ -107,7 +107,9 @@ std::vector<Case> all_cases() {
   for (const OpRow* row : kernel_rows()) {
     for (const SampleRow& sample : row->samples()) {
       if (!sample.bench || !sample.throws.empty()) continue;
-      for (DType dtype : {DType::f32, DType::bf16}) {
+      // Ops of whole numbers alone are timed in i64.
+      const bool whole = row->kind != OpKind::view && !row->dtypes.has(DType::f32);
+      for (DType dtype : {whole ? DType::i64 : DType::f32, DType::bf16}) {
         auto c = make_case(*row, sample, dtype);
         if (c && seen.insert(c->name).second) cases.push_back(std::move(*c));
       }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Train step of the llama3 debug model on random bytes: tokens/s, time by part, peak memory,
-// percent of the GEMM ceiling, and where the time goes by op. bench/peers/train_step.py measures
-// the same in PyTorch eager.
+// Train step of a Llama on random tokens: tokens/s, time by part, peak memory, percent of the GEMM
+// ceiling, and where the time goes by op. Precision and checkpointing are arguments.
+// bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
 #include "tessera/bench/support.h"
-#include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/optimizer.h"
 
 #include <array>
@@ -75,14 +77,55 @@ class Profile {
   std::map<std::pair<Part, std::string_view>, Entry> entries_;
 };
 
+// What a run is: the model's size, the batch, what is computed in what, what is kept.
+struct Setting {
+  std::string model, precision, checkpoint;
+  int64_t batch = 8, length = 512;
+  double budget = 0.5;
+
+  [[nodiscard]] llama3::Config config() const {
+    llama3::Config c;
+    if (model == "124M") {
+      c = {.dim = 768,
+           .n_layers = 12,
+           .n_heads = 12,
+           .n_kv_heads = 12,
+           .ffn_dim = 2048,
+           .vocab_size = 50257,
+           .enable_weight_tying = true};
+    } else {
+      c = llama3::flavor(model);
+    }
+    if (precision == "bfloat16") c.dtype = DType::bf16;
+    return c;
+  }
+  /// What products are computed in.
+  [[nodiscard]] DType computed() const { return precision == "float32" ? DType::f32 : DType::bf16; }
+  [[nodiscard]] nn::ActivationCheckpointConfig checkpoints() const {
+    using Mode = nn::ActivationCheckpointConfig::Mode;
+    const std::map<std::string, Mode> modes{{"none", Mode::none},
+                                            {"full", Mode::full},
+                                            {"selective", Mode::selective},
+                                            {"memory_budget", Mode::memory_budget}};
+    const auto mode = modes.find(checkpoint);
+    if (mode == modes.end())
+      fail<UsageError>("bench", "--checkpoint ", checkpoint,
+                       " is none of none, full, selective, memory_budget");
+    return {.mode = mode->second, .memory_budget = budget};
+  }
+};
+
 class Trainee {
  public:
-  Trainee(const llama3::Config& config, int64_t batch, int64_t length)
-      : batch_(batch),
-        length_(length),
-        model_(config),
-        metadata_(model_.attention_metadata(length)) {
+  explicit Trainee(const Setting& setting)
+      : batch_(setting.batch),
+        length_(setting.length),
+        model_(setting.config()),
+        metadata_(model_.attention_metadata(setting.length)) {
     nn::initialize(model_, 7);
+    const auto blocks = model_.blocks();
+    nn::apply_activation_checkpoint(blocks, setting.checkpoints());
+    if (setting.precision == "mixed") nn::mixed_precision(model_, blocks, DType::bf16);
     std::vector<Tensor> parameters;
     for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
     optimizer_ = std::make_unique<train::AdamW>(
@@ -127,7 +170,7 @@ class Trainee {
 
  private:
   [[nodiscard]] Tensor mean_loss(const Tensor& tokens, const Tensor& targets) const {
-    const CrossEntropyResult result = cross_entropy(model_.forward(tokens, metadata_), targets);
+    const CrossEntropyResult result = model_.loss(tokens, targets, metadata_);
     return result.sum * (1 / result.count.item());
   }
   int64_t batch_, length_;
@@ -138,7 +181,8 @@ class Trainee {
   double loss_ = 0;
 };
 
-void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, Lines& lines) {
+void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, DType dtype,
+                   Lines& lines) {
   double total = 0;
   for (const auto& [key, e] : profile.entries()) total += e.seconds;
   std::vector<std::pair<std::pair<Part, std::string_view>, Profile::Entry>> rows(
@@ -149,7 +193,7 @@ void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, 
              "%", "GB/s", "GFLOP/s", "% ceiling");
   for (const auto& [key, e] : rows) {
     const double ms = e.seconds * 1e3 / steps, percent = 100 * e.seconds / total;
-    const double at_ceiling = 100 * ceilings.seconds(e.cost, DType::f32) / e.seconds;
+    const double at_ceiling = 100 * ceilings.seconds(e.cost, dtype) / e.seconds;
     const auto calls = e.calls / steps;
     fmt::print("{:10} {:38} {:6} {:9.3f} {:6.1f} {:8.1f} {:9.1f} {:10.0f}\n", kPartNames[key.first],
                key.second, calls, ms, percent, e.cost.bytes / e.seconds / 1e9,
@@ -165,14 +209,24 @@ void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, 
 }
 
 void measure(Arguments& arguments) {
-  const int batch = arguments.number("--batch", 8), length = arguments.number("--seq", 512);
+  Setting setting{.model = arguments.text("--model", "debugmodel"),
+                  .precision = arguments.text("--precision", "float32"),
+                  .checkpoint = arguments.text("--checkpoint", "none")};
+  setting.batch = arguments.number("--batch", 8);
+  setting.length = arguments.number("--seq", 512);
+  setting.budget = arguments.number("--budget-percent", 50) / 100.0;
+  if (setting.precision != "float32" && setting.precision != "bfloat16" &&
+      setting.precision != "mixed") {
+    fail<UsageError>("bench", "--precision ", setting.precision,
+                     " is none of float32, bfloat16, mixed");
+  }
   const int steps = std::max(3, arguments.number("--steps", 5)),
             threads = arguments.number("--threads", Process::get().cores());
   Lines lines(arguments.text("--json"));
   arguments.finish();
   const double rss_before = peak_rss_mib();
   Session session({.threads = threads});
-  Trainee trainee(llama3::debugmodel(), batch, length);
+  Trainee trainee(setting);
   for (int i = 0; i < 2; ++i) trainee.step();
   std::array<std::vector<double>, kParts> parts;
   std::vector<double> totals;
@@ -194,9 +248,13 @@ void measure(Arguments& arguments) {
   profile.stop();
   const Ceilings ceilings = measure_ceilings();
 
-  const double total = median(totals), tokens = static_cast<double>(batch) * length;
-  const double flops = llama3::flops_per_token(trainee.model(), length) * tokens;
-  fmt::print("llama3 debug model, batch {} x {} tokens, f32, threads {}\n", batch, length, threads);
+  const double total = median(totals);
+  const auto tokens = static_cast<double>(setting.batch * setting.length);
+  const double flops = llama3::flops_per_token(trainee.model(), setting.length) * tokens;
+  const double ceiling = setting.computed() == DType::f32 ? ceilings.gemm_f32 : ceilings.gemm_bf16;
+  const double percent = 100 * flops / total / ceiling;
+  fmt::print("llama3 {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.model,
+             setting.batch, setting.length, setting.precision, setting.checkpoint, threads);
   fmt::print("{}\n", describe(ceilings, threads));
   fmt::print(
       "{:.0f} tokens/s, {:.1f} ms a step: forward {:.1f}, backward {:.1f}, clipping and AdamW "
@@ -205,20 +263,18 @@ void measure(Arguments& arguments) {
       median(parts[kOptimizer]) * 1e3);
   fmt::print(
       "{:.1f} GFLOP/s, {:.0f} % of the GEMM ceiling; peak {:.0f} MiB resident ({:.0f} before the "
-      "model), {:.0f} MiB of "
-      "tensors; loss {:.3f}\n",
-      flops / total / 1e9, 100 * flops / total / ceilings.gemm_f32, rss, rss_before, allocated,
-      trainee.loss());
-  Json line = {{"name", "train_step_llama3_debugmodel"},
-               {"shape", {batch, length}},
-               {"dtype", "float32"},
+      "model), {:.0f} MiB of tensors; loss {:.3f}\n",
+      flops / total / 1e9, percent, rss, rss_before, allocated, trainee.loss());
+  Json line = {{"name", "train_step_llama3_" + setting.model + "_" + setting.precision +
+                            (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint)},
+               {"shape", {setting.batch, setting.length}},
                {"time_us", total * 1e6},
                {"tokens_per_second", tokens / total},
                {"forward_ms", median(parts[kForward]) * 1e3},
                {"backward_ms", median(parts[kBackward]) * 1e3},
                {"optimizer_ms", median(parts[kOptimizer]) * 1e3},
                {"gflops_per_second", flops / total / 1e9},
-               {"percent_of_gemm_ceiling", 100 * flops / total / ceilings.gemm_f32},
+               {"percent_of_gemm_ceiling", percent},
                {"peak_rss_mib", rss},
                {"rss_before_model_mib", rss_before},
                {"peak_tensors_mib", allocated},
@@ -226,7 +282,7 @@ void measure(Arguments& arguments) {
                {"threads", threads}};
   line.update(ceilings.json());
   lines.write(line);
-  print_profile(profile, kProfiled, ceilings, lines);
+  print_profile(profile, kProfiled, ceilings, setting.computed(), lines);
 }
 
 }  // namespace

@@ -106,12 +106,11 @@ __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const
     Interceptor* interceptor;
   };
   const Aside aside(context);
-  if (aside.interceptor->replay(row, op, in, out)) {
-    if (gradients && context.grad_enabled && context.recorder)
-      context.recorder->record(row, op, in, out);
-    return;
+  if (!aside.interceptor->replay(row, op, in, out)) {
+    call(row, op, in, out);
+  } else if (gradients && context.grad_enabled && context.recorder) {
+    context.recorder->record(row, op, in, out);
   }
-  call(row, op, in, out);
   aside.interceptor->observe(row, op, in, out);
 }
 

@@ -80,7 +80,7 @@ class Interceptor {
   virtual ~Interceptor() = default;
   /// May give the outputs of an op that then does not run; it is recorded all the same.
   virtual bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) = 0;
-  /// Called after an op that ran.
+  /// Called after an op that ran or was replayed.
   virtual void observe(const OpRow& row, const void* op, Tensors in, Tensors out) = 0;
 };
 

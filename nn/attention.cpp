@@ -1,16 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/attention.h"
 
+#include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/rope/rope.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/fused_linear.h"
+
+#include <array>
 
 namespace tessera::nn {
+namespace {
+
+// Writes k and v (B, T, Hkv, D) behind what the cache holds; they become all that it holds then.
+void remember(KvCache& cache, Tensor& k, Tensor& v) {
+  if (Context::current().grad_enabled)
+    fail<UsageError>("attention", "a cache is written in place: generate under NoGrad");
+  const int64_t end = cache.length + k.size(1);
+  if (end > cache.capacity) {
+    fail<ValueError>("attention", "the cache holds ", cache.length, " of ", cache.capacity,
+                     " tokens, and ", k.size(1), " more do not fit");
+  }
+  for (const auto& [kept, now] : {std::pair{&cache.k, &k}, std::pair{&cache.v, &v}}) {
+    if (!kept->defined()) {
+      Shape shape = now->shape();
+      shape[1] = cache.capacity;
+      *kept = call_like(op::Fill{shape, now->dtype(), now->device(), 0}, *now);
+    }
+    assign_(slice(*kept, 1, {cache.length, end}), *now);
+    *now = slice(*kept, 1, {0, end});  // (B, S, Hkv, D)
+  }
+  cache.length = end;
+}
+
+}  // namespace
 
 AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
-                                  int64_t start) {
-  auto [cos, sin] = rope_tables(length, head_dim, rope_theta, start);
-  return {cos, sin, true};
+                                  int64_t start, const RopeScaling& scaling) {
+  auto [cos, sin] = rope_tables(length, head_dim, rope_theta, start, DType::f32, scaling);
+  return {.cos = cos, .sin = sin};
 }
 
 Attention::Attention(const Config& c)
@@ -27,6 +54,10 @@ Attention::Attention(const Config& c)
     fail<ValueError>("attention", "head_dim ", c.head_dim,
                      " is not even, but rotary positions turn pairs");
   }
+  if (c.qk_norm_eps > 0) {
+    q_norm.emplace(c.head_dim, c.qk_norm_eps, c.dtype);
+    k_norm.emplace(c.head_dim, c.qk_norm_eps, c.dtype);
+  }
 }
 
 void Attention::visit(Visitor& visitor) {
@@ -34,21 +65,42 @@ void Attention::visit(Visitor& visitor) {
   visitor.child("wk", wk);
   visitor.child("wv", wv);
   visitor.child("wo", wo);
+  if (!q_norm) return;
+  visitor.child("q_norm", *q_norm);
+  visitor.child("k_norm", *k_norm);
 }
 
-Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata) const {
-  const ModuleScope here = scope();
+Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
+                          KvCache* cache) const {
   if (x.rank() != 3) fail<ShapeError>("attention", "x is ", x.meta(), ", expected (B, T, dim)");
-  const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
-  const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
-  const Tensor q =
-      rope(heads(wq.forward(x), config_.n_heads), metadata.cos, metadata.sin);  // (B, T, H, D)
-  const Tensor k =
-      rope(heads(wk.forward(x), config_.n_kv_heads), metadata.cos, metadata.sin);  // (B, T, Hkv, D)
-  const Tensor v = heads(wv.forward(x), config_.n_kv_heads);                       // (B, T, Hkv, D)
-  const Tensor y =
-      scaled_dot_product_attention(q, k, v, {.causal = metadata.causal, .heads_inner = true});
-  return wo.forward(reshape(y, {b, t, config_.n_heads * d}));
+  return run(x, [this, metadata, cache](const Tensor& in) {
+    const int64_t b = in.size(0), t = in.size(1), d = config_.head_dim;
+    const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
+    const auto turn = [&](const Tensor& y, const std::optional<RmsNorm>& norm) {
+      return rope(norm ? norm->forward(y) : y, metadata.cos, metadata.sin,
+                  {.halves = config_.rope_halves, .positions = metadata.positions});
+    };
+    const std::vector<Tensor> qkv = project(in);
+    const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
+    Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
+    Tensor v = heads(qkv[2], config_.n_kv_heads);                   // (B, T, Hkv, D)
+    const int64_t seen = cache ? cache->length : 0;
+    if (cache) remember(*cache, k, v);
+    const Tensor y = scaled_dot_product_attention(q, k, v,
+                                                  {.causal = metadata.causal,
+                                                   .heads_inner = true,
+                                                   .offset = seen,
+                                                   .window = metadata.window,
+                                                   .chunk = metadata.chunk,
+                                                   .positions = metadata.positions});
+    return wo.forward(reshape(y, {b, t, config_.n_heads * d}));
+  });
+}
+
+std::vector<Tensor> Attention::project(const Tensor& x) const {
+  if (!config_.fused_qkv) return {wq.forward(x), wk.forward(x), wv.forward(x)};
+  const std::array<Tensor, 3> weights{wq.weight, wk.weight, wv.weight};
+  return fused_linear(x, weights);
 }
 
 }  // namespace tessera::nn

@@ -3,18 +3,33 @@
 // data, made once outside the layers and given to each of them.
 #pragma once
 
+#include "tessera/kernels/rope/rope.h"
 #include "tessera/nn/layers.h"
+
+#include <optional>
+#include <vector>
 
 namespace tessera::nn {
 
 /// What attention needs to know of a batch besides its activations.
 struct AttentionMetadata {
-  Tensor cos, sin;     ///< (T, head_dim / 2) f32, of the positions of the T tokens
+  Tensor cos, sin;  ///< f32 tables (N, head_dim / 2): row i is that of token i, or of position i
+  Tensor positions =
+      {};              ///< (B, T) i64: rows of the tables; 0 starts a document, which sees itself
   bool causal = true;  ///< a token sees itself and what came before
+  int64_t window = 0;  ///< causal: the last so many tokens only; 0: all
+  int64_t chunk = 0;   ///< causal: tokens of the same chunk of so many; 0: all
 };
 /// Metadata of positions [start, start + length), causal.
 TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
-                                              int64_t start = 0);
+                                              int64_t start = 0, const RopeScaling& scaling = {});
+
+/// Keys and values of the tokens that a layer has seen. Made for `capacity` tokens by the first
+/// forward that is given it.
+struct KvCache {
+  int64_t capacity = 0, length = 0;
+  Tensor k = {}, v = {};  ///< (B, capacity, Hkv, D)
+};
 
 /// x (B, T, dim) -> (B, T, dim).
 class TESSERA_API Attention final : public Module {
@@ -23,16 +38,24 @@ class TESSERA_API Attention final : public Module {
     int64_t dim = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
     Init input = Init::truncated_normal(0.02);  ///< of wq, wk and wv
     Init output = input;                        ///< of wo
+    bool rope_halves = false;  ///< pairs (x[i], x[i + D/2]), as Qwen, instead of neighbours
+    double qk_norm_eps = 0;    ///< above 0: RMS norms over D of queries and keys, as Qwen 3
+    bool fused_qkv = true;     ///< queries, keys and values by one product; names stay the same
     DType dtype = DType::f32;
   };
   /// ValueError if n_heads is not a multiple of n_kv_heads or head_dim is odd.
   explicit Attention(const Config& config);
   void visit(Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata) const;
+  /// With a cache, x are the tokens after those that it holds; they are added to it. ValueError
+  /// beyond its capacity, UsageError while gradients are recorded.
+  [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata,
+                               KvCache* cache = nullptr) const;
 
   Linear wq, wk, wv, wo;
+  std::optional<RmsNorm> q_norm, k_norm;
 
  private:
+  [[nodiscard]] std::vector<Tensor> project(const Tensor& x) const;
   Config config_;
 };
 

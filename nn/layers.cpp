@@ -1,35 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/layers.h"
 
+#include "tessera/kernels/dropout/dropout.h"
 #include "tessera/kernels/embedding/embedding.h"
+#include "tessera/kernels/layer_norm/layer_norm.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/swiglu/swiglu.h"
 
 namespace tessera::nn {
 
-Linear::Linear(int64_t in, int64_t out, Init init, DType dtype)
-    : weight(empty({out, in}, dtype, kMeta)), init_(init) {}
-void Linear::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
+Linear::Linear(int64_t in, int64_t out, Init init, DType dtype, bool with_bias)
+    : weight(parameter({out, in}, dtype)), init_(init) {
+  if (with_bias) bias = parameter({out}, dtype);
+}
+void Linear::visit(Visitor& visitor) {
+  visitor.parameter("weight", weight, init_);
+  if (bias.defined()) visitor.parameter("bias", bias, Init::constant(0));
+}
 Tensor Linear::forward(const Tensor& x) const {
-  const ModuleScope here = scope();
-  return linear(x, weight);
+  return run(x, [this](const Tensor& in) {
+    const Tensor y = linear(in, weight);  // (..., out)
+    return bias.defined() ? y + bias : y;
+  });
 }
 
 Embedding::Embedding(int64_t vocabulary, int64_t dim, Init init, DType dtype)
-    : weight(empty({vocabulary, dim}, dtype, kMeta)), init_(init) {}
+    : weight(parameter({vocabulary, dim}, dtype)), init_(init) {}
 void Embedding::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
 Tensor Embedding::forward(const Tensor& ids) const {
-  const ModuleScope here = scope();
-  return embedding(weight, ids);
+  return run(ids, [this](const Tensor& in) { return embedding(weight, in); });
 }
 
 RmsNorm::RmsNorm(int64_t dim, double eps, DType dtype)
-    : weight(empty({dim}, dtype, kMeta)), eps_(eps) {}
+    : weight(parameter({dim}, dtype)), eps_(eps) {}
 void RmsNorm::visit(Visitor& visitor) { visitor.parameter("weight", weight, Init::constant(1)); }
 Tensor RmsNorm::forward(const Tensor& x) const {
-  const ModuleScope here = scope();
-  return rms_norm(x, weight, eps_);
+  return run(x, [this](const Tensor& in) { return rms_norm(in, weight, eps_); });
+}
+
+LayerNorm::LayerNorm(int64_t dim, double eps, DType dtype)
+    : weight(parameter({dim}, dtype)), bias(parameter({dim}, dtype)), eps_(eps) {}
+void LayerNorm::visit(Visitor& visitor) {
+  visitor.parameter("weight", weight, Init::constant(1));
+  visitor.parameter("bias", bias, Init::constant(0));
+}
+Tensor LayerNorm::forward(const Tensor& x) const {
+  return run(x, [this](const Tensor& in) { return layer_norm(in, weight, bias, eps_); });
+}
+
+Dropout::Dropout(double p) : p_(p) {
+  if (!(p >= 0 && p < 1)) fail<ValueError>("dropout", "p ", p, " does not lie in [0, 1)");
+}
+Tensor Dropout::forward(const Tensor& x) const {
+  return run(x,
+             [this](const Tensor& in) { return dropout(in, p_, Context::current().grad_enabled); });
 }
 
 FeedForward::FeedForward(const Config& c)
@@ -42,8 +68,8 @@ void FeedForward::visit(Visitor& visitor) {
   visitor.child("w3", w3);
 }
 Tensor FeedForward::forward(const Tensor& x) const {
-  const ModuleScope here = scope();
-  return w2.forward(swiglu(w1.forward(x), w3.forward(x)));
+  return run(
+      x, [this](const Tensor& in) { return w2.forward(swiglu(w1.forward(in), w3.forward(in))); });
 }
 
 }  // namespace tessera::nn

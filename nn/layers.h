@@ -8,14 +8,16 @@
 
 namespace tessera::nn {
 
-/// y = x W^T without bias. x (..., in) -> (..., out); weight (out, in).
+/// y = x W^T, plus a bias if asked for. x (..., in) -> (..., out); weight (out, in), bias (out),
+/// zeros at first.
 class TESSERA_API Linear final : public Module {
  public:
-  Linear(int64_t in, int64_t out, Init init, DType dtype = DType::f32);
+  Linear(int64_t in, int64_t out, Init init, DType dtype = DType::f32, bool with_bias = false);
   void visit(Visitor& visitor) override;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
 
   Tensor weight;  // (out, in)
+  Tensor bias;    // (out), or undefined
 
  private:
   Init init_;
@@ -45,6 +47,32 @@ class TESSERA_API RmsNorm final : public Module {
 
  private:
   double eps_;
+};
+
+/// (x - mean(x)) / deviation(x) * weight + bias over the last dim. x (..., dim) -> (..., dim);
+/// weight (dim), ones at first, bias (dim), zeros at first.
+class TESSERA_API LayerNorm final : public Module {
+ public:
+  LayerNorm(int64_t dim, double eps, DType dtype = DType::f32);
+  void visit(Visitor& visitor) override;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
+
+  Tensor weight, bias;  // (dim)
+
+ private:
+  double eps_;
+};
+
+/// Each element is zero with probability p, else x / (1 - p), while gradients are recorded; x
+/// itself under NoGrad. ValueError for p outside [0, 1).
+class TESSERA_API Dropout final : public Module {
+ public:
+  explicit Dropout(double p);
+  void visit(Visitor&) override {}
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
+
+ private:
+  double p_;
 };
 
 /// w2(silu(w1 x) * w3 x) (Shazeer, 2020). x (..., dim) -> (..., dim).

@@ -1,12 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0
+// Visitors' paths, and how forward runs through what hangs on a module: checkpoint outside, then
+// what wraps forward, then forward itself.
 #include "tessera/nn/module.h"
 
-#include "tessera/dist/dtensor.h"
-#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
 
-#include <map>
+#include <utility>
 
 namespace tessera::nn {
+
+template <class F> struct Hook {
+  F call;
+  std::shared_ptr<bool> active = std::make_shared<bool>(true);
+};
+
+struct Module::Hooks {
+  std::vector<Hook<ForwardPreHook>> pre;
+  std::vector<Hook<ForwardHook>> post;
+  std::vector<Hook<BackwardHook>> backward;
+  std::vector<Hook<AroundHook>> around;
+  std::optional<CheckpointOptions> checkpoint;
+};
+
+namespace {
+
+template <class F> HookHandle keep(std::vector<Hook<F>>& list, F hook) {
+  return HookHandle(list.emplace_back(Hook<F>{std::move(hook)}).active);
+}
+
+// Nodes on both sides of a module: the one behind it sees the gradients of its outputs, the one
+// before it those of its inputs, and calls the hooks. Where no input needs a gradient, the first
+// calls them.
+class BackwardPair {
+ public:
+  BackwardPair(const Module& module, std::vector<Hook<BackwardHook>> hooks)
+      : state_(std::make_shared<State>(State{&module, std::move(hooks), {}, false})) {}
+  void inputs(TensorList& tensors) const {
+    state_->before = through(tensors, [state = state_](const Grads& g) { state->finish(g); });
+  }
+  void outputs(TensorList& tensors) const {
+    (void)through(tensors, [state = state_](const Grads& g) {
+      state->outputs = g;
+      if (!state->before) state->finish({});
+    });
+  }
+
+ private:
+  struct State {
+    const Module* module;
+    std::vector<Hook<BackwardHook>> hooks;
+    Grads outputs;
+    bool before;  // whether a node stands before the module
+    void finish(const Grads& inputs) {
+      for (const auto& hook : hooks) {
+        if (*hook.active) hook.call(*module, inputs, outputs);
+      }
+      outputs = {};
+    }
+  };
+  // Aliases of the tensors that need gradients, behind a node that shows them to `see`.
+  static bool through(TensorList& tensors, std::function<void(const Grads&)> see) {
+    std::vector<Tensor> passed;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].defined() || !tensors[i].requires_grad()) continue;
+      passed.push_back(tensors[i]);
+      places.push_back(i);
+    }
+    if (passed.empty()) return false;
+    const TensorList aliases = apply({"module",
+                                      [](FunctionContext&, Tensors in) {
+                                        TensorList out;
+                                        for (const Tensor& t : in) out.push_back(t.detach());
+                                        return out;
+                                      },
+                                      [see = std::move(see)](FunctionContext&, const Grads& dy) {
+                                        see(dy);
+                                        return dy;
+                                      }},
+                                     passed);
+    for (size_t i = 0; i < places.size(); ++i) tensors[places[i]] = aliases[i];
+    return true;
+  }
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace
+
+Module::Module() = default;
+Module::~Module() = default;
+
+Module::Hooks& Module::hooks() {
+  if (!hooks_) hooks_ = std::make_unique<Hooks>();
+  return *hooks_;
+}
+
+HookHandle Module::register_forward_pre_hook(ForwardPreHook hook) {
+  return keep(hooks().pre, std::move(hook));
+}
+HookHandle Module::register_forward_hook(ForwardHook hook) {
+  return keep(hooks().post, std::move(hook));
+}
+HookHandle Module::register_backward_hook(BackwardHook hook) {
+  return keep(hooks().backward, std::move(hook));
+}
+HookHandle Module::register_around_hook(AroundHook hook) {
+  return keep(hooks().around, std::move(hook));
+}
+void Module::set_checkpoint(std::optional<CheckpointOptions> options) {
+  hooks().checkpoint = std::move(options);
+}
+
+TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) const {
+  for (const auto& hook : hooks_->pre) {
+    if (*hook.active) hook.call(*this, inputs);
+  }
+  std::vector<Hook<BackwardHook>> backward;
+  for (const auto& hook : hooks_->backward) {
+    if (*hook.active) backward.push_back(hook);
+  }
+  const BackwardPair pair(*this, std::move(backward));
+  const bool watched = !hooks_->backward.empty() && Context::current().grad_enabled;
+  if (watched) pair.inputs(inputs);
+  for (const auto& hook : hooks_->around) {
+    if (!*hook.active) continue;
+    body = [this, around = hook.call, inner = std::move(body)](Tensors in) {
+      return around(*this, inner, in);
+    };
+  }
+  TensorList out = hooks_->checkpoint
+                       ? checkpoint(body, {inputs.begin(), inputs.end()}, *hooks_->checkpoint)
+                       : body(inputs);
+  if (watched) pair.outputs(out);
+  for (const auto& hook : hooks_->post) {
+    if (*hook.active) hook.call(*this, inputs, out);
+  }
+  return out;
+}
 
 std::string Visitor::join(std::string_view name) const {
   return path_.empty() ? std::string(name) : concat(path_, '.', name);
@@ -16,114 +146,15 @@ void Visitor::parameter(std::string_view name, Tensor& tensor, const Init& init)
   on_parameter(join(name), tensor, init);
 }
 
+void Visitor::buffer(std::string_view name, Tensor& tensor, const Init& init, bool persistent) {
+  on_buffer(join(name), tensor, init, persistent);
+}
+
 void Visitor::child(std::string_view name, Module& module) {
   module.name_ = name;
-  const std::string outer = path_;
-  path_ = join(name);
-  on_module(path_, module);
-  module.visit(*this);
+  const std::string outer = std::exchange(path_, join(name));
+  if (on_module(path_, module)) module.visit(*this);
   path_ = outer;
-}
-
-namespace {
-
-template <class F> class ParameterVisitor final : public Visitor {
- public:
-  explicit ParameterVisitor(F f) : f_(std::move(f)) {}
-  void on_parameter(const std::string& path, Tensor& parameter, const Init& init) override {
-    f_(path, parameter, init);
-  }
-
- private:
-  F f_;
-};
-
-template <class F> void for_each_parameter(Module& root, F f) {
-  ParameterVisitor<F> visitor(std::move(f));
-  root.visit(visitor);
-}
-
-// Lying as `layout`, or plain where that is null.
-Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, const Layout* layout) {
-  const auto made = [layout](const auto& op) {
-    return layout ? call_on(op, layout) : call(op, {});
-  };
-  if (init.std == 0) return made(op::Fill{meta.shape, meta.dtype, meta.device, init.mean});
-  const double reach = init.cut * init.std;
-  return made(op::Random{meta.shape,
-                         meta.dtype,
-                         meta.device,
-                         init.distribution,
-                         init.mean,
-                         init.std,
-                         init.mean - reach,
-                         init.mean + reach,
-                         key,
-                         {},
-                         {}});
-}
-
-}  // namespace
-
-std::vector<NamedParameter> named_parameters(Module& root) {
-  std::vector<NamedParameter> list;
-  for_each_parameter(root, [&](const std::string& path, const Tensor& p, const Init&) {
-    list.push_back({path, p});
-  });
-  return list;
-}
-
-int64_t parameter_count(Module& root) {
-  int64_t count = 0;
-  for_each_parameter(root,
-                     [&](const std::string&, const Tensor& p, const Init&) { count += p.numel(); });
-  return count;
-}
-
-void initialize(Module& root, uint64_t seed, Device device) {
-  for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init& init) {
-    p = filled({p.shape(), p.dtype(), device}, init, {seed, stream_of(path)}, nullptr);
-    p.set_requires_grad();
-  });
-}
-
-void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of) {
-  for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init& init) {
-    const TensorMeta meta{p.shape(), p.dtype(), kCpu};
-    p = filled(meta, init, {seed, stream_of(path)}, layout_of(path, meta));
-    p.set_requires_grad();
-  });
-}
-
-void load(Module& root, const std::vector<NamedParameter>& source, Device device) {
-  std::map<std::string_view, const Tensor*> left;
-  for (const NamedParameter& s : source) left[s.name] = &s.tensor;
-  std::string wrong;
-  std::vector<std::pair<Tensor*, const Tensor*>> pairs;
-  for_each_parameter(root, [&](const std::string& path, Tensor& p, const Init&) {
-    const auto found = left.find(path);
-    if (found == left.end()) {
-      wrong += concat("; ", path, " is missing");
-      return;
-    }
-    const Tensor& from = *found->second;
-    if (from.shape() == p.shape() && from.dtype() == p.dtype()) {
-      pairs.emplace_back(&p, &from);
-    } else {
-      wrong += concat("; ", path, " is ", from.meta(), ", expected ", p.meta());
-    }
-    left.erase(found);
-  });
-  for (const auto& [name, tensor] : left) wrong += concat("; ", name, " is not in the model");
-  if (!wrong.empty()) {
-    fail<DataError>("load", "the parameters given do not fit the model: ", wrong.substr(2));
-  }
-  for (const auto& [to, from] : pairs) {
-    const Layout* layout = to->impl().layout;
-    const Tensor whole = from->is_distributed() ? full(*from) : from->detach();
-    *to = layout ? distribute(whole, layout) : to_device(copy(whole), device);
-    to->set_requires_grad();
-  }
 }
 
 }  // namespace tessera::nn

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Module: a part of a model. It lists its members once, in visit(); parameters, initialisation,
 // plans and checkpoints are visitors over that list. Parameters are made on the meta device and get
-// bytes when they are initialised, so that a model can be planned before it exists and each rank
-// can make only its own piece.
+// bytes when they are initialised, in place, so that a model can be planned before it exists and
+// each rank can make only its own piece. What wraps a module (hooks, checkpointing, parameters in
+// another precision) hangs on it, so that paths never change.
 #pragma once
 
+#include "tessera/autograd/checkpoint.h"
 #include "tessera/core/context.h"
 #include "tessera/core/tensor.h"
-#include "tessera/dist/layout.h"
 #include "tessera/kernels/fill/fill.h"
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,26 +32,67 @@ struct Init {
   }
 };
 
+/// A parameter without bytes, on the meta device, that requires grad: what members start as.
+inline Tensor parameter(const Shape& shape, DType dtype) {
+  return empty(shape, dtype, kMeta).set_requires_grad();
+}
+
 class Visitor;
+class Module;
+
+/// Hooks of a module. They run with its forward, outside of its checkpoint; those of modules inside
+/// a checkpointed one run again when it is computed again.
+using ForwardPreHook =
+    std::function<void(const Module&, TensorList& inputs)>;  ///< may replace them
+using ForwardHook = std::function<void(const Module&, Tensors inputs,
+                                       TensorList& outputs)>;  ///< may replace outputs
+/// Sees the gradients of the module's inputs and outputs once those of its inputs are complete.
+using BackwardHook = std::function<void(const Module&, const Grads& inputs, const Grads& outputs)>;
+/// Runs in place of forward and calls it; also when a checkpoint computes it again.
+using AroundHook =
+    std::function<TensorList(const Module&, const CheckpointedFunction& forward, Tensors inputs)>;
 
 class TESSERA_API Module {
  public:
-  Module() = default;
+  Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
-  virtual ~Module() = default;
-  /// Lists parameters and children by name, in a fixed order.
+  virtual ~Module();
+  /// Lists parameters, buffers and children by name, in a fixed order.
   virtual void visit(Visitor& visitor) = 0;
   /// The name that the parent listed this module under (`wq`, `layers.3`); empty for a root.
   [[nodiscard]] const std::string& name() const { return name_; }
 
+  HookHandle register_forward_pre_hook(ForwardPreHook hook);
+  HookHandle register_forward_hook(ForwardHook hook);
+  HookHandle register_backward_hook(BackwardHook hook);
+  HookHandle register_around_hook(AroundHook hook);
+  /// Forward is checkpointed by these options from now on; none: it is not.
+  void set_checkpoint(std::optional<CheckpointOptions> options);
+
  protected:
-  /// Names this module in errors and in anomaly mode while its forward runs.
-  [[nodiscard]] ModuleScope scope() const { return ModuleScope(name_); }
+  /// What forward is made of: names the module in errors, anomaly mode and random keys, and runs
+  /// `body` through what hangs on the module. `body` may run again during backward: it captures by
+  /// value what is not a member.
+  template <class F> [[nodiscard]] Tensor run(const Tensor& x, F body) const {
+    const ModuleScope here(name_);
+    if (!hooks_) return body(x);
+    return run_hooked({x},
+                      [body = std::move(body)](Tensors in) { return TensorList{body(in[0])}; })[0];
+  }
+  /// The same with several inputs and outputs.
+  template <class F> [[nodiscard]] TensorList run_all(const TensorList& inputs, F body) const {
+    const ModuleScope here(name_);
+    return hooks_ ? run_hooked(inputs, std::move(body)) : body(inputs);
+  }
 
  private:
   friend class Visitor;
+  struct Hooks;
+  Hooks& hooks();
+  TensorList run_hooked(TensorList inputs, CheckpointedFunction body) const;
   std::string name_;
+  std::unique_ptr<Hooks> hooks_;
 };
 
 /// Walks a module tree. Names given to the virtual functions are full paths
@@ -57,11 +100,17 @@ class TESSERA_API Module {
 class TESSERA_API Visitor {
  public:
   virtual ~Visitor() = default;
-  virtual void on_parameter(const std::string& path, Tensor& parameter, const Init& init) = 0;
-  virtual void on_module(const std::string& /*path*/, Module& /*module*/) {}
+  virtual void on_parameter(const std::string& /*path*/, Tensor& /*parameter*/,
+                            const Init& /*init*/) {}
+  virtual void on_buffer(const std::string& /*path*/, Tensor& /*buffer*/, const Init& /*init*/,
+                         bool /*persistent*/) {}
+  /// False: its members are passed over.
+  virtual bool on_module(const std::string& /*path*/, Module& /*module*/) { return true; }
 
   // What Module::visit calls.
   void parameter(std::string_view name, Tensor& tensor, const Init& init);
+  /// A tensor that is no parameter; persistent ones are part of checkpoints.
+  void buffer(std::string_view name, Tensor& tensor, const Init& init, bool persistent = true);
   void child(std::string_view name, Module& module);
   template <class M>
   void children(std::string_view name, std::vector<std::unique_ptr<M>>& modules) {
@@ -72,25 +121,5 @@ class TESSERA_API Visitor {
   [[nodiscard]] std::string join(std::string_view name) const;
   std::string path_;
 };
-
-struct NamedParameter {
-  std::string name;
-  Tensor tensor;
-};
-/// All parameters in the order of visit().
-TESSERA_API std::vector<NamedParameter> named_parameters(Module& root);
-/// Number of elements of all parameters.
-TESSERA_API int64_t parameter_count(Module& root);
-/// Makes every parameter on `device`, filled by its Init and requiring grad.
-TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
-/// How each parameter lies, by its name and global meta.
-using LayoutOf = std::function<const Layout*(const std::string& name, const TensorMeta& meta)>;
-/// The same, distributed: each rank makes its own part, with the bits that the whole would have.
-TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of);
-/// Makes every parameter from `source`, an equal shape and dtype under its name, requiring grad; a
-/// parameter that is distributed keeps its layout.
-/// DataError names what is missing, unknown or of another shape or dtype, all at once.
-TESSERA_API void load(Module& root, const std::vector<NamedParameter>& source,
-                      Device device = kCpu);
 
 }  // namespace tessera::nn

@@ -4,6 +4,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
 

@@ -7,6 +7,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
 

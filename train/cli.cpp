@@ -4,6 +4,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/launch_world.h"
 #include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/safetensors.h"
 #include "tessera/train/tokenizer.h"

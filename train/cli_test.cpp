@@ -175,7 +175,7 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
     const NoGrad guard;
     for (auto* w : {&feed_forward.w1, &feed_forward.w3})
       copy_bytes(local(w->weight), full(w->weight.shape(), 1e20));
-    const auto untouched = local(trainer.model().output.weight).values();
+    const auto untouched = local(trainer.model().output->weight).values();
     {
       const GradMode recording(true);
       try {
@@ -188,7 +188,7 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
             << text;
       }
     }
-    EXPECT_EQ(local(trainer.model().output.weight).values(), untouched);
+    EXPECT_EQ(local(trainer.model().output->weight).values(), untouched);
     Tensor& weight = feed_forward.w2.weight;
     copy_bytes(local(weight), full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
     const GradMode recording(true);

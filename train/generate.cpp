@@ -27,11 +27,15 @@ size_t draw(const std::vector<double>& values, double temperature, double u) {
   return weights.size() - 1;
 }
 
-Tensor forward(const llama3::Model& model, const Tensor& tokens) {
+// (1, V): what follows the tokens, which come after those in the cache.
+Tensor logits_after(const llama3::Model& model, std::span<const int64_t> tokens,
+                    llama3::Cache& cache) {
+  Tensor ids = empty({1, static_cast<int64_t>(tokens.size())}, DType::i64);  // (1, T)
+  std::ranges::copy(tokens, ids.data<int64_t>());
   const Tensor& weight = model.tok_embeddings.weight;
-  if (!weight.is_distributed()) return model.forward(tokens);
-  const Layout* everywhere = Layout::replicated(layout_of(weight)->mesh());
-  return local(model.forward(distribute(tokens, everywhere)));
+  if (weight.is_distributed()) ids = distribute(ids, Layout::replicated(layout_of(weight)->mesh()));
+  const Tensor logits = model.next_logits(ids, cache);  // (1, 1, V)
+  return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
 }
 
 }  // namespace
@@ -44,17 +48,20 @@ std::string generate(const llama3::Model& model, std::string_view prompt,
   std::vector<int64_t> tokens{ByteTokenizer::kBegin};
   for (int64_t t : ByteTokenizer::encode(prompt)) tokens.push_back(t);
   const size_t given = tokens.size();
-  constexpr int64_t kPad = 64;
+  llama3::Cache cache;
+  size_t seen = 0;  // tokens that the cache holds or has dropped
 
   const RngKey key{o.seed, stream_of("generate")};
   for (int64_t made = 0; made < o.tokens; ++made) {
-    const int64_t seen = std::min(context, static_cast<int64_t>(tokens.size()));
-    // A causal model does not see what follows, so few lengths do: libraries prepare each new one.
-    const int64_t length = std::min(context, (seen + kPad - 1) / kPad * kPad);
-    const Tensor input = full({1, length}, ByteTokenizer::kEnd, DType::i64);
-    std::copy(tokens.end() - seen, tokens.end(), input.data<int64_t>());
-    const Tensor logits = forward(model, input);      // (1, T, V)
-    const Tensor last = select(logits, 1, seen - 1);  // (1, V)
+    const auto held = cache.empty() ? 0 : cache[0].length;
+    if (cache.empty() || held + static_cast<int64_t>(tokens.size() - seen) > context) {
+      // A full cache starts over with the last tokens, so that each is computed twice at most.
+      const size_t kept = static_cast<size_t>(cache.empty() ? context : (context + 1) / 2);
+      cache = model.make_cache(context);
+      seen = tokens.size() - std::min(kept, tokens.size());
+    }
+    const Tensor last = logits_after(model, std::span(tokens).subspan(seen), cache);  // (1, V)
+    seen = tokens.size();
     const auto [values, ids] = topk(slice(last, 1, {0, ByteTokenizer::kVocabulary}), k);  // (1, k)
     const double u = rng::uniform4(key, static_cast<uint64_t>(made)).v[0];
     const size_t chosen = k == 1 ? 0 : draw(values.values(), o.temperature, u);

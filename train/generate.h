@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from a model, a token at a time: the likeliest, or drawn from the k likeliest. The whole
-// context is run again for each token.
+// Text from a model, a token at a time: the likeliest, or drawn from the k likeliest. Keys and
+// values of the tokens seen are cached.
 #pragma once
 
 #include "tessera/models/llama3/llama3.h"

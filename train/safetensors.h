@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/core/tensor.h"
-#include "tessera/nn/module.h"
+#include "tessera/nn/parameters.h"
 
 #include <map>
 #include <string>

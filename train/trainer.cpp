@@ -4,9 +4,9 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/files.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/safetensors.h"
@@ -138,8 +138,7 @@ Batch Trainer::next_batch() const {
 }
 
 Tensor Trainer::loss_of(const Batch& batch) const {
-  const Tensor logits = model_.forward(batch.tokens, metadata_);  // (B, T, V)
-  const CrossEntropyResult result = cross_entropy(logits, batch.targets);
+  const CrossEntropyResult result = model_.loss(batch.tokens, batch.targets, metadata_);
   // A 0-dim factor and no attribute, so that a new count needs no new plan.
   return result.sum * tensor(1 / std::max(1.0, full(result.count).item()));
 }

@@ -5,6 +5,7 @@
 // cut over it, gradients come out partial and are reduced once. One rank is a mesh like any other.
 #pragma once
 
+#include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/config.h"

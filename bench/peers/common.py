@@ -6,6 +6,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16,
@@ -94,8 +95,9 @@ class Block(nn.Module):
 
 class Llama(nn.Module):
     def __init__(self, dim, n_layers, n_heads, n_kv_heads, ffn_dim, vocab_size, seq_len,
-                 rope_theta=500000.0):
+                 rope_theta=500000.0, tied=False, checkpoint=False):
         super().__init__()
+        self.checkpoint = checkpoint
         self.tok_embeddings = nn.Embedding(vocab_size, dim)
         self.layers = nn.ModuleList(
             Block(dim, n_heads, n_kv_heads, ffn_dim) for _ in range(n_layers))
@@ -104,13 +106,18 @@ class Llama(nn.Module):
         for name, weight in self.named_parameters():
             if weight.dim() == 2 and not name.startswith("tok_embeddings"):
                 nn.init.trunc_normal_(weight, std=0.02)
+        if tied:
+            self.output.weight = self.tok_embeddings.weight
         # Not a buffer: Module.to(bfloat16) would touch it.
         self.table = rope_table(seq_len, dim // n_heads, rope_theta)
 
     def forward(self, tokens):  # (B, T) -> (B, T, V)
         x = self.tok_embeddings(tokens)
         for layer in self.layers:
-            x = layer(x, self.table)
+            if self.checkpoint:
+                x = torch.utils.checkpoint.checkpoint(layer, x, self.table, use_reentrant=False)
+            else:
+                x = layer(x, self.table)
         return self.output(self.norm(x))
 
 

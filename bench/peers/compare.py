@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,10 @@ PEERS = "bench/peers"
 NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives")
 FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
            "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
+# What train_step runs with, on both sides.
+SETTINGS = [["--model", model, "--batch", batch, "--seq", "512", "--precision", precision]
+            for model, batch in (("debugmodel", "8"), ("124M", "2"))
+            for precision in ("float32", "mixed", "bfloat16")]
 CEILINGS = ("gemm_f32_gflops", "gemm_bf16_gflops", "copy_gbytes")
 
 
@@ -64,17 +69,23 @@ class Comparison:
     def __init__(self, name, threads, args):
         self.name, self.threads = name, threads
         self.python, self.about, self.profile = args.python, {}, []
-        self.ours, self.theirs = Side(), Side()
+        self.ours, self.theirs, self.compiled = Side(), Side(), Side()
         common = ["--threads", str(threads)] + (args.steps if name == "train_step" else [])
         binary = f"{args.bin}/bench_{name}"
         self.commands = [[binary, *common, *(args.filter if name == "ops" else [])],
                          ["python", f"{PEERS}/{name}.py", *common]]
         cases = run([binary, "--list-cases"]) if name == "ops" else None
+        settings = [[]]
+        if name == "train_step":
+            settings = [s for s in SETTINGS if re.search(args.settings, " ".join(s))]
         for number in range(args.rounds):
-            print(f"{name}, threads {threads}: round {number + 1} of {args.rounds}",
-                  file=sys.stderr)
-            self.run_ours()
-            self.run_theirs(cases)
+            for setting in settings:
+                print(f"{' '.join([name, *setting])}, threads {threads}: round {number + 1} of "
+                      f"{args.rounds}", file=sys.stderr)
+                self.run_ours(setting)
+                self.run_theirs(setting, cases)
+                if args.compile and name == "train_step":
+                    self.run_theirs([*setting, "--compile"], None)
 
     def note(self, rows):
         for row in rows:
@@ -84,32 +95,36 @@ class Comparison:
             if "torch" in row:
                 self.about["torch"] = row["torch"]
 
-    def run_ours(self):
+    def run_ours(self, setting):
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-            run([*self.commands[0], "--json", file.name])
+            run([*self.commands[0], *setting, "--json", file.name])
             rows = json_lines(pathlib.Path(file.name).read_text())
         self.note(rows)
-        self.profile = [row for row in rows if row.get("name") == "profile"]
+        names = [row["name"] for row in rows if "time_us" in row and "name" in row]
+        self.profile = [p for p in self.profile if p["of"] not in names]
+        self.profile += [row | {"of": names[0]} for row in rows if row.get("name") == "profile"]
         self.ours.add(row for row in rows if "time_us" in row)
 
-    def run_theirs(self, cases):
+    def run_theirs(self, setting, cases):
         if cases is not None:
             measured = {key for key, _ in self.ours.rounds}
             cases = "".join(line + "\n" for line in cases.splitlines()
                             if json.loads(line)["case"] in measured)
-        script = [self.python, *self.commands[1][1:]]
+        script = [self.python, *self.commands[1][1:], *setting]
         rows = json_lines(run(script, cases))
         for row in rows:
             if "error" in row:
                 print(f"compare: PyTorch, {row.get('case')}: {row['error']}", file=sys.stderr)
         self.note(rows)
-        self.theirs.add(row for row in rows if "time_us" in row)
+        side = self.compiled if "--compile" in setting else self.theirs
+        side.add(row for row in rows if "time_us" in row)
 
     def rows(self):
         for key, row in self.ours.best.items():
             out = {"name": key, "threads": self.threads}
             for field in FIGURES:
-                for side, source in (("", row), ("pytorch_", self.theirs.best.get(key, {}))):
+                for side, source in (("", row), ("pytorch_", self.theirs.best.get(key, {})),
+                                     ("compiled_", self.compiled.best.get(key, {}))):
                     if field in source:
                         out[side + field] = round(source[field], 1)
             for field, label in (("time_us", "ratio"), ("time_grad_us", "ratio_grad")):
@@ -120,6 +135,8 @@ class Comparison:
                     out["pytorch_" + field] = self.theirs.rounds[key, field]
                 if mine and other:
                     out[label] = round(mine / other, 3)
+            if compiled := self.compiled.time(key):
+                out["ratio_compiled"] = round(self.ours.time(key) / compiled, 3)
             yield out
 
 
@@ -135,7 +152,10 @@ def show(rows):
               ratio(row.get("ratio")), figure(row.get("time_grad_us")),
               figure(row.get("pytorch_time_grad_us")), ratio(row.get("ratio_grad")))
         if "tokens_per_second" in row:
-            for side, of in (("Tessera", ""), ("PyTorch", "pytorch_")):
+            for side, of in (("Tessera", ""), ("PyTorch", "pytorch_"),
+                             ("PyTorch compiled", "compiled_")):
+                if of + "tokens_per_second" not in row:
+                    continue
                 print(f"  {side}: {row[of + 'tokens_per_second']:.0f} tokens/s, "
                       f"{row[of + 'peak_rss_mib']:.0f} MiB resident at most")
     slower = [(row[label], row["name"] + suffix, row["threads"]) for row in rows
@@ -194,6 +214,10 @@ def main():
     parser.add_argument("--filter", help="ops only: a regular expression of case names; "
                                          "nothing is written")
     parser.add_argument("--steps", help="train_step only: measured steps")
+    parser.add_argument("--settings", default="",
+                        help="train_step only: a regular expression of settings")
+    parser.add_argument("--compile", action="store_true",
+                        help="train_step only: torch.compile too, which takes minutes to start")
     parser.add_argument("--bin", default="build/release/bin", help="folder of the programs")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has PyTorch")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/cpu",

@@ -36,10 +36,29 @@ def first(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def attention(q, k, v, causal=False, heads_inner=False, scale=None, **_):
+def attention_mask(shapes, causal=False, heads_inner=False, offset=0, window=0, chunk=0, **_):
+    """The visible keys of each query as bools, None where PyTorch needs no mask; documents of 200."""
+    time = 1 if heads_inner else 2
+    queries, keys = shapes[0][time], shapes[1][time]
+    documents = len(shapes) > 3 and bool(shapes[3])
+    if not (window or chunk or documents or (causal and offset)):
+        return None
+    at, key = torch.arange(queries)[:, None] + offset, torch.arange(keys)[None, :]
+    mask = key <= at if causal else torch.ones(queries, keys, dtype=torch.bool)
+    if window:
+        mask &= key > at - window
+    if chunk:
+        mask &= key // chunk == at // chunk
+    if documents:
+        mask &= key // 200 == at // 200
+    return None if bool(mask.all()) else mask
+
+
+def attention(q, k, v, mask=None, causal=False, heads_inner=False, scale=None, offset=0, **_):
     if heads_inner:  # (B, T, H, D), as a model has them
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = SDPA(q, k, v, is_causal=bool(causal), scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    y = SDPA(q, k, v, attn_mask=mask, is_causal=bool(causal) and mask is None and not offset,
+             scale=scale, enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2) if heads_inner else y
 
 
@@ -105,7 +124,17 @@ TWINS = {
     "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
     "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
     "scatter_add": lambda x, index, src, dim=1, **_: x.scatter_add(dim, index, src),
-    "topk": lambda x, k=2, dim=-1, **_: x.topk(k, dim).values,
+    "topk": lambda x, k=2, dim=-1, largest=1, **_: x.topk(k, dim, bool(largest)).values,
+    "sort": lambda x, dim=-1, descending=0, **_: x.sort(dim=dim, descending=bool(descending),
+                                                        stable=True).values,
+    "cumsum": lambda x, dim=0, reverse=0, **_: x.cumsum(dim),
+    "index_select": lambda x, index, dim=0, **_: x.index_select(dim, index),
+    "index_add": lambda x, index, src, dim=0, **_: x.index_add(dim, index, src),
+    "bincount": lambda x, bins=0, **_: torch.bincount(x, minlength=bins),
+    "histogram": lambda x, bins=100, low=0, high=1, **_: torch.histc(x, bins, low, high),
+    "searchsorted": lambda s, x, right=0, **_: torch.searchsorted(s, x, right=bool(right)),
+    "dropout": lambda x, p=0.5, **_: F.dropout(x, p),
+    "diagonal_pad": lambda x, offset=0, **_: torch.diag_embed(x, offset),
     "cat": lambda *xs, dim=0, **_: torch.cat(xs, dim),
     "sum_squares": lambda *xs, **_: torch.stack(torch._foreach_norm(xs)).norm(),
     "cast": lambda x, to="bfloat16", **_: x.to(DTYPES[to]),
@@ -116,18 +145,26 @@ ATTRIBUTES = {
     "affine": "scale shift", "gelu": "tanh", "cast": "to", "sum": "dims keepdim",
     "mean": "dims keepdim", "logsumexp": "dims keepdim", "max": "dim keepdim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
-    "scaled_dot_product_attention": "causal heads_inner scale", "swiglu": "limit alpha up_shift",
+    "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
+    "swiglu": "limit alpha up_shift",
     "cross_entropy": "ignore_index label_smoothing z_loss",
     "linear_cross_entropy": "ignore_index label_smoothing z_loss", "layer_norm": "eps",
     "add_rms_norm": "eps", "quantize": "to per_row", "dequantize": "to",
     "sgd_": "weight_decay maximize",
     "sgd_momentum_": "momentum dampening weight_decay nesterov maximize",
-    "gather": "dim", "scatter_add": "dim", "topk": "k dim", "cat": "dim", "fill": "shape",
+    "gather": "dim", "scatter_add": "dim", "topk": "k dim largest", "cat": "dim",
+    "sort": "dim descending", "cumsum": "dim reverse", "index_select": "dim", "index_add": "dim",
+    "bincount": "bins", "histogram": "bins low high", "searchsorted": "right", "dropout": "p",
+    "diagonal_pad": "offset", "arange": "start step count", "permutation": "count",
+    "fill": "shape",
     "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
 
 SGD = ("sgd_", "sgd_momentum_")
-MAKERS = {"fill": lambda shape, dtype: torch.full(shape, 0.0, dtype=dtype),
-          "random": lambda shape, dtype: torch.randn(shape, dtype=dtype)}
+MAKERS = {"fill": lambda dtype, shape: torch.full(shape, 0.0, dtype=dtype),
+          "random": lambda dtype, shape: torch.randn(shape, dtype=dtype),
+          "arange": lambda dtype, start, step, count: torch.arange(start, start + step * count,
+                                                                   step, dtype=dtype),
+          "permutation": lambda dtype, count: torch.randperm(count)}
 
 
 def named(op, values):
@@ -162,8 +199,16 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs = [values(shapes[0]).to(torch.float8_e4m3fn), torch.rand(shapes[1])]
     elif op == "embedding":
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
-    elif op in ("gather", "scatter_add"):
+    elif op in ("gather", "scatter_add", "index_select", "index_add"):
         inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
+    elif op == "scaled_dot_product_attention":
+        inputs = [*inputs[:3], attention_mask(shapes, **attrs)]
+    elif op == "bincount":
+        inputs[0] = torch.randint(0, attrs["bins"], shapes[0])
+    elif op == "dropout":
+        inputs = inputs[:1]  # without the key
+    elif op == "searchsorted":
+        inputs[0] = inputs[0].sort().values
     elif op == "rope":
         t, half = shapes[0][1], shapes[0][3] // 2
         angle = torch.rand(t, half)
@@ -207,12 +252,12 @@ def time_case(op, shapes, dtype, attrs, grad):
     if op in SGD:
         return time_sgd(shapes, dtype, attrs)
     if op in MAKERS:
-        return {"time_us": median_us(lambda: MAKERS[op](attrs["shape"], dtype))}
+        return {"time_us": median_us(lambda: MAKERS[op](dtype, **attrs))}
     inputs, fn = make_inputs(op, shapes, dtype, attrs), TWINS[op]
     with torch.no_grad():
         result = {"time_us": median_us(lambda: fn(*inputs, **attrs))}
     if grad:
-        leaves = [x.requires_grad_() for x in inputs if x.is_floating_point()]
+        leaves = [x.requires_grad_() for x in inputs if x is not None and x.is_floating_point()]
         dy = torch.randn_like(first(fn(*inputs, **attrs)))
 
         def both():

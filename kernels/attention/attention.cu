@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
   const int ld = tile_stride(z.d);
   extern __shared__ __align__(16) unsigned char bytes[];
+  __shared__ KeyRange seen[kRows];
   C* q_tile = reinterpret_cast<C*>(bytes);  // (kRows, d)
   C* k_tile = q_tile + kRows * ld;          // (kRows, d)
   C* v_tile = k_tile + kRows * ld;          // (kRows, d)
@@ -39,11 +40,11 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   if (t < kRows) {
     row_max[t] = minus_infinity<C>();
     row_sum[t] = 0;
+    seen[t] = z.range(b, first + t);
   }
   C acc[2][kColumns] = {};
-  int64_t end = z.keys;
-  if (z.causal) end = min(end, min(first + kRows, z.queries) + z.offset);
-  for (int64_t key = 0; key < end; key += kRows) {
+  const KeyRange any = z.range_of_rows(b, first, kRows);
+  for (int64_t key = any.first / kRows * kRows; key <= any.last; key += kRows) {
     __syncthreads();  // nobody reads the last tiles any more
     load_tile(k_tile, kRows, k_head, k, key, z.keys, z.d);
     load_tile(v_tile, kRows, v_head, v, key, z.keys, z.d);
@@ -53,9 +54,9 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
-        p_tile[row * kPitch + column] = z.visible(first + row, key + column)
-                                            ? scores[i][j] * static_cast<C>(z.scale)
-                                            : minus_infinity<C>();
+        const bool visible = key + column >= seen[row].first && key + column <= seen[row].last;
+        p_tile[row * kPitch + column] =
+            visible ? scores[i][j] * static_cast<C>(z.scale) : minus_infinity<C>();
       }
     }
     __syncthreads();
@@ -107,7 +108,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     const int row = y + i * kHalf;
     const int64_t query = first + row;
     if (query >= z.queries) continue;
-    const C sum = row_sum[row], inverse = sum == 0 ? C(0) : 1 / sum;
+    const bool possible = z.possible(b, query);
+    const C sum = possible ? row_sum[row] : not_a_number<C>(), inverse = sum == 0 ? C(0) : 1 / sum;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int column = x + c * kHalf;
@@ -124,7 +126,9 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 
 void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
-  const AttentionSizes z(*this, in[0], in[1]);
+  AttentionSizes z(*this, in[0], in[1]);
+  std::array<Tensor, 2> kept;
+  if (in.size() > 3 && in[3].defined()) kept = give_positions(z, in[3], stream);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     constexpr int kRows = kTile<T>;

@@ -37,16 +37,19 @@ template <class C, int kRows> struct Tiles {
   C *q, *k, *v, *dout;  // (kRows, d)
   C *p, *ds;            // (kRows queries, kRows keys)
   C *lse, *delta;       // (kRows)
+  KeyRange* seen;       // (kRows)
 
   __device__ Tiles(unsigned char* bytes, int d) {
     const int tile = kRows * tile_stride(d);
-    q = reinterpret_cast<C*>(bytes), k = q + tile, v = k + tile, dout = v + tile;
+    seen = reinterpret_cast<KeyRange*>(bytes);
+    q = reinterpret_cast<C*>(seen + kRows), k = q + tile, v = k + tile, dout = v + tile;
     p = dout + tile, ds = p + kRows * kPitch;
     lse = ds + kRows * kPitch, delta = lse + kRows;
   }
   static size_t bytes(int d) {
     return static_cast<size_t>(4 * kRows * tile_stride(d) + 2 * kRows * kPitch + 2 * kRows) *
-           sizeof(C);
+               sizeof(C) +
+           kRows * sizeof(KeyRange);
   }
   template <class T>
   __device__ void load_queries(const Operands<T>& in, const AttentionSizes& z, int64_t b,
@@ -58,6 +61,7 @@ template <class C, int kRows> struct Tiles {
       const bool inside = first + i < z.queries;
       lse[i] = inside ? in.lse[row] : minus_infinity<C>();
       delta[i] = inside ? in.delta[row] : C(0);
+      seen[i] = z.range(b, first + i);
     }
   }
   template <class T>
@@ -67,7 +71,7 @@ template <class C, int kRows> struct Tiles {
     load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.d);
   }
   // Fills p and ds from the loaded tiles.
-  __device__ void weigh(const AttentionSizes& z, int64_t first_query, int64_t first_key) {
+  __device__ void weigh(const AttentionSizes& z, int64_t first_key) {
     constexpr int kHalf = kRows / 2;
     const int x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
     C scores[2][2], gradients[2][2];
@@ -76,8 +80,9 @@ template <class C, int kRows> struct Tiles {
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
+        const int64_t key = first_key + column;
         const bool counts =
-            z.visible(first_query + row, first_key + column) && lse[row] != minus_infinity<C>();
+            key >= seen[row].first && key <= seen[row].last && lse[row] != minus_infinity<C>();
         const C weight =
             counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
         p[row * kPitch + column] = weight;
@@ -101,13 +106,12 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 
   tiles.load_queries(in, z, b, head, first);
   C acc[2][kColumns] = {};
-  int64_t end = z.keys;
-  if (z.causal) end = min(end, min(first + kRows, z.queries) + z.offset);
-  for (int64_t key = 0; key < end; key += kRows) {
+  const KeyRange any = z.range_of_rows(b, first, kRows);
+  for (int64_t key = any.first / kRows * kRows; key <= any.last; key += kRows) {
     __syncthreads();
     tiles.load_keys(in, z, b, kv_head, key);
     __syncthreads();
-    tiles.weigh(z, first, key);
+    tiles.weigh(z, key);
     __syncthreads();
     for (int j = 0; j < kRows; ++j) {
       const C g0 = tiles.ds[y * kPitch + j], g1 = tiles.ds[(y + kHalf) * kPitch + j];
@@ -151,13 +155,15 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   C key_acc[2][kColumns] = {}, value_acc[2][kColumns] = {};
   // The first query that sees the tile's first key, rounded down to a tile.
   int64_t begin = 0;
-  if (z.causal && first - z.offset > 0) begin = (first - z.offset) / kRows * kRows;
+  if (z.mask.causal && first - z.mask.offset > 0) begin = (first - z.mask.offset) / kRows * kRows;
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int64_t query = begin; query < z.queries; query += kRows) {
+      const KeyRange any = z.range_of_rows(b, query, kRows);
+      if (any.last < first || any.first >= first + kRows) continue;
       __syncthreads();
       tiles.load_queries(in, z, b, head, query);
       __syncthreads();
-      tiles.weigh(z, query, first);
+      tiles.weigh(z, first);
       __syncthreads();
       for (int i = 0; i < kRows; ++i) {
         const C p0 = tiles.p[i * kPitch + y], p1 = tiles.p[i * kPitch + y + kHalf];
@@ -195,8 +201,10 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 }  // namespace
 
 void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
-  const Attention forward{causal, heads_inner, scale, offset};
-  const AttentionSizes z(forward, in[0], in[1]);
+  const Attention forward{causal, heads_inner, scale, offset, window, chunk, key_start};
+  AttentionSizes z(forward, in[0], in[1]);
+  std::array<Tensor, 2> kept;
+  if (in.size() > 7 && in[7].defined()) kept = give_positions(z, in[7], stream);
   const Tensor lse = row_major(in[4], stream);
   const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {

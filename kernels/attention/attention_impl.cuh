@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/mask_impl.h"
 #include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/vector_math.h"
@@ -31,12 +32,14 @@ template <class T> struct Heads {
 };
 
 struct AttentionSizes {
-  int64_t batch, heads, kv_heads, queries, keys, offset;
+  int64_t batch, heads, kv_heads, queries, keys;
   int d;
   double scale;
-  bool causal;
+  AttentionMask mask;
+  const int64_t *positions = nullptr, *ends = nullptr;  // (B, T); null where there are none
 
-  AttentionSizes(const Attention& op, const Tensor& q, const Tensor& k) {
+  AttentionSizes(const Attention& op, const Tensor& q, const Tensor& k)
+      : mask(op, k.shape()[op.heads_inner ? 1 : 2]) {
     const int head = op.heads_inner ? 2 : 1, time = op.heads_inner ? 1 : 2;
     batch = q.shape()[0], heads = q.shape()[head], queries = q.shape()[time];
     kv_heads = k.shape()[head], keys = k.shape()[time];
@@ -46,12 +49,54 @@ struct AttentionSizes {
     }
     d = static_cast<int>(q.shape()[3]);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(d));
-    causal = op.causal, offset = op.offset;
   }
-  __device__ bool visible(int64_t query, int64_t key) const {
-    return query < queries && key < keys && (!causal || key <= query + offset);
+  /// What a query sees; nothing where it does not exist.
+  __device__ KeyRange range(int64_t b, int64_t query) const {
+    if (query >= queries) return {0, -1};
+    if (!positions) return mask.range(query, -1, 0);
+    const int64_t at = b * queries + query;
+    return mask.range(query, positions[at], ends ? ends[at] : 0);
+  }
+  /// Whether the position of a query can be.
+  __device__ bool possible(int64_t b, int64_t query) const {
+    if (!positions) return true;
+    const int64_t *at = positions + b * queries + query, position = *at;
+    return mask.possible(query, position) &&
+           (position == 0 || query == 0 || position == at[-1] + 1);
+  }
+  /// The keys that some query of [first, first + rows) sees. Ranges do not fall from one query to
+  /// the next.
+  __device__ KeyRange range_of_rows(int64_t b, int64_t first, int64_t rows) const {
+    return {range(b, first).first, range(b, min(first + rows, queries) - 1).last};
   }
 };
+
+/// The last query of each query's document, (B, T): what documents without causal need.
+static __global__ void document_ends(const int64_t* positions, int64_t* ends, int64_t batch,
+                                     int64_t queries) {
+  for (int64_t i = first_item(); i < batch * queries; i += item_step()) {
+    const bool last = i % queries == queries - 1 || positions[i + 1] == 0;
+    if (!last) continue;
+    for (int64_t j = i; j >= i - i % queries; --j) {
+      ends[j] = i % queries;
+      if (positions[j] == 0) break;
+    }
+  }
+}
+
+/// Gives `z` the positions and what follows from them; the tensors that must live as long.
+inline std::array<Tensor, 2> give_positions(AttentionSizes& z, const Tensor& positions,
+                                            Stream stream) {
+  const Tensor p = row_major(positions, stream);
+  z.positions = p.data<int64_t>();
+  if (z.mask.causal || p.numel() == 0) return {p, Tensor()};
+  const Tensor ends = empty(p.shape(), DType::i64, p.device());
+  document_ends<<<blocks_for(p.numel()), kThreads, 0, handle(stream)>>>(
+      z.positions, ends.data<int64_t>(), z.batch, z.queries);
+  check_launch(Attention::name);
+  z.ends = ends.data<int64_t>();
+  return {p, ends};
+}
 
 /// Row length of a tile in shared memory: odd, so that rows lie in different banks.
 __host__ __device__ inline int tile_stride(int d) { return d | 1; }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention against the plain formula at sizes beyond one block, and what rows that see nothing
-// give.
+// Attention against the plain formula at sizes beyond one block, what rows that see nothing give,
+// packed documents against one document at a time, and one query against a cache.
 #include "tessera/kernels/attention/attention.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -72,6 +73,147 @@ TEST(Attention, BothOrdersOfDimsAgree) {
   const Tensor outer = scaled_dot_product_attention(transpose(q, 1, 2), transpose(k, 1, 2),
                                                     transpose(v, 1, 2), {.causal = true});
   EXPECT_EQ(inner.values(), transpose(outer, 1, 2).values());
+}
+
+Tensor positions_of(const std::vector<int64_t>& documents) {
+  std::vector<double> p;
+  for (int64_t length : documents) {
+    for (int64_t i = 0; i < length; ++i) p.push_back(static_cast<double>(i));
+  }
+  return from_values(p, {1, static_cast<int64_t>(p.size())}, DType::i64);
+}
+
+template <class E, class F> std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+// o, lse and the gradients of q, k, v for the upstream gradient dy.
+std::vector<Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dy,
+                           const AttentionOptions& options) {
+  Tensor x[] = {contiguous(q).detach(), contiguous(k).detach(), contiguous(v).detach()};
+  for (Tensor& t : x) t.set_requires_grad();
+  const auto [o, lse] = scaled_dot_product_attention_with_lse(x[0], x[1], x[2], options);
+  backward(o, {.gradient = contiguous(dy)});
+  return {o, lse, x[0].grad(), x[1].grad(), x[2].grad()};
+}
+
+TEST(Attention, PackedDocumentsGiveTheBitsOfOneDocumentAtATime) {
+  const Session session;
+  const std::vector<int64_t> documents{3, 70, 1, 64, 17, 130, 15};
+  const int64_t length = 300, d = 24;
+  const Tensor positions = positions_of(documents);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const bool inner : {false, true}) {
+      for (AttentionOptions options : {AttentionOptions{.causal = true}, AttentionOptions{},
+                                       AttentionOptions{.causal = true, .window = 33}}) {
+        options.heads_inner = inner;
+        const int time = inner ? 1 : 2;
+        const auto made = [&](int64_t heads, uint64_t i) {
+          const Shape shape = inner ? Shape{1, length, heads, d} : Shape{1, heads, length, d};
+          return cast(normal(shape, {7, i}), dtype);
+        };
+        const Tensor q = made(4, 1), k = made(2, 2), v = made(2, 3), dy = made(4, 4);
+        AttentionOptions packed = options;
+        packed.positions = positions;
+        const auto all = attend(q, k, v, dy, packed);
+        int64_t start = 0;
+        for (int64_t n : documents) {
+          const auto part = [&](const Tensor& x) { return slice(x, time, {start, start + n}); };
+          const auto one = attend(part(q), part(k), part(v), part(dy), options);
+          for (size_t i : {0, 2, 3, 4}) EXPECT_EQ(part(all[i]).values(), one[i].values()) << i;
+          EXPECT_EQ(slice(all[1], 2, {start, start + n}).values(), one[1].values());
+          start += n;
+        }
+      }
+    }
+  }
+}
+
+// A document cut by a piece of the queries gives the rows of the whole.
+TEST(Attention, LaterQueriesOfADocumentGiveTheRowsOfTheWhole) {
+  const Session session;
+  const Tensor positions = positions_of({30, 90, 40});
+  const Tensor q = normal({1, 2, 160, 8}, {1, 1}), k = normal({1, 2, 160, 8}, {1, 2}),
+               v = normal({1, 2, 160, 8}, {1, 3});
+  const Tensor whole =
+      scaled_dot_product_attention(q, k, v, {.causal = true, .positions = positions});
+  const Tensor rest = scaled_dot_product_attention(
+      slice(q, 2, {47, 160}), k, v,
+      {.causal = true, .offset = 47, .positions = slice(positions, 1, {47, 160})});
+  EXPECT_EQ(rest.values(), slice(whole, 2, {47, 160}).values());
+}
+
+TEST(Attention, OneQueryAgainstACacheIsTheLastRow) {
+  const Session session;
+  for (const int64_t heads : {2, 6, 140}) {  // up to more heads than a block has rows
+    for (const int64_t keys : {1, 65, 2000}) {
+      const Tensor q = normal({2, heads, 1, 20}, {1, 1}), k = normal({2, 2, keys, 20}, {1, 2}),
+                   v = normal({2, 2, keys, 20}, {1, 3});
+      // Sixty-four queries of which the last is the one: a path of its own.
+      const Tensor many = expand(q, {2, heads, 64, 20});
+      for (const int64_t window : {0, 300}) {
+        const auto one = scaled_dot_product_attention_with_lse(
+            q, k, v, {.causal = true, .offset = keys - 1, .window = window});
+        const auto all = scaled_dot_product_attention_with_lse(
+            many, k, v, {.causal = true, .offset = keys - 64, .window = window});
+        const auto close = [&](const Tensor& a, const Tensor& b) {
+          const auto x = a.values(), y = b.values();
+          ASSERT_EQ(x.size(), y.size());
+          for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-5);
+        };
+        close(one[0], slice(all[0], 2, {63, 64}));
+        close(one[1], slice(all[1], 2, {63, 64}));
+      }
+    }
+  }
+}
+
+TEST(Attention, ASinkTakesItsShareAndLeavesUnseenRowsZero) {
+  const Session session;
+  const Tensor x = normal({1, 2, 3, 4}, {1, 1});
+  Tensor sink = from_values(std::vector<double>{0.5, -40}, {2}, DType::f32).set_requires_grad();
+  const auto [o, lse] =
+      scaled_dot_product_attention_with_lse(x, x, x, {.causal = true, .offset = -1});
+  const Tensor y = attention_sink(o, lse, sink);
+  const auto before = o.values(), after = y.values(), sums = lse.values();
+  for (size_t i = 0; i < after.size(); ++i) {
+    const double logit = i / 12 ? -40 : 0.5;
+    EXPECT_NEAR(after[i], before[i] / (1 + std::exp(logit - sums[i / 4])), 1e-6);
+  }
+  backward(y, {.gradient = ones({1, 2, 3, 4})});
+  for (double g : sink.grad().values()) EXPECT_TRUE(std::isfinite(g));
+  EXPECT_THROW((void)attention_sink(o, lse, ones({3})), ShapeError);
+  EXPECT_THROW((void)attention_sink(o, cast(lse, DType::f64), sink), DTypeError);
+}
+
+TEST(Attention, ErrorsOfMasksSayWhatWasGivenAndExpected) {
+  const Session session;
+  const Tensor x = normal({1, 1, 5, 4}, {1, 1});
+  const auto with = [&](const AttentionOptions& options) {
+    return [&, options] { (void)scaled_dot_product_attention(x, x, x, options); };
+  };
+  const auto holds = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  holds(error_of<ValueError>(with({.window = 3})), "causal is false, but window is 3");
+  holds(error_of<ValueError>(with({.causal = true, .window = -3})), "window is -3: expected");
+  holds(error_of<ValueError>(with({.causal = true, .chunk = -2})), "chunk is -2: expected");
+  const auto placed = [](std::vector<double> p) {
+    return from_values(p, {1, static_cast<int64_t>(p.size())}, DType::i64);
+  };
+  holds(error_of<ValueError>(with({.causal = true, .positions = placed({2, 3, 4, 5, 6})})),
+        "positions[0][0] of i64[1, 5] is 2: expected 0, where a document starts, to 0");
+  holds(error_of<ValueError>(with({.causal = true, .positions = placed({0, 1, 1, 2, 3})})),
+        "positions[0][2] of i64[1, 5] is 1 after 1: expected one more, or 0");
+  holds(error_of<ShapeError>(with({.causal = true, .positions = placed({0, 1})})),
+        "positions must be (B, T) = [1, 5]");
+  holds(error_of<ValueError>(with({.offset = 1, .positions = placed({0, 1, 2, 3, 4})})),
+        "offset is 1");
 }
 
 }  // namespace

@@ -83,3 +83,21 @@ std::vector<Sample<Cat>> Cat::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+
+Tensor stack(const std::vector<Tensor>& tensors, int dim) {
+  if (tensors.empty()) fail<UsageError>("stack", "needs at least one tensor: given an empty list");
+  const int d = normalize_dim(dim, tensors[0].rank() + 1, "stack");
+  std::vector<Tensor> rows;
+  rows.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!(tensors[i].shape() == tensors[0].shape()))
+      fail<ShapeError>("stack", "tensors must have one shape: given ", tensors[0].meta(),
+                       " and tensor ", i, " ", tensors[i].meta());
+    rows.push_back(unsqueeze(tensors[i], d));
+  }
+  return cat(rows, d);
+}
+
+}  // namespace tessera

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cat: tensors one after the other along a dim.
+// cat: tensors one after the other along a dim; stack: along a new one.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -29,5 +29,8 @@ using cat_ops = OpList<Cat>;
 inline Tensor cat(const std::vector<Tensor>& tensors, int dim = 0) {
   return call(op::Cat{dim}, Tensors(tensors));
 }
+/// n tensors of one shape (A, B) and dtype along a new dim of the result, at 1 -> (A, n, B).
+/// UsageError for an empty list, ShapeError that names the tensor of another shape.
+TESSERA_API Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
 
 }  // namespace tessera

@@ -20,6 +20,24 @@ TEST(Cat, JoinsAlongADim) {
             (std::vector<double>{1, 2}));
 }
 
+TEST(Cat, Stack) {
+  Context context;
+  const Tensor a = tensor({1, 2}), b = tensor({3, 4});
+  EXPECT_EQ(stack({a, b}).values(), (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(stack({a, b}, -1).values(), (std::vector<double>{1, 3, 2, 4}));
+  EXPECT_EQ(stack({tensor(1), tensor(2), tensor(3)}).shape(), (Shape{3}));
+  EXPECT_EQ(stack({zeros({0})}, 1).shape(), (Shape{0, 1}));
+  EXPECT_THROW((void)stack({}), UsageError);
+  EXPECT_THROW((void)stack({a}, 2), IndexError);
+  try {
+    (void)stack({a, b, zeros({2, 1})});
+    FAIL();
+  } catch (const ShapeError& e) {
+    EXPECT_STREQ(e.what(),
+                 "[stack] tensors must have one shape: given f32[2] and tensor 2 f32[2, 1]");
+  }
+}
+
 TEST(Cat, Errors) {
   Context context;
   EXPECT_THROW((void)cat({}), UsageError);

@@ -4,6 +4,7 @@
 #include "tessera/kernels/fill/fill.h"
 
 #include "tessera/core/parallel.h"
+#include "tessera/kernels/philox_impl.h"
 
 #include <cmath>
 #include <cstring>
@@ -24,40 +25,18 @@ void check_no_inputs(std::string_view name, Metas in) {
   if (in.size() != 0) fail<UsageError>(name, "takes no inputs: given ", in.size());
 }
 
-constexpr int64_t kBlocks = 16;  // counters per batch
-constexpr int64_t kBatch = 4 * kBlocks;
+constexpr int64_t kBlocks = kPhiloxBlocks, kBatch = kPhiloxBatch;
 
 // Elements 4 * block ... of the stream, before mean, std and range.
 TESSERA_INLINE void random_batch(RngKey key, uint64_t block, bool normal, float* out) {
-  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
-  for (int64_t j = 0; j < kBlocks; ++j) {
-    const uint64_t counter = block + static_cast<uint64_t>(j);
-    c0[j] = static_cast<uint32_t>(counter);
-    c1[j] = static_cast<uint32_t>(counter >> 32);
-    c2[j] = static_cast<uint32_t>(key.stream);
-    c3[j] = static_cast<uint32_t>(key.stream >> 32);
-  }
-  uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-#pragma GCC unroll 1  // unrolled before it is vectorised, the loop would stay scalar
-    for (int64_t j = 0; j < kBlocks; ++j) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j], p1 = uint64_t{0xCD9E8D57u} * c2[j];
-      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0,
-                     n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ k1;
-      c1[j] = static_cast<uint32_t>(p1);
-      c3[j] = static_cast<uint32_t>(p0);
-      c0[j] = n0;
-      c2[j] = n2;
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
+  uint32_t bits[4][kBlocks];
+  philox_batch(key, block, bits);
   float u[4][kBlocks];
   for (int64_t j = 0; j < kBlocks; ++j) {
-    u[0][j] = rng::unit(c0[j]);
-    u[1][j] = rng::unit(c1[j]);
-    u[2][j] = rng::unit(c2[j]);
-    u[3][j] = rng::unit(c3[j]);
+    u[0][j] = rng::unit(bits[0][j]);
+    u[1][j] = rng::unit(bits[1][j]);
+    u[2][j] = rng::unit(bits[2][j]);
+    u[3][j] = rng::unit(bits[3][j]);
   }
   for (int pair = 0; normal && pair < 4; pair += 2) {
     for (int64_t j = 0; j < kBlocks; ++j) {
@@ -220,15 +199,10 @@ void Random::cpu(Tensors, Outputs y) const {
       return;
     }
     // Rows of the piece lie apart in the whole.
-    const Shape strides = contiguous_strides(whole);
     const int64_t n = shape.back(), rows = total / n;
     parallel_for(rows, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        int64_t first = start.back(), left = row;
-        for (int d = shape.rank() - 2; d >= 0; --d) {
-          first += (start[d] + left % shape[d]) * strides[d];
-          left /= shape[d];
-        }
+        const int64_t first = row_in_whole(whole, start, shape, row);
         random_run(*this, static_cast<uint64_t>(first), n, to + row * n);
       }
     });

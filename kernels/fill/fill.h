@@ -79,6 +79,7 @@ using fill_ops = OpList<Fill, Random>;
 
 }  // namespace op
 
+/// `shape` of one value, converted to `dtype`. ShapeError for a negative size.
 inline Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
                    Device device = kCpu) {
   return call(op::Fill{shape, dtype, device, value}, {});
@@ -94,12 +95,15 @@ inline Tensor full_like(const Tensor& x, double value) {
   return call_like(op::Fill{x.shape(), x.dtype(), x.device(), value}, x);
 }
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
-/// Standard normals scaled: the same bits for the same key anywhere.
+/// Standard normals times std plus mean, of a floating dtype: the same bits for the same key on any
+/// device and mesh. ValueError for a negative std, ShapeError for a negative size.
 inline Tensor normal(const Shape& shape, RngKey key, double mean = 0, double std = 1,
                      DType dtype = DType::f32, Device device = kCpu) {
   return call(
       op::Random{shape, dtype, device, op::Distribution::normal, mean, std, 0, 1, key, {}, {}}, {});
 }
+/// The same, each drawn again until it lies in [low, high] (both ends in the values' units, not in
+/// units of std). ValueError unless low < high.
 inline Tensor truncated_normal(const Shape& shape, RngKey key, double mean, double std, double low,
                                double high, DType dtype = DType::f32, Device device = kCpu) {
   return call(op::Random{shape,
@@ -115,6 +119,8 @@ inline Tensor truncated_normal(const Shape& shape, RngKey key, double mean, doub
                          {}},
               {});
 }
+/// Even in [low, high), of a floating dtype, in steps of (high - low) / 2^23: the same bits for the
+/// same key on any device and mesh. ValueError unless low < high.
 inline Tensor uniform(const Shape& shape, RngKey key, double low = 0, double high = 1,
                       DType dtype = DType::f32, Device device = kCpu) {
   return call(

@@ -1,21 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA rope: a thread rotates a pair.
+// CUDA rope: a thread makes one value from itself and the other of its pair.
+#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/rope/rope.h"
 
 namespace tessera::op {
 namespace {
 
+struct Sizes {
+  int64_t values, t, h, d, half, table_rows;
+  bool inverse, halves;
+};
+
+// positions: null where token t of a sequence has row t of the tables.
 template <class T>
-__global__ void rotate(const T* x, const compute_t<T>* cos, const compute_t<T>* sin, T* y,
-                       int64_t pairs, int64_t t, int64_t h, int64_t half, bool inverse) {
+__global__ void rotate(const T* x, const compute_t<T>* cos, const compute_t<T>* sin,
+                       const int64_t* positions, T* y, Sizes z) {
   using C = compute_t<T>;
-  for (int64_t i = first_item(); i < pairs; i += item_step()) {
-    const int64_t place = i / half / h % t * half + i % half;
-    const C c = cos[place], s = inverse ? -sin[place] : sin[place];
-    const C a = static_cast<C>(x[2 * i]), b = static_cast<C>(x[2 * i + 1]);
-    y[2 * i] = static_cast<T>(a * c - b * s);
-    y[2 * i + 1] = static_cast<T>(a * s + b * c);
+  for (int64_t i = first_item(); i < z.values; i += item_step()) {
+    const int64_t at = i % z.d;
+    if (at >= 2 * z.half) {
+      y[i] = x[i];
+      continue;
+    }
+    const int64_t token = i / z.d / z.h, row = positions ? positions[token] : token % z.t;
+    if (row < 0 || row >= z.table_rows) {
+      y[i] = static_cast<T>(not_a_number<C>());
+      continue;
+    }
+    const int64_t pair = z.halves ? at % z.half : at / 2;
+    const bool second = z.halves ? at >= z.half : at % 2 != 0;
+    const int64_t distance = z.halves ? z.half : 1, other = second ? i - distance : i + distance;
+    const C c = cos[row * z.half + pair], s = sin[row * z.half + pair];
+    const C turn = second == z.inverse ? -s : s;
+    y[i] = static_cast<T>(static_cast<C>(x[i]) * c + static_cast<C>(x[other]) * turn);
   }
 }
 
@@ -25,14 +43,16 @@ void Rope::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
   const Tensor x = row_major(in[0], stream), cos = row_major(in[1], stream),
                sin = row_major(in[2], stream);
+  const Tensor positions = in.size() > 3 && in[3].defined() ? row_major(in[3], stream) : Tensor();
   const Shape& s = x.shape();  // (..., t, h, d)
   const int r = s.rank();
-  const int64_t pairs = x.numel() / 2;
+  const Sizes z{x.numel(),      s[r - 3],       s[r - 2], s[r - 1],
+                cos.shape()[1], cos.shape()[0], inverse,  halves};
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    rotate<<<blocks_for(pairs), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), cos.data<C>(), sin.data<C>(), y[0].data<T>(), pairs, s[r - 3], s[r - 2],
-        s[r - 1] / 2, inverse);
+    rotate<<<blocks_for(z.values), kThreads, 0, handle(stream)>>>(
+        x.data<T>(), cos.data<C>(), sin.data<C>(),
+        positions.defined() ? positions.data<int64_t>() : nullptr, y[0].data<T>(), z);
   });
   check_launch(name);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rope: rotary position embedding (Su et al., 2021) of adjacent pairs (x[2i], x[2i+1]), by tables
-// of cos and sin. The tables are f32 whatever x is. Its gradient is the rotation by the opposite
-// angle: the same op, `inverse`.
+// rope: rotary position embedding (Su et al., RoFormer, 2021) by tables of cos and sin, which are
+// f32 whatever x is. Its gradient is the rotation by the opposite angle: the same op, `inverse`.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -9,13 +8,18 @@
 namespace tessera {
 namespace op {
 
-/// x (..., t, h, d), cos and sin (t, d/2) f32 (f64 for f64 x) -> (..., t, h, d).
+/// x (..., t, h, d), cos and sin (t, r/2) f32 (f64 for f64 x) -> (..., t, h, d), where the first r
+/// = `rotary` values of a head turn (0: all d) and the others are copied. Pair i is (x[2i], x[2i +
+/// 1]), or (x[i], x[i + r/2]) with `halves` (Hugging Face's rotate_half; Qwen, gpt_oss). With
+/// positions (..., t) i64 the tables may have any number of rows, and a token turns by the row of
+/// its position. IndexError: a position beyond the tables; CUDA gives NaN there.
 struct Rope {
-  bool inverse = false;
+  bool inverse = false, halves = false;
+  int64_t rotary = 0;
   static constexpr std::string_view name = "rope";
   static constexpr DTypeSet dtypes = kFloats;
-  static constexpr Saves saves = Saves::input(1, 2);
-  auto attributes() const { return std::tie(inverse); }
+  static constexpr Saves saves = Saves::input(1, 2, 3);
+  auto attributes() const { return std::tie(inverse, halves, rotary); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;
@@ -28,14 +32,52 @@ using rope_ops = OpList<Rope>;
 
 }  // namespace op
 
+struct RopeOptions {
+  bool halves = false;    ///< pairs (x[i], x[i + r/2]) instead of (x[2i], x[2i + 1])
+  int64_t rotary = 0;     ///< how many values of a head turn; 0: all
+  Tensor positions = {};  ///< (..., t) i64, the table row of each token; else token i has row i
+};
 /// The tables are constants: asking for their gradient is an AutogradError.
-inline Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
-  return call(op::Rope{}, {x, cos, sin});
+inline Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                   const RopeOptions& o = {}) {
+  const op::Rope op{false, o.halves, o.rotary};
+  return o.positions.defined() ? call(op, {x, cos, sin, o.positions}) : call(op, {x, cos, sin});
 }
 
+/// How frequencies are stretched to contexts longer than the model was trained on.
+struct RopeScaling {
+  enum class Kind : uint8_t { none, llama3, yarn };
+  Kind kind = Kind::none;
+  double factor = 1;                     ///< longer by this much, 1 or more
+  int64_t original_max_position = 8192;  ///< the context of the training
+
+  /// llama3 (Llama 3.1's reference code, 2024): frequencies that turn at least high_freq_factor
+  /// times in the original context stay, those that turn at most low_freq_factor times are divided
+  /// by the factor, with a linear ramp by the number of turns between.
+  double low_freq_factor = 1, high_freq_factor = 4;
+
+  /// yarn (Peng et al., YaRN, 2023): the same with a linear ramp over the pairs, from the pair that
+  /// turns beta_fast times to the one that turns beta_slow times, rounded outwards to whole pairs
+  /// if `truncate`.
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;
+  /// yarn: cos and sin are multiplied by it. 0: 1 + mscale ln(factor) / 10, over the same of
+  /// mscale_all_dim if both are given (DeepSeek), where mscale is 1 if not given.
+  double attention_factor = 0;
+  double mscale = 0, mscale_all_dim = 0;
+};
+
+/// Angle of each of the dim/2 pairs at position 1: theta^(-2i/dim), scaled. ValueError: an odd or
+/// negative dim, a theta that is not positive, a scaling that contradicts itself.
+TESSERA_API std::vector<double> rope_frequencies(int64_t dim, double theta,
+                                                 const RopeScaling& scaling = {});
+/// What cos and sin are multiplied by; 1 unless yarn.
+TESSERA_API double rope_attention_factor(const RopeScaling& scaling);
+
 /// Tables for positions [start, start + length): {cos, sin} of (length, dim/2), angle = position *
-/// theta^(-2i/dim).
+/// frequency, times the attention factor. Errors as of rope_frequencies, and of a negative length.
 TESSERA_API std::array<Tensor, 2> rope_tables(int64_t length, int64_t dim, double theta,
-                                              int64_t start = 0, DType dtype = DType::f32);
+                                              int64_t start = 0, DType dtype = DType::f32,
+                                              const RopeScaling& scaling = {});
 
 }  // namespace tessera

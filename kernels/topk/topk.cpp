@@ -15,7 +15,7 @@ namespace tessera::op {
 namespace {
 
 constexpr int64_t kFew = 128;
-constexpr int64_t kBlock = 32;  // passed over at once where no element is large enough
+constexpr int64_t kBlock = 32;  // passed over at once where no element is good enough
 
 // NaN counts as largest.
 template <class A> TESSERA_INLINE bool larger(A a, A b) {
@@ -23,14 +23,19 @@ template <class A> TESSERA_INLINE bool larger(A a, A b) {
   else return a > b;
 }
 
-// The first block of the row, from i on, that holds an element above `least`.
-template <class T, class A = compute_t<T>>
-int64_t skip_smaller(const T* x, int64_t i, int64_t n, int64_t stride, A least) {
+// Whether a comes before b among the largest, or among the smallest.
+template <bool kLargest, class A> TESSERA_INLINE bool better(A a, A b) {
+  return kLargest ? larger(a, b) : larger(b, a);
+}
+
+// The first block of the row, from i on, that holds an element better than `last`.
+template <bool kLargest, class T, class A = compute_t<T>>
+int64_t skip_worse(const T* x, int64_t i, int64_t n, int64_t stride, A last) {
   if (stride != 1) return i;
   simd([&]() TESSERA_LAMBDA {
     for (; i + kBlock <= n; i += kBlock) {
       int any = 0;
-      for (int64_t j = 0; j < kBlock; ++j) any |= larger(static_cast<A>(x[i + j]), least);
+      for (int64_t j = 0; j < kBlock; ++j) any |= better<kLargest>(static_cast<A>(x[i + j]), last);
       if (any) break;
     }
   });
@@ -38,12 +43,12 @@ int64_t skip_smaller(const T* x, int64_t i, int64_t n, int64_t stride, A least) 
 }
 
 // The first `k` <= kFew of the row in order, as indices into it. Equal elements keep their order.
-template <class T, class A = compute_t<T>>
-void largest_few(const T* x, int64_t n, int64_t stride, int64_t k, A* values, int64_t* indices) {
+template <bool kLargest, class T, class A = compute_t<T>>
+void select_few(const T* x, int64_t n, int64_t stride, int64_t k, A* values, int64_t* indices) {
   int64_t held = 0;
   const auto insert = [&](int64_t i, A v) {
     int64_t at = held < k ? held++ : k - 1;
-    for (; at > 0 && larger(v, values[at - 1]); --at) {
+    for (; at > 0 && better<kLargest>(v, values[at - 1]); --at) {
       values[at] = values[at - 1];
       indices[at] = indices[at - 1];
     }
@@ -53,21 +58,21 @@ void largest_few(const T* x, int64_t n, int64_t stride, int64_t k, A* values, in
   int64_t i = 0;
   for (; i < n && held < k; ++i) insert(i, static_cast<A>(x[i * stride]));
   while (i < n) {
-    i = skip_smaller(x, i, n, stride, values[k - 1]);
+    i = skip_worse<kLargest>(x, i, n, stride, values[k - 1]);
     for (const int64_t end = std::min(n, i + kBlock); i < end; ++i) {
       const A v = static_cast<A>(x[i * stride]);
-      if (larger(v, values[k - 1])) insert(i, v);
+      if (better<kLargest>(v, values[k - 1])) insert(i, v);
     }
   }
 }
 
 // The same for many, by a heap of the best so far; by selection where most of the row is wanted.
 // `order` has room for n.
-template <class T, class A = compute_t<T>>
-void largest_many(const T* x, int64_t n, int64_t stride, int64_t k, int64_t* order) {
+template <bool kLargest, class T, class A = compute_t<T>>
+void select_many(const T* x, int64_t n, int64_t stride, int64_t k, int64_t* order) {
   const auto before = [&](int64_t a, int64_t b) {
     const A u = static_cast<A>(x[a * stride]), v = static_cast<A>(x[b * stride]);
-    return larger(u, v) || (!larger(v, u) && a < b);
+    return better<kLargest>(u, v) || (!better<kLargest>(v, u) && a < b);
   };
   if (8 * k > n) {
     std::iota(order, order + n, int64_t{0});
@@ -78,9 +83,10 @@ void largest_many(const T* x, int64_t n, int64_t stride, int64_t k, int64_t* ord
   std::iota(order, order + k, int64_t{0});
   std::make_heap(order, order + k, before);  // the last of them is in front
   for (int64_t i = k; i < n;) {
-    i = skip_smaller(x, i, n, stride, static_cast<A>(x[order[0] * stride]));
+    i = skip_worse<kLargest>(x, i, n, stride, static_cast<A>(x[order[0] * stride]));
     for (const int64_t end = std::min(n, i + kBlock); i < end; ++i) {
-      if (!larger(static_cast<A>(x[i * stride]), static_cast<A>(x[order[0] * stride]))) continue;
+      const A v = static_cast<A>(x[i * stride]);
+      if (!better<kLargest>(v, static_cast<A>(x[order[0] * stride]))) continue;
       std::pop_heap(order, order + k, before);
       order[k - 1] = i;
       std::push_heap(order, order + k, before);
@@ -142,7 +148,7 @@ void TopK::cpu(Tensors in, Outputs y) const {
                             : std::max<int64_t>(1, std::max(8192 / n, (rows + 31) / 32));
   const Tensor scratch = few ? Tensor() : empty({(rows + grain - 1) / grain, n}, DType::i64);
   int64_t* orders = few ? nullptr : scratch.data<int64_t>();
-  dispatch<dtypes>(x.dtype(), [&]<class T>() {
+  const auto select = [&]<bool kLargest, class T>() {
     const T* from = x.data<T>();
     T* values = y[0].data<T>();
     int64_t* indices = y[1].data<int64_t>();
@@ -155,14 +161,17 @@ void TopK::cpu(Tensors in, Outputs y) const {
         const int64_t column = row % columns;
         const T* line = from + at[0] + column * nest.strides[0][static_cast<int>(last)];
         const int64_t out = at[1] + column * nest.strides[1][static_cast<int>(last)];
-        few ? largest_few(line, n, stride, k, kept, order)
-            : largest_many(line, n, stride, k, order);
+        few ? select_few<kLargest>(line, n, stride, k, kept, order)
+            : select_many<kLargest>(line, n, stride, k, order);
         for (int64_t j = 0; j < k; ++j) {
           values[out + j * out_stride] = line[order[j] * stride];
           indices[out + j * out_stride] = order[j];
         }
       }
     });
+  };
+  dispatch<dtypes>(x.dtype(), [&]<class T>() {
+    largest ? select.template operator()<true, T>() : select.template operator()<false, T>();
   });
 }
 
@@ -179,6 +188,8 @@ std::vector<Sample<TopK>> TopK::samples() {
       {TopK{2, 0}, {arg({7, 5}).distinct()}},
       {TopK{4, 1}, {arg({5, 6, 7}).distinct()}},
       {TopK{130, -1}, {arg({5, 150}).distinct()}},
+      {TopK{3, -1, false}, {arg({5, 37}).distinct()}},
+      {TopK{131, 0, false}, {arg({150, 5}).distinct()}},
       timed(TopK{8, -1}, {arg({4096, 128})}),
       timed(TopK{50, -1}, {arg({16, 32768})}),
       bad(TopK{8, -1}, {arg({5, 7})}, "ShapeError"),

@@ -13,18 +13,18 @@ template <class C> struct Pick {
   int64_t index;  // -1: none
 };
 
-// Larger values first, NaN above all, equal values by their index.
-template <class C> __device__ bool before(const Pick<C>& a, const Pick<C>& b) {
+// Larger (or smaller) values first, NaN above all, equal values by their index.
+template <class C> __device__ bool before(const Pick<C>& a, const Pick<C>& b, bool largest) {
   if (a.index < 0 || b.index < 0) return b.index < 0 && a.index >= 0;
   const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
-  if (nan_a != nan_b) return nan_a;
-  if (!nan_a && a.value != b.value) return a.value > b.value;
+  if (nan_a != nan_b) return nan_a == largest;
+  if (!nan_a && a.value != b.value) return (a.value > b.value) == largest;
   return a.index < b.index;
 }
 
 template <class T>
 __global__ void topk_kernel(const T* x, T* values, int64_t* indices, int64_t columns, int64_t n,
-                            int64_t inner, int64_t k) {
+                            int64_t inner, int64_t k, bool largest) {
   using C = compute_t<T>;
   __shared__ C value[kThreads];
   __shared__ int64_t index[kThreads];
@@ -37,14 +37,14 @@ __global__ void topk_kernel(const T* x, T* values, int64_t* indices, int64_t col
       Pick<C> best{C{}, -1};
       for (int64_t i = t; i < n; i += blockDim.x) {
         const Pick<C> here{static_cast<C>(in[i * inner]), i};
-        if ((rank == 0 || before(last, here)) && before(here, best)) best = here;
+        if ((rank == 0 || before(last, here, largest)) && before(here, best, largest)) best = here;
       }
       value[t] = best.value;
       index[t] = best.index;
       __syncthreads();
       for (int half = blockDim.x / 2; half > 0; half /= 2) {
-        if (t < half &&
-            before(Pick<C>{value[t + half], index[t + half]}, Pick<C>{value[t], index[t]})) {
+        if (t < half && before(Pick<C>{value[t + half], index[t + half]},
+                               Pick<C>{value[t], index[t]}, largest)) {
           value[t] = value[t + half];
           index[t] = index[t + half];
         }
@@ -69,7 +69,7 @@ void TopK::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t columns = v.outer * v.inner;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     topk_kernel<<<blocks_for(columns, 1), threads_for(v.n), 0, handle(stream)>>>(
-        x.data<T>(), y[0].data<T>(), y[1].data<int64_t>(), columns, v.n, v.inner, k);
+        x.data<T>(), y[0].data<T>(), y[1].data<int64_t>(), columns, v.n, v.inner, k, largest);
   });
   check_launch(name);
 }

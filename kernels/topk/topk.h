@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// topk: the k largest elements along a dim, largest first, with their indices. Of equal elements
-// the first comes first.
+// topk: the k largest (or smallest) elements along a dim, in order, with their indices. Of equal
+// elements the first comes first; NaN counts as largest.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -11,11 +11,12 @@ namespace op {
 struct TopK {
   int64_t k = 1;
   int dim = -1;
+  bool largest = true;
   static constexpr std::string_view name = "topk";
   static constexpr DTypeSet dtypes = kNumbers;
   static constexpr int outputs = 2;  // values, indices (i64)
   static constexpr Saves saves = Saves::outputs(1);
-  auto attributes() const { return std::tie(k, dim); }
+  auto attributes() const { return std::tie(k, dim, largest); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;
@@ -28,9 +29,10 @@ using topk_ops = OpList<TopK>;
 
 }  // namespace op
 
-/// {values, indices}; ShapeError if k is larger than the dim.
-inline std::array<Tensor, 2> topk(const Tensor& x, int64_t k, int dim = -1) {
-  return call(op::TopK{k, dim}, {x});
+/// {values, indices (i64)} of x (..., n, ...), both (..., k, ...), largest first, or smallest first
+/// where `largest` is false. ShapeError if k is negative or larger than the dim.
+inline std::array<Tensor, 2> topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true) {
+  return call(op::TopK{k, dim, largest}, {x});
 }
 
 }  // namespace tessera

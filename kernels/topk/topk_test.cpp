@@ -23,22 +23,33 @@ TEST(TopK, LargestFirstAndEqualsInOrder) {
   EXPECT_EQ(topk(tensor({1, 2}), 0)[0].numel(), 0);
 }
 
+TEST(TopK, SmallestFirstAndNaNLast) {
+  Context context;
+  const Tensor x = tensor({2, 1, std::nan(""), 1, 5});
+  EXPECT_EQ(topk(x, 3, -1, false)[1].values(), (std::vector<double>{1, 3, 0}));
+  EXPECT_EQ(topk(x, 5, -1, false)[1].values(), (std::vector<double>{1, 3, 0, 4, 2}));
+}
+
 // Both ways of selecting, on rows and on columns, against a stable sort.
 TEST(TopK, AgreesWithSorting) {
   Context context;
   const int64_t n = 1000;
   const Tensor x = cast(uniform({3, n}, {1, 2}, -50, 50), DType::i64);  // many equal elements
-  for (const int64_t k : {1, 7, 128, 129, 1000}) {
-    const Tensor rows = topk(x, k)[1], columns = topk(contiguous(transpose(x, 0, 1)), k, 0)[1];
+  for (const int64_t k : {1, 7, 128, -128, 129, -129, 1000}) {          // negative: the smallest
+    const bool largest = k > 0;
+    const int64_t count = std::abs(k);
+    const Tensor rows = topk(x, count, -1, largest)[1];
+    const Tensor columns = topk(contiguous(transpose(x, 0, 1)), count, 0, largest)[1];
     EXPECT_EQ(transpose(columns, 0, 1).values(), rows.values());
     for (int r = 0; r < 3; ++r) {
       const auto v = x[r].values();
       std::vector<double> order(static_cast<size_t>(n));
       std::iota(order.begin(), order.end(), 0);
       std::ranges::stable_sort(order, [&](double a, double b) {
-        return v[static_cast<size_t>(a)] > v[static_cast<size_t>(b)];
+        const double p = v[static_cast<size_t>(a)], q = v[static_cast<size_t>(b)];
+        return largest ? p > q : p < q;
       });
-      order.resize(static_cast<size_t>(k));
+      order.resize(static_cast<size_t>(count));
       EXPECT_EQ(rows[r].values(), order);
     }
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views: reshape, permute, expand, slice. They alias the bytes of their input and cost no kernel.
-// The gradient of a slice is slice_pad, which has kernels.
+// Views: reshape, permute, expand, slice, diagonal. They alias the bytes of their input and cost no
+// kernel. The gradients of slice and diagonal are slice_pad and diagonal_pad, which have kernels.
+// squeeze, flatten, split and the like are made of these (rearrange.cpp), and name themselves in
+// errors.
 #pragma once
 
 #include "tessera/core/op.h"
 
 #include <limits>
+#include <vector>
 
 namespace tessera {
 namespace op {
@@ -79,7 +82,39 @@ struct SlicePad {
   static std::vector<Sample<SlicePad>> samples();
 };
 
-using views_ops = OpList<Reshape, Permute, Expand, Slice, SlicePad>;
+/// Elements (i, i + offset) of dims `dim1` and `dim2`, which go; they become the last dim.
+struct Diagonal {
+  int64_t offset = 0;
+  int dim1 = 0, dim2 = 1;
+  static constexpr std::string_view name = "diagonal";
+  auto attributes() const { return std::tie(offset, dim1, dim2); }
+  Geometry view(const Geometry& in) const;
+  ShardingRule sharding(Metas in) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const;
+  static std::vector<Sample<Diagonal>> samples();
+};
+
+/// The transpose of Diagonal: the last dim of x lies on a diagonal of the new dims `dim1` and
+/// `dim2` of sizes `size1` and `size2`; the rest is zero.
+struct DiagonalPad {
+  int64_t offset = 0;
+  int dim1 = 0, dim2 = 1;
+  int64_t size1 = 0, size2 = 0;
+  static constexpr std::string_view name = "diagonal_pad";
+  static constexpr DTypeSet dtypes = kAllDTypes;
+  static constexpr Saves saves = Saves::none();
+  auto attributes() const { return std::tie(offset, dim1, dim2, size1, size2); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs) const;
+  static std::vector<Sample<DiagonalPad>> samples();
+  /// Where x lies inside y.
+  [[nodiscard]] Tensor target(const Tensor& y) const;
+};
+
+using views_ops = OpList<Reshape, Permute, Expand, Slice, SlicePad, Diagonal, DiagonalPad>;
 
 }  // namespace op
 
@@ -106,5 +141,36 @@ inline Tensor index(const Tensor& x, const Range& range) { return slice(x, 0, ra
 /// `x[i]`: one element of dim 0, the dim gone. IndexError out of range.
 TESSERA_API Tensor select(const Tensor& x, int dim, int64_t at);
 inline Tensor index(const Tensor& x, int64_t at) { return select(x, 0, at); }
+
+// Made of the above. Dims may count from the end; IndexError names the function where one does not
+// exist.
+
+/// Without `dim`, which must have size 1 (ShapeError); unlike torch's, which then does nothing.
+TESSERA_API Tensor squeeze(const Tensor& x, int dim);
+/// Without any dims of size 1.
+TESSERA_API Tensor squeeze(const Tensor& x);
+/// With a new dim of size 1 at `dim` of the result: (B, D) at 1 -> (B, 1, D).
+TESSERA_API Tensor unsqueeze(const Tensor& x, int dim);
+/// Dims first..last as one: (B, T, H, D) from 2 -> (B, T, H * D). A 0-dim tensor becomes (1).
+TESSERA_API Tensor flatten(const Tensor& x, int first = 0, int last = -1);
+/// `dim` as several, one of which may be -1: (B, T, H * D) at 2 to {H, -1} -> (B, T, H, D).
+TESSERA_API Tensor unflatten(const Tensor& x, int dim, const Shape& sizes);
+/// Dim `from` moved to place `to`, the others in their order.
+TESSERA_API Tensor movedim(const Tensor& x, int from, int to);
+/// `count` elements of `dim` from `start` (which may count from the end); IndexError where they do
+/// not lie inside, unlike slice, which cuts its ends.
+TESSERA_API Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t count);
+/// Pieces of `size` elements of `dim`, the last one smaller where it does not divide.
+TESSERA_API std::vector<Tensor> split(const Tensor& x, int64_t size, int dim = 0);
+/// Pieces of these sizes, which must add up to the size of `dim` (ShapeError).
+TESSERA_API std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes,
+                                      int dim = 0);
+/// At most `chunks` pieces of ceil(size / chunks) elements, as torch: 5 in 4 chunks is 2, 2, 1.
+TESSERA_API std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
+/// Elements (i, i + offset) of two dims as the last dim: (B, N, M), dims 1 and 2 -> (B, min(N, M)).
+TESSERA_API Tensor diagonal(const Tensor& x, int64_t offset = 0, int dim1 = 0, int dim2 = 1);
+/// The transpose of diagonal: x (..., N) on that diagonal of new dims, zeros elsewhere ->
+/// (..., N + |offset|, N + |offset|).
+TESSERA_API Tensor diag_embed(const Tensor& x, int64_t offset = 0, int dim1 = -2, int dim2 = -1);
 
 }  // namespace tessera

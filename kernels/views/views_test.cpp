@@ -91,5 +91,109 @@ TEST(Views, Errors) {
   EXPECT_THROW((void)transpose(x, 0, 2), IndexError);
 }
 
+template <class F> std::string message_of(F&& f) {
+  try {
+    (void)f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Views, SqueezeFlattenAndBack) {
+  Context context;
+  const Tensor x = count_up({2, 1, 3, 1});
+  EXPECT_EQ(squeeze(x).shape(), (Shape{2, 3}));
+  EXPECT_EQ(squeeze(x, -1).shape(), (Shape{2, 1, 3}));
+  EXPECT_EQ(unsqueeze(x, -1).shape(), (Shape{2, 1, 3, 1, 1}));
+  EXPECT_EQ(unsqueeze(tensor(1), 0).shape(), (Shape{1}));
+  EXPECT_EQ(flatten(x, 1, 2).shape(), (Shape{2, 3, 1}));
+  EXPECT_EQ(flatten(x).shape(), (Shape{6}));
+  EXPECT_EQ(flatten(tensor(1)).shape(), (Shape{1}));
+  EXPECT_EQ(flatten(zeros({2, 0, 3}), 1).shape(), (Shape{2, 0}));
+  EXPECT_EQ(unflatten(flatten(x), -1, {-1, 3}).shape(), (Shape{2, 3}));
+  EXPECT_EQ(unflatten(zeros({0, 4}), 0, {0, 5}).shape(), (Shape{0, 5, 4}));
+  for (const Tensor& v : {squeeze(x), unsqueeze(x, 0), flatten(x), unflatten(x, 2, {3, 1})})
+    EXPECT_EQ(&v.storage(), &x.storage());
+  EXPECT_EQ(
+      message_of([&] { return squeeze(x, 2); }),
+      "[squeeze] dim 2 must have size 1: given f32[2, 1, 3, 1]; select one of its elements, or "
+      "flatten it into its neighbour");
+  EXPECT_EQ(message_of([&] { return flatten(x, 2, 1); }),
+            "[flatten] the first dim must not come after the last: given 2 and 1 for "
+            "f32[2, 1, 3, 1]");
+  EXPECT_EQ(message_of([&] {
+              return unflatten(x, 2, {2, -1});
+            }),
+            "[unflatten] sizes [2, -1] must multiply to dim 2 (3), with -1 once at most: given "
+            "f32[2, 1, 3, 1]");
+  EXPECT_THROW((void)unflatten(x, 2, {-3, -1}), ShapeError);
+  EXPECT_THROW((void)unflatten(x, 0, {}), ShapeError);
+  EXPECT_THROW((void)squeeze(tensor(1), 0), ShapeError);
+  EXPECT_THROW((void)unsqueeze(x, 5), IndexError);
+  EXPECT_THROW((void)squeeze(x, 4), IndexError);
+}
+
+TEST(Views, MovedimAndNarrow) {
+  Context context;
+  const Tensor x = count_up({2, 3, 4});
+  EXPECT_EQ(movedim(x, 0, -1).shape(), (Shape{3, 4, 2}));
+  EXPECT_EQ(movedim(x, 2, 0).shape(), (Shape{4, 2, 3}));
+  EXPECT_EQ(movedim(x, 1, 1).handle(), x.handle());
+  EXPECT_EQ(narrow(x, 2, 1, 2)[1][2].values(), (std::vector<double>{21, 22}));
+  EXPECT_EQ(narrow(x, 2, -1, 1)[0][0].values(), (std::vector<double>{3}));
+  EXPECT_EQ(narrow(x, 2, 4, 0).numel(), 0);
+  EXPECT_EQ(message_of([&] { return narrow(x, 2, 3, 2); }),
+            "[narrow] 2 elements from 3 do not lie inside dim 2 of f32[2, 3, 4]");
+  EXPECT_THROW((void)narrow(x, 0, 0, -1), IndexError);
+}
+
+TEST(Views, SplitAndChunk) {
+  Context context;
+  const Tensor x = count_up({5, 2});
+  const auto sizes = [](const std::vector<Tensor>& parts) {
+    std::vector<int64_t> all;
+    for (const Tensor& p : parts) all.push_back(p.shape()[0]);
+    return all;
+  };
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(sizes(split(x, 2)), (Sizes{2, 2, 1}));
+  EXPECT_EQ(sizes(split(x, 9)), (Sizes{5}));
+  EXPECT_EQ(sizes(split(x, {1, 0, 4})), (Sizes{1, 0, 4}));
+  EXPECT_EQ(split(x, {1, 0, 4})[2].values()[0], 2);
+  EXPECT_EQ(sizes(chunk(x, 4)), (Sizes{2, 2, 1}));  // as torch: a chunk fewer
+  EXPECT_EQ(sizes(chunk(x, 7)), (Sizes{1, 1, 1, 1, 1}));
+  EXPECT_EQ(sizes(split(zeros({0, 2}), 3)), (Sizes{0}));
+  EXPECT_EQ(sizes(chunk(zeros({0, 2}), 3)), (Sizes{0, 0, 0}));
+  EXPECT_EQ(&split(x, 2)[1].storage(), &x.storage());
+  EXPECT_EQ(message_of([&] {
+              return split(x, {1, 2}).size();
+            }),
+            "[split] sizes must add up to dim 0 (5): they make 3 for f32[5, 2]");
+  EXPECT_THROW((void)split(x, {6, -1}), ShapeError);
+  EXPECT_THROW((void)split(x, 0), ValueError);
+  EXPECT_THROW((void)chunk(x, 0), ValueError);
+  EXPECT_THROW((void)chunk(x, 2, 2), IndexError);
+}
+
+TEST(Views, DiagonalIsAView) {
+  Context context;
+  const Tensor x = count_up({3, 4});
+  EXPECT_EQ(diagonal(x).values(), (std::vector<double>{0, 5, 10}));
+  EXPECT_EQ(diagonal(x, 2).values(), (std::vector<double>{2, 7}));
+  EXPECT_EQ(diagonal(x, -1).values(), (std::vector<double>{4, 9}));
+  EXPECT_EQ(diagonal(x, 4).numel(), 0);
+  EXPECT_EQ(diagonal(transpose(x, 0, 1), 1, -1, 0).values(), (std::vector<double>{1, 6, 11}));
+  EXPECT_EQ(&diagonal(x).storage(), &x.storage());
+  EXPECT_EQ(diagonal(zeros({2, 3, 4}), 0, 0, 2).shape(), (Shape{3, 2}));
+  EXPECT_EQ(diag_embed(tensor({1, 2}), -1).values(),
+            (std::vector<double>{0, 0, 0, 1, 0, 0, 0, 2, 0}));
+  EXPECT_EQ(diag_embed(zeros({5, 0})).shape(), (Shape{5, 0, 0}));
+  EXPECT_EQ(message_of([&] { return diagonal(x, 0, 1, -1); }),
+            "[diagonal] the two dims must differ: given 1 and -1 for shape [3, 4]");
+  EXPECT_THROW((void)diagonal(tensor({1, 2})), ShapeError);
+  EXPECT_THROW((void)diag_embed(tensor(1)), ShapeError);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -2,8 +2,13 @@
 #include "tessera/models/llama3/llama3.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/nn/parameters.h"
 
+#include <array>
 #include <cmath>
 
 namespace tessera::llama3 {
@@ -14,6 +19,17 @@ using nn::Init;
 // Layers that write to the residual stream start smaller the deeper they lie.
 Init residual_init(int64_t layer) {
   return Init::truncated_normal(0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1)));
+}
+
+Init head_init(const Config& c) {
+  return Init::truncated_normal(1 / std::sqrt(static_cast<double>(c.dim)));
+}
+
+void check_tokens(const Tensor& tokens) {
+  if (tokens.rank() != 2)
+    fail<ShapeError>("llama3", "tokens are ", tokens.meta(), ", expected i64 (B, T)");
+  if (tokens.dtype() != DType::i64)
+    fail<DTypeError>("llama3", "tokens are ", tokens.meta(), ", expected i64 (B, T)");
 }
 
 const Config& checked(const Config& c) {
@@ -29,27 +45,66 @@ const Config& checked(const Config& c) {
 
 }  // namespace
 
-Config debugmodel() {
-  return {.dim = 256,
-          .n_layers = 6,
-          .n_heads = 16,
-          .n_kv_heads = 16,
-          .ffn_dim = 768,
-          .vocab_size = 2048,
-          .max_seq_len = 131072,
-          .rope_theta = 500000,
-          .norm_eps = 1e-5};
+namespace {
+constexpr RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
+}  // namespace
+
+std::span<const Flavor> flavors() {
+  static const std::array<Flavor, 6> all{{
+      {"debugmodel",
+       {.dim = 256,
+        .n_layers = 6,
+        .n_heads = 16,
+        .n_kv_heads = 16,
+        .ffn_dim = 768,
+        .vocab_size = 2048,
+        .rope_scaling = kScaling}},
+      {"1B",
+       {.dim = 2048,
+        .n_layers = 16,
+        .n_heads = 32,
+        .ffn_dim = 8192,
+        .rope_scaling = kScaling,
+        .enable_weight_tying = true}},
+      {"3B",
+       {.dim = 3072,
+        .n_layers = 28,
+        .n_heads = 24,
+        .ffn_dim = 8192,
+        .rope_scaling = kScaling,
+        .enable_weight_tying = true}},
+      {"8B", {.rope_scaling = kScaling}},
+      {"70B",
+       {.dim = 8192, .n_layers = 80, .n_heads = 64, .ffn_dim = 28672, .rope_scaling = kScaling}},
+      {"405B",
+       {.dim = 16384, .n_layers = 126, .n_heads = 128, .ffn_dim = 53248, .rope_scaling = kScaling}},
+  }};
+  return all;
 }
+
+const Config& flavor(std::string_view name) {
+  std::string names;
+  for (const Flavor& f : flavors()) {
+    if (f.name == name) return f.config;
+    names += concat(names.empty() ? "" : ", ", f.name);
+  }
+  fail<ValueError>("llama3", "there is no flavor \"", name, "\": there are ", names);
+}
+
+Config debugmodel() { return flavor("debugmodel"); }
 
 Block::Block(const Config& c, int64_t layer)
     : attention({.dim = c.dim,
                  .n_heads = c.n_heads,
                  .n_kv_heads = c.n_kv_heads,
                  .head_dim = c.head_dim(),
-                 .output = residual_init(layer)}),
-      feed_forward({.dim = c.dim, .hidden = c.ffn_dim, .output = residual_init(layer)}),
-      attention_norm(c.dim, c.norm_eps),
-      ffn_norm(c.dim, c.norm_eps) {}
+                 .output = residual_init(layer),
+                 .fused_qkv = c.fused_qkv,
+                 .dtype = c.dtype}),
+      feed_forward(
+          {.dim = c.dim, .hidden = c.ffn_dim, .output = residual_init(layer), .dtype = c.dtype}),
+      attention_norm(c.dim, c.norm_eps, c.dtype),
+      ffn_norm(c.dim, c.norm_eps, c.dtype) {}
 
 void Block::visit(nn::Visitor& visitor) {
   visitor.child("attention", attention);
@@ -58,35 +113,45 @@ void Block::visit(nn::Visitor& visitor) {
   visitor.child("ffn_norm", ffn_norm);
 }
 
-Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata) const {
-  const ModuleScope here = scope();
-  const Tensor h = x + attention.forward(attention_norm.forward(x), metadata);
-  return h + feed_forward.forward(ffn_norm.forward(h));
+Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                      nn::KvCache* cache) const {
+  return run(x, [this, metadata, cache](const Tensor& in) {
+    const Tensor h = in + attention.forward(attention_norm.forward(in), metadata, cache);
+    return h + feed_forward.forward(ffn_norm.forward(h));
+  });
 }
 
 Model::Model(const Config& c)
-    : tok_embeddings(checked(c).vocab_size, c.dim, Init::normal(1)),
-      norm(c.dim, c.norm_eps),
-      output(c.dim, c.vocab_size,
-             Init::truncated_normal(1 / std::sqrt(static_cast<double>(c.dim)))),
+    : tok_embeddings(checked(c).vocab_size, c.dim,
+                     c.enable_weight_tying ? head_init(c) : Init::normal(1), c.dtype),
+      norm(c.dim, c.norm_eps, c.dtype),
       config_(c) {
   for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back(std::make_unique<Block>(c, i));
+  if (!c.enable_weight_tying) output.emplace(c.dim, c.vocab_size, head_init(c), c.dtype);
 }
 
 void Model::visit(nn::Visitor& visitor) {
   visitor.child("tok_embeddings", tok_embeddings);
   visitor.children("layers", layers);
   visitor.child("norm", norm);
-  visitor.child("output", output);
+  if (output) visitor.child("output", *output);
 }
+
+std::vector<nn::Module*> Model::blocks() {
+  std::vector<nn::Module*> all;
+  for (const auto& layer : layers) all.push_back(layer.get());
+  return all;
+}
+
+const Tensor& Model::head() const { return output ? output->weight : tok_embeddings.weight; }
 
 nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) const {
   if (start < 0 || length < 1 || start + length > config_.max_seq_len) {
     fail<ValueError>("llama3", "positions ", start, " to ", start + length,
                      " do not lie within max_seq_len ", config_.max_seq_len);
   }
-  nn::AttentionMetadata metadata =
-      nn::causal_metadata(length, config_.head_dim(), config_.rope_theta, start);
+  nn::AttentionMetadata metadata = nn::causal_metadata(
+      length, config_.head_dim(), config_.rope_theta, start, config_.rope_scaling);
   // Tables lie where the parameters do, on every rank of their mesh.
   const Tensor& weight = tok_embeddings.weight;
   for (Tensor* table : {&metadata.cos, &metadata.sin}) {
@@ -97,23 +162,64 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
   return metadata;
 }
 
-Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
-  const ModuleScope here = scope();
-  if (tokens.rank() != 2) {
-    fail<ShapeError>("llama3", "tokens are ", tokens.meta(), ", expected i64 (B, T)");
-  }
+Tensor Model::features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
+                       Cache* cache) const {
   Tensor x = tok_embeddings.forward(tokens);  // (B, T, dim)
-  for (const auto& layer : layers) x = layer->forward(x, metadata);
-  return output.forward(norm.forward(x));  // (B, T, V)
+  for (size_t i = 0; i < layers.size(); ++i)
+    x = layers[i]->forward(x, metadata, cache ? &cache->at(i) : nullptr);
+  return norm.forward(x);  // (B, T, dim)
+}
+
+Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
+  check_tokens(tokens);
+  return run(tokens, [this, metadata](const Tensor& ids) {
+    const Tensor x = features(ids, metadata);
+    return output ? output->forward(x) : linear(x, head());  // (B, T, V)
+  });
 }
 
 Tensor Model::forward(const Tensor& tokens) const {
-  return forward(tokens, attention_metadata(tokens.size(-1)));
+  nn::AttentionMetadata metadata = attention_metadata(tokens.size(-1));
+  if (tokens.device().is_meta()) {  // a model that is only planned
+    metadata.cos = to_device(metadata.cos, kMeta);
+    metadata.sin = to_device(metadata.sin, kMeta);
+  }
+  return forward(tokens, metadata);
+}
+
+CrossEntropyResult Model::loss(const Tensor& tokens, const Tensor& targets,
+                               const nn::AttentionMetadata& metadata,
+                               const CrossEntropyOptions& options) const {
+  check_tokens(tokens);
+  const TensorList out = run_all({tokens, targets}, [this, metadata, options](Tensors in) {
+    const auto [sum, count] =
+        linear_cross_entropy(features(in[0], metadata), head(), in[1], options);
+    return TensorList{sum, count};
+  });
+  return {out[0], out[1]};
+}
+
+Cache Model::make_cache(int64_t capacity) const {
+  if (capacity < 1 || capacity > config_.max_seq_len) {
+    fail<ValueError>("llama3", "a cache of ", capacity, " tokens does not lie within max_seq_len ",
+                     config_.max_seq_len);
+  }
+  return Cache(layers.size(), {.capacity = capacity});
+}
+
+Tensor Model::next_logits(const Tensor& tokens, Cache& cache) const {
+  check_tokens(tokens);
+  const nn::AttentionMetadata metadata = attention_metadata(tokens.size(1), cache.at(0).length);
+  return run(tokens, [this, metadata, &cache](const Tensor& ids) {
+    const Tensor x = features(ids, metadata, &cache);
+    return linear(slice(x, 1, {x.size(1) - 1}), head());  // (B, 1, V)
+  });
 }
 
 double flops_per_token(Model& model, int64_t seq_len) {
   const Config& c = model.config();
-  const int64_t weights = nn::parameter_count(model) - c.vocab_size * c.dim;
+  const int64_t table = c.enable_weight_tying ? 0 : c.vocab_size * c.dim;
+  const int64_t weights = nn::parameter_count(model) - table;
   const int64_t attention = c.n_layers * c.n_heads * 2 * c.head_dim() * seq_len;
   return 6.0 * static_cast<double>(weights + attention);
 }

@@ -1,35 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 3 (Meta, 2024): pre-norm transformer, rotary positions, grouped heads, SwiGLU, untied
-// output. Names of members and the initialisation are torchtitan's; linears are cut at three
-// standard deviations.
+// Llama 3 (Meta, 2024): pre-norm transformer, rotary positions with Llama 3.1's scaling, grouped
+// heads, SwiGLU; the head of the small ones is the embedding. Names of members and the
+// initialisation are torchtitan's; linears are cut at three standard deviations.
 #pragma once
 
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/nn/attention.h"
+
+#include <span>
+#include <string_view>
 
 namespace tessera::llama3 {
 
 struct Config {
   int64_t dim = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, ffn_dim = 14336;
-  int64_t vocab_size = 128256, max_seq_len = 8192;
+  int64_t vocab_size = 128256, max_seq_len = 131072;
   double rope_theta = 500000, norm_eps = 1e-5;
+  RopeScaling rope_scaling = {};
+  bool enable_weight_tying = false;  ///< the head multiplies with the embedding's table
+  bool fused_qkv = true;             ///< queries, keys and values by one product
+  DType dtype = DType::f32;          ///< of parameters
 
   [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
 };
 
 /// 6 layers of 256: trains in minutes on a laptop.
 TESSERA_API Config debugmodel();
+struct Flavor {
+  std::string_view name;
+  Config config;
+};
+/// The sizes that Meta published and torchtitan trains: debugmodel, 1B, 3B, 8B, 70B, 405B.
+TESSERA_API std::span<const Flavor> flavors();
+/// ValueError, with the list, if there is no flavor of this name.
+TESSERA_API const Config& flavor(std::string_view name);
 
 /// x + attention(norm(x)), then x + feed_forward(norm(x)).
 class TESSERA_API Block final : public nn::Module {
  public:
   Block(const Config& config, int64_t layer);
   void visit(nn::Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata) const;
+  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                               nn::KvCache* cache = nullptr) const;
 
   nn::Attention attention;
   nn::FeedForward feed_forward;
   nn::RmsNorm attention_norm, ffn_norm;
 };
+
+/// What generation keeps of the tokens seen so far: one entry per layer.
+using Cache = std::vector<nn::KvCache>;
 
 class TESSERA_API Model final : public nn::Module {
  public:
@@ -38,6 +58,8 @@ class TESSERA_API Model final : public nn::Module {
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
+  /// What is checkpointed, cast and later sharded as one: the blocks.
+  [[nodiscard]] std::vector<nn::Module*> blocks();
 
   /// What forward needs besides tokens; make it once for batches of one length. ValueError beyond
   /// max_seq_len.
@@ -45,18 +67,33 @@ class TESSERA_API Model final : public nn::Module {
   /// tokens (B, T) i64 -> logits (B, T, vocabulary).
   [[nodiscard]] Tensor forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const;
   [[nodiscard]] Tensor forward(const Tensor& tokens) const;
+  /// The sum of -log p(target) over the tokens that count, and their number, without the logits.
+  /// tokens, targets (B, T) i64.
+  [[nodiscard]] CrossEntropyResult loss(const Tensor& tokens, const Tensor& targets,
+                                        const nn::AttentionMetadata& metadata,
+                                        const CrossEntropyOptions& options = {}) const;
+
+  /// For `capacity` tokens in all.
+  [[nodiscard]] Cache make_cache(int64_t capacity) const;
+  /// The logits (B, 1, vocabulary) after the last of tokens (B, T), which follow those in the cache
+  /// and are added to it. Under NoGrad.
+  [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const;
 
   nn::Embedding tok_embeddings;
   std::vector<std::unique_ptr<Block>> layers;
   nn::RmsNorm norm;
-  nn::Linear output;
+  std::optional<nn::Linear> output;  // none where the embedding is the head
 
  private:
+  [[nodiscard]] Tensor features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
+                                Cache* cache = nullptr) const;  // (B, T, dim)
+  [[nodiscard]] const Tensor& head() const;                     // (V, dim)
   Config config_;
 };
 
 /// Floating-point operations of forward and backward per token, as torchtitan counts them: 6 per
-/// parameter outside the embedding, and attention without discount for the causal mask.
+/// parameter that multiplies (a tied table once, as the head), and attention without discount for
+/// the causal mask.
 TESSERA_API double flops_per_token(Model& model, int64_t seq_len);
 
 }  // namespace tessera::llama3

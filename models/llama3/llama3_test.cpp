@@ -6,6 +6,7 @@
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
 
@@ -53,6 +54,93 @@ TEST_F(Llama3Test, DebugModelHasItsSize) {
   EXPECT_EQ(flops_per_token(model, 256), 6 * (dense + 6 * 16 * 32 * 256));
 }
 
+TEST_F(Llama3Test, FlavorsHaveTheirPublishedSizes) {
+  const std::pair<std::string_view, int64_t> sizes[]{{"1B", 1'235'814'400},
+                                                     {"3B", 3'212'749'824},
+                                                     {"8B", 8'030'261'248},
+                                                     {"70B", 70'553'706'496},
+                                                     {"405B", 405'853'388'800}};
+  for (const auto& [name, count] : sizes) {
+    Model model(flavor(name));  // on the meta device: no bytes
+    EXPECT_EQ(nn::parameter_count(model), count) << name;
+    const Tensor tokens = empty({1, 8}, DType::i64, kMeta);
+    const NoGrad guard;
+    const Tensor logits = model.forward(tokens);
+    EXPECT_TRUE(logits.device().is_meta());
+    EXPECT_EQ(logits.shape(), (Shape{1, 8, 128256})) << name;
+  }
+  EXPECT_THROW((void)flavor("7B"), ValueError);
+  EXPECT_EQ(flavors().size(), 6u);
+}
+
+TEST_F(Llama3Test, TiedTableIsHeadAndEmbedding) {
+  Config config = kTiny;
+  config.enable_weight_tying = true;
+  Model model(config);
+  EXPECT_FALSE(model.output);
+  EXPECT_EQ(nn::named_parameters(model).back().name, "norm.weight");
+  nn::initialize(model, 3);
+  // The head's rule wins.
+  EXPECT_NEAR(norm({model.tok_embeddings.weight}) / std::sqrt(50.0 * 32), 1 / std::sqrt(32.0),
+              0.02);
+  const Tensor tokens = from_values({1, 2, 3, 4}, {1, 4}, DType::i64);
+  const Tensor logits = model.forward(tokens);
+  EXPECT_EQ(logits.shape(), (Shape{1, 4, 50}));
+  const auto [total, count] = model.loss(tokens, tokens, model.attention_metadata(4));
+  EXPECT_NEAR(total.item(), cross_entropy(logits, tokens).sum.item(), 1e-4);
+  backward(total);
+  EXPECT_TRUE(model.tok_embeddings.weight.grad().defined());
+}
+
+TEST_F(Llama3Test, LossWithoutLogitsIsTheLoss) {
+  const auto run = [](bool fused) {
+    Model model(kTiny);
+    nn::initialize(model, 3);
+    const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
+    const Tensor targets = from_values({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4}, DType::i64);
+    const nn::AttentionMetadata metadata = model.attention_metadata(4);
+    const CrossEntropyResult result = fused
+                                          ? model.loss(tokens, targets, metadata)
+                                          : cross_entropy(model.forward(tokens, metadata), targets);
+    EXPECT_EQ(result.count.item(), 7);
+    backward(result.sum);
+    std::vector<double> values{result.sum.item()};
+    for (const auto& p : nn::named_parameters(model)) {
+      for (double v : p.tensor.grad().values()) values.push_back(v);
+    }
+    return values;
+  };
+  const auto a = run(true), b = run(false);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-5 * (1 + std::abs(b[i]))) << i;
+}
+
+TEST_F(Llama3Test, CacheGivesTheLogitsOfTheWhole) {
+  Model model(kTiny);
+  nn::initialize(model, 3);
+  const NoGrad guard;
+  const Tensor tokens =
+      from_values({1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 11, 12}, {2, 6}, DType::i64);  // (B, T)
+  const Tensor whole = model.forward(tokens);                                   // (B, T, V)
+  Cache cache = model.make_cache(6);
+  int64_t at = 0;
+  for (int64_t count : {3, 1, 2}) {
+    const Tensor last = model.next_logits(slice(tokens, 1, {at, at + count}), cache);  // (B, 1, V)
+    at += count;
+    const auto got = last.values(), want = slice(whole, 1, {at - 1, at}).values();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << at;
+  }
+  EXPECT_THROW((void)model.next_logits(slice(tokens, 1, {0, 1}), cache), ValueError);
+  EXPECT_THROW((void)model.make_cache(17), ValueError);
+}
+
+TEST_F(Llama3Test, CacheIsForGenerationAlone) {
+  Model model(kTiny);
+  nn::initialize(model, 3);
+  Cache cache = model.make_cache(4);
+  EXPECT_THROW((void)model.next_logits(from_values({1}, {1, 1}, DType::i64), cache), UsageError);
+}
+
 TEST_F(Llama3Test, InitialisationFollowsDepth) {
   Model model(debugmodel());
   nn::initialize(model, 0);
@@ -61,7 +149,7 @@ TEST_F(Llama3Test, InitialisationFollowsDepth) {
   };
   const double cut = 0.98658;  // of a normal's deviation at three
   EXPECT_NEAR(deviation(model.tok_embeddings.weight), 1, 0.01);
-  EXPECT_NEAR(deviation(model.output.weight), cut / 16, 0.001);
+  EXPECT_NEAR(deviation(model.output->weight), cut / 16, 0.001);
   EXPECT_NEAR(deviation(model.layers[3]->attention.wq.weight), cut * 0.02, 3e-4);
   EXPECT_NEAR(deviation(model.layers[3]->feed_forward.w1.weight), cut * 0.02, 3e-4);
   for (size_t layer : {0u, 5u}) {

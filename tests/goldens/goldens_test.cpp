@@ -124,7 +124,7 @@ TEST_F(Golden, Max) {
 
 TEST_F(Golden, TopK) {
   each("topk", {"x"}, [&](const X& x) -> Results {
-    const auto [y, indices] = topk(x[0], integer("k"), integer("dim"));
+    const auto [y, indices] = topk(x[0], integer("k"), integer("dim"), flag("largest"));
     return {{"y", y}, {"indices", indices}};
   });
 }

@@ -26,6 +26,8 @@ def topk(g):
     for case, k, dim in (("last", 3, -1), ("middle", 2, 1)):
         g.record(case, lambda x: dict(zip(("y", "indices"), x.topk(k, dim))),
                  {"x": g.randn(2, 9, 8)}, k=k, dim=dim, largest=True, sorted=True)
+    g.record("smallest", lambda x: dict(zip(("y", "indices"), x.topk(3, 1, largest=False))),
+             {"x": g.randn(2, 9, 8)}, k=3, dim=1, largest=False, sorted=True)
 
 
 def cat(g):

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training against PyTorch: 20 AdamW steps of a tiny Llama from the same weights and batches.
+// Training against PyTorch and transformers: 20 AdamW steps of tiny Llamas from the same weights
+// and batches, by the logits and by the loss that never makes them.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/safetensors.h"
 
@@ -28,20 +30,33 @@ double distance(const Tensor& a, const Tensor& b) {
   return std::sqrt(gap / size);
 }
 
-TEST(TinyLlama, TwentyStepsEqualPyTorch) {
+llama3::Config config_of(const nlohmann::json& m) {
+  llama3::Config c{.dim = m["dim"],
+                   .n_layers = m["n_layers"],
+                   .n_heads = m["n_heads"],
+                   .n_kv_heads = m["n_kv_heads"],
+                   .ffn_dim = m["ffn_dim"],
+                   .vocab_size = m["vocab_size"],
+                   .max_seq_len = 64,
+                   .rope_theta = m["rope_theta"],
+                   .norm_eps = m["norm_eps"]};
+  if (m.contains("rope_scaling")) {
+    const auto& r = m["rope_scaling"];
+    c.enable_weight_tying = true;
+    c.rope_scaling = {.kind = RopeScaling::Kind::llama3,
+                      .factor = r["factor"],
+                      .original_max_position = r["original_max_position"],
+                      .low_freq_factor = r["low_freq_factor"],
+                      .high_freq_factor = r["high_freq_factor"]};
+  }
+  return c;
+}
+
+void twenty_steps(const std::string& name, bool logits_made) {
   const Session session;
-  const train::SafetensorsFile file("tests/goldens/tiny_llama.safetensors");
-  const auto golden = nlohmann::json::parse(std::ifstream("tests/goldens/tiny_llama.json"));
-  const auto& m = golden["model"];
-  llama3::Model model({.dim = m["dim"],
-                       .n_layers = m["n_layers"],
-                       .n_heads = m["n_heads"],
-                       .n_kv_heads = m["n_kv_heads"],
-                       .ffn_dim = m["ffn_dim"],
-                       .vocab_size = m["vocab_size"],
-                       .max_seq_len = 64,
-                       .rope_theta = m["rope_theta"],
-                       .norm_eps = m["norm_eps"]});
+  const train::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
+  const auto golden = nlohmann::json::parse(std::ifstream("tests/goldens/" + name + ".json"));
+  llama3::Model model(config_of(golden["model"]));
   std::vector<nn::NamedParameter> initial;
   for (const auto& p : nn::named_parameters(model))
     initial.push_back({p.name, file.read("initial/" + p.name)});
@@ -60,8 +75,11 @@ TEST(TinyLlama, TwentyStepsEqualPyTorch) {
   const Tensor tokens = file.read("data/tokens");  // (20, 2, 17)
   for (int64_t step = 0; step < golden["steps"]; ++step) {
     const Tensor batch = select(tokens, 0, step);
-    const Tensor logits = model.forward(contiguous(slice(batch, 1, {0, -1})));
-    const auto [sum, count] = cross_entropy(logits, contiguous(slice(batch, 1, {1})));
+    const Tensor input = contiguous(slice(batch, 1, {0, -1}));
+    const Tensor target = contiguous(slice(batch, 1, {1}));
+    const Tensor logits = model.forward(input);
+    const auto [sum, count] = logits_made ? cross_entropy(logits, target)
+                                          : model.loss(input, target, model.attention_metadata(16));
     const Tensor loss = sum / count.item();
     backward(loss);
     if (step == 0) {
@@ -81,6 +99,13 @@ TEST(TinyLlama, TwentyStepsEqualPyTorch) {
     const double expected = golden["final_sum_of_squares"][p.name], n = norm({p.tensor});
     EXPECT_NEAR(n * n, expected, 1e-5 * expected) << p.name;
   }
+}
+
+TEST(TinyLlama, TwentyStepsEqualPyTorch) { twenty_steps("tiny_llama", true); }
+TEST(TinyLlama, TwentyStepsWithoutLogitsEqualPyTorch) { twenty_steps("tiny_llama", false); }
+TEST(TinyLlama, TwentyStepsTiedAndScaledEqualTransformers) {
+  twenty_steps("tiny_llama_tied", true);
+  twenty_steps("tiny_llama_tied", false);
 }
 
 }  // namespace

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// A frame stands for one checkpointed call. While its function runs, saved tensors are replaced by
+// numbered slots; the first slot that backward unpacks runs the function again, which fills them
+// all. A filled slot is dropped with the node that saved it, or when the pass ends.
+#include "tessera/autograd/checkpoint.h"
+
+#include "tessera/autograd/checkpoint_impl.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace tessera {
+namespace {
+
+// Ends a recompute that has all it needs.
+struct Finished {
+  const void* frame;
+};
+
+std::string text_of(Tensors tensors) {
+  std::string text;
+  for (const Tensor& t : tensors)
+    text += (text.empty() ? "" : ", ") + (t.defined() ? concat(t.meta()) : std::string("none"));
+  return text;
+}
+
+template <class T> class Restore {
+ public:
+  Restore(T& place, T value) : place_(place), before_(std::exchange(place, std::move(value))) {}
+  ~Restore() { place_ = std::move(before_); }
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
+
+ private:
+  T& place_;
+  T before_;
+};
+
+class Frame final : public std::enable_shared_from_this<Frame> {
+ public:
+  Frame(CheckpointedFunction fn, const CheckpointOptions& options)
+      : fn_(std::move(fn)), options_(options) {}
+
+  TensorList forward(const std::vector<Tensor>& inputs);
+
+ private:
+  friend class Observer;
+  friend class Replayer;
+
+  // What forward knows of a saved tensor, and what recompute made of it.
+  struct Slot {
+    TensorMeta meta;
+    size_t call = 0;       // ops that ran before it was saved
+    uint32_t version = 0;  // of a leaf, which is not computed again
+    bool leaf = false, needed = true;
+    Tensor value;
+  };
+  // An op of the function. Outputs are kept as detached aliases, so that they hold no graph.
+  struct Call {
+    std::string_view name;
+    TensorList kept;
+    std::string text;  // with `debug`
+  };
+  // What a node holds in place of a tensor.
+  struct Holder {
+    Holder(std::shared_ptr<Frame> f, size_t s) : frame(std::move(f)), slot(s) {}
+    ~Holder() {
+      frame->slots_[slot].needed = false;
+      frame->slots_[slot].value = {};
+    }
+    Holder(const Holder&) = delete;
+    Holder& operator=(const Holder&) = delete;
+    std::shared_ptr<Frame> frame;
+    size_t slot;
+  };
+  struct Input {
+    SavedTensor saved;
+    bool requires_grad = false;
+  };
+
+  std::any pack(const Tensor& t);
+  Tensor unpack(size_t slot);
+  void recompute();
+  std::any pack_again(const Tensor& t);
+  [[nodiscard]] Call describe(const OpRow& row, Tensors in, Tensors out) const;
+  void compare(size_t call, const Call& again) const;
+  [[noreturn]] void differs(const std::string& what) const;
+
+  CheckpointedFunction fn_;
+  CheckpointOptions options_;
+  std::vector<Input> inputs_;
+  std::vector<std::string> module_path_;
+  CallKeys keys_;
+  std::vector<Slot> slots_;
+  std::vector<Call> calls_;
+  std::vector<Call> again_;  // of the recompute under way
+  size_t refilled_ = 0;      // slots that the recompute under way has reached
+  bool recorded_ = false, filled_ = false;
+};
+
+// Counts and describes the ops of forward, and keeps what the policy or the budget says.
+class Observer final : public Interceptor {
+ public:
+  Observer(Frame& frame, Context& context) : frame_(frame), context_(context) {}
+  bool replay(const OpRow&, const void*, Tensors, TensorList&) override { return false; }
+  void observe(const OpRow& row, const void* op, Tensors in, Tensors out) override {
+    Frame::Call call = frame_.describe(row, in, out);
+    if (row.kind == OpKind::compute) {
+      const bool budget = frame_.options_.memory_budget.has_value();
+      const bool keep =
+          budget ||
+          (frame_.options_.keep &&
+           frame_.options_.keep({row.name, in, out, context_.module_path, earlier_[row.name]}));
+      ++earlier_[row.name];
+      if (keep) {
+        for (const Tensor& t : out) call.kept.push_back(t.detach());
+      }
+      if (budget) candidates_.push_back(candidate(row, op, in, out));
+    }
+    frame_.calls_.push_back(std::move(call));
+  }
+  /// Lets go of what does not fit the budget.
+  void settle(double budget) {
+    int64_t stored = 0;
+    std::unordered_set<const Storage*> made, counted;
+    for (const Candidate& c : candidates_) made.insert(c.storages.begin(), c.storages.end());
+    for (const auto& [storage, bytes] : saved_) {
+      if (made.contains(storage) && counted.insert(storage).second) stored += bytes;
+    }
+    std::vector<Choice> choices;
+    for (const Candidate& c : candidates_) choices.push_back({c.bytes, c.seconds});
+    const auto kept =
+        choose_kept(choices, static_cast<int64_t>(budget * static_cast<double>(stored)));
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (!kept[i]) frame_.calls_[candidates_[i].call].kept.clear();
+    }
+  }
+  void saved(const Tensor& t) { saved_.emplace_back(&t.storage(), t.storage().bytes()); }
+
+ private:
+  struct Candidate {
+    size_t call = 0;
+    int64_t bytes = 0;
+    double seconds = 0;
+    std::vector<const Storage*> storages;
+  };
+  Candidate candidate(const OpRow& row, const void* op, Tensors in, Tensors out) const {
+    Candidate c{frame_.calls_.size(), 0, 0, {}};
+    for (const Tensor& t : out) {
+      c.storages.push_back(&t.storage());
+      c.bytes += t.storage().bytes();
+    }
+    const Cost cost = row.cost(op, MetaArray(in), MetaArray(out));
+    c.seconds = estimated_seconds(cost, out[0].device());
+    return c;
+  }
+
+  Frame& frame_;
+  Context& context_;
+  std::unordered_map<std::string_view, int64_t> earlier_;
+  std::vector<Candidate> candidates_;
+  std::vector<std::pair<const Storage*, int64_t>> saved_;
+};
+
+// Gives kept outputs to the ops that made them.
+class Replayer final : public Interceptor {
+ public:
+  explicit Replayer(Frame& frame) : frame_(frame) {}
+  bool replay(const OpRow& row, const void*, Tensors in, TensorList& out) override {
+    const size_t at = frame_.again_.size();
+    if (at >= frame_.calls_.size() || frame_.calls_[at].kept.empty()) return false;
+    if (frame_.calls_[at].name != row.name) frame_.compare(at, frame_.describe(row, in, {}));
+    out = std::move(frame_.calls_[at].kept);
+    frame_.calls_[at].kept.clear();
+    return true;
+  }
+  void observe(const OpRow& row, const void*, Tensors in, Tensors out) override {
+    frame_.again_.push_back(frame_.describe(row, in, out));
+  }
+
+ private:
+  Frame& frame_;
+};
+
+Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
+  Call call{row.name, {}, {}};
+  if (!options_.debug) return call;
+  std::string path;
+  for (const auto& part : Context::current().module_path) path += (path.empty() ? "" : ".") + part;
+  call.text =
+      concat(row.name, '(', text_of(in), ") -> ", text_of(out), path.empty() ? "" : " in ", path);
+  return call;
+}
+
+TensorList Frame::forward(const std::vector<Tensor>& inputs) {
+  Context& context = Context::current();
+  Tape& tape = Tape::current();
+  const bool outer = !tape.saved_hooks.empty();
+  for (const Tensor& t : inputs) {
+    inputs_.push_back({t.defined() ? SavedTensor(t, outer ? &tape.saved_hooks.back().pack : nullptr,
+                                                 outer ? &tape.saved_hooks.back().unpack : nullptr)
+                                   : SavedTensor(),
+                       t.defined() && t.requires_grad()});
+  }
+  module_path_ = context.module_path;
+  keys_ = context.call_keys;
+  Observer observer(*this, context);
+  TensorList out;
+  {
+    const Restore<Interceptor*> interceptor(context.interceptor, &observer);
+    const auto self = shared_from_this();
+    const SavedTensorHooks hooks(
+        [self, &observer](const Tensor& t) {
+          if (self->options_.memory_budget) observer.saved(t);
+          return self->pack(t);
+        },
+        [](const std::any& value) {
+          const auto& holder = std::any_cast<const std::shared_ptr<Holder>&>(value);
+          return holder->frame->unpack(holder->slot);
+        });
+    out = fn_(inputs);
+  }
+  recorded_ = true;
+  if (options_.memory_budget) observer.settle(*options_.memory_budget);
+  return out;
+}
+
+std::any Frame::pack(const Tensor& t) {
+  Slot slot;
+  slot.meta = t.meta();
+  slot.call = calls_.size();
+  slot.leaf = t.is_leaf() && t.requires_grad();
+  if (slot.leaf) slot.version = t.storage().version();
+  slots_.push_back(std::move(slot));
+  return std::make_shared<Holder>(shared_from_this(), slots_.size() - 1);
+}
+
+Tensor Frame::unpack(size_t slot) {
+  if (!recorded_)
+    fail<AutogradError>("checkpoint",
+                        "backward was called inside the checkpointed function: its tensors are not "
+                        "stored yet; call it outside");
+  if (!filled_) recompute();
+  const Tensor& value = slots_[slot].value;
+  if (!value.defined()) differs("recompute ended before it");
+  return value;
+}
+
+void Frame::recompute() {
+  Context& context = Context::current();
+  Tape& tape = Tape::current();
+  std::vector<Tensor> inputs;
+  for (const Input& input : inputs_) {
+    Tensor t = input.saved.defined() ? input.saved.unpack("checkpoint") : Tensor();
+    // One that an enclosing checkpoint computed again has left its graph.
+    if (input.requires_grad && !t.requires_grad()) t = t.detach().set_requires_grad();
+    inputs.push_back(std::move(t));
+  }
+  refilled_ = 0;
+  again_.clear();
+  Replayer replayer(*this);
+  {
+    const GradMode recording(true);
+    const Restore<std::vector<std::string>> path(context.module_path, module_path_);
+    const Restore<CallKeys> keys(context.call_keys,
+                                 options_.preserve_rng_state ? keys_ : context.call_keys);
+    const Restore<Interceptor*> interceptor(context.interceptor, &replayer);
+    const SavedTensorHooks hooks([this](const Tensor& t) { return pack_again(t); },
+                                 [](const std::any&) -> Tensor {
+                                   fail<AutogradError>("checkpoint",
+                                                       "backward was called inside the "
+                                                       "checkpointed function: call it outside");
+                                 });
+    try {
+      (void)fn_(inputs);
+    } catch (const Finished& end) {
+      if (end.frame != this) throw;
+    }
+  }
+  if (refilled_ < slots_.size())
+    differs(concat("forward saved ", slots_.size(), " tensors, recompute ", refilled_));
+  filled_ = true;
+  again_.clear();
+  // Slots of nodes that this pass does not release are computed again by the next one.
+  if (tape.passes > 0) {
+    queue_final_callback([frame = weak_from_this()] {
+      if (const auto self = frame.lock()) {
+        self->filled_ = false;
+        for (Slot& s : self->slots_) s.value = {};
+      }
+    });
+  }
+}
+
+std::any Frame::pack_again(const Tensor& t) {
+  if (refilled_ == slots_.size()) {
+    differs(
+        concat("forward saved ", slots_.size(), " tensors, recompute saves another, ", t.meta()));
+  }
+  Slot& slot = slots_[refilled_];
+  if (options_.determinism_check) {
+    if (!(slot.meta.shape == t.shape()) || slot.meta.dtype != t.dtype() ||
+        slot.call != again_.size()) {
+      differs(concat("saved tensor ", refilled_, " was ", slot.meta, " in forward and is ",
+                     t.meta(), " in recompute, after ", slot.call, " and ", again_.size(), " ops"));
+    }
+  }
+  if (slot.leaf && t.is_leaf() && t.storage().version() != slot.version) {
+    fail<InPlaceError>("checkpoint", "a variable that the function reads, ", t.meta(),
+                       ", was written in place since forward; write it after backward");
+  }
+  if (slot.needed) slot.value = t.detach();
+  ++refilled_;
+  if (options_.early_stop && refilled_ == slots_.size()) throw Finished{this};
+  return {};
+}
+
+void Frame::compare(size_t call, const Call& again) const {
+  differs(concat("op ", call, " was ", calls_[call].name, " in forward and is ", again.name,
+                 " in recompute"));
+}
+
+void Frame::differs(const std::string& what) const {
+  std::string trace;
+  if (options_.debug) {
+    size_t first = 0;
+    while (first < calls_.size() && first < again_.size() &&
+           calls_[first].text == again_[first].text) {
+      ++first;
+    }
+    trace = concat("; ops from the first that differs (", first, "):");
+    const size_t end = std::min(std::max(calls_.size(), again_.size()), first + 8);
+    for (size_t i = first > 2 ? first - 2 : 0; i < end; ++i) {
+      const auto line = [i](const std::vector<Call>& calls) {
+        return i < calls.size() ? calls[i].text : std::string("-");
+      };
+      trace += concat("\n  ", i, i == first ? " > " : "   ", "forward   ", line(calls_),
+                      "\n      recompute ", line(again_));
+    }
+  } else {
+    trace = "; `debug` shows the ops of both passes";
+  }
+  fail<AutogradError>("checkpoint", what,
+                      ": the function must do the same when it runs again during backward", trace);
+}
+
+}  // namespace
+
+TensorList checkpoint(const CheckpointedFunction& fn, const std::vector<Tensor>& inputs,
+                      const CheckpointOptions& options) {
+  if (options.memory_budget) {
+    const double b = *options.memory_budget;
+    if (!(b >= 0 && b <= 1))
+      fail<ValueError>("checkpoint", "memory_budget ", b, " does not lie in [0, 1]");
+    if (options.keep)
+      fail<ValueError>("checkpoint", "memory_budget and keep both say what is kept: give one");
+  }
+  if (!Context::current().grad_enabled || options.memory_budget == 1.0) return fn(inputs);
+  return std::make_shared<Frame>(fn, options)->forward(inputs);
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Policies of what a checkpointed function keeps: ops by name, and the best that fits a budget.
+#include "tessera/autograd/checkpoint.h"
+#include "tessera/autograd/checkpoint_impl.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+const std::vector<std::string>& dear_ops() {
+  static const std::vector<std::string> names{
+      "scaled_dot_product_attention", "matmul", "contract_leading",
+      "linear_cross_entropy",         "max",    "topk"};
+  return names;
+}
+
+KeepPolicy keep_ops(std::vector<std::string> names, std::vector<std::string> recompute_paths) {
+  return [names = std::move(names),
+          recompute_paths = std::move(recompute_paths)](const CheckpointedOp& op) {
+    if (std::ranges::find(names, op.name) == names.end()) return false;
+    if (op.name != "matmul") return true;
+    std::string path;
+    for (const auto& part : op.module_path) path += (path.empty() ? "" : ".") + part;
+    const auto inside = [&](const std::string& part) { return path.find(part) != path.npos; };
+    return op.earlier % 2 == 0 && std::ranges::none_of(recompute_paths, inside);
+  };
+}
+
+double estimated_seconds(const Cost& cost, Device device) {
+  // Flops that a machine does while it moves a byte: about 16 on CPUs, 200 on accelerators.
+  const double flops_per_byte = device.is_cuda() ? 200 : 16;
+  return std::max(cost.flops / flops_per_byte, cost.bytes) * 1e-10;
+}
+
+std::vector<bool> choose_kept(const std::vector<Choice>& choices, int64_t bytes) {
+  constexpr int64_t kUnits = 1000;
+  std::vector<bool> kept(choices.size());
+  const auto units = [&](const Choice& c) {  // rounded up, so that the budget holds
+    return bytes == 0 ? (c.bytes == 0 ? 0 : kUnits + 1)
+                      : std::min((c.bytes * kUnits + bytes - 1) / bytes, kUnits + 1);
+  };
+  // best[i][u]: the time saved by the first i choices within u units.
+  std::vector<std::vector<double>> best(choices.size() + 1, std::vector<double>(kUnits + 1));
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const int64_t size = units(choices[i]);
+    for (int64_t u = 0; u <= kUnits; ++u) {
+      const auto at = static_cast<size_t>(u);
+      best[i + 1][at] = best[i][at];
+      if (size <= u) {
+        best[i + 1][at] =
+            std::max(best[i][at], best[i][static_cast<size_t>(u - size)] + choices[i].seconds);
+      }
+    }
+  }
+  int64_t left = kUnits;
+  for (size_t i = choices.size(); i-- > 0;) {
+    if (best[i + 1][static_cast<size_t>(left)] == best[i][static_cast<size_t>(left)]) continue;
+    kept[i] = true;
+    left -= units(choices[i]);
+  }
+  return kept;
+}
+
+}  // namespace tessera

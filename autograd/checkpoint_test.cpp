@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpointing: the same bits as without it in every mode, what runs again, what is stored, and
+// what is caught when a function does not do the same twice.
+#include "tessera/autograd/checkpoint.h"
+
+#include "tessera/autograd/checkpoint_impl.h"
+#include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/rms_norm/rms_norm.h"
+#include "tessera/kernels/views/views.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kB = 2, kT = 5, kD = 12;
+
+// A block with what matters to checkpointing: products, attention, views, a statistic, random
+// numbers.
+struct Block {
+  explicit Block(uint64_t seed) {
+    uint64_t stream = 0;
+    for (Tensor* t : {&wq, &wo, &w1, &w2})
+      *t = normal({kD, kD}, {seed, stream++}, 0, 0.3).set_requires_grad();
+    norm = ones({kD}).set_requires_grad();
+  }
+  [[nodiscard]] std::vector<Tensor> parameters() const { return {wq, wo, w1, w2, norm}; }
+  [[nodiscard]] Tensor forward(const Tensor& x) const {
+    const ModuleScope scope("block");
+    Context& context = Context::current();
+    const Tensor q = reshape(linear(rms_norm(x, norm), wq), {kB, kT, 3, 4});
+    const Tensor a = scaled_dot_product_attention(q, q, q, {.causal = true, .heads_inner = true});
+    const Tensor h = x + linear(reshape(a, {kB, kT, kD}), wo);
+    const Tensor mask = uniform(h.shape(), context.call_keys.next(context.module_path));
+    return h + linear(silu(linear(h * mask, w1)), w2);
+  }
+  Tensor wq, wo, w1, w2, norm;
+};
+
+Tensor input() { return normal({kB, kT, kD}, {3, 3}).set_requires_grad(); }
+
+// Gradients of two blocks, the first inside `options`; no options: not checkpointed.
+std::vector<std::vector<double>> gradients(const std::optional<CheckpointOptions>& options) {
+  const Session session;
+  Context::current().call_keys.set_seed(11);
+  auto first = std::make_shared<Block>(1), second = std::make_shared<Block>(2);
+  const Tensor x = input();
+  const auto run = [&](const std::shared_ptr<Block>& block, const Tensor& in) {
+    if (!options) return block->forward(in);
+    return checkpoint([block](Tensors t) { return TensorList{block->forward(t[0])}; }, {in},
+                      *options)[0];
+  };
+  const Tensor y = run(second, run(first, x));
+  backward(sum(y * y));
+  std::vector<std::vector<double>> result{x.grad().values(), y.values()};
+  for (const auto& block : {first, second}) {
+    for (const Tensor& p : block->parameters()) result.push_back(p.grad().values());
+  }
+  return result;
+}
+
+TEST(Checkpoint, EveryModeGivesTheSameBits) {
+  const auto expected = gradients({});
+  EXPECT_EQ(gradients(CheckpointOptions{}), expected);
+  EXPECT_EQ(gradients(CheckpointOptions{.keep = keep_ops(dear_ops())}), expected);
+  EXPECT_EQ(gradients(CheckpointOptions{.keep = [](const CheckpointedOp&) { return true; }}),
+            expected);
+  for (double budget : {0.0, 0.2, 0.5, 0.8, 1.0})
+    EXPECT_EQ(gradients(CheckpointOptions{.memory_budget = budget}), expected) << budget;
+  EXPECT_EQ(gradients(CheckpointOptions{.debug = true}), expected);
+  EXPECT_EQ(gradients(CheckpointOptions{.early_stop = false}), expected);
+  EXPECT_NE(gradients(CheckpointOptions{.preserve_rng_state = false}), expected);
+}
+
+class Counts {
+ public:
+  Counts() {
+    Context::current().op_hook = [this](const OpRow& row, const void*, Tensors, Tensors) {
+      ++counts_[row.name];
+    };
+  }
+  ~Counts() { Context::current().op_hook = nullptr; }
+  Counts(const Counts&) = delete;
+  Counts& operator=(const Counts&) = delete;
+  int operator[](std::string_view name) { return counts_[name]; }
+
+ private:
+  std::map<std::string_view, int> counts_;
+};
+
+int attention_runs(const std::optional<CheckpointOptions>& options, std::string_view op) {
+  const Session session;
+  auto block = std::make_shared<Block>(1);
+  const Tensor x = input();
+  const Tensor y = options
+                       ? checkpoint([block](Tensors t) { return TensorList{block->forward(t[0])}; },
+                                    {x}, *options)[0]
+                       : block->forward(x);
+  Counts counts;
+  backward(sum(y));
+  return counts[op];
+}
+
+TEST(Checkpoint, RunsAgainWhatIsNotKept) {
+  const std::string_view attention = "scaled_dot_product_attention", matmul = "matmul";
+  const int plain = attention_runs({}, matmul);
+  EXPECT_EQ(attention_runs({}, attention), 0);
+  EXPECT_EQ(attention_runs(CheckpointOptions{}, attention), 1);
+  EXPECT_EQ(attention_runs(CheckpointOptions{}, matmul), plain + 3);  // stops before w2
+  EXPECT_EQ(attention_runs(CheckpointOptions{.early_stop = false}, matmul), plain + 4);
+  const CheckpointOptions kept{.keep = keep_ops(dear_ops())};
+  EXPECT_EQ(attention_runs(kept, attention), 0);
+  EXPECT_EQ(attention_runs(kept, matmul), plain + 1);  // wo: the second one
+  const CheckpointOptions forced{.keep = keep_ops(dear_ops(), {"block"})};
+  EXPECT_EQ(attention_runs(forced, matmul), plain + 3);
+  EXPECT_EQ(attention_runs(CheckpointOptions{.memory_budget = 0}, attention), 1);
+}
+
+TEST(Checkpoint, StoresItsInputsAndWhatIsKept) {
+  const Session session;
+  const auto stored = [&](const std::optional<CheckpointOptions>& options) {
+    auto block = std::make_shared<Block>(1);
+    const Tensor x = input();
+    const Ref<Allocator>& memory = Context::current().allocator(kCpu);
+    const int64_t before = memory->stats().live;
+    const Tensor y =
+        options ? checkpoint([block](Tensors t) { return TensorList{block->forward(t[0])}; }, {x},
+                             *options)[0]
+                : block->forward(x);
+    return memory->stats().live - before;
+  };
+  const int64_t activation = kB * kT * kD * 4;
+  const int64_t output = stored(CheckpointOptions{});  // rounded up to its size class
+  EXPECT_GE(output, activation);
+  EXPECT_LT(output, 2 * activation);
+  const int64_t all = stored({});
+  // Kept: two products, attention's output and its lse.
+  EXPECT_LT(stored(CheckpointOptions{.keep = keep_ops(dear_ops())}), 5 * output);
+  int64_t last = output;
+  for (double budget : {0.25, 0.5, 0.75}) {
+    const int64_t now = stored(CheckpointOptions{.memory_budget = budget});
+    EXPECT_GE(now, last) << budget;
+    EXPECT_LE(static_cast<double>(now - output), budget * static_cast<double>(all)) << budget;
+    last = now;
+  }
+}
+
+TEST(Checkpoint, DropsWhatItComputedWithTheNodes) {
+  const Session session;
+  auto block = std::make_shared<Block>(1);
+  const Tensor x = input();
+  const Ref<Allocator>& memory = Context::current().allocator(kCpu);
+  Tensor y = checkpoint([block](Tensors t) { return TensorList{block->forward(t[0])}; }, {x})[0];
+  const int64_t before = memory->stats().live;
+  backward(sum(y), {.retain_graph = true});
+  int64_t leaf_grads = 0;
+  for (const Tensor& p : block->parameters()) leaf_grads += p.grad().storage().bytes();
+  leaf_grads += x.grad().storage().bytes();
+  EXPECT_LE(memory->stats().live - before, leaf_grads + 6 * 64);
+  const auto first = x.grad().values();
+  backward(sum(y));  // computes again
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(x.grad().values()[i], 2 * first[i]);
+  EXPECT_THROW(backward(sum(y)), AutogradError);
+}
+
+TEST(Checkpoint, Nests) {
+  const auto run = [](int depth) {
+    const Session session;
+    auto a = std::make_shared<Block>(1), b = std::make_shared<Block>(2);
+    const Tensor x = input();
+    const CheckpointedFunction inner = [a](Tensors t) { return TensorList{a->forward(t[0])}; };
+    const CheckpointedFunction middle = [=](Tensors t) {
+      const Tensor h =
+          depth > 1 ? checkpoint(inner, {t[0] * 2.0})[0] : inner(TensorList{t[0] * 2.0})[0];
+      return TensorList{b->forward(h) * h};
+    };
+    const CheckpointedFunction outer = [=](Tensors t) {
+      const Tensor h =
+          depth > 2 ? checkpoint(middle, {t[0]}, {.keep = keep_ops(dear_ops())})[0] : middle(t)[0];
+      return TensorList{silu(h)};
+    };
+    const Tensor y = depth > 0 ? checkpoint(outer, {x})[0] : outer(TensorList{x})[0];
+    backward(sum(y * y));
+    return std::pair{x.grad().values(), a->w1.grad().values()};
+  };
+  const auto expected = run(0);
+  for (int depth : {1, 2, 3}) EXPECT_EQ(run(depth), expected) << depth;
+}
+
+TEST(Checkpoint, HooksRunOnceAndGraphsOfGraphsWork) {
+  const auto run = [](bool checkpointed) {
+    const Session session;
+    const Tensor x = tensor({0.5, -1, 2}).set_requires_grad();
+    int calls = 0;
+    const CheckpointedFunction f = [&calls](Tensors t) {
+      const Tensor y = silu(t[0]) * t[0];
+      if (y.requires_grad()) {
+        register_hook(y, [&calls](const Tensor& g) {
+          ++calls;
+          return g * 3.0;
+        });
+      }
+      return TensorList{exp(y)};
+    };
+    const Tensor y = checkpointed ? checkpoint(f, {x})[0] : f(TensorList{x})[0];
+    const Tensor g = grad({sum(y)}, {x}, {.create_graph = true})[0];
+    EXPECT_EQ(calls, 1);
+    backward(sum(g * g));
+    return x.grad().values();
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+TEST(Checkpoint, SeveralOutputsAndUndefinedInputs) {
+  const Session session;
+  const Tensor x = tensor({1, 2, 3}).set_requires_grad();
+  const TensorList y = checkpoint(
+      [](Tensors t) {
+        EXPECT_FALSE(t[1].defined());
+        return TensorList{exp(t[0]), t[0] * t[0]};
+      },
+      {x, Tensor()});
+  backward(sum(y[1]));
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{2, 4, 6}));
+}
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Checkpoint, CatchesAFunctionThatChanges) {
+  const Session session;
+  const Tensor x = tensor({1, 2, 3, 4}).set_requires_grad();
+  const auto run = [&](bool debug, bool check, const std::function<Tensor(Tensor, bool)>& body) {
+    return message_of([&] {
+      auto again = std::make_shared<bool>(false);
+      const Tensor y = checkpoint(
+          [&, again](Tensors t) {
+            const ModuleScope scope("odd");
+            return TensorList{body(t[0], std::exchange(*again, true))};
+          },
+          {x}, {.determinism_check = check, .debug = debug})[0];
+      backward(sum(y));
+    });
+  };
+  const auto shorter = [](const Tensor& t, bool again) {
+    const Tensor part = again ? slice(t, 0, {0, 3}) : t;
+    return sum(exp(part * part));
+  };
+  const std::string plain = run(false, true, shorter);
+  EXPECT_NE(plain.find("saved tensor 0 was f32[4] in forward and is f32[3] in recompute"),
+            plain.npos)
+      << plain;
+  EXPECT_NE(plain.find("`debug` shows"), plain.npos) << plain;
+  const std::string debug = run(true, true, shorter);
+  EXPECT_NE(
+      debug.find("0 > forward   mul(f32[4], f32[4]) -> f32[4] in odd\n      recompute slice("),
+      debug.npos)
+      << debug;
+  const auto fewer = [](const Tensor& t, bool again) { return again ? sum(t) : sum(exp(t)); };
+  EXPECT_NE(run(false, true, fewer).find("forward saved 1 tensors, recompute 0"), plain.npos);
+  EXPECT_NE(run(false, false, fewer).find("forward saved 1 tensors, recompute 0"), plain.npos);
+  // Unchecked, a tensor of another shape reaches the op's gradient, which says what it got.
+  EXPECT_EQ(run(false, false, shorter).find("saved tensor 0"), plain.npos);
+}
+
+TEST(Checkpoint, CatchesWritesInBetween) {
+  const Session session;
+  const Tensor w = tensor({1, 2}).set_requires_grad(), x = tensor({3, 4}).set_requires_grad();
+  const CheckpointedFunction f = [w](Tensors t) { return TensorList{exp(t[0] * w)}; };
+  for (const Tensor& written : {w, x}) {
+    const Tensor y = checkpoint(f, {x})[0];
+    {
+      const NoGrad guard;
+      scale_({written}, 2);
+    }
+    EXPECT_THROW(backward(sum(y)), InPlaceError);
+  }
+}
+
+TEST(Checkpoint, BackwardInsideIsRefused) {
+  const Session session;
+  const Tensor x = tensor({1, 2}).set_requires_grad();
+  const std::string message = message_of([&] {
+    (void)checkpoint(
+        [](Tensors t) {
+          const Tensor y = exp(t[0]);
+          backward(sum(y));
+          return TensorList{y};
+        },
+        {x});
+  });
+  EXPECT_NE(message.find("backward was called inside"), message.npos) << message;
+}
+
+TEST(Checkpoint, RegathersReleasedBytes) {
+  const auto run = [](bool checkpointed) {
+    const Session session;
+    const Tensor x = normal({3, 4}, {1, 1}).set_requires_grad();
+    const Tensor whole = normal({4, 4}, {1, 2});
+    const Tensor w = copy(whole).set_requires_grad();
+    const CheckpointedFunction f = [w, whole](Tensors t) {
+      if (w.storage().released()) {
+        w.storage().regain_bytes();
+        std::memcpy(w.raw_data(), whole.raw_data(), 64);  // as a gather does: no write of a value
+      }
+      const Tensor y = silu(linear(t[0], w));
+      return TensorList{linear(y, w)};
+    };
+    const Tensor y =
+        checkpointed ? checkpoint(f, {x}, {.early_stop = false})[0] : f(TensorList{x})[0];
+    if (checkpointed) w.storage().release_bytes();
+    backward(sum(y * 1.5));
+    return std::pair{x.grad().values(), w.grad().values()};
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+TEST(Checkpoint, RefusesBudgetsThatAreNone) {
+  const Session session;
+  const Tensor x = tensor({1}).set_requires_grad();
+  const CheckpointedFunction f = [](Tensors t) { return TensorList{exp(t[0])}; };
+  EXPECT_THROW((void)checkpoint(f, {x}, {.memory_budget = 1.5}), ValueError);
+  EXPECT_THROW((void)checkpoint(f, {x}, {.memory_budget = std::nan("")}), ValueError);
+  EXPECT_THROW((void)checkpoint(f, {x}, {.keep = keep_ops({"exp"}), .memory_budget = 0.5}),
+               ValueError);
+}
+
+TEST(Checkpoint, BudgetIsSpentBest) {
+  std::mt19937_64 random(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<Choice> choices(random() % 9);
+    for (Choice& c : choices)
+      c = {static_cast<int64_t>(random() % 50), static_cast<double>(random() % 100) + 1};
+    const int64_t budget = trial % 5 ? 100 : 0;
+    const auto kept = choose_kept(choices, budget);
+    double time = 0, best = 0;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      if (kept[i]) time += choices[i].seconds, bytes += choices[i].bytes;
+    }
+    for (uint32_t mask = 0; mask < 1u << choices.size(); ++mask) {
+      double t = 0;
+      int64_t b = 0;
+      for (size_t i = 0; i < choices.size(); ++i) {
+        if (mask >> i & 1) t += choices[i].seconds, b += choices[i].bytes;
+      }
+      if (b <= budget) best = std::max(best, t);
+    }
+    EXPECT_LE(bytes, budget);
+    EXPECT_EQ(time, best) << trial;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

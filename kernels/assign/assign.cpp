@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/kernels/assign/assign.h"
+
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/strided_copy_impl.h"
+
+namespace tessera::op {
+
+MetaList Assign::meta(Metas in) const {
+  if (!(in[0].shape == in[1].shape)) {
+    fail<ShapeError>(name, "the shapes must be equal: to is ", in[0], ", from is ", in[1],
+                     "; expand or reshape what is assigned");
+  }
+  return {in[0]};
+}
+
+ShardingRule Assign::sharding(Metas in) const {
+  return pointwise_rule(in, in[0].shape)
+      .stricter_because("a partial source would make what is written in place partial too");
+}
+
+void Assign::cpu(Tensors in, Outputs written) const {
+  Tensor& to = written[0];
+  if (in[1].dtype() == to.dtype()) return strided_copy(to, in[1]);
+  if (to.is_contiguous()) return Cast{{}, to.dtype()}.cpu(in.subspan(1), written);
+  Tensor packed = empty(to.shape(), to.dtype());
+  Cast{{}, to.dtype()}.cpu(in.subspan(1), Outputs(&packed, 1));
+  strided_copy(to, packed);
+}
+
+std::vector<Sample<Assign>> Assign::samples() {
+  return {
+      {{}, {arg({5, 7}), arg({5, 7})}},
+      {{}, {arg({6, 5}), arg({6, 5}).whole(0, 2).as(DType::f32)}},
+      {{}, {arg({}), arg({})}},
+      timed(Assign{}, {arg({1024, 1024}), arg({1024, 1024}).as(DType::f32)}),
+      bad(Assign{}, {arg({4, 6}), arg({6})}, "ShapeError"),
+      bad(Assign{}, {arg({4}), no_arg()}, "UsageError"),
+  };
+}
+
+}  // namespace tessera::op

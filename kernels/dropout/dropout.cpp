@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// dropout on CPU: the bits of 64 elements at a time, compared as whole numbers.
+#include "tessera/kernels/dropout/dropout.h"
+
+#include "tessera/kernels/philox_impl.h"
+#include "tessera/kernels/strided_copy_impl.h"
+
+#include <bit>
+
+namespace tessera {
+namespace op {
+namespace {
+
+struct Mask {
+  RngKey key;
+  uint32_t threshold;
+  bool stays(uint64_t i) const { return rng::philox(key, i / 4).v[i % 4] >= threshold; }
+};
+
+// Elements first, first + 1, ... of the whole.
+template <class T>
+void drop_run(const Mask& mask, double by, uint64_t first, int64_t n, const T* x, T* y) {
+  using C = compute_t<T>;
+  const C scale = static_cast<C>(by);
+  int64_t i = 0;
+  const auto one = [&] {
+    y[i] = mask.stays(first + static_cast<uint64_t>(i))
+               ? static_cast<T>(static_cast<C>(x[i]) * scale)
+               : T(0);
+    ++i;
+  };
+  while (i < n && (first + static_cast<uint64_t>(i)) % 4 != 0) one();
+  simd([&]() TESSERA_LAMBDA {
+    for (; i + kPhiloxBatch <= n; i += kPhiloxBatch) {
+      uint32_t bits[4][kPhiloxBlocks], order[kPhiloxBatch];
+      philox_batch(mask.key, (first + static_cast<uint64_t>(i)) / 4, bits);
+      for (int64_t j = 0; j < kPhiloxBlocks; ++j) {
+        for (int64_t e = 0; e < 4; ++e) order[4 * j + e] = bits[e][j];
+      }
+      for (int64_t j = 0; j < kPhiloxBatch; ++j) {
+        const C v = static_cast<C>(x[i + j]) * scale;
+        y[i + j] = static_cast<T>(order[j] >= mask.threshold ? v : C(0));
+      }
+    }
+  });
+  while (i < n) one();
+}
+
+}  // namespace
+
+MetaList Dropout::meta(Metas in) const {
+  const TensorMeta& x = in[0];
+  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x);
+  if (!(p >= 0 && p < 1))
+    fail<ValueError>(name, "p must be at least 0 and below 1: given ", p, " for ", x);
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    if (in[i].dtype != DType::i64 || in[i].shape.rank() != 0)
+      fail<DTypeError>(name, "seed and stream must be i64[]: given ", in[i]);
+  }
+  bool fits = whole.rank() == x.shape.rank() && start.rank() == x.shape.rank();
+  for (int d = 0; fits && d < x.shape.rank(); ++d)
+    fits = start[d] >= 0 && x.shape[d] <= whole[d] - start[d];
+  if (!fits) fail<ShapeError>(name, "a piece ", x, " at ", start, " does not lie inside ", whole);
+  return {x};
+}
+
+ShardingRule Dropout::sharding(Metas in) const {
+  ShardingRule r;
+  SmallVector<DimFactor, kMaxRank> dims;
+  for (int64_t size : in[0].shape) dims.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+  return r.operand(dims).operand({}).operand({}).outputs_from_here().operand(dims).linear({0});
+}
+
+Dropout Dropout::local(const Piece& piece) const {
+  Dropout d = *this;
+  for (int i = 0; i < start.rank(); ++i) d.start[i] += piece.range(0, i).begin;
+  return d;
+}
+
+void Dropout::cpu(Tensors in, Outputs y) const {
+  if (y[0].numel() == 0) return;
+  const Tensor x = row_major(in[0]);
+  const Mask mask{{std::bit_cast<uint64_t>(*in[1].data<int64_t>()),
+                   std::bit_cast<uint64_t>(*in[2].data<int64_t>())},
+                  threshold()};
+  constexpr int64_t kGrain = 16384;
+  const Shape& shape = x.shape();
+  dispatch<dtypes>(x.dtype(), [&]<class T>() {
+    const T* from = x.data<T>();
+    T* to = y[0].data<T>();
+    if (shape == whole) {
+      parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        drop_run(mask, scale(), static_cast<uint64_t>(begin), end - begin, from + begin,
+                 to + begin);
+      });
+      return;
+    }
+    const int64_t n = shape.back(), rows = x.numel() / n;
+    parallel_for(rows, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        drop_run(mask, scale(), static_cast<uint64_t>(row_in_whole(whole, start, shape, row)), n,
+                 from + row * n, to + row * n);
+    });
+  });
+}
+
+Grads Dropout::vjp(const Saved& s, const Grads& dy, Needs needs) const {
+  Grads g(3);
+  if (needs[0]) g[0] = call(*this, {dy[0], s.input(1), s.input(2)});
+  return g;
+}
+
+std::vector<Sample<Dropout>> Dropout::samples() {
+  const Arg seed = index_arg({}, 0, 1 << 30), stream = seed;
+  return {
+      {Dropout{0.5, {5, 77}, {0, 0}}, {arg({5, 77}), seed, stream}},
+      {Dropout{0.1, {5, 6, 7}, {0, 0, 0}}, {arg({5, 6, 7}), seed, stream}},
+      {Dropout{0.25, {9, 200}, {2, 7}}, {arg({5, 133}), seed, stream}},
+      {Dropout{0, {5}, {0}}, {arg({5}), seed, stream}},
+      {Dropout{0.3, {}, {}}, {arg({}), seed, stream}},
+      timed(Dropout{0.1, {4096, 1024}, {0, 0}}, {arg({4096, 1024}), seed, stream}),
+      bad(Dropout{1, {5}, {0}}, {arg({5}), seed, stream}, "ValueError"),
+      bad(Dropout{-0.1, {5}, {0}}, {arg({5}), seed, stream}, "ValueError"),
+      bad(Dropout{0.5, {5}, {1}}, {arg({5}), seed, stream}, "ShapeError"),
+      bad(Dropout{0.5, {5, 5}, {0, 0}}, {arg({5}), seed, stream}, "ShapeError"),
+      bad(Dropout{0.5, {5}, {0}}, {arg({5}).as(DType::i64), seed, stream}, "DTypeError"),
+      bad(Dropout{0.5, {5}, {0}}, {arg({5}), index_arg({1}, 0, 5), stream}, "DTypeError"),
+  };
+}
+
+}  // namespace op
+
+namespace {
+
+Tensor word(uint64_t bits, Device device) {
+  const Tensor t = empty({}, DType::i64, device.is_meta() ? device : kCpu);
+  if (device.is_meta()) return t;
+  *t.data<int64_t>() = std::bit_cast<int64_t>(bits);
+  return to_device(t, device);
+}
+
+void check_probability(const Tensor& x, double p) {
+  if (!(p >= 0 && p < 1))
+    fail<ValueError>("dropout", "p must be at least 0 and below 1: given ", p, " for ", x.meta());
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  check_probability(x, p);
+  if (!training || p == 0) return x;
+  Context& context = Context::current();
+  return dropout(x, p, context.call_keys.next(context.module_path));
+}
+
+Tensor dropout(const Tensor& x, double p, RngKey key) {
+  check_probability(x, p);
+  if (p == 0) return x;
+  return call(op::Dropout{p, x.shape(), Shape::filled(x.rank(), 0)},
+              {x, word(key.seed, x.device()), word(key.stream, x.device())});
+}
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inverted dropout (Srivastava et al., JMLR 2014). Which elements stay is a pure function of a key
+// and of the element's number in the whole tensor, so it is the same on any mesh and device, and
+// backward makes it again instead of saving it. The key is an input, as all that changes from step
+// to step: plans and graphs can be kept.
+#pragma once
+
+#include "tessera/core/op.h"
+#include "tessera/core/rng.h"
+
+namespace tessera {
+namespace op {
+
+/// Inputs x, seed () i64, stream () i64 -> y of x's shape: x / (1 - p) where it stays, else 0. x is
+/// the part of a tensor of shape `whole` that begins at `start`.
+struct Dropout {
+  double p = 0.5;
+  Shape whole, start;
+  static constexpr std::string_view name = "dropout";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr Saves saves = Saves::input(1, 2);
+  auto attributes() const { return std::tie(p, whole, start); }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  Dropout local(const Piece& piece) const;
+  void cpu(Tensors in, Outputs y) const;
+  void cuda(Tensors in, Outputs y, Stream stream) const;
+  Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
+  static std::vector<Sample<Dropout>> samples();
+  /// Elements whose random bits are below this are dropped: p of all 2^32, rounded down.
+  [[nodiscard]] uint32_t threshold() const { return static_cast<uint32_t>(p * 0x1p32); }
+  [[nodiscard]] double scale() const { return 1 / (1 - p); }
+};
+
+using dropout_ops = OpList<Dropout>;
+
+}  // namespace op
+
+/// x (any shape, floating) with each element dropped with probability p in [0, 1), the others
+/// divided by 1 - p. x itself where `training` is false or p is 0; else the key is the next draw of
+/// the current module. ValueError for another p.
+TESSERA_API Tensor dropout(const Tensor& x, double p, bool training = true);
+/// The same by a given key.
+TESSERA_API Tensor dropout(const Tensor& x, double p, RngKey key);
+
+}  // namespace tessera

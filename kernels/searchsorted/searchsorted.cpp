@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// searchsorted on CPU: a binary search for each value.
+#include "tessera/kernels/searchsorted/searchsorted.h"
+
+#include "tessera/kernels/rows_impl.h"
+
+namespace tessera::op {
+
+MetaList SearchSorted::meta(Metas in) const {
+  const TensorMeta &sorted = in[0], &values = in[1];
+  if (!dtypes.has(sorted.dtype) || sorted.dtype != values.dtype)
+    fail<DTypeError>(name, "the sorted sequence and the values must share one dtype of ", dtypes,
+                     ": given ", sorted, " and ", values);
+  const int rank = sorted.shape.rank();
+  bool fits = rank >= 1;
+  if (rank > 1) {
+    fits = rank == values.shape.rank();
+    for (int d = 0; fits && d + 1 < rank; ++d) fits = sorted.shape[d] == values.shape[d];
+  }
+  if (!fits)
+    fail<ShapeError>(name,
+                     "the sorted sequence must be (s), or (..., s) for values (..., n): given ",
+                     sorted, " and ", values);
+  return {{values.shape, DType::i64, values.device}};
+}
+
+ShardingRule SearchSorted::sharding(Metas in) const {
+  const Shape& shape = in[1].shape;
+  const int rank = in[0].shape.rank();
+  ShardingRule r;
+  SmallVector<DimFactor, kMaxRank> sorted, values;
+  for (int64_t size : shape) values.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
+  for (int d = 0; d + 1 < rank; ++d) sorted.push_back(values[static_cast<size_t>(d)]);
+  sorted.push_back({static_cast<int16_t>(r.add_factor(in[0].shape.back(), 's')), 1});
+  return r.operand(sorted).operand(values).outputs_from_here().operand(values);
+}
+
+void SearchSorted::cpu(Tensors in, Outputs y) const {
+  const Tensor &sorted = in[0], &values = in[1];
+  if (y[0].numel() == 0) return;
+  const bool shared = sorted.rank() == 1;
+  const Rows sequences(sorted, sorted.rank() - 1), from(values, values.rank() - 1);
+  constexpr int64_t kGrain = 1024;
+  dispatch<dtypes>(sorted.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const T* s = sequences.n > 0 ? sorted.data<T>() : nullptr;
+    const T* v = values.data<T>();
+    int64_t* places = y[0].data<int64_t>();
+    parallel_for(y[0].numel(), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / from.n;
+        const T x = v[from.offset(row) + i % from.n * from.stride];
+        places[i] = count_before(s + (shared ? 0 : sequences.offset(row)), sequences.n,
+                                 sequences.stride, static_cast<C>(x), right);
+      }
+    });
+  });
+}
+
+std::vector<Sample<SearchSorted>> SearchSorted::samples() {
+  const Arg rising = arg({9}).listed({0, 1, 2, 2, 2, 5, 7, 7, 9});
+  const Arg rows = arg({5, 6}).listed(
+      {0, 1, 2, 3, 4, 5, 2, 2, 4, 4, 6, 6, 0, 3, 3, 3, 9, 9, 1, 5, 6, 7, 8, 9, 0, 0, 0, 1, 1, 1});
+  std::vector<double> many(4096);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = -4 + static_cast<double>(i) / 512;
+  return {
+      {SearchSorted{false}, {rising, arg({5, 7}).whole(0, 11)}},
+      {SearchSorted{true}, {rising, arg({13}).whole(0, 11)}},
+      {SearchSorted{true}, {rows, arg({5, 8}).whole(0, 11)}},
+      {SearchSorted{false}, {rows, arg({5, 8}).whole(0, 11)}},
+      {SearchSorted{false}, {rising, arg({}).whole(0, 11)}},
+      timed(SearchSorted{false}, {arg({4096}).listed(many), arg({1024, 256})}),
+      bad(SearchSorted{false}, {arg({}), arg({5})}, "ShapeError"),
+      bad(SearchSorted{false}, {arg({5, 6}), arg({4, 8})}, "ShapeError"),
+      bad(SearchSorted{false}, {arg({5, 6}), arg({8})}, "ShapeError"),
+      bad(SearchSorted{false}, {arg({5}).as(DType::f32), arg({5}).as(DType::f64)}, "DTypeError"),
+      bad(SearchSorted{false}, {arg({5}).as(DType::bool_), arg({5}).as(DType::bool_)},
+          "DTypeError"),
+  };
+}
+
+}  // namespace tessera::op

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA searchsorted: a thread searches for one value.
+#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/searchsorted/searchsorted.h"
+
+namespace tessera::op {
+namespace {
+
+template <class T>
+__global__ void search_kernel(const T* sorted, const T* values, int64_t* places, int64_t total,
+                              int64_t s, int64_t n, bool shared, bool right) {
+  for (int64_t i = first_item(); i < total; i += item_step()) {
+    const T* row = sorted + (shared ? 0 : i / n * s);
+    places[i] = count_before(row, s, 1, static_cast<compute_t<T>>(values[i]), right);
+  }
+}
+
+}  // namespace
+
+void SearchSorted::cuda(Tensors in, Outputs y, Stream stream) const {
+  const int64_t total = y[0].numel();
+  if (total == 0) return;
+  const Tensor sorted = row_major(in[0], stream), values = row_major(in[1], stream);
+  const int64_t s = sorted.shape().back(), n = values.rank() > 0 ? values.shape().back() : 1;
+  dispatch<dtypes>(values.dtype(), [&]<class T>() {
+    const T* sequence = s > 0 ? sorted.data<T>() : nullptr;
+    search_kernel<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
+        sequence, values.data<T>(), y[0].data<int64_t>(), total, s, n, sorted.rank() == 1, right);
+  });
+  check_launch(name);
+}
+
+}  // namespace tessera::op

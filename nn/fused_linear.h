@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several linear maps of one input as one product. The weights stay parameters of their own, with
+// names, initial values and checkpoints of their own; only their bytes lie side by side.
+#pragma once
+
+#include "tessera/core/tensor.h"
+
+#include <span>
+#include <vector>
+
+namespace tessera::nn {
+
+/// x (..., in), weights (out_i, in) -> one (..., out_i) each: views of one product. Weights that do
+/// not lie one after the other in one storage yet are moved there. Where weights are cut over a
+/// mesh, or x or they have no bytes, each product is computed alone. ShapeError, DTypeError as for
+/// linear.
+TESSERA_API std::vector<Tensor> fused_linear(const Tensor& x, std::span<const Tensor> weights);
+
+}  // namespace tessera::nn
