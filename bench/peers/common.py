@@ -13,7 +13,8 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
           "float16": torch.float16, "int64": torch.int64, "int32": torch.int32,
           "uint8": torch.uint8, "bool": torch.bool}
 DTYPES |= {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16,
-           "f16": torch.float16, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8}
+           "f16": torch.float16, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,
+           "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
 
 
 def emit(**row):

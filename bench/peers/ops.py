@@ -87,9 +87,38 @@ def rope_halves(x, cos, sin, positions=None):  # x: (B, T, H, D), as Hugging Fac
     return x * cos + torch.cat((-b, a), -1) * sin
 
 
-def cross_entropy(logits, targets, ignore_index=-100, **_):
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum",
-                           ignore_index=ignore_index)
+def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, **_):
+    total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum",
+                            ignore_index=ignore_index, label_smoothing=label_smoothing)
+    if z_loss:
+        total = total + z_loss * logits.logsumexp(-1)[targets != ignore_index].square().sum()
+    return total
+
+
+def swiglu(gate, up, limit=0, alpha=1, up_shift=0, **_):
+    if not limit:
+        return F.silu(gate) * up
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + up_shift)
+
+
+def linear_cross_entropy(hidden, weight, targets, **options):
+    return cross_entropy(F.linear(hidden, weight), targets, **options)
+
+
+def add_rms_norm(x, residual, weight, eps=1e-5, **_):
+    total = x + residual
+    return F.rms_norm(total, weight.shape, weight, eps), total
+
+
+def quantize(x, to="f8_e4m3", per_row=False, **_):
+    amax = x.abs().amax(-1, keepdim=True) if per_row else x.abs().amax()
+    scale = amax.float() / torch.finfo(DTYPES[to]).max
+    return (x / scale).to(DTYPES[to]), scale
+
+
+def dequantize(values, scale, to="float32", **_):
+    return (values.float() * (scale[..., None] if scale.dim() else scale)).to(DTYPES[to])
 
 
 def matmul(a, b, transpose_a=False, transpose_b=False, **_):
@@ -123,9 +152,13 @@ TWINS = {
     "softmax": lambda x, dim=-1, **_: x.softmax(dim),
     "rms_norm": lambda x, weight, eps=1e-5, **_: F.rms_norm(x, weight.shape, weight, eps),
     "rope": lambda x, *tables, halves=False, **_: (rope_halves if halves else rope)(x, *tables),
-    "swiglu": lambda gate, up, **_: F.silu(gate) * up,
+    "add_rms_norm": add_rms_norm,
+    "layer_norm": lambda x, weight, bias, eps=1e-5, **_: F.layer_norm(x, weight.shape, weight, bias,
+                                                                      eps),
+    "swiglu": swiglu,
     "scaled_dot_product_attention": attention, "attention_sink": attention_sink,
-    "cross_entropy": cross_entropy,
+    "cross_entropy": cross_entropy, "linear_cross_entropy": linear_cross_entropy,
+    "quantize": quantize, "dequantize": dequantize,
     "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
     "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
     "scatter_add": lambda x, index, src, dim=1, **_: x.scatter_add(dim, index, src),
@@ -157,7 +190,12 @@ ATTRIBUTES = {
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
     "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
     "rope": "inverse halves rotary", "attention_sink": "heads_inner",
-    "cross_entropy": "ignore_index",
+    "swiglu": "limit alpha up_shift",
+    "cross_entropy": "ignore_index label_smoothing z_loss",
+    "linear_cross_entropy": "ignore_index label_smoothing z_loss", "layer_norm": "eps",
+    "add_rms_norm": "eps", "quantize": "to per_row", "dequantize": "to",
+    "sgd_": "weight_decay maximize",
+    "sgd_momentum_": "momentum dampening weight_decay nesterov maximize",
     "gather": "dim", "scatter_add": "dim", "topk": "k dim largest", "cat": "dim",
     "sort": "dim descending", "cumsum": "dim reverse", "index_select": "dim", "index_add": "dim",
     "bincount": "bins", "histogram": "bins low high", "searchsorted": "right", "dropout": "p",
@@ -165,6 +203,7 @@ ATTRIBUTES = {
     "fill": "shape",
     "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
 
+SGD = ("sgd_", "sgd_momentum_")
 MAKERS = {"fill": lambda dtype, shape: torch.full(shape, 0.0, dtype=dtype),
           "random": lambda dtype, shape: torch.randn(shape, dtype=dtype),
           "arange": lambda dtype, start, step, count: torch.arange(start, start + step * count,
@@ -200,6 +239,10 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs[i] = torch.rand(shapes[i]) < 0.5
     elif op == "cross_entropy":
         inputs[1] = torch.randint(0, shapes[0][-1], shapes[1])
+    elif op == "linear_cross_entropy":
+        inputs[2] = torch.randint(0, shapes[1][0], shapes[2])
+    elif op == "dequantize":
+        inputs = [values(shapes[0]).to(torch.float8_e4m3fn), torch.rand(shapes[1])]
     elif op == "embedding":
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
     elif op in ("gather", "scatter_add", "index_select", "index_add"):
@@ -237,9 +280,28 @@ def time_adamw(shapes, dtype, attrs):
     return {"time_us": times[kind], "optimizer": kind}
 
 
+def time_sgd(shapes, dtype, attrs):
+    """Shapes are all of the room's inputs: scalars, then lists of one length."""
+    momentum = "momentum" in attrs
+    lists = shapes[2:] if momentum else shapes[1:]
+    params = [torch.nn.Parameter(torch.randn(shape).to(dtype))
+              for shape in lists[:len(lists) // (3 if momentum else 2)]]
+    for param in params:
+        param.grad = torch.randn_like(param)
+    settings = {k: bool(v) if k in ("nesterov", "maximize") else v for k, v in attrs.items()}
+    times = {}
+    for kind in ("fused", "foreach"):
+        optimizer = torch.optim.SGD(params, lr=1e-6, **{kind: True}, **settings)
+        times[kind] = median_us(optimizer.step)
+    kind = min(times, key=times.get)
+    return {"time_us": times[kind], "optimizer": kind}
+
+
 def time_case(op, shapes, dtype, attrs, grad):
     if op == "adamw_":
         return time_adamw(shapes, dtype, attrs)
+    if op in SGD:
+        return time_sgd(shapes, dtype, attrs)
     if op in MAKERS:
         return {"time_us": median_us(lambda: MAKERS[op](dtype, **attrs))}
     inputs, fn = make_inputs(op, shapes, dtype, attrs), TWINS[op]
@@ -254,6 +316,8 @@ def time_case(op, shapes, dtype, attrs, grad):
         def both():
             torch.autograd.grad(first(fn(*inputs, **attrs)), leaves, dy)
         result["time_grad_us"] = median_us(both)
+        if op == "linear_cross_entropy":  # the room's forward pass makes the gradients, too
+            result["time_us"] = result["time_grad_us"]
     return result
 
 
@@ -271,7 +335,7 @@ def main():
     torch.manual_seed(7)
     for case in read_cases(sys.stdin.read()):
         op, shapes, dtype = case["op"], case["shapes"], case.get("dtype", "float32")
-        if op not in TWINS and op not in MAKERS and op != "adamw_":
+        if op not in TWINS and op not in MAKERS and op not in SGD and op != "adamw_":
             continue
         attrs = named(op, case.get("attrs", []))
         if op == "cast" and attrs["to"] == dtype:

@@ -40,6 +40,18 @@ TESSERA_INLINE void load_row(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
   }
 }
 
+// e becomes exp(e - top); 0 where that is below any effect, since subnormal numbers would slow the
+// products a hundredfold.
+template <class C> TESSERA_INLINE void exponentials(C* e, int64_t n, C top) {
+  constexpr C kLeast = sizeof(C) == 4 ? C(-70) : C(-600);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const C x = e[i] - top;
+    const C y = vmath::exp(x < kLeast ? kLeast : x);
+    e[i] = x < kLeast ? C(0) : y;
+  }
+}
+
 // Statistics of a row; `e` becomes exp(x - maximum).
 template <class C, class P, class T>
 TESSERA_INLINE void statistics_of(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
@@ -50,8 +62,7 @@ TESSERA_INLINE void statistics_of(const Chunk<C, P, T>& chunk, int64_t row, C* e
   if (chunk.total) chunk.total[row] = rows::sum(e, n);
   const C m = rows::max(e, n);
   chunk.top[row] = m;
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) e[i] = vmath::exp(e[i] - m);
+  exponentials(e, n, m);
   // A piece of nothing, or of nothing but -inf, adds nothing to the row.
   chunk.sum[row] = m == -std::numeric_limits<C>::infinity() ? C(0) : rows::sum(e, n);
 }
@@ -158,8 +169,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
         simd([&]() TESSERA_LAMBDA {
           const C lse = lse_of(chunk.top[row], chunk.sum[row]);
           load_row(chunk, row, e);
-#pragma GCC ivdep
-          for (int64_t i = 0; i < classes; ++i) e[i] = vmath::exp(e[i] - lse);
+          exponentials(e, classes, lse);
           gradient_of(chunk, row, e, loss.softmax_share(lse), loss);
         });
       });

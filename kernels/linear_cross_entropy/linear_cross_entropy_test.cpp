@@ -104,6 +104,18 @@ TEST(LinearCrossEntropy, NanOfIgnoredTokensIsNotCounted) {
   EXPECT_EQ(h.grad().values()[2], 0);
 }
 
+// Probabilities that f32 could only hold as subnormals are 0 in the gradient.
+TEST(LinearCrossEntropy, FarLogitsLeaveNoSubnormals) {
+  const Session session;
+  Tensor h = ones({1, 1}).set_requires_grad(), w = from_values({0, -40, -90, -100}, {4, 1});
+  w.set_requires_grad();
+  backward(linear_cross_entropy(h, w, tensor({0}, DType::i64)).sum);
+  const auto g = w.grad().values();
+  EXPECT_NEAR(g[1], std::exp(-40.0), 1e-22);
+  EXPECT_EQ(g[2], 0);
+  EXPECT_EQ(g[3], 0);
+}
+
 TEST(LinearCrossEntropy, ChunksAreEvenAndSmall) {
   EXPECT_EQ(chunk_tokens(0, 100, 0, 4), 0);
   EXPECT_EQ(chunk_tokens(1, 100, 0, 4), 1);

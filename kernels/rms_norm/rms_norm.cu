@@ -93,7 +93,7 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
   const int64_t d = x.shape().back(), rows = x.numel() / d;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    forward_kernel<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
+    forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), nullptr, weight.data<T>(), y[0].data<T>(), nullptr, y[1].data<stat_t<T>>(),
         rows, d, static_cast<stat_t<T>>(eps));
   });
@@ -106,7 +106,7 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
                weight = row_major(in[2], stream);
   const int64_t d = x.shape().back(), rows = x.numel() / d;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    forward_kernel<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
+    forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),
         y[2].data<stat_t<T>>(), rows, d, static_cast<stat_t<T>>(eps));
   });
@@ -125,7 +125,7 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     using C = stat_t<T>;
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
     if (rows > 0) {
-      input_gradient<<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
+      input_gradient<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
           x.data<T>(), weight.data<T>(), rstd.data<C>(), dy.data<T>(),
           more.defined() ? more.data<T>() : nullptr, y[0].data<T>(), rows, d);
       check_launch(name);

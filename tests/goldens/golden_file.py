@@ -9,7 +9,8 @@ import pathlib
 
 import torch
 
-DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64"}
+DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64",
+               torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 FOLDER = pathlib.Path(__file__).parent
 
 
