@@ -10,24 +10,39 @@ namespace {
 
 template <class T> using sum_t = std::conditional_t<is_floating(dtype_of<T>), double, uint64_t>;
 
-// kStep is 1, or -1 with x and y at the last element.
-template <int64_t kStep, class T> TESSERA_INLINE void sum_row(const T* x, T* y, int64_t n) {
-  using A = sum_t<T>;
-  constexpr int64_t kBlock = 16;
-  A carry{};
+// Goes on from `carry`; x may be y.
+template <class C, class A> TESSERA_INLINE void scan(const C* x, C* y, int64_t n, A& carry) {
+  constexpr int64_t kBlock = 8;
   int64_t i = 0;
   for (; i + kBlock <= n; i += kBlock) {
     A sum[kBlock];
-    for (int64_t j = 0; j < kBlock; ++j)
-      sum[j] = static_cast<A>(static_cast<compute_t<T>>(x[(i + j) * kStep]));
-    for (int64_t j = 1; j < kBlock; ++j) sum[j] += sum[j - 1];
-    for (int64_t j = 0; j < kBlock; ++j)
-      y[(i + j) * kStep] = static_cast<T>(static_cast<compute_t<T>>(carry + sum[j]));
+    sum[0] = static_cast<A>(x[i]);
+    for (int64_t j = 1; j < kBlock; ++j) sum[j] = sum[j - 1] + static_cast<A>(x[i + j]);
+    for (int64_t j = 0; j < kBlock; ++j) y[i + j] = static_cast<C>(carry + sum[j]);
     carry += sum[kBlock - 1];
   }
   for (; i < n; ++i) {
-    carry += static_cast<A>(static_cast<compute_t<T>>(x[i * kStep]));
-    y[i * kStep] = static_cast<T>(static_cast<compute_t<T>>(carry));
+    carry += static_cast<A>(x[i]);
+    y[i] = static_cast<C>(carry);
+  }
+}
+
+// kStep is 1, or -1 with x and y at the last element. Narrow floats are converted, and turned rows
+// turned, a piece at a time, so that this is done in vectors.
+template <int64_t kStep, class T> TESSERA_INLINE void sum_row(const T* x, T* y, int64_t n) {
+  using C = compute_t<T>;
+  sum_t<T> carry{};
+  if constexpr (std::is_same_v<C, T> && kStep == 1) {
+    scan(x, y, n, carry);
+  } else {
+    constexpr int64_t kPiece = 512;
+    C piece[kPiece];
+    for (int64_t i = 0; i < n; i += kPiece) {
+      const int64_t count = std::min(kPiece, n - i);
+      for (int64_t j = 0; j < count; ++j) piece[j] = static_cast<C>(x[(i + j) * kStep]);
+      scan(piece, piece, count, carry);
+      for (int64_t j = 0; j < count; ++j) y[(i + j) * kStep] = static_cast<T>(piece[j]);
+    }
   }
 }
 
