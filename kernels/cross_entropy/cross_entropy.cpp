@@ -183,6 +183,7 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
     const C *lse = saved.data<C>(), *dlse = dlses.data<C>();
     const C dsum = has_sum ? *in[3].data<C>() : C(0);
     const RowLoss<C> shares(label_smoothing, z_loss, all_classes);
+    constexpr C kLeast = kLeastExponent<C>;
     for_each_row<C>(from.count, classes, 1, [&](int64_t row, C* x, int64_t) {
       simd([&]() TESSERA_LAMBDA {
         const bool counts = target[row] != ignore_index;
@@ -190,8 +191,10 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
                 all = hit * shares.softmax_share(shift) + (has_lse ? dlse[row] : C(0));
         rows::load(src + from.offset(row), from.stride, classes, x);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < classes; ++i)
-          x[i] = (all == C(0) ? C(0) : vmath::exp(x[i] - shift) * all) - each;
+        for (int64_t i = 0; i < classes; ++i) {
+          const C d = x[i] - shift, p = vmath::exp(d < kLeast ? kLeast : d);
+          x[i] = (all == C(0) ? C(0) : (d < kLeast ? C(0) : p * all)) - each;
+        }
         const int64_t at = target[row] - begin;
         if (counts && at >= 0 && at < classes) x[at] -= hit * shares.hit;
         rows::store(x, classes, dst + to.offset(row), to.stride);

@@ -15,6 +15,10 @@
 
 namespace tessera {
 
+/// Below this, exp counts as 0 in gradients: no sum notices it, and subnormal numbers would slow
+/// the products that follow a hundredfold.
+template <class C> inline constexpr C kLeastExponent = sizeof(C) == 4 ? C(-70) : C(-600);
+
 template <class C> struct RowLoss {
   C hit, each, z;  // shares of the target's logit and of every logit, factor of lse^2
 

@@ -40,10 +40,9 @@ TESSERA_INLINE void load_row(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
   }
 }
 
-// e becomes exp(e - top); 0 where that is below any effect, since subnormal numbers would slow the
-// products a hundredfold.
+// e becomes exp(e - top), 0 where that is below any effect.
 template <class C> TESSERA_INLINE void exponentials(C* e, int64_t n, C top) {
-  constexpr C kLeast = sizeof(C) == 4 ? C(-70) : C(-600);
+  constexpr C kLeast = kLeastExponent<C>;
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
     const C x = e[i] - top;
