@@ -265,7 +265,7 @@ TESSERA_MATH float pow(float x, float y) {
   const uint32_t broken = ((c + 8388608.0f) - 8388608.0f != c) & (c < 8388608.0f);
   const uint32_t negative = std::bit_cast<uint32_t>(x) >> 31;
   return std::bit_cast<float>((std::bit_cast<uint32_t>(power) ^ (negative & odd) << 31) |
-                              (0u - (negative & broken) & 0x7fc00000u));
+                              ((0u - (negative & broken)) & 0x7fc00000u));
 }
 #endif
 
