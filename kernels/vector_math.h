@@ -118,8 +118,8 @@ TESSERA_MATH float tanh(float x) {
   q = fma(q, z, 4.67130293e-1f);
   q = fma(q, z, 1.0f);
   const float y = c * p / q;
-  const float top = y > 1.0f || c == 9.0f ? 1.0f : y;
-  return y < -1.0f || c == -9.0f ? -1.0f : top;
+  const float below = y > 1.0f ? 1.0f : (y < -1.0f ? -1.0f : y);
+  return x >= 9.0f ? 1.0f : (x <= -9.0f ? -1.0f : below);
 }
 
 TESSERA_MATH float log1p(float x) {
@@ -223,7 +223,8 @@ TESSERA_MATH float normal_cdf(float x) {
   q = fma(q, z, 5.020777891e-1f);
   q = fma(q, z, 1.0f);
   const float y = fma(c * p / q, 0.5f, 0.5f);
-  return c == 3.92f || y > 1.0f ? 1.0f : (c == -3.92f || y < 0.0f ? 0.0f : y);
+  const float within = y > 1.0f ? 1.0f : (y < 0.0f ? 0.0f : y);
+  return u >= 3.92f ? 1.0f : (u <= -3.92f ? 0.0f : within);
 }
 
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.
@@ -265,7 +266,7 @@ TESSERA_MATH float pow(float x, float y) {
   const uint32_t broken = ((c + 8388608.0f) - 8388608.0f != c) & (c < 8388608.0f);
   const uint32_t negative = std::bit_cast<uint32_t>(x) >> 31;
   return std::bit_cast<float>((std::bit_cast<uint32_t>(power) ^ (negative & odd) << 31) |
-                              (0u - (negative & broken) & 0x7fc00000u));
+                              ((0u - (negative & broken)) & 0x7fc00000u));
 }
 #endif
 
