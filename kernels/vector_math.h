@@ -118,8 +118,8 @@ TESSERA_MATH float tanh(float x) {
   q = fma(q, z, 4.67130293e-1f);
   q = fma(q, z, 1.0f);
   const float y = c * p / q;
-  const float top = y > 1.0f || c == 9.0f ? 1.0f : y;
-  return y < -1.0f || c == -9.0f ? -1.0f : top;
+  const float below = y > 1.0f ? 1.0f : (y < -1.0f ? -1.0f : y);
+  return x >= 9.0f ? 1.0f : (x <= -9.0f ? -1.0f : below);
 }
 
 TESSERA_MATH float log1p(float x) {
@@ -223,7 +223,8 @@ TESSERA_MATH float normal_cdf(float x) {
   q = fma(q, z, 5.020777891e-1f);
   q = fma(q, z, 1.0f);
   const float y = fma(c * p / q, 0.5f, 0.5f);
-  return c == 3.92f || y > 1.0f ? 1.0f : (c == -3.92f || y < 0.0f ? 0.0f : y);
+  const float within = y > 1.0f ? 1.0f : (y < 0.0f ? 0.0f : y);
+  return u >= 3.92f ? 1.0f : (u <= -3.92f ? 0.0f : within);
 }
 
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.

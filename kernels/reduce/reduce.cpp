@@ -229,7 +229,7 @@ template <class Op> ShardingRule Truth<Op>::sharding(Metas in) const {
 
 template <class Op> void Truth<Op>::cpu(Tensors in, Outputs y) const {
   bool* to = y[0].data<bool>();
-  reduce_elements<TruthOf<Op::kLargest>, bool>(
+  reduce_elements<TruthOf<Op::kLargest>, uint8_t>(
       in[0], this->dims, nullptr, [to](int64_t o, uint8_t truth) { to[o] = truth != 0; });
 }
 

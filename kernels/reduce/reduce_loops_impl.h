@@ -225,7 +225,7 @@ void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift,
     return;
   }
   const ReducePlan plan(x, dims);
-  const T* from = x.data<T>();
+  const T* from = static_cast<const T*>(x.raw_data());  // bools are reduced as bytes
   const int64_t n = plan.inner.size, stride = plan.inner.stride, rows = plan.reduced_size;
   // A chunk is a range of rows, or of the inner axis where it is the only reduced one.
   const bool cut_inner = !plan.inner_kept && rows == 1;

@@ -206,7 +206,7 @@ Tensor var(const Tensor& x, std::initializer_list<int> dims, double correction, 
 Tensor stddev(const Tensor& x, std::initializer_list<int> dims, double correction, bool keepdim) {
   return call(op::Var{{op::mask_of(dims, x.rank(), "var"), keepdim}, correction, true}, {x});
 }
-Tensor norm(const Tensor& x, double p, std::initializer_list<int> dims, bool keepdim) {
+Tensor vector_norm(const Tensor& x, double p, std::initializer_list<int> dims, bool keepdim) {
   return call(op::Norm{{op::mask_of(dims, x.rank(), "norm"), keepdim}, p}, {x});
 }
 

@@ -51,9 +51,9 @@ TESSERA_API Tensor var(const Tensor& x, std::initializer_list<int> dims = {}, do
 /// The standard deviation: the root of var.
 TESSERA_API Tensor stddev(const Tensor& x, std::initializer_list<int> dims = {},
                           double correction = 1, bool keepdim = false);
-/// The vector norm over `dims` (all when empty), e.g. `norm(x, 2, {-1})`. ValueError of a p that is
-/// NaN, ShapeError of nothing where p < 0 or infinite.
-TESSERA_API Tensor norm(const Tensor& x, double p = 2, std::initializer_list<int> dims = {},
-                        bool keepdim = false);
+/// The vector norm over `dims` (all when empty), e.g. `vector_norm(x, 2, {-1})`. ValueError of a p
+/// that is NaN, ShapeError of nothing where p < 0 or infinite.
+TESSERA_API Tensor vector_norm(const Tensor& x, double p = 2, std::initializer_list<int> dims = {},
+                               bool keepdim = false);
 
 }  // namespace tessera

@@ -47,6 +47,13 @@ void ProdBackward::cpu(Tensors in, Outputs dx) const {
     }
   }
   const int64_t n = reduced_count(x.shape(), dims), outputs = x.numel() / n;
+  const Tensor places = empty({2, n}, DType::i64);  // of an output's elements, in x and in dx
+  int64_t *source = places.data<int64_t>(), *target = source + n;
+  ReduceWalk walk(inner, inner_count, 0);
+  for (int64_t k = 0; k < n; ++k, walk.next()) {
+    source[k] = walk.offset;
+    target[k] = walk.out;
+  }
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const T *from = x.data<T>(), *dy = in[1].data<T>();
@@ -55,9 +62,8 @@ void ProdBackward::cpu(Tensors in, Outputs dx) const {
       C* before = value + padded;
       const ReduceWalk at(kept, outer_count, o), g(gradient, outer_count, o);
       C product = static_cast<C>(dy[g.offset]);
-      ReduceWalk i(inner, inner_count, 0);
-      for (int64_t k = 0; k < n; ++k, i.next()) {
-        value[k] = static_cast<C>(from[at.offset + i.offset]);
+      for (int64_t k = 0; k < n; ++k) {
+        value[k] = static_cast<C>(from[at.offset + source[k]]);
         before[k] = product;
         product *= value[k];
       }
@@ -66,8 +72,7 @@ void ProdBackward::cpu(Tensors in, Outputs dx) const {
         before[k] *= product;
         product *= value[k];
       }
-      ReduceWalk j(inner, inner_count, 0);
-      for (int64_t k = 0; k < n; ++k, j.next()) to[at.out + j.out] = static_cast<T>(before[k]);
+      for (int64_t k = 0; k < n; ++k) to[at.out + target[k]] = static_cast<T>(before[k]);
     });
   });
 }

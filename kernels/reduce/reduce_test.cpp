@@ -128,18 +128,18 @@ TEST(Reduce, VarianceOfALargeMean) {
 TEST(Reduce, NormsAtTheirEdges) {
   Context context;
   const Tensor x = tensor({3, 0, -4});
-  EXPECT_EQ(norm(x).item(), 5);
-  EXPECT_EQ(norm(x, 1).item(), 7);
-  EXPECT_EQ(norm(x, 0).item(), 2);
-  EXPECT_EQ(norm(x, kInf).item(), 4);
-  EXPECT_EQ(norm(x, -kInf).item(), 0);
-  EXPECT_NEAR(norm(x, 3).item(), std::cbrt(91), 1e-5);
-  EXPECT_EQ(norm(x, -1).item(), 0);
-  EXPECT_EQ(norm(tensor({1, -kInf}), 3).item(), kInf);
-  EXPECT_TRUE(std::isnan(norm(tensor({1, kNan}), 3).item()));
-  EXPECT_TRUE(std::isnan(norm(tensor({1, kNan}), kInf).item()));
-  EXPECT_EQ(norm(zeros({0, 2}), 2, {0}).values(), (std::vector<double>{0, 0}));
-  EXPECT_THROW((void)norm(zeros({0}), kInf), ShapeError);
+  EXPECT_EQ(vector_norm(x).item(), 5);
+  EXPECT_EQ(vector_norm(x, 1).item(), 7);
+  EXPECT_EQ(vector_norm(x, 0).item(), 2);
+  EXPECT_EQ(vector_norm(x, kInf).item(), 4);
+  EXPECT_EQ(vector_norm(x, -kInf).item(), 0);
+  EXPECT_NEAR(vector_norm(x, 3).item(), std::cbrt(91), 1e-5);
+  EXPECT_EQ(vector_norm(x, -1).item(), 0);
+  EXPECT_EQ(vector_norm(tensor({1, -kInf}), 3).item(), kInf);
+  EXPECT_TRUE(std::isnan(vector_norm(tensor({1, kNan}), 3).item()));
+  EXPECT_TRUE(std::isnan(vector_norm(tensor({1, kNan}), kInf).item()));
+  EXPECT_EQ(vector_norm(zeros({0, 2}), 2, {0}).values(), (std::vector<double>{0, 0}));
+  EXPECT_THROW((void)vector_norm(zeros({0}), kInf), ShapeError);
 }
 
 TEST(Reduce, NothingToChooseFrom) {

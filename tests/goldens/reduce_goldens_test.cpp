@@ -31,7 +31,7 @@ TEST_F(Golden, Reduce) {
   using Dims = std::initializer_list<int>;
   using Function = std::function<Tensor(const Tensor&, Dims)>;
   const auto of_norm = [](double p) {
-    return [p](const Tensor& x, Dims dims) { return norm(x, p, dims); };
+    return [p](const Tensor& x, Dims dims) { return vector_norm(x, p, dims); };
   };
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const std::map<std::string, Function> functions{
