@@ -52,7 +52,7 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   struct Slot {
     TensorMeta meta;
     size_t call = 0;       // ops that ran before it was saved
-    uint32_t version = 0;  // of a leaf, which is not computed again
+    uint32_t version = 0;  // of what the function did not compute: it must not have been written
     bool leaf = false, needed = true;
     Tensor value;
   };
@@ -60,7 +60,8 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   struct Call {
     std::string_view name;
     TensorList kept;
-    std::string text;  // with `debug`
+    SmallVector<uint32_t, 2> versions;  // of what is kept
+    std::string text;                   // with `debug`
   };
   // What a node holds in place of a tensor.
   struct Holder {
@@ -116,7 +117,10 @@ class Observer final : public Interceptor {
            frame_.options_.keep({row.name, in, out, context_.module_path, earlier_[row.name]}));
       ++earlier_[row.name];
       if (keep) {
-        for (const Tensor& t : out) call.kept.push_back(t.detach());
+        for (const Tensor& t : out) {
+          call.kept.push_back(t.detach());
+          call.versions.push_back(t.storage().version());
+        }
       }
     }
     if (budget) weigh(row, op, in, out);
@@ -188,9 +192,15 @@ class Replayer final : public Interceptor {
   bool replay(const OpRow& row, const void*, Tensors in, TensorList& out) override {
     const size_t at = frame_.again_.size();
     if (at >= frame_.calls_.size() || frame_.calls_[at].kept.empty()) return false;
-    if (frame_.calls_[at].name != row.name) frame_.compare(at, frame_.describe(row, in, {}));
-    out = std::move(frame_.calls_[at].kept);
-    frame_.calls_[at].kept.clear();
+    Frame::Call& call = frame_.calls_[at];
+    if (call.name != row.name) frame_.compare(at, frame_.describe(row, in, {}));
+    for (size_t i = 0; i < call.kept.size(); ++i) {
+      if (call.kept[i].storage().version() == call.versions[i]) continue;
+      fail<InPlaceError>("checkpoint", "output ", i, " of ", row.name, ", ", call.kept[i].meta(),
+                         ", which is kept for recompute, was written in place; write a copy");
+    }
+    out = std::move(call.kept);
+    call.kept.clear();
     return true;
   }
   void observe(const OpRow& row, const void*, Tensors in, Tensors out) override {
@@ -202,7 +212,7 @@ class Replayer final : public Interceptor {
 };
 
 Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
-  Call call{row.name, {}, {}};
+  Call call{row.name, {}, {}, {}};
   if (!options_.debug) return call;
   std::string path;
   for (const auto& part : Context::current().module_path) path += (path.empty() ? "" : ".") + part;
@@ -248,7 +258,7 @@ std::any Frame::pack(const Tensor& t) {
   Slot slot;
   slot.meta = t.meta();
   slot.call = calls_.size();
-  slot.leaf = t.is_leaf() && t.requires_grad();
+  slot.leaf = t.is_leaf();
   if (slot.leaf) slot.version = t.storage().version();
   slots_.push_back(std::move(slot));
   return std::make_shared<Holder>(shared_from_this(), slots_.size() - 1);
@@ -271,8 +281,9 @@ void Frame::recompute() {
   std::vector<Tensor> inputs;
   for (const Input& input : inputs_) {
     Tensor t = input.saved.defined() ? input.saved.unpack("checkpoint") : Tensor();
-    // One that an enclosing checkpoint computed again has left its graph.
-    if (input.requires_grad && !t.requires_grad()) t = t.detach().set_requires_grad();
+    // Apart from its graph: a hook that the function registers on it must not register again.
+    if (t.defined()) t = t.detach();
+    if (input.requires_grad) t.set_requires_grad();
     inputs.push_back(std::move(t));
   }
   refilled_ = 0;
@@ -324,8 +335,8 @@ std::any Frame::pack_again(const Tensor& t) {
                      t.meta(), " in recompute, after ", slot.call, " and ", again_.size(), " ops"));
     }
   }
-  if (slot.leaf && t.is_leaf() && t.storage().version() != slot.version) {
-    fail<InPlaceError>("checkpoint", "a variable that the function reads, ", t.meta(),
+  if (slot.leaf && t.storage().version() != slot.version) {
+    fail<InPlaceError>("checkpoint", "a tensor that the function reads, ", t.meta(),
                        ", was written in place since forward; write it after backward");
   }
   if (slot.needed) slot.value = t.detach();

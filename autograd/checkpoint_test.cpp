@@ -292,6 +292,36 @@ TEST(Checkpoint, CatchesWritesInBetween) {
   }
 }
 
+TEST(Checkpoint, CatchesWritesToWhatIsKeptAndToConstants) {
+  const Session session;
+  const Tensor x = tensor({3, 4}).set_requires_grad(), scale = tensor({1, 2});
+  const CheckpointedFunction f = [scale](Tensors t) { return TensorList{exp(t[0] * scale)}; };
+  const Tensor y = checkpoint(f, {x})[0];
+  scale_({scale}, 2);
+  EXPECT_THROW(backward(sum(y)), InPlaceError);
+  const Tensor z = checkpoint(f, {x}, {.keep = keep_ops({"mul", "exp"})})[0];
+  {
+    const NoGrad guard;
+    scale_({z.detach()}, 2);
+  }
+  EXPECT_THROW(backward(sum(z)), InPlaceError);
+}
+
+TEST(Checkpoint, HooksOnInputsAreRegisteredOnce) {
+  const auto run = [](bool checkpointed) {
+    const Session session;
+    const Tensor x = tensor({1, 2}).set_requires_grad();
+    const Tensor h = x * 3.0;
+    const CheckpointedFunction f = [](Tensors t) {
+      register_hook(t[0], [](const Tensor& g) { return g * 2.0; });
+      return TensorList{exp(t[0])};
+    };
+    backward(sum(checkpointed ? checkpoint(f, {h})[0] : f(TensorList{h})[0]));
+    return x.grad().values();
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
 TEST(Checkpoint, BackwardInsideIsRefused) {
   const Session session;
   const Tensor x = tensor({1, 2}).set_requires_grad();

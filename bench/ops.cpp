@@ -110,8 +110,8 @@ std::vector<Case> all_cases() {
       if (!sample.bench || !sample.throws.empty()) continue;
       // Ops of whole numbers or of logic alone are timed in i64 or bool.
       const bool floats = row->kind == OpKind::view || row->dtypes.has(DType::f32);
-      for (DType dtype : floats ? std::array{DType::f32, DType::bf16}
-                                : std::array{DType::i64, DType::bool_}) {
+      for (DType dtype :
+           floats ? std::array{DType::f32, DType::bf16} : std::array{DType::i64, DType::bool_}) {
         auto c = make_case(*row, sample, dtype);
         if (c && seen.insert(c->name).second) cases.push_back(std::move(*c));
       }

@@ -42,7 +42,7 @@ void apply_activation_checkpoint(std::span<Module* const> blocks,
     options.memory_budget = c.memory_budget;
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const bool on = c.mode != Mode::none && i % every == 0;
+    const bool on = c.mode != Mode::none && (i + 1) % every == 0;
     blocks[i]->set_checkpoint(on ? std::optional(options) : std::nullopt);
   }
 }

@@ -100,7 +100,9 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
 }
 
 std::vector<Tensor> Attention::project(const Tensor& x) const {
-  if (!config_.fused_qkv) return {wq.forward(x), wk.forward(x), wv.forward(x)};
+  bool apart = !config_.fused_qkv;
+  for (const Linear* m : {&wq, &wk, &wv}) apart = apart || m->is_wrapped() || m->bias.defined();
+  if (apart) return {wq.forward(x), wk.forward(x), wv.forward(x)};
   const std::array<Tensor, 3> weights{wq.weight, wk.weight, wv.weight};
   return fused_linear(x, weights);
 }

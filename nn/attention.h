@@ -40,7 +40,8 @@ class TESSERA_API Attention final : public Module {
     Init output = input;                        ///< of wo
     bool rope_halves = false;  ///< pairs (x[i], x[i + D/2]), as Qwen, instead of neighbours
     double qk_norm_eps = 0;    ///< above 0: RMS norms over D of queries and keys, as Qwen 3
-    bool fused_qkv = true;     ///< queries, keys and values by one product; names stay the same
+    /// Queries, keys and values by one product, unless something hangs on wq, wk or wv.
+    bool fused_qkv = true;
     DType dtype = DType::f32;
   };
   /// ValueError if n_heads is not a multiple of n_kv_heads or head_dim is odd.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several linear maps of one input as one product. The weights stay parameters of their own, with
-// names, initial values and checkpoints of their own; only their bytes lie side by side.
+// names, initial values and checkpoints of their own.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -10,10 +10,9 @@
 
 namespace tessera::nn {
 
-/// x (..., in), weights (out_i, in) -> one (..., out_i) each: views of one product. Weights that do
-/// not lie one after the other in one storage yet are moved there. Where weights are cut over a
-/// mesh, or x or they have no bytes, each product is computed alone. ShapeError, DTypeError as for
-/// linear.
+/// x (..., in), weights (out_i, in) -> one (..., out_i) each: views of one product with the weights
+/// joined. Where joining would cost more than it saves (weights cut over a mesh, few rows of x)
+/// each product is computed alone. ShapeError, DTypeError as for linear.
 TESSERA_API std::vector<Tensor> fused_linear(const Tensor& x, std::span<const Tensor> weights);
 
 }  // namespace tessera::nn

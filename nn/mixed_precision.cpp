@@ -31,39 +31,47 @@ class PrecisionUnit {
       std::span<Module* const> others_;
     } members(module, units);
     module.visit(members);
-    for (Tensor* member : members.found) slots_.push_back({member, *member, {}, nullptr, 0});
+    for (Tensor* member : members.found) {
+      const auto known = std::ranges::find_if(
+          slots_, [&](const Slot& s) { return s.master.handle() == member->handle(); });
+      if (known != slots_.end()) known->members.push_back(member);
+      else slots_.push_back({{member}, *member, {}, {}, 0});
+    }
   }
 
   TensorList forward(const CheckpointedFunction& body, Tensors inputs) {
-    refresh();
-    const Swapped swapped(*this);
     TensorList cast_inputs;
     for (const Tensor& t : inputs)
       cast_inputs.push_back(t.defined() && is_floating(t.dtype()) ? cast(t, dtype_) : t);
+    if (swapped_) return body(cast_inputs);  // the unit runs inside itself
+    refresh();
+    const Swapped swapped(*this);
     return body(cast_inputs);
   }
 
  private:
   struct Slot {
-    Tensor* member;
+    std::vector<Tensor*> members;  // of one parameter
     Tensor master, copy;
-    const Storage* seen;  // what the copy was made from, and its version then
+    Ref<Storage> seen;  // what the copy was made from, and its version then
     uint32_t version;
   };
 
   // The module's members are the copies while it lives.
   class Swapped {
    public:
-    explicit Swapped(PrecisionUnit& unit) : unit_(unit) {
-      for (Slot& s : unit_.slots_) *s.member = s.copy;
-    }
-    ~Swapped() {
-      for (Slot& s : unit_.slots_) *s.member = s.master;
-    }
+    explicit Swapped(PrecisionUnit& unit) : unit_(unit) { set(true); }
+    ~Swapped() { set(false); }
     Swapped(const Swapped&) = delete;
     Swapped& operator=(const Swapped&) = delete;
 
    private:
+    void set(bool on) {
+      unit_.swapped_ = on;
+      for (Slot& s : unit_.slots_) {
+        for (Tensor* member : s.members) *member = on ? s.copy : s.master;
+      }
+    }
     PrecisionUnit& unit_;
   };
 
@@ -73,16 +81,21 @@ class PrecisionUnit {
   }
 
   void refresh() {
-    if (!std::ranges::all_of(slots_, fits)) make_copies();
+    bool same = true;
+    for (Slot& s : slots_) {  // a pass may have put another tensor in the parameter's place
+      same = same && s.members[0]->handle() == s.master.handle() && fits(s);
+      s.master = *s.members[0];
+    }
+    if (!same) make_copies();
     const NoGrad guard;
     const OutsideCheckpoint outside;
     for (Slot& s : slots_) {
       s.copy.set_requires_grad(s.master.requires_grad());
-      const Storage& storage = s.master.storage();
-      if (s.seen == &storage && s.version == storage.version()) continue;
+      const Ref<Storage>& storage = s.master.impl().storage;
+      if (s.seen == storage && s.version == storage->version()) continue;
       assign_(s.copy, s.master);
-      s.seen = &storage;
-      s.version = storage.version();
+      s.seen = storage;
+      s.version = storage->version();
     }
   }
 
@@ -102,16 +115,16 @@ class PrecisionUnit {
       s.copy = s.master.is_distributed()
                    ? make_distributed(piece, s.master.shape(), s.master.impl().layout)
                    : piece;
-      s.seen = nullptr;
+      s.seen = {};
       s.copy.set_requires_grad();
       register_post_accumulate_hook(
           s.copy, [master = s.master](const Tensor& copy) { give_gradient(master, copy); });
     }
   }
 
-  // What the accumulation of a leaf's gradient does, in the parameter's own dtype.
+  // What the accumulation of a leaf's gradient does, in the parameter's own dtype; recorded where
+  // backward is.
   static void give_gradient(Tensor master, Tensor copy) {
-    const NoGrad guard;
     Tensor g = cast(copy.grad(), master.dtype());
     copy.set_grad({});
     LeafGrad& leaf = *master.impl().leaf;
@@ -124,6 +137,7 @@ class PrecisionUnit {
 
   DType dtype_;
   std::vector<Slot> slots_;
+  bool swapped_ = false;
 };
 
 }  // namespace

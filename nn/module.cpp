@@ -111,19 +111,26 @@ void Module::set_checkpoint(std::optional<CheckpointOptions> options) {
   hooks().checkpoint = std::move(options);
 }
 
+namespace {
+// Copies, since a hook may register another while it runs.
+template <class F> std::vector<Hook<F>> active(const std::vector<Hook<F>>& hooks) {
+  std::vector<Hook<F>> list;
+  for (const auto& hook : hooks) {
+    if (*hook.active) list.push_back(hook);
+  }
+  return list;
+}
+}  // namespace
+
 TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) const {
-  for (const auto& hook : hooks_->pre) {
-    if (*hook.active) hook.call(*this, inputs);
+  for (const auto& hook : active(hooks_->pre)) hook.call(*this, inputs);
+  std::optional<BackwardPair> pair;
+  if (auto backward = active(hooks_->backward);
+      !backward.empty() && Context::current().grad_enabled) {
+    pair.emplace(*this, std::move(backward));
+    pair->inputs(inputs);
   }
-  std::vector<Hook<BackwardHook>> backward;
-  for (const auto& hook : hooks_->backward) {
-    if (*hook.active) backward.push_back(hook);
-  }
-  const BackwardPair pair(*this, std::move(backward));
-  const bool watched = !hooks_->backward.empty() && Context::current().grad_enabled;
-  if (watched) pair.inputs(inputs);
-  for (const auto& hook : hooks_->around) {
-    if (!*hook.active) continue;
+  for (const auto& hook : active(hooks_->around)) {
     body = [this, around = hook.call, inner = std::move(body)](Tensors in) {
       return around(*this, inner, in);
     };
@@ -131,10 +138,8 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
   TensorList out = hooks_->checkpoint
                        ? checkpoint(body, {inputs.begin(), inputs.end()}, *hooks_->checkpoint)
                        : body(inputs);
-  if (watched) pair.outputs(out);
-  for (const auto& hook : hooks_->post) {
-    if (*hook.active) hook.call(*this, inputs, out);
-  }
+  if (pair) pair->outputs(out);
+  for (const auto& hook : active(hooks_->post)) hook.call(*this, inputs, out);
   return out;
 }
 

@@ -69,6 +69,15 @@ class TESSERA_API Module {
   HookHandle register_around_hook(AroundHook hook);
   /// Forward is checkpointed by these options from now on; none: it is not.
   void set_checkpoint(std::optional<CheckpointOptions> options);
+  /// Whether anything hangs on it: who computes for a module must then go through its run_all.
+  [[nodiscard]] bool is_wrapped() const { return hooks_ != nullptr; }
+  /// Runs `body` as this module's forward, through what hangs on it: for a caller that fuses a
+  /// module's work with its own. `body` may run again during backward: it captures by value what
+  /// does not outlive the graph.
+  template <class F> [[nodiscard]] TensorList run_all(const TensorList& inputs, F body) const {
+    const ModuleScope here(name_);
+    return hooks_ ? run_hooked(inputs, std::move(body)) : body(inputs);
+  }
 
  protected:
   /// What forward is made of: names the module in errors, anomaly mode and random keys, and runs
@@ -79,11 +88,6 @@ class TESSERA_API Module {
     if (!hooks_) return body(x);
     return run_hooked({x},
                       [body = std::move(body)](Tensors in) { return TensorList{body(in[0])}; })[0];
-  }
-  /// The same with several inputs and outputs.
-  template <class F> [[nodiscard]] TensorList run_all(const TensorList& inputs, F body) const {
-    const ModuleScope here(name_);
-    return hooks_ ? run_hooked(inputs, std::move(body)) : body(inputs);
   }
 
  private:

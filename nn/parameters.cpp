@@ -61,11 +61,13 @@ Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, const Layout
                          {}});
 }
 
-// Gives `to` the bytes and layout of `made`: the same tensor for all who hold it, and no version of
-// it has been read yet.
+// Gives `to` the bytes and layout of `made`: the same tensor for all who hold it, written anew, so
+// a graph that saved it before does not take it for what it was.
 void become(const Tensor& to, const Tensor& made) {
   TensorImpl& a = to.impl();
   const TensorImpl& b = made.impl();
+  while (b.storage->version() <= a.storage->version()) b.storage->bump_version();
+  if (a.leaf) a.leaf->grad = {};
   a.meta = b.meta;
   a.strides = b.strides;
   a.offset = b.offset;
@@ -148,6 +150,13 @@ void load(Module& root, const std::vector<NamedParameter>& source, Device device
   if (!wrong.empty()) {
     fail<DataError>("load", "the parameters given do not fit the model: ", wrong.substr(2));
   }
+  // What checkpoints do not hold is made as initialize would; it follows from no seed.
+  for_each(
+      root, TensorVisitor::other_buffers,
+      [&](const std::string& path, Tensor& t, const Init& init) {
+        if (t.device().is_meta())
+          become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)}, nullptr));
+      });
   for (const auto& [to, from] : pairs) {
     const Layout* layout = to.impl().layout;
     const Tensor whole = from->is_distributed() ? full(*from) : from->detach();

@@ -57,7 +57,7 @@ std::string generate(const llama3::Model& model, std::string_view prompt,
     if (cache.empty() || held + static_cast<int64_t>(tokens.size() - seen) > context) {
       // A full cache starts over with the last tokens, so that each is computed twice at most.
       const size_t kept = static_cast<size_t>(cache.empty() ? context : (context + 1) / 2);
-      cache = model.make_cache(context);
+      cache = model.make_cache(std::min(context, static_cast<int64_t>(given) + o.tokens));
       seen = tokens.size() - std::min(kept, tokens.size());
     }
     const Tensor last = logits_after(model, std::span(tokens).subspan(seen), cache);  // (1, V)

@@ -51,7 +51,8 @@ MetaList Quantize::meta(Metas in) const {
 }
 
 ShardingRule Quantize::sharding(Metas in) const {
-  if (per_row) return rule("... d -> ... d, ...", in).joins_inside('d');
+  constexpr std::string_view kStrict = "rounding is not linear";
+  if (per_row) return rule("... d -> ... d, ...", in).joins_inside('d').stricter_because(kStrict);
   ShardingRule r;
   SmallVector<DimFactor, kMaxRank> dims;
   for (int64_t size : in[0].shape) {
@@ -59,7 +60,7 @@ ShardingRule Quantize::sharding(Metas in) const {
     if (!dims.empty()) r.replicate_factor(factor);  // one factor at most joins inside
     dims.push_back({static_cast<int16_t>(factor), 1});
   }
-  r.operand(dims).outputs_from_here().operand(dims).operand({});
+  r.operand(dims).outputs_from_here().operand(dims).operand({}).stricter_because(kStrict);
   return dims.empty() ? r : r.joins_inside('r');
 }
 

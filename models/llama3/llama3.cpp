@@ -143,7 +143,14 @@ std::vector<nn::Module*> Model::blocks() {
   return all;
 }
 
-const Tensor& Model::head() const { return output ? output->weight : tok_embeddings.weight; }
+const nn::Module& Model::head() const {
+  return output ? static_cast<const nn::Module&>(*output) : tok_embeddings;
+}
+const Tensor& Model::table() const { return output ? output->weight : tok_embeddings.weight; }
+
+Tensor Model::logits_of(const Tensor& x) const {
+  return head().run_all({x}, [this](Tensors in) { return TensorList{linear(in[0], table())}; })[0];
+}
 
 nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) const {
   if (start < 0 || length < 1 || start + length > config_.max_seq_len) {
@@ -173,8 +180,7 @@ Tensor Model::features(const Tensor& tokens, const nn::AttentionMetadata& metada
 Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
   check_tokens(tokens);
   return run(tokens, [this, metadata](const Tensor& ids) {
-    const Tensor x = features(ids, metadata);
-    return output ? output->forward(x) : linear(x, head());  // (B, T, V)
+    return logits_of(features(ids, metadata));  // (B, T, V)
   });
 }
 
@@ -192,9 +198,11 @@ CrossEntropyResult Model::loss(const Tensor& tokens, const Tensor& targets,
                                const CrossEntropyOptions& options) const {
   check_tokens(tokens);
   const TensorList out = run_all({tokens, targets}, [this, metadata, options](Tensors in) {
-    const auto [sum, count] =
-        linear_cross_entropy(features(in[0], metadata), head(), in[1], options);
-    return TensorList{sum, count};
+    const Tensor x = features(in[0], metadata);
+    return head().run_all({x, in[1]}, [this, options](Tensors of) {
+      const auto [sum, count] = linear_cross_entropy(of[0], table(), of[1], options);
+      return TensorList{sum, count};
+    });
   });
   return {out[0], out[1]};
 }
@@ -209,11 +217,23 @@ Cache Model::make_cache(int64_t capacity) const {
 
 Tensor Model::next_logits(const Tensor& tokens, Cache& cache) const {
   check_tokens(tokens);
-  const nn::AttentionMetadata metadata = attention_metadata(tokens.size(1), cache.at(0).length);
-  return run(tokens, [this, metadata, &cache](const Tensor& ids) {
-    const Tensor x = features(ids, metadata, &cache);
-    return linear(slice(x, 1, {x.size(1) - 1}), head());  // (B, 1, V)
-  });
+  const int64_t seen = cache.empty() ? 0 : cache[0].length;
+  bool fits = cache.size() == layers.size();
+  for (const nn::KvCache& c : cache) fits = fits && c.length == seen;
+  if (!fits) {
+    fail<ValueError>("llama3", "the cache has ", cache.size(), " layers, the first of ", seen,
+                     " tokens; expected ", layers.size(), " of equal length: use make_cache");
+  }
+  const nn::AttentionMetadata metadata = attention_metadata(tokens.size(1), seen);
+  try {
+    return run(tokens, [this, metadata, &cache](const Tensor& ids) {
+      const Tensor x = features(ids, metadata, &cache);
+      return logits_of(slice(x, 1, {x.size(1) - 1}));  // (B, 1, V)
+    });
+  } catch (...) {
+    for (nn::KvCache& c : cache) c.length = seen;  // some layers had taken the tokens
+    throw;
+  }
 }
 
 double flops_per_token(Model& model, int64_t seq_len) {

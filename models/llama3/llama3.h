@@ -76,7 +76,7 @@ class TESSERA_API Model final : public nn::Module {
   /// For `capacity` tokens in all.
   [[nodiscard]] Cache make_cache(int64_t capacity) const;
   /// The logits (B, 1, vocabulary) after the last of tokens (B, T), which follow those in the cache
-  /// and are added to it. Under NoGrad.
+  /// and are added to it. Under NoGrad. ValueError if the cache is not this model's or is full.
   [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const;
 
   nn::Embedding tok_embeddings;
@@ -87,7 +87,9 @@ class TESSERA_API Model final : public nn::Module {
  private:
   [[nodiscard]] Tensor features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
                                 Cache* cache = nullptr) const;  // (B, T, dim)
-  [[nodiscard]] const Tensor& head() const;                     // (V, dim)
+  [[nodiscard]] const nn::Module& head() const;
+  [[nodiscard]] const Tensor& table() const;              // the head's, (V, dim)
+  [[nodiscard]] Tensor logits_of(const Tensor& x) const;  // (..., dim) -> (..., V)
   Config config_;
 };
 

@@ -39,6 +39,10 @@ std::optional<std::string> sum_problem(const Call& c, const TensorVector& whole,
     parts[1][static_cast<size_t>(g)] = place(b, x.shape(), x.dtype());
     parts[2][static_cast<size_t>(g)] = place(rest, x.shape(), x.dtype());
   }
+  for (size_t o = 0; o < whole.size(); ++o) {
+    if (whole[o].dtype() == DType::bool_)
+      return concat("output ", o, " is ", whole[o].meta(), ": truth has no sum of parts");
+  }
   std::vector<std::vector<double>> sums;
   for (const TensorVector& in : parts) {
     const TensorVector out = run(c.subject, c.sample.op.get(), in);
