@@ -22,16 +22,28 @@ template <class Id> class TextSource final : public TokenSource {
  public:
   TextSource(const DataFiles& files, const Tokenizer& tokenizer, const SourceOptions& options,
              const std::stop_token& stop) {
-    std::vector<int32_t> document;
+    std::vector<int32_t> ids;
     const auto add = [&](std::string_view text) {
-      document.clear();
-      if (tokenizer.begin_id() >= 0) document.push_back(static_cast<int32_t>(tokenizer.begin_id()));
-      tokenizer.append(text, document);
-      if (tokenizer.end_id() >= 0) document.push_back(static_cast<int32_t>(tokenizer.end_id()));
-      if (document.empty()) return;
-      starts_.push_back(tokens());
-      for (int32_t id : document) stream_.push_back(static_cast<Id>(id));
+      const int64_t start = tokens();
+      if (tokenizer.begin_id() >= 0) stream_.push_back(static_cast<Id>(tokenizer.begin_id()));
+      while (!text.empty() && !stop.stop_requested()) {
+        const size_t n = tokenizer.piece(text, 1 << 16);
+        ids.clear();
+        tokenizer.append(text.substr(0, n), ids);
+        stream_.insert(stream_.end(), ids.begin(), ids.end());
+        text.remove_prefix(n);
+      }
+      if (tokenizer.end_id() >= 0) stream_.push_back(static_cast<Id>(tokenizer.end_id()));
+      if (tokens() > start) starts_.push_back(start);
     };
+    // About a token a byte at most: what is never written costs no memory, but growing would.
+    size_t most = 0;
+    for (const std::string& path : files.paths) {
+      std::error_code error;
+      const auto bytes = fs::file_size(path, error);
+      if (!error && !path.ends_with(".gz")) most += bytes + 2;  // and two marks
+    }
+    stream_.reserve(most);
     for (const std::string& path : files.paths) {
       read_documents(path, options.text_field, add, stop);
       if (stop.stop_requested()) return;

@@ -26,7 +26,10 @@ class TESSERA_API Tokenizer {
   /// The marks around a document; -1: none.
   [[nodiscard]] virtual int64_t begin_id() const = 0;
   [[nodiscard]] virtual int64_t end_id() const = 0;
-  /// Appends the tokens of `text`, which is UTF-8, without marks.
+  /// How many bytes at the front of `text` have the same tokens whatever follows them: about `most`,
+  /// so that long documents need no long buffers; all of it where no such place is known.
+  [[nodiscard]] virtual size_t piece(std::string_view text, size_t most) const = 0;
+  /// Appends the tokens of `text`, which is UTF-8 or a piece of it, without marks.
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
   /// The text; marks and ids beyond the vocabulary give nothing.
   [[nodiscard]] virtual std::string text(std::span<const int64_t> tokens) const = 0;
@@ -43,6 +46,9 @@ class TESSERA_API ByteTokenizer final : public Tokenizer {
   [[nodiscard]] int64_t vocabulary() const override { return kVocabulary; }
   [[nodiscard]] int64_t begin_id() const override { return kBegin; }
   [[nodiscard]] int64_t end_id() const override { return kEnd; }
+  [[nodiscard]] size_t piece(std::string_view text, size_t most) const override {
+    return text.size() < most ? text.size() : most;
+  }
   void append(std::string_view text, std::vector<int32_t>& tokens) const override;
   [[nodiscard]] std::string text(std::span<const int64_t> tokens) const override {
     return decode(tokens);
