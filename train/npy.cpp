@@ -153,8 +153,7 @@ int64_t copy_checked(const std::byte* from, std::span<int64_t> to, uint64_t limi
     worst = std::max(worst, static_cast<uint64_t>(to[i]));  // a negative one is far above all
   }
   if (worst < limit) return -1;
-  return std::ranges::find_if(to,
-                              [&](int64_t v) { return static_cast<uint64_t>(v) >= limit; }) -
+  return std::ranges::find_if(to, [&](int64_t v) { return static_cast<uint64_t>(v) >= limit; }) -
          to.begin();
 }
 
@@ -265,8 +264,8 @@ void NpyFile::read(int64_t from, std::span<int64_t> to, int64_t limit) const {
     case NpyType::i64: bad = copy_checked<int64_t>(data, to, top); break;
   }
   if (bad < 0) return;
-  fail<DataError>(kWhere, path_, ", element ", from + bad, ": token ",
-                  to[static_cast<size_t>(bad)], " is not in [0, ", limit,
+  fail<DataError>(kWhere, path_, ", element ", from + bad, ": token ", to[static_cast<size_t>(bad)],
+                  " is not in [0, ", limit,
                   "), the model's vocabulary; the data was made by another tokenizer, or "
                   "model.vocab_size must be larger");
 }

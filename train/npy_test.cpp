@@ -86,7 +86,8 @@ TEST_F(NpyTest, IdsBeyondTheVocabularyAreNamed) {
 }
 
 TEST_F(NpyTest, OtherArraysAreRefused) {
-  holds(error_of(bytes("f4")), path_ + " holds elements of type <f4, expected <u2, <i4, <u4 or <i8");
+  holds(error_of(bytes("f4")),
+        path_ + " holds elements of type <f4, expected <u2, <i4, <u4 or <i8");
   holds(error_of(bytes("u1")), "of type |u1");
   holds(error_of(bytes("big_endian")), "of type >i4");
   holds(error_of(bytes("structured")), "of type [('a', '<i4')");
@@ -102,8 +103,10 @@ TEST_F(NpyTest, OtherArraysAreRefused) {
 
 TEST_F(NpyTest, EveryCutIsFound) {
   const std::string whole = bytes("u2");
-  for (size_t n = 0; n < whole.size(); ++n) EXPECT_NE(error_of(whole.substr(0, n)), "no error") << n;
-  holds(error_of(whole.substr(0, whole.size() - 1)), "is cut short: its header tells of shape (7,), 2");
+  for (size_t n = 0; n < whole.size(); ++n)
+    EXPECT_NE(error_of(whole.substr(0, n)), "no error") << n;
+  holds(error_of(whole.substr(0, whole.size() - 1)),
+        "is cut short: its header tells of shape (7,), 2");
   holds(error_of(whole.substr(0, 50)), "ends within its header: 50 bytes, expected 128");
   holds(error_of(whole + "xx"), "is too long");
 }

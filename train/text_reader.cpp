@@ -6,7 +6,6 @@
 #include "tessera/train/utf8.h"
 
 #include <nlohmann/json.hpp>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +15,7 @@
 #include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 namespace tessera::train {
 namespace {
@@ -120,7 +120,8 @@ void read_text(const std::string& path, const std::function<void(std::string_vie
     text += block;
   }
   if (const size_t bad = first_invalid_utf8(text); bad != std::string_view::npos) {
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(bad), '\n');
+    const auto line =
+        1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(bad), '\n');
     not_utf8(path, line, bad, text[bad]);
   }
   if (!text.empty()) document(text);
@@ -148,8 +149,8 @@ class JsonLines {
       not_utf8(path_, line_, start + bad, text[bad]);
     const nlohmann::json value = parsed(text);
     if (!value.is_object()) {
-      fault("is ", a(value), ", expected an object such as {\"", field_, "\": \"...\"}: ",
-            excerpt(text), "; write one document a line");
+      fault("is ", a(value), ", expected an object such as {\"", field_,
+            "\": \"...\"}: ", excerpt(text), "; write one document a line");
     }
     const auto found = value.find(field_);
     if (found == value.end()) fault("has no field '", field_, "'; ", fields_of(value));
@@ -187,7 +188,8 @@ class JsonLines {
     size_t count = 0;
     for (const auto& [name, member] : value.items()) {
       if (++count > kMost) break;
-      names += (names.empty() ? "" : ", ") + excerpt(name) + (member.is_string() ? "" : " (no text)");
+      names +=
+          (names.empty() ? "" : ", ") + excerpt(name) + (member.is_string() ? "" : " (no text)");
     }
     if (count > kMost) names += ", ...";
     if (names.empty()) return "the object is empty";

@@ -6,10 +6,10 @@
 #include "tessera/train/utf8.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <filesystem>
 #include <unistd.h>
+#include <zlib.h>
 
 namespace tessera::train {
 namespace {
@@ -19,7 +19,8 @@ using Texts = std::vector<std::string>;
 
 class TextReaderTest : public testing::Test {
  protected:
-  TextReaderTest() : folder_(testing::TempDir() + "text_reader_test." + std::to_string(::getpid())) {
+  TextReaderTest()
+      : folder_(testing::TempDir() + "text_reader_test." + std::to_string(::getpid())) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
@@ -64,19 +65,20 @@ TEST_F(TextReaderTest, Utf8IsCheckedToTheLetter) {
   const auto bad = [](std::string_view text) { return first_invalid_utf8(text); };
   constexpr size_t kNone = std::string_view::npos;
   EXPECT_EQ(bad(""), kNone);
-  EXPECT_EQ(bad("h\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 and ASCII of more than eight bytes"), kNone);
+  EXPECT_EQ(bad("h\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 and ASCII of more than eight bytes"),
+            kNone);
   EXPECT_EQ(bad(std::string("\0\x7F", 2)), kNone);
   EXPECT_EQ(bad("\xC2\x80"), kNone);
   EXPECT_EQ(bad("\xEF\xBF\xBF"), kNone);
   EXPECT_EQ(bad("\xF4\x8F\xBF\xBF"), kNone);
-  EXPECT_EQ(bad("12345678abc\xE9t\xE9"), 11u);       // Latin-1
-  EXPECT_EQ(bad("12345678\xC3"), 8u);                // cut
-  EXPECT_EQ(bad("a\x80"), 1u);                       // goes on from nothing
-  EXPECT_EQ(bad("\xC0\xAF"), 0u);                    // overlong
+  EXPECT_EQ(bad("12345678abc\xE9t\xE9"), 11u);  // Latin-1
+  EXPECT_EQ(bad("12345678\xC3"), 8u);           // cut
+  EXPECT_EQ(bad("a\x80"), 1u);                  // goes on from nothing
+  EXPECT_EQ(bad("\xC0\xAF"), 0u);               // overlong
   EXPECT_EQ(bad("\xE0\x9F\xBF"), 0u);
   EXPECT_EQ(bad("\xF0\x8F\xBF\xBF"), 0u);
-  EXPECT_EQ(bad("\xED\xA0\x80"), 0u);                // surrogate
-  EXPECT_EQ(bad("\xF4\x90\x80\x80"), 0u);            // beyond U+10FFFF
+  EXPECT_EQ(bad("\xED\xA0\x80"), 0u);      // surrogate
+  EXPECT_EQ(bad("\xF4\x90\x80\x80"), 0u);  // beyond U+10FFFF
   EXPECT_EQ(bad("\xFF"), 0u);
 }
 
@@ -116,15 +118,17 @@ TEST_F(TextReaderTest, AFileOfTextIsADocument) {
 }
 
 TEST_F(TextReaderTest, SeveralGzipMembersAreOneFile) {
-  const std::string a = read_file(put_gz("a.txt.gz", "one ")), b = read_file(put_gz("b.txt.gz", "two"));
+  const std::string a = read_file(put_gz("a.txt.gz", "one ")),
+                    b = read_file(put_gz("b.txt.gz", "two"));
   EXPECT_EQ(documents(put("ab.txt.gz", a + b)), Texts{"one two"});
 }
 
 TEST_F(TextReaderTest, ALineOfJsonIsADocument) {
-  const std::string lines = "{\"text\": \"a\\n\\u20ac\", \"id\": 1}\r\n"
-                            "\n  \t\r\n"
-                            "{\"id\": 2, \"text\": \"\"}\n"
-                            "{\"text\": \"last, without an end\"}";
+  const std::string lines =
+      "{\"text\": \"a\\n\\u20ac\", \"id\": 1}\r\n"
+      "\n  \t\r\n"
+      "{\"id\": 2, \"text\": \"\"}\n"
+      "{\"text\": \"last, without an end\"}";
   const Texts expected{"a\n\xE2\x82\xAC", "last, without an end"};
   EXPECT_EQ(documents(put("a.jsonl", lines)), expected);
   EXPECT_EQ(documents(put("a.jsonl", "\xEF\xBB\xBF" + lines)), expected);
@@ -160,7 +164,8 @@ TEST_F(TextReaderTest, BadLinesAreNamed) {
   holds(fault("{}"), at + ": has no field 'text'; the object is empty");
   holds(fault("{\"text\": 5}"), at + ": field 'text' is a number, expected a string");
   holds(fault("{\"text\": null}"), at + ": field 'text' is null, expected a string");
-  holds(fault("{\"text\": \"caf\xE9\"}"), at + ", byte 27 of the file: 0xE9 is not UTF-8; convert it");
+  holds(fault("{\"text\": \"caf\xE9\"}"),
+        at + ", byte 27 of the file: 0xE9 is not UTF-8; convert it");
   holds(fault("{\"text\": \"\\ud800\"}"), at + ": not JSON");
   holds(fault(std::string(100'000, '[')), at + ": not JSON at byte 100001");
   holds(fault(std::string("{\"text\": \"\x1B[31m\"}")), "near");
@@ -196,10 +201,10 @@ TEST_F(TextReaderTest, StopsWhenAsked) {
   source.request_stop();
   int count = 0;
   const std::string line = "{\"text\": \"a\"}\n";
-  read_documents(put("a.jsonl", line + line), "text", [&](std::string_view) { ++count; },
-                 source.get_token());
-  read_documents(put("a.txt", line), "text", [&](std::string_view) { ++count; },
-                 source.get_token());
+  read_documents(
+      put("a.jsonl", line + line), "text", [&](std::string_view) { ++count; }, source.get_token());
+  read_documents(
+      put("a.txt", line), "text", [&](std::string_view) { ++count; }, source.get_token());
   EXPECT_EQ(count, 0);
 }
 

@@ -152,9 +152,9 @@ DataFiles find_data(const std::string& path, const std::string& field) {
   files.npy = npy(files.paths[0]);
   for (const std::string& file : files.paths) {
     if (npy(file) != files.npy) {
-      fail<DataError>(field, "folder ", path, " holds text, ",
-                      files.npy ? file : files.paths[0], ", and tokens, ",
-                      files.npy ? files.paths[0] : file, "; move one of them to another folder");
+      fail<DataError>(field, "folder ", path, " holds text, ", files.npy ? file : files.paths[0],
+                      ", and tokens, ", files.npy ? files.paths[0] : file,
+                      "; move one of them to another folder");
     }
     if (::access(file.c_str(), R_OK) != 0)
       fail<IoError>(field, "cannot read ", file, ": permission denied");
@@ -178,7 +178,8 @@ std::unique_ptr<TokenSource> open_source(const DataFiles& files, const Tokenizer
   }
   if (stop.stop_requested()) return nullptr;
   if (source->tokens() == 0) {
-    fail<DataError>(kWhere, files.paths[0], files.paths.size() > 1 ? " and its neighbours are" : " is",
+    fail<DataError>(kWhere, files.paths[0],
+                    files.paths.size() > 1 ? " and its neighbours are" : " is",
                     " empty; give text");
   }
   return source;

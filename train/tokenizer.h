@@ -26,8 +26,8 @@ class TESSERA_API Tokenizer {
   /// The marks around a document; -1: none.
   [[nodiscard]] virtual int64_t begin_id() const = 0;
   [[nodiscard]] virtual int64_t end_id() const = 0;
-  /// How many bytes at the front of `text` have the same tokens whatever follows them: about `most`,
-  /// so that long documents need no long buffers; all of it where no such place is known.
+  /// How many bytes at the front of `text` have the same tokens whatever follows them: about
+  /// `most`, so that long documents need no long buffers; all of it where no such place is known.
   [[nodiscard]] virtual size_t piece(std::string_view text, size_t most) const = 0;
   /// Appends the tokens of `text`, which is UTF-8 or a piece of it, without marks.
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
