@@ -52,6 +52,7 @@ endif()
 
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
 find_package(fmt 9 CONFIG REQUIRED)
+find_package(ZLIB REQUIRED)
 if(TESSERA_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -50,10 +50,17 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 // A folder that cannot be written is found before any work is done.
-TextData open_data(const Config& config, bool writes) {
-  if (writes) require_writable_folder(config.dump_folder, "dump_folder");
-  return {config.dataloader.path, config.training.seq_len,
-          static_cast<uint64_t>(config.debug.seed)};
+DataLoader open_data(const Config& config, const World& world) {
+  if (world.rank() == 0) require_writable_folder(config.dump_folder, "dump_folder");
+  // Each rank reads its own rows of the global batch, which is the same on any mesh.
+  const int64_t mine = config.training.local_batch_size;
+  return {config.dataloader,
+          {.seq_len = config.training.seq_len,
+           .vocabulary = config.model.vocab_size,
+           .global_rows = mine * world.size(),
+           .first_row = mine * world.rank(),
+           .rows = mine,
+           .seed = static_cast<uint64_t>(config.debug.seed)}};
 }
 
 // Notes the first op whose output is not finite while its inputs are.
@@ -89,12 +96,13 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
-      data_(open_data(config, world_.rank() == 0)),
+      data_(open_data(config, world_)),
       model_(config.model) {
   nn::initialize(
       model_, static_cast<uint64_t>(config_.debug.seed),
       [this](const std::string&, const TensorMeta&) { return Layout::replicated(mesh_); });
   metadata_ = model_.attention_metadata(config.training.seq_len);
+  static_cast<void>(data_.info());  // bad data is found before anything is written or trained
   std::vector<Tensor> parameters;
   for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
   optimizer_ = std::make_unique<AdamW>(std::move(parameters), config_.optimizer);
@@ -117,9 +125,11 @@ void Trainer::announce() {
                      c.recipe, with_separators(count), mebi(count * 16)));
   print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads,
                      isa_name(Process::get().isa()), mebi(machine_memory()) / 1024));
-  print_(fmt::format("data: {}, {} documents, {} tokens, {} windows of {}", c.dataloader.path,
-                     with_separators(data_.documents()), with_separators(data_.tokens()),
-                     with_separators(data_.windows()), c.training.seq_len));
+  const DataInfo& data = data_.info();
+  print_(fmt::format(
+      "data: {}, {}{} tokens, {} windows of {}", c.dataloader.path,
+      data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
+      with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
   const int64_t rows = c.training.local_batch_size * world_.size();
   print_(fmt::format(
       "training: {} steps of {} x {} = {} tokens on {}, lr {:g}, warm-up {} steps, seed {}, into "
@@ -128,17 +138,20 @@ void Trainer::announce() {
       mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
 }
 
-// This rank reads its own rows of the global batch, which is the same on any mesh.
-Batch Trainer::next_batch() const {
-  const int64_t mine = config_.training.local_batch_size, rows = mine * world_.size();
-  const Batch part = data_.batch(done_, rows, world_.rank() * mine, mine);
+Batch Trainer::next_batch() {
+  const Batch part = data_.at(done_);
   const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
-  const Shape global{rows, config_.training.seq_len};
-  return {from_local(part.tokens, by_rows, global), from_local(part.targets, by_rows, global)};
+  const Shape global{config_.training.local_batch_size * world_.size(), config_.training.seq_len};
+  const auto whole = [&](const Tensor& rows) {
+    return rows.defined() ? from_local(rows, by_rows, global) : rows;
+  };
+  return {whole(part.tokens), whole(part.targets), whole(part.positions)};
 }
 
 Tensor Trainer::loss_of(const Batch& batch) const {
-  const CrossEntropyResult result = model_.loss(batch.tokens, batch.targets, metadata_);
+  nn::AttentionMetadata metadata = metadata_;
+  metadata.positions = batch.positions;
+  const CrossEntropyResult result = model_.loss(batch.tokens, batch.targets, metadata);
   // A 0-dim factor and no attribute, so that a new count needs no new plan.
   return result.sum * tensor(1 / std::max(1.0, full(result.count).item()));
 }

@@ -39,7 +39,7 @@ class TESSERA_API Trainer {
   [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
 
  private:
-  [[nodiscard]] Batch next_batch() const;
+  [[nodiscard]] Batch next_batch();
   [[nodiscard]] Tensor loss_of(const Batch& batch) const;
   void reduce_gradients();
   [[noreturn]] void diagnose(const Batch& batch, double loss, double grad_norm);
@@ -51,7 +51,7 @@ class TESSERA_API Trainer {
   World& world_;
   const Mesh* mesh_;
   std::function<void(const std::string&)> print_;
-  TextData data_;
+  DataLoader data_;
   llama3::Model model_;
   nn::AttentionMetadata metadata_;
   std::unique_ptr<AdamW> optimizer_;
