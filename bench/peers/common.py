@@ -106,8 +106,9 @@ class Llama(nn.Module):
         for name, weight in self.named_parameters():
             if weight.dim() == 2 and not name.startswith("tok_embeddings"):
                 nn.init.trunc_normal_(weight, std=0.02)
-        if tied:
+        if tied:  # drawn as a head: wider logits have subnormal softmax tails, which are slow
             self.output.weight = self.tok_embeddings.weight
+            nn.init.trunc_normal_(self.output.weight, std=dim ** -0.5)
         # Not a buffer: Module.to(bfloat16) would touch it.
         self.table = rope_table(seq_len, dim // n_heads, rope_theta)
 
