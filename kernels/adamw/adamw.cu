@@ -1,45 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA adamw_: the step's constants are made on the device from the 0-dim inputs, so that a
-// captured graph can be replayed with other values.
+// captured graph can be replayed with other values. Entries of one combination of dtypes share
+// launches; stochastic rounding takes a launch per parameter, since each has its own stream.
 #include "tessera/kernels/adamw/adamw.h"
+#include "tessera/kernels/piece_index_impl.h"
+#include "tessera/kernels/stochastic_rounding_impl.h"
 #include "tessera/kernels/tensor_list.cuh"
+
+#include <type_traits>
 
 namespace tessera::op {
 namespace {
 
-// The step's constants, rounded once to the parameters' type, as on the CPU.
-template <class T> struct StepConstants {
-  T decay, beta1, rest1, beta2, rest2, root_correction2, eps, step_size;
+// The step's constants, rounded once to the type of the arithmetic, as on the CPU.
+template <class C> struct StepConstants {
+  C decay, beta1, rest1, beta2, rest2, root_correction2, eps, step_size;
+  uint64_t step;
 };
 
-template <class T>
-__global__ void make_constants(AdamW op, const double* lr, const double* step,
-                               StepConstants<T>* c) {
-  c->decay = static_cast<T>(1 - *lr * op.weight_decay);
-  c->beta1 = static_cast<T>(op.beta1);
-  c->rest1 = static_cast<T>(1 - op.beta1);
-  c->beta2 = static_cast<T>(op.beta2);
-  c->rest2 = static_cast<T>(1 - op.beta2);
-  c->root_correction2 = static_cast<T>(std::sqrt(1 - ::pow(op.beta2, *step)));
-  c->eps = static_cast<T>(op.eps);
-  c->step_size = static_cast<T>(*lr / (1 - ::pow(op.beta1, *step)));
+struct Settings {
+  double beta1, beta2, eps, weight_decay;
+};
+
+template <class C>
+__global__ void make_constants(Settings op, const double* lr, const double* step,
+                               StepConstants<C>* c) {
+  c->decay = static_cast<C>(1 - *lr * op.weight_decay);
+  c->beta1 = static_cast<C>(op.beta1);
+  c->rest1 = static_cast<C>(1 - op.beta1);
+  c->beta2 = static_cast<C>(op.beta2);
+  c->rest2 = static_cast<C>(1 - op.beta2);
+  c->root_correction2 = static_cast<C>(std::sqrt(1 - ::pow(op.beta2, *step)));
+  c->eps = static_cast<C>(op.eps);
+  c->step_size = static_cast<C>(*lr / (1 - ::pow(op.beta1, *step)));
+  c->step = static_cast<uint64_t>(*step);
 }
 
-template <class T>
-__global__ void step_kernel(ListBatch<4> batch, const StepConstants<T>* constants) {
-  const StepConstants<T> c = *constants;
+// How what is bf16 is rounded.
+struct Rounding {
+  bool stochastic = false;
+  RngKey key;
+  PieceIndex piece;
+};
+
+template <class T, class C> __device__ T rounded(C x, bool stochastic, uint32_t sixteen) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (stochastic) return rng::round_stochastic(x, sixteen);
+  }
+  return static_cast<T>(x);
+}
+
+template <class P, class G, class M>
+__global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>>* constants,
+                            Rounding rounding) {
+  using C = compute_t<P>;
+  const StepConstants<C> c = *constants;
   const auto [tensor, begin, end] = batch.place();
-  T* parameter = static_cast<T*>(batch.pointers[tensor][0]);
-  const T* gradient = static_cast<const T*>(batch.pointers[tensor][1]);
-  T* first = static_cast<T*>(batch.pointers[tensor][2]);
-  T* second = static_cast<T*>(batch.pointers[tensor][3]);
+  P* parameter = static_cast<P*>(batch.pointers[tensor][0]);
+  const G* gradient = static_cast<const G*>(batch.pointers[tensor][1]);
+  M* first = static_cast<M*>(batch.pointers[tensor][2]);
+  M* second = static_cast<M*>(batch.pointers[tensor][3]);
+  const bool random = rounding.stochastic;
+  const RngKey key = rng::at_step(rounding.key, c.step);
   for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-    const T g = gradient[i], p = parameter[i];
-    const T m = c.beta1 * first[i] + c.rest1 * g;
-    const T v = c.beta2 * second[i] + c.rest2 * (g * g);
-    first[i] = m;
-    second[i] = v;
-    parameter[i] = p * c.decay - c.step_size * (m / (std::sqrt(v) / c.root_correction2 + c.eps));
+    const C g = static_cast<C>(gradient[i]), p = static_cast<C>(parameter[i]);
+    const C m = c.beta1 * static_cast<C>(first[i]) + c.rest1 * g;
+    const C v = c.beta2 * static_cast<C>(second[i]) + c.rest2 * (g * g);
+    const C q = p * c.decay - c.step_size * (m / (std::sqrt(v) / c.root_correction2 + c.eps));
+    const uint32_t word = random ? rng::word(key, rounding.piece.global(i)) : 0;
+    first[i] = rounded<M>(m, random, rng::first_bits(word));
+    second[i] = rounded<M>(v, random, rng::second_bits(word));
+    parameter[i] = rounded<P>(q, random, rng::parameter_bits(word));
   }
 }
 
@@ -49,28 +80,53 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
   const size_t n = (in.size() - 2) / 4;
   WrittenRows written(stream);
   std::vector<ListEntry<4>> entries;
+  std::vector<Rounding> roundings(streams.of.size());
   entries.reserve(n);
-  for (size_t i = 2; i < 2 + n; ++i) {
-    entries.push_back({written.add(in[i]), row_major(in[n + i], stream), written.add(in[2 * n + i]),
-                       written.add(in[3 * n + i])});
+  for (size_t i = 0; i < n; ++i) {
+    const Tensor& p = in[2 + i];
+    entries.push_back({written.add(p), row_major(in[2 + n + i], stream),
+                       written.add(in[2 + 2 * n + i]), written.add(in[2 + 3 * n + i])});
+    if (streams.of.empty()) continue;
+    roundings[i] = {true,
+                    {seed, streams.of[i]},
+                    places.empty() ? PieceIndex(p.numel())
+                                   : PieceIndex(p.shape(), places[i].start, places[i].whole)};
   }
-  for (DType t : {DType::f64, DType::f32}) {
-    dispatch<dtypes>(t, [&]<class T>() {
-      Tensor bytes;
-      for_each_batch<4>(entries, t, [&](const ListBatch<4>& batch, unsigned blocks) {
+  Tensor constants[2];  // of f32 and of f64, made when first used
+  const auto run = [&]<class P, class G, class M>() {
+    using C = compute_t<P>;
+    Tensor& bytes = constants[dtype_of<C> == DType::f64];
+    const auto launch = [&](const std::vector<ListEntry<4>>& group, const Rounding& rounding) {
+      for_each_batch<4>(group, dtype_of<P>, [&](const ListBatch<4>& batch, unsigned blocks) {
         if (!bytes.defined()) {
-          bytes = empty({sizeof(StepConstants<T>)}, DType::u8, stream.device);
-          make_constants<<<1, 1, 0, handle(stream)>>>(
-              *this, in[0].data<double>(), in[1].data<double>(),
-              static_cast<StepConstants<T>*>(bytes.raw_data()));
+          bytes = empty({sizeof(StepConstants<C>)}, DType::u8, stream.device);
+          make_constants<C><<<1, 1, 0, handle(stream)>>>(
+              Settings{beta1, beta2, eps, weight_decay}, in[0].data<double>(), in[1].data<double>(),
+              static_cast<StepConstants<C>*>(bytes.raw_data()));
           check_launch(name);
         }
-        step_kernel<<<blocks, kThreads, 0, handle(stream)>>>(
-            batch, static_cast<const StepConstants<T>*>(bytes.raw_data()));
+        step_kernel<P, G, M><<<blocks, kThreads, 0, handle(stream)>>>(
+            batch, static_cast<const StepConstants<C>*>(bytes.raw_data()), rounding);
         check_launch(name);
       });
-    });
-  }
+    };
+    std::vector<ListEntry<4>> alike;
+    for (size_t i = 0; i < n; ++i) {
+      const ListEntry<4>& e = entries[i];
+      if (e[0].dtype() != dtype_of<P> || e[1].dtype() != dtype_of<G> || e[2].dtype() != dtype_of<M>)
+        continue;
+      if (streams.of.empty()) alike.push_back(e);
+      else launch({e}, roundings[i]);
+    }
+    launch(alike, {});
+  };
+  run.template operator()<double, double, double>();
+  run.template operator()<float, float, float>();
+  run.template operator()<float, float, bf16>();
+  run.template operator()<bf16, bf16, float>();
+  run.template operator()<bf16, bf16, bf16>();
+  run.template operator()<bf16, float, float>();
+  run.template operator()<bf16, float, bf16>();
   written.done();
 }
 

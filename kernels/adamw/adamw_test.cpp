@@ -4,6 +4,7 @@
 #include "tessera/core/context.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/step_blocks_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>
@@ -49,6 +50,103 @@ TEST(AdamW, BitsDoNotDependOnPlace) {
   const auto expected = step(1, false);
   EXPECT_EQ(step(2, false), expected);
   EXPECT_EQ(step(2, true), expected);
+}
+
+Tensor bf16_of(const Tensor& x) { return cast(x, DType::bf16); }
+
+// f32 moments beside bf16 parameters: what the same step in f32 gives, rounded.
+TEST(AdamW, NarrowParametersAreSteppedInF32) {
+  Context context;
+  const Tensor p = bf16_of(normal({2000}, {1, 1})), g = bf16_of(normal({2000}, {1, 2}));
+  const Tensor wide = cast(p, DType::f32), m = zeros({2000}), v = zeros({2000}),
+               m_wide = zeros({2000}), v_wide = zeros({2000});
+  adamw_({p}, {g}, {m}, {v}, 1, {.lr = 0.1});
+  adamw_({wide}, {cast(g, DType::f32)}, {m_wide}, {v_wide}, 1, {.lr = 0.1});
+  EXPECT_EQ(p.values(), bf16_of(wide).values());
+  EXPECT_EQ(m.values(), m_wide.values());
+  EXPECT_EQ(v.values(), v_wide.values());
+}
+
+// A piece rounds as the whole does: bits belong to the element's place in the whole.
+TEST(AdamW, StochasticRoundingIsKeyedByTheGlobalElement) {
+  Context context({.threads = 2});
+  const Shape whole{37, 90};
+  const op::AdamW op{.seed = 7, .streams = {{11}}};
+  const auto tensors = [&] {
+    std::vector<Tensor> in{tensor(0.01, DType::f64), tensor(4, DType::f64)};
+    for (uint64_t role = 0; role < 4; ++role)
+      in.push_back(bf16_of(role == 3 ? uniform(whole, {1, role}) : normal(whole, {1, role})));
+    return in;
+  };
+  const std::vector<Tensor> all = tensors();
+  call(op, Tensors(all));
+  for (const auto& [start, shape] : {std::pair<Shape, Shape>{{0, 0}, {20, 90}},
+                                     {{20, 0}, {17, 90}},
+                                     {{3, 13}, {30, 70}},
+                                     {{5, 88}, {32, 2}}}) {
+    Piece piece;
+    piece.operands.resize(9);
+    std::vector<Tensor> part = tensors();
+    for (size_t i = 2; i < 9; ++i) {
+      for (int d = 0; d < 2; ++d) piece.operands[i].push_back({start[d], shape[d], whole[d]});
+      if (i >= 6) continue;
+      for (int d = 0; d < 2; ++d)
+        part[i] = contiguous(slice(part[i], d, {start[d], start[d] + shape[d]}));
+    }
+    call(op.local(piece), Tensors(part));
+    for (const size_t role : {2u, 4u, 5u}) {
+      Tensor want = all[role];
+      for (int d = 0; d < 2; ++d) want = slice(want, d, {start[d], start[d] + shape[d]});
+      EXPECT_EQ(part[role].values(), contiguous(want).values()) << role;
+    }
+  }
+}
+
+// An update of a tenth of the last place is lost to the nearest, and kept on average.
+TEST(AdamW, StochasticRoundingKeepsTheMean) {
+  Context context;
+  const auto mean_after = [](std::vector<uint64_t> streams) {
+    const int64_t n = 100000;
+    const Tensor p = ones({n}, DType::bf16), g = ones({n}, DType::bf16), m = zeros({n}),
+                 v = zeros({n});
+    // 1 - lr: a bf16 below 1 is 1/256 away.
+    adamw_({p}, {g}, {m}, {v}, 1,
+           {.lr = 0.1 / 256, .weight_decay = 0, .seed = 1, .streams = std::move(streams)});
+    double mean = 0;
+    for (const double x : p.values()) mean += x / static_cast<double>(n);
+    return mean;
+  };
+  EXPECT_NEAR(mean_after({}), 1, 1e-9);
+  EXPECT_NEAR(mean_after({5}), 1 - 0.1 / 256, 0.002 / 256 * 5);
+}
+
+TEST(AdamW, StreamsAndStepsDrawDifferently) {
+  Context context;
+  const auto after = [](int64_t step, uint64_t stream, uint64_t seed) {
+    const Tensor p = bf16_of(normal({64}, {1, 1})), m = zeros({64}), v = zeros({64});
+    adamw_({p}, {bf16_of(normal({64}, {1, 2}))}, {m}, {v}, step,
+           {.lr = 1e-3, .seed = seed, .streams = {stream}});
+    return p.values();
+  };
+  EXPECT_EQ(after(2, 1, 1), after(2, 1, 1));
+  EXPECT_NE(after(2, 1, 1), after(2, 2, 1));
+  EXPECT_NE(after(2, 1, 1), after(2, 1, 2));
+}
+
+TEST(AdamW, StepWordsKeepToTheDefinition) {
+  Context context;
+  const RngKey key{3, 5};
+  const PieceIndex piece({4, 100}, {1, 7}, {9, 333});
+  std::vector<uint32_t> words(400);
+  step_words(key, piece, 0, 400, words.data());
+  for (int64_t i = 0; i < 400; ++i) {
+    const auto at = static_cast<uint64_t>((1 + i / 100) * 333 + 7 + i % 100);
+    ASSERT_EQ(piece.global(i), at);
+    ASSERT_EQ(words[static_cast<size_t>(i)], rng::word(key, at)) << i;
+  }
+  std::vector<uint32_t> some(300);
+  step_words(key, piece, 95, 300, some.data());
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), words.begin() + 95));
 }
 
 TEST(AdamW, Errors) {

@@ -6,6 +6,7 @@
 #include "tessera/kernels/statistics_impl.h"
 
 #include <cmath>
+#include <type_traits>
 
 namespace tessera::op {
 namespace {
@@ -47,11 +48,9 @@ void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, doub
         rows::load(add + more.offset(row), more.stride, n, other);
         T* s = sums + row * n;  // outputs are row-major
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) {
-          const T rounded = static_cast<T>(buffer[i] + other[i]);
-          s[i] = rounded;
-          buffer[i] = static_cast<C>(rounded);
-        }
+        for (int64_t i = 0; i < n; ++i) buffer[i] += other[i];
+        rows::store(buffer, n, s, 1);
+        if constexpr (!std::is_same_v<T, C>) rows::load(s, 1, n, buffer);
       }
       rows::load(w, ws.stride, n, other);
       const C r =

@@ -4,6 +4,8 @@
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
+#include <limits>
+
 namespace tessera::op {
 namespace {
 
@@ -26,21 +28,19 @@ void check_limit(std::string_view name, double limit, const TensorMeta& gate) {
     fail<ValueError>(name, "limit must not be negative, 0 is none: given ", limit, " for ", gate);
 }
 
-// What the attributes do to one element; the plain unit has a loop of its own.
+// What the attributes do to one element, without branches; the plain unit has a loop of its own.
 template <class C> struct Gated {
-  C limit, alpha, shift;
-  bool limited;
+  C limit, alpha, shift;  // limit: infinity for none
 
   template <class Op>
   explicit Gated(const Op& op)
-      : limit(static_cast<C>(op.limit)),
+      : limit(op.limit > 0 ? static_cast<C>(op.limit) : std::numeric_limits<C>::infinity()),
         alpha(static_cast<C>(op.alpha)),
-        shift(static_cast<C>(op.up_shift)),
-        limited(op.limit > 0) {}
-  TESSERA_INLINE C gate(C g) const { return limited && g > limit ? limit : g; }
+        shift(static_cast<C>(op.up_shift)) {}
+  TESSERA_INLINE C gate(C g) const { return g > limit ? limit : g; }
   TESSERA_INLINE C up(C u) const {
-    const C v = limited && u > limit ? limit : u;
-    return (limited && v < -limit ? -limit : v) + shift;
+    const C v = u > limit ? limit : u;
+    return (v < -limit ? -limit : v) + shift;
   }
 };
 
@@ -143,11 +143,10 @@ void SwigluBackward::cpu(Tensors in, Outputs y) const {
           for (int64_t i = begin; i < end; ++i) {
             const C a = static_cast<C>(g[i]), b = static_cast<C>(u[i]), x = f.gate(a),
                     grad = static_cast<C>(d[i]), sigma = vmath::sigmoid(f.alpha * x);
-            const bool gate_moves = !f.limited || !(a > f.limit),
-                       up_moves = !f.limited || !(b > f.limit || b < -f.limit);
-            du[i] = static_cast<T>(up_moves ? grad * x * sigma : C(0));
-            dg[i] = static_cast<T>(
-                gate_moves ? grad * f.up(b) * sigma * (C(1) + f.alpha * x * (C(1) - sigma)) : C(0));
+            const C by_up = grad * x * sigma,
+                    by_gate = grad * f.up(b) * sigma * (C(1) + f.alpha * x * (C(1) - sigma));
+            du[i] = static_cast<T>(b > f.limit ? C(0) : (b < -f.limit ? C(0) : by_up));
+            dg[i] = static_cast<T>(a > f.limit ? C(0) : by_gate);
           }
           return;
         }

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// sgd_: one call steps a list of parameters in one pass over their bytes, with momentum as in
+// Sutskever et al. (2013) where asked for. As adamw_: the learning rate and the step number are
+// 0-dim inputs; bf16 is stepped in f32 and rounded to the nearest.
+#pragma once
+
+#include "tessera/core/op.h"
+
+#include <vector>
+
+namespace tessera {
+namespace op {
+
+/// Inputs: lr () f64, then n parameters and n gradients.
+///   g = gradient (negative where `maximize`) + weight_decay p;  p -= lr g
+struct Sgd {
+  double weight_decay = 0;
+  bool maximize = false;
+  static constexpr std::string_view name = "sgd_";
+  static constexpr DTypeSet dtypes = dtypes_of(DType::f64, DType::f32, DType::bf16);
+  static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
+  auto attributes() const { return std::tie(weight_decay, maximize); }
+  static constexpr bool writes(size_t i, size_t n) { return i >= 1 && i < 1 + (n - 1) / 2; }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs written) const;
+  void cuda(Tensors in, Outputs written, Stream stream) const;
+  static std::vector<Sample<Sgd>> samples();
+};
+
+/// Inputs: lr () f64, step () f64 counting from 1, then n parameters, n gradients, n buffers.
+///   b = g in step 1, momentum b + (1 - dampening) g after;  p -= lr b, lr (g + momentum b) where
+/// `nesterov`
+struct SgdMomentum {
+  double momentum = 0.9, dampening = 0, weight_decay = 0;
+  bool nesterov = false, maximize = false;
+  static constexpr std::string_view name = "sgd_momentum_";
+  static constexpr DTypeSet dtypes = dtypes_of(DType::f64, DType::f32, DType::bf16);
+  static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
+  auto attributes() const {
+    return std::tie(momentum, dampening, weight_decay, nesterov, maximize);
+  }
+  static constexpr bool writes(size_t i, size_t n) {
+    const size_t tensors = (n - 2) / 3;
+    return i >= 2 && (i - 2 < tensors || i - 2 >= 2 * tensors);
+  }
+  MetaList meta(Metas in) const;
+  ShardingRule sharding(Metas in) const;
+  void cpu(Tensors in, Outputs written) const;
+  void cuda(Tensors in, Outputs written, Stream stream) const;
+  static std::vector<Sample<SgdMomentum>> samples();
+};
+
+using sgd_ops = OpList<Sgd, SgdMomentum>;
+
+}  // namespace op
+
+struct SgdOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;  ///< needs momentum > 0 and no dampening
+  bool maximize = false;
+};
+/// Steps every parameter in place; lists of equal length, tensors of one entry alike in shape.
+/// `buffers` hold the momentum and are read from step 2 on; an empty list without momentum.
+/// Parameters are f64, f32 or bf16, gradients of the parameter's dtype or f32, buffers f64 where
+/// the parameter is, else f32 or bf16.
+TESSERA_API void sgd_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
+                      const std::vector<Tensor>& buffers, int64_t step, const SgdOptions& options);
+
+}  // namespace tessera
