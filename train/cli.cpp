@@ -92,7 +92,7 @@ int train(Arguments arguments, std::ostream& out) {
   const Config config = parse_config(arguments);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   (void)config.training.micro_batches(launch.size);  // before any rank waits for another
-  FlightRecorder::install_signal_handler();  // SIGUSR2 dumps what the ranks are doing
+  FlightRecorder::install_signal_handler();          // SIGUSR2 dumps what the ranks are doing
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
   const auto run = [&](World&) {
     Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
@@ -165,9 +165,9 @@ int compare_runs(Arguments arguments, std::ostream& out) {
   const auto config_of = [](const std::string& file) {
     return parse_config(std::vector<std::string>{"--config", file});
   };
+  const Config first = config_of(arguments[0]), second = config_of(arguments[1]);
   const Comparison r =
-      compare(config_of(arguments[0]), config_of(arguments[1]), c,
-              [&](const std::string& line) { out << line << std::endl; });
+      compare(first, second, c, [&](const std::string& line) { out << line << std::endl; });
   out << fmt::format("A: {}\nB: {}\n{:>6} {:>11} {:>11} {:>9} {:>11} {:>11} {:>9}\n", arguments[0],
                      arguments[1], "step", "loss A", "loss B", "apart", "norm A", "norm B",
                      "apart");
@@ -181,9 +181,8 @@ int compare_runs(Arguments arguments, std::ostream& out) {
     return l.step == 0 ? fmt::format("{}: equal", name)
                        : fmt::format("{}: {:.1e} at step {}", name, l.difference, l.step);
   };
-  const std::string summary =
-      "largest relative difference: " + largest("loss", r.loss) + ", " +
-      largest("gradient norm", r.grad_norm);
+  const std::string summary = "largest relative difference: " + largest("loss", r.loss) + ", " +
+                              largest("gradient norm", r.grad_norm);
   out << summary << '\n';
   const auto within = [&](double difference) { return difference <= c.tolerance.value_or(1e300); };
   if (!within(r.loss.difference) || !within(r.grad_norm.difference))

@@ -33,7 +33,8 @@ void shorten(Config& config, int64_t steps) {
 
 void widen(Comparison::Largest& largest, double difference, int64_t step) {
   // A difference that is not a number is the largest of all.
-  if (difference > largest.difference || (std::isnan(difference) && !std::isnan(largest.difference)))
+  if (difference > largest.difference ||
+      (std::isnan(difference) && !std::isnan(largest.difference)))
     largest = {difference, step};
 }
 

@@ -4,10 +4,11 @@
 #include "tessera/train/files.h"
 #include "tessera/train/tokenizer.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 namespace tessera::train {
 namespace {
@@ -28,8 +29,7 @@ struct ModelFields {
     f.add("n_heads", c.n_heads, "query heads", {.min = 1, .max = 4096});
     f.add("n_kv_heads", c.n_kv_heads, "key and value heads", {.min = 1, .max = 4096});
     f.add("ffn_dim", c.ffn_dim, "width of the feed-forward", {.min = 1, .max = 1 << 24});
-    f.add("vocab_size", c.vocab_size, "rows of the embedding",
-          {.min = 1, .max = 1 << 24});
+    f.add("vocab_size", c.vocab_size, "rows of the embedding", {.min = 1, .max = 1 << 24});
     f.add("max_seq_len", c.max_seq_len, "longest context",
           {.min = 1, .max = 1 << 30, .unit = "tokens"});
     f.add("norm_eps", c.norm_eps, "added to the mean square in norms", {.min = 0, .max = 1});
@@ -167,8 +167,8 @@ int64_t TrainingConfig::micro_batches(int64_t ranks) const {
   if (global_batch_size == -1) return 1;
   if (global_batch_size < 1 || global_batch_size % at_once != 0) {
     fail<ConfigError>("--training.global_batch_size", global_batch_size,
-                      " is not a multiple of --training.local_batch_size ", local_batch_size,
-                      " x ", ranks, ranks == 1 ? " rank" : " ranks", " = ", at_once);
+                      " is not a multiple of --training.local_batch_size ", local_batch_size, " x ",
+                      ranks, ranks == 1 ? " rank" : " ranks", " = ", at_once);
   }
   return global_batch_size / at_once;
 }

@@ -34,7 +34,7 @@ struct TrainingConfig {
 struct ValidationConfig {
   bool enable = false;
   std::string dataset_path;
-  int64_t freq = 10, steps = -1;  ///< -1: all windows of the data set
+  int64_t freq = 10, steps = -1;                     ///< -1: all windows of the data set
   std::optional<int64_t> local_batch_size, seq_len;  ///< none: as in training
   void fields(Fields& f);
 };

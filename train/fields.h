@@ -35,9 +35,8 @@ struct Choice {
 };
 
 struct Field {
-  using Value =
-      std::variant<int64_t*, double*, bool*, std::string*, std::optional<int64_t>*,
-                   std::optional<double>*, std::vector<std::string>*, Choice>;
+  using Value = std::variant<int64_t*, double*, bool*, std::string*, std::optional<int64_t>*,
+                             std::optional<double>*, std::vector<std::string>*, Choice>;
   std::string path;  ///< "training.steps"
   Value value;
   std::string help;

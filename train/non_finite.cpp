@@ -30,8 +30,9 @@ FirstNonFinite::FirstNonFinite()
     if (!found_.empty() || std::ranges::all_of(out, all_finite) ||
         !std::ranges::all_of(in, all_finite))
       return;
-    found_ = concat("op ", row.name,
-                    backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
+    found_ =
+        concat("op ", row.name,
+               backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
   };
 }
 

@@ -71,9 +71,9 @@ void OptimizerConfig::fields(Fields& f) {
   f.add("eps", eps, "added to the root of the squares", {.min = 0, .max = 1, .above_min = true});
   f.add("weight_decay", weight_decay, "share of a parameter taken off per step, times lr",
         {.min = 0, .max = 1e3});
-  f.add_choice(
-      "state_dtype", state_dtype, "of both moments; bfloat16 is rounded stochastically",
-      std::vector<std::pair<std::string, DType>>{{"float32", DType::f32}, {"bfloat16", DType::bf16}});
+  f.add_choice("state_dtype", state_dtype, "of both moments; bfloat16 is rounded stochastically",
+               std::vector<std::pair<std::string, DType>>{{"float32", DType::f32},
+                                                          {"bfloat16", DType::bf16}});
   f.add("param_groups", param_groups,
         "'PATTERN [lr=X] [weight_decay=Y]' each: parameters with values of their own, first match "
         "wins");

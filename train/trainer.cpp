@@ -125,7 +125,8 @@ void Trainer::announce() {
                        with_separators(data_->windows()), c.training.seq_len));
   }
   print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
-                     precision_name(c.model.dtype), precision_name(c.training.mixed_precision_param),
+                     precision_name(c.model.dtype),
+                     precision_name(c.training.mixed_precision_param),
                      precision_name(c.optimizer.state_dtype)));
   for (const ParameterGroup& g : optimizer_->groups()) {
     if (c.optimizer.param_groups.empty()) continue;
@@ -139,7 +140,8 @@ void Trainer::announce() {
       "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
       "steps, seed {}, into {}",
       c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
-      micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+      micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
+      c.dump_folder));
 }
 
 // This rank reads its own rows of the global batch, which is the same on any mesh and for any
@@ -152,8 +154,8 @@ std::vector<Batch> Trainer::next_batches() const {
   for (int64_t i = 0; i < micro_batches_; ++i) {
     const Batch part =
         source_(done_, at_once * micro_batches_, i * at_once + world_.rank() * mine, mine);
-    batches.push_back({from_local(part.tokens, by_rows, global),
-                       from_local(part.targets, by_rows, global)});
+    batches.push_back(
+        {from_local(part.tokens, by_rows, global), from_local(part.targets, by_rows, global)});
   }
   return batches;
 }
@@ -199,8 +201,8 @@ StepRecord Trainer::step() {
   optimizer_->step(factor);
   optimizer_->zero_grad();
   record.lr = config_.optimizer.lr * factor;
-  const int64_t slots = config_.training.local_batch_size * world_.size() * micro_batches_ *
-                        config_.training.seq_len;
+  const int64_t slots =
+      config_.training.local_batch_size * world_.size() * micro_batches_ * config_.training.seq_len;
   record.tokens_per_second = static_cast<double>(slots) / seconds_since(start);
   if (done_++ == 0) world_.first_step_done();
   if (log_) log_->write(record);

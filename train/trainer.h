@@ -25,8 +25,7 @@ namespace tessera::train {
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
 
 /// Rows [first, first + count) of the `rows` rows of step `step` (from 0), plain tensors.
-using BatchSource =
-    std::function<Batch(int64_t step, int64_t rows, int64_t first, int64_t count)>;
+using BatchSource = std::function<Batch(int64_t step, int64_t rows, int64_t first, int64_t count)>;
 
 class TESSERA_API Trainer {
  public:
