@@ -62,6 +62,15 @@ void MetricsLog::write(const StepRecord& r) {
       "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens_per_second\": "
       "{:.1f}}}\n",
       r.step, r.loss, r.grad_norm, r.lr, r.tokens_per_second);
+  write_line(line);
+}
+
+void MetricsLog::write_validation(int64_t step, double loss) {
+  const std::string text = std::isfinite(loss) ? fmt::format("{}", loss) : "null";
+  write_line(fmt::format("{{\"step\": {}, \"validation_loss\": {}}}\n", step, text));
+}
+
+void MetricsLog::write_line(const std::string& line) {
   if (std::fputs(line.c_str(), file_->handle) < 0 || std::fflush(file_->handle) != 0) {
     fail<IoError>("metrics", "cannot write ", path_, ": ", std::strerror(errno));
   }

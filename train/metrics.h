@@ -37,8 +37,11 @@ class TESSERA_API MetricsLog {
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
   void write(const StepRecord& record);
+  /// The loss on held-out data after a step; what is not finite is written as null.
+  void write_validation(int64_t step, double loss);
 
  private:
+  void write_line(const std::string& line);
   struct File;
   std::string path_;
   std::unique_ptr<File> file_;

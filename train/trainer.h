@@ -2,32 +2,45 @@
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run
 // leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
 // Data parallel by layouts alone: parameters are replicated over the mesh's one axis, the batch is
-// cut over it, gradients come out partial and are reduced once. One rank is a mesh like any other.
+// cut over it, gradients come out partial, add up over micro-batches and are reduced once a step.
+// One rank is a mesh like any other.
 #pragma once
 
 #include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/config.h"
+#include "tessera/train/evaluate.h"
 #include "tessera/train/metrics.h"
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera::train {
 
+/// What a World must be made with for a run of `config`.
+[[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
+
+/// Rows [first, first + count) of the `rows` rows of step `step` (from 0), plain tensors.
+using BatchSource = std::function<Batch(int64_t step, int64_t rows, int64_t first, int64_t count)>;
+
 class TESSERA_API Trainer {
  public:
-  /// Checks that the dump folder can be written, reads the data and makes the model, before
-  /// anything is trained. Made on every rank of a World; rank 0 writes. `print` gets the lines that
-  /// people read, on rank 0.
-  explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {});
+  /// Checks the configuration (ConfigError: every fault) and that the dump folder can be written,
+  /// reads the data and makes the model, before anything is trained. Made on every rank of a World;
+  /// rank 0 writes. `print` gets the lines that people read, on rank 0. A `source` takes the place
+  /// of dataloader's data.
+  explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {},
+                   BatchSource source = {});
 
   /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not
   /// finite; it names the step and the op and module that made the first such value.
   StepRecord step();
+  /// The loss on validation.dataset_path; UsageError unless validation is enabled.
+  Evaluation validate();
   /// All steps that are left, then the plot and the checkpoint.
   void run();
   /// Greedy and sampled text of the model as it is.
@@ -39,10 +52,12 @@ class TESSERA_API Trainer {
   [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
 
  private:
-  [[nodiscard]] Batch next_batch();
-  [[nodiscard]] Tensor loss_of(const Batch& batch) const;
+  [[nodiscard]] std::vector<Batch> next_batches();
+  [[nodiscard]] Tensor loss_of(const Batch& batch, double tokens) const;
+  void open_data();
   void reduce_gradients();
-  [[noreturn]] void diagnose(const Batch& batch, double loss, double grad_norm);
+  [[noreturn]] void diagnose(const std::vector<Batch>& batches, double tokens, double loss,
+                             double grad_norm);
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
   void remember(const StepRecord& record);
@@ -51,8 +66,10 @@ class TESSERA_API Trainer {
   World& world_;
   const Mesh* mesh_;
   std::function<void(const std::string&)> print_;
-  DataLoader data_;
+  BatchSource source_;
+  std::optional<DataLoader> data_, validation_data_;
   llama3::Model model_;
+  int64_t micro_batches_ = 1;
   nn::AttentionMetadata metadata_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<MetricsLog> log_;
