@@ -9,6 +9,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 namespace tessera::train {
@@ -50,8 +51,7 @@ std::vector<std::string> names_in(const std::string& folder) {
 void rename(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
-  if (error)
-    fail<IoError>("checkpoint", "cannot rename ", from, " to ", to, ": ", error.message());
+  if (error) fail<IoError>("checkpoint", "cannot rename ", from, " to ", to, ": ", error.message());
 }
 
 // What cannot be removed now (a reader on a network file system holds it) goes at the next start.
@@ -98,8 +98,7 @@ uint64_t bytes_of(const std::vector<nn::NamedParameter>& tensors) {
 CheckpointFile write_part(const std::string& folder, const std::string& part,
                           const std::vector<nn::NamedParameter>& tensors, int64_t step) {
   CheckpointFile file{part + ".safetensors", part, {}, {}};
-  file.sum =
-      write_safetensors(below(folder, file.name), tensors, {{"step", std::to_string(step)}});
+  file.sum = write_safetensors(below(folder, file.name), tensors, {{"step", std::to_string(step)}});
   for (const auto& t : tensors) file.tensors.emplace(t.name, entry_of(t.tensor));
   return file;
 }
@@ -185,6 +184,11 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
         "[--checkpoint.export_dtype] is of a model saved alone: it needs "
         "--checkpoint.last_save_model_only");
   }
+  if (excludes("train_state") && !excludes("lr_scheduler")) {
+    faults.emplace_back(
+        "[--checkpoint.exclude_from_loading] train_state begins the steps anew, and so must "
+        "lr_scheduler: exclude both");
+  }
   return faults;
 }
 
@@ -193,7 +197,7 @@ bool CheckpointConfig::excludes(std::string_view part) const {
 }
 
 DType CheckpointConfig::exported_dtype() const {
-  return export_dtype == "bfloat16" ? DType::bf16
+  return export_dtype == "bfloat16"  ? DType::bf16
          : export_dtype == "float16" ? DType::f16
                                      : DType::f32;
 }
@@ -211,11 +215,11 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   return steps;
 }
 
-std::optional<std::string> CheckpointFolder::latest(const Warn& warn) const {
+std::unique_ptr<CheckpointReader> CheckpointFolder::latest(const Warn& warn) const {
   const std::vector<int64_t> all = steps();
   for (auto step = all.rbegin(); step != all.rend(); ++step) {
     try {
-      return CheckpointReader(folder_of(*step)).path();
+      return std::make_unique<CheckpointReader>(folder_of(*step));
     } catch (const Error& error) {
       warn(concat("warning: passed over a checkpoint: ", error.what()));
     }
@@ -224,14 +228,15 @@ std::optional<std::string> CheckpointFolder::latest(const Warn& warn) const {
     fail<DataError>("checkpoint", "none of the ", all.size(), " step folders in ", path_,
                     " is whole; move them away to start anew");
   }
-  return std::nullopt;
+  return nullptr;
 }
 
-std::string CheckpointFolder::at(int64_t step) const {
+std::unique_ptr<CheckpointReader> CheckpointFolder::at(int64_t step) const {
   const std::vector<int64_t> all = steps();
-  if (std::ranges::count(all, step)) return folder_of(step);
-  fail<DataError>("checkpoint.load_step", "there is no step-", step, " in ", path_, "; it has ",
-                  all.empty() ? "no checkpoints" : fmt::format("step-{}", fmt::join(all, ", step-")));
+  if (std::ranges::count(all, step)) return std::make_unique<CheckpointReader>(folder_of(step));
+  fail<DataError>(
+      "checkpoint.load_step", "there is no step-", step, " in ", path_, "; it has ",
+      all.empty() ? "no checkpoints" : fmt::format("step-{}", fmt::join(all, ", step-")));
 }
 
 void CheckpointFolder::recover() const {
@@ -303,7 +308,8 @@ CheckpointReader::CheckpointReader(std::string step_folder)
     : path_(std::move(step_folder)), manifest_(read_manifest(path_)) {
   const std::vector<std::string> faults = file_faults(path_, manifest_, true);
   if (!faults.empty())
-    fail<DataError>("checkpoint", path_, " is not whole: ", fmt::format("{}", fmt::join(faults, "; ")));
+    fail<DataError>("checkpoint", path_,
+                    " is not whole: ", fmt::format("{}", fmt::join(faults, "; ")));
   for (const CheckpointFile& file : manifest_.files)
     files_.push_back(std::make_unique<SafetensorsFile>(below(path_, file.name)));
 }
@@ -329,12 +335,13 @@ std::vector<nn::NamedParameter> CheckpointReader::read_all(std::string_view part
   return all;
 }
 
-std::string locate_checkpoint(const std::string& path, const Warn& warn,
-                              const std::string& folder) {
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path, const Warn& warn,
+                                                  const std::string& folder) {
   std::error_code error;
-  if (fs::exists(below(path, kManifestFile), error)) return path;
+  if (fs::exists(below(path, kManifestFile), error))
+    return std::make_unique<CheckpointReader>(path);
   for (const std::string& place : {path, below(path, folder)}) {
-    if (const auto found = CheckpointFolder(place).latest(warn)) return *found;
+    if (auto found = CheckpointFolder(place).latest(warn)) return found;
   }
   fail<DataError>("checkpoint", path, " is neither a step's folder (with a ", kManifestFile,
                   ") nor one that holds step folders, by itself or in ", folder);

@@ -11,7 +11,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +41,8 @@ struct Checkpoint {
 
 using Warn = std::function<void(const std::string&)>;
 
+class CheckpointReader;
+
 /// A run's step folders. The writing functions are for the one who holds the lock on it.
 class TESSERA_API CheckpointFolder {
  public:
@@ -50,11 +51,11 @@ class TESSERA_API CheckpointFolder {
   [[nodiscard]] std::string folder_of(int64_t step) const;
   /// N of each `step-N`, whole or not, rising; none if the folder is missing.
   [[nodiscard]] std::vector<int64_t> steps() const;
-  /// The path of the highest step that is whole; what is not is passed over with a warning.
-  /// DataError if there are step folders and none is whole.
-  [[nodiscard]] std::optional<std::string> latest(const Warn& warn) const;
-  /// The path of this step; DataError lists the steps that there are.
-  [[nodiscard]] std::string at(int64_t step) const;
+  /// The highest step that is whole, or null; what is not is passed over with a warning. DataError
+  /// if there are step folders and none is whole.
+  [[nodiscard]] std::unique_ptr<CheckpointReader> latest(const Warn& warn) const;
+  /// This step; DataError says what is wrong with it, or lists the steps that there are.
+  [[nodiscard]] std::unique_ptr<CheckpointReader> at(int64_t step) const;
 
   /// Removes what an interrupted save or purge has left, and puts back what a save was replacing.
   void recover() const;
@@ -86,9 +87,9 @@ class TESSERA_API CheckpointReader {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // as the manifest lists them
 };
 
-/// The step folder that `path` means: itself, or the latest whole one in it or in `path/folder`.
+/// What `path` means: the step folder itself, or the latest whole one in it or in `path/folder`.
 /// DataError if there is none.
-[[nodiscard]] TESSERA_API std::string locate_checkpoint(
+[[nodiscard]] TESSERA_API std::unique_ptr<CheckpointReader> open_checkpoint(
     const std::string& path, const Warn& warn,
     const std::string& folder = CheckpointConfig().folder);
 
@@ -100,7 +101,7 @@ struct ConfigDifference {
   std::string field, before, now;  ///< empty where a side does not have the field
 };
 /// Fields in which two resolved configurations differ.
-[[nodiscard]] TESSERA_API std::vector<ConfigDifference> config_differences(
-    std::string_view before, std::string_view now);
+[[nodiscard]] TESSERA_API std::vector<ConfigDifference> config_differences(std::string_view before,
+                                                                           std::string_view now);
 
 }  // namespace tessera::train

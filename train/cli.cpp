@@ -6,8 +6,9 @@
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/generate.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/train/stop_signals.h"
 #include "tessera/train/tokenizer.h"
+#include "tessera/train/trained_model.h"
 #include "tessera/train/trainer.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,7 @@ struct GenerateConfig {
   int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
   double temperature = 0.8;
   void fields(Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run");
+    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("prompt", prompt, "text to go on from");
     f.add("tokens", tokens, "length of the text", {.min = 1, .max = 1 << 24, .unit = "tokens"});
     f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
@@ -58,6 +59,7 @@ int train(Arguments arguments, std::ostream& out) {
   const Config config = parse_config(arguments);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   FlightRecorder::install_signal_handler();  // SIGUSR2 dumps what the ranks are doing
+  if (config.checkpoint.enable) install_stop_signals();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
   const auto run = [&](World&) {
     Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
@@ -79,9 +81,11 @@ int generate_text(Arguments arguments, std::ostream& out) {
   if (c.checkpoint.empty())
     fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
   Session session({.threads = static_cast<int>(c.threads)});
-  const Config config = read_config(c.checkpoint + "/config.json");
+  const TrainedModel trained =
+      open_trained_model(c.checkpoint, [&](const std::string& line) { out << line << '\n'; });
+  const Config& config = trained.config;
   llama3::Model model(config.model);
-  nn::load(model, SafetensorsFile(c.checkpoint + "/model.safetensors").read_all());
+  nn::load(model, trained.tensors);
   const GenerateOptions options{.tokens = c.tokens,
                                 .temperature = c.temperature,
                                 .top_k = c.top_k,

@@ -99,6 +99,7 @@ Fields Config::fields() {
   f.section("optimizer", optimizer);
   f.section("lr_scheduler", lr_scheduler);
   f.section("dataloader", dataloader);
+  f.section("checkpoint", checkpoint);
   f.section("debug", debug);
   f.section("metrics", metrics);
   f.section("sample", sample);
@@ -121,6 +122,7 @@ std::vector<std::string> Config::conflicts() const {
   require(m.n_heads % m.n_kv_heads == 0,
           concat("[--model.n_heads] ", m.n_heads, " is not a multiple of --model.n_kv_heads ",
                  m.n_kv_heads));
+  for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   return faults;
 }
@@ -160,9 +162,11 @@ Config parse_config(std::span<const std::string> arguments) {
   return config;
 }
 
-Config read_config(const std::string& path) {
+Config read_config(const std::string& path) { return parse_run_config(read_file(path), path); }
+
+Config parse_run_config(std::string_view json, const std::string& where) {
   Config config;
-  auto faults = config.fields().parse_json(read_file(path), path);
+  auto faults = config.fields().parse_json(json, where);
   for (auto& f : config.conflicts()) faults.push_back(std::move(f));
   std::string text;
   for (const auto& f : faults) text += (text.empty() ? "" : "; ") + f;

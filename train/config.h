@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/train/checkpoint.h"
 #include "tessera/train/data.h"
 #include "tessera/train/fields.h"
 #include "tessera/train/optimizer.h"
@@ -47,6 +48,7 @@ struct TESSERA_API Config {
   OptimizerConfig optimizer;
   ScheduleConfig lr_scheduler;
   DataConfig dataloader;
+  CheckpointConfig checkpoint;
   DebugConfig debug;
   MetricsConfig metrics;
   SampleConfig sample;
@@ -70,5 +72,7 @@ TESSERA_API Config recipe(std::string_view name);
 TESSERA_API Config parse_config(std::span<const std::string> arguments);
 /// A configuration that a run wrote as config.json. DataError if it does not hold one.
 TESSERA_API Config read_config(const std::string& path);
+/// The same from its text; errors name `where`.
+TESSERA_API Config parse_run_config(std::string_view json, const std::string& where);
 
 }  // namespace tessera::train

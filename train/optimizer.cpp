@@ -31,12 +31,36 @@ void ScheduleConfig::fields(Fields& f) {
         {.min = 0, .max = 1});
 }
 
-AdamW::AdamW(std::vector<Tensor> parameters, const OptimizerConfig& config)
-    : parameters_(std::move(parameters)), config_(config) {
-  for (const Tensor& p : parameters_) {
+namespace {
+
+std::vector<nn::NamedParameter> numbered(const std::vector<Tensor>& parameters) {
+  std::vector<nn::NamedParameter> named;
+  for (const Tensor& p : parameters) named.push_back({std::to_string(named.size()), p});
+  return named;
+}
+
+}  // namespace
+
+AdamW::AdamW(std::vector<nn::NamedParameter> parameters, const OptimizerConfig& config)
+    : config_(config) {
+  for (auto& [name, p] : parameters) {
     first_.push_back(zeros_like(p));
     second_.push_back(zeros_like(p));
+    names_.push_back(std::move(name));
+    parameters_.push_back(std::move(p));
   }
+}
+
+AdamW::AdamW(const std::vector<Tensor>& parameters, const OptimizerConfig& config)
+    : AdamW(numbered(parameters), config) {}
+
+std::vector<nn::NamedParameter> AdamW::state() const {
+  std::vector<nn::NamedParameter> state;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    state.push_back({names_[i] + ".exp_avg", first_[i]});
+    state.push_back({names_[i] + ".exp_avg_sq", second_[i]});
+  }
+  return state;
 }
 
 std::vector<Tensor> AdamW::grads() const {

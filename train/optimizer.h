@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/core/tensor.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/fields.h"
 
 #include <string>
@@ -18,16 +19,24 @@ struct OptimizerConfig {
 
 class TESSERA_API AdamW {
  public:
-  AdamW(std::vector<Tensor> parameters, const OptimizerConfig& config);
+  AdamW(std::vector<nn::NamedParameter> parameters, const OptimizerConfig& config);
+  /// Parameters named by their numbers.
+  AdamW(const std::vector<Tensor>& parameters, const OptimizerConfig& config);
   [[nodiscard]] const std::vector<Tensor>& parameters() const { return parameters_; }
   /// The gradients, in the order of the parameters; AutogradError if one has none.
   [[nodiscard]] std::vector<Tensor> grads() const;
   /// Steps every parameter with its gradient; `scale` multiplies the configured learning rate.
   void step(double scale = 1);
   void zero_grad();
+
+  /// Steps done so far, and the moments as `<parameter>.exp_avg` and `<parameter>.exp_avg_sq`: what
+  /// a checkpoint holds. The tensors are those that step() works on.
   [[nodiscard]] int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+  [[nodiscard]] std::vector<nn::NamedParameter> state() const;
 
  private:
+  std::vector<std::string> names_;
   std::vector<Tensor> parameters_, first_, second_;
   OptimizerConfig config_;
   int64_t steps_ = 0;

@@ -41,8 +41,7 @@ SignalRequest agreed_request(World& world) {
   }
   // A request that came in between is met by the same save, of the same step. One to end stays.
   SignalRequest save = SignalRequest::save;
-  if (request == SignalRequest::save)
-    pending().compare_exchange_strong(save, SignalRequest::none);
+  if (request == SignalRequest::save) pending().compare_exchange_strong(save, SignalRequest::none);
   return request;
 }
 

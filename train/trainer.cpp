@@ -49,13 +49,6 @@ std::string joined(const std::vector<std::string>& parts) {
   return path.empty() ? "the loss" : path;
 }
 
-// A folder that cannot be written is found before any work is done.
-TextData open_data(const Config& config, bool writes) {
-  if (writes) require_writable_folder(config.dump_folder, "dump_folder");
-  return {config.dataloader.path, config.training.seq_len,
-          static_cast<uint64_t>(config.debug.seed)};
-}
-
 // Notes the first op whose output is not finite while its inputs are.
 class FirstNonFinite {
  public:
@@ -89,18 +82,21 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
-      data_(open_data(config, world_.rank() == 0)),
-      model_(config.model) {
+      lock_(world_.rank() == 0 ? std::make_unique<FolderLock>(config.dump_folder, "dump_folder")
+                               : nullptr),
+      data_(config.dataloader.path, config.training.seq_len,
+            static_cast<uint64_t>(config.debug.seed)),
+      model_(config.model),
+      checkpoints_(in_folder(config.checkpoint.folder)) {
   nn::initialize(
       model_, static_cast<uint64_t>(config_.debug.seed),
       [this](const std::string&, const TensorMeta&) { return Layout::replicated(mesh_); });
   metadata_ = model_.attention_metadata(config.training.seq_len);
-  std::vector<Tensor> parameters;
-  for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
-  optimizer_ = std::make_unique<AdamW>(std::move(parameters), config_.optimizer);
+  optimizer_ = std::make_unique<AdamW>(nn::named_parameters(model_), config_.optimizer);
+  restore();
   if (world_.rank() != 0) return;
   write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"));
+  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"), done_);
   announce();
 }
 
@@ -131,7 +127,7 @@ void Trainer::announce() {
 // This rank reads its own rows of the global batch, which is the same on any mesh.
 Batch Trainer::next_batch() const {
   const int64_t mine = config_.training.local_batch_size, rows = mine * world_.size();
-  const Batch part = data_.batch(done_, rows, world_.rank() * mine, mine);
+  const Batch part = data_.batch(done_ - data_start_, rows, world_.rank() * mine, mine);
   const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
   const Shape global{rows, config_.training.seq_len};
   return {from_local(part.tokens, by_rows, global), from_local(part.targets, by_rows, global)};
@@ -165,7 +161,8 @@ StepRecord Trainer::step() {
     record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
   }
   if (!std::isfinite(record.grad_norm)) diagnose(batch, record.loss, record.grad_norm);
-  const double factor = lr_factor(config_.lr_scheduler, done_, config_.training.steps);
+  const double factor =
+      lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
   optimizer_->step(factor);
   optimizer_->zero_grad();
   record.lr = config_.optimizer.lr * factor;
@@ -232,16 +229,23 @@ void Trainer::run() {
   const int64_t first = done_;
   while (done_ < steps) {
     const StepRecord r = step();
-    if (r.step != first + 1 && r.step != steps && r.step % log_freq != 0) continue;
-    const double per_step = seconds_since(start) / static_cast<double>(done_ - first);
-    const int64_t peak = Context::current().allocator(kCpu)->stats().peak;
-    print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
+    if (r.step == first + 1 || r.step == steps || r.step % log_freq == 0) {
+      const double per_step = seconds_since(start) / static_cast<double>(done_ - first);
+      const int64_t peak = Context::current().allocator(kCpu)->stats().peak;
+      print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
+    }
+    if (checkpoint_or_stop()) return;
   }
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  const std::string plot = in_folder("loss.svg");
+  if (world_.rank() == 0) write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
+  if (config_.checkpoint.enable) {  // the last checkpoint holds the model
+    print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
+    return;
+  }
   std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
   for (auto& p : whole) p.tensor = full(p.tensor);
   if (world_.rank() != 0) return;
-  write_file_atomically(in_folder("loss.svg"), loss_plot_svg(records_, config_.recipe));
   write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
@@ -249,7 +253,7 @@ void Trainer::run() {
 
 void Trainer::print_samples() {
   const SampleConfig& c = config_.sample;
-  if (c.tokens == 0 || world_.rank() != 0) return;
+  if (c.tokens == 0 || world_.rank() != 0 || stopped_) return;
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,
