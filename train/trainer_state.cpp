@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer saves and takes up again. Rank 0 alone reads and writes files; what it read reaches
-// the others tensor by tensor, so that nothing is held twice.
+// What a Trainer saves and takes up again. Rank 0 alone reads and writes files; what it read
+// reaches the others tensor by tensor, so that nothing is held twice.
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/parameters.h"
@@ -77,7 +77,8 @@ void Trainer::restore() {
       const bool model_only = !own && c.initial_load_model_only;
       const bool complete = own && m.progress.step >= config_.training.steps;
       d.found = 1;
-      d.with_optimizer = !model_only && !c.excludes("optimizer") && (m.has("optimizer") || !complete);
+      d.with_optimizer =
+          !model_only && !c.excludes("optimizer") && (m.has("optimizer") || !complete);
       check_fits(*from, own, d.with_optimizer != 0);
       if (!model_only) d.progress = m.progress;
       if (d.with_optimizer == 0) d.progress.optimizer_steps = 0;
@@ -141,12 +142,12 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
     else changes.push_back(fmt::format("{} from {} to {}", field, text(before), text(now)));
   }
   if (!faults.empty()) {
-    fail<DataError>("checkpoint", from.path(), " does not fit this run: ",
-                    fmt::format("{}", fmt::join(faults, "; ")));
+    fail<DataError>("checkpoint", from.path(),
+                    " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
   }
   if (own && !changes.empty()) {
-    print_(fmt::format("configuration changed since {}: {}", from.path(),
-                       fmt::join(changes, ", ")));
+    print_(
+        fmt::format("configuration changed since {}: {}", from.path(), fmt::join(changes, ", ")));
   }
 }
 
