@@ -257,7 +257,7 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
   const std::string whole = folder_of(c.progress.step);
   const std::string partial = whole + std::string(kPartial);
   const std::string replaced = whole + std::string(kReplaced);
-  Manifest manifest{c.progress, c.seed, c.config, {}};
+  Manifest manifest{c.progress, c.seed, c.config, c.data_windows, {}};
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) fail<IoError>("checkpoint", "cannot create ", path_, ": ", error.message());

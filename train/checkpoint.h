@@ -34,7 +34,8 @@ struct TESSERA_API CheckpointConfig {
 struct Checkpoint {
   Progress progress;
   uint64_t seed = 0;
-  std::string config;  ///< JSON object
+  std::string config;        ///< JSON object
+  int64_t data_windows = 0;  ///< as in the manifest
   std::vector<nn::NamedParameter> model;
   std::vector<nn::NamedParameter> optimizer;  ///< empty: the model alone
 };

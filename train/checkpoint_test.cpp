@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
+#include <sys/resource.h>
 
 namespace tessera::train {
 namespace {
@@ -26,6 +28,7 @@ class CheckpointTest : public testing::Test {
     return {{step, step, step, step},
             3,
             R"({"model": {"dim": 2}})",
+            100,
             {{"w", from_values({value, 2}, {2})}, {"b", from_values({7}, {}, DType::i64)}},
             {{"w.exp_avg", from_values({3, 4}, {2})}, {"w.exp_avg_sq", empty({0, 2})}}};
   }
@@ -162,13 +165,36 @@ TEST_F(CheckpointTest, AFailedSaveLeavesWhatWas) {
   EXPECT_EQ(latest()->read("w").values()[0], 1);
 }
 
+// A disk that fills up, as far as a test can have one: files may not grow beyond a limit.
+TEST_F(CheckpointTest, AWriteThatFailsLeavesWhatWas) {
+  folder_.save(example(1));
+  Checkpoint large = example(2);
+  large.optimizer.push_back({"large", from_values(std::vector<double>(50'000, 1.0), {50'000})});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{100'000, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string error;
+  try {
+    folder_.save(large);
+  } catch (const IoError& e) {
+    error = e.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_NE(error.find("[file] cannot write "), std::string::npos) << error;
+  EXPECT_EQ(listed(), std::vector<std::string>{"step-1"});
+  EXPECT_EQ(latest()->manifest().progress.step, 1);
+}
+
 TEST_F(CheckpointTest, WhatAnInterruptedSaveLeftIsPutRight) {
   folder_.save(example(1, 1));
   folder_.save(example(2, 2));
   fs::create_directory(path_ + "/step-3.partial");
-  fs::rename(path_ + "/step-1", path_ + "/step-1.replaced");          // killed between the renames
-  fs::copy(path_ + "/step-2", path_ + "/step-2.replaced");            // and after them
-  fs::create_directory(path_ + "/mine.partial");                      // somebody else's
+  fs::rename(path_ + "/step-1", path_ + "/step-1.replaced");  // killed between the renames
+  fs::copy(path_ + "/step-2", path_ + "/step-2.replaced");    // and after them
+  fs::create_directory(path_ + "/mine.partial");              // somebody else's
   folder_.recover();
   EXPECT_EQ(listed(), (std::vector<std::string>{"mine.partial", "step-1", "step-2"}));
   EXPECT_EQ(folder_.at(1)->read("w").values()[0], 1);
@@ -180,7 +206,8 @@ TEST_F(CheckpointTest, TheLatestAreKept) {
   EXPECT_EQ(folder_.steps().size(), 4u);
   fs::remove(file(2, "manifest.json"));
   folder_.purge(2, 4);
-  EXPECT_EQ(folder_.steps(), (std::vector<int64_t>{2, 3, 4}));  // a damaged one is not ours to remove
+  EXPECT_EQ(folder_.steps(),
+            (std::vector<int64_t>{2, 3, 4}));  // a damaged one is not ours to remove
   folder_.save(example(1));
   folder_.purge(2, 1);  // a run that went back keeps what it has just saved
   EXPECT_EQ(folder_.steps(), (std::vector<int64_t>{1, 2, 4}));
@@ -200,9 +227,9 @@ TEST_F(CheckpointTest, AFolderMeansItsLatestStep) {
 
 TEST_F(CheckpointTest, DifferencesAreAllNamed) {
   folder_.save(example(1));
-  const auto differences = tensor_differences(
-      latest()->manifest().tensors("model"),
-      {{"w", from_values({1, 2}, {2, 1})}, {"v", from_values({1}, {1})}});
+  const auto differences =
+      tensor_differences(latest()->manifest().tensors("model"),
+                         {{"w", from_values({1, 2}, {2, 1})}, {"v", from_values({1}, {1})}});
   EXPECT_EQ(differences,
             (std::vector<std::string>{"w is f32[2], expected f32[2, 1]", "v is missing",
                                       "b, i64[], is not in this run"}));

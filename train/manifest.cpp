@@ -175,7 +175,7 @@ std::string manifest_text(const Manifest& m) {
                   {"step", m.progress.step},
                   {"optimizer", {{"steps", m.progress.optimizer_steps}}},
                   {"lr_scheduler", {{"step", m.progress.schedule_step}}},
-                  {"dataloader", {{"step", m.progress.data_step}}},
+                  {"dataloader", {{"step", m.progress.data_step}, {"windows", m.data_windows}}},
                   {"seed", m.seed},
                   {"config", Json::parse(m.config)},
                   {"files", std::move(files)}};
@@ -202,7 +202,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   m.progress.step = top.integer("step");
   m.progress.optimizer_steps = counter("optimizer", "steps");
   m.progress.schedule_step = counter("lr_scheduler", "step");
-  m.progress.data_step = counter("dataloader", "step");
+  Object data(top.at("dataloader"), "dataloader", where);
+  m.progress.data_step = data.integer("step");
+  m.data_windows = data.integer("windows");
+  data.finish();
   m.seed = static_cast<uint64_t>(top.integer("seed"));
   m.config = top.object("config").dump(2);
   std::set<std::string> names;

@@ -40,8 +40,9 @@ struct Progress {
 
 struct TESSERA_API Manifest {
   Progress progress;
-  uint64_t seed = 0;   ///< of initialisation, data order and random numbers
-  std::string config;  ///< the run's resolved configuration, a JSON object
+  uint64_t seed = 0;         ///< of initialisation, data order and random numbers
+  std::string config;        ///< the run's resolved configuration, a JSON object
+  int64_t data_windows = 0;  ///< of the whole data, which the order depends on; 0: not known
   std::vector<CheckpointFile> files;
 
   /// Whether a file of this part is listed.

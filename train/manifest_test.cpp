@@ -18,6 +18,7 @@ Manifest example() {
   m.progress = {10, 9, 8, 7};
   m.seed = 42;
   m.config = "{\n  \"a\": 1,\n  \"model\": {\n    \"dim\": 0.1\n  }\n}";
+  m.data_windows = 1000;
   m.files.push_back({"model.safetensors",
                      "model",
                      {1234, 0xdeadbeef},
@@ -101,7 +102,8 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
   holds(with("\"version\": 1", "\"version\": 2"), "is of version 2; this program reads version 1");
   holds(with("\"step\": 10", "\"step\": -10"), "has a step that is not an integer from 0");
   holds(with("\"step\": 10", "\"step\": 1e1"), "has a step that is not an integer from 0");
-  holds(with("\"step\": 10", "\"step\": 18446744073709551615"), "has a step that is not an integer");
+  holds(with("\"step\": 10", "\"step\": 18446744073709551615"),
+        "has a step that is not an integer");
   holds(with("\"step\": 10", "\"step\": \"10\""), "has a step that is not an integer");
   holds(with("\"seed\": 42", "\"seed\": 42, \"seed\": 43"), "a key appears twice");
   holds(with("\"seed\": 42", "\"seed\": 42, \"sead\": 43"), "has members that nobody knows");
@@ -125,7 +127,7 @@ TEST(ManifestTest, RandomChangesNeverCrashAndNeverLoadWrong) {
   const std::string text = manifest_text(original);
   std::mt19937_64 random(1);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  const std::vector<std::string> tokens{"\"", "{",  "}",  "[",    "]",     ",",      ":",   "-1",
+  const std::vector<std::string> tokens{"\"", "{",  "}",   "[",    "]",    ",",       ":",    "-1",
                                         "0",  "1.", "1e9", "null", "true", "\\ud800", "\xff", "[["};
   const auto mutated = [&](std::string t) {
     for (size_t changes = 1 + below(4); changes > 0 && !t.empty(); --changes) {

@@ -109,16 +109,22 @@ TEST_F(ResumeTest, AnotherNumberOfRanksGoesOn) {
 }
 
 TEST_F(ResumeTest, TheLastSaveMayHoldTheModelAlone) {
-  const Words last{"--checkpoint.last_save_model_only", "true", "--checkpoint.export_dtype",
-                   "bfloat16", "--training.steps", "6", "--checkpoint.interval", "4"};
+  const Words last{"--checkpoint.last_save_model_only",
+                   "true",
+                   "--checkpoint.export_dtype",
+                   "bfloat16",
+                   "--training.steps",
+                   "6",
+                   "--checkpoint.interval",
+                   "4"};
   ASSERT_EQ(run(train("a", last)), 0) << err_.str();
   const Manifest m = manifest("a", 6);
   ASSERT_EQ(m.files.size(), 1u);
   EXPECT_EQ(m.tensors("model").begin()->second.dtype, "bf16");
   EXPECT_EQ(manifest("a", 4).files.size(), 2u);
   // Text comes from it; training does not go on from it unasked.
-  const Words generate{"generate", "--checkpoint", path("a"), "--prompt", "the ",
-                       "--tokens", "5",            "--temperature", "0"};
+  const Words generate{"generate", "--checkpoint",  path("a"), "--prompt", "the ", "--tokens",
+                       "5",        "--temperature", "0"};
   EXPECT_EQ(run(generate), 0) << err_.str();
   Words longer = last;
   longer.insert(longer.end(), {"--training.steps", "8"});
@@ -146,7 +152,8 @@ TEST_F(ResumeTest, ARunMayBeginWithAnothersCheckpoint) {
     EXPECT_EQ(trainer.step().step, 2);
   });
   Words whole = from_a;
-  whole.insert(whole.end(), {"--checkpoint.initial_load_model_only", "false", "--training.steps", "9"});
+  whole.insert(whole.end(),
+               {"--checkpoint.initial_load_model_only", "false", "--training.steps", "9"});
   run_ranks(1, [&](World&) {
     Trainer trainer(config("c", whole));
     EXPECT_EQ(trainer.step().step, 6);
@@ -175,6 +182,13 @@ TEST_F(ResumeTest, PartsMayBeginAnew) {
   EXPECT_EQ(progress_without("lr_scheduler"), (Progress{6, 6, 1, 6}));
   EXPECT_EQ(progress_without("dataloader,optimizer"), (Progress{6, 1, 6, 1}));
   EXPECT_EQ(progress_without("train_state,lr_scheduler"), (Progress{1, 6, 1, 6}));
+}
+
+TEST_F(ResumeTest, OtherDataIsNoticed) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  write_file_atomically(path("text.txt"), read_file(path("text.txt")) + std::string(100, 'x'));
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "its order from here on is another");
 }
 
 TEST_F(ResumeTest, AForeignCheckpointNamesEveryDifference) {
@@ -208,6 +222,10 @@ TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
   EXPECT_TRUE(text("a/checkpoint/step-10").starts_with("the "));
   fs::remove(path("a/checkpoint/step-20/model.safetensors"));
   EXPECT_EQ(run({"generate", "--checkpoint", path("a/checkpoint/step-20")}), 1);
+  fs::create_directory(path("new"));
+  fs::copy(path("a/config.json"), path("new/config.json"));
+  EXPECT_EQ(run({"generate", "--checkpoint", path("new")}), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "holds neither a checkpoint nor model.safetensors yet");
   EXPECT_NE(text("a").find("warning: passed over a checkpoint"), std::string::npos);
 }
 
@@ -217,8 +235,8 @@ TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
   ASSERT_TRUE(first.wait_for([&] { return fs::exists(path("a/metrics.jsonl")); }))
       << read_file(path("log"));
   const std::string error = error_of(train("a"));
-  TESSERA_EXPECT_HOLDS(error, "error: [dump_folder] folder " + path("a") +
-                                  " is used by another run (process ");
+  TESSERA_EXPECT_HOLDS(
+      error, "error: [dump_folder] folder " + path("a") + " is used by another run (process ");
   first.signal(SIGKILL);
   EXPECT_EQ(first.wait(), -SIGKILL);
   EXPECT_EQ(run(train("a")), 0) << err_.str();  // a lock does not outlive its process

@@ -7,6 +7,8 @@
 namespace tessera::train {
 namespace {
 
+constexpr int64_t kStop = int64_t{1} << 32;  // above the sum of all who ask to save
+
 // The one thing that the handlers touch; once per process, for the ranks of all its threads.
 std::atomic<SignalRequest>& pending() {
   static std::atomic<SignalRequest> request{SignalRequest::none};
@@ -32,17 +34,21 @@ void install_stop_signals() {
   sigaction(SIGUSR1, &action, nullptr);
 }
 
-SignalRequest agreed_request(World& world) {
-  auto request = pending().load();
-  if (world.size() > 1) {
-    const Tensor all = from_values({static_cast<double>(request)}, {1}, DType::i32);
-    world.group().all_reduce(all, ReduceOp::max)->wait();
-    request = static_cast<SignalRequest>(all.data<int32_t>()[0]);
+int64_t request_code() {
+  switch (pending().load()) {
+    case SignalRequest::save: return 1;
+    case SignalRequest::save_and_stop: return kStop;
+    default: return 0;
   }
+}
+
+SignalRequest agreed_request(int64_t codes) {
   // A request that came in between is met by the same save, of the same step. One to end stays.
   SignalRequest save = SignalRequest::save;
-  if (request == SignalRequest::save) pending().compare_exchange_strong(save, SignalRequest::none);
-  return request;
+  if (codes > 0) pending().compare_exchange_strong(save, SignalRequest::none);
+  return codes >= kStop ? SignalRequest::save_and_stop
+         : codes > 0    ? SignalRequest::save
+                        : SignalRequest::none;
 }
 
 }  // namespace tessera::train

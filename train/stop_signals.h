@@ -4,7 +4,8 @@
 #pragma once
 
 #include "tessera/core/api.h"
-#include "tessera/dist/world.h"
+
+#include <cstdint>
 
 namespace tessera::train {
 
@@ -12,8 +13,11 @@ enum class SignalRequest : uint8_t { none, save, save_and_stop };
 
 /// From now on this process's SIGTERM and SIGUSR1 are requests. Called once, by the program.
 TESSERA_API void install_stop_signals();
-/// What a signal to any of the ranks' processes has asked since the last call; the same on all
-/// ranks, each of which calls it. One small collective where there are several.
-[[nodiscard]] TESSERA_API SignalRequest agreed_request(World& world);
+/// What signals to this process have asked so far, as a number that ranks add up with whatever they
+/// exchange.
+[[nodiscard]] TESSERA_API int64_t request_code();
+/// The request that a sum of codes means, the same on all ranks. One to save is met from here on:
+/// the caller saves before anything else.
+[[nodiscard]] TESSERA_API SignalRequest agreed_request(int64_t codes);
 
 }  // namespace tessera::train

@@ -44,6 +44,8 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn) {
     model.config = parse_run_config(from->manifest().config, from->path());
     model.tensors = from->read_all("model");
   } else {
+    if (!fs::exists(file))
+      fail<DataError>("checkpoint", path, " holds neither a checkpoint nor model.safetensors yet");
     model.tensors = SafetensorsFile(file).read_all();
   }
   // A model saved alone may have been exported in another dtype.

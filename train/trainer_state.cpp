@@ -40,6 +40,21 @@ void make_whole(std::vector<nn::NamedParameter>& tensors) {
   }
 }
 
+// While it lives the others wait for rank 0's disk, which may take longer than a step ever does.
+class Patience {
+ public:
+  explicit Patience(ProcessGroup& group) : group_(group), before_(group.timeout()) {
+    group_.set_timeout(std::max<std::chrono::milliseconds>(before_, std::chrono::hours(1)));
+  }
+  ~Patience() { group_.set_timeout(before_); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  ProcessGroup& group_;
+  std::chrono::milliseconds before_;
+};
+
 // What rank 0 decides, for all.
 struct Decision {
   int64_t found = 0, with_optimizer = 0;
@@ -64,6 +79,7 @@ void Trainer::restore() {
   const CheckpointConfig& c = config_.checkpoint;
   if (!c.enable) return;
   const NoGrad guard;
+  const Patience patience(world_.group());
   const auto start = Clock::now();
   std::unique_ptr<CheckpointReader> from;  // rank 0's
   Decision d;
@@ -145,7 +161,13 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
     fail<DataError>("checkpoint", from.path(),
                     " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
   }
-  if (own && !changes.empty()) {
+  if (!own) return;
+  if (m.data_windows != data_.windows() && !config_.checkpoint.excludes("dataloader")) {
+    print_(fmt::format(
+        "warning: the data has {} windows and had {} at {}: its order from here on is another",
+        data_.windows(), m.data_windows, from.path()));
+  }
+  if (!changes.empty()) {
     print_(
         fmt::format("configuration changed since {}: {}", from.path(), fmt::join(changes, ", ")));
   }
@@ -192,6 +214,7 @@ void Trainer::save(bool model_only) {
   Checkpoint c{{done_, optimizer_->steps(), done_ - schedule_start_, done_ - data_start_},
                static_cast<uint64_t>(config_.debug.seed),
                config_.fields().dump(),
+               data_.windows(),
                model_tensors(model_),
                {}};
   make_whole(c.model);
@@ -202,24 +225,23 @@ void Trainer::save(bool model_only) {
     c.optimizer = optimizer_->state();
     make_whole(c.optimizer);
   }
-  // The others wait for the disk, which may take longer than a step ever does.
-  ProcessGroup& group = world_.group();
-  const auto timeout = group.timeout();
-  group.set_timeout(std::max<std::chrono::milliseconds>(timeout, std::chrono::hours(1)));
+  const Patience patience(world_.group());
   if (world_.rank() == 0) {
     const uint64_t bytes = checkpoints_.save(c);
     checkpoints_.purge(config_.checkpoint.keep_latest_k, done_);
     print_(fmt::format("saved {}, {:.1f} MiB in {:.2f} s", checkpoints_.folder_of(done_),
                        static_cast<double>(bytes) / (1 << 20), seconds_since(start)));
   }
-  group.barrier()->wait();
-  group.set_timeout(timeout);
+  world_.group().barrier()->wait();
 }
 
 bool Trainer::checkpoint_or_stop() {
   const CheckpointConfig& c = config_.checkpoint;
   if (!c.enable) return false;
-  const SignalRequest request = agreed_request(world_);
+  const Tensor codes = empty({1}, DType::i64);
+  *codes.data<int64_t>() = request_code();
+  world_.group().all_reduce(codes)->wait();
+  const SignalRequest request = agreed_request(*codes.data<int64_t>());
   const bool last = done_ >= config_.training.steps;
   if (last || request != SignalRequest::none || done_ % c.interval == 0)
     save(last && c.last_save_model_only);

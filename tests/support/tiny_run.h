@@ -95,9 +95,7 @@ class TinyRunTest : public testing::Test {
   }
   ~TinyRunTest() override { std::filesystem::remove_all(folder_); }
 
-  [[nodiscard]] std::string path(std::string_view name) const {
-    return concat(folder_, '/', name);
-  }
+  [[nodiscard]] std::string path(std::string_view name) const { return concat(folder_, '/', name); }
   /// `train` with a model of some thousand parameters; later words win.
   [[nodiscard]] Words train(const std::string& dump, const Words& more = {}) const {
     Words words{"train"};
