@@ -47,12 +47,17 @@ class ResumeTest : public TinyRunTest {
 };
 
 TEST_F(ResumeTest, TenAndTenStepsAreTwenty) {
+  const std::vector<Words> settings{
+      {}, {"--lr_scheduler.decay_ratio", "0.5", "--lr_scheduler.decay_type", "cosine"}};
   for (const int ranks : {1, 2}) {
-    const auto dump = [&](const char* name) { return concat(name, ranks); };
-    train_to(20, ranks, config(dump("straight")));
-    train_to(10, ranks, config(dump("stopped")));
-    train_to(20, ranks, config(dump("stopped")));
-    expect_equal_bits(dump("straight"), dump("stopped"), 20);
+    for (size_t i = 0; i < settings.size(); ++i) {
+      const std::string straight = concat("straight", ranks, i),
+                        stopped = concat("stopped", ranks, i);
+      train_to(20, ranks, config(straight, settings[i]));
+      train_to(10, ranks, config(stopped, settings[i]));
+      train_to(20, ranks, config(stopped, settings[i]));
+      expect_equal_bits(straight, stopped, 20);
+    }
   }
 }
 
