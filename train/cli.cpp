@@ -10,8 +10,9 @@
 #include "tessera/train/evaluate.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/metrics.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/train/stop_signals.h"
 #include "tessera/train/tokenizer.h"
+#include "tessera/train/trained_model.h"
 #include "tessera/train/trainer.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ struct GenerateConfig {
   int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
   double temperature = 0.8;
   void fields(Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run");
+    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("prompt", prompt, "text to go on from");
     f.add("tokens", tokens, "length of the text", {.min = 1, .max = 1 << 24, .unit = "tokens"});
     f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
@@ -57,7 +58,7 @@ struct EvalConfig {
   std::string checkpoint, dataset_path;
   int64_t steps = -1, local_batch_size = 0, seq_len = 0, ranks = 0, threads = 0;
   void fields(Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run");
+    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("dataset_path", dataset_path,
           "text to evaluate on; none: the run's validation.dataset_path, else its dataloader.path");
     f.add("steps", steps, "batches; -1: all of the data", {.min = -1, .max = 1e12});
@@ -93,6 +94,7 @@ int train(Arguments arguments, std::ostream& out) {
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   (void)config.training.micro_batches(launch.size);  // before any rank waits for another
   FlightRecorder::install_signal_handler();          // SIGUSR2 dumps what the ranks are doing
+  if (config.checkpoint.enable) install_stop_signals();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
   const auto run = [&](World&) {
     Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
@@ -108,9 +110,11 @@ int generate_text(Arguments arguments, std::ostream& out) {
   if (c.checkpoint.empty())
     fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
   Session session({.threads = static_cast<int>(c.threads)});
-  const Config config = read_config(c.checkpoint + "/config.json");
+  const TrainedModel trained =
+      open_trained_model(c.checkpoint, [&](const std::string& line) { out << line << '\n'; });
+  const Config& config = trained.config;
   llama3::Model model(config.model);
-  nn::load(model, SafetensorsFile(c.checkpoint + "/model.safetensors").read_all());
+  nn::load(model, trained.tensors);
   const GenerateOptions options{.tokens = c.tokens,
                                 .temperature = c.temperature,
                                 .top_k = c.top_k,
@@ -126,25 +130,30 @@ int evaluate_model(Arguments arguments, std::ostream& out) {
     fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
   if (c.steps == 0) fail<ConfigError>("--steps", "0: expected at least 1, or -1 for all");
   const Launch launch = detect_launch(static_cast<int>(c.ranks));
-  const Config run = read_config(c.checkpoint + "/config.json");
-  const std::string& held_out = run.validation.dataset_path;
-  const std::string path = !c.dataset_path.empty() ? c.dataset_path
-                           : !held_out.empty()     ? held_out
-                                                   : run.dataloader.path;
-  const int64_t seq_len = c.seq_len > 0 ? c.seq_len : run.training.seq_len;
-  const int64_t rows = c.local_batch_size > 0 ? c.local_batch_size : run.training.local_batch_size;
-  if (seq_len > run.model.max_seq_len) {
-    fail<ConfigError>("--seq_len", seq_len, " is above the model's max_seq_len ",
-                      run.model.max_seq_len);
-  }
   const auto on_rank = [&](World& world) {
+    const auto warn = [&](const std::string& line) {
+      if (world.rank() == 0) out << line << '\n';
+    };
+    const TrainedModel trained = open_trained_model(c.checkpoint, warn);
+    const Config& run = trained.config;
+    const std::string& held_out = run.validation.dataset_path;
+    const std::string path = !c.dataset_path.empty() ? c.dataset_path
+                             : !held_out.empty()     ? held_out
+                                                     : run.dataloader.path;
+    const int64_t seq_len = c.seq_len > 0 ? c.seq_len : run.training.seq_len;
+    if (seq_len > run.model.max_seq_len) {
+      fail<ConfigError>("--seq_len", seq_len, " is above the model's max_seq_len ",
+                        run.model.max_seq_len);
+    }
+    const int64_t rows =
+        c.local_batch_size > 0 ? c.local_batch_size : run.training.local_batch_size;
     DataLoader data = evaluation_data(run.dataloader, {.path = path,
                                                        .path_field = "dataset_path",
                                                        .seq_len = seq_len,
                                                        .vocabulary = run.model.vocab_size,
                                                        .rows = rows});
     llama3::Model model(run.model);
-    nn::load(model, SafetensorsFile(c.checkpoint + "/model.safetensors").read_all());
+    nn::load(model, trained.tensors);
     if (run.training.mixed_precision_param != run.model.dtype)
       nn::mixed_precision(model, model.blocks(), run.training.mixed_precision_param);
     const Evaluation e = evaluate(model, data, c.steps);

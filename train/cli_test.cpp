@@ -264,7 +264,7 @@ TEST_F(CliTest, FailuresAtRunTimeAreStatus1) {
   EXPECT_EQ(run(train("text.txt/x")), 1);
   EXPECT_TRUE(err().starts_with("error: [dump_folder] cannot write in folder ")) << err();
   EXPECT_EQ(run({"generate", "--checkpoint", folder_}), 1);
-  EXPECT_TRUE(err().starts_with("error: [file] cannot open ")) << err();
+  EXPECT_TRUE(err().starts_with("error: [checkpoint] ")) << err();
 }
 
 TEST_F(CliTest, HelpListsWhatThereIs) {

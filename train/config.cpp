@@ -224,6 +224,7 @@ Fields Config::fields() {
   f.section("activation_checkpoint", checkpointing);
   f.section("dataloader", dataloader);
   f.section("validation", validation);
+  f.section("checkpoint", checkpoint);
   f.section("debug", debug);
   f.section("metrics", metrics);
   f.section("sample", sample);
@@ -242,6 +243,7 @@ std::vector<std::string> Config::conflicts() const {
           "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,
           " tokens of bytes, beyond --model.vocab_size ", model.vocab_size,
           "; give --sample.tokens 0");
+  for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   try {
     if (ranks > 0 || training.global_batch_size == 0)
@@ -309,9 +311,11 @@ Config parse_config(std::span<const std::string> arguments) {
   return config;
 }
 
-Config read_config(const std::string& path) {
+Config read_config(const std::string& path) { return parse_run_config(read_file(path), path); }
+
+Config parse_run_config(std::string_view json, const std::string& where) {
   Config config;
-  auto faults = config.fields().parse_json(read_file(path), path);
+  auto faults = config.fields().parse_json(json, where);
   for (auto& f : config.conflicts()) faults.push_back(std::move(f));
   std::string text;
   for (const auto& f : faults) text += (text.empty() ? "" : "; ") + f;

@@ -5,6 +5,7 @@
 
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/train/checkpoint.h"
 #include "tessera/train/data.h"
 #include "tessera/train/fields.h"
 #include "tessera/train/optimizer.h"
@@ -67,6 +68,7 @@ struct TESSERA_API Config {
   nn::ActivationCheckpointConfig activation_checkpoint;
   DataConfig dataloader;
   ValidationConfig validation;
+  CheckpointConfig checkpoint;
   DebugConfig debug;
   MetricsConfig metrics;
   SampleConfig sample;
@@ -93,5 +95,7 @@ TESSERA_API Config recipe(std::string_view name);
 TESSERA_API Config parse_config(std::span<const std::string> arguments);
 /// A configuration that a run wrote as config.json. DataError if it does not hold one.
 TESSERA_API Config read_config(const std::string& path);
+/// The same from its text; errors name `where`.
+TESSERA_API Config parse_run_config(std::string_view json, const std::string& where);
 
 }  // namespace tessera::train

@@ -2,14 +2,18 @@
 #include "tessera/train/metrics.h"
 
 #include "tessera/core/error.h"
+#include "tessera/train/files.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <sstream>
 
 namespace tessera::train {
 
@@ -51,8 +55,25 @@ struct MetricsLog::File {
   }
 };
 
-MetricsLog::MetricsLog(const std::string& path)
-    : path_(path), file_(new File{std::fopen(path.c_str(), "we")}) {
+namespace {
+
+// The lines of steps up to `last`; a line that a killed run did not finish is none.
+std::string lines_to(int64_t last, const std::string& path) {
+  std::string kept;
+  if (last == 0 || !std::filesystem::exists(path)) return kept;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("step", last + 1) <= last) kept += line + '\n';
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::string& path, int64_t after) : path_(path) {
+  write_file_atomically(path, lines_to(after, path));
+  file_.reset(new File{std::fopen(path.c_str(), "ae")});
   if (!file_->handle) fail<IoError>("metrics", "cannot create ", path, ": ", std::strerror(errno));
 }
 MetricsLog::~MetricsLog() = default;

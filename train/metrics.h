@@ -31,8 +31,9 @@ TESSERA_API std::string duration(double seconds);
 /// Writes `metrics.jsonl`, a line per step, as the run goes.
 class TESSERA_API MetricsLog {
  public:
-  /// Begins a new file; IoError if it cannot.
-  explicit MetricsLog(const std::string& path);
+  /// Begins a new file; a run that goes on after step `after` keeps the lines of the steps to
+  /// there. IoError if it cannot.
+  explicit MetricsLog(const std::string& path, int64_t after = 0);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

@@ -43,7 +43,6 @@ std::string_view isa_name(Isa isa) {
 const Config& checked(const Config& config, const World& world) {
   throw_if_any(config.faults());
   (void)config.training.micro_batches(world.size());
-  if (world.rank() == 0) require_writable_folder(config.dump_folder, "dump_folder");
   return config;
 }
 
@@ -70,9 +69,12 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
+      lock_(world_.rank() == 0 ? std::make_unique<FolderLock>(config.dump_folder, "dump_folder")
+                               : nullptr),
       source_(std::move(source)),
       model_(config.model),
-      micro_batches_(config.training.micro_batches(world_.size())) {
+      micro_batches_(config.training.micro_batches(world_.size())),
+      checkpoints_(in_folder(config.checkpoint.folder)) {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   Context& context = Context::current();
   context.options.anomaly = config_.debug.detect_anomaly;
@@ -80,12 +82,13 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   if (!source_) open_data();
   const ValidationConfig& v = config_.validation;
   if (v.enable) {
-    validation_data_ = evaluation_data(
-        config_.dataloader, {.path = v.dataset_path,
-                             .path_field = "validation.dataset_path",
-                             .seq_len = v.seq_len.value_or(config_.training.seq_len),
-                             .vocabulary = config_.model.vocab_size,
-                             .rows = v.local_batch_size.value_or(config_.training.local_batch_size)});
+    validation_data_ =
+        evaluation_data(config_.dataloader,
+                        {.path = v.dataset_path,
+                         .path_field = "validation.dataset_path",
+                         .seq_len = v.seq_len.value_or(config_.training.seq_len),
+                         .vocabulary = config_.model.vocab_size,
+                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size)});
   }
 
   nn::initialize(model_, seed, [this](const std::string&, const TensorMeta&) {
@@ -100,9 +103,10 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   // Bad data is found before anything is written or trained.
   if (data_) static_cast<void>(data_->info());
   if (validation_data_) static_cast<void>(validation_data_->info());
+  restore();
   if (world_.rank() != 0) return;
   write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"));
+  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"), done_);
   announce();
 }
 
@@ -165,9 +169,9 @@ std::vector<Batch> Trainer::next_batches() {
   const Shape global{at_once, config_.training.seq_len};
   std::vector<Batch> batches;
   for (int64_t i = 0; i < micro_batches_; ++i) {
-    const Batch part = source_ ? source_(done_, at_once * micro_batches_,
+    const Batch part = source_ ? source_(done_ - data_start_, at_once * micro_batches_,
                                          i * at_once + world_.rank() * mine, mine)
-                               : data_->at(done_, i);
+                               : data_->at(done_ - data_start_, i);
     const auto whole = [&](const Tensor& rows) {
       return rows.defined() ? from_local(rows, by_rows, global) : rows;
     };
@@ -215,7 +219,8 @@ StepRecord Trainer::step() {
   }
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
     diagnose(batches, tokens, record.loss, record.grad_norm);
-  const double factor = lr_factor(config_.lr_scheduler, done_, config_.training.steps);
+  const double factor =
+      lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
   optimizer_->step(factor);
   optimizer_->zero_grad();
   record.lr = config_.optimizer.lr * factor;
@@ -303,12 +308,18 @@ void Trainer::run() {
     }
     if (config_.validation.enable && (r.step == 1 || r.step % config_.validation.freq == 0))
       validate();
+    if (checkpoint_or_stop()) return;
   }
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  const std::string plot = in_folder("loss.svg");
+  if (world_.rank() == 0) write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
+  if (config_.checkpoint.enable) {  // the last checkpoint holds the model
+    print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
+    return;
+  }
   std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
   for (auto& p : whole) p.tensor = full(p.tensor);
   if (world_.rank() != 0) return;
-  write_file_atomically(in_folder("loss.svg"), loss_plot_svg(records_, config_.recipe));
   write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
@@ -316,7 +327,7 @@ void Trainer::run() {
 
 void Trainer::print_samples() {
   const SampleConfig& c = config_.sample;
-  if (c.tokens == 0 || world_.rank() != 0) return;
+  if (c.tokens == 0 || world_.rank() != 0 || stopped_) return;
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,

@@ -9,6 +9,7 @@
 #include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/train/checkpoint.h"
 #include "tessera/train/config.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/metrics.h"
@@ -29,10 +30,11 @@ using BatchSource = std::function<Batch(int64_t step, int64_t rows, int64_t firs
 
 class TESSERA_API Trainer {
  public:
-  /// Checks the configuration (ConfigError: every fault) and that the dump folder can be written,
-  /// reads the data and makes the model, before anything is trained. Made on every rank of a World;
-  /// rank 0 writes. `print` gets the lines that people read, on rank 0. A `source` takes the place
-  /// of dataloader's data.
+  /// Checks the configuration (ConfigError: every fault) and that the dump folder can be written
+  /// and is no other run's, reads the data, makes the model and takes up the checkpoint that the
+  /// run goes on from, before anything is trained. Made on every rank of a World; rank 0 writes.
+  /// `print` gets the lines that people read, on rank 0. A `source` takes the place of dataloader's
+  /// data.
   explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {},
                    BatchSource source = {});
 
@@ -41,8 +43,11 @@ class TESSERA_API Trainer {
   StepRecord step();
   /// The loss on validation.dataset_path; UsageError unless validation is enabled.
   Evaluation validate();
-  /// All steps that are left, then the plot and the checkpoint.
+  /// All steps that are left, with checkpoints between them, then the plot and the model. A request
+  /// of a signal to stop ends it after a checkpoint.
   void run();
+  /// Writes the checkpoint of the steps done so far; called on every rank.
+  void save(bool model_only = false);
   /// Greedy and sampled text of the model as it is.
   void print_samples();
 
@@ -61,11 +66,21 @@ class TESSERA_API Trainer {
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
   void remember(const StepRecord& record);
+  // trainer_state.cpp
+  void restore();
+  [[nodiscard]] std::unique_ptr<CheckpointReader> choose_checkpoint(bool& own);
+  void check_fits(const CheckpointReader& from, bool own, bool with_optimizer);
+  void load(const CheckpointReader* from, const std::vector<nn::NamedParameter>& tensors);
+  void remember_earlier_steps();
+  [[nodiscard]] int64_t data_windows() { return data_ ? data_->info().windows : 0; }
+  /// Saves where it is time or a signal asks; true if the run is to end.
+  [[nodiscard]] bool checkpoint_or_stop();
 
   Config config_;
   World& world_;
   const Mesh* mesh_;
   std::function<void(const std::string&)> print_;
+  std::unique_ptr<FolderLock> lock_, checkpoint_lock_;  // rank 0's
   BatchSource source_;
   std::optional<DataLoader> data_, validation_data_;
   llama3::Model model_;
@@ -74,7 +89,10 @@ class TESSERA_API Trainer {
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<MetricsLog> log_;
   std::vector<StepRecord> records_;
+  CheckpointFolder checkpoints_;
   int64_t done_ = 0, stride_ = 1;
+  int64_t schedule_start_ = 0, data_start_ = 0;  // the steps at which they stood at 0
+  bool stopped_ = false;
 };
 
 }  // namespace tessera::train
