@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli.h"
 
-#include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/launch_world.h"
 #include "tessera/dist/process_group/flight_recorder.h"
-#include "tessera/nn/parameters.h"
-#include "tessera/train/generate.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/screen.h"
 #include "tessera/train/tokenizer.h"
 #include "tessera/train/trainer.h"
 
@@ -25,27 +23,12 @@ using Arguments = std::span<const std::string>;
 constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   train     train a model: tessera train --recipe llama3_debugmodel --dataloader.path FILE --dump_folder DIR
   generate  text from a trained model: tessera generate --checkpoint DIR --prompt TEXT
+  plot      the loss of a run on the terminal: tessera plot RUN_FOLDER
+  trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
   config    print the configuration that the fields given make, as JSON
   recipes   list the recipes
 `tessera <command> --help` lists the fields of a command. --version prints the version.
 )";
-
-struct GenerateConfig {
-  std::string checkpoint, prompt;
-  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
-  double temperature = 0.8;
-  void fields(Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run");
-    f.add("prompt", prompt, "text to go on from");
-    f.add("tokens", tokens, "length of the text", {.min = 1, .max = 1 << 24, .unit = "tokens"});
-    f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
-    f.add("top_k", top_k, "draw from the k likeliest tokens", {.min = 1, .max = 1 << 24});
-    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run",
-          {.min = 0, .max = 1 << 24});
-    f.add("seed", seed, "of the draws", {.min = 0});
-    f.add("threads", threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096});
-  }
-};
 
 bool asks_for_help(Arguments arguments) {
   for (const auto& a : arguments) {
@@ -59,8 +42,10 @@ int train(Arguments arguments, std::ostream& out) {
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   FlightRecorder::install_signal_handler();  // SIGUSR2 dumps what the ranks are doing
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
+  Screen screen(out, Screen::style_of(out));
   const auto run = [&](World&) {
-    Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
+    Trainer trainer(
+        config, [&](const std::string& line) { screen.line(line); }, &screen);
     trainer.run();
     trainer.print_samples();
   };
@@ -68,26 +53,6 @@ int train(Arguments arguments, std::ostream& out) {
                {.threads = static_cast<int>(config.threads),
                 .deterministic = config.debug.deterministic,
                 .anomaly = config.debug.detect_anomaly});
-  return 0;
-}
-
-int generate_text(Arguments arguments, std::ostream& out) {
-  GenerateConfig c;
-  Fields fields;
-  fields.section("", c);
-  throw_if_any(fields.parse(arguments));
-  if (c.checkpoint.empty())
-    fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
-  Session session({.threads = static_cast<int>(c.threads)});
-  const Config config = read_config(c.checkpoint + "/config.json");
-  llama3::Model model(config.model);
-  nn::load(model, SafetensorsFile(c.checkpoint + "/model.safetensors").read_all());
-  const GenerateOptions options{.tokens = c.tokens,
-                                .temperature = c.temperature,
-                                .top_k = c.top_k,
-                                .context = c.context > 0 ? c.context : config.training.seq_len,
-                                .seed = static_cast<uint64_t>(c.seed)};
-  out << printable(c.prompt + generate(model, c.prompt, options)) << '\n';
   return 0;
 }
 
@@ -106,12 +71,6 @@ std::string config_help() {
   Config config = recipe("llama3_debugmodel");
   return "fields, with the defaults of --recipe llama3_debugmodel:\n" + config.fields().help();
 }
-std::string generate_help() {
-  GenerateConfig c;
-  Fields fields;
-  fields.section("", c);
-  return "fields:\n" + fields.help();
-}
 std::string no_fields() { return "it takes no fields\n"; }
 
 struct Command {
@@ -119,8 +78,10 @@ struct Command {
   int (*run)(Arguments, std::ostream&);
   std::string (*help)();
 };
-constexpr std::array<Command, 4> kCommands{{{"train", train, config_help},
-                                            {"generate", generate_text, generate_help},
+constexpr std::array<Command, 6> kCommands{{{"train", train, config_help},
+                                            {"generate", generate_command, generate_help},
+                                            {"plot", plot_command, plot_help},
+                                            {"trace", trace_command, trace_help},
                                             {"config", print_config, config_help},
                                             {"recipes", print_recipes, no_fields}}};
 

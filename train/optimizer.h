@@ -26,6 +26,8 @@ class TESSERA_API AdamW {
   void step(double scale = 1);
   void zero_grad();
   [[nodiscard]] int64_t steps() const { return steps_; }
+  /// Of this rank's states.
+  [[nodiscard]] int64_t state_bytes() const;
 
  private:
   std::vector<Tensor> parameters_, first_, second_;

@@ -9,7 +9,9 @@
 #include "tessera/nn/parameters.h"
 #include "tessera/train/files.h"
 #include "tessera/train/generate.h"
+#include "tessera/train/plot.h"
 #include "tessera/train/safetensors.h"
+#include "tessera/train/summary.h"
 #include "tessera/train/tokenizer.h"
 
 #include <fmt/format.h>
@@ -84,7 +86,8 @@ class FirstNonFinite {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print)
+Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print,
+                 Screen* screen)
     : config_(config),
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
@@ -97,10 +100,20 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   metadata_ = model_.attention_metadata(config.training.seq_len);
   std::vector<Tensor> parameters;
   for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
-  optimizer_ = std::make_unique<AdamW>(std::move(parameters), config_.optimizer);
+  optimizer_ = std::make_unique<AdamW>(parameters, config_.optimizer);
+  monitor_ = std::make_unique<Monitor>(
+      config_.metrics, config_.profiler,
+      MonitorFacts{.dump_folder = config_.dump_folder,
+                   .steps = config_.training.steps,
+                   .tokens_per_step =
+                       config_.training.local_batch_size * world_.size() * config_.training.seq_len,
+                   .flops_per_token = llama3::flops_per_token(model_, config_.training.seq_len),
+                   .compute = config_.model.dtype,
+                   .parameters = std::move(parameters),
+                   .optimizer_bytes = optimizer_->state_bytes()},
+      world_, print_, screen);
   if (world_.rank() != 0) return;
   write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"));
   announce();
 }
 
@@ -111,12 +124,12 @@ std::string Trainer::in_folder(std::string_view file) const {
 void Trainer::announce() {
   const Config& c = config_;
   const Context& context = Context::current();
-  const int64_t count = nn::parameter_count(model_);
-  const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  print_(fmt::format("model: {}, {} parameters; parameters, gradients and optimizer {:.1f} MiB",
-                     c.recipe, with_separators(count), mebi(count * 16)));
-  print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads,
-                     isa_name(Process::get().isa()), mebi(machine_memory()) / 1024));
+  if (c.metrics.summary != "none")
+    print_(
+        fmt::format("model: {}, {}", c.recipe, total_summary(model_, optimizer_->state_bytes())));
+  if (c.metrics.summary == "layers") print_(layer_summary(model_));
+  print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
+                     isa_name(Process::get().isa()), byte_count(machine_memory())));
   print_(fmt::format("data: {}, {} documents, {} tokens, {} windows of {}", c.dataloader.path,
                      with_separators(data_.documents()), with_separators(data_.tokens()),
                      with_separators(data_.windows()), c.training.seq_len));
@@ -150,30 +163,45 @@ void Trainer::reduce_gradients() {
 
 StepRecord Trainer::step() {
   const auto start = Clock::now();
+  monitor_->begin_step(done_ + 1);
   const int64_t rows = config_.training.local_batch_size * world_.size();
-  const Batch batch = next_batch();
-  Tensor loss = loss_of(batch);
+  const Batch batch = [&] {
+    const auto phase = monitor_->phase("data");
+    return next_batch();
+  }();
+  Tensor loss;
   StepRecord record;
   record.step = done_ + 1;
-  record.loss = full(loss).item();
-  if (!std::isfinite(record.loss)) diagnose(batch, record.loss, 0);
-  backward(loss);
-  loss = {};
   {
+    const auto phase = monitor_->phase("forward");
+    loss = loss_of(batch);
+    record.loss = full(loss).item();
+  }
+  if (!std::isfinite(record.loss)) diagnose(batch, record.loss, 0);
+  {
+    const auto phase = monitor_->phase("backward");
+    backward(loss);
+    loss = {};
+  }
+  {
+    const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
     reduce_gradients();
     record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
   }
   if (!std::isfinite(record.grad_norm)) diagnose(batch, record.loss, record.grad_norm);
   const double factor = lr_factor(config_.lr_scheduler, done_, config_.training.steps);
-  optimizer_->step(factor);
-  optimizer_->zero_grad();
+  {
+    const auto phase = monitor_->phase("optimizer");
+    optimizer_->step(factor);
+    optimizer_->zero_grad();
+  }
   record.lr = config_.optimizer.lr * factor;
   record.tokens_per_second =
       static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
   if (done_++ == 0) world_.first_step_done();
-  if (log_) log_->write(record);
   remember(record);
+  monitor_->end_step(record);
   return record;
 }
 
@@ -225,18 +253,9 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
 }
 
 void Trainer::run() {
-  const int64_t steps = config_.training.steps, log_freq = config_.metrics.log_freq;
-  const double flops = llama3::flops_per_token(model_, config_.training.seq_len);
-  const int64_t memory = machine_memory();
   const auto start = Clock::now();
-  const int64_t first = done_;
-  while (done_ < steps) {
-    const StepRecord r = step();
-    if (r.step != first + 1 && r.step != steps && r.step % log_freq != 0) continue;
-    const double per_step = seconds_since(start) / static_cast<double>(done_ - first);
-    const int64_t peak = Context::current().allocator(kCpu)->stats().peak;
-    print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
-  }
+  while (done_ < config_.training.steps) step();
+  monitor_->finish();
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
   for (auto& p : whole) p.tensor = full(p.tensor);
@@ -253,6 +272,7 @@ void Trainer::print_samples() {
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,
+                          .top_p = c.top_p,
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed)};
   print_(

@@ -9,7 +9,7 @@
 #include "tessera/dist/world.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/config.h"
-#include "tessera/train/metrics.h"
+#include "tessera/train/monitor.h"
 
 #include <functional>
 #include <memory>
@@ -22,8 +22,9 @@ class TESSERA_API Trainer {
  public:
   /// Checks that the dump folder can be written, reads the data and makes the model, before
   /// anything is trained. Made on every rank of a World; rank 0 writes. `print` gets the lines that
-  /// people read, on rank 0.
-  explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {});
+  /// people read, on rank 0, and `screen` the bar.
+  explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {},
+                   Screen* screen = nullptr);
 
   /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not
   /// finite; it names the step and the op and module that made the first such value.
@@ -55,7 +56,7 @@ class TESSERA_API Trainer {
   llama3::Model model_;
   nn::AttentionMetadata metadata_;
   std::unique_ptr<AdamW> optimizer_;
-  std::unique_ptr<MetricsLog> log_;
+  std::unique_ptr<Monitor> monitor_;
   std::vector<StepRecord> records_;
   int64_t done_ = 0, stride_ = 1;
 };
