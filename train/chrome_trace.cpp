@@ -80,8 +80,8 @@ void TraceWriter::event(const std::string& members) {
 }
 
 void TraceWriter::name_thread(int tid, std::string_view name) {
-  event(fmt::format("\"tid\":{},\"ph\":\"M\",\"name\":\"thread_name\",\"args\":{{\"name\":{}}}", tid,
-                    quoted(name)));
+  event(fmt::format("\"tid\":{},\"ph\":\"M\",\"name\":\"thread_name\",\"args\":{{\"name\":{}}}",
+                    tid, quoted(name)));
   event(fmt::format(
       "\"tid\":{0},\"ph\":\"M\",\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{0}}}",
       tid));
@@ -89,9 +89,9 @@ void TraceWriter::name_thread(int tid, std::string_view name) {
 
 void TraceWriter::complete(int tid, std::string_view name, std::string_view category, int64_t begin,
                            int64_t end, const TraceArgs& args) {
-  event(fmt::format("\"tid\":{},\"ph\":\"X\",\"name\":{},\"cat\":{},\"ts\":{},\"dur\":{},\"args\":{{{}}}",
-                    tid, quoted(name), quoted(category), micro(begin), micro(end - begin),
-                    args.json()));
+  event(fmt::format(
+      "\"tid\":{},\"ph\":\"X\",\"name\":{},\"cat\":{},\"ts\":{},\"dur\":{},\"args\":{{{}}}", tid,
+      quoted(name), quoted(category), micro(begin), micro(end - begin), args.json()));
 }
 
 void TraceWriter::overlapping(uint64_t id, std::string_view name, std::string_view category,

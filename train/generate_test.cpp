@@ -136,8 +136,8 @@ class GenerateTest : public testing::Test {
 
 TEST_F(GenerateTest, ABatchGivesWhatEachPromptGivesAlone) {
   const std::vector<std::string> prompts{"ab", "", "xyz", "cd", "ab"};
-  const GenerateOptions options{.tokens = 20, .temperature = 0.9, .top_k = 50, .top_p = 0.95,
-                                .context = 64, .seed = 5};
+  const GenerateOptions options{
+      .tokens = 20, .temperature = 0.9, .top_k = 50, .top_p = 0.95, .context = 64, .seed = 5};
   const auto texts = generate(model_, prompts, options);
   ASSERT_EQ(texts.size(), prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i)
@@ -171,7 +171,9 @@ TEST_F(GenerateTest, EdgesOfLengths) {
 }
 
 TEST(Utf8StreamTest, NeverGivesHalfACharacter) {
-  const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z\x80\xE0\x80" "A\xF0\x9F";
+  const std::string text =
+      "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z\x80\xE0\x80"
+      "A\xF0\x9F";
   for (size_t piece = 1; piece <= text.size(); ++piece) {
     Utf8Stream stream;
     std::string all;

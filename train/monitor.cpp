@@ -76,14 +76,16 @@ Monitor::~Monitor() = default;
 Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
     : monitor_(monitor),
       span_(&monitor.profiler_, name),
-      forward_(name == "forward"),
-      backward_(name == "backward"),
-      live_before_(stats().live) {}
+      name_(name),
+      live_before_(stats().live),
+      begin_(Clock::now()) {}
 
 Monitor::Phase::~Phase() {
   MemoryByKind& memory = monitor_.memory_;
-  if (forward_) memory.activations = std::max(memory.activations, stats().live - live_before_);
-  if (!backward_) return;
+  if (name_ == "data") monitor_.data_seconds_ += seconds(Clock::now() - begin_);
+  if (name_ == "forward")
+    memory.activations = std::max(memory.activations, stats().live - live_before_);
+  if (name_ != "backward") return;
   int64_t gradients = 0;
   for (const Tensor& p : monitor_.facts_.parameters) {
     const Tensor g = p.grad();
@@ -94,6 +96,7 @@ Monitor::Phase::~Phase() {
 
 void Monitor::begin_step(int64_t step) {
   step_began_ = Clock::now();
+  data_seconds_ = 0;
   if (first_ == 0) first_ = step;
   profiler_.begin_step(step);
 }
@@ -127,8 +130,9 @@ void Monitor::measure() {
   world_.group().all_reduce(sum)->wait();
   ceiling_ = *sum.data<double>();
   Context::current().allocator(kCpu)->reset_peak();  // which is to be that of training
-  print_(fmt::format("ceiling: {:.3g} TFLOP/s of {} matrix products, measured; mfu is the share of it",
-                     ceiling_ / 1e12, name(facts_.compute)));
+  print_(
+      fmt::format("ceiling: {:.3g} TFLOP/s of {} matrix products, measured; mfu is the share of it",
+                  ceiling_ / 1e12, name(facts_.compute)));
 }
 
 void Monitor::write_tensorboard(const StepRecord& r) {
@@ -143,6 +147,8 @@ void Monitor::write_tensorboard(const StepRecord& r) {
       {"throughput(tps)", r.tokens_per_second},
       {"tflops", flops / 1e12},
       {"time_metrics/end_to_end(s)", step_seconds_},
+      {"time_metrics/data_loading(s)", data_seconds_},
+      {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds_},
       {"memory/max_active(GiB)", peak / kGiB},
       {"memory/max_active(%)", 100 * peak / static_cast<double>(machine_memory())},
       {"memory/parameters(GiB)", static_cast<double>(memory_.parameters) / kGiB},

@@ -59,9 +59,10 @@ class TESSERA_API Monitor {
   Monitor& operator=(const Monitor&) = delete;
 
   /// A part of a step while it lives: a bar in the trace. Memory is watched in those called
-  /// "forward" and "backward".
+  /// "forward" and "backward", time in "data".
   class TESSERA_API Phase {
    public:
+    /// `name` is a literal.
     Phase(Monitor& monitor, std::string_view name);
     ~Phase();
     Phase(const Phase&) = delete;
@@ -70,8 +71,9 @@ class TESSERA_API Monitor {
    private:
     Monitor& monitor_;
     Profiler::Span span_;
-    bool forward_, backward_;
+    std::string_view name_;
     int64_t live_before_;
+    std::chrono::steady_clock::time_point begin_;
   };
   [[nodiscard]] Phase phase(std::string_view name) { return {*this, name}; }
 
@@ -106,7 +108,7 @@ class TESSERA_API Monitor {
   double ceiling_ = 0;
   int64_t first_ = 0, done_ = 0;  // steps of this run: the first and the latest
   Clock::time_point step_began_, first_ended_, bar_drawn_;
-  double step_seconds_ = 0;
+  double step_seconds_ = 0, data_seconds_ = 0;  // of the latest step
 };
 
 }  // namespace tessera::train

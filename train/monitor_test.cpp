@@ -73,9 +73,10 @@ TEST_F(MonitorTest, ABarOnATerminalAndNoneWhereItIsNotWanted) {
     std::ostringstream out;
     Screen screen(out, {.bar = true, .color = true, .width = 60});
     run_ranks(1, [&](World& world) {
-      Monitor monitor({.disable_color_printing = plain, .measure_ceiling = false}, {},
-                      {.dump_folder = folder_, .steps = 2}, world,
-                      [&](const std::string& line) { screen.line(line); }, &screen);
+      Monitor monitor(
+          {.disable_color_printing = plain, .measure_ceiling = false}, {},
+          {.dump_folder = folder_, .steps = 2}, world,
+          [&](const std::string& line) { screen.line(line); }, &screen);
       for (int64_t i = 1; i <= 2; ++i) {
         monitor.begin_step(i);
         monitor.end_step({.step = i, .loss = 1});
@@ -92,10 +93,10 @@ TEST_F(MonitorTest, MemoryByKind) {
     constexpr int64_t kBytes = int64_t{1} << 20;  // of each tensor
     const Shape shape{kBytes / 4};
     Tensor w = full(shape, 1).set_requires_grad();
-    Monitor monitor({.measure_ceiling = false}, {},
-                    {.dump_folder = folder_, .steps = 1, .parameters = {w},
-                     .optimizer_bytes = 2 * kBytes},
-                    world, printer());
+    Monitor monitor(
+        {.measure_ceiling = false}, {},
+        {.dump_folder = folder_, .steps = 1, .parameters = {w}, .optimizer_bytes = 2 * kBytes},
+        world, printer());
     monitor.begin_step(1);
     Tensor loss;
     {
@@ -124,16 +125,21 @@ TEST_F(MonitorTest, AFolderThatCannotBeWrittenIsFoundFirst) {
   run_ranks(1, [&](World& world) {
     EXPECT_THROW(Monitor({}, {}, {.dump_folder = "/no/such", .steps = 1}, world), IoError);
     write_file_atomically(folder_ + "/tb", "a file");
-    EXPECT_THROW(Monitor({.enable_tensorboard = true}, {}, {.dump_folder = folder_, .steps = 1},
-                         world),
-                 IoError);
+    EXPECT_THROW(
+        Monitor({.enable_tensorboard = true}, {}, {.dump_folder = folder_, .steps = 1}, world),
+        IoError);
   });
 }
 
 TEST(Summary, LayersThatAreAlikeAreOneLine) {
   const Session session;
-  llama3::Model model({.dim = 8, .n_layers = 3, .n_heads = 2, .n_kv_heads = 1, .ffn_dim = 16,
-                       .vocab_size = 10, .max_seq_len = 4});
+  llama3::Model model({.dim = 8,
+                       .n_layers = 3,
+                       .n_heads = 2,
+                       .n_kv_heads = 1,
+                       .ffn_dim = 16,
+                       .vocab_size = 10,
+                       .max_seq_len = 4});
   nn::initialize(model, 1);
   const int64_t count = nn::parameter_count(model);
   EXPECT_EQ(count_parameters(model).all, count);

@@ -28,8 +28,8 @@ std::vector<double> ticks(double low, double high, double count, bool log_scale)
   const double decades = log_scale ? std::log10(high) - std::log10(low) : 0;
   if (decades > 1.3) {
     const bool all_digits = 3 * decades < 2 * count;
-    const double stride = std::max(1.0, std::ceil(decades / count));
-    for (double power = std::ceil(std::log10(low)) - 1; power <= std::log10(high);
+    const double stride = std::max(1.0, std::ceil(decades / (1.5 * count)));
+    for (double power = std::floor(std::log10(low) / stride) * stride; power <= std::log10(high);
          power += stride) {
       for (const double digit : {1.0, 2.0, 5.0}) {
         const double v = digit * std::pow(10, power);
@@ -81,12 +81,15 @@ class View {
   [[nodiscard]] std::vector<double> step_ticks(double count) const {
     return ticks(first, last, std::min(count, last - first), false);
   }
-  /// Follows the points more slowly the more there are.
+  /// Of a fiftieth of the points around each, fewer at the ends, so that it does not lag.
   [[nodiscard]] std::vector<double> running_mean() const {
-    const double share = std::max(0.005, std::min(0.05, 40.0 / static_cast<double>(points.values.size())));
-    std::vector<double> mean(points.values);
-    for (size_t i = 1; i < mean.size(); ++i)
-      mean[i] = (1 - share) * mean[i - 1] + share * mean[i];
+    const size_t n = points.values.size(), reach = std::max<size_t>(2, n / 100);
+    std::vector<double> sums(n + 1), mean(n);
+    for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + points.values[i];
+    for (size_t i = 0; i < n; ++i) {
+      const size_t side = std::min({reach, i, n - 1 - i});
+      mean[i] = (sums[i + side + 1] - sums[i - side]) / static_cast<double>(2 * side + 1);
+    }
     return mean;
   }
   [[nodiscard]] std::string caption() const {
@@ -122,8 +125,8 @@ std::string escaped(const std::string& text) {
 std::string polyline(const View& view, const std::vector<double>& values, std::string_view style) {
   std::string points;
   for (size_t i = 0; i < values.size(); ++i)
-    points += fmt::format("{}{:.1f},{:.1f}", i == 0 ? "" : " ", page_x(view.x(view.points.steps[i])),
-                          page_y(view.y(values[i])));
+    points += fmt::format("{}{:.1f},{:.1f}", i == 0 ? "" : " ",
+                          page_x(view.x(view.points.steps[i])), page_y(view.y(values[i])));
   return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke-linejoin=\"round\" {}/>\n",
                      points, style);
 }
@@ -141,8 +144,7 @@ class Dots {
   void line(double x0, double y0, double x1, double y1) {
     const int ax = dot_x(x0), ay = dot_y(y0), bx = dot_x(x1), by = dot_y(y1);
     const int n = std::max({std::abs(bx - ax), std::abs(by - ay), 1});
-    for (int i = 0; i <= n; ++i)
-      set(ax + (bx - ax) * i / n, ay + (by - ay) * i / n);
+    for (int i = 0; i <= n; ++i) set(ax + (bx - ax) * i / n, ay + (by - ay) * i / n);
   }
   [[nodiscard]] std::string row(int r) const {
     std::string text;
@@ -188,11 +190,12 @@ std::string svg_plot(const Curve& curve, const PlotOptions& o) {
       "height=\"{1}\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" "
       "fill=\"#555\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
       kWidth, kHeight);
-  svg += text_at(kLeft, 26, "font-size=\"16\" font-weight=\"bold\" fill=\"#222\"",
-                 escaped(o.title));
+  svg +=
+      text_at(kLeft, 26, "font-size=\"16\" font-weight=\"bold\" fill=\"#222\"", escaped(o.title));
   if (view.empty())
     return svg + text_at(kLeft, 46, "", "there is nothing to show yet") + "</svg>\n";
-  svg += text_at(kLeft, 44, "", escaped(o.name + (o.log_scale ? " (log scale): " : ": ")) + view.caption());
+  svg += text_at(kLeft, 44, "",
+                 escaped(o.name + (o.log_scale ? " (log scale): " : ": ")) + view.caption());
   const double left = page_x(0), right = page_x(1), bottom = page_y(0);
   for (const double v : view.value_ticks(6)) {
     const double y = page_y(view.y(v));
@@ -213,10 +216,10 @@ std::string svg_plot(const Curve& curve, const PlotOptions& o) {
                               : "stroke=\"#1f6fb4\" stroke-width=\"2\"");
   if (view.many())
     svg += polyline(view, view.running_mean(), "stroke=\"#1f6fb4\" stroke-width=\"2\"");
-  svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#1f6fb4\"/>\n",
-                     page_x(view.x(view.points.steps.back())),
-                     page_y(view.y(view.many() ? view.running_mean().back()
-                                               : view.points.values.back())));
+  svg += fmt::format(
+      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#1f6fb4\"/>\n",
+      page_x(view.x(view.points.steps.back())),
+      page_y(view.y(view.many() ? view.running_mean().back() : view.points.values.back())));
   return svg + "</svg>\n";
 }
 
@@ -260,8 +263,9 @@ std::string terminal_plot(const Curve& curve, const PlotOptions& o) {
     const auto at = std::min(static_cast<int>(std::lround(view.x(v) * (columns - 1))), columns - 1);
     marked[static_cast<size_t>(at)] = 1;
     const std::string number = fmt::format("{}", v);
-    const int begin = std::min(static_cast<int>(label) + 2 + at - static_cast<int>(number.size()) / 2,
-                               width - static_cast<int>(number.size()));
+    const int begin =
+        std::min(static_cast<int>(label) + 2 + at - static_cast<int>(number.size()) / 2,
+                 width - static_cast<int>(number.size()));
     if (begin >= 0) numbers.replace(static_cast<size_t>(begin), number.size(), number);
   }
   for (const char mark : marked) axis += mark ? "\u2534" : "\u2500";

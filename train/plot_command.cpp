@@ -34,8 +34,9 @@ struct PlotConfig {
 struct TraceConfig {
   std::string folder;
   void fields(Fields& f) {
-    f.add("folder", folder, "that of one iteration, `profiling/traces/iteration_10`; its name "
-                            "alone will do, as the first word");
+    f.add("folder", folder,
+          "that of one iteration, `profiling/traces/iteration_10`; its name "
+          "alone will do, as the first word");
   }
 };
 
@@ -90,8 +91,9 @@ int trace_command(std::span<const std::string> arguments, std::ostream& out) {
   }
   if (error) fail<IoError>("trace", "cannot read folder ", c.folder, ": ", error.message());
   if (paths.empty())
-    fail<DataError>("trace", c.folder, " holds no rank<r>_trace.json; give the folder of one "
-                                       "iteration, as profiling/traces/iteration_10");
+    fail<DataError>("trace", c.folder,
+                    " holds no rank<r>_trace.json; give the folder of one "
+                    "iteration, as profiling/traces/iteration_10");
   std::ranges::sort(paths);
   const std::string to = (fs::path(c.folder) / "trace.json").string();
   join_traces(paths, to);

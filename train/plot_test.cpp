@@ -17,8 +17,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Characters, not bytes.
 size_t columns(const std::string& line) {
-  return static_cast<size_t>(
-      std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count_if(
+      line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

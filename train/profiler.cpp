@@ -108,7 +108,8 @@ class Profiler::Recorder final : public Interceptor {
         args.text("axes", plan->axes).text("module", plan->path).text("pass", plan->tag);
         planned_.erase(plan);
       }
-      args.number("queued_us", static_cast<double>(std::max(f.started, f.queued) - f.queued) * 1e-3);
+      args.number("queued_us",
+                  static_cast<double>(std::max(f.started, f.queued) - f.queued) * 1e-3);
       if (trace_ && f.ended > 0)
         trace_->overlapping(number_++, kind, "collective", f.queued, f.ended, args);
     }
@@ -151,15 +152,17 @@ void ProfilerConfig::fields(Fields& f) {
   f.add("enable_profiling", enable_profiling, "write Chrome traces of some steps");
   f.add("save_traces_folder", save_traces_folder, "where traces go, below the dump folder");
   f.add("profile_freq", profile_freq, "a trace every n steps", {.min = 1, .unit = "steps"});
-  f.add("profiler_active", profiler_active, "steps that a trace holds", {.min = 1, .unit = "steps"});
+  f.add("profiler_active", profiler_active, "steps that a trace holds",
+        {.min = 1, .unit = "steps"});
   f.add("profiler_warmup", profiler_warmup, "steps before them that are watched but not recorded",
         {.min = 0, .unit = "steps"});
 }
 
 std::vector<std::string> ProfilerConfig::conflicts() const {
   if (!enable_profiling || profiler_warmup + profiler_active <= profile_freq) return {};
-  return {concat("[--profiler.profile_freq] ", profile_freq, " is below --profiler.profiler_warmup ",
-                 profiler_warmup, " + --profiler.profiler_active ", profiler_active)};
+  return {concat("[--profiler.profile_freq] ", profile_freq,
+                 " is below --profiler.profiler_warmup ", profiler_warmup,
+                 " + --profiler.profiler_active ", profiler_active)};
 }
 
 Profiler::Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world)
@@ -183,8 +186,9 @@ void Profiler::begin_step(int64_t step) {
     std::filesystem::create_directories(folder, error);
     s.recorder->write_collectives();  // those of the warm-up
     const int rank = s.world.rank();
-    auto trace = std::make_shared<TraceWriter>((folder / fmt::format("rank{}_trace.json", rank)).string(),
-                                               rank, fmt::format("rank {}", rank));
+    auto trace =
+        std::make_shared<TraceWriter>((folder / fmt::format("rank{}_trace.json", rank)).string(),
+                                      rank, fmt::format("rank {}", rank));
     trace->name_thread(0, "rank thread");
     const std::lock_guard lock(s.mutex);
     s.threads = {std::this_thread::get_id()};

@@ -47,7 +47,8 @@ class ProfilerTest : public testing::Test {
       }
       if (phase == "X") {
         ASSERT_GE(e.at("dur").get<double>(), 0);
-        rows[{e.at("pid"), e.at("tid")}].emplace_back(e["ts"], e["ts"].get<double>() + e["dur"].get<double>());
+        rows[{e.at("pid"), e.at("tid")}].emplace_back(
+            e["ts"], e["ts"].get<double>() + e["dur"].get<double>());
       }
     }
     for (auto& [row, bars] : rows) {
@@ -83,9 +84,9 @@ void step(Profiler& profiler, int64_t n, const Tensor& w, const Tensor& x) {
 TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
   run_ranks(2, [&](World& world) {
     const Mesh* mesh = Mesh::make({{"dp", 2}});
-    Profiler profiler({.enable_profiling = true, .profile_freq = 3, .profiler_active = 1,
-                       .profiler_warmup = 1},
-                      folder_, world);
+    Profiler profiler(
+        {.enable_profiling = true, .profile_freq = 3, .profiler_active = 1, .profiler_warmup = 1},
+        folder_, world);
     Tensor w = full({4, 3}, 1, DType::f32, Layout::replicated(mesh)).set_requires_grad();
     const Tensor x = full({6, 4}, 1, DType::f32, Layout::of(mesh, {Shard(0)}));
     for (int64_t i = 1; i <= 7; ++i) step(profiler, i, w, x);
@@ -136,9 +137,9 @@ TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
 
 TEST_F(ProfilerTest, ARunThatEndsInTheMiddleOfACycleHasAWholeTrace) {
   run_ranks(1, [&](World& world) {
-    Profiler profiler({.enable_profiling = true, .profile_freq = 4, .profiler_active = 2,
-                       .profiler_warmup = 0},
-                      folder_, world);
+    Profiler profiler(
+        {.enable_profiling = true, .profile_freq = 4, .profiler_active = 2, .profiler_warmup = 0},
+        folder_, world);
     Tensor w = full({2, 2}, 1).set_requires_grad();
     const Tensor x = full({2, 2}, 1);
     for (int64_t i = 1; i <= 3; ++i) step(profiler, i, w, x);
@@ -175,7 +176,8 @@ TEST_F(ProfilerTest, BadInputIsATypedError) {
     EXPECT_THROW(nowhere.begin_step(1), IoError);
   });
   const std::string path = folder_ + "/bad.json";
-  for (const char* text : {"", "{}\n", "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"pid\":0},\n"}) {
+  for (const char* text :
+       {"", "{}\n", "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"pid\":0},\n"}) {
     write_file_atomically(path, text);
     EXPECT_THROW(join_traces({path}, folder_ + "/out.json"), DataError) << text;
   }

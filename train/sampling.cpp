@@ -51,8 +51,7 @@ std::vector<Candidate> candidates(std::span<const double> logits, const Sampling
   };
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const int64_t k =
-      o.temperature == 0 ? 1 : std::min(o.top_k, static_cast<int64_t>(logits.size()));
+  const int64_t k = o.temperature == 0 ? 1 : std::min(o.top_k, static_cast<int64_t>(logits.size()));
   std::partial_sort(order.begin(), order.begin() + k, order.end(), likelier);
 
   std::vector<Candidate> all;
@@ -60,7 +59,8 @@ std::vector<Candidate> candidates(std::span<const double> logits, const Sampling
   for (int64_t i = 0; i < k; ++i) {
     const double below = logits[static_cast<size_t>(order[static_cast<size_t>(i)])] - top;
     // At temperature 0 only the top is left, and 0 / 0 must not come up.
-    all.push_back({order[static_cast<size_t>(i)], below == 0 ? 1 : std::exp(below / o.temperature)});
+    all.push_back(
+        {order[static_cast<size_t>(i)], below == 0 ? 1 : std::exp(below / o.temperature)});
   }
   normalise(all);
   if (o.top_p < 1) {
@@ -79,8 +79,8 @@ int64_t draw(std::span<const Candidate> all, double u) {
     if (u < 0) return c.token;
   }
   // Rounding may leave a little of u: it falls on the last that is possible at all.
-  const auto last = std::find_if(all.rbegin(), all.rend(),
-                                 [](const Candidate& c) { return c.probability > 0; });
+  const auto last =
+      std::find_if(all.rbegin(), all.rend(), [](const Candidate& c) { return c.probability > 0; });
   return last->token;
 }
 

@@ -67,9 +67,9 @@ void Screen::draw_bar() {
 std::string progress_bar(int64_t step, int64_t steps, double seconds_per_step, double loss,
                          double seconds_left, int width) {
   const double share = steps > 0 ? static_cast<double>(step) / static_cast<double>(steps) : 1;
-  std::string facts = fmt::format("  {}/{}  {:.0f}%  {:.3g} s/step  loss {:.4f}",
-                                  with_separators(step), with_separators(steps), 100 * share,
-                                  seconds_per_step, loss);
+  std::string facts =
+      fmt::format("  {}/{}  {:.0f}%  {:.3g} s/step  loss {:.4f}", with_separators(step),
+                  with_separators(steps), 100 * share, seconds_per_step, loss);
   if (seconds_left >= 0) facts += fmt::format("  eta {}", duration(seconds_left));
   const int room = std::min(40, width - static_cast<int>(facts.size()) - 2);
   if (room < 4) return facts.substr(2, static_cast<size_t>(std::max(0, width)));

@@ -98,15 +98,16 @@ std::string total_summary(nn::Module& model, int64_t optimizer_bytes) {
   const auto [trained, all] = count_parameters(model);
   std::string text = with_separators(all) + " parameters";
   if (trained != all) text += fmt::format(" ({} of them trained)", with_separators(trained));
-  return text +
-         fmt::format("; memory: parameters {}, gradients {}, optimizer {}, {} together",
-                     byte_count(parameters), byte_count(gradients), byte_count(optimizer_bytes),
-                     byte_count(parameters + gradients + optimizer_bytes));
+  return text + fmt::format("; memory: parameters {}, gradients {}, optimizer {}, {} together",
+                            byte_count(parameters), byte_count(gradients),
+                            byte_count(optimizer_bytes),
+                            byte_count(parameters + gradients + optimizer_bytes));
 }
 
 std::string layer_summary(nn::Module& model) {
   const auto total = static_cast<double>(std::max<int64_t>(1, count_parameters(model).all));
-  std::string text = fmt::format("{:<32}{:>16}{:>8}{:>12}\n", "layer", "parameters", "share", "bytes");
+  std::string text =
+      fmt::format("{:<32}{:>16}{:>8}{:>12}\n", "layer", "parameters", "share", "bytes");
   for (const Layer& layer : merged(layers_of(model))) {
     const std::string name =
         layer.alike == 1 ? layer.name

@@ -71,18 +71,21 @@ double now() {
 
 uint32_t crc32c(std::string_view bytes) {
   uint32_t crc = ~0u;
-  for (const char c : bytes) crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
+  for (const char c : bytes)
+    crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
   return ~crc;
 }
 
 std::string event_file_header(double wall_time) {
-  return framed(field(kWallTime, wall_time) + field(kFileVersion, std::string_view("brain.Event:2")));
+  return framed(field(kWallTime, wall_time) +
+                field(kFileVersion, std::string_view("brain.Event:2")));
 }
 
 std::string event_record(double wall_time, int64_t step, std::span<const Scalar> scalars) {
   std::string values;
   for (const Scalar& s : scalars)
-    values += field(kSummaryValue, field(kTag, s.tag) + field(kSimpleValue, static_cast<float>(s.value)));
+    values +=
+        field(kSummaryValue, field(kTag, s.tag) + field(kSimpleValue, static_cast<float>(s.value)));
   return framed(field(kWallTime, wall_time) + field(kStep, step) + field(kSummary, values));
 }
 
@@ -100,8 +103,8 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) : file_(new File
   if (gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};
   const double wall = now();
   for (int n = 0; !file_->handle; ++n) {
-    path_ = concat(folder, "/events.out.tfevents.", static_cast<int64_t>(wall), '.', host.data(), '.',
-                   getpid(), '.', n);
+    path_ = concat(folder, "/events.out.tfevents.", static_cast<int64_t>(wall), '.', host.data(),
+                   '.', getpid(), '.', n);
     file_->handle = std::fopen(path_.c_str(), "wxe");
     if (!file_->handle && errno != EEXIST)
       fail<IoError>("metrics.save_tb_folder", "cannot create ", path_, ": ", std::strerror(errno));
