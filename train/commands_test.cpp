@@ -149,6 +149,7 @@ TEST_F(CommandsTest, GeneratesForSeveralPromptsAtOnce) {
   const std::string alone = generated(one), all = generated(several);
   EXPECT_TRUE(alone.starts_with("the "));
   EXPECT_EQ(generated(one), alone);
+  EXPECT_TRUE(all.starts_with("[1] " + alone)) << all;
   for (const char* heading : {"[1] the ", "[2] fox", "[3] dog "})
     EXPECT_NE(all.find(heading), std::string::npos) << all;
   EXPECT_EQ(generated({"--prompt", "a\xC3\xA9", "--tokens", "0"}), "a\xC3\xA9\n");

@@ -7,7 +7,7 @@
 #include "tessera/train/tokenizer.h"
 
 #include <algorithm>
-#include <map>
+#include <functional>
 
 namespace tessera::train {
 namespace {
@@ -114,10 +114,16 @@ std::vector<std::string> generate(const llama3::Model& model, std::span<const st
                                   const GenerateOptions& options, const OnToken& on_token) {
   check(options);
   const NoGrad guard;
-  std::map<size_t, std::vector<size_t>> by_length;
-  for (size_t i = 0; i < prompts.size(); ++i) by_length[prompts[i].size()].push_back(i);
+  // Batches in the order of their first prompts, so that the first prompt's text comes first.
+  std::vector<std::vector<size_t>> batches;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto alike = std::ranges::find_if(
+        batches, [&](const auto& rows) { return prompts[rows[0]].size() == prompts[i].size(); });
+    if (alike == batches.end()) batches.push_back({i});
+    else alike->push_back(i);
+  }
   std::vector<std::string> texts(prompts.size());
-  for (const auto& [length, rows] : by_length) {
+  for (const auto& rows : batches) {
     Batch batch(model, options, rows);
     for (size_t i = 0; i < rows.size(); ++i) batch.begin(i, prompts[rows[i]]);
     batch.run(texts, on_token);
