@@ -150,6 +150,25 @@ TEST(Checkpoint, AnInterceptorAroundItSeesEveryOp) {
   EXPECT_TRUE(Context::current().module_path.empty());
 }
 
+TEST(Checkpoint, AFunctionsBackwardRunsUnderItsModuleWhereOneWatches) {
+  const Session session;
+  Watch watch;
+  const Tensor x = input();
+  std::vector<std::string> seen;
+  const Function twice{"twice",
+                       [](FunctionContext&, Tensors in) { return TensorList{in[0] * 2.0}; },
+                       [&](FunctionContext&, const Grads& dy) {
+                         seen = Context::current().module_path;
+                         return Grads{dy[0] * 2.0};
+                       }};
+  const Tensor y = [&] {
+    const ModuleScope outer("a"), here("b");
+    return apply(twice, {x})[0];
+  }();
+  backward(sum(y));
+  EXPECT_EQ(seen, (std::vector<std::string>{"a.b"}));
+}
+
 TEST(Checkpoint, OutsideItAnInterceptorOfTheProgramStays) {
   const Session session;
   Watch watch;
