@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli.h"
 
-#include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/launch_world.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/commands.h"
 #include "tessera/train/compare.h"
 #include "tessera/train/evaluate.h"
-#include "tessera/train/generate.h"
 #include "tessera/train/metrics.h"
+#include "tessera/train/screen.h"
 #include "tessera/train/stop_signals.h"
 #include "tessera/train/tokenizer.h"
 #include "tessera/train/trained_model.h"
@@ -32,27 +32,12 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   generate  text from a trained model: tessera generate --checkpoint DIR --prompt TEXT
   eval      loss and perplexity of a trained model: tessera eval --checkpoint DIR --dataset_path FILE
   compare   two configurations from one seed, step by step: tessera compare A.json B.json
+  plot      the loss of a run on the terminal: tessera plot RUN_FOLDER
+  trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
   config    print the configuration that the fields given make, as JSON
   recipes   list the recipes
 `tessera <command> --help` lists the fields of a command. --version prints the version.
 )";
-
-struct GenerateConfig {
-  std::string checkpoint, prompt;
-  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
-  double temperature = 0.8;
-  void fields(Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
-    f.add("prompt", prompt, "text to go on from");
-    f.add("tokens", tokens, "length of the text", {.min = 1, .max = 1 << 24, .unit = "tokens"});
-    f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
-    f.add("top_k", top_k, "draw from the k likeliest tokens", {.min = 1, .max = 1 << 24});
-    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run",
-          {.min = 0, .max = 1 << 24});
-    f.add("seed", seed, "of the draws", {.min = 0});
-    f.add("threads", threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096});
-  }
-};
 
 struct EvalConfig {
   std::string checkpoint, dataset_path;
@@ -96,31 +81,14 @@ int train(Arguments arguments, std::ostream& out) {
   FlightRecorder::install_signal_handler();          // SIGUSR2 dumps what the ranks are doing
   if (config.checkpoint.enable) install_stop_signals();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
+  Screen screen(out, Screen::style_of(out));
   const auto run = [&](World&) {
-    Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
+    Trainer trainer(
+        config, [&](const std::string& line) { screen.line(line); }, &screen);
     trainer.run();
     trainer.print_samples();
   };
   run_launched(launch, run, world_options(config));
-  return 0;
-}
-
-int generate_text(Arguments arguments, std::ostream& out) {
-  const auto c = parsed<GenerateConfig>(arguments);
-  if (c.checkpoint.empty())
-    fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
-  Session session({.threads = static_cast<int>(c.threads)});
-  const TrainedModel trained =
-      open_trained_model(c.checkpoint, [&](const std::string& line) { out << line << '\n'; });
-  const Config& config = trained.config;
-  llama3::Model model(config.model);
-  nn::load(model, trained.tensors);
-  const GenerateOptions options{.tokens = c.tokens,
-                                .temperature = c.temperature,
-                                .top_k = c.top_k,
-                                .context = c.context > 0 ? c.context : config.training.seq_len,
-                                .seed = static_cast<uint64_t>(c.seed)};
-  out << printable(c.prompt + generate(model, c.prompt, options)) << '\n';
   return 0;
 }
 
@@ -234,10 +202,12 @@ struct Command {
   int (*run)(Arguments, std::ostream&);
   std::string (*help)();
 };
-constexpr std::array<Command, 6> kCommands{{{"train", train, config_help},
-                                            {"generate", generate_text, help_of<GenerateConfig>},
+constexpr std::array<Command, 8> kCommands{{{"train", train, config_help},
+                                            {"generate", generate_command, generate_help},
                                             {"eval", evaluate_model, help_of<EvalConfig>},
                                             {"compare", compare_runs, help_of<CompareConfig>},
+                                            {"plot", plot_command, plot_help},
+                                            {"trace", trace_command, trace_help},
                                             {"config", print_config, config_help},
                                             {"recipes", print_recipes, no_fields}}};
 

@@ -195,11 +195,6 @@ void DebugConfig::fields(Fields& f) {
   f.add("detect_anomaly", detect_anomaly, "check every op's output for NaN; slow");
 }
 
-void MetricsConfig::fields(Fields& f) {
-  f.add("log_freq", log_freq, "print every n-th step, and the first and last",
-        {.min = 1, .unit = "steps"});
-}
-
 void SampleConfig::fields(Fields& f) {
   f.add("prompt", prompt, "text that the samples after training go on from");
   f.add("tokens", tokens, "length of each sample; 0: none",
@@ -208,6 +203,8 @@ void SampleConfig::fields(Fields& f) {
         {.min = 0, .max = 100, .above_min = true});
   f.add("top_k", top_k, "sampled text draws from the k likeliest tokens",
         {.min = 1, .max = 1 << 24});
+  f.add("top_p", top_p, "sampled text draws from the likeliest that hold this probability",
+        {.min = 0, .max = 1, .above_min = true});
 }
 
 Fields Config::fields() {
@@ -227,6 +224,7 @@ Fields Config::fields() {
   f.section("checkpoint", checkpoint);
   f.section("debug", debug);
   f.section("metrics", metrics);
+  f.section("profiler", profiler);
   f.section("sample", sample);
   f.section("model", model_fields);
   return f;
@@ -245,6 +243,7 @@ std::vector<std::string> Config::conflicts() const {
           "; give --sample.tokens 0");
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
+  for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
   try {
     if (ranks > 0 || training.global_batch_size == 0)
       (void)training.micro_batches(std::max<int64_t>(1, ranks));

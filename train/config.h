@@ -8,7 +8,9 @@
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/data.h"
 #include "tessera/train/fields.h"
+#include "tessera/train/metrics.h"
 #include "tessera/train/optimizer.h"
+#include "tessera/train/profiler.h"
 #include "tessera/train/schedule.h"
 
 #include <optional>
@@ -46,15 +48,10 @@ struct DebugConfig {
   void fields(Fields& f);
 };
 
-struct MetricsConfig {
-  int64_t log_freq = 10;
-  void fields(Fields& f);
-};
-
 struct SampleConfig {
   std::string prompt;
   int64_t tokens = 200, top_k = 40;
-  double temperature = 0.8;
+  double temperature = 0.8, top_p = 1;
   void fields(Fields& f);
 };
 
@@ -71,6 +68,7 @@ struct TESSERA_API Config {
   CheckpointConfig checkpoint;
   DebugConfig debug;
   MetricsConfig metrics;
+  ProfilerConfig profiler;
   SampleConfig sample;
 
   /// All fields, bound to this object, which must outlive the list.

@@ -58,7 +58,7 @@ class LoopTest : public testing::Test {
                                      const BatchSource& source = {}) {
     std::vector<StepRecord> records;
     const auto on_rank = [&](World& world) {
-      Trainer trainer(config, {}, source);
+      Trainer trainer(config, {}, nullptr, source);
       for (int64_t i = 0; i < config.training.steps; ++i) {
         const StepRecord r = trainer.step();
         if (world.rank() == 0) records.push_back(r);
@@ -119,7 +119,7 @@ std::vector<double> golden_losses(const std::string& folder, int ranks, const st
       const Tensor rows = slice(select(tokens, 0, step), 0, {first, first + count});
       return {contiguous(slice(rows, 1, {0, -1})), contiguous(slice(rows, 1, {1}))};
     };
-    Trainer trainer(c, {}, source);
+    Trainer trainer(c, {}, nullptr, source);
     std::vector<nn::NamedParameter> initial;
     for (const auto& p : nn::named_parameters(trainer.model()))
       initial.push_back({p.name, file.read("initial/" + p.name)});

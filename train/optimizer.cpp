@@ -4,6 +4,7 @@
 #include "tessera/core/context.h"
 #include "tessera/kernels/adamw/adamw.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/train/summary.h"
 
 #include <algorithm>
 #include <charconv>
@@ -140,6 +141,8 @@ AdamW::AdamW(std::vector<nn::NamedParameter> parameters, const OptimizerConfig& 
 
 AdamW::AdamW(const std::vector<Tensor>& parameters, const OptimizerConfig& config)
     : AdamW(numbered(parameters), config) {}
+
+int64_t AdamW::state_bytes() const { return bytes_of(first_) + bytes_of(second_); }
 
 std::vector<Tensor> AdamW::grads() const {
   std::vector<Tensor> grads;

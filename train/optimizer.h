@@ -57,6 +57,8 @@ class TESSERA_API AdamW {
   [[nodiscard]] int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   [[nodiscard]] std::vector<nn::NamedParameter> state() const;
+  /// Of this rank's states.
+  [[nodiscard]] int64_t state_bytes() const;
 
  private:
   std::vector<std::string> names_;

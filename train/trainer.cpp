@@ -11,7 +11,9 @@
 #include "tessera/train/files.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/non_finite.h"
+#include "tessera/train/plot.h"
 #include "tessera/train/safetensors.h"
+#include "tessera/train/summary.h"
 #include "tessera/train/tokenizer.h"
 
 #include <fmt/format.h>
@@ -64,7 +66,7 @@ WorldOptions world_options(const Config& config) {
 }
 
 Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print,
-                 BatchSource source)
+                 Screen* screen, BatchSource source)
     : config_(checked(config, World::current())),
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
@@ -104,9 +106,21 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   if (data_) static_cast<void>(data_->info());
   if (validation_data_) static_cast<void>(validation_data_->info());
   restore();
+  std::vector<Tensor> parameters;
+  for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
+  monitor_ = std::make_unique<Monitor>(
+      config_.metrics, config_.profiler,
+      MonitorFacts{.dump_folder = config_.dump_folder,
+                   .steps = config_.training.steps,
+                   .tokens_per_step = tokens_per_step(),
+                   .done = done_,
+                   .flops_per_token = llama3::flops_per_token(model_, config_.training.seq_len),
+                   .compute = config_.training.mixed_precision_param,
+                   .parameters = std::move(parameters),
+                   .optimizer_bytes = optimizer_->state_bytes()},
+      world_, print_, screen);
   if (world_.rank() != 0) return;
   write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"), done_);
   announce();
 }
 
@@ -130,12 +144,12 @@ std::string Trainer::in_folder(std::string_view file) const {
 void Trainer::announce() {
   const Config& c = config_;
   const Context& context = Context::current();
-  const int64_t count = nn::parameter_count(model_);
-  const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  print_(fmt::format("model: {}, {} parameters; parameters, gradients and optimizer {:.1f} MiB",
-                     c.recipe, with_separators(count), mebi(count * 16)));
-  print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads,
-                     isa_name(Process::get().isa()), mebi(machine_memory()) / 1024));
+  if (c.metrics.summary != "none")
+    print_(
+        fmt::format("model: {}, {}", c.recipe, total_summary(model_, optimizer_->state_bytes())));
+  if (c.metrics.summary == "layers") print_(layer_summary(model_));
+  print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
+                     isa_name(Process::get().isa()), byte_count(machine_memory())));
   if (data_) {
     const DataInfo& data = data_->info();
     print_(fmt::format(
@@ -161,6 +175,11 @@ void Trainer::announce() {
       c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
       micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
       c.dump_folder));
+}
+
+int64_t Trainer::tokens_per_step() const {
+  return config_.training.local_batch_size * world_.size() * micro_batches_ *
+         config_.training.seq_len;
 }
 
 std::vector<Batch> Trainer::next_batches() {
@@ -196,7 +215,11 @@ void Trainer::reduce_gradients() {
 StepRecord Trainer::step() {
   const auto start = Clock::now();
   Context::current().call_keys.set_step(static_cast<uint64_t>(done_));
-  const std::vector<Batch> batches = next_batches();
+  monitor_->begin_step(done_ + 1);
+  const std::vector<Batch> batches = [&] {
+    const auto phase = monitor_->phase("data");
+    return next_batches();
+  }();
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
   const Tensor count = zeros({}, DType::i64);
   for (const Batch& batch : batches) *count.data<int64_t>() += valid_targets(batch);
@@ -205,14 +228,21 @@ StepRecord Trainer::step() {
 
   Tensor sum;
   for (const Batch& batch : batches) {
-    const Tensor loss = loss_of(batch, tokens);
+    Tensor loss;
+    {
+      const auto phase = monitor_->phase("forward");
+      loss = loss_of(batch, tokens);
+    }
     sum = sum.defined() ? sum + loss.detach() : loss.detach();
+    const auto phase = monitor_->phase("backward");
     backward(loss);
+    loss = {};
   }
   StepRecord record;
   record.step = done_ + 1;
   record.loss = full(sum).item();
   {
+    const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
     reduce_gradients();
     record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
@@ -221,22 +251,23 @@ StepRecord Trainer::step() {
     diagnose(batches, tokens, record.loss, record.grad_norm);
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
-  optimizer_->step(factor);
-  optimizer_->zero_grad();
+  {
+    const auto phase = monitor_->phase("optimizer");
+    optimizer_->step(factor);
+    optimizer_->zero_grad();
+  }
   record.lr = config_.optimizer.lr * factor;
-  const int64_t slots =
-      config_.training.local_batch_size * world_.size() * micro_batches_ * config_.training.seq_len;
-  record.tokens_per_second = static_cast<double>(slots) / seconds_since(start);
+  record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
   if (done_++ == 0) world_.first_step_done();
-  if (log_) log_->write(record);
   remember(record);
+  monitor_->end_step(record);
   return record;
 }
 
 Evaluation Trainer::validate() {
   if (!validation_data_) fail<UsageError>("validate", "validation.enable is not set");
   const Evaluation e = evaluate(model_, *validation_data_, config_.validation.steps);
-  if (log_) log_->write_validation(done_, e.loss);
+  monitor_->validation(done_, e.loss, e.perplexity);
   print_(fmt::format("validate step: {:2}  loss: {:8.5f}  perplexity: {:.4f}  tokens: {}", done_,
                      e.loss, e.perplexity, with_separators(e.tokens)));
   return e;
@@ -294,22 +325,14 @@ void Trainer::diagnose(const std::vector<Batch>& batches, double tokens, double 
 }
 
 void Trainer::run() {
-  const int64_t steps = config_.training.steps, log_freq = config_.metrics.log_freq;
-  const double flops = llama3::flops_per_token(model_, config_.training.seq_len);
-  const int64_t memory = machine_memory();
   const auto start = Clock::now();
-  const int64_t first = done_;
-  while (done_ < steps) {
-    const StepRecord r = step();
-    if (r.step == first + 1 || r.step == steps || r.step % log_freq == 0) {
-      const double per_step = seconds_since(start) / static_cast<double>(done_ - first);
-      const int64_t peak = Context::current().allocator(kCpu)->stats().peak;
-      print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
-    }
-    if (config_.validation.enable && (r.step == 1 || r.step % config_.validation.freq == 0))
-      validate();
-    if (checkpoint_or_stop()) return;
+  while (done_ < config_.training.steps) {
+    const int64_t done = step().step;
+    if (config_.validation.enable && (done == 1 || done % config_.validation.freq == 0)) validate();
+    if (checkpoint_or_stop()) break;
   }
+  monitor_->finish();
+  if (stopped_) return;
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   const std::string plot = in_folder("loss.svg");
   if (world_.rank() == 0) write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
@@ -331,6 +354,7 @@ void Trainer::print_samples() {
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,
+                          .top_p = c.top_p,
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed)};
   print_(

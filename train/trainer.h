@@ -12,7 +12,7 @@
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/config.h"
 #include "tessera/train/evaluate.h"
-#include "tessera/train/metrics.h"
+#include "tessera/train/monitor.h"
 
 #include <functional>
 #include <memory>
@@ -33,10 +33,10 @@ class TESSERA_API Trainer {
   /// Checks the configuration (ConfigError: every fault) and that the dump folder can be written
   /// and is no other run's, reads the data, makes the model and takes up the checkpoint that the
   /// run goes on from, before anything is trained. Made on every rank of a World; rank 0 writes.
-  /// `print` gets the lines that people read, on rank 0. A `source` takes the place of dataloader's
-  /// data.
+  /// `print` gets the lines that people read, on rank 0, and `screen` the bar. A `source` takes the
+  /// place of dataloader's data.
   explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {},
-                   BatchSource source = {});
+                   Screen* screen = nullptr, BatchSource source = {});
 
   /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not
   /// finite; it names the step and the op and module that made the first such value.
@@ -60,6 +60,8 @@ class TESSERA_API Trainer {
   [[nodiscard]] std::vector<Batch> next_batches();
   [[nodiscard]] Tensor loss_of(const Batch& batch, double tokens) const;
   void open_data();
+  /// Of all ranks and micro-batches.
+  [[nodiscard]] int64_t tokens_per_step() const;
   void reduce_gradients();
   [[noreturn]] void diagnose(const std::vector<Batch>& batches, double tokens, double loss,
                              double grad_norm);
@@ -87,7 +89,7 @@ class TESSERA_API Trainer {
   int64_t micro_batches_ = 1;
   nn::AttentionMetadata metadata_;
   std::unique_ptr<AdamW> optimizer_;
-  std::unique_ptr<MetricsLog> log_;
+  std::unique_ptr<Monitor> monitor_;
   std::vector<StepRecord> records_;
   CheckpointFolder checkpoints_;
   int64_t done_ = 0, stride_ = 1;
