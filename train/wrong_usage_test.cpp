@@ -30,7 +30,8 @@ TEST(WrongUsage, IsRefusedWithTheseMessages) {
   for (const auto& golden : cases) {
     fs::remove_all(folder);
     fs::create_directories(folder);
-    for (const auto& [name, text] : golden.value("files", nlohmann::json::object()).items())
+    const auto files = golden.value("files", nlohmann::json::object());
+    for (const auto& [name, text] : files.items())
       write_file_atomically(folder + "/" + name, text.get<std::string>());
     std::vector<std::string> arguments;
     for (const auto& word : golden["arguments"])
