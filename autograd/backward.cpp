@@ -130,6 +130,23 @@ class BackwardPass {
     into = into.defined() ? add(into, g) : std::move(g);
   }
 
+  // Ops of a node whose module is known (anomaly mode, profiles) run under its path.
+  class InModuleOf {
+   public:
+    explicit InModuleOf(const Node& node) : known_(!node.module_path.empty()) {
+      if (known_) before_ = std::exchange(Context::current().module_path, {node.module_path});
+    }
+    ~InModuleOf() {
+      if (known_) Context::current().module_path = std::move(before_);
+    }
+    InModuleOf(const InModuleOf&) = delete;
+    InModuleOf& operator=(const InModuleOf&) = delete;
+
+   private:
+    bool known_;
+    std::vector<std::string> before_;
+  };
+
   void visit(size_t at) {
     const Ref<Node> node = states_[at].node;
     Grads dy = std::move(states_[at].buffer);
@@ -146,7 +163,10 @@ class BackwardPass {
         const Edge& e = node->edges[i];
         needs.set(i, e.node && (captures_.empty() || states_[e.node->slot_].needed || captured(e)));
       }
-      dx = node->apply(dy, needs);
+      {
+        const InModuleOf here(*node);
+        dx = node->apply(dy, needs);
+      }
       check(*node, dx);
       if (node->hooks) {
         for (size_t i = 0; i < node->hooks->post.size(); ++i) node->hooks->post[i](dx, dy);

@@ -103,11 +103,15 @@ class Frame final : public std::enable_shared_from_this<Frame> {
 // Counts and describes the ops of forward, and keeps what the policy or the budget says. Ranks that
 // run the same ops on distributed tensors must keep the same: what is weighed is the whole tensor,
 // and whose bytes a saved tensor holds follows from the ops, not from how parts happen to lie.
-class Observer final : public Interceptor {
+class Observer final : public NestedInterceptor {
  public:
-  Observer(Frame& frame, Context& context) : frame_(frame), context_(context) {}
-  bool replay(const OpRow&, const void*, Tensors, TensorList&) override { return false; }
+  Observer(Frame& frame, Context& context)
+      : NestedInterceptor(context.interceptor), frame_(frame), context_(context) {}
+  bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) override {
+    return outer_replays(row, op, in, out);
+  }
   void observe(const OpRow& row, const void* op, Tensors in, Tensors out) override {
+    outer_observes(row, op, in, out);
     Frame::Call call = frame_.describe(row, in, out);
     const bool budget = frame_.options_.memory_budget.has_value();
     if (row.kind == OpKind::compute) {
@@ -186,11 +190,13 @@ class Observer final : public Interceptor {
 };
 
 // Gives kept outputs to the ops that made them.
-class Replayer final : public Interceptor {
+class Replayer final : public NestedInterceptor {
  public:
-  explicit Replayer(Frame& frame) : frame_(frame) {}
-  bool replay(const OpRow& row, const void*, Tensors in, TensorList& out) override {
+  explicit Replayer(Frame& frame)
+      : NestedInterceptor(Context::current().interceptor), frame_(frame) {}
+  bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) override {
     const size_t at = frame_.again_.size();
+    if (outer_replays(row, op, in, out)) return true;
     if (at >= frame_.calls_.size() || frame_.calls_[at].kept.empty()) return false;
     Frame::Call& call = frame_.calls_[at];
     if (call.name != row.name) frame_.compare(at, frame_.describe(row, in, {}));
@@ -203,7 +209,8 @@ class Replayer final : public Interceptor {
     call.kept.clear();
     return true;
   }
-  void observe(const OpRow& row, const void*, Tensors in, Tensors out) override {
+  void observe(const OpRow& row, const void* op, Tensors in, Tensors out) override {
+    outer_observes(row, op, in, out);
     frame_.again_.push_back(frame_.describe(row, in, out));
   }
 
@@ -387,6 +394,12 @@ TensorList checkpoint(const CheckpointedFunction& fn, const std::vector<Tensor>&
   }
   if (!Context::current().grad_enabled || options.memory_budget == 1.0) return fn(inputs);
   return std::make_shared<Frame>(fn, options)->forward(inputs);
+}
+
+OutsideCheckpoint::OutsideCheckpoint()
+    : context_(Context::current()), before_(context_.interceptor) {
+  if (const auto* nested = dynamic_cast<NestedInterceptor*>(context_.interceptor))
+    context_.interceptor = nested->outer();
 }
 
 }  // namespace tessera

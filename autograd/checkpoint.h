@@ -61,10 +61,9 @@ TESSERA_API TensorList checkpoint(const CheckpointedFunction& fn, const std::vec
 
 /// Ops called while it lives are none of a checkpointed function's: for what is done once and not
 /// again when the function runs again (filling a cache).
-class OutsideCheckpoint {
+class TESSERA_API OutsideCheckpoint {
  public:
-  OutsideCheckpoint()
-      : context_(Context::current()), before_(std::exchange(context_.interceptor, nullptr)) {}
+  OutsideCheckpoint();
   ~OutsideCheckpoint() { context_.interceptor = before_; }
   OutsideCheckpoint(const OutsideCheckpoint&) = delete;
   OutsideCheckpoint& operator=(const OutsideCheckpoint&) = delete;

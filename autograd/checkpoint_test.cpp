@@ -97,6 +97,93 @@ class Counts {
   std::map<std::string_view, int> counts_;
 };
 
+// A profiler: counts what it is told of, and names the module of each node.
+class Watch final : public Interceptor {
+ public:
+  Watch() : before_(std::exchange(Context::current().interceptor, this)) {}
+  ~Watch() override { Context::current().interceptor = before_; }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  bool replay(const OpRow&, const void*, Tensors, TensorList&) override {
+    ++begun;
+    return false;
+  }
+  void observe(const OpRow& row, const void*, Tensors, Tensors out) override {
+    ++ended[row.name];
+    std::string path;
+    for (const auto& part : Context::current().module_path) path += part;
+    ++modules[path];
+    if (!out.empty() && out[0].impl().node)
+      static_cast<Node&>(*out[0].impl().node).module_path = path;
+  }
+  int begun = 0;
+  std::map<std::string_view, int> ended;
+  std::map<std::string, int> modules;
+
+ private:
+  Interceptor* before_;
+};
+
+TEST(Checkpoint, AnInterceptorAroundItSeesEveryOp) {
+  constexpr std::string_view kAttention = "scaled_dot_product_attention";
+  const Session session;
+  auto block = std::make_shared<Block>(1);
+  const Tensor x = input();
+  Watch watch;
+  const auto inner = [block](Tensors t) {
+    return checkpoint([block](Tensors u) { return TensorList{block->forward(u[0])}; }, {t[0]});
+  };
+  const Tensor y = checkpoint(inner, {x})[0];
+  EXPECT_EQ(watch.ended[kAttention], 1);
+  {
+    const OutsideCheckpoint outside;
+    EXPECT_EQ(Context::current().interceptor, &watch);
+  }
+  watch.modules.clear();
+  Counts counts;
+  backward(sum(y));
+  EXPECT_GT(counts[kAttention], 0);
+  // Each recompute is seen once, and backward's ops run under the module of their forward.
+  EXPECT_EQ(watch.ended[kAttention] - 1, counts[kAttention]);
+  EXPECT_GT(watch.modules["block"], 20);
+  EXPECT_EQ(Context::current().interceptor, &watch);
+  EXPECT_TRUE(Context::current().module_path.empty());
+}
+
+TEST(Checkpoint, AFunctionsBackwardRunsUnderItsModuleWhereOneWatches) {
+  const Session session;
+  Watch watch;
+  const Tensor x = input();
+  std::vector<std::string> seen;
+  const Function twice{"twice",
+                       [](FunctionContext&, Tensors in) { return TensorList{in[0] * 2.0}; },
+                       [&](FunctionContext&, const Grads& dy) {
+                         seen = Context::current().module_path;
+                         return Grads{dy[0] * 2.0};
+                       }};
+  const Tensor y = [&] {
+    const ModuleScope outer("a"), here("b");
+    return apply(twice, {x})[0];
+  }();
+  backward(sum(y));
+  EXPECT_EQ(seen, (std::vector<std::string>{"a.b"}));
+}
+
+TEST(Checkpoint, OutsideItAnInterceptorOfTheProgramStays) {
+  const Session session;
+  Watch watch;
+  const Tensor x = input();
+  const auto fn = [&](Tensors t) {
+    {
+      const OutsideCheckpoint outside;
+      EXPECT_EQ(Context::current().interceptor, &watch);
+    }
+    EXPECT_NE(Context::current().interceptor, &watch);
+    return TensorList{t[0] * 2.0};
+  };
+  (void)checkpoint(fn, {x});
+}
+
 int attention_runs(const std::optional<CheckpointOptions>& options, std::string_view op) {
   const Session session;
   auto block = std::make_shared<Block>(1);

@@ -155,6 +155,12 @@ TensorList apply(const Function& function, const std::vector<Tensor>& inputs) {
   if (!any || !Context::current().grad_enabled) return out;
   node->sequence = Tape::current().next_sequence();
   node->outputs = static_cast<int32_t>(out.size());
+  // A function is no op, so that an interceptor could not name its module later.
+  const Context& context = Context::current();
+  if (context.options.anomaly || context.interceptor) {
+    for (const auto& part : context.module_path)
+      node->module_path += concat(node->module_path.empty() ? "" : ".", part);
+  }
   for (const Tensor& t : inputs) node->edges.push_back(edge_of(t));
   for (size_t i = 0; i < out.size(); ++i) {
     // An output that is an input (or its saved handle) must not become its own ancestor.

@@ -46,7 +46,7 @@ class TESSERA_API Node : public GradNode {
     std::vector<NodePostHook> post;                      // after it ran
   };
   std::unique_ptr<Hooks> hooks;
-  std::string module_path;  // recorded in anomaly mode
+  std::string module_path;  // recorded in anomaly mode, and by profilers
 
  private:
   friend class BackwardPass;

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli.h"
 
-#include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/launch_world.h"
 #include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/generate.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/compare.h"
+#include "tessera/train/evaluate.h"
+#include "tessera/train/metrics.h"
+#include "tessera/train/screen.h"
+#include "tessera/train/stop_signals.h"
 #include "tessera/train/tokenizer.h"
+#include "tessera/train/trained_model.h"
 #include "tessera/train/trainer.h"
 
 #include <fmt/format.h>
@@ -25,27 +30,42 @@ using Arguments = std::span<const std::string>;
 constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   train     train a model: tessera train --recipe llama3_debugmodel --dataloader.path FILE --dump_folder DIR
   generate  text from a trained model: tessera generate --checkpoint DIR --prompt TEXT
+  eval      loss and perplexity of a trained model: tessera eval --checkpoint DIR --dataset_path FILE
+  compare   two configurations from one seed, step by step: tessera compare A.json B.json
+  plot      the loss of a run on the terminal: tessera plot RUN_FOLDER
+  trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
   config    print the configuration that the fields given make, as JSON
   recipes   list the recipes
 `tessera <command> --help` lists the fields of a command. --version prints the version.
 )";
 
-struct GenerateConfig {
-  std::string checkpoint, prompt;
-  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
-  double temperature = 0.8;
+struct EvalConfig {
+  std::string checkpoint, dataset_path;
+  int64_t steps = -1, local_batch_size = 0, seq_len = 0, ranks = 0, threads = 0;
   void fields(Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run");
-    f.add("prompt", prompt, "text to go on from");
-    f.add("tokens", tokens, "length of the text", {.min = 1, .max = 1 << 24, .unit = "tokens"});
-    f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
-    f.add("top_k", top_k, "draw from the k likeliest tokens", {.min = 1, .max = 1 << 24});
-    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run",
-          {.min = 0, .max = 1 << 24});
-    f.add("seed", seed, "of the draws", {.min = 0});
-    f.add("threads", threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096});
+    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
+    f.add("dataset_path", dataset_path,
+          "text to evaluate on; none: the run's validation.dataset_path, else its dataloader.path");
+    f.add("steps", steps, "batches; -1: all of the data", {.min = -1, .max = 1e12});
+    f.add("local_batch_size", local_batch_size,
+          "rows of a batch on each rank; 0: training.local_batch_size of the run",
+          {.min = 0, .max = 1 << 20, .unit = "sequences"});
+    f.add("seq_len", seq_len, "length of a row; 0: training.seq_len of the run",
+          {.min = 0, .max = 1 << 24, .unit = "tokens"});
+    f.add("ranks", ranks, "ranks as threads of this process; 0: one, or those of a launcher",
+          {.min = 0, .max = 4096, .unit = "ranks"});
+    f.add("threads", threads, "threads of the kernels per rank; 0: the cores shared out",
+          {.min = 0, .max = 4096, .unit = "threads"});
   }
 };
+
+template <class C> C parsed(Arguments arguments) {
+  C config;
+  Fields fields;
+  fields.section("", config);
+  throw_if_any(fields.parse(arguments));
+  return config;
+}
 
 bool asks_for_help(Arguments arguments) {
   for (const auto& a : arguments) {
@@ -57,37 +77,97 @@ bool asks_for_help(Arguments arguments) {
 int train(Arguments arguments, std::ostream& out) {
   const Config config = parse_config(arguments);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
-  FlightRecorder::install_signal_handler();  // SIGUSR2 dumps what the ranks are doing
+  (void)config.training.micro_batches(launch.size);  // before any rank waits for another
+  FlightRecorder::install_signal_handler();          // SIGUSR2 dumps what the ranks are doing
+  if (config.checkpoint.enable) install_stop_signals();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
+  Screen screen(out, Screen::style_of(out));
   const auto run = [&](World&) {
-    Trainer trainer(config, [&](const std::string& line) { out << line << std::endl; });
+    Trainer trainer(
+        config, [&](const std::string& line) { screen.line(line); }, &screen);
     trainer.run();
     trainer.print_samples();
   };
-  run_launched(launch, run,
-               {.threads = static_cast<int>(config.threads),
-                .deterministic = config.debug.deterministic,
-                .anomaly = config.debug.detect_anomaly});
+  run_launched(launch, run, world_options(config));
   return 0;
 }
 
-int generate_text(Arguments arguments, std::ostream& out) {
-  GenerateConfig c;
-  Fields fields;
-  fields.section("", c);
-  throw_if_any(fields.parse(arguments));
+int evaluate_model(Arguments arguments, std::ostream& out) {
+  const auto c = parsed<EvalConfig>(arguments);
   if (c.checkpoint.empty())
     fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
-  Session session({.threads = static_cast<int>(c.threads)});
-  const Config config = read_config(c.checkpoint + "/config.json");
-  llama3::Model model(config.model);
-  nn::load(model, SafetensorsFile(c.checkpoint + "/model.safetensors").read_all());
-  const GenerateOptions options{.tokens = c.tokens,
-                                .temperature = c.temperature,
-                                .top_k = c.top_k,
-                                .context = c.context > 0 ? c.context : config.training.seq_len,
-                                .seed = static_cast<uint64_t>(c.seed)};
-  out << printable(c.prompt + generate(model, c.prompt, options)) << '\n';
+  if (c.steps == 0) fail<ConfigError>("--steps", "0: expected at least 1, or -1 for all");
+  const Launch launch = detect_launch(static_cast<int>(c.ranks));
+  const auto on_rank = [&](World& world) {
+    const auto warn = [&](const std::string& line) {
+      if (world.rank() == 0) out << line << '\n';
+    };
+    const TrainedModel trained = open_trained_model(c.checkpoint, warn);
+    const Config& run = trained.config;
+    const std::string& held_out = run.validation.dataset_path;
+    const std::string path = !c.dataset_path.empty() ? c.dataset_path
+                             : !held_out.empty()     ? held_out
+                                                     : run.dataloader.path;
+    const int64_t seq_len = c.seq_len > 0 ? c.seq_len : run.training.seq_len;
+    if (seq_len > run.model.max_seq_len) {
+      fail<ConfigError>("--seq_len", seq_len, " is above the model's max_seq_len ",
+                        run.model.max_seq_len);
+    }
+    const int64_t rows =
+        c.local_batch_size > 0 ? c.local_batch_size : run.training.local_batch_size;
+    DataLoader data = evaluation_data(run.dataloader, {.path = path,
+                                                       .path_field = "dataset_path",
+                                                       .seq_len = seq_len,
+                                                       .vocabulary = run.model.vocab_size,
+                                                       .rows = rows});
+    llama3::Model model(run.model);
+    nn::load(model, trained.tensors);
+    if (run.training.mixed_precision_param != run.model.dtype)
+      nn::mixed_precision(model, model.blocks(), run.training.mixed_precision_param);
+    const Evaluation e = evaluate(model, data, c.steps);
+    if (world.rank() != 0) return;
+    out << fmt::format("loss: {:.5f}  perplexity: {:.4f}  tokens: {}  data: {}\n", e.loss,
+                       e.perplexity, with_separators(e.tokens), path);
+  };
+  run_launched(launch, on_rank, {.threads = static_cast<int>(c.threads)});
+  return 0;
+}
+
+int compare_runs(Arguments arguments, std::ostream& out) {
+  size_t files = 0;
+  while (files < arguments.size() && !arguments[files].starts_with("--")) ++files;
+  if (files != 2) {
+    fail<ConfigError>("compare", "expected two configuration files first, given ", files,
+                      ": tessera compare A.json B.json [fields]");
+  }
+  const auto c = parsed<CompareConfig>(arguments.subspan(2));
+  if (detect_launch().launcher != Launcher::single)
+    fail<ConfigError>("compare", "runs its ranks as threads: start it without a launcher");
+  const auto config_of = [](const std::string& file) {
+    return parse_config(std::vector<std::string>{"--config", file});
+  };
+  const Config first = config_of(arguments[0]), second = config_of(arguments[1]);
+  const Comparison r =
+      compare(first, second, c, [&](const std::string& line) { out << line << std::endl; });
+  out << fmt::format("A: {}\nB: {}\n{:>6} {:>11} {:>11} {:>9} {:>11} {:>11} {:>9}\n", arguments[0],
+                     arguments[1], "step", "loss A", "loss B", "apart", "norm A", "norm B",
+                     "apart");
+  for (size_t i = 0; i < r.a.size(); ++i) {
+    const StepRecord &a = r.a[i], &b = r.b[i];
+    out << fmt::format("{:6} {:11.6f} {:11.6f} {:9.1e} {:11.6f} {:11.6f} {:9.1e}\n", a.step, a.loss,
+                       b.loss, relative_difference(a.loss, b.loss), a.grad_norm, b.grad_norm,
+                       relative_difference(a.grad_norm, b.grad_norm));
+  }
+  const auto largest = [](std::string_view name, const Comparison::Largest& l) {
+    return l.step == 0 ? fmt::format("{}: equal", name)
+                       : fmt::format("{}: {:.1e} at step {}", name, l.difference, l.step);
+  };
+  const std::string summary = "largest relative difference: " + largest("loss", r.loss) + ", " +
+                              largest("gradient norm", r.grad_norm);
+  out << summary << '\n';
+  const auto within = [&](double difference) { return difference <= c.tolerance.value_or(1e300); };
+  if (!within(r.loss.difference) || !within(r.grad_norm.difference))
+    fail<NumericError>("compare", summary, "; more than --tolerance ", *c.tolerance);
   return 0;
 }
 
@@ -97,17 +177,20 @@ int print_config(Arguments arguments, std::ostream& out) {
   return 0;
 }
 
-int print_recipes(Arguments, std::ostream& out) {
+int print_recipes(Arguments arguments, std::ostream& out) {
+  if (!arguments.empty()) fail<ConfigError>("recipes", "takes no fields: given ", arguments[0]);
   for (const Recipe& r : recipes()) out << fmt::format("{:<20} {}\n", r.name, r.description);
   return 0;
 }
 
 std::string config_help() {
   Config config = recipe("llama3_debugmodel");
-  return "fields, with the defaults of --recipe llama3_debugmodel:\n" + config.fields().help();
+  return "  --recipe NAME, --config FILE: where other values than these come from; then "
+         "--section.field value\nfields, with the defaults of --recipe llama3_debugmodel:\n" +
+         config.fields().help();
 }
-std::string generate_help() {
-  GenerateConfig c;
+template <class C> std::string help_of() {
+  C c;
   Fields fields;
   fields.section("", c);
   return "fields:\n" + fields.help();
@@ -119,8 +202,12 @@ struct Command {
   int (*run)(Arguments, std::ostream&);
   std::string (*help)();
 };
-constexpr std::array<Command, 4> kCommands{{{"train", train, config_help},
-                                            {"generate", generate_text, generate_help},
+constexpr std::array<Command, 8> kCommands{{{"train", train, config_help},
+                                            {"generate", generate_command, generate_help},
+                                            {"eval", evaluate_model, help_of<EvalConfig>},
+                                            {"compare", compare_runs, help_of<CompareConfig>},
+                                            {"plot", plot_command, plot_help},
+                                            {"trace", trace_command, trace_help},
                                             {"config", print_config, config_help},
                                             {"recipes", print_recipes, no_fields}}};
 

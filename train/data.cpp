@@ -113,7 +113,7 @@ class RowMaker {
   void cut_rows(const DataFiles& files) {
     const int64_t length = source_->row_length();
     if (length != plan_.seq_len + 1) {
-      fail<DataError>(plan_.section, files.paths[0], " holds rows of ", length,
+      fail<DataError>(plan_.path_field, files.paths[0], " holds rows of ", length,
                       " tokens, but a seq_len of ", plan_.seq_len, " needs rows of ",
                       plan_.seq_len + 1, ", its inputs and the token after them; set seq_len to ",
                       length - 1, " or cut the rows anew");
@@ -125,7 +125,7 @@ class RowMaker {
     const int64_t t = plan_.seq_len, targets = info_.tokens - 1;
     info_.windows = plan_.evaluation ? (targets + t - 1) / t : targets / t;
     if (info_.windows >= 1) return;
-    fail<DataError>(plan_.section, config.path, " holds ", info_.tokens,
+    fail<DataError>(plan_.path_field, config.path, " holds ", info_.tokens,
                     info_.tokens == 1 ? " token" : " tokens",
                     files.paths.size() > 1 ? " in all" : "", ", too few for one window of seq_len ",
                     plan_.evaluation ? 1 : t,
@@ -147,7 +147,7 @@ class RowMaker {
 void check(const BatchPlan& p) {
   if (p.seq_len < 1 || p.rows < 1 || p.micro_batches < 1 || p.first_row < 0 ||
       p.first_row + p.rows > p.global_rows) {
-    fail<ValueError>(p.section, "rows [", p.first_row, ", ", p.first_row + p.rows, ") of ",
+    fail<ValueError>(p.path_field, "rows [", p.first_row, ", ", p.first_row + p.rows, ") of ",
                      p.global_rows, ", ", p.micro_batches, " micro-batches, seq_len ", p.seq_len,
                      "; expected at least one of each, and rows of the micro-batch");
   }
@@ -155,7 +155,7 @@ void check(const BatchPlan& p) {
 
 DataFiles find_checked(const DataConfig& config, const BatchPlan& plan,
                        const Tokenizer& tokenizer) {
-  const std::string path_field = plan.section + ".path";
+  const std::string& path_field = plan.path_field;
   if (config.path.empty())
     fail<DataError>(path_field, "no data given; pass --", path_field, " FILE or FOLDER");
   DataFiles files = find_data(config.path, path_field);
@@ -164,7 +164,7 @@ DataFiles find_checked(const DataConfig& config, const BatchPlan& plan,
                       tokenizer.vocabulary(), " tokens; give at least as many");
   }
   if (config.begin_id < 0) return files;
-  const std::string field = concat("--", plan.section, ".begin_id");
+  const std::string field = "--dataloader.begin_id";
   if (!files.npy) {
     fail<ConfigError>(field, config.begin_id, " is given, but ", config.path,
                       " is text, whose documents are known; leave it out");
@@ -222,7 +222,7 @@ class DataLoader::Worker {
     const DataInfo& data = info();
     std::unique_lock lock(mutex_);
     if (plan_.evaluation && next_taken_ >= data.batches) {
-      fail<ValueError>(plan_.section, config_.path, " holds ", data.batches,
+      fail<ValueError>(plan_.path_field, config_.path, " holds ", data.batches,
                        " micro-batches, asked for number ", next_taken_ + 1);
     }
     changed_.wait(lock, [&] { return !queue_.empty(); });
@@ -238,7 +238,7 @@ class DataLoader::Worker {
 
   void seek(int64_t step, int64_t micro) {
     if (step < 0 || micro < 0 || micro >= plan_.micro_batches) {
-      fail<ValueError>(plan_.section, "step ", step, ", micro-batch ", micro,
+      fail<ValueError>(plan_.path_field, "step ", step, ", micro-batch ", micro,
                        ": expected a step from 0 and a micro-batch in [0, ", plan_.micro_batches,
                        ')');
     }

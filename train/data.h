@@ -41,7 +41,7 @@ struct BatchPlan {
   /// The whole set once in its own order; the last window is filled up, and rows beyond it have no
   /// target.
   bool evaluation = false;
-  std::string section = "dataloader";  ///< of the fields that errors name
+  std::string path_field = "dataloader.path";  ///< that errors name
 };
 
 struct DataInfo {

@@ -329,7 +329,7 @@ TEST_F(DataTest, BadDataIsNamed) {
   holds(error_of(put("y/a.npy.gz", "")), "a.npy.gz is compressed");
   const std::string npy = put_npy("z/a.npy", counting(12), "3, 4");
   holds(error_of(npy, 4),
-        "DataError [dataloader] " + npy +
+        "DataError [dataloader.path] " + npy +
             " holds rows of 4 tokens, but a "
             "seq_len of 4 needs rows of 5, its inputs and the token after them; set "
             "seq_len to 3");
@@ -348,13 +348,13 @@ TEST_F(DataTest, WhatDoesNotFitIsNamed) {
   holds(error_of({.path = text}, p),
         "ConfigError [--model.vocab_size] 257 is below the tokenizer's 258 tokens");
   holds(error_of({.path = text, .begin_id = 3}, plan(2)), "ConfigError [--dataloader.begin_id]");
-  p.section = "validation";
+  p.path_field = "validation.dataset_path";
   holds(error_of({.path = npy, .begin_id = 257}, p),
-        "ConfigError [--validation.begin_id] 257 is not in [0, 257)");
-  holds(error_of({}, p), "[validation.path] no data given; pass --validation.path");
+        "ConfigError [--dataloader.begin_id] 257 is not in [0, 257)");
+  holds(error_of({}, p), "[validation.dataset_path] no data given; pass --validation.dataset_path");
   p = plan(2);
   p.first_row = 1;
-  holds(error_of({.path = text}, p), "ValueError [dataloader] rows [1, 2) of 1");
+  holds(error_of({.path = text}, p), "ValueError [dataloader.path] rows [1, 2) of 1");
   DataLoader loader({.path = text}, plan(2));
   EXPECT_THROW(loader.seek(-1), ValueError);
   EXPECT_THROW(static_cast<void>(loader.at(0, 1)), ValueError);

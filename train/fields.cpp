@@ -36,6 +36,36 @@ std::optional<bool> parsed_bool(std::string_view text) {
   return std::nullopt;
 }
 
+// A JSON array of texts, or texts with commas between.
+std::optional<std::vector<std::string>> parsed_list(std::string_view text) {
+  std::vector<std::string> list;
+  if (text.starts_with('[')) {
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_array()) return std::nullopt;
+    for (const auto& item : json) {
+      if (!item.is_string()) return std::nullopt;
+      list.push_back(item.get<std::string>());
+    }
+    return list;
+  }
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) list.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return list;
+}
+
+// A dump must hold every text exactly, and JSON is UTF-8.
+bool is_utf8(const std::string& text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before2(b.size() + 1), before(b.size() + 1), now(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) before[j] = j;
@@ -55,23 +85,38 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string_view leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
+// `section.no-flag` or `no-flag` without the "no-"; empty where there is none.
+std::string without_no(std::string_view path) {
+  const std::string_view last = leaf(path);
+  if (!last.starts_with("no-") && !last.starts_with("no_")) return {};
+  return concat(path.substr(0, path.size() - last.size()), last.substr(3));
+}
+
 }  // namespace
 
 std::string Field::text() const {
   return std::visit(
-      [](const auto* v) -> std::string {
-        using T = std::remove_cvref_t<decltype(*v)>;
-        if constexpr (std::is_same_v<T, std::string>) return *v;
-        else if constexpr (std::is_same_v<T, std::optional<double>>)
-          return *v ? number(**v) : "none";
-        else return fmt::format("{}", *v);
+      [this](const auto& v) -> std::string {
+        using T = std::remove_cvref_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, Choice>) {
+          const size_t i = v.get();
+          return i < limits.choices.size() ? limits.choices[i] : "another";
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+          return v->empty() ? "" : nlohmann::json(*v).dump();
+        } else if constexpr (std::is_same_v<T, std::optional<int64_t>*> ||
+                             std::is_same_v<T, std::optional<double>*>) {
+          return *v ? fmt::format("{}", **v) : "none";
+        } else {
+          return fmt::format("{}", *v);
+        }
       },
       value);
 }
 
 std::string Field::type() const {
-  constexpr std::array<std::string_view, 5> kNames{"integer", "number", "true or false", "text",
-                                                   "number or none"};
+  constexpr std::array<std::string_view, std::variant_size_v<Value>> kNames{
+      "integer",         "number",         "true or false", "text",
+      "integer or none", "number or none", "list of texts", "choice"};
   if (!limits.choices.empty()) return fmt::format("{}", fmt::join(limits.choices, " | "));
   return std::string(kNames[value.index()]);
 }
@@ -96,15 +141,31 @@ std::optional<std::string> Field::check() const {
     return fmt::format("[--{}] {} is out of range: expected {}", path, number(v),
                        wanted.empty() ? "a number" : wanted);
   };
+  const auto one_of = [&](const std::string& given) {
+    return fmt::format("[--{}] '{}' is not one of {}", path, given, type());
+  };
+  const auto text_fault = [&](const std::string& given) -> std::optional<std::string> {
+    if (!is_utf8(given)) return fmt::format("[--{}] is not valid UTF-8", path);
+    if (limits.choices.empty() || std::ranges::count(limits.choices, given)) return std::nullopt;
+    return one_of(given);
+  };
   return std::visit(
-      [&](const auto* v) -> std::optional<std::string> {
-        using T = std::remove_cvref_t<decltype(*v)>;
-        if constexpr (std::is_same_v<T, std::string>) {
-          if (limits.choices.empty() || std::ranges::count(limits.choices, *v)) return std::nullopt;
-          return fmt::format("[--{}] '{}' is not one of {}", path, *v, type());
-        } else if constexpr (std::is_same_v<T, std::optional<double>>) {
-          return *v ? in_range(**v) : std::nullopt;
-        } else if constexpr (std::is_same_v<T, bool>) {
+      [&](const auto& v) -> std::optional<std::string> {
+        using T = std::remove_cvref_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, Choice>) {
+          if (v.get() < limits.choices.size()) return std::nullopt;
+          return one_of("another");
+        } else if constexpr (std::is_same_v<T, std::string*>) {
+          return text_fault(*v);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+          for (const std::string& item : *v) {
+            if (auto fault = text_fault(item)) return fault;
+          }
+          return std::nullopt;
+        } else if constexpr (std::is_same_v<T, std::optional<int64_t>*> ||
+                             std::is_same_v<T, std::optional<double>*>) {
+          return *v ? in_range(static_cast<double>(**v)) : std::nullopt;
+        } else if constexpr (std::is_same_v<T, bool*>) {
           return std::nullopt;
         } else {
           return in_range(static_cast<double>(*v));
@@ -123,16 +184,31 @@ std::optional<std::string> Field::assign(std::string_view given) {
     if (fault) to = before;
     return fault;
   };
+  const auto set_optional = [&](auto& to, const auto& from) {
+    using T = std::remove_cvref_t<decltype(to)>;
+    return given == "none" ? set(to, std::make_optional(T())) : set(to, from);
+  };
   return std::visit(
-      [&](auto* v) -> std::optional<std::string> {
-        using T = std::remove_cvref_t<decltype(*v)>;
-        if constexpr (std::is_same_v<T, int64_t>) return set(*v, parsed_integer(given));
-        else if constexpr (std::is_same_v<T, double>) return set(*v, parsed<double>(given));
-        else if constexpr (std::is_same_v<T, bool>) return set(*v, parsed_bool(given));
-        else if constexpr (std::is_same_v<T, std::string>)
+      [&](auto& v) -> std::optional<std::string> {
+        using T = std::remove_cvref_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, int64_t*>) return set(*v, parsed_integer(given));
+        else if constexpr (std::is_same_v<T, double*>) return set(*v, parsed<double>(given));
+        else if constexpr (std::is_same_v<T, bool*>) return set(*v, parsed_bool(given));
+        else if constexpr (std::is_same_v<T, std::string*>)
           return set(*v, std::optional(std::string(given)));
-        else if (given == "none") return set(*v, std::make_optional(T()));
-        else return set(*v, parsed<double>(given));
+        else if constexpr (std::is_same_v<T, std::vector<std::string>*>)
+          return set(*v, parsed_list(given));
+        else if constexpr (std::is_same_v<T, std::optional<int64_t>*>)
+          return set_optional(*v, parsed_integer(given));
+        else if constexpr (std::is_same_v<T, std::optional<double>*>)
+          return set_optional(*v, parsed<double>(given));
+        else {
+          const auto at = std::ranges::find(limits.choices, given);
+          if (at == limits.choices.end())
+            return fmt::format("[--{}] '{}' is not one of {}", path, given, type());
+          v.set(static_cast<size_t>(at - limits.choices.begin()));
+          return std::nullopt;
+        }
       },
       value);
 }
@@ -174,6 +250,11 @@ std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
       text = arguments[++i];
     }
     Field* field = find(word);
+    if (Field* flag = field || text ? nullptr : find(without_no(word));
+        flag && std::holds_alternative<bool*>(flag->value)) {
+      (void)flag->assign("false");
+      continue;
+    }
     if (!field) {
       faults.push_back(unknown(word));
       continue;
@@ -188,34 +269,6 @@ std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
   return faults;
 }
 
-std::vector<std::string> Fields::parse_json(std::string_view text, std::string_view where) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return {fmt::format("[{}] not a JSON object", where)};
-  std::vector<std::string> faults;
-  const auto set = [&](const std::string& path, const nlohmann::json& value) {
-    Field* field = find(path);
-    if (!field) {
-      faults.push_back(fmt::format("[{}] {}", where, unknown(path)));
-      return;
-    }
-    const bool scalar = value.is_primitive();
-    const std::string word = value.is_null()     ? "none"
-                             : value.is_string() ? value.get<std::string>()
-                                                 : value.dump();
-    auto fault =
-        scalar ? field->assign(word) : fmt::format("[--{}] expected {}", path, field->type());
-    if (fault) faults.push_back(fmt::format("[{}] {}", where, *fault));
-  };
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_object()) {
-      set(key, value);
-      continue;
-    }
-    for (const auto& [name, member] : value.items()) set(concat(key, '.', name), member);
-  }
-  return faults;
-}
-
 std::vector<std::string> Fields::check() const {
   std::vector<std::string> faults;
   for (const Field& f : fields_) {
@@ -226,34 +279,17 @@ std::vector<std::string> Fields::check() const {
 
 std::string Fields::help() const {
   std::string text;
+  std::string_view section;
   for (const Field& f : fields_) {
+    const std::string_view own = std::string_view(f.path).substr(0, f.path.find('.'));
+    if (own != f.path && own != section) text += fmt::format("\n{}:\n", section = own);
     std::string details = fmt::format("default {}", f.text().empty() ? "none" : f.text());
     if (!f.limits.unit.empty()) details += fmt::format(" {}", f.limits.unit);
     if (const std::string range = f.range(); !range.empty()) details += ", " + range;
     text +=
-        fmt::format("  --{:<32} {}\n    {:<32} {}; {}\n", f.path, f.help, "", f.type(), details);
+        fmt::format("  --{:<36} {}\n    {:<36} {}; {}\n", f.path, f.help, "", f.type(), details);
   }
   return text;
-}
-
-std::string Fields::dump() const {
-  nlohmann::ordered_json json;
-  for (const Field& f : fields_) {
-    const size_t dot = f.path.find('.');
-    nlohmann::ordered_json& at = dot == std::string::npos
-                                     ? json[f.path]
-                                     : json[f.path.substr(0, dot)][f.path.substr(dot + 1)];
-    std::visit(
-        [&](const auto* v) {
-          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*v)>, std::optional<double>>) {
-            at = *v ? nlohmann::ordered_json(**v) : nlohmann::ordered_json(nullptr);
-          } else {
-            at = *v;
-          }
-        },
-        f.value);
-  }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::optional<std::string> did_you_mean(std::string_view word,

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace tessera::train {
 namespace {
 
@@ -105,6 +107,44 @@ TEST(Config, EveryFieldIsDocumentedAndHasAGoodDefault) {
       EXPECT_NE(help.find("--" + f.path), help.npos);
     }
   }
+}
+
+TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
+  Config c = parse_config(Words{"--training.max_norm", "inf", "--lr_scheduler.total_steps", "none",
+                                "--optimizer.param_groups", "norm lr=0,[wv].* weight_decay=0.5",
+                                "--training.dtype", "bfloat16", "--debug.no-deterministic"});
+  EXPECT_EQ(c.optimizer.param_groups, (Words{"norm lr=0", "[wv].* weight_decay=0.5"}));
+  EXPECT_EQ(c.model.dtype, DType::bf16);
+  const std::string text = c.fields().dump(), path = testing::TempDir() + "inf.json";
+  EXPECT_NE(text.find("\"max_norm\": \"inf\""), text.npos);
+  write_file_atomically(path, text);
+  Config again = read_config(path);
+  EXPECT_EQ(again.fields().dump(), text);
+  EXPECT_EQ(again.training.max_norm, std::numeric_limits<double>::infinity());
+  const Words list{"--optimizer.param_groups", R"(["a{1,2} lr=1"])"};
+  EXPECT_EQ(parse_config(list).optimizer.param_groups, Words{"a{1,2} lr=1"});
+}
+
+TEST(Config, AFileStandsBetweenRecipeAndCommandLine) {
+  const std::string path = testing::TempDir() + "partial.json";
+  write_file_atomically(path,
+                        R"({"recipe": "llama3_1b", "training": {"steps": 7, "seq_len": 64}})");
+  const Config c = parse_config(Words{"--training.steps=9", "--config", path});
+  EXPECT_EQ(c.recipe, "llama3_1b");
+  EXPECT_EQ(c.model.dim, 2048);
+  EXPECT_EQ(c.training.steps, 9);
+  EXPECT_EQ(c.training.seq_len, 64);
+}
+
+TEST(Config, RecipesHoldThePublishedPresets) {
+  const Config c = recipe("llama3_405b");
+  EXPECT_EQ(c.model.n_layers, 126);
+  EXPECT_EQ(c.optimizer.lr, 8e-5);
+  EXPECT_EQ(c.lr_scheduler.warmup_steps, 600);
+  EXPECT_EQ(c.training.steps, 3000);
+  EXPECT_EQ(recipe("llama3_8b").training.seq_len, 8192);
+  EXPECT_EQ(recipe("llama3_70b").optimizer.lr, 1.5e-4);
+  EXPECT_TRUE(recipe("llama3_3b").model.enable_weight_tying);
 }
 
 TEST(DidYouMean, KnowsSwappedLettersAndKeepsQuietWhenFar) {

@@ -2,12 +2,15 @@
 #include "tessera/train/files.h"
 
 #include "tessera/core/error.h"
+#include "tessera/train/crc32c.h"
 
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <utility>
 
@@ -26,6 +29,7 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool ok() const { return fd_ >= 0; }
+  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   /// Closes now; false if the system reports a late write error.
   [[nodiscard]] bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
@@ -68,14 +72,35 @@ std::string read_file(const std::string& path) {
   return bytes;
 }
 
-void write_file_atomically(
+FileSum sum_of_file(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) io_error("open", path);
+  std::string piece(size_t{1} << 20, '\0');
+  FileSum sum;
+  for (;;) {
+    const ssize_t n = ::read(file.get(), piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io_error("read", path);
+    if (n == 0) return sum;
+    const auto size = static_cast<size_t>(n);
+    sum.crc32c = crc32c({piece.data(), size}, sum.crc32c);
+    sum.bytes += size;
+  }
+}
+
+FileSum write_file_atomically(
     const std::string& path,
     const std::function<void(const std::function<void(std::string_view)>& write)>& produce) {
   const std::string aside = concat(path, ".tmp.", ::getpid());
+  FileSum sum;
   try {
     Descriptor file(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!file.ok()) io_error("create", aside);
-    produce([&](std::string_view bytes) { write_all(file.get(), bytes, aside); });
+    produce([&](std::string_view bytes) {
+      write_all(file.get(), bytes, aside);
+      sum.crc32c = crc32c(bytes, sum.crc32c);
+      sum.bytes += bytes.size();
+    });
     if (::fsync(file.get()) != 0) io_error("sync", aside);
     if (!file.close()) io_error("close", aside);
     if (::rename(aside.c_str(), path.c_str()) != 0) io_error("rename to", path);
@@ -83,15 +108,18 @@ void write_file_atomically(
     ::unlink(aside.c_str());
     throw;
   }
-  // The new name is durable once its folder is.
-  const fs::path folder = fs::path(path).parent_path();
-  Descriptor parent(
-      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!parent.ok() || ::fsync(parent.get()) != 0) io_error("sync the folder of", path);
+  sync_folder(fs::path(path).parent_path());  // the new name is durable once its folder is
+  return sum;
 }
 
-void write_file_atomically(const std::string& path, std::string_view bytes) {
-  write_file_atomically(path, [&](const auto& write) { write(bytes); });
+FileSum write_file_atomically(const std::string& path, std::string_view bytes) {
+  return write_file_atomically(path, [&](const auto& write) { write(bytes); });
+}
+
+void sync_folder(const std::string& path) {
+  const Descriptor folder(
+      ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.ok() || ::fsync(folder.get()) != 0) io_error("sync folder", path);
 }
 
 void require_writable_folder(const std::string& path, std::string_view field) {
@@ -106,5 +134,38 @@ void require_writable_folder(const std::string& path, std::string_view field) {
   ::close(fd);
   ::unlink(probe.c_str());
 }
+
+void require_space(const std::string& folder, uint64_t bytes, std::string_view where) {
+  struct statvfs info {};
+  if (::statvfs(folder.c_str(), &info) != 0) io_error("ask for the free space of", folder);
+  const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  if (free < bytes) {
+    fail<IoError>(where, folder, " has no room: ", bytes, " bytes are needed, ", free,
+                  " are free; make room or give another folder");
+  }
+}
+
+FolderLock::FolderLock(const std::string& folder, std::string_view field) {
+  require_writable_folder(folder, field);
+  const std::string path = (fs::path(folder) / ".lock").string();
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!file.ok()) io_error("create", path);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+    char host[256] = {};
+    ::gethostname(host, sizeof host - 1);
+    const std::string holder = concat("process ", ::getpid(), " on ", host);
+    if (::ftruncate(file.get(), 0) != 0) io_error("write", path);
+    write_all(file.get(), holder, path);
+  } else if (errno == EWOULDBLOCK) {
+    std::string holder = read_file(path);
+    for (char& c : holder)
+      if (c < ' ' || c > '~') c = '?';
+    fail<IoError>(field, "folder ", folder, " is used by another run (", holder.substr(0, 300),
+                  "); wait until it ends or give another folder");
+  }
+  fd_ = file.release();
+}
+
+FolderLock::~FolderLock() { ::close(fd_); }
 
 }  // namespace tessera::train

@@ -2,16 +2,34 @@
 #include "tessera/train/metrics.h"
 
 #include "tessera/core/error.h"
+#include "tessera/train/files.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
 
 namespace tessera::train {
+
+void MetricsConfig::fields(Fields& f) {
+  f.add("log_freq", log_freq, "print every n-th step, and the first and last",
+        {.min = 1, .unit = "steps"});
+  f.add("enable_tensorboard", enable_tensorboard, "write event files for TensorBoard");
+  f.add("save_tb_folder", save_tb_folder, "where event files go, below the dump folder");
+  f.add("disable_color_printing", disable_color_printing,
+        "plain lines without a progress bar, on a terminal too");
+  f.add("measure_ceiling", measure_ceiling,
+        "measure once how fast matrix products can be, so that steps show their share of it");
+  f.add("summary", summary, "of the model at the start: sums, or what each layer holds",
+        {.choices = {"none", "total", "layers"}});
+}
 
 std::string with_separators(int64_t value) {
   std::string digits = fmt::format("{}", value);
@@ -29,20 +47,59 @@ std::string duration(double seconds) {
   return fmt::format("{}d {:02}h", s / 86400, s / 3600 % 24);
 }
 
-std::string step_line(const StepRecord& r, int64_t peak_bytes, int64_t total_bytes,
-                      double flops_per_token, double seconds_left) {
-  const auto peak = static_cast<double>(peak_bytes);
-  std::string line =
-      fmt::format("step: {:2}  loss: {:8.5f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB", r.step,
-                  r.loss, r.grad_norm, peak / (1 << 30));
-  if (total_bytes > 0)
-    line += fmt::format("({:.2f}%)", 100 * peak / static_cast<double>(total_bytes));
-  line +=
-      fmt::format("  tps: {}  tflops: {:.2f}", with_separators(std::llround(r.tokens_per_second)),
-                  flops_per_token * r.tokens_per_second / 1e12);
-  if (seconds_left >= 0) line += fmt::format("  eta: {}", duration(seconds_left));
+std::string byte_count(int64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string step_line(const StepRecord& r, const StepFacts& f) {
+  std::string line;
+  // One colour of the terminal's sixteen per part, so that the eye finds a column again.
+  const auto part = [&](int color, const std::string& text) {
+    line += line.empty() ? "" : "  ";
+    line += f.color ? fmt::format("\033[{}m{}\033[0m", color, text) : text;
+  };
+  const auto peak = static_cast<double>(f.peak_bytes);
+  const double flops = f.flops_per_token * r.tokens_per_second;
+  part(1, fmt::format("step: {:2}", r.step));
+  part(32, fmt::format("loss: {:8.5f}", r.loss));
+  part(33, fmt::format("grad_norm: {:7.4f}", r.grad_norm));
+  std::string memory = fmt::format("memory: {:5.2f}GiB", peak / (1 << 30));
+  if (f.total_bytes > 0)
+    memory += fmt::format("({:.2f}%)", 100 * peak / static_cast<double>(f.total_bytes));
+  part(36, memory);
+  part(34, fmt::format("tps: {}", with_separators(std::llround(r.tokens_per_second))));
+  part(36, fmt::format("tflops: {:.2f}", flops / 1e12));
+  if (f.ceiling_flops > 0) part(35, fmt::format("mfu: {:.2f}%", 100 * flops / f.ceiling_flops));
+  if (f.seconds_left >= 0) part(90, fmt::format("eta: {}", duration(f.seconds_left)));
   return line;
 }
+
+namespace {
+
+using Json = nlohmann::json;
+
+// The JSON object with a step of one line; nothing where it is none.
+std::optional<Json> parsed_line(std::string_view line) {
+  Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return {};
+  return json;
+}
+
+// Calls f(line, number) for each line that has its newline, and gives the number of lines.
+template <class F> void for_each_line(std::string_view text, F f) {
+  size_t number = 0;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1)
+    f(text.substr(begin, end - begin), ++number);
+}
+
+// JSON has no NaN.
+std::string json_number(double v) { return std::isfinite(v) ? fmt::format("{}", v) : "null"; }
+
+}  // namespace
 
 struct MetricsLog::File {
   std::FILE* handle;
@@ -51,8 +108,16 @@ struct MetricsLog::File {
   }
 };
 
-MetricsLog::MetricsLog(const std::string& path)
-    : path_(path), file_(new File{std::fopen(path.c_str(), "we")}) {
+MetricsLog::MetricsLog(const std::string& path, int64_t after) : path_(path) {
+  std::string kept;
+  if (after > 0 && std::filesystem::exists(path)) {
+    for_each_line(read_file(path), [&](std::string_view line, size_t) {
+      const auto json = parsed_line(line);
+      if (json && json->at("step").get<int64_t>() <= after) kept += concat(line, '\n');
+    });
+  }
+  write_file_atomically(path, kept);
+  file_.reset(new File{std::fopen(path.c_str(), "ae")});
   if (!file_->handle) fail<IoError>("metrics", "cannot create ", path, ": ", std::strerror(errno));
 }
 MetricsLog::~MetricsLog() = default;
@@ -61,114 +126,40 @@ void MetricsLog::write(const StepRecord& r) {
   const std::string line = fmt::format(
       "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens_per_second\": "
       "{:.1f}}}\n",
-      r.step, r.loss, r.grad_norm, r.lr, r.tokens_per_second);
+      r.step, json_number(r.loss), json_number(r.grad_norm), json_number(r.lr),
+      r.tokens_per_second);
+  write_line(line);
+}
+
+void MetricsLog::write_validation(int64_t step, double loss) {
+  write_line(fmt::format("{{\"step\": {}, \"validation_loss\": {}}}\n", step, json_number(loss)));
+}
+
+void MetricsLog::write_line(const std::string& line) {
   if (std::fputs(line.c_str(), file_->handle) < 0 || std::fflush(file_->handle) != 0) {
     fail<IoError>("metrics", "cannot write ", path_, ": ", std::strerror(errno));
   }
 }
 
-namespace {
-
-constexpr double kWidth = 760, kHeight = 420, kLeft = 64, kRight = 20, kTop = 44, kBottom = 48;
-
-// A step of 1, 2 or 5 times a power of ten that cuts `span` into about `count` parts.
-double nice_step(double span, double count) {
-  const double raw = span / count, power = std::pow(10, std::floor(std::log10(raw))),
-               r = raw / power;
-  return power * (r < 1.5 ? 1 : r < 3.5 ? 2 : r < 7.5 ? 5 : 10);
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      default: out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
+Curve read_metrics(const std::string& path, std::string_view name) {
+  std::map<int64_t, double> by_step;
+  for_each_line(read_file(path), [&](std::string_view line, size_t number) {
+    const auto json = parsed_line(line);
+    if (!json)
+      fail<DataError>("metrics", path, ", line ", number,
+                      " is not a JSON object with a step; the file is not a run's metrics.jsonl");
+    const auto at = json->find(name);
+    if (at != json->end() && at->is_number())
+      by_step[json->at("step").get<int64_t>()] = at->get<double>();
+  });
+  if (by_step.empty())
+    fail<DataError>("metrics", path, " has no step with a number called \"", name, "\"");
+  Curve curve;
+  for (const auto& [step, value] : by_step) {
+    curve.steps.push_back(static_cast<double>(step));
+    curve.values.push_back(value);
   }
-  return out;
-}
-
-// Maps steps and losses to the page.
-struct Axes {
-  double x0, x1, y0, y1;
-  [[nodiscard]] double x(double v) const {
-    return kLeft + (v - x0) / (x1 - x0) * (kWidth - kLeft - kRight);
-  }
-  [[nodiscard]] double y(double v) const {
-    return kHeight - kBottom - (v - y0) / (y1 - y0) * (kHeight - kTop - kBottom);
-  }
-};
-
-std::string polyline(const Axes& axes, const std::vector<StepRecord>& records,
-                     const std::vector<double>& values, std::string_view style) {
-  std::string points;
-  for (size_t i = 0; i < values.size(); ++i) {
-    points += fmt::format("{:.1f},{:.1f} ", axes.x(static_cast<double>(records[i].step)),
-                          axes.y(values[i]));
-  }
-  return fmt::format("<polyline points=\"{}\" fill=\"none\" {}/>\n", points, style);
-}
-
-}  // namespace
-
-std::string loss_plot_svg(const std::vector<StepRecord>& all, const std::string& title) {
-  std::vector<StepRecord> records;
-  std::ranges::copy_if(all, std::back_inserter(records),
-                       [](const StepRecord& r) { return std::isfinite(r.loss); });
-  std::vector<double> losses;
-  for (const auto& r : records) losses.push_back(r.loss);
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#444\">\n<rect width=\"100%\" "
-      "height=\"100%\" fill=\"#fff\"/>\n"
-      "<text x=\"{2}\" y=\"26\" font-size=\"15\" fill=\"#111\">{3}</text>\n",
-      kWidth, kHeight, kLeft, escaped(title));
-  if (records.empty()) return svg + "</svg>\n";
-
-  const auto [low, high] = std::ranges::minmax(losses);
-  const double margin = std::max(0.05 * (high - low), 1e-3);
-  const auto first = static_cast<double>(records.front().step),
-             last = static_cast<double>(records.back().step);
-  const Axes axes{first, std::max(last, first + 1), std::max(0.0, low - margin), high + margin};
-
-  const double dy = nice_step(axes.y1 - axes.y0, 6),
-               dx = std::max(1.0, nice_step(axes.x1 - axes.x0, 8));
-  for (double v = std::ceil(axes.y0 / dy) * dy; v <= axes.y1; v += dy) {
-    svg += fmt::format(
-        "<line x1=\"{0}\" y1=\"{2:.1f}\" x2=\"{1}\" y2=\"{2:.1f}\" stroke=\"#e4e4e4\"/>"
-        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
-        kLeft, kWidth - kRight, axes.y(v), kLeft - 8, axes.y(v) + 4, v);
-  }
-  for (double v = std::ceil(axes.x0 / dx) * dx; v <= axes.x1; v += dx) {
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:g}</text>\n",
-                       axes.x(v), kHeight - kBottom + 18, v);
-  }
-  svg += fmt::format(
-      "<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#999\"/>\n"
-      "<text x=\"{4}\" y=\"{5}\" text-anchor=\"middle\">step</text>\n"
-      "<text x=\"18\" y=\"{6}\" text-anchor=\"middle\" transform=\"rotate(-90 18 "
-      "{6})\">loss</text>\n",
-      kLeft, kTop, kHeight - kBottom, kWidth - kRight, (kLeft + kWidth - kRight) / 2, kHeight - 10,
-      (kTop + kHeight - kBottom) / 2);
-
-  const bool many = records.size() > 200;
-  svg += polyline(
-      axes, records, losses,
-      many ? "stroke=\"#9ecae1\" stroke-width=\"1\"" : "stroke=\"#1f77b4\" stroke-width=\"2\"");
-  if (many) {
-    std::vector<double> mean(losses);
-    for (size_t i = 1; i < mean.size(); ++i) mean[i] = 0.95 * mean[i - 1] + 0.05 * losses[i];
-    svg += polyline(axes, records, mean, "stroke=\"#1f77b4\" stroke-width=\"2\"");
-  }
-  svg += fmt::format(
-      "<text x=\"{}\" y=\"26\" text-anchor=\"end\">{:.4f} at step {} &#8594; {:.4f} at step "
-      "{}</text>\n",
-      kWidth - kRight, losses.front(), records.front().step, losses.back(), records.back().step);
-  return svg + "</svg>\n";
+  return curve;
 }
 
 }  // namespace tessera::train

@@ -231,8 +231,8 @@ std::vector<nn::NamedParameter> SafetensorsFile::read_all() const {
   return all;
 }
 
-void write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
-                       Metadata metadata) {
+FileSum write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
+                          Metadata metadata) {
   metadata.emplace("format", "pt");
   std::vector<const nn::NamedParameter*> order;
   for (const auto& t : tensors) order.push_back(&t);
@@ -258,7 +258,7 @@ void write_safetensors(const std::string& path, const std::vector<nn::NamedParam
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const uint64_t length = header.size();
 
-  write_file_atomically(path, [&](const auto& write) {
+  return write_file_atomically(path, [&](const auto& write) {
     write({reinterpret_cast<const char*>(&length), sizeof(length)});
     write(header);
     const NoGrad guard;

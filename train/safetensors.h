@@ -6,6 +6,7 @@
 
 #include "tessera/core/tensor.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/files.h"
 
 #include <map>
 #include <string>
@@ -48,9 +49,9 @@ class TESSERA_API SafetensorsFile {
 };
 
 /// Writes CPU or device tensors; metadata gets `format: pt` unless it names one, without which
-/// other readers refuse.
-TESSERA_API void write_safetensors(const std::string& path,
-                                   const std::vector<nn::NamedParameter>& tensors,
-                                   Metadata metadata = {});
+/// other readers refuse. Gives the file's sum.
+TESSERA_API FileSum write_safetensors(const std::string& path,
+                                      const std::vector<nn::NamedParameter>& tensors,
+                                      Metadata metadata = {});
 
 }  // namespace tessera::train

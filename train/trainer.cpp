@@ -2,14 +2,18 @@
 #include "tessera/train/trainer.h"
 
 #include "tessera/autograd/autograd.h"
-#include "tessera/core/op_row.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/files.h"
 #include "tessera/train/generate.h"
+#include "tessera/train/non_finite.h"
+#include "tessera/train/plot.h"
 #include "tessera/train/safetensors.h"
+#include "tessera/train/summary.h"
 #include "tessera/train/tokenizer.h"
 
 #include <fmt/format.h>
@@ -37,79 +41,100 @@ std::string_view isa_name(Isa isa) {
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
 }
 
-bool all_finite(const Tensor& t) {
-  if (!t.defined() || !is_floating(t.dtype())) return true;
-  if (t.is_distributed()) return all_finite(local(t));
-  return std::ranges::all_of(t.values(), [](double v) { return std::isfinite(v); });
+// What is wrong is found before any work is done.
+const Config& checked(const Config& config, const World& world) {
+  throw_if_any(config.faults());
+  (void)config.training.micro_batches(world.size());
+  return config;
 }
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string path;
-  for (const auto& p : parts) path += (path.empty() ? "" : ".") + p;
-  return path.empty() ? "the loss" : path;
+int64_t valid_targets(const Batch& batch) {
+  const auto* targets = local(batch.targets).data<int64_t>();
+  const int64_t all = local(batch.targets).numel();
+  return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
 }
 
-// A folder that cannot be written is found before any work is done.
-DataLoader open_data(const Config& config, const World& world) {
-  if (world.rank() == 0) require_writable_folder(config.dump_folder, "dump_folder");
-  // Each rank reads its own rows of the global batch, which is the same on any mesh.
-  const int64_t mine = config.training.local_batch_size;
-  return {config.dataloader,
-          {.seq_len = config.training.seq_len,
-           .vocabulary = config.model.vocab_size,
-           .global_rows = mine * world.size(),
-           .first_row = mine * world.rank(),
-           .rows = mine,
-           .seed = static_cast<uint64_t>(config.debug.seed)}};
-}
-
-// Notes the first op whose output is not finite while its inputs are.
-class FirstNonFinite {
- public:
-  FirstNonFinite() : context_(Context::current()), before_(std::move(context_.op_hook)) {
-    context_.op_hook = [this](const OpRow& row, const void*, Tensors in, Tensors out) {
-      if (!found_.empty() || std::ranges::all_of(out, all_finite) ||
-          !std::ranges::all_of(in, all_finite))
-        return;
-      found_ =
-          concat("op ", row.name,
-                 backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
-    };
-  }
-  ~FirstNonFinite() { context_.op_hook = std::move(before_); }
-  FirstNonFinite(const FirstNonFinite&) = delete;
-  FirstNonFinite& operator=(const FirstNonFinite&) = delete;
-  void enter_backward() { backward_ = true; }
-  [[nodiscard]] const std::string& found() const { return found_; }
-
- private:
-  Context& context_;
-  std::function<void(const OpRow&, const void*, Tensors, Tensors)> before_;
-  std::string found_;
-  bool backward_ = false;
-};
+std::string_view precision_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "f32"; }
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print)
-    : config_(config),
+WorldOptions world_options(const Config& config) {
+  const int64_t threads = config.debug.deterministic && config.threads == 0 ? 1 : config.threads;
+  return {.threads = static_cast<int>(threads),
+          .deterministic = config.debug.deterministic,
+          .anomaly = config.debug.detect_anomaly};
+}
+
+Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print,
+                 Screen* screen, BatchSource source)
+    : config_(checked(config, World::current())),
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
-      data_(open_data(config, world_)),
-      model_(config.model) {
-  nn::initialize(
-      model_, static_cast<uint64_t>(config_.debug.seed),
-      [this](const std::string&, const TensorMeta&) { return Layout::replicated(mesh_); });
-  metadata_ = model_.attention_metadata(config.training.seq_len);
-  static_cast<void>(data_.info());  // bad data is found before anything is written or trained
+      lock_(world_.rank() == 0 ? std::make_unique<FolderLock>(config.dump_folder, "dump_folder")
+                               : nullptr),
+      source_(std::move(source)),
+      model_(config.model),
+      micro_batches_(config.training.micro_batches(world_.size())),
+      checkpoints_(in_folder(config.checkpoint.folder)) {
+  const auto seed = static_cast<uint64_t>(config_.debug.seed);
+  Context& context = Context::current();
+  context.options.anomaly = config_.debug.detect_anomaly;
+  context.call_keys.set_seed(seed);
+  if (!source_) open_data();
+  const ValidationConfig& v = config_.validation;
+  if (v.enable) {
+    validation_data_ =
+        evaluation_data(config_.dataloader,
+                        {.path = v.dataset_path,
+                         .path_field = "validation.dataset_path",
+                         .seq_len = v.seq_len.value_or(config_.training.seq_len),
+                         .vocabulary = config_.model.vocab_size,
+                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size)});
+  }
+
+  nn::initialize(model_, seed, [this](const std::string&, const TensorMeta&) {
+    return Layout::replicated(mesh_);
+  });
+  const auto blocks = model_.blocks();
+  nn::apply_activation_checkpoint(blocks, config_.activation_checkpoint);
+  if (config_.training.mixed_precision_param != config_.model.dtype)
+    nn::mixed_precision(model_, blocks, config_.training.mixed_precision_param);
+  metadata_ = model_.attention_metadata(config_.training.seq_len);
+  optimizer_ = std::make_unique<AdamW>(nn::named_parameters(model_), config_.optimizer, seed);
+  // Bad data is found before anything is written or trained.
+  if (data_) static_cast<void>(data_->info());
+  if (validation_data_) static_cast<void>(validation_data_->info());
+  restore();
   std::vector<Tensor> parameters;
   for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
-  optimizer_ = std::make_unique<AdamW>(std::move(parameters), config_.optimizer);
+  monitor_ = std::make_unique<Monitor>(
+      config_.metrics, config_.profiler,
+      MonitorFacts{.dump_folder = config_.dump_folder,
+                   .steps = config_.training.steps,
+                   .tokens_per_step = tokens_per_step(),
+                   .done = done_,
+                   .flops_per_token = llama3::flops_per_token(model_, config_.training.seq_len),
+                   .compute = config_.training.mixed_precision_param,
+                   .parameters = std::move(parameters),
+                   .optimizer_bytes = optimizer_->state_bytes()},
+      world_, print_, screen);
   if (world_.rank() != 0) return;
   write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  log_ = std::make_unique<MetricsLog>(in_folder("metrics.jsonl"));
   announce();
+}
+
+// Each rank reads its own rows of the global batch, which is the same on any mesh and for any
+// number of micro-batches.
+void Trainer::open_data() {
+  const int64_t mine = config_.training.local_batch_size;
+  data_.emplace(config_.dataloader, BatchPlan{.seq_len = config_.training.seq_len,
+                                              .vocabulary = config_.model.vocab_size,
+                                              .global_rows = mine * world_.size(),
+                                              .first_row = mine * world_.rank(),
+                                              .rows = mine,
+                                              .micro_batches = micro_batches_,
+                                              .seed = static_cast<uint64_t>(config_.debug.seed)});
 }
 
 std::string Trainer::in_folder(std::string_view file) const {
@@ -119,41 +144,67 @@ std::string Trainer::in_folder(std::string_view file) const {
 void Trainer::announce() {
   const Config& c = config_;
   const Context& context = Context::current();
-  const int64_t count = nn::parameter_count(model_);
-  const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  print_(fmt::format("model: {}, {} parameters; parameters, gradients and optimizer {:.1f} MiB",
-                     c.recipe, with_separators(count), mebi(count * 16)));
-  print_(fmt::format("device: cpu, {} threads, {}, {:.1f} GiB", context.options.threads,
-                     isa_name(Process::get().isa()), mebi(machine_memory()) / 1024));
-  const DataInfo& data = data_.info();
+  if (c.metrics.summary != "none")
+    print_(
+        fmt::format("model: {}, {}", c.recipe, total_summary(model_, optimizer_->state_bytes())));
+  if (c.metrics.summary == "layers") print_(layer_summary(model_));
+  print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
+                     isa_name(Process::get().isa()), byte_count(machine_memory())));
+  if (data_) {
+    const DataInfo& data = data_->info();
+    print_(fmt::format(
+        "data: {}, {}{} tokens, {} windows of {}", c.dataloader.path,
+        data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
+        with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
+  }
+  print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
+                     precision_name(c.model.dtype),
+                     precision_name(c.training.mixed_precision_param),
+                     precision_name(c.optimizer.state_dtype)));
+  for (const ParameterGroup& g : optimizer_->groups()) {
+    if (c.optimizer.param_groups.empty()) continue;
+    print_(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
+                       g.pattern.empty() ? "all others" : g.pattern, g.members.size(), g.lr,
+                       g.weight_decay));
+  }
+  const int64_t at_once = c.training.local_batch_size * world_.size();
+  const int64_t rows = at_once * micro_batches_;
   print_(fmt::format(
-      "data: {}, {}{} tokens, {} windows of {}", c.dataloader.path,
-      data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
-      with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
-  const int64_t rows = c.training.local_batch_size * world_.size();
-  print_(fmt::format(
-      "training: {} steps of {} x {} = {} tokens on {}, lr {:g}, warm-up {} steps, seed {}, into "
-      "{}",
+      "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
+      "steps, seed {}, into {}",
       c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
-      mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+      micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
+      c.dump_folder));
 }
 
-Batch Trainer::next_batch() {
-  const Batch part = data_.at(done_);
+int64_t Trainer::tokens_per_step() const {
+  return config_.training.local_batch_size * world_.size() * micro_batches_ *
+         config_.training.seq_len;
+}
+
+std::vector<Batch> Trainer::next_batches() {
+  const int64_t mine = config_.training.local_batch_size, at_once = mine * world_.size();
   const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
-  const Shape global{config_.training.local_batch_size * world_.size(), config_.training.seq_len};
-  const auto whole = [&](const Tensor& rows) {
-    return rows.defined() ? from_local(rows, by_rows, global) : rows;
-  };
-  return {whole(part.tokens), whole(part.targets), whole(part.positions)};
+  const Shape global{at_once, config_.training.seq_len};
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < micro_batches_; ++i) {
+    const Batch part = source_ ? source_(done_ - data_start_, at_once * micro_batches_,
+                                         i * at_once + world_.rank() * mine, mine)
+                               : data_->at(done_ - data_start_, i);
+    const auto whole = [&](const Tensor& rows) {
+      return rows.defined() ? from_local(rows, by_rows, global) : rows;
+    };
+    batches.push_back({whole(part.tokens), whole(part.targets), whole(part.positions)});
+  }
+  return batches;
 }
 
-Tensor Trainer::loss_of(const Batch& batch) const {
+Tensor Trainer::loss_of(const Batch& batch, double tokens) const {
   nn::AttentionMetadata metadata = metadata_;
   metadata.positions = batch.positions;
   const CrossEntropyResult result = model_.loss(batch.tokens, batch.targets, metadata);
   // A 0-dim factor and no attribute, so that a new count needs no new plan.
-  return result.sum * tensor(1 / std::max(1.0, full(result.count).item()));
+  return result.sum * tensor(1 / std::max(1.0, tokens));
 }
 
 // Gradients of replicated parameters are partial over the axis that cuts the batch.
@@ -163,31 +214,63 @@ void Trainer::reduce_gradients() {
 
 StepRecord Trainer::step() {
   const auto start = Clock::now();
-  const int64_t rows = config_.training.local_batch_size * world_.size();
-  const Batch batch = next_batch();
-  Tensor loss = loss_of(batch);
+  Context::current().call_keys.set_step(static_cast<uint64_t>(done_));
+  monitor_->begin_step(done_ + 1);
+  const std::vector<Batch> batches = [&] {
+    const auto phase = monitor_->phase("data");
+    return next_batches();
+  }();
+  // All micro-batches of all ranks are counted first, so that each token weighs the same.
+  const Tensor count = zeros({}, DType::i64);
+  for (const Batch& batch : batches) *count.data<int64_t>() += valid_targets(batch);
+  world_.group().all_reduce(count)->wait();
+  const double tokens = count.item();
+
+  Tensor sum;
+  for (const Batch& batch : batches) {
+    Tensor loss;
+    {
+      const auto phase = monitor_->phase("forward");
+      loss = loss_of(batch, tokens);
+    }
+    sum = sum.defined() ? sum + loss.detach() : loss.detach();
+    const auto phase = monitor_->phase("backward");
+    backward(loss);
+    loss = {};
+  }
   StepRecord record;
   record.step = done_ + 1;
-  record.loss = full(loss).item();
-  if (!std::isfinite(record.loss)) diagnose(batch, record.loss, 0);
-  backward(loss);
-  loss = {};
+  record.loss = full(sum).item();
   {
+    const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
     reduce_gradients();
     record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
   }
-  if (!std::isfinite(record.grad_norm)) diagnose(batch, record.loss, record.grad_norm);
-  const double factor = lr_factor(config_.lr_scheduler, done_, config_.training.steps);
-  optimizer_->step(factor);
-  optimizer_->zero_grad();
+  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
+    diagnose(batches, tokens, record.loss, record.grad_norm);
+  const double factor =
+      lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
+  {
+    const auto phase = monitor_->phase("optimizer");
+    optimizer_->step(factor);
+    optimizer_->zero_grad();
+  }
   record.lr = config_.optimizer.lr * factor;
-  record.tokens_per_second =
-      static_cast<double>(rows * config_.training.seq_len) / seconds_since(start);
+  record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
   if (done_++ == 0) world_.first_step_done();
-  if (log_) log_->write(record);
   remember(record);
+  monitor_->end_step(record);
   return record;
+}
+
+Evaluation Trainer::validate() {
+  if (!validation_data_) fail<UsageError>("validate", "validation.enable is not set");
+  const Evaluation e = evaluate(model_, *validation_data_, config_.validation.steps);
+  monitor_->validation(done_, e.loss, e.perplexity);
+  print_(fmt::format("validate step: {:2}  loss: {:8.5f}  perplexity: {:.4f}  tokens: {}", done_,
+                     e.loss, e.perplexity, with_separators(e.tokens)));
+  return e;
 }
 
 // A run of any length keeps a bounded number of records, evenly spaced.
@@ -203,7 +286,8 @@ void Trainer::remember(const StepRecord& record) {
   records_.push_back(record);
 }
 
-void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
+void Trainer::diagnose(const std::vector<Batch>& batches, double tokens, double loss,
+                       double grad_norm) {
   const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm)
                                                : fmt::format("the loss is {}", loss);
   std::string cause;
@@ -223,9 +307,12 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
     FirstNonFinite watch;
     try {
       context.options.anomaly = true;
-      const Tensor again = loss_of(batch);
-      watch.enter_backward();
-      backward(again);
+      for (const Batch& batch : batches) {
+        watch.in_backward(false);
+        const Tensor again = loss_of(batch, tokens);
+        watch.in_backward(true);
+        backward(again);
+      }
     } catch (const NumericError& error) {
       if (watch.found().empty()) cause = error.what();
     }
@@ -238,23 +325,24 @@ void Trainer::diagnose(const Batch& batch, double loss, double grad_norm) {
 }
 
 void Trainer::run() {
-  const int64_t steps = config_.training.steps, log_freq = config_.metrics.log_freq;
-  const double flops = llama3::flops_per_token(model_, config_.training.seq_len);
-  const int64_t memory = machine_memory();
   const auto start = Clock::now();
-  const int64_t first = done_;
-  while (done_ < steps) {
-    const StepRecord r = step();
-    if (r.step != first + 1 && r.step != steps && r.step % log_freq != 0) continue;
-    const double per_step = seconds_since(start) / static_cast<double>(done_ - first);
-    const int64_t peak = Context::current().allocator(kCpu)->stats().peak;
-    print_(step_line(r, peak, memory, flops, per_step * static_cast<double>(steps - done_)));
+  while (done_ < config_.training.steps) {
+    const int64_t done = step().step;
+    if (config_.validation.enable && (done == 1 || done % config_.validation.freq == 0)) validate();
+    if (checkpoint_or_stop()) break;
   }
+  monitor_->finish();
+  if (stopped_) return;
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  const std::string plot = in_folder("loss.svg");
+  if (world_.rank() == 0) write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
+  if (config_.checkpoint.enable) {  // the last checkpoint holds the model
+    print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
+    return;
+  }
   std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
   for (auto& p : whole) p.tensor = full(p.tensor);
   if (world_.rank() != 0) return;
-  write_file_atomically(in_folder("loss.svg"), loss_plot_svg(records_, config_.recipe));
   write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
@@ -262,10 +350,11 @@ void Trainer::run() {
 
 void Trainer::print_samples() {
   const SampleConfig& c = config_.sample;
-  if (c.tokens == 0 || world_.rank() != 0) return;
+  if (c.tokens == 0 || world_.rank() != 0 || stopped_) return;
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,
+                          .top_p = c.top_p,
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed)};
   print_(

@@ -84,6 +84,22 @@ void FlightRecorder::ended(uint64_t record, bool failed) {
   e.state.store(failed ? State::failed : State::done, std::memory_order_relaxed);
 }
 
+std::vector<FlightRecorder::Operation> FlightRecorder::ended_since(uint64_t& first) const {
+  const uint64_t end = count();
+  if (end > kEntries) first = std::max(first, end - kEntries);
+  std::vector<Operation> operations;
+  for (; first < end; ++first) {
+    const Entry& e = entries_[first % kEntries];
+    const State state = e.state.load(std::memory_order_relaxed);
+    const int64_t ended = e.ended.load(std::memory_order_relaxed);
+    if (ended == 0 && state != State::failed) break;
+    operations.push_back({e.kind, e.group.data(), std::max(e.send, e.receive) * item_size(e.dtype),
+                          e.queued.load(std::memory_order_relaxed),
+                          e.started.load(std::memory_order_relaxed), ended});
+  }
+  return operations;
+}
+
 std::string FlightRecorder::json(std::string_view reason) const {
   using Json = nlohmann::ordered_json;
   const uint64_t end = count(), begin = end > kEntries ? end - kEntries : 0;

@@ -14,6 +14,13 @@ namespace tessera {
 class TESSERA_API FlightRecorder {
  public:
   enum class State : uint8_t { queued, started, done, failed };
+  /// One operation as profilers see it; times in nanoseconds of the steady clock, 0: not yet.
+  struct Operation {
+    CollectiveKind kind{};
+    std::string group;
+    int64_t bytes = 0;  ///< of the larger side on this rank
+    int64_t queued = 0, started = 0, ended = 0;
+  };
   static constexpr size_t kEntries = 256;
 
   FlightRecorder(int world_rank, std::string folder);
@@ -32,6 +39,10 @@ class TESSERA_API FlightRecorder {
   [[nodiscard]] std::string json(std::string_view reason) const;
   /// Operations entered so far.
   [[nodiscard]] uint64_t count() const { return next_.load(std::memory_order_relaxed); }
+
+  /// The operations from number `first` on that have ended, up to the first that has not; `first`
+  /// becomes the number to go on from. Those that the ring has lost are left out.
+  [[nodiscard]] std::vector<Operation> ended_since(uint64_t& first) const;
 
   /// From now on SIGUSR2 asks every rank of this process for a dump, which each does at its next
   /// wait or op call. For programs (main calls it once).

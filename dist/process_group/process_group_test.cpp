@@ -3,6 +3,7 @@
 // waits for, progress in op calls and on a thread, deadlines, flight records.
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/dist/shared/threads_impl.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/ranks.h"
@@ -325,6 +326,28 @@ TEST(FlightRecorder, KeepsTheLatestAndDumpsOnASignal) {
       options);
   std::filesystem::remove_all(options.flight_folder);
   std::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST(FlightRecorder, GivesWhatHasEndedOnce) {
+  run_ranks(2, [](World& w) {
+    FlightRecorder& recorder = w.group().recorder();
+    uint64_t from = recorder.count();
+    w.group().all_reduce(full({5}, 1))->wait();
+    w.group().barrier()->wait();
+    const auto two = recorder.ended_since(from);
+    ASSERT_EQ(two.size(), 2u);
+    EXPECT_EQ(two[0].kind, CollectiveKind::all_reduce);
+    EXPECT_EQ(two[0].bytes, 20);
+    EXPECT_EQ(two[1].bytes, 0);
+    for (const auto& o : two) {
+      EXPECT_LE(o.queued, o.ended);
+      EXPECT_EQ(o.group, w.group().name());
+    }
+    EXPECT_TRUE(recorder.ended_since(from).empty());
+    for (size_t i = 0; i < FlightRecorder::kEntries + 9; ++i) w.group().barrier()->wait();
+    EXPECT_EQ(recorder.ended_since(from).size(), FlightRecorder::kEntries);
+    EXPECT_EQ(from, recorder.count());
+  });
 }
 
 TEST(FlightRecorder, SurvivesAFolderThatCannotBe) {

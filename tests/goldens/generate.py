@@ -11,6 +11,7 @@ import sys
 
 import torch
 
+import lr_schedule
 import tiny_llama
 from golden_file import GoldenFile
 
@@ -27,9 +28,10 @@ def rooms():
 def main():
     torch.set_num_threads(1)  # the sum order, and with it the last bit, follows the thread count
     every = rooms()
-    for room in sys.argv[1:] or [*every, "tiny_llama"]:
-        if room == "tiny_llama":
-            tiny_llama.write(SEED)
+    whole = {"tiny_llama": lambda: tiny_llama.write(SEED), "lr_schedule": lr_schedule.write}
+    for room in sys.argv[1:] or [*every, *whole]:
+        if room in whole:
+            whole[room]()
             continue
         golden = GoldenFile(room, SEED)
         every[room](golden)

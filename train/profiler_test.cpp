@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/profiler.h"
+
+#include "tessera/core/error.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/world.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/train/files.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <set>
+#include <thread>
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class ProfilerTest : public testing::Test {
+ protected:
+  ProfilerTest() : folder_(testing::TempDir() + "profiler_test." + std::to_string(::getpid())) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~ProfilerTest() override { fs::remove_all(folder_); }
+  [[nodiscard]] Json parsed(const std::string& path) const { return Json::parse(read_file(path)); }
+  [[nodiscard]] std::string trace(int64_t step, int rank = 0) const {
+    return concat(folder_, "/profiling/traces/iteration_", step, "/rank", rank, "_trace.json");
+  }
+  // What every event must have for Perfetto, and that bars of one row nest.
+  static void check_events(const Json& trace) {
+    std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
+    ASSERT_TRUE(trace.at("traceEvents").is_array());
+    for (const Json& e : trace.at("traceEvents")) {
+      const std::string phase = e.at("ph");
+      ASSERT_TRUE(e.at("pid").is_number_integer() && e.at("name").is_string());
+      if (phase != "M") {
+        ASSERT_GE(e.at("ts").get<double>(), 0);
+      }
+      if (phase == "X") {
+        ASSERT_GE(e.at("dur").get<double>(), 0);
+        rows[{e.at("pid"), e.at("tid")}].emplace_back(
+            e["ts"], e["ts"].get<double>() + e["dur"].get<double>());
+      }
+    }
+    for (auto& [row, bars] : rows) {
+      for (const auto& a : bars) {
+        for (const auto& b : bars)
+          ASSERT_FALSE(a.first < b.first - 2e-3 && b.first < a.second - 2e-3 &&
+                       a.second < b.second - 2e-3);
+      }
+    }
+  }
+  std::string folder_;
+};
+
+// A step: forward in a module, backward, and a gradient that is reduced.
+void step(Profiler& profiler, int64_t n, const Tensor& w, const Tensor& x) {
+  profiler.begin_step(n);
+  {
+    const Profiler::Span span(&profiler, "forward");
+    Tensor loss;
+    {
+      const ModuleScope layers("layers.0"), here("wq");
+      loss = sum(matmul(x, w));
+    }
+    backward(loss);
+    Tensor p = w;
+    if (w.is_distributed()) p.set_grad(redistribute(p.grad(), layout_of(p)));
+    p.set_grad({});
+  }
+  std::thread([&] { const Profiler::Span span(&profiler, "load \"data\""); }).join();
+  (void)profiler.end_step(n);
+}
+
+TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
+  run_ranks(2, [&](World& world) {
+    const Mesh* mesh = Mesh::make({{"dp", 2}});
+    Profiler profiler(
+        {.enable_profiling = true, .profile_freq = 3, .profiler_active = 1, .profiler_warmup = 1},
+        folder_, world);
+    Tensor w = full({4, 3}, 1, DType::f32, Layout::replicated(mesh)).set_requires_grad();
+    const Tensor x = full({6, 4}, 1, DType::f32, Layout::of(mesh, {Shard(0)}));
+    for (int64_t i = 1; i <= 7; ++i) step(profiler, i, w, x);
+    EXPECT_EQ(profiler.finish(), "");
+    EXPECT_EQ(Context::current().interceptor, nullptr);
+  });
+  EXPECT_FALSE(fs::exists(trace(4)));
+  for (const int64_t i : {3, 6}) {
+    for (const int rank : {0, 1}) {
+      const Json json = parsed(trace(i, rank));
+      check_events(json);
+      std::set<std::string> names, modules, passes, threads;
+      int64_t reduced = 0;
+      for (const Json& e : json["traceEvents"]) {
+        EXPECT_EQ(e["pid"], rank);
+        names.insert(e["name"]);
+        const Json args = e.value("args", Json::object());
+        if (e["name"] == "matmul" || e["name"] == "contract_leading") {
+          modules.insert(args.at("module"));
+          passes.insert(args.at("pass"));
+          EXPECT_GT(args.at("bytes").get<double>(), 0);
+          EXPECT_NE(args.at("in").get<std::string>().find("f32["), std::string::npos);
+        }
+        if (e["name"] == "all_reduce" && e["ph"] == "b" && args.value("axes", "") == "dp") {
+          ++reduced;
+          EXPECT_EQ(args.at("bytes"), 4 * 3 * 4);
+        }
+        if (e["name"] == "thread_name") threads.insert(args["name"]);
+      }
+      EXPECT_TRUE(names.contains(concat("step ", i)));
+      EXPECT_TRUE(names.contains("forward"));
+      EXPECT_TRUE(names.contains("load \"data\""));
+      // Backward's product runs under the module of its forward.
+      EXPECT_EQ(modules, (std::set<std::string>{"layers.0.wq"}));
+      EXPECT_EQ(passes, (std::set<std::string>{"forward", "grad"}));
+      EXPECT_EQ(reduced, 1);
+      EXPECT_EQ(threads, (std::set<std::string>{"rank thread", "thread 1"}));
+    }
+  }
+  // All ranks in one file.
+  const std::string joined = folder_ + "/joined.json";
+  join_traces({trace(3, 0), trace(3, 1)}, joined);
+  const Json all = parsed(joined);
+  check_events(all);
+  EXPECT_EQ(all["traceEvents"].size(),
+            parsed(trace(3, 0))["traceEvents"].size() + parsed(trace(3, 1))["traceEvents"].size());
+}
+
+TEST_F(ProfilerTest, ARunThatEndsInTheMiddleOfACycleHasAWholeTrace) {
+  run_ranks(1, [&](World& world) {
+    Profiler profiler(
+        {.enable_profiling = true, .profile_freq = 4, .profiler_active = 2, .profiler_warmup = 0},
+        folder_, world);
+    Tensor w = full({2, 2}, 1).set_requires_grad();
+    const Tensor x = full({2, 2}, 1);
+    for (int64_t i = 1; i <= 3; ++i) step(profiler, i, w, x);
+    EXPECT_FALSE(fs::exists(trace(4)));
+    EXPECT_EQ(profiler.finish(), trace(4));
+  });
+  check_events(parsed(trace(4)));
+}
+
+TEST_F(ProfilerTest, OffOrDroppedLeavesNothing) {
+  run_ranks(1, [&](World& world) {
+    Tensor w = full({2, 2}, 1).set_requires_grad();
+    {
+      Profiler off({}, folder_, world);
+      for (int64_t i = 1; i <= 10; ++i) step(off, i, w, w);
+      Profiler dropped({.enable_profiling = true, .profile_freq = 1, .profiler_warmup = 0}, folder_,
+                       world);
+      dropped.begin_step(1);
+      EXPECT_TRUE(fs::exists(trace(1) + ".part"));
+    }
+    EXPECT_EQ(Context::current().interceptor, nullptr);
+  });
+  EXPECT_FALSE(fs::exists(trace(1)));
+  EXPECT_FALSE(fs::exists(trace(1) + ".part"));
+}
+
+TEST_F(ProfilerTest, BadInputIsATypedError) {
+  const ProfilerConfig bad{.enable_profiling = true, .profile_freq = 3};
+  EXPECT_EQ(bad.conflicts().size(), 1u);
+  run_ranks(1, [&](World& world) {
+    EXPECT_THROW(Profiler(bad, folder_, world), ConfigError);
+    Profiler nowhere({.enable_profiling = true, .profile_freq = 1, .profiler_warmup = 0},
+                     "/proc/none", world);
+    EXPECT_THROW(nowhere.begin_step(1), IoError);
+  });
+  const std::string path = folder_ + "/bad.json";
+  for (const char* text :
+       {"", "{}\n", "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"pid\":0},\n"}) {
+    write_file_atomically(path, text);
+    EXPECT_THROW(join_traces({path}, folder_ + "/out.json"), DataError) << text;
+  }
+  EXPECT_FALSE(fs::exists(folder_ + "/out.json"));
+  EXPECT_THROW(join_traces({"/no/such"}, folder_ + "/out.json"), IoError);
+}
+
+TEST_F(ProfilerTest, OddNamesStayJson) {
+  const std::string path = folder_ + "/odd.json";
+  TraceWriter writer(path, 3, "quote \" slash \\ \x01");
+  writer.complete(0, "\xFF\n", "c", 5, 1234567,
+                  TraceArgs().text("a\"", "\xE2\x82\xAC").number("n", 1.0 / 0.0));
+  writer.counter("memory", 10, 1e12);
+  EXPECT_FALSE(fs::exists(path));
+  writer.close();
+  writer.counter("late", 10, 1);  // after the end
+  const Json json = parsed(path);
+  check_events(json);
+  EXPECT_EQ(json["traceEvents"][2]["ts"], 0.005);
+  EXPECT_EQ(json["traceEvents"][2]["dur"], 1234.562);
+  EXPECT_TRUE(json["traceEvents"][2]["args"]["n"].is_null());
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorBoard event files: scalars by step. The format is TFRecord framing (length and data, each
+// with a masked CRC-32C) around protobuf messages of two fields' depth, encoded by hand.
+#pragma once
+
+#include "tessera/core/api.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera::train {
+
+struct Scalar {
+  std::string_view tag;
+  double value = 0;  ///< stored as f32
+};
+
+/// CRC-32C (Castagnoli) of the bytes.
+TESSERA_API uint32_t crc32c(std::string_view bytes);
+/// The record that opens a file, and one with scalars; `wall_time` in seconds since 1970.
+TESSERA_API std::string event_file_header(double wall_time);
+TESSERA_API std::string event_record(double wall_time, int64_t step,
+                                     std::span<const Scalar> scalars);
+
+class TESSERA_API TensorBoardWriter {
+ public:
+  /// Begins `folder/events.out.tfevents.<seconds>.<host>.<process>.<n>`, and the folder if need be;
+  /// IoError if it cannot. A file that is there is never touched.
+  explicit TensorBoardWriter(const std::string& folder);
+  ~TensorBoardWriter();
+  TensorBoardWriter(const TensorBoardWriter&) = delete;
+  TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
+  /// One event, at once in the file. IoError.
+  void write(int64_t step, std::span<const Scalar> scalars);
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  struct File;
+  void append(const std::string& record);
+  std::string path_;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace tessera::train
