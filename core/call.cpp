@@ -71,10 +71,12 @@ bool share_elements(const TensorImpl& a, const TensorImpl& b) {
   SmallVector<Dim, kMaxRank> dims;
   int64_t reach = 0;
   for (int d = 0; d < m.rank(); ++d) {
-    if (m[d] == 1 && n[d] == 1) continue;
-    if (a.strides[d] != b.strides[d] || a.strides[d] <= 0) return true;
-    dims.push_back({a.strides[d], 1 - n[d], m[d] - 1});
-    reach += a.strides[d] * (std::max(m[d], n[d]) - 1);
+    const int64_t of_a = m[d] > 1 ? a.strides[d] : 0, of_b = n[d] > 1 ? b.strides[d] : 0;
+    if (of_a < 0 || of_b < 0 || (of_a > 0 && of_b > 0 && of_a != of_b)) return true;
+    if (of_a == 0 && of_b == 0) continue;
+    dims.push_back({std::max(of_a, of_b), of_b > 0 ? 1 - n[d] : 0, of_a > 0 ? m[d] - 1 : 0});
+    const Dim& dim = dims.back();
+    reach += dim.stride * std::max(-dim.least, dim.most);
   }
   std::sort(dims.begin(), dims.end(),
             [](const Dim& x, const Dim& y) { return x.stride > y.stride; });

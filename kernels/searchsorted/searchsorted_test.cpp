@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -38,8 +39,8 @@ TEST(SearchSorted, NanComesAfterAllNumbers) {
   const double nan = std::nan("");
   for (const int64_t copies : {1, 8}) {  // one by one, and several at a time
     const Tensor sorted = tensor({1, 2, INFINITY, nan, nan});
-    const Tensor values =
-        reshape(expand(tensor({{0.5}, {2}, {INFINITY}, {nan}}), {4, copies}), {4 * copies});
+    const Tensor each = from_values(std::vector<double>{0.5, 2, INFINITY, nan}, {4, 1});
+    const Tensor values = reshape(expand(each, {4, copies}), {4 * copies});
     const auto left = searchsorted(sorted, values).values(),
                right = searchsorted(sorted, values, true).values();
     for (size_t i = 0; i < left.size(); ++i) {
