@@ -6,7 +6,10 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/op_row.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <utility>
 
 namespace tessera::detail {
@@ -49,10 +52,100 @@ Inputs look(const OpRow& row, Tensors in) {
   return seen;
 }
 
+// The elements of an operand that an op in place gets: bytes [first, last] of a storage.
+struct Operand {
+  const TensorImpl* x;
+  const Storage* storage;
+  int64_t first, last;
+  bool written;
+};
+
+// Whether two operands have an element in common, where their bytes are interleaved. Of parts of
+// one tensor (equal strides) it is known: when the distance of their starts is a sum of strides.
+bool share_elements(const TensorImpl& a, const TensorImpl& b) {
+  const Shape &m = a.meta.shape, &n = b.meta.shape;
+  if (a.meta.dtype != b.meta.dtype || m.rank() != n.rank()) return true;
+  struct Dim {
+    int64_t stride, least, most;  // how often the stride may be taken
+  };
+  SmallVector<Dim, kMaxRank> dims;
+  int64_t reach = 0;
+  for (int d = 0; d < m.rank(); ++d) {
+    const int64_t of_a = m[d] > 1 ? a.strides[d] : 0, of_b = n[d] > 1 ? b.strides[d] : 0;
+    if (of_a < 0 || of_b < 0 || (of_a > 0 && of_b > 0 && of_a != of_b)) return true;
+    if (of_a == 0 && of_b == 0) continue;
+    dims.push_back({std::max(of_a, of_b), of_b > 0 ? 1 - n[d] : 0, of_a > 0 ? m[d] - 1 : 0});
+    const Dim& dim = dims.back();
+    reach += dim.stride * std::max(-dim.least, dim.most);
+  }
+  std::sort(dims.begin(), dims.end(),
+            [](const Dim& x, const Dim& y) { return x.stride > y.stride; });
+  const auto is_sum = [&](const auto& self, size_t d, int64_t gap, int64_t rest) -> bool {
+    if (d == dims.size()) return gap == 0;
+    const Dim& dim = dims[d];
+    rest -= dim.stride * std::max(-dim.least, dim.most);
+    const int64_t least = std::max(dim.least, (gap - rest) / dim.stride - 1),
+                  most = std::min(dim.most, (gap + rest) / dim.stride + 1);
+    for (int64_t k = least; k <= most; ++k) {
+      const int64_t left = gap - k * dim.stride;
+      if (std::abs(left) <= rest && self(self, d + 1, left, rest)) return true;
+    }
+    return false;
+  };
+  return is_sum(is_sum, 0, b.offset - a.offset, reach);
+}
+
+bool same_elements(const TensorImpl& a, const TensorImpl& b) {
+  if (!(a.meta.shape == b.meta.shape) || a.meta.dtype != b.meta.dtype || a.offset != b.offset)
+    return false;
+  for (int d = 0; d < a.meta.shape.rank(); ++d) {
+    if (a.meta.shape[d] > 1 && a.strides[d] != b.strides[d]) return false;
+  }
+  return true;
+}
+
+// Kernels write in an order of their own, so what they write must be no other element they write or
+// read; an operand may be read that is the written one itself.
+void check_aliases(const OpRow& row, Tensors in) {
+  SmallVector<Operand, 8> operands;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].defined() || in[i].numel() == 0) continue;
+    const TensorImpl& x = in[i].impl();
+    const bool written = row.writes(i, in.size());
+    int64_t first = x.offset, last = x.offset;
+    for (int d = 0; d < x.meta.shape.rank(); ++d) {
+      if (written && x.strides[d] == 0 && x.meta.shape[d] > 1)
+        fail<UsageError>(row.name, "would write ", x.meta, " (input ", i, "), whose dim ", d,
+                         " is expanded: its elements are one; write a copy of it");
+      (x.strides[d] < 0 ? first : last) += x.strides[d] * (x.meta.shape[d] - 1);
+    }
+    const int64_t size = item_size(x.meta.dtype);
+    operands.push_back({&x, x.storage.get(), first * size, (last + 1) * size - 1, written});
+  }
+  std::sort(operands.begin(), operands.end(), [](const Operand& a, const Operand& b) {
+    return a.storage != b.storage ? std::less<>()(a.storage, b.storage) : a.first < b.first;
+  });
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& a = operands[i];
+    for (size_t j = i + 1; j < operands.size(); ++j) {
+      const Operand& b = operands[j];
+      if (b.storage != a.storage || b.first > a.last) break;
+      if (!a.written && !b.written) continue;
+      if (same_elements(*a.x, *b.x) ? !(a.written && b.written) : !share_elements(*a.x, *b.x))
+        continue;
+      fail<UsageError>(row.name, "would write elements that it ",
+                       a.written && b.written ? "writes" : "reads",
+                       " through another input: ", a.x->meta, " and ", b.x->meta,
+                       " overlap in one storage; give it a copy of one of them");
+    }
+  }
+}
+
 }  // namespace
 
 void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, Outputs out,
                 Device device) {
+  if (row.kind == OpKind::in_place) check_aliases(row, in);
   if (device.is_cpu()) {
     row.cpu(op, in, out);
     return;

@@ -44,15 +44,17 @@ struct Rows {
 /// 64-byte aligned.
 template <class C, class F> void for_each_row(int64_t rows, int64_t n, int64_t buffers, F&& f) {
   const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
-  // A rank may itself be a thread of a team, with a number beyond its own threads.
-  const int threads = Context::current().options.threads;
+  // As many as parallel_for starts. A rank may itself be a thread of a team, with a number beyond
+  // its own threads.
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1));
+  const int threads = static_cast<int>(
+      std::clamp<int64_t>((rows + grain - 1) / grain, 1, Context::current().options.threads));
   const Tensor scratch = empty({threads, buffers, padded}, dtype_of<C>);
   C* all = scratch.data<C>();
-  parallel_for(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1)),
-               [&](int64_t begin, int64_t end) {
-                 C* mine = all + omp_get_thread_num() % threads * buffers * padded;
-                 for (int64_t row = begin; row < end; ++row) f(row, mine, padded);
-               });
+  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    C* mine = all + omp_get_thread_num() % threads * buffers * padded;
+    for (int64_t row = begin; row < end; ++row) f(row, mine, padded);
+  });
 }
 
 namespace rows {

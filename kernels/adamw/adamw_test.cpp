@@ -149,6 +149,18 @@ TEST(AdamW, StepWordsKeepToTheDefinition) {
   EXPECT_TRUE(std::equal(some.begin(), some.end(), words.begin() + 95));
 }
 
+TEST(AdamW, AParameterMayNotComeTwice) {
+  Context context;
+  const auto zero = [] { return zeros({8}); };
+  const Tensor w = ones({8}), g = ones({8});
+  EXPECT_THROW(adamw_({w, w}, {g, g}, {zero(), zero()}, {zero(), zero()}, 1, {}), UsageError);
+  EXPECT_EQ(w.values(), std::vector<double>(8, 1));
+  const Tensor flat = ones({16});  // parts of one storage are no aliases
+  adamw_({slice(flat, 0, {8, 16}), slice(flat, 0, {0, 8})}, {g, g}, {zero(), zero()},
+         {zero(), zero()}, 1, {});
+  EXPECT_LT(flat.values()[0], 1);
+}
+
 TEST(AdamW, Errors) {
   Context context;
   const Tensor p = zeros({3});

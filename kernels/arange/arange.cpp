@@ -2,6 +2,7 @@
 #include "tessera/kernels/arange/arange.h"
 
 #include "tessera/core/parallel.h"
+#include "tessera/kernels/integer_range_impl.h"
 
 #include <cmath>
 
@@ -18,6 +19,11 @@ MetaList Arange::meta(Metas in) const {
   if (!is_floating(dtype) && (start != std::floor(start) || step != std::floor(step)))
     fail<ValueError>(name, "start and step must be whole for ", dtype, ": given ", start, " and ",
                      step, "; ask for a floating dtype");
+  const double last = start + static_cast<double>(begin + count - 1) * step;
+  const bool fits = in_range(start, dtype) && (count == 0 || in_range(last, dtype));
+  if (!fits || (!is_floating(dtype) && !in_range(step, DType::i64)))
+    fail<ValueError>(name, "start ", start, ", step ", step, " or the last element, ", last,
+                     ", is beyond the range of ", dtype, "; ask for another dtype");
   checked_numel({count}, item_size(dtype), name);
   return {{Shape{count}, dtype, device}};
 }
@@ -60,6 +66,7 @@ std::vector<Sample<Arange>> Arange::samples() {
       timed(Arange{0, 1, 1 << 20, 0, DType::f32, kCpu}, {}),
       bad(Arange{0, 1, -4, 0, DType::f32, kCpu}, {}, "ShapeError"),
       bad(Arange{0.5, 1, 4, 0, DType::i64, kCpu}, {}, "ValueError"),
+      bad(Arange{3e9, 1, 4, 0, DType::i32, kCpu}, {}, "ValueError"),
       bad(Arange{0, 1, 4, 0, DType::bool_, kCpu}, {}, "DTypeError"),
       bad(Arange{0, 1, 4, 0, DType::f32, kCpu}, {arg({4})}, "UsageError"),
   };

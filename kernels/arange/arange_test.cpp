@@ -36,6 +36,10 @@ TEST(Arange, Errors) {
   EXPECT_THROW((void)arange(0, 4, 0.5), ValueError);
   EXPECT_THROW((void)arange(0, std::nan("")), ValueError);
   EXPECT_THROW((void)arange(0, 1, 1e-300, DType::f32), ValueError);
+  EXPECT_THROW((void)arange(1e30, 2e30, 1e30), ValueError);
+  EXPECT_THROW((void)arange(3e9, 3e9 + 1, 1, DType::i32), ValueError);
+  EXPECT_THROW((void)arange(2147483640, 2147483649, 1, DType::i32), ValueError);
+  EXPECT_EQ(arange(2147483640, 2147483648, 1, DType::i32).values().back(), 2147483647);
 }
 
 }  // namespace

@@ -30,6 +30,30 @@ TEST(Assign, WritesAStridedPartAlone) {
   }
 }
 
+TEST(Assign, MayReadWhatItWrites) {
+  const Session session;
+  const Tensor x = from_values({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
+  assign_(x, x);
+  assign_(slice(x, 1, {0, 2}), slice(x, 1, {2, 4}));  // interleaved, but no element in common
+  EXPECT_EQ(x.values(), (std::vector<double>{3, 4, 3, 4, 7, 8, 7, 8}));
+  assign_(slice(x, 0, {0, 1}), slice(x, 0, {1, 2}));
+  EXPECT_EQ(x.values(), (std::vector<double>{7, 8, 7, 8, 7, 8, 7, 8}));
+  const Tensor one = slice(x, 1, {1, 2});
+  assign_(slice(x, 1, {2, 4}), expand(one, {2, 2}));
+  EXPECT_EQ(x.values(), (std::vector<double>{7, 8, 8, 8, 7, 8, 8, 8}));
+}
+
+TEST(Assign, RefusesOtherAliases) {
+  const Session session;
+  const Tensor x = from_values({1, 2, 3, 4, 5, 6, 7, 8, 9}, {3, 3});
+  EXPECT_THROW(assign_(x, transpose(x, 0, 1)), UsageError);
+  EXPECT_THROW(assign_(slice(x, 0, {0, 2}), slice(x, 0, {1, 3})), UsageError);
+  EXPECT_THROW(assign_(slice(x, 1, {0, 2}), slice(x, 1, {1, 3})), UsageError);
+  EXPECT_THROW(assign_(expand(slice(x, 1, {1, 2}), {3, 3}), zeros({3, 3})), UsageError);
+  EXPECT_THROW(assign_(x, expand(slice(x, 1, {1, 2}), {3, 3})), UsageError);
+  EXPECT_EQ(x.values(), (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
 TEST(Assign, IsSeenByAutograd) {
   const Session session;
   const Tensor x = tensor({1, 2}).set_requires_grad();

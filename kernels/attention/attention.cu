@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
         const int column = x + c * kHalf;
         if (column < z.d) {
           const C value = v_tile[j * ld + column];
-          acc[0][c] = vmath::fma(p0, value, acc[0][c]);
-          acc[1][c] = vmath::fma(p1, value, acc[1][c]);
+          acc[0][c] = add_product(p0, value, acc[0][c]);
+          acc[1][c] = add_product(p1, value, acc[1][c]);
         }
       }
     }

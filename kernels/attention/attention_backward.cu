@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
         const int column = x + c * kHalf;
         if (column < z.d) {
           const C value = tiles.k[j * ld + column];
-          acc[0][c] = vmath::fma(g0, value, acc[0][c]);
-          acc[1][c] = vmath::fma(g1, value, acc[1][c]);
+          acc[0][c] = add_product(g0, value, acc[0][c]);
+          acc[1][c] = add_product(g1, value, acc[1][c]);
         }
       }
     }
@@ -173,10 +173,10 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
           const int column = x + c * kHalf;
           if (column < z.d) {
             const C dout = tiles.dout[i * ld + column], q = tiles.q[i * ld + column];
-            value_acc[0][c] = vmath::fma(p0, dout, value_acc[0][c]);
-            value_acc[1][c] = vmath::fma(p1, dout, value_acc[1][c]);
-            key_acc[0][c] = vmath::fma(g0, q, key_acc[0][c]);
-            key_acc[1][c] = vmath::fma(g1, q, key_acc[1][c]);
+            value_acc[0][c] = add_product(p0, dout, value_acc[0][c]);
+            value_acc[1][c] = add_product(p1, dout, value_acc[1][c]);
+            key_acc[0][c] = add_product(g0, q, key_acc[0][c]);
+            key_acc[1][c] = add_product(g1, q, key_acc[1][c]);
           }
         }
       }

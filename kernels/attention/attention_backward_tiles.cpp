@@ -101,12 +101,10 @@ TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, const
   to_bf16<width>(w.p, padded, w.p_rows);
   to_bf16<width>(w.ds, padded, w.ds_rows);
   tiles::pair_rows<width>(w.ds, padded, w.ds_pairs);
-  micro::tile_block(m, w.d16, width, w.p_rows, width, w.dout, w.d16, w.dv + b.key * w.d16, w.d16,
-                    true);
-  micro::tile_block(m, w.d16, width, w.ds_rows, width, w.q, w.d16, w.dk + b.key * w.d16, w.d16,
-                    true);
-  micro::tile_block(w.d16, width, padded, w.k_t + b.key, w.columns, w.ds_pairs, width, w.dq_t,
-                    width, true);
+  tiles::add_rows<width>(b.keys, w.d16, w.p_rows, w.dout, w.other, w.dv + b.key * w.d16);
+  tiles::add_rows<width>(b.keys, w.d16, w.ds_rows, w.q, w.other, w.dk + b.key * w.d16);
+  tiles::add_columns<width>(w.d16, b.keys, w.k_t + b.key, w.columns, z.s - b.key, w.words,
+                            w.ds_pairs, w.dq_t);
 }
 
 // (rows, d) at `from` as both right-hand operands of products.

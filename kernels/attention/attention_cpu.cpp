@@ -102,9 +102,9 @@ TESSERA_INLINE void forward_block(Path& path, const KeyRange* ranges, int64_t ro
 
 // Divides by the sum and gives the row's log-sum-exp.
 template <class C> TESSERA_INLINE C finish_row(C* row, int64_t n, C top, C sum) {
-  const C inverse = sum > 0 ? C(1) / sum : C(0);
+  const C inverse = sum == 0 ? C(0) : C(1) / sum;  // a sum of NaN stays one
   for (int64_t j = 0; j < n; ++j) row[j] *= inverse;
-  return sum > 0 ? top + static_cast<C>(std::log(sum)) : -kInf<C>;
+  return sum == 0 ? -kInf<C> : top + static_cast<C>(std::log(sum));
 }
 
 // Parts of the keys to the whole: (splits, rows, padded_d + 2) of acc, maximum and sum; the first

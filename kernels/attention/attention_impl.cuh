@@ -48,7 +48,7 @@ struct AttentionSizes {
                        ": q is ", q.meta());
     }
     d = static_cast<int>(q.shape()[3]);
-    scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(d));
+    scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
   }
   /// What a query sees; nothing where it does not exist.
   __device__ KeyRange range(int64_t b, int64_t query) const {
@@ -112,6 +112,12 @@ __device__ void load_tile(C* tile, int rows, const T* head, const Heads<const T>
     tile[r * tile_stride(d) + c] =
         at < total ? static_cast<C>(head[at * strides.time + c * strides.d]) : C(0);
   }
+}
+
+/// weight * value + sum, where a weight of 0 takes nothing: a row of a tile that is not seen may
+/// hold infinities.
+template <class C> __device__ C add_product(C weight, C value, C sum) {
+  return weight == C(0) ? sum : vmath::fma(weight, value, sum);
 }
 
 /// products[i][j] of rows (y + i half) of `a` and (x + j half) of `b`.

@@ -136,8 +136,8 @@ struct TilePath {
     const int64_t padded = micro::round_up(n, 32);
     for (int64_t i = n * width; i < padded * width; ++i) scores[i] = 0;
     tiles::pair_rows<width>(scores, padded, weights);
-    micro::tile_block(d16, width, padded, values_t + (key - first), columns, weights, width, acc_t,
-                      width, true);
+    tiles::add_columns<width>(d16, n, values_t + (key - first), columns, end - key, rows_of_words,
+                              weights, acc_t);
   }
   template <int64_t width> TESSERA_INLINE void finish() {
     tiles::transpose_back<width>(acc_t, d16, acc, p.padded_d);

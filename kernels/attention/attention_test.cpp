@@ -4,6 +4,7 @@
 #include "tessera/kernels/attention/attention.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -135,6 +136,46 @@ TEST(Attention, PackedDocumentsGiveTheBitsOfOneDocumentAtATime) {
 }
 
 // A document cut by a piece of the queries gives the rows of the whole.
+TEST(Attention, InfinitiesStayInTheirDocument) {
+  const Session session;
+  const int64_t n = 40, d = 16;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto made = [&](uint64_t i) { return cast(normal({1, 1, 2 * n, d}, {9, i}), dtype); };
+    const Tensor q = made(1), k = made(2), v = made(3), dy = made(4);
+    for (const Tensor& x : {k, v, dy})
+      assign_(slice(x, 2, {n, n + 1}), full({1, 1, 1, d}, INFINITY, dtype));
+    for (AttentionOptions options : {AttentionOptions{.causal = true}, AttentionOptions{}}) {
+      const auto part = [&](const Tensor& x) { return slice(x, 2, {0, n}); };
+      const auto one = attend(part(q), part(k), part(v), part(dy), options);
+      options.positions = positions_of({n, n});
+      const auto all = attend(q, k, v, dy, options);
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_EQ(slice(all[i], 2, {0, n}).values(), one[i].values()) << i;
+        for (double x : one[i].values()) EXPECT_TRUE(std::isfinite(x)) << i;
+      }
+    }
+  }
+}
+
+TEST(Attention, NanScoresGiveANanSum) {
+  const Session session;
+  const Tensor q = full({1, 1, 3, 8}, NAN), k = ones({1, 1, 5, 8});
+  const auto [o, lse] = scaled_dot_product_attention_with_lse(q, k, k);
+  for (double x : lse.values()) EXPECT_TRUE(std::isnan(x));
+  for (double x : o.values()) EXPECT_TRUE(std::isnan(x));
+}
+
+TEST(Attention, ASinkOfMinusInfinityTakesNothing) {
+  const Session session;
+  const Tensor o = ones({1, 1, 2, 4}),
+               lse = from_values(std::vector<double>{-INFINITY, 1}, {1, 1, 2}, DType::f32);
+  Tensor x = o.detach().set_requires_grad();
+  const Tensor y = attention_sink(x, lse, full({1}, -INFINITY));
+  EXPECT_EQ(y.values(), (std::vector<double>{0, 0, 0, 0, 1, 1, 1, 1}));
+  backward(y, {.gradient = o});
+  EXPECT_EQ(x.grad().values(), y.values());
+}
+
 TEST(Attention, LaterQueriesOfADocumentGiveTheRowsOfTheWhole) {
   const Session session;
   const Tensor positions = positions_of({30, 90, 40});

@@ -6,6 +6,8 @@
 #include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/statistics_impl.h"
 
+#include <limits>
+
 namespace tessera::op {
 namespace {
 
@@ -43,7 +45,10 @@ template <class C> struct Gates {
     return (b * heads + row % heads) * times + t;
   }
   [[nodiscard]] TESSERA_INLINE C of(int64_t place) const {
-    return vmath::sigmoid(lse[place] - sink[place / times % heads]);
+    const C l = lse[place];
+    return l == -std::numeric_limits<C>::infinity()  // it saw nothing, whatever the sink is
+               ? C(0)
+               : vmath::sigmoid(l - sink[place / times % heads]);
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA attention sinks: a thread makes one value; backward, a warp takes a row.
 #include "tessera/kernels/attention/sink.h"
+#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/vector_math.h"
 
@@ -27,7 +28,8 @@ struct Sizes {
 
 template <class C>
 __device__ C gate_of(const C* lse, const C* sink, int64_t place, const Sizes& z) {
-  return vmath::sigmoid(lse[place] - sink[place / z.times % z.heads]);
+  const C l = lse[place];
+  return l == minus_infinity<C>() ? C(0) : vmath::sigmoid(l - sink[place / z.times % z.heads]);
 }
 
 template <class T>

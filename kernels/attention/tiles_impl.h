@@ -122,4 +122,37 @@ TESSERA_INLINE void transpose_rows(const std::byte* from, int64_t step, int64_t 
   }
 }
 
+/// c (d16, width) += the first n of `columns` columns of a (d16, columns) times b, n (up to a
+/// multiple of 32) rows in pairs, those behind n zeros. Of a's columns only `there` are of the keys
+/// at hand and what it is padded with is zero; where others follow the n, the last are copied to
+/// `scratch`, 16 d16 words: 0 times an infinity among them would be NaN.
+template <int64_t width>
+TESSERA_INLINE void add_columns(int64_t d16, int64_t n, const bf16* a, int64_t columns,
+                                int64_t there, uint32_t* scratch, const uint32_t* b, float* c) {
+  const bool clean = n % 32 == 0 || n >= there;
+  const int64_t whole = clean ? micro::round_up(n, 32) : n / 32 * 32;
+  if (whole > 0) micro::tile_block(d16, width, whole, a, columns, b, width, c, width, true);
+  if (clean) return;
+  auto* strip = reinterpret_cast<bf16*>(scratch);  // (d16, 32)
+  for (int64_t i = 0; i < d16; ++i) {
+    const bf16* from = a + i * columns + whole;
+    for (int64_t j = 0; j < 32; ++j) strip[i * 32 + j].bits = whole + j < n ? from[j].bits : 0;
+  }
+  micro::tile_block(d16, width, 32, strip, 32, b + whole / 2 * width, width, c, width, true);
+}
+
+/// c (n, d16) += a (n up to a multiple of 16, width) times b (width / 2, d16), where the rows
+/// behind n belong to others; scratch: 16 d16 floats.
+template <int64_t width>
+TESSERA_INLINE void add_rows(int64_t n, int64_t d16, const bf16* a, const uint32_t* b,
+                             float* scratch, float* c) {
+  const int64_t whole = n / 16 * 16, rest = (n - whole) * d16;
+  if (whole > 0) micro::tile_block(whole, d16, width, a, width, b, d16, c, d16, true);
+  if (rest == 0) return;
+  float* last = c + whole * d16;
+  for (int64_t i = 0; i < 16 * d16; ++i) scratch[i] = i < rest ? last[i] : 0;
+  micro::tile_block(16, d16, width, a + whole * width, width, b, d16, scratch, d16, true);
+  for (int64_t i = 0; i < rest; ++i) last[i] = scratch[i];
+}
+
 }  // namespace tessera::op::attention::tiles

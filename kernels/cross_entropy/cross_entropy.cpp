@@ -188,7 +188,8 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
       simd([&]() TESSERA_LAMBDA {
         const bool counts = target[row] != ignore_index;
         const C hit = counts ? dsum : C(0), shift = lse[row], each = hit * shares.each,
-                all = hit * shares.softmax_share(shift) + (has_lse ? dlse[row] : C(0));
+                all = (counts ? hit * shares.softmax_share(shift) : C(0)) +
+                      (has_lse ? dlse[row] : C(0));
         rows::load(src + from.offset(row), from.stride, classes, x);
 #pragma GCC ivdep
         for (int64_t i = 0; i < classes; ++i) {

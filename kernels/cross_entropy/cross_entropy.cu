@@ -93,8 +93,10 @@ __global__ void backward_kernel(const T* logits, const int64_t* targets, const c
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const int64_t row = i / classes, target = targets[row];
-    const C hit = dsum && target != ignore_index ? *dsum : C(0),
-            all = hit * shares.softmax_share(lse[row]) + (dlse ? dlse[row] : C(0));
+    const bool counts = dsum && target != ignore_index;
+    const C hit = counts ? *dsum : C(0),
+            all =
+                (counts ? hit * shares.softmax_share(lse[row]) : C(0)) + (dlse ? dlse[row] : C(0));
     C g = all == C(0) ? C(0) : vmath::exp(static_cast<C>(logits[i]) - lse[row]) * all;
     g -= hit * shares.each;
     if (target != ignore_index && i % classes == target - begin) g -= hit * shares.hit;

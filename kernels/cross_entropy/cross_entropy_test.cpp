@@ -23,6 +23,17 @@ TEST(CrossEntropy, IgnoredRowsCountNeitherInSumNorInGradient) {
   EXPECT_NEAR(g[1], -0.75, 1e-6);
 }
 
+TEST(CrossEntropy, AnIgnoredRowOfInfinitiesHasNoGradient) {
+  const Session session;
+  for (const double value : std::vector<double>{-INFINITY, 1e38}) {  // the second: a share of the softmax overflows
+    Tensor logits = full({2, 4}, value).set_requires_grad();
+    const auto [sum, count] =
+        cross_entropy(logits, tensor({-100, -100}, DType::i64), {.z_loss = 1e3});
+    backward(sum);
+    EXPECT_EQ(logits.grad().values(), std::vector<double>(8, 0)) << value;
+  }
+}
+
 TEST(CrossEntropy, NothingButIgnoredRowsIsZeroOfZero) {
   const Session session;
   const auto [sum, count] = cross_entropy(zeros({2, 4}), tensor({-100, -100}, DType::i64));

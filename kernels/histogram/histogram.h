@@ -28,6 +28,7 @@ struct Bincount {
 struct Histogram {
   int64_t bins = 100;
   double low = 0, high = 1;
+  static constexpr double kHuge = 1e308;  // a product may have overflown beyond it
   static constexpr std::string_view name = "histogram";
   static constexpr DTypeSet dtypes = kNumbers | dtypes_of(DType::u8);
   static constexpr NotDifferentiable vjp{"counts are whole numbers"};
@@ -40,8 +41,10 @@ struct Histogram {
   /// The bin of x, or -1. In f64 whatever x was, so that dtypes and devices agree.
   [[nodiscard]] TESSERA_HD int64_t bin_of(double x) const {
     if (!(x >= low && x <= high)) return -1;
-    const auto bin = static_cast<int64_t>((x - low) * static_cast<double>(bins) / (high - low));
-    return bin < bins ? bin : bins - 1;
+    const double parts = static_cast<double>(bins), width = high - low;
+    double bin = (x - low) * parts;  // before the division: exact more often
+    bin = bin < kHuge ? bin / width : (x - low) / width * parts;
+    return bin < parts ? static_cast<int64_t>(bin) : bins - 1;
   }
 };
 

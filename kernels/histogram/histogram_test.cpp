@@ -40,6 +40,14 @@ TEST(Histogram, LastBinHoldsItsEndAndNothingOutsideCounts) {
   EXPECT_NEAR(std::accumulate(counts.begin(), counts.end(), 0.0), 0.6827 * 200000, 1000);
 }
 
+TEST(Histogram, RangesNearTheLargestNumber) {
+  Context context;
+  const auto counts = histogram(zeros({40000}, DType::f64), 100, -8e307, 8e307).values();
+  for (size_t b = 0; b < 100; ++b) EXPECT_EQ(counts[b], b == 50 ? 40000 : 0) << b;
+  EXPECT_EQ(histogram(tensor({-8e307, -3e307, 1.0, 8e307}, DType::f64), 4, -8e307, 8e307).values(),
+            (std::vector<double>{1, 1, 1, 1}));
+}
+
 TEST(Histogram, Errors) {
   Context context;
   try {

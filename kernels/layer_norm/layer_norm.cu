@@ -92,10 +92,10 @@ __global__ void join_chunks(const stat_t<T>* parts, T* sums, int64_t d, int64_t 
 }  // namespace
 
 void LayerNorm::cuda(Tensors in, Outputs y, Stream stream) const {
-  if (y[0].numel() == 0) return;
+  if (y[1].numel() == 0) return;
   const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
   const Tensor bias = in.size() > 2 && in[2].defined() ? row_major(in[2], stream) : Tensor();
-  const int64_t d = x.shape().back(), rows = x.numel() / d;
+  const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr, y[0].data<T>(),

@@ -15,9 +15,14 @@ namespace {
 constexpr int kRowThreads = 512;
 constexpr int kSumThreads = 1024;
 
+// A logit, which is an f32 sum, rounded to the dtype that a tensor of logits would have.
+template <class T, class C> __device__ C in_dtype(C logit) {
+  return static_cast<C>(static_cast<T>(logit));
+}
+
 // Of each row: its maximum (twice: one is joined with other pieces'), the sum of exp(x - maximum),
 // the target's logit, and the sum of all logits where `totals` is given.
-template <class C>
+template <class T, class C>
 __global__ void row_parts(const C* logits, const int64_t* targets, C* own_top, C* top, C* sums,
                           C* picked, C* totals, int64_t rows, int64_t classes, int64_t begin,
                           int64_t vocabulary, int64_t ignore_index) {
@@ -26,12 +31,13 @@ __global__ void row_parts(const C* logits, const int64_t* targets, C* own_top, C
     const C* x = logits + row * classes;
     C m = minus_infinity<C>(), sum = 0, total = 0;
     for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) {
-      m = MaxOf{}(m, x[i]);
-      total += x[i];
+      m = MaxOf{}(m, in_dtype<T>(x[i]));
+      total += in_dtype<T>(x[i]);
     }
     m = block_reduce(m, MaxOf{}, shared);
     if (totals) total = block_reduce(total, SumOf{}, shared);
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) sum += vmath::exp(x[i] - m);
+    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
+      sum += vmath::exp(in_dtype<T>(x[i]) - m);
     sum = block_reduce(sum, SumOf{}, shared);
     if (threadIdx.x == 0) {
       const int64_t target = targets[row], at = target - begin;
@@ -40,7 +46,7 @@ __global__ void row_parts(const C* logits, const int64_t* targets, C* own_top, C
       if (totals) totals[row] = total;
       if (target == ignore_index) picked[row] = 0;
       else if (target < 0 || target >= vocabulary) picked[row] = not_a_number<C>();
-      else picked[row] = at >= 0 && at < classes ? x[at] : C(0);
+      else picked[row] = at >= 0 && at < classes ? in_dtype<T>(x[at]) : C(0);
     }
   }
 }
@@ -62,7 +68,7 @@ __global__ void row_gradients(const C* logits, const int64_t* targets, const C* 
     C g = 0;
     if (target != ignore_index) {
       const C lse = top[row] + vmath::log(sums[row]);
-      g = vmath::exp(logits[i] - lse) * loss.softmax_share(lse) - loss.each;
+      g = vmath::exp(in_dtype<T>(logits[i]) - lse) * loss.softmax_share(lse) - loss.each;
       if (i % classes == target - begin) g -= loss.hit;
     }
     gradients[i] = static_cast<T>(g);
@@ -156,7 +162,7 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       const Tensor sums = scratch({label_smoothing > 0 ? 3 : 2, rows});
       C* const sum = sums.data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
-      row_parts<C><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
+      row_parts<T><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
           x.data<C>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
           classes, begin, all_classes, ignore_index);
       check_launch(name);

@@ -3,6 +3,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/integer_range_impl.h"
 #include "tessera/kernels/pointwise/pointwise_family_impl.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
@@ -51,6 +52,16 @@ template <> struct Variants<MaskedFill> {
   static std::vector<MaskedFill> all() { return {{{}, 3}, {{}, 0}}; }
 };
 
+MetaList Affine::meta(Metas in) const {
+  MetaList out = Pointwise::meta(in);
+  const bool fits = in_range(scale, DType::i64) && in_range(shift, DType::i64);
+  if (!is_floating(in[0].dtype) && !fits) {
+    fail<ValueError>(name, "integers take a scale and a shift from -2^63 to below 2^63: given ",
+                     in[0], ", ", scale, " and ", shift, "; cast the input");
+  }
+  return out;
+}
+
 // --- remainder and powers -----------------------------------------------------------------------------------------
 
 void Remainder::cpu(Tensors in, Outputs y) const {
@@ -87,6 +98,9 @@ MetaList PowScalar::meta(Metas in) const {
     fail<DTypeError>(name, "integers take whole exponents from 0: given ", in[0], " and ", exponent,
                      "; cast the input");
   }
+  if (!in_range(exponent, in[0].dtype))
+    fail<ValueError>(name, "exponent ", exponent, " is beyond the range of ", in[0].dtype,
+                     ": given ", in[0], "; cast the input");
   return out;
 }
 
@@ -134,6 +148,9 @@ MetaList MaskedFill::meta(Metas in) const {
   MetaList out = Pointwise::meta(in);
   if (!is_floating(in[0].dtype) && !is_whole(value))
     fail<DTypeError>(name, "integers take whole values: given ", in[0], " and ", value);
+  if (!in_range(value, in[0].dtype))
+    fail<ValueError>(name, "value ", value, " is beyond the range of ", in[0].dtype, ": given ",
+                     in[0], "; cast the input");
   return out;
 }
 

@@ -73,9 +73,10 @@ struct Affine : Unary<Affine> {
   /// Integers are truncated after scaling, so only whole factors are linear on them.
   bool linear(DType t) const {
     return shift == 0 &&
-           (is_floating(t) || scale == static_cast<double>(static_cast<int64_t>(scale)));
+           (is_floating(t) || (scale == std::floor(scale) && std::abs(scale) < 0x1p63));
   }
   int monotone() const { return scale >= 0 ? 1 : -1; }
+  MetaList meta(Metas in) const;
   template <class T> TESSERA_MATH T f(T x) const {
     if constexpr (std::is_integral_v<T>)
       return static_cast<T>(static_cast<double>(x) * scale + shift);
@@ -105,10 +106,8 @@ struct Remainder : Binary<Remainder> {
 #else
       // Exact: where the rounded quotient is off, it is so by one.
       T r = vmath::fma(-std::floor(a / b), b, a);
-      const T size = b < 0 ? -b : b;
       r = (b < 0 ? r > 0 : r < 0) ? r + b : r;
-      r = (b < 0 ? -r : r) >= size ? r - b : r;
-      return r;
+      return into_range(r, b);
 #endif
     }
   }
@@ -118,7 +117,12 @@ struct Remainder : Binary<Remainder> {
   }
   template <class T> TESSERA_MATH static T exact(T a, T b) {
     const T r = std::fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+    return into_range(r != 0 && (r < 0) != (b < 0) ? r + b : r, b);
+  }
+  // What a sum has rounded to a finite b itself is 0.
+  template <class T> TESSERA_MATH static T into_range(T r, T b) {
+    const T size = b < 0 ? -b : b;
+    return ((b < 0 ? -r : r) >= size) & (size <= std::numeric_limits<T>::max()) ? r - b : r;
   }
   static Tensor grad_a(const Saved&, const Tensor& dy) { return dy; }
   static Tensor grad_b(const Saved& s, const Tensor& dy) {
@@ -268,7 +272,10 @@ struct Clamp : Fused<Clamp> {
   static constexpr int kMonotone = 1;
   static constexpr auto kFirst = kSmoothPoints;
   auto attributes() const { return std::tie(low, high); }
-  bool linear(DType) const { return std::isinf(low) && std::isinf(high); }
+  bool linear(DType) const {
+    return low == -std::numeric_limits<double>::infinity() &&
+           high == std::numeric_limits<double>::infinity();
+  }
   MetaList meta(Metas in) const;
   /// A bound in T; what lies beyond T's range is its end.
   template <class T> TESSERA_MATH static T bound(double b) {

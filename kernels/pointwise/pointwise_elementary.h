@@ -186,7 +186,6 @@ struct Softplus : Fused<Softplus> {
   double beta = 1, threshold = 20;
   static constexpr std::string_view name = "softplus", backward_name = "softplus_backward";
   static constexpr Saves saves = Saves::input(0);
-  static constexpr int kMonotone = 1;
   static constexpr auto kFirst = kSmoothPoints;
   auto attributes() const { return std::tie(beta, threshold); }
   MetaList meta(Metas in) const;

@@ -75,6 +75,9 @@ TEST(Pointwise, ArithmeticAtTheEdges) {
             (Values{1, 2, -2, -1, std::fmod(static_cast<double>(1e30F), 7)}));
   EXPECT_EQ(remainder(tensor({-1, 1}), tensor({inf, inf})).values(), (Values{inf, 1}));
   EXPECT_TRUE(std::isnan(remainder(tensor(1), tensor(0)).item()));
+  EXPECT_EQ(remainder(tensor({-1e-20, 1e-20, -1}), tensor({1, -1, 1e31})).values(),
+            (Values{0, 0, 0}));
+  EXPECT_EQ((op::Remainder::exact(-1e-20F, 1.0F)), op::Remainder::f(-1e-20F, 1.0F));
   EXPECT_EQ(remainder(tensor({7, -7, -8}, DType::i32), tensor({-3, 3, -1}, DType::i32)).values(),
             (Values{-2, 2, 0}));
   EXPECT_EQ(pow(tensor({-2, -2, 0, 0, 4}), tensor({3, 2, 0, -1, -0.5})).values(),
@@ -158,6 +161,20 @@ TEST(Pointwise, GradientsAtTiesKinksAndZeros) {
   EXPECT_EQ(gradient(tensor({3, 4, 5}), masked), (Values{0, 1, 1}));
 }
 
+TEST(Pointwise, ClampIsLinearOnlyWithoutBounds) {
+  const double inf = INFINITY;
+  EXPECT_TRUE((op::Clamp{{}, -inf, inf}.linear(DType::f32)));
+  EXPECT_FALSE((op::Clamp{{}, inf, inf}.linear(DType::f32)));
+  EXPECT_FALSE((op::Clamp{{}, -inf, -inf}.linear(DType::f32)));
+}
+
+TEST(Pointwise, SoftplusFallsAtItsThreshold) {
+  const Session session;
+  const auto y = softplus(tensor({1, 1.0001}), 1, 1).values();
+  EXPECT_GT(y[0], y[1]);  // so that it may not change places with a maximum
+  EXPECT_EQ(op::Softplus::kMonotone, 0);
+}
+
 TEST(Pointwise, BadInputNamesWhatWasGiven) {
   const Session session;
   const auto message = [](const std::function<void()>& f) -> std::string {
@@ -177,6 +194,17 @@ TEST(Pointwise, BadInputNamesWhatWasGiven) {
   EXPECT_THROW((void)clamp(tensor({1}), {.min = NAN}), ValueError);
   EXPECT_THROW((void)masked_fill(whole, tensor({1, 0}, DType::bool_), 0.5), DTypeError);
   EXPECT_THROW((void)masked_fill(tensor({1, 2}), tensor({1, 0}), 0), DTypeError);
+  const Tensor narrow = tensor({4, 0}, DType::i32);
+  EXPECT_NE(message([&] {
+              (void)masked_fill(narrow, tensor({1, 0}, DType::bool_), 3e9);
+            }).find("value 3e+09 is beyond the range of i32"),
+            std::string::npos);
+  EXPECT_THROW((void)pow(narrow, 4294967299.0), ValueError);
+  EXPECT_EQ(pow(whole, 4294967299.0).values()[1], 0);
+  EXPECT_THROW((void)affine(whole, 1e300, 0), ValueError);
+  EXPECT_THROW((void)affine(whole, NAN, 0), ValueError);
+  EXPECT_THROW((void)affine(whole, 1, INFINITY), ValueError);
+  EXPECT_EQ(affine(tensor({1}), INFINITY, 0).item(), INFINITY);
   EXPECT_THROW((void)softplus(tensor({1, 2}), 0), ValueError);
   EXPECT_THROW((void)logical_and(whole, whole), DTypeError);
 }

@@ -3,8 +3,10 @@
 // what the family shares.
 #include "tessera/kernels/reduce/reduce.h"
 
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce_family_impl.h"
+#include "tessera/kernels/statistics_impl.h"
 
 namespace tessera::op {
 
@@ -173,8 +175,11 @@ void LogSumExp::cpu(Tensors in, Outputs y) const {
 }
 
 Grads LogSumExp::vjp(const Saved& s, const Grads& dy, Needs) const {
-  const Tensor& x = s.input(0);
-  return {mul(exp(sub(x, restore(s.output(), x.shape()))), restore(dy[0], x.shape()))};
+  const Tensor &x = s.input(0), y = restore(s.output(), x.shape());
+  // Where every x is -inf, none has a share: -inf - 0 there instead of -inf - -inf.
+  const double lowest = -std::numeric_limits<double>::infinity();
+  const Tensor nothing = equal(y, full({}, lowest, y.dtype(), y.device()));
+  return {mul(exp(sub(x, masked_fill(y, nothing, 0))), restore(dy[0], x.shape()))};
 }
 
 // --- prod ---------------------------------------------------------------------------------------------------------
@@ -214,9 +219,11 @@ template <class Op> void Peak<Op>::cpu(Tensors in, Outputs y) const {
 
 template <class Op> Grads Peak<Op>::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor& x = s.input(0);
-  const Tensor ties = cast(equal(x, this->restore(s.output(), x.shape())), x.dtype());
-  const Tensor count = call(Sum{{this->dims, true}}, {ties});
-  return {mul(ties, div(this->restore(dy[0], x.shape()), count))};
+  const Tensor ties = equal(x, this->restore(s.output(), x.shape()));
+  const DType wide = statistics(x.dtype());  // narrow counts overflow
+  const Tensor count = call(Sum{{this->dims, true}}, {cast(ties, wide)});
+  const Tensor share = div(cast(this->restore(dy[0], x.shape()), wide), count);
+  return {mul(cast(ties, x.dtype()), cast(share, x.dtype()))};
 }
 
 template struct Peak<AMax>;

@@ -6,6 +6,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/reduce/reduce_family_impl.h"
+#include "tessera/kernels/statistics_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -167,9 +168,11 @@ Grads Norm::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor g = restore(dy[0], x.shape()), y = restore(s.output(), x.shape());
   if (p == 1) return {mul(sign(x), g)};
   if (std::isinf(p)) {  // those that tie share alike
-    const Tensor ties = cast(equal(abs(x), y), x.dtype());
-    const Tensor count = call(Sum{{dims, true}}, {ties});
-    return {mul(mul(sign(x), ties), div(g, count))};
+    const Tensor ties = equal(abs(x), y);
+    const DType wide = statistics(x.dtype());  // narrow counts overflow
+    const Tensor count = call(Sum{{dims, true}}, {cast(ties, wide)});
+    const Tensor share = cast(div(cast(g, wide), count), x.dtype());
+    return {mul(mul(sign(x), cast(ties, x.dtype())), share)};
   }
   const Tensor nothing = equal(y, zero_of(y));
   if (p == 2) return {mul(x, masked_fill(div(g, y), nothing, 0))};

@@ -142,6 +142,23 @@ TEST(Reduce, NormsAtTheirEdges) {
   EXPECT_THROW((void)vector_norm(zeros({0}), kInf), ShapeError);
 }
 
+TEST(Reduce, ManyTiesInF16) {
+  const Session session;
+  const double p = kInf;
+  for (const bool norm : {false, true}) {
+    Tensor x = ones({70000}, DType::f16).set_requires_grad();
+    backward(cast(affine(norm ? vector_norm(x, p) : amax(x), 4096, 0), DType::f32));
+    EXPECT_NEAR(x.grad().values()[0], 4096 / 70000.0, 1e-4);
+  }
+}
+
+TEST(Reduce, ARowOfMinusInfinityHasNoGradient) {
+  const Session session;
+  Tensor x = tensor({{-kInf, -kInf}, {0, -kInf}}).set_requires_grad();
+  backward(sum(logsumexp(x, {1})));
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{0, 0, 1, 0}));
+}
+
 TEST(Reduce, NothingToChooseFrom) {
   Context context;
   EXPECT_THROW((void)amax(zeros({2, 0}), {1}), ShapeError);

@@ -89,9 +89,9 @@ __global__ void join_chunks(const stat_t<T>* partial, T* dweight, int64_t d, int
 }  // namespace
 
 void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
-  if (y[0].numel() == 0) return;
+  if (y[1].numel() == 0) return;
   const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
-  const int64_t d = x.shape().back(), rows = x.numel() / d;
+  const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), nullptr, weight.data<T>(), y[0].data<T>(), nullptr, y[1].data<stat_t<T>>(),
@@ -101,10 +101,10 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
 }
 
 void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
-  if (y[0].numel() == 0) return;
+  if (y[2].numel() == 0) return;
   const Tensor x = row_major(in[0], stream), residual = row_major(in[1], stream),
                weight = row_major(in[2], stream);
-  const int64_t d = x.shape().back(), rows = x.numel() / d;
+  const int64_t d = x.shape().back(), rows = y[2].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),

@@ -76,7 +76,7 @@ template <class T> struct Search {
     const T* s = sorted + (by - 1) * step;
     for (int64_t j = 0; j < kAtOnce; ++j) {
       const C x = static_cast<C>(s[low[j] * step]);
-      const bool before = kRight ? !(x > v[j]) : !(x >= v[j]);
+      const bool before = comes_before(x, v[j], kRight);
       low[j] += by & -static_cast<int64_t>(before);  // a branch would be guessed wrong
     }
   }

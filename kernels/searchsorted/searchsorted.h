@@ -22,15 +22,21 @@ struct SearchSorted {
   static std::vector<Sample<SearchSorted>> samples();
 };
 
-/// How many of `n` rising elements, `step` apart, come before v: those below it, or with `right`
-/// also those equal to it. NaN comes after all.
+/// Whether x stands before where v belongs: below it, or with `right` also equal to it. NaN comes
+/// after all numbers and is equal to itself.
+template <class C> TESSERA_HD bool comes_before(C x, C v, bool right) {
+  const bool nan = v != v;
+  return right ? (x <= v) | nan : (x < v) | (nan & (x == x));
+}
+
+/// How many of `n` rising elements, `step` apart, come before v.
 template <class C, class T>
 TESSERA_HD int64_t count_before(const T* sorted, int64_t n, int64_t step, C v, bool right) {
   int64_t low = 0;
   while (n > 0) {
     const int64_t half = n / 2;
     const C x = static_cast<C>(sorted[(low + half) * step]);
-    const bool before = right ? !(x > v) : !(x >= v);
+    const bool before = comes_before(x, v, right);
     low = before ? low + half + 1 : low;
     n = before ? n - half - 1 : half;
   }

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -31,6 +32,23 @@ TEST(SearchSorted, RowsAndEdges) {
   EXPECT_EQ(searchsorted(columns, values).values(), (std::vector<double>{1, 3, 0, 1}));
   EXPECT_EQ(searchsorted(zeros({0}), tensor({1, 2})).values(), (std::vector<double>{0, 0}));
   EXPECT_EQ(searchsorted(tensor({1}), zeros({0, 3})).shape(), (Shape{0, 3}));
+}
+
+TEST(SearchSorted, NanComesAfterAllNumbers) {
+  Context context;
+  const double nan = std::nan("");
+  for (const int64_t copies : {1, 8}) {  // one by one, and several at a time
+    const Tensor sorted = tensor({1, 2, INFINITY, nan, nan});
+    const Tensor each = from_values(std::vector<double>{0.5, 2, INFINITY, nan}, {4, 1});
+    const Tensor values = reshape(expand(each, {4, copies}), {4 * copies});
+    const auto left = searchsorted(sorted, values).values(),
+               right = searchsorted(sorted, values, true).values();
+    for (size_t i = 0; i < left.size(); ++i) {
+      const size_t which = i / static_cast<size_t>(copies);
+      EXPECT_EQ(left[i], (std::array<double, 4>{0, 1, 2, 3}[which]));
+      EXPECT_EQ(right[i], (std::array<double, 4>{0, 2, 3, 5}[which]));
+    }
+  }
 }
 
 TEST(SearchSorted, Errors) {

@@ -7,6 +7,8 @@
 
 #include <cub/device/device_segmented_radix_sort.cuh>
 
+#include <limits>
+
 namespace tessera::op {
 namespace {
 
@@ -45,11 +47,16 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream);
   const Device device = x.device();
   const DimView v(x.shape(), dim, name);
-  const int64_t columns = v.outer * v.inner;
+  // CUB counts in int, so that many columns are sorted in groups.
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  if (v.n > kMost)
+    fail<ShapeError>(name, "the CUDA kernel sorts up to ", kMost, " elements: dim ", dim, " of ",
+                     x.meta(), " has more; sort parts of it, or on the CPU");
+  const int64_t columns = v.outer * v.inner, group = std::min(columns, kMost / v.n);
   const Tensor places = empty({2, total}, DType::i64, device);
-  const Tensor ends = empty({columns + 1}, DType::i64, device);
+  const Tensor ends = empty({group + 1}, DType::i64, device);
   int64_t *from = places.data<int64_t>(), *sorted = from + total, *end = ends.data<int64_t>();
-  make_ends<<<blocks_for(columns + 1), kThreads, 0, handle(stream)>>>(end, columns, v.n);
+  make_ends<<<blocks_for(group + 1), kThreads, 0, handle(stream)>>>(end, group, v.n);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using Key = order_key_t<T>;
     const Tensor buffer = bytes_on(device, 2 * total * static_cast<int64_t>(sizeof(Key)));
@@ -57,15 +64,17 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
     make_keys<<<blocks_for(total), kThreads, 0, handle(stream)>>>(x.data<T>(), keys, from, total,
                                                                   v.n, v.inner, descending);
     size_t bytes = 0;
-    const auto run = [&](void* scratch) {
-      check_cuda(cub::DeviceSegmentedRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, from,
-                                                          sorted, total, columns, end, end + 1, 0,
-                                                          kOrderKeyBits<T>, handle(stream)),
+    const auto run = [&](void* scratch, int64_t column) {
+      const int64_t count = std::min(group, columns - column), at = column * v.n;
+      check_cuda(cub::DeviceSegmentedRadixSort::SortPairs(
+                     scratch, bytes, keys + at, sorted_keys + at, from + at, sorted + at,
+                     static_cast<int>(count * v.n), static_cast<int>(count), end, end + 1, 0,
+                     kOrderKeyBits<T>, handle(stream)),
                  name);
     };
-    run(nullptr);
+    run(nullptr, 0);
     const Tensor scratch = bytes_on(device, static_cast<int64_t>(bytes) + 1);
-    run(scratch.raw_data());
+    for (int64_t column = 0; column < columns; column += group) run(scratch.raw_data(), column);
     fetch<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
         x.data<T>(), sorted, y[0].data<T>(), y[1].data<int64_t>(), total, v.n, v.inner);
   });
