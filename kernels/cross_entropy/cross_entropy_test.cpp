@@ -25,7 +25,8 @@ TEST(CrossEntropy, IgnoredRowsCountNeitherInSumNorInGradient) {
 
 TEST(CrossEntropy, AnIgnoredRowOfInfinitiesHasNoGradient) {
   const Session session;
-  for (const double value : std::vector<double>{-INFINITY, 1e38}) {  // the second: a share of the softmax overflows
+  for (const double value :
+       std::vector<double>{-INFINITY, 1e38}) {  // the second: a share of the softmax overflows
     Tensor logits = full({2, 4}, value).set_requires_grad();
     const auto [sum, count] =
         cross_entropy(logits, tensor({-100, -100}, DType::i64), {.z_loss = 1e3});
