@@ -5,6 +5,7 @@
 
 #include "tessera/core/op_types.h"
 #include "tessera/core/parallel.h"
+#include "tessera/kernels/philox_impl.h"
 #include "tessera/kernels/piece_index_impl.h"
 #include "tessera/kernels/stochastic_rounding_impl.h"
 #include "tessera/kernels/strided_copy_impl.h"
@@ -83,36 +84,10 @@ namespace detail {
 
 /// 64 words from 64 * batch on, all lanes of a round in one vector.
 TESSERA_INLINE void word_batch(RngKey key, uint64_t batch, uint32_t* out) {
-  constexpr int64_t kBlocks = 16;
-  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
-  for (int64_t j = 0; j < kBlocks; ++j) {
-    const uint64_t counter = batch * kBlocks + static_cast<uint64_t>(j);
-    c0[j] = static_cast<uint32_t>(counter);
-    c1[j] = static_cast<uint32_t>(counter >> 32);
-    c2[j] = static_cast<uint32_t>(key.stream);
-    c3[j] = static_cast<uint32_t>(key.stream >> 32);
-  }
-  uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-#pragma GCC unroll 1  // unrolled before it is vectorised, the loop would stay scalar
-    for (int64_t j = 0; j < kBlocks; ++j) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j], p1 = uint64_t{0xCD9E8D57u} * c2[j];
-      const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ k0,
-                     n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ k1;
-      c1[j] = static_cast<uint32_t>(p1);
-      c3[j] = static_cast<uint32_t>(p0);
-      c0[j] = n0;
-      c2[j] = n2;
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  for (int64_t j = 0; j < kBlocks; ++j) {
-    out[j] = c0[j];
-    out[kBlocks + j] = c1[j];
-    out[2 * kBlocks + j] = c2[j];
-    out[3 * kBlocks + j] = c3[j];
-  }
+  uint32_t bits[4][kPhiloxBlocks];
+  philox_batch(key, batch * kPhiloxBlocks, bits);
+  for (int64_t e = 0; e < 4; ++e)
+    for (int64_t j = 0; j < kPhiloxBlocks; ++j) out[e * kPhiloxBlocks + j] = bits[e][j];
 }
 
 }  // namespace detail
