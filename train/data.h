@@ -24,9 +24,9 @@ struct DataConfig {
 /// (B, T) each, i64, of this rank's rows.
 struct Batch {
   Tensor tokens;
-  Tensor targets;         ///< the token that follows each; -100 where none does
-  Tensor positions = {};  ///< since the start of the document or row; undefined where all are one
-};  ///< since the start of the document or row; undefined where a row is all one
+  Tensor targets;  ///< the token that follows each; -100 where none does
+  /// Since the start of the document or row; undefined where a row is all one.
+  Tensor positions = {};
 };
 
 /// Which rows a loader makes. Row r of micro-batch m of step s is sample (s * micro_batches + m) *

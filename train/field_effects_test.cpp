@@ -86,6 +86,8 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"sample.temperature", {{"--sample.tokens", "12"}, {"50"}}},
       {"sample.top_p", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"0.001"}}},
       {"sample.top_k", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"200"}}},
+      // Below 64 rows at once nothing is joined.
+      {"model.fused_qkv", {{"--training.local_batch_size", "4"}, {"false"}}},
       {"model.rope_scaling_factor", {{}, {"64"}}},
       {"model.rope_low_freq_factor", {{}, {"3.9"}}},
       {"model.rope_high_freq_factor", {{}, {"400"}}},

@@ -7,6 +7,7 @@
 #include "tessera/train/tokenizer.h"
 #include "tessera/train/trained_model.h"
 
+#include <algorithm>
 #include <ostream>
 #include <vector>
 
@@ -96,7 +97,8 @@ int generate_command(std::span<const std::string> arguments, std::ostream& out) 
   std::vector<std::string> rest;
   const std::vector<std::string> prompts = take_prompts(arguments, rest);
   std::vector<std::string> faults = fields.parse(rest);
-  if (c.checkpoint.empty())
+  const auto of_checkpoint = [](const std::string& f) { return f.starts_with("[--checkpoint]"); };
+  if (c.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
     faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
   throw_if_any(faults);
   const Session session({.threads = static_cast<int>(c.threads)});
