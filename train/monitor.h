@@ -4,7 +4,7 @@
 // each rank; rank 0 prints and writes metrics.
 #pragma once
 
-#include "tessera/core/dtype.h"
+#include "tessera/core/tensor.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/profiler.h"
 #include "tessera/train/screen.h"
@@ -19,7 +19,6 @@
 #include <vector>
 
 namespace tessera {
-class Tensor;
 class World;
 }  // namespace tessera
 
