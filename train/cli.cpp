@@ -81,7 +81,9 @@ int train(Arguments arguments, std::ostream& out) {
   FlightRecorder::install_signal_handler();          // SIGUSR2 dumps what the ranks are doing
   if (config.checkpoint.enable) install_stop_signals();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
-  Screen screen(out, Screen::style_of(out));
+  // A launcher's ranks may have terminals of their own, whose output lands anywhere.
+  const bool alone = launch.launcher == Launcher::single;
+  Screen screen(out, alone ? Screen::style_of(out) : Screen::Style{});
   const auto run = [&](World&) {
     Trainer trainer(
         config, [&](const std::string& line) { screen.line(line); }, &screen);
