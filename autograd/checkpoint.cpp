@@ -5,6 +5,7 @@
 #include "tessera/autograd/checkpoint.h"
 
 #include "tessera/autograd/checkpoint_impl.h"
+#include "tessera/core/module_path.h"
 
 #include <algorithm>
 #include <memory>
@@ -221,8 +222,7 @@ class Replayer final : public NestedInterceptor {
 Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
   Call call{row.name, {}, {}, {}};
   if (!options_.debug) return call;
-  std::string path;
-  for (const auto& part : Context::current().module_path) path += (path.empty() ? "" : ".") + part;
+  const std::string path = joined_path(Context::current().module_path);
   call.text =
       concat(row.name, '(', text_of(in), ") -> ", text_of(out), path.empty() ? "" : " in ", path);
   return call;

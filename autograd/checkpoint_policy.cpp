@@ -2,6 +2,7 @@
 // Policies of what a checkpointed function keeps: ops by name, and the best that fits a budget.
 #include "tessera/autograd/checkpoint.h"
 #include "tessera/autograd/checkpoint_impl.h"
+#include "tessera/core/module_path.h"
 
 #include <algorithm>
 
@@ -19,8 +20,7 @@ KeepPolicy keep_ops(std::vector<std::string> names, std::vector<std::string> rec
           recompute_paths = std::move(recompute_paths)](const CheckpointedOp& op) {
     if (std::ranges::find(names, op.name) == names.end()) return false;
     if (op.name != "matmul") return true;
-    std::string path;
-    for (const auto& part : op.module_path) path += (path.empty() ? "" : ".") + part;
+    const std::string path = joined_path(op.module_path);
     const auto inside = [&](const std::string& part) { return path.find(part) != path.npos; };
     return op.earlier % 2 == 0 && std::ranges::none_of(recompute_paths, inside);
   };

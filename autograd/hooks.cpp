@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registration of hooks, saved-tensor hooks, and user-defined functions.
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/module_path.h"
 
 namespace tessera {
 namespace {
@@ -157,10 +158,8 @@ TensorList apply(const Function& function, const std::vector<Tensor>& inputs) {
   node->outputs = static_cast<int32_t>(out.size());
   // A function is no op, so that an interceptor could not name its module later.
   const Context& context = Context::current();
-  if (context.options.anomaly || context.interceptor) {
-    for (const auto& part : context.module_path)
-      node->module_path += concat(node->module_path.empty() ? "" : ".", part);
-  }
+  if (context.options.anomaly || context.interceptor)
+    node->module_path = joined_path(context.module_path);
   for (const Tensor& t : inputs) node->edges.push_back(edge_of(t));
   for (size_t i = 0; i < out.size(); ++i) {
     // An output that is an input (or its saved handle) must not become its own ancestor.

@@ -2,6 +2,7 @@
 #include "tessera/autograd/tape.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/module_path.h"
 
 namespace tessera {
 namespace {
@@ -93,12 +94,6 @@ class OpNode final : public Node {
   alignas(16) std::byte small_[32];
 };
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string path;
-  for (const auto& p : parts) path += (path.empty() ? "" : ".") + p;
-  return path;
-}
-
 }  // namespace
 
 Tape& Tape::current() {
@@ -123,7 +118,7 @@ void Tape::record(const OpRow& row, const void* op, Tensors in, Outputs out) {
     if (is_floating(out[i].dtype())) attach(out[i], node, static_cast<int32_t>(i));
   }
   const Context& context = Context::current();
-  if (context.options.anomaly) node->module_path = joined(context.module_path);
+  if (context.options.anomaly) node->module_path = joined_path(context.module_path);
 }
 
 void Tape::check_write(const OpRow& row, const Tensor& x) {

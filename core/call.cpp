@@ -4,6 +4,7 @@
 // allocated before the checks have passed.
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/module_path.h"
 #include "tessera/core/op_row.h"
 
 #include <algorithm>
@@ -179,8 +180,7 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
   }
   for (const Tensor& t : out) {
     if (!has_nan(t)) continue;
-    std::string path;
-    for (const auto& part : context.module_path) path += (path.empty() ? "" : ".") + part;
+    const std::string path = joined_path(context.module_path);
     fail<NumericError>(row.name, "made NaN in its output ", t.meta(), " from inputs without NaN",
                        path.empty() ? "" : ", in module ", path);
   }

@@ -3,6 +3,7 @@
 
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
+#include "tessera/core/module_path.h"
 
 #include <omp.h>
 
@@ -68,8 +69,7 @@ void CallKeys::set_step(uint64_t step) {
 }
 
 RngKey CallKeys::next(const std::vector<std::string>& module_path) {
-  std::string path;
-  for (const std::string& part : module_path) path += (path.empty() ? "" : ".") + part;
+  const std::string path = joined_path(module_path);
   const uint64_t draw = draws_[stream_of(path)]++;
   return {seed_, stream_of(concat("call ", step_, ' ', draw, ' ', path))};
 }

@@ -4,6 +4,7 @@
 
 #include "tessera/autograd/tape.h"
 #include "tessera/core/context.h"
+#include "tessera/core/module_path.h"
 
 #include <algorithm>
 #include <iomanip>
@@ -77,8 +78,7 @@ void record_collective(CollectiveKind op, const Mesh& mesh, std::span<const int>
   if (!trace) return;
   CommEntry entry{concat(op), {}, bytes, {}, std::string(tag)};
   for (const int a : axes) entry.axes += concat(entry.axes.empty() ? "" : ",", mesh.axis(a).name);
-  for (const auto& part : context.module_path)
-    entry.path += concat(entry.path.empty() ? "" : ".", part);
+  entry.path = joined_path(context.module_path);
   for (; trace; trace = trace->outer_) trace->entries_.push_back(entry);
 }
 

@@ -39,17 +39,4 @@ TESSERA_INLINE void philox_batch(RngKey key, uint64_t block, uint32_t (&bits)[4]
   }
 }
 
-/// The number that the first element of row `row` of a piece has in the whole; the piece begins at
-/// `start`.
-inline int64_t row_in_whole(const Shape& whole, const Shape& start, const Shape& piece,
-                            int64_t row) {
-  const Shape strides = contiguous_strides(whole);
-  int64_t first = start.back();
-  for (int d = piece.rank() - 2; d >= 0; --d) {
-    first += (start[d] + row % piece[d]) * strides[d];
-    row /= piece[d];
-  }
-  return first;
-}
-
 }  // namespace tessera

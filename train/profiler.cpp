@@ -7,6 +7,7 @@
 #include "tessera/autograd/node.h"
 #include "tessera/core/context.h"
 #include "tessera/core/error.h"
+#include "tessera/core/module_path.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
@@ -27,12 +28,6 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string path;
-  for (const auto& p : parts) path += concat(path.empty() ? "" : ".", p);
-  return path;
 }
 
 std::string text_of(Tensors tensors) {
@@ -80,7 +75,7 @@ class Profiler::Recorder final : public Interceptor {
   }
   void observe(const OpRow& row, const void*, Tensors in, Tensors out) override {
     const int64_t end = now_ns();
-    const std::string module = joined(context_.module_path);
+    const std::string module = joined_path(context_.module_path);
     // Backward's ops then run under the name of the module that their forward ran in.
     if (!out.empty() && out[0].impl().node)
       static_cast<Node&>(*out[0].impl().node).module_path = module;

@@ -2,6 +2,7 @@
 #include "tessera/train/tensorboard.h"
 
 #include "tessera/core/error.h"
+#include "tessera/train/crc32c.h"
 
 #include <array>
 #include <bit>
@@ -14,16 +15,6 @@
 
 namespace tessera::train {
 namespace {
-
-constexpr std::array<uint32_t, 256> kCrcTable = [] {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t c = i;
-    for (int bit = 0; bit < 8; ++bit) c = c & 1 ? c >> 1 ^ 0x82F63B78u : c >> 1;
-    table[i] = c;
-  }
-  return table;
-}();
 
 template <class T> std::string little_endian(T value) {
   static_assert(std::endian::native == std::endian::little);
@@ -68,13 +59,6 @@ double now() {
 }
 
 }  // namespace
-
-uint32_t crc32c(std::string_view bytes) {
-  uint32_t crc = ~0u;
-  for (const char c : bytes)
-    crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
-  return ~crc;
-}
 
 std::string event_file_header(double wall_time) {
   return framed(field(kWallTime, wall_time) +

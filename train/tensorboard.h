@@ -18,8 +18,6 @@ struct Scalar {
   double value = 0;  ///< stored as f32
 };
 
-/// CRC-32C (Castagnoli) of the bytes.
-TESSERA_API uint32_t crc32c(std::string_view bytes);
 /// The record that opens a file, and one with scalars; `wall_time` in seconds since 1970.
 TESSERA_API std::string event_file_header(double wall_time);
 TESSERA_API std::string event_record(double wall_time, int64_t step,

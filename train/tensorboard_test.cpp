@@ -2,6 +2,7 @@
 #include "tessera/train/tensorboard.h"
 
 #include "tessera/core/error.h"
+#include "tessera/train/crc32c.h"
 #include "tessera/train/files.h"
 
 #include <fmt/format.h>

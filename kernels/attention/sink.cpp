@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/attention/sink.h"
 
+#include "tessera/kernels/attention/sink_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/statistics_impl.h"
-
-#include <limits>
 
 namespace tessera::op {
 namespace {
@@ -25,32 +24,6 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
                      ", lse (B, H, T) and sink (H): ", all());
   }
 }
-
-// The rows of o, one after the other in memory, with the factor of each.
-template <class C> struct Gates {
-  const C *lse, *sink;
-  int64_t heads, times;
-  bool heads_inner;
-
-  Gates(const Tensor& o, const Tensor& l, const Tensor& s, bool inner)
-      : lse(l.data<C>()),
-        sink(s.data<C>()),
-        heads(o.shape()[inner ? 2 : 1]),
-        times(o.shape()[inner ? 1 : 2]),
-        heads_inner(inner) {}
-  // Where the statistics of a row of o stand.
-  [[nodiscard]] int64_t place(int64_t row) const {
-    if (!heads_inner) return row;
-    const int64_t b = row / heads / times, t = row / heads % times;
-    return (b * heads + row % heads) * times + t;
-  }
-  [[nodiscard]] TESSERA_INLINE C of(int64_t place) const {
-    const C l = lse[place];
-    return l == -std::numeric_limits<C>::infinity()  // it saw nothing, whatever the sink is
-               ? C(0)
-               : vmath::sigmoid(l - sink[place / times % heads]);
-  }
-};
 
 int64_t rows_at_a_time(int64_t d) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(d, 1)); }
 

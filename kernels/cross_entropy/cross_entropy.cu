@@ -1,89 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA cross_entropy: a block takes a row; the rows' losses are summed by one block in f64, in a
-// fixed order. A target out of range makes the loss NaN, since a kernel cannot throw.
-#include "tessera/kernels/block_reduce.cuh"
+// CUDA cross_entropy of a tensor of logits.
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
-#include "tessera/kernels/cross_entropy/loss_impl.h"
-#include "tessera/kernels/launch.cuh"
-#include "tessera/kernels/vector_math.h"
+#include "tessera/kernels/cross_entropy/loss_rows.cuh"
 
 namespace tessera::op {
 namespace {
-
-constexpr int kRowThreads = 512;
-constexpr int kSumThreads = 1024;
-
-// Of each row: its maximum (twice: one is joined with other pieces'), the sum of exp(x - maximum),
-// the target's logit, and the sum of all logits where `totals` is given.
-template <class T>
-__global__ void row_parts(const T* logits, const int64_t* targets, compute_t<T>* own_top,
-                          compute_t<T>* top, compute_t<T>* sums, compute_t<T>* picked,
-                          compute_t<T>* totals, int64_t rows, int64_t classes, int64_t begin,
-                          int64_t vocabulary, int64_t ignore_index) {
-  using C = compute_t<T>;
-  __shared__ C shared[32];
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T* x = logits + row * classes;
-    C m = minus_infinity<C>(), sum = 0, total = 0;
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) {
-      m = MaxOf{}(m, static_cast<C>(x[i]));
-      total += static_cast<C>(x[i]);
-    }
-    m = block_reduce(m, MaxOf{}, shared);
-    if (totals) total = block_reduce(total, SumOf{}, shared);
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
-      sum += vmath::exp(static_cast<C>(x[i]) - m);
-    sum = block_reduce(sum, SumOf{}, shared);
-    if (threadIdx.x == 0) {
-      const int64_t target = targets[row], at = target - begin;
-      own_top[row] = top[row] = m;
-      sums[row] = m == minus_infinity<C>() ? C(0) : sum;
-      if (totals) totals[row] = total;
-      if (target == ignore_index) picked[row] = 0;
-      else if (target < 0 || target >= vocabulary) picked[row] = not_a_number<C>();
-      else picked[row] = at >= 0 && at < classes ? static_cast<C>(x[at]) : C(0);
-    }
-  }
-}
-
-// Sums of a piece, once the maximum of the whole row is known.
-template <class C> __global__ void rescale(const C* own_top, const C* top, C* sums, int64_t rows) {
-  for (int64_t row = first_item(); row < rows; row += item_step()) {
-    if (sums[row] != C(0)) sums[row] *= vmath::exp(own_top[row] - top[row]);
-  }
-}
-
-template <class C>
-__global__ void row_losses(const int64_t* targets, const C* top, const C* sums, const C* picked,
-                           const C* totals, RowLoss<C> shares, C* lse, C* losses, int64_t rows,
-                           int64_t ignore_index) {
-  for (int64_t row = first_item(); row < rows; row += item_step()) {
-    lse[row] = top[row] + vmath::log(sums[row]);
-    losses[row] = targets[row] == ignore_index
-                      ? C(0)
-                      : shares.value(lse[row], picked[row], totals ? totals[row] : C(0));
-  }
-}
-
-// One block.
-template <class C>
-__global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count,
-                           int64_t rows, int64_t ignore_index) {
-  __shared__ double sums[32];
-  __shared__ int64_t counts[32];
-  double loss = 0;
-  int64_t counted = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
-    loss += static_cast<double>(losses[row]);
-    counted += targets[row] != ignore_index;
-  }
-  loss = block_reduce(loss, SumOf{}, sums);
-  counted = block_reduce(counted, SumOf{}, counts);
-  if (threadIdx.x == 0) {
-    *sum = static_cast<C>(loss);
-    *count = counted;
-  }
-}
 
 template <class T>
 __global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse,
@@ -119,7 +40,7 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       C* const sum = sums.data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
       const int64_t all_classes = vocabulary ? vocabulary : classes;
-      row_parts<<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
+      row_parts<T><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
           logits.data<T>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
           classes, begin, all_classes, ignore_index);
       check_launch(name);

@@ -3,8 +3,10 @@
 #include "tessera/kernels/dropout/dropout.h"
 
 #include "tessera/kernels/philox_impl.h"
+#include "tessera/kernels/piece_index_impl.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace tessera {
@@ -84,22 +86,15 @@ void Dropout::cpu(Tensors in, Outputs y) const {
                    std::bit_cast<uint64_t>(*in[2].data<int64_t>())},
                   threshold()};
   constexpr int64_t kGrain = 16384;
-  const Shape& shape = x.shape();
+  const PieceIndex place(x.shape(), start, whole);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
     T* to = y[0].data<T>();
-    if (shape == whole) {
-      parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        drop_run(mask, scale(), static_cast<uint64_t>(begin), end - begin, from + begin,
-                 to + begin);
-      });
-      return;
-    }
-    const int64_t n = shape.back(), rows = x.numel() / n;
-    parallel_for(rows, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        drop_run(mask, scale(), static_cast<uint64_t>(row_in_whole(whole, start, shape, row)), n,
-                 from + row * n, to + row * n);
+    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin, n = 0; i < end; i += n) {
+        n = std::min(place.left(i), end - i);
+        drop_run(mask, scale(), place.global(i), n, from + i, to + i);
+      }
     });
   });
 }

@@ -3,43 +3,18 @@
 // device, so that a captured graph can be replayed with another.
 #include "tessera/kernels/dropout/dropout.h"
 #include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/piece_index_impl.h"
 
 namespace tessera::op {
 namespace {
 
-// Where a piece lies in the whole.
-struct Placement {
-  int rank = 0;
-  int64_t sizes[kMaxRank] = {}, starts[kMaxRank] = {}, strides[kMaxRank] = {};
-
-  Placement(const Dropout& op, const Shape& piece) {
-    if (piece == op.whole) return;
-    rank = piece.rank();
-    const Shape steps = contiguous_strides(op.whole);
-    for (int d = 0; d < rank; ++d) {
-      sizes[d] = piece[d];
-      starts[d] = op.start[d];
-      strides[d] = steps[d];
-    }
-  }
-  __device__ int64_t global(int64_t i) const {
-    if (rank == 0) return i;
-    int64_t at = 0;
-    for (int d = rank - 1; d >= 0; --d) {
-      at += (starts[d] + i % sizes[d]) * strides[d];
-      i /= sizes[d];
-    }
-    return at;
-  }
-};
-
 template <class T>
 __global__ void dropout_kernel(const T* x, const int64_t* seed, const int64_t* stream, T* y,
-                               int64_t n, Placement placement, uint32_t threshold,
+                               int64_t n, PieceIndex place, uint32_t threshold,
                                compute_t<T> scale) {
   const RngKey key{static_cast<uint64_t>(*seed), static_cast<uint64_t>(*stream)};
   for (int64_t i = first_item(); i < n; i += item_step()) {
-    const auto at = static_cast<uint64_t>(placement.global(i));
+    const uint64_t at = place.global(i);
     const bool stays = rng::philox(key, at / 4).v[at % 4] >= threshold;
     y[i] = stays ? static_cast<T>(static_cast<compute_t<T>>(x[i]) * scale) : T(0);
   }
@@ -51,10 +26,10 @@ void Dropout::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t n = y[0].numel();
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream);
-  const Placement placement(*this, x.shape());
+  const PieceIndex place(x.shape(), start, whole);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     dropout_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), in[1].data<int64_t>(), in[2].data<int64_t>(), y[0].data<T>(), n, placement,
+        x.data<T>(), in[1].data<int64_t>(), in[2].data<int64_t>(), y[0].data<T>(), n, place,
         threshold(), static_cast<compute_t<T>>(scale()));
   });
   check_launch(name);

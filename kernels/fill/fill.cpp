@@ -5,7 +5,9 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/philox_impl.h"
+#include "tessera/kernels/piece_index_impl.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <ostream>
@@ -190,20 +192,13 @@ void Random::cpu(Tensors, Outputs y) const {
   const int64_t total = y[0].numel();
   if (total == 0) return;
   constexpr int64_t kGrain = 16384;
+  const PieceIndex place = whole.rank() ? PieceIndex(shape, start, whole) : PieceIndex(total);
   dispatch<dtypes>(dtype, [&]<class T>() {
     T* to = y[0].data<T>();
-    if (whole.rank() == 0 || whole == shape) {
-      parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
-        random_run(*this, static_cast<uint64_t>(begin), end - begin, to + begin);
-      });
-      return;
-    }
-    // Rows of the piece lie apart in the whole.
-    const int64_t n = shape.back(), rows = total / n;
-    parallel_for(rows, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t first = row_in_whole(whole, start, shape, row);
-        random_run(*this, static_cast<uint64_t>(first), n, to + row * n);
+    parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin, n = 0; i < end; i += n) {
+        n = std::min(place.left(i), end - i);
+        random_run(*this, place.global(i), n, to + i);
       }
     });
   });

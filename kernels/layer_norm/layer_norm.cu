@@ -5,6 +5,7 @@
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/layer_norm/layer_norm.h"
 #include "tessera/kernels/vector_math.h"
+#include "tessera/kernels/weight_chunks.cuh"
 
 namespace tessera::op {
 namespace {
@@ -80,15 +81,6 @@ __global__ void parameter_gradients(const T* x, const stat_t<T>* means, const st
   }
 }
 
-template <class T>
-__global__ void join_chunks(const stat_t<T>* parts, T* sums, int64_t d, int64_t chunks) {
-  for (int64_t i = first_item(); i < d; i += item_step()) {
-    stat_t<T> sum = 0;
-    for (int64_t c = 0; c < chunks; ++c) sum += parts[c * d + i];
-    sums[i] = static_cast<T>(sum);
-  }
-}
-
 }  // namespace
 
 void LayerNorm::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -127,11 +119,11 @@ void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
           d, chunk);
       check_launch(name);
     }
-    join_chunks<T>
-        <<<blocks_for(d), kThreads, 0, handle(stream)>>>(weight_parts, y[1].data<T>(), d, chunks);
+    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(weight_parts, y[1].data<T>(), d,
+                                                                chunks);
     check_launch(name);
-    join_chunks<T>
-        <<<blocks_for(d), kThreads, 0, handle(stream)>>>(bias_parts, y[2].data<T>(), d, chunks);
+    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(bias_parts, y[2].data<T>(), d,
+                                                                chunks);
     check_launch(name);
   });
 }

@@ -1,62 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA linear_cross_entropy: products by cuBLASLt with f32 sums, a block per row of a chunk's
-// logits. A target out of range makes the loss NaN, since a kernel cannot throw.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/cross_entropy/loss_impl.h"
-#include "tessera/kernels/launch.cuh"
+// CUDA linear_cross_entropy: products by cuBLASLt with f32 sums, rows of a chunk's logits as
+// cross_entropy takes them.
+#include "tessera/kernels/cross_entropy/loss_rows.cuh"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
-#include "tessera/kernels/vector_math.h"
 
 namespace tessera::op {
 namespace {
-
-constexpr int kRowThreads = 512;
-constexpr int kSumThreads = 1024;
-
-// A logit, which is an f32 sum, rounded to the dtype that a tensor of logits would have.
-template <class T, class C> __device__ C in_dtype(C logit) {
-  return static_cast<C>(static_cast<T>(logit));
-}
-
-// Of each row: its maximum (twice: one is joined with other pieces'), the sum of exp(x - maximum),
-// the target's logit, and the sum of all logits where `totals` is given.
-template <class T, class C>
-__global__ void row_parts(const C* logits, const int64_t* targets, C* own_top, C* top, C* sums,
-                          C* picked, C* totals, int64_t rows, int64_t classes, int64_t begin,
-                          int64_t vocabulary, int64_t ignore_index) {
-  __shared__ C shared[32];
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const C* x = logits + row * classes;
-    C m = minus_infinity<C>(), sum = 0, total = 0;
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) {
-      m = MaxOf{}(m, in_dtype<T>(x[i]));
-      total += in_dtype<T>(x[i]);
-    }
-    m = block_reduce(m, MaxOf{}, shared);
-    if (totals) total = block_reduce(total, SumOf{}, shared);
-    for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
-      sum += vmath::exp(in_dtype<T>(x[i]) - m);
-    sum = block_reduce(sum, SumOf{}, shared);
-    if (threadIdx.x == 0) {
-      const int64_t target = targets[row], at = target - begin;
-      own_top[row] = top[row] = m;
-      sums[row] = m == minus_infinity<C>() ? C(0) : sum;
-      if (totals) totals[row] = total;
-      if (target == ignore_index) picked[row] = 0;
-      else if (target < 0 || target >= vocabulary) picked[row] = not_a_number<C>();
-      else picked[row] = at >= 0 && at < classes ? in_dtype<T>(x[at]) : C(0);
-    }
-  }
-}
-
-// Sums of a piece, once the maximum of the whole row is known.
-template <class C> __global__ void rescale(const C* own_top, const C* top, C* sums, int64_t rows) {
-  for (int64_t row = first_item(); row < rows; row += item_step()) {
-    if (sums[row] != C(0)) sums[row] *= vmath::exp(own_top[row] - top[row]);
-  }
-}
 
 // Logits become the loss's gradient, in the dtype of the products.
 template <class C, class T>
@@ -68,42 +19,10 @@ __global__ void row_gradients(const C* logits, const int64_t* targets, const C* 
     C g = 0;
     if (target != ignore_index) {
       const C lse = top[row] + vmath::log(sums[row]);
-      g = vmath::exp(in_dtype<T>(logits[i]) - lse) * loss.softmax_share(lse) - loss.each;
+      g = vmath::exp(logit_of<T, C>(logits[i]) - lse) * loss.softmax_share(lse) - loss.each;
       if (i % classes == target - begin) g -= loss.hit;
     }
     gradients[i] = static_cast<T>(g);
-  }
-}
-
-template <class C>
-__global__ void row_losses(const int64_t* targets, const C* top, const C* sums, const C* picked,
-                           const C* totals, RowLoss<C> loss, C* losses, int64_t rows,
-                           int64_t ignore_index) {
-  for (int64_t row = first_item(); row < rows; row += item_step()) {
-    losses[row] = targets[row] == ignore_index
-                      ? C(0)
-                      : loss.value(top[row] + vmath::log(sums[row]), picked[row],
-                                   totals ? totals[row] : C(0));
-  }
-}
-
-// One block, in f64 and in a fixed order.
-template <class C>
-__global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count,
-                           int64_t rows, int64_t ignore_index) {
-  __shared__ double sums[32];
-  __shared__ int64_t counts[32];
-  double loss = 0;
-  int64_t counted = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
-    loss += static_cast<double>(losses[row]);
-    counted += targets[row] != ignore_index;
-  }
-  loss = block_reduce(loss, SumOf{}, sums);
-  counted = block_reduce(counted, SumOf{}, counts);
-  if (threadIdx.x == 0) {
-    *sum = static_cast<C>(loss);
-    *count = counted;
   }
 }
 
@@ -174,8 +93,8 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
         joiner->all_reduce(sums, Join::sum);
       }
       row_losses<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-          target, top.data<C>(), sum, sum + rows, totals, loss, losses.data<C>() + from, rows,
-          ignore_index);
+          target, top.data<C>(), sum, sum + rows, totals, loss, nullptr, losses.data<C>() + from,
+          rows, ignore_index);
       check_launch(name);
       if (!gradient) continue;
       const Tensor dx = rows_of(dlogits, 0, rows, classes);

@@ -5,6 +5,7 @@
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/vector_math.h"
+#include "tessera/kernels/weight_chunks.cuh"
 
 namespace tessera::op {
 namespace {
@@ -74,15 +75,6 @@ __global__ void weight_gradient(const T* x, const stat_t<T>* rstd, const T* dy, 
       sum = vmath::fma(static_cast<C>(dy[at]), static_cast<C>(x[at]) * rstd[row], sum);
     }
     partial[blockIdx.y * d + i] = sum;
-  }
-}
-
-template <class T>
-__global__ void join_chunks(const stat_t<T>* partial, T* dweight, int64_t d, int64_t chunks) {
-  for (int64_t i = first_item(); i < d; i += item_step()) {
-    stat_t<T> sum = 0;
-    for (int64_t c = 0; c < chunks; ++c) sum += partial[c * d + i];
-    dweight[i] = static_cast<T>(sum);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA softmax and its gradient. Along the last dim a block takes a row; along another dim a thread
-// takes a column, so that neighbouring threads read neighbouring elements.
+// CUDA softmax, log_softmax and their gradients: one pair of kernels, told by a policy what a value
+// and a slope are. Along the last dim a block takes a row; along another dim a thread takes a
+// column, so that neighbouring threads read neighbouring elements.
 #include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/softmax/softmax.h"
@@ -9,7 +10,25 @@
 namespace tessera::op {
 namespace {
 
-template <class T> __global__ void softmax_rows(const T* x, T* y, int64_t rows, int64_t n) {
+// What is done with the sum of exp(x - maximum), and with one element; backward, what is summed
+// over y and dy, and what becomes of the sum.
+struct Plain {
+  template <class C> __device__ static C finish(C sum) { return sum; }
+  template <class C> __device__ static C value(C below, C sum) { return vmath::exp(below) / sum; }
+  template <class C> __device__ static C gather(C y, C dy, C dot) { return vmath::fma(y, dy, dot); }
+  template <class C> __device__ static C slope(C y, C dy, C dot) { return y * (dy - dot); }
+};
+struct Logarithm {
+  template <class C> __device__ static C finish(C sum) { return vmath::log(sum); }
+  template <class C> __device__ static C value(C below, C shift) { return below - shift; }
+  template <class C> __device__ static C gather(C, C dy, C total) { return total + dy; }
+  template <class C> __device__ static C slope(C y, C dy, C total) {
+    return dy - vmath::exp(y) * total;
+  }
+};
+
+template <class P, class T>
+__global__ void forward_rows(const T* x, T* y, int64_t rows, int64_t n) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -19,97 +38,109 @@ template <class T> __global__ void softmax_rows(const T* x, T* y, int64_t rows, 
     top = block_reduce(top, MaxOf{}, shared);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
       sum += vmath::exp(static_cast<C>(in[i]) - top);
-    sum = block_reduce(sum, SumOf{}, shared);
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      y[row * n + i] = static_cast<T>(vmath::exp(static_cast<C>(in[i]) - top) / sum);
-    }
+    sum = P::finish(block_reduce(sum, SumOf{}, shared));
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+      y[row * n + i] = static_cast<T>(P::value(static_cast<C>(in[i]) - top, sum));
   }
 }
 
-template <class T>
-__global__ void softmax_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner) {
+template <class P, class T>
+__global__ void forward_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner) {
   using C = compute_t<T>;
   for (int64_t c = first_item(); c < columns; c += item_step()) {
     const int64_t base = c / inner * n * inner + c % inner;
     C top = minus_infinity<C>(), sum = 0;
     for (int64_t i = 0; i < n; ++i) top = MaxOf{}(top, static_cast<C>(x[base + i * inner]));
     for (int64_t i = 0; i < n; ++i) sum += vmath::exp(static_cast<C>(x[base + i * inner]) - top);
+    sum = P::finish(sum);
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = base + i * inner;
-      y[at] = static_cast<T>(vmath::exp(static_cast<C>(x[at]) - top) / sum);
+      y[at] = static_cast<T>(P::value(static_cast<C>(x[at]) - top, sum));
     }
   }
 }
 
-template <class T>
+template <class P, class T>
 __global__ void backward_rows(const T* y, const T* dy, T* dx, int64_t rows, int64_t n) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    C dot = 0;
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      dot = vmath::fma(static_cast<C>(y[row * n + i]), static_cast<C>(dy[row * n + i]), dot);
-    }
-    dot = block_reduce(dot, SumOf{}, shared);
+    C total = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+      total = P::gather(static_cast<C>(y[row * n + i]), static_cast<C>(dy[row * n + i]), total);
+    total = block_reduce(total, SumOf{}, shared);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       const int64_t at = row * n + i;
-      dx[at] = static_cast<T>(static_cast<C>(y[at]) * (static_cast<C>(dy[at]) - dot));
+      dx[at] = static_cast<T>(P::slope(static_cast<C>(y[at]), static_cast<C>(dy[at]), total));
     }
   }
 }
 
-template <class T>
+template <class P, class T>
 __global__ void backward_columns(const T* y, const T* dy, T* dx, int64_t columns, int64_t n,
                                  int64_t inner) {
   using C = compute_t<T>;
   for (int64_t c = first_item(); c < columns; c += item_step()) {
     const int64_t base = c / inner * n * inner + c % inner;
-    C dot = 0;
+    C total = 0;
     for (int64_t i = 0; i < n; ++i) {
-      dot = vmath::fma(static_cast<C>(y[base + i * inner]), static_cast<C>(dy[base + i * inner]),
-                       dot);
+      const int64_t at = base + i * inner;
+      total = P::gather(static_cast<C>(y[at]), static_cast<C>(dy[at]), total);
     }
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = base + i * inner;
-      dx[at] = static_cast<T>(static_cast<C>(y[at]) * (static_cast<C>(dy[at]) - dot));
+      dx[at] = static_cast<T>(P::slope(static_cast<C>(y[at]), static_cast<C>(dy[at]), total));
     }
   }
+}
+
+template <class P, class Op> void forward(const Op& op, Tensors in, Outputs y, Stream stream) {
+  if (y[0].numel() == 0) return;
+  const Tensor x = row_major(in[0], stream);
+  const DimView v(x.shape(), op.dim, Op::name);
+  dispatch<Op::dtypes>(x.dtype(), [&]<class T>() {
+    if (v.inner == 1) {
+      forward_rows<P><<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
+          x.data<T>(), y[0].data<T>(), v.outer, v.n);
+    } else {
+      const int64_t columns = v.outer * v.inner;
+      forward_columns<P><<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
+          x.data<T>(), y[0].data<T>(), columns, v.n, v.inner);
+    }
+  });
+  check_launch(Op::name);
+}
+
+template <class P, class Op> void backward(const Op& op, Tensors in, Outputs dx, Stream stream) {
+  if (dx[0].numel() == 0) return;
+  const Tensor y = row_major(in[0], stream), dy = row_major(in[1], stream);
+  const DimView v(y.shape(), op.dim, Op::name);
+  dispatch<Op::dtypes>(y.dtype(), [&]<class T>() {
+    if (v.inner == 1) {
+      backward_rows<P><<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
+          y.data<T>(), dy.data<T>(), dx[0].data<T>(), v.outer, v.n);
+    } else {
+      const int64_t columns = v.outer * v.inner;
+      backward_columns<P><<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
+          y.data<T>(), dy.data<T>(), dx[0].data<T>(), columns, v.n, v.inner);
+    }
+  });
+  check_launch(Op::name);
 }
 
 }  // namespace
 
 void Softmax::cuda(Tensors in, Outputs y, Stream stream) const {
-  if (y[0].numel() == 0) return;
-  const Tensor x = row_major(in[0], stream);
-  const DimView v(x.shape(), dim, name);
-  dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    if (v.inner == 1) {
-      softmax_rows<<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
-          x.data<T>(), y[0].data<T>(), v.outer, v.n);
-    } else {
-      const int64_t columns = v.outer * v.inner;
-      softmax_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
-          x.data<T>(), y[0].data<T>(), columns, v.n, v.inner);
-    }
-  });
-  check_launch(name);
+  forward<Plain>(*this, in, y, stream);
 }
-
 void SoftmaxBackward::cuda(Tensors in, Outputs dx, Stream stream) const {
-  if (dx[0].numel() == 0) return;
-  const Tensor y = row_major(in[0], stream), dy = row_major(in[1], stream);
-  const DimView v(y.shape(), dim, name);
-  dispatch<dtypes>(y.dtype(), [&]<class T>() {
-    if (v.inner == 1) {
-      backward_rows<<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
-          y.data<T>(), dy.data<T>(), dx[0].data<T>(), v.outer, v.n);
-    } else {
-      const int64_t columns = v.outer * v.inner;
-      backward_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
-          y.data<T>(), dy.data<T>(), dx[0].data<T>(), columns, v.n, v.inner);
-    }
-  });
-  check_launch(name);
+  backward<Plain>(*this, in, dx, stream);
+}
+void LogSoftmax::cuda(Tensors in, Outputs y, Stream stream) const {
+  forward<Logarithm>(*this, in, y, stream);
+}
+void LogSoftmaxBackward::cuda(Tensors in, Outputs dx, Stream stream) const {
+  backward<Logarithm>(*this, in, dx, stream);
 }
 
 }  // namespace tessera::op

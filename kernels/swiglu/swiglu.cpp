@@ -3,8 +3,7 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-
-#include <limits>
+#include "tessera/kernels/swiglu/swiglu_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -27,22 +26,6 @@ void check_limit(std::string_view name, double limit, const TensorMeta& gate) {
   if (!(limit >= 0))
     fail<ValueError>(name, "limit must not be negative, 0 is none: given ", limit, " for ", gate);
 }
-
-// What the attributes do to one element, without branches; the plain unit has a loop of its own.
-template <class C> struct Gated {
-  C limit, alpha, shift;  // limit: infinity for none
-
-  template <class Op>
-  explicit Gated(const Op& op)
-      : limit(op.limit > 0 ? static_cast<C>(op.limit) : std::numeric_limits<C>::infinity()),
-        alpha(static_cast<C>(op.alpha)),
-        shift(static_cast<C>(op.up_shift)) {}
-  TESSERA_INLINE C gate(C g) const { return g > limit ? limit : g; }
-  TESSERA_INLINE C up(C u) const {
-    const C v = u > limit ? limit : u;
-    return (v < -limit ? -limit : v) + shift;
-  }
-};
 
 template <class Op> bool plain(const Op& op) {
   return op.limit == 0 && op.alpha == 1 && op.up_shift == 0;

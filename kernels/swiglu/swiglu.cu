@@ -2,28 +2,10 @@
 // CUDA swiglu and both of its gradients, each in one pass.
 #include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/swiglu/swiglu.h"
-#include "tessera/kernels/vector_math.h"
+#include "tessera/kernels/swiglu/swiglu_impl.h"
 
 namespace tessera::op {
 namespace {
-
-// What the attributes do to one element.
-template <class C> struct Gated {
-  C limit, alpha, shift;
-  bool limited;
-
-  template <class Op>
-  explicit Gated(const Op& op)
-      : limit(static_cast<C>(op.limit)),
-        alpha(static_cast<C>(op.alpha)),
-        shift(static_cast<C>(op.up_shift)),
-        limited(op.limit > 0) {}
-  __device__ C gate(C g) const { return limited && g > limit ? limit : g; }
-  __device__ C up(C u) const {
-    const C v = limited && u > limit ? limit : u;
-    return (limited && v < -limit ? -limit : v) + shift;
-  }
-};
 
 template <class T>
 __global__ void forward_kernel(const T* gate, const T* up, Gated<compute_t<T>> f, T* y, int64_t n) {
@@ -41,8 +23,7 @@ __global__ void backward_kernel(const T* gate, const T* up, const T* dy, Gated<c
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const C a = static_cast<C>(gate[i]), b = static_cast<C>(up[i]), d = static_cast<C>(dy[i]);
     const C g = f.gate(a), s = vmath::sigmoid(f.alpha * g);
-    const bool gate_moves = !f.limited || !(a > f.limit),
-               up_moves = !f.limited || !(b > f.limit || b < -f.limit);
+    const bool gate_moves = !(a > f.limit), up_moves = !(b > f.limit || b < -f.limit);
     dgate[i] =
         static_cast<T>(gate_moves ? d * f.up(b) * s * (C(1) + f.alpha * g * (C(1) - s)) : C(0));
     dup[i] = static_cast<T>(up_moves ? d * g * s : C(0));

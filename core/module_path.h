@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of Context::module_path, as errors, traces and random keys show it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// `layers.3.attention` of {"layers.3", "attention"}.
+[[nodiscard]] inline std::string joined_path(const std::vector<std::string>& parts) {
+  std::string path;
+  for (const std::string& part : parts) {
+    if (!path.empty()) path += '.';
+    path += part;
+  }
+  return path;
+}
+
+}  // namespace tessera

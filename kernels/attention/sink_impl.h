@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The factors by which attention sinks scale the rows of o, on CPU and CUDA.
+#pragma once
+
+#include "tessera/core/tensor.h"
+#include "tessera/kernels/vector_math.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace tessera::op {
+
+/// The rows of o, one after the other in memory, with the factor of each. Plain data, so that it
+/// travels in a kernel's arguments.
+template <class C> struct Gates {
+  const C *lse, *sink;
+  int64_t heads, times;
+  bool heads_inner;
+
+  Gates(const Tensor& o, const Tensor& l, const Tensor& s, bool inner)
+      : lse(l.data<C>()),
+        sink(s.data<C>()),
+        heads(o.shape()[inner ? 2 : 1]),
+        times(o.shape()[inner ? 1 : 2]),
+        heads_inner(inner) {}
+  /// Where the statistics of a row of o stand.
+  [[nodiscard]] TESSERA_MATH int64_t place(int64_t row) const {
+    if (!heads_inner) return row;
+    const int64_t b = row / heads / times, t = row / heads % times;
+    return (b * heads + row % heads) * times + t;
+  }
+  [[nodiscard]] TESSERA_MATH C of(int64_t place) const {
+    const C l = lse[place];
+    return l == -std::numeric_limits<C>::infinity()  // it saw nothing, whatever the sink is
+               ? C(0)
+               : vmath::sigmoid(l - sink[place / times % heads]);
+  }
+};
+
+}  // namespace tessera::op
