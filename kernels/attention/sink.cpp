@@ -18,8 +18,12 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
   if (lse.dtype != wide || sink.dtype != wide)
     fail<DTypeError>(name, "lse and sink must be ", wide, " for o of ", o.dtype, ": ", all());
   const int head = heads_inner ? 2 : 1, time = heads_inner ? 1 : 2;
-  if (o.shape.rank() != 4 || !(lse.shape == Shape{o.shape[0], o.shape[head], o.shape[time]}) ||
-      !(sink.shape == Shape{o.shape[head]})) {
+  Shape rows, heads;
+  if (o.shape.rank() == 4) {
+    rows = {o.shape[0], o.shape[head], o.shape[time]};
+    heads = {o.shape[head]};
+  }
+  if (o.shape.rank() != 4 || lse.shape != rows || sink.shape != heads) {
     fail<ShapeError>(name, "expected o ", heads_inner ? "(B, T, H, D)" : "(B, H, T, D)",
                      ", lse (B, H, T) and sink (H): ", all());
   }
