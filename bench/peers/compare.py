@@ -2,7 +2,7 @@
 """Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
 
     build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost]
-                                                 [collectives] [--threads 1,2]
+                                                 [collectives] [trainer] [--threads 1,2]
 
 The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
 best of its rounds.
@@ -19,10 +19,11 @@ import sys
 import tempfile
 
 import collectives
+import trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = "bench/peers"
-NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives")
+NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer")
 FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
            "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
 # What train_step runs with, on both sides.
@@ -186,14 +187,18 @@ def commit():
         return None
 
 
+def about_run(load):
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {"date": now.isoformat(timespec="minutes"), "commit": commit(),
+            "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "load_at_start": load}}
+
+
 def write(path, comparisons, rows, load):
     """One row a line, so that a diff of two runs can be read."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    about = {"date": now.isoformat(timespec="minutes"), "commit": commit(),
-             "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "load_at_start": load},
-             "runs": [{"threads": c.threads, **c.about,
-                       "commands": [" ".join(command) for command in c.commands]}
-                      for c in comparisons]}
+    about = about_run(load) | {
+        "runs": [{"threads": c.threads, **c.about,
+                  "commands": [" ".join(command) for command in c.commands]}
+                 for c in comparisons]}
     profile = [row for row in comparisons[-1].profile if row["percent"] >= 0.5]
     lists = {"rows": rows} | ({"profile": profile} if profile else {})
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in about.items()]
@@ -236,6 +241,10 @@ def main():
             collectives.compare(args.bin, args.rounds, args.out.resolve())
             continue
         threads = dict.fromkeys(int(t) for t in args.threads.split(","))
+        if name == "trainer":  # no peer but the bare step
+            trainer.compare(args.bin, args.rounds, max(threads), about_run(load),
+                            args.out.resolve())
+            continue
         comparisons = [Comparison(name, t, args) for t in threads]
         rows = [row for c in comparisons for row in c.rows()]
         show(rows)
