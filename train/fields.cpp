@@ -297,6 +297,8 @@ std::optional<std::string> did_you_mean(std::string_view word,
   std::optional<std::string> best;
   size_t least = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& c : candidates) {
+    // The distance is at least the difference in length; words may be of any length.
+    if (std::max(c.size(), word.size()) - std::min(c.size(), word.size()) >= least) continue;
     if (const size_t d = edit_distance(word, c); d < least) {
       least = d;
       best = c;
