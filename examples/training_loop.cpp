@@ -81,7 +81,8 @@ int main(int argc, char** argv) {
     equal = equal && std::memcmp(a.raw_data(), b.raw_data(), bytes) == 0;
   }
   std::filesystem::remove_all(folder);
-  std::cout << "stopped after step " << kSteps / 2 << " and resumed: "
-            << (equal ? "the same bits as without a stop" : "other bits") << '\n';
+  std::cout << "stopped after step " << kSteps / 2
+            << " and resumed: " << (equal ? "the same bits as without a stop" : "other bits")
+            << '\n';
   return equal ? 0 : 1;
 }

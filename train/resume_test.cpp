@@ -72,6 +72,8 @@ TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
                      "5",
                      "--training.global_batch_size",
                      "4",
+                     "--activation_checkpoint.mode",
+                     "full",
                      "--validation.enable",
                      "--validation.dataset_path",
                      path("text.txt"),

@@ -75,8 +75,7 @@ bool config_input(std::string_view bytes) {
   const size_t nul = file ? std::min(bytes.find('\0'), bytes.size()) : 0;
   const std::string_view json = bytes.substr(0, nul);
   std::string_view lines = bytes.substr(std::min(bytes.size(), file ? nul + 1 : 0));
-  bool accepted =
-      file && accepts([&] { comes_back(parse_run_config(json, "input")); });
+  bool accepted = file && accepts([&] { comes_back(parse_run_config(json, "input")); });
 
   const MemoryFile held(json);
   std::vector<std::string> words;

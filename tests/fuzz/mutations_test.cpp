@@ -63,10 +63,28 @@ class Mutator {
  private:
   size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
   void change(std::string& t) {
-    static const std::vector<std::string> kPieces{
-        "\"", "{",   "}",       "[",    "]",     ",",  ":",   "-1",   "0",    "1.",   "1e9",
-        "-",  "1e999", "\\ud800", "null", "true", "\xff", "[[", "9223372036854775808", "\n--", "\n",
-        std::string(1, '\0')};
+    static const std::vector<std::string> kPieces{"\"",
+                                                  "{",
+                                                  "}",
+                                                  "[",
+                                                  "]",
+                                                  ",",
+                                                  ":",
+                                                  "-1",
+                                                  "0",
+                                                  "1.",
+                                                  "1e9",
+                                                  "-",
+                                                  "1e999",
+                                                  "\\ud800",
+                                                  "null",
+                                                  "true",
+                                                  "\xff",
+                                                  "[[",
+                                                  "9223372036854775808",
+                                                  "\n--",
+                                                  "\n",
+                                                  std::string(1, '\0')};
     const size_t at = below(t.size());
     const std::string piece = t.substr(at, below(40));
     switch (below(8)) {
