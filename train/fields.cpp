@@ -175,9 +175,11 @@ std::optional<std::string> Field::check() const {
 }
 
 std::optional<std::string> Field::assign(std::string_view given) {
-  const auto wrong = fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+  const auto wrong = [&] {
+    return fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+  };
   const auto set = [&](auto& to, const auto& from) -> std::optional<std::string> {
-    if (!from) return wrong;
+    if (!from) return wrong();
     const auto before = to;
     to = *from;
     auto fault = check();

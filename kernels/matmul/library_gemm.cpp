@@ -91,13 +91,11 @@ bool library_takes(DType dtype) {
 
 std::string library_text() {
   // Named here, since the library prints its instruction sets as numbers alone.
-  constexpr std::array<std::pair<dnnl_cpu_isa_t, std::string_view>, 10> kNames{
+  constexpr std::array<std::pair<dnnl_cpu_isa_t, std::string_view>, 8> kNames{
       {{dnnl_cpu_isa_sse41, "sse41"},
        {dnnl_cpu_isa_avx, "avx"},
        {dnnl_cpu_isa_avx2, "avx2"},
        {dnnl_cpu_isa_avx2_vnni, "avx2_vnni"},
-       {dnnl_cpu_isa_avx512_mic, "avx512_mic"},
-       {dnnl_cpu_isa_avx512_mic_4ops, "avx512_mic_4ops"},
        {dnnl_cpu_isa_avx512_core, "avx512_core"},
        {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
        {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
