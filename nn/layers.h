@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers that transformers are made of: linear, embedding, normalisation and gated
 // feed-forward. None of them merges batch and sequence dims, so that a cut sequence stays a plain
-// shard.
+// shard. A layer is called like a function of its input: `wo(x)` is `wo.forward(x)`.
 #pragma once
 
 #include "tessera/nn/module.h"
@@ -12,9 +12,11 @@ namespace tessera::nn {
 /// zeros at first.
 class TESSERA_API Linear final : public Module {
  public:
-  Linear(int64_t in, int64_t out, Init init, DType dtype = DType::f32, bool with_bias = false);
+  Linear(int64_t in, int64_t out, Init init = Init::truncated_normal(0.02),
+         DType dtype = DType::f32, bool with_bias = false);
   void visit(Visitor& visitor) override;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Tensor weight;  // (out, in)
   Tensor bias;    // (out), or undefined
@@ -26,9 +28,10 @@ class TESSERA_API Linear final : public Module {
 /// Rows of a table. ids (...) i64 -> (..., dim); weight (vocabulary, dim).
 class TESSERA_API Embedding final : public Module {
  public:
-  Embedding(int64_t vocabulary, int64_t dim, Init init, DType dtype = DType::f32);
+  Embedding(int64_t vocabulary, int64_t dim, Init init = Init::normal(1), DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
   [[nodiscard]] Tensor forward(const Tensor& ids) const;
+  [[nodiscard]] Tensor operator()(const Tensor& ids) const { return forward(ids); }
 
   Tensor weight;  // (vocabulary, dim)
 
@@ -39,9 +42,10 @@ class TESSERA_API Embedding final : public Module {
 /// x / rms(x) * weight over the last dim. x (..., dim) -> (..., dim); weight (dim), ones at first.
 class TESSERA_API RmsNorm final : public Module {
  public:
-  RmsNorm(int64_t dim, double eps, DType dtype = DType::f32);
+  explicit RmsNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Tensor weight;  // (dim)
 
@@ -53,9 +57,10 @@ class TESSERA_API RmsNorm final : public Module {
 /// weight (dim), ones at first, bias (dim), zeros at first.
 class TESSERA_API LayerNorm final : public Module {
  public:
-  LayerNorm(int64_t dim, double eps, DType dtype = DType::f32);
+  explicit LayerNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Tensor weight, bias;  // (dim)
 
@@ -70,6 +75,7 @@ class TESSERA_API Dropout final : public Module {
   explicit Dropout(double p);
   void visit(Visitor&) override {}
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
  private:
   double p_;
@@ -87,6 +93,7 @@ class TESSERA_API FeedForward final : public Module {
   explicit FeedForward(const Config& config);
   void visit(Visitor& visitor) override;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Linear w1, w2, w3;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/checkpoint.h"
 
+#include "tessera/kernels/matmul/matmul.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -257,7 +259,7 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
   const std::string whole = folder_of(c.progress.step);
   const std::string partial = whole + std::string(kPartial);
   const std::string replaced = whole + std::string(kReplaced);
-  Manifest manifest{c.progress, c.seed, c.config, c.data_windows, {}};
+  Manifest manifest{c.progress, c.seed, c.config, c.data_windows, {}, product_route()};
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) fail<IoError>("checkpoint", "cannot create ", path_, ": ", error.message());

@@ -65,10 +65,11 @@ TraceWriter::TraceWriter(std::string path, int pid, std::string_view process_nam
   if (!file_->handle)
     fail<IoError>("profiler", "cannot create ", file_->path, ": ", std::strerror(errno));
   file_->put(kHead);
-  event(fmt::format("\"ph\":\"M\",\"name\":\"process_name\",\"args\":{{\"name\":{}}}",
+  event(fmt::format("\"tid\":0,\"ph\":\"M\",\"name\":\"process_name\",\"args\":{{\"name\":{}}}",
                     quoted(process_name)));
-  event(fmt::format("\"ph\":\"M\",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{}}}",
-                    pid_));
+  event(fmt::format(
+      "\"tid\":0,\"ph\":\"M\",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{}}}",
+      pid_));
 }
 TraceWriter::~TraceWriter() = default;
 

@@ -100,36 +100,34 @@ int evaluate_model(Arguments arguments, std::ostream& out) {
     fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
   if (c.steps == 0) fail<ConfigError>("--steps", "0: expected at least 1, or -1 for all");
   const Launch launch = detect_launch(static_cast<int>(c.ranks));
+  const TrainedModel trained = open_trained_model(c.checkpoint, [&](const std::string& line) {
+    if (launch.rank == 0) out << line << '\n';
+  });
+  const Config& run = trained.config;
+  const std::string& held_out = run.validation.dataset_path;
+  const auto or_else = [](int64_t given, int64_t of_run) { return given > 0 ? given : of_run; };
+  const EvaluationPlan plan{.path = !c.dataset_path.empty() ? c.dataset_path
+                                    : !held_out.empty()     ? held_out
+                                                            : run.dataloader.path,
+                            .path_field = "dataset_path",
+                            .seq_len = or_else(c.seq_len, run.training.seq_len),
+                            .vocabulary = run.model.vocab_size,
+                            .rows = or_else(c.local_batch_size, run.training.local_batch_size)};
+  if (plan.seq_len > run.model.max_seq_len) {
+    fail<ConfigError>("--seq_len", plan.seq_len, " is above the model's max_seq_len ",
+                      run.model.max_seq_len);
+  }
+  check_evaluation_data(run.dataloader, plan);
   const auto on_rank = [&](World& world) {
-    const auto warn = [&](const std::string& line) {
-      if (world.rank() == 0) out << line << '\n';
-    };
-    const TrainedModel trained = open_trained_model(c.checkpoint, warn);
-    const Config& run = trained.config;
-    const std::string& held_out = run.validation.dataset_path;
-    const std::string path = !c.dataset_path.empty() ? c.dataset_path
-                             : !held_out.empty()     ? held_out
-                                                     : run.dataloader.path;
-    const int64_t seq_len = c.seq_len > 0 ? c.seq_len : run.training.seq_len;
-    if (seq_len > run.model.max_seq_len) {
-      fail<ConfigError>("--seq_len", seq_len, " is above the model's max_seq_len ",
-                        run.model.max_seq_len);
-    }
-    const int64_t rows =
-        c.local_batch_size > 0 ? c.local_batch_size : run.training.local_batch_size;
-    DataLoader data = evaluation_data(run.dataloader, {.path = path,
-                                                       .path_field = "dataset_path",
-                                                       .seq_len = seq_len,
-                                                       .vocabulary = run.model.vocab_size,
-                                                       .rows = rows});
+    DataLoader data = evaluation_data(run.dataloader, plan);
     llama3::Model model(run.model);
-    nn::load(model, trained.tensors);
+    nn::load(model, trained.tensors());
     if (run.training.mixed_precision_param != run.model.dtype)
       nn::mixed_precision(model, model.blocks(), run.training.mixed_precision_param);
     const Evaluation e = evaluate(model, data, c.steps);
     if (world.rank() != 0) return;
     out << fmt::format("loss: {:.5f}  perplexity: {:.4f}  tokens: {}  data: {}\n", e.loss,
-                       e.perplexity, with_separators(e.tokens), path);
+                       e.perplexity, with_separators(e.tokens), plan.path);
   };
   run_launched(launch, on_rank, {.threads = static_cast<int>(c.threads)});
   return 0;

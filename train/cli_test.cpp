@@ -185,6 +185,32 @@ TEST_F(CliTest, ValidatesAndEvaluatesAlike) {
             std::string::npos);
 }
 
+// Found before ranks start: one line, whatever their number.
+TEST_F(CliTest, EvaluationChecksSeqLenAndDataFirst) {
+  const std::string rows = folder_ + "/rows.npy";
+  std::string npy("\x93NUMPY\x01\x00\x76\x00", 10);
+  npy += "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 9), }";
+  npy.resize(127, ' ');
+  write_file_atomically(rows, npy + "\n" + std::string(2 * 9 * 2, '\1'));
+  ASSERT_EQ(run(train("a", {"--model.max_seq_len", "64"})), 0) << err();
+  for (const char* ranks : {"0", "3"}) {
+    const auto eval = [&](const Words& more) {
+      Words words{"eval", "--checkpoint", folder_ + "/a", "--ranks", ranks};
+      words.insert(words.end(), more.begin(), more.end());
+      return run(words);
+    };
+    EXPECT_EQ(eval({"--seq_len", "65"}), 2);
+    EXPECT_EQ(err(), "error: [--seq_len] 65 is above the model's max_seq_len 64\n");
+    EXPECT_EQ(eval({"--dataset_path", rows, "--seq_len", "16"}), 1);
+    EXPECT_TRUE(err().starts_with("error: [dataset_path] " + rows + " holds rows of 9 tokens, but"))
+        << err();
+    EXPECT_EQ(std::ranges::count(err(), '\n'), 1);
+    EXPECT_EQ(eval({"--dataset_path", folder_ + "/none"}), 1);
+    EXPECT_EQ(err(), "error: [dataset_path] " + folder_ + "/none does not exist\n");
+    EXPECT_EQ(eval({"--seq_len", "64"}), 0) << err();
+  }
+}
+
 TEST_F(CliTest, ComparesTwoConfigurations) {
   Config c = config();
   c.training.steps = 5;

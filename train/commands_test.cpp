@@ -2,6 +2,7 @@
 // The commands beside training, on what a small run of two ranks left behind.
 #include "tessera/train/commands.h"
 
+#include "tessera/tests/support/trace_faults.h"
 #include "tessera/train/chrome_trace.h"
 #include "tessera/train/cli.h"
 #include "tessera/train/files.h"
@@ -105,6 +106,8 @@ TEST_F(CommandsTest, TracesOfAllRanksAreJoined) {
   const auto [status, out, err] = run({"trace", traces});
   ASSERT_EQ(status, 0) << err;
   EXPECT_NE(out.find("of 2 ranks"), std::string::npos);
+  for (const char* file : {"/trace.json", "/rank0_trace.json", "/rank1_trace.json"})
+    EXPECT_EQ(test::trace_faults(read_file(traces + file)), std::vector<std::string>()) << file;
   const auto json = nlohmann::json::parse(read_file(traces + "/trace.json"));
   std::map<int, std::map<std::string, int>> names;
   for (const auto& e : json["traceEvents"]) {

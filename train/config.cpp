@@ -13,6 +13,8 @@
 namespace tessera::train {
 namespace {
 
+constexpr size_t kMostBytes = size_t{16} << 20;  // of a configuration file
+
 template <class T> using Options = std::vector<std::pair<std::string, T>>;
 
 const Options<DType>& precisions() {
@@ -281,7 +283,7 @@ Config parse_config(std::span<const std::string> arguments) {
   std::string text;
   if (from.file) {
     try {
-      text = read_file(*from.file);
+      text = read_file(*from.file, kMostBytes);
     } catch (const IoError& error) {
       faults.push_back(concat("[--config] ", error.what()));
       from.file.reset();
@@ -310,7 +312,9 @@ Config parse_config(std::span<const std::string> arguments) {
   return config;
 }
 
-Config read_config(const std::string& path) { return parse_run_config(read_file(path), path); }
+Config read_config(const std::string& path) {
+  return parse_run_config(read_file(path, kMostBytes), path);
+}
 
 Config parse_run_config(std::string_view json, const std::string& where) {
   Config config;

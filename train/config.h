@@ -22,7 +22,7 @@
 namespace tessera::train {
 
 /// Sizes of a step and its precision. The dtype of parameters, `training.dtype`, is the model's.
-struct TrainingConfig {
+struct TESSERA_API TrainingConfig {
   int64_t steps = 10000, local_batch_size = 8;
   int64_t global_batch_size = -1;  ///< sequences of a step on all ranks; -1: one micro-batch each
   int64_t seq_len = 2048;
@@ -34,7 +34,7 @@ struct TrainingConfig {
   [[nodiscard]] int64_t micro_batches(int64_t ranks) const;
 };
 
-struct ValidationConfig {
+struct TESSERA_API ValidationConfig {
   bool enable = false;
   std::string dataset_path;
   int64_t freq = 10, steps = -1;                     ///< -1: all windows of the data set
@@ -42,13 +42,13 @@ struct ValidationConfig {
   void fields(Fields& f);
 };
 
-struct DebugConfig {
+struct TESSERA_API DebugConfig {
   int64_t seed = 0;
   bool deterministic = false, detect_anomaly = false;
   void fields(Fields& f);
 };
 
-struct SampleConfig {
+struct TESSERA_API SampleConfig {
   std::string prompt;
   int64_t tokens = 200, top_k = 40;
   double temperature = 0.8, top_p = 1;

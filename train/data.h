@@ -14,7 +14,7 @@
 
 namespace tessera::train {
 
-struct DataConfig {
+struct TESSERA_API DataConfig {
   std::string path, text_field = "text", packing = "documents";
   bool shuffle = true;
   int64_t begin_id = -1, num_prefetch_batches = 2;

@@ -14,19 +14,27 @@ namespace {
 // This rank's part of a sum that the ranks hold partially.
 double own(const Tensor& x) { return (x.is_distributed() ? local(x) : x).item(); }
 
-}  // namespace
-
-DataLoader evaluation_data(DataConfig like, const EvaluationPlan& plan) {
-  const World& world = World::current();
+DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int ranks, int rank) {
   like.path = plan.path;
   return {like,
           {.seq_len = plan.seq_len,
            .vocabulary = plan.vocabulary,
-           .global_rows = plan.rows * world.size(),
-           .first_row = plan.rows * world.rank(),
+           .global_rows = plan.rows * ranks,
+           .first_row = plan.rows * rank,
            .rows = plan.rows,
            .evaluation = true,
            .path_field = plan.path_field}};
+}
+
+}  // namespace
+
+DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
+  const World& world = World::current();
+  return data_of(like, plan, world.size(), world.rank());
+}
+
+void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
+  (void)data_of(like, plan, 1, 0).info();
 }
 
 Evaluation evaluate(const llama3::Model& model, DataLoader& data, int64_t steps) {

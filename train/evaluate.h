@@ -23,7 +23,11 @@ struct EvaluationPlan {
 };
 /// This rank's rows of the whole set in its own order; `like` says how documents are read. Errors
 /// are those of DataLoader.
-TESSERA_API DataLoader evaluation_data(DataConfig like, const EvaluationPlan& plan);
+TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
+
+/// Reads the data once and throws what is wrong with it: before there are ranks, so that none of
+/// them waits for one that fails.
+TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
 /// Takes `steps` batches of evaluation_data, -1: all. Collective over the World; the result is that
 /// of all ranks. Nothing is recorded.

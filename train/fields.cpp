@@ -175,9 +175,11 @@ std::optional<std::string> Field::check() const {
 }
 
 std::optional<std::string> Field::assign(std::string_view given) {
-  const auto wrong = fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+  const auto wrong = [&] {
+    return fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+  };
   const auto set = [&](auto& to, const auto& from) -> std::optional<std::string> {
-    if (!from) return wrong;
+    if (!from) return wrong();
     const auto before = to;
     to = *from;
     auto fault = check();
@@ -297,6 +299,8 @@ std::optional<std::string> did_you_mean(std::string_view word,
   std::optional<std::string> best;
   size_t least = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& c : candidates) {
+    // The distance is at least the difference in length; words may be of any length.
+    if (std::max(c.size(), word.size()) - std::min(c.size(), word.size()) >= least) continue;
     if (const size_t d = edit_distance(word, c); d < least) {
       least = d;
       best = c;

@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr int kMaxDepth = 32;  // fields lie at most three deep
+
 std::string position_of(std::string_view text, size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte > 0 ? byte - 1 : 0, text.size()));
   const auto line = std::ranges::count(before, '\n') + 1;
@@ -31,23 +33,30 @@ struct Parsed {
 Parsed parsed_json(std::string_view text, std::string_view where) {
   Parsed result;
   std::vector<std::set<std::string>> open;
-  const auto note = [&](int, ordered_json::parse_event_t event, ordered_json& value) {
+  bool too_deep = false;
+  const auto note = [&](int depth, ordered_json::parse_event_t event, ordered_json& value) {
     using Event = ordered_json::parse_event_t;
+    too_deep = too_deep || depth > kMaxDepth;
     if (event == Event::object_start) open.emplace_back();
     if (event == Event::object_end) open.pop_back();
     if (event == Event::key && !open.back().insert(value.get<std::string>()).second) {
       result.faults.push_back(
           fmt::format("[{}] '{}' stands there twice", where, value.get<std::string>()));
     }
-    return true;
+    return !too_deep;  // a value that is printed must not be deeper than the stack
   };
   try {
     result.json = ordered_json::parse(text, note);
-    if (!result.json.is_object())
+    if (too_deep) {
+      result.json = nullptr;
+      result.faults = {fmt::format("[{}] nested deeper than {} levels", where, kMaxDepth)};
+    } else if (!result.json.is_object())
       result.faults = {fmt::format("[{}] not a JSON object of fields", where)};
   } catch (const ordered_json::parse_error& error) {
     result.faults = {
         fmt::format("[{}] not JSON: wrong at {}", where, position_of(text, error.byte))};
+  } catch (const ordered_json::out_of_range&) {
+    result.faults = {fmt::format("[{}] a number is too large for a double", where)};
   }
   if (!result.json.is_object()) result.json = ordered_json::object();
   return result;
@@ -101,7 +110,8 @@ ordered_json as_json(const Field& field) {
 }  // namespace
 
 std::vector<std::string> Fields::parse_json(std::string_view text, std::string_view where) {
-  auto [json, faults] = parsed_json(text, where);
+  Parsed parsed = parsed_json(text, where);
+  std::vector<std::string>& faults = parsed.faults;
   const auto set = [&](const std::string& path, const ordered_json& value) {
     Field* field = find(path);
     if (!field) {
@@ -114,7 +124,7 @@ std::vector<std::string> Fields::parse_json(std::string_view text, std::string_v
                                           field->type());
     if (fault) faults.push_back(fmt::format("[{}] {}", where, *fault));
   };
-  for (const auto& [key, value] : json.items()) {
+  for (const auto& [key, value] : parsed.json.items()) {
     if (!value.is_object()) {
       set(key, value);
       continue;

@@ -4,6 +4,7 @@
 #include "tessera/core/error.h"
 #include "tessera/train/crc32c.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -52,15 +53,16 @@ void write_all(int fd, std::string_view bytes, const std::string& path) {
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, size_t most) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.ok()) io_error("open", path);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) io_error("open", path);
   if (S_ISDIR(info.st_mode)) fail<IoError>("file", path, " is a folder, expected a file");
-  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  std::string bytes(std::min(static_cast<size_t>(info.st_size), most), '\0');
   size_t used = 0;
   for (;;) {  // a pipe or a growing file may hold more than stat says
+    if (used > most) fail<IoError>("file", path, " holds more than ", most, " bytes");
     if (used == bytes.size()) bytes.resize(bytes.size() + 4096);
     const ssize_t n = ::read(file.get(), bytes.data() + used, bytes.size() - used);
     if (n < 0 && errno == EINTR) continue;

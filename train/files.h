@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +21,10 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 
-/// The file's bytes; IoError if it cannot be read.
-TESSERA_API std::string read_file(const std::string& path);
+/// The file's bytes; IoError if it cannot be read or holds more than `most` (a device may never
+/// end).
+TESSERA_API std::string read_file(const std::string& path,
+                                  size_t most = std::numeric_limits<size_t>::max());
 /// Size and checksum, read in pieces; IoError if it cannot be read.
 TESSERA_API FileSum sum_of_file(const std::string& path);
 /// Writes what `produce` gives to `write`; readers see the old file or the whole new one. IoError

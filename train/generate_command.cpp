@@ -106,7 +106,7 @@ int generate_command(std::span<const std::string> arguments, std::ostream& out) 
       open_trained_model(c.checkpoint, [&](const std::string& line) { out << line << '\n'; });
   const Config& config = trained.config;
   llama3::Model model(config.model);
-  nn::load(model, trained.tensors);
+  nn::load(model, trained.tensors());
   const GenerateOptions options{.tokens = c.tokens,
                                 .temperature = c.temperature,
                                 .top_k = c.top_k,

@@ -177,6 +177,7 @@ std::string manifest_text(const Manifest& m) {
                   {"lr_scheduler", {{"step", m.progress.schedule_step}}},
                   {"dataloader", {{"step", m.progress.data_step}, {"windows", m.data_windows}}},
                   {"seed", m.seed},
+                  {"products", m.products},
                   {"config", Json::parse(m.config)},
                   {"files", std::move(files)}};
   std::string text = json.dump(1);
@@ -207,6 +208,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   m.data_windows = data.integer("windows");
   data.finish();
   m.seed = static_cast<uint64_t>(top.integer("seed"));
+  if (json.contains("products")) m.products = top.text("products");
   m.config = top.object("config").dump(2);
   std::set<std::string> names;
   for (const auto& [name, entry] : top.object("files").items()) {

@@ -44,6 +44,7 @@ struct TESSERA_API Manifest {
   std::string config;        ///< the run's resolved configuration, a JSON object
   int64_t data_windows = 0;  ///< of the whole data, which the order depends on; 0: not known
   std::vector<CheckpointFile> files;
+  std::string products = {};  ///< product_route() of the run; empty: not known
 
   /// Whether a file of this part is listed.
   [[nodiscard]] bool has(std::string_view part) const;

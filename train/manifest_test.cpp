@@ -19,6 +19,7 @@ Manifest example() {
   m.seed = 42;
   m.config = "{\n  \"a\": 1,\n  \"model\": {\n    \"dim\": 0.1\n  }\n}";
   m.data_windows = 1000;
+  m.products = "oneDNN";
   m.files.push_back({"model.safetensors",
                      "model",
                      {1234, 0xdeadbeef},
@@ -75,6 +76,12 @@ TEST(ManifestTest, ComesBackAsItWas) {
   alone.files.pop_back();
   EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
   EXPECT_FALSE(alone.has("optimizer"));
+  // Of a program that did not note who computed products.
+  std::string body = body_of(manifest_text(m));
+  const std::string line = "\n \"products\": \"oneDNN\",";
+  const Manifest older = parse_manifest(sealed(body.erase(body.find(line), line.size())), "here");
+  EXPECT_EQ(older.products, "");
+  EXPECT_EQ(older.files, m.files);
   EXPECT_TRUE(alone.tensors("optimizer").empty());
 }
 
@@ -105,6 +112,7 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
   holds(with("\"step\": 10", "\"step\": 18446744073709551615"),
         "has a step that is not an integer");
   holds(with("\"step\": 10", "\"step\": \"10\""), "has a step that is not an integer");
+  holds(with("\"oneDNN\"", "7"), "has a products that is not text");
   holds(with("\"seed\": 42", "\"seed\": 42, \"seed\": 43"), "a key appears twice");
   holds(with("\"seed\": 42", "\"seed\": 42, \"sead\": 43"), "has members that nobody knows");
   holds(with("\"steps\": 9", "\"steps\": 9, \"x\": 1"), "has members that nobody knows");

@@ -14,7 +14,7 @@
 
 namespace tessera::train {
 
-struct MetricsConfig {
+struct TESSERA_API MetricsConfig {
   int64_t log_freq = 10;
   bool enable_tensorboard = false, disable_color_printing = false, measure_ceiling = true;
   std::string save_tb_folder = "tb", summary = "total";

@@ -38,6 +38,9 @@ ParsedGroup parsed_group(const std::string& text) {
   };
   std::istringstream words(text);
   if (!(words >> group.pattern)) return wrong("no pattern");
+  // The compiler of expressions recurses as deep as they are long.
+  constexpr size_t kLongest = 500;
+  if (group.pattern.size() > kLongest) return wrong("a pattern above ", kLongest, " characters");
   try {
     (void)std::regex(group.pattern);
   } catch (const std::regex_error&) {

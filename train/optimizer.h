@@ -14,7 +14,7 @@
 
 namespace tessera::train {
 
-struct OptimizerConfig {
+struct TESSERA_API OptimizerConfig {
   double lr = 8e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   DType state_dtype = DType::f32;
   /// `PATTERN [lr=X] [weight_decay=Y]`: parameters whose name the regular expression finds, and not

@@ -19,7 +19,7 @@ class World;
 
 namespace tessera::train {
 
-struct ProfilerConfig {
+struct TESSERA_API ProfilerConfig {
   bool enable_profiling = false;
   std::string save_traces_folder = "profiling/traces";
   int64_t profile_freq = 10, profiler_active = 1, profiler_warmup = 3;

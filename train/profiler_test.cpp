@@ -8,6 +8,7 @@
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/tests/support/trace_faults.h"
 #include "tessera/train/files.h"
 
 #include <gtest/gtest.h>
@@ -23,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using test::trace_faults;
+using Faults = std::vector<std::string>;
 
 class ProfilerTest : public testing::Test {
  protected:
@@ -34,30 +37,6 @@ class ProfilerTest : public testing::Test {
   [[nodiscard]] Json parsed(const std::string& path) const { return Json::parse(read_file(path)); }
   [[nodiscard]] std::string trace(int64_t step, int rank = 0) const {
     return concat(folder_, "/profiling/traces/iteration_", step, "/rank", rank, "_trace.json");
-  }
-  // What every event must have for Perfetto, and that bars of one row nest.
-  static void check_events(const Json& trace) {
-    std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
-    ASSERT_TRUE(trace.at("traceEvents").is_array());
-    for (const Json& e : trace.at("traceEvents")) {
-      const std::string phase = e.at("ph");
-      ASSERT_TRUE(e.at("pid").is_number_integer() && e.at("name").is_string());
-      if (phase != "M") {
-        ASSERT_GE(e.at("ts").get<double>(), 0);
-      }
-      if (phase == "X") {
-        ASSERT_GE(e.at("dur").get<double>(), 0);
-        rows[{e.at("pid"), e.at("tid")}].emplace_back(
-            e["ts"], e["ts"].get<double>() + e["dur"].get<double>());
-      }
-    }
-    for (auto& [row, bars] : rows) {
-      for (const auto& a : bars) {
-        for (const auto& b : bars)
-          ASSERT_FALSE(a.first < b.first - 2e-3 && b.first < a.second - 2e-3 &&
-                       a.second < b.second - 2e-3);
-      }
-    }
   }
   std::string folder_;
 };
@@ -96,8 +75,8 @@ TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
   EXPECT_FALSE(fs::exists(trace(4)));
   for (const int64_t i : {3, 6}) {
     for (const int rank : {0, 1}) {
+      EXPECT_EQ(trace_faults(read_file(trace(i, rank))), Faults());
       const Json json = parsed(trace(i, rank));
-      check_events(json);
       std::set<std::string> names, modules, passes, threads;
       int64_t reduced = 0;
       for (const Json& e : json["traceEvents"]) {
@@ -129,8 +108,8 @@ TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
   // All ranks in one file.
   const std::string joined = folder_ + "/joined.json";
   join_traces({trace(3, 0), trace(3, 1)}, joined);
+  EXPECT_EQ(trace_faults(read_file(joined)), Faults());
   const Json all = parsed(joined);
-  check_events(all);
   EXPECT_EQ(all["traceEvents"].size(),
             parsed(trace(3, 0))["traceEvents"].size() + parsed(trace(3, 1))["traceEvents"].size());
 }
@@ -146,7 +125,7 @@ TEST_F(ProfilerTest, ARunThatEndsInTheMiddleOfACycleHasAWholeTrace) {
     EXPECT_FALSE(fs::exists(trace(4)));
     EXPECT_EQ(profiler.finish(), trace(4));
   });
-  check_events(parsed(trace(4)));
+  EXPECT_EQ(trace_faults(read_file(trace(4))), Faults());
 }
 
 TEST_F(ProfilerTest, OffOrDroppedLeavesNothing) {
@@ -185,6 +164,36 @@ TEST_F(ProfilerTest, BadInputIsATypedError) {
   EXPECT_THROW(join_traces({"/no/such"}, folder_ + "/out.json"), IoError);
 }
 
+// That the schema of these tests is one.
+TEST_F(ProfilerTest, FaultsOfTracesAreFound) {
+  const std::string row = R"("pid": 0, "tid": 1, )";
+  const std::string names = "{" + row +
+                            R"("ph": "M", "name": "process_name", "args": {"name": "p"}}, {)" +
+                            row + R"("ph": "M", "name": "thread_name", "args": {"name": "t"}}, )";
+  const auto faults = [&](const std::string& events) {
+    return trace_faults("{\"traceEvents\": [" + names + events + "]}").size();
+  };
+  const std::string bar = "{" + row + R"("ph": "X", "name": "a", "ts": 0, "dur": 5})";
+  EXPECT_EQ(faults(bar), 0u);
+  EXPECT_EQ(faults(bar + ", {" + row + R"("ph": "X", "name": "b", "ts": 4.999, "dur": 0.001})"),
+            0u);
+  EXPECT_EQ(faults(bar + ", {" + row + R"("ph": "X", "name": "b", "ts": 4.999, "dur": 0.002})"),
+            1u);
+  for (const char* event :
+       {R"("ph": "X", "name": "a", "ts": "0", "dur": 5)", R"("ph": "X", "name": "a", "ts": 0)",
+        R"("ph": "X", "name": "a", "ts": 0, "dur": -1)", R"("ph": "X", "ts": 0, "dur": 1)",
+        R"("ph": "X", "name": "a", "name": "b", "ts": 0, "dur": 1)", R"("name": "a", "ts": 0)",
+        R"("ph": "b", "name": "a", "ts": 0, "cat": "c", "id": "1")",
+        R"("ph": "e", "name": "a", "ts": 0, "cat": "c", "id": "1")",
+        R"("ph": "C", "name": "a", "ts": 0, "args": {"value": "1"})",
+        R"("ph": "M", "name": "thread_name", "args": {})", R"("ph": "Q", "name": "a", "ts": 0)"})
+    EXPECT_EQ(faults("{" + row + event + "}"), 1u) << event;
+  EXPECT_EQ(faults(R"({"pid": 0, "ph": "X", "name": "a", "ts": 0, "dur": 1})"), 1u);
+  EXPECT_EQ(faults(R"({"pid": 5, "tid": 5, "ph": "X", "name": "a", "ts": 0, "dur": 1})"), 2u);
+  EXPECT_EQ(trace_faults("[]").size(), 1u);
+  EXPECT_EQ(trace_faults("{\"traceEvents\": [NaN]}").size(), 1u);
+}
+
 TEST_F(ProfilerTest, OddNamesStayJson) {
   const std::string path = folder_ + "/odd.json";
   TraceWriter writer(path, 3, "quote \" slash \\ \x01");
@@ -194,8 +203,8 @@ TEST_F(ProfilerTest, OddNamesStayJson) {
   EXPECT_FALSE(fs::exists(path));
   writer.close();
   writer.counter("late", 10, 1);  // after the end
+  EXPECT_EQ(trace_faults(read_file(path)), Faults{"a thread without a name"});
   const Json json = parsed(path);
-  check_events(json);
   EXPECT_EQ(json["traceEvents"][2]["ts"], 0.005);
   EXPECT_EQ(json["traceEvents"][2]["dur"], 1234.562);
   EXPECT_TRUE(json["traceEvents"][2]["args"]["n"].is_null());

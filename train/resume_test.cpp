@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that stop and go on: the bits are those of a run that never stopped.
 #include "tessera/dist/dtensor.h"
+#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/checkpoint.h"
@@ -71,6 +72,8 @@ TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
                      "5",
                      "--training.global_batch_size",
                      "4",
+                     "--activation_checkpoint.mode",
+                     "full",
                      "--validation.enable",
                      "--validation.dataset_path",
                      path("text.txt"),
@@ -210,6 +213,26 @@ TEST_F(ResumeTest, OtherDataIsNoticed) {
   write_file_atomically(path("text.txt"), read_file(path("text.txt")) + std::string(100, 'x'));
   ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "its order from here on is another");
+}
+
+// Other instructions, other bits: the run goes on all the same.
+TEST_F(ResumeTest, AnotherRouteOfProductsIsAWarning) {
+  const Isa isa = Process::get().isa();
+  if (isa == Isa::baseline) return;  // there is no lower one to resume on
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  const std::string before = manifest("a", 2).products;
+  EXPECT_EQ(before, product_route());
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("warning: products"), std::string::npos) << out_.str();
+  Process::get().limit_isa(Isa::baseline);
+  const std::string here = product_route();
+  EXPECT_EQ(run(train("a", {"--training.steps", "4"})), 0) << err_.str();
+  Process::get().limit_isa(isa);
+  TESSERA_EXPECT_HOLDS(out_.str(), concat("warning: products at ", path("a/checkpoint/step-3"),
+                                          " were computed by ", before, ", here they are by ", here,
+                                          ": from here on bits differ from those of a run without "
+                                          "a stop"));
+  EXPECT_EQ(manifest("a", 4).products, here);
 }
 
 TEST_F(ResumeTest, AForeignCheckpointNamesEveryDifference) {

@@ -151,8 +151,8 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
       }
       continue;
     }
-    const auto bad = [&](const std::string& what) {
-      corrupt(concat("tensor ", quoted(name), ' ', what));
+    const auto bad = [&, &tensor = name](const std::string& what) {
+      corrupt(concat("tensor ", quoted(tensor), ' ', what));
     };
     if (name.size() > kMaxName) bad("has too long a name");
     if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||

@@ -10,10 +10,11 @@
 
 namespace tessera::train {
 
-struct ScheduleConfig {
+struct TESSERA_API ScheduleConfig {
   int64_t warmup_steps = 200;
-  std::optional<int64_t> total_steps;  ///< that the schedule is made for; none: those of the run
-  std::optional<double> decay_ratio;
+  std::optional<int64_t> total_steps =
+      {};  ///< that the schedule is made for; none: those of the run
+  std::optional<double> decay_ratio = {};
   std::string decay_type = "linear";
   double min_lr_factor = 0;
   void fields(Fields& f);

@@ -26,7 +26,6 @@ int64_t step_of_file(const std::string& path) {
 }  // namespace
 
 TrainedModel open_trained_model(const std::string& path, const Warn& warn) {
-  const NoGrad guard;
   const std::string run = (fs::path(path) / "config.json").string();
   const std::string file = (fs::path(path) / "model.safetensors").string();
   const bool is_step = fs::exists(fs::path(path) / kManifestFile);
@@ -42,17 +41,24 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn) {
   }
   if (from) {
     model.config = parse_run_config(from->manifest().config, from->path());
-    model.tensors = from->read_all("model");
-  } else {
-    if (!fs::exists(file))
-      fail<DataError>("checkpoint", path, " holds neither a checkpoint nor model.safetensors yet");
-    model.tensors = SafetensorsFile(file).read_all();
+    model.checkpoint_ = std::move(from);
+    return model;
   }
-  // A model saved alone may have been exported in another dtype.
-  for (auto& [name, tensor] : model.tensors) {
-    if (is_floating(tensor.dtype())) tensor = cast(tensor, model.config.model.dtype);
-  }
+  if (!fs::exists(file))
+    fail<DataError>("checkpoint", path, " holds neither a checkpoint nor model.safetensors yet");
+  model.file_ = std::make_shared<const SafetensorsFile>(file);
   return model;
+}
+
+std::vector<nn::NamedParameter> TrainedModel::tensors() const {
+  const NoGrad guard;
+  std::vector<nn::NamedParameter> all =
+      checkpoint_ ? checkpoint_->read_all("model") : file_->read_all();
+  // A model saved alone may have been exported in another dtype.
+  for (auto& [name, tensor] : all) {
+    if (is_floating(tensor.dtype())) tensor = cast(tensor, config.model.dtype);
+  }
+  return all;
 }
 
 }  // namespace tessera::train

@@ -2,9 +2,11 @@
 // What a Trainer saves and takes up again. Rank 0 alone reads and writes files; what it read
 // reaches the others tensor by tensor, so that nothing is held twice.
 #include "tessera/dist/dtensor.h"
+#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/stop_signals.h"
+#include "tessera/train/tokenizer.h"
 #include "tessera/train/trainer.h"
 
 #include <fmt/format.h>
@@ -166,6 +168,12 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
     print_(fmt::format(
         "warning: the data has {} windows and had {} at {}: its order from here on is another",
         data_windows(), m.data_windows, from.path()));
+  }
+  if (const std::string here = product_route(); !m.products.empty() && m.products != here) {
+    print_(fmt::format(
+        "warning: products at {} were computed by {}, here they are by {}: from here on bits "
+        "differ from those of a run without a stop",
+        from.path(), printable(m.products), here));
   }
   if (!changes.empty()) {
     print_(

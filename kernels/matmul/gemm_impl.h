@@ -5,6 +5,7 @@
 #include "tessera/core/op_types.h"
 
 #include <cstdint>
+#include <string>
 
 namespace tessera {
 
@@ -29,6 +30,8 @@ void gemm(const Gemm& g);
 /// is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);
+/// The library, its version and the instruction set that it chose: "oneDNN 2.6.0 avx512_core_amx".
+[[nodiscard]] std::string library_text();
 /// Any product of f32 or f64 by the own kernel; quick to start, made for small ones.
 void small_gemm(const Gemm& g);
 /// On a device: c (m, n) = op(a) op(b), all row-major matrices; c may be f32 where a and b are

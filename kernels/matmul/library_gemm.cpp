@@ -9,9 +9,12 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include <algorithm>
 #include <array>
 #include <omp.h>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -86,6 +89,25 @@ bool library_takes(DType dtype) {
   return dtype == DType::f32 || (dtype == DType::bf16 && Process::get().isa() == Isa::avx512);
 }
 
+std::string library_text() {
+  // Named here, since the library prints its instruction sets as numbers alone.
+  constexpr std::array<std::pair<dnnl_cpu_isa_t, std::string_view>, 8> kNames{
+      {{dnnl_cpu_isa_sse41, "sse41"},
+       {dnnl_cpu_isa_avx, "avx"},
+       {dnnl_cpu_isa_avx2, "avx2"},
+       {dnnl_cpu_isa_avx2_vnni, "avx2_vnni"},
+       {dnnl_cpu_isa_avx512_core, "avx512_core"},
+       {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
+       {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
+       {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"}}};
+  const dnnl_version_t& v = *dnnl_version();
+  const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+  const auto* known = std::ranges::find(kNames, isa, &decltype(kNames)::value_type::first);
+  return concat(
+      "oneDNN ", v.major, '.', v.minor, '.', v.patch, ' ',
+      known == kNames.end() ? concat("isa ", static_cast<int>(isa)) : concat(known->second));
+}
+
 void library_gemm(const Gemm& g) {
   Context& context = Context::current();
   Plans& plans = context.state<Plans>();
@@ -114,6 +136,10 @@ void library_gemm(const Gemm& g) {
 namespace tessera {
 
 bool library_takes(DType dtype) { return dtype == DType::f32; }
+
+std::string library_text() {
+  return concat("Eigen ", EIGEN_WORLD_VERSION, '.', EIGEN_MAJOR_VERSION, '.', EIGEN_MINOR_VERSION);
+}
 
 void library_gemm(const Gemm& g) {
   using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

@@ -6,6 +6,7 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/kernels/micro_tiles_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
@@ -99,6 +100,15 @@ void write_zeros(const Gemm& g) {
 }
 
 }  // namespace
+
+std::string product_route() {
+  const Isa isa = Process::get().isa();
+  return concat(library_text(), ", kernels ",
+                isa == Isa::avx512 ? "avx512"
+                : isa == Isa::avx2 ? "avx2"
+                                   : "baseline",
+                micro::has_tiles() ? " with tiles" : "");
+}
 
 void gemm(const Gemm& g) {
   if (g.batch == 0 || g.m == 0 || g.n == 0 || (g.k == 0 && g.accumulate)) return;

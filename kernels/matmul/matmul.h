@@ -6,6 +6,8 @@
 
 #include "tessera/core/op.h"
 
+#include <string>
+
 namespace tessera {
 namespace op {
 
@@ -58,5 +60,9 @@ inline Tensor linear(const Tensor& x, const Tensor& weight) {
 inline Tensor contract_leading(const Tensor& a, const Tensor& b) {
   return call(op::ContractLeading{}, {a, b});
 }
+
+/// Who computes products on this machine, and with which instructions: what their bits depend on
+/// besides the operands. "oneDNN 2.6.0 avx512_core_amx, kernels avx512 with tiles".
+[[nodiscard]] TESSERA_API std::string product_route();
 
 }  // namespace tessera

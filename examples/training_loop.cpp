@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training loop of one's own on the library's parts: model, data, optimizer, schedule and
+// checkpoints, without the Trainer. A run that stops in the middle and goes on from its checkpoint
+// ends with the bits of one that never stopped.
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <tessera/tessera.h>
+#include <unistd.h>
+using namespace tessera;
+
+constexpr int64_t kSteps = 16, kMicroBatches = 2, kRows = 4, kLength = 32, kSeed = 7;
+constexpr double kTokensPerStep = kMicroBatches * kRows * kLength;
+
+// Trains from what the folder holds to step `last` and leaves a checkpoint there. -> the parameters
+std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFolder& checkpoints,
+                                         const std::string& text) {
+  llama3::Model model({.dim = 32,
+                       .n_layers = 2,
+                       .n_heads = 4,
+                       .n_kv_heads = 2,
+                       .ffn_dim = 96,
+                       .vocab_size = train::ByteTokenizer::kVocabulary,
+                       .max_seq_len = kLength});
+  nn::initialize(model, kSeed);
+  const auto metadata = model.attention_metadata(kLength);  // positions and mask
+  train::AdamW optimizer(nn::named_parameters(model), {.lr = 1e-2});
+  const train::ScheduleConfig schedule{.warmup_steps = 4, .decay_type = "cosine"};
+  train::DataLoader data({.path = text, .packing = "concat"},
+                         {.seq_len = kLength,
+                          .vocabulary = model.config().vocab_size,
+                          .global_rows = kRows,
+                          .rows = kRows,
+                          .micro_batches = kMicroBatches,
+                          .seed = kSeed});
+  int64_t done = 0;
+  const auto warn = [](const std::string& line) { std::cerr << line << '\n'; };
+  if (const auto from = checkpoints.latest(warn)) {
+    nn::load(model, from->read_all("model"));
+    for (const auto& [name, moment] : optimizer.state()) copy_bytes(moment, from->read(name));
+    optimizer.set_steps(from->manifest().progress.optimizer_steps);
+    done = from->manifest().progress.step;
+  }
+
+  for (; done < last; ++done) {
+    double loss = 0;
+    for (int64_t micro = 0; micro < kMicroBatches; ++micro) {  // gradients add up
+      const train::Batch batch = data.at(done, micro);
+      const Tensor part = model.loss(batch.tokens, batch.targets, metadata).sum / kTokensPerStep;
+      backward(part);
+      loss += part.item();
+    }
+    const double norm = clip_grad_norm_(optimizer.grads(), /*max_norm=*/1);
+    optimizer.step(train::lr_factor(schedule, done, kSteps));
+    optimizer.zero_grad();
+    std::cout << "step " << done + 1 << "  loss " << loss << "  gradient norm " << norm << '\n';
+  }
+
+  checkpoints.save({.progress = {done, optimizer.steps(), done, done},
+                    .seed = kSeed,
+                    .config = "{}",
+                    .data_windows = data.info().windows,
+                    .model = nn::named_parameters(model),
+                    .optimizer = optimizer.state()});
+  return nn::named_parameters(model);
+}
+
+int main(int argc, char** argv) {
+  const std::string text = argc > 1 ? argv[1] : "README.md";
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("tessera_training_loop." + std::to_string(::getpid()));
+  const Session session({.threads = 1});  // so small a model shares out badly
+  const train::CheckpointFolder straight(folder / "straight"), stopped(folder / "stopped");
+  const auto whole = train_to(kSteps, straight, text);
+  (void)train_to(kSteps / 2, stopped, text);
+  const auto resumed = train_to(kSteps, stopped, text);
+  bool equal = true;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const Tensor &a = whole[i].tensor, &b = resumed[i].tensor;
+    const auto bytes = static_cast<size_t>(a.numel() * item_size(a.dtype()));
+    equal = equal && std::memcmp(a.raw_data(), b.raw_data(), bytes) == 0;
+  }
+  std::filesystem::remove_all(folder);
+  std::cout << "stopped after step " << kSteps / 2
+            << " and resumed: " << (equal ? "the same bits as without a stop" : "other bits")
+            << '\n';
+  return equal ? 0 : 1;
+}

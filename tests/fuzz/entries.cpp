@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tests/fuzz/entries.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/train/checkpoint.h"
+#include "tessera/train/config.h"
+#include "tessera/train/crc32c.h"
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+namespace tessera::fuzz {
+namespace {
+
+using namespace train;
+
+// A file in memory that has a path, since the readers under test open paths.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::string_view bytes) : fd_(::memfd_create("input", MFD_CLOEXEC)) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+      if (n <= 0) throw std::runtime_error("cannot write the input to memory");
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  [[nodiscard]] std::string path() const { return concat("/proc/self/fd/", fd_); }
+
+ private:
+  int fd_;
+};
+
+void require(bool ok, const char* what) {
+  if (!ok) throw std::logic_error(what);
+}
+
+// Runs what may refuse its input; whether it did not.
+template <class F> bool accepts(F run) {
+  try {
+    run();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void comes_back(Config config) {
+  const std::string dump = config.fields().dump();
+  Config again;
+  require(accepts([&] { again = parse_run_config(dump, "dump"); }), "a dump is refused");
+  require(again.fields().dump() == dump, "a dump comes back as another");
+}
+
+bool manifest_input(const std::string& text) {
+  return accepts([&] {
+    const Manifest m = parse_manifest(text, "input");
+    require(parse_manifest(manifest_text(m), "again") == m, "a manifest comes back as another");
+    (void)config_differences(m.config, "{}");
+    (void)tensor_differences(m.tensors("model"), {});
+    comes_back(parse_run_config(m.config, "its config"));
+  });
+}
+
+}  // namespace
+
+bool config_input(std::string_view bytes) {
+  const bool file = bytes.starts_with('{');
+  const size_t nul = file ? std::min(bytes.find('\0'), bytes.size()) : 0;
+  const std::string_view json = bytes.substr(0, nul);
+  std::string_view lines = bytes.substr(std::min(bytes.size(), file ? nul + 1 : 0));
+  bool accepted = file && accepts([&] { comes_back(parse_run_config(json, "input")); });
+
+  const MemoryFile held(json);
+  std::vector<std::string> words;
+  if (file) words = {"--config", held.path()};
+  while (!lines.empty()) {
+    const size_t end = std::min(lines.find('\n'), lines.size());
+    std::string word(lines.substr(0, end));
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    // A name of another file would make the answer depend on the machine.
+    if (!word.starts_with("--config")) words.push_back(std::move(word));
+  }
+  accepted = accepts([&] { comes_back(parse_config(words)); }) || accepted;
+  return accepted;
+}
+
+bool checkpoint_input(std::string_view bytes) {
+  if (bytes.starts_with('{')) {
+    constexpr std::string_view kTail = ",\n \"crc32c\": \"";
+    const std::string_view body = bytes.substr(0, std::min(bytes.rfind(kTail), bytes.size()));
+    char sum[9];
+    std::snprintf(sum, sizeof sum, "%08x", crc32c(body));
+    const bool as_is = manifest_input(std::string(bytes));
+    return manifest_input(concat(body, kTail, sum, "\"\n}\n")) || as_is;
+  }
+  const Session session({.threads = 1});
+  const MemoryFile held(bytes);
+  return accepts([&] { (void)SafetensorsFile(held.path()).read_all(); });
+}
+
+}  // namespace tessera::fuzz

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Some thousand changed inputs through what the fuzzers call, the same on every run: each is taken
+// or refused by a tessera Error, in little time and memory.
+#include "tessera/tests/fuzz/entries.h"
+#include "tessera/train/files.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+// The largest block asked for: what an input can make a reader allocate shows here.
+std::atomic<size_t> largest_block{0};
+
+void* noted(size_t bytes) {
+  size_t before = largest_block.load();
+  while (before < bytes && !largest_block.compare_exchange_weak(before, bytes)) continue;
+  void* block = std::malloc(bytes == 0 ? 1 : bytes);
+  if (!block) throw std::bad_alloc();
+  return block;
+}
+}  // namespace
+
+void* operator new(size_t bytes) { return noted(bytes); }
+void* operator new[](size_t bytes) { return noted(bytes); }
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete[](void* block) noexcept { std::free(block); }
+void operator delete(void* block, size_t) noexcept { std::free(block); }
+void operator delete[](void* block, size_t) noexcept { std::free(block); }
+
+namespace tessera::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+using Entry = bool (*)(std::string_view);
+
+std::vector<std::string> corpus(const std::string& name) {
+  std::set<std::string> paths;
+  for (const auto& file : fs::directory_iterator("tests/fuzz/corpus/" + name))
+    paths.insert(file.path().string());
+  std::vector<std::string> inputs;
+  for (const std::string& path : paths) inputs.push_back(train::read_file(path));
+  return inputs;
+}
+
+class Mutator {
+ public:
+  explicit Mutator(std::vector<std::string> seeds) : seeds_(std::move(seeds)) {}
+  std::string next() {
+    std::string t = seeds_[below(seeds_.size())];
+    for (size_t changes = 1 + below(4); changes > 0 && !t.empty(); --changes) change(t);
+    return t;
+  }
+
+ private:
+  size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
+  void change(std::string& t) {
+    static const std::vector<std::string> kPieces{"\"",
+                                                  "{",
+                                                  "}",
+                                                  "[",
+                                                  "]",
+                                                  ",",
+                                                  ":",
+                                                  "-1",
+                                                  "0",
+                                                  "1.",
+                                                  "1e9",
+                                                  "-",
+                                                  "1e999",
+                                                  "\\ud800",
+                                                  "null",
+                                                  "true",
+                                                  "\xff",
+                                                  "[[",
+                                                  "9223372036854775808",
+                                                  "\n--",
+                                                  "\n",
+                                                  std::string(1, '\0')};
+    const size_t at = below(t.size());
+    const std::string piece = t.substr(at, below(40));
+    switch (below(8)) {
+      case 0: t[at] = static_cast<char>(t[at] ^ 1 << below(8)); break;
+      case 1: t.erase(at, 1 + below(20)); break;
+      case 2: t.insert(at, kPieces[below(kPieces.size())]); break;
+      case 3: t.insert(below(t.size()), piece); break;
+      case 4: t.replace(at, 1, kPieces[below(kPieces.size())]); break;
+      case 5: t.resize(at); break;
+      case 6: {  // the tail of another
+        const std::string& other = seeds_[below(seeds_.size())];
+        t = t.substr(0, at) + other.substr(std::min(at, other.size()));
+        break;
+      }
+      default:  // depth and length
+        t.insert(at, std::string(1 + below(3000), "[{(9a"[below(5)]));
+    }
+  }
+
+  std::vector<std::string> seeds_;
+  std::mt19937_64 random_{1};
+};
+
+void expect_answers(const std::string& name, Entry entry) {
+  const std::vector<std::string> seeds = corpus(name);
+  ASSERT_FALSE(seeds.empty());
+  for (const std::string& seed : seeds) EXPECT_TRUE(entry(seed)) << "a seed is refused: " << seed;
+  constexpr size_t kMostBytes = size_t{8} << 20;
+  constexpr std::chrono::seconds kLongest(5);
+  const int wanted = std::getenv("TESSERA_TEST_FULL") ? 200'000 : 4'000;
+  Mutator mutator(seeds);
+  int accepted = 0;
+  largest_block = 0;
+  for (int i = 0; i < wanted; ++i) {
+    const std::string input = mutator.next();
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      accepted += entry(input) ? 1 : 0;
+    } catch (const std::exception& error) {
+      FAIL() << "input " << i << ": " << error.what() << '\n' << input;
+    }
+    ASSERT_LT(std::chrono::steady_clock::now() - start, kLongest) << "input " << i;
+    ASSERT_LT(largest_block.load(), kMostBytes) << "input " << i << '\n' << input;
+  }
+  EXPECT_GT(accepted, wanted / 100) << "the changes are too wild to say much";
+  EXPECT_LT(accepted, wanted);
+  std::cout << wanted << " changed inputs, " << accepted << " taken, largest block "
+            << largest_block / 1024 << " KiB\n";
+}
+
+TEST(Fuzz, ChangedConfigurationsAreAnswered) { expect_answers("config", config_input); }
+TEST(Fuzz, ChangedCheckpointsAreAnswered) { expect_answers("checkpoint", checkpoint_input); }
+
+// Known to have broken readers of this kind: recursion as deep as the input is long.
+TEST(Fuzz, DepthAndLengthAreAnswered) {
+  for (const char* piece : {"[", "{\"a\":", "(", "a", "-", "9", "[--"}) {
+    std::string text;
+    for (int i = 0; i < 200'000; ++i) text += piece;
+    for (const std::string& input :
+         {"{\"training\": " + text, "{\"optimizer\": {\"param_groups\": [\"" + text + " lr=1\"]}}",
+          "{\"training\": {\"steps\": " + text, "--" + text + "\n1",
+          "--optimizer.param_groups\n" + text + " lr=1", "--training.steps\n" + text}) {
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_FALSE(config_input(input)) << piece;
+      EXPECT_FALSE(checkpoint_input(input)) << piece;
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << piece;
+    }
+    std::string closed = "{\"training\": {\"steps\": ";
+    for (int i = 0; i < 200'000; ++i) closed += '[';
+    for (int i = 0; i < 200'000; ++i) closed += ']';
+    EXPECT_FALSE(config_input(closed + "}}"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::fuzz
