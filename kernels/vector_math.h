@@ -154,22 +154,16 @@ TESSERA_MATH float sin(float x) {
 TESSERA_MATH float cos(float x) { return quarter_wave(x, 1); }
 
 /// erf(x) / x for |x| up to 3.92, beyond which erf has become 1, by t = 2 (x / 3.92)^2 - 1: in
-/// [-1, 1] no term outgrows the sum.
+/// [-1, 1] no term outgrows the sum. In pairs, since one chain of 14 terms waits for itself.
 TESSERA_MATH float erf_slope(float t) {
-  float p = fma(t, 0.00190461706f, -0.00449951552f);
-  p = fma(p, t, 0.00258235866f);
-  p = fma(p, t, -0.00310304668f);
-  p = fma(p, t, 0.0133258151f);
-  p = fma(p, t, -0.0233908631f);
-  p = fma(p, t, 0.0302796774f);
-  p = fma(p, t, -0.0420870446f);
-  p = fma(p, t, 0.0582005717f);
-  p = fma(p, t, -0.0742939413f);
-  p = fma(p, t, 0.090627946f);
-  p = fma(p, t, -0.10915482f);
-  p = fma(p, t, 0.134082735f);
-  p = fma(p, t, -0.180109248f);
-  return fma(p, t, 0.360736817f);
+  const float t2 = t * t, t4 = t2 * t2;
+  const float a = fma(fma(t, -0.10915482f, 0.134082735f), t2, fma(t, -0.180109248f, 0.360736817f));
+  const float b =
+      fma(fma(t, -0.0420870446f, 0.0582005717f), t2, fma(t, -0.0742939413f, 0.090627946f));
+  const float c =
+      fma(fma(t, -0.00310304668f, 0.0133258151f), t2, fma(t, -0.0233908631f, 0.0302796774f));
+  const float d = fma(t2, 0.00190461706f, fma(t, -0.00449951552f, 0.00258235866f));
+  return fma(fma(d, t4, c), t4 * t4, fma(b, t4, a));
 }
 TESSERA_MATH float erf(float x) {
   const float c = x < -3.92f ? -3.92f : (x > 3.92f ? 3.92f : x);
