@@ -8,6 +8,8 @@
 #include "tessera/kernels/micro_gemm_impl.h"
 
 #include <omp.h>
+#include <type_traits>
+#include <utility>
 
 namespace tessera {
 
@@ -68,23 +70,41 @@ TESSERA_INLINE void load(const T* from, int64_t stride, int64_t n, C* __restrict
     for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(from[i * stride]);
   }
 }
+/// A row in the compute type: where it lies, if it does, else loaded into `buffer`.
 template <class C, class T>
-TESSERA_INLINE void store(const C* __restrict from, int64_t n, T* to, int64_t stride) {
+TESSERA_INLINE const C* read(const T* from, int64_t stride, int64_t n, C* buffer) {
+  if constexpr (std::is_same_v<C, T>) {
+    if (stride == 1) return from;
+  }
+  load(from, stride, n, buffer);
+  return buffer;
+}
+/// f(i) for each element of a row of n.
+template <class T, class F> TESSERA_INLINE void store_each(int64_t n, T* to, int64_t stride, F f) {
   if (stride == 1) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[i]);
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(f(i));
   } else {
-    for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(from[i]);
+    for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(f(i));
   }
 }
+template <class C, class T>
+TESSERA_INLINE void store(const C* __restrict from, int64_t n, T* to, int64_t stride) {
+  store_each(n, to, stride, [from](int64_t i) TESSERA_LAMBDA { return from[i]; });
+}
 
-template <class C, class V, class F> TESSERA_INLINE C fold_lanes(const V& v, F f) {
-  C lane[micro::kLanes<C>];
-  micro::store(lane, v);
-  for (int64_t width = micro::kLanes<C> / 2; width > 0; width /= 2) {
-    for (int64_t i = 0; i < width; ++i) lane[i] = f(lane[i], lane[i + width]);
-  }
-  return lane[0];
+template <class C, class V, class F, size_t... I>
+TESSERA_INLINE C fold_halves(const V& v, F f, std::index_sequence<I...>) {
+  constexpr size_t kHalf = sizeof...(I);
+  const auto joined =
+      f(__builtin_shufflevector(v, v, I...), __builtin_shufflevector(v, v, (I + kHalf)...));
+  if constexpr (kHalf == 2) return f(joined[0], joined[1]);
+  else return fold_halves<C>(joined, f, std::make_index_sequence<kHalf / 2>{});
+}
+/// The lower half of the lanes joined with the upper one, until one lane is left; in registers, so
+/// f takes vectors, too.
+template <class C, class F> TESSERA_INLINE C fold_lanes(const micro::Lanes<C>& v, F f) {
+  return fold_halves<C>(v, f, std::make_index_sequence<micro::kLanes<C> / 2>{});
 }
 
 template <class C> TESSERA_INLINE C sum(const C* x, int64_t n) {
@@ -97,7 +117,7 @@ template <class C> TESSERA_INLINE C sum(const C* x, int64_t n) {
   }
   for (; i + kStep <= n; i += kStep) a += micro::load(x + i);
   a += b;
-  C total = fold_lanes<C>(a, [](C p, C q) TESSERA_LAMBDA { return p + q; });
+  C total = fold_lanes<C>(a, [](auto p, auto q) TESSERA_LAMBDA { return p + q; });
   for (; i < n; ++i) total += x[i];
   return total;
 }
@@ -112,7 +132,7 @@ template <class C> TESSERA_INLINE C dot(const C* x, const C* y, int64_t n) {
   }
   for (; i + kStep <= n; i += kStep) a += micro::load(x + i) * micro::load(y + i);
   a += b;
-  C total = fold_lanes<C>(a, [](C p, C q) TESSERA_LAMBDA { return p + q; });
+  C total = fold_lanes<C>(a, [](auto p, auto q) TESSERA_LAMBDA { return p + q; });
   for (; i < n; ++i) total += x[i] * y[i];
   return total;
 }
@@ -142,7 +162,7 @@ template <class C> TESSERA_INLINE C max(const C* x, int64_t n) {
       const micro::Lanes<C> b = micro::load(x + i);
       a = b > a ? b : a;
     }
-    top = fold_lanes<C>(a, [](C p, C q) TESSERA_LAMBDA { return q > p ? q : p; });
+    top = fold_lanes<C>(a, [](auto p, auto q) TESSERA_LAMBDA { return q > p ? q : p; });
   }
   for (; i < n; ++i) top = x[i] > top ? x[i] : top;
   return top;

@@ -2,8 +2,8 @@
 // Elementary functions for kernel loops. The f32 ones are branch-free polynomials of explicit fma,
 // so that loops over them vectorise and give the same bits on every instruction set and place in
 // the vector; f64 uses libm, CUDA its own. Errors in ulp of f32: pow 1, exp, log, log1p, expm1,
-// sin, cos and erf 2, tanh 5. What the polynomials do not cover (`rare_angle`, `rare_power`) is a
-// few arguments that the caller gives to libm instead.
+// sin and cos 2, tanh and erf 5. What the polynomials do not cover (`rare_angle`, `rare_power`) is
+// a few arguments that the caller gives to libm instead.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -34,12 +34,8 @@ TESSERA_MATH double cos(double x) { return ::cos(x); }
 TESSERA_MATH double erf(double x) { return ::erf(x); }
 TESSERA_MATH double pow(double x, double y) { return ::pow(x, y); }
 
-/// The normal distribution function, accurate in its lower tail too, and its density.
-template <class T> struct Normal { T cdf, density; };
-TESSERA_MATH Normal<double> normal(double x) {
-  return {0.5 * ::erfc(x * -0.70710678118654752), 0.3989422804014327 * ::exp(-0.5 * x * x)};
-}
-TESSERA_MATH double normal_cdf(double x) { return normal(x).cdf; }
+/// The normal distribution function.
+TESSERA_MATH double normal_cdf(double x) { return 0.5 * ::erfc(x * -0.70710678118654752); }
 
 #ifdef __CUDA_ARCH__
 TESSERA_MATH float exp(float x) { return ::expf(x); }
@@ -51,14 +47,8 @@ TESSERA_MATH float sin(float x) { return ::sinf(x); }
 TESSERA_MATH float cos(float x) { return ::cosf(x); }
 TESSERA_MATH float erf(float x) { return ::erff(x); }
 TESSERA_MATH float pow(float x, float y) { return ::powf(x, y); }
-TESSERA_MATH Normal<float> normal(float x) {
-  return {0.5f * ::erfcf(x * -0.70710678f), 0.39894228f * ::expf(-0.5f * x * x)};
-}
-TESSERA_MATH float normal_cdf(float x) { return normal(x).cdf; }
+TESSERA_MATH float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f); }
 #else
-
-/// 2^k for k in [-126, 127].
-TESSERA_MATH float power_of_two(int32_t k) { return std::bit_cast<float>((k + 127) << 23); }
 
 TESSERA_MATH float exp(float x) {
   // Beyond these the result is 0 or infinity; the clamp keeps the exponent arithmetic in range. NaN
@@ -76,12 +66,11 @@ TESSERA_MATH float exp(float x) {
   p = fma(p, r, 1.6666665459e-1f);
   p = fma(p, r, 5.0000001201e-1f);
   p = fma(p, r * r, r) + 1.0f;
-  // The low bits of `shifted` hold n; two factors reach subnormals and infinity without overflow on
-  // the way.
-  const int32_t k = std::bit_cast<int32_t>(shifted) - 0x4b400000;
-  const int32_t half = k >> 1;
-  const float y = p * power_of_two(half) * power_of_two(k - half);
-  return x != x ? x : y;
+  // The low bits of `shifted` hold n; two factors, 2^(n/2) each, reach subnormals and infinity
+  // without overflow on the way. Of 0x4b400000 (no n) and of its half the shift by 23 leaves none.
+  const int32_t bits = std::bit_cast<int32_t>(shifted), half = bits >> 1;
+  return p * std::bit_cast<float>((half + 127) << 23) *
+         std::bit_cast<float>((bits - half + 127) << 23);
 }
 
 TESSERA_MATH float log(float x) {
@@ -164,67 +153,28 @@ TESSERA_MATH float sin(float x) {
 }
 TESSERA_MATH float cos(float x) { return quarter_wave(x, 1); }
 
-/// erfc(a) / exp(-a^2) for a in [1, 10], by powers of 1 / (1 + a / 2).
-TESSERA_MATH float scaled_erfc(float a) {
-  const float t = 1.0f / fma(a, 0.5f, 1.0f);
-  float p = fma(t, -0.03929141436f, 0.2234510264f);
-  p = fma(p, t, -0.4093608519f);
-  p = fma(p, t, 0.2256704035f);
-  p = fma(p, t, -0.006864589754f);
-  p = fma(p, t, 0.1986953007f);
-  p = fma(p, t, 0.2434364425f);
-  p = fma(p, t, 0.2823839362f);
-  return fma(p, t, 0.2820842318f) * t;
+/// erf(x) / x for |x| up to 3.92, beyond which erf has become 1, by t = 2 (x / 3.92)^2 - 1: in
+/// [-1, 1] no term outgrows the sum. In pairs, since one chain of 14 terms waits for itself.
+TESSERA_MATH float erf_slope(float t) {
+  const float t2 = t * t, t4 = t2 * t2;
+  const float a = fma(fma(t, -0.10915482f, 0.134082735f), t2, fma(t, -0.180109248f, 0.360736817f));
+  const float b =
+      fma(fma(t, -0.0420870446f, 0.0582005717f), t2, fma(t, -0.0742939413f, 0.090627946f));
+  const float c =
+      fma(fma(t, -0.00310304668f, 0.0133258151f), t2, fma(t, -0.0233908631f, 0.0302796774f));
+  const float d = fma(t2, 0.00190461706f, fma(t, -0.00449951552f, 0.00258235866f));
+  return fma(fma(d, t4, c), t4 * t4, fma(b, t4, a));
 }
-/// exp(-a^2 scale), scale a power of two, with what the rounding of the square drops put back.
-TESSERA_MATH float exp_minus_square(float a, float scale) {
-  const float square = a * a, dropped = fma(a, a, -square);
-  const float e = exp(-square * scale);
-  return fma(e, -dropped * scale, e);
-}
-/// erf(x) / x - 1 of z = x^2 in [0, 1].
-TESSERA_MATH float small_erf(float z) {
-  float p = fma(z, 7.853860776e-5f, -8.010193449e-4f);
-  p = fma(p, z, 5.188327666e-3f);
-  p = fma(p, z, -2.685381192e-2f);
-  p = fma(p, z, 1.128358515e-1f);
-  p = fma(p, z, -3.761262582e-1f);
-  return fma(p, z, 0.128379166f);
-}
-
 TESSERA_MATH float erf(float x) {
-  const float a = x < 0.0f ? -x : x, c = a < 10.0f ? a : 10.0f;
-  const float big = 1.0f - exp_minus_square(c, 1.0f) * scaled_erfc(c);
-  const float y = x < 0.0f ? -big : big;
-  return a < 1.0f ? fma(x, small_erf(x * x), x) : (x != x ? x : y);
+  const float c = x < -3.92f ? -3.92f : (x > 3.92f ? 3.92f : x);
+  const float y = c * erf_slope(fma(c * c, 0.130154103f, -1.0f));
+  return y > 1.0f ? 1.0f : (y < -1.0f ? -1.0f : y);
 }
-
-TESSERA_MATH Normal<float> normal(float x) {
-  const float a = x < 0.0f ? -x : x, c = a < 14.0f ? a : 14.0f, u = c * 0.70710678f;
-  const float e = a < 14.0f ? exp_minus_square(c, 0.5f) : 0.0f;
-  const float tail = 0.5f * e * scaled_erfc(u);
-  const float wide = x < 0.0f ? tail : 1.0f - tail;
-  const float cdf = u < 1.0f ? fma(x * 0.35355339f, 1.0f + small_erf(u * u), 0.5f) : wide;
-  return {x != x ? x : cdf, x != x ? x : 0.39894228f * e};
-}
-
-/// The distribution function alone, in the fewest operations: its error is absolute, 2e-7.
+/// Its error is absolute, 2e-7: a lower tail of its own would cost as much again.
 TESSERA_MATH float normal_cdf(float x) {
-  const float u = x * 0.70710678f;
-  const float c = u < -3.92f ? -3.92f : (u > 3.92f ? 3.92f : u), z = c * c;
-  float p = fma(z, 2.050072664e-6f, 2.848846018e-4f);
-  p = fma(p, z, 3.765699982e-3f);
-  p = fma(p, z, 5.274898069e-2f);
-  p = fma(p, z, 1.904083974e-1f);
-  p = fma(p, z, 1.128379146f);
-  float q = fma(z, 3.809166161e-5f, 1.162555636e-3f);
-  q = fma(q, z, 1.496938334e-2f);
-  q = fma(q, z, 1.141099117e-1f);
-  q = fma(q, z, 5.020777891e-1f);
-  q = fma(q, z, 1.0f);
-  const float y = fma(c * p / q, 0.5f, 0.5f);
-  const float within = y > 1.0f ? 1.0f : (y < 0.0f ? 0.0f : y);
-  return u >= 3.92f ? 1.0f : (u <= -3.92f ? 0.0f : within);
+  const float c = x < -5.54371716f ? -5.54371716f : (x > 5.54371716f ? 5.54371716f : x);
+  const float y = fma(c * 0.35355339f, erf_slope(fma(c * c, 0.0650770515f, -1.0f)), 0.5f);
+  return y > 1.0f ? 1.0f : (y < 0.0f ? 0.0f : y);
 }
 
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.

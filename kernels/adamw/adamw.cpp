@@ -3,20 +3,24 @@
 #include "tessera/kernels/adamw/adamw.h"
 
 #include "tessera/kernels/list_chunks_impl.h"
+#include "tessera/kernels/piece_index_impl.h"
 #include "tessera/kernels/step_blocks_impl.h"
+#include "tessera/kernels/stochastic_rounding_impl.h"
 
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 namespace tessera::op {
 namespace {
 
 constexpr std::array<std::string_view, 4> kRoles{"parameter", "gradient", "first moment",
                                                  "second moment"};
+constexpr DTypeSet kNarrow = dtypes_of(DType::f32, DType::bf16);
 
 // The step's constants, rounded once to the parameters' type.
 template <class T> struct StepConstants {
-  T decay, beta1, rest1, beta2, rest2, root_correction2, eps, step_size;
+  T decay, beta1, rest1, beta2, rest2, scale2, eps, step_size;
 
   StepConstants(const AdamW& op, double lr, double step)
       : decay(static_cast<T>(1 - lr * op.weight_decay)),
@@ -24,7 +28,7 @@ template <class T> struct StepConstants {
         rest1(static_cast<T>(1 - op.beta1)),
         beta2(static_cast<T>(op.beta2)),
         rest2(static_cast<T>(1 - op.beta2)),
-        root_correction2(static_cast<T>(std::sqrt(1 - std::pow(op.beta2, step)))),
+        scale2(static_cast<T>(1 / std::sqrt(1 - std::pow(op.beta2, step)))),
         eps(static_cast<T>(op.eps)),
         step_size(static_cast<T>(lr / (1 - std::pow(op.beta1, step)))) {}
 
@@ -33,44 +37,61 @@ template <class T> struct StepConstants {
     const T v = beta2 * second + rest2 * (g * g);
     first = m;
     second = v;
-    p = p * decay - step_size * (m / (std::sqrt(v) / root_correction2 + eps));
+    p = p * decay - step_size * (m / (std::sqrt(v) * scale2 + eps));
   }
 };
 
-template <class T>
-void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const T* gradient,
-              T* first, T* second) {
+// What is bf16 is rounded by `sixteen` random bits, if stochastically.
+template <class T, bool kStochastic, class C> TESSERA_INLINE T rounded(C x, uint32_t sixteen) {
+  if constexpr (kStochastic && std::is_same_v<T, bf16>) return rng::round_stochastic(x, sixteen);
+  else return static_cast<T>(x);
+}
+
+// n elements, rounded by the words of elements `word` and on.
+template <class P, class G, class M, bool kStochastic>
+void step_run(const StepConstants<compute_t<P>>& constants, int64_t n, P* parameter,
+              const G* gradient, M* first, M* second, rng::WordKey key = {}, uint64_t word = 0) {
   simd([&]() TESSERA_LAMBDA {
-    const StepConstants<T> c = constants;
-    T* __restrict p = parameter;
-    const T* __restrict g = gradient;
-    T* __restrict m = first;
-    T* __restrict v = second;
-    for (int64_t i = 0; i < n; ++i) c.update(p[i], g[i], m[i], v[i]);
+    using C = compute_t<P>;
+    const StepConstants<C> c = constants;
+    P* __restrict p = parameter;
+    const G* __restrict g = gradient;
+    M* __restrict m = first;
+    M* __restrict v = second;
+    const auto from = static_cast<uint32_t>(word);
+    for (int64_t i = 0; i < n; ++i) {
+      const uint32_t bits = kStochastic ? rng::word(key, from + static_cast<uint32_t>(i)) : 0;
+      C w = static_cast<C>(p[i]), one = static_cast<C>(m[i]), two = static_cast<C>(v[i]);
+      c.update(w, static_cast<C>(g[i]), one, two);
+      p[i] = rounded<P, kStochastic>(w, rng::parameter_bits(bits));
+      m[i] = rounded<M, kStochastic>(one, rng::first_bits(bits));
+      v[i] = rounded<M, kStochastic>(two, rng::second_bits(bits));
+    }
   });
 }
 
-// Elements [begin, end) of an entry of several dtypes.
-void step_mixed(const StepConstants<float>& constants, const StepEntries<4>::Entry& entry,
+// Elements [begin, end) of an entry; with a key rounded stochastically.
+template <class P, class G, class M>
+void step_entry(const StepConstants<compute_t<P>>& constants, const StepEntries<4>::Entry& entry,
                 int64_t begin, int64_t end, const RngKey* key, const PieceIndex& piece) {
-  alignas(64) float values[4][kStepBlock];
-  alignas(64) uint32_t words[kStepBlock];
-  for (int64_t at = begin; at < end; at += kStepBlock) {
-    const int64_t n = std::min(kStepBlock, end - at);
-    for (size_t role = 0; role < 4; ++role) load_block(entry[role], at, n, values[role]);
-    step_run(constants, n, values[0], values[1], values[2], values[3]);
-    if (!key) {
-      for (size_t role : {0u, 2u, 3u}) store_block(values[role], n, entry[role], at);
-      continue;
+  P* p = entry[0].data<P>();
+  const G* g = entry[1].data<G>();
+  M *m = entry[2].data<M>(), *v = entry[3].data<M>();
+  if constexpr (std::is_same_v<P, bf16> || std::is_same_v<M, bf16>) {
+    rng::WordKey words;
+    uint64_t next = 0;  // the first element that the key is not for
+    for (int64_t at = begin, n = 0; key && at < end; at += n) {
+      const uint64_t word = piece.global(at);
+      if (word >= next) {
+        words = rng::word_key(*key, word);
+        next = ((word >> 32) + 1) << 32;
+      }
+      n = std::min({end - at, piece.left(at), static_cast<int64_t>(next - word)});
+      step_run<P, G, M, true>(constants, n, p + at, g + at, m + at, v + at, words, word);
     }
-    step_words(*key, piece, at, n, words);
-    store_block(values[0], n, entry[0], at, words,
-                [](uint32_t w) TESSERA_LAMBDA { return rng::parameter_bits(w); });
-    store_block(values[2], n, entry[2], at, words,
-                [](uint32_t w) TESSERA_LAMBDA { return rng::first_bits(w); });
-    store_block(values[3], n, entry[3], at, words,
-                [](uint32_t w) TESSERA_LAMBDA { return rng::second_bits(w); });
+    if (key) return;
   }
+  step_run<P, G, M, false>(constants, end - begin, p + begin, g + begin, m + begin, v + begin);
 }
 
 // What the gradient and the moments of a parameter may be.
@@ -180,14 +201,19 @@ void AdamW::cpu(Tensors in, Outputs) const {
   }).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
     const auto& e = entries[i];
     end = std::min(end, e[0].numel());
-    const auto run = [&]<class T>(const StepConstants<T>& c) {
-      step_run(c, end - begin, e[0].data<T>() + begin, e[1].data<T>() + begin,
-               e[2].data<T>() + begin, e[3].data<T>() + begin);
-    };
-    if (e[0].dtype() == DType::f64) return run(exact);
-    if (entries.all_of(i, DType::f32)) return run(single);
     const bool keyed = !keys.empty();
-    step_mixed(single, e, begin, end, keyed ? &keys[i] : nullptr, keyed ? pieces[i] : PieceIndex());
+    const RngKey* key = keyed ? &keys[i] : nullptr;
+    const PieceIndex piece = keyed ? pieces[i] : PieceIndex();
+    if (e[0].dtype() == DType::f64)
+      return step_entry<double, double, double>(exact, e, begin, end, nullptr, piece);
+    dispatch<kNarrow>(e[0].dtype(), [&]<class P>() {
+      dispatch<kNarrow>(e[1].dtype(), [&]<class G>() {
+        dispatch<kNarrow>(e[2].dtype(), [&]<class M>() {
+          if constexpr (std::is_same_v<P, bf16> || std::is_same_v<G, float>)
+            step_entry<P, G, M>(single, e, begin, end, key, piece);
+        });
+      });
+    });
   });
   entries.done({0, 2, 3});
 }

@@ -14,7 +14,7 @@ namespace {
 
 // The step's constants, rounded once to the type of the arithmetic, as on the CPU.
 template <class C> struct StepConstants {
-  C decay, beta1, rest1, beta2, rest2, root_correction2, eps, step_size;
+  C decay, beta1, rest1, beta2, rest2, scale2, eps, step_size;
   uint64_t step;
 };
 
@@ -30,7 +30,7 @@ __global__ void make_constants(Settings op, const double* lr, const double* step
   c->rest1 = static_cast<C>(1 - op.beta1);
   c->beta2 = static_cast<C>(op.beta2);
   c->rest2 = static_cast<C>(1 - op.beta2);
-  c->root_correction2 = static_cast<C>(std::sqrt(1 - ::pow(op.beta2, *step)));
+  c->scale2 = static_cast<C>(1 / std::sqrt(1 - ::pow(op.beta2, *step)));
   c->eps = static_cast<C>(op.eps);
   c->step_size = static_cast<C>(*lr / (1 - ::pow(op.beta1, *step)));
   c->step = static_cast<uint64_t>(*step);
@@ -66,8 +66,9 @@ __global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>
     const C g = static_cast<C>(gradient[i]), p = static_cast<C>(parameter[i]);
     const C m = c.beta1 * static_cast<C>(first[i]) + c.rest1 * g;
     const C v = c.beta2 * static_cast<C>(second[i]) + c.rest2 * (g * g);
-    const C q = p * c.decay - c.step_size * (m / (std::sqrt(v) / c.root_correction2 + c.eps));
-    const uint32_t word = random ? rng::word(key, rounding.piece.global(i)) : 0;
+    const C q = p * c.decay - c.step_size * (m / (std::sqrt(v) * c.scale2 + c.eps));
+    const uint64_t at = random ? rounding.piece.global(i) : 0;
+    const uint32_t word = random ? rng::word(rng::word_key(key, at), at) : 0;
     first[i] = rounded<M>(m, random, rng::first_bits(word));
     second[i] = rounded<M>(v, random, rng::second_bits(word));
     parameter[i] = rounded<P>(q, random, rng::parameter_bits(word));

@@ -73,10 +73,10 @@ void CrossEntropy::cpu(Tensors in, Outputs y) const {
     // logits where labels are smoothed.
     const Tensor maxima = empty({n}, dtype_of<C>), sums = empty({smooth ? 3 : 2, n}, dtype_of<C>);
     C *top = maxima.data<C>(), *sum = sums.data<C>(), *picked = sum + n, *totals = picked + n;
-    for_each_row<C>(n, classes, 2, [&](int64_t row, C* x, int64_t padded) {
+    for_each_row<C>(n, classes, 2, [&](int64_t row, C* scratch, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
-        C* e = x + padded;
-        rows::load(src + from.offset(row), from.stride, classes, x);
+        C* e = scratch + padded;
+        const C* x = rows::read(src + from.offset(row), from.stride, classes, scratch);
         const C m = rows::max(x, classes);
 #pragma GCC ivdep
         for (int64_t i = 0; i < classes; ++i) e[i] = vmath::exp(x[i] - m);
@@ -190,10 +190,10 @@ void CrossEntropyBackward::cpu(Tensors in, Outputs y) const {
         const C hit = counts ? dsum : C(0), shift = lse[row], each = hit * shares.each,
                 all = (counts ? hit * shares.softmax_share(shift) : C(0)) +
                       (has_lse ? dlse[row] : C(0));
-        rows::load(src + from.offset(row), from.stride, classes, x);
+        const C* values = rows::read(src + from.offset(row), from.stride, classes, x);
 #pragma GCC ivdep
         for (int64_t i = 0; i < classes; ++i) {
-          const C d = x[i] - shift, p = vmath::exp(d < kLeast ? kLeast : d);
+          const C d = values[i] - shift, p = vmath::exp(d < kLeast ? kLeast : d);
           x[i] = (all == C(0) ? C(0) : (d < kLeast ? C(0) : p * all)) - each;
         }
         const int64_t at = target[row] - begin;

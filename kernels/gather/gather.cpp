@@ -227,8 +227,11 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
       parallel_for(total, kGrain, [target, source](int64_t begin, int64_t end) {
         using To = std::remove_pointer_t<decltype(target)>;
         using From = std::remove_cv_t<std::remove_pointer_t<decltype(source)>>;
-        for (int64_t i = begin; i < end; ++i)
-          target[i] = static_cast<To>(static_cast<compute_t<From>>(source[i]));
+        simd([&]() TESSERA_LAMBDA {
+#pragma GCC ivdep
+          for (int64_t i = begin; i < end; ++i)
+            target[i] = static_cast<To>(static_cast<compute_t<From>>(source[i]));
+        });
       });
     };
     if (narrow) convert(to, out);

@@ -49,32 +49,30 @@ void LayerNorm::cpu(Tensors in, Outputs y) const {
   if (y[1].numel() == 0) return;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows from(x, x.rank() - 1), ws(in[1], 0), bs(biased ? in[2] : in[1], 0),
-        to(y[0], x.rank() - 1);
+    const Rows from(x, x.rank() - 1), ws(in[1], 0), bs(biased ? in[2] : in[1], 0);
     const int64_t n = from.n;
     const T *src = x.data<T>(), *w = in[1].data<T>(), *b = biased ? in[2].data<T>() : nullptr;
     T* dst = y[0].data<T>();
     C *means = y[1].data<C>(), *rstd = y[2].data<C>();
-    for_each_row<C>(from.count, n, 2, [&](int64_t row, C* buffer, int64_t padded) {
+    const Tensor parameters = empty({2, n}, dtype_of<C>);
+    C *weight = parameters.data<C>(), *bias = weight + n;
+    rows::load(w, ws.stride, n, weight);
+    if (b) rows::load(b, bs.stride, n, bias);
+    else std::fill_n(bias, n, C(0));
+    for_each_row<C>(from.count, n, 1, [&](int64_t row, C* buffer, int64_t) {
       simd([&]() TESSERA_LAMBDA {
-        C* other = buffer + padded;
-        rows::load(src + from.offset(row), from.stride, n, buffer);
-        const C mean = rows::sum(buffer, n) / static_cast<C>(n);
+        const C* values = rows::read(src + from.offset(row), from.stride, n, buffer);
+        const C mean = rows::sum(values, n) / static_cast<C>(n);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) buffer[i] -= mean;
+        for (int64_t i = 0; i < n; ++i) buffer[i] = values[i] - mean;
         const C r = C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) +
                                      static_cast<C>(eps));
         means[row] = mean;
         rstd[row] = r;
-        rows::load(w, ws.stride, n, other);
+        T* out = dst + row * n;  // outputs are row-major
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) buffer[i] = buffer[i] * r * other[i];
-        if (b) {
-          rows::load(b, bs.stride, n, other);
-#pragma GCC ivdep
-          for (int64_t i = 0; i < n; ++i) buffer[i] += other[i];
-        }
-        rows::store(buffer, n, dst + to.offset(row), to.stride);
+        for (int64_t i = 0; i < n; ++i)
+          out[i] = static_cast<T>(buffer[i] * r * weight[i] + bias[i]);
       });
     });
   });
@@ -132,7 +130,7 @@ void LayerNormBackward::cpu(Tensors in, Outputs y) const {
   const int last = x.rank() - 1;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), to(y[0], last);
+    const Rows xs(x, last), gs(dy, last), ws(in[1], 0);
     const int64_t n = xs.n, count = xs.count;
     // Sums over rows: partial ones over at most 16 runs, cut the same way whatever the threads.
     const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
@@ -152,20 +150,21 @@ void LayerNormBackward::cpu(Tensors in, Outputs y) const {
         for (int64_t i = 0; i < n; ++i) dw[i] = db[i] = 0;
         for (int64_t row = part * run; row < std::min(count, (part + 1) * run); ++row) {
           const C m = m_data[row], r = r_data[row];
-          rows::load(x_data + xs.offset(row), xs.stride, n, p);
-          rows::load(g_data + gs.offset(row), gs.stride, n, g);
+          const C* x_row = rows::read(x_data + xs.offset(row), xs.stride, n, p);
+          const C* g_row = rows::read(g_data + gs.offset(row), gs.stride, n, g);
 #pragma GCC ivdep
           for (int64_t i = 0; i < n; ++i) {
-            p[i] = (p[i] - m) * r;  // normalised x
-            dw[i] += g[i] * p[i];
-            db[i] += g[i];
-            g[i] *= weight[i];
+            const C d = g_row[i];
+            p[i] = (x_row[i] - m) * r;  // normalised x
+            dw[i] += d * p[i];
+            db[i] += d;
+            g[i] = d * weight[i];
           }
           const C shift = rows::sum(g, n) / static_cast<C>(n),
                   slope = rows::dot(p, g, n) / static_cast<C>(n);
-#pragma GCC ivdep
-          for (int64_t i = 0; i < n; ++i) p[i] = r * (g[i] - shift - p[i] * slope);
-          rows::store(p, n, dst + to.offset(row), to.stride);
+          rows::store_each(n, dst + row * n, 1, [&](int64_t i) TESSERA_LAMBDA {
+            return r * (g[i] - shift - p[i] * slope);
+          });
         }
       });
     });

@@ -95,8 +95,10 @@ template <class Op, int N> void Pointwise<Op, N>::cpu(Tensors in, Outputs y) con
   const auto run = [&](const auto& op) {
     dispatch<Op::dtypes>(in[Op::kBoolInput == 0 ? 1 : 0].dtype(), [&]<class T>() {
       using Out = std::conditional_t<Op::kBoolOutput, bool, T>;
+      // Predicates read truths as bytes: g++ vectorises no negation of bool.
+      using In = std::conditional_t<Op::kBoolOutput && std::is_same_v<T, bool>, uint8_t, T>;
       [&]<size_t... I>(std::index_sequence<I...>) {
-        map_elements<Out, std::conditional_t<static_cast<int>(I) == Op::kBoolInput, bool, T>...>(
+        map_elements<Out, std::conditional_t<static_cast<int>(I) == Op::kBoolInput, bool, In>...>(
             op, y[0], in);
       }
       (std::make_index_sequence<N>{});

@@ -24,8 +24,8 @@ void for_each_row_of(const Tensor& y, Tensors in, RowLoop loop, const void* op);
 namespace detail {
 
 template <class T>
-inline constexpr bool kWorthSimd =
-    std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, bool>;
+inline constexpr bool kWorthSimd = std::is_same_v<T, float> || std::is_same_v<T, bf16> ||
+                                   std::is_same_v<T, bool> || std::is_same_v<T, uint8_t>;
 
 template <class Op, class Out, class... In> struct TypedRow {
   static constexpr size_t kInputs = sizeof...(In);

@@ -53,7 +53,11 @@ template <class T, bool kLargest> struct PeakOf {
     else return kLargest ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max();
   }
   TESSERA_INLINE static A map(A x, A) { return x; }
-  TESSERA_INLINE static A join(A a, A b) { return (kLargest ? b > a : b < a) | (b != b) ? b : a; }
+  // Two choices: g++ gives up vectorising one of `b > a | b != b` where joins are nested.
+  TESSERA_INLINE static A join(A a, A b) {
+    const A peak = (kLargest ? b > a : b < a) ? b : a;
+    return b != b ? b : peak;
+  }
 };
 
 // --- the family ---------------------------------------------------------------------------------------------------

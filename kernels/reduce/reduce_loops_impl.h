@@ -199,11 +199,17 @@ template <class P, class Store, class A = typename P::A>
 void join_chunks(const A* partial, int64_t chunks, int64_t outputs, const Store& store) {
   parallel_for(outputs, std::max<int64_t>(1, kReduceChunk / chunks),
                [&](int64_t begin, int64_t end) {
-                 for (int64_t o = begin; o < end; ++o) {
-                   A acc = partial[o];
-                   for (int64_t c = 1; c < chunks; ++c)
-                     acc = P::join(acc, partial[c * outputs + o]);
-                   store(o, acc);
+                 A acc[kReduceColumns];
+                 for (int64_t o = begin; o < end; o += kReduceColumns) {
+                   const int64_t n = std::min(kReduceColumns, end - o);
+                   std::copy_n(partial + o, n, acc);
+                   simd([&]() TESSERA_LAMBDA {
+                     for (int64_t c = 1; c < chunks; ++c) {
+                       const A* more = partial + c * outputs + o;
+                       for (int64_t j = 0; j < n; ++j) acc[j] = P::join(acc[j], more[j]);
+                     }
+                   });
+                   for (int64_t j = 0; j < n; ++j) store(o + j, acc[j]);
                  }
                });
 }
@@ -267,8 +273,8 @@ void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift,
             const int64_t out = at.out + column * plan.inner.out;
             A acc[kReduceColumns], by[kReduceColumns];
             std::fill_n(acc, columns, P::identity());
-            for (int64_t j = 0; j < columns; ++j)
-              by[j] = shift ? shift[out + j * plan.inner.out] : A(0);
+            std::fill_n(by, columns, A(0));
+            for (int64_t j = 0; shift && j < columns; ++j) by[j] = shift[out + j * plan.inner.out];
             const T* base = from + at.offset + column * stride;
             for (int64_t r = 0; r < count;) {
               const int take = count - r >= 4 ? 4 : 1;
@@ -278,6 +284,10 @@ void reduce_elements(const Tensor& x, uint32_t dims, const typename P::A* shift,
               take == 4 ? reduce_rows<P, 4>(acc, p, columns, stride, by)
                         : reduce_rows<P, 1>(acc, p, columns, stride, by);
               r += take;
+            }
+            if (partial && plan.inner.out == 1) {
+              std::copy_n(acc, columns, partial + chunk * outputs + out);
+              continue;
             }
             for (int64_t j = 0; j < columns; ++j) {
               const int64_t o = out + j * plan.inner.out;

@@ -30,6 +30,10 @@ ShardingRule ProdBackward::sharding(Metas in) const {
   return r.operand(whole).operand(kept).outputs_from_here().operand(whole).linear({1});
 }
 
+namespace {
+constexpr int64_t kAtOnce = 32;  // outputs
+}
+
 void ProdBackward::cpu(Tensors in, Outputs dx) const {
   const Tensor& x = in[0];
   if (x.numel() == 0) return;
@@ -54,26 +58,45 @@ void ProdBackward::cpu(Tensors in, Outputs dx) const {
     source[k] = walk.offset;
     target[k] = walk.out;
   }
+  // Outputs that lie side by side are done at once.
+  const size_t last = static_cast<size_t>(std::max(0, outer_count - 1));
+  const bool adjacent = outer_count > 0 && kept[last].stride == 1 && kept[last].out == 1;
+  const int64_t columns = adjacent ? kept[last].size : 1, span = adjacent ? kAtOnce : 1,
+                blocks = (columns + span - 1) / span;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const T *from = x.data<T>(), *dy = in[1].data<T>();
     T* to = dx[0].data<T>();
-    for_each_row<C>(outputs, n, 2, [&](int64_t o, C* value, int64_t padded) {
-      C* before = value + padded;
+    const auto run = [&]<int64_t kLanes>(int64_t o, C* before) {
       const ReduceWalk at(kept, outer_count, o), g(gradient, outer_count, o);
-      C product = static_cast<C>(dy[g.offset]);
-      for (int64_t k = 0; k < n; ++k) {
-        value[k] = static_cast<C>(from[at.offset + source[k]]);
-        before[k] = product;
-        product *= value[k];
-      }
-      product = 1;
-      for (int64_t k = n - 1; k >= 0; --k) {
-        before[k] *= product;
-        product *= value[k];
-      }
-      for (int64_t k = 0; k < n; ++k) to[at.out + target[k]] = static_cast<T>(before[k]);
-    });
+      const int64_t step = gradient[last].stride;
+      simd([&]() TESSERA_LAMBDA {
+        const T* values = from + at.offset;
+        T* out = to + at.out;
+        C product[kLanes];
+        for (int64_t j = 0; j < kLanes; ++j) product[j] = static_cast<C>(dy[g.offset + j * step]);
+        for (int64_t k = 0; k < n; ++k) {
+          for (int64_t j = 0; j < kLanes; ++j) {
+            before[k * kLanes + j] = product[j];
+            product[j] *= static_cast<C>(values[source[k] + j]);
+          }
+        }
+        for (int64_t j = 0; j < kLanes; ++j) product[j] = 1;
+        for (int64_t k = n - 1; k >= 0; --k) {
+          for (int64_t j = 0; j < kLanes; ++j) {
+            out[target[k] + j] = static_cast<T>(before[k * kLanes + j] * product[j]);
+            product[j] *= static_cast<C>(values[source[k] + j]);
+          }
+        }
+      });
+    };
+    for_each_row<C>(
+        outputs / columns * blocks, n * span, 1, [&](int64_t task, C* scratch, int64_t) {
+          const int64_t first = task % blocks * span, count = std::min(span, columns - first),
+                        o = task / blocks * columns + first;
+          if (count == kAtOnce) return run.template operator()<kAtOnce>(o, scratch);
+          for (int64_t j = 0; j < count; ++j) run.template operator()<1>(o + j, scratch);
+        });
   });
 }
 
@@ -84,6 +107,7 @@ std::vector<Sample<ProdBackward>> ProdBackward::samples() {
       {{0b101, false}, {arg({5, 6, 7}), arg({6})}},
       {{0b010, true}, {arg({5, 6, 5}), arg({5, 1, 5})}},
       {{0, false}, {arg({}), arg({})}},
+      {{0b01, false}, {arg({5, 37}), arg({37})}},
       timed(ProdBackward{0b10, false}, {arg({1024, 1024}), arg({1024})}),
       bad(ProdBackward{0b10, false}, {arg({5, 7}), arg({7})}, "ShapeError"),
       bad(ProdBackward{0b100, false}, {arg({5, 7}), arg({5, 7})}, "IndexError"),

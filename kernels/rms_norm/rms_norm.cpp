@@ -35,30 +35,29 @@ void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, doub
              const Tensor& y, const Tensor& sum, const Tensor& rstds) {
   using C = compute_t<T>;
   const int last = x.rank() - 1;
-  const Rows from(x, last), ws(weight, 0), to(y, last), more(kAdds ? residual : x, last);
+  const Rows from(x, last), ws(weight, 0), more(kAdds ? residual : x, last);
   const int64_t n = from.n;
   const T *src = x.data<T>(), *w = weight.data<T>(), *add = kAdds ? residual.data<T>() : nullptr;
   T *dst = y.data<T>(), *sums = kAdds ? sum.data<T>() : nullptr;
   C* rstd = rstds.data<C>();
+  const Tensor weights = empty({n}, dtype_of<C>);
+  C* wide = weights.data<C>();
+  rows::load(w, ws.stride, n, wide);
   for_each_row<C>(from.count, n, 2, [&](int64_t row, C* buffer, int64_t padded) {
     simd([&]() TESSERA_LAMBDA {
-      C* other = buffer + padded;
-      rows::load(src + from.offset(row), from.stride, n, buffer);
+      const C* values = rows::read(src + from.offset(row), from.stride, n, buffer);
       if constexpr (kAdds) {
-        rows::load(add + more.offset(row), more.stride, n, other);
+        const C* others = rows::read(add + more.offset(row), more.stride, n, buffer + padded);
         T* s = sums + row * n;  // outputs are row-major
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) buffer[i] += other[i];
-        rows::store(buffer, n, s, 1);
-        if constexpr (!std::is_same_v<T, C>) rows::load(s, 1, n, buffer);
+        for (int64_t i = 0; i < n; ++i) s[i] = static_cast<T>(values[i] + others[i]);
+        values = rows::read(s, 1, n, buffer);
       }
-      rows::load(w, ws.stride, n, other);
       const C r =
-          C(1) / std::sqrt(rows::dot(buffer, buffer, n) / static_cast<C>(n) + static_cast<C>(eps));
+          C(1) / std::sqrt(rows::dot(values, values, n) / static_cast<C>(n) + static_cast<C>(eps));
       rstd[row] = r;
-#pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) buffer[i] = buffer[i] * r * other[i];
-      rows::store(buffer, n, dst + to.offset(row), to.stride);
+      rows::store_each(n, dst + row * n, 1,
+                       [&](int64_t i) TESSERA_LAMBDA { return values[i] * r * wide[i]; });
     });
   });
 }
@@ -176,13 +175,13 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
   const int last = x.rank() - 1;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), ms(more, last), to(y[0], last);
+    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), ms(more, last);
     const int64_t n = xs.n, count = xs.count;
     // dweight: partial sums over at most 16 runs of rows, cut the same way whatever the threads.
     const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
                   runs = std::max<int64_t>(1, (count + run - 1) / run);
     const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
-    const Tensor partial = empty({runs, 4, padded}, dtype_of<C>), rstd = contiguous(in[2].detach());
+    const Tensor partial = empty({runs, 5, padded}, dtype_of<C>), rstd = contiguous(in[2].detach());
     C* parts = partial.data<C>();
     const C* r_data = rstd.data<C>();
     const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *w = in[1].data<T>(),
@@ -190,35 +189,38 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
     T* dst = y[0].data<T>();
     parallel_for(runs, 1, [&](int64_t part, int64_t) {
       simd([&]() TESSERA_LAMBDA {
-        C *dw = parts + part * 4 * padded, *p = dw + padded, *g = p + padded, *weight = g + padded;
+        C *dw = parts + part * 5 * padded, *p = dw + padded, *g = p + padded, *m = g + padded,
+          *weight = m + padded;
         rows::load(w, ws.stride, n, weight);
         for (int64_t i = 0; i < n; ++i) dw[i] = 0;
         for (int64_t row = part * run; row < std::min(count, (part + 1) * run); ++row) {
           const C r = r_data[row];
-          rows::load(x_data + xs.offset(row), xs.stride, n, p);
-          rows::load(g_data + gs.offset(row), gs.stride, n, g);
+          const C* x_row = rows::read(x_data + xs.offset(row), xs.stride, n, p);
+          const C* g_row = rows::read(g_data + gs.offset(row), gs.stride, n, g);
 #pragma GCC ivdep
           for (int64_t i = 0; i < n; ++i) {
-            p[i] *= r;  // normalised x
-            dw[i] += g[i] * p[i];
-            g[i] *= weight[i];
+            const C d = g_row[i];
+            p[i] = x_row[i] * r;  // normalised x
+            dw[i] += d * p[i];
+            g[i] = d * weight[i];
           }
           const C shift = rows::dot(p, g, n) / static_cast<C>(n);
-#pragma GCC ivdep
-          for (int64_t i = 0; i < n; ++i) p[i] = r * (g[i] - p[i] * shift);
           if (adds) {
-            rows::load(m_data + ms.offset(row), ms.stride, n, g);
-#pragma GCC ivdep
-            for (int64_t i = 0; i < n; ++i) p[i] += g[i];
+            const C* more_row = rows::read(m_data + ms.offset(row), ms.stride, n, m);
+            rows::store_each(n, dst + row * n, 1, [&](int64_t i) TESSERA_LAMBDA {
+              return r * (g[i] - p[i] * shift) + more_row[i];
+            });
+          } else {
+            rows::store_each(n, dst + row * n, 1,
+                             [&](int64_t i) TESSERA_LAMBDA { return r * (g[i] - p[i] * shift); });
           }
-          rows::store(p, n, dst + to.offset(row), to.stride);
         }
       });
     });
     T* dweight = y[1].data<T>();
     for (int64_t i = 0; i < n; ++i) {
       C sum = 0;
-      for (int64_t part = 0; part < runs; ++part) sum += parts[part * 4 * padded + i];
+      for (int64_t part = 0; part < runs; ++part) sum += parts[part * 5 * padded + i];
       dweight[i] = static_cast<T>(sum);
     }
   });

@@ -43,17 +43,11 @@ void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const 
       return;
     }
     // The first step takes the gradient itself; what a buffer holds before is not read.
-    if (c.first) {
-      for (int64_t i = 0; i < n; ++i) b[i] = c.sign * g[i] + c.decay * p[i];
-    } else {
-      for (int64_t i = 0; i < n; ++i)
-        b[i] = c.momentum * b[i] + c.rest * (c.sign * g[i] + c.decay * p[i]);
-    }
-    if (c.nesterov) {
-      for (int64_t i = 0; i < n; ++i)
-        p[i] -= c.lr * (c.sign * g[i] + c.decay * p[i] + c.momentum * b[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) p[i] -= c.lr * b[i];
+    for (int64_t i = 0; i < n; ++i) {
+      const T d = c.sign * g[i] + c.decay * p[i];
+      const T moved = c.first ? d : c.momentum * b[i] + c.rest * d;
+      b[i] = moved;
+      p[i] -= c.lr * (c.nesterov ? d + c.momentum * moved : moved);
     }
   });
 }

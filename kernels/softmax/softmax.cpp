@@ -51,14 +51,13 @@ void Softmax::cpu(Tensors in, Outputs y) const {
     T* dst = y[0].data<T>();
     for_each_row<C>(from.count, from.n, 1, [&](int64_t row, C* buffer, int64_t) {
       simd([&]() TESSERA_LAMBDA {
-        rows::load(src + from.offset(row), from.stride, from.n, buffer);
-        const C top = rows::max(buffer, from.n);
+        const C* values = rows::read(src + from.offset(row), from.stride, from.n, buffer);
+        const C top = rows::max(values, from.n);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < from.n; ++i) buffer[i] = vmath::exp(buffer[i] - top);
+        for (int64_t i = 0; i < from.n; ++i) buffer[i] = vmath::exp(values[i] - top);
         const C inverse = C(1) / rows::sum(buffer, from.n);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < from.n; ++i) buffer[i] *= inverse;
-        rows::store(buffer, from.n, dst + to.offset(row), to.stride);
+        rows::store_each(from.n, dst + to.offset(row), to.stride,
+                         [&](int64_t i) TESSERA_LAMBDA { return buffer[i] * inverse; });
       });
     });
   });
@@ -96,16 +95,16 @@ void SoftmaxBackward::cpu(Tensors in, Outputs out) const {
     const Rows ys(y, d), gs(dy, d), to(out[0], d);
     const T *y_data = y.data<T>(), *g_data = dy.data<T>();
     T* dst = out[0].data<T>();
-    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* p, int64_t padded) {
+    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* scratch, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
-        C* g = p + padded;
-        rows::load(y_data + ys.offset(row), ys.stride, ys.n, p);
-        rows::load(g_data + gs.offset(row), gs.stride, ys.n, g);
-        // In a row where one y is nearly 1, dy - sum(dy y) cancels: f64 keeps what is left.
-        const double shift = rows::wide_dot(p, g, ys.n);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < ys.n; ++i) p[i] = static_cast<C>(p[i] * (g[i] - shift));
-        rows::store(p, ys.n, dst + to.offset(row), to.stride);
+        const C* p = rows::read(y_data + ys.offset(row), ys.stride, ys.n, scratch);
+        const C* g = rows::read(g_data + gs.offset(row), gs.stride, ys.n, scratch + padded);
+        // In a row where one y is nearly 1, dy - sum(dy y) cancels: the sum's f64 in two parts
+        // keeps what is left.
+        const double sum = rows::wide_dot(p, g, ys.n);
+        const C high = static_cast<C>(sum), low = static_cast<C>(sum - static_cast<double>(high));
+        rows::store_each(ys.n, dst + to.offset(row), to.stride,
+                         [&](int64_t i) TESSERA_LAMBDA { return p[i] * ((g[i] - high) - low); });
       });
     });
   });
@@ -151,17 +150,13 @@ void LogSoftmax::cpu(Tensors in, Outputs y) const {
     for_each_row<C>(from.count, from.n, 2, [&](int64_t row, C* p, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
         C* e = p + padded;
-        rows::load(src + from.offset(row), from.stride, from.n, p);
-        const C top = rows::max(p, from.n);
+        const C* values = rows::read(src + from.offset(row), from.stride, from.n, p);
+        const C top = rows::max(values, from.n);
 #pragma GCC ivdep
-        for (int64_t i = 0; i < from.n; ++i) {
-          p[i] -= top;
-          e[i] = vmath::exp(p[i]);
-        }
+        for (int64_t i = 0; i < from.n; ++i) e[i] = vmath::exp(values[i] - top);
         const C shift = vmath::log(rows::sum(e, from.n));
-#pragma GCC ivdep
-        for (int64_t i = 0; i < from.n; ++i) p[i] -= shift;
-        rows::store(p, from.n, dst + to.offset(row), to.stride);
+        rows::store_each(from.n, dst + to.offset(row), to.stride,
+                         [&](int64_t i) TESSERA_LAMBDA { return (values[i] - top) - shift; });
       });
     });
   });
@@ -199,15 +194,13 @@ void LogSoftmaxBackward::cpu(Tensors in, Outputs out) const {
     const Rows ys(y, d), gs(dy, d), to(out[0], d);
     const T *y_data = y.data<T>(), *g_data = dy.data<T>();
     T* dst = out[0].data<T>();
-    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* p, int64_t padded) {
+    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* scratch, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
-        C* g = p + padded;
-        rows::load(y_data + ys.offset(row), ys.stride, ys.n, p);
-        rows::load(g_data + gs.offset(row), gs.stride, ys.n, g);
+        const C* p = rows::read(y_data + ys.offset(row), ys.stride, ys.n, scratch);
+        const C* g = rows::read(g_data + gs.offset(row), gs.stride, ys.n, scratch + padded);
         const C total = rows::sum(g, ys.n);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < ys.n; ++i) p[i] = g[i] - vmath::exp(p[i]) * total;
-        rows::store(p, ys.n, dst + to.offset(row), to.stride);
+        rows::store_each(ys.n, dst + to.offset(row), to.stride,
+                         [&](int64_t i) TESSERA_LAMBDA { return g[i] - vmath::exp(p[i]) * total; });
       });
     });
   });
