@@ -46,7 +46,8 @@ TESSERA_ERROR(CollectiveTimeout);   ///< a rank that did not arrive in time
 TESSERA_ERROR(PeerFailed);          ///< another rank threw, left or died
 #undef TESSERA_ERROR
 
-/// Concatenates anything printable. Compiled for size: texts are made in hundreds of places, seldom.
+/// Concatenates anything printable. Compiled for size: texts are made in hundreds of places,
+/// seldom.
 template <class... Parts>
 [[nodiscard]] __attribute__((noinline, cold)) std::string concat(const Parts&... parts) {
   std::ostringstream text;

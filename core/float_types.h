@@ -70,9 +70,8 @@ struct bf16 {
   // Branch-free so that conversion loops vectorise: NaN keeps its top bits and gets a quiet bit.
   TESSERA_HD explicit bf16(float value) {
     const uint32_t b = std::bit_cast<uint32_t>(value);
-    const uint32_t rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
-    const uint32_t quiet = (b >> 16) | 0x40u;
-    bits = static_cast<uint16_t>((b & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    const uint32_t r = value != value ? b | 0x400000u : b + 0x7fffu + ((b >> 16) & 1u);
+    bits = static_cast<uint16_t>(r >> 16);
   }
   TESSERA_HD operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);

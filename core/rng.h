@@ -29,16 +29,19 @@ constexpr uint64_t stream_of(std::string_view name) {
 
 namespace rng {
 
+// Inlined wherever they are used: loops compiled for an instruction set must not call copies
+// compiled for the baseline.
+#define TESSERA_RNG __attribute__((always_inline)) TESSERA_HD
 #ifdef __CUDA_ARCH__
-TESSERA_HD float mul(float a, float b) { return __fmul_rn(a, b); }
-TESSERA_HD float add(float a, float b) { return __fadd_rn(a, b); }
-TESSERA_HD float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-TESSERA_HD float root(float a) { return __fsqrt_rn(a); }
+TESSERA_RNG float mul(float a, float b) { return __fmul_rn(a, b); }
+TESSERA_RNG float add(float a, float b) { return __fadd_rn(a, b); }
+TESSERA_RNG float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+TESSERA_RNG float root(float a) { return __fsqrt_rn(a); }
 #else
-TESSERA_HD float mul(float a, float b) { return a * b; }
-TESSERA_HD float add(float a, float b) { return a + b; }
-TESSERA_HD float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-TESSERA_HD float root(float a) { return __builtin_sqrtf(a); }
+TESSERA_RNG float mul(float a, float b) { return a * b; }
+TESSERA_RNG float add(float a, float b) { return a + b; }
+TESSERA_RNG float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TESSERA_RNG float root(float a) { return __builtin_sqrtf(a); }
 #endif
 
 struct Block {
@@ -64,12 +67,12 @@ TESSERA_HD Block philox(RngKey key, uint64_t counter) {
 }
 
 /// In (0, 1): 23 bits and a half, which f32 holds exactly, so that neither end is reached.
-TESSERA_HD float unit(uint32_t bits) {
+TESSERA_RNG float unit(uint32_t bits) {
   return mul(add(static_cast<float>(bits >> 9), 0.5f), 0x1p-23f);
 }
 
 /// Natural logarithm on (0, 1), by 2^k * m with m in [sqrt(1/2), sqrt(2)) and the series of atanh.
-TESSERA_HD float log_unit(float x) {
+TESSERA_RNG float log_unit(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;
   const int k = static_cast<int32_t>(bits) >> 23;
   const float m = std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u);
@@ -89,7 +92,7 @@ TESSERA_HD float log_unit(float x) {
 }
 
 /// cos and sin of a quarter-turn-reduced angle 2*pi*u, u in (0, 1).
-TESSERA_HD void turn(float u, float& c, float& s) {
+TESSERA_RNG void turn(float u, float& c, float& s) {
   const float quarter = mul(u, 4.0f);
   const int q = static_cast<int>(add(quarter, 0.5f));
   const float t = mul(add(quarter, -static_cast<float>(q)), 1.57079632679f), z = mul(t, t);
@@ -101,9 +104,15 @@ TESSERA_HD void turn(float u, float& c, float& s) {
   cp = fma(cp, z, 4.166664568298827e-2f);
   cp = fma(cp, z, -0.5f);
   cp = fma(cp, z, 1.0f);
-  c = (q & 1) ? ((q & 2) ? sp : -sp) : ((q & 2) ? -cp : cp);
-  s = (q & 1) ? ((q & 2) ? -cp : cp) : ((q & 2) ? -sp : sp);
+  // Signs by bits: q is 0 to 4, cos is negative for 1 and 2, sin for 2 and 3.
+  const auto flipped = [](float v, int flip) {
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(v) ^ static_cast<uint32_t>(flip) << 30);
+  };
+  c = flipped(q & 1 ? sp : cp, (q + 1) & 2);
+  s = flipped(q & 1 ? cp : sp, q & 2);
 }
+
+#undef TESSERA_RNG
 
 struct Floats {
   float v[4];

@@ -143,31 +143,31 @@ template <class P, class T, class A = typename P::A>
 A reduce_run(const T* base, ReduceWalk& row, int64_t rows, int64_t n, int64_t stride, A shift) {
   constexpr int64_t kLanes = kReduceLanes<A>;
   A result;
-  const auto run = [&]<bool kUnit>() {
-    simd([&]() TESSERA_LAMBDA {
-      A acc[kLanes];
-      for (int64_t j = 0; j < kLanes; ++j) acc[j] = P::identity();
-      for (int64_t r = 0; r < rows; ++r, row.next()) {
-        const T* x = base + row.offset;
-        int64_t i = 0;
-        for (; i + kLanes <= n; i += kLanes) {
-          for (int64_t j = 0; j < kLanes; ++j) {
-            acc[j] =
-                P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
-          }
-        }
-        for (int64_t j = 0; j < n - i; ++j) {
+  // Strided reads gain nothing from wider instructions, so they are compiled once.
+  const auto run = [&]<bool kUnit>() TESSERA_LAMBDA {
+    A acc[kLanes];
+    for (int64_t j = 0; j < kLanes; ++j) acc[j] = P::identity();
+    for (int64_t r = 0; r < rows; ++r, row.next()) {
+      const T* x = base + row.offset;
+      int64_t i = 0;
+      for (; i + kLanes <= n; i += kLanes) {
+        for (int64_t j = 0; j < kLanes; ++j) {
           acc[j] =
               P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
         }
       }
-      for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-        for (int64_t j = 0; j < half; ++j) acc[j] = P::join(acc[j], acc[j + half]);
+      for (int64_t j = 0; j < n - i; ++j) {
+        acc[j] =
+            P::join(acc[j], P::map(static_cast<A>(x[kUnit ? i + j : (i + j) * stride]), shift));
       }
-      result = acc[0];
-    });
+    }
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t j = 0; j < half; ++j) acc[j] = P::join(acc[j], acc[j + half]);
+    }
+    result = acc[0];
   };
-  stride == 1 ? run.template operator()<true>() : run.template operator()<false>();
+  if (stride == 1) simd([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
+  else run.template operator()<false>();
   return result;
 }
 
@@ -175,23 +175,22 @@ A reduce_run(const T* base, ReduceWalk& row, int64_t rows, int64_t n, int64_t st
 template <class P, int kRows, class T, class A = typename P::A>
 void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t stride,
                  const A* shift) {
-  const auto run = [&]<bool kUnit>() {
-    simd([&]() TESSERA_LAMBDA {
-      A* __restrict y = acc;
+  const auto run = [&]<bool kUnit>() TESSERA_LAMBDA {
+    A* __restrict y = acc;
 #pragma GCC ivdep
-      for (int64_t j = 0; j < n; ++j) {
-        const int64_t at = kUnit ? j : j * stride;
-        A v = P::map(static_cast<A>(rows[0][at]), shift[j]);
-        if constexpr (kRows == 4) {
-          const A w = P::join(v, P::map(static_cast<A>(rows[1][at]), shift[j]));
-          v = P::join(w, P::join(P::map(static_cast<A>(rows[2][at]), shift[j]),
-                                 P::map(static_cast<A>(rows[3][at]), shift[j])));
-        }
-        y[j] = P::join(y[j], v);
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t at = kUnit ? j : j * stride;
+      A v = P::map(static_cast<A>(rows[0][at]), shift[j]);
+      if constexpr (kRows == 4) {
+        const A w = P::join(v, P::map(static_cast<A>(rows[1][at]), shift[j]));
+        v = P::join(w, P::join(P::map(static_cast<A>(rows[2][at]), shift[j]),
+                               P::map(static_cast<A>(rows[3][at]), shift[j])));
       }
-    });
+      y[j] = P::join(y[j], v);
+    }
   };
-  stride == 1 ? run.template operator()<true>() : run.template operator()<false>();
+  if (stride == 1) simd([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
+  else run.template operator()<false>();
 }
 
 // Partial results of several chunks, (chunks, outputs): joined in order and stored.
