@@ -26,7 +26,7 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
 }
 
 // The factors of a few rows at once: the exponential of one alone takes longer than its row.
-constexpr int64_t kGates = 32;
+constexpr int64_t kGates = 16;
 template <class C>
 TESSERA_INLINE void gates_of_rows(const Gates<C>& gates, int64_t row, int64_t n, C* to) {
   alignas(64) C lse[kGates] = {}, sink[kGates] = {};

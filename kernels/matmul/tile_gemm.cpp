@@ -38,8 +38,7 @@ TESSERA_INLINE void pack_panel(const Gemm& g, const bf16* b, int64_t columns, in
         const bf16* from = b + p + j * g.b_col;
         if (there == 16 && p + 32 <= g.k) {
           micro::Words x[16];
-          for (int64_t i = 0; i < 16; ++i)
-            std::memcpy(&x[i], from + i * g.b_col, sizeof(x[i]));
+          for (int64_t i = 0; i < 16; ++i) std::memcpy(&x[i], from + i * g.b_col, sizeof(x[i]));
           micro::transpose_words(x);
           for (int64_t i = 0; i < 16; ++i) micro::store(to + (p / 2 + i) * kPanel + j, x[i]);
           continue;
@@ -85,7 +84,8 @@ TESSERA_INLINE void save(const Gemm& g, const float* sums, int64_t rows, int64_t
       const float* x = sums + i * kPanel;
       if (g.accumulate) {
 #pragma GCC ivdep
-        for (int64_t j = 0; j < columns; ++j) y[j] = static_cast<T>(static_cast<float>(y[j]) + x[j]);
+        for (int64_t j = 0; j < columns; ++j)
+          y[j] = static_cast<T>(static_cast<float>(y[j]) + x[j]);
       } else {
 #pragma GCC ivdep
         for (int64_t j = 0; j < columns; ++j) y[j] = static_cast<T>(x[j]);
@@ -126,8 +126,8 @@ void multiply(const Gemm& g, const Part& part, uint32_t* packed, float* scratch,
         const int64_t rows = std::min(kRows, g.m - row), item = g.wide ? 4 : 2;
         const uint32_t* b = packed + task / blocks * panels * panel_words;
         const bf16* a = static_cast<const bf16*>(g.a) + batch * g.a_batch + row * g.a_row;
-        std::byte* c = static_cast<std::byte*>(g.c) +
-                       (batch * g.c_batch + row * g.c_row + part.column) * item;
+        std::byte* c =
+            static_cast<std::byte*>(g.c) + (batch * g.c_batch + row * g.c_row + part.column) * item;
         pack_rows(g, a, rows, k32, a_rows);
         micro::tile_panels(rows, k32, a_rows, b, whole, sums, reinterpret_cast<bf16*>(c), g.c_row);
         for (int64_t i = whole; i < panels; ++i) {
