@@ -4,7 +4,8 @@
 // goes over blocks of queries, and for each over the blocks of keys that they see. Sums run in a
 // fixed order: the same bits on every run and thread count. With documents, blocks of queries and
 // of keys start where documents do: a document has the same bits alone and among others, and no
-// infinity of another reaches it, as a product of zero would let it.
+// infinity of another reaches it, as a product of zero would let it. Of a single query, the heads
+// of a group are the rows of one block.
 #include "tessera/kernels/attention/attention_plan_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
 
@@ -71,9 +72,11 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
                                    const RowBlock& block, const KeyRange* ranges,
                                    const std::vector<KeyBlock>& keys) {
   const int64_t n = block.rows;
-  const auto at = [&](const Operand<C>& y) { return y.head(batch, head) + block.row * y.t; };
+  const bool folded = z.t == 1;
+  const auto step = [&](const Operand<C>& y) { return folded ? y.h : y.t; };
+  const auto at = [&](const Operand<C>& y) { return y.head(batch, head) + block.row * step(y); };
   const auto load = [&](const Operand<C>& y, C* to) {
-    y.load(at(y), y.t, y.d, n, z.d, z.padded_d, to);
+    y.load(at(y), step(y), y.d, n, z.d, z.padded_d, to);
   };
   load(x.q, w.q), load(x.dout, w.dout), load(x.o, w.out);
   transpose_block<width>(w.q, n, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t);
@@ -81,26 +84,28 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
   const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
   const C *lse = x.lse.template data<C>() + batch * ls[0] + head * ls[1],
           *dlse = x.dlse.template data<C>() + batch * ds[0] + head * ds[1];
+  const int64_t lse_step = ls[folded ? 1 : 2], dlse_step = ds[folded ? 1 : 2];
   for (int64_t i = 0; i < width; ++i) {
     // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
     w.lse[i] = kInf<C>;
     w.delta[i] = 0;
     if (i >= n) continue;
-    const C l = lse[(block.row + i) * ls[2]];
+    const C l = lse[(block.row + i) * lse_step];
     if (l != -kInf<C>) w.lse[i] = l;
     const C sum = rows::dot(w.dout + i * z.padded_d, w.out + i * z.padded_d, z.d);
-    w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * ds[2]] : sum;
+    w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * dlse_step] : sum;
   }
   for (int64_t i = 0; i < n * z.padded_d; ++i) w.dq[i] = 0;
-  const KeyRange* own = ranges + block.row;
-  const BlockRange seen(own, n);
+  // Rows of a group see the same keys, so that nothing is masked.
+  const KeyRange* own = ranges + (folded ? 0 : block.row);
+  const BlockRange seen(own, folded ? 1 : n);
   for (auto b = block_of_key(keys, seen.any.first); b != keys.end() && b->key <= seen.any.last;
        ++b) {
     const int64_t key = std::max(b->key, seen.any.first),
                   end = std::min(b->key + b->keys, seen.any.last + 1);
     block_gradient<width>(z, w, key, end - key, seen, own, n);
   }
-  x.dq.save(w.dq, z.padded_d, n, z.d, at(x.dq), x.dq.t, x.dq.d);
+  x.dq.save(w.dq, z.padded_d, n, z.d, at(x.dq), step(x.dq), x.dq.d);
 }
 
 template <class C> void backward(const AttentionBackward& op, Tensors in, Outputs y) {
@@ -109,7 +114,7 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
   std::vector<std::vector<RowBlock>> blocks;
   std::vector<std::vector<KeyBlock>> keys;
   for (int64_t b = 0; b < (ranges.documents() ? z.b : 1); ++b) {
-    blocks.push_back(row_blocks(ranges, b, z.t));
+    blocks.push_back(z.t == 1 ? even_blocks(z.group) : row_blocks(ranges, b, z.t));
     keys.push_back(key_blocks(z, ranges, b));
   }
   const bool inner = op.heads_inner, has_dlse = in.size() > 6 && in[6].defined();
@@ -131,7 +136,8 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
       x.k.load(x.k.head(batch, kv_head), x.k.t, x.k.d, z.s, z.d, z.padded_d, w.k);
       x.v.load(x.v.head(batch, kv_head), x.v.t, x.v.d, z.s, z.d, z.padded_d, w.v);
       for (int64_t i = 0; i < z.s * z.padded_d; ++i) w.dk[i] = w.dv[i] = 0;
-      for (int64_t head = kv_head * z.group; head < (kv_head + 1) * z.group; ++head) {
+      const int64_t first = kv_head * z.group, heads = z.t == 1 ? 1 : z.group;
+      for (int64_t head = first; head < first + heads; ++head) {
         for (const RowBlock& block : blocks[list]) {
           if (block.rows <= kNarrow)
             query_gradient<kNarrow>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
@@ -150,7 +156,10 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
 void AttentionBackward::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0 && y[1].numel() == 0) return;
   using namespace attention;
-  if (in[0].dtype() == DType::bf16 && micro::has_tiles()) backward_by_tiles(*this, in, y);
+  // As in the forward op: a single query uses each key once.
+  const int time = heads_inner ? 1 : 2;
+  const bool reused = in[0].shape()[time] > 1 || in[1].shape()[time] <= kBlock;
+  if (in[0].dtype() == DType::bf16 && reused && micro::has_tiles()) backward_by_tiles(*this, in, y);
   else if (in[0].dtype() == DType::f64) backward<double>(*this, in, y);
   else backward<float>(*this, in, y);
 }

@@ -273,7 +273,8 @@ TEST(Attention, EveryDtypeGivesWhatF64Gives) {
   for (const auto& z :
        {Sizes{1, 2, 1, 65, 97, 33}, Sizes{2, 2, 2, 17, 17, 1}, Sizes{1, 3, 3, 33, 5, 40},
         Sizes{1, 1, 1, 129, 200, 128}, Sizes{0, 2, 2, 3, 3, 8}, Sizes{1, 2, 2, 0, 3, 8},
-        Sizes{1, 2, 2, 3, 0, 8}, Sizes{1, 0, 0, 3, 3, 8}, Sizes{1, 2, 2, 3, 3, 0}}) {
+        Sizes{1, 2, 2, 3, 0, 8}, Sizes{1, 0, 0, 3, 3, 8}, Sizes{1, 2, 2, 3, 3, 0},
+        Sizes{2, 6, 2, 1, 130, 40}, Sizes{1, 140, 2, 1, 70, 24}}) {
     for (const int64_t window : {0, 40}) {
       const AttentionOptions options{.causal = true, .offset = z.s - z.t, .window = window};
       const auto made = [&](int64_t heads, int64_t n, uint64_t i) {
