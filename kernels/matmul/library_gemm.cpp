@@ -31,7 +31,7 @@ struct KeyHash {
 struct Plan {
   dnnl::memory a, b, c;
   dnnl::matmul primitive;
-  // b in the primitive's own layout, where it has one; else every thread packs what it reads again.
+  // A transposed b in the primitive's own layout; else every thread transposes what it reads again.
   dnnl::reorder pack;
   dnnl::memory packed;
 };
@@ -79,7 +79,8 @@ struct Plans {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const bool packs = g.dtype == DType::f32 && g.batch == 1 && g.m >= kRowsWorthPacking;
+    const bool packs = g.dtype == DType::f32 && g.batch == 1 && g.a_col == 1 && g.b_col != 1 &&
+                       g.m >= kRowsWorthPacking;
     const auto own = packs ? memory::desc({g.k, g.n}, type, memory::format_tag::any) : b;
     const dnnl::matmul::primitive_desc description({a, own, c}, attributes, engine);
     Plan plan{memory(a, engine, nullptr),
