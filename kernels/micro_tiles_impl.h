@@ -28,12 +28,4 @@ class TileScope {
 void tile_block(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const uint32_t* b,
                 int64_t ldb, float* c, int64_t ldc, bool accumulate);
 
-/// Products of 32 rows of a, or 16, in the order in which they are read, so that they stream: for
-/// each 32 of k, the rows' 32 numbers; b in panels of 32 columns, each in pairs of rows as above.
-/// sums (32, 32) = a b, for one panel.
-void tile_sums(int64_t rows, int64_t k, const bf16* a, const uint32_t* b, float* sums);
-/// The same for `panels` panels, rounded to rows of c, c_row elements apart; sums: (2, 32, 32).
-void tile_panels(int64_t rows, int64_t k, const bf16* a, const uint32_t* b, int64_t panels,
-                 float* sums, bf16* c, int64_t c_row);
-
 }  // namespace tessera::micro

@@ -29,9 +29,6 @@ void gemm(const Gemm& g);
 /// is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);
-/// bf16 products by matrix tiles, where the machine has them and a's rows need no transposition.
-[[nodiscard]] bool tiles_take(const Gemm& g);
-void tile_gemm(const Gemm& g);
 /// Any product of f32 or f64 by the own kernel; quick to start, made for small ones.
 void small_gemm(const Gemm& g);
 /// On a device: c (m, n) = op(a) op(b), all row-major matrices; c may be f32 where a and b are

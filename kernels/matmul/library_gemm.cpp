@@ -3,7 +3,6 @@
 // oneDNN is missing.
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
-#include "tessera/core/tensor.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 
 #ifdef TESSERA_GEMM_ONEDNN
@@ -17,8 +16,6 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kRowsWorthPacking = 128;  // of a
-
 using Key = std::array<int64_t, 14>;
 struct KeyHash {
   size_t operator()(const Key& key) const {
@@ -31,9 +28,6 @@ struct KeyHash {
 struct Plan {
   dnnl::memory a, b, c;
   dnnl::matmul primitive;
-  // A transposed b in the primitive's own layout; else every thread transposes what it reads again.
-  dnnl::reorder pack;
-  dnnl::memory packed;
 };
 
 // Per rank: oneDNN's objects and the primitives of the shapes seen. Bounded, because shapes may
@@ -79,20 +73,9 @@ struct Plans {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const bool packs = g.dtype == DType::f32 && g.batch == 1 && g.a_col == 1 && g.b_col != 1 &&
-                       g.m >= kRowsWorthPacking;
-    const auto own = packs ? memory::desc({g.k, g.n}, type, memory::format_tag::any) : b;
-    const dnnl::matmul::primitive_desc description({a, own, c}, attributes, engine);
-    Plan plan{memory(a, engine, nullptr),
-              memory(b, engine, nullptr),
-              memory(c, engine, nullptr),
-              dnnl::matmul(description),
-              {},
-              {}};
-    if (description.weights_desc() != b) {
-      plan.packed = memory(description.weights_desc(), engine, nullptr);
-      plan.pack = dnnl::reorder(plan.b, plan.packed);
-    }
+    const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine);
+    Plan plan{memory(a, engine, nullptr), memory(b, engine, nullptr), memory(c, engine, nullptr),
+              dnnl::matmul(description)};
     return by_shape.emplace(key, std::move(plan)).first->second;
   }
 };
@@ -113,15 +96,8 @@ void library_gemm(const Gemm& g) {
     plan.c.set_data_handle(g.c);
     if (omp_get_max_threads() != context.options.threads)
       omp_set_num_threads(context.options.threads);
-    Tensor room;
-    if (plan.packed) {
-      room = empty({static_cast<int64_t>(plan.packed.get_desc().get_size())}, DType::u8);
-      plan.packed.set_data_handle(room.raw_data());
-      plan.pack.execute(plans.stream, plan.b, plan.packed);
-    }
-    plan.primitive.execute(plans.stream, {{DNNL_ARG_SRC, plan.a},
-                                          {DNNL_ARG_WEIGHTS, plan.packed ? plan.packed : plan.b},
-                                          {DNNL_ARG_DST, plan.c}});
+    plan.primitive.execute(
+        plans.stream, {{DNNL_ARG_SRC, plan.a}, {DNNL_ARG_WEIGHTS, plan.b}, {DNNL_ARG_DST, plan.c}});
     plans.stream.wait();
   } catch (const dnnl::error& e) {
     fail<UsageError>("matmul", "oneDNN refused a ", g.m, " x ", g.k, " by ", g.k, " x ", g.n,

@@ -105,7 +105,6 @@ void gemm(const Gemm& g) {
   if (g.k == 0) return write_zeros(g);
   if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct))
     small_gemm(g);
-  else if (tiles_take(g)) tile_gemm(g);
   else library_gemm(g);
 }
 

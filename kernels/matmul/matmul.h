@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products, accumulated in f32 (f64 for f64), of row-major or transposed operands without
-// copies. Large ones go to oneDNN with cached primitives (Eigen where it is missing), those of bf16
-// rows to own matrix tiles where the machine has them, small ones to an own kernel without set-up
-// cost.
+// copies. Large ones go to oneDNN with cached primitives (Eigen where it is missing), small ones to
+// an own kernel without set-up cost.
 #pragma once
 
 #include "tessera/core/op.h"
