@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's gradient on the CPU. A task is one key head with its group of query heads; its
-// operands are first copied to padded f32, which costs 1/T of the work and serves every dtype and
-// stride. Sums run in a fixed order: the same bits on every run and thread count, and, as a key
-// that a query does not see adds an exact zero, the same bits for a document alone and among
-// others.
-#include "tessera/kernels/attention/attention_cpu_impl.h"
+// Attention's gradient on the CPU. A task is one key head with its group of query heads; its keys
+// are first copied to padded f32, which costs 1/T of the work and serves every dtype and stride. It
+// goes over blocks of queries, and for each over the blocks of keys that they see. Sums run in a
+// fixed order: the same bits on every run and thread count. With documents, blocks of queries and
+// of keys start where documents do: a document has the same bits alone and among others, and no
+// infinity of another reaches it, as a product of zero would let it. Of a single query, the heads
+// of a group are the rows of one block.
+#include "tessera/kernels/attention/attention_plan_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
 
 #include <omp.h>
@@ -13,126 +15,137 @@ namespace tessera::op {
 namespace attention {
 namespace {
 
-// Scratch of one backward task; every array is padded to full blocks.
+// Scratch of one task.
 template <class C> struct BackwardScratch {
-  C *k, *v, *dk, *dv, *q, *q_t, *dout, *dout_t, *dq, *out, *p, *ds, *lse, *delta;
+  C *k, *v, *dk, *dv;                      // (S, padded d)
+  C *q, *dout, *out, *dq;                  // (kBlock, padded d)
+  C *q_t, *dout_t, *p, *ds, *lse, *delta;  // (d, width) twice, (keys, width) twice, (width)
   static int64_t room(const Problem& z) {
-    return 4 * z.s * z.padded_d + z.padded_t * (4 * z.padded_d + 2 * z.d + 2) + 2 * kBlock * kBlock;
+    return 4 * (z.s + kBlock) * z.padded_d + 2 * kBlock * (z.d + kBlock + 1);
   }
   TESSERA_INLINE BackwardScratch(C* at, const Problem& z) {
-    const int64_t keys = z.s * z.padded_d, queries = z.padded_t * z.padded_d;
+    const int64_t keys = z.s * z.padded_d, queries = kBlock * z.padded_d;
     k = at, v = k + keys, dk = v + keys, dv = dk + keys;
-    q = dv + keys, dout = q + queries, dq = dout + queries, out = dq + queries;
-    q_t = out + queries, dout_t = q_t + z.padded_t * z.d;
-    p = dout_t + z.padded_t * z.d, ds = p + kBlock * kBlock;
-    lse = ds + kBlock * kBlock, delta = lse + z.padded_t;
+    q = dv + keys, dout = q + queries, out = dout + queries, dq = out + queries;
+    p = dq + queries, ds = p + kBlock * kBlock, lse = ds + kBlock * kBlock, delta = lse + kBlock;
+    q_t = delta + kBlock, dout_t = q_t + kBlock * z.d;
   }
 };
 
-template <int64_t width, class C>
-TESSERA_INLINE void transpose_queries(const Problem& z, const BackwardScratch<C>& w) {
-  for (int64_t i = 0; i < z.t; i += width) {
-    const int64_t n = std::min(width, z.t - i), row = i * z.padded_d;
-    transpose_block<width>(w.q + row, n, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t + i * z.d);
-    transpose_block<width>(w.dout + row, n, z.d, z.padded_d, C(1), w.dout_t + i * z.d);
-  }
-}
+// What a task reads and writes besides its scratch.
+template <class C> struct BackwardOperands {
+  Operand<C> q, k, v, o, dout, dq, dk, dv;
+  const Tensor &lse, &dlse;
+  bool has_dlse;
+};
 
-// Queries in blocks of `width`; with fewer than that there is one block.
+// A block of queries against keys, some of which its last rows may not see.
 template <int64_t width, class C>
-TESSERA_INLINE void backward_head(const Problem& z, const BackwardScratch<C>& w,
-                                  const KeyRange* ranges, const BlockRange* blocks) {
+TESSERA_INLINE void block_gradient(const Problem& z, const BackwardScratch<C>& w, int64_t key,
+                                   int64_t keys, const BlockRange& seen, const KeyRange* ranges,
+                                   int64_t rows) {
   const C scale = static_cast<C>(z.scale);
-  for (int64_t key = 0; key < z.s; key += kBlock) {
-    const int64_t keys = std::min(kBlock, z.s - key), at_key = key * z.padded_d;
-    for (int64_t query = 0; query < z.t; query += width) {
-      const BlockRange& block = blocks[query / kBlock];
-      if (!block.sees_some(key, keys)) continue;
-      const int64_t at_query = query * z.padded_d;
-      micro::block<C>(keys, width, z.d, w.k + at_key, z.padded_d, 1, w.q_t + query * z.d, width,
-                      w.p, width, false);
-      micro::block<C>(keys, width, z.d, w.v + at_key, z.padded_d, 1, w.dout_t + query * z.d, width,
-                      w.ds, width, false);
-      if (!block.sees_all(key, keys))
-        mask_block<width>(w.p, key, keys, ranges + query, z.t - query);
-      const C *lse = w.lse + query, *delta = w.delta + query;
-      for (int64_t j = 0; j < keys; ++j) {
-        C *p = w.p + j * width, *ds = w.ds + j * width;
+  const int64_t at = key * z.padded_d;
+  micro::block<C>(keys, width, z.d, w.k + at, z.padded_d, 1, w.q_t, width, w.p, width, false);
+  micro::block<C>(keys, width, z.d, w.v + at, z.padded_d, 1, w.dout_t, width, w.ds, width, false);
+  if (!seen.sees_all(key, keys)) mask_block<width>(w.p, key, keys, ranges, rows);
+  for (int64_t j = 0; j < keys; ++j) {
+    C *p = w.p + j * width, *ds = w.ds + j * width;
 #pragma GCC ivdep
-        for (int64_t i = 0; i < width; ++i) {
-          const C e = vmath::exp(p[i] - lse[i]);
-          p[i] = e;
-          ds[i] = e * (ds[i] - delta[i]) * scale;
-        }
-      }
-      micro::block<C>(keys, z.padded_d, width, w.p, width, 1, w.dout + at_query, z.padded_d,
-                      w.dv + at_key, z.padded_d, true);
-      micro::block<C>(keys, z.padded_d, width, w.ds, width, 1, w.q + at_query, z.padded_d,
-                      w.dk + at_key, z.padded_d, true);
-      micro::block<C>(width, z.padded_d, keys, w.ds, 1, width, w.k + at_key, z.padded_d,
-                      w.dq + at_query, z.padded_d, true);
+    for (int64_t i = 0; i < width; ++i) {
+      const C e = weight(std::min(p[i] - w.lse[i], C(88)));
+      p[i] = e;
+      ds[i] = e * (ds[i] - w.delta[i]) * scale;
     }
   }
+  micro::block<C>(keys, z.padded_d, rows, w.p, width, 1, w.dout, z.padded_d, w.dv + at, z.padded_d,
+                  true);
+  micro::block<C>(keys, z.padded_d, rows, w.ds, width, 1, w.q, z.padded_d, w.dk + at, z.padded_d,
+                  true);
+  micro::block<C>(rows, z.padded_d, keys, w.ds, 1, width, w.k + at, z.padded_d, w.dq, z.padded_d,
+                  true);
+}
+
+template <int64_t width, class C>
+TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w,
+                                   const BackwardOperands<C>& x, int64_t batch, int64_t head,
+                                   const RowBlock& block, const KeyRange* ranges,
+                                   const std::vector<KeyBlock>& keys) {
+  const int64_t n = block.rows;
+  const bool folded = z.t == 1;
+  const auto step = [&](const Operand<C>& y) { return folded ? y.h : y.t; };
+  const auto at = [&](const Operand<C>& y) { return y.head(batch, head) + block.row * step(y); };
+  const auto load = [&](const Operand<C>& y, C* to) {
+    y.load(at(y), step(y), y.d, n, z.d, z.padded_d, to);
+  };
+  load(x.q, w.q), load(x.dout, w.dout), load(x.o, w.out);
+  transpose_block<width>(w.q, n, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t);
+  transpose_block<width>(w.dout, n, z.d, z.padded_d, C(1), w.dout_t);
+  const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
+  const C *lse = x.lse.template data<C>() + batch * ls[0] + head * ls[1],
+          *dlse = x.dlse.template data<C>() + batch * ds[0] + head * ds[1];
+  const int64_t lse_step = ls[folded ? 1 : 2], dlse_step = ds[folded ? 1 : 2];
+  for (int64_t i = 0; i < width; ++i) {
+    // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
+    w.lse[i] = kInf<C>;
+    w.delta[i] = 0;
+    if (i >= n) continue;
+    const C l = lse[(block.row + i) * lse_step];
+    if (l != -kInf<C>) w.lse[i] = l;
+    const C sum = rows::dot(w.dout + i * z.padded_d, w.out + i * z.padded_d, z.d);
+    w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * dlse_step] : sum;
+  }
+  for (int64_t i = 0; i < n * z.padded_d; ++i) w.dq[i] = 0;
+  // Rows of a group see the same keys, so that nothing is masked.
+  const KeyRange* own = ranges + (folded ? 0 : block.row);
+  const BlockRange seen(own, folded ? 1 : n);
+  for (auto b = block_of_key(keys, seen.any.first); b != keys.end() && b->key <= seen.any.last;
+       ++b) {
+    const int64_t key = std::max(b->key, seen.any.first),
+                  end = std::min(b->key + b->keys, seen.any.last + 1);
+    block_gradient<width>(z, w, key, end - key, seen, own, n);
+  }
+  x.dq.save(w.dq, z.padded_d, n, z.d, at(x.dq), step(x.dq), x.dq.d);
 }
 
 template <class C> void backward(const AttentionBackward& op, Tensors in, Outputs y) {
   const Problem z(op, in, micro::kLanes<C>);
   const RowRanges ranges(op, z, in.size() > 7 ? in[7] : Tensor());
-  const bool few = z.t <= kNarrow;
-  const int64_t query_blocks = z.padded_t / kBlock, lists = ranges.documents() ? z.b : 1;
-  std::vector<BlockRange> blocks;
-  for (int64_t b = 0; b < lists; ++b) {
-    for (int64_t i = 0; i < z.t; i += kBlock)
-      blocks.emplace_back(ranges.of(b) + i, std::min(kBlock, z.t - i));
+  std::vector<std::vector<RowBlock>> blocks;
+  std::vector<std::vector<KeyBlock>> keys;
+  for (int64_t b = 0; b < (ranges.documents() ? z.b : 1); ++b) {
+    blocks.push_back(z.t == 1 ? even_blocks(z.group) : row_blocks(ranges, b, z.t));
+    keys.push_back(key_blocks(z, ranges, b));
   }
-  const bool inner = op.heads_inner;
-  const Operand<C> q(in[0], inner), k(in[1], inner), v(in[2], inner), o(in[3], inner),
-      dout(in[5], inner);
-  const Operand<C> dq(y[0], inner), dk(y[1], inner), dv(y[2], inner);
-  const bool has_dlse = in.size() > 6 && in[6].defined();
+  const bool inner = op.heads_inner, has_dlse = in.size() > 6 && in[6].defined();
+  const auto operand = [&](const Tensor& t) { return Operand<C>(t, inner); };
+  const BackwardOperands<C> x{
+      operand(in[0]), operand(in[1]), operand(in[2]), operand(in[3]), operand(in[5]),
+      operand(y[0]),  operand(y[1]),  operand(y[2]),  in[4],          has_dlse ? in[6] : in[4],
+      has_dlse};
   const int64_t room = micro::round_up(BackwardScratch<C>::room(z), 16);
   const int threads = Context::current().options.threads;
   const Tensor scratch = empty({threads, room}, dtype_of<C>);
   C* all_scratch = scratch.data<C>();
-  const Tensor &lse = in[4], dlse = has_dlse ? in[6] : in[4];
-  const C *lse_data = lse.data<C>(), *dlse_data = dlse.data<C>();
-  const Shape &ls = lse.strides(), &ds = dlse.strides();
   parallel_for(z.b * z.h_kv, 1, [&](int64_t task, int64_t) {
     const int64_t batch = task / z.h_kv, kv_head = task % z.h_kv;
-    const KeyRange* seen = ranges.of(batch);
-    const BlockRange* seen_by_block =
-        blocks.data() + (ranges.documents() ? batch * query_blocks : 0);
+    const auto list = static_cast<size_t>(ranges.documents() ? batch : 0);
     C* at = all_scratch + omp_get_thread_num() % threads * room;
     simd([&]() TESSERA_LAMBDA {
       const BackwardScratch<C> w(at, z);
-      k.load(k.head(batch, kv_head), k.t, k.d, z.s, z.d, z.padded_d, w.k);
-      v.load(v.head(batch, kv_head), v.t, v.d, z.s, z.d, z.padded_d, w.v);
+      x.k.load(x.k.head(batch, kv_head), x.k.t, x.k.d, z.s, z.d, z.padded_d, w.k);
+      x.v.load(x.v.head(batch, kv_head), x.v.t, x.v.d, z.s, z.d, z.padded_d, w.v);
       for (int64_t i = 0; i < z.s * z.padded_d; ++i) w.dk[i] = w.dv[i] = 0;
-      for (int64_t head = kv_head * z.group; head < (kv_head + 1) * z.group; ++head) {
-        for (int64_t i = 0; i < z.padded_t * z.padded_d; ++i) w.q[i] = w.dout[i] = w.dq[i] = 0;
-        q.load(q.head(batch, head), q.t, q.d, z.t, z.d, z.padded_d, w.q);
-        dout.load(dout.head(batch, head), dout.t, dout.d, z.t, z.d, z.padded_d, w.dout);
-        o.load(o.head(batch, head), o.t, o.d, z.t, z.d, z.padded_d, w.out);
-        if (few) transpose_queries<kNarrow>(z, w);
-        else transpose_queries<kBlock>(z, w);
-        for (int64_t i = 0; i < z.padded_t; ++i) {
-          // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
-          w.lse[i] = kInf<C>;
-          w.delta[i] = 0;
-          if (i >= z.t) continue;
-          const C l = lse_data[batch * ls[0] + head * ls[1] + i * ls[2]];
-          if (l != -kInf<C>) w.lse[i] = l;
-          C sum = 0;
-          for (int64_t j = 0; j < z.d; ++j)
-            sum += w.dout[i * z.padded_d + j] * w.out[i * z.padded_d + j];
-          w.delta[i] = has_dlse ? sum - dlse_data[batch * ds[0] + head * ds[1] + i * ds[2]] : sum;
+      const int64_t first = kv_head * z.group, heads = z.t == 1 ? 1 : z.group;
+      for (int64_t head = first; head < first + heads; ++head) {
+        for (const RowBlock& block : blocks[list]) {
+          if (block.rows <= kNarrow)
+            query_gradient<kNarrow>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
+          else query_gradient<kBlock>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
         }
-        if (few) backward_head<kNarrow>(z, w, seen, seen_by_block);
-        else backward_head<kBlock>(z, w, seen, seen_by_block);
-        dq.save(w.dq, z.padded_d, z.t, z.d, dq.head(batch, head), dq.t, dq.d);
       }
-      dk.save(w.dk, z.padded_d, z.s, z.d, dk.head(batch, kv_head), dk.t, dk.d);
-      dv.save(w.dv, z.padded_d, z.s, z.d, dv.head(batch, kv_head), dv.t, dv.d);
+      x.dk.save(w.dk, z.padded_d, z.s, z.d, x.dk.head(batch, kv_head), x.dk.t, x.dk.d);
+      x.dv.save(w.dv, z.padded_d, z.s, z.d, x.dv.head(batch, kv_head), x.dv.t, x.dv.d);
     });
   });
 }
@@ -143,7 +156,10 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
 void AttentionBackward::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0 && y[1].numel() == 0) return;
   using namespace attention;
-  if (in[0].dtype() == DType::bf16 && micro::has_tiles()) backward_by_tiles(*this, in, y);
+  // As in the forward op: a single query uses each key once.
+  const int time = heads_inner ? 1 : 2;
+  const bool reused = in[0].shape()[time] > 1 || in[1].shape()[time] <= kBlock;
+  if (in[0].dtype() == DType::bf16 && reused && micro::has_tiles()) backward_by_tiles(*this, in, y);
   else if (in[0].dtype() == DType::f64) backward<double>(*this, in, y);
   else backward<float>(*this, in, y);
 }

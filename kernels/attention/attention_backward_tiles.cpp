@@ -15,25 +15,6 @@ namespace {
 
 constexpr int64_t kFew = 32;  // queries of a narrow block: products over them take 32 at a time
 
-struct KeyBlock {
-  int64_t key, keys;
-};
-
-std::vector<KeyBlock> key_blocks(const Problem& p, const RowRanges& ranges, int64_t batch) {
-  std::vector<int64_t> starts{0};
-  for (int64_t i = 0; ranges.documents() && i < p.t; ++i) {
-    const int64_t start = ranges.start(batch, i);
-    if (start > starts.back() && start < p.s) starts.push_back(start);
-  }
-  starts.push_back(p.s);
-  std::vector<KeyBlock> blocks;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    for (int64_t key = starts[i]; key < starts[i + 1]; key += kBlock)
-      blocks.push_back({key, std::min(kBlock, starts[i + 1] - key)});
-  }
-  return blocks;
-}
-
 // Scratch of one task. Behind the last row of keys are 16 of zeros.
 struct TileScratch {
   int64_t d16, d32, columns;
@@ -145,19 +126,17 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
     if (i >= n) continue;
     const float l = lse[(block.row + i) * ls[2]];
     if (l != -kInf<float>) w.lse[i] = l;
-    float sum = 0;
-    for (int64_t j = 0; j < z.d; ++j)
-      sum += w.other[i * z.padded_d + j] * w.wide[i * z.padded_d + j];
+    const float sum = rows::dot(w.other + i * z.padded_d, w.wide + i * z.padded_d, z.d);
     w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * ds[2]] : sum;
   }
   for (int64_t i = 0; i < w.d16 * width; ++i) w.dq_t[i] = 0;
   const KeyRange* own = ranges + block.row;
   const BlockRange seen(own, n);
-  auto b = std::partition_point(keys.begin(), keys.end(), [&](const KeyBlock& block_of_keys) {
-    return block_of_keys.key + block_of_keys.keys <= seen.any.first;
-  });
-  for (; b != keys.end() && b->key <= seen.any.last; ++b)
-    block_gradient<width>(z, w, *b, !seen.sees_all(b->key, b->keys), own, n);
+  for (auto b = block_of_key(keys, seen.any.first); b != keys.end() && b->key <= seen.any.last;
+       ++b) {
+    const KeyBlock part{b->key, std::min(b->keys, seen.any.last + 1 - b->key)};
+    block_gradient<width>(z, w, part, !seen.sees_all(part.key, part.keys), own, n);
+  }
   tiles::transpose_back<width>(w.dq_t, w.d16, w.wide, z.padded_d);
   x.dq.save(w.wide, z.padded_d, n, z.d, at(x.dq), x.dq.t, x.dq.d);
 }

@@ -63,7 +63,7 @@ TESSERA_INLINE void weigh(C* scores, int64_t keys, C* row_max, C* row_sum, C* sh
     C* s = scores + j * width;
 #pragma GCC ivdep
     for (int64_t i = 0; i < width; ++i) {
-      const C e = vmath::exp(s[i] - top[i]);
+      const C e = weight(s[i] - top[i]);
       s[i] = e;
       sum[i] += e;
     }

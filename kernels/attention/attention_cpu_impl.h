@@ -13,6 +13,7 @@
 #include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/vector_math.h"
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -159,10 +160,30 @@ TESSERA_INLINE void transpose_block(const C* from, int64_t rows, int64_t d, int6
   }
 }
 
-// Scores of keys that a row does not see become -inf; rows beyond the last are anything.
+// exp(x) as vmath has it where the result is a normal number, 0 below: weights that small count for
+// nothing, and half of the work goes into subnormals and infinity. x is at most 88.
+TESSERA_INLINE double weight(double x) { return vmath::exp(x); }
+TESSERA_INLINE float weight(float x) {
+  constexpr float kLeast = -87.3f, kShift = 12582912.0f + 127.0f;
+  const float c = x < kLeast ? kLeast : x;
+  // The low bits of `shifted` are the exponent of a float.
+  const float shifted = vmath::fma(c, 1.44269504f, kShift), n = shifted - kShift;
+  float r = vmath::fma(n, -0.693359375f, c);
+  r = vmath::fma(n, 2.12194440e-4f, r);
+  float y = vmath::fma(r, 1.9875691500e-4f, 1.3981999507e-3f);
+  y = vmath::fma(y, r, 8.3334519073e-3f);
+  y = vmath::fma(y, r, 4.1665795894e-2f);
+  y = vmath::fma(y, r, 1.6666665459e-1f);
+  y = vmath::fma(y, r, 5.0000001201e-1f);
+  y = vmath::fma(y, r * r, r) + 1.0f;
+  y *= std::bit_cast<float>(std::bit_cast<uint32_t>(shifted) << 23);
+  return x < kLeast ? 0.0f : y;
+}
+
+// Scores of keys that a row does not see become `hidden`; rows beyond the last are anything.
 template <int64_t width, class C>
 TESSERA_INLINE void mask_block(C* scores, int64_t key, int64_t keys, const KeyRange* ranges,
-                               int64_t rows) {
+                               int64_t rows, C hidden = -kInf<C>) {
   alignas(64) C first[width], last[width];
   for (int64_t i = 0; i < width; ++i) {
     const KeyRange& r = ranges[std::min(i, rows - 1)];
@@ -174,8 +195,8 @@ TESSERA_INLINE void mask_block(C* scores, int64_t key, int64_t keys, const KeyRa
     const C at = static_cast<C>(j);
 #pragma GCC ivdep
     for (int64_t i = 0; i < width; ++i) {
-      const C upper = at <= last[i] ? s[i] : -kInf<C>;
-      s[i] = at >= first[i] ? upper : -kInf<C>;
+      const C upper = at <= last[i] ? s[i] : hidden;
+      s[i] = at >= first[i] ? upper : hidden;
     }
   }
 }

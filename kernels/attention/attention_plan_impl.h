@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the forward op on the CPU cuts its work: blocks of queries, and tasks of blocks.
+// How attention on the CPU cuts its work: blocks of queries and of keys, and tasks of blocks.
 #pragma once
 
 #include "tessera/kernels/attention/attention_cpu_impl.h"
+
+#include <algorithm>
 
 namespace tessera::op::attention {
 
@@ -26,6 +28,31 @@ inline std::vector<RowBlock> row_blocks(const RowRanges& ranges, int64_t batch, 
     ++blocks.back().rows;
   }
   return blocks;
+}
+
+struct KeyBlock {
+  int64_t key, keys;
+};
+// Blocks of keys, for the gradient; they start where documents do.
+inline std::vector<KeyBlock> key_blocks(const Problem& p, const RowRanges& ranges, int64_t batch) {
+  std::vector<int64_t> starts{0};
+  for (int64_t i = 0; ranges.documents() && i < p.t; ++i) {
+    const int64_t start = ranges.start(batch, i);
+    if (start > starts.back() && start < p.s) starts.push_back(start);
+  }
+  starts.push_back(p.s);
+  std::vector<KeyBlock> blocks;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    for (int64_t key = starts[i]; key < starts[i + 1]; key += kBlock)
+      blocks.push_back({key, std::min(kBlock, starts[i + 1] - key)});
+  }
+  return blocks;
+}
+
+// The first of these blocks that ends behind `key`.
+inline auto block_of_key(const std::vector<KeyBlock>& blocks, int64_t key) {
+  return std::partition_point(blocks.begin(), blocks.end(),
+                              [&](const KeyBlock& b) { return b.key + b.keys <= key; });
 }
 
 // A part of one head's row blocks (of one key head's, if its group is folded into rows) over a part

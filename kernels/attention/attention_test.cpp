@@ -135,23 +135,28 @@ TEST(Attention, PackedDocumentsGiveTheBitsOfOneDocumentAtATime) {
   }
 }
 
-// A document cut by a piece of the queries gives the rows of the whole.
 TEST(Attention, InfinitiesStayInTheirDocument) {
   const Session session;
   const int64_t n = 40, d = 16;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const auto made = [&](uint64_t i) { return cast(normal({1, 1, 2 * n, d}, {9, i}), dtype); };
-    const Tensor q = made(1), k = made(2), v = made(3), dy = made(4);
-    for (const Tensor& x : {k, v, dy})
-      assign_(slice(x, 2, {n, n + 1}), full({1, 1, 1, d}, INFINITY, dtype));
-    for (AttentionOptions options : {AttentionOptions{.causal = true}, AttentionOptions{}}) {
-      const auto part = [&](const Tensor& x) { return slice(x, 2, {0, n}); };
-      const auto one = attend(part(q), part(k), part(v), part(dy), options);
-      options.positions = positions_of({n, n});
-      const auto all = attend(q, k, v, dy, options);
-      for (size_t i = 0; i < 2; ++i) {
-        EXPECT_EQ(slice(all[i], 2, {0, n}).values(), one[i].values()) << i;
-        for (double x : one[i].values()) EXPECT_TRUE(std::isfinite(x)) << i;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const double bad : {double{INFINITY}, double{NAN}}) {
+      for (const bool later : {false, true}) {
+        const auto made = [&](uint64_t i) { return cast(normal({1, 2, 2 * n, d}, {9, i}), dtype); };
+        const Tensor q = made(1), k = made(2), v = made(3), dy = made(4);
+        const int64_t first = later ? n : 0, other = later ? 0 : n;  // the bad document
+        for (const Tensor& x : {q, k, v, dy})
+          assign_(slice(x, 2, {first + 3, first + 4}), full({1, 2, 1, d}, bad, dtype));
+        for (AttentionOptions options : {AttentionOptions{.causal = true}, AttentionOptions{},
+                                         AttentionOptions{.causal = true, .window = 9}}) {
+          const auto part = [&](const Tensor& x) { return slice(x, 2, {other, other + n}); };
+          const auto one = attend(part(q), part(k), part(v), part(dy), options);
+          options.positions = positions_of({n, n});
+          const auto all = attend(q, k, v, dy, options);
+          for (size_t i = 0; i < all.size(); ++i) {
+            EXPECT_EQ(part(all[i]).values(), one[i].values()) << dtype << ' ' << bad << ' ' << i;
+            for (double x : one[i].values()) EXPECT_TRUE(std::isfinite(x)) << i;
+          }
+        }
       }
     }
   }
@@ -176,6 +181,7 @@ TEST(Attention, ASinkOfMinusInfinityTakesNothing) {
   EXPECT_EQ(x.grad().values(), y.values());
 }
 
+// A document cut by a piece of the queries gives the rows of the whole.
 TEST(Attention, LaterQueriesOfADocumentGiveTheRowsOfTheWhole) {
   const Session session;
   const Tensor positions = positions_of({30, 90, 40});
@@ -267,7 +273,8 @@ TEST(Attention, EveryDtypeGivesWhatF64Gives) {
   for (const auto& z :
        {Sizes{1, 2, 1, 65, 97, 33}, Sizes{2, 2, 2, 17, 17, 1}, Sizes{1, 3, 3, 33, 5, 40},
         Sizes{1, 1, 1, 129, 200, 128}, Sizes{0, 2, 2, 3, 3, 8}, Sizes{1, 2, 2, 0, 3, 8},
-        Sizes{1, 2, 2, 3, 0, 8}, Sizes{1, 0, 0, 3, 3, 8}, Sizes{1, 2, 2, 3, 3, 0}}) {
+        Sizes{1, 2, 2, 3, 0, 8}, Sizes{1, 0, 0, 3, 3, 8}, Sizes{1, 2, 2, 3, 3, 0},
+        Sizes{2, 6, 2, 1, 130, 40}, Sizes{1, 140, 2, 1, 70, 24}}) {
     for (const int64_t window : {0, 40}) {
       const AttentionOptions options{.causal = true, .offset = z.s - z.t, .window = window};
       const auto made = [&](int64_t heads, int64_t n, uint64_t i) {

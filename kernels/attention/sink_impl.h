@@ -29,11 +29,12 @@ template <class C> struct Gates {
     const int64_t b = row / heads / times, t = row / heads % times;
     return (b * heads + row % heads) * times + t;
   }
+  [[nodiscard]] TESSERA_MATH static C of(C l, C s) {
+    // It saw nothing, whatever the sink is.
+    return l == -std::numeric_limits<C>::infinity() ? C(0) : vmath::sigmoid(l - s);
+  }
   [[nodiscard]] TESSERA_MATH C of(int64_t place) const {
-    const C l = lse[place];
-    return l == -std::numeric_limits<C>::infinity()  // it saw nothing, whatever the sink is
-               ? C(0)
-               : vmath::sigmoid(l - sink[place / times % heads]);
+    return of(lse[place], sink[place / times % heads]);
   }
 };
 

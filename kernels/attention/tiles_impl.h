@@ -4,15 +4,15 @@
 #pragma once
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/micro_gemm_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
+#include "tessera/kernels/micro_words_impl.h"
 
 #include <bit>
 #include <cstring>
 
 namespace tessera::op::attention::tiles {
 
-using Words = micro::Lanes<uint32_t>;
+using micro::transpose_words;
 
 /// Columns of n transposed rows: a product over 32 of them may begin at the last one.
 inline int64_t columns_of(int64_t n) { return micro::round_up(n, 32) + 32; }
@@ -37,32 +37,6 @@ TESSERA_INLINE void copy_rows(const std::byte* from, int64_t step, int64_t col, 
 }
 TESSERA_INLINE void clear(bf16* at, int64_t n) {
   std::memset(static_cast<void*>(at), 0, static_cast<size_t>(n) * 2);
-}
-
-// Swaps the blocks of `step` beside the diagonal.
-template <uint32_t step> TESSERA_INLINE void exchange(Words (&x)[16]) {
-  Words upper, lower;
-  for (uint32_t i = 0; i < 16; ++i) {
-    upper[i] = (i & step) ? 16 + i - step : i;
-    lower[i] = (i & step) ? 16 + i : i + step;
-  }
-  for (uint32_t i = 0; i < 16; ++i) {
-    if (i & step) continue;
-    const Words a = x[i], b = x[i + step];
-    x[i] = __builtin_shuffle(a, b, upper);
-    x[i + step] = __builtin_shuffle(a, b, lower);
-  }
-}
-/// 16 x 16 words, transposed.
-TESSERA_INLINE void transpose_words(const uint32_t* from, int64_t from_row, uint32_t* to,
-                                    int64_t to_row) {
-  Words x[16];
-  for (int64_t i = 0; i < 16; ++i) x[i] = micro::load(from + i * from_row);
-  exchange<8>(x);
-  exchange<4>(x);
-  exchange<2>(x);
-  exchange<1>(x);
-  for (int64_t i = 0; i < 16; ++i) micro::store(to + i * to_row, x[i]);
 }
 
 /// (width, n) words to (n, width).

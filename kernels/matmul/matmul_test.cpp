@@ -46,6 +46,30 @@ TEST(MatMul, LibraryAndOwnKernelAgreeInEveryOrientation) {
   }
 }
 
+// Sizes around those of tiles, many columns at a time, batches, and any number of threads.
+TEST(MatMul, NarrowProductsOfOddSizesAgreeForAnyThreads) {
+  struct Sizes {
+    int64_t batch, m, k, n;
+  };
+  for (const auto& z : {Sizes{1, 16, 16, 16}, Sizes{1, 33, 31, 47}, Sizes{1, 100, 65, 1100},
+                        Sizes{1, 17, 600, 900}, Sizes{5, 48, 64, 70}, Sizes{40, 20, 40, 160}}) {
+    for (const bool tb : {false, true}) {
+      std::vector<double> first;
+      for (const int threads : {1, 2, 3}) {
+        const Session session({.threads = threads});
+        const Tensor a = normal({z.batch, z.m, z.k}, {1, 2}),
+                     b = normal(tb ? Shape{z.batch, z.n, z.k} : Shape{z.batch, z.k, z.n}, {1, 3});
+        const Tensor x = cast(a, DType::bf16), y = cast(b, DType::bf16);
+        const Tensor narrow = matmul(x, y, false, tb);
+        const Tensor wide = matmul(cast(x, DType::f64), cast(y, DType::f64), false, tb);
+        EXPECT_LT(worst(narrow, cast(cast(wide, DType::bf16), DType::f64)), 0.6) << z.m << tb;
+        if (threads == 1) first = narrow.values();
+        EXPECT_EQ(narrow.values(), first) << z.m << ' ' << threads;
+      }
+    }
+  }
+}
+
 TEST(MatMul, PermutedOperandsAreReadInPlace) {
   const Session session;
   const Tensor a = normal({5, 7, 129, 3}, {2, 2}), b = normal({5, 7, 129, 64}, {2, 3});
