@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU loops of the pointwise family. How rows are found and shared among threads is compiled
 // once, in pointwise_loops.cpp; an op and its dtypes add only the loop over one row: for strides of
-// 1, for a broadcast scalar, and for anything else. Floats and bf16 get it for every instruction
-// set, the rest for the baseline. Where an op has arguments that its f does not cover (`rare`), a
-// second look at the row gives these to `exact`.
+// 1, for a broadcast scalar, and for anything else. Where an op has arguments that its f does not
+// cover (`rare`), a second look at the row gives these to `exact`.
 #pragma once
 
-#include "tessera/core/parallel.h"
+#include "tessera/kernels/simd_types_impl.h"
 
 #include <tuple>
-#include <type_traits>
 
 namespace tessera {
 
@@ -22,10 +20,6 @@ using RowLoop = void (*)(const void* op, int64_t n, void* out, const void* const
 void for_each_row_of(const Tensor& y, Tensors in, RowLoop loop, const void* op);
 
 namespace detail {
-
-template <class T>
-inline constexpr bool kWorthSimd = std::is_same_v<T, float> || std::is_same_v<T, bf16> ||
-                                   std::is_same_v<T, bool> || std::is_same_v<T, uint8_t>;
 
 template <class Op, class Out, class... In> struct TypedRow {
   static constexpr size_t kInputs = sizeof...(In);
@@ -54,7 +48,7 @@ template <class Op, class Out, class... In> struct TypedRow {
   template <bool... kBroadcast, size_t... I>
   static void unit(const Op& op, int64_t n, Out* out, std::tuple<const In*...> in,
                    std::index_sequence<I...>) {
-    const auto loop = [&]() TESSERA_LAMBDA {
+    simd_of<Out, In...>([&]() TESSERA_LAMBDA {
       const Op f = op;
       Out* __restrict y = out;
 #pragma GCC ivdep
@@ -63,9 +57,7 @@ template <class Op, class Out, class... In> struct TypedRow {
             f.f(static_cast<compute_t<In>>(std::get<I>(in)[kBroadcast ? 0 : i])...));
       }
       if constexpr (kHasRare) mend<kBroadcast...>(f, n, out, in, std::index_sequence<I...>{});
-    };
-    if constexpr (kWorthSimd<Out> && (kWorthSimd<In> && ...)) simd(loop);
-    else loop();
+    });
   }
 
   template <size_t... I>

@@ -5,7 +5,7 @@
 // shape alone, so the thread count does not change a bit.
 #pragma once
 
-#include "tessera/core/parallel.h"
+#include "tessera/kernels/simd_types_impl.h"
 
 #include <array>
 
@@ -166,7 +166,7 @@ A reduce_run(const T* base, ReduceWalk& row, int64_t rows, int64_t n, int64_t st
     }
     result = acc[0];
   };
-  if (stride == 1) simd([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
+  if (stride == 1) simd_of<T>([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
   else run.template operator()<false>();
   return result;
 }
@@ -189,7 +189,7 @@ void reduce_rows(A* acc, const std::array<const T*, 4>& rows, int64_t n, int64_t
       y[j] = P::join(y[j], v);
     }
   };
-  if (stride == 1) simd([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
+  if (stride == 1) simd_of<T>([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
   else run.template operator()<false>();
 }
 
@@ -202,7 +202,7 @@ void join_chunks(const A* partial, int64_t chunks, int64_t outputs, const Store&
                  for (int64_t o = begin; o < end; o += kReduceColumns) {
                    const int64_t n = std::min(kReduceColumns, end - o);
                    std::copy_n(partial + o, n, acc);
-                   simd([&]() TESSERA_LAMBDA {
+                   simd_of<A>([&]() TESSERA_LAMBDA {
                      for (int64_t c = 1; c < chunks; ++c) {
                        const A* more = partial + c * outputs + o;
                        for (int64_t j = 0; j < n; ++j) acc[j] = P::join(acc[j], more[j]);
