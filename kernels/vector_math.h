@@ -180,12 +180,11 @@ TESSERA_MATH float normal_cdf(float x) {
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.
 TESSERA_MATH float pow(float x, float y) {
   const double a = static_cast<double>(x < 0.0f ? -x : x), exponent = static_cast<double>(y);
-  constexpr int64_t kRootHalf = 0x3fe6a09e667f3bcd;  // bits of sqrt(1/2)
-  const int64_t bits = std::bit_cast<int64_t>(a);
-  const uint64_t biased = static_cast<uint64_t>(bits - kRootHalf + (int64_t{1023} << 52)) >> 52;
+  constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcd, kBias = uint64_t{1023} << 52;  // sqrt(1/2)
+  // Unsigned, since infinities and NaN pass through here before they are mended: those wrap.
+  const uint64_t bits = std::bit_cast<uint64_t>(a), biased = (bits - kRootHalf + kBias) >> 52;
   // In [sqrt(1/2), sqrt(2)); a = m 2^(biased - 1023).
-  const double m =
-      std::bit_cast<double>(bits - static_cast<int64_t>((biased << 52) - (uint64_t{1023} << 52)));
+  const double m = std::bit_cast<double>(bits - (biased << 52) + kBias);
   const double whole =
       std::bit_cast<double>(biased | 0x4330000000000000ull) - (4503599627370496.0 + 1023.0);
   const double s = (m - 1.0) / (m + 1.0), z = s * s;
