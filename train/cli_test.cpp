@@ -4,6 +4,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/files.h"
 #include "tessera/train/safetensors.h"
 #include "tessera/train/trainer.h"
@@ -14,7 +15,6 @@
 #include <filesystem>
 #include <limits>
 #include <sstream>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -22,17 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-class CliTest : public testing::Test {
+class CliTest : public FolderTest {
  protected:
-  CliTest() : folder_(testing::TempDir() + "cli_test." + std::to_string(::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+  CliTest() {
     std::string text;
     for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog; ";
     write_file_atomically(folder_ + "/text.txt", text);
   }
-  ~CliTest() override { fs::remove_all(folder_); }
-
   int run(const Words& words) {
     out_.str("");
     err_.str("");
@@ -81,7 +77,6 @@ class CliTest : public testing::Test {
   [[nodiscard]] std::string out() const { return out_.str(); }
   [[nodiscard]] std::string err() const { return err_.str(); }
 
-  std::string folder_;
   std::ostringstream out_, err_;
 };
 

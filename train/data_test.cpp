@@ -2,6 +2,7 @@
 #include "tessera/train/data.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/ranks.h"
 #include "tessera/train/files.h"
 
@@ -11,7 +12,6 @@
 #include <filesystem>
 #include <numeric>
 #include <set>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -37,19 +37,8 @@ void holds(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text << "\nhas no\n" << part;
 }
 
-class DataTest : public testing::Test {
+class DataTest : public FolderTest {
  protected:
-  DataTest() : folder_(testing::TempDir() + "data_test." + std::to_string(::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~DataTest() override { fs::remove_all(folder_); }
-  [[nodiscard]] std::string put(const std::string& name, const std::string& bytes) const {
-    const fs::path path = fs::path(folder_) / name;
-    fs::create_directories(path.parent_path());
-    write_file_atomically(path.string(), bytes);
-    return path.string();
-  }
   template <class T = int32_t>
   [[nodiscard]] std::string put_npy(const std::string& name, const Ids& ids,
                                     const std::string& shape) const {
@@ -83,7 +72,6 @@ class DataTest : public testing::Test {
   }
 
   Session session_;
-  std::string folder_;
 };
 
 TEST_F(DataTest, TokenizerIsBytes) {

@@ -4,6 +4,7 @@
 // the error that ends it, without times. A new field needs no line here unless it has no number to
 // change or shows only beside others.
 #include "tessera/core/op_row.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/files.h"
 #include "tessera/train/trainer.h"
 
@@ -15,7 +16,6 @@
 #include <regex>
 #include <set>
 #include <sstream>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -130,10 +130,9 @@ std::string without_times(std::string text) {
   return std::regex_replace(text, times, "*");
 }
 
-class FieldEffects : public testing::Test {
+class FieldEffects : public FolderTest {
  protected:
-  FieldEffects() : folder_(testing::TempDir() + "field_effects." + std::to_string(::getpid())) {
-    fs::create_directories(folder_);
+  FieldEffects() {
     std::string text, held;
     for (int i = 0; i < 60; ++i) text += std::to_string(i * i) + " ";
     for (int i = 0; i < 30; ++i) held += std::to_string(i * i * i) + " ";
@@ -150,8 +149,6 @@ class FieldEffects : public testing::Test {
     run_ranks(
         1, [&](World&) { Trainer(other).run(); }, world_options(other));
   }
-  ~FieldEffects() override { fs::remove_all(folder_); }
-
   // 400 tokens, little-endian 16 bits each, of which every tenth is 5.
   void write_npy() const {
     std::string header = "{'descr': '<u2', 'fortran_order': False, 'shape': (400,), }";
@@ -257,8 +254,6 @@ class FieldEffects : public testing::Test {
     }
     return without_times(seen);
   }
-
-  std::string folder_;
 };
 
 TEST_F(FieldEffects, ARunRepeatsItself) {

@@ -6,6 +6,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/compare.h"
 #include "tessera/train/files.h"
 #include "tessera/train/safetensors.h"
@@ -17,7 +18,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -25,16 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 using Mode = nn::ActivationCheckpointConfig::Mode;
 
-class LoopTest : public testing::Test {
+class LoopTest : public FolderTest {
  protected:
-  LoopTest() : folder_(testing::TempDir() + "loop_test." + std::to_string(::getpid())) {
-    fs::create_directories(folder_);
+  LoopTest() {
     std::string text;
     for (int i = 0; i < 300; ++i) text += "a" + std::to_string(i * i) + (i % 7 ? " " : "\n");
     write_file_atomically(folder_ + "/text.txt", text);
   }
-  ~LoopTest() override { fs::remove_all(folder_); }
-
   // A few thousand parameters, f32 throughout.
   [[nodiscard]] Config tiny() const {
     Config c = recipe("llama3_debugmodel");
@@ -78,8 +75,6 @@ class LoopTest : public testing::Test {
           << "step " << a[i].step;
     }
   }
-
-  std::string folder_;
 };
 
 // The 20 steps of a golden on `ranks` ranks: the losses. Its batches have two rows; others, which

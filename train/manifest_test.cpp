@@ -2,13 +2,13 @@
 #include "tessera/train/manifest.h"
 
 #include "tessera/core/error.h"
+#include "tessera/tests/support/mutator.h"
 #include "tessera/train/crc32c.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <random>
 
 namespace tessera::train {
 namespace {
@@ -133,32 +133,14 @@ TEST(ManifestTest, RandomChangesNeverCrashAndNeverLoadWrong) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const Manifest original = example();
   const std::string text = manifest_text(original);
-  std::mt19937_64 random(1);
-  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  const std::vector<std::string> tokens{"\"", "{",  "}",   "[",    "]",    ",",       ":",    "-1",
-                                        "0",  "1.", "1e9", "null", "true", "\\ud800", "\xff", "[["};
-  const auto mutated = [&](std::string t) {
-    for (size_t changes = 1 + below(4); changes > 0 && !t.empty(); --changes) {
-      const size_t at = below(t.size());
-      const std::string piece = t.substr(at, below(40));
-      switch (below(6)) {
-        case 0: t[at] = static_cast<char>(t[at] ^ 1 << below(8)); break;
-        case 1: t.erase(at, 1 + below(20)); break;
-        case 2: t.insert(at, tokens[below(tokens.size())]); break;
-        case 3: t.insert(below(t.size()), piece); break;
-        case 4: t.replace(at, 1, tokens[below(tokens.size())]); break;
-        default: t.resize(at);
-      }
-    }
-    return t;
-  };
+  test::Mutator whole({text}), body({body_of(text)});
   int64_t read = 0, tried = 0;
   for (; tried < 20'000 || (full && std::chrono::steady_clock::now() < end); ++tried) {
-    const std::string changed = mutated(text);
+    const std::string changed = whole.next();
     if (changed != text) {
       EXPECT_NE(error_of(changed), "no error") << changed;
     }
-    const std::string fitting = sealed(mutated(body_of(text)));
+    const std::string fitting = sealed(body.next());
     try {
       const Manifest m = parse_manifest(fitting, "here");
       EXPECT_EQ(parse_manifest(manifest_text(m), "here"), m) << fitting;

@@ -9,6 +9,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/ceiling.h"
 #include "tessera/train/files.h"
 #include "tessera/train/summary.h"
@@ -20,20 +21,14 @@
 #include <filesystem>
 #include <mutex>
 #include <sstream>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-class MonitorTest : public testing::Test {
+class MonitorTest : public FolderTest {
  protected:
-  MonitorTest() : folder_(testing::TempDir() + "monitor_test." + std::to_string(::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~MonitorTest() override { fs::remove_all(folder_); }
   [[nodiscard]] std::function<void(const std::string&)> printer() {
     return [this](const std::string& line) { lines_.push_back(line); };
   }
@@ -41,7 +36,6 @@ class MonitorTest : public testing::Test {
     return static_cast<size_t>(std::ranges::count_if(
         lines_, [&](const std::string& l) { return l.find(part) != l.npos; }));
   }
-  std::string folder_;
   std::vector<std::string> lines_;
 };
 

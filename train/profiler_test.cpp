@@ -8,6 +8,7 @@
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/trace_faults.h"
 #include "tessera/train/files.h"
 
@@ -17,7 +18,6 @@
 #include <filesystem>
 #include <set>
 #include <thread>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -27,18 +27,12 @@ using Json = nlohmann::json;
 using test::trace_faults;
 using Faults = std::vector<std::string>;
 
-class ProfilerTest : public testing::Test {
+class ProfilerTest : public FolderTest {
  protected:
-  ProfilerTest() : folder_(testing::TempDir() + "profiler_test." + std::to_string(::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~ProfilerTest() override { fs::remove_all(folder_); }
   [[nodiscard]] Json parsed(const std::string& path) const { return Json::parse(read_file(path)); }
   [[nodiscard]] std::string trace(int64_t step, int rank = 0) const {
     return concat(folder_, "/profiling/traces/iteration_", step, "/rank", rank, "_trace.json");
   }
-  std::string folder_;
 };
 
 // A step: forward in a module, backward, and a gradient that is reduced.

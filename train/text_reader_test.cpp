@@ -2,13 +2,13 @@
 #include "tessera/train/text_reader.h"
 
 #include "tessera/core/error.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/files.h"
 #include "tessera/train/utf8.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <unistd.h>
 #include <zlib.h>
 
 namespace tessera::train {
@@ -17,21 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using Texts = std::vector<std::string>;
 
-class TextReaderTest : public testing::Test {
+class TextReaderTest : public FolderTest {
  protected:
-  TextReaderTest()
-      : folder_(testing::TempDir() + "text_reader_test." + std::to_string(::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~TextReaderTest() override { fs::remove_all(folder_); }
-
-  [[nodiscard]] std::string put(const std::string& name, const std::string& bytes) const {
-    const fs::path path = fs::path(folder_) / name;
-    fs::create_directories(path.parent_path());
-    write_file_atomically(path.string(), bytes);
-    return path.string();
-  }
   [[nodiscard]] std::string put_gz(const std::string& name, const std::string& bytes) const {
     const std::string path = put(name, "");
     const gzFile file = ::gzopen(path.c_str(), "wb");
@@ -53,8 +40,6 @@ class TextReaderTest : public testing::Test {
     }
     return "no error";
   }
-
-  std::string folder_;
 };
 
 void holds(const std::string& text, const std::string& part) {

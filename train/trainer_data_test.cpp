@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data through the whole trainer: packed documents give one loss on any number of ranks, and what
 // is wrong with data ends a run before it writes.
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/cli.h"
 #include "tessera/train/files.h"
 
@@ -10,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -18,12 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-class TrainerDataTest : public testing::Test {
+class TrainerDataTest : public FolderTest {
  protected:
-  TrainerDataTest()
-      : folder_(testing::TempDir() + "trainer_data_test." + std::to_string(::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+  TrainerDataTest() {
     std::string lines;
     for (int i = 0; i < 300; ++i) {
       lines += "{\"body\": \"";
@@ -32,8 +29,6 @@ class TrainerDataTest : public testing::Test {
     }
     write_file_atomically(folder_ + "/text.jsonl", lines);
   }
-  ~TrainerDataTest() override { fs::remove_all(folder_); }
-
   int run(const std::string& dump, const Words& more) {
     Words words{"train",
                 "--dataloader.path=" + folder_ + "/text.jsonl",
@@ -61,7 +56,6 @@ class TrainerDataTest : public testing::Test {
     return all;
   }
 
-  std::string folder_;
   std::ostringstream err_;
 };
 

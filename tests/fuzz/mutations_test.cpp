@@ -2,6 +2,7 @@
 // Some thousand changed inputs through what the fuzzers call, the same on every run: each is taken
 // or refused by a tessera Error, in little time and memory.
 #include "tessera/tests/fuzz/entries.h"
+#include "tessera/tests/support/mutator.h"
 #include "tessera/train/files.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -51,63 +51,6 @@ std::vector<std::string> corpus(const std::string& name) {
   return inputs;
 }
 
-class Mutator {
- public:
-  explicit Mutator(std::vector<std::string> seeds) : seeds_(std::move(seeds)) {}
-  std::string next() {
-    std::string t = seeds_[below(seeds_.size())];
-    for (size_t changes = 1 + below(4); changes > 0 && !t.empty(); --changes) change(t);
-    return t;
-  }
-
- private:
-  size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
-  void change(std::string& t) {
-    static const std::vector<std::string> kPieces{"\"",
-                                                  "{",
-                                                  "}",
-                                                  "[",
-                                                  "]",
-                                                  ",",
-                                                  ":",
-                                                  "-1",
-                                                  "0",
-                                                  "1.",
-                                                  "1e9",
-                                                  "-",
-                                                  "1e999",
-                                                  "\\ud800",
-                                                  "null",
-                                                  "true",
-                                                  "\xff",
-                                                  "[[",
-                                                  "9223372036854775808",
-                                                  "\n--",
-                                                  "\n",
-                                                  std::string(1, '\0')};
-    const size_t at = below(t.size());
-    const std::string piece = t.substr(at, below(40));
-    switch (below(8)) {
-      case 0: t[at] = static_cast<char>(t[at] ^ 1 << below(8)); break;
-      case 1: t.erase(at, 1 + below(20)); break;
-      case 2: t.insert(at, kPieces[below(kPieces.size())]); break;
-      case 3: t.insert(below(t.size()), piece); break;
-      case 4: t.replace(at, 1, kPieces[below(kPieces.size())]); break;
-      case 5: t.resize(at); break;
-      case 6: {  // the tail of another
-        const std::string& other = seeds_[below(seeds_.size())];
-        t = t.substr(0, at) + other.substr(std::min(at, other.size()));
-        break;
-      }
-      default:  // depth and length
-        t.insert(at, std::string(1 + below(3000), "[{(9a"[below(5)]));
-    }
-  }
-
-  std::vector<std::string> seeds_;
-  std::mt19937_64 random_{1};
-};
-
 void expect_answers(const std::string& name, Entry entry) {
   const std::vector<std::string> seeds = corpus(name);
   ASSERT_FALSE(seeds.empty());
@@ -115,7 +58,7 @@ void expect_answers(const std::string& name, Entry entry) {
   constexpr size_t kMostBytes = size_t{8} << 20;
   constexpr std::chrono::seconds kLongest(5);
   const int wanted = std::getenv("TESSERA_TEST_FULL") ? 200'000 : 4'000;
-  Mutator mutator(seeds);
+  test::Mutator mutator(seeds);
   int accepted = 0;
   largest_block = 0;
   for (int i = 0; i < wanted; ++i) {

@@ -3,11 +3,9 @@
 // or as processes that can be signalled and killed.
 #pragma once
 
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/cli.h"
 #include "tessera/train/config.h"
-#include "tessera/train/files.h"
-
-#include <gtest/gtest.h>
 
 #include <chrono>
 #include <csignal>
@@ -82,18 +80,13 @@ class Child {
   int result_ = -1;
 };
 
-class TinyRunTest : public testing::Test {
+class TinyRunTest : public FolderTest {
  protected:
   TinyRunTest() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = concat(testing::TempDir(), test->test_suite_name(), '.', test->name(), '.', getpid());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     std::string text;
     for (int i = 0; i < 200; ++i) text += concat("the quick brown fox jumps over ", i, " dogs; ");
     write_file_atomically(folder_ + "/text.txt", text);
   }
-  ~TinyRunTest() override { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] std::string path(std::string_view name) const { return concat(folder_, '/', name); }
   /// `train` with a model of some thousand parameters; later words win.
@@ -133,7 +126,6 @@ class TinyRunTest : public testing::Test {
     return run_cli(words, out_, err_);
   }
 
-  std::string folder_;
   std::ostringstream out_, err_;
 };
 

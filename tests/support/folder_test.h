@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A test with an empty folder of its own, named after it and the process, gone when it ends.
+#pragma once
+
+#include "tessera/core/error.h"
+#include "tessera/train/files.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+
+namespace tessera::train {
+
+class FolderTest : public testing::Test {
+ protected:
+  FolderTest() {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = concat(testing::TempDir(), test->test_suite_name(), '.', test->name(), '.', getpid());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~FolderTest() override { std::filesystem::remove_all(folder_); }
+
+  /// Writes a file below the folder; its path.
+  [[nodiscard]] std::string put(const std::string& name, const std::string& bytes) const {
+    const std::filesystem::path path = std::filesystem::path(folder_) / name;
+    std::filesystem::create_directories(path.parent_path());
+    write_file_atomically(path.string(), bytes);
+    return path.string();
+  }
+
+  std::string folder_;
+};
+
+}  // namespace tessera::train
