@@ -245,11 +245,13 @@ def main():
             trainer.compare(args.bin, args.rounds, max(threads), about_run(load),
                             args.out.resolve())
             continue
-        comparisons = [Comparison(name, t, args) for t in threads]
-        rows = [row for c in comparisons for row in c.rows()]
+        comparisons = []
+        for t in threads:  # written after each, so that a run that is cut short keeps something
+            comparisons.append(Comparison(name, t, args))
+            rows = [row for c in comparisons for row in c.rows()]
+            if not (name == "ops" and args.filter):
+                write(args.out.resolve() / f"{name}.json", comparisons, rows, load)
         show(rows)
-        if not (name == "ops" and args.filter):
-            write(args.out.resolve() / f"{name}.json", comparisons, rows, load)
 
 
 if __name__ == "__main__":
