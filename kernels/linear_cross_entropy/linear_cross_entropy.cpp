@@ -271,7 +271,7 @@ void LinearCrossEntropy::cpu(Tensors in, Outputs y) const {
   dispatch<kFloats>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     if constexpr (sizeof(T) < sizeof(C)) {
-      if (library_takes(dtype_of<T>)) return run<C, T, T>(*this, in, y);
+      if (gemm_takes(dtype_of<T>)) return run<C, T, T>(*this, in, y);
     }
     run<C, C, T>(*this, in, y);
   });

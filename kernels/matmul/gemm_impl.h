@@ -24,10 +24,18 @@ struct Gemm {
   bool wide = false, accumulate = false;
 };
 
-/// Any product of f64, f32 and what the library takes, by whoever is fastest; k may be 0.
+/// Any product of f64, f32 and what the library or tiles take, by whoever is fastest; k may be 0.
 void gemm(const Gemm& g);
-/// Large products of f32, and of bf16 where the library is fast at it (oneDNN, or Eigen where that
-/// is missing).
+/// Whether gemm takes products of this dtype; others are cast by who asks.
+[[nodiscard]] bool gemm_takes(DType dtype);
+/// A product of few rows of f32 or bf16, each element of b read once; false, with nothing done,
+/// where it is another.
+[[nodiscard]] bool thin_gemm(const Gemm& g);
+/// A product of bf16 by the machine's matrix tiles; false, with nothing done, where it has none or
+/// the dtype is another.
+[[nodiscard]] bool tile_gemm(const Gemm& g);
+/// Large products of f32, and of bf16 where the library is fast at it and there are no tiles
+/// (oneDNN, or Eigen where that is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);
 /// The library, its version and the instruction set that it chose: "oneDNN 2.6.0 avx512_core_amx".

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks, gradients and CPU routes of matmul. Every call becomes one Gemm: leading dims fold into
 // rows where strides allow, transposition is a swap of strides, anything else is copied first.
-// Narrow floats that the library does not take are widened to f32 and the result is rounded once.
+// Narrow floats that no route takes are widened to f32 and the result is rounded once.
 #include "tessera/kernels/matmul/matmul.h"
 
 #include "tessera/core/parallel.h"
@@ -110,12 +110,18 @@ std::string product_route() {
                 micro::has_tiles() ? " with tiles" : "");
 }
 
+bool gemm_takes(DType dtype) {
+  return dtype == DType::f64 || library_takes(dtype) ||
+         (dtype == DType::bf16 && micro::has_tiles());
+}
+
 void gemm(const Gemm& g) {
   if (g.batch == 0 || g.m == 0 || g.n == 0 || (g.k == 0 && g.accumulate)) return;
   if (g.k == 0) return write_zeros(g);
+  if (thin_gemm(g)) return;
   if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct))
     small_gemm(g);
-  else library_gemm(g);
+  else if (!tile_gemm(g)) library_gemm(g);
 }
 
 namespace op {
@@ -178,7 +184,7 @@ void MatMul::cpu(Tensors in, Outputs y) const {
   Tensor a = in[0], b = in[1], c = y[0];
   if (c.numel() == 0) return;
   const DType dtype = a.dtype();
-  if (!library_takes(dtype) && dtype != DType::f64) {
+  if (!gemm_takes(dtype)) {
     const NoGrad guard;
     const Tensor wide = call(*this, {cast(a.detach(), DType::f32), cast(b.detach(), DType::f32)});
     Cast{{}, dtype}.cpu(Tensors(&wide, 1), y);
@@ -312,7 +318,7 @@ ShardingRule ContractLeading::sharding(Metas in) const {
 void ContractLeading::cpu(Tensors in, Outputs y) const {
   Tensor a = in[0], b = in[1];
   const NoGrad guard;
-  if (!library_takes(a.dtype()) && a.dtype() != DType::f64) {
+  if (!gemm_takes(a.dtype())) {
     const Tensor wide = call(*this, {cast(a.detach(), DType::f32), cast(b.detach(), DType::f32)});
     Cast{{}, y[0].dtype()}.cpu(Tensors(&wide, 1), y);
     return;

@@ -51,8 +51,10 @@ TEST(MatMul, NarrowProductsOfOddSizesAgreeForAnyThreads) {
   struct Sizes {
     int64_t batch, m, k, n;
   };
-  for (const auto& z : {Sizes{1, 16, 16, 16}, Sizes{1, 33, 31, 47}, Sizes{1, 100, 65, 1100},
-                        Sizes{1, 17, 600, 900}, Sizes{5, 48, 64, 70}, Sizes{40, 20, 40, 160}}) {
+  for (const auto& z :
+       {Sizes{1, 16, 16, 16}, Sizes{1, 33, 31, 47}, Sizes{1, 100, 65, 1100}, Sizes{1, 17, 600, 900},
+        Sizes{5, 48, 64, 70}, Sizes{40, 20, 40, 160}, Sizes{1, 70, 2500, 40}, Sizes{1, 9, 1, 5},
+        Sizes{1, 1, 77, 1101}, Sizes{2, 2, 129, 130}, Sizes{3, 3, 65, 67}, Sizes{1, 4, 600, 257}}) {
     for (const bool tb : {false, true}) {
       std::vector<double> first;
       for (const int threads : {1, 2, 3}) {
@@ -65,6 +67,35 @@ TEST(MatMul, NarrowProductsOfOddSizesAgreeForAnyThreads) {
         EXPECT_LT(worst(narrow, cast(cast(wide, DType::bf16), DType::f64)), 0.6) << z.m << tb;
         if (threads == 1) first = narrow.values();
         EXPECT_EQ(narrow.values(), first) << z.m << ' ' << threads;
+      }
+    }
+  }
+}
+
+// What a column of k sums to must not depend on which part of c it lies in: more rows than a part
+// that keeps sums takes, more columns than a panel.
+TEST(MatMul, PartsAndPanelsOfNarrowProductsAgreeWithSlices) {
+  const Session session({.threads = 2});
+  const Tensor a = cast(normal({1100, 2100}, {4, 2}), DType::bf16),
+               b = cast(normal({1120, 2100}, {4, 3}), DType::bf16);
+  const Tensor whole = matmul(a, b, false, true);
+  const Tensor part = matmul(narrow(a, 0, 1030, 70), narrow(b, 0, 1000, 120), false, true);
+  EXPECT_EQ(narrow(narrow(whole, 0, 1030, 70), 1, 1000, 120).values(), part.values());
+  const Tensor wide =
+      matmul(cast(narrow(a, 0, 0, 40), DType::f64), cast(b, DType::f64), false, true);
+  EXPECT_LT(worst(narrow(whole, 0, 0, 40), wide), 1);
+}
+
+TEST(MatMul, OneRowAgreesInEveryOrientation) {
+  for (const int threads : {1, 2}) {
+    const Session session({.threads = threads});
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        const Tensor a = normal(ta ? Shape{1027, 1} : Shape{1, 1027}, {5, 2}),
+                     b = normal(tb ? Shape{333, 1027} : Shape{1027, 333}, {5, 3});
+        const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
+        EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-3);
+        EXPECT_LT(worst(matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb), wide), 1);
       }
     }
   }

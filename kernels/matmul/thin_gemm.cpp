@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a few rows with a matrix, as generation of one token makes them: each element of b is
+// read once, in place, so the bandwidth of memory is all that counts. One row of f32 goes by plain
+// vectors; up to four of bf16 by the dot products of pairs that machines with tiles have. Sums are
+// of f32, in an order that depends on the sizes alone.
+#include "tessera/core/parallel.h"
+#include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/kernels/micro_gemm_impl.h"
+#include "tessera/kernels/micro_tiles_impl.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include "tessera/kernels/matmul/tile_words_impl.h"
+#endif
+
+namespace tessera {
+namespace {
+
+using micro::Lanes;
+constexpr int64_t kWidth = micro::kLanes<float>;  // elements in a vector
+constexpr int64_t kTask = 1 << 16;                // elements of b in a task
+
+// Where one product of the batch lies.
+template <class T> struct Operands {
+  const T *a, *b;
+  int64_t c;  // the offset of c
+  Operands(const Gemm& g, int64_t batch)
+      : a(static_cast<const T*>(g.a) + batch * g.a_batch),
+        b(static_cast<const T*>(g.b) + batch * g.b_batch),
+        c(batch * g.c_batch) {}
+};
+
+// Writes sums of row i from column j on.
+template <class T>
+TESSERA_INLINE void write(const Gemm& g, int64_t at, const float* sums, int64_t count) {
+  const auto put = [&](auto* c) TESSERA_LAMBDA {
+    using Out = std::remove_reference_t<decltype(*c)>;
+    for (int64_t e = 0; e < count; ++e)
+      c[at + e] = static_cast<Out>(g.accumulate ? static_cast<float>(c[at + e]) + sums[e] : sums[e]);
+  };
+  if (g.wide) put(static_cast<float*>(g.c));
+  else put(static_cast<T*>(g.c));
+}
+
+// A row of f32 with columns [begin, end) of b, which lie whole: four dot products at once.
+TESSERA_INLINE void row_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  const Operands<float> at(g, batch);
+  const auto dots = [&]<int64_t count>(int64_t j) TESSERA_LAMBDA {
+    Lanes<float> lanes[count] = {};
+    int64_t p = 0;
+    for (; p + kWidth <= g.k; p += kWidth) {
+      const Lanes<float> x = micro::load(at.a + p);
+      for (int64_t c = 0; c < count; ++c) lanes[c] += x * micro::load(at.b + (j + c) * g.b_col + p);
+    }
+    float sums[count] = {};
+    for (int64_t c = 0; c < count; ++c) {
+      for (int64_t e = 0; e < kWidth; ++e) sums[c] += lanes[c][e];
+      for (int64_t q = p; q < g.k; ++q) sums[c] += at.a[q] * at.b[(j + c) * g.b_col + q];
+    }
+    write<float>(g, at.c + j, sums, count);
+  };
+  int64_t j = begin;
+  for (; j + 4 <= end; j += 4) dots.template operator()<4>(j);
+  for (; j < end; ++j) dots.template operator()<1>(j);
+}
+
+// The same where rows of b lie whole: four vectors of columns at once.
+TESSERA_INLINE void row_by_rows(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  const Operands<float> at(g, batch);
+  const auto columns = [&]<int64_t count>(int64_t j) TESSERA_LAMBDA {
+    Lanes<float> lanes[count] = {};
+    for (int64_t p = 0; p < g.k; ++p) {
+      const float x = at.a[p * g.a_col];
+      for (int64_t c = 0; c < count; ++c)
+        lanes[c] += x * micro::load(at.b + p * g.b_row + j + c * kWidth);
+    }
+    float sums[count * kWidth];
+    for (int64_t c = 0; c < count; ++c) micro::store(sums + c * kWidth, lanes[c]);
+    write<float>(g, at.c + j, sums, count * kWidth);
+  };
+  int64_t j = begin;
+  for (; j + 4 * kWidth <= end; j += 4 * kWidth) columns.template operator()<4>(j);
+  for (; j + kWidth <= end; j += kWidth) columns.template operator()<1>(j);
+  for (; j < end; ++j) {
+    float sum = 0;
+    for (int64_t p = 0; p < g.k; ++p) sum += at.a[p * g.a_col] * at.b[p * g.b_row + j];
+    write<float>(g, at.c + j, &sum, 1);
+  }
+}
+
+#ifdef TESSERA_TILES
+
+// `rows` rows of bf16 with columns [begin, end) of b, which lie whole, as a's rows do.
+template <int64_t rows>
+TESSERA_TILES void narrow_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  const Operands<bf16> at(g, batch);
+  constexpr int64_t kColumns = 4;
+  for (int64_t j = begin; j < end; j += kColumns) {
+    const int64_t count = std::min(kColumns, end - j);
+    __m512 lanes[rows][kColumns];
+    for (auto& row : lanes) {
+      for (auto& x : row) x = _mm512_setzero_ps();
+    }
+    for (int64_t p = 0; p < g.k; p += 32) {
+      __m512i x[rows];
+      for (int64_t i = 0; i < rows; ++i) x[i] = tile_words::read(at.a + i * g.a_row + p, g.k - p);
+      for (int64_t c = 0; c < kColumns; ++c) {
+        // Columns beyond the last are read as the last.
+        const int64_t column = j + std::min(c, count - 1);
+        const auto y = (__m512bh)tile_words::read(at.b + column * g.b_col + p, g.k - p);
+        for (int64_t i = 0; i < rows; ++i)
+          lanes[i][c] = _mm512_dpbf16_ps(lanes[i][c], (__m512bh)x[i], y);
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      float sums[kColumns];
+      for (int64_t c = 0; c < kColumns; ++c) sums[c] = _mm512_reduce_add_ps(lanes[i][c]);
+      write<bf16>(g, at.c + i * g.c_row + j, sums, count);
+    }
+  }
+}
+
+// The same where rows of b lie whole: pairs of them become words.
+template <int64_t rows>
+TESSERA_TILES void narrow_by_rows(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  const Operands<bf16> at(g, batch);
+  constexpr int64_t kBlocks = 4 / rows;  // of 32 columns; fewer would read too little of a row
+  for (int64_t j = begin; j < end; j += 32 * kBlocks) {
+    __m512 lanes[rows][2 * kBlocks];
+    for (auto& row : lanes) {
+      for (auto& x : row) x = _mm512_setzero_ps();
+    }
+    for (int64_t p = 0; p < g.k; p += 2) {
+      __m512bh x[rows];
+      for (int64_t i = 0; i < rows; ++i) {
+        const bf16* a = at.a + i * g.a_row + p * g.a_col;
+        const uint32_t odd = p + 1 < g.k ? a[g.a_col].bits : 0;
+        x[i] = (__m512bh)_mm512_set1_epi32(static_cast<int>(a->bits | odd << 16));
+      }
+      for (int64_t c = 0; c < kBlocks; ++c) {
+        __m512i low, high;
+        tile_words::pair(at.b + p * g.b_row + j + 32 * c, g.b_row, 0, g.k - p, end - j - 32 * c, low,
+                         high);
+        for (int64_t i = 0; i < rows; ++i) {
+          lanes[i][2 * c] = _mm512_dpbf16_ps(lanes[i][2 * c], (__m512bh)low, x[i]);
+          lanes[i][2 * c + 1] = _mm512_dpbf16_ps(lanes[i][2 * c + 1], (__m512bh)high, x[i]);
+        }
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      float sums[32 * kBlocks];
+      for (int64_t c = 0; c < 2 * kBlocks; ++c) _mm512_storeu_ps(sums + kWidth * c, lanes[i][c]);
+      write<bf16>(g, at.c + i * g.c_row + j, sums, std::min(32 * kBlocks, end - j));
+    }
+  }
+}
+
+void narrow(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  if (g.b_col == 1) {
+    if (g.m == 1) narrow_by_rows<1>(g, batch, begin, end);
+    else narrow_by_rows<2>(g, batch, begin, end);
+    return;
+  }
+  switch (g.m) {
+    case 1: return narrow_by_columns<1>(g, batch, begin, end);
+    case 2: return narrow_by_columns<2>(g, batch, begin, end);
+    case 3: return narrow_by_columns<3>(g, batch, begin, end);
+    default: return narrow_by_columns<4>(g, batch, begin, end);
+  }
+}
+
+#else
+
+void narrow(const Gemm&, int64_t, int64_t, int64_t) {}  // has_tiles() is false
+
+#endif
+
+}  // namespace
+
+bool thin_gemm(const Gemm& g) {
+  constexpr int64_t kLeast = 64 * 64;  // elements of b, below which others start sooner
+  const bool by_rows = g.b_col == 1;
+  const bool narrow_rows = g.dtype == DType::bf16 && g.m <= (by_rows ? 2 : 4) && micro::has_tiles();
+  if (!narrow_rows && (g.dtype != DType::f32 || g.m > 1)) return false;
+  if (g.n * g.k < kLeast || (!by_rows && (g.b_row != 1 || g.a_col != 1))) return false;
+  constexpr int64_t kColumns = 128;
+  const int64_t columns = std::max(kColumns, micro::round_up(kTask / g.k, kColumns));
+  const int64_t cuts = (g.n + columns - 1) / columns;
+  parallel_for(g.batch * cuts, std::max<int64_t>(1, kTask / (g.k * g.n)),
+               [&](int64_t from, int64_t to) {
+                 for (int64_t task = from; task < to; ++task) {
+                   const int64_t batch = task / cuts, begin = task % cuts * columns,
+                                 end = std::min(g.n, begin + columns);
+                   if (narrow_rows) {
+                     narrow(g, batch, begin, end);
+                     continue;
+                   }
+                   simd([&]() TESSERA_LAMBDA {
+                     if (by_rows) row_by_rows(g, batch, begin, end);
+                     else row_by_columns(g, batch, begin, end);
+                   });
+                 }
+               });
+  return true;
+}
+
+}  // namespace tessera

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bf16 by matrix tiles, summed in f32. c is cut into one part for each thread; a part
+// packs panels of b that stay in the second cache, reads a in place or packs it, and multiplies
+// blocks of 32 x 32 over kInner of k, so that the rows of a stay in the first cache. While a block
+// is multiplied, the block before it is rounded and written, and the lines of its own rows of c
+// are fetched. The order of each sum depends on k alone: results are equal for all numbers of
+// threads.
+#include "tessera/core/parallel.h"
+#include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/kernels/micro_tiles_impl.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include "tessera/kernels/matmul/tile_words_impl.h"
+
+#include <omp.h>
+
+namespace tessera {
+namespace {
+
+using namespace tile_words;
+
+constexpr int64_t kInner = 256 / kBlock;    // blocks of k that a block of c is multiplied over
+constexpr int64_t kPanel = 512;             // blocks in a packed panel of b: 1 MiB
+constexpr int64_t kSums = 1 << 10;          // blocks of sums that a part may keep: 4 MiB
+constexpr int64_t kDepth = 1024 / kBlock;   // blocks of k in a panel, and
+constexpr int64_t kShallow = 512 / kBlock;  // where the sums of the part fit in cache
+constexpr int64_t kPackedRows = 4;          // blocks of rows of a packed at once
+constexpr int64_t kMostRows = 32;           // blocks of rows in a part that keeps sums
+constexpr int64_t kTask = 1 << 21;          // multiply-adds that are worth a thread
+
+constexpr int64_t blocks_of(int64_t n) { return (n + kBlock - 1) / kBlock; }
+
+// What all parts of a product share; sizes of parts and panels in blocks.
+struct Plan {
+  Gemm g;
+  int64_t row_parts = 1, column_parts = 1, rows = 0, columns = 0;
+  int64_t depth = 0, width = 0;  // of a panel of b
+  bool a_by_rows = false, b_by_rows = false, a_in_place = false;
+
+  explicit Plan(const Gemm& gemm) : g(gemm) {}
+  [[nodiscard]] bool keeps_sums() const { return blocks_of(g.k) > depth; }
+  [[nodiscard]] bool has_strip() const { return blocks_of(g.k) > kInner; }
+  [[nodiscard]] int64_t packed_rows() const { return a_in_place ? 1 : kPackedRows; }
+  [[nodiscard]] int64_t panel_words() const { return depth * width * kBlockWords; }
+  [[nodiscard]] int64_t a_words() const { return packed_rows() * depth * kBlockWords; }
+  // Two blocks at least: the one before is written while the next is multiplied.
+  [[nodiscard]] int64_t sum_words() const {
+    return 2 * kBlockWords *
+           (keeps_sums()  ? std::max<int64_t>(2, rows * width)
+            : has_strip() ? 2 * width
+                          : 2);
+  }
+  [[nodiscard]] int64_t words() const { return panel_words() + a_words() + sum_words(); }
+};
+
+Plan plan_of(const Gemm& g, int threads) {
+  Plan p{g};
+  const int64_t rows = blocks_of(g.m), columns = blocks_of(g.n), depth = blocks_of(g.k);
+  p.a_by_rows = g.a_col == 1 || g.k == 1;
+  p.b_by_rows = g.b_col == 1 || g.n == 1;
+  // Rows whose distance is a multiple of 2 KiB share few lines of the first cache.
+  p.a_in_place = p.a_by_rows && g.k % kBlock == 0 && g.a_row % kBlock == 0 &&
+                 g.a_batch % kBlock == 0 && g.a_row * 2 % 2048 != 0 &&
+                 reinterpret_cast<uintptr_t>(g.a) % 64 == 0;
+  const int64_t work = g.m * g.n * g.k;
+  const auto parts = static_cast<int>(
+      std::clamp<int64_t>(work / kTask, 1, std::max<int64_t>(1, (threads + g.batch - 1) / g.batch)));
+  int64_t best = INT64_MAX;
+  for (int i = 1; i <= parts; ++i) {
+    const int64_t r = (rows + i - 1) / i, c = (columns + parts / i - 1) / (parts / i);
+    // About the cycles of a block of k: multiplying, packing b, reading or packing a.
+    const int64_t cost = 90 * r * c + 150 * c + (p.a_in_place ? 30 : 120) * r;
+    if (cost < best) best = cost, p.rows = r, p.columns = c;
+  }
+  p.depth = std::min(depth, kDepth);
+  if (p.keeps_sums()) {
+    p.rows = std::min(p.rows, kMostRows);
+    if (p.rows * std::min(p.columns, kPanel / kShallow) <= kSums) p.depth = kShallow;
+  }
+  p.width = std::min(p.columns, kPanel / p.depth);
+  p.row_parts = (rows + p.rows - 1) / p.rows;
+  p.column_parts = (columns + p.columns - 1) / p.columns;
+  return p;
+}
+
+// A block of c whose sums are ready: m rows of n elements to be written.
+struct Result {
+  const float* sums = nullptr;  // four tiles: rows 0-15 and 16-31, columns 0-15 and 16-31 of each
+  std::byte* c = nullptr;
+  int64_t row_bytes = 0, m = 0, n = 0;
+  bool wide = false, accumulate = false;
+};
+
+TESSERA_TILES inline __m512 widened(__m256i half) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+TESSERA_TILES inline void write_row(const Result& r, int64_t i) {
+  const float* sums = r.sums + (i & 16) * 32 + (i & 15) * 16;
+  __m512 low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + kTileWords);
+  std::byte* row = r.c + i * r.row_bytes;
+  const __mmask32 mask = first(r.n);
+  if (r.wide) {
+    auto* c = reinterpret_cast<float*>(row);
+    const auto mask_low = static_cast<__mmask16>(mask), mask_high = static_cast<__mmask16>(mask >> 16);
+    if (r.accumulate) {
+      low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(mask_low, c));
+      high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(mask_high, c + 16));
+    }
+    _mm512_mask_storeu_ps(c, mask_low, low);
+    _mm512_mask_storeu_ps(c + 16, mask_high, high);
+    return;
+  }
+  if (r.accumulate) {
+    const __m512i c = _mm512_maskz_loadu_epi16(mask, row);
+    low = _mm512_add_ps(low, widened(_mm512_castsi512_si256(c)));
+    high = _mm512_add_ps(high, widened(_mm512_extracti64x4_epi64(c, 1)));
+  }
+  const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  if (r.n >= kBlock) _mm512_storeu_si512(row, rounded);
+  else _mm512_mask_storeu_epi16(row, mask, rounded);
+}
+
+// A block of a: its two tiles at a and a + half, rows of `row_bytes`, the next of k at + step.
+struct ABlock {
+  const bf16* at;
+  int64_t half, row_bytes, step;
+};
+
+// sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, and the first lines of
+// the rows of `next` are fetched, if it has any.
+template <bool accumulate>
+TESSERA_TILES void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* sums,
+                                  const Result& before, const Result& next) {
+  if constexpr (accumulate) {
+    _tile_loadd(0, sums, 64);
+    _tile_loadd(1, sums + kTileWords, 64);
+    _tile_loadd(2, sums + 2 * kTileWords, 64);
+    _tile_loadd(3, sums + 3 * kTileWords, 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const int64_t share = (kBlock + depth - 1) / depth;
+  for (int64_t s = 0; s < depth; ++s) {
+    _tile_loadd(6, b, 64);
+    _tile_loadd(4, a.at, a.row_bytes);
+    _tile_loadd(7, b + kTileWords, 64);
+    _tile_loadd(5, a.at + a.half, a.row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    a.at += a.step;
+    b += kBlockWords;
+    for (int64_t i = s * share; i < std::min(next.m, (s + 1) * share); ++i) {
+      __builtin_prefetch(next.c + i * next.row_bytes, 1);
+      if (next.wide) __builtin_prefetch(next.c + i * next.row_bytes + 64, 1);
+    }
+    for (int64_t i = s * share; i < std::min(before.m, (s + 1) * share); ++i) write_row(before, i);
+  }
+  _tile_stored(0, sums, 64);
+  _tile_stored(1, sums + kTileWords, 64);
+  _tile_stored(2, sums + 2 * kTileWords, 64);
+  _tile_stored(3, sums + 3 * kTileWords, 64);
+}
+
+// One thread's part of one product: blocks [row, row_end) by [column, column_end) of c.
+class Part {
+ public:
+  Part(const Plan& plan, int64_t task, uint32_t* scratch)
+      : p_(plan),
+        g_(plan.g),
+        panel_(scratch),
+        packed_a_(panel_ + plan.panel_words()),
+        sums_(reinterpret_cast<float*>(packed_a_ + plan.a_words())) {
+    const int64_t part = task % (p_.row_parts * p_.column_parts),
+                  batch = task / (p_.row_parts * p_.column_parts);
+    row_ = part / p_.column_parts * p_.rows;
+    row_end_ = std::min(blocks_of(g_.m), row_ + p_.rows);
+    column_ = part % p_.column_parts * p_.columns;
+    column_end_ = std::min(blocks_of(g_.n), column_ + p_.columns);
+    a_ = static_cast<const bf16*>(g_.a) + batch * g_.a_batch;
+    b_ = static_cast<const bf16*>(g_.b) + batch * g_.b_batch;
+    item_ = item_size(g_.wide ? DType::f32 : g_.dtype);
+    c_ = static_cast<std::byte*>(g_.c) + batch * g_.c_batch * item_;
+  }
+
+  TESSERA_TILES void run() {
+    const int64_t depth = blocks_of(g_.k);
+    for (int64_t j = column_; j < column_end_; j += p_.width) {
+      const int64_t width = std::min(p_.width, column_end_ - j);
+      for (int64_t s = 0; s < depth; s += p_.depth) {
+        const int64_t steps = std::min(p_.depth, depth - s);
+        pack_b(j, width, s, steps);
+        for (int64_t i = row_; i < row_end_; ++i) {
+          const ABlock a = a_block(i, s, steps);
+          multiply_row(i, a, j, width, s, steps);
+        }
+      }
+      write(before_);
+      before_.m = 0;
+    }
+  }
+
+ private:
+  // Where b lies by rows, whole rows are read; by columns, whole columns.
+  TESSERA_TILES void pack_b(int64_t j, int64_t width, int64_t s, int64_t steps) {
+    const int64_t outer = p_.b_by_rows ? steps : width, inner = p_.b_by_rows ? width : steps;
+    for (int64_t x = 0; x < outer; ++x) {
+      for (int64_t y = 0; y < inner; ++y) {
+        const int64_t column = p_.b_by_rows ? y : x, step = p_.b_by_rows ? x : y;
+        const int64_t k = (s + step) * kBlock, n = (j + column) * kBlock;
+        const bf16* from = b_ + k * g_.b_row + n * g_.b_col;
+        uint32_t* to = panel_ + (column * steps + step) * kBlockWords;
+        if (p_.b_by_rows) b_by_rows(from, g_.b_row, g_.k - k, g_.n - n, to);
+        else b_by_columns(from, g_.b_col, g_.k - k, g_.n - n, to);
+      }
+    }
+  }
+
+  // Row block i over `steps` of k: in place, or from what is packed, some rows ahead.
+  TESSERA_TILES ABlock a_block(int64_t i, int64_t s, int64_t steps) {
+    if (p_.a_in_place && (i + 1) * kBlock <= g_.m) {
+      return {a_ + i * kBlock * g_.a_row + s * kBlock, 16 * g_.a_row, g_.a_row * 2, kBlock};
+    }
+    const int64_t ahead = (i - row_) % p_.packed_rows();
+    if (ahead == 0) pack_a(i, std::min(p_.packed_rows(), row_end_ - i), s, steps);
+    return {reinterpret_cast<const bf16*>(packed_a_ + ahead * steps * kBlockWords), 16 * kBlock, 64,
+            2 * kBlockWords};
+  }
+
+  TESSERA_TILES void pack_a(int64_t i, int64_t count, int64_t s, int64_t steps) {
+    const int64_t k = g_.k - s * kBlock;
+    const bf16* from = a_ + i * kBlock * g_.a_row + s * kBlock * g_.a_col;
+    if (p_.a_by_rows) {
+      for (int64_t r = 0; r < count * kBlock; ++r) {
+        a_row(from + r * g_.a_row, r % kBlock, i * kBlock + r < g_.m ? k : 0, steps,
+              packed_a_ + r / kBlock * steps * kBlockWords);
+      }
+      return;
+    }
+    for (int64_t step = 0; step < steps; ++step) {
+      for (int64_t r = 0; r < count; ++r) {
+        a_by_columns(from + r * kBlock + step * kBlock * g_.a_col, g_.a_col,
+                     g_.m - (i + r) * kBlock, k - step * kBlock,
+                     packed_a_ + (r * steps + step) * kBlockWords);
+      }
+    }
+  }
+
+  // Blocks of row block i with the panel: over kInner of k at a time, all columns.
+  TESSERA_TILES void multiply_row(int64_t i, const ABlock& a, int64_t j, int64_t width, int64_t s,
+                                  int64_t steps) {
+    const int64_t depth = blocks_of(g_.k);
+    for (int64_t q = 0; q < steps; q += kInner) {
+      const int64_t inner = std::min(kInner, steps - q);
+      const bool starts = s + q == 0, ends = s + q + inner == depth;
+      for (int64_t x = 0; x < width; ++x) {
+        float* sums = sums_of(i, x);
+        Result next;
+        if (ends) next = result(i, j + x, sums);
+        const ABlock from{a.at + q * a.step, a.half, a.row_bytes, a.step};
+        const uint32_t* b = panel_ + (x * steps + q) * kBlockWords;
+        if (starts) multiply_block<false>(inner, from, b, sums, before_, next);
+        else multiply_block<true>(inner, from, b, sums, before_, next);
+        before_ = next;
+      }
+    }
+  }
+
+  // Sums of a block: kept for the part, for a row of blocks and the one before, or for two blocks.
+  float* sums_of(int64_t i, int64_t x) {
+    int64_t at = x % 2;
+    if (p_.keeps_sums()) at = (i - row_) * p_.width + x;
+    else if (p_.has_strip()) at = i % 2 * p_.width + x;
+    else at = flip_ ^= 1;
+    return sums_ + at * 2 * kBlockWords;
+  }
+
+  [[nodiscard]] Result result(int64_t i, int64_t j, const float* sums) const {
+    const int64_t m = i * kBlock, n = j * kBlock;
+    return {sums,
+            c_ + (m * g_.c_row + n) * item_,
+            g_.c_row * item_,
+            std::min(kBlock, g_.m - m),
+            std::min(kBlock, g_.n - n),
+            g_.wide,
+            g_.accumulate};
+  }
+  TESSERA_TILES static void write(const Result& r) {
+    for (int64_t i = 0; i < r.m; ++i) write_row(r, i);
+  }
+
+  const Plan& p_;
+  const Gemm& g_;
+  uint32_t *panel_, *packed_a_;
+  float* sums_;
+  const bf16 *a_ = nullptr, *b_ = nullptr;
+  std::byte* c_ = nullptr;
+  int64_t item_ = 0, row_ = 0, row_end_ = 0, column_ = 0, column_end_ = 0, flip_ = 0;
+  Result before_;
+};
+
+}  // namespace
+
+bool tile_gemm(const Gemm& g) {
+  if (g.dtype != DType::bf16 || !micro::has_tiles()) return false;
+  const int threads = Context::current().options.threads;
+  const Plan plan = plan_of(g, threads);
+  const int64_t tasks = g.batch * plan.row_parts * plan.column_parts;
+  const int64_t per_task = g.m * g.n * g.k / (plan.row_parts * plan.column_parts);
+  const Tensor scratch = empty({std::min<int64_t>(threads, tasks), plan.words()}, DType::i32);
+  auto* words = reinterpret_cast<uint32_t*>(scratch.data<int32_t>());
+  parallel_for(tasks, std::max<int64_t>(1, kTask / std::max<int64_t>(1, per_task)),
+               [&](int64_t begin, int64_t end) {
+                 const micro::TileScope scope;
+                 uint32_t* own = words + omp_get_thread_num() % threads * plan.words();
+                 for (int64_t task = begin; task < end; ++task) Part(plan, task, own).run();
+               });
+  return true;
+}
+
+}  // namespace tessera
+
+#else
+
+namespace tessera {
+
+bool tile_gemm(const Gemm&) { return false; }
+
+}  // namespace tessera
+
+#endif
