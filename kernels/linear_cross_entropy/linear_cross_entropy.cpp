@@ -26,7 +26,7 @@ template <class C, class P, class T> struct Chunk {
   P* logits = nullptr;
   C *top = nullptr, *sum = nullptr, *picked = nullptr, *total = nullptr;  // total: may be null
   const int64_t* targets = nullptr;
-  int64_t classes = 0, begin = 0, ignore_index = 0;
+  int64_t classes = 0, stride = 0, begin = 0, ignore_index = 0;
 };
 
 // A row as C. Logits are rounded to T also where the products run on something wider, so that
@@ -34,7 +34,7 @@ template <class C, class P, class T> struct Chunk {
 template <class C, class P, class T>
 TESSERA_INLINE void load_row(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
   const int64_t n = chunk.classes;
-  rows::load(chunk.logits + row * n, 1, n, e);
+  rows::load(chunk.logits + row * chunk.stride, 1, n, e);
   if constexpr (!std::is_same_v<P, T>) {
     for (int64_t i = 0; i < n; ++i) e[i] = static_cast<C>(static_cast<T>(e[i]));
   }
@@ -71,7 +71,7 @@ template <class C, class P, class T>
 TESSERA_INLINE void gradient_of(const Chunk<C, P, T>& chunk, int64_t row, const C* e, C scale,
                                 const RowLoss<C>& loss) {
   const int64_t n = chunk.classes, at = chunk.targets[row] - chunk.begin;
-  P* x = chunk.logits + row * n;
+  P* x = chunk.logits + row * chunk.stride;
   if (chunk.targets[row] == chunk.ignore_index) {
     for (int64_t i = 0; i < n; ++i) x[i] = P(0);
     return;
@@ -110,7 +110,9 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
   if (!op.hidden_gradient) std::memset(y[2].raw_data(), 0, static_cast<size_t>(item_size(type)));
   if (!op.weight_gradient) std::memset(y[3].raw_data(), 0, static_cast<size_t>(item_size(type)));
 
-  const Tensor logits = empty({step, classes}, product), tops = empty({2, step}, dtype_of<C>);
+  // Rows of logits start on cache lines, and not all on the same few of a cache.
+  const int64_t padded = (classes + 31) / 32 * 32, stride = padded % 1024 ? padded : padded + 32;
+  const Tensor logits = empty({step, stride}, product), tops = empty({2, step}, dtype_of<C>);
   double total = 0;
   int64_t count = 0;
   Gemm into_weight;  // sums over all chunks
@@ -119,7 +121,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
   into_weight.n = d;
   into_weight.a = logits.raw_data();
   into_weight.a_row = 1;
-  into_weight.a_col = classes;
+  into_weight.a_col = stride;
   into_weight.b_row = d;
   into_weight.c = d_weight.raw_data();
   into_weight.c_row = d;
@@ -137,7 +139,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
     g.b_row = 1;
     g.b_col = d;
     g.c = logits.raw_data();
-    g.c_row = classes;
+    g.c_row = stride;
     gemm(g);
 
     const Tensor sums = empty({kinds, rows}, dtype_of<C>);
@@ -145,6 +147,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
     if (smooth) chunk.total = chunk.picked + rows;
     chunk.targets = targets.data<int64_t>() + from;
     chunk.classes = classes;
+    chunk.stride = stride;
     chunk.begin = op.begin;
     chunk.ignore_index = op.ignore_index;
     for_each_row<C>(rows, classes, 1, [&](int64_t row, C* e, int64_t) {
@@ -187,7 +190,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
       h.n = d;
       h.k = classes;
       h.a = logits.raw_data();
-      h.a_row = classes;
+      h.a_row = stride;
       h.b = weight.raw_data();
       h.b_row = d;
       h.c = static_cast<std::byte*>(d_hidden.raw_data()) + from * d * item_size(d_hidden.dtype());

@@ -107,7 +107,7 @@ std::string product_route() {
                 isa == Isa::avx512 ? "avx512"
                 : isa == Isa::avx2 ? "avx2"
                                    : "baseline",
-                micro::has_tiles() ? " with tiles" : "");
+                micro::has_tiles() ? ", bf16 by own tiles" : "");
 }
 
 bool gemm_takes(DType dtype) {

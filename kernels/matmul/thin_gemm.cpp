@@ -35,7 +35,8 @@ TESSERA_INLINE void write(const Gemm& g, int64_t at, const float* sums, int64_t 
   const auto put = [&](auto* c) TESSERA_LAMBDA {
     using Out = std::remove_reference_t<decltype(*c)>;
     for (int64_t e = 0; e < count; ++e)
-      c[at + e] = static_cast<Out>(g.accumulate ? static_cast<float>(c[at + e]) + sums[e] : sums[e]);
+      c[at + e] =
+          static_cast<Out>(g.accumulate ? static_cast<float>(c[at + e]) + sums[e] : sums[e]);
   };
   if (g.wide) put(static_cast<float*>(g.c));
   else put(static_cast<T*>(g.c));
@@ -138,8 +139,8 @@ TESSERA_TILES void narrow_by_rows(const Gemm& g, int64_t batch, int64_t begin, i
       }
       for (int64_t c = 0; c < kBlocks; ++c) {
         __m512i low, high;
-        tile_words::pair(at.b + p * g.b_row + j + 32 * c, g.b_row, 0, g.k - p, end - j - 32 * c, low,
-                         high);
+        tile_words::pair(at.b + p * g.b_row + j + 32 * c, g.b_row, 0, g.k - p, end - j - 32 * c,
+                         low, high);
         for (int64_t i = 0; i < rows; ++i) {
           lanes[i][2 * c] = _mm512_dpbf16_ps(lanes[i][2 * c], (__m512bh)low, x[i]);
           lanes[i][2 * c + 1] = _mm512_dpbf16_ps(lanes[i][2 * c + 1], (__m512bh)high, x[i]);

@@ -59,12 +59,11 @@ Plan plan_of(const Gemm& g, int threads) {
   p.a_by_rows = g.a_col == 1 || g.k == 1;
   p.b_by_rows = g.b_col == 1 || g.n == 1;
   // Rows whose distance is a multiple of 2 KiB share few lines of the first cache.
-  p.a_in_place = p.a_by_rows && g.k % kBlock == 0 && g.a_row % kBlock == 0 &&
-                 g.a_batch % kBlock == 0 && g.a_row * 2 % 2048 != 0 &&
-                 reinterpret_cast<uintptr_t>(g.a) % 64 == 0;
+  p.a_in_place = p.a_by_rows && g.a_row % kBlock == 0 && g.a_batch % kBlock == 0 &&
+                 g.a_row * 2 % 2048 != 0 && reinterpret_cast<uintptr_t>(g.a) % 64 == 0;
   const int64_t work = g.m * g.n * g.k;
-  const auto parts = static_cast<int>(
-      std::clamp<int64_t>(work / kTask, 1, std::max<int64_t>(1, (threads + g.batch - 1) / g.batch)));
+  const auto parts = static_cast<int>(std::clamp<int64_t>(
+      work / kTask, 1, std::max<int64_t>(1, (threads + g.batch - 1) / g.batch)));
   int64_t best = INT64_MAX;
   for (int i = 1; i <= parts; ++i) {
     const int64_t r = (rows + i - 1) / i, c = (columns + parts / i - 1) / (parts / i);
@@ -102,7 +101,8 @@ TESSERA_TILES inline void write_row(const Result& r, int64_t i) {
   const __mmask32 mask = first(r.n);
   if (r.wide) {
     auto* c = reinterpret_cast<float*>(row);
-    const auto mask_low = static_cast<__mmask16>(mask), mask_high = static_cast<__mmask16>(mask >> 16);
+    const auto mask_low = static_cast<__mmask16>(mask),
+               mask_high = static_cast<__mmask16>(mask >> 16);
     if (r.accumulate) {
       low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(mask_low, c));
       high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(mask_high, c + 16));
@@ -221,9 +221,10 @@ class Part {
     }
   }
 
-  // Row block i over `steps` of k: in place, or from what is packed, some rows ahead.
+  // Row block i over `steps` of k: in place where all of it is whole, else from what is packed,
+  // some rows ahead.
   TESSERA_TILES ABlock a_block(int64_t i, int64_t s, int64_t steps) {
-    if (p_.a_in_place && (i + 1) * kBlock <= g_.m) {
+    if (p_.a_in_place && (i + 1) * kBlock <= g_.m && (s + steps) * kBlock <= g_.k) {
       return {a_ + i * kBlock * g_.a_row + s * kBlock, 16 * g_.a_row, g_.a_row * 2, kBlock};
     }
     const int64_t ahead = (i - row_) % p_.packed_rows();
