@@ -54,7 +54,8 @@ TEST(MatMul, NarrowProductsOfOddSizesAgreeForAnyThreads) {
   for (const auto& z :
        {Sizes{1, 16, 16, 16}, Sizes{1, 33, 31, 47}, Sizes{1, 100, 65, 1100}, Sizes{1, 17, 600, 900},
         Sizes{5, 48, 64, 70}, Sizes{40, 20, 40, 160}, Sizes{1, 70, 2500, 40}, Sizes{1, 9, 1, 5},
-        Sizes{1, 1, 77, 1101}, Sizes{2, 2, 129, 130}, Sizes{3, 3, 65, 67}, Sizes{1, 4, 600, 257}}) {
+        Sizes{1, 1, 77, 1101}, Sizes{2, 2, 129, 130}, Sizes{3, 3, 65, 67}, Sizes{1, 4, 600, 257},
+        Sizes{1, 1, 5000, 1}, Sizes{1, 2, 1, 5000}}) {
     for (const bool tb : {false, true}) {
       std::vector<double> first;
       for (const int threads : {1, 2, 3}) {

@@ -29,7 +29,12 @@ template <class T> struct Operands {
         c(batch * g.c_batch) {}
 };
 
-// Writes sums of row i from column j on.
+// Whether columns of b, and rows of a, lie whole; else rows of b must.
+bool by_columns(const Gemm& g) {
+  return g.b_row == 1 && g.a_col == 1 && (g.b_col != 1 || g.n == 1);
+}
+
+// Writes `count` sums at c + at.
 template <class T>
 TESSERA_INLINE void write(const Gemm& g, int64_t at, const float* sums, int64_t count) {
   const auto put = [&](auto* c) TESSERA_LAMBDA {
@@ -156,7 +161,7 @@ TESSERA_TILES void narrow_by_rows(const Gemm& g, int64_t batch, int64_t begin, i
 }
 
 void narrow(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
-  if (g.b_col == 1) {
+  if (!by_columns(g)) {
     if (g.m == 1) narrow_by_rows<1>(g, batch, begin, end);
     else narrow_by_rows<2>(g, batch, begin, end);
     return;
@@ -179,10 +184,11 @@ void narrow(const Gemm&, int64_t, int64_t, int64_t) {}  // has_tiles() is false
 
 bool thin_gemm(const Gemm& g) {
   constexpr int64_t kLeast = 64 * 64;  // elements of b, below which others start sooner
-  const bool by_rows = g.b_col == 1;
-  const bool narrow_rows = g.dtype == DType::bf16 && g.m <= (by_rows ? 2 : 4) && micro::has_tiles();
+  const bool columns_lie = by_columns(g);
+  if ((!columns_lie && g.b_col != 1) || g.n * g.k < kLeast) return false;
+  const bool narrow_rows =
+      g.dtype == DType::bf16 && g.m <= (columns_lie ? 4 : 2) && micro::has_tiles();
   if (!narrow_rows && (g.dtype != DType::f32 || g.m > 1)) return false;
-  if (g.n * g.k < kLeast || (!by_rows && (g.b_row != 1 || g.a_col != 1))) return false;
   constexpr int64_t kColumns = 128;
   const int64_t columns = std::max(kColumns, micro::round_up(kTask / g.k, kColumns));
   const int64_t cuts = (g.n + columns - 1) / columns;
@@ -196,8 +202,8 @@ bool thin_gemm(const Gemm& g) {
                      continue;
                    }
                    simd([&]() TESSERA_LAMBDA {
-                     if (by_rows) row_by_rows(g, batch, begin, end);
-                     else row_by_columns(g, batch, begin, end);
+                     if (columns_lie) row_by_columns(g, batch, begin, end);
+                     else row_by_rows(g, batch, begin, end);
                    });
                  }
                });

@@ -16,9 +16,10 @@
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
-#define TESSERA_TILES                                                                      \
-  __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16," \
-                        "prfchw")))
+#define TESSERA_TILES                                                           \
+  __attribute__((                                                               \
+      target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16," \
+             "prfchw")))
 
 namespace tessera::tile_words {
 
