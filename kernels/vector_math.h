@@ -34,7 +34,20 @@ TESSERA_MATH double cos(double x) { return ::cos(x); }
 TESSERA_MATH double erf(double x) { return ::erf(x); }
 TESSERA_MATH double pow(double x, double y) { return ::pow(x, y); }
 
-/// The normal distribution function.
+/// x within [low, high], where low < 0 < high, by its bits: comparisons of floats, which must see
+/// to NaN, take seven instructions where these take two. NaN may become one of the ends.
+TESSERA_MATH float within(float x, float low, float high) {
+  const int32_t bits = std::bit_cast<int32_t>(x), top = std::bit_cast<int32_t>(high);
+  // As signed numbers the negative floats are below all others, as unsigned ones above.
+  const uint32_t below = static_cast<uint32_t>(bits > top ? top : bits),
+                 bottom = std::bit_cast<uint32_t>(low);
+  return std::bit_cast<float>(below > bottom ? bottom : below);
+}
+TESSERA_MATH double within(double x, double low, double high) {
+  return x < low ? low : (x > high ? high : x);
+}
+
+/// The normal distribution function, of numbers.
 TESSERA_MATH double normal_cdf(double x) { return 0.5 * ::erfc(x * -0.70710678118654752); }
 
 #ifdef __CUDA_ARCH__
@@ -51,13 +64,12 @@ TESSERA_MATH float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f)
 #else
 
 TESSERA_MATH float exp(float x) {
-  // Beyond these the result is 0 or infinity; the clamp keeps the exponent arithmetic in range. NaN
-  // passes through.
-  const float c = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
+  // Beyond these the result is 0 or infinity; the clamp keeps the exponent arithmetic in range.
+  const float c = within(x, -104.0f, 89.0f);
   // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number without a rounding
-  // instruction.
-  const float shifted = fma(c, 1.44269504f, 12582912.0f);
-  const float n = shifted - 12582912.0f;
+  // instruction; 254 more are the biases of two exponents.
+  const float shifted = fma(c, 1.44269504f, 12583166.0f);
+  const float n = shifted - 12583166.0f;
   float r = fma(n, -0.693359375f, c);
   r = fma(n, 2.12194440e-4f, r);
   float p = fma(r, 1.9875691500e-4f, 1.3981999507e-3f);
@@ -66,38 +78,54 @@ TESSERA_MATH float exp(float x) {
   p = fma(p, r, 1.6666665459e-1f);
   p = fma(p, r, 5.0000001201e-1f);
   p = fma(p, r * r, r) + 1.0f;
-  // The low bits of `shifted` hold n; two factors, 2^(n/2) each, reach subnormals and infinity
-  // without overflow on the way. Of 0x4b400000 (no n) and of its half the shift by 23 leaves none.
+  // The low bits of `shifted` hold n + 254; two factors, 2^(n/2) each, reach subnormals and
+  // infinity without overflow on the way. Of 0x4b400000 (no n) and of its half the shift by 23
+  // leaves none.
   const int32_t bits = std::bit_cast<int32_t>(shifted), half = bits >> 1;
-  return p * std::bit_cast<float>((half + 127) << 23) *
-         std::bit_cast<float>((bits - half + 127) << 23);
+  const float y = p * std::bit_cast<float>(half << 23) * std::bit_cast<float>((bits - half) << 23);
+  return x != x ? x : y;
+}
+
+/// A positive number, neither subnormal nor infinite, as 2^k (1 + f) with 1 + f in [sqrt(1/2),
+/// sqrt(2)).
+struct Binary32 {
+  int32_t exponent;  // k, where a float has its exponent
+  float f;
+  TESSERA_MATH explicit Binary32(float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;
+    exponent = static_cast<int32_t>(bits & 0xff800000u);
+    f = std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  }
+  [[nodiscard]] TESSERA_MATH float k() const { return static_cast<float>(exponent >> 23); }
+  /// Its logarithm, where k may be another.
+  [[nodiscard]] TESSERA_MATH float log(float whole) const {
+    // log(1 + f) = f + f^2 (f P(f) - 1/2), P in two halves, since one chain waits for itself.
+    const float z = f * f;
+    const float odd = fma(fma(-0.142674863f, z, -0.16577585f), z, -0.250013381f);
+    const float even =
+        fma(fma(fma(0.0870043039f, z, 0.149147689f), z, 0.199630633f), z, 0.333339095f);
+    const float tail = fma(z, fma(fma(f, odd, even), f, -0.5f), whole * 9.05800061e-06f);
+    return fma(whole, 0.69313812f, f + tail);
+  }
+};
+TESSERA_MATH float log_at_edge(float x) {  // of zero, negative numbers, infinity and NaN
+  const float y = x == 0.0f ? -std::numeric_limits<float>::infinity() : x;
+  return x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
+}
+TESSERA_MATH bool positive_and_finite(float x) {
+  return (x > 0.0f) & (x < std::numeric_limits<float>::infinity());
 }
 
 TESSERA_MATH float log(float x) {
   const bool subnormal = x < 1.17549435e-38f;
-  const float scaled = subnormal ? x * 8388608.0f : x;
-  const uint32_t bits = std::bit_cast<uint32_t>(scaled) - 0x3f3504f3u;
-  const float k = static_cast<float>((static_cast<int32_t>(bits) >> 23) - (subnormal ? 23 : 0));
-  const float m =
-      std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u);  // in [sqrt(1/2), sqrt(2))
-  const float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
-  float p = fma(z, 0.1531383769f, 0.1818357216f);
-  p = fma(p, z, 0.2222219843f);
-  p = fma(p, z, 0.2857142874f);
-  p = fma(p, z, 0.3999999940f);
-  p = fma(p, z, 0.6666666667f);
-  const float half_square = 0.5f * f * f;
-  // log(1+f) = f - (f^2/2 - s (f^2/2 + R)), R = z p
-  const float tail = fma(s, fma(p, z, half_square), k * 9.05800061e-06f) - half_square;
-  float y = fma(k, 0.69313812f, f + tail);
-  y = x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
-  y = x == 0.0f ? -std::numeric_limits<float>::infinity() : y;
-  return (x != x || x == std::numeric_limits<float>::infinity()) ? x : y;
+  const Binary32 parts(x * (subnormal ? 8388608.0f : 1.0f));
+  const float y = parts.log(parts.k() - (subnormal ? 23.0f : 0.0f));
+  return positive_and_finite(x) ? y : log_at_edge(x);
 }
 
 TESSERA_MATH float tanh(float x) {
-  // A quotient of polynomials up to 9, where it has become 1.
-  const float c = x < -9.0f ? -9.0f : (x > 9.0f ? 9.0f : x), z = c * c;
+  // A quotient of polynomials up to 9.4, where it has become 1, rounded or cut.
+  const float c = within(x, -9.4f, 9.4f), z = c * c;
   float p = fma(z, 1.331898644e-8f, 2.058341303e-5f);
   p = fma(p, z, 3.494030103e-3f);
   p = fma(p, z, 1.337971407e-1f);
@@ -106,20 +134,26 @@ TESSERA_MATH float tanh(float x) {
   q = fma(q, z, 2.587105589e-2f);
   q = fma(q, z, 4.67130293e-1f);
   q = fma(q, z, 1.0f);
-  const float y = c * p / q;
-  const float below = y > 1.0f ? 1.0f : (y < -1.0f ? -1.0f : y);
-  return x >= 9.0f ? 1.0f : (x <= -9.0f ? -1.0f : below);
+  const float y = within(c * p / q, -1.0f, 1.0f);
+  return x != x ? x : y;
 }
 
 TESSERA_MATH float log1p(float x) {
-  // log(u) of the rounded u = 1 + x, and the first-order effect of what the rounding dropped.
+  // log(u) of the rounded u = 1 + x, and the first-order effect of what the rounding dropped, over
+  // u: that is small, so that 2^-k (1 - f) will do for 1 / u, which is exact where log(u) is small.
   const float u = 1.0f + x, dropped = x - (u - 1.0f);
-  const float y = log(u) + dropped / u;
-  return u == 1.0f || u == std::numeric_limits<float>::infinity() ? x : (u == 0.0f ? log(u) : y);
+  const Binary32 parts(u);
+  // At most 2^126, whose inverse is a float; what no number gave wraps.
+  const int32_t k = parts.exponent < 0x3f000000 ? parts.exponent : 0x3f000000;
+  const uint32_t inverse_bits = 0x3f800000u - static_cast<uint32_t>(k);
+  const float inverse = std::bit_cast<float>(inverse_bits) * (1.0f - parts.f);
+  const float y = fma(dropped, inverse, parts.log(parts.k()));
+  const float kept = u == 1.0f ? x : y;
+  return positive_and_finite(u) ? kept : log_at_edge(u);
 }
 
 TESSERA_MATH float expm1(float x) {
-  const float c = x < -0.5f ? -0.5f : (x > 0.5f ? 0.5f : x);
+  const float c = within(x, -0.5f, 0.5f);
   float p = fma(c, 1.998390369e-4f, 1.398149854e-3f);
   p = fma(p, c, 8.333111169e-3f);
   p = fma(p, c, 4.166586507e-2f);
@@ -166,15 +200,17 @@ TESSERA_MATH float erf_slope(float t) {
   return fma(fma(d, t4, c), t4 * t4, fma(b, t4, a));
 }
 TESSERA_MATH float erf(float x) {
-  const float c = x < -3.92f ? -3.92f : (x > 3.92f ? 3.92f : x);
-  const float y = c * erf_slope(fma(c * c, 0.130154103f, -1.0f));
-  return y > 1.0f ? 1.0f : (y < -1.0f ? -1.0f : y);
+  const float c = within(x, -3.92f, 3.92f);
+  const float y = within(c * erf_slope(fma(c * c, 0.130154103f, -1.0f)), -1.0f, 1.0f);
+  return x != x ? x : y;
 }
-/// Its error is absolute, 2e-7: a lower tail of its own would cost as much again.
+/// Its error is absolute, 2e-7: a lower tail of its own would cost as much again. Of NaN it is no
+/// NaN: who multiplies by x has that for nothing.
 TESSERA_MATH float normal_cdf(float x) {
-  const float c = x < -5.54371716f ? -5.54371716f : (x > 5.54371716f ? 5.54371716f : x);
+  const float c = within(x, -5.54371716f, 5.54371716f);
   const float y = fma(c * 0.35355339f, erf_slope(fma(c * c, 0.0650770515f, -1.0f)), 0.5f);
-  return y > 1.0f ? 1.0f : (y < 0.0f ? 0.0f : y);
+  const int32_t bits = std::bit_cast<int32_t>(y), above = bits < 0 ? 0 : bits;
+  return std::bit_cast<float>(above > 0x3f800000 ? 0x3f800000 : above);  // within [0, 1]
 }
 
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.

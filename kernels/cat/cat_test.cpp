@@ -2,6 +2,7 @@
 #include "tessera/kernels/cat/cat.h"
 
 #include "tessera/core/context.h"
+#include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/views/views.h"
 
@@ -18,6 +19,17 @@ TEST(Cat, JoinsAlongADim) {
   EXPECT_EQ(cat({zeros({0, 2}), a}).shape(), (Shape{2, 2}));
   EXPECT_EQ(cat({tensor({1}, DType::f8_e4m3), tensor({2}, DType::f8_e4m3)}).values(),
             (std::vector<double>{1, 2}));
+}
+
+TEST(Cat, JoinsManyRows) {
+  Context context;
+  const Tensor a = reshape(arange(0, 27), {9, 3}), b = reshape(arange(100, 118), {9, 2});
+  const std::vector<double> y = cat({a, zeros({9, 0}, DType::i64), b}, -1).values();
+  ASSERT_EQ(y.size(), 45);
+  for (int row = 0; row < 9; ++row) {
+    for (int i = 0; i < 5; ++i)
+      EXPECT_EQ(y[static_cast<size_t>(row * 5 + i)], i < 3 ? row * 3 + i : 97 + row * 2 + i);
+  }
 }
 
 TEST(Cat, Stack) {

@@ -46,28 +46,36 @@ ShardingRule line_rule(const Shape& shape, int dim, ShardingRule r,
   return r;
 }
 
+constexpr int64_t kGrain = 16384;
+
 // Throws before anything is written.
 void check_range(std::string_view name, const Tensor& index, int64_t size) {
   const LoopNest<1> nest(index.shape(), {&index});
   const int last = nest.shape.rank() - 1;
   const int64_t n = nest.shape[last], rows = index.numel() / n, stride = nest.strides[0][last];
   const auto limit = static_cast<uint64_t>(size);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t* at = index.data<int64_t>() + nest.row_offsets(row)[0];
-    int64_t outside = 0;
+  const int64_t cuts = (n + kGrain - 1) / kGrain, piece = (n + cuts - 1) / cuts;
+  std::atomic<bool> outside = false;
+  parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece), [&](int64_t begin, int64_t end) {
     simd([&]() TESSERA_LAMBDA {
       int64_t any = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        any |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t* at = index.data<int64_t>() + nest.row_offsets(task / cuts)[0];
+        const int64_t first = task % cuts * piece, stop = std::min(n, first + piece);
+        for (int64_t i = first; i < stop; ++i)
+          any |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
       }
-      outside = any;
+      if (any) outside.store(true, std::memory_order_relaxed);
     });
-    if (!outside) continue;
-    int64_t i = 0;
-    while (static_cast<uint64_t>(at[i * stride]) < limit) ++i;
-    fail<IndexError>(name, "index ", at[i * stride], " at position ", row * n + i,
-                     " (row-major) of ", index.meta(), " is out of range: expected 0 to ",
-                     size - 1);
+  });
+  for (int64_t row = 0; outside && row < rows; ++row) {  // the first one
+    const int64_t* at = index.data<int64_t>() + nest.row_offsets(row)[0];
+    for (int64_t i = 0; i < n; ++i) {
+      if (static_cast<uint64_t>(at[i * stride]) < limit) continue;
+      fail<IndexError>(name, "index ", at[i * stride], " at position ", row * n + i,
+                       " (row-major) of ", index.meta(), " is out of range: expected 0 to ",
+                       size - 1);
+    }
   }
 }
 
@@ -77,8 +85,6 @@ Tensor line_starts(const Tensor& x, const Shape& shape, int dim) {
   strides[dim] = 0;
   return alias(x, shape, strides, x.offset());
 }
-
-constexpr int64_t kGrain = 16384;
 
 }  // namespace
 

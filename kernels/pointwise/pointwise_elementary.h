@@ -142,15 +142,15 @@ struct Silu : Fused<Silu> {
 struct ExactGelu {
   template <class T> TESSERA_MATH static T f(T x) { return x * vmath::normal_cdf(x); }
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
-    const T c = x < T(-64) ? T(-64) : (x > T(64) ? T(64) : x);  // infinity times 0 is no slope
-    return dy * (vmath::normal_cdf(x) + c * (T(0.3989422804014327) * vmath::exp(T(-0.5) * c * c)));
+    const T c = vmath::within(x, T(-64), T(64));  // infinity times 0 is no slope
+    const T slope =
+        vmath::normal_cdf(x) + c * (T(0.3989422804014327) * vmath::exp(T(-0.5) * c * c));
+    return x != x ? x : dy * slope;
   }
 };
 struct TanhGelu {
   /// Far out the tanh is 1 in every dtype, and powers of x would overflow.
-  template <class T> TESSERA_MATH static T within(T x) {
-    return x < T(-32) ? T(-32) : (x > T(32) ? T(32) : x);
-  }
+  template <class T> TESSERA_MATH static T within(T x) { return vmath::within(x, T(-32), T(32)); }
   template <class T> TESSERA_MATH static T tanh_of(T c) {
     return vmath::tanh(T(0.79788456080286536) * (c + T(0.044715) * c * c * c));
   }
@@ -160,7 +160,7 @@ struct TanhGelu {
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
     const T c = within(x), t = tanh_of(c);
     const T slope = T(0.79788456080286536) + T(3 * 0.044715 * 0.79788456080286536) * c * c;
-    return dy * (T(0.5) * (T(1) + t) + T(0.5) * c * (T(1) - t * t) * slope);
+    return x != x ? x : dy * (T(0.5) * (T(1) + t) + T(0.5) * c * (T(1) - t * t) * slope);
   }
 };
 struct Gelu : Fused<Gelu> {

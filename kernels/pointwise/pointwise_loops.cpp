@@ -4,10 +4,14 @@
 #include "tessera/kernels/loop_nest_impl.h"
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements per task: a few microseconds
+// Elements per task, a few microseconds; truths take less.
+constexpr int64_t kGrain = 16384;
+int64_t grain_of(int64_t widest) { return widest == 1 ? 4 * kGrain : kGrain; }
 
 template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
   constexpr size_t kN = kInputs + 1;
@@ -25,12 +29,12 @@ template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, c
     for (size_t i = 0; i < kInputs; ++i) from[i] = base[1 + i] + at[1 + i] * item[1 + i];
     loop(op, n, base[0] + at[0] * item[0], from.data(), stride.data());
   };
-  const int64_t total = y.numel();
+  const int64_t total = y.numel(), grain = grain_of(*std::ranges::max_element(item));
   if (flat) {
     std::array<int64_t, kN> ones, at{};
     ones.fill(1);
-    if (total <= kGrain) return row(total, at, ones);
-    return parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
+    if (total <= grain) return row(total, at, ones);
+    return parallel_for(total, grain, [&](int64_t begin, int64_t end) {
       std::array<int64_t, kN> here;
       here.fill(begin);
       row(end - begin, here, ones);
@@ -43,9 +47,9 @@ template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, c
   const int64_t n = nest.shape[last], rows = total / n;
   std::array<int64_t, kN> stride;
   for (size_t o = 0; o < kN; ++o) stride[o] = nest.strides[o][last];
-  const int64_t cuts = rows >= 8 ? 1 : (n + kGrain - 1) / kGrain;  // few long rows: cut them too
+  const int64_t cuts = rows >= 8 ? 1 : (n + grain - 1) / grain;  // few long rows: cut them too
   const int64_t piece = (n + cuts - 1) / cuts;
-  parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece), [&](int64_t begin, int64_t end) {
+  parallel_for(rows * cuts, std::max<int64_t>(1, grain / piece), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       auto at = nest.row_offsets(task / cuts);
       const int64_t from = task % cuts * piece, count = std::min(piece, n - from);

@@ -120,6 +120,26 @@ TEST(Pointwise, FunctionsFarOut) {
   EXPECT_EQ(isfinite(tensor({NAN, 1, -inf})).values(), (Values{0, 1, 0}));
 }
 
+// Clamps by bits pass no NaN on, so each function must.
+TEST(Pointwise, NanStaysNan) {
+  const Session session;
+  using Function = Tensor (*)(const Tensor&);
+  for (const Function f : {exp, log, log1p, expm1, tanh, erf, sigmoid, silu}) {
+    for (const DType t : {DType::f32, DType::bf16}) {
+      const auto y = f(tensor({NAN, -NAN, 0.5}, t)).values();
+      EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]) && std::isfinite(y[2])) << t;
+    }
+  }
+  for (const bool approximate : {true, false}) {
+    Tensor x = tensor({NAN, 1}).set_requires_grad();
+    const Tensor y = gelu(x, approximate);
+    backward(y, {.gradient = tensor({1, 1})});
+    EXPECT_TRUE(std::isnan(y.values()[0]) && std::isnan(x.grad().values()[0]));
+  }
+  EXPECT_NEAR(log1p(tensor(3.4e38)).item(), std::log(3.4e38), 1e-5);
+  EXPECT_EQ(tanh(tensor({9.5, -INFINITY})).values(), (Values{1, -1}));
+}
+
 TEST(Pointwise, GeluFarOutHasASlope) {
   const Session session;
   for (const DType t : {DType::f16, DType::bf16, DType::f32}) {

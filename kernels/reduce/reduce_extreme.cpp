@@ -58,26 +58,30 @@ int64_t first_extreme(const T* x, int64_t n, int64_t stride) {
   return at;
 }
 
-// The same for `columns` columns at once.
-template <bool kLargest, class T, class A = compute_t<T>>
+constexpr int64_t kColumns = 256;  // in one go: few, so that threads share out a narrow matrix
+
+// The same for `columns` columns at once. Index holds n; the narrower, the more of them at a time.
+template <bool kLargest, class Index, class T, class A = compute_t<T>>
 void first_extreme_of_columns(const T* x, int64_t n, int64_t row_stride, int64_t columns,
                               int64_t stride, int64_t* at) {
-  A best[detail::kReduceColumns];
-  for (int64_t j = 0; j < columns; ++j) {
-    best[j] = static_cast<A>(x[j * stride]);
-    at[j] = 0;
-  }
-  for (int64_t r = 1; r < n; ++r) {
-    simd([&]() TESSERA_LAMBDA {
+  A best[kColumns];
+  Index place[kColumns] = {};
+  for (int64_t j = 0; j < columns; ++j) best[j] = static_cast<A>(x[j * stride]);
+  const auto run = [&]<bool kUnit>() TESSERA_LAMBDA {
+    for (int64_t r = 1; r < n; ++r) {
       const T* row = x + r * row_stride;
+      const auto here = static_cast<Index>(r);
       for (int64_t j = 0; j < columns; ++j) {
-        const A v = static_cast<A>(row[j * stride]);
+        const A v = static_cast<A>(row[kUnit ? j : j * stride]);
         const bool better = beats<kLargest>(v, best[j]) | (is_nan(v) & !is_nan(best[j]));
         best[j] = better ? v : best[j];
-        at[j] = better ? r : at[j];
+        place[j] = better ? here : place[j];
       }
-    });
-  }
+    }
+  };
+  if (stride == 1) simd([&]() TESSERA_LAMBDA { run.template operator()<true>(); });
+  else run.template operator()<false>();
+  for (int64_t j = 0; j < columns; ++j) at[j] = place[j];
 }
 
 }  // namespace
@@ -123,19 +127,20 @@ template <class Op> void Extreme<Op>::cpu(Tensors in, Outputs y) const {
                    });
       return;
     }
-    const int64_t size = plan.inner.size,
-                  blocks = (size + detail::kReduceColumns - 1) / detail::kReduceColumns;
-    const int64_t work = std::min(size, detail::kReduceColumns) * n;
+    const int64_t size = plan.inner.size, blocks = (size + kColumns - 1) / kColumns;
+    const int64_t work = std::min(size, kColumns) * n;
+    const bool narrow = sizeof(compute_t<T>) == 4 && n <= std::numeric_limits<int32_t>::max();
+    const auto extremes = narrow ? first_extreme_of_columns<Op::kLargest, int32_t, T>
+                                 : first_extreme_of_columns<Op::kLargest, int64_t, T>;
     parallel_for(plan.kept_size * blocks, std::max<int64_t>(1, detail::kReduceChunk / 2 / work),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t task = begin; task < end; ++task) {
                      const ReduceWalk at(plan.kept, plan.kept_count, task / blocks);
-                     const int64_t column = task % blocks * detail::kReduceColumns,
-                                   columns = std::min(size - column, detail::kReduceColumns);
+                     const int64_t column = task % blocks * kColumns,
+                                   columns = std::min(size - column, kColumns);
                      const T* base = from + at.offset + column * plan.inner.stride;
-                     int64_t index[detail::kReduceColumns];
-                     first_extreme_of_columns<Op::kLargest>(base, n, stride, columns,
-                                                            plan.inner.stride, index);
+                     int64_t index[kColumns];
+                     extremes(base, n, stride, columns, plan.inner.stride, index);
                      for (int64_t j = 0; j < columns; ++j) {
                        const int64_t o = at.out + (column + j) * plan.inner.out;
                        indices[o] = index[j];

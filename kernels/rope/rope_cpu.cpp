@@ -143,7 +143,8 @@ void Rope::cpu(Tensors in, Outputs y) const {
     T* dst = y[0].data<T>();
     const bool one_vector = halves && turned == kLanes<C> && from.stride == 1;
     const C sign = inverse ? C(-1) : C(1);
-    for_each_row<C>(from.count, d, 2, [&](int64_t token, C* c, int64_t padded) {
+    // A task counts the elements of whole tokens, though the scratch of one head would do.
+    for_each_row<C>(from.count, heads * d, 2, [&](int64_t token, C* c, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
         C* s = c + padded;
         const int64_t t = position ? position[places.offset(token)] : token % times;
