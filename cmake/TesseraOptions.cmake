@@ -24,11 +24,13 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_INSTALL_RPATH $ORIGIN $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
 
-# ccache sees paths relative to the sources, so that all presets and clones share their objects.
+# ccache sees paths relative to the sources, so that all presets and clones share their objects; the sloppiness is what it asks
+# for before it takes precompiled headers. It depends on the compiler's list of headers: no second run of the preprocessor.
 find_program(TESSERA_CCACHE ccache)
 mark_as_advanced(TESSERA_CCACHE)
 if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TESSERA_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+    CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${TESSERA_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
@@ -47,3 +49,14 @@ list(JOIN _cuda_flags "," _cuda_flags)
 target_compile_options(tessera_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${_cxx_flags}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${_cuda_flags};--expt-relaxed-constexpr;--extended-lambda;--fmad=false>")
+
+# By default a precompiled header is a system header, and what it includes warns of nothing.
+set(CMAKE_PCH_PROLOGUE "")
+# tessera_precompile(<target> <header>...): what most of its sources include, parsed once. g++ only. The target's own flags
+# and include folders compile it, so a header that the layering forbids is not found here either.
+function(tessera_precompile target)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache asks for it
+  endif()
+endfunction()

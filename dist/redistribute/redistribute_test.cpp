@@ -40,7 +40,7 @@ Tensor part_of(const Layout* layout, const Shape& shape) {
   return from_values(values, size, DType::f64);
 }
 
-bool equal(const Tensor& a, const Tensor& b) {
+bool same_values(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.values() == b.values();
 }
 
@@ -49,7 +49,7 @@ bool holds(const Tensor& x, const Shape& shape) {
   const Layout* layout = layout_of(x);
   if (!(local(x).shape() == layout->local_shape(shape))) return false;
   const Tensor y = redistribute(x, layout->without_partials());
-  return equal(local(y), part_of(layout_of(y), shape));
+  return same_values(local(y), part_of(layout_of(y), shape));
 }
 
 // One case, forward and backward. The gradient given is the truth again, so it must arrive as such.
