@@ -37,6 +37,7 @@ endif()
 # Bits must not depend on contraction; instruction sets above the baseline are chosen at run time.
 add_library(tessera_flags INTERFACE)
 set(_cxx_flags -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Woverloaded-virtual
+  -Wno-psabi     # what takes or returns a vector is inlined, so its calling convention is moot
   -Wno-restrict  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105651)
   -ffp-contract=off -fno-math-errno -fno-trapping-math
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)

@@ -8,10 +8,6 @@
 #include <cstdint>
 #include <cstring>
 
-// Vectors never cross a call here: everything that takes one is inlined, so their calling
-// convention is moot.
-#pragma GCC diagnostic ignored "-Wpsabi"
-
 namespace tessera::micro {
 
 template <class T> using Lanes __attribute__((vector_size(64))) = T;
