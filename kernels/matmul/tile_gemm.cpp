@@ -2,8 +2,8 @@
 // Products of bf16 by matrix tiles, summed in f32. c is cut into one part for each thread; a part
 // packs panels of b that stay in the second cache, reads a in place or packs it, and multiplies
 // blocks of 32 x 32 over kInner of k, so that the rows of a stay in the first cache. While a block
-// is multiplied, the block before it is rounded and written, and the lines of its own rows of c
-// are fetched. The order of each sum depends on k alone: results are equal for all numbers of
+// is multiplied, the block before it is rounded and written, and lines of c that will be written
+// soon are fetched. The order of each sum depends on k alone: results are equal for all numbers of
 // threads.
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
@@ -26,6 +26,7 @@ constexpr int64_t kDepth = 1024 / kBlock;   // blocks of k in a panel, and
 constexpr int64_t kShallow = 512 / kBlock;  // where the sums of the part fit in cache
 constexpr int64_t kPackedRows = 4;          // blocks of rows of a packed at once
 constexpr int64_t kMostRows = 32;           // blocks of rows in a part that keeps sums
+constexpr int64_t kAhead = 128;             // bytes: lines of c are fetched that much before use
 constexpr int64_t kTask = 1 << 21;          // multiply-adds that are worth a thread
 
 constexpr int64_t blocks_of(int64_t n) { return (n + kBlock - 1) / kBlock; }
@@ -127,8 +128,8 @@ struct ABlock {
   int64_t half, row_bytes, step;
 };
 
-// sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, and the first lines of
-// the rows of `next` are fetched, if it has any.
+// sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, and lines of c ahead of
+// the rows of `next`, if it has any, are fetched to the second cache.
 template <bool accumulate>
 TESSERA_TILES void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* sums,
                                   const Result& before, const Result& next) {
@@ -156,8 +157,9 @@ TESSERA_TILES void multiply_block(int64_t depth, ABlock a, const uint32_t* b, fl
     a.at += a.step;
     b += kBlockWords;
     for (int64_t i = s * share; i < std::min(next.m, (s + 1) * share); ++i) {
-      __builtin_prefetch(next.c + i * next.row_bytes, 1);
-      if (next.wide) __builtin_prefetch(next.c + i * next.row_bytes + 64, 1);
+      const std::byte* ahead = next.c + i * next.row_bytes + kAhead;
+      _mm_prefetch(ahead, _MM_HINT_T1);
+      if (next.wide) _mm_prefetch(ahead + 64, _MM_HINT_T1);
     }
     for (int64_t i = s * share; i < std::min(before.m, (s + 1) * share); ++i) write_row(before, i);
   }
