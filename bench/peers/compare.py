@@ -73,6 +73,7 @@ class Comparison:
         self.ours, self.theirs, self.compiled = Side(), Side(), Side()
         common = ["--threads", str(threads)] + (args.steps if name == "train_step" else [])
         binary = f"{args.bin}/bench_{name}"
+        self.again = args.again if name == "ops" else 0
         self.commands = [[binary, *common, *(args.filter if name == "ops" else [])],
                          ["python", f"{PEERS}/{name}.py", *common]]
         cases = run([binary, "--list-cases"]) if name == "ops" else None
@@ -87,6 +88,13 @@ class Comparison:
                 self.run_theirs(setting, cases)
                 if args.compile and name == "train_step":
                     self.run_theirs([*setting, "--compile"], None)
+        for number in range(self.again):
+            if not (slower := self.slower()):
+                break
+            print(f"{name}, threads {threads}: {len(slower)} slower cases again, "
+                  f"{number + 1} of {self.again}", file=sys.stderr)
+            self.run_ours(["--benchmark_filter=^(" + "|".join(map(re.escape, slower)) + ")"])
+            self.run_theirs([], cases, slower)
 
     def note(self, rows):
         for row in rows:
@@ -106,9 +114,14 @@ class Comparison:
         self.profile += [row | {"of": names[0]} for row in rows if row.get("name") == "profile"]
         self.ours.add(row for row in rows if "time_us" in row)
 
-    def run_theirs(self, setting, cases):
+    def slower(self):
+        """The cases of which either time is above PyTorch's."""
+        return {key for key, field in self.ours.rounds
+                if (other := self.theirs.time(key, field)) and self.ours.time(key, field) > other}
+
+    def run_theirs(self, setting, cases, measured=None):
         if cases is not None:
-            measured = {key for key, _ in self.ours.rounds}
+            measured = measured or {key for key, _ in self.ours.rounds}
             cases = "".join(line + "\n" for line in cases.splitlines()
                             if json.loads(line)["case"] in measured)
         script = [self.python, *self.commands[1][1:], *setting]
@@ -216,6 +229,9 @@ def main():
                         help=f"of {', '.join(NAMES)}; all when none is given")
     parser.add_argument("--threads", default=f"1,{os.cpu_count()}", help="numbers, by commas")
     parser.add_argument("--rounds", type=int, default=2, help="times that each side runs, by turns")
+    parser.add_argument("--again", type=int, default=0,
+                        help="ops only: times that both sides repeat the cases found slower, since "
+                             "a busy moment makes either side slow")
     parser.add_argument("--filter", help="ops only: a regular expression of case names; "
                                          "nothing is written")
     parser.add_argument("--steps", help="train_step only: measured steps")
