@@ -30,6 +30,7 @@ FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second",
 SETTINGS = [["--model", model, "--batch", batch, "--seq", "512", "--precision", precision]
             for model, batch in (("debugmodel", "8"), ("124M", "2"))
             for precision in ("float32", "mixed", "bfloat16")]
+TURN = 12  # cases of ops that one side runs before the other
 CEILINGS = ("gemm_f32_gflops", "gemm_bf16_gflops", "copy_gbytes")
 
 
@@ -74,27 +75,42 @@ class Comparison:
         common = ["--threads", str(threads)] + (args.steps if name == "train_step" else [])
         binary = f"{args.bin}/bench_{name}"
         self.again = args.again if name == "ops" else 0
-        self.commands = [[binary, *common, *(args.filter if name == "ops" else [])],
+        self.filter = args.filter or ""
+        self.commands = [[binary, *common],
                          ["python", f"{PEERS}/{name}.py", *common]]
-        cases = run([binary, "--list-cases"]) if name == "ops" else None
         settings = [[]]
         if name == "train_step":
             settings = [s for s in SETTINGS if re.search(args.settings, " ".join(s))]
+        if name == "ops":
+            self.run_ops(run([binary, "--list-cases"]), args.rounds)
+            return
         for number in range(args.rounds):
             for setting in settings:
                 print(f"{' '.join([name, *setting])}, threads {threads}: round {number + 1} of "
                       f"{args.rounds}", file=sys.stderr)
                 self.run_ours(setting)
-                self.run_theirs(setting, cases)
+                self.run_theirs(setting)
                 if args.compile and name == "train_step":
-                    self.run_theirs([*setting, "--compile"], None)
+                    self.run_theirs([*setting, "--compile"])
+
+    def run_ops(self, listed, rounds):
+        """A few cases at a time, both sides by turns, so that a slow minute slows both."""
+        cases = {json.loads(line)["case"]: line + "\n" for line in listed.splitlines()}
+        wanted = [case for case in cases if re.search(self.filter, case)]
+
+        def turns(some, label):
+            for at in range(0, len(some), TURN):
+                print(f"ops, threads {self.threads}, {label}: {at} of {len(some)} cases",
+                      file=sys.stderr)
+                turn = some[at:at + TURN]
+                names = "|".join(re.escape(case) for case in turn)
+                self.run_ours([f"--benchmark_filter=^({names})"])
+                self.run_theirs([], "".join(cases[case] for case in turn))
+
+        for number in range(rounds):
+            turns(wanted, f"round {number + 1} of {rounds}")
         for number in range(self.again):
-            if not (slower := self.slower()):
-                break
-            print(f"{name}, threads {threads}: {len(slower)} slower cases again, "
-                  f"{number + 1} of {self.again}", file=sys.stderr)
-            self.run_ours(["--benchmark_filter=^(" + "|".join(map(re.escape, slower)) + ")"])
-            self.run_theirs([], cases, slower)
+            turns(self.slower(), f"slower ones again, {number + 1} of {self.again}")
 
     def note(self, rows):
         for row in rows:
@@ -116,14 +132,11 @@ class Comparison:
 
     def slower(self):
         """The cases of which either time is above PyTorch's."""
-        return {key for key, field in self.ours.rounds
-                if (other := self.theirs.time(key, field)) and self.ours.time(key, field) > other}
+        return list(dict.fromkeys(
+            key for key, field in self.ours.rounds
+            if (other := self.theirs.time(key, field)) and self.ours.time(key, field) > other))
 
-    def run_theirs(self, setting, cases, measured=None):
-        if cases is not None:
-            measured = measured or {key for key, _ in self.ours.rounds}
-            cases = "".join(line + "\n" for line in cases.splitlines()
-                            if json.loads(line)["case"] in measured)
+    def run_theirs(self, setting, cases=None):
         script = [self.python, *self.commands[1][1:], *setting]
         rows = json_lines(run(script, cases))
         for row in rows:
@@ -246,7 +259,6 @@ def main():
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    args.filter = [f"--benchmark_filter={args.filter}"] if args.filter else []
     args.steps = ["--steps", args.steps] if args.steps else []
     load = os.getloadavg()[0]
     if load > 0.5:
