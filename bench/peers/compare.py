@@ -74,15 +74,13 @@ class Comparison:
         self.ours, self.theirs, self.compiled = Side(), Side(), Side()
         common = ["--threads", str(threads)] + (args.steps if name == "train_step" else [])
         binary = f"{args.bin}/bench_{name}"
-        self.again = args.again if name == "ops" else 0
-        self.filter = args.filter or ""
         self.commands = [[binary, *common],
                          ["python", f"{PEERS}/{name}.py", *common]]
         settings = [[]]
         if name == "train_step":
             settings = [s for s in SETTINGS if re.search(args.settings, " ".join(s))]
         if name == "ops":
-            self.run_ops(run([binary, "--list-cases"]), args.rounds)
+            self.run_ops(run([binary, "--list-cases"]), args)
             return
         for number in range(args.rounds):
             for setting in settings:
@@ -93,10 +91,10 @@ class Comparison:
                 if args.compile and name == "train_step":
                     self.run_theirs([*setting, "--compile"])
 
-    def run_ops(self, listed, rounds):
+    def run_ops(self, listed, args):
         """A few cases at a time, both sides by turns, so that a slow minute slows both."""
         cases = {json.loads(line)["case"]: line + "\n" for line in listed.splitlines()}
-        wanted = [case for case in cases if re.search(self.filter, case)]
+        wanted = [case for case in cases if re.search(args.filter, case)]
 
         def turns(some, label):
             for at in range(0, len(some), TURN):
@@ -107,10 +105,10 @@ class Comparison:
                 self.run_ours([f"--benchmark_filter=^({names})"])
                 self.run_theirs([], "".join(cases[case] for case in turn))
 
-        for number in range(rounds):
-            turns(wanted, f"round {number + 1} of {rounds}")
-        for number in range(self.again):
-            turns(self.slower(), f"slower ones again, {number + 1} of {self.again}")
+        for number in range(args.rounds):
+            turns(wanted, f"round {number + 1} of {args.rounds}")
+        for number in range(args.again):
+            turns(self.slower(), f"slower ones again, {number + 1} of {args.again}")
 
     def note(self, rows):
         for row in rows:
@@ -245,8 +243,8 @@ def main():
     parser.add_argument("--again", type=int, default=0,
                         help="ops only: times that both sides repeat the cases found slower, since "
                              "a busy moment makes either side slow")
-    parser.add_argument("--filter", help="ops only: a regular expression of case names; "
-                                         "nothing is written")
+    parser.add_argument("--filter", default="",
+                        help="ops only: a regular expression of case names; nothing is written")
     parser.add_argument("--steps", help="train_step only: measured steps")
     parser.add_argument("--settings", default="",
                         help="train_step only: a regular expression of settings")

@@ -20,6 +20,15 @@ double worst(const Tensor& a, const Tensor& b) {
   return d;
 }
 
+// f(a, b, transpose_a, transpose_b) of fresh operands of an (m, k) by (k, n) product.
+template <class F> void in_every_orientation(int64_t m, int64_t k, int64_t n, const F& f) {
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true})
+      f(normal(ta ? Shape{k, m} : Shape{m, k}, {1, 2}),
+        normal(tb ? Shape{n, k} : Shape{k, n}, {1, 3}), ta, tb);
+  }
+}
+
 TEST(MatMul, InnerDimensionsDiffer) {
   const Session session;
   try {
@@ -33,17 +42,13 @@ TEST(MatMul, InnerDimensionsDiffer) {
 
 TEST(MatMul, LibraryAndOwnKernelAgreeInEveryOrientation) {
   const Session session;
-  for (const bool ta : {false, true}) {
-    for (const bool tb : {false, true}) {
-      const Tensor a = normal(ta ? Shape{129, 67} : Shape{67, 129}, {1, 2}),
-                   b = normal(tb ? Shape{83, 129} : Shape{129, 83}, {1, 3});
-      const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
-      EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-4);
-      const Tensor narrow = matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb);
-      EXPECT_EQ(narrow.dtype(), DType::bf16);
-      EXPECT_LT(worst(narrow, wide), 0.4);
-    }
-  }
+  in_every_orientation(67, 129, 83, [](const auto& a, const auto& b, bool ta, bool tb) {
+    const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
+    EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-4);
+    const Tensor narrow = matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb);
+    EXPECT_EQ(narrow.dtype(), DType::bf16);
+    EXPECT_LT(worst(narrow, wide), 0.4);
+  });
 }
 
 // Sizes around those of tiles, many columns at a time, batches, and any number of threads.
@@ -90,15 +95,11 @@ TEST(MatMul, PartsAndPanelsOfNarrowProductsAgreeWithSlices) {
 TEST(MatMul, OneRowAgreesInEveryOrientation) {
   for (const int threads : {1, 2}) {
     const Session session({.threads = threads});
-    for (const bool ta : {false, true}) {
-      for (const bool tb : {false, true}) {
-        const Tensor a = normal(ta ? Shape{1027, 1} : Shape{1, 1027}, {5, 2}),
-                     b = normal(tb ? Shape{333, 1027} : Shape{1027, 333}, {5, 3});
-        const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
-        EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-3);
-        EXPECT_LT(worst(matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb), wide), 1);
-      }
-    }
+    in_every_orientation(1, 1027, 333, [](const auto& a, const auto& b, bool ta, bool tb) {
+      const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
+      EXPECT_LT(worst(matmul(a, b, ta, tb), wide), 1e-3);
+      EXPECT_LT(worst(matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb), wide), 1);
+    });
   }
 }
 

@@ -93,11 +93,12 @@ TESSERA_INLINE void row_by_rows(const Gemm& g, int64_t batch, int64_t begin, int
   }
 }
 
-#ifdef TESSERA_TILES
+#ifdef TESSERA_TILE_WORDS
 
 // `rows` rows of bf16 with columns [begin, end) of b, which lie whole, as a's rows do.
 template <int64_t rows>
-TESSERA_TILES void narrow_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+TESSERA_TILE_WORDS void narrow_by_columns(const Gemm& g, int64_t batch, int64_t begin,
+                                          int64_t end) {
   const Operands<bf16> at(g, batch);
   constexpr int64_t kColumns = 4;
   for (int64_t j = begin; j < end; j += kColumns) {
@@ -127,7 +128,7 @@ TESSERA_TILES void narrow_by_columns(const Gemm& g, int64_t batch, int64_t begin
 
 // The same where rows of b lie whole: pairs of them become words.
 template <int64_t rows>
-TESSERA_TILES void narrow_by_rows(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+TESSERA_TILE_WORDS void narrow_by_rows(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
   const Operands<bf16> at(g, batch);
   constexpr int64_t kBlocks = 4 / rows;  // of 32 columns; fewer would read too little of a row
   for (int64_t j = begin; j < end; j += 32 * kBlocks) {

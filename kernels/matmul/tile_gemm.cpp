@@ -39,6 +39,7 @@ struct Plan {
   bool a_by_rows = false, b_by_rows = false, a_in_place = false;
 
   explicit Plan(const Gemm& gemm) : g(gemm) {}
+  [[nodiscard]] int64_t parts() const { return row_parts * column_parts; }
   [[nodiscard]] bool keeps_sums() const { return blocks_of(g.k) > depth; }
   [[nodiscard]] bool has_strip() const { return blocks_of(g.k) > kInner; }
   [[nodiscard]] int64_t packed_rows() const { return a_in_place ? 1 : kPackedRows; }
@@ -91,11 +92,11 @@ struct Result {
   bool wide = false, accumulate = false;
 };
 
-TESSERA_TILES inline __m512 widened(__m256i half) {
+TESSERA_TILE_WORDS inline __m512 widened(__m256i half) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-TESSERA_TILES inline void write_row(const Result& r, int64_t i) {
+TESSERA_TILE_WORDS inline void write_row(const Result& r, int64_t i) {
   const float* sums = r.sums + (i & 16) * 32 + (i & 15) * 16;
   __m512 low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + kTileWords);
   std::byte* row = r.c + i * r.row_bytes;
@@ -131,8 +132,8 @@ struct ABlock {
 // sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, and lines of c ahead of
 // the rows of `next`, if it has any, are fetched to the second cache.
 template <bool accumulate>
-TESSERA_TILES void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* sums,
-                                  const Result& before, const Result& next) {
+TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* sums,
+                                       const Result& before, const Result& next) {
   if constexpr (accumulate) {
     _tile_loadd(0, sums, 64);
     _tile_loadd(1, sums + kTileWords, 64);
@@ -178,8 +179,7 @@ class Part {
         panel_(scratch),
         packed_a_(panel_ + plan.panel_words()),
         sums_(reinterpret_cast<float*>(packed_a_ + plan.a_words())) {
-    const int64_t part = task % (p_.row_parts * p_.column_parts),
-                  batch = task / (p_.row_parts * p_.column_parts);
+    const int64_t part = task % p_.parts(), batch = task / p_.parts();
     row_ = part / p_.column_parts * p_.rows;
     row_end_ = std::min(blocks_of(g_.m), row_ + p_.rows);
     column_ = part % p_.column_parts * p_.columns;
@@ -190,7 +190,7 @@ class Part {
     c_ = static_cast<std::byte*>(g_.c) + batch * g_.c_batch * item_;
   }
 
-  TESSERA_TILES void run() {
+  TESSERA_TILE_WORDS void run() {
     const int64_t depth = blocks_of(g_.k);
     for (int64_t j = column_; j < column_end_; j += p_.width) {
       const int64_t width = std::min(p_.width, column_end_ - j);
@@ -209,7 +209,7 @@ class Part {
 
  private:
   // Where b lies by rows, whole rows are read; by columns, whole columns.
-  TESSERA_TILES void pack_b(int64_t j, int64_t width, int64_t s, int64_t steps) {
+  TESSERA_TILE_WORDS void pack_b(int64_t j, int64_t width, int64_t s, int64_t steps) {
     const int64_t outer = p_.b_by_rows ? steps : width, inner = p_.b_by_rows ? width : steps;
     for (int64_t x = 0; x < outer; ++x) {
       for (int64_t y = 0; y < inner; ++y) {
@@ -225,7 +225,7 @@ class Part {
 
   // Row block i over `steps` of k: in place where all of it is whole, else from what is packed,
   // some rows ahead.
-  TESSERA_TILES ABlock a_block(int64_t i, int64_t s, int64_t steps) {
+  TESSERA_TILE_WORDS ABlock a_block(int64_t i, int64_t s, int64_t steps) {
     if (p_.a_in_place && (i + 1) * kBlock <= g_.m && (s + steps) * kBlock <= g_.k) {
       return {a_ + i * kBlock * g_.a_row + s * kBlock, 16 * g_.a_row, g_.a_row * 2, kBlock};
     }
@@ -235,7 +235,7 @@ class Part {
             2 * kBlockWords};
   }
 
-  TESSERA_TILES void pack_a(int64_t i, int64_t count, int64_t s, int64_t steps) {
+  TESSERA_TILE_WORDS void pack_a(int64_t i, int64_t count, int64_t s, int64_t steps) {
     const int64_t k = g_.k - s * kBlock;
     const bf16* from = a_ + i * kBlock * g_.a_row + s * kBlock * g_.a_col;
     if (p_.a_by_rows) {
@@ -255,8 +255,8 @@ class Part {
   }
 
   // Blocks of row block i with the panel: over kInner of k at a time, all columns.
-  TESSERA_TILES void multiply_row(int64_t i, const ABlock& a, int64_t j, int64_t width, int64_t s,
-                                  int64_t steps) {
+  TESSERA_TILE_WORDS void multiply_row(int64_t i, const ABlock& a, int64_t j, int64_t width,
+                                       int64_t s, int64_t steps) {
     const int64_t depth = blocks_of(g_.k);
     for (int64_t q = 0; q < steps; q += kInner) {
       const int64_t inner = std::min(kInner, steps - q);
@@ -276,10 +276,9 @@ class Part {
 
   // Sums of a block: kept for the part, for a row of blocks and the one before, or for two blocks.
   float* sums_of(int64_t i, int64_t x) {
-    int64_t at = x % 2;
-    if (p_.keeps_sums()) at = (i - row_) * p_.width + x;
-    else if (p_.has_strip()) at = i % 2 * p_.width + x;
-    else at = flip_ ^= 1;
+    const int64_t at = p_.keeps_sums()  ? (i - row_) * p_.width + x
+                       : p_.has_strip() ? i % 2 * p_.width + x
+                                        : flip_ ^= 1;
     return sums_ + at * 2 * kBlockWords;
   }
 
@@ -293,7 +292,7 @@ class Part {
             g_.wide,
             g_.accumulate};
   }
-  TESSERA_TILES static void write(const Result& r) {
+  TESSERA_TILE_WORDS static void write(const Result& r) {
     for (int64_t i = 0; i < r.m; ++i) write_row(r, i);
   }
 
@@ -313,14 +312,15 @@ bool tile_gemm(const Gemm& g) {
   if (g.dtype != DType::bf16 || !micro::has_tiles()) return false;
   const int threads = Context::current().options.threads;
   const Plan plan = plan_of(g, threads);
-  const int64_t tasks = g.batch * plan.row_parts * plan.column_parts;
-  const int64_t per_task = g.m * g.n * g.k / (plan.row_parts * plan.column_parts);
-  const Tensor scratch = empty({std::min<int64_t>(threads, tasks), plan.words()}, DType::i32);
+  const int64_t tasks = g.batch * plan.parts(), per_task = g.m * g.n * g.k / plan.parts();
+  // A rank may itself be a thread of a team, with a number beyond those that start here.
+  const int64_t rooms = std::min<int64_t>(threads, tasks);
+  const Tensor scratch = empty({rooms, plan.words()}, DType::i32);
   auto* words = reinterpret_cast<uint32_t*>(scratch.data<int32_t>());
   parallel_for(tasks, std::max<int64_t>(1, kTask / std::max<int64_t>(1, per_task)),
                [&](int64_t begin, int64_t end) {
                  const micro::TileScope scope;
-                 uint32_t* own = words + omp_get_thread_num() % threads * plan.words();
+                 uint32_t* own = words + omp_get_thread_num() % rooms * plan.words();
                  for (int64_t task = begin; task < end; ++task) Part(plan, task, own).run();
                });
   return true;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/core/dtype.h"
+#include "tessera/kernels/micro_words_impl.h"
 
 #include <cstdint>
 
@@ -16,7 +17,7 @@
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
-#define TESSERA_TILES                                                           \
+#define TESSERA_TILE_WORDS                                                      \
   __attribute__((                                                               \
       target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16," \
              "prfchw")))
@@ -25,45 +26,18 @@ namespace tessera::tile_words {
 
 constexpr int64_t kBlock = 32, kTileWords = 256, kBlockWords = 512;
 
-TESSERA_TILES inline __mmask32 first(int64_t n) {
+TESSERA_TILE_WORDS inline __mmask32 first(int64_t n) {
   return n >= 32 ? ~__mmask32{0} : n <= 0 ? 0 : (__mmask32{1} << n) - 1;
 }
 
 // 32 elements of which the first n count; none are read beyond them.
-TESSERA_TILES inline __m512i read(const bf16* from, int64_t n) {
+TESSERA_TILE_WORDS inline __m512i read(const bf16* from, int64_t n) {
   return _mm512_maskz_loadu_epi16(first(n), from);
 }
 
-// 16 rows of 16 words to their columns, in place: two rounds within lanes of 4 words, two across.
-TESSERA_TILES inline void transpose(__m512i* rows) {
-  __m512i t[16];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  constexpr int kEven = 0x88, kOdd = 0xdd;  // lanes 0 and 2, or 1 and 3, of both
-  for (int i = 0; i < 4; ++i) {
-    const __m512i a = _mm512_shuffle_i32x4(rows[i], rows[4 + i], kEven),
-                  b = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], kEven),
-                  c = _mm512_shuffle_i32x4(rows[i], rows[4 + i], kOdd),
-                  d = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], kOdd);
-    t[i] = _mm512_shuffle_i32x4(a, b, kEven);
-    t[4 + i] = _mm512_shuffle_i32x4(c, d, kEven);
-    t[8 + i] = _mm512_shuffle_i32x4(a, b, kOdd);
-    t[12 + i] = _mm512_shuffle_i32x4(c, d, kOdd);
-  }
-  for (int i = 0; i < 16; ++i) rows[i] = t[i];
-}
-
 // Rows 2i and 2i + 1 of an operand that lies row by row, as words of columns 0-15 and 16-31.
-TESSERA_TILES inline void pair(const bf16* from, int64_t row, int64_t i, int64_t rows,
-                               int64_t columns, __m512i& low, __m512i& high) {
+TESSERA_TILE_WORDS inline void pair(const bf16* from, int64_t row, int64_t i, int64_t rows,
+                                    int64_t columns, __m512i& low, __m512i& high) {
   const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
   const __m512i even = _mm512_permutexvar_epi64(
                     order, read(from + 2 * i * row, 2 * i < rows ? columns : 0)),
@@ -74,8 +48,8 @@ TESSERA_TILES inline void pair(const bf16* from, int64_t row, int64_t i, int64_t
 }
 
 // A block of b (k, n) that lies row by row.
-TESSERA_TILES inline void b_by_rows(const bf16* from, int64_t row, int64_t k, int64_t n,
-                                    uint32_t* to) {
+TESSERA_TILE_WORDS inline void b_by_rows(const bf16* from, int64_t row, int64_t k, int64_t n,
+                                         uint32_t* to) {
   for (int64_t i = 0; i < 16; ++i) {
     __m512i low, high;
     pair(from, row, i, k, n, low, high);
@@ -85,34 +59,38 @@ TESSERA_TILES inline void b_by_rows(const bf16* from, int64_t row, int64_t k, in
 }
 
 // A block of b (k, n) that lies column by column: there, words are in place already.
-TESSERA_TILES inline void b_by_columns(const bf16* from, int64_t column, int64_t k, int64_t n,
-                                       uint32_t* to) {
+TESSERA_TILE_WORDS inline void b_by_columns(const bf16* from, int64_t column, int64_t k, int64_t n,
+                                            uint32_t* to) {
   for (int64_t half = 0; half < 32; half += 16, to += kTileWords) {
-    __m512i rows[16];
+    micro::Words rows[16];
     for (int64_t j = 0; j < 16; ++j)
-      rows[j] = read(from + (half + j) * column, half + j < n ? k : 0);
-    transpose(rows);
-    for (int64_t j = 0; j < 16; ++j) _mm512_store_si512(to + 16 * j, rows[j]);
+      rows[j] = (micro::Words)read(from + (half + j) * column, half + j < n ? k : 0);
+    micro::transpose_words(rows);
+    for (int64_t j = 0; j < 16; ++j) micro::store(to + 16 * j, rows[j]);
   }
 }
 
 // Row i of `blocks` blocks of a, which lies row by row.
-TESSERA_TILES inline void a_row(const bf16* from, int64_t i, int64_t k, int64_t blocks,
-                                uint32_t* to) {
+TESSERA_TILE_WORDS inline void a_row(const bf16* from, int64_t i, int64_t k, int64_t blocks,
+                                     uint32_t* to) {
   for (int64_t s = 0; s < blocks; ++s)
     _mm512_store_si512(to + s * kBlockWords + 16 * i, read(from + 32 * s, k - 32 * s));
 }
 
 // A block of a (m, k) that lies column by column.
-TESSERA_TILES inline void a_by_columns(const bf16* from, int64_t column, int64_t m, int64_t k,
-                                       uint32_t* to) {
-  __m512i low[16], high[16];
-  for (int64_t i = 0; i < 16; ++i) pair(from, column, i, k, m, low[i], high[i]);
-  transpose(low);
-  transpose(high);
+TESSERA_TILE_WORDS inline void a_by_columns(const bf16* from, int64_t column, int64_t m, int64_t k,
+                                            uint32_t* to) {
+  micro::Words lows[16], highs[16];
   for (int64_t i = 0; i < 16; ++i) {
-    _mm512_store_si512(to + 16 * i, low[i]);
-    _mm512_store_si512(to + kTileWords + 16 * i, high[i]);
+    __m512i low, high;
+    pair(from, column, i, k, m, low, high);
+    lows[i] = (micro::Words)low, highs[i] = (micro::Words)high;
+  }
+  micro::transpose_words(lows);
+  micro::transpose_words(highs);
+  for (int64_t i = 0; i < 16; ++i) {
+    micro::store(to + 16 * i, lows[i]);
+    micro::store(to + kTileWords + 16 * i, highs[i]);
   }
 }
 
