@@ -5,8 +5,9 @@
 #include "tessera/kernels/micro_tiles_impl.h"
 
 #if defined(__x86_64__) && defined(__linux__)
+#include "tessera/kernels/intrinsics_impl.h"
+
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define TESSERA_TILES __attribute__((target("amx-tile,amx-bf16")))

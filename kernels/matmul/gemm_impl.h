@@ -34,7 +34,10 @@ void gemm(const Gemm& g);
 /// A product of bf16 by the machine's matrix tiles; false, with nothing done, where it has none or
 /// the dtype is another.
 [[nodiscard]] bool tile_gemm(const Gemm& g);
-/// Large products of f32, and of bf16 where the library is fast at it and there are no tiles
+/// A product of f32 by vectors of 512 bits; false, with nothing done, where the machine has none,
+/// the dtype is another or the product is tiny.
+[[nodiscard]] bool vector_gemm(const Gemm& g);
+/// Products of f32 and, where library_takes it, bf16 on machines without those instructions
 /// (oneDNN, or Eigen where that is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);

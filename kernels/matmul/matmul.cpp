@@ -104,7 +104,7 @@ void write_zeros(const Gemm& g) {
 std::string product_route() {
   const Isa isa = Process::get().isa();
   return concat(library_text(), ", kernels ",
-                isa == Isa::avx512 ? "avx512"
+                isa == Isa::avx512 ? "avx512, f32 by own vectors"
                 : isa == Isa::avx2 ? "avx2"
                                    : "baseline",
                 micro::has_tiles() ? ", bf16 by own tiles" : "");
@@ -118,10 +118,10 @@ bool gemm_takes(DType dtype) {
 void gemm(const Gemm& g) {
   if (g.batch == 0 || g.m == 0 || g.n == 0 || (g.k == 0 && g.accumulate)) return;
   if (g.k == 0) return write_zeros(g);
-  if (thin_gemm(g)) return;
+  if (thin_gemm(g) || vector_gemm(g) || tile_gemm(g)) return;
   if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct))
     small_gemm(g);
-  else if (!tile_gemm(g)) library_gemm(g);
+  else library_gemm(g);
 }
 
 namespace op {

@@ -62,7 +62,8 @@ inline Tensor contract_leading(const Tensor& a, const Tensor& b) {
 }
 
 /// Who computes products on this machine, and with which instructions: what their bits depend on
-/// besides the operands. "oneDNN 2.6.0 avx512_core_amx, kernels avx512, bf16 by own tiles".
+/// besides the operands. "oneDNN 2.6.0 avx512_core_amx, kernels avx512, f32 by own
+/// vectors, bf16 by own tiles".
 [[nodiscard]] TESSERA_API std::string product_route();
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of a few rows with a matrix, as generation of one token makes them: each element of b is
-// read once, in place, so the bandwidth of memory is all that counts. One row of f32 goes by plain
-// vectors; up to four of bf16 by the dot products of pairs that machines with tiles have. Sums are
-// of f32, in an order that depends on the sizes alone.
+// read once, in place, so the bandwidth of memory is all that counts. f32 goes by plain vectors,
+// bf16 by the dot products of pairs that machines with tiles have. Sums are of f32, in an order
+// that depends on the sizes alone. Compiled with contraction on, like micro_gemm.cpp.
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/micro_gemm_impl.h"
@@ -47,29 +47,61 @@ TESSERA_INLINE void write(const Gemm& g, int64_t at, const float* sums, int64_t 
   else put(static_cast<T*>(g.c));
 }
 
-// A row of f32 with columns [begin, end) of b, which lie whole: four dot products at once.
-TESSERA_INLINE void row_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+// The sum of a vector's elements: the upper half added to the lower one, and so on.
+template <int32_t half = kWidth / 2> TESSERA_INLINE float total(Lanes<float> x) {
+  if constexpr (half == 0) {
+    return x[0];
+  } else {
+    Lanes<int32_t> other;
+    for (int32_t e = 0; e < kWidth; ++e) other[e] = e ^ half;
+    return total<half / 2>(x + __builtin_shuffle(x, other));
+  }
+}
+
+// `rows` rows of f32 with columns [begin, end) of b, which lie whole, as a's rows do: four columns
+// at once.
+template <int64_t rows>
+TESSERA_INLINE void rows_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
   const Operands<float> at(g, batch);
   const auto dots = [&]<int64_t count>(int64_t j) TESSERA_LAMBDA {
-    Lanes<float> lanes[count] = {};
+    Lanes<float> lanes[rows][count] = {};
     int64_t p = 0;
     for (; p + kWidth <= g.k; p += kWidth) {
-      const Lanes<float> x = micro::load(at.a + p);
-      for (int64_t c = 0; c < count; ++c) lanes[c] += x * micro::load(at.b + (j + c) * g.b_col + p);
+      Lanes<float> x[rows];
+      for (int64_t i = 0; i < rows; ++i) x[i] = micro::load(at.a + i * g.a_row + p);
+      for (int64_t c = 0; c < count; ++c) {
+        const Lanes<float> y = micro::load(at.b + (j + c) * g.b_col + p);
+        for (int64_t i = 0; i < rows; ++i) lanes[i][c] += x[i] * y;
+      }
     }
-    float sums[count] = {};
-    for (int64_t c = 0; c < count; ++c) {
-      for (int64_t e = 0; e < kWidth; ++e) sums[c] += lanes[c][e];
-      for (int64_t q = p; q < g.k; ++q) sums[c] += at.a[q] * at.b[(j + c) * g.b_col + q];
+    for (int64_t i = 0; i < rows; ++i) {
+      float sums[count];
+      for (int64_t c = 0; c < count; ++c) {
+        sums[c] = total(lanes[i][c]);
+        for (int64_t q = p; q < g.k; ++q)
+          sums[c] += at.a[i * g.a_row + q] * at.b[(j + c) * g.b_col + q];
+      }
+      write<float>(g, at.c + i * g.c_row + j, sums, count);
     }
-    write<float>(g, at.c + j, sums, count);
   };
   int64_t j = begin;
   for (; j + 4 <= end; j += 4) dots.template operator()<4>(j);
   for (; j < end; ++j) dots.template operator()<1>(j);
 }
 
-// The same where rows of b lie whole: four vectors of columns at once.
+void wide_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  const auto rows = [&]<int64_t count>() {
+    simd([&]() TESSERA_LAMBDA { rows_by_columns<count>(g, batch, begin, end); });
+  };
+  switch (g.m) {
+    case 1: return rows.template operator()<1>();
+    case 2: return rows.template operator()<2>();
+    case 3: return rows.template operator()<3>();
+    default: return rows.template operator()<4>();
+  }
+}
+
+// A row of f32 where rows of b lie whole: four vectors of columns at once.
 TESSERA_INLINE void row_by_rows(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
   const Operands<float> at(g, batch);
   const auto columns = [&]<int64_t count>(int64_t j) TESSERA_LAMBDA {
@@ -187,9 +219,11 @@ bool thin_gemm(const Gemm& g) {
   constexpr int64_t kLeast = 64 * 64;  // elements of b, below which others start sooner
   const bool columns_lie = by_columns(g);
   if ((!columns_lie && g.b_col != 1) || g.n * g.k < kLeast) return false;
-  const bool narrow_rows =
-      g.dtype == DType::bf16 && g.m <= (columns_lie ? 4 : 2) && micro::has_tiles();
-  if (!narrow_rows && (g.dtype != DType::f32 || g.m > 1)) return false;
+  const int64_t few = columns_lie ? 4 : 2;
+  const bool narrow_rows = g.dtype == DType::bf16 && g.m <= few && micro::has_tiles();
+  // Other products of a few whole rows of b read them in place too.
+  const bool wide_rows = g.dtype == DType::f32 && g.m <= (columns_lie ? 4 : 1);
+  if (!narrow_rows && !wide_rows) return false;
   constexpr int64_t kColumns = 128;
   const int64_t columns = std::max(kColumns, micro::round_up(kTask / g.k, kColumns));
   const int64_t cuts = (g.n + columns - 1) / columns;
@@ -198,14 +232,9 @@ bool thin_gemm(const Gemm& g) {
                  for (int64_t task = from; task < to; ++task) {
                    const int64_t batch = task / cuts, begin = task % cuts * columns,
                                  end = std::min(g.n, begin + columns);
-                   if (narrow_rows) {
-                     narrow(g, batch, begin, end);
-                     continue;
-                   }
-                   simd([&]() TESSERA_LAMBDA {
-                     if (columns_lie) row_by_columns(g, batch, begin, end);
-                     else row_by_rows(g, batch, begin, end);
-                   });
+                   if (narrow_rows) narrow(g, batch, begin, end);
+                   else if (columns_lie) wide_by_columns(g, batch, begin, end);
+                   else simd([&]() TESSERA_LAMBDA { row_by_rows(g, batch, begin, end); });
                  }
                });
   return true;

@@ -5,14 +5,11 @@
 // is multiplied, the block before it is rounded and written, and lines of c that will be written
 // soon are fetched. The order of each sum depends on k alone: results are equal for all numbers of
 // threads.
-#include "tessera/core/parallel.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/kernels/matmul/parts_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "tessera/kernels/matmul/tile_words_impl.h"
-
-#include <omp.h>
 
 namespace tessera {
 namespace {
@@ -29,17 +26,16 @@ constexpr int64_t kMostRows = 32;           // blocks of rows in a part that kee
 constexpr int64_t kAhead = 128;             // bytes: lines of c are fetched that much before use
 constexpr int64_t kTask = 1 << 21;          // multiply-adds that are worth a thread
 
-constexpr int64_t blocks_of(int64_t n) { return (n + kBlock - 1) / kBlock; }
+constexpr int64_t blocks_of(int64_t n) { return ceil_div(n, kBlock); }
 
 // What all parts of a product share; sizes of parts and panels in blocks.
 struct Plan {
   Gemm g;
-  int64_t row_parts = 1, column_parts = 1, rows = 0, columns = 0;
+  Parts parts;
   int64_t depth = 0, width = 0;  // of a panel of b
   bool a_by_rows = false, b_by_rows = false, a_in_place = false;
 
   explicit Plan(const Gemm& gemm) : g(gemm) {}
-  [[nodiscard]] int64_t parts() const { return row_parts * column_parts; }
   [[nodiscard]] bool keeps_sums() const { return blocks_of(g.k) > depth; }
   [[nodiscard]] bool has_strip() const { return blocks_of(g.k) > kInner; }
   [[nodiscard]] int64_t packed_rows() const { return a_in_place ? 1 : kPackedRows; }
@@ -48,39 +44,31 @@ struct Plan {
   // Two blocks at least: the one before is written while the next is multiplied.
   [[nodiscard]] int64_t sum_words() const {
     return 2 * kBlockWords *
-           (keeps_sums()  ? std::max<int64_t>(2, rows * width)
+           (keeps_sums()  ? std::max<int64_t>(2, parts.rows * width)
             : has_strip() ? 2 * width
                           : 2);
   }
   [[nodiscard]] int64_t words() const { return panel_words() + a_words() + sum_words(); }
 };
 
-Plan plan_of(const Gemm& g, int threads) {
+Plan plan_of(const Gemm& g) {
   Plan p{g};
-  const int64_t rows = blocks_of(g.m), columns = blocks_of(g.n), depth = blocks_of(g.k);
+  const int64_t depth = blocks_of(g.k);
   p.a_by_rows = g.a_col == 1 || g.k == 1;
   p.b_by_rows = g.b_col == 1 || g.n == 1;
   // Rows whose distance is a multiple of 2 KiB share few lines of the first cache.
   p.a_in_place = p.a_by_rows && g.a_row % kBlock == 0 && g.a_batch % kBlock == 0 &&
                  g.a_row * 2 % 2048 != 0 && reinterpret_cast<uintptr_t>(g.a) % 64 == 0;
-  const int64_t work = g.m * g.n * g.k;
-  const auto parts = static_cast<int>(std::clamp<int64_t>(
-      work / kTask, 1, std::max<int64_t>(1, (threads + g.batch - 1) / g.batch)));
-  int64_t best = INT64_MAX;
-  for (int i = 1; i <= parts; ++i) {
-    const int64_t r = (rows + i - 1) / i, c = (columns + parts / i - 1) / (parts / i);
-    // About the cycles of a block of k: multiplying, packing b, reading or packing a.
-    const int64_t cost = 90 * r * c + 150 * c + (p.a_in_place ? 30 : 120) * r;
-    if (cost < best) best = cost, p.rows = r, p.columns = c;
-  }
+  // About the cycles of a block of k: multiplying, packing b, reading or packing a.
+  p.parts = cut_in_parts(g, blocks_of(g.m), blocks_of(g.n), kTask, [&](int64_t r, int64_t c) {
+    return 90 * r * c + 150 * c + (p.a_in_place ? 30 : 120) * r;
+  });
   p.depth = std::min(depth, kDepth);
   if (p.keeps_sums()) {
-    p.rows = std::min(p.rows, kMostRows);
-    if (p.rows * std::min(p.columns, kPanel / kShallow) <= kSums) p.depth = kShallow;
+    p.parts.rows = std::min(p.parts.rows, kMostRows);
+    if (p.parts.rows * std::min(p.parts.columns, kPanel / kShallow) <= kSums) p.depth = kShallow;
   }
-  p.width = std::min(p.columns, kPanel / p.depth);
-  p.row_parts = (rows + p.rows - 1) / p.rows;
-  p.column_parts = (columns + p.columns - 1) / p.columns;
+  p.width = std::min(p.parts.columns, kPanel / p.depth);
   return p;
 }
 
@@ -173,17 +161,17 @@ TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* 
 // One thread's part of one product: blocks [row, row_end) by [column, column_end) of c.
 class Part {
  public:
-  Part(const Plan& plan, int64_t task, uint32_t* scratch)
+  Part(const Plan& plan, int64_t batch, int64_t part, uint32_t* scratch)
       : p_(plan),
         g_(plan.g),
         panel_(scratch),
         packed_a_(panel_ + plan.panel_words()),
         sums_(reinterpret_cast<float*>(packed_a_ + plan.a_words())) {
-    const int64_t part = task % p_.parts(), batch = task / p_.parts();
-    row_ = part / p_.column_parts * p_.rows;
-    row_end_ = std::min(blocks_of(g_.m), row_ + p_.rows);
-    column_ = part % p_.column_parts * p_.columns;
-    column_end_ = std::min(blocks_of(g_.n), column_ + p_.columns);
+    const Parts& parts = plan.parts;
+    row_ = part / parts.across() * parts.rows;
+    row_end_ = std::min(parts.all_rows, row_ + parts.rows);
+    column_ = part % parts.across() * parts.columns;
+    column_end_ = std::min(parts.all_columns, column_ + parts.columns);
     a_ = static_cast<const bf16*>(g_.a) + batch * g_.a_batch;
     b_ = static_cast<const bf16*>(g_.b) + batch * g_.b_batch;
     item_ = item_size(g_.wide ? DType::f32 : g_.dtype);
@@ -310,19 +298,11 @@ class Part {
 
 bool tile_gemm(const Gemm& g) {
   if (g.dtype != DType::bf16 || !micro::has_tiles()) return false;
-  const int threads = Context::current().options.threads;
-  const Plan plan = plan_of(g, threads);
-  const int64_t tasks = g.batch * plan.parts(), per_task = g.m * g.n * g.k / plan.parts();
-  // A rank may itself be a thread of a team, with a number beyond those that start here.
-  const int64_t rooms = std::min<int64_t>(threads, tasks);
-  const Tensor scratch = empty({rooms, plan.words()}, DType::i32);
-  auto* words = reinterpret_cast<uint32_t*>(scratch.data<int32_t>());
-  parallel_for(tasks, std::max<int64_t>(1, kTask / std::max<int64_t>(1, per_task)),
-               [&](int64_t begin, int64_t end) {
-                 const micro::TileScope scope;
-                 uint32_t* own = words + omp_get_thread_num() % rooms * plan.words();
-                 for (int64_t task = begin; task < end; ++task) Part(plan, task, own).run();
-               });
+  const Plan plan = plan_of(g);
+  for_each_part(g, plan.parts, kTask, plan.words(), [&](int64_t batch, int64_t part, int32_t* own) {
+    const micro::TileScope scope;
+    Part(plan, batch, part, reinterpret_cast<uint32_t*>(own)).run();
+  });
   return true;
 }
 

@@ -6,16 +6,10 @@
 #pragma once
 
 #include "tessera/core/dtype.h"
+#include "tessera/kernels/intrinsics_impl.h"
 #include "tessera/kernels/micro_words_impl.h"
 
 #include <cstdint>
-
-// GCC 12's intrinsics start from what they call undefined, and warn of it (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
 
 #define TESSERA_TILE_WORDS                                                      \
   __attribute__((                                                               \

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of f32 by vectors of 512 bits. c is cut into one part for each thread; a part packs
+// panels of b that stay in the second cache, and rows of a, and multiplies blocks of 14 x 32 whose
+// sums stay in registers over kDepth of k. The order of each sum depends on k alone: results are
+// equal for all numbers of threads.
+#include "tessera/kernels/matmul/parts_impl.h"
+
+#if defined(__x86_64__)
+#include "tessera/kernels/intrinsics_impl.h"
+
+#define TESSERA_VECTORS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prfchw")))
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kRows = 14, kColumns = 32;  // of a block
+constexpr int64_t kDepth = 384;               // of k at most in a panel of b,
+constexpr int64_t kPanel = kDepth * 768;      // which has that many elements: 1.1 MiB
+constexpr int64_t kRowStep = kDepth + 16;     // packed rows lie in different sets of a cache
+constexpr int64_t kColumnStep = 16;           // rows in a packed column: two blocks of 8 as well
+constexpr int64_t kPackedBlocks = 8;          // of rows, where a lies by columns
+constexpr int64_t kStrip = 16;                // rows packed at once, so that lines come in order
+constexpr int64_t kTiny = 16 * 16 * 16;       // multiply-adds that start sooner elsewhere
+constexpr int64_t kNear = 1 << 13;            // elements of b that stay in the first cache: 32 KiB
+constexpr int64_t kTask = 1 << 19;            // multiply-adds that are worth a thread
+
+// Elements from one packed block to the next: an odd number of pairs of lines, so that blocks that
+// are written by turns lie in different sets of the caches.
+constexpr int64_t block_step(int64_t k) { return (k + 2) * kColumns; }
+constexpr int64_t a_step(int64_t k) { return (k + 4) * kColumnStep; }
+
+// Rows of the next block where `left` are left: 16 are two of 8.
+constexpr int64_t block_rows(int64_t left) {
+  return left > 16 || (left > 8 && left <= kRows) ? kRows : left > 4 ? 8 : 4;
+}
+
+// What all parts of a product share.
+struct Plan {
+  Gemm g;
+  Parts parts;
+  int64_t depth = 0, width = 0;  // of a panel of b
+  bool a_by_rows = false, b_by_rows = false, a_in_place = false, b_in_place = false;
+
+  explicit Plan(const Gemm& gemm) : g(gemm) {}
+  [[nodiscard]] int64_t panel() const { return width / kColumns * block_step(depth); }
+  [[nodiscard]] int64_t scratch() const {
+    return panel() + (a_by_rows ? kRows * kRowStep : kPackedBlocks * a_step(depth));
+  }
+};
+
+Plan plan_of(const Gemm& g) {
+  Plan p{g};
+  p.a_by_rows = g.a_col == 1 || g.k == 1;
+  p.b_by_rows = g.b_col == 1 || g.n == 1;
+  // Rows whose distance is a multiple of 4 KiB share one set of the first cache, and columns far
+  // apart lie each in a page of its own.
+  p.a_in_place = p.a_by_rows ? g.a_row % 1024 != 0 : g.a_col <= 64;
+  // About the cycles of one k: multiplying, packing b, packing a.
+  p.parts = cut_in_parts(
+      g, ceil_div(g.m, kRows), ceil_div(g.n, kColumns), kTask,
+      [&](int64_t r, int64_t c) { return 14 * r * c + (p.b_by_rows ? 4 : 10) * c + 2 * r; });
+  p.b_in_place = p.b_by_rows && (p.parts.rows == 1 || g.m <= 16 || g.k * g.b_row <= kNear);
+  p.depth = ceil_div(g.k, ceil_div(g.k, kDepth));
+  const int64_t panels = ceil_div(p.parts.columns, kPanel / p.depth / kColumns);
+  p.width = ceil_div(p.parts.columns, panels) * kColumns;
+  return p;
+}
+
+TESSERA_VECTORS inline __mmask16 first(int64_t n) {
+  return n >= 16 ? __mmask16{0xffff} : n <= 0 ? __mmask16{0} : static_cast<__mmask16>((1 << n) - 1);
+}
+
+// 16 x 16 elements to their transpose. Four quarters of rows four apart make a vector, and each
+// quarter of four such vectors is transposed: half the shuffles of what lies in registers already.
+TESSERA_VECTORS inline void transpose(const float* from, int64_t row, float* to, int64_t to_row) {
+  for (int64_t c = 0; c < 16; c += 4) {
+    __m512 x[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      const float* p = from + i * row + c;
+      x[i] = _mm512_castps128_ps512(_mm_loadu_ps(p));
+      x[i] = _mm512_mask_broadcast_f32x4(x[i], 0x00f0, _mm_loadu_ps(p + 4 * row));
+      x[i] = _mm512_mask_broadcast_f32x4(x[i], 0x0f00, _mm_loadu_ps(p + 8 * row));
+      x[i] = _mm512_mask_broadcast_f32x4(x[i], 0xf000, _mm_loadu_ps(p + 12 * row));
+    }
+    __m512d pairs[4];  // of rows 0-1 and 2-3 of each quarter: columns c, c + 1, then c + 2, c + 3
+    for (int64_t i = 0; i < 2; ++i) {
+      pairs[i] = _mm512_castps_pd(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]));
+      pairs[2 + i] = _mm512_castps_pd(_mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    }
+    for (int64_t i = 0; i < 4; i += 2) {
+      _mm512_store_pd(to + (c + i) * to_row, _mm512_unpacklo_pd(pairs[i], pairs[i + 1]));
+      _mm512_store_pd(to + (c + i + 1) * to_row, _mm512_unpackhi_pd(pairs[i], pairs[i + 1]));
+    }
+  }
+}
+
+// A block of an operand, in place or packed; `step` is the distance of its rows or columns.
+struct Block {
+  const float* at;
+  int64_t step;
+};
+
+// A block of c: m rows of n elements.
+struct Target {
+  float* c;
+  int64_t row, m, n;
+  bool accumulate;
+};
+
+// c = or += a b, where a has `rows` rows, of which the first m count, and b rows of `vectors` times
+// 16 columns.
+template <int rows, int vectors, bool a_by_rows>
+TESSERA_VECTORS void multiply(int64_t k, Block a, Block b, const Target& to) {
+  if (to.accumulate) {
+    for (int64_t i = 0; i < to.m; ++i) {
+      __builtin_prefetch(to.c + i * to.row, 1);
+      if constexpr (vectors == 2) __builtin_prefetch(to.c + i * to.row + to.n - 1, 1);
+    }
+  }
+  __m512 sum[rows][vectors];
+  for (auto& r : sum) {
+    for (auto& v : r) v = _mm512_setzero_ps();
+  }
+  // Three rows by each pointer, so that all of them stay in registers.
+  const float* third[(rows + 2) / 3];
+  for (int i = 0; i < (rows + 2) / 3; ++i) third[i] = a.at + (a_by_rows ? 3 * i * a.step : 3 * i);
+  const int64_t row = a_by_rows ? a.step : 1, step = a_by_rows ? 1 : a.step;
+#pragma GCC unroll 4
+  for (int64_t p = 0; p < k; ++p) {
+    __m512 line[vectors];
+    for (int j = 0; j < vectors; ++j) line[j] = _mm512_loadu_ps(b.at + 16 * j);
+    for (int i = 0; i < rows; ++i) {
+      const __m512 x = _mm512_set1_ps(third[i / 3][i % 3 * row]);
+      for (int j = 0; j < vectors; ++j) sum[i][j] = _mm512_fmadd_ps(x, line[j], sum[i][j]);
+    }
+    for (auto& t : third) t += step;
+    b.at += b.step;
+  }
+  const __mmask16 mask[2] = {first(to.n), first(to.n - 16)};
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) {
+    if (i >= to.m) return;
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) {
+      float* c = to.c + i * to.row + 16 * j;
+      if (to.accumulate) sum[i][j] = _mm512_add_ps(sum[i][j], _mm512_maskz_loadu_ps(mask[j], c));
+      _mm512_mask_storeu_ps(c, mask[j], sum[i][j]);
+    }
+  }
+}
+
+template <int vectors, bool a_by_rows>
+void multiply(int64_t rows, int64_t k, Block a, Block b, const Target& to) {
+  if (rows == kRows) multiply<kRows, vectors, a_by_rows>(k, a, b, to);
+  else if (rows == 8) multiply<8, vectors, a_by_rows>(k, a, b, to);
+  else multiply<4, vectors, a_by_rows>(k, a, b, to);
+}
+
+// One thread's part of one product: rows [row_, row_end_) and columns [column_, column_end_) of c.
+class Part {
+ public:
+  Part(const Plan& plan, int64_t batch, int64_t part, float* scratch)
+      : p_(plan), g_(plan.g), panel_(scratch), packed_a_(scratch + plan.panel()) {
+    const Parts& parts = plan.parts;
+    row_ = part / parts.across() * parts.rows * kRows;
+    row_end_ = std::min(g_.m, row_ + parts.rows * kRows);
+    column_ = part % parts.across() * parts.columns * kColumns;
+    column_end_ = std::min(g_.n, column_ + parts.columns * kColumns);
+    a_ = static_cast<const float*>(g_.a) + batch * g_.a_batch;
+    b_ = static_cast<const float*>(g_.b) + batch * g_.b_batch;
+    c_ = static_cast<float*>(g_.c) + batch * g_.c_batch;
+  }
+
+  void run() {
+    for (int64_t j = column_; j < column_end_; j += p_.width) {
+      const int64_t n = std::min(p_.width, column_end_ - j);
+      for (int64_t s = 0; s < g_.k; s += p_.depth) {
+        const int64_t k = std::min(p_.depth, g_.k - s);
+        pack_b(j, s, n, k);
+        packed_end_ = row_;
+        for (int64_t i = row_, rows; i < row_end_; i += rows) {
+          rows = block_rows(row_end_ - i);
+          multiply_rows(i, rows, j, s, n, k);
+        }
+      }
+    }
+  }
+
+ private:
+  void multiply_rows(int64_t i, int64_t rows, int64_t j, int64_t s, int64_t n, int64_t k) {
+    const Block a = a_block(i, rows, s, k);
+    for (int64_t x = 0; x < n; x += kColumns) {
+      const Target to{c_ + i * g_.c_row + j + x, g_.c_row, std::min(rows, row_end_ - i),
+                      std::min(kColumns, n - x), s > 0 || g_.accumulate};
+      const Block b = b_block(j, x, s, n, k);
+      if (p_.a_by_rows) {
+        if (to.n > 16) multiply<2, true>(rows, k, a, b, to);
+        else multiply<1, true>(rows, k, a, b, to);
+      } else {
+        if (to.n > 16) multiply<2, false>(rows, k, a, b, to);
+        else multiply<1, false>(rows, k, a, b, to);
+      }
+    }
+  }
+
+  // Whether the block of columns x of a panel of n is read where it lies.
+  [[nodiscard]] bool b_in_place(int64_t n, int64_t x) const {
+    return p_.b_in_place && (n - x >= kColumns || n - x == 16);
+  }
+  // Columns of that block when it is packed.
+  static int64_t block_columns(int64_t n, int64_t x) { return n - x > 16 ? 32 : 16; }
+
+  [[nodiscard]] Block b_block(int64_t j, int64_t x, int64_t s, int64_t n, int64_t k) const {
+    if (b_in_place(n, x)) return {b_ + s * g_.b_row + j + x, g_.b_row};
+    return {panel_ + x / kColumns * block_step(k), block_columns(n, x)};
+  }
+
+  void pack_b(int64_t j, int64_t s, int64_t n, int64_t k) {
+    const float* from = b_ + s * g_.b_row + j * g_.b_col;
+    if (p_.b_by_rows) pack_b_by_rows(from, n, k);
+    else pack_b_by_columns(from, n, k);
+  }
+
+  TESSERA_VECTORS void pack_b_by_rows(const float* from, int64_t n, int64_t k) {
+    for (int64_t p = 0; p < k; p += kStrip) {
+      const int64_t rows = std::min(kStrip, k - p);
+      for (int64_t x = 0; x < n; x += kColumns) {
+        if (b_in_place(n, x)) continue;
+        const int64_t columns = block_columns(n, x);
+        const __mmask16 low = first(n - x), high = first(n - x - 16);
+        const float* row = from + p * g_.b_row + x;
+        float* to = panel_ + x / kColumns * block_step(k) + p * columns;
+        for (int64_t r = 0; r < rows; ++r, row += g_.b_row, to += columns) {
+          _mm512_store_ps(to, _mm512_maskz_loadu_ps(low, row));
+          if (columns > 16) _mm512_store_ps(to + 16, _mm512_maskz_loadu_ps(high, row + 16));
+        }
+      }
+    }
+  }
+
+  TESSERA_VECTORS void pack_b_by_columns(const float* from, int64_t n, int64_t k) {
+    for (int64_t x = 0; x < n; x += 16) {
+      const int64_t block = x / kColumns * kColumns, columns = block_columns(n, block);
+      for (int64_t p = 0; p < k; p += 16) {
+        const float* block_from = from + x * g_.b_col + p;
+        float* to = panel_ + block / kColumns * block_step(k) + p * columns + x - block;
+        if (n - x >= 16 && k - p >= 16) {
+          transpose(block_from, g_.b_col, to, columns);
+          continue;
+        }
+        alignas(64) float whole[2][256] = {};
+        for (int64_t j = 0; j < std::min<int64_t>(16, n - x); ++j) {
+          _mm512_store_ps(whole[0] + 16 * j,
+                          _mm512_maskz_loadu_ps(first(k - p), block_from + j * g_.b_col));
+        }
+        transpose(whole[0], 16, whole[1], 16);
+        for (int64_t j = 0; j < std::min<int64_t>(16, k - p); ++j)
+          _mm512_store_ps(to + j * columns, _mm512_load_ps(whole[1] + 16 * j));
+      }
+    }
+  }
+
+  // `rows` rows from i on, k of them from s on: in place where there are as many, else packed, and
+  // zero where they lack.
+  TESSERA_VECTORS Block a_block(int64_t i, int64_t rows, int64_t s, int64_t k) {
+    const float* from = a_ + i * g_.a_row + s * g_.a_col;
+    if (p_.a_in_place && i + rows <= row_end_) return {from, p_.a_by_rows ? g_.a_row : g_.a_col};
+    if (p_.a_by_rows) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t count = i + r < row_end_ ? k : 0;
+        for (int64_t p = 0; p < k; p += 16) {
+          _mm512_store_ps(packed_a_ + r * kRowStep + p,
+                          _mm512_maskz_loadu_ps(first(count - p), from + r * g_.a_row + p));
+        }
+      }
+      return {packed_a_, kRowStep};
+    }
+    if (i >= packed_end_) {
+      packed_ = i;
+      packed_end_ = i + kPackedBlocks * kRows;
+      const int64_t blocks = std::min(kPackedBlocks, ceil_div(row_end_ - i, kRows));
+      for (int64_t p = 0; p < k; p += kStrip) {
+        const int64_t columns = std::min(kStrip, k - p);
+        for (int64_t r = 0; r < blocks; ++r) {
+          const __mmask16 mask = first(row_end_ - i - r * kRows);
+          const float* column = from + p * g_.a_col + r * kRows;
+          float* to = packed_a_ + r * a_step(k) + p * kColumnStep;
+          for (int64_t q = 0; q < columns; ++q, column += g_.a_col, to += kColumnStep)
+            _mm512_store_ps(to, _mm512_maskz_loadu_ps(mask, column));
+        }
+      }
+    }
+    const int64_t ahead = i - packed_;
+    return {packed_a_ + ahead / kRows * a_step(k) + ahead % kRows, kColumnStep};
+  }
+
+  const Plan& p_;
+  const Gemm& g_;
+  float *panel_, *packed_a_;
+  const float *a_ = nullptr, *b_ = nullptr;
+  float* c_ = nullptr;
+  int64_t row_ = 0, row_end_ = 0, column_ = 0, column_end_ = 0;
+  int64_t packed_ = 0, packed_end_ = 0;  // rows of a that lies by columns
+};
+
+}  // namespace
+
+bool vector_gemm(const Gemm& g) {
+  if (g.dtype != DType::f32 || Process::get().isa() != Isa::avx512 || g.m * g.n * g.k <= kTiny)
+    return false;
+  const Plan plan = plan_of(g);
+  for_each_part(g, plan.parts, kTask, plan.scratch(),
+                [&](int64_t batch, int64_t part, int32_t* own) {
+                  Part(plan, batch, part, reinterpret_cast<float*>(own)).run();
+                });
+  return true;
+}
+
+}  // namespace tessera
+
+#else
+
+namespace tessera {
+
+bool vector_gemm(const Gemm&) { return false; }
+
+}  // namespace tessera
+
+#endif
