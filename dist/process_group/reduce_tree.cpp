@@ -46,7 +46,10 @@ struct Loops {
 template <class T, class C> void load(void* to, const void* a, int64_t n) {
   simd([&]() TESSERA_LAMBDA {
     C* __restrict y = static_cast<C*>(to);
-    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<C>(static_cast<const T*>(a)[i]);
+    const T* x = static_cast<const T*>(a);
+    const int64_t length = n;  // a copy, since y might be written over n as far as g++ knows
+#pragma GCC ivdep
+    for (int64_t i = 0; i < length; ++i) y[i] = static_cast<C>(x[i]);
   });
 }
 
@@ -56,7 +59,7 @@ void join(void* to, const void* left, const void* right, int64_t n) {
   simd([&]() TESSERA_LAMBDA {
     C* y = static_cast<C*>(to);
     const T *a = static_cast<const T*>(left), *b = static_cast<const T*>(right);
-    const int64_t length = n;  // of the loop alone: what y is written to could hold n
+    const int64_t length = n;
 #pragma GCC ivdep
     for (int64_t i = 0; i < length; ++i)
       y[i] = combine<kOp, C>(static_cast<C>(a[i]), static_cast<C>(b[i]));
@@ -67,7 +70,8 @@ template <class C> void divide(void* values, int64_t by, int64_t n) {
   simd([&]() TESSERA_LAMBDA {
     C* v = static_cast<C*>(values);
     const C divisor = static_cast<C>(by);
-    for (int64_t i = 0; i < n; ++i) v[i] = v[i] / divisor;
+    const int64_t length = n;
+    for (int64_t i = 0; i < length; ++i) v[i] = v[i] / divisor;
   });
 }
 
