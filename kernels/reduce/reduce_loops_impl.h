@@ -135,7 +135,8 @@ void reduce_join(void* acc, const void* more, int64_t n) {
   simd_of<A>([&]() TESSERA_LAMBDA {
     A* __restrict y = static_cast<A*>(acc);
     const A* x = static_cast<const A*>(more);
-    for (int64_t j = 0; j < n; ++j) y[j] = P::join(y[j], x[j]);
+    const int64_t length = n;  // a copy, since y might be written over n as far as g++ knows
+    for (int64_t j = 0; j < length; ++j) y[j] = P::join(y[j], x[j]);
   });
 }
 
