@@ -15,7 +15,7 @@ set(TESSERA_GEMM ${_gemm} CACHE STRING "Matrix products by: onednn or eigen")
 set_property(CACHE TESSERA_GEMM PROPERTY STRINGS onednn eigen)
 message(STATUS "Matrix products: ${TESSERA_GEMM}")
 
-# kernels/ links TESSERA_GEMM_TARGET and sees TESSERA_GEMM_ONEDNN or TESSERA_GEMM_EIGEN.
+# kernels/ links TESSERA_GEMM_TARGET; its library_gemm.cpp sees TESSERA_GEMM_ONEDNN or TESSERA_GEMM_EIGEN.
 if(TESSERA_GEMM STREQUAL "onednn")
   if(NOT dnnl_FOUND)
     message(FATAL_ERROR "TESSERA_GEMM=onednn, but oneDNN's dnnl-config.cmake was not found (Debian: libdnnl-dev)")

@@ -61,3 +61,11 @@ function(tessera_precompile target)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache asks for it
   endif()
 endfunction()
+
+# tessera_precompiled_like(<target> <other>): the header of a target with the same flags, which sees no more than this one.
+function(tessera_precompiled_like target other)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_precompile_headers(${target} REUSE_FROM ${other})
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  endif()
+endfunction()

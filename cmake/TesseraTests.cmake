@@ -62,4 +62,7 @@ function(tessera_module_tests)
       LINK tessera_${module} $<$<STREQUAL:${module},kernels>:tessera_autograd>
       PRECOMPILE ${precompile_${module}})
   endforeach()
+  tessera_precompiled_like(tessera_autograd_tests tessera_kernels_tests)
+  tessera_precompiled_like(tessera_nn_tests tessera_dist_tests)
+  tessera_precompiled_like(tessera_models_tests tessera_dist_tests)
 endfunction()

@@ -44,8 +44,8 @@ struct OpRow {
   bool (*can_view)(const void* op,
                    const Geometry& in) = nullptr;  // null: any strides can be viewed
   ShardingRule (*sharding)(const void* op, Metas in) = nullptr;
-  bool localizes = false;  // whether pieces run another op than the whole
-  std::shared_ptr<const void> (*local)(const void* op, const Piece&) = nullptr;
+  std::shared_ptr<const void> (*local)(const void* op,
+                                       const Piece&) = nullptr;  // null: pieces run the op itself
   void (*cpu)(const void* op, Tensors in, Outputs y) = nullptr;
   void (*cuda)(const void* op, Tensors in, Outputs y,
                Stream) = nullptr;  // null: ask the CUDA library
@@ -67,81 +67,111 @@ TESSERA_API void run_kernel(Context& context, const OpRow& row, const void* op, 
                             Outputs out, Device device);
 /// Anomaly mode: NumericError if the op made NaN from plain inputs without it.
 TESSERA_API void find_nan(const Context& context, const OpRow& row, Tensors in, Tensors out);
-template <class Op> const Op& as(const void* op) { return *static_cast<const Op*>(op); }
+/// A copy of an op, kept by what points at it.
+TESSERA_API std::shared_ptr<const void> copy_of(const OpRow& row, const void* op);
+/// The op that a piece runs.
+TESSERA_API std::shared_ptr<const void> local_op(const OpRow& row, const void* op, const Piece&);
+TESSERA_API void add_sample(std::vector<SampleRow>& rows, const OpRow& row, const void* op,
+                            const std::vector<Arg>& in, const std::string& throws, bool bench);
+TESSERA_API void add_text(std::vector<std::string>& texts, std::string text);
+/// What rows of ops without attributes or a cost of their own share.
+TESSERA_API std::vector<std::string> no_attributes(const void* op);
+TESSERA_API bool always_same(const void* a, const void* b);
+TESSERA_API uint64_t hash_of_nothing(const void* op);
+TESSERA_API Cost cost_of_bytes(const void* op, Metas in, Metas out);
 
 template <class Op> auto plan_key(const Op& op) {
   if constexpr (op_has::plan_key<Op>) return op.plan_key();
-  else if constexpr (op_has::attributes<Op>) return op.attributes();
-  else return std::tuple<>();
+  else return op.attributes();
 }
+
+/// The functions of a row. Every op gets its own copy of them, so they hold little: the rest is
+/// compiled once, in op_row.cpp.
+template <class Op> struct RowFunctions {
+  static const Op& as(const void* op) { return *static_cast<const Op*>(op); }
+  static void copy(const void* op, void* to) { new (to) Op(as(op)); }
+  static void destroy(void* op) { static_cast<Op*>(op)->~Op(); }
+  static Geometry view(const void* op, const Geometry& g) { return as(op).view(g); }
+  static bool can_view(const void* op, const Geometry& g) { return as(op).can_view(g); }
+  static MetaList meta(const void* op, Metas in) {
+    if constexpr (ViewOp<Op>) {
+      Geometry g{in[0].shape, contiguous_strides(in[0].shape), 0};
+      return MetaList{{as(op).view(g).shape, in[0].dtype, in[0].device}};
+    } else {
+      return as(op).meta(in);
+    }
+  }
+  static ShardingRule sharding(const void* op, Metas in) { return as(op).sharding(in); }
+  static std::shared_ptr<const void> local(const void* op, const Piece& p) {
+    const Op piece = as(op).local(p);
+    return copy_of(RowOf<Op>::row, &piece);
+  }
+  static void cpu(const void* op, Tensors in, Outputs y) { as(op).cpu(in, y); }
+  static void cuda(const void* op, Tensors in, Outputs y, Stream s) { as(op).cuda(in, y, s); }
+  static Grads vjp(const void* op, const Saved& s, const Grads& dy, Needs n) {
+    return as(op).vjp(s, dy, n);
+  }
+  static Cost cost(const void* op, Metas in, Metas out) { return as(op).cost(in, out); }
+  static std::vector<std::string> attributes(const void* op) {
+    std::vector<std::string> texts;
+    std::apply([&](const auto&... a) { (add_text(texts, concat(a)), ...); }, as(op).attributes());
+    return texts;
+  }
+  static bool same(const void* a, const void* b) {
+    return same_attributes(plan_key(as(a)), plan_key(as(b)));
+  }
+  static uint64_t key_hash(const void* op) { return hash_attributes(plan_key(as(op))); }
+  static std::vector<SampleRow> samples() {
+    std::vector<SampleRow> rows;
+    for (const auto& s : Op::samples())
+      add_sample(rows, RowOf<Op>::row, &s.op, s.in, s.throws, s.bench);
+    return rows;
+  }
+};
 
 template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
   static_assert(complete_op<Op>());
+  using Of = RowFunctions<Op>;
   OpRow row;
   row.name = Op::name;
   row.op_size = sizeof(Op);
   row.op_align = alignof(Op);
-  row.copy = [](const void* op, void* to) { new (to) Op(as<Op>(op)); };
-  row.destroy = [](void* op) { static_cast<Op*>(op)->~Op(); };
+  row.copy = &Of::copy;
+  row.destroy = &Of::destroy;
+  row.meta = &Of::meta;
   if constexpr (requires { Op::saves; }) row.saves = Op::saves;
   if constexpr (ViewOp<Op>) {
     row.kind = OpKind::view;
     row.dtypes = kAllDTypes;
-    row.view = [](const void* op, const Geometry& g) { return as<Op>(op).view(g); };
-    if constexpr (op_has::can_view<Op>)
-      row.can_view = [](const void* op, const Geometry& g) { return as<Op>(op).can_view(g); };
-    row.meta = [](const void* op, Metas in) {
-      Geometry g{in[0].shape, contiguous_strides(in[0].shape), 0};
-      return MetaList{{as<Op>(op).view(g).shape, in[0].dtype, in[0].device}};
-    };
+    row.view = &Of::view;
+    if constexpr (op_has::can_view<Op>) row.can_view = &Of::can_view;
   } else {
     row.dtypes = Op::dtypes;
-    row.meta = [](const void* op, Metas in) { return as<Op>(op).meta(in); };
-    row.cpu = [](const void* op, Tensors in, Outputs y) { as<Op>(op).cpu(in, y); };
-    if constexpr (op_has::no_cuda<Op>) {
-      row.not_on_cuda = Op::cuda.why;
-    } else if constexpr (!kCudaInLibrary) {
-      row.cuda = [](const void* op, Tensors in, Outputs y, Stream s) { as<Op>(op).cuda(in, y, s); };
-    }
+    row.cpu = &Of::cpu;
+    if constexpr (op_has::no_cuda<Op>) row.not_on_cuda = Op::cuda.why;
+    else if constexpr (!kCudaInLibrary) row.cuda = &Of::cuda;
   }
   if constexpr (InPlaceOp<Op>) {
     row.kind = OpKind::in_place;
     row.writes = &Op::writes;
   }
   if constexpr (op_has::no_sharding<Op>) row.not_shardable = Op::sharding.why;
-  else row.sharding = [](const void* op, Metas in) { return as<Op>(op).sharding(in); };
+  else row.sharding = &Of::sharding;
   if constexpr (op_has::no_vjp<Op>) row.not_differentiable = Op::vjp.why;
-  else
-    row.vjp = [](const void* op, const Saved& s, const Grads& dy, Needs n) {
-      return as<Op>(op).vjp(s, dy, n);
-    };
-  row.localizes = op_has::local<Op>;
-  row.local = [](const void* op, const Piece& p) -> std::shared_ptr<const void> {
-    if constexpr (op_has::local<Op>) return std::make_shared<Op>(as<Op>(op).local(p));
-    else return std::make_shared<Op>(as<Op>(op));
-  };
-  row.cost = [](const void* op, Metas in, Metas out) {
-    if constexpr (op_has::cost<Op>) return as<Op>(op).cost(in, out);
-    else return bytes_moved(in, out);
-  };
-  row.attributes = [](const void* op) {
-    std::vector<std::string> texts;
-    if constexpr (op_has::attributes<Op>) {
-      std::apply([&](const auto&... a) { (texts.push_back(concat(a)), ...); },
-                 as<Op>(op).attributes());
-    }
-    return texts;
-  };
-  row.same = [](const void* a, const void* b) {
-    return same_attributes(plan_key(as<Op>(a)), plan_key(as<Op>(b)));
-  };
-  row.key_hash = [](const void* op) { return hash_attributes(plan_key(as<Op>(op))); };
-  row.samples = [] {
-    std::vector<SampleRow> rows;
-    for (auto& s : Op::samples())
-      rows.push_back({std::make_shared<Op>(s.op), s.in, s.throws, s.bench});
-    return rows;
-  };
+  else row.vjp = &Of::vjp;
+  if constexpr (op_has::local<Op>) row.local = &Of::local;
+  if constexpr (op_has::cost<Op>) row.cost = &Of::cost;
+  else row.cost = &cost_of_bytes;
+  if constexpr (op_has::attributes<Op>) row.attributes = &Of::attributes;
+  else row.attributes = &no_attributes;
+  if constexpr (op_has::plan_key<Op> || op_has::attributes<Op>) {
+    row.same = &Of::same;
+    row.key_hash = &Of::key_hash;
+  } else {
+    row.same = &always_same;
+    row.key_hash = &hash_of_nothing;
+  }
+  row.samples = &Of::samples;
   return row;
 }
 }  // namespace detail

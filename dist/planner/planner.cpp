@@ -165,22 +165,13 @@ struct Planner::Impl {
     entry->row = &row;
     entry->created_on = created_on;
     entry->plan = make(row, op, in, created_on);
-    entry->op = copy_of(row, op);
+    entry->op = detail::copy_of(row, op);
     for (const Tensor& t : in) {
       InputKey k;
       if (t.defined()) k = {t.impl().layout, t.shape(), t.dtype(), t.device(), true};
       entry->in.push_back(k);
     }
     return cache.insert(std::move(entry));
-  }
-
-  static std::shared_ptr<const void> copy_of(const OpRow& row, const void* op) {
-    void* at = ::operator new (row.op_size, std::align_val_t{row.op_align});
-    row.copy(op, at);
-    return {at, [&row](void* p) {
-              row.destroy(p);
-              ::operator delete (p, std::align_val_t{row.op_align});
-            }};
   }
 
   static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
@@ -270,7 +261,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
   }
   plan.neutral = created_on ? std::nullopt : neutral_value(rule, piece, row.kind);
   if (plan.neutral) return plan;
-  plan.local_op = row.local(op, piece);
+  plan.local_op = detail::local_op(row, op, piece);
   // A rule and a local form that disagree would corrupt values, so the local op is asked too.
   std::vector<TensorMeta> local_metas(in.size());
   SmallVector<const TensorMeta*, 8> pointers;
@@ -352,7 +343,7 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
           detail::run_redistribute(*p.moves, part, in[i].shape(), *p.target->mesh(), "forward"));
   }
   // A plan may be that of a call with other attributes, where they do not decide it.
-  const void* local_op = row.localizes ? plan.local_op.get() : op;
+  const void* local_op = row.local ? plan.local_op.get() : op;
   bool gradients = false;
   for (const Tensor& t : in) gradients |= t.defined() && t.requires_grad();
   SmallVector<Tensor, 2> made;

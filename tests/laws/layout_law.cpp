@@ -79,7 +79,7 @@ void nothing(const Subject& s, const SampleRow& sample, const TensorVector& in, 
     const Cut empty{f, {0, call.rule.factors()[static_cast<size_t>(f)].size}};
     const size_t at = 0;
     const Piece piece = piece_of(call, {&empty, 1}, {&at, 1});
-    const auto op = s.row->local(sample.op.get(), piece);
+    const auto op = detail::local_op(*s.row, sample.op.get(), piece);
     try {
       const TensorVector none = cut_inputs(call, piece);
       const TensorVector a = run(s, op.get(), none, 0xff), b = run(s, op.get(), none, 0x5a);

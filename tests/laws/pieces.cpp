@@ -162,7 +162,8 @@ std::vector<TensorVector> run_together(const Call& c, std::span<const Cut> cuts,
                            std::shared_ptr<Joiner> joiner) {
     Piece piece = piece_of(c, cuts, {place.data(), cuts.size()});
     piece.joiner = std::move(joiner);
-    const auto op = plain ? c.sample.op : c.subject.row->local(c.sample.op.get(), piece);
+    const auto op =
+        plain ? c.sample.op : detail::local_op(*c.subject.row, c.sample.op.get(), piece);
     return run(c.subject, op.get(), in);
   };
   std::vector<Place> all;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rows of an op table share: compiled once here rather than for every op of the table.
+#include "tessera/core/op_row.h"
+
+namespace tessera::detail {
+
+std::shared_ptr<const void> copy_of(const OpRow& row, const void* op) {
+  void* at = ::operator new (row.op_size, std::align_val_t{row.op_align});
+  row.copy(op, at);
+  return {at, [&row](void* p) {
+            row.destroy(p);
+            ::operator delete (p, std::align_val_t{row.op_align});
+          }};
+}
+
+std::shared_ptr<const void> local_op(const OpRow& row, const void* op, const Piece& piece) {
+  return row.local ? row.local(op, piece) : copy_of(row, op);
+}
+
+void add_sample(std::vector<SampleRow>& rows, const OpRow& row, const void* op,
+                const std::vector<Arg>& in, const std::string& throws, bool bench) {
+  rows.push_back({copy_of(row, op), in, throws, bench});
+}
+
+void add_text(std::vector<std::string>& texts, std::string text) {
+  texts.push_back(std::move(text));
+}
+
+std::vector<std::string> no_attributes(const void*) { return {}; }
+bool always_same(const void*, const void*) { return true; }
+uint64_t hash_of_nothing(const void*) { return 0; }
+Cost cost_of_bytes(const void*, Metas in, Metas out) { return bytes_moved(in, out); }
+
+}  // namespace tessera::detail
