@@ -3,9 +3,9 @@
 // the whole.
 #include "tessera/kernels/permutation/permutation.h"
 
-#include "tessera/core/parallel.h"
 #include "tessera/kernels/philox_impl.h"
 #include "tessera/kernels/radix_sort_impl.h"
+#include "tessera/kernels/rows_impl.h"
 
 #include <cstring>
 
@@ -89,29 +89,31 @@ Permutation Permutation::local(const Piece& piece) const {
 // The first byte makes buckets that fit the cache and are sorted by the others, one thread each.
 void Permutation::cpu(Tensors, Outputs y) const {
   if (count == 0) return;
-  const Tensor scratch = empty({2, n}, DType::i64);
-  auto* in_buckets = static_cast<PackedItem*>(scratch.raw_data());
-  PackedItem* other = in_buckets + n;
-  auto* keys = reinterpret_cast<uint32_t*>(other);  // until the buckets are sorted
+  const Tensor first_halves = empty({n}, DType::i32), buckets = empty({n}, DType::i64);
+  auto* keys = static_cast<uint32_t*>(first_halves.raw_data());
+  auto* items = static_cast<PackedItem*>(buckets.raw_data());
   make_keys(*this, keys);
   int64_t starts[kBuckets + 1] = {};
   for (int64_t i = 0; i < n; ++i) ++starts[(keys[i] >> 24) + 1];
+  const int64_t largest = *std::max_element(starts, starts + kBuckets + 1);
   for (int b = 0; b < kBuckets; ++b) starts[b + 1] += starts[b];
   int64_t next[kBuckets];
   std::copy_n(starts, kBuckets, next);
-  for (int64_t i = 0; i < n; ++i) in_buckets[next[keys[i] >> 24]++] = pack_item(keys[i], i);
+  for (int64_t i = 0; i < n; ++i) items[next[keys[i] >> 24]++] = pack_item(keys[i], i);
   int64_t* to = y[0].data<int64_t>();
-  parallel_for(kBuckets, 1 + kBuckets * kGrain / (4 * n), [&](int64_t begin_bucket, int64_t end) {
-    for (int64_t b = begin_bucket; b < end; ++b) {
-      const int64_t first = std::max(starts[b], begin),
-                    last = std::min(starts[b + 1], begin + count);
-      if (first >= last) continue;
-      const int64_t at = starts[b], size = starts[b + 1] - at;
-      PackedItem* sorted = sort_bucket(in_buckets + at, other + at, size);
-      settle_ties(*this, sorted, size);
-      for (int64_t i = first; i < last; ++i) to[i - begin] = place_of(sorted[i - at]);
-    }
-  });
+  // The other half of a sort is a bucket that stays in the cache.
+  for_each_row<int64_t>(kBuckets, n / kBuckets, largest, 1,
+                        [&](int64_t b, int64_t* scratch, int64_t) {
+                          const int64_t first = std::max(starts[b], begin),
+                                        last = std::min(starts[b + 1], begin + count);
+                          if (first >= last) return;
+                          const int64_t at = starts[b], size = starts[b + 1] - at;
+                          auto* other = reinterpret_cast<PackedItem*>(scratch);
+                          PackedItem* sorted = sort_bucket(items + at, other, size);
+                          settle_ties(*this, sorted, size);
+                          for (int64_t i = first; i < last; ++i)
+                            to[i - begin] = place_of(sorted[i - at]);
+                        });
 }
 
 std::vector<Sample<Permutation>> Permutation::samples() {
