@@ -25,9 +25,10 @@ struct WideItem {
 };
 inline int64_t place_of(const WideItem& item) { return static_cast<int64_t>(item.place); }
 
-/// Sorts `n` items by key bits [0, 8 * bytes), equal keys by place, in which order they must stand.
-/// Uses `other` of n items as well; gives the one of the two that holds the result.
-template <class Item> Item* radix_sort(Item* items, Item* other, int64_t n, int bytes) {
+/// Sorts `n` items by key bits [8 * first, 8 * bytes), equal keys by place, in which order they
+/// must stand. Uses `other` of n items as well; gives the one of the two that holds the result.
+template <class Item>
+Item* radix_sort(Item* items, Item* other, int64_t n, int bytes, int first = 0) {
   constexpr int64_t kFew = 96;  // fewer cost less to compare than to count
   if (n < kFew) {
     std::sort(items, items + n);
@@ -42,9 +43,9 @@ template <class Item> Item* radix_sort(Item* items, Item* other, int64_t n, int 
   Count counts[sizeof(Item) == 8 ? 4 : 8][256];
   std::memset(counts, 0, static_cast<size_t>(bytes) * sizeof(counts[0]));
   for (int64_t i = 0; i < n; ++i) {
-    for (int b = 0; b < bytes; ++b) ++counts[b][byte_of(items[i], b)];
+    for (int b = first; b < bytes; ++b) ++counts[b][byte_of(items[i], b)];
   }
-  for (int b = 0; b < bytes; ++b) {
+  for (int b = first; b < bytes; ++b) {
     Count* next = counts[b];
     if (next[byte_of(items[0], b)] == static_cast<Count>(n)) continue;
     Count at = 0;

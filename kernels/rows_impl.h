@@ -42,13 +42,14 @@ struct Rows {
   bool packed_ = false;
 };
 
-/// Runs f(row, scratch) for every row, where scratch holds `buffers` arrays of n elements of C,
-/// 64-byte aligned.
-template <class C, class F> void for_each_row(int64_t rows, int64_t n, int64_t buffers, F&& f) {
+/// Runs f(row, scratch, padded) for every row, where scratch holds `buffers` arrays of n elements
+/// of C, 64-byte aligned, `padded` elements apart. A row is as much work as `work` elements.
+template <class C, class F>
+void for_each_row(int64_t rows, int64_t work, int64_t n, int64_t buffers, F&& f) {
   const int64_t padded = micro::round_up(std::max<int64_t>(n, 1), micro::kLanes<C>);
   // As many as parallel_for starts. A rank may itself be a thread of a team, with a number beyond
   // its own threads.
-  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1));
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(work, 1));
   const int threads = static_cast<int>(
       std::clamp<int64_t>((rows + grain - 1) / grain, 1, Context::current().options.threads));
   const Tensor scratch = empty({threads, buffers, padded}, dtype_of<C>);
@@ -57,6 +58,10 @@ template <class C, class F> void for_each_row(int64_t rows, int64_t n, int64_t b
     C* mine = all + omp_get_thread_num() % threads * buffers * padded;
     for (int64_t row = begin; row < end; ++row) f(row, mine, padded);
   });
+}
+/// The same for rows of n elements.
+template <class C, class F> void for_each_row(int64_t rows, int64_t n, int64_t buffers, F&& f) {
+  for_each_row<C>(rows, n, n, buffers, f);
 }
 
 namespace rows {

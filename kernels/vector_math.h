@@ -3,7 +3,7 @@
 // so that loops over them vectorise and give the same bits on every instruction set and place in
 // the vector; f64 uses libm, CUDA its own. Errors in ulp of f32: pow 1, exp, log, log1p, expm1,
 // sin and cos 2, tanh and erf 5. What the polynomials do not cover (`rare_angle`, `rare_power`) is
-// a few arguments that the caller gives to libm instead.
+// a few arguments that the caller gives to libm instead; `rare_logarithm`, to the whole log.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -26,6 +26,7 @@ TESSERA_MATH double fma(double a, double b, double c) { return __builtin_fma(a, 
 
 TESSERA_MATH double exp(double x) { return ::exp(x); }
 TESSERA_MATH double log(double x) { return ::log(x); }
+TESSERA_MATH double log_of_normal(double x) { return ::log(x); }
 TESSERA_MATH double tanh(double x) { return ::tanh(x); }
 TESSERA_MATH double log1p(double x) { return ::log1p(x); }
 TESSERA_MATH double expm1(double x) { return ::expm1(x); }
@@ -53,6 +54,7 @@ TESSERA_MATH double normal_cdf(double x) { return 0.5 * ::erfc(x * -0.7071067811
 #ifdef __CUDA_ARCH__
 TESSERA_MATH float exp(float x) { return ::expf(x); }
 TESSERA_MATH float log(float x) { return ::logf(x); }
+TESSERA_MATH float log_of_normal(float x) { return ::logf(x); }
 TESSERA_MATH float tanh(float x) { return ::tanhf(x); }
 TESSERA_MATH float log1p(float x) { return ::log1pf(x); }
 TESSERA_MATH float expm1(float x) { return ::expm1f(x); }
@@ -116,6 +118,11 @@ TESSERA_MATH bool positive_and_finite(float x) {
   return (x > 0.0f) & (x < std::numeric_limits<float>::infinity());
 }
 
+/// log of a positive number that is neither subnormal nor infinite; the same bits.
+TESSERA_MATH float log_of_normal(float x) {
+  const Binary32 parts(x);
+  return parts.log(parts.k());
+}
 TESSERA_MATH float log(float x) {
   const bool subnormal = x < 1.17549435e-38f;
   const Binary32 parts(x * (subnormal ? 8388608.0f : 1.0f));
@@ -258,6 +265,11 @@ TESSERA_MATH float pow(float x, float y) {
 /// Whether sin and cos must be asked of libm.
 TESSERA_MATH bool rare_angle(double) { return false; }
 TESSERA_MATH bool rare_angle(float x) { return !(x < 65536.0f && x > -65536.0f); }
+/// Whether log_of_normal is not log.
+TESSERA_MATH bool rare_logarithm(double) { return false; }
+TESSERA_MATH bool rare_logarithm(float x) {
+  return std::bit_cast<uint32_t>(x) - 0x00800000u >= 0x7f000000u;
+}
 /// Whether pow must be: zeros, infinities, NaN.
 TESSERA_MATH bool rare_power(double, double) { return false; }
 TESSERA_MATH bool rare_power(float x, float y) {

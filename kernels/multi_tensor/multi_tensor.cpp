@@ -5,9 +5,12 @@
 #include "tessera/kernels/list_chunks_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/vector_math.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <numeric>
 
@@ -50,26 +53,55 @@ std::vector<DimFactors> shared_factors(ShardingRule& r, Metas in) {
   return lists;
 }
 
-// The sum of the squares of n elements, as 16 interleaved partial sums.
+// Adds the squares of n values to 32 sums that take turns. Squares of f32 and narrower floats are
+// exact in f64, so fma rounds as a product and a sum do.
+template <class C> TESSERA_INLINE void add_squares(const C* x, int64_t n, double (&sums)[32]) {
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    for (int64_t j = 0; j < 32; ++j) {
+      const double v = static_cast<double>(x[i + j]);
+      sums[j] = vmath::fma(v, v, sums[j]);
+    }
+  }
+  for (int64_t j = 0; j < n - i; ++j) {
+    const double v = static_cast<double>(x[i + j]);
+    sums[j] = vmath::fma(v, v, sums[j]);
+  }
+}
+
+// The sum of the squares of n elements. Narrower ones pass through blocks of the compute type: of
+// bf16 those at even places, then those at odd ones, which takes no shuffles.
 template <class T> double squares_of_run(const T* x, int64_t n) {
-  constexpr int64_t kLanes = 16;
-  double sums[kLanes] = {};
+  using C = compute_t<T>;
+  constexpr int64_t kBlock = 256;
+  double sums[32] = {};
   simd([&]() TESSERA_LAMBDA {
-    double acc[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-      for (int64_t j = 0; j < kLanes; ++j) {
-        const double v = static_cast<double>(static_cast<compute_t<T>>(x[i + j]));
-        acc[j] += v * v;
+    double acc[32] = {};
+    if constexpr (std::is_same_v<C, T>) {
+      add_squares(x, n, acc);
+    } else {
+      int64_t at = 0;
+      for (; std::is_same_v<T, bf16> && at + kBlock <= n; at += kBlock) {
+        C even_odd[kBlock];
+        const auto* pairs = reinterpret_cast<const char*>(x + at);
+        for (int64_t j = 0; j < kBlock / 2; ++j) {
+          uint32_t pair;
+          std::memcpy(&pair, pairs + 4 * j, 4);
+          even_odd[j] = std::bit_cast<float>(pair << 16);
+          even_odd[kBlock / 2 + j] = std::bit_cast<float>(pair & 0xffff0000u);
+        }
+        add_squares(even_odd, kBlock, acc);
+      }
+      for (; at < n; at += kBlock) {
+        C block[kBlock];
+        const int64_t count = std::min(kBlock, n - at);
+        for (int64_t j = 0; j < count; ++j) block[j] = static_cast<C>(x[at + j]);
+        add_squares(block, count, acc);
       }
     }
-    for (int64_t j = 0; j < n - i; ++j) {
-      const double v = static_cast<double>(static_cast<compute_t<T>>(x[i + j]));
-      acc[j] += v * v;
-    }
-    for (int64_t j = 0; j < kLanes; ++j) sums[j] = acc[j];
+    for (int64_t j = 0; j < 32; ++j) sums[j] = acc[j];
   });
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+  for (int64_t half = 16; half > 0; half /= 2) {
     for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
   }
   return sums[0];

@@ -3,6 +3,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,26 @@ TEST(MultiTensor, NormIsTakenInF64) {
                                                double(1e-3f) * double(1e-3f) * (1 << 20)))));
   EXPECT_EQ(norm({full({2}, 1e30)}), static_cast<double>(static_cast<float>(
                                          std::sqrt(2.0) * double(1e30f))));  // squares overflow f32
+}
+
+// Far beyond the range of f32, above and below, and at every length of a last block.
+TEST(MultiTensor, SquaresOfNarrowFloatsAreExact) {
+  Context context;
+  for (const DType t : {DType::bf16, DType::f16, DType::f32}) {
+    for (const int64_t n : {1, 31, 255, 256, 257, 300, 2000}) {
+      std::vector<double> x(static_cast<size_t>(n));
+      for (size_t i = 0; i < x.size(); ++i)
+        x[i] = std::ldexp(i % 3 ? 1.625 : -1.125, t == DType::f16 ? i % 9 : (i * 7) % 250 - 125);
+      double expected = 0;
+      for (const double v : x) expected += v * v;
+      const double got = call(op::SumSquares{}, {cast(from_values(x, {n}), t)}).item();
+      EXPECT_NEAR(got / expected, 1, 1e-14) << t << " " << n;
+    }
+  }
+  EXPECT_EQ(call(op::SumSquares{}, {full({700}, std::ldexp(1, -133), DType::bf16)}).item(),
+            700 * std::ldexp(1, -266));
+  EXPECT_EQ(call(op::SumSquares{}, {zeros({700}, DType::bf16)}).item(), 0);
+  EXPECT_TRUE(std::isnan(call(op::SumSquares{}, {full({700}, NAN, DType::bf16)}).item()));
 }
 
 TEST(MultiTensor, ScaleWorksInPlaceAndOnViews) {

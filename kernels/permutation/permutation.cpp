@@ -3,27 +3,50 @@
 // the whole.
 #include "tessera/kernels/permutation/permutation.h"
 
-#include "tessera/core/parallel.h"
 #include "tessera/kernels/philox_impl.h"
 #include "tessera/kernels/radix_sort_impl.h"
+#include "tessera/kernels/rows_impl.h"
+
+#include <cstring>
 
 namespace tessera::op {
 namespace {
 
 constexpr int64_t kGrain = 16384;
 constexpr int kBuckets = 256;
+constexpr int64_t kFewPerBucket = 16384;
 
-// The upper half of each place's number above the place, in order of place.
-void make_items(const Permutation& op, PackedItem* items) {
+// The upper half of each place's number, in order of place.
+void make_keys(const Permutation& op, uint32_t* keys) {
   constexpr int64_t kAtOnce = 2 * kPhiloxBlocks;  // a counter gives two places their numbers
   parallel_for(op.n, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += kAtOnce) {
-      uint32_t bits[4][kPhiloxBlocks];
-      simd([&]() TESSERA_LAMBDA { philox_batch(op.key, static_cast<uint64_t>(i) / 2, bits); });
-      for (int64_t j = 0; j < std::min(kAtOnce, end - i); ++j)
-        items[i + j] = pack_item(bits[j % 2 * 2][j / 2], i + j);
-    }
+    simd([&]() TESSERA_LAMBDA {
+      for (int64_t i = begin; i < end; i += kAtOnce) {
+        uint32_t bits[4][kPhiloxBlocks];
+        philox_batch(op.key, static_cast<uint64_t>(i) / 2, bits);
+        uint32_t here[kAtOnce];
+        for (int64_t j = 0; j < kPhiloxBlocks; ++j) {
+          here[2 * j] = bits[0][j];
+          here[2 * j + 1] = bits[2][j];
+        }
+        std::memcpy(keys + i, here, static_cast<size_t>(std::min(kAtOnce, end - i)) * 4);
+      }
+    });
   });
+}
+
+// The items of a bucket, which agree in the first byte, by their other bytes. The last one is left
+// to comparisons where so few items agree in all the others that these find little to move.
+PackedItem* sort_bucket(PackedItem* items, PackedItem* other, int64_t n) {
+  const int first = n < kFewPerBucket ? 1 : 0;
+  PackedItem* sorted = radix_sort(items, other, n, 3, first);
+  for (int64_t i = 1; first > 0 && i < n; ++i) {
+    const PackedItem item = sorted[i];
+    int64_t to = i;
+    for (; to > 0 && sorted[to - 1] > item; --to) sorted[to] = sorted[to - 1];
+    sorted[to] = item;
+  }
+  return sorted;
 }
 
 // Places that tie in the upper half, by the whole.
@@ -66,28 +89,31 @@ Permutation Permutation::local(const Piece& piece) const {
 // The first byte makes buckets that fit the cache and are sorted by the others, one thread each.
 void Permutation::cpu(Tensors, Outputs y) const {
   if (count == 0) return;
-  const Tensor scratch = empty({2, n}, DType::i64);
-  auto* items = static_cast<PackedItem*>(scratch.raw_data());
-  PackedItem* in_buckets = items + n;
-  make_items(*this, items);
+  const Tensor first_halves = empty({n}, DType::i32), buckets = empty({n}, DType::i64);
+  auto* keys = static_cast<uint32_t*>(first_halves.raw_data());
+  auto* items = static_cast<PackedItem*>(buckets.raw_data());
+  make_keys(*this, keys);
   int64_t starts[kBuckets + 1] = {};
-  for (int64_t i = 0; i < n; ++i) ++starts[(items[i] >> 56) + 1];
+  for (int64_t i = 0; i < n; ++i) ++starts[(keys[i] >> 24) + 1];
+  const int64_t largest = *std::max_element(starts, starts + kBuckets + 1);
   for (int b = 0; b < kBuckets; ++b) starts[b + 1] += starts[b];
   int64_t next[kBuckets];
   std::copy_n(starts, kBuckets, next);
-  for (int64_t i = 0; i < n; ++i) in_buckets[next[items[i] >> 56]++] = items[i];
+  for (int64_t i = 0; i < n; ++i) items[next[keys[i] >> 24]++] = pack_item(keys[i], i);
   int64_t* to = y[0].data<int64_t>();
-  parallel_for(kBuckets, 1 + kBuckets * kGrain / (4 * n), [&](int64_t begin_bucket, int64_t end) {
-    for (int64_t b = begin_bucket; b < end; ++b) {
-      const int64_t first = std::max(starts[b], begin),
-                    last = std::min(starts[b + 1], begin + count);
-      if (first >= last) continue;
-      const int64_t at = starts[b], size = starts[b + 1] - at;
-      PackedItem* sorted = radix_sort(in_buckets + at, items + at, size, 3);
-      settle_ties(*this, sorted, size);
-      for (int64_t i = first; i < last; ++i) to[i - begin] = place_of(sorted[i - at]);
-    }
-  });
+  // The other half of a sort is a bucket that stays in the cache.
+  for_each_row<int64_t>(kBuckets, n / kBuckets, largest, 1,
+                        [&](int64_t b, int64_t* scratch, int64_t) {
+                          const int64_t first = std::max(starts[b], begin),
+                                        last = std::min(starts[b + 1], begin + count);
+                          if (first >= last) return;
+                          const int64_t at = starts[b], size = starts[b + 1] - at;
+                          auto* other = reinterpret_cast<PackedItem*>(scratch);
+                          PackedItem* sorted = sort_bucket(items + at, other, size);
+                          settle_ties(*this, sorted, size);
+                          for (int64_t i = first; i < last; ++i)
+                            to[i - begin] = place_of(sorted[i - at]);
+                        });
 }
 
 std::vector<Sample<Permutation>> Permutation::samples() {

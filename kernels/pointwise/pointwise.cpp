@@ -7,6 +7,8 @@
 #include "tessera/kernels/pointwise/pointwise_family_impl.h"
 #include "tessera/kernels/strided_copy_impl.h"
 
+#include <cstring>
+
 namespace tessera::op {
 
 void wrong_pointwise_dtypes(std::string_view name, Metas in, DTypeSet expected, int condition) {
@@ -201,6 +203,60 @@ std::vector<Sample<Cast>> Cast::samples() {
 
 // Bytes alone, so that all dtypes of one size share a loop, and transposed ones go block by block.
 template <> void Pointwise<Copy, 1>::cpu(Tensors in, Outputs y) const { strided_copy(y[0], in[0]); }
+
+namespace {
+
+// Choices among bits: g++ turns `c ? a : b` into branches, of which random conditions mispredict
+// half. Truths are read as bytes.
+struct Blend {
+  template <class U> TESSERA_INLINE static U f(uint8_t c, U a, U b) {
+    const auto mask = static_cast<U>(U{0} - static_cast<U>(c != 0));
+    return static_cast<U>(b ^ ((a ^ b) & mask));
+  }
+};
+struct BlendConstant {
+  uint64_t bits;
+  template <class U> TESSERA_INLINE U f(U x, uint8_t mask) const {
+    return Blend::f(mask, static_cast<U>(bits), x);
+  }
+};
+
+/// f.template operator()<U>() for the unsigned integer of an element's size.
+template <class F> void dispatch_bits(DType t, F&& f) {
+  switch (item_size(t)) {
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    default: return f.template operator()<uint64_t>();
+  }
+}
+
+}  // namespace
+
+// The sign of a 16-bit float is its top bit: cleared in place of a way through f32.
+template <> void Pointwise<Abs, 1>::cpu(Tensors in, Outputs y) const {
+  struct ClearSign {
+    TESSERA_INLINE static uint16_t f(uint16_t x) { return x & 0x7fffu; }
+  };
+  dispatch<Abs::dtypes>(y[0].dtype(), [&]<class T>() {
+    if constexpr (sizeof(T) == 2) map_elements<uint16_t, uint16_t>(ClearSign{}, y[0], in);
+    else map_elements<T, T>(Abs{}, y[0], in);
+  });
+}
+
+template <> void Pointwise<Where, 3>::cpu(Tensors in, Outputs y) const {
+  dispatch_bits(y[0].dtype(),
+                [&]<class U>() { map_elements<U, uint8_t, U, U>(Blend{}, y[0], in); });
+}
+
+template <> void Pointwise<MaskedFill, 2>::cpu(Tensors in, Outputs y) const {
+  uint64_t bits = 0;
+  dispatch<MaskedFill::dtypes>(y[0].dtype(), [&]<class T>() {
+    const T v = static_cast<T>(static_cast<const MaskedFill&>(*this).value);
+    std::memcpy(static_cast<void*>(&bits), &v, sizeof(v));
+  });
+  dispatch_bits(y[0].dtype(),
+                [&]<class U>() { map_elements<U, U, uint8_t>(BlendConstant{bits}, y[0], in); });
+}
 
 ShardingRule Where::sharding(Metas in) const {
   return pointwise_rule(in, broadcast_inputs(name, in)).linear({1, 2});

@@ -106,7 +106,7 @@ struct Remainder : Binary<Remainder> {
 #else
       // Exact: where the rounded quotient is off, it is so by one.
       T r = vmath::fma(-std::floor(a / b), b, a);
-      r = (b < 0 ? r > 0 : r < 0) ? r + b : r;
+      r = ((b < 0) & (r > 0)) | (!(b < 0) & (r < 0)) ? r + b : r;  // of branches no vector
       return into_range(r, b);
 #endif
     }

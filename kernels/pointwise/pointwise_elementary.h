@@ -10,6 +10,7 @@ namespace op {
 struct Exp : Unary<Exp> {
   static constexpr std::string_view name = "exp";
   static constexpr Saves saves = Saves::output();
+  static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::exp(x); }
   static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, s.output()); }
@@ -18,6 +19,7 @@ struct Exp : Unary<Exp> {
 struct Expm1 : Unary<Expm1> {
   static constexpr std::string_view name = "expm1";
   static constexpr Saves saves = Saves::output();
+  static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::expm1(x); }
   static Tensor grad(const Saved& s, const Tensor& dy) { return mul(dy, affine(s.output(), 1, 1)); }
@@ -26,14 +28,18 @@ struct Expm1 : Unary<Expm1> {
 struct Log : Unary<Log> {
   static constexpr std::string_view name = "log";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   static constexpr double kLow = 0.1, kHigh = 4;
-  template <class T> TESSERA_MATH static T f(T x) { return vmath::log(x); }
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::log_of_normal(x); }
+  template <class T> TESSERA_MATH static bool rare(T x) { return vmath::rare_logarithm(x); }
+  template <class T> TESSERA_MATH static T exact(T x) { return vmath::log(x); }
   static Tensor grad(const Saved& s, const Tensor& dy) { return div(dy, s.input(0)); }
 };
 
 struct Log1p : Unary<Log1p> {
   static constexpr std::string_view name = "log1p";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   static constexpr double kLow = -0.8, kHigh = 4;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::log1p(x); }
   static Tensor grad(const Saved& s, const Tensor& dy) { return div(dy, affine(s.input(0), 1, 1)); }
@@ -63,6 +69,7 @@ struct Rsqrt : Fused<Rsqrt> {
 struct Sin : Unary<Sin> {
   static constexpr std::string_view name = "sin";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::sin(x); }
   template <class T> TESSERA_MATH static bool rare(T x) { return vmath::rare_angle(x); }
   template <class T> static T exact(T x) { return std::sin(x); }
@@ -72,6 +79,7 @@ struct Sin : Unary<Sin> {
 struct Cos : Unary<Cos> {
   static constexpr std::string_view name = "cos";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::cos(x); }
   template <class T> TESSERA_MATH static bool rare(T x) { return vmath::rare_angle(x); }
   template <class T> static T exact(T x) { return std::cos(x); }
@@ -83,6 +91,7 @@ struct Cos : Unary<Cos> {
 struct Tanh : Fused<Tanh> {
   static constexpr std::string_view name = "tanh", backward_name = "tanh_backward";
   static constexpr Saves saves = Saves::output();
+  static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::tanh(x); }
   template <class T> TESSERA_MATH static T pull(T y, T dy) { return dy * (T(1) - y * y); }
@@ -94,6 +103,7 @@ struct Tanh : Fused<Tanh> {
 struct Erf : Fused<Erf> {
   static constexpr std::string_view name = "erf", backward_name = "erf_backward";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::erf(x); }
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
@@ -106,6 +116,7 @@ struct Erf : Fused<Erf> {
 struct Sigmoid : Fused<Sigmoid> {
   static constexpr std::string_view name = "sigmoid", backward_name = "sigmoid_backward";
   static constexpr Saves saves = Saves::output();
+  static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::sigmoid(x); }
   template <class T> TESSERA_MATH static T pull(T y, T dy) { return dy * (y * (T(1) - y)); }
@@ -130,6 +141,7 @@ struct Relu : Fused<Relu> {
 struct Silu : Fused<Silu> {
   static constexpr std::string_view name = "silu", backward_name = "silu_backward";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return x * vmath::sigmoid(x); }
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
     const T s = vmath::sigmoid(x);
@@ -140,6 +152,7 @@ struct Silu : Fused<Silu> {
 
 /// The two formulas of gelu: x Phi(x), and its tanh approximation (Hendrycks and Gimpel, 2016).
 struct ExactGelu {
+  static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return x * vmath::normal_cdf(x); }
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
     const T c = vmath::within(x, T(-64), T(64));  // infinity times 0 is no slope
@@ -149,6 +162,7 @@ struct ExactGelu {
   }
 };
 struct TanhGelu {
+  static constexpr bool kLong = true;
   /// Far out the tanh is 1 in every dtype, and powers of x would overflow.
   template <class T> TESSERA_MATH static T within(T x) { return vmath::within(x, T(-32), T(32)); }
   template <class T> TESSERA_MATH static T tanh_of(T c) {
@@ -167,6 +181,7 @@ struct Gelu : Fused<Gelu> {
   bool tanh_approximation = false;
   static constexpr std::string_view name = "gelu", backward_name = "gelu_backward";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   auto attributes() const { return std::tie(tanh_approximation); }
   template <class T> TESSERA_MATH T f(T x) const {
     return tanh_approximation ? TanhGelu::f(x) : ExactGelu::f(x);
@@ -185,6 +200,7 @@ struct Softplus : Fused<Softplus> {
   double beta = 1, threshold = 20;
   static constexpr std::string_view name = "softplus", backward_name = "softplus_backward";
   static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
   static constexpr auto kFirst = kSmoothPoints;
   auto attributes() const { return std::tie(beta, threshold); }
   MetaList meta(Metas in) const;

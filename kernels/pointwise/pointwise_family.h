@@ -38,7 +38,8 @@ template <class Op, int N> struct Pointwise {
   static constexpr int kBoolInput = -1;       // the input that is a condition
   static constexpr int kLinear = 0;  // bit i: linear in input i alone; kLinearAll: in all jointly
   static constexpr int kLinearAll = 1 << 30;
-  static constexpr int kMonotone = 0;  // +1: never falls, -1: never rises (of its one input)
+  static constexpr int kMonotone = 0;   // +1: never falls, -1: never rises (of its one input)
+  static constexpr bool kLong = false;  // f has more than a few steps
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;

@@ -4,6 +4,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>
 
@@ -227,6 +228,87 @@ TEST(Pointwise, BadInputNamesWhatWasGiven) {
   EXPECT_EQ(affine(tensor({1}), INFINITY, 0).item(), INFINITY);
   EXPECT_THROW((void)softplus(tensor({1, 2}), 0), ValueError);
   EXPECT_THROW((void)logical_and(whole, whole), DTypeError);
+}
+
+// bf16 goes through f32 in blocks, whatever the length, also from an odd place on.
+TEST(Pointwise, Bf16IsF32Rounded) {
+  const Session session;
+  const auto wide = [](const Tensor& t) { return cast(t, DType::f32); };
+  const auto same = [&](const Tensor& narrow, const Tensor& expected) {
+    EXPECT_EQ(narrow.values(), cast(expected, DType::bf16).values()) << narrow.meta();
+  };
+  for (const int64_t n : {1, 2, 3, 31, 511, 512, 513, 1500}) {
+    const Tensor all = cast(normal({2, n + 1}, {1, 1}), DType::bf16);
+    const Tensor a = reshape(slice(slice(all, 0, {0, 1}), 1, {1, n + 1}), {n}),
+                 b = reshape(slice(slice(all, 0, {1, 2}), 1, {0, n}), {n}),
+                 one = full({}, 0.37, DType::bf16);
+    using Function = Tensor (*)(const Tensor&);
+    for (const Function f : {exp, sin, tanh, abs}) same(f(a), f(wide(a)));
+    same(log(abs(a)), log(abs(wide(a))));
+    same(gelu(a), gelu(wide(a)));
+    same(a / b, wide(a) / wide(b));
+    same(a - one, wide(a) - wide(one));
+    same(one - a, wide(one) - wide(a));
+  }
+}
+
+TEST(Pointwise, ChoicesMoveBits) {
+  const Session session;
+  const int64_t n = 1000;
+  const Tensor u = uniform({n}, {3, 4});
+  const Tensor c = less(u, full({n}, 0.5));
+  for (const DType t : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64}) {
+    const Tensor a = cast(affine(u, 1000, 0), t), b = cast(affine(u, -1000, -1), t);
+    const auto chosen = where(c, a, b).values(), filled = masked_fill(b, c, -7).values(),
+               first = where(c, full({}, 3, t), b).values();
+    const auto cs = c.values(), as = a.values(), bs = b.values();
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+      ASSERT_EQ(chosen[i], cs[i] != 0 ? as[i] : bs[i]) << t << " " << i;
+      ASSERT_EQ(filled[i], cs[i] != 0 ? -7 : bs[i]) << t << " " << i;
+      ASSERT_EQ(first[i], cs[i] != 0 ? 3 : bs[i]) << t << " " << i;
+    }
+  }
+  const auto odd =
+      where(tensor({1, 0, 1}, DType::bool_), tensor({NAN, 1, -0.0}), tensor({2, INFINITY, 3}))
+          .values();
+  EXPECT_TRUE(std::isnan(odd[0]) && std::isinf(odd[1]) && std::signbit(odd[2]));
+}
+
+// What an op finds rare does not change its neighbours, nor they it.
+TEST(Pointwise, RareArgumentsAmongOthers) {
+  const Session session;
+  const std::vector<double> odd{0,     -0.0,   -1,      INFINITY, -INFINITY, NAN,
+                                1e-40, -1e-40, 1.2e-38, 3.4e38,   1e30,      -3e9};
+  std::vector<double> values = normal({700}, {5, 6}).values();
+  for (size_t i = 0; i < odd.size(); ++i) values[i * 53 + 7] = odd[i];
+  const Tensor x = from_values(values, {700}), y = affine(x, 1, 0.25);
+  const auto bits = [](const Tensor& t) {
+    std::vector<double> v = t.values();
+    for (double& e : v) e = std::isnan(e) ? 12345 : e;  // a NaN equals itself here
+    return v;
+  };
+  const auto check = [&](const std::function<Tensor(const Tensor&, const Tensor&)>& f) {
+    const auto together = bits(f(x, y));
+    for (int64_t i = 0; i < 700; ++i) {
+      ASSERT_EQ(together[static_cast<size_t>(i)],
+                bits(f(slice(x, 0, {i, i + 1}), slice(y, 0, {i, i + 1})))[0])
+          << i;
+    }
+  };
+  check([](const Tensor& a, const Tensor&) { return log(a); });
+  check([](const Tensor& a, const Tensor&) { return cos(a); });
+  check([](const Tensor& a, const Tensor& b) { return pow(a, b); });
+  check([](const Tensor& a, const Tensor& b) { return remainder(a, b); });
+}
+
+TEST(Pointwise, RemainderIsExact) {
+  const Session session;
+  const Tensor a = affine(normal({5000}, {7, 8}), 100, 0), b = normal({5000}, {9, 10});
+  const auto as = a.values(), bs = b.values(), r = remainder(a, b).values();
+  for (size_t i = 0; i < r.size(); ++i) {
+    const auto x = static_cast<float>(as[i]), y = static_cast<float>(bs[i]);
+    ASSERT_EQ(static_cast<float>(r[i]), op::Remainder::exact(x, y)) << x << " " << y;
+  }
 }
 
 TEST(Pointwise, NarrowFloatsRoundToNearestEven) {

@@ -31,8 +31,9 @@ ShardingRule ProdBackward::sharding(Metas in) const {
 }
 
 namespace {
-constexpr int64_t kAtOnce = 32;  // outputs
-}
+// Outputs: of those that lie apart a few, so that no product waits for the one before it.
+constexpr int64_t kAtOnce = 32, kApart = 8;
+}  // namespace
 
 void ProdBackward::cpu(Tensors in, Outputs dx) const {
   const Tensor& x = in[0];
@@ -58,34 +59,37 @@ void ProdBackward::cpu(Tensors in, Outputs dx) const {
     source[k] = walk.offset;
     target[k] = walk.out;
   }
-  // Outputs that lie side by side are done at once.
+  // Outputs of one axis are done at once.
   const size_t last = static_cast<size_t>(std::max(0, outer_count - 1));
   const bool adjacent = outer_count > 0 && kept[last].stride == 1 && kept[last].out == 1;
-  const int64_t columns = adjacent ? kept[last].size : 1, span = adjacent ? kAtOnce : 1,
+  const int64_t columns = outer_count > 0 ? kept[last].size : 1, span = adjacent ? kAtOnce : kApart,
                 blocks = (columns + span - 1) / span;
+  const int64_t apart = kept[last].stride, apart_out = kept[last].out;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const T *from = x.data<T>(), *dy = in[1].data<T>();
     T* to = dx[0].data<T>();
-    const auto run = [&]<int64_t kLanes>(int64_t o, C* before) {
+    const auto run = [&]<int64_t kLanes, bool kUnit>(int64_t o, C* before) {
       const ReduceWalk at(kept, outer_count, o), g(gradient, outer_count, o);
       const int64_t step = gradient[last].stride;
       simd([&]() TESSERA_LAMBDA {
         const T* values = from + at.offset;
         T* out = to + at.out;
+        const auto in_x = [&](int64_t j) TESSERA_LAMBDA { return kUnit ? j : j * apart; };
+        const auto in_dx = [&](int64_t j) TESSERA_LAMBDA { return kUnit ? j : j * apart_out; };
         C product[kLanes];
         for (int64_t j = 0; j < kLanes; ++j) product[j] = static_cast<C>(dy[g.offset + j * step]);
         for (int64_t k = 0; k < n; ++k) {
           for (int64_t j = 0; j < kLanes; ++j) {
             before[k * kLanes + j] = product[j];
-            product[j] *= static_cast<C>(values[source[k] + j]);
+            product[j] *= static_cast<C>(values[source[k] + in_x(j)]);
           }
         }
         for (int64_t j = 0; j < kLanes; ++j) product[j] = 1;
         for (int64_t k = n - 1; k >= 0; --k) {
           for (int64_t j = 0; j < kLanes; ++j) {
-            out[target[k] + j] = static_cast<T>(before[k * kLanes + j] * product[j]);
-            product[j] *= static_cast<C>(values[source[k] + j]);
+            out[target[k] + in_dx(j)] = static_cast<T>(before[k * kLanes + j] * product[j]);
+            product[j] *= static_cast<C>(values[source[k] + in_x(j)]);
           }
         }
       });
@@ -94,8 +98,11 @@ void ProdBackward::cpu(Tensors in, Outputs dx) const {
         outputs / columns * blocks, n * span, 1, [&](int64_t task, C* scratch, int64_t) {
           const int64_t first = task % blocks * span, count = std::min(span, columns - first),
                         o = task / blocks * columns + first;
-          if (count == kAtOnce) return run.template operator()<kAtOnce>(o, scratch);
-          for (int64_t j = 0; j < count; ++j) run.template operator()<1>(o + j, scratch);
+          if (adjacent && count == kAtOnce)
+            return run.template operator()<kAtOnce, true>(o, scratch);
+          if (!adjacent && count == kApart)
+            return run.template operator()<kApart, false>(o, scratch);
+          for (int64_t j = 0; j < count; ++j) run.template operator()<1, true>(o + j, scratch);
         });
   });
 }

@@ -94,6 +94,22 @@ TESSERA_INLINE void turn_halves(const T* x, int64_t step, const C* c, const C* s
   }
 }
 
+// The row of each table as the vector loops want it: c the cos of each value, s its sin, -sin for
+// the first of a pair. Vectors of dense rows are stored whole, since reading one that was stored in
+// parts waits for all of them.
+template <bool halves, bool kDense, class C>
+TESSERA_INLINE void lay_out(const C* cos, int64_t cos_step, const C* sin, int64_t sin_step, C sign,
+                            int64_t half, C* __restrict c, C* __restrict s) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < half; ++i) {
+    const int64_t first = halves ? i : 2 * i, second = halves ? half + i : 2 * i + 1;
+    const C turn = sign * sin[kDense ? i : i * sin_step];
+    c[first] = c[second] = cos[kDense ? i : i * cos_step];
+    s[first] = -turn;
+    s[second] = turn;
+  }
+}
+
 // x (..., t, h, d) without its heads: a row for each token.
 Tensor without_heads(const Tensor& x) {
   const int h = x.rank() - 2;
@@ -143,18 +159,19 @@ void Rope::cpu(Tensors in, Outputs y) const {
     T* dst = y[0].data<T>();
     const bool one_vector = halves && turned == kLanes<C> && from.stride == 1;
     const C sign = inverse ? C(-1) : C(1);
-    // A task counts the elements of whole tokens, though the scratch of one head would do.
-    for_each_row<C>(from.count, heads * d, 2, [&](int64_t token, C* c, int64_t padded) {
+    const bool dense = cos_d == 1 && sin_d == 1;
+    for_each_row<C>(from.count, heads * d, turned, 2, [&](int64_t token, C* c, int64_t padded) {
       simd([&]() TESSERA_LAMBDA {
         C* s = c + padded;
         const int64_t t = position ? position[places.offset(token)] : token % times;
         const C *cos_row = cos + t * cos_t, *sin_row = sin + t * sin_t;
-        for (int64_t i = 0; i < half; ++i) {
-          const int64_t first = halves ? i : 2 * i, second = halves ? half + i : 2 * i + 1;
-          c[first] = c[second] = cos_row[i * cos_d];
-          s[second] = sign * sin_row[i * sin_d];
-          s[first] = -s[second];
-        }
+        const auto spread = [&]<bool kHalves, bool kDense>() TESSERA_LAMBDA {
+          lay_out<kHalves, kDense>(cos_row, cos_d, sin_row, sin_d, sign, half, c, s);
+        };
+        if (dense && halves) spread.template operator()<true, true>();
+        else if (dense) spread.template operator()<false, true>();
+        else if (halves) spread.template operator()<true, false>();
+        else spread.template operator()<false, false>();
         const T* p = src + from.offset(token);
         T* q = dst + to.offset(token);
         for (int64_t h = 0; h < heads; ++h, p += from_head, q += to_head) {
