@@ -105,11 +105,11 @@ void reduce_run(const void* from, ReduceWalk& row, int64_t rows, int64_t n, int6
 template <class P, int kRows, class T, class A = typename P::A>
 void reduce_rows(void* acc, const std::array<const void*, 4>& from, int64_t n, int64_t stride,
                  const void* by) {
-  std::array<const T*, 4> rows;
-  for (size_t i = 0; i < 4; ++i) rows[i] = static_cast<const T*>(from[i]);
-  const A* shift = static_cast<const A*>(by);
   const auto run = [&]<bool kUnit>() TESSERA_LAMBDA {
     A* __restrict y = static_cast<A*>(acc);
+    const T* const rows[]{static_cast<const T*>(from[0]), static_cast<const T*>(from[1]),
+                          static_cast<const T*>(from[2]), static_cast<const T*>(from[3])};
+    const A* shift = static_cast<const A*>(by);
 #pragma GCC ivdep
     for (int64_t j = 0; j < n; ++j) {
       const int64_t at = kUnit ? j : j * stride;
