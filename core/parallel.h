@@ -9,8 +9,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 namespace tessera {
+
+namespace detail {
+using ChunkFunction = void (*)(const void* f, int64_t begin, int64_t end);
+TESSERA_API void run_chunks(int64_t n, int64_t grain, int threads, ChunkFunction run,
+                            const void* f);
+}  // namespace detail
 
 /// Runs f(begin, end) over [0, n) in chunks of `grain`, on the current rank's threads. f must not
 /// throw nor allocate tensors. Chunk boundaries are multiples of `grain` whatever the number of
@@ -24,8 +31,10 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
     for (int64_t begin = 0; begin < n; begin += grain) f(begin, std::min(n, begin + grain));
     return;
   }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (int64_t c = 0; c < chunks; ++c) f(c * grain, std::min(n, (c + 1) * grain));
+  const auto run = [](const void* erased, int64_t begin, int64_t end) {
+    (*static_cast<const std::remove_reference_t<F>*>(erased))(begin, end);
+  };
+  detail::run_chunks(n, grain, threads, run, &f);
 }
 
 #if defined(__x86_64__) && !defined(__CUDACC__)

@@ -5,9 +5,7 @@
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <omp.h>
 
 namespace tessera {
 namespace {
@@ -15,31 +13,6 @@ namespace {
 // Elements per task, a few microseconds; truths take less.
 constexpr int64_t kGrain = 16384;
 int64_t grain_of(int64_t widest) { return widest == 1 ? 4 * kGrain : kGrain; }
-
-// parallel_for, but each thread begins with a share of chunks side by side, at every call the same
-// one: what lies in its cache since the last op need not come from another's. Then it helps the
-// others.
-template <class F> void parallel_for_shares(int64_t n, int64_t grain, F&& f) {
-  struct alignas(64) Share {
-    std::atomic<int64_t> next;
-    int64_t end;
-  };
-  std::array<Share, 64> shares;
-  const int64_t chunks = (n + grain - 1) / grain,
-                threads = std::min<int64_t>(chunks, Context::current().options.threads);
-  if (threads <= 1 || threads > std::ssize(shares)) return parallel_for(n, grain, f);
-  for (int64_t t = 0; t < threads; ++t) {
-    shares[static_cast<size_t>(t)].next = chunks * t / threads;
-    shares[static_cast<size_t>(t)].end = chunks * (t + 1) / threads;
-  }
-#pragma omp parallel num_threads(static_cast <int>(threads))
-  for (int64_t t = 0; t < threads; ++t) {
-    Share& share = shares[static_cast<size_t>((omp_get_thread_num() + t) % threads)];
-    int64_t c;
-    while ((c = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end)
-      f(c * grain, std::min(n, (c + 1) * grain));
-  }
-}
 
 template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, const void* op) {
   constexpr size_t kN = kInputs + 1;
@@ -62,7 +35,7 @@ template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, c
     std::array<int64_t, kN> ones, at{};
     ones.fill(1);
     if (total <= grain) return row(total, at, ones);
-    return parallel_for_shares(total, grain, [&](int64_t begin, int64_t end) {
+    return parallel_for(total, grain, [&](int64_t begin, int64_t end) {
       std::array<int64_t, kN> here;
       here.fill(begin);
       row(end - begin, here, ones);
@@ -77,16 +50,15 @@ template <size_t kInputs> void walk(const Tensor& y, Tensors in, RowLoop loop, c
   for (size_t o = 0; o < kN; ++o) stride[o] = nest.strides[o][last];
   const int64_t cuts = rows >= 8 ? 1 : (n + grain - 1) / grain;  // few long rows: cut them too
   const int64_t piece = (n + cuts - 1) / cuts;
-  parallel_for_shares(
-      rows * cuts, std::max<int64_t>(1, grain / piece), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          auto at = nest.row_offsets(task / cuts);
-          const int64_t from = task % cuts * piece, count = std::min(piece, n - from);
-          if (count <= 0) continue;
-          for (size_t o = 0; o < kN; ++o) at[o] += from * stride[o];
-          row(count, at, stride);
-        }
-      });
+  parallel_for(rows * cuts, std::max<int64_t>(1, grain / piece), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      auto at = nest.row_offsets(task / cuts);
+      const int64_t from = task % cuts * piece, count = std::min(piece, n - from);
+      if (count <= 0) continue;
+      for (size_t o = 0; o < kN; ++o) at[o] += from * stride[o];
+      row(count, at, stride);
+    }
+  });
 }
 
 // The bits of a bf16 in the upper half of a word, rounded as bf16's constructor does.

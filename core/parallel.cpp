@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// How chunks are shared among threads: each begins with a share of chunks side by side, at every
+// call the same one, so that what lies in its cache since the last op need not come from another's.
+// Then it helps the others.
+#include "tessera/core/parallel.h"
+
+#include <array>
+#include <atomic>
+#include <omp.h>
+
+namespace tessera::detail {
+
+void run_chunks(int64_t n, int64_t grain, int threads, ChunkFunction run, const void* f) {
+  struct alignas(64) Share {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  constexpr int64_t kMost = 64;
+  std::array<Share, kMost> shares;
+  const int64_t chunks = (n + grain - 1) / grain, count = std::min<int64_t>(threads, kMost);
+  for (int64_t i = 0; i < count; ++i) {
+    shares[static_cast<size_t>(i)].next = chunks * i / count;
+    shares[static_cast<size_t>(i)].end = chunks * (i + 1) / count;
+  }
+#pragma omp parallel num_threads(threads)
+  for (int64_t i = 0; i < count; ++i) {
+    Share& share = shares[static_cast<size_t>((omp_get_thread_num() + i) % count)];
+    int64_t c;
+    while ((c = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end)
+      run(f, c * grain, std::min(n, (c + 1) * grain));
+  }
+}
+
+}  // namespace tessera::detail
