@@ -5,11 +5,13 @@
 namespace tessera::detail {
 
 std::shared_ptr<const void> copy_of(const OpRow& row, const void* op) {
-  void* at = ::operator new (row.op_size, std::align_val_t{row.op_align});
-  row.copy(op, at);
-  return {at, [&row](void* p) {
+  const auto free = [&row](void* p) { ::operator delete (p, std::align_val_t{row.op_align}); };
+  std::unique_ptr<void, decltype(free)> at(
+      ::operator new (row.op_size, std::align_val_t{row.op_align}), free);
+  row.copy(op, at.get());
+  return {at.release(), [&row, free](void* p) {
             row.destroy(p);
-            ::operator delete (p, std::align_val_t{row.op_align});
+            free(p);
           }};
 }
 

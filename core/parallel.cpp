@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How chunks are shared among threads: each begins with a share of chunks side by side, at every
 // call the same one, so that what lies in its cache since the last op need not come from another's.
-// Then it helps the others.
+// Then it helps the others. Beyond 64 threads, some begin in the same share.
 #include "tessera/core/parallel.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <omp.h>
 
 namespace tessera::detail {

@@ -37,8 +37,8 @@ void gemm(const Gemm& g);
 /// A product of f32 by vectors of 512 bits; false, with nothing done, where the machine has none,
 /// the dtype is another or the product is tiny.
 [[nodiscard]] bool vector_gemm(const Gemm& g);
-/// Products of f32 and, where library_takes it, bf16 on machines without those instructions
-/// (oneDNN, or Eigen where that is missing).
+/// Products of f32 on machines without those vectors and, where library_takes it, of bf16 on
+/// machines without tiles (oneDNN, or Eigen where that is missing).
 void library_gemm(const Gemm& g);
 [[nodiscard]] bool library_takes(DType dtype);
 /// The library, its version and the instruction set that it chose: "oneDNN 2.6.0 avx512_core_amx".

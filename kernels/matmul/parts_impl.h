@@ -6,8 +6,11 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
+#include "tessera/core/tensor.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <omp.h>
 
 namespace tessera {
@@ -21,8 +24,9 @@ struct Parts {
   [[nodiscard]] int64_t count() const { return ceil_div(all_rows, rows) * across(); }
 };
 
-/// The grid whose largest part costs least: cost(rows, columns) of a part. No more parts than
-/// threads, nor than there are `task` multiply-adds.
+/// The grid whose largest part costs least: cost(rows, columns) of a part. Of a single product no
+/// more parts than threads, and of a batch no more than its share of them; nor more than there are
+/// `task` multiply-adds.
 template <class Cost>
 Parts cut_in_parts(const Gemm& g, int64_t rows, int64_t columns, int64_t task, const Cost& cost) {
   const int64_t threads = Context::current().options.threads;
@@ -36,11 +40,11 @@ Parts cut_in_parts(const Gemm& g, int64_t rows, int64_t columns, int64_t task, c
   return best;
 }
 
-/// work(batch, part, words) for every part of every product, on the rank's threads; `words` are
-/// `scratch` words of the thread's own.
+/// work(begin, end, words) for ranges of the parts of all products, one product after the other, on
+/// the rank's threads; `words` are `scratch` words of the thread's own.
 template <class Work>
-void for_each_part(const Gemm& g, const Parts& parts, int64_t task, int64_t scratch,
-                   const Work& work) {
+void share_parts(const Gemm& g, const Parts& parts, int64_t task, int64_t scratch,
+                 const Work& work) {
   const int64_t tasks = g.batch * parts.count(), per_task = g.m * g.n * g.k / parts.count();
   // A rank may itself be a thread of a team, with a number beyond those that start here.
   const int64_t rooms = std::min<int64_t>(Context::current().options.threads, tasks);
@@ -48,9 +52,7 @@ void for_each_part(const Gemm& g, const Parts& parts, int64_t task, int64_t scra
   int32_t* first = words.data<int32_t>();
   parallel_for(tasks, std::max<int64_t>(1, task / std::max<int64_t>(1, per_task)),
                [&](int64_t begin, int64_t end) {
-                 int32_t* own = first + omp_get_thread_num() % rooms * scratch;
-                 for (int64_t i = begin; i < end; ++i)
-                   work(i / parts.count(), i % parts.count(), own);
+                 work(begin, end, first + omp_get_thread_num() % rooms * scratch);
                });
 }
 

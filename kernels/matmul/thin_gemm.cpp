@@ -7,6 +7,10 @@
 #include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/micro_gemm_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
+#include "tessera/kernels/rows_impl.h"
+
+#include <algorithm>
+#include <type_traits>
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "tessera/kernels/matmul/tile_words_impl.h"
@@ -47,17 +51,6 @@ TESSERA_INLINE void write(const Gemm& g, int64_t at, const float* sums, int64_t 
   else put(static_cast<T*>(g.c));
 }
 
-// The sum of a vector's elements: the upper half added to the lower one, and so on.
-template <int32_t half = kWidth / 2> TESSERA_INLINE float total(Lanes<float> x) {
-  if constexpr (half == 0) {
-    return x[0];
-  } else {
-    Lanes<int32_t> other;
-    for (int32_t e = 0; e < kWidth; ++e) other[e] = e ^ half;
-    return total<half / 2>(x + __builtin_shuffle(x, other));
-  }
-}
-
 // `rows` rows of f32 with columns [begin, end) of b, which lie whole, as a's rows do: four columns
 // at once.
 template <int64_t rows>
@@ -74,10 +67,11 @@ TESSERA_INLINE void rows_by_columns(const Gemm& g, int64_t batch, int64_t begin,
         for (int64_t i = 0; i < rows; ++i) lanes[i][c] += x[i] * y;
       }
     }
+    const auto plus = [](auto x, auto y) TESSERA_LAMBDA { return x + y; };
     for (int64_t i = 0; i < rows; ++i) {
       float sums[count];
       for (int64_t c = 0; c < count; ++c) {
-        sums[c] = total(lanes[i][c]);
+        sums[c] = tessera::rows::fold_lanes<float>(lanes[i][c], plus);
         for (int64_t q = p; q < g.k; ++q)
           sums[c] += at.a[i * g.a_row + q] * at.b[(j + c) * g.b_col + q];
       }

@@ -161,13 +161,14 @@ TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* 
 // One thread's part of one product: blocks [row, row_end) by [column, column_end) of c.
 class Part {
  public:
-  Part(const Plan& plan, int64_t batch, int64_t part, uint32_t* scratch)
+  Part(const Plan& plan, int64_t task, uint32_t* scratch)
       : p_(plan),
         g_(plan.g),
         panel_(scratch),
         packed_a_(panel_ + plan.panel_words()),
         sums_(reinterpret_cast<float*>(packed_a_ + plan.a_words())) {
     const Parts& parts = plan.parts;
+    const int64_t batch = task / parts.count(), part = task % parts.count();
     row_ = part / parts.across() * parts.rows;
     row_end_ = std::min(parts.all_rows, row_ + parts.rows);
     column_ = part % parts.across() * parts.columns;
@@ -299,9 +300,10 @@ class Part {
 bool tile_gemm(const Gemm& g) {
   if (g.dtype != DType::bf16 || !micro::has_tiles()) return false;
   const Plan plan = plan_of(g);
-  for_each_part(g, plan.parts, kTask, plan.words(), [&](int64_t batch, int64_t part, int32_t* own) {
+  share_parts(g, plan.parts, kTask, plan.words(), [&](int64_t begin, int64_t end, int32_t* own) {
     const micro::TileScope scope;
-    Part(plan, batch, part, reinterpret_cast<uint32_t*>(own)).run();
+    for (int64_t task = begin; task < end; ++task)
+      Part(plan, task, reinterpret_cast<uint32_t*>(own)).run();
   });
   return true;
 }

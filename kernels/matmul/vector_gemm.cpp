@@ -3,10 +3,14 @@
 // panels of b that stay in the second cache, and rows of a, and multiplies blocks of 14 x 32 whose
 // sums stay in registers over kDepth of k. The order of each sum depends on k alone: results are
 // equal for all numbers of threads.
+#include "tessera/core/context.h"
 #include "tessera/kernels/matmul/parts_impl.h"
 
 #if defined(__x86_64__)
 #include "tessera/kernels/intrinsics_impl.h"
+
+#include <algorithm>
+#include <cstdint>
 
 #define TESSERA_VECTORS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prfchw")))
 
@@ -26,8 +30,8 @@ constexpr int64_t kTask = 1 << 19;            // multiply-adds that are worth a 
 
 // Elements from one packed block to the next: an odd number of pairs of lines, so that blocks that
 // are written by turns lie in different sets of the caches.
-constexpr int64_t block_step(int64_t k) { return (k + 2) * kColumns; }
-constexpr int64_t a_step(int64_t k) { return (k + 4) * kColumnStep; }
+constexpr int64_t block_step(int64_t k) { return (k | 1) * kColumns; }
+constexpr int64_t a_step(int64_t k) { return (ceil_div(k, 2) | 1) * 2 * kColumnStep; }
 
 // Rows of the next block where `left` are left: 16 are two of 8.
 constexpr int64_t block_rows(int64_t left) {
@@ -159,9 +163,10 @@ void multiply(int64_t rows, int64_t k, Block a, Block b, const Target& to) {
 // One thread's part of one product: rows [row_, row_end_) and columns [column_, column_end_) of c.
 class Part {
  public:
-  Part(const Plan& plan, int64_t batch, int64_t part, float* scratch)
+  Part(const Plan& plan, int64_t task, float* scratch)
       : p_(plan), g_(plan.g), panel_(scratch), packed_a_(scratch + plan.panel()) {
     const Parts& parts = plan.parts;
+    const int64_t batch = task / parts.count(), part = task % parts.count();
     row_ = part / parts.across() * parts.rows * kRows;
     row_end_ = std::min(g_.m, row_ + parts.rows * kRows);
     column_ = part % parts.across() * parts.columns * kColumns;
@@ -309,10 +314,10 @@ bool vector_gemm(const Gemm& g) {
   if (g.dtype != DType::f32 || Process::get().isa() != Isa::avx512 || g.m * g.n * g.k <= kTiny)
     return false;
   const Plan plan = plan_of(g);
-  for_each_part(g, plan.parts, kTask, plan.scratch(),
-                [&](int64_t batch, int64_t part, int32_t* own) {
-                  Part(plan, batch, part, reinterpret_cast<float*>(own)).run();
-                });
+  share_parts(g, plan.parts, kTask, plan.scratch(), [&](int64_t begin, int64_t end, int32_t* own) {
+    for (int64_t task = begin; task < end; ++task)
+      Part(plan, task, reinterpret_cast<float*>(own)).run();
+  });
   return true;
 }
 

@@ -3,10 +3,12 @@
 // the whole.
 #include "tessera/kernels/permutation/permutation.h"
 
+#include "tessera/core/parallel.h"
 #include "tessera/kernels/philox_impl.h"
 #include "tessera/kernels/radix_sort_impl.h"
 #include "tessera/kernels/rows_impl.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tessera::op {

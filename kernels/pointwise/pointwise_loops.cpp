@@ -5,6 +5,8 @@
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 namespace tessera {

@@ -4,7 +4,12 @@
 // as bytes, and their zero is made of zero bytes.
 #include "tessera/kernels/reduce/reduce_loops_impl.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace tessera {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "tessera/kernels/simd_types_impl.h"
 
+#include <algorithm>
 #include <array>
 
 namespace tessera {
