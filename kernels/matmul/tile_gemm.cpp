@@ -2,9 +2,9 @@
 // Products of bf16 by matrix tiles, summed in f32. c is cut into one part for each thread; a part
 // packs panels of b that stay in the second cache, reads a in place or packs it, and multiplies
 // blocks of 32 x 32 over kInner of k, so that the rows of a stay in the first cache. While a block
-// is multiplied, the block before it is rounded and written, and lines of c that will be written
-// soon are fetched. The order of each sum depends on k alone: results are equal for all numbers of
-// threads.
+// is multiplied, the block before it is rounded and written, lines of c that will be written soon
+// are fetched, and the next rows of a are packed or fetched, a few in each block. The order of each
+// sum depends on k alone: results are equal for all numbers of threads.
 #include "tessera/kernels/matmul/parts_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
 
@@ -38,7 +38,9 @@ struct Plan {
   explicit Plan(const Gemm& gemm) : g(gemm) {}
   [[nodiscard]] bool keeps_sums() const { return blocks_of(g.k) > depth; }
   [[nodiscard]] bool has_strip() const { return blocks_of(g.k) > kInner; }
-  [[nodiscard]] int64_t packed_rows() const { return a_in_place ? 1 : kPackedRows; }
+  // Rows of a that lie by rows are packed while the rows before them are multiplied.
+  [[nodiscard]] int64_t packed_rows() const { return a_in_place ? 1 : a_by_rows ? 2 : kPackedRows; }
+  [[nodiscard]] bool packs_ahead() const { return a_by_rows && !a_in_place; }
   [[nodiscard]] int64_t panel_words() const { return depth * width * kBlockWords; }
   [[nodiscard]] int64_t a_words() const { return packed_rows() * depth * kBlockWords; }
   // Two blocks at least: the one before is written while the next is multiplied.
@@ -117,11 +119,28 @@ struct ABlock {
   int64_t half, row_bytes, step;
 };
 
-// sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, and lines of c ahead of
-// the rows of `next`, if it has any, are fetched to the second cache.
+// Some rows of the row block of a that comes next, to be copied to their place in its tiles, or, if
+// they are multiplied where they lie, fetched to the second cache.
+struct Ahead {
+  const bf16* from = nullptr;
+  int64_t rows = 0, row = 0, k = 0;  // `row` elements apart, k of them left
+  uint32_t* to = nullptr;
+};
+
+TESSERA_TILE_WORDS inline void bring(Ahead& a) {
+  for (int64_t i = 0; i < a.rows; ++i) {
+    if (a.to) _mm512_store_si512(a.to + 16 * i, read(a.from + i * a.row, a.k));
+    else _mm_prefetch(a.from + i * a.row, _MM_HINT_T1);
+  }
+  a.from += kBlock, a.k -= kBlock;
+  if (a.to) a.to += kBlockWords;
+}
+
+// sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, rows of a are brought,
+// and lines of c ahead of the rows of `next`, if it has any, are fetched to the second cache.
 template <bool accumulate>
 TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* sums,
-                                       const Result& before, const Result& next) {
+                                       const Result& before, const Result& next, Ahead ahead_a) {
   if constexpr (accumulate) {
     _tile_loadd(0, sums, 64);
     _tile_loadd(1, sums + kTileWords, 64);
@@ -145,6 +164,7 @@ TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* 
     _tile_dpbf16ps(3, 5, 7);
     a.at += a.step;
     b += kBlockWords;
+    bring(ahead_a);
     for (int64_t i = s * share; i < std::min(next.m, (s + 1) * share); ++i) {
       const std::byte* ahead = next.c + i * next.row_bytes + kAhead;
       _mm_prefetch(ahead, _MM_HINT_T1);
@@ -218,9 +238,13 @@ class Part {
     if (p_.a_in_place && (i + 1) * kBlock <= g_.m && (s + steps) * kBlock <= g_.k) {
       return {a_ + i * kBlock * g_.a_row + s * kBlock, 16 * g_.a_row, g_.a_row * 2, kBlock};
     }
-    const int64_t ahead = (i - row_) % p_.packed_rows();
-    if (ahead == 0) pack_a(i, std::min(p_.packed_rows(), row_end_ - i), s, steps);
-    return {reinterpret_cast<const bf16*>(packed_a_ + ahead * steps * kBlockWords), 16 * kBlock, 64,
+    const int64_t slot = (i - row_) % p_.packed_rows();
+    if (p_.packs_ahead()) {
+      if (i == row_) pack_a(i, 1, s, steps);
+    } else if (slot == 0) {
+      pack_a(i, std::min(p_.packed_rows(), row_end_ - i), s, steps);
+    }
+    return {reinterpret_cast<const bf16*>(packed_a_ + slot * steps * kBlockWords), 16 * kBlock, 64,
             2 * kBlockWords};
   }
 
@@ -256,11 +280,24 @@ class Part {
         if (ends) next = result(i, j + x, sums);
         const ABlock from{a.at + q * a.step, a.half, a.row_bytes, a.step};
         const uint32_t* b = panel_ + (x * steps + q) * kBlockWords;
-        if (starts) multiply_block<false>(inner, from, b, sums, before_, next);
-        else multiply_block<true>(inner, from, b, sums, before_, next);
+        const Ahead ahead = ahead_of(i + 1, x, width, s, q, steps);
+        if (starts) multiply_block<false>(inner, from, b, sums, before_, next, ahead);
+        else multiply_block<true>(inner, from, b, sums, before_, next, ahead);
         before_ = next;
       }
     }
+  }
+
+  Ahead ahead_of(int64_t i, int64_t x, int64_t width, int64_t s, int64_t q, int64_t steps) {
+    if (!p_.a_by_rows || i >= row_end_) return {};
+    const int64_t share = ceil_div(kBlock, width), first = std::min(kBlock, x * share);
+    const int64_t row = i * kBlock + first, k = (s + q) * kBlock;
+    Ahead ahead{a_ + row * g_.a_row + k, std::min(kBlock, first + share) - first, g_.a_row,
+                g_.k - k};
+    ahead.rows = std::clamp<int64_t>(g_.m - row, 0, ahead.rows);
+    if (p_.packs_ahead())
+      ahead.to = packed_a_ + ((i - row_) % 2 * steps + q) * kBlockWords + 16 * first;
+    return ahead;
   }
 
   // Sums of a block: kept for the part, for a row of blocks and the one before, or for two blocks.
