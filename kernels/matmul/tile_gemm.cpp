@@ -2,8 +2,8 @@
 // Products of bf16 by matrix tiles, summed in f32. c is cut into one part for each thread; a part
 // packs panels of b that stay in the second cache, reads a in place or packs it, and multiplies
 // blocks of 32 x 32 over kInner of k, so that the rows of a stay in the first cache. While a block
-// is multiplied, the block before it is rounded and written, lines of c that will be written soon
-// are fetched, and the next rows of a are packed or fetched, a few in each block. The order of each
+// is multiplied, one before it is rounded and written, lines of c that will be written soon are
+// fetched, and the next rows of a are packed or fetched, a few in each block. The order of each
 // sum depends on k alone: results are equal for all numbers of threads.
 #include "tessera/kernels/matmul/parts_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
@@ -21,7 +21,7 @@ constexpr int64_t kPanel = 512;             // blocks in a packed panel of b: 1 
 constexpr int64_t kSums = 1 << 10;          // blocks of sums that a part may keep: 4 MiB
 constexpr int64_t kDepth = 1024 / kBlock;   // blocks of k in a panel, and
 constexpr int64_t kShallow = 512 / kBlock;  // where the sums of the part fit in cache
-constexpr int64_t kPackedRows = 4;          // blocks of rows of a packed at once
+constexpr int64_t kPackedRows = 4;          // blocks of rows of a packed at once by columns
 constexpr int64_t kMostRows = 32;           // blocks of rows in a part that keeps sums
 constexpr int64_t kAhead = 128;             // bytes: lines of c are fetched that much before use
 constexpr int64_t kTask = 1 << 21;          // multiply-adds that are worth a thread
@@ -80,6 +80,7 @@ struct Result {
   std::byte* c = nullptr;
   int64_t row_bytes = 0, m = 0, n = 0;
   bool wide = false, accumulate = false;
+  [[nodiscard]] bool whole() const { return m == kBlock && n == kBlock && !wide && !accumulate; }
 };
 
 TESSERA_TILE_WORDS inline __m512 widened(__m256i half) {
@@ -136,47 +137,71 @@ TESSERA_TILE_WORDS inline void bring(Ahead& a) {
   if (a.to) a.to += kBlockWords;
 }
 
-// sums = or += a b over `depth` blocks of k. Meanwhile `before` is written, rows of a are brought,
-// and lines of c ahead of the rows of `next`, if it has any, are fetched to the second cache.
-template <bool accumulate>
-TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* sums,
-                                       const Result& before, const Result& next, Ahead ahead_a) {
-  if constexpr (accumulate) {
-    _tile_loadd(0, sums, 64);
-    _tile_loadd(1, sums + kTileWords, 64);
-    _tile_loadd(2, sums + 2 * kTileWords, 64);
-    _tile_loadd(3, sums + 3 * kTileWords, 64);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  const int64_t share = (kBlock + depth - 1) / depth;
-  for (int64_t s = 0; s < depth; ++s) {
-    _tile_loadd(6, b, 64);
+// A tile of sums: the one before goes to `held`, this one comes from `sums` or is zero.
+#define TESSERA_NEXT_SUMS(tile)                                              \
+  _tile_stored(tile, held + tile * kTileWords, 64);                          \
+  if constexpr (accumulate) _tile_loadd(tile, sums + tile * kTileWords, 64); \
+  else _tile_zero(tile)
+
+// Tiles = sums or zero, += a b over `depth` blocks of k; the sums stay in the tiles until the next
+// block needs these one by one, so that products never stop. b is read past the first cache, which
+// is left to a, sums and c. Meanwhile `before` is written, rows of a are brought, and lines of c
+// ahead of the rows of `next`, if it has any, are fetched to the second cache: with fewest
+// instructions where both are `whole` and depth is kInner.
+template <bool accumulate, bool whole>
+TESSERA_TILE_WORDS void multiply_block(int64_t depth, ABlock a, const uint32_t* b, float* held,
+                                       const float* sums, const Result& before, const Result& next,
+                                       Ahead ahead_a) {
+  const int64_t share = ceil_div(kBlock, depth);
+  [[maybe_unused]] const float* from = before.sums;
+  [[maybe_unused]] const int64_t row_bytes = before.row_bytes;
+  [[maybe_unused]] std::byte *to = before.c, *fetched = next.c + kAhead;
+  for (int64_t s = 0; s < (whole ? kInner : depth); ++s) {
+    _tile_stream_loadd(6, b, 64);
     _tile_loadd(4, a.at, a.row_bytes);
-    _tile_loadd(7, b + kTileWords, 64);
-    _tile_loadd(5, a.at + a.half, a.row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
+    if (s == 0) {
+      TESSERA_NEXT_SUMS(0);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_stream_loadd(7, b + kTileWords, 64);
+      TESSERA_NEXT_SUMS(1);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, a.at + a.half, a.row_bytes);
+      TESSERA_NEXT_SUMS(2);
+      _tile_dpbf16ps(2, 5, 6);
+      TESSERA_NEXT_SUMS(3);
+    } else {
+      _tile_stream_loadd(7, b + kTileWords, 64);
+      _tile_loadd(5, a.at + a.half, a.row_bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+    }
     _tile_dpbf16ps(3, 5, 7);
     a.at += a.step;
     b += kBlockWords;
     bring(ahead_a);
-    for (int64_t i = s * share; i < std::min(next.m, (s + 1) * share); ++i) {
-      const std::byte* ahead = next.c + i * next.row_bytes + kAhead;
-      _mm_prefetch(ahead, _MM_HINT_T1);
-      if (next.wide) _mm_prefetch(ahead + 64, _MM_HINT_T1);
+    if constexpr (whole) {
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kBlock / kInner; ++i) {
+        _mm_prefetch(fetched, _MM_HINT_T1);
+        const __m512 low = _mm512_load_ps(from), high = _mm512_load_ps(from + kTileWords);
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        fetched += row_bytes, to += row_bytes, from += 16;
+      }
+      if (s == kInner / 2 - 1) from += kTileWords;
+    } else {
+      for (int64_t i = s * share; i < std::min(next.m, (s + 1) * share); ++i) {
+        const std::byte* ahead = next.c + i * next.row_bytes + kAhead;
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        if (next.wide) _mm_prefetch(ahead + 64, _MM_HINT_T1);
+      }
+      for (int64_t i = s * share; i < std::min(before.m, (s + 1) * share); ++i)
+        write_row(before, i);
     }
-    for (int64_t i = s * share; i < std::min(before.m, (s + 1) * share); ++i) write_row(before, i);
   }
-  _tile_stored(0, sums, 64);
-  _tile_stored(1, sums + kTileWords, 64);
-  _tile_stored(2, sums + 2 * kTileWords, 64);
-  _tile_stored(3, sums + 3 * kTileWords, 64);
 }
+
+#undef TESSERA_NEXT_SUMS
 
 // One thread's part of one product: blocks [row, row_end) by [column, column_end) of c.
 class Part {
@@ -211,8 +236,7 @@ class Part {
           multiply_row(i, a, j, width, s, steps);
         }
       }
-      write(before_);
-      before_.m = 0;
+      finish();
     }
   }
 
@@ -281,14 +305,22 @@ class Part {
         const ABlock from{a.at + q * a.step, a.half, a.row_bytes, a.step};
         const uint32_t* b = panel_ + (x * steps + q) * kBlockWords;
         const Ahead ahead = ahead_of(i + 1, x, width, s, q, steps);
-        if (starts) multiply_block<false>(inner, from, b, sums, before_, next, ahead);
-        else multiply_block<true>(inner, from, b, sums, before_, next, ahead);
-        before_ = next;
+        const bool whole = inner == kInner && before_.whole() && next.whole();
+        const auto multiply =
+            starts ? (whole ? multiply_block<false, true> : multiply_block<false, false>)
+                   : (whole ? multiply_block<true, true> : multiply_block<true, false>);
+        multiply(inner, from, b, held_ ? held_ : sums, sums, before_, next, ahead);
+        before_ = held_result_;
+        held_result_ = next;
+        held_ = sums;
       }
     }
   }
 
-  Ahead ahead_of(int64_t i, int64_t x, int64_t width, int64_t s, int64_t q, int64_t steps) {
+  // What block x of `width` brings of row block i, over the k of its own. Rows beyond m are not
+  // brought: what they give is not written.
+  [[nodiscard]] Ahead ahead_of(int64_t i, int64_t x, int64_t width, int64_t s, int64_t q,
+                               int64_t steps) const {
     if (!p_.a_by_rows || i >= row_end_) return {};
     const int64_t share = ceil_div(kBlock, width), first = std::min(kBlock, x * share);
     const int64_t row = i * kBlock + first, k = (s + q) * kBlock;
@@ -318,18 +350,27 @@ class Part {
             g_.wide,
             g_.accumulate};
   }
-  TESSERA_TILE_WORDS static void write(const Result& r) {
-    for (int64_t i = 0; i < r.m; ++i) write_row(r, i);
+
+  // What the last block left to do.
+  TESSERA_TILE_WORDS void finish() {
+    _tile_stored(0, held_, 64);
+    _tile_stored(1, held_ + kTileWords, 64);
+    _tile_stored(2, held_ + 2 * kTileWords, 64);
+    _tile_stored(3, held_ + 3 * kTileWords, 64);
+    for (Result* r : {&before_, &held_result_}) {
+      for (int64_t i = 0; i < r->m; ++i) write_row(*r, i);
+      r->m = 0;
+    }
   }
 
   const Plan& p_;
   const Gemm& g_;
   uint32_t *panel_, *packed_a_;
-  float* sums_;
+  float *sums_, *held_ = nullptr;  // held_: where the sums that lie in tiles will go
   const bf16 *a_ = nullptr, *b_ = nullptr;
   std::byte* c_ = nullptr;
   int64_t item_ = 0, row_ = 0, row_end_ = 0, column_ = 0, column_end_ = 0, flip_ = 0;
-  Result before_;
+  Result before_, held_result_;  // of the block whose sums are stored, and of that in tiles
 };
 
 }  // namespace
