@@ -2,9 +2,9 @@
 #include "tessera/tests/fuzz/entries.h"
 
 #include "tessera/autograd/autograd.h"
-#include "tessera/train/checkpoint.h"
-#include "tessera/train/config.h"
-#include "tessera/train/crc32c.h"
+#include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/run/config.h"
+#include "tessera/nn/io/crc32c.h"
 
 #include <cstdio>
 #include <stdexcept>

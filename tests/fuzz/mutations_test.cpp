@@ -3,7 +3,7 @@
 // or refused by a tessera Error, in little time and memory.
 #include "tessera/tests/fuzz/entries.h"
 #include "tessera/tests/support/mutator.h"
-#include "tessera/train/files.h"
+#include "tessera/nn/io/files.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/nn/io/safetensors.h"
 
 #include <gtest/gtest.h>
 

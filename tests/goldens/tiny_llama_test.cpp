@@ -8,8 +8,8 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/train/run/optimizer.h"
+#include "tessera/nn/io/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

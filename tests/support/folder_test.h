@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tessera/core/error.h"
-#include "tessera/train/files.h"
+#include "tessera/nn/io/files.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "tessera/tests/support/folder_test.h"
-#include "tessera/train/cli.h"
-#include "tessera/train/config.h"
+#include "tessera/train/cli/cli.h"
+#include "tessera/train/run/config.h"
 
 #include <chrono>
 #include <csignal>
