@@ -8,7 +8,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace tessera::train {
+namespace tessera::config {
 namespace {
 
 std::string number(double v) { return fmt::format("{}", v); }
@@ -313,4 +313,4 @@ void throw_if_any(std::span<const std::string> messages) {
   if (!messages.empty()) throw ConfigError(fmt::format("{}", fmt::join(messages, "\n")));
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::config

@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera::train {
+namespace tessera::config {
 
 struct Limits {
   double min = -std::numeric_limits<double>::infinity();
@@ -123,4 +123,4 @@ template <class Config> void require_valid(std::string_view section, Config conf
   throw_if_any(fields.check());
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::config

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <set>
 
-namespace tessera::train {
+namespace tessera::config {
 namespace {
 
 using nlohmann::ordered_json;
@@ -146,4 +146,4 @@ std::string Fields::dump() const {
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::config

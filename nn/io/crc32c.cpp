@@ -8,7 +8,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace tessera::train {
+namespace tessera::io {
 namespace {
 
 constexpr std::array<uint32_t, 256> kTable = [] {
@@ -50,4 +50,4 @@ uint32_t crc32c(std::string_view bytes, uint32_t before) {
   return crc32c_portable(bytes, before);
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::io

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tessera::train {
+namespace tessera::io {
 
 /// Of the bytes that gave `before` (0: none) followed by `bytes`.
 [[nodiscard]] TESSERA_API uint32_t crc32c(std::string_view bytes, uint32_t before = 0);
 /// The same without the processor's instruction.
 [[nodiscard]] TESSERA_API uint32_t crc32c_portable(std::string_view bytes, uint32_t before = 0);
 
-}  // namespace tessera::train
+}  // namespace tessera::io

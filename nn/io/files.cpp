@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tessera::train {
+namespace tessera::io {
 namespace {
 
 namespace fs = std::filesystem;
@@ -170,4 +170,4 @@ FolderLock::FolderLock(const std::string& folder, std::string_view field) {
 
 FolderLock::~FolderLock() { ::close(fd_); }
 
-}  // namespace tessera::train
+}  // namespace tessera::io

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera::train {
+namespace tessera::io {
 
 struct FileSum {
   uint64_t bytes = 0;
@@ -55,4 +55,4 @@ class TESSERA_API FolderLock {
   int fd_ = -1;
 };
 
-}  // namespace tessera::train
+}  // namespace tessera::io

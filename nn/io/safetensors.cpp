@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tessera::train {
+namespace tessera::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
@@ -271,4 +271,4 @@ FileSum write_safetensors(const std::string& path, const std::vector<nn::NamedPa
   });
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::io

@@ -5,14 +5,14 @@
 #pragma once
 
 #include "tessera/core/tensor.h"
-#include "tessera/nn/parameters.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/parameters.h"
 
 #include <map>
 #include <string>
 #include <vector>
 
-namespace tessera::train {
+namespace tessera::io {
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -54,4 +54,4 @@ TESSERA_API FileSum write_safetensors(const std::string& path,
                                       const std::vector<nn::NamedParameter>& tensors,
                                       Metadata metadata = {});
 
-}  // namespace tessera::train
+}  // namespace tessera::io

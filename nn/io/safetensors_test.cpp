@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <unistd.h>
 
-namespace tessera::train {
+namespace tessera::io {
 namespace {
 
 class SafetensorsTest : public testing::Test {
@@ -154,4 +154,4 @@ TEST_F(SafetensorsTest, WritingIsWholeOrNotAtAll) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::io

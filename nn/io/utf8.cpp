@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace tessera::train {
+namespace tessera::io {
 
 size_t utf8_length(std::string_view text) {
   const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -41,4 +41,4 @@ size_t first_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::io

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace tessera::train {
+namespace tessera::io {
 
 /// Bytes of the character at the front of `text`, which is not empty; 0 if it is not one (cut,
 /// overlong, a surrogate or beyond U+10FFFF).
@@ -15,4 +15,4 @@ TESSERA_API size_t utf8_length(std::string_view text);
 /// Offset of the first byte that begins no character; npos if `text` is UTF-8 throughout.
 TESSERA_API size_t first_invalid_utf8(std::string_view text);
 
-}  // namespace tessera::train
+}  // namespace tessera::io

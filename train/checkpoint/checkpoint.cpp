@@ -100,7 +100,8 @@ uint64_t bytes_of(const std::vector<nn::NamedParameter>& tensors) {
 CheckpointFile write_part(const std::string& folder, const std::string& part,
                           const std::vector<nn::NamedParameter>& tensors, int64_t step) {
   CheckpointFile file{part + ".safetensors", part, {}, {}};
-  file.sum = write_safetensors(below(folder, file.name), tensors, {{"step", std::to_string(step)}});
+  file.sum =
+      io::write_safetensors(below(folder, file.name), tensors, {{"step", std::to_string(step)}});
   for (const auto& t : tensors) file.tensors.emplace(t.name, entry_of(t.tensor));
   return file;
 }
@@ -110,7 +111,7 @@ Manifest read_manifest(const std::string& folder) {
   std::error_code error;
   if (!fs::exists(path, error))
     fail<DataError>("checkpoint", folder, " is not whole: it has no ", kManifestFile);
-  return parse_manifest(read_file(path), path);
+  return parse_manifest(io::read_file(path), path);
 }
 
 // What is wrong with the files that a manifest lists; their bytes are read if `sums`.
@@ -127,7 +128,7 @@ std::vector<std::string> file_faults(const std::string& folder, const Manifest& 
       faults.push_back(
           fmt::format("{} has {} bytes, expected {}", file.name, bytes, file.sum.bytes));
     } else if (sums) {
-      const FileSum sum = sum_of_file(path);
+      const io::FileSum sum = io::sum_of_file(path);
       if (sum != file.sum)
         faults.push_back(fmt::format("{} has the checksum {:08x}, expected {:08x}", file.name,
                                      sum.crc32c, file.sum.crc32c));
@@ -147,7 +148,7 @@ bool looks_whole(const std::string& folder) {
 
 }  // namespace
 
-void CheckpointConfig::fields(Fields& f) {
+void CheckpointConfig::fields(config::Fields& f) {
   f.add("enable", enable, "save checkpoints, and go on from the latest one");
   f.add("folder", folder, "where they are, below dump_folder");
   f.add("interval", interval, "steps from one to the next", {.min = 1, .unit = "steps"});
@@ -252,7 +253,7 @@ void CheckpointFolder::recover() const {
     if (replaced && !fs::exists(to, error)) rename(from, to);
     else remove_quietly(from);
   }
-  sync_folder(path_);
+  io::sync_folder(path_);
 }
 
 uint64_t CheckpointFolder::save(const Checkpoint& c) const {
@@ -264,8 +265,8 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
   fs::create_directories(path_, error);
   if (error) fail<IoError>("checkpoint", "cannot create ", path_, ": ", error.message());
   constexpr uint64_t kSlack = uint64_t{1} << 20;
-  require_space(path_, bytes_of(c.model) + bytes_of(c.optimizer) + c.config.size() + kSlack,
-                "checkpoint");
+  io::require_space(path_, bytes_of(c.model) + bytes_of(c.optimizer) + c.config.size() + kSlack,
+                    "checkpoint");
   try {
     fs::remove_all(partial, error);
     fs::create_directory(partial, error);
@@ -273,13 +274,13 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
     manifest.files.push_back(write_part(partial, "model", c.model, c.progress.step));
     if (!c.optimizer.empty())
       manifest.files.push_back(write_part(partial, "optimizer", c.optimizer, c.progress.step));
-    write_file_atomically(below(partial, kManifestFile), manifest_text(manifest));
+    io::write_file_atomically(below(partial, kManifestFile), manifest_text(manifest));
     if (fs::exists(whole)) {
       fs::remove_all(replaced, error);
       rename(whole, replaced);
     }
     rename(partial, whole);
-    sync_folder(path_);
+    io::sync_folder(path_);
   } catch (...) {
     recover();
     throw;
@@ -313,7 +314,7 @@ CheckpointReader::CheckpointReader(std::string step_folder)
     fail<DataError>("checkpoint", path_,
                     " is not whole: ", fmt::format("{}", fmt::join(faults, "; ")));
   for (const CheckpointFile& file : manifest_.files)
-    files_.push_back(std::make_unique<SafetensorsFile>(below(path_, file.name)));
+    files_.push_back(std::make_unique<io::SafetensorsFile>(below(path_, file.name)));
 }
 
 Tensor CheckpointReader::read(const std::string& tensor) const {

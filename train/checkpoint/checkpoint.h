@@ -4,10 +4,10 @@
 // tells which. Nothing here knows a trainer: what is saved is plain tensors and counters.
 #pragma once
 
-#include "tessera/nn/parameters.h"
 #include "tessera/models/config/fields.h"
-#include "tessera/train/checkpoint/manifest.h"
 #include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/train/checkpoint/manifest.h"
 
 #include <functional>
 #include <memory>
@@ -22,7 +22,7 @@ struct TESSERA_API CheckpointConfig {
   std::string folder = "checkpoint", initial_load_path, exclude_from_loading;
   std::string export_dtype = "float32";
   int64_t interval = 500, keep_latest_k = 10, load_step = -1;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
   /// Faults that no single field shows.
   [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Whether `part` (optimizer, lr_scheduler, dataloader, train_state) is left out of a load.
@@ -85,7 +85,7 @@ class TESSERA_API CheckpointReader {
  private:
   std::string path_;
   Manifest manifest_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // as the manifest lists them
+  std::vector<std::unique_ptr<io::SafetensorsFile>> files_;  // as the manifest lists them
 };
 
 /// What `path` means: the step folder itself, or the latest whole one in it or in `path/folder`.

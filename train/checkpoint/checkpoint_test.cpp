@@ -121,7 +121,7 @@ TEST_F(CheckpointTest, NoFlippedBitIsLoaded) {
   folder_.save(example(1));
   int64_t flips = 0;
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
-    const std::string whole = read_file(file(1, name));
+    const std::string whole = io::read_file(file(1, name));
     std::fstream bytes(file(1, name), std::ios::in | std::ios::out | std::ios::binary);
     const auto put = [&](size_t at, char byte) {
       bytes.seekp(static_cast<std::streamoff>(at));
@@ -245,21 +245,21 @@ TEST_F(CheckpointTest, DifferencesAreAllNamed) {
 
 TEST_F(CheckpointTest, RoomIsAskedForFirst) {
   fs::create_directories(path_);
-  require_space(path_, 1, "checkpoint");
+  io::require_space(path_, 1, "checkpoint");
   try {
-    require_space(path_, uint64_t{1} << 62, "checkpoint");
+    io::require_space(path_, uint64_t{1} << 62, "checkpoint");
     FAIL() << "nothing was thrown";
   } catch (const IoError& e) {
     const std::string text = e.what();
     EXPECT_NE(text.find("4611686018427387904 bytes are needed, "), std::string::npos) << text;
   }
-  EXPECT_THROW(require_space(path_ + "/none", 1, "checkpoint"), IoError);
+  EXPECT_THROW(io::require_space(path_ + "/none", 1, "checkpoint"), IoError);
 }
 
 TEST_F(CheckpointTest, AFolderIsLockedForOne) {
-  auto first = std::make_unique<FolderLock>(path_, "dump_folder");
+  auto first = std::make_unique<io::FolderLock>(path_, "dump_folder");
   try {
-    const FolderLock second(path_, "dump_folder");
+    const io::FolderLock second(path_, "dump_folder");
     FAIL() << "nothing was thrown";
   } catch (const IoError& e) {
     const std::string text = e.what();
@@ -268,7 +268,7 @@ TEST_F(CheckpointTest, AFolderIsLockedForOne) {
         << text;
   }
   first.reset();
-  const FolderLock third(path_, "dump_folder");
+  const io::FolderLock third(path_, "dump_folder");
 }
 
 TEST(CheckpointFields, ConflictsAreNamed) {

@@ -141,7 +141,7 @@ void check_sum(std::string_view text, const std::string& where) {
   const std::string_view end = text.substr(body.size());
   if (text.size() <= tail || !end.starts_with(kBeforeSum) || !end.ends_with(kAfterSum))
     fail<DataError>("checkpoint", where, " is no manifest: it does not end with its checksum");
-  if (end.substr(kBeforeSum.size(), kSumDigits) != hex(crc32c(body)))
+  if (end.substr(kBeforeSum.size(), kSumDigits) != hex(io::crc32c(body)))
     fail<DataError>("checkpoint", where, " is no manifest: its checksum does not fit");
 }
 
@@ -182,7 +182,7 @@ std::string manifest_text(const Manifest& m) {
                   {"files", std::move(files)}};
   std::string text = json.dump(1);
   text.resize(text.size() - std::string_view("\n}").size());
-  return concat(text, kBeforeSum, hex(crc32c(text)), kAfterSum);
+  return concat(text, kBeforeSum, hex(io::crc32c(text)), kAfterSum);
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {

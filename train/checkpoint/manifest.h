@@ -24,7 +24,7 @@ struct TensorEntry {
 /// A part is what is loaded together; it may have several files.
 struct CheckpointFile {
   std::string name, part;  ///< part: "model" or "optimizer"
-  FileSum sum;
+  io::FileSum sum;
   std::map<std::string, TensorEntry> tensors;
   bool operator==(const CheckpointFile&) const = default;
 };

@@ -2,8 +2,8 @@
 #include "tessera/train/checkpoint/manifest.h"
 
 #include "tessera/core/error.h"
-#include "tessera/tests/support/mutator.h"
 #include "tessera/nn/io/crc32c.h"
+#include "tessera/tests/support/mutator.h"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ constexpr size_t kTail = 14 + 8 + 4;  // `,\n "crc32c": "`, the digits, `"\n}\n`
 // The text with another body under a checksum that fits.
 std::string sealed(const std::string& body) {
   char digits[9];
-  std::snprintf(digits, sizeof digits, "%08x", crc32c(body));
+  std::snprintf(digits, sizeof digits, "%08x", io::crc32c(body));
   return body + ",\n \"crc32c\": \"" + digits + "\"\n}\n";
 }
 
@@ -49,19 +49,19 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(Crc32c, KnownValues) {
-  EXPECT_EQ(crc32c(""), 0u);
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);  // RFC 3720's check value
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
-  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(io::crc32c(""), 0u);
+  EXPECT_EQ(io::crc32c("123456789"), 0xe3069283u);  // RFC 3720's check value
+  EXPECT_EQ(io::crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(io::crc32c(std::string(32, '\xff')), 0x62a8ab43u);
 }
 
 TEST(Crc32c, TheInstructionAndTheTableAgreeOnPiecesOfAnyLength) {
   std::string bytes;
   for (int i = 0; i < 77; ++i) {
-    EXPECT_EQ(crc32c(bytes), crc32c_portable(bytes)) << i;
+    EXPECT_EQ(io::crc32c(bytes), io::crc32c_portable(bytes)) << i;
     for (size_t cut = 0; cut <= bytes.size(); ++cut) {
       const std::string_view all = bytes;
-      EXPECT_EQ(crc32c(all.substr(cut), crc32c(all.substr(0, cut))), crc32c(bytes));
+      EXPECT_EQ(io::crc32c(all.substr(cut), io::crc32c(all.substr(0, cut))), io::crc32c(bytes));
     }
     bytes += static_cast<char>(i * 37 + 5);
   }

@@ -6,12 +6,12 @@
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
-#include "tessera/train/run/compare.h"
-#include "tessera/train/run/evaluate.h"
+#include "tessera/train/data/tokenizer.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/screen.h"
+#include "tessera/train/run/compare.h"
+#include "tessera/train/run/evaluate.h"
 #include "tessera/train/run/stop_signals.h"
-#include "tessera/train/data/tokenizer.h"
 #include "tessera/train/run/trained_model.h"
 #include "tessera/train/run/trainer.h"
 
@@ -42,7 +42,7 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
 struct EvalConfig {
   std::string checkpoint, dataset_path;
   int64_t steps = -1, local_batch_size = 0, seq_len = 0, ranks = 0, threads = 0;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("dataset_path", dataset_path,
           "text to evaluate on; none: the run's validation.dataset_path, else its dataloader.path");
@@ -61,9 +61,9 @@ struct EvalConfig {
 
 template <class C> C parsed(Arguments arguments) {
   C config;
-  Fields fields;
+  config::Fields fields;
   fields.section("", config);
-  throw_if_any(fields.parse(arguments));
+  config::throw_if_any(fields.parse(arguments));
   return config;
 }
 
@@ -191,7 +191,7 @@ std::string config_help() {
 }
 template <class C> std::string help_of() {
   C c;
-  Fields fields;
+  config::Fields fields;
   fields.section("", c);
   return "fields:\n" + fields.help();
 }
@@ -253,7 +253,7 @@ int run_cli(Arguments arguments, std::ostream& out, std::ostream& err) {
   }
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
-  const auto near = did_you_mean(name, names);
+  const auto near = config::did_you_mean(name, names);
   print_error(
       err, concat("[tessera] unknown command '", name, '\'',
                   near ? concat("; did you mean ", *near, '?') : "; `tessera --help` lists them"));

@@ -4,9 +4,9 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/tests/support/folder_test.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/safetensors.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class CliTest : public FolderTest {
   CliTest() {
     std::string text;
     for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog; ";
-    write_file_atomically(folder_ + "/text.txt", text);
+    io::write_file_atomically(folder_ + "/text.txt", text);
   }
   int run(const Words& words) {
     out_.str("");
@@ -72,7 +72,7 @@ class CliTest : public FolderTest {
     return parse_config(std::span(words).subspan(1));
   }
   [[nodiscard]] std::string file(const std::string& name) const {
-    return read_file(folder_ + "/" + name);
+    return io::read_file(folder_ + "/" + name);
   }
   [[nodiscard]] std::string out() const { return out_.str(); }
   [[nodiscard]] std::string err() const { return err_.str(); }
@@ -90,7 +90,7 @@ TEST_F(CliTest, TrainsAndLeavesEverythingBehind) {
   EXPECT_EQ(std::ranges::count(metrics, '\n'), 12);
   EXPECT_TRUE(file("a/loss.svg").starts_with("<svg"));
   const Session session;
-  EXPECT_EQ(SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
+  EXPECT_EQ(io::SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
   EXPECT_EQ(read_config(folder_ + "/a/config.json").model.dim, 32);
 }
 
@@ -135,7 +135,7 @@ TEST_F(CliTest, TrainsOnRanksOfThisProcess) {
   ASSERT_EQ(run(train("a", {"--ranks", "3", "--training.local_batch_size", "1"})), 0) << err();
   EXPECT_NE(out().find("on mesh(dp=3)"), std::string::npos) << out();
   const Session session;
-  EXPECT_EQ(SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
+  EXPECT_EQ(io::SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
 }
 
 TEST_F(CliTest, MemoryDoesNotGrowWithSteps) {
@@ -186,7 +186,7 @@ TEST_F(CliTest, EvaluationChecksSeqLenAndDataFirst) {
   std::string npy("\x93NUMPY\x01\x00\x76\x00", 10);
   npy += "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 9), }";
   npy.resize(127, ' ');
-  write_file_atomically(rows, npy + "\n" + std::string(2 * 9 * 2, '\1'));
+  io::write_file_atomically(rows, npy + "\n" + std::string(2 * 9 * 2, '\1'));
   ASSERT_EQ(run(train("a", {"--model.max_seq_len", "64"})), 0) << err();
   for (const char* ranks : {"0", "3"}) {
     const auto eval = [&](const Words& more) {
@@ -209,11 +209,11 @@ TEST_F(CliTest, EvaluationChecksSeqLenAndDataFirst) {
 TEST_F(CliTest, ComparesTwoConfigurations) {
   Config c = config();
   c.training.steps = 5;
-  write_file_atomically(folder_ + "/a.json", c.fields().dump());
+  io::write_file_atomically(folder_ + "/a.json", c.fields().dump());
   c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::full;
-  write_file_atomically(folder_ + "/b.json", c.fields().dump());
+  io::write_file_atomically(folder_ + "/b.json", c.fields().dump());
   c.optimizer.lr = 0.02;
-  write_file_atomically(folder_ + "/c.json", c.fields().dump());
+  io::write_file_atomically(folder_ + "/c.json", c.fields().dump());
   Words words{"compare", folder_ + "/a.json", folder_ + "/b.json", "--tolerance",
               "0",       "--dump_folder",     folder_ + "/compare"};
   ASSERT_EQ(run(words), 0) << err();

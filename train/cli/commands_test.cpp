@@ -2,10 +2,10 @@
 // The commands beside training, on what a small run of two ranks left behind.
 #include "tessera/train/cli/commands.h"
 
-#include "tessera/tests/support/trace_faults.h"
-#include "tessera/train/monitor/chrome_trace.h"
-#include "tessera/train/cli/cli.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/trace_faults.h"
+#include "tessera/train/cli/cli.h"
+#include "tessera/train/monitor/chrome_trace.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@ class CommandsTest : public testing::Test {
     fs::create_directories(folder());
     std::string text;
     for (int i = 0; i < 50; ++i) text += "the quick brown fox jumps over the lazy dog; ";
-    write_file_atomically(folder() + "/text.txt", text);
+    io::write_file_atomically(folder() + "/text.txt", text);
     const auto [status, out, err] = run({"train",
                                          "--ranks",
                                          "2",
@@ -107,8 +107,8 @@ TEST_F(CommandsTest, TracesOfAllRanksAreJoined) {
   ASSERT_EQ(status, 0) << err;
   EXPECT_NE(out.find("of 2 ranks"), std::string::npos);
   for (const char* file : {"/trace.json", "/rank0_trace.json", "/rank1_trace.json"})
-    EXPECT_EQ(test::trace_faults(read_file(traces + file)), std::vector<std::string>()) << file;
-  const auto json = nlohmann::json::parse(read_file(traces + "/trace.json"));
+    EXPECT_EQ(test::trace_faults(io::read_file(traces + file)), std::vector<std::string>()) << file;
+  const auto json = nlohmann::json::parse(io::read_file(traces + "/trace.json"));
   std::map<int, std::map<std::string, int>> names;
   for (const auto& e : json["traceEvents"]) {
     ++names[e["pid"]][e["name"]];
@@ -135,7 +135,7 @@ TEST_F(CommandsTest, Plots) {
   EXPECT_EQ(std::get<0>(run({"plot", folder() + "/run", "--metric", "lr", "--log_scale"})), 0);
   const std::string svg = folder() + "/lr.svg";
   EXPECT_EQ(std::get<0>(run({"plot", folder() + "/run", "--metric", "lr", "--svg", svg})), 0);
-  EXPECT_TRUE(read_file(svg).starts_with("<svg"));
+  EXPECT_TRUE(io::read_file(svg).starts_with("<svg"));
   EXPECT_EQ(std::get<0>(run({"plot"})), 2);
   EXPECT_EQ(std::get<0>(run({"plot", folder() + "/run", "--colour", "red"})), 2);
   const auto [missing, nothing, why] = run({"plot", folder() + "/run", "--metric", "loos"});

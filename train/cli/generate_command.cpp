@@ -2,9 +2,9 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
-#include "tessera/train/run/config.h"
-#include "tessera/train/generate/generate.h"
 #include "tessera/train/data/tokenizer.h"
+#include "tessera/train/generate/generate.h"
+#include "tessera/train/run/config.h"
 #include "tessera/train/run/trained_model.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct GenerateConfig {
   std::string checkpoint, prompt;
   int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
   double temperature = 0.8, top_p = 1;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("prompt", prompt, "text to go on from; give it again for more texts at once");
     f.add("tokens", tokens, "length of the text", {.min = 0, .max = 1 << 24, .unit = "tokens"});
@@ -92,7 +92,7 @@ class Texts {
 
 int generate_command(std::span<const std::string> arguments, std::ostream& out) {
   GenerateConfig c;
-  Fields fields;
+  config::Fields fields;
   fields.section("", c);
   std::vector<std::string> rest;
   const std::vector<std::string> prompts = take_prompts(arguments, rest);
@@ -100,7 +100,7 @@ int generate_command(std::span<const std::string> arguments, std::ostream& out) 
   const auto of_checkpoint = [](const std::string& f) { return f.starts_with("[--checkpoint]"); };
   if (c.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
     faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
-  throw_if_any(faults);
+  config::throw_if_any(faults);
   const Session session({.threads = static_cast<int>(c.threads)});
   const TrainedModel trained =
       open_trained_model(c.checkpoint, [&](const std::string& line) { out << line << '\n'; });
@@ -122,7 +122,7 @@ int generate_command(std::span<const std::string> arguments, std::ostream& out) 
 
 std::string generate_help() {
   GenerateConfig c;
-  Fields fields;
+  config::Fields fields;
   fields.section("", c);
   return "fields:\n" + fields.help();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/monitor/chrome_trace.h"
-#include "tessera/train/cli/commands.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/train/cli/commands.h"
+#include "tessera/train/monitor/chrome_trace.h"
 #include "tessera/train/monitor/plot.h"
 #include "tessera/train/monitor/screen.h"
 
@@ -19,7 +19,7 @@ struct PlotConfig {
   std::string folder, metric = "loss", svg;
   int64_t width = 0, height = 0;
   bool log_scale = false;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add("folder", folder, "dump folder of a run; its name alone will do, as the first word");
     f.add("metric", metric, "what to show: loss, grad_norm, lr, tokens_per_second");
     f.add("log_scale", log_scale, "logarithms of the values");
@@ -33,7 +33,7 @@ struct PlotConfig {
 
 struct TraceConfig {
   std::string folder;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add("folder", folder,
           "that of one iteration, `profiling/traces/iteration_10`; its name "
           "alone will do, as the first word");
@@ -42,7 +42,7 @@ struct TraceConfig {
 
 // The fields of a command whose first word may be the folder.
 template <class C> void parse(C& config, std::span<const std::string> arguments) {
-  Fields fields;
+  config::Fields fields;
   fields.section("", config);
   if (!arguments.empty() && !arguments[0].starts_with("--")) {
     config.folder = arguments[0];
@@ -50,12 +50,12 @@ template <class C> void parse(C& config, std::span<const std::string> arguments)
   }
   std::vector<std::string> faults = fields.parse(arguments);
   if (config.folder.empty()) faults.emplace_back("[--folder] is missing: give the folder of a run");
-  throw_if_any(faults);
+  config::throw_if_any(faults);
 }
 
 template <class C> std::string help_of() {
   C config;
-  Fields fields;
+  config::Fields fields;
   fields.section("", config);
   return "fields:\n" + fields.help();
 }
@@ -68,7 +68,7 @@ int plot_command(std::span<const std::string> arguments, std::ostream& out) {
   const Curve curve = read_metrics(c.folder + "/metrics.jsonl", c.metric);
   PlotOptions options{.title = c.folder, .name = c.metric, .log_scale = c.log_scale};
   if (!c.svg.empty()) {
-    write_file_atomically(c.svg, svg_plot(curve, options));
+    io::write_file_atomically(c.svg, svg_plot(curve, options));
     out << "wrote " << c.svg << '\n';
     return 0;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data through the whole trainer: packed documents give one loss on any number of ranks, and what
 // is wrong with data ends a run before it writes.
+#include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/cli/cli.h"
-#include "tessera/nn/io/files.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ class TrainerDataTest : public FolderTest {
       for (int n = 0; n < i % 7; ++n) lines += "a document of words, ";
       lines += "\"}\n";
     }
-    write_file_atomically(folder_ + "/text.jsonl", lines);
+    io::write_file_atomically(folder_ + "/text.jsonl", lines);
   }
   int run(const std::string& dump, const Words& more) {
     Words words{"train",

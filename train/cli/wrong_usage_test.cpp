@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Wrong command lines with their exact messages: tests/goldens/wrong_usage.json. `$TMP` stands for
 // a folder of the test's own, which holds the files that a case lists.
-#include "tessera/train/cli/cli.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/train/cli/cli.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -32,7 +32,7 @@ TEST(WrongUsage, IsRefusedWithTheseMessages) {
     fs::create_directories(folder);
     const auto files = golden.value("files", nlohmann::json::object());
     for (const auto& [name, text] : files.items())
-      write_file_atomically(folder + "/" + name, text.get<std::string>());
+      io::write_file_atomically(folder + "/" + name, text.get<std::string>());
     std::vector<std::string> arguments;
     for (const auto& word : golden["arguments"])
       arguments.push_back(with(word.get<std::string>(), "$TMP", folder));

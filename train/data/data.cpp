@@ -178,7 +178,7 @@ DataFiles find_checked(const DataConfig& config, const BatchPlan& plan,
 
 }  // namespace
 
-void DataConfig::fields(Fields& f) {
+void DataConfig::fields(config::Fields& f) {
   f.add("path", path,
         "data to train on: text, .jsonl (also .gz), .npy of tokens, or a folder of them");
   f.add("text_field", text_field, "field of a .jsonl line that holds the document");

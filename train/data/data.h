@@ -18,7 +18,7 @@ struct TESSERA_API DataConfig {
   std::string path, text_field = "text", packing = "documents";
   bool shuffle = true;
   int64_t begin_id = -1, num_prefetch_batches = 2;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 /// (B, T) each, i64, of this rank's rows.

@@ -2,8 +2,8 @@
 #include "tessera/train/data/text_reader.h"
 
 #include "tessera/core/error.h"
-#include "tessera/train/data/tokenizer.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/data/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -119,7 +119,7 @@ void read_text(const std::string& path, const std::function<void(std::string_vie
     if (stop.stop_requested()) return;
     text += block;
   }
-  if (const size_t bad = first_invalid_utf8(text); bad != std::string_view::npos) {
+  if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos) {
     const auto line =
         1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(bad), '\n');
     not_utf8(path, line, bad, text[bad]);
@@ -145,7 +145,7 @@ class JsonLines {
     const size_t start = offset_;
     offset_ += text.size() + 1;
     if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
-    if (const size_t bad = first_invalid_utf8(text); bad != std::string_view::npos)
+    if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos)
       not_utf8(path_, line_, start + bad, text[bad]);
     const nlohmann::json value = parsed(text);
     if (!value.is_object()) {

@@ -2,9 +2,9 @@
 #include "tessera/train/data/text_reader.h"
 
 #include "tessera/core/error.h"
-#include "tessera/tests/support/folder_test.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/tests/support/folder_test.h"
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ void holds(const std::string& text, const std::string& part) {
 }
 
 TEST_F(TextReaderTest, Utf8IsCheckedToTheLetter) {
-  const auto bad = [](std::string_view text) { return first_invalid_utf8(text); };
+  const auto bad = [](std::string_view text) { return io::first_invalid_utf8(text); };
   constexpr size_t kNone = std::string_view::npos;
   EXPECT_EQ(bad(""), kNone);
   EXPECT_EQ(bad("h\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 and ASCII of more than eight bytes"),
@@ -103,8 +103,8 @@ TEST_F(TextReaderTest, AFileOfTextIsADocument) {
 }
 
 TEST_F(TextReaderTest, SeveralGzipMembersAreOneFile) {
-  const std::string a = read_file(put_gz("a.txt.gz", "one ")),
-                    b = read_file(put_gz("b.txt.gz", "two"));
+  const std::string a = io::read_file(put_gz("a.txt.gz", "one ")),
+                    b = io::read_file(put_gz("b.txt.gz", "two"));
   EXPECT_EQ(documents(put("ab.txt.gz", a + b)), Texts{"one two"});
 }
 
@@ -170,7 +170,7 @@ TEST_F(TextReaderTest, BadFilesAreNamed) {
 
   std::string text;
   for (int i = 0; i < 20000; ++i) text += std::to_string(i * 7919 % 10007);
-  const std::string whole = read_file(put_gz("b.txt.gz", text));
+  const std::string whole = io::read_file(put_gz("b.txt.gz", text));
   holds(error_of(put("b.txt.gz", whole.substr(0, whole.size() / 2))), "the file ends early");
   holds(error_of(put("b.txt.gz", whole.substr(0, whole.size() - 3))), "the file ends early");
   std::string flipped = whole;

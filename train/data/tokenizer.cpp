@@ -31,7 +31,7 @@ std::string printable(std::string_view text) {
   while (!text.empty()) {
     const auto c = static_cast<unsigned char>(text[0]);
     const bool control = c == 0xC2 && text.size() > 1 && static_cast<unsigned char>(text[1]) < 0xA0;
-    const size_t n = control ? 0 : utf8_length(text);
+    const size_t n = control ? 0 : io::utf8_length(text);
     if (n == 0) out += "\xEF\xBF\xBD";
     else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) out += '.';
     else out += text.substr(0, n);

@@ -124,7 +124,7 @@ void TraceWriter::close() {
 }
 
 void join_traces(const std::vector<std::string>& paths, const std::string& to) {
-  write_file_atomically(to, [&](const auto& write) {
+  io::write_file_atomically(to, [&](const auto& write) {
     write(kHead);
     std::string waiting;  // an event whose comma depends on whether another follows
     for (const std::string& path : paths) {

@@ -18,7 +18,7 @@
 
 namespace tessera::train {
 
-void MetricsConfig::fields(Fields& f) {
+void MetricsConfig::fields(config::Fields& f) {
   f.add("log_freq", log_freq, "print every n-th step, and the first and last",
         {.min = 1, .unit = "steps"});
   f.add("enable_tensorboard", enable_tensorboard, "write event files for TensorBoard");
@@ -111,12 +111,12 @@ struct MetricsLog::File {
 MetricsLog::MetricsLog(const std::string& path, int64_t after) : path_(path) {
   std::string kept;
   if (after > 0 && std::filesystem::exists(path)) {
-    for_each_line(read_file(path), [&](std::string_view line, size_t) {
+    for_each_line(io::read_file(path), [&](std::string_view line, size_t) {
       const auto json = parsed_line(line);
       if (json && json->at("step").get<int64_t>() <= after) kept += concat(line, '\n');
     });
   }
-  write_file_atomically(path, kept);
+  io::write_file_atomically(path, kept);
   file_.reset(new File{std::fopen(path.c_str(), "ae")});
   if (!file_->handle) fail<IoError>("metrics", "cannot create ", path, ": ", std::strerror(errno));
 }
@@ -143,7 +143,7 @@ void MetricsLog::write_line(const std::string& line) {
 
 Curve read_metrics(const std::string& path, std::string_view name) {
   std::map<int64_t, double> by_step;
-  for_each_line(read_file(path), [&](std::string_view line, size_t number) {
+  for_each_line(io::read_file(path), [&](std::string_view line, size_t number) {
     const auto json = parsed_line(line);
     if (!json)
       fail<DataError>("metrics", path, ", line ", number,

@@ -18,7 +18,7 @@ struct TESSERA_API MetricsConfig {
   int64_t log_freq = 10;
   bool enable_tensorboard = false, disable_color_printing = false, measure_ceiling = true;
   std::string save_tb_folder = "tb", summary = "total";
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 struct StepRecord {

@@ -58,13 +58,13 @@ TEST(Metrics, ALinePerStep) {
   MetricsLog log(path);
   log.write({.step = 1, .loss = 2.5, .grad_norm = 0.1, .lr = 0.001, .tokens_per_second = 10});
   log.write({.step = 2, .loss = 2.25, .grad_norm = 0.1, .lr = 0.001, .tokens_per_second = 20});
-  EXPECT_EQ(read_file(path),
+  EXPECT_EQ(io::read_file(path),
             "{\"step\": 1, \"loss\": 2.5, \"grad_norm\": 0.1, \"lr\": 0.001, "
             "\"tokens_per_second\": 10.0}\n"
             "{\"step\": 2, \"loss\": 2.25, \"grad_norm\": 0.1, \"lr\": 0.001, "
             "\"tokens_per_second\": 20.0}\n");
   log.write({.step = 3, .loss = std::numeric_limits<double>::quiet_NaN()});
-  EXPECT_NE(read_file(path).find("\"loss\": null"), std::string::npos);
+  EXPECT_NE(io::read_file(path).find("\"loss\": null"), std::string::npos);
   const Curve curve = read_metrics(path, "loss");
   EXPECT_EQ(curve.steps, (std::vector<double>{1, 2}));
   EXPECT_EQ(curve.values, (std::vector<double>{2.5, 2.25}));
@@ -84,18 +84,18 @@ TEST(Metrics, ARunThatGoesOnKeepsTheStepsBefore) {
   }
   EXPECT_EQ(read_metrics(path, "loss").values, (std::vector<double>{1, 2, 3, 40}));
   MetricsLog anew(path);
-  EXPECT_EQ(read_file(path), "");
+  EXPECT_EQ(io::read_file(path), "");
   ::unlink(path.c_str());
 }
 
 TEST(Metrics, ReadsWhatIsWholeAndRefusesTheRest) {
   const std::string path = testing::TempDir() + "read." + std::to_string(::getpid()) + ".jsonl";
-  write_file_atomically(path,
-                        "{\"step\": 1, \"loss\": 2}\n{\"step\": 1, \"loss\": 3}\n{\"step\": 2");
+  io::write_file_atomically(path,
+                            "{\"step\": 1, \"loss\": 2}\n{\"step\": 1, \"loss\": 3}\n{\"step\": 2");
   EXPECT_EQ(read_metrics(path, "loss").values, (std::vector<double>{3}));
   EXPECT_THROW((void)read_metrics(path, "nothing"), DataError);
   for (const char* bad : {"hello\n", "[1]\n", "{\"loss\": 1}\n", "{\"step\": \"a\"}\n", "", "\n"}) {
-    write_file_atomically(path, bad);
+    io::write_file_atomically(path, bad);
     EXPECT_THROW((void)read_metrics(path, "loss"), DataError) << bad;
   }
   ::unlink(path.c_str());

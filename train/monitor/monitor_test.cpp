@@ -8,10 +8,10 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/io/files.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/monitor/ceiling.h"
-#include "tessera/nn/io/files.h"
 #include "tessera/train/monitor/summary.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +118,7 @@ TEST_F(MonitorTest, MemoryByKind) {
 TEST_F(MonitorTest, AFolderThatCannotBeWrittenIsFoundFirst) {
   run_ranks(1, [&](World& world) {
     EXPECT_THROW(Monitor({}, {}, {.dump_folder = "/no/such", .steps = 1}, world), IoError);
-    write_file_atomically(folder_ + "/tb", "a file");
+    io::write_file_atomically(folder_ + "/tb", "a file");
     EXPECT_THROW(
         Monitor({.enable_tensorboard = true}, {}, {.dump_folder = folder_, .steps = 1}, world),
         IoError);

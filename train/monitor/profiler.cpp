@@ -143,7 +143,7 @@ struct Profiler::State {
   int64_t step = 0, begin = 0;
 };
 
-void ProfilerConfig::fields(Fields& f) {
+void ProfilerConfig::fields(config::Fields& f) {
   f.add("enable_profiling", enable_profiling, "write Chrome traces of some steps");
   f.add("save_traces_folder", save_traces_folder, "where traces go, below the dump folder");
   f.add("profile_freq", profile_freq, "a trace every n steps", {.min = 1, .unit = "steps"});
@@ -162,7 +162,7 @@ std::vector<std::string> ProfilerConfig::conflicts() const {
 
 Profiler::Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world)
     : state_(new State(config, world)) {
-  throw_if_any(config.conflicts());
+  config::throw_if_any(config.conflicts());
   state_->folder = std::filesystem::path(dump_folder) / config.save_traces_folder;
 }
 Profiler::~Profiler() = default;

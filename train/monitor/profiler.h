@@ -4,8 +4,8 @@
 // the program and its ops while a cycle warms up and records, and costs nothing otherwise.
 #pragma once
 
-#include "tessera/train/monitor/chrome_trace.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/train/monitor/chrome_trace.h"
 
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@ struct TESSERA_API ProfilerConfig {
   bool enable_profiling = false;
   std::string save_traces_folder = "profiling/traces";
   int64_t profile_freq = 10, profiler_active = 1, profiler_warmup = 3;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
   /// Faults that no single field shows.
   [[nodiscard]] std::vector<std::string> conflicts() const;
 };

@@ -8,9 +8,9 @@
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/trace_faults.h"
-#include "tessera/nn/io/files.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,9 @@ using Faults = std::vector<std::string>;
 
 class ProfilerTest : public FolderTest {
  protected:
-  [[nodiscard]] Json parsed(const std::string& path) const { return Json::parse(read_file(path)); }
+  [[nodiscard]] Json parsed(const std::string& path) const {
+    return Json::parse(io::read_file(path));
+  }
   [[nodiscard]] std::string trace(int64_t step, int rank = 0) const {
     return concat(folder_, "/profiling/traces/iteration_", step, "/rank", rank, "_trace.json");
   }
@@ -69,7 +71,7 @@ TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
   EXPECT_FALSE(fs::exists(trace(4)));
   for (const int64_t i : {3, 6}) {
     for (const int rank : {0, 1}) {
-      EXPECT_EQ(trace_faults(read_file(trace(i, rank))), Faults());
+      EXPECT_EQ(trace_faults(io::read_file(trace(i, rank))), Faults());
       const Json json = parsed(trace(i, rank));
       std::set<std::string> names, modules, passes, threads;
       int64_t reduced = 0;
@@ -102,7 +104,7 @@ TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
   // All ranks in one file.
   const std::string joined = folder_ + "/joined.json";
   join_traces({trace(3, 0), trace(3, 1)}, joined);
-  EXPECT_EQ(trace_faults(read_file(joined)), Faults());
+  EXPECT_EQ(trace_faults(io::read_file(joined)), Faults());
   const Json all = parsed(joined);
   EXPECT_EQ(all["traceEvents"].size(),
             parsed(trace(3, 0))["traceEvents"].size() + parsed(trace(3, 1))["traceEvents"].size());
@@ -119,7 +121,7 @@ TEST_F(ProfilerTest, ARunThatEndsInTheMiddleOfACycleHasAWholeTrace) {
     EXPECT_FALSE(fs::exists(trace(4)));
     EXPECT_EQ(profiler.finish(), trace(4));
   });
-  EXPECT_EQ(trace_faults(read_file(trace(4))), Faults());
+  EXPECT_EQ(trace_faults(io::read_file(trace(4))), Faults());
 }
 
 TEST_F(ProfilerTest, OffOrDroppedLeavesNothing) {
@@ -151,7 +153,7 @@ TEST_F(ProfilerTest, BadInputIsATypedError) {
   const std::string path = folder_ + "/bad.json";
   for (const char* text :
        {"", "{}\n", "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"pid\":0},\n"}) {
-    write_file_atomically(path, text);
+    io::write_file_atomically(path, text);
     EXPECT_THROW(join_traces({path}, folder_ + "/out.json"), DataError) << text;
   }
   EXPECT_FALSE(fs::exists(folder_ + "/out.json"));
@@ -197,7 +199,7 @@ TEST_F(ProfilerTest, OddNamesStayJson) {
   EXPECT_FALSE(fs::exists(path));
   writer.close();
   writer.counter("late", 10, 1);  // after the end
-  EXPECT_EQ(trace_faults(read_file(path)), Faults{"a thread without a name"});
+  EXPECT_EQ(trace_faults(io::read_file(path)), Faults{"a thread without a name"});
   const Json json = parsed(path);
   EXPECT_EQ(json["traceEvents"][2]["ts"], 0.005);
   EXPECT_EQ(json["traceEvents"][2]["dur"], 1234.562);

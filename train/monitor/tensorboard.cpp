@@ -45,7 +45,7 @@ constexpr uint64_t kSummaryValue = 1, kTag = 1, kSimpleValue = 2;
 
 // A rotated and shifted CRC: one of data that holds CRCs itself would be weak.
 std::string masked_crc(std::string_view bytes) {
-  const uint32_t crc = crc32c(bytes);
+  const uint32_t crc = io::crc32c(bytes);
   return little_endian(std::rotr(crc, 15) + 0xA282EAD8u);
 }
 

@@ -24,8 +24,8 @@ std::string hex(std::string_view bytes) {
 }
 
 TEST(TensorBoard, Crc32cOfTheCheckValue) {
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
-  EXPECT_EQ(crc32c(""), 0u);
+  EXPECT_EQ(io::crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(io::crc32c(""), 0u);
 }
 
 // Bytes that tensorboard's own reader takes: its event file's beginning, then loss = 1.5.

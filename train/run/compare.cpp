@@ -40,7 +40,7 @@ void widen(Comparison::Largest& largest, double difference, int64_t step) {
 
 }  // namespace
 
-void CompareConfig::fields(Fields& f) {
+void CompareConfig::fields(config::Fields& f) {
   f.add("steps", steps, "steps to compare; 0: all of the shorter run",
         {.min = 0, .max = 1e12, .unit = "steps"});
   f.add("seed", seed, "of both runs; none: debug.seed of the first", {.min = 0});
@@ -67,7 +67,7 @@ Comparison compare(Config a, Config b, const CompareConfig& options,
   // Faults of the second are found before the first runs.
   std::vector<std::string> faults = a.faults();
   std::ranges::move(b.faults(), std::back_inserter(faults));
-  throw_if_any(faults);
+  config::throw_if_any(faults);
 
   Comparison result{records_of(a, print), records_of(b, print), {}, {}};
   for (size_t i = 0; i < result.a.size(); ++i) {

@@ -3,8 +3,8 @@
 // or micro-batches does to losses and gradient norms.
 #pragma once
 
-#include "tessera/train/run/config.h"
 #include "tessera/train/monitor/metrics.h"
+#include "tessera/train/run/config.h"
 
 #include <functional>
 #include <string>
@@ -17,7 +17,7 @@ struct CompareConfig {
   std::optional<int64_t> seed;
   std::optional<double> tolerance;
   std::string dump_folder = "./outputs/compare";
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 struct Comparison {

@@ -25,7 +25,7 @@ const Options<DType>& precisions() {
 // Models and modules know nothing of configuration files, so their fields are listed here.
 struct ModelFields {
   llama3::Config& c;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add("dim", c.dim, "width of the residual stream", {.min = 2, .max = 1 << 20});
     f.add("n_layers", c.n_layers, "number of layers", {.min = 1, .max = 4096});
     f.add("n_heads", c.n_heads, "query heads", {.min = 1, .max = 4096});
@@ -56,14 +56,14 @@ struct ModelFields {
 
 struct ParameterDType {
   DType& dtype;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add_choice("dtype", dtype, "of parameters, gradients and activations", precisions());
   }
 };
 
 struct ActivationCheckpointFields {
   nn::ActivationCheckpointConfig& c;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     using Mode = nn::ActivationCheckpointConfig::Mode;
     f.add_choice("mode", c.mode, "what of a layer is computed again in backward, not stored",
                  Options<Mode>{{"none", Mode::none},
@@ -83,7 +83,7 @@ struct ActivationCheckpointFields {
 
 struct TopFields {
   Config& c;
-  void fields(Fields& f) {
+  void fields(config::Fields& f) {
     f.add("recipe", c.recipe, "the recipe that the other defaults come from");
     f.add("dump_folder", c.dump_folder, "where everything is written");
     f.add("ranks", c.ranks,
@@ -149,7 +149,7 @@ std::optional<std::string> recipe_of(std::string_view json_text) {
 
 }  // namespace
 
-void TrainingConfig::fields(Fields& f) {
+void TrainingConfig::fields(config::Fields& f) {
   f.add("steps", steps, "optimizer steps", {.min = 1, .max = 1e12, .unit = "steps"});
   f.add("local_batch_size", local_batch_size, "rows that a rank computes with at once",
         {.min = 1, .max = 1 << 20, .unit = "sequences"});
@@ -175,7 +175,7 @@ int64_t TrainingConfig::micro_batches(int64_t ranks) const {
   return global_batch_size / at_once;
 }
 
-void ValidationConfig::fields(Fields& f) {
+void ValidationConfig::fields(config::Fields& f) {
   f.add("enable", enable, "compute the loss on held-out text too");
   f.add("dataset_path", dataset_path, "held-out text: a file or a folder");
   f.add("freq", freq, "validate after the first and every n-th step",
@@ -189,7 +189,7 @@ void ValidationConfig::fields(Fields& f) {
         {.min = 1, .max = 1 << 24, .unit = "tokens"});
 }
 
-void DebugConfig::fields(Fields& f) {
+void DebugConfig::fields(config::Fields& f) {
   f.add("seed", seed, "of initialisation, data order, rounding, dropout and samples", {.min = 0});
   f.add("deterministic", deterministic,
         "one kernel thread per rank unless --threads says more, so that bits do not depend on the "
@@ -197,7 +197,7 @@ void DebugConfig::fields(Fields& f) {
   f.add("detect_anomaly", detect_anomaly, "check every op's output for NaN; slow");
 }
 
-void SampleConfig::fields(Fields& f) {
+void SampleConfig::fields(config::Fields& f) {
   f.add("prompt", prompt, "text that the samples after training go on from");
   f.add("tokens", tokens, "length of each sample; 0: none",
         {.min = 0, .max = 1 << 20, .unit = "tokens"});
@@ -209,8 +209,8 @@ void SampleConfig::fields(Fields& f) {
         {.min = 0, .max = 1, .above_min = true});
 }
 
-Fields Config::fields() {
-  Fields f;
+config::Fields Config::fields() {
+  config::Fields f;
   TopFields top{*this};
   ModelFields model_fields{model};
   ParameterDType dtype{model.dtype};
@@ -283,7 +283,7 @@ Config parse_config(std::span<const std::string> arguments) {
   std::string text;
   if (from.file) {
     try {
-      text = read_file(*from.file, kMostBytes);
+      text = io::read_file(*from.file, kMostBytes);
     } catch (const IoError& error) {
       faults.push_back(concat("[--config] ", error.what()));
       from.file.reset();
@@ -301,19 +301,19 @@ Config parse_config(std::span<const std::string> arguments) {
   } catch (const ConfigError& error) {
     faults.emplace_back(error.what());
   }
-  Fields fields = config.fields();
+  config::Fields fields = config.fields();
   const auto add = [&](std::vector<std::string> more) {
     std::ranges::move(more, std::back_inserter(faults));
   };
   if (from.file) add(fields.parse_json(text, *from.file));
   add(fields.parse(from.rest));
   add(config.conflicts());
-  throw_if_any(faults);
+  config::throw_if_any(faults);
   return config;
 }
 
 Config read_config(const std::string& path) {
-  return parse_run_config(read_file(path, kMostBytes), path);
+  return parse_run_config(io::read_file(path, kMostBytes), path);
 }
 
 Config parse_run_config(std::string_view json, const std::string& where) {

@@ -3,14 +3,14 @@
 // only composes them. Section and field names are torchtitan's where the meaning is the same.
 #pragma once
 
+#include "tessera/models/config/fields.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/data/data.h"
-#include "tessera/models/config/fields.h"
 #include "tessera/train/monitor/metrics.h"
-#include "tessera/train/run/optimizer.h"
 #include "tessera/train/monitor/profiler.h"
+#include "tessera/train/run/optimizer.h"
 #include "tessera/train/run/schedule.h"
 
 #include <optional>
@@ -28,7 +28,7 @@ struct TESSERA_API TrainingConfig {
   int64_t seq_len = 2048;
   double max_norm = 1;
   DType mixed_precision_param = DType::bf16;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
   /// Micro-batches that each of `ranks` ranks adds up in a step. ConfigError: global_batch_size is
   /// no multiple of what the ranks take at once.
   [[nodiscard]] int64_t micro_batches(int64_t ranks) const;
@@ -39,20 +39,20 @@ struct TESSERA_API ValidationConfig {
   std::string dataset_path;
   int64_t freq = 10, steps = -1;                     ///< -1: all windows of the data set
   std::optional<int64_t> local_batch_size, seq_len;  ///< none: as in training
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 struct TESSERA_API DebugConfig {
   int64_t seed = 0;
   bool deterministic = false, detect_anomaly = false;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 struct TESSERA_API SampleConfig {
   std::string prompt;
   int64_t tokens = 200, top_k = 40;
   double temperature = 0.8, top_p = 1;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 struct TESSERA_API Config {
@@ -72,7 +72,7 @@ struct TESSERA_API Config {
   SampleConfig sample;
 
   /// All fields, bound to this object, which must outlive the list.
-  [[nodiscard]] Fields fields();
+  [[nodiscard]] config::Fields fields();
   /// Faults that no single field shows: parts that do not fit together.
   [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Faults of single fields and conflicts.

@@ -4,8 +4,8 @@
 // the error that ends it, without times. A new field needs no line here unless it has no number to
 // change or shows only beside others.
 #include "tessera/core/op_row.h"
-#include "tessera/tests/support/folder_test.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ const std::set<std::string>& only_time() {
 }
 
 // Other values than the present one, as far as they can be made up.
-Words other_values(const Field& field) {
+Words other_values(const config::Field& field) {
   const std::string now = field.text();
   if (!field.limits.choices.empty()) {
     Words others;
@@ -136,12 +136,12 @@ class FieldEffects : public FolderTest {
     std::string text, held;
     for (int i = 0; i < 60; ++i) text += std::to_string(i * i) + " ";
     for (int i = 0; i < 30; ++i) held += std::to_string(i * i * i) + " ";
-    write_file_atomically(folder_ + "/text.txt", text);
-    write_file_atomically(folder_ + "/held", held);
+    io::write_file_atomically(folder_ + "/text.txt", text);
+    io::write_file_atomically(folder_ + "/held", held);
     std::string lines;
     for (int i = 0; i < 40; ++i)
       lines += concat("{\"text\": \"", i, " and ", i * i, "\", \"body\": \"another ", i, "\"}\n");
-    write_file_atomically(folder_ + "/lines.jsonl", lines);
+    io::write_file_atomically(folder_ + "/lines.jsonl", lines);
     write_npy();
     const Words first{"--dump_folder", folder_ + "/first", "--checkpoint.enable",
                       "--checkpoint.no-last_save_model_only"};
@@ -160,7 +160,7 @@ class FieldEffects : public FolderTest {
       bytes += static_cast<char>(i % 10 == 0 ? 5 : 10 + i % 37);
       bytes += '\0';
     }
-    write_file_atomically(folder_ + "/tokens.npy", bytes);
+    io::write_file_atomically(folder_ + "/tokens.npy", bytes);
   }
 
   [[nodiscard]] Words fields_with(const Words& more) const {
@@ -245,11 +245,11 @@ class FieldEffects : public FolderTest {
         seen += file.string() + '\n';
         // Full of times; how many steps it holds does not depend on them.
         if (file.string().ends_with("_trace.json")) {
-          const std::string trace = read_file(file.string());
+          const std::string trace = io::read_file(file.string());
           for (size_t i = 0; (i = trace.find("\"optimizer\"", i)) != trace.npos; ++i) seen += '+';
           continue;
         }
-        if (fs::is_regular_file(file)) seen += read_file(file.string()) + '\n';
+        if (fs::is_regular_file(file)) seen += io::read_file(file.string()) + '\n';
       }
     }
     return without_times(seen);
@@ -264,10 +264,10 @@ TEST_F(FieldEffects, ARunRepeatsItself) {
 
 TEST_F(FieldEffects, EveryFieldChangesTheRun) {
   Config config = parse_config(fields_with({}));
-  Fields fields = config.fields();
+  config::Fields fields = config.fields();
   const auto known = probes(folder_);
   std::map<Words, std::string> plain;  // runs without the field, by what stands beside it
-  for (const Field& field : fields.all()) {
+  for (const config::Field& field : fields.all()) {
     if (only_time().contains(field.path)) continue;
     const auto at = known.find(field.path);
     const Probe probe = at == known.end() ? Probe{} : at->second;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/config/fields.h"
 
-#include "tessera/train/run/config.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/train/run/config.h"
 
 #include <gtest/gtest.h>
 
@@ -84,25 +84,25 @@ TEST(Config, TheDumpReadsBackAsItself) {
                                 "--lr_scheduler.decay_ratio", "none", "--debug.detect_anomaly"});
   const std::string text = c.fields().dump();
   const std::string path = testing::TempDir() + "config.json";
-  write_file_atomically(path, text);
+  io::write_file_atomically(path, text);
   Config again = read_config(path);
   EXPECT_EQ(again.fields().dump(), text);
   EXPECT_EQ(again.sample.prompt, "a \"b\"\n");
 
-  write_file_atomically(path, R"({"training": {"steps": -1}, "nothing": 1})");
+  io::write_file_atomically(path, R"({"training": {"steps": -1}, "nothing": 1})");
   EXPECT_THROW((void)read_config(path), DataError);
-  write_file_atomically(path, "[1, 2]");
+  io::write_file_atomically(path, "[1, 2]");
   EXPECT_THROW((void)read_config(path), DataError);
 }
 
 TEST(Config, EveryFieldIsDocumentedAndHasAGoodDefault) {
   for (const Recipe& r : recipes()) {
     Config c = r.make();
-    const Fields fields = c.fields();
+    const config::Fields fields = c.fields();
     EXPECT_TRUE(fields.check().empty()) << r.name;
     EXPECT_TRUE(c.conflicts().empty()) << r.name;
     const std::string help = fields.help();
-    for (const Field& f : fields.all()) {
+    for (const config::Field& f : fields.all()) {
       EXPECT_FALSE(f.help.empty()) << f.path;
       EXPECT_NE(help.find("--" + f.path), help.npos);
     }
@@ -117,7 +117,7 @@ TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
   EXPECT_EQ(c.model.dtype, DType::bf16);
   const std::string text = c.fields().dump(), path = testing::TempDir() + "inf.json";
   EXPECT_NE(text.find("\"max_norm\": \"inf\""), text.npos);
-  write_file_atomically(path, text);
+  io::write_file_atomically(path, text);
   Config again = read_config(path);
   EXPECT_EQ(again.fields().dump(), text);
   EXPECT_EQ(again.training.max_norm, std::numeric_limits<double>::infinity());
@@ -127,8 +127,8 @@ TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
 
 TEST(Config, AFileStandsBetweenRecipeAndCommandLine) {
   const std::string path = testing::TempDir() + "partial.json";
-  write_file_atomically(path,
-                        R"({"recipe": "llama3_1b", "training": {"steps": 7, "seq_len": 64}})");
+  io::write_file_atomically(path,
+                            R"({"recipe": "llama3_1b", "training": {"steps": 7, "seq_len": 64}})");
   const Config c = parse_config(Words{"--training.steps=9", "--config", path});
   EXPECT_EQ(c.recipe, "llama3_1b");
   EXPECT_EQ(c.model.dim, 2048);
@@ -149,9 +149,9 @@ TEST(Config, RecipesHoldThePublishedPresets) {
 
 TEST(DidYouMean, KnowsSwappedLettersAndKeepsQuietWhenFar) {
   const Words names{"steps", "seq_len", "seed"};
-  EXPECT_EQ(did_you_mean("setps", names), "steps");
-  EXPECT_EQ(did_you_mean("seqlen", names), "seq_len");
-  EXPECT_EQ(did_you_mean("temperature", names), std::nullopt);
+  EXPECT_EQ(config::did_you_mean("setps", names), "steps");
+  EXPECT_EQ(config::did_you_mean("seqlen", names), "seq_len");
+  EXPECT_EQ(config::did_you_mean("temperature", names), std::nullopt);
 }
 
 }  // namespace

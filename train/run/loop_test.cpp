@@ -5,11 +5,11 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/nn/io/safetensors.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/run/compare.h"
-#include "tessera/nn/io/files.h"
-#include "tessera/nn/io/safetensors.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class LoopTest : public FolderTest {
   LoopTest() {
     std::string text;
     for (int i = 0; i < 300; ++i) text += "a" + std::to_string(i * i) + (i % 7 ? " " : "\n");
-    write_file_atomically(folder_ + "/text.txt", text);
+    io::write_file_atomically(folder_ + "/text.txt", text);
   }
   // A few thousand parameters, f32 throughout.
   [[nodiscard]] Config tiny() const {
@@ -110,7 +110,7 @@ std::vector<double> golden_losses(const std::string& folder, int ranks, const st
   c.sample.tokens = 0;
   std::vector<double> losses;
   const auto on_rank = [&](World& world) {
-    const SafetensorsFile file("tests/goldens/" + golden + ".safetensors");
+    const io::SafetensorsFile file("tests/goldens/" + golden + ".safetensors");
     const Tensor tokens = file.read("data/tokens");  // (20, 2, 17)
     const auto source = [&](int64_t step, int64_t, int64_t first, int64_t count) -> Batch {
       const Tensor all = select(tokens, 0, step);  // (2, 17)

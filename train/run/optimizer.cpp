@@ -68,7 +68,7 @@ std::vector<nn::NamedParameter> numbered(const std::vector<Tensor>& parameters) 
 
 }  // namespace
 
-void OptimizerConfig::fields(Fields& f) {
+void OptimizerConfig::fields(config::Fields& f) {
   f.add("lr", lr, "learning rate after warm-up", {.min = 0, .max = 1e6});
   f.add("beta1", beta1, "decay of the mean of gradients", {.min = 0, .max = 0.999999});
   f.add("beta2", beta2, "decay of the mean of their squares", {.min = 0, .max = 0.9999999});
@@ -93,7 +93,7 @@ std::vector<std::string> parameter_group_faults(const std::vector<std::string>& 
 
 std::vector<ParameterGroup> parameter_groups(const OptimizerConfig& config,
                                              const std::vector<std::string>& names) {
-  throw_if_any(parameter_group_faults(config.param_groups));
+  config::throw_if_any(parameter_group_faults(config.param_groups));
   std::vector<ParameterGroup> groups;
   std::vector<std::regex> patterns;
   for (const std::string& text : config.param_groups) {
@@ -115,14 +115,14 @@ std::vector<ParameterGroup> parameter_groups(const OptimizerConfig& config,
                             groups[i].pattern, "': names are like ",
                             names.empty() ? "" : names.back()));
   }
-  throw_if_any(faults);
+  config::throw_if_any(faults);
   return groups;
 }
 
 AdamW::AdamW(std::vector<nn::NamedParameter> parameters, const OptimizerConfig& config,
              uint64_t seed)
     : config_(config), seed_(seed) {
-  require_valid("optimizer", config);
+  config::require_valid("optimizer", config);
   bool narrow = config.state_dtype == DType::bf16;
   for (nn::NamedParameter& p : parameters) {
     if (!p.tensor.requires_grad()) continue;

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "tessera/core/tensor.h"
-#include "tessera/nn/parameters.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/nn/parameters.h"
 
 #include <optional>
 #include <string>
@@ -20,7 +20,7 @@ struct TESSERA_API OptimizerConfig {
   /// `PATTERN [lr=X] [weight_decay=Y]`: parameters whose name the regular expression finds, and not
   /// those of an earlier group; what is left out is as above, as it is for those of no group.
   std::vector<std::string> param_groups = {};
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 struct ParameterGroup {

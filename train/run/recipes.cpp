@@ -81,7 +81,7 @@ Config recipe(std::string_view name) {
   if (at != kRecipes.end()) return at->make();
   std::vector<std::string> names;
   for (const Recipe& r : kRecipes) names.emplace_back(r.name);
-  const auto near = did_you_mean(name, names);
+  const auto near = config::did_you_mean(name, names);
   fail<ConfigError>(
       "--recipe", "there is no recipe '", name, '\'',
       near ? concat("; did you mean ", *near, '?') : "; `tessera recipes` lists them");

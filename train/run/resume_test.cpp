@@ -21,7 +21,7 @@ class ResumeTest : public TinyRunTest {
   // Sizes and checksums of all tensors of a step: equal sums are equal bits.
   [[nodiscard]] Manifest manifest(const std::string& dump, int64_t step) const {
     const std::string file = path(concat(dump, "/checkpoint/step-", step, "/manifest.json"));
-    return parse_manifest(read_file(file), file);
+    return parse_manifest(io::read_file(file), file);
   }
   void expect_equal_bits(const std::string& a, const std::string& b, int64_t step) const {
     const Manifest x = manifest(a, step), y = manifest(b, step);
@@ -30,7 +30,7 @@ class ResumeTest : public TinyRunTest {
     EXPECT_EQ(x.files, y.files);
     for (const auto& f : x.files) {
       const auto in = concat("/checkpoint/step-", step, '/', f.name);
-      EXPECT_EQ(read_file(path(a + in)), read_file(path(b + in)));
+      EXPECT_EQ(io::read_file(path(a + in)), io::read_file(path(b + in)));
     }
   }
   // Trains to `step` on so many ranks and saves there.
@@ -95,7 +95,7 @@ TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
   // Metrics are those of one run; only the speed differs.
   const auto losses = [&](const std::string& dump) {
     std::vector<std::string> lines;
-    std::istringstream text(read_file(path(dump + "/metrics.jsonl")));
+    std::istringstream text(io::read_file(path(dump + "/metrics.jsonl")));
     for (std::string line; std::getline(text, line);)
       lines.push_back(line.substr(0, line.find("\"tokens_per_second\"")));
     return lines;
@@ -210,7 +210,8 @@ TEST_F(ResumeTest, PartsMayBeginAnew) {
 
 TEST_F(ResumeTest, OtherDataIsNoticed) {
   ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
-  write_file_atomically(path("text.txt"), read_file(path("text.txt")) + std::string(100, 'x'));
+  io::write_file_atomically(path("text.txt"),
+                            io::read_file(path("text.txt")) + std::string(100, 'x'));
   ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "its order from here on is another");
 }
@@ -277,7 +278,7 @@ TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
   Child first(train("a", {"--training.steps", "1000000", "--checkpoint.interval", "1000000"}),
               path("log"));
   ASSERT_TRUE(first.wait_for([&] { return fs::exists(path("a/metrics.jsonl")); }))
-      << read_file(path("log"));
+      << io::read_file(path("log"));
   const std::string error = error_of(train("a"));
   TESSERA_EXPECT_HOLDS(
       error, "error: [dump_folder] folder " + path("a") + " is used by another run (process ");
@@ -300,12 +301,12 @@ TEST_F(ResumeTest, SignalsSave) {
     ASSERT_TRUE(child.wait_for([&] {
       return fs::exists(path(dump + "/metrics.jsonl")) &&
              fs::file_size(path(dump + "/metrics.jsonl")) > 0;
-    })) << read_file(path("log"));
+    })) << io::read_file(path("log"));
     child.signal(SIGUSR1);
     ASSERT_TRUE(child.wait_for([&] { return folder.steps().size() == 1; }));
     child.signal(SIGTERM);
-    EXPECT_EQ(child.wait(), 0) << read_file(path("log"));
-    const std::string log = read_file(path("log"));
+    EXPECT_EQ(child.wait(), 0) << io::read_file(path("log"));
+    const std::string log = io::read_file(path("log"));
     TESSERA_EXPECT_HOLDS(log, "stopped by SIGTERM after step ");
     const std::vector<int64_t> steps = folder.steps();
     ASSERT_EQ(steps.size(), 2u);
@@ -335,8 +336,8 @@ TEST_F(ResumeTest, AKilledSaveLeavesWholeCheckpoints) {
       next.insert(next.end(), {"--checkpoint.load_step", std::to_string(folder.steps().front())});
     Child child(next, path("log"));
     ASSERT_TRUE(child.wait_for([&] {
-      return read_file(path("log")).find("\nsaved ") != std::string::npos;
-    })) << read_file(path("log"));
+      return io::read_file(path("log")).find("\nsaved ") != std::string::npos;
+    })) << io::read_file(path("log"));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
     child.signal(SIGKILL);
     ASSERT_EQ(child.wait(), -SIGKILL);

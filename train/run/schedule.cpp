@@ -7,7 +7,7 @@
 
 namespace tessera::train {
 
-void ScheduleConfig::fields(Fields& f) {
+void ScheduleConfig::fields(config::Fields& f) {
   f.add("warmup_steps", warmup_steps, "steps over which lr rises linearly",
         {.min = 0, .max = 1e12, .unit = "steps"});
   f.add("total_steps", total_steps, "steps that the schedule is made for; none: training.steps",

@@ -17,7 +17,7 @@ struct TESSERA_API ScheduleConfig {
   std::optional<double> decay_ratio = {};
   std::string decay_type = "linear";
   double min_lr_factor = 0;
-  void fields(Fields& f);
+  void fields(config::Fields& f);
 };
 
 /// Factor of the learning rate in step `step` (from 0) of a run of `steps`.

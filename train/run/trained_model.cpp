@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 // The step that a run noted in model.safetensors; 0 if it is not there.
 int64_t step_of_file(const std::string& path) {
   if (!fs::exists(path)) return 0;
-  const Metadata metadata = SafetensorsFile(path).metadata();
+  const io::Metadata metadata = io::SafetensorsFile(path).metadata();
   const auto at = metadata.find("step");
   int64_t step = 0;
   if (at != metadata.end())
@@ -46,7 +46,7 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn) {
   }
   if (!fs::exists(file))
     fail<DataError>("checkpoint", path, " holds neither a checkpoint nor model.safetensors yet");
-  model.file_ = std::make_shared<const SafetensorsFile>(file);
+  model.file_ = std::make_shared<const io::SafetensorsFile>(file);
   return model;
 }
 

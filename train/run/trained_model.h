@@ -22,7 +22,7 @@ class TESSERA_API TrainedModel {
  private:
   friend TrainedModel open_trained_model(const std::string& path, const Warn& warn);
   std::shared_ptr<const CheckpointReader> checkpoint_;
-  std::shared_ptr<const SafetensorsFile> file_;  // where there is no checkpoint
+  std::shared_ptr<const io::SafetensorsFile> file_;  // where there is no checkpoint
 };
 /// Of a dump folder the latest: a whole checkpoint, or model.safetensors where its step is higher.
 /// Checks the bytes of a checkpoint, but makes no tensors. IoError, DataError: nothing there, or it

@@ -6,15 +6,15 @@
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/nn/io/safetensors.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/nn/io/files.h"
+#include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
 #include "tessera/train/monitor/non_finite.h"
 #include "tessera/train/monitor/plot.h"
-#include "tessera/nn/io/safetensors.h"
 #include "tessera/train/monitor/summary.h"
-#include "tessera/train/data/tokenizer.h"
 
 #include <fmt/format.h>
 
@@ -43,7 +43,7 @@ std::string_view isa_name(Isa isa) {
 
 // What is wrong is found before any work is done.
 const Config& checked(const Config& config, const World& world) {
-  throw_if_any(config.faults());
+  config::throw_if_any(config.faults());
   (void)config.training.micro_batches(world.size());
   return config;
 }
@@ -71,7 +71,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       world_(World::current()),
       mesh_(Mesh::make({{"dp", world_.size()}})),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
-      lock_(world_.rank() == 0 ? std::make_unique<FolderLock>(config.dump_folder, "dump_folder")
+      lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
                                : nullptr),
       source_(std::move(source)),
       model_(config.model),
@@ -120,7 +120,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                    .optimizer_bytes = optimizer_->state_bytes()},
       world_, print_, screen);
   if (world_.rank() != 0) return;
-  write_file_atomically(in_folder("config.json"), config_.fields().dump());
+  io::write_file_atomically(in_folder("config.json"), config_.fields().dump());
   announce();
 }
 
@@ -335,7 +335,7 @@ void Trainer::run() {
   if (stopped_) return;
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   const std::string plot = in_folder("loss.svg");
-  if (world_.rank() == 0) write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
+  if (world_.rank() == 0) io::write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
   if (config_.checkpoint.enable) {  // the last checkpoint holds the model
     print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
     return;
@@ -343,7 +343,7 @@ void Trainer::run() {
   std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
   for (auto& p : whole) p.tensor = full(p.tensor);
   if (world_.rank() != 0) return;
-  write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
+  io::write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
 }

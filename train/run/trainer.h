@@ -10,9 +10,9 @@
 #include "tessera/dist/world.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/monitor/monitor.h"
 #include "tessera/train/run/config.h"
 #include "tessera/train/run/evaluate.h"
-#include "tessera/train/monitor/monitor.h"
 
 #include <functional>
 #include <memory>
@@ -82,7 +82,7 @@ class TESSERA_API Trainer {
   World& world_;
   const Mesh* mesh_;
   std::function<void(const std::string&)> print_;
-  std::unique_ptr<FolderLock> lock_, checkpoint_lock_;  // rank 0's
+  std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
   BatchSource source_;
   std::optional<DataLoader> data_, validation_data_;
   llama3::Model model_;

@@ -5,8 +5,8 @@
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/run/stop_signals.h"
 #include "tessera/train/data/tokenizer.h"
+#include "tessera/train/run/stop_signals.h"
 #include "tessera/train/run/trainer.h"
 
 #include <fmt/format.h>
@@ -86,7 +86,7 @@ void Trainer::restore() {
   std::unique_ptr<CheckpointReader> from;  // rank 0's
   Decision d;
   if (world_.rank() == 0) {
-    checkpoint_lock_ = std::make_unique<FolderLock>(checkpoints_.path(), "checkpoint.folder");
+    checkpoint_lock_ = std::make_unique<io::FolderLock>(checkpoints_.path(), "checkpoint.folder");
     checkpoints_.recover();
     bool own = true;
     from = choose_checkpoint(own);
@@ -200,7 +200,7 @@ void Trainer::load(const CheckpointReader* from, const std::vector<nn::NamedPara
 void Trainer::remember_earlier_steps() {
   const std::string path = in_folder("metrics.jsonl");
   if (done_ == 0 || !std::filesystem::exists(path)) return;
-  std::istringstream lines(read_file(path));
+  std::istringstream lines(io::read_file(path));
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     const auto number = [&](const char* key) {
