@@ -72,4 +72,18 @@ Tensor FeedForward::forward(const Tensor& x) const {
       x, [this](const Tensor& in) { return w2.forward(swiglu(w1.forward(in), w3.forward(in))); });
 }
 
+Mlp::Mlp(const Config& c)
+    : w1(c.dim, c.hidden, c.input, c.dtype, c.bias),
+      w2(c.hidden, c.dim, c.output, c.dtype, c.bias),
+      tanh_approximation_(c.tanh_approximation) {}
+void Mlp::visit(Visitor& visitor) {
+  visitor.child("w1", w1);
+  visitor.child("w2", w2);
+}
+Tensor Mlp::forward(const Tensor& x) const {
+  return run(x, [this](const Tensor& in) {
+    return w2.forward(gelu(w1.forward(in), tanh_approximation_));
+  });
+}
+
 }  // namespace tessera::nn

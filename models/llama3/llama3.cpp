@@ -158,7 +158,8 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
                      " do not lie within max_seq_len ", config_.max_seq_len);
   }
   nn::AttentionMetadata metadata = nn::causal_metadata(
-      length, config_.head_dim(), config_.rope_theta, start, config_.rope_scaling);
+      length, config_.head_dim(), config_.rope_theta, start, config_.rope_scaling,
+      config_.dtype == DType::f64 ? DType::f64 : DType::f32);
   // Tables lie where the parameters do, on every rank of their mesh.
   const Tensor& weight = tok_embeddings.weight;
   for (Tensor* table : {&metadata.cos, &metadata.sin}) {

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/gpt2/gpt2.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/nn/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tessera::gpt2 {
+namespace {
+
+const Config kTiny{.dim = 24, .n_layers = 2, .n_heads = 8, .vocab_size = 50, .max_seq_len = 16};
+
+class Gpt2Test : public testing::Test {
+ protected:
+  static Tensor ids(const std::vector<double>& values, const Shape& shape) {
+    return from_values(values, shape, DType::i64);
+  }
+  Session session_;
+};
+
+TEST_F(Gpt2Test, NamesAreThoseOfOurDecoders) {
+  Model model(kTiny);
+  std::vector<std::string> names;
+  for (const auto& p : nn::named_parameters(model)) names.push_back(p.name);
+  std::vector<std::string> expected{"tok_embeddings.weight", "pos_embeddings.weight"};
+  for (const std::string layer : {"layers.0.", "layers.1."}) {
+    for (const auto* name : {"attention.wq", "attention.wk", "attention.wv", "attention.wo",
+                             "feed_forward.w1", "feed_forward.w2", "attention_norm", "ffn_norm"}) {
+      expected.push_back(layer + name + ".weight");
+      expected.push_back(layer + name + ".bias");
+    }
+  }
+  expected.insert(expected.end(), {"norm.weight", "norm.bias"});
+  EXPECT_EQ(names, expected);
+}
+
+TEST_F(Gpt2Test, FlavorsHaveTheirPublishedSizes) {
+  const std::pair<std::string_view, int64_t> sizes[]{{"124M", 124'439'808},
+                                                     {"355M", 354'823'168},
+                                                     {"774M", 774'030'080},
+                                                     {"1558M", 1'557'611'200}};
+  for (const auto& [name, count] : sizes) {
+    Model model(flavor(name));  // on the meta device: no bytes
+    EXPECT_EQ(nn::parameter_count(model), count) << name;
+    const Tensor tokens = empty({1, 8}, DType::i64, kMeta);
+    const NoGrad guard;
+    const Tensor logits = model.forward(tokens);
+    EXPECT_TRUE(logits.device().is_meta());
+    EXPECT_EQ(logits.shape(), (Shape{1, 8, 50257})) << name;
+  }
+  EXPECT_THROW((void)flavor("125M"), ValueError);
+  EXPECT_EQ(flavors().size(), 5u);
+}
+
+TEST_F(Gpt2Test, DebugModelHasItsSize) {
+  Model model(debugmodel());
+  const int64_t dense = 2048 * 256 + 6 * (12 * 256 * 256 + 13 * 256) + 2 * 256;
+  EXPECT_EQ(nn::parameter_count(model), dense + 1024 * 256);
+  EXPECT_EQ(flops_per_token(model, 128), 6.0 * (dense + 6 * 256 * 2 * 128));
+}
+
+TEST_F(Gpt2Test, InitialisationIsThePublished) {
+  Model model(debugmodel());
+  nn::initialize(model, 0);
+  const auto deviation = [](const Tensor& t) {
+    return norm({t}) / std::sqrt(static_cast<double>(t.numel()));
+  };
+  EXPECT_NEAR(deviation(model.tok_embeddings.weight), 0.02, 2e-4);
+  EXPECT_NEAR(deviation(model.pos_embeddings.weight), 0.02, 2e-4);
+  for (size_t layer : {0u, 5u}) {
+    const Block& block = *model.layers[layer];
+    EXPECT_NEAR(deviation(block.attention.wk.weight), 0.02, 3e-4);
+    EXPECT_NEAR(deviation(block.feed_forward.w1.weight), 0.02, 3e-4);
+    EXPECT_NEAR(deviation(block.attention.wo.weight), 0.02 / std::sqrt(12.0), 2e-4);
+    EXPECT_NEAR(deviation(block.feed_forward.w2.weight), 0.02 / std::sqrt(12.0), 2e-4);
+    EXPECT_EQ(norm({block.attention.wq.bias, block.feed_forward.w2.bias}), 0);
+  }
+}
+
+TEST_F(Gpt2Test, LossWithoutLogitsIsTheLoss) {
+  const auto run = [](bool fused) {
+    Model model(kTiny);
+    nn::initialize(model, 3);
+    const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
+    const Tensor targets = ids({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4});
+    const CrossEntropyResult result = fused
+                                          ? model.loss(tokens, targets, model.attention_metadata(4))
+                                          : cross_entropy(model.forward(tokens), targets);
+    EXPECT_EQ(result.count.item(), 7);
+    EXPECT_NEAR(result.sum.item() / 7, std::log(50.0), 0.1);  // of a model that guesses
+    backward(result.sum);
+    std::vector<double> values{result.sum.item()};
+    for (const auto& p : nn::named_parameters(model)) {
+      for (double v : p.tensor.grad().values()) values.push_back(v);
+    }
+    return values;
+  };
+  const auto a = run(true), b = run(false);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-5 * (1 + std::abs(b[i]))) << i;
+}
+
+TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
+  Model model(kTiny);
+  nn::initialize(model, 3);
+  const Tensor tokens = ids({1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 11, 12}, {2, 6});  // (B, T)
+  Cache cache = model.make_cache(6);
+  EXPECT_THROW((void)model.next_logits(tokens, cache), UsageError) << "gradients are recorded";
+  const NoGrad guard;
+  const Tensor whole = model.forward(tokens);  // (B, T, V)
+  int64_t at = 0;
+  for (int64_t count : {3, 1, 2}) {
+    const Tensor last = model.next_logits(slice(tokens, 1, {at, at + count}), cache);  // (B, 1, V)
+    at += count;
+    const auto got = last.values(), want = slice(whole, 1, {at - 1, at}).values();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << at;
+  }
+  EXPECT_THROW((void)model.next_logits(slice(tokens, 1, {0, 1}), cache), ValueError);
+  EXPECT_THROW((void)model.make_cache(17), ValueError);
+}
+
+TEST_F(Gpt2Test, DocumentsOfARowStandAlone) {
+  Model model(kTiny);
+  nn::initialize(model, 3);
+  nn::AttentionMetadata metadata = model.attention_metadata(5);
+  metadata.positions = ids({0, 1, 0, 1, 2}, {1, 5});
+  const Tensor packed = model.forward(ids({7, 8, 1, 2, 3}, {1, 5}), metadata);
+  const auto got = slice(packed, 1, {2, 5}).values();
+  const auto want = model.forward(ids({1, 2, 3}, {1, 3})).values();
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
+}
+
+TEST_F(Gpt2Test, PositionsMatter) {
+  Model model(kTiny);
+  nn::initialize(model, 3);
+  const Tensor logits = model.forward(ids({4, 4}, {1, 2}));
+  EXPECT_NE(select(logits, 1, 0).values(), select(logits, 1, 1).values());
+}
+
+TEST_F(Gpt2Test, DropoutFieldsDropWhileTraining) {
+  for (double Config::*field : {&Config::embedding_dropout, &Config::residual_dropout}) {
+    Config config = kTiny;
+    config.*field = 0.5;
+    Model model(config), plain(kTiny);
+    nn::initialize(model, 3);
+    nn::initialize(plain, 3);
+    const Tensor tokens = ids({1, 2, 3, 4}, {1, 4});
+    EXPECT_NE(model.forward(tokens).values(), plain.forward(tokens).values());
+    const NoGrad guard;
+    EXPECT_EQ(model.forward(tokens).values(), plain.forward(tokens).values());
+  }
+}
+
+TEST_F(Gpt2Test, InF64GradientsAreThoseOfDifferences) {
+  Config config = kTiny;
+  config.dtype = DType::f64;
+  Model model(config);
+  nn::initialize(model, 3);
+  const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
+  const Tensor targets = ids({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4});
+  const auto loss = [&] { return model.loss(tokens, targets, model.attention_metadata(4)).sum; };
+  const Tensor sum = loss();
+  EXPECT_EQ(sum.dtype(), DType::f64);
+  EXPECT_EQ(model.forward(tokens).dtype(), DType::f64);
+  backward(sum);
+  const NoGrad guard;
+  for (const auto& p : nn::named_parameters(model)) {
+    ASSERT_EQ(p.tensor.grad().dtype(), DType::f64) << p.name;
+    double* x = p.tensor.detach().data<double>();
+    for (int64_t i : {int64_t{1}, p.tensor.numel() / 2}) {
+      const double at = x[i], h = 1e-5;
+      x[i] = at + h;
+      const double above = loss().item();
+      x[i] = at - h;
+      const double below = loss().item();
+      x[i] = at;
+      const double slope = (above - below) / (2 * h);
+      EXPECT_NEAR(p.tensor.grad().values()[static_cast<size_t>(i)], slope,
+                  1e-8 * (1 + std::abs(slope)))
+          << p.name << ' ' << i;
+    }
+  }
+}
+
+TEST_F(Gpt2Test, BadInputIsNamed) {
+  Config wrong = kTiny;
+  wrong.n_heads = 5;
+  EXPECT_THROW(Model{wrong}, ValueError);
+  wrong = kTiny;
+  wrong.attention_dropout = 0.1;
+  try {
+    const Model model(wrong);
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[gpt2] attention_dropout is 0.1, but attention drops no probabilities: set it to "
+                 "0 and use residual_dropout");
+  }
+  Model model(kTiny);
+  nn::initialize(model, 0);
+  EXPECT_THROW((void)model.attention_metadata(17), ValueError);
+  EXPECT_THROW((void)model.forward(ids({1, 2}, {2})), ShapeError);
+  EXPECT_THROW((void)model.forward(ids({1, 50}, {1, 2})), IndexError);
+  EXPECT_THROW((void)model.forward(from_values({1, 2}, {1, 2})), DTypeError);
+}
+
+}  // namespace
+}  // namespace tessera::gpt2
