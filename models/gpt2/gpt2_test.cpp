@@ -2,6 +2,8 @@
 #include "tessera/models/gpt2/gpt2.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/world.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -186,6 +188,48 @@ TEST_F(Gpt2Test, InF64GradientsAreThoseOfDifferences) {
                   1e-8 * (1 + std::abs(slope)))
           << p.name << ' ' << i;
     }
+  }
+}
+
+// The gradients of all parameters; rows cut over the mesh's ranks, unless it is null.
+std::vector<std::vector<double>> gradients(const Mesh* mesh, bool packed) {
+  Config config = kTiny;
+  config.dtype = DType::f64;
+  Model model(config);
+  nn::initialize(model, 3, [mesh](const std::string&, const TensorMeta&) {
+    return mesh ? Layout::replicated(mesh) : nullptr;
+  });
+  const auto ids = [mesh](const std::vector<double>& values) {
+    const Tensor rows = from_values(values, {4, 3}, DType::i64);
+    return mesh ? distribute(rows, Layout::of(mesh, {Shard(0)})) : rows;
+  };
+  nn::AttentionMetadata metadata = model.attention_metadata(3);
+  if (packed) metadata.positions = ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0});
+  backward(model
+               .loss(ids({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
+                     ids({2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, -100}), metadata)
+               .sum);
+  std::vector<std::vector<double>> all;
+  for (const auto& p : nn::named_parameters(model))
+    all.push_back((mesh ? full(p.tensor.grad()) : p.tensor.grad()).values());
+  return all;
+}
+
+TEST(Gpt2Ranks, GradientsAreThoseOfOneRank) {
+  for (const bool packed : {false, true}) {
+    std::vector<std::vector<double>> expected;
+    {
+      const Session session;
+      expected = gradients(nullptr, packed);
+    }
+    run_ranks(4, [&](World& world) {
+      const auto got = gradients(Mesh::make({{"dp", 4}}), packed);
+      if (world.rank() != 0) return;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        for (size_t j = 0; j < expected[i].size(); ++j)
+          EXPECT_NEAR(got[i][j], expected[i][j], 1e-12) << i << ' ' << j;
+      }
+    });
   }
 }
 
