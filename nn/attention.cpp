@@ -38,7 +38,7 @@ void remember(KvCache& cache, Tensor& k, Tensor& v) {
 AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
                                   int64_t start, const RopeScaling& scaling, DType dtype) {
   auto [cos, sin] = rope_tables(length, head_dim, rope_theta, start, dtype, scaling);
-  return {.cos = cos, .sin = sin};
+  return {.cos = cos, .sin = sin, .start = start};
 }
 
 Attention::Attention(const Config& c)

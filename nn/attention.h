@@ -19,6 +19,7 @@ struct AttentionMetadata {
   Tensor cos = {}, sin = {};
   Tensor positions =
       {};              ///< (B, T) i64: rows of the tables; 0 starts a document, which sees itself
+  int64_t start = 0;   ///< position of token 0, for models that learn positions
   bool causal = true;  ///< a token sees itself and what came before
   int64_t window = 0;  ///< causal: the last so many tokens only; 0: all
   int64_t chunk = 0;   ///< causal: tokens of the same chunk of so many; 0: all

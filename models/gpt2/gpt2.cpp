@@ -9,7 +9,6 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parameters.h"
 
-#include <array>
 #include <cmath>
 
 namespace tessera::gpt2 {
@@ -45,28 +44,6 @@ const Config& checked(const Config& c) {
 }
 
 }  // namespace
-
-std::span<const Flavor> flavors() {
-  static const std::array<Flavor, 5> all{{
-      {"debugmodel", {.dim = 256, .n_layers = 6, .n_heads = 8, .vocab_size = 2048}},
-      {"124M", {}},
-      {"355M", {.dim = 1024, .n_layers = 24, .n_heads = 16}},
-      {"774M", {.dim = 1280, .n_layers = 36, .n_heads = 20}},
-      {"1558M", {.dim = 1600, .n_layers = 48, .n_heads = 25}},
-  }};
-  return all;
-}
-
-const Config& flavor(std::string_view name) {
-  std::string names;
-  for (const Flavor& f : flavors()) {
-    if (f.name == name) return f.config;
-    names += concat(names.empty() ? "" : ", ", f.name);
-  }
-  fail<ValueError>("gpt2", "there is no flavor \"", name, "\": there are ", names);
-}
-
-Config debugmodel() { return flavor("debugmodel"); }
 
 Block::Block(const Config& c)
     : attention({.dim = c.dim,
@@ -135,21 +112,21 @@ Tensor Model::logits_of(const Tensor& x) const {
       {x}, [this](Tensors in) { return TensorList{linear(in[0], tok_embeddings.weight)}; })[0];
 }
 
-nn::AttentionMetadata Model::attention_metadata(int64_t length) const {
-  if (length < 1 || length > config_.max_seq_len) {
-    fail<ValueError>("gpt2", length, " positions do not lie within max_seq_len ",
-                     config_.max_seq_len);
+nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) const {
+  if (start < 0 || length < 1 || start + length > config_.max_seq_len) {
+    fail<ValueError>("gpt2", "positions ", start, " to ", start + length,
+                     " do not lie within max_seq_len ", config_.max_seq_len);
   }
-  return {};
+  return {.start = start};
 }
 
 Tensor Model::features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
                        Cache* cache) const {
   Tensor positions = metadata.positions;  // (B, T), or (T) where all rows are alike
   if (!positions.defined()) {
-    const int64_t start = cache ? cache->at(0).length : 0;
-    const op::Arange made{
-        .start = static_cast<double>(start), .count = tokens.size(1), .device = tokens.device()};
+    const op::Arange made{.start = static_cast<double>(metadata.start),
+                          .count = tokens.size(1),
+                          .device = tokens.device()};
     positions = tokens.is_distributed()
                     ? call_on(made, Layout::replicated(layout_of(tokens)->mesh()))
                     : call(made, {});
@@ -202,7 +179,7 @@ Tensor Model::next_logits(const Tensor& tokens, Cache& cache) const {
     fail<ValueError>("gpt2", "the cache has ", cache.size(), " layers, the first of ", seen,
                      " tokens; expected ", layers.size(), " of equal length: use make_cache");
   }
-  const nn::AttentionMetadata metadata = attention_metadata(seen + tokens.size(1));
+  const nn::AttentionMetadata metadata = attention_metadata(tokens.size(1), seen);
   try {
     return run(tokens, [this, metadata, &cache](const Tensor& ids) {
       const Tensor x = features(ids, metadata, &cache);

@@ -7,37 +7,13 @@
 #pragma once
 
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/models/gpt2/config.h"
 #include "tessera/nn/attention.h"
 
-#include <span>
-#include <string_view>
+#include <memory>
+#include <vector>
 
 namespace tessera::gpt2 {
-
-struct Config {
-  int64_t dim = 768, n_layers = 12, n_heads = 12;
-  int64_t vocab_size = 50257, max_seq_len = 1024;
-  double norm_eps = 1e-5;
-  double embedding_dropout = 0;  ///< of the sum of the two embeddings
-  double residual_dropout = 0;   ///< of what each layer adds to the residual stream
-  double attention_dropout = 0;  ///< of attention's probabilities: 0 alone is supported
-  bool fused_qkv = true;         ///< queries, keys and values by one product
-  DType dtype = DType::f32;      ///< of parameters
-
-  [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
-  [[nodiscard]] int64_t ffn_dim() const { return 4 * dim; }
-};
-
-/// 6 layers of 256: trains in minutes on a laptop.
-TESSERA_API Config debugmodel();
-struct Flavor {
-  std::string_view name;
-  Config config;
-};
-/// debugmodel and the sizes that OpenAI published: 124M, 355M, 774M, 1558M.
-TESSERA_API std::span<const Flavor> flavors();
-/// ValueError, with the list, if there is no flavor of this name.
-TESSERA_API const Config& flavor(std::string_view name);
 
 /// x + attention(norm(x)), then x + feed_forward(norm(x)).
 class TESSERA_API Block final : public nn::Module {
@@ -68,9 +44,9 @@ class TESSERA_API Model final : public nn::Module {
 
   /// What forward needs besides tokens; make it once for batches of one length. ValueError beyond
   /// max_seq_len.
-  [[nodiscard]] nn::AttentionMetadata attention_metadata(int64_t length) const;
+  [[nodiscard]] nn::AttentionMetadata attention_metadata(int64_t length, int64_t start = 0) const;
   /// tokens (B, T) i64 -> logits (B, T, vocabulary). The metadata's positions, where there are any,
-  /// are also the rows of pos_embeddings; else token i has row i.
+  /// are also the rows of pos_embeddings; else token i has row start + i.
   [[nodiscard]] Tensor forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const;
   [[nodiscard]] Tensor forward(const Tensor& tokens) const;
   /// The sum of -log p(target) over the tokens that count, and their number, without the logits.

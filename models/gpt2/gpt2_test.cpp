@@ -8,6 +8,8 @@
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
@@ -144,6 +146,8 @@ TEST_F(Gpt2Test, PositionsMatter) {
   nn::initialize(model, 3);
   const Tensor logits = model.forward(ids({4, 4}, {1, 2}));
   EXPECT_NE(select(logits, 1, 0).values(), select(logits, 1, 1).values());
+  const Tensor later = model.forward(ids({4}, {1, 1}), model.attention_metadata(1, 5));
+  EXPECT_NE(later.values(), select(logits, 1, 0).values());
 }
 
 TEST_F(Gpt2Test, DropoutFieldsDropWhileTraining) {
@@ -189,6 +193,41 @@ TEST_F(Gpt2Test, InF64GradientsAreThoseOfDifferences) {
           << p.name << ' ' << i;
     }
   }
+}
+
+TEST_F(Gpt2Test, MixedPrecisionAndCheckpointsKeepTheLoss) {
+  const auto loss = [](bool wrapped) {
+    Model model(kTiny);
+    nn::initialize(model, 3);
+    const auto units = model.blocks();
+    if (wrapped) {
+      nn::apply_activation_checkpoint(units, {.mode = nn::ActivationCheckpointConfig::Mode::full});
+      nn::mixed_precision(model, units, DType::bf16);
+    }
+    const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
+    const Tensor sum = model.loss(tokens, tokens, model.attention_metadata(4)).sum;
+    backward(sum);
+    for (const auto& p : nn::named_parameters(model))
+      EXPECT_EQ(p.tensor.grad().dtype(), DType::f32) << p.name;
+    return sum.item();
+  };
+  EXPECT_NEAR(loss(true), loss(false), 0.05);
+}
+
+TEST_F(Gpt2Test, FieldsAndTheirConflicts) {
+  Config c;
+  config::Fields fields;
+  fields.section("model", c);
+  const std::vector<std::string> words{
+      "--model.n_heads", "7", "--model.attention_dropout", "0.1", "--model.residual_dropout", "1"};
+  EXPECT_EQ(fields.parse(words).size(), 1u) << "a share below 1";
+  EXPECT_EQ(c.n_heads, 7);
+  EXPECT_EQ(c.conflicts(),
+            (std::vector<std::string>{
+                "[--model.dim] 768 is not a multiple of --model.n_heads 7",
+                "[--model.attention_dropout] is 0.1, but attention drops no probabilities: set it "
+                "to 0 and use --model.residual_dropout"}));
+  for (const Flavor& f : flavors()) EXPECT_TRUE(f.config.conflicts().empty()) << f.name;
 }
 
 // The gradients of all parameters; rows cut over the mesh's ranks, unless it is null.

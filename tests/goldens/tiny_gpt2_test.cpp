@@ -60,7 +60,7 @@ void twenty_steps(DType dtype, bool logits_made, double tolerance, double loss_t
 
   for (int64_t step = 0; step < golden["steps"]; ++step) {
     const Tensor input = tiny.inputs(step), target = tiny.targets(step);
-    const Tensor logits = model.forward(input);
+    const Tensor logits = logits_made || step == 0 ? model.forward(input) : Tensor();
     const auto [sum, count] = logits_made ? cross_entropy(logits, target)
                                           : model.loss(input, target, model.attention_metadata(16));
     EXPECT_EQ(sum.dtype(), dtype);
@@ -97,10 +97,7 @@ TEST(TinyGpt2, TwentyStepsWithoutLogitsEqualTransformers) {
   twenty_steps(DType::f32, false, 2e-5, 1e-4);
 }
 // The norm that gradients are clipped by is rounded to f32.
-TEST(TinyGpt2, InF64TwentyStepsEqualTransformers) {
-  twenty_steps(DType::f64, true, 1e-9, 1e-6);
-  twenty_steps(DType::f64, false, 1e-9, 1e-6);
-}
+TEST(TinyGpt2, InF64TwentyStepsEqualTransformers) { twenty_steps(DType::f64, false, 1e-9, 1e-6); }
 
 TEST(TinyGpt2, CachedLogitsEqualTransformersAtEachPosition) {
   TinyGpt2 tiny(DType::f32);
