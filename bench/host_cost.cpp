@@ -63,7 +63,7 @@ void small_step(Report& report) {
   for (auto& p : nn::named_parameters(model)) parameters.push_back(p.tensor);
   train::AdamW optimizer(parameters,
                          {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
-  const nn::AttentionMetadata metadata = model.attention_metadata(kLength);
+  const models::Metadata metadata = model.metadata(kLength);
   std::vector<double> bytes(kLength + 1);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<double>(i * 37 % 256);
   const std::span<const double> all = bytes;

@@ -121,9 +121,9 @@ class Trainee {
       : batch_(setting.batch),
         length_(setting.length),
         model_(setting.config()),
-        metadata_(model_.attention_metadata(setting.length)) {
+        metadata_(model_.metadata(setting.length)) {
     nn::initialize(model_, 7);
-    const auto blocks = model_.blocks();
+    const auto blocks = model_.units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
     if (setting.precision == "mixed") nn::mixed_precision(model_, blocks, DType::bf16);
     std::vector<Tensor> parameters;
@@ -175,12 +175,12 @@ class Trainee {
 
  private:
   [[nodiscard]] Tensor mean_loss(const Tensor& tokens, const Tensor& targets) const {
-    const CrossEntropyResult result = model_.loss(tokens, targets, metadata_);
+    const models::Loss result = model_.loss(tokens, targets, metadata_);
     return result.sum * (1 / result.count.item());
   }
   int64_t batch_, length_;
   llama3::Model model_;
-  nn::AttentionMetadata metadata_;
+  models::Metadata metadata_;
   std::unique_ptr<train::AdamW> optimizer_;
   std::mt19937_64 random_{7};
   double loss_ = 0;
@@ -256,7 +256,8 @@ void measure(Arguments& arguments) {
 
   const double total = median(totals);
   const auto tokens = static_cast<double>(setting.batch * setting.length);
-  const double flops = llama3::flops_per_token(trainee.model(), setting.length) * tokens;
+  const double flops = trainee.model().flops(
+      std::vector<int64_t>(static_cast<size_t>(setting.batch), setting.length));
   const double ceiling = setting.computed() == DType::f32 ? ceilings.gemm_f32 : ceilings.gemm_bf16;
   const double percent = 100 * flops / total / ceiling;
   fmt::print("llama3 {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.model,

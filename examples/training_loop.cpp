@@ -23,7 +23,7 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
                        .vocab_size = train::ByteTokenizer::kVocabulary,
                        .max_seq_len = kLength});
   nn::initialize(model, kSeed);
-  const auto metadata = model.attention_metadata(kLength);  // positions and mask
+  const auto metadata = model.metadata(kLength);  // positions and mask
   train::AdamW optimizer(nn::named_parameters(model), {.lr = 1e-2});
   const train::ScheduleConfig schedule{.warmup_steps = 4, .decay_type = "cosine"};
   train::DataLoader data({.path = text, .packing = "concat"},

@@ -78,9 +78,14 @@ void twenty_steps(const std::string& name, bool logits_made) {
     const Tensor input = contiguous(slice(batch, 1, {0, -1}));
     const Tensor target = contiguous(slice(batch, 1, {1}));
     const Tensor logits = model.forward(input);
-    const auto [sum, count] = logits_made ? cross_entropy(logits, target)
-                                          : model.loss(input, target, model.attention_metadata(16));
-    const Tensor loss = sum / count.item();
+    CrossEntropyResult result;
+    if (logits_made) {
+      result = cross_entropy(logits, target);
+    } else {
+      const models::Loss fused = model.loss(input, target, model.metadata(16));
+      result = {fused.sum, fused.count};
+    }
+    const Tensor loss = result.sum / result.count.item();
     backward(loss);
     if (step == 0) {
       EXPECT_LE(distance(logits, file.read("step_1/logits")), 1e-5);

@@ -2,6 +2,7 @@
 // Runs that stop and go on: the bits are those of a run that never stopped.
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/checkpoint/checkpoint.h"
@@ -166,7 +167,7 @@ TEST_F(ResumeTest, ARunMayBeginWithAnothersCheckpoint) {
   run_ranks(1, [&](World&) {
     Trainer trainer(config("b", from_a));
     const auto reader = CheckpointFolder(path("a/checkpoint")).at(5);
-    EXPECT_EQ(local(trainer.model().tok_embeddings.weight).values(),
+    EXPECT_EQ(local(test::parameter_of(trainer.model(), "tok_embeddings.weight")).values(),
               reader->read("tok_embeddings.weight").values());
     EXPECT_EQ(trainer.step().step, 1);
     trainer.save();

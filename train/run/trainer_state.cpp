@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 // What a checkpoint holds of the model.
-std::vector<nn::NamedParameter> model_tensors(llama3::Model& model) {
+std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
   std::vector<nn::NamedParameter> all = nn::named_parameters(model);
   for (auto& b : nn::named_buffers(model, true)) all.push_back(std::move(b));
   return all;
@@ -107,7 +107,7 @@ void Trainer::restore() {
   }
   d = agreed(world_, d);
   if (d.found == 0) return;
-  load(from.get(), model_tensors(model_));
+  load(from.get(), model_tensors(*model_));
   if (d.with_optimizer != 0) load(from.get(), optimizer_->state());
   optimizer_->set_steps(d.progress.optimizer_steps);
   done_ = d.progress.step;
@@ -145,7 +145,7 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
         own ? "--checkpoint.load_step of a full one, or --checkpoint.exclude_from_loading optimizer"
             : "--checkpoint.initial_load_model_only true");
   }
-  std::vector<std::string> faults = tensor_differences(m.tensors("model"), model_tensors(model_));
+  std::vector<std::string> faults = tensor_differences(m.tensors("model"), model_tensors(*model_));
   if (with_optimizer) {
     for (auto& f : tensor_differences(m.tensors("optimizer"), optimizer_->state()))
       faults.push_back(std::move(f));
@@ -225,7 +225,7 @@ void Trainer::save(bool model_only) {
                static_cast<uint64_t>(config_.debug.seed),
                config_.fields().dump(),
                data_windows(),
-               model_tensors(model_),
+               model_tensors(*model_),
                {}};
   make_whole(c.model);
   if (model_only) {
