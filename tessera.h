@@ -6,7 +6,7 @@
 #include "tessera/core/tensor.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/dist/launch/launch_world.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/local_region.h"
 #include "tessera/dist/visualize.h"
 #include "tessera/dist/world.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli.h"
 
-#include "tessera/dist/launch/launch_world.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/core/error.h"
-#include "tessera/dist/launch/launch_library_impl.h"
+#include "tessera/dist/library/open_library_impl.h"
 #include "tessera/dist/mpi/mpi_messages_impl.h"
 
 #include <algorithm>

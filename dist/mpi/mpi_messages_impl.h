@@ -4,8 +4,8 @@
 // order. One object per process starts MPI once and ends it only when that cannot hang.
 #pragma once
 
-#include "tessera/dist/launch/launch_bootstrap_impl.h"
 #include "tessera/dist/mpi/mpi_api_impl.h"
+#include "tessera/dist/rendezvous/bootstrap_impl.h"
 
 #include <array>
 #include <functional>

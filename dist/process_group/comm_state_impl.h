@@ -7,7 +7,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/dist/process_group/flight_recorder.h"
-#include "tessera/dist/shared/shared_memory_impl.h"
+#include "tessera/dist/shared_memory/segment_impl.h"
 
 #include <condition_variable>
 #include <mutex>

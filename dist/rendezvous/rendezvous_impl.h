@@ -5,7 +5,7 @@
 // serves all connections with poll; it ends with the last rank.
 #pragma once
 
-#include "tessera/dist/launch/launch_socket_impl.h"
+#include "tessera/dist/rendezvous/socket_impl.h"
 
 #include <atomic>
 #include <map>

@@ -2,7 +2,7 @@
 // The rendezvous with clients on threads of one process: exchanges, farewells and deaths, and every
 // way in which the other end can be the wrong one.
 #include "tessera/core/error.h"
-#include "tessera/dist/launch/launch_rendezvous_impl.h"
+#include "tessera/dist/rendezvous/rendezvous_impl.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 // without processes.
 #pragma once
 
-#include "tessera/dist/shared/shared_engine_impl.h"
+#include "tessera/dist/shared_memory/engine_impl.h"
 #include "tessera/dist/world.h"
 
 #include <map>

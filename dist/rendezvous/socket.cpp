@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/core/error.h"
-#include "tessera/dist/launch/launch_socket_impl.h"
+#include "tessera/dist/rendezvous/socket_impl.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/mpi/side_channel_impl.h"
+#include "tessera/dist/messages/side_channel_impl.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 // nothing but the bootstrap, so a world that failed does not harm the next one.
 #pragma once
 
-#include "tessera/dist/launch/launch_world.h"
-#include "tessera/dist/mpi/mpi_group_impl.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/messages/group_impl.h"
 
 namespace tessera {
 

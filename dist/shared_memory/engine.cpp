@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/shared/shared_engine_impl.h"
+#include "tessera/dist/shared_memory/engine_impl.h"
 
 #include <algorithm>
 #include <cstring>

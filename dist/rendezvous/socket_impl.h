@@ -4,7 +4,7 @@
 // ends.
 #pragma once
 
-#include "tessera/dist/launch/launch_bootstrap_impl.h"
+#include "tessera/dist/rendezvous/bootstrap_impl.h"
 
 #include <optional>
 #include <utility>

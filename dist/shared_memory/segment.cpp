@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/shared/shared_memory_impl.h"
+#include "tessera/dist/shared_memory/segment_impl.h"
 
 #include <thread>
 

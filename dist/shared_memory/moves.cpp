@@ -4,7 +4,7 @@
 // slot free and puts the reduced share there; kinds with a part per rank cut a slot into slices.
 #include "tessera/core/parallel.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
-#include "tessera/dist/shared/shared_engine_impl.h"
+#include "tessera/dist/shared_memory/engine_impl.h"
 
 #include <cstring>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/shared/threads_impl.h"
+#include "tessera/dist/launch/threads_impl.h"
 
 #include <algorithm>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 // send and recv over messages: an opening with tag, type and a small payload, then the rest. Per
 // source one message is taken at a time; one that nobody waits for yet, while a recv of another tag
 // waits, is kept on the heap.
-#include "tessera/dist/mpi/mpi_group_impl.h"
+#include "tessera/dist/messages/group_impl.h"
 
 #include <algorithm>
 #include <cstring>

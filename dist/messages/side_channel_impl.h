@@ -6,9 +6,9 @@
 // second.
 #pragma once
 
-#include "tessera/dist/launch/launch_place_impl.h"
-#include "tessera/dist/launch/launch_rendezvous_impl.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
+#include "tessera/dist/rendezvous/place_impl.h"
+#include "tessera/dist/rendezvous/rendezvous_impl.h"
 
 #include <map>
 

@@ -8,8 +8,8 @@
 // their meaning by their order alone. Failures travel by the side channel.
 #pragma once
 
+#include "tessera/dist/messages/side_channel_impl.h"
 #include "tessera/dist/mpi/mpi_messages_impl.h"
-#include "tessera/dist/mpi/side_channel_impl.h"
 #include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <deque>

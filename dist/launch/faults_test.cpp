@@ -3,10 +3,11 @@
 // world that meets at a port of this host (and some by mpirun, with shared memory and with
 // messages), waits for them with a limit, and reads what each has written of its end. By default a
 // part of the injections, chosen by TESSERA_TEST_SEED; all with TESSERA_TEST_FULL=1.
-#include "tessera/dist/launch/launch_socket_impl.h"
-#include "tessera/dist/launch/launch_world.h"
-#include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/faults.h"
+
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/rendezvous/socket_impl.h"
+#include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/launched_main.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/core/error.h"
-#include "tessera/dist/launch/launch_rendezvous_impl.h"
-#include "tessera/dist/launch/launch_wire_impl.h"
+#include "tessera/dist/rendezvous/rendezvous_impl.h"
+#include "tessera/dist/rendezvous/wire_impl.h"
 
 #include <algorithm>
 #include <fcntl.h>

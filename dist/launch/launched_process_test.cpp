@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds by run_launched, as far as one process can make them, and what is seen of other processes.
-#include "tessera/dist/launch/launch_world.h"
-
-#include "tessera/dist/launch/launch_place_impl.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/rendezvous/place_impl.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <csignal>

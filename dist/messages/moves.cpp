@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives over messages: openings from all to all, then up to two exchanges. Large reductions
 // and broadcasts go in shares, one per rank, so that every rank sends and receives about as much.
-#include "tessera/dist/mpi/mpi_group_impl.h"
+#include "tessera/dist/messages/group_impl.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
 
 #include <cstring>

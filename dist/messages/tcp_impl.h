@@ -4,8 +4,8 @@
 // moves in calls of the rank; there is no thread.
 #pragma once
 
-#include "tessera/dist/launch/launch_socket_impl.h"
 #include "tessera/dist/mpi/mpi_messages_impl.h"
+#include "tessera/dist/rendezvous/socket_impl.h"
 
 #include <deque>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/launch/launch_messages_impl.h"
-#include "tessera/dist/launch/launch_world_impl.h"
+#include "tessera/dist/launch/launched_process_impl.h"
+#include "tessera/dist/messages/tcp_impl.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -5,8 +5,8 @@
 // size of /dev/shm does not matter.
 #pragma once
 
-#include "tessera/dist/launch/launch_bootstrap_impl.h"
-#include "tessera/dist/shared/shared_engine_impl.h"
+#include "tessera/dist/rendezvous/bootstrap_impl.h"
+#include "tessera/dist/shared_memory/engine_impl.h"
 
 #include <string>
 

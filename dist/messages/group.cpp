@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/mpi/mpi_group_impl.h"
+#include "tessera/dist/messages/group_impl.h"
 
 #include <algorithm>
 
