@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that others had in views of cut dims, and in saying one thing and holding another, each as a
 // test of what it broke. The numbers are issues of PyTorch unless another project is named.
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"

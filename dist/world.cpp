@@ -47,6 +47,7 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
                               group_->size() > 1));
   }
   context.state<CurrentWorld>().world = this;
+  context.state<CurrentGroup>().group = group_.get();
   context.distributor = planner_.get();
 }
 

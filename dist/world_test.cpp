@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // run_ranks and World: who runs where, and what becomes of errors.
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
 
 #include <gtest/gtest.h>

@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/files.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/compare.h"
 
+#include "tessera/dist/launch/run.h"
 #include "tessera/train/trainer.h"
 
 #include <algorithm>

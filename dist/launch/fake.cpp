@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The back end `fake`: one rank of a world without others. Nothing moves, everything is complete at
 // once, outputs have their shapes and repeat what this rank gave.
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
-#include "tessera/dist/world.h"
 
 #include <cstring>
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// A process meets the others once, by MPI or by the rendezvous; each world then gets a board, a way
+// to move bytes and a side channel of its own.
 #include "tessera/dist/launch/launched_process_impl.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/messages/tcp_impl.h"
+#include "tessera/dist/shared_memory/mapped_segments_impl.h"
 
 #include <algorithm>
 #include <cstdlib>

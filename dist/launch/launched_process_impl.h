@@ -6,6 +6,7 @@
 
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/messages/group_impl.h"
+#include "tessera/dist/mpi/mpi_messages_impl.h"
 
 namespace tessera {
 

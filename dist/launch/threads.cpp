@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Threads meet in a segment that the first of them allocates; a table under a lock says who makes
+// which group, so that members which make different ones are told instead of waiting for each
+// other.
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
 
 #include <algorithm>

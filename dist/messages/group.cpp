@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// A group over messages: how it is made, the order of its collectives, when and why it has failed.
+// What a collective sends is in moves.cpp, send and recv in pairs.cpp.
 #include "tessera/dist/messages/group_impl.h"
+#include "tessera/dist/shared_memory/mapped_segments_impl.h"
 
 #include <algorithm>
 
@@ -61,7 +64,7 @@ Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::v
     }
   }
   *world->next_id = id + 1;
-  if (MpiMessages::kFirstGroupTag + 2 * id + 1 > world->messages->largest_tag())
+  if (Messages::kFirstGroupTag + 2 * id + 1 > world->messages->largest_tag())
     fail<UsageError>("process_group", "group '", name, "' is number ", id,
                      ": this MPI has tags for fewer; make groups once and keep them");
   return make_ref<MessageGroup>(std::move(world), std::move(ranks), rank, std::move(name), id);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The back end for ranks that share no memory (by MPI or TCP): collectives over messages between
-// pairs. Every
-// collective opens with one message from each rank to each other: its signature, and the payload
-// where that is small. When all agree, larger payloads follow in one or two exchanges; sums are
-// made by the same tree as everywhere (each rank reduces its share of the elements), so the bits
-// are the same. Collectives of a group run one after another, so messages of a pair and tag keep
-// their meaning by their order alone. Failures travel by the side channel.
+// pairs. Every collective opens with one message from each rank to each other: its signature, and
+// the payload where that is small. When all agree, larger payloads follow in one or two exchanges;
+// sums are made by the same tree as everywhere (each rank reduces its share of the elements), so
+// the bits are the same. Collectives of a group run one after another, so messages of a pair and
+// tag keep their meaning by their order alone. Failures travel by the side channel.
 #pragma once
 
+#include "tessera/dist/messages/messages_impl.h"
 #include "tessera/dist/messages/side_channel_impl.h"
-#include "tessera/dist/mpi/mpi_messages_impl.h"
 #include "tessera/dist/process_group/queued_group_impl.h"
+#include "tessera/dist/process_group/signature_impl.h"
 
 #include <deque>
 #include <exception>
@@ -101,7 +101,7 @@ class MessageGroup final : public QueuedGroup {
   Ref<Work> start(Collective c) override;
   Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) override;
 
-  // mpi_group.cpp: order, agreement, failure.
+  // group.cpp: order, agreement, failure.
   bool failed();
   void end_all();
   void end_with_failure(const Ref<MessageWork>& w);
@@ -114,7 +114,7 @@ class MessageGroup final : public QueuedGroup {
   /// Who owes this work something, -1 where only this rank does.
   [[nodiscard]] int waits_for(const MessageWork& w) const;
 
-  // mpi_moves.cpp: collectives.
+  // moves.cpp: collectives.
   Step step(MessageWork& w);
   void open(MessageWork& w);
   bool agree(MessageWork& w);
@@ -126,7 +126,7 @@ class MessageGroup final : public QueuedGroup {
   void send_to(MessageWork& w, int member, const void* data, int64_t bytes);
   void receive_from(MessageWork& w, int member, void* data, int64_t bytes);
 
-  // mpi_pairs.cpp: send and recv.
+  // pairs.cpp: send and recv.
   void post(const Ref<MessageWork>& w);
   void advance_pairs();
   void advance_inbox(int from);

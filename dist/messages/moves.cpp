@@ -67,7 +67,7 @@ bool MessageGroup::in_shares(const MessageWork& w) const {
 
 void MessageGroup::send_to(MessageWork& w, int member, const void* data, int64_t bytes) {
   if (bytes == 0 || member == rank()) return;
-  const int tag = MpiMessages::kFirstGroupTag + 2 * id_;
+  const int tag = Messages::kFirstGroupTag + 2 * id_;
   w.transfers.push_back(
       {world_->messages->send(world(member), tag, data, static_cast<size_t>(bytes)), member,
        false});
@@ -75,7 +75,7 @@ void MessageGroup::send_to(MessageWork& w, int member, const void* data, int64_t
 
 void MessageGroup::receive_from(MessageWork& w, int member, void* data, int64_t bytes) {
   if (bytes == 0 || member == rank()) return;
-  const int tag = MpiMessages::kFirstGroupTag + 2 * id_;
+  const int tag = Messages::kFirstGroupTag + 2 * id_;
   w.transfers.push_back(
       {world_->messages->receive(world(member), tag, data, static_cast<size_t>(bytes)), member,
        true});

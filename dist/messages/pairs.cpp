@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-int tag_of(int group) { return MpiMessages::kFirstGroupTag + 2 * group + 1; }
+int tag_of(int group) { return Messages::kFirstGroupTag + 2 * group + 1; }
 
 }  // namespace
 

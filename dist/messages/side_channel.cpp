@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// On one host a look reads /proc and the board that all share. Across hosts the board is this
+// rank's own copy: a thread publishes its line now and then, and a look takes in the others'
+// notices.
 #include "tessera/dist/messages/side_channel_impl.h"
 
 namespace tessera {

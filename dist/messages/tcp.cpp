@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A message goes as a header and its bytes. What comes is read into the receive posted for its tag,
+// or kept until one is posted; what the socket does not take at once waits in line.
 #include "tessera/core/error.h"
 #include "tessera/dist/messages/tcp_impl.h"
 

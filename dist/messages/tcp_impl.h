@@ -4,10 +4,11 @@
 // moves in calls of the rank; there is no thread.
 #pragma once
 
-#include "tessera/dist/mpi/mpi_messages_impl.h"
+#include "tessera/dist/messages/messages_impl.h"
 #include "tessera/dist/rendezvous/socket_impl.h"
 
 #include <deque>
+#include <mutex>
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tessera/dist/library/open_library_impl.h"
+#include "tessera/dist/nccl/nccl_api_impl.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 namespace tessera {

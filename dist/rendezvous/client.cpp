@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The client has no thread: what the server sends is read in the calls that wait, by whichever
+// thread of the rank calls.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// One thread polls all connections; exchanges are found by key and members, and end with an error
+// as soon as a member is gone or is seen in an exchange that cannot be this one.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The order of a group's collectives, agreement, failure and deadlines. Bytes are moved in
+// moves.cpp, send and recv in messages.cpp.
 #include "tessera/dist/shared_memory/engine_impl.h"
 
 #include <algorithm>

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "tessera/dist/process_group/queued_group_impl.h"
+#include "tessera/dist/shared_memory/segment_impl.h"
 
 #include <deque>
 #include <exception>
@@ -108,7 +109,7 @@ class SharedGroup final : public QueuedGroup {
     return at(layout_.staging(whose, rounds_ + static_cast<uint64_t>(round)));
   }
 
-  // shared_engine.cpp: order, agreement, failure.
+  // engine.cpp: order, agreement, failure.
   bool failed();
   void end_all();
   void advance_collectives();
@@ -126,7 +127,7 @@ class SharedGroup final : public QueuedGroup {
   [[nodiscard]] std::string where(const SharedWork& w) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
 
-  // shared_moves.cpp: bytes.
+  // moves.cpp: bytes.
   [[nodiscard]] int64_t contribution(const SharedWork& w) const;
   [[nodiscard]] int64_t extent(const SharedWork& w) const;
   [[nodiscard]] int64_t per_round(const SharedWork& w) const;
@@ -136,7 +137,7 @@ class SharedGroup final : public QueuedGroup {
   void reduce_round(SharedWork& w, int64_t k);
   void read_round(SharedWork& w, int64_t k);
 
-  // shared_messages.cpp: send and recv.
+  // messages.cpp: send and recv.
   void post(Ref<SharedWork> w);
   void advance_messages();
   void push(int to);

@@ -5,59 +5,14 @@
 // needs no initialisation. SegmentLayout says where everything lies.
 #pragma once
 
-#include "tessera/dist/process_group/process_group.h"
+#include "tessera/dist/process_group/board_impl.h"
+#include "tessera/dist/process_group/signature_impl.h"
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 
 namespace tessera {
-
-enum class FailureKind : uint32_t { none, peer, timeout, mismatch };
-
-/// The first failure of a group or world; whoever claims it first writes it, once.
-struct Failure {
-  std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 readable
-  FailureKind kind;
-  int32_t rank;  // world rank that is to blame
-  std::array<char, 2036> text;
-
-  [[nodiscard]] bool happened() const { return state.load(std::memory_order_seq_cst) != 0; }
-  /// False where another failure was there before.
-  bool claim(FailureKind of, int world_rank, std::string_view why);
-  /// Waits for the text (its writer is in the middle of a copy), then throws the typed error.
-  [[noreturn]] void raise(std::string_view where) const;
-};
-
-/// Of a whole world (or of its ranks on one host): who has left, and why the world ends.
-struct WorldBoard {
-  Failure failure;
-  struct alignas(64) Rank {
-    std::atomic<uint32_t> left;       // the rank will start nothing more
-    std::atomic<int32_t> waits_for;   // 1 + the world rank that it waits for; 0: it does not wait
-    std::atomic<uint64_t> operation;  // sequence << 8 | kind of what it started last
-  };
-  static size_t bytes(int world_size) {
-    return sizeof(WorldBoard) + sizeof(Rank) * static_cast<size_t>(world_size);
-  }
-  [[nodiscard]] Rank& rank(int world_rank) { return reinterpret_cast<Rank*>(this + 1)[world_rank]; }
-};
-
-/// What ranks must agree on.
-struct Signature {
-  int64_t count;
-  uint64_t counts_hash;  // of the counts of all members; 0 where the kind has none in common
-  int32_t root;
-  CollectiveKind kind;
-  ReduceOp op;  // sum where nothing is reduced
-  DType dtype;
-
-  explicit Signature(const Collective& c);
-  Signature() = default;
-  bool operator==(const Signature&) const = default;
-  /// `all_reduce sum f32[10]`
-  [[nodiscard]] std::string text() const;
-};
 
 /// One rank's announcement of one collective. Two per rank: a rank can be at most one collective
 /// ahead of the slowest reader.
@@ -88,12 +43,6 @@ struct Chunk {
 struct alignas(64) Channel {
   std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> taken;
-};
-
-struct SegmentHeader {
-  Failure failure;
-  alignas(64) std::atomic<uint32_t> event;  // futex: counts changes that somebody slept for
-  alignas(64) std::atomic<uint32_t> sleepers;
 };
 
 /// Where everything of a group of `n` lies, in bytes from the start of its segment.

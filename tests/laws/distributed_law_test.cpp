@@ -5,6 +5,7 @@
 // the rule allows runs without sending, unless the mesh cuts a factor between its units or
 // reductions would mix.
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/planner/strategy.h"
 #include "tessera/dist/world.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/shared_memory/segment_impl.h"
+#include "tessera/dist/process_group/board_impl.h"
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
 namespace tessera {
@@ -30,41 +32,6 @@ void Failure::raise(std::string_view where) const {
     case FailureKind::mismatch: fail<CollectiveMismatch>(where, why);
     default: fail<PeerFailed>(where, why);
   }
-}
-
-Signature::Signature(const Collective& c)
-    : count(c.count),
-      counts_hash(0),
-      root(c.root),
-      kind(c.kind),
-      op(ReduceOp::sum),
-      dtype(c.dtype) {
-  const Counts* common = nullptr;
-  switch (kind) {
-    case CollectiveKind::all_reduce:
-    case CollectiveKind::reduce: op = c.op; break;
-    case CollectiveKind::reduce_scatter:
-      op = c.op;
-      common = &c.send;
-      break;
-    case CollectiveKind::all_gather:
-    case CollectiveKind::gather: common = &c.receive; break;
-    case CollectiveKind::scatter: common = &c.send; break;
-    default: break;
-  }
-  if (!common) return;
-  counts_hash = 0xcbf29ce484222325u;
-  for (int64_t n : *common) counts_hash = (counts_hash ^ static_cast<uint64_t>(n)) * 0x100000001b3u;
-}
-
-std::string Signature::text() const {
-  Collective c;
-  c.kind = kind;
-  c.op = op;
-  c.dtype = dtype;
-  c.count = count;
-  c.root = root;
-  return concat(c);
 }
 
 }  // namespace tessera
