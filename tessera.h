@@ -8,6 +8,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/local_region.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/dist/visualize.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/rooms.h"
