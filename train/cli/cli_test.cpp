@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"

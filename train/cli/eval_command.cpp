@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/dist/launch/launch_world.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/monitor/metrics.h"

@@ -4,6 +4,7 @@
 // the error that ends it, without times. A new field needs no line here unless it has no number to
 // change or shows only beside others.
 #include "tessera/core/op_row.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/run/trainer.h"

@@ -2,6 +2,7 @@
 // The training loop against PyTorch, and against itself cut over ranks and micro-batches.
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that stop and go on: the bits are those of a run that never stopped.
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/tiny_run.h"
