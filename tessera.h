@@ -19,4 +19,4 @@
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/optim/sgd.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/trainer.h"
+#include "tessera/train/run/trainer.h"

@@ -7,10 +7,10 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/io/safetensors.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -55,7 +55,7 @@ llama3::Config config_of(const nlohmann::json& m) {
 
 void twenty_steps(const std::string& name, bool logits_made) {
   const Session session;
-  const train::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
+  const io::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
   const auto golden = nlohmann::json::parse(std::ifstream("tests/goldens/" + name + ".json"));
   llama3::Model model(config_of(golden["model"]));
   std::vector<nn::NamedParameter> initial;
