@@ -3,12 +3,12 @@
 // ceiling, and where the time goes by op. Precision and checkpointing are arguments.
 // bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
 #include "tessera/bench/support.h"
-#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/run/optimizer.h"
 
 #include <array>
 #include <map>
@@ -126,11 +126,9 @@ class Trainee {
     const auto blocks = model_.units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
     if (setting.precision == "mixed") nn::mixed_precision(model_, blocks, DType::bf16);
-    std::vector<Tensor> parameters;
-    for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
-    optimizer_ = std::make_unique<train::AdamW>(
-        std::move(parameters),
-        train::OptimizerConfig{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+    optimizer_ = std::make_unique<optim::AdamW>(
+        nn::parameters(model_),
+        optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
   }
   [[nodiscard]] llama3::Model& model() { return model_; }
   [[nodiscard]] double loss() const { return loss_; }
@@ -161,7 +159,7 @@ class Trainee {
     enter(kOptimizer);
     {
       const NoGrad guard;
-      (void)clip_grad_norm_(optimizer_->grads(), 1);
+      (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
       optimizer_->step();
     }
     marks[kParts] = Clock::now();
@@ -181,7 +179,7 @@ class Trainee {
   int64_t batch_, length_;
   llama3::Model model_;
   models::Metadata metadata_;
-  std::unique_ptr<train::AdamW> optimizer_;
+  std::unique_ptr<optim::AdamW> optimizer_;
   std::mt19937_64 random_{7};
   double loss_ = 0;
   int64_t stored_ = 0;

@@ -69,6 +69,28 @@ TEST_F(ResumeTest, TenAndTenStepsAreTwenty) {
   }
 }
 
+// What had no gradient in some steps keeps its own count of them.
+TEST_F(ResumeTest, AParameterThatSatOutAStepGoesOnAsItWas) {
+  const auto steps = [&](const Config& config, int frozen, int all) {
+    run_ranks(2, [&](World&) {
+      Trainer trainer(config);
+      Tensor& weight = trainer.model().norm.weight;
+      for (int i = 0; i < frozen + all; ++i) {
+        weight.set_requires_grad(i >= frozen);
+        trainer.step();
+      }
+      trainer.save();
+    });
+  };
+  steps(config("straight"), 2, 4);
+  steps(config("stopped"), 2, 2);
+  const auto there = manifest("stopped", 4).tensors("optimizer");
+  EXPECT_TRUE(there.contains("norm.weight.step"));
+  EXPECT_FALSE(there.contains("output.weight.step"));
+  steps(config("stopped"), 0, 2);
+  expect_equal_bits("straight", "stopped", 6);
+}
+
 TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
   const Words every5{"--checkpoint.interval",
                      "5",

@@ -3,10 +3,10 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
@@ -133,13 +133,12 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
     });
   });
   metadata_ = model_->metadata(config_.training.seq_len);
-  optimizer_ = std::make_unique<AdamW>(nn::named_parameters(*model_), config_.optimizer, seed);
+  parameters_ = nn::parameters(*model_);
+  optimizer_ = make_optimizer(config_.optimizer, nn::named_parameters(*model_), seed);
   // Bad data is found before anything is written or trained.
   if (data_) static_cast<void>(data_->info());
   if (validation_data_) static_cast<void>(validation_data_->info());
   restore();
-  std::vector<Tensor> parameters;
-  for (auto& p : nn::named_parameters(*model_)) parameters.push_back(p.tensor);
   monitor_ =
       std::make_unique<Monitor>(config_.metrics, config_.profiler,
                                 MonitorFacts{.dump_folder = config_.dump_folder,
@@ -147,7 +146,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                                              .tokens_per_step = tokens_per_step(),
                                              .done = done_,
                                              .compute = config_.training.mixed_precision_param,
-                                             .parameters = std::move(parameters),
+                                             .parameters = parameters_,
                                              .optimizer_bytes = optimizer_->state_bytes()},
                                 world_, print_, screen);
   if (world_.rank() != 0) return;
@@ -192,11 +191,11 @@ void Trainer::announce() {
                      precision_name(c.model.dtype()),
                      precision_name(c.training.mixed_precision_param),
                      precision_name(c.optimizer.state_dtype)));
-  for (const ParameterGroup& g : optimizer_->groups()) {
+  for (const PatternGroup& g : parameter_groups(c.optimizer, nn::named_parameters(*model_))) {
     if (c.optimizer.param_groups.empty()) continue;
     print_(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
-                       g.pattern.empty() ? "all others" : g.pattern, g.members.size(), g.lr,
-                       g.weight_decay));
+                       g.pattern.empty() ? "all others" : g.pattern, g.parameters.size(),
+                       g.options.lr, g.options.weight_decay));
   }
   const int64_t at_once = c.training.local_batch_size * world_.size();
   const int64_t rows = at_once * micro_batches_;
@@ -242,7 +241,9 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
 
 // Gradients of replicated parameters are partial over the axis that cuts the batch.
 void Trainer::reduce_gradients() {
-  for (Tensor p : optimizer_->parameters()) p.set_grad(redistribute(p.grad(), layout_of(p)));
+  for (Tensor& p : parameters_) {
+    if (const Tensor g = p.grad(); g.defined()) p.set_grad(redistribute(g, layout_of(p)));
+  }
 }
 
 StepRecord Trainer::step() {
@@ -288,7 +289,7 @@ StepRecord Trainer::step() {
     const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
     reduce_gradients();
-    record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
+    record.grad_norm = optim::clip_grad_norm_(parameters_, config_.training.max_norm);
   }
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
     diagnose(batches, scale, record.loss, record.grad_norm);
@@ -302,7 +303,8 @@ StepRecord Trainer::step() {
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
   {
     const auto phase = monitor_->phase("optimizer");
-    optimizer_->step(factor);
+    optimizer_->set_lr_factor(factor);
+    optimizer_->step();
     optimizer_->zero_grad();
   }
   record.lr = config_.optimizer.lr * factor;

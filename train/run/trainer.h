@@ -73,6 +73,7 @@ class TESSERA_API Trainer {
   [[nodiscard]] std::unique_ptr<CheckpointReader> choose_checkpoint(bool& own);
   void check_fits(const CheckpointReader& from, bool own, bool with_optimizer);
   void load(const CheckpointReader* from, const std::vector<nn::NamedParameter>& tensors);
+  void load_optimizer(const CheckpointReader* from, int64_t steps);
   void remember_earlier_steps();
   [[nodiscard]] int64_t data_windows() { return data_ ? data_->info().windows : 0; }
   /// Saves where it is time or a signal asks; true if the run is to end.
@@ -88,7 +89,8 @@ class TESSERA_API Trainer {
   std::unique_ptr<models::LanguageModel> model_;
   int64_t micro_batches_ = 1;
   models::Metadata metadata_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::vector<Tensor> parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<Monitor> monitor_;
   std::vector<StepRecord> records_;
   CheckpointFolder checkpoints_;
