@@ -2,12 +2,9 @@
 #include "tessera/models/gpt2/gpt2.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/arange/arange.h"
-#include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/views/views.h"
-#include "tessera/nn/parameters.h"
 
 #include <cmath>
 
@@ -21,13 +18,6 @@ constexpr double kStd = 0.02;
 // Two layers of each block write to the residual stream.
 Init residual_init(const Config& c) {
   return Init::normal(kStd / std::sqrt(2.0 * static_cast<double>(c.n_layers)));
-}
-
-void check_tokens(const Tensor& tokens) {
-  if (tokens.rank() != 2)
-    fail<ShapeError>("gpt2", "tokens are ", tokens.meta(), ", expected i64 (B, T)");
-  if (tokens.dtype() != DType::i64)
-    fail<DTypeError>("gpt2", "tokens are ", tokens.meta(), ", expected i64 (B, T)");
 }
 
 const Config& checked(const Config& c) {
@@ -85,117 +75,72 @@ Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
 }
 
 Model::Model(const Config& c)
-    : tok_embeddings(checked(c).vocab_size, c.dim, Init::normal(kStd), c.dtype),
-      pos_embeddings(c.max_seq_len, c.dim, Init::normal(kStd), c.dtype),
+    : Decoder({.family = "gpt2",
+               .vocab_size = checked(c).vocab_size,
+               .max_seq_len = c.max_seq_len,
+               .n_layers = c.n_layers,
+               .attention_dim = c.dim}),
       dropout(c.embedding_dropout),
-      norm(c.dim, c.norm_eps, c.dtype),
       config_(c) {
+  tok_embeddings.emplace(c.vocab_size, c.dim, Init::normal(kStd), c.dtype);
+  pos_embeddings.emplace(c.max_seq_len, c.dim, Init::normal(kStd), c.dtype);
+  norm.emplace(c.dim, c.norm_eps, c.dtype);
   for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back(std::make_unique<Block>(c));
 }
 
 void Model::visit(nn::Visitor& visitor) {
-  visitor.child("tok_embeddings", tok_embeddings);
-  visitor.child("pos_embeddings", pos_embeddings);
+  if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);
+  if (pos_embeddings) visitor.child("pos_embeddings", *pos_embeddings);
   visitor.child("dropout", dropout);
   visitor.children("layers", layers);
-  visitor.child("norm", norm);
+  if (norm) visitor.child("norm", *norm);
 }
 
-std::vector<nn::Module*> Model::blocks() {
+std::vector<nn::Module*> Model::units() {
   std::vector<nn::Module*> all;
-  for (const auto& layer : layers) all.push_back(layer.get());
+  for (const auto& layer : layers) {
+    if (layer) all.push_back(layer.get());
+  }
   return all;
 }
 
-Tensor Model::logits_of(const Tensor& x) const {
-  return tok_embeddings.run_all(
-      {x}, [this](Tensors in) { return TensorList{linear(in[0], tok_embeddings.weight)}; })[0];
+double Model::flops(std::span<const int64_t> documents) {
+  double tokens = 0;
+  for (const int64_t length : documents) tokens += static_cast<double>(length);
+  const int64_t rows = pos_embeddings ? pos_embeddings->weight.numel() : 0;
+  return Decoder::flops(documents) - 6.0 * static_cast<double>(rows) * tokens;
 }
 
-nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) const {
-  if (start < 0 || length < 1 || start + length > config_.max_seq_len) {
-    fail<ValueError>("gpt2", "positions ", start, " to ", start + length,
-                     " do not lie within max_seq_len ", config_.max_seq_len);
-  }
-  return {.start = start};
+models::Metadata Model::metadata(int64_t length, int64_t start) const {
+  check_positions(length, start);
+  return {{{.start = start}}};
 }
 
-Tensor Model::features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
-                       Cache* cache) const {
-  Tensor positions = metadata.positions;  // (B, T), or (T) where all rows are alike
+Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) const {
+  Tensor positions = metadata.of().positions;  // (B, T), or (T) where all rows are alike
   if (!positions.defined()) {
-    const op::Arange made{.start = static_cast<double>(metadata.start),
+    const op::Arange made{.start = static_cast<double>(metadata.of().start),
                           .count = tokens.size(1),
                           .device = tokens.device()};
     positions = tokens.is_distributed()
                     ? call_on(made, Layout::replicated(layout_of(tokens)->mesh()))
                     : call(made, {});
   }
-  Tensor x = dropout.forward(tok_embeddings.forward(tokens) + pos_embeddings.forward(positions));
-  for (size_t i = 0; i < layers.size(); ++i)
-    x = layers[i]->forward(x, metadata, cache ? &cache->at(i) : nullptr);
-  return norm.forward(x);  // (B, T, dim)
+  return dropout.forward(tok_embeddings->forward(tokens) + pos_embeddings->forward(positions));
 }
 
-Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
-  check_tokens(tokens);
-  return run(tokens, [this, metadata](const Tensor& ids) {
-    return logits_of(features(ids, metadata));  // (B, T, V)
-  });
+Tensor Model::layer(size_t i, const Tensor& x, const models::Metadata& metadata,
+                    nn::KvCache* cache) const {
+  return layers[i] ? layers[i]->forward(x, metadata.of(), cache) : x;
 }
 
-Tensor Model::forward(const Tensor& tokens) const {
-  return forward(tokens, attention_metadata(tokens.size(-1)));
+Tensor Model::finish(const Tensor& x) const { return norm ? norm->forward(x) : x; }
+
+Model::Head Model::head() const {
+  if (!tok_embeddings) return {};
+  return {&*tok_embeddings, tok_embeddings->weight};
 }
 
-CrossEntropyResult Model::loss(const Tensor& tokens, const Tensor& targets,
-                               const nn::AttentionMetadata& metadata,
-                               const CrossEntropyOptions& options) const {
-  check_tokens(tokens);
-  const TensorList out = run_all({tokens, targets}, [this, metadata, options](Tensors in) {
-    const Tensor x = features(in[0], metadata);
-    return tok_embeddings.run_all({x, in[1]}, [this, options](Tensors of) {
-      const auto [sum, count] = linear_cross_entropy(of[0], tok_embeddings.weight, of[1], options);
-      return TensorList{sum, count};
-    });
-  });
-  return {out[0], out[1]};
-}
-
-Cache Model::make_cache(int64_t capacity) const {
-  if (capacity < 1 || capacity > config_.max_seq_len) {
-    fail<ValueError>("gpt2", "a cache of ", capacity, " tokens does not lie within max_seq_len ",
-                     config_.max_seq_len);
-  }
-  return Cache(layers.size(), {.capacity = capacity});
-}
-
-Tensor Model::next_logits(const Tensor& tokens, Cache& cache) const {
-  check_tokens(tokens);
-  const int64_t seen = cache.empty() ? 0 : cache[0].length;
-  bool fits = cache.size() == layers.size();
-  for (const nn::KvCache& c : cache) fits = fits && c.length == seen;
-  if (!fits) {
-    fail<ValueError>("gpt2", "the cache has ", cache.size(), " layers, the first of ", seen,
-                     " tokens; expected ", layers.size(), " of equal length: use make_cache");
-  }
-  const nn::AttentionMetadata metadata = attention_metadata(tokens.size(1), seen);
-  try {
-    return run(tokens, [this, metadata, &cache](const Tensor& ids) {
-      const Tensor x = features(ids, metadata, &cache);
-      return logits_of(slice(x, 1, {x.size(1) - 1}));  // (B, 1, V)
-    });
-  } catch (...) {
-    for (nn::KvCache& c : cache) c.length = seen;  // some layers had taken the tokens
-    throw;
-  }
-}
-
-double flops_per_token(Model& model, int64_t seq_len) {
-  const Config& c = model.config();
-  const int64_t weights = nn::parameter_count(model) - c.max_seq_len * c.dim;
-  const int64_t attention = c.n_layers * c.dim * 2 * seq_len;
-  return 6.0 * static_cast<double>(weights + attention);
-}
+models::Family family() { return models::family<Model>("gpt2", "GPT-2 (OpenAI, 2019)", flavors()); }
 
 }  // namespace tessera::gpt2

@@ -67,7 +67,8 @@ TEST_F(Gpt2Test, DebugModelHasItsSize) {
   Model model(debugmodel());
   const int64_t dense = 2048 * 256 + 6 * (12 * 256 * 256 + 13 * 256) + 2 * 256;
   EXPECT_EQ(nn::parameter_count(model), dense + 1024 * 256);
-  EXPECT_EQ(flops_per_token(model, 128), 6.0 * (dense + 6 * 256 * 2 * 128));
+  const std::vector<int64_t> documents{100, 28};
+  EXPECT_EQ(model.flops(documents), 6.0 * (dense * 128 + 6 * 256 * 2 * (100 * 100 + 28 * 28)));
 }
 
 TEST_F(Gpt2Test, InitialisationIsThePublished) {
@@ -76,8 +77,8 @@ TEST_F(Gpt2Test, InitialisationIsThePublished) {
   const auto deviation = [](const Tensor& t) {
     return norm({t}) / std::sqrt(static_cast<double>(t.numel()));
   };
-  EXPECT_NEAR(deviation(model.tok_embeddings.weight), 0.02, 2e-4);
-  EXPECT_NEAR(deviation(model.pos_embeddings.weight), 0.02, 2e-4);
+  EXPECT_NEAR(deviation(model.tok_embeddings->weight), 0.02, 2e-4);
+  EXPECT_NEAR(deviation(model.pos_embeddings->weight), 0.02, 2e-4);
   for (size_t layer : {0u, 5u}) {
     const Block& block = *model.layers[layer];
     EXPECT_NEAR(deviation(block.attention.wk.weight), 0.02, 3e-4);
@@ -94,13 +95,13 @@ TEST_F(Gpt2Test, LossWithoutLogitsIsTheLoss) {
     nn::initialize(model, 3);
     const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
     const Tensor targets = ids({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4});
-    const CrossEntropyResult result = fused
-                                          ? model.loss(tokens, targets, model.attention_metadata(4))
-                                          : cross_entropy(model.forward(tokens), targets);
-    EXPECT_EQ(result.count.item(), 7);
-    EXPECT_NEAR(result.sum.item() / 7, std::log(50.0), 0.1);  // of a model that guesses
-    backward(result.sum);
-    std::vector<double> values{result.sum.item()};
+    const CrossEntropyResult made = cross_entropy(model.forward(tokens), targets);
+    const models::Loss loss =
+        fused ? model.loss(tokens, targets, model.metadata(4)) : models::Loss{made.sum, made.count};
+    EXPECT_EQ(loss.count.item(), 7);
+    EXPECT_NEAR(loss.sum.item() / 7, std::log(50.0), 0.1);  // of a model that guesses
+    backward(loss.sum);
+    std::vector<double> values{loss.sum.item()};
     for (const auto& p : nn::named_parameters(model)) {
       for (double v : p.tensor.grad().values()) values.push_back(v);
     }
@@ -115,7 +116,7 @@ TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
   Model model(kTiny);
   nn::initialize(model, 3);
   const Tensor tokens = ids({1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 11, 12}, {2, 6});  // (B, T)
-  Cache cache = model.make_cache(6);
+  models::Cache cache = model.make_cache(6);
   EXPECT_THROW((void)model.next_logits(tokens, cache), UsageError) << "gradients are recorded";
   const NoGrad guard;
   const Tensor whole = model.forward(tokens);  // (B, T, V)
@@ -133,8 +134,7 @@ TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
 TEST_F(Gpt2Test, DocumentsOfARowStandAlone) {
   Model model(kTiny);
   nn::initialize(model, 3);
-  nn::AttentionMetadata metadata = model.attention_metadata(5);
-  metadata.positions = ids({0, 1, 0, 1, 2}, {1, 5});
+  const models::Metadata metadata = model.metadata(5).with_positions(ids({0, 1, 0, 1, 2}, {1, 5}));
   const Tensor packed = model.forward(ids({7, 8, 1, 2, 3}, {1, 5}), metadata);
   const auto got = slice(packed, 1, {2, 5}).values();
   const auto want = model.forward(ids({1, 2, 3}, {1, 3})).values();
@@ -146,7 +146,7 @@ TEST_F(Gpt2Test, PositionsMatter) {
   nn::initialize(model, 3);
   const Tensor logits = model.forward(ids({4, 4}, {1, 2}));
   EXPECT_NE(select(logits, 1, 0).values(), select(logits, 1, 1).values());
-  const Tensor later = model.forward(ids({4}, {1, 1}), model.attention_metadata(1, 5));
+  const Tensor later = model.forward(ids({4}, {1, 1}), model.metadata(1, 5));
   EXPECT_NE(later.values(), select(logits, 1, 0).values());
 }
 
@@ -171,7 +171,7 @@ TEST_F(Gpt2Test, InF64GradientsAreThoseOfDifferences) {
   nn::initialize(model, 3);
   const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
   const Tensor targets = ids({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4});
-  const auto loss = [&] { return model.loss(tokens, targets, model.attention_metadata(4)).sum; };
+  const auto loss = [&] { return model.loss(tokens, targets, model.metadata(4)).sum; };
   const Tensor sum = loss();
   EXPECT_EQ(sum.dtype(), DType::f64);
   EXPECT_EQ(model.forward(tokens).dtype(), DType::f64);
@@ -199,13 +199,13 @@ TEST_F(Gpt2Test, MixedPrecisionAndCheckpointsKeepTheLoss) {
   const auto loss = [](bool wrapped) {
     Model model(kTiny);
     nn::initialize(model, 3);
-    const auto units = model.blocks();
+    const auto units = model.units();
     if (wrapped) {
       nn::apply_activation_checkpoint(units, {.mode = nn::ActivationCheckpointConfig::Mode::full});
       nn::mixed_precision(model, units, DType::bf16);
     }
     const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
-    const Tensor sum = model.loss(tokens, tokens, model.attention_metadata(4)).sum;
+    const Tensor sum = model.loss(tokens, tokens, model.metadata(4)).sum;
     backward(sum);
     for (const auto& p : nn::named_parameters(model))
       EXPECT_EQ(p.tensor.grad().dtype(), DType::f32) << p.name;
@@ -242,8 +242,8 @@ std::vector<std::vector<double>> gradients(const Mesh* mesh, bool packed) {
     const Tensor rows = from_values(values, {4, 3}, DType::i64);
     return mesh ? distribute(rows, Layout::of(mesh, {Shard(0)})) : rows;
   };
-  nn::AttentionMetadata metadata = model.attention_metadata(3);
-  if (packed) metadata.positions = ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0});
+  models::Metadata metadata = model.metadata(3);
+  if (packed) metadata = metadata.with_positions(ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0}));
   backward(model
                .loss(ids({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
                      ids({2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, -100}), metadata)
@@ -288,7 +288,7 @@ TEST_F(Gpt2Test, BadInputIsNamed) {
   }
   Model model(kTiny);
   nn::initialize(model, 0);
-  EXPECT_THROW((void)model.attention_metadata(17), ValueError);
+  EXPECT_THROW((void)model.metadata(17), ValueError);
   EXPECT_THROW((void)model.forward(ids({1, 2}, {2})), ShapeError);
   EXPECT_THROW((void)model.forward(ids({1, 50}, {1, 2})), IndexError);
   EXPECT_THROW((void)model.forward(from_values({1, 2}, {1, 2})), DTypeError);

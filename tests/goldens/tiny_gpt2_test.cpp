@@ -4,8 +4,9 @@
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/gpt2/gpt2.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/run/optimizer.h"
 
 #include "golden.h"
 #include <nlohmann/json.hpp>
@@ -50,21 +51,24 @@ void twenty_steps(DType dtype, bool logits_made, double tolerance, double loss_t
   gpt2::Model& model = tiny.model;
   const nlohmann::json &golden = tiny.golden, &o = golden["optimizer"];
   const auto parameters = nn::named_parameters(model);
-  std::vector<Tensor> tensors;
-  for (const auto& p : parameters) tensors.push_back(p.tensor);
-  train::AdamW optimizer(tensors, {.lr = o["lr"],
-                                   .beta1 = o["beta1"],
-                                   .beta2 = o["beta2"],
-                                   .eps = o["eps"],
-                                   .weight_decay = o["weight_decay"]});
+  optim::AdamW optimizer(parameters, {.lr = o["lr"],
+                                      .beta1 = o["beta1"],
+                                      .beta2 = o["beta2"],
+                                      .eps = o["eps"],
+                                      .weight_decay = o["weight_decay"]});
 
   for (int64_t step = 0; step < golden["steps"]; ++step) {
     const Tensor input = tiny.inputs(step), target = tiny.targets(step);
     const Tensor logits = logits_made || step == 0 ? model.forward(input) : Tensor();
-    const auto [sum, count] = logits_made ? cross_entropy(logits, target)
-                                          : model.loss(input, target, model.attention_metadata(16));
-    EXPECT_EQ(sum.dtype(), dtype);
-    const Tensor loss = sum / count.item();
+    models::Loss parts;
+    if (logits_made) {
+      const auto [sum, count] = cross_entropy(logits, target);
+      parts = {sum, count};
+    } else {
+      parts = model.loss(input, target, model.metadata(16));
+    }
+    EXPECT_EQ(parts.sum.dtype(), dtype);
+    const Tensor loss = parts.sum / parts.count.item();
     backward(loss);
     if (step == 0) {
       EXPECT_LE(distance(logits, tiny.file.read("step_1/logits")), tolerance);
@@ -79,7 +83,7 @@ void twenty_steps(DType dtype, bool logits_made, double tolerance, double loss_t
       }
     }
     const auto at = static_cast<size_t>(step);
-    const double norm = clip_grad_norm_(optimizer.grads(), o["max_norm"]);
+    const double norm = optim::clip_grad_norm_(optimizer.parameters(), o["max_norm"]);
     EXPECT_NEAR(loss.item(), golden["loss"][at], loss_tolerance) << "step " << step + 1;
     EXPECT_NEAR(norm, golden["grad_norm"][at], loss_tolerance * norm) << "step " << step + 1;
     optimizer.step();
@@ -103,7 +107,7 @@ TEST(TinyGpt2, CachedLogitsEqualTransformersAtEachPosition) {
   TinyGpt2 tiny(DType::f32);
   const NoGrad guard;
   const Tensor tokens = tiny.inputs(0), logits = tiny.file.read("step_1/logits");  // (B, T, V)
-  gpt2::Cache cache = tiny.model.make_cache(16);
+  models::Cache cache = tiny.model.make_cache(16);
   for (int64_t at = 0, next; at < 16; at = next) {
     next = at == 0 ? 3 : at + 1;  // a prompt of three, then token by token
     const Tensor last = tiny.model.next_logits(contiguous(slice(tokens, 1, {at, next})), cache);
