@@ -118,7 +118,7 @@ class Toy final : public Decoder {
   std::vector<nn::Module*> units() override { return {}; }
   [[nodiscard]] Metadata metadata(int64_t length, int64_t start) const override {
     check_positions(length, start);
-    return {{nn::AttentionMetadata{}}};
+    return {std::vector<nn::AttentionMetadata>(1)};
   }
   [[nodiscard]] Loss loss(const Tensor& tokens, const Tensor& targets, const Metadata& m,
                           const CrossEntropyOptions& o) const override {
