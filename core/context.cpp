@@ -100,7 +100,8 @@ bool Process::cuda_available() noexcept {
 
 Context::Context() : Context(Options{}) {}
 
-Context::Context(const Options& o) : options(o), previous_(current_) {
+Context::Context(const Options& o)
+    : options(o), number(++Process::get().contexts_), previous_(current_) {
   if (options.threads < 0)
     fail<ValueError>("context", "threads is ", options.threads, ": expected 0 (all cores) or more");
   if (options.threads == 0) options.threads = Process::get().cores();
@@ -137,6 +138,12 @@ Context& Context::current() {
                      "keep it alive");
   }
   return *current_;
+}
+
+Context* Context::find(uint32_t number) noexcept {
+  Context* context = current_;
+  while (context && context->number != number) context = context->previous_;
+  return context;
 }
 
 const Ref<Allocator>& Context::allocator(Device device) {

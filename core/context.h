@@ -10,6 +10,7 @@
 #include "tessera/core/rng.h"
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -42,11 +43,13 @@ class TESSERA_API Process {
   ~Process();
 
  private:
+  friend class Context;
   Process();
   Isa isa_, machine_isa_;
   int cores_ = 1;
   std::once_flag cuda_once_;
   std::unique_ptr<CudaLoader> cuda_;
+  std::atomic<uint32_t> contexts_{0};  // made so far
 };
 
 /// Records ops for backward; implemented by autograd.
@@ -128,6 +131,9 @@ class TESSERA_API Context {
   /// The calling thread's context; UsageError on a thread without one.
   static Context& current();
   static Context* current_or_null() noexcept { return current_; }
+  /// The calling thread's context, or one around it, that has this number; null: it ended, or is
+  /// another thread's.
+  static Context* find(uint32_t number) noexcept;
 
   Recorder* recorder = nullptr;
   Distributor* distributor = nullptr;
@@ -136,6 +142,8 @@ class TESSERA_API Context {
   Interceptor* interceptor = nullptr;
   bool grad_enabled = true;
   Options options;
+  /// Differs from that of every other Context that this process has or had.
+  const uint32_t number;
   /// Where the program is, for error messages and anomaly mode (`layers.3.attention`).
   std::vector<std::string> module_path;
   CallKeys call_keys;  ///< random numbers of ops that draw them while the model runs

@@ -25,7 +25,7 @@ using test::on_ranks;
 const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1), P = Partial();
 
 struct Trial {
-  const Mesh* mesh = Mesh::make({{"a", 4}});
+  const Mesh mesh = Mesh::make({{"a", 4}});
   [[nodiscard]] Tensor on(const Tensor& whole, Placement p) const {
     return distribute(whole, Layout::of(mesh, {p}));
   }
@@ -116,7 +116,7 @@ TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
     expect_refused_or_right([&] { return exp(p); }, exp(whole));
     expect_refused_or_right([&] { return silu(p); }, silu(whole));
     // Clipping scales each element once, over layouts and meshes (#180346).
-    const Mesh* two = Mesh::make({{"x", 2}, {"y", 2}});
+    const Mesh two = Mesh::make({{"x", 2}, {"y", 2}});
     const Tensor a = t.on(whole, S0), b = distribute(whole, Layout::of(two, {S0, S1})),
                  c = copy(whole), d = copy(whole);
     EXPECT_EQ(clip_grad_norm_({a, b}, 0.5), clip_grad_norm_({c, d}, 0.5));
@@ -147,7 +147,7 @@ TEST(PartialBugs, MeansCountElementsNotRanks) {
       const Tensor targets = from_values(ids, {n}, DType::i64);
       const auto [sum, count] = cross_entropy(x, t.on(targets, S0));
       const auto [want_sum, want_count] = cross_entropy(whole, targets);
-      EXPECT_EQ(full(count).item(), want_count.item());
+      EXPECT_EQ(full_tensor(count).item(), want_count.item());
       expect_same(sum, want_sum);
     }
   });

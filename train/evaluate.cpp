@@ -41,8 +41,8 @@ Evaluation evaluate(const llama3::Model& model, DataLoader& data, int64_t steps)
   const NoGrad guard;
   World& world = World::current();
   const Tensor& weight = model.tok_embeddings.weight;
-  const Layout* by_rows =
-      weight.is_distributed() ? Layout::of(layout_of(weight)->mesh(), {Shard(0)}) : nullptr;
+  Layout by_rows;
+  if (weight.is_distributed()) by_rows = Layout::of(layout_of(weight).mesh(), {Shard(0)});
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 

@@ -75,7 +75,7 @@ class Batch {
     seen_ = length;
     const Tensor& weight = model_.tok_embeddings.weight;
     if (weight.is_distributed())
-      ids = distribute(ids, Layout::replicated(layout_of(weight)->mesh()));
+      ids = distribute(ids, Layout::replicated(layout_of(weight).mesh()));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
     return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
   }

@@ -173,7 +173,7 @@ void Trainer::announce() {
       "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
       "steps, seed {}, into {}",
       c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
-      micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
+      micro_batches_, mesh_.text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
       c.dump_folder));
 }
 
@@ -184,7 +184,7 @@ int64_t Trainer::tokens_per_step() const {
 
 std::vector<Batch> Trainer::next_batches() {
   const int64_t mine = config_.training.local_batch_size, at_once = mine * world_.size();
-  const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
+  const Layout by_rows = Layout::of(mesh_, {Shard(0)});
   const Shape global{at_once, config_.training.seq_len};
   std::vector<Batch> batches;
   for (int64_t i = 0; i < micro_batches_; ++i) {
@@ -240,7 +240,7 @@ StepRecord Trainer::step() {
   }
   StepRecord record;
   record.step = done_ + 1;
-  record.loss = full(sum).item();
+  record.loss = full_tensor(sum).item();
   {
     const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
@@ -341,7 +341,7 @@ void Trainer::run() {
     return;
   }
   std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
-  for (auto& p : whole) p.tensor = full(p.tensor);
+  for (auto& p : whole) p.tensor = full_tensor(p.tensor);
   if (world_.rank() != 0) return;
   write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",

@@ -271,9 +271,9 @@ void scale_(const std::vector<Tensor>& tensors, double factor) {
   if (tensors.empty()) return;
   check_alike(tensors, "scale_");
   const Tensor by = to_device(tensor(factor, DType::f64), tensors[0].device());
-  std::vector<const Layout*> done;
+  std::vector<LayoutId> done;
   for (const Tensor& first : tensors) {  // one call for each layout
-    const Layout* layout = first.impl().layout;
+    const LayoutId layout = first.impl().layout;
     if (std::ranges::count(done, layout)) continue;
     done.push_back(layout);
     std::vector<Tensor> in{by};

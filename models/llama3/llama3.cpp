@@ -164,7 +164,7 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
   for (Tensor* table : {&metadata.cos, &metadata.sin}) {
     if (weight.device().is_cuda()) *table = to_device(*table, weight.device());
     if (weight.is_distributed())
-      *table = distribute(*table, Layout::replicated(layout_of(weight)->mesh()));
+      *table = distribute(*table, Layout::replicated(layout_of(weight).mesh()));
   }
   return metadata;
 }
