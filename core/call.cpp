@@ -197,6 +197,12 @@ __attribute__((cold)) void check_plain(const OpRow& row, Tensors in) {
   }
 }
 
+// Throws.
+__attribute__((cold)) Context& no_context(const OpRow& row, Tensors in) {
+  check_plain(row, in);
+  return Context::current();
+}
+
 // The interceptor is put aside while the op runs, so that it sees what the program calls and no
 // more.
 __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const void* op,
@@ -224,8 +230,8 @@ __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const
 }
 
 void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
-  if (__builtin_expect(Context::current_or_null() == nullptr, false)) check_plain(row, in);
-  Context& context = Context::current();
+  Context* const current = Context::current_or_null();
+  Context& context = __builtin_expect(current != nullptr, true) ? *current : no_context(row, in);
   if (__builtin_expect(context.progress != nullptr, false)) context.progress->poll();
   const Inputs seen = look(row, in);
   if (__builtin_expect(context.interceptor != nullptr, false))

@@ -13,12 +13,11 @@
 namespace tessera {
 namespace {
 
-Layout lies_as(const Tensor& x, std::string_view who) {
-  const Layout layout = detail::layout_of(x, who);
-  if (!layout)
+void check_distributed(const Tensor& x, std::string_view who) {
+  if (!x.is_distributed())
     fail<LayoutError>(who, x.meta(),
                       " is plain, not distributed: distribute(x, layout) makes it so");
-  return layout;
+  detail::check_lives(x, who);
 }
 
 AxisList all_axes(Mesh mesh) {
@@ -55,7 +54,10 @@ Shape shape_of(const int64_t* sizes, int64_t rank) {
 
 }  // namespace
 
-Layout layout_of(const Tensor& x) { return lies_as(x, "layout_of"); }
+Layout layout_of(const Tensor& x) {
+  check_distributed(x, "layout_of");
+  return detail::layout_of(x, "layout_of");
+}
 
 Tensor distribute(const Tensor& whole, Layout layout, int source) {
   if (whole.is_distributed())
@@ -174,12 +176,13 @@ Tensor from_local(const Tensor& local, Layout layout, const Shape& global) {
 Tensor from_local(const Tensor& local, Layout layout) { return assembled(local, layout, nullptr); }
 
 Tensor local(const Tensor& x) {
-  (void)lies_as(x, "local");
+  check_distributed(x, "local");
   return Tensor(x.impl().local).detach();
 }
 
 Tensor full_tensor(const Tensor& x) {
-  const Layout layout = lies_as(x, "full_tensor");
+  check_distributed(x, "full_tensor");
+  const Layout layout = detail::layout_of(x, "full_tensor");
   const NoGrad guard;
   const Layout everywhere = Layout::replicated(layout.mesh());
   if (layout == everywhere) return copy(Tensor(x.impl().local));

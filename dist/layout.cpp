@@ -91,16 +91,23 @@ struct LayoutTable {
 
   static Layout find(const Tensor& x, std::string_view who) {
     if (!x.is_distributed()) return {};
-    const auto id = static_cast<uint64_t>(x.impl().layout);
-    const auto owner = static_cast<uint32_t>(id >> 32);
-    Context* context = Context::find(owner);
-    if (!context) detail::fail_ended(who, x.meta());
-    return {context->state<LayoutTable>().made[static_cast<uint32_t>(id)], owner};
+    Context& owner = owner_of(x, who);
+    const auto place = static_cast<uint32_t>(x.impl().layout);
+    return {owner.state<LayoutTable>().made[place], owner.number};
+  }
+  static Context& owner_of(const Tensor& x, std::string_view who) {
+    Context* owner = Context::find(static_cast<uint64_t>(x.impl().layout) >> 32);
+    if (!owner) detail::fail_ended(who, x.meta());
+    return *owner;
   }
 };
 
 Layout detail::layout_of(const Tensor& x, std::string_view who) {
   return LayoutTable::find(x, who);
+}
+
+void detail::check_lives(const Tensor& x, std::string_view who) {
+  if (x.is_distributed()) (void)LayoutTable::owner_of(x, who);
 }
 
 Layout Layout::intern(Mesh mesh, const AxisStates& states) {

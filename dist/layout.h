@@ -153,6 +153,8 @@ inline Tensor make_distributed(const Tensor& local, const Shape& global, Layout 
 namespace detail {
 /// The layout of x, empty where x is plain. UsageError that names x where its world has ended.
 TESSERA_API Layout layout_of(const Tensor& x, std::string_view who);
+/// That error alone.
+TESSERA_API void check_lives(const Tensor& x, std::string_view who);
 }  // namespace detail
 
 }  // namespace tessera

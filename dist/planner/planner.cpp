@@ -53,12 +53,20 @@ std::string draw(Tensors in) {
   return text;
 }
 
+using Layouts = SmallVector<Layout, 4>;  // of inputs, empty for what is plain or undefined
+
+Layouts layouts_of(const OpRow& row, Tensors in) {
+  Layouts layouts;
+  for (const Tensor& t : in)
+    layouts.push_back(t.defined() ? detail::layout_of(t, row.name) : Layout());
+  return layouts;
+}
+
 // The mesh of the distributed inputs. Plain inputs must be 0-dim constants: every rank holds them.
-Mesh common_mesh(const OpRow& row, Tensors in) {
+Mesh common_mesh(const OpRow& row, Tensors in, const Layouts& layouts) {
   Layout first;
-  for (const Tensor& t : in) {
-    if (!t.defined() || !t.is_distributed()) continue;
-    const Layout layout = detail::layout_of(t, row.name);
+  for (const Layout& layout : layouts) {
+    if (!layout) continue;
     if (first && first.mesh() != layout.mesh()) {
       fail<LayoutError>(row.name, "inputs lie on different meshes:", draw(in),
                         "\n  bring them to one mesh by full_tensor() and distribute()");
@@ -152,8 +160,8 @@ struct Planner::Impl {
   PlanCache cache;
   Counts counts;
 
-  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, Layout created_on) {
-    const LayoutId on = created_on ? created_on.id() : LayoutId::none;
+  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
+    const LayoutId on = created_on ? created_on->id() : LayoutId::none;
     const uint64_t h = PlanCache::hash(row, op, in, on);
     if (const OpPlan* hit = cache.find(h, row, op, in, on)) {
       ++counts.hits;
@@ -174,11 +182,12 @@ struct Planner::Impl {
     return cache.insert(std::move(entry));
   }
 
-  static OpPlan make(const OpRow& row, const void* op, Tensors in, Layout created_on);
+  static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
 };
 
-OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout created_on) {
-  const Mesh mesh = created_on ? created_on.mesh() : common_mesh(row, in);
+OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
+  const Layouts lies = layouts_of(row, in);
+  const Mesh mesh = created_on ? created_on->mesh() : common_mesh(row, in, lies);
   const MetaArray metas(in);
   const MetaList made = row.meta(op, metas);
   std::vector<TensorMeta> outputs;
@@ -190,7 +199,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout 
     StrategyInput s;
     if (in[i].defined()) {
       s.meta = &in[i].meta();
-      if (in[i].is_distributed()) s.states = detail::layout_of(in[i], row.name).states();
+      if (lies[i]) s.states = lies[i].states();
       s.written = row.kind == OpKind::in_place && row.writes(i, in.size());
     }
     inputs.push_back(s);
@@ -198,12 +207,12 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout 
   ShardingRule rule;
   const size_t operands = in.size() + outputs.size();
   if (created_on) {
-    check_fits(created_on, outputs[0].shape, row.name);
-    if (created_on.has_partial())
-      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on.placements_text());
-    if (!created_on.is_replicated() && !row.sharding)
+    check_fits(*created_on, outputs[0].shape, row.name);
+    if (created_on->has_partial())
+      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on->placements_text());
+    if (!created_on->is_replicated() && !row.sharding)
       fail<LayoutError>(row.name, "is not shardable: ", row.not_shardable);
-    strategy.operands.assign(operands, created_on.states());
+    strategy.operands.assign(operands, created_on->states());
   } else if (row.sharding) {
     rule = row.sharding(op, metas);
     strategy = choose_strategy(row.name, rule, mesh, inputs, row.kind == OpKind::in_place);
@@ -237,8 +246,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout 
     OpPlan::Input p;
     if (inputs[i].meta) {
       p.target = layout;
-      Layout from = detail::layout_of(in[i], row.name);
-      if (!from) from = Layout::replicated(mesh);
+      const Layout from = lies[i] ? lies[i] : Layout::replicated(mesh);
       if (from != layout) {
         p.moves = &detail::redistribute_plan(from, layout);
         for (const RedistributeStep& s : p.moves->steps) p.sends |= asks(s.move);
@@ -309,7 +317,7 @@ TensorList sent(const OpRow& row, const OpPlan& plan, Tensors in) {
 }  // namespace
 
 TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
-  const OpPlan& plan = impl_->plan(row, op, in, {});
+  const OpPlan& plan = impl_->plan(row, op, in, nullptr);
   if (plan.asks) return sent(row, plan, in);
   TensorList same;
   for (const Tensor& t : in) same.push_back(t);
@@ -318,7 +326,7 @@ TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
 
 void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
-  const OpPlan& plan = impl_->plan(row, op, in, {});
+  const OpPlan& plan = impl_->plan(row, op, in, nullptr);
   const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
   TensorList given;
   if (__builtin_expect(plan.asks, false)) {
@@ -334,7 +342,7 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
     }
     const bool plain = !in[i].is_distributed();
     if (plain && in[i].requires_grad() && context.grad_enabled)
-      (void)common_mesh(row, in);  // throws
+      (void)common_mesh(row, in, layouts_of(row, in));  // throws
     const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
     // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
     if (!p.moves || (p.sends && !plain)) local.push_back(part);
@@ -435,7 +443,7 @@ Tensor Planner::whole(const Tensor& x) { return full_tensor(x); }
 
 void Planner::create(const OpRow& row, const void* op, Layout layout, TensorList& out) {
   Context& context = Context::current();
-  const OpPlan& plan = impl_->plan(row, op, {}, layout);
+  const OpPlan& plan = impl_->plan(row, op, {}, &layout);
   SmallVector<Tensor, 2> made;
   for (const OpPlan::Output& o : plan.out)
     made.push_back(empty(o.local.shape, o.local.dtype, o.local.device));

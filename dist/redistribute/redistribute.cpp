@@ -245,8 +245,8 @@ Tensor run_redistribute(const RedistributePlan& plan, const Tensor& local, const
 }
 
 Tensor redistribute_unrecorded(const Tensor& x, Layout to, std::string_view tag) {
+  if (x.impl().layout == to.id()) return x;
   const Layout from = detail::layout_of(x, "redistribute");
-  if (from == to) return x;
   const Tensor part = run_redistribute(redistribute_plan(from, to), Tensor(x.impl().local),
                                        x.shape(), to.mesh(), tag);
   return make_distributed(part, x.shape(), to);
@@ -264,8 +264,8 @@ Tensor lying_on(const Tensor& x, Mesh mesh) {
 }  // namespace detail
 
 Tensor redistribute(const Tensor& x, Layout to) {
+  if (x.impl().layout == to.id()) return x;
   const Layout from = detail::layout_of(x, "redistribute");
-  if (from == to) return x;
   if (!from) {
     fail<LayoutError>("redistribute", x.meta(),
                       " is plain, not distributed: make it distributed by distribute(x, layout)");
