@@ -4,6 +4,7 @@
 // #21403) and weighted means (#185167), because there is no such op; writing one partial tensor
 // into another
 // (#162460) and clamping in place (#163374), because in-place ops are AdamW and scale_ alone.
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"

@@ -4,6 +4,7 @@
 // without a Context, in one without a world, and in another world whose data may lie where theirs
 // did.
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/local_region.h"
 #include "tessera/dist/visualize.h"
 #include "tessera/kernels/assign/assign.h"

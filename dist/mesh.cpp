@@ -4,7 +4,7 @@
 // meshes and the groups, which are found by their exact list of ranks.
 #include "tessera/dist/mesh.h"
 
-#include "tessera/dist/world.h"
+#include "tessera/core/context.h"
 
 #include <algorithm>
 #include <map>
@@ -15,20 +15,22 @@ namespace tessera {
 
 /// All meshes and groups of one rank.
 struct MeshTable {
-  uint32_t owner = 0;
+  uint32_t owner = 0;             // the number of the rank's Context
+  ProcessGroup* world = nullptr;  // its group
   std::vector<std::unique_ptr<detail::MeshData>> meshes;
   std::map<std::vector<int>, Ref<ProcessGroup>> groups;
 
-  static MeshTable& of(Context& context) {
-    auto& table = context.state<MeshTable>();
-    table.owner = context.number;
+  // Where meshes are made: on a rank.
+  static MeshTable& current() {
+    auto& table = Context::current().state<MeshTable>();
+    table.world = &current_group();
+    table.owner = Context::current().number;
     return table;
   }
-  static MeshTable& current() { return of(Context::current()); }
-  // That of the world that `mesh` was made in.
+  // That of the world that `mesh` was made in, which may be one around the current one.
   static MeshTable& of(const Mesh& mesh) {
     (void)mesh.data();  // it lives
-    return of(*Context::find(mesh.handle_.owner()));
+    return Context::find(mesh.handle_.owner())->state<MeshTable>();
   }
 
   // `self` is the calling rank.
@@ -47,11 +49,10 @@ struct MeshTable {
   }
 
   ProcessGroup& group(const std::vector<int>& ranks, const std::string& name) {
-    ProcessGroup& world = World::current().group();
-    if (std::ranges::equal(ranks, world.ranks())) return world;
+    if (std::ranges::equal(ranks, world->ranks())) return *world;
     const auto found = groups.find(ranks);
     if (found != groups.end()) return *found->second;
-    return *groups.emplace(ranks, world.subgroup(ranks, name)).first->second;
+    return *groups.emplace(ranks, world->subgroup(ranks, name)).first->second;
   }
 };
 
@@ -154,16 +155,16 @@ std::string wish(std::span<const MeshAxis> axes, std::span<const int> ranks) {
 }  // namespace
 
 Mesh Mesh::make(std::vector<MeshAxis> axes) {
-  ProcessGroup& world = World::current().group();
+  ProcessGroup& world = current_group();
   // Agreement comes first: one odd rank is then named on all ranks, not left to fail alone.
   check_agreement(world, wish(axes, world.ranks()));
   check_axes("mesh", axes, world.size());
   return MeshTable::current().intern(std::move(axes), {world.ranks().begin(), world.ranks().end()},
-                                     World::current().rank());
+                                     world.rank());
 }
 
 Mesh Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
-  World& world = World::current();
+  const ProcessGroup& world = current_group();
   std::vector<int> members = ranks;
   std::ranges::sort(members);
   if (!members.empty() && (members.front() < 0 || members.back() >= world.size())) {

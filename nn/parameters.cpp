@@ -2,6 +2,7 @@
 #include "tessera/nn/parameters.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <map>

@@ -301,4 +301,11 @@ Tensor redistribute(const Tensor& x, std::initializer_list<Placement> placements
   return redistribute(x, Layout::of(from.mesh(), placements));
 }
 
+Tensor detail::gather_whole(const Tensor& x) {
+  const NoGrad guard;
+  const Layout everywhere = Layout::replicated(layout_of(x, "full_tensor").mesh());
+  if (x.impl().layout == everywhere.id()) return copy(Tensor(x.impl().local));
+  return Tensor(redistribute(x.detach(), everywhere).impl().local).detach();
+}
+
 }  // namespace tessera
