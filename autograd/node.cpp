@@ -2,6 +2,7 @@
 #include "tessera/autograd/node.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 namespace tessera {

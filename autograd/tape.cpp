@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/autograd/tape.h"
 
+#include "tessera/core/context.h"
 #include "tessera/core/error.h"
 #include "tessera/core/module_path.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/core/context.h"
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
+#include "tessera/core/process.h"
 
 #include <dlfcn.h>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/dist/world.h"
 
+#include "tessera/core/process.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 

@@ -2,6 +2,7 @@
 // adamw_ on CPU: decay, both moments and the step in one pass over the four lists.
 #include "tessera/kernels/adamw/adamw.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/list_chunks_impl.h"
 #include "tessera/kernels/piece_index_impl.h"
 #include "tessera/kernels/step_blocks_impl.h"

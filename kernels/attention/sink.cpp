@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/attention/sink.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/attention/sink_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"

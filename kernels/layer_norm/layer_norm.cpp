@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/layer_norm/layer_norm.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rows_impl.h"
 #include "tessera/kernels/statistics_impl.h"

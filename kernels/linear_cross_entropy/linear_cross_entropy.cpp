@@ -5,6 +5,7 @@
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/cross_entropy/loss_impl.h"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/matmul/gemm_impl.h"

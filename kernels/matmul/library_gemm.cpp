@@ -3,6 +3,7 @@
 // oneDNN is missing.
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
+#include "tessera/core/process.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 
 #ifdef TESSERA_GEMM_ONEDNN

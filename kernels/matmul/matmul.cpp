@@ -5,6 +5,8 @@
 #include "tessera/kernels/matmul/matmul.h"
 
 #include "tessera/core/parallel.h"
+#include "tessera/core/process.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/micro_tiles_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"

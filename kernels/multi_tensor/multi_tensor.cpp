@@ -2,6 +2,7 @@
 // Sums of squares and scaling of lists on CPU, and the norms and clipping made of them.
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/list_chunks_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/strided_copy_impl.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/quantize/quantize.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/quantize/f8_impl.h"
 #include "tessera/kernels/rows_impl.h"

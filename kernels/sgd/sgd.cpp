@@ -2,6 +2,7 @@
 // sgd_ on CPU: decay, momentum and the step in one pass over the lists.
 #include "tessera/kernels/sgd/sgd.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/list_chunks_impl.h"
 #include "tessera/kernels/step_blocks_impl.h"
 

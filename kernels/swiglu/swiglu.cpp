@@ -2,6 +2,7 @@
 #include "tessera/kernels/swiglu/swiglu.h"
 
 #include "tessera/core/parallel.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/swiglu/swiglu_impl.h"
 
