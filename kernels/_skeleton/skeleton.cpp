@@ -2,7 +2,7 @@
 #include "tessera/kernels/skeleton/skeleton.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 

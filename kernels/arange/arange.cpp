@@ -2,7 +2,7 @@
 #include "tessera/kernels/arange/arange.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/integer_range_impl.h"
+#include "tessera/kernels/shared/integer_range_impl.h"
 
 #include <cmath>
 

@@ -2,7 +2,7 @@
 #include "tessera/kernels/assign/assign.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 namespace tessera::op {
 

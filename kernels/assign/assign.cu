@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/assign/assign.h"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 

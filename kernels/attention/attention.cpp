@@ -5,7 +5,7 @@
 
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 namespace tessera::op {
 namespace {

@@ -5,8 +5,8 @@
 #include "tessera/kernels/attention/sink_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 namespace tessera::op {
 namespace {

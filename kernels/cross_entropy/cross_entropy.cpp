@@ -2,10 +2,10 @@
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 
 #include "tessera/core/scopes.h"
-#include "tessera/kernels/cross_entropy/loss_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/loss_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 #include <algorithm>
 #include <cmath>

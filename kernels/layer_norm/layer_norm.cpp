@@ -3,8 +3,8 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 #include <cmath>
 

@@ -6,12 +6,12 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/scopes.h"
-#include "tessera/kernels/cross_entropy/loss_impl.h"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/shared/loss_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 #include <cmath>
 #include <cstring>

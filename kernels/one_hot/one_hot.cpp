@@ -2,7 +2,7 @@
 #include "tessera/kernels/one_hot/one_hot.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 namespace tessera::op {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/one_hot/one_hot.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

@@ -4,7 +4,7 @@
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/quantize/f8_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,7 +6,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/reduce/reduce_family_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 namespace tessera::op {
 namespace {

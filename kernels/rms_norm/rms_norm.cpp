@@ -2,8 +2,8 @@
 #include "tessera/kernels/rms_norm/rms_norm.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 #include <cmath>
 #include <type_traits>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA rms_norm: a block takes a row. The weight's gradient is summed over chunks of rows, then
 // over the chunks in order: no atomics, the same bits on every run.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/rms_norm/rms_norm.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/weight_chunks.cuh"
 #include "tessera/kernels/vector_math.h"
-#include "tessera/kernels/weight_chunks.cuh"
 
 namespace tessera::op {
 namespace {

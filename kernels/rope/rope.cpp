@@ -3,7 +3,7 @@
 // rope_tables.cpp.
 #include "tessera/kernels/rope/rope.h"
 
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/statistics_impl.h"
 
 namespace tessera::op {
 

@@ -3,8 +3,8 @@
 #include "tessera/kernels/sgd/sgd.h"
 
 #include "tessera/core/scopes.h"
-#include "tessera/kernels/list_chunks_impl.h"
-#include "tessera/kernels/step_blocks_impl.h"
+#include "tessera/kernels/shared/step_blocks_impl.h"
+#include "tessera/kernels/shared/tensor_list_impl.h"
 
 #include <optional>
 

@@ -3,7 +3,7 @@
 
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 namespace {

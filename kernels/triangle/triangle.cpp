@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/triangle/triangle.h"
 
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/triangle/triangle.h"
 
 namespace tessera::op {
