@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Freeing a graph, accumulating into leaves, and saved tensors with their hooks.
 #include "tessera/autograd/node.h"
 
 #include "tessera/core/context.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The node of a recorded op: a copy of the op and what its `saves` names, in one block where the op
+// is small.
 #include "tessera/autograd/tape.h"
 
 #include "tessera/core/context.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A key is the hash of step, draw and module path, so that no module's draws depend on another's.
 #include "tessera/core/call_keys.h"
 
 #include "tessera/core/error.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Makes and ends a rank's Context; finds its allocators and streams.
 #include "tessera/core/context.h"
 
 #include "tessera/core/cuda_backend.h"

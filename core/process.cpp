@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Detects the instruction set, and opens the CUDA library once.
 #include "tessera/core/process.h"
 
 #include "tessera/core/cuda_loader_impl.h"

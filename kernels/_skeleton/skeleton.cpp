@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradient, samples and CPU kernel: say what is special about them.
 #include "tessera/kernels/skeleton/skeleton.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The CUDA kernel: say how blocks and threads share the work.
 #include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/skeleton/skeleton.h"
 

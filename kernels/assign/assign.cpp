@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernel of assign_: a strided copy, by way of a cast where dtypes differ.
 #include "tessera/kernels/assign/assign.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"

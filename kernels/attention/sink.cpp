@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of attention sinks: a gate for each row, a batch of
+// gates at a time.
 #include "tessera/kernels/attention/sink.h"
 
 #include "tessera/core/scopes.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernel of one_hot: ids are checked before anything is written.
 #include "tessera/kernels/one_hot/one_hot.h"
 
 #include "tessera/core/parallel.h"

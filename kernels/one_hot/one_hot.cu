@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA one_hot. An id out of range makes a row of zeros, since a kernel cannot throw.
 #include "tessera/kernels/one_hot/one_hot.h"
 #include "tessera/kernels/shared/launch.cuh"
 

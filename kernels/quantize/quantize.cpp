@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernels of quantize and dequantize. Long rows are shared by threads in
+// chunks, whose maxima are joined.
 #include "tessera/kernels/quantize/quantize.h"
 
 #include "tessera/core/scopes.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of swiglu, with a shorter loop where it has no limit.
 #include "tessera/kernels/swiglu/swiglu.h"
 
 #include "tessera/core/parallel.h"

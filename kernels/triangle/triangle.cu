@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA tril and triu: an element stays or is zero.
 #include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/triangle/triangle.h"
 
