@@ -8,7 +8,6 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/shared/rows_impl.h"
-#include "tessera/kernels/shared/statistics_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -17,7 +16,7 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
   const TensorMeta &o = in[0], &lse = in[1], &sink = in[2];
   const auto all = [&] { return concat("o is ", o, ", lse is ", lse, ", sink is ", sink); };
   if (!dtypes.has(o.dtype)) fail<DTypeError>(name, "o must be of ", dtypes, ": ", all());
-  const DType wide = statistics(o.dtype);
+  const DType wide = compute_dtype(o.dtype);
   if (lse.dtype != wide || sink.dtype != wide)
     fail<DTypeError>(name, "lse and sink must be ", wide, " for o of ", o.dtype, ": ", all());
   const int head = heads_inner ? 2 : 1, time = heads_inner ? 1 : 2;
@@ -190,7 +189,7 @@ namespace tessera {
 Tensor attention_sink(const Tensor& o, const Tensor& lse, const Tensor& sink, bool heads_inner) {
   const bool other = is_floating(sink.dtype()) && sink.dtype() != lse.dtype();
   return call(op::AttentionSink{heads_inner},
-              {o, lse, other ? cast(sink, statistics(o.dtype())) : sink});
+              {o, lse, other ? cast(sink, compute_dtype(o.dtype())) : sink});
 }
 
 }  // namespace tessera

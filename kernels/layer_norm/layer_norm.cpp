@@ -6,7 +6,6 @@
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/rows_impl.h"
-#include "tessera/kernels/shared/statistics_impl.h"
 
 #include <cmath>
 
@@ -29,7 +28,7 @@ void check(std::string_view name, DTypeSet dtypes, Metas in, size_t parameters) 
 }
 
 TensorMeta row_statistic(const TensorMeta& x) {
-  return {x.shape.without(x.shape.rank() - 1), statistics(x.dtype), x.device};
+  return {x.shape.without(x.shape.rank() - 1), compute_dtype(x.dtype), x.device};
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
 #include "tessera/core/process.h"
-#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 
 #ifdef TESSERA_GEMM_ONEDNN
 

@@ -4,6 +4,7 @@
 // sums stay in registers over kDepth of k. The order of each sum depends on k alone: results are
 // equal for all numbers of threads.
 #include "tessera/core/process.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/matmul/parts_impl.h"
 
 #if defined(__x86_64__)

@@ -3,7 +3,6 @@
 #include "tessera/kernels/views/views.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <cstring>
