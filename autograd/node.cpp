@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Freeing a graph, accumulating into leaves, and saved tensors with their hooks.
 #include "tessera/autograd/node.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 namespace tessera {

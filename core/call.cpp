@@ -6,6 +6,7 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/module_path.h"
 #include "tessera/core/op_row.h"
+#include "tessera/core/process.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,6 +4,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
 
 #include <cstring>
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/core/context.h"
+#include "tessera/core/hooks.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/layout.h"
 

@@ -2,9 +2,10 @@
 // Sums of squares and scaling of lists on CPU, and the norms and clipping made of them.
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 
-#include "tessera/kernels/list_chunks_impl.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
+#include "tessera/kernels/shared/tensor_list_impl.h"
 #include "tessera/kernels/vector_math.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/optimizer.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/adamw/adamw.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/train/monitor/summary.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that stop and go on: the bits are those of a run that never stopped.
+#include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/matmul/matmul.h"

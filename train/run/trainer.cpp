@@ -2,6 +2,7 @@
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
