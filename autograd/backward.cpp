@@ -262,7 +262,7 @@ Tensor seed(const Tensor& output, const Tensor& given) {
       fail<LayoutError>("backward", "the gradient given is ",
                         given.is_distributed() ? "distributed" : "plain", ", but the output is ",
                         output.is_distributed() ? "distributed: distribute() the gradient"
-                                                : "plain: take full() of the gradient");
+                                                : "plain: take full_tensor() of the gradient");
     }
     return given;
   }

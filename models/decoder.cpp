@@ -38,7 +38,7 @@ Placement Decoder::placement() const {
   else if (head().module) weight = head().table;
   else weight = nn::named_parameters(const_cast<Decoder&>(*this)).at(0).tensor;
   return {weight.device().is_meta() ? kCpu : weight.device(),
-          weight.is_distributed() ? layout_of(weight)->mesh() : nullptr};
+          weight.is_distributed() ? layout_of(weight).mesh() : Mesh()};
 }
 
 double Decoder::flops(std::span<const int64_t> documents) {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "tessera/autograd/checkpoint.h"
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/core/tensor.h"
 #include "tessera/kernels/fill/fill.h"
 

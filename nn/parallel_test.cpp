@@ -105,14 +105,14 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
 
 // Whether the replicas of a tensor hold the same bits.
 bool replicas_agree(const Tensor& x) {
-  const Mesh* mesh = layout_of(x)->mesh();
+  const Mesh mesh = layout_of(x).mesh();
   const Tensor part = contiguous(local(x));
-  for (int a = 0; a < mesh->axes(); ++a) {
-    if (layout_of(x)->placement(a).kind != Placement::Kind::replicate) continue;
-    const Tensor all = empty({part.numel() * mesh->size(a)}, part.dtype());
-    mesh->group(a).all_gather(part, all)->wait();
+  for (int a = 0; a < mesh.axes(); ++a) {
+    if (layout_of(x).placement(a).kind != Placement::Kind::replicate) continue;
+    const Tensor all = empty({part.numel() * mesh.size(a)}, part.dtype());
+    mesh.group(a).all_gather(part, all)->wait();
     const size_t bytes = static_cast<size_t>(part.numel() * item_size(part.dtype()));
-    for (int r = 0; r < mesh->size(a); ++r) {
+    for (int r = 0; r < mesh.size(a); ++r) {
       const auto* other =
           static_cast<const std::byte*>(all.raw_data()) + static_cast<size_t>(r) * bytes;
       if (bytes > 0 && std::memcmp(other, part.raw_data(), bytes) != 0) return false;
@@ -121,9 +121,9 @@ bool replicas_agree(const Tensor& x) {
   return true;
 }
 
-void distribute_parameters(Module& module, const Mesh* mesh) {
+void distribute_parameters(Module& module, Mesh mesh) {
   struct Plan final : Visitor {
-    const Mesh* mesh = nullptr;
+    Mesh mesh;
     void on_parameter(const std::string& path, Tensor& p, const Init&) override {
       p = distribute(p.detach(),
                      Layout::of(mesh, {Replicate(), Replicate(), tensor_parallel(path)}));
@@ -155,7 +155,7 @@ template <class Make> void equal_on_every_mesh(Make make) {
       std::atomic<int> disagreeing{0};
       double worst = 0;
       run_ranks(8, [&](World& world) {
-        const Mesh* mesh = Mesh::make({{"dp", dp}, {"cp", cp}, {"tp", tp}});
+        const Mesh mesh = Mesh::make({{"dp", dp}, {"cp", cp}, {"tp", tp}});
         const auto module = make();
         initialize(*module, 3);
         distribute_parameters(*module, mesh);
@@ -163,12 +163,12 @@ template <class Make> void equal_on_every_mesh(Make make) {
                               Layout::of(mesh, {Shard(0), Shard(1), Replicate()}));
         x.set_requires_grad();
         auto metadata = positions();
-        const Layout* by_position = Layout::of(mesh, {Replicate(), Shard(0), Replicate()});
+        const Layout by_position = Layout::of(mesh, {Replicate(), Shard(0), Replicate()});
         metadata.cos = distribute(metadata.cos, by_position);
         metadata.sin = distribute(metadata.sin, by_position);
         const AutoRedistribute wish;
         const Result got = finish(x, run_module(*module, x, metadata), *module,
-                                  [](const Tensor& t) { return full(t).values(); });
+                                  [](const Tensor& t) { return full_tensor(t).values(); });
         for (auto& p : named_parameters(*module)) {
           const Tensor g = redistribute(p.tensor.grad(), layout_of(p.tensor));
           if (!replicas_agree(g)) ++disagreeing;
@@ -201,7 +201,7 @@ TEST(Parallel, FeedForwardEqualsOneRankOnEveryMesh) {
 std::vector<std::vector<double>> wrapped(const std::function<void(TransformerBlock&)>& wrap) {
   std::vector<std::vector<double>> result;
   run_ranks(4, [&](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"cp", 1}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"cp", 1}, {"tp", 2}});
     TransformerBlock block;
     initialize(block, 3);
     distribute_parameters(block, mesh);
@@ -210,12 +210,12 @@ std::vector<std::vector<double>> wrapped(const std::function<void(TransformerBlo
                           Layout::of(mesh, {Shard(0), Replicate(), Replicate()}));
     x.set_requires_grad();
     auto metadata = positions();
-    const Layout* everywhere = Layout::replicated(mesh);
+    const Layout everywhere = Layout::replicated(mesh);
     metadata.cos = distribute(metadata.cos, everywhere);
     metadata.sin = distribute(metadata.sin, everywhere);
     const AutoRedistribute wish;
     const Result got = finish(x, block.forward(x, metadata), block,
-                              [](const Tensor& t) { return full(t).values(); });
+                              [](const Tensor& t) { return full_tensor(t).values(); });
     if (world.rank() != 0) return;
     result = got.gradients;
     result.push_back(got.input_gradient);

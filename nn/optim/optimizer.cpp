@@ -17,7 +17,7 @@ namespace {
 
 void copy_values(const Tensor& to, const Tensor& from) {
   if (&to.impl() == &from.impl()) return;
-  const Tensor whole = contiguous(from.is_distributed() ? full(from) : from);
+  const Tensor whole = contiguous(from.is_distributed() ? full_tensor(from) : from);
   if (to.is_distributed()) copy_bytes(local(to), local(distribute(whole, layout_of(to))));
   else copy_bytes(to, whole);
 }

@@ -74,7 +74,7 @@ class Batch {
     auto* at = ids.data<int64_t>();
     for (const auto& row : tokens_) at = std::copy(row.begin() + seen_, row.end(), at);
     seen_ = length;
-    if (const Mesh* mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
+    if (const Mesh mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
     return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/evaluate.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
 
@@ -40,8 +40,9 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
 Evaluation evaluate(const models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
   World& world = World::current();
-  const Mesh* mesh = model.placement().mesh;
-  const Layout* by_rows = mesh ? Layout::of(mesh, {Shard(0)}) : nullptr;
+  const Mesh mesh = model.placement().mesh;
+  Layout by_rows;
+  if (mesh) by_rows = Layout::of(mesh, {Shard(0)});
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 

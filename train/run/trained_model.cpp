@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/trained_model.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <charconv>
