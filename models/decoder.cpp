@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The head is applied within its own module's run, by the loss too, which never has logits: its
+// hooks see both, also where the embedding is the head. A step of generation that fails gives the
+// cache its old lengths back, so that it can be tried again.
 #include "tessera/models/decoder.h"
 
 #include "tessera/dist/dtensor.h"

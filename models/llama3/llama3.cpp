@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A table that is embedding and head is initialised as a head. Rotary tables are made for a run of
+// positions and placed where the parameters lie, so that layers never move them.
 #include "tessera/models/llama3/llama3.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Prompts of one length need no padding and share one cache. When it is full it begins anew with
+// the last half of the context. A draw's key is (seed, number of the prompt, number of the token):
+// it does not depend on the prompts beside it.
 #include "tessera/train/generate/generate.h"
 
 #include "tessera/core/rng.h"
