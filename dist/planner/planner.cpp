@@ -159,7 +159,7 @@ struct Planner::Impl {
   PlanCache cache;
   Counts counts;
 
-  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, Layout created_on) {
+  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
     const LayoutId on = created_on ? created_on->id() : LayoutId::none;
     const uint64_t h = PlanCache::hash(row, op, in, on);
     if (const OpPlan* hit = cache.find(h, row, op, in, on)) {
@@ -181,10 +181,10 @@ struct Planner::Impl {
     return cache.insert(std::move(entry));
   }
 
-  static OpPlan make(const OpRow& row, const void* op, Tensors in, Layout created_on);
+  static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
 };
 
-OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout created_on) {
+OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
   const Layouts lies = layouts_of(row, in);
   const Mesh mesh = created_on ? created_on.mesh() : common_mesh(row, in, lies);
   const MetaArray metas(in);
