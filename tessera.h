@@ -16,5 +16,8 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/module.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
+#include "tessera/nn/optim/sgd.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/run/trainer.h"

@@ -84,6 +84,12 @@ std::vector<NamedParameter> named_parameters(Module& root) {
   return listed(root, TensorVisitor::parameters);
 }
 
+std::vector<Tensor> parameters(Module& root) {
+  std::vector<Tensor> list;
+  for (NamedParameter& p : named_parameters(root)) list.push_back(std::move(p.tensor));
+  return list;
+}
+
 std::vector<NamedParameter> named_buffers(Module& root, bool persistent_only) {
   return listed(root, TensorVisitor::persistent_buffers |
                           (persistent_only ? 0 : TensorVisitor::other_buffers));

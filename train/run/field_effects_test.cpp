@@ -42,6 +42,8 @@ std::map<std::string, Probe> probes(const std::string& folder) {
   whole_of_other.emplace_back("--checkpoint.no-initial_load_model_only");
   return {
       {"recipe", {{}, {"llama3_1b"}}},
+      {"model.name", {{"--model.flavor", "debugmodel"}, {"gpt2"}}},
+      {"model.flavor", {{}, {"1B"}}},
       {"dump_folder", {{}, {folder + "/elsewhere"}}},
       {"ranks", {{}, {"2"}}},
       {"threads", {{}, {"2"}}},
