@@ -197,6 +197,22 @@ TEST(Parallel, FeedForwardEqualsOneRankOnEveryMesh) {
   });
 }
 
+TEST(Parallel, AModuleOutlivesItsWorldWhenItIsInitialisedAnew) {
+  FeedForward module({.dim = kDim, .hidden = kHidden, .dtype = DType::f64});
+  run_fake(4, 0, [&](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 4}});
+    initialize(module, 3,
+               [&](const std::string&, const TensorMeta&) { return Layout::of(mesh, {Shard(0)}); });
+  });
+  const Session session;
+  std::vector<NamedParameter> values = named_parameters(module);
+  for (NamedParameter& p : values) p.tensor = random(p.tensor.shape(), 1);
+  EXPECT_THROW(load(module, values), UsageError);
+  initialize(module, 3);
+  for (const NamedParameter& p : named_parameters(module)) EXPECT_FALSE(p.tensor.is_distributed());
+  load(module, values);
+}
+
 // Gradients on 4 ranks, batch and heads cut, of a block wrapped by `wrap`.
 std::vector<std::vector<double>> wrapped(const std::function<void(TransformerBlock&)>& wrap) {
   std::vector<std::vector<double>> result;

@@ -159,7 +159,7 @@ struct Planner::Impl {
   PlanCache cache;
   Counts counts;
 
-  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, Layout created_on) {
+  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
     const LayoutId on = created_on ? created_on->id() : LayoutId::none;
     const uint64_t h = PlanCache::hash(row, op, in, on);
     if (const OpPlan* hit = cache.find(h, row, op, in, on)) {
@@ -181,12 +181,12 @@ struct Planner::Impl {
     return cache.insert(std::move(entry));
   }
 
-  static OpPlan make(const OpRow& row, const void* op, Tensors in, Layout created_on);
+  static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
 };
 
-OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout created_on) {
+OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
   const Layouts lies = layouts_of(row, in);
-  const Mesh mesh = created_on ? created_on.mesh() : common_mesh(row, in, lies);
+  const Mesh mesh = created_on ? created_on->mesh() : common_mesh(row, in, lies);
   const MetaArray metas(in);
   const MetaList made = row.meta(op, metas);
   std::vector<TensorMeta> outputs;
@@ -207,11 +207,11 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout 
   const size_t operands = in.size() + outputs.size();
   if (created_on) {
     check_fits(*created_on, outputs[0].shape, row.name);
-    if (created_on.has_partial())
-      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on.placements_text());
-    if (!created_on.is_replicated() && !row.sharding)
+    if (created_on->has_partial())
+      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on->placements_text());
+    if (!created_on->is_replicated() && !row.sharding)
       fail<LayoutError>(row.name, "is not shardable: ", row.not_shardable);
-    strategy.operands.assign(operands, created_on.states());
+    strategy.operands.assign(operands, created_on->states());
   } else if (row.sharding) {
     rule = row.sharding(op, metas);
     strategy = choose_strategy(row.name, rule, mesh, inputs, row.kind == OpKind::in_place);

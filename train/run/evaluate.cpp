@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses and tokens of all batches are added up in f64 and divided once, at the end, by one
-// exchange: each token weighs the same however rows are cut.
 #include "tessera/train/run/evaluate.h"
 
 #include "tessera/core/scopes.h"
@@ -42,9 +40,8 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
 Evaluation evaluate(const models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
   World& world = World::current();
-  const Mesh mesh = model.placement().mesh;
   Layout by_rows;
-  if (mesh) by_rows = Layout::of(mesh, {Shard(0)});
+  if (const Mesh mesh = model.placement().mesh) by_rows = Layout::of(mesh, {Shard(0)});
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 
