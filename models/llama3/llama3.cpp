@@ -115,10 +115,8 @@ void Block::visit(nn::Visitor& visitor) {
 
 Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
                       nn::KvCache* cache) const {
-  return run(x, [this, metadata, cache](const Tensor& in) {
-    const Tensor h = in + attention.forward(attention_norm.forward(in), metadata, cache);
-    return h + feed_forward.forward(ffn_norm.forward(h));
-  });
+  const Tensor h = x + attention(attention_norm(x), metadata, cache);
+  return h + feed_forward(ffn_norm(h));
 }
 
 Model::Model(const Config& c)
@@ -126,7 +124,7 @@ Model::Model(const Config& c)
                      c.enable_weight_tying ? head_init(c) : Init::normal(1), c.dtype),
       norm(c.dim, c.norm_eps, c.dtype),
       config_(c) {
-  for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back(std::make_unique<Block>(c, i));
+  for (int64_t i = 0; i < c.n_layers; ++i) layers.emplace_back(c, i);
   if (!c.enable_weight_tying) output.emplace(c.dim, c.vocab_size, head_init(c), c.dtype);
 }
 
@@ -139,7 +137,7 @@ void Model::visit(nn::Visitor& visitor) {
 
 std::vector<nn::Module*> Model::blocks() {
   std::vector<nn::Module*> all;
-  for (const auto& layer : layers) all.push_back(layer.get());
+  for (Block& layer : layers) all.push_back(&layer);
   return all;
 }
 
@@ -148,8 +146,9 @@ const nn::Module& Model::head() const {
 }
 const Tensor& Model::table() const { return output ? output->weight : tok_embeddings.weight; }
 
-Tensor Model::logits_of(const Tensor& x) const {
-  return head().run_all({x}, [this](Tensors in) { return TensorList{linear(in[0], table())}; })[0];
+Tensor Model::multiply(const Tensor& x) const {
+  return head().run([](const Tensor& in, const Model* m) { return linear(in, m->table()); }, x,
+                    this);
 }
 
 nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) const {
@@ -171,17 +170,19 @@ nn::AttentionMetadata Model::attention_metadata(int64_t length, int64_t start) c
 
 Tensor Model::features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
                        Cache* cache) const {
-  Tensor x = tok_embeddings.forward(tokens);  // (B, T, dim)
+  Tensor x = tok_embeddings(tokens);  // (B, T, dim)
   for (size_t i = 0; i < layers.size(); ++i)
-    x = layers[i]->forward(x, metadata, cache ? &cache->at(i) : nullptr);
-  return norm.forward(x);  // (B, T, dim)
+    x = layers[i](x, metadata, cache ? &cache->at(i) : nullptr);
+  return norm(x);  // (B, T, dim)
 }
 
 Tensor Model::forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
   check_tokens(tokens);
-  return run(tokens, [this, metadata](const Tensor& ids) {
-    return logits_of(features(ids, metadata));  // (B, T, V)
-  });
+  return run(&Model::logits_of, tokens, metadata);
+}
+
+Tensor Model::logits_of(const Tensor& tokens, const nn::AttentionMetadata& metadata) const {
+  return multiply(features(tokens, metadata));  // (B, T, V)
 }
 
 Tensor Model::forward(const Tensor& tokens) const {
@@ -197,14 +198,17 @@ CrossEntropyResult Model::loss(const Tensor& tokens, const Tensor& targets,
                                const nn::AttentionMetadata& metadata,
                                const CrossEntropyOptions& options) const {
   check_tokens(tokens);
-  const TensorList out = run_all({tokens, targets}, [this, metadata, options](Tensors in) {
-    const Tensor x = features(in[0], metadata);
-    return head().run_all({x, in[1]}, [this, options](Tensors of) {
-      const auto [sum, count] = linear_cross_entropy(of[0], table(), of[1], options);
-      return TensorList{sum, count};
-    });
-  });
-  return {out[0], out[1]};
+  return run(&Model::loss_of, tokens, targets, metadata, options);
+}
+
+CrossEntropyResult Model::loss_of(const Tensor& tokens, const Tensor& targets,
+                                  const nn::AttentionMetadata& metadata,
+                                  const CrossEntropyOptions& options) const {
+  return head().run(
+      [](const Tensor& x, const Tensor& of, const Model* m, const CrossEntropyOptions& o) {
+        return linear_cross_entropy(x, m->table(), of, o);
+      },
+      features(tokens, metadata), targets, this, options);
 }
 
 Cache Model::make_cache(int64_t capacity) const {
@@ -226,14 +230,17 @@ Tensor Model::next_logits(const Tensor& tokens, Cache& cache) const {
   }
   const nn::AttentionMetadata metadata = attention_metadata(tokens.size(1), seen);
   try {
-    return run(tokens, [this, metadata, &cache](const Tensor& ids) {
-      const Tensor x = features(ids, metadata, &cache);
-      return logits_of(slice(x, 1, {x.size(1) - 1}));  // (B, 1, V)
-    });
+    return run(&Model::next_logits_of, tokens, metadata, &cache);
   } catch (...) {
     for (nn::KvCache& c : cache) c.length = seen;  // some layers had taken the tokens
     throw;
   }
+}
+
+Tensor Model::next_logits_of(const Tensor& tokens, const nn::AttentionMetadata& metadata,
+                             Cache* cache) const {
+  const Tensor x = features(tokens, metadata, cache);
+  return multiply(slice(x, 1, {x.size(1) - 1}));  // (B, 1, V)
 }
 
 double flops_per_token(Model& model, int64_t seq_len) {

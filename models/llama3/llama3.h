@@ -6,6 +6,7 @@
 
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/containers.h"
 
 #include <span>
 #include <string_view>
@@ -35,17 +36,20 @@ TESSERA_API std::span<const Flavor> flavors();
 /// ValueError, with the list, if there is no flavor of this name.
 TESSERA_API const Config& flavor(std::string_view name);
 
-/// x + attention(norm(x)), then x + feed_forward(norm(x)).
-class TESSERA_API Block final : public nn::Module {
+/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
+class TESSERA_API Block final : public nn::Layer<Block> {
  public:
   Block(const Config& config, int64_t layer);
   void visit(nn::Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
-                               nn::KvCache* cache = nullptr) const;
 
   nn::Attention attention;
   nn::FeedForward feed_forward;
   nn::RmsNorm attention_norm, ffn_norm;
+
+ private:
+  friend class nn::Layer<Block>;
+  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                               nn::KvCache* cache = nullptr) const;
 };
 
 /// What generation keeps of the tokens seen so far: one entry per layer.
@@ -80,16 +84,23 @@ class TESSERA_API Model final : public nn::Module {
   [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const;
 
   nn::Embedding tok_embeddings;
-  std::vector<std::unique_ptr<Block>> layers;
+  nn::ModuleList<Block> layers;
   nn::RmsNorm norm;
   std::optional<nn::Linear> output;  // none where the embedding is the head
 
  private:
   [[nodiscard]] Tensor features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
                                 Cache* cache = nullptr) const;  // (B, T, dim)
+  // What the public entries run through the hooks.
+  [[nodiscard]] Tensor logits_of(const Tensor& tokens, const nn::AttentionMetadata& metadata) const;
+  [[nodiscard]] CrossEntropyResult loss_of(const Tensor& tokens, const Tensor& targets,
+                                           const nn::AttentionMetadata& metadata,
+                                           const CrossEntropyOptions& options) const;
+  [[nodiscard]] Tensor next_logits_of(const Tensor& tokens, const nn::AttentionMetadata& metadata,
+                                      Cache* cache) const;
   [[nodiscard]] const nn::Module& head() const;
-  [[nodiscard]] const Tensor& table() const;              // the head's, (V, dim)
-  [[nodiscard]] Tensor logits_of(const Tensor& x) const;  // (..., dim) -> (..., V)
+  [[nodiscard]] const Tensor& table() const;             // the head's, (V, dim)
+  [[nodiscard]] Tensor multiply(const Tensor& x) const;  // (..., dim) -> (..., V)
   Config config_;
 };
 
