@@ -163,9 +163,12 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
 
 namespace {
 
-struct WalkedRoots {
-  int64_t running = 0;
+struct WalkedRoot {
+  const Module* running = nullptr;
 };
+
+// Visiting lists members and changes none, and modules are never made const.
+Module& visitable(const Module& module) { return const_cast<Module&>(module); }
 
 std::string type_name(const Module& module) {
   int status = 0;
@@ -195,15 +198,17 @@ std::string first_without_bytes(Module& module) {
 
 }  // namespace
 
-int64_t* Module::enter_unnamed() const {
+const Module** Module::enter_unnamed(const Module*& outer) const {
   Context& context = Context::current();
-  int64_t& running = context.state<WalkedRoots>().running;
+  const Module*& running = context.state<WalkedRoot>().running;
+  const std::string parent = listed_ ? "" : joined_path(context.module_path);
+  if (!listed_ && running) Visitor().walk(visitable(*running));  // it may have grown
   if (listed_) {
-    ++running;
+    if (!name_.empty()) return nullptr;
+    outer = std::exchange(running, this);
     return &running;
   }
-  const std::string parent = joined_path(context.module_path);
-  if (running == 0 && parent.empty()) return nullptr;  // by itself, or in a tree never walked
+  if (!running && parent.empty()) return nullptr;  // by itself, or in a tree never walked
   fail<UsageError>("module", "a ", type_name(*this), " runs inside ",
                    parent.empty() ? "the root module" : "a module",
                    " whose visit() does not list it, so that its name, parameters and mode are "
@@ -216,8 +221,7 @@ void Module::explain(Error& error) const {
   const bool places = dynamic_cast<const DeviceError*>(&error) != nullptr ||
                       dynamic_cast<const LayoutError*>(&error) != nullptr;
   if (places && !says("is not initialised")) {
-    // Visiting lists members and changes none; modules are never made const.
-    const std::string name = first_without_bytes(const_cast<Module&>(*this));
+    const std::string name = first_without_bytes(visitable(*this));
     if (!name.empty()) {
       text += concat("; the model is not initialised: ", name,
                      " has no bytes yet, call nn::initialize or nn::load");

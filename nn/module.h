@@ -121,15 +121,17 @@ class TESSERA_API Module {
   class Running {
    public:
     explicit Running(const Module& module)
-        : roots_(module.name_.empty() ? module.enter_unnamed() : nullptr), scope_(module.name_) {}
+        : root_(module.name_.empty() ? module.enter_unnamed(outer_) : nullptr),
+          scope_(module.name_) {}
     ~Running() {
-      if (roots_) --*roots_;
+      if (root_) *root_ = outer_;
     }
     Running(const Running&) = delete;
     Running& operator=(const Running&) = delete;
 
    private:
-    int64_t* roots_;
+    const Module* outer_ = nullptr;
+    const Module** root_;
     ModuleScope scope_;
   };
 
@@ -159,8 +161,9 @@ class TESSERA_API Module {
 
   Hooks& hooks();
   TensorList run_hooked(TensorList inputs, CheckpointedFunction body) const;
-  // Counts a running root that was walked; a module that was not must not run inside one that was.
-  int64_t* enter_unnamed() const;
+  // Notes the innermost running root that was walked, and gives where; a module that was not must
+  // not run inside one.
+  const Module** enter_unnamed(const Module*& outer) const;
   // Adds to an error that leaves the module what it cannot know: where it arose, and whether that
   // is for want of parameters.
   void explain(Error& error) const;

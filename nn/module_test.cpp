@@ -2,6 +2,7 @@
 // What a module cannot forget: paths and hooks of every call, names in visit(), bytes of its
 // parameters, its mode; and the modules that hold others. What hooks do is wrapping_test's.
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/dropout/dropout.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -233,7 +234,7 @@ TEST_F(ModuleTest, ErrorsNameTheInnermostModuleOnce) {
   initialize(other, 1);
   other.layers[0].set_checkpoint(CheckpointOptions{});
   int calls = 0;
-  other.layers[0].inner.register_forward_hook([&](const Module&, Tensors, TensorList&) {
+  other.layers[0].inner.register_forward_pre_hook([&](const Module&, TensorList&) {
     if (++calls == 2) throw NumericError("stop");
   });
   const Tensor y = other(x_.detach().set_requires_grad());
