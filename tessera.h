@@ -17,4 +17,4 @@
 #include "tessera/nn/layers.h"
 #include "tessera/nn/module.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/trainer.h"
+#include "tessera/train/run/trainer.h"

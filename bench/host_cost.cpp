@@ -6,7 +6,7 @@
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
+#include "tessera/train/run/optimizer.h"
 
 namespace tessera::bench {
 namespace {

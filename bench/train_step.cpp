@@ -8,7 +8,7 @@
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
+#include "tessera/train/run/optimizer.h"
 
 #include <array>
 #include <map>

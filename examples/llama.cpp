@@ -58,7 +58,7 @@ struct Llama final : nn::Layer<Llama> {
 };
 
 int main(int argc, char** argv) {
-  const std::string text = argc > 1 ? train::read_file(argv[1]) : std::string(kText);
+  const std::string text = argc > 1 ? io::read_file(argv[1]) : std::string(kText);
   const std::vector<int64_t> bytes = train::ByteTokenizer::encode(text);
   const Session session({.threads = 1});  // so small a model shares out badly
   const Tensor ids = from_values(std::vector<double>(bytes.begin(), bytes.end()),

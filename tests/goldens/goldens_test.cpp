@@ -16,7 +16,7 @@
 #include "tessera/kernels/swiglu/swiglu.h"
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/nn/io/safetensors.h"
 
 #include "golden.h"
 #include <gtest/gtest.h>

@@ -7,9 +7,9 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/io/safetensors.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/train/run/optimizer.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -54,7 +54,7 @@ llama3::Config config_of(const nlohmann::json& m) {
 
 void twenty_steps(const std::string& name, bool logits_made) {
   const Session session;
-  const train::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
+  const io::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
   const auto golden = nlohmann::json::parse(std::ifstream("tests/goldens/" + name + ".json"));
   llama3::Model model(config_of(golden["model"]));
   std::vector<nn::NamedParameter> initial;
