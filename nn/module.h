@@ -117,22 +117,25 @@ class TESSERA_API Module {
   friend class EvalMode;
   struct Hooks;
 
-  // The module runs while it lives.
+  // The module runs while it lives: its name is the last part of the path.
   class Running {
    public:
     explicit Running(const Module& module)
-        : root_(module.name_.empty() ? module.enter_unnamed(outer_) : nullptr),
-          scope_(module.name_) {}
+        : context_(Context::current()),
+          root_(module.name_.empty() ? module.enter_unnamed(outer_) : nullptr) {
+      context_.module_path.push_back(module.name_);
+    }
     ~Running() {
+      context_.module_path.pop_back();
       if (root_) *root_ = outer_;
     }
     Running(const Running&) = delete;
     Running& operator=(const Running&) = delete;
 
    private:
+    Context& context_;
     const Module* outer_ = nullptr;
     const Module** root_;
-    ModuleScope scope_;
   };
 
   template <class R, class C, class... Params, class... Args>

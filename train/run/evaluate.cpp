@@ -37,8 +37,9 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
   (void)data_of(like, plan, 1, 0).info();
 }
 
-Evaluation evaluate(const llama3::Model& model, DataLoader& data, int64_t steps) {
+Evaluation evaluate(llama3::Model& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
+  const nn::EvalMode evaluating(model);
   World& world = World::current();
   const Tensor& weight = model.tok_embeddings.weight;
   const Layout* by_rows =
