@@ -220,14 +220,16 @@ void Module::explain(Error& error) const {
   const auto says = [&text](const std::string& part) { return text.find(part) != text.npos; };
   const bool places = dynamic_cast<const DeviceError*>(&error) != nullptr ||
                       dynamic_cast<const LayoutError*>(&error) != nullptr;
-  if (places && !says("is not initialised")) {
+  const std::vector<std::string>& parts = Context::current().module_path;
+  // In a tree that was never walked, the root alone knows names.
+  if (places && (listed_ || parts.size() == 1) && !says("is not initialised")) {
     const std::string name = first_without_bytes(visitable(*this));
     if (!name.empty()) {
       text += concat("; the model is not initialised: ", name,
                      " has no bytes yet, call nn::initialize or nn::load");
     }
   }
-  const std::string path = joined_path(Context::current().module_path);
+  const std::string path = joined_path(parts);
   // What an inner module has added begins with the path of this one.
   if (!says(" (in " + path)) text += in_module(path);
   if (text != error.what()) static_cast<std::runtime_error&>(error) = std::runtime_error(text);
