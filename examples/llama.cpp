@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
                                  {std::ssize(bytes)}, DType::i64);  // (n)
   Llama model;
   nn::initialize(model, /*seed=*/1);
-  train::AdamW optimizer(nn::named_parameters(model), {.lr = 3e-3});
+  optim::AdamW optimizer(nn::parameters(model), {.lr = 3e-3});
   double last = 0;
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t at = step * 97 % std::max<int64_t>(1, ids.numel() - kBatch - 1);

@@ -11,7 +11,9 @@
 namespace tessera::nn {
 
 /// Modules of one type (or derived from it) that their owner lists by
-/// `visitor.children("layers", layers)` and calls itself. Elements never change their place.
+/// `visitor.children("layers", layers)` and calls itself. Elements never change their place. One
+/// that is removed leaves its place empty, so that the others keep their names: a pipeline's stage
+/// has some of a model's layers. Iteration passes empty places over.
 template <class T> class ModuleList {
  public:
   ModuleList() = default;
@@ -26,29 +28,51 @@ template <class T> class ModuleList {
     modules_.push_back(std::move(made));
     return module;
   }
+  void remove(size_t i) { modules_.at(i).reset(); }
+  /// Places, empty ones too.
   [[nodiscard]] size_t size() const { return modules_.size(); }
-  [[nodiscard]] bool empty() const { return modules_.empty(); }
-  T& operator[](size_t i) { return *modules_[i]; }
-  const T& operator[](size_t i) const { return *modules_[i]; }
-  [[nodiscard]] auto begin() { return Iterator<T>{modules_.data()}; }
-  [[nodiscard]] auto end() { return Iterator<T>{modules_.data() + modules_.size()}; }
-  [[nodiscard]] auto begin() const { return Iterator<const T>{modules_.data()}; }
-  [[nodiscard]] auto end() const { return Iterator<const T>{modules_.data() + modules_.size()}; }
+  [[nodiscard]] bool has(size_t i) const { return i < size() && modules_[i]; }
+  /// IndexError where there is no element.
+  T& operator[](size_t i) { return has(i) ? *modules_[i] : missing(i); }
+  const T& operator[](size_t i) const { return has(i) ? *modules_[i] : missing(i); }
+  [[nodiscard]] auto begin() { return Iterator<T>(first(), last()); }
+  [[nodiscard]] auto end() { return Iterator<T>(last(), last()); }
+  [[nodiscard]] auto begin() const { return Iterator<const T>(first(), last()); }
+  [[nodiscard]] auto end() const { return Iterator<const T>(last(), last()); }
 
  private:
-  template <class Element> struct Iterator {
+  using Place = const std::unique_ptr<T>*;
+  template <class Element> class Iterator {
+   public:
     using value_type = T;
     using difference_type = std::ptrdiff_t;
-    const std::unique_ptr<T>* at = nullptr;
-    Element& operator*() const { return **at; }
-    Element* operator->() const { return at->get(); }
+    Iterator() = default;
+    Iterator(Place at, Place end) : at_(at), end_(end) { pass_over(); }
+    Element& operator*() const { return **at_; }
+    Element* operator->() const { return at_->get(); }
     Iterator& operator++() {
-      ++at;
+      ++at_;
+      pass_over();
       return *this;
     }
-    Iterator operator++(int) { return {at++}; }
-    bool operator==(const Iterator&) const = default;
+    Iterator operator++(int) {
+      Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator& o) const { return at_ == o.at_; }
+
+   private:
+    void pass_over() {
+      while (at_ != end_ && !*at_) ++at_;
+    }
+    Place at_ = nullptr, end_ = nullptr;
   };
+  [[nodiscard]] Place first() const { return modules_.data(); }
+  [[nodiscard]] Place last() const { return modules_.data() + modules_.size(); }
+  [[noreturn]] T& missing(size_t i) const {
+    fail<IndexError>("module_list", "there is no module ", i, " among ", size(), " places");
+  }
   std::vector<std::unique_ptr<T>> modules_;
 };
 

@@ -213,9 +213,11 @@ class TESSERA_API Visitor {
   /// A tensor that is no parameter; persistent ones are part of checkpoints.
   void buffer(std::string_view name, Tensor& tensor, const Init& init, bool persistent = true);
   void child(std::string_view name, Module& module);
-  /// The modules of a ModuleList, as `name.0`, `name.1` ...
+  /// The modules of a ModuleList that are there, as `name.0`, `name.1` ...
   template <class List> void children(std::string_view name, List& modules) {
-    for (size_t i = 0; i < modules.size(); ++i) child(concat(name, '.', i), modules[i]);
+    for (size_t i = 0; i < modules.size(); ++i) {
+      if (modules.has(i)) child(concat(name, '.', i), modules[i]);
+    }
   }
 
  private:

@@ -399,6 +399,20 @@ TEST_F(ModuleTest, AListHoldsItsModulesInPlace) {
   size_t count = 0;
   for (const Module& m : std::as_const(mixed)) count += dynamic_cast<const Tanh*>(&m) != nullptr;
   EXPECT_EQ(count, 20u);
+  mixed.remove(0);
+  mixed.remove(20);
+  EXPECT_EQ(mixed.size(), 21u);
+  EXPECT_FALSE(mixed.has(0) || mixed.has(20) || mixed.has(21));
+  EXPECT_EQ(std::distance(mixed.begin(), mixed.end()), 19);
+  EXPECT_THROW((void)mixed[0], IndexError);
+  struct Stage final : Layer<Stage> {
+    ModuleList<Mix> layers{3};
+    void visit(Visitor& v) override { v.children("layers", layers); }
+  } stage;
+  stage.layers.remove(1);
+  const auto parameters = named_parameters(stage);  // the others keep their names
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_EQ(parameters[1].name, "layers.2.inner.weight");
 }
 
 TEST_F(ModuleTest, AWrappedModuleStaysWhereItIs) {

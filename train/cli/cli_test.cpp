@@ -3,10 +3,13 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/safetensors.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/parameter_of.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +94,7 @@ TEST_F(CliTest, TrainsAndLeavesEverythingBehind) {
   EXPECT_TRUE(file("a/loss.svg").starts_with("<svg"));
   const Session session;
   EXPECT_EQ(io::SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);
-  EXPECT_EQ(read_config(folder_ + "/a/config.json").model.dim, 32);
+  EXPECT_EQ(read_config(folder_ + "/a/config.json").model.as<llama3::Config>().dim, 32);
 }
 
 TEST_F(CliTest, LearnsTheText) {
@@ -229,11 +232,11 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
   run_ranks(1, [&](World&) {
     Trainer trainer(config());
     trainer.step();
-    auto& feed_forward = trainer.model().layers[1].feed_forward;
+    auto& feed_forward = dynamic_cast<llama3::Model&>(trainer.model()).layers[1].feed_forward;
     const NoGrad guard;
     for (auto* w : {&feed_forward.w1, &feed_forward.w3})
       copy_bytes(local(w->weight), full(w->weight.shape(), 1e20));
-    const auto untouched = local(trainer.model().output->weight).values();
+    const auto untouched = local(test::parameter_of(trainer.model(), "output.weight")).values();
     {
       const GradMode recording(true);
       try {
@@ -246,7 +249,7 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
             << text;
       }
     }
-    EXPECT_EQ(local(trainer.model().output->weight).values(), untouched);
+    EXPECT_EQ(local(test::parameter_of(trainer.model(), "output.weight")).values(), untouched);
     Tensor& weight = feed_forward.w2.weight;
     copy_bytes(local(weight), full(weight.shape(), std::numeric_limits<double>::quiet_NaN()));
     const GradMode recording(true);

@@ -4,7 +4,7 @@
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/run/build_model.h"
 #include "tessera/train/run/trained_model.h"
 
 #include <algorithm>
@@ -90,7 +90,7 @@ class Texts {
 
 }  // namespace
 
-int generate_command(std::span<const std::string> arguments, std::ostream& out) {
+int generate_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   GenerateConfig c;
   config::Fields fields;
   fields.section("", c);
@@ -102,11 +102,10 @@ int generate_command(std::span<const std::string> arguments, std::ostream& out) 
     faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
   config::throw_if_any(faults);
   const Session session({.threads = static_cast<int>(c.threads)});
-  const TrainedModel trained =
-      open_trained_model(c.checkpoint, [&](const std::string& line) { out << line << '\n'; });
+  const TrainedModel trained = open_trained_model(
+      c.checkpoint, [&](const std::string& line) { out << line << '\n'; }, catalogue);
   const Config& config = trained.config;
-  llama3::Model model(config.model);
-  nn::load(model, trained.tensors());
+  const auto model = build_model(config, [&](nn::Module& m) { nn::load(m, trained.tensors()); });
   const GenerateOptions options{.tokens = c.tokens,
                                 .temperature = c.temperature,
                                 .top_k = c.top_k,
@@ -114,17 +113,12 @@ int generate_command(std::span<const std::string> arguments, std::ostream& out) 
                                 .context = c.context > 0 ? c.context : config.training.seq_len,
                                 .seed = static_cast<uint64_t>(c.seed)};
   Texts texts(out, prompts);
-  (void)generate(model, prompts, options,
+  (void)generate(*model, prompts, options,
                  [&](size_t row, std::string_view bytes) { texts.add(row, bytes); });
   texts.finish();
   return 0;
 }
 
-std::string generate_help() {
-  GenerateConfig c;
-  config::Fields fields;
-  fields.section("", c);
-  return "fields:\n" + fields.help();
-}
+std::string generate_help(Arguments, const Catalogue&) { return help_of_fields<GenerateConfig>(); }
 
 }  // namespace tessera::train

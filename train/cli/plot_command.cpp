@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/models/config/fields.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/train/cli/commands.h"
-#include "tessera/train/monitor/chrome_trace.h"
 #include "tessera/train/monitor/plot.h"
 #include "tessera/train/monitor/screen.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <ostream>
 
 namespace tessera::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct PlotConfig {
   std::string folder, metric = "loss", svg;
@@ -31,40 +26,10 @@ struct PlotConfig {
   }
 };
 
-struct TraceConfig {
-  std::string folder;
-  void fields(config::Fields& f) {
-    f.add("folder", folder,
-          "that of one iteration, `profiling/traces/iteration_10`; its name "
-          "alone will do, as the first word");
-  }
-};
-
-// The fields of a command whose first word may be the folder.
-template <class C> void parse(C& config, std::span<const std::string> arguments) {
-  config::Fields fields;
-  fields.section("", config);
-  if (!arguments.empty() && !arguments[0].starts_with("--")) {
-    config.folder = arguments[0];
-    arguments = arguments.subspan(1);
-  }
-  std::vector<std::string> faults = fields.parse(arguments);
-  if (config.folder.empty()) faults.emplace_back("[--folder] is missing: give the folder of a run");
-  config::throw_if_any(faults);
-}
-
-template <class C> std::string help_of() {
-  C config;
-  config::Fields fields;
-  fields.section("", config);
-  return "fields:\n" + fields.help();
-}
-
 }  // namespace
 
-int plot_command(std::span<const std::string> arguments, std::ostream& out) {
-  PlotConfig c;
-  parse(c, arguments);
+int plot_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+  const auto c = parsed_folder<PlotConfig>(arguments);
   const Curve curve = read_metrics(c.folder + "/metrics.jsonl", c.metric);
   PlotOptions options{.title = c.folder, .name = c.metric, .log_scale = c.log_scale};
   if (!c.svg.empty()) {
@@ -79,29 +44,6 @@ int plot_command(std::span<const std::string> arguments, std::ostream& out) {
   return 0;
 }
 
-int trace_command(std::span<const std::string> arguments, std::ostream& out) {
-  TraceConfig c;
-  parse(c, arguments);
-  std::error_code error;
-  std::vector<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(c.folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("rank") && name.ends_with("_trace.json"))
-      paths.push_back(entry.path().string());
-  }
-  if (error) fail<IoError>("trace", "cannot read folder ", c.folder, ": ", error.message());
-  if (paths.empty())
-    fail<DataError>("trace", c.folder,
-                    " holds no rank<r>_trace.json; give the folder of one "
-                    "iteration, as profiling/traces/iteration_10");
-  std::ranges::sort(paths);
-  const std::string to = (fs::path(c.folder) / "trace.json").string();
-  join_traces(paths, to);
-  out << "wrote " << to << ", of " << paths.size() << " ranks\n";
-  return 0;
-}
-
-std::string plot_help() { return help_of<PlotConfig>(); }
-std::string trace_help() { return help_of<TraceConfig>(); }
+std::string plot_help(Arguments, const Catalogue&) { return help_of_fields<PlotConfig>(); }
 
 }  // namespace tessera::train

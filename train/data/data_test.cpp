@@ -2,9 +2,9 @@
 #include "tessera/train/data/data.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/ranks.h"
-#include "tessera/nn/io/files.h"
 
 #include <gtest/gtest.h>
 

@@ -15,10 +15,11 @@ namespace {
 // Prompts of one length, which stay of one length while they grow.
 class Batch {
  public:
-  Batch(const llama3::Model& model, const GenerateOptions& options, std::vector<size_t> rows)
+  Batch(const models::LanguageModel& model, const GenerateOptions& options,
+        std::vector<size_t> rows)
       : model_(model),
         options_(options),
-        context_(std::min(options.context, model.config().max_seq_len)),
+        context_(std::min(options.context, model.max_seq_len())),
         rows_(std::move(rows)),
         tokens_(rows_.size()),
         ended_(rows_.size(), false) {}
@@ -73,20 +74,18 @@ class Batch {
     auto* at = ids.data<int64_t>();
     for (const auto& row : tokens_) at = std::copy(row.begin() + seen_, row.end(), at);
     seen_ = length;
-    const Tensor& weight = model_.tok_embeddings.weight;
-    if (weight.is_distributed())
-      ids = distribute(ids, Layout::replicated(layout_of(weight)->mesh()));
+    if (const Mesh* mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
     return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
   }
 
-  const llama3::Model& model_;
+  const models::LanguageModel& model_;
   const GenerateOptions& options_;
   int64_t context_;
   std::vector<size_t> rows_;  // numbers of the prompts
   std::vector<std::vector<int64_t>> tokens_;
   std::vector<char> ended_;
-  llama3::Cache cache_;
+  models::Cache cache_;
   int64_t seen_ = 0;  // tokens that the cache holds or has dropped
 };
 
@@ -110,7 +109,8 @@ void check(const GenerateOptions& o) {
   check(o.sampling());
 }
 
-std::vector<std::string> generate(llama3::Model& model, std::span<const std::string> prompts,
+std::vector<std::string> generate(models::LanguageModel& model,
+                                  std::span<const std::string> prompts,
                                   const GenerateOptions& options, const OnToken& on_token) {
   check(options);
   const NoGrad guard;
@@ -132,7 +132,7 @@ std::vector<std::string> generate(llama3::Model& model, std::span<const std::str
   return texts;
 }
 
-std::string generate(llama3::Model& model, std::string_view prompt,
+std::string generate(models::LanguageModel& model, std::string_view prompt,
                      const GenerateOptions& options) {
   const std::string one(prompt);
   return std::move(generate(model, std::span(&one, 1), options)[0]);

@@ -3,7 +3,7 @@
 // tokens seen are cached. Prompts of equal length run as one batch, others one after another.
 #pragma once
 
-#include "tessera/models/llama3/llama3.h"
+#include "tessera/models/model.h"
 #include "tessera/train/generate/sampling.h"
 
 #include <cstdint>
@@ -33,11 +33,11 @@ using OnToken = std::function<void(size_t row, std::string_view bytes)>;
 
 /// What follows each prompt, as bytes. A distributed model must be replicated: any rank may call
 /// this alone; it is in eval mode meanwhile. Bad options are found before anything is computed.
-TESSERA_API std::vector<std::string> generate(llama3::Model& model,
+TESSERA_API std::vector<std::string> generate(models::LanguageModel& model,
                                               std::span<const std::string> prompts,
                                               const GenerateOptions& options,
                                               const OnToken& on_token = {});
-TESSERA_API std::string generate(llama3::Model& model, std::string_view prompt,
+TESSERA_API std::string generate(models::LanguageModel& model, std::string_view prompt,
                                  const GenerateOptions& options);
 
 /// Makes bytes that arrive in pieces fit for a terminal, as printable() does, without ever giving

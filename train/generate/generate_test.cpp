@@ -5,6 +5,7 @@
 #include "tessera/core/error.h"
 #include "tessera/core/rng.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/tokenizer.h"
 

@@ -123,12 +123,13 @@ MetricsLog::MetricsLog(const std::string& path, int64_t after) : path_(path) {
 MetricsLog::~MetricsLog() = default;
 
 void MetricsLog::write(const StepRecord& r) {
-  const std::string line = fmt::format(
-      "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens_per_second\": "
-      "{:.1f}}}\n",
+  std::string line = fmt::format(
+      "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens_per_second\": {:.1f}",
       r.step, json_number(r.loss), json_number(r.grad_norm), json_number(r.lr),
       r.tokens_per_second);
-  write_line(line);
+  for (const auto& [name, value] : r.statistics)
+    line += fmt::format(", {}: {}", Json(name).dump(), json_number(value));
+  write_line(line + "}\n");
 }
 
 void MetricsLog::write_validation(int64_t step, double loss) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::train {
@@ -25,6 +26,9 @@ struct StepRecord {
   int64_t step = 0;  ///< from 1
   double loss = 0, grad_norm = 0, lr = 0;
   double tokens_per_second = 0;
+  double flops = 0;  ///< operations of the step, on all ranks
+  /// Auxiliary losses as `loss/<name>`, and the model's own figures.
+  std::vector<std::pair<std::string, double>> statistics = {};
 };
 
 /// What the step line shows besides the record.

@@ -101,6 +101,10 @@ void Monitor::begin_step(int64_t step) {
   profiler_.begin_step(step);
 }
 
+double Monitor::flops_per_token(const StepRecord& r) const {
+  return r.flops / static_cast<double>(facts_.tokens_per_step);
+}
+
 double Monitor::seconds_per_step() const {
   // The first step prepares, and is not like the others.
   if (done_ > first_)
@@ -137,7 +141,7 @@ void Monitor::measure() {
 
 void Monitor::write_tensorboard(const StepRecord& r) {
   constexpr double kGiB = 1 << 30;
-  const double flops = facts_.flops_per_token * r.tokens_per_second;
+  const double flops = flops_per_token(r) * r.tokens_per_second;
   const auto peak = static_cast<double>(memory_.peak);
   std::vector<Scalar> scalars{
       {"loss_metrics/global_avg_loss", r.loss},
@@ -156,6 +160,7 @@ void Monitor::write_tensorboard(const StepRecord& r) {
       {"memory/optimizer(GiB)", static_cast<double>(memory_.optimizer) / kGiB},
       {"memory/activations(GiB)", static_cast<double>(memory_.activations) / kGiB}};
   if (ceiling_ > 0) scalars.push_back({"mfu(%)", 100 * flops / ceiling_});
+  for (const auto& [name, value] : r.statistics) scalars.push_back({name, value});
   tensorboard_->write(r.step, scalars);
 }
 
@@ -166,7 +171,7 @@ void Monitor::show(const StepRecord& r) {
   if (r.step == first_ || r.step == facts_.steps || r.step % config_.log_freq == 0)
     print_(step_line(r, {.peak_bytes = memory_.peak,
                          .total_bytes = machine_memory(),
-                         .flops_per_token = facts_.flops_per_token,
+                         .flops_per_token = flops_per_token(r),
                          .ceiling_flops = ceiling_,
                          .seconds_left = left,
                          .color = bar && screen_->style().color}));

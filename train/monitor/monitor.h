@@ -30,8 +30,7 @@ struct MonitorFacts {
   int64_t steps = 0;
   int64_t tokens_per_step = 0;  ///< of all ranks
   int64_t done = 0;             ///< steps of the runs that this one goes on from
-  double flops_per_token = 0;
-  DType compute = DType::f32;  ///< of most matrix products; the ceiling is measured in it
+  DType compute = DType::f32;   ///< of most matrix products; the ceiling is measured in it
   std::vector<Tensor> parameters = {};
   int64_t optimizer_bytes = 0;  ///< of this rank
 };
@@ -93,6 +92,7 @@ class TESSERA_API Monitor {
   void write_tensorboard(const StepRecord& record);
   void show(const StepRecord& record);
   [[nodiscard]] double seconds_per_step() const;
+  [[nodiscard]] double flops_per_token(const StepRecord& record) const;
 
   using Clock = std::chrono::steady_clock;
   MetricsConfig config_;

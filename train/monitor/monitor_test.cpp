@@ -3,6 +3,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/error.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/compare.h"
 
+#include "tessera/dist/launch/run.h"
 #include "tessera/train/run/trainer.h"
 
 #include <algorithm>

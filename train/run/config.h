@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/models/config/fields.h"
-#include "tessera/models/llama3/llama3.h"
+#include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/data/data.h"
@@ -13,6 +13,7 @@
 #include "tessera/train/run/optimizer.h"
 #include "tessera/train/run/schedule.h"
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,7 +59,7 @@ struct TESSERA_API SampleConfig {
 struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
   int64_t ranks = 0, threads = 0;
-  llama3::Config model;
+  models::ModelConfig model;
   TrainingConfig training;
   OptimizerConfig optimizer;
   ScheduleConfig lr_scheduler;
@@ -71,6 +72,8 @@ struct TESSERA_API Config {
   ProfilerConfig profiler;
   SampleConfig sample;
 
+  /// The recipe, or else family and flavor.
+  [[nodiscard]] std::string title() const;
   /// All fields, bound to this object, which must outlive the list.
   [[nodiscard]] config::Fields fields();
   /// Faults that no single field shows: parts that do not fit together.
@@ -80,20 +83,34 @@ struct TESSERA_API Config {
 };
 
 struct Recipe {
-  std::string_view name, description;
-  Config (*make)();
+  std::string name, description;
+  std::function<Config()> make;
 };
-TESSERA_API std::span<const Recipe> recipes();
-/// ConfigError with a suggestion if there is no such recipe.
-TESSERA_API Config recipe(std::string_view name);
+/// Those of this repository.
+TESSERA_API std::vector<Recipe> recipes();
 
-/// The recipe that `--recipe NAME` or the file names (llama3_debugmodel if neither does), then the
-/// fields of `--config FILE`, then `--section.field value` in order. ConfigError: every fault, a
-/// line each.
-TESSERA_API Config parse_config(std::span<const std::string> arguments);
+/// What a configuration may name. A program with a family or recipe of its own adds to the lists.
+struct Catalogue {
+  /// The first is that of files that name none.
+  std::vector<models::Family> families = models::families();
+  /// The first is taken where neither a recipe nor a model is named.
+  std::vector<Recipe> recipes = train::recipes();
+};
+/// ConfigError with a suggestion if there is no such recipe.
+TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {});
+
+/// The recipe that `--recipe NAME` or the file names (none if a model is named), then the fields of
+/// `--config FILE`, then `--model.name` and `--model.flavor`, then `--section.field value` in
+/// order; where the words stand does not matter. ConfigError: every fault, a line each.
+TESSERA_API Config parse_config(std::span<const std::string> arguments,
+                                const Catalogue& catalogue = {});
+/// The fields that these arguments may set, with their defaults: the text of `--help`.
+TESSERA_API std::string config_help(std::span<const std::string> arguments,
+                                    const Catalogue& catalogue = {});
 /// A configuration that a run wrote as config.json. DataError if it does not hold one.
-TESSERA_API Config read_config(const std::string& path);
+TESSERA_API Config read_config(const std::string& path, const Catalogue& catalogue = {});
 /// The same from its text; errors name `where`.
-TESSERA_API Config parse_run_config(std::string_view json, const std::string& where);
+TESSERA_API Config parse_run_config(std::string_view json, const std::string& where,
+                                    const Catalogue& catalogue = {});
 
 }  // namespace tessera::train

@@ -37,31 +37,29 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
   (void)data_of(like, plan, 1, 0).info();
 }
 
-Evaluation evaluate(llama3::Model& model, DataLoader& data, int64_t steps) {
+Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
   World& world = World::current();
-  const Tensor& weight = model.tok_embeddings.weight;
-  const Layout* by_rows =
-      weight.is_distributed() ? Layout::of(layout_of(weight)->mesh(), {Shard(0)}) : nullptr;
+  const Mesh* mesh = model.placement().mesh;
+  const Layout* by_rows = mesh ? Layout::of(mesh, {Shard(0)}) : nullptr;
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 
-  nn::AttentionMetadata metadata;
+  models::Metadata metadata;
   const Tensor sums = empty({2}, DType::f64);  // loss, tokens
   double* total = sums.data<double>();
   std::fill_n(total, 2, 0.0);
   for (int64_t step = 0; step < batches; ++step) {
     const Batch batch = data.at(step);
     const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
-    if (step == 0) metadata = model.attention_metadata(seq_len);
+    if (step == 0) metadata = model.metadata(seq_len);
     const auto placed = [&](const Tensor& part) {
       return by_rows && part.defined() ? from_local(part, by_rows, {rows * world.size(), seq_len})
                                        : part;
     };
-    metadata.positions = placed(batch.positions);
-    const CrossEntropyResult result =
-        model.loss(placed(batch.tokens), placed(batch.targets), metadata);
+    const models::Loss result = model.loss(placed(batch.tokens), placed(batch.targets),
+                                           metadata.with_positions(placed(batch.positions)));
     total[0] += own(result.sum);
     total[1] += own(result.count);
   }

@@ -3,7 +3,7 @@
 // as every other, rows beyond the data count nothing, so no rank ever waits for one that is done.
 #pragma once
 
-#include "tessera/models/llama3/llama3.h"
+#include "tessera/models/model.h"
 #include "tessera/train/data/data.h"
 
 #include <string>
@@ -31,6 +31,6 @@ TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationP
 
 /// Takes `steps` batches of evaluation_data, -1: all. Collective over the World; the result is that
 /// of all ranks. Nothing is recorded, and the model is in eval mode meanwhile.
-TESSERA_API Evaluation evaluate(llama3::Model& model, DataLoader& data, int64_t steps);
+TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps);
 
 }  // namespace tessera::train

@@ -4,6 +4,7 @@
 // the error that ends it, without times. A new field needs no line here unless it has no number to
 // change or shows only beside others.
 #include "tessera/core/op_row.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/run/trainer.h"
@@ -41,6 +42,8 @@ std::map<std::string, Probe> probes(const std::string& folder) {
   whole_of_other.emplace_back("--checkpoint.no-initial_load_model_only");
   return {
       {"recipe", {{}, {"llama3_1b"}}},
+      {"model.name", {{"--model.flavor", "debugmodel"}, {"gpt2"}}},
+      {"model.flavor", {{}, {"1B"}}},
       {"dump_folder", {{}, {folder + "/elsewhere"}}},
       {"ranks", {{}, {"2"}}},
       {"threads", {{}, {"2"}}},

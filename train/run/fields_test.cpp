@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/config/fields.h"
 
+#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/train/run/config.h"
 
@@ -38,7 +39,7 @@ TEST(Config, TheRecipeSetsDefaultsWhereverItStands) {
   const Config c = parse_config(Words{"--training.steps", "3", "--recipe", "llama3_debugmodel"});
   EXPECT_EQ(c.recipe, "llama3_debugmodel");
   EXPECT_EQ(c.training.steps, 3);
-  EXPECT_EQ(c.model.dim, 256);
+  EXPECT_EQ(c.model.as<llama3::Config>().dim, 256);
   EXPECT_EQ(c.lr_scheduler.warmup_steps, 2);
 }
 
@@ -114,7 +115,7 @@ TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
                                 "--optimizer.param_groups", "norm lr=0,[wv].* weight_decay=0.5",
                                 "--training.dtype", "bfloat16", "--debug.no-deterministic"});
   EXPECT_EQ(c.optimizer.param_groups, (Words{"norm lr=0", "[wv].* weight_decay=0.5"}));
-  EXPECT_EQ(c.model.dtype, DType::bf16);
+  EXPECT_EQ(c.model.dtype(), DType::bf16);
   const std::string text = c.fields().dump(), path = testing::TempDir() + "inf.json";
   EXPECT_NE(text.find("\"max_norm\": \"inf\""), text.npos);
   io::write_file_atomically(path, text);
@@ -131,20 +132,20 @@ TEST(Config, AFileStandsBetweenRecipeAndCommandLine) {
                             R"({"recipe": "llama3_1b", "training": {"steps": 7, "seq_len": 64}})");
   const Config c = parse_config(Words{"--training.steps=9", "--config", path});
   EXPECT_EQ(c.recipe, "llama3_1b");
-  EXPECT_EQ(c.model.dim, 2048);
+  EXPECT_EQ(c.model.as<llama3::Config>().dim, 2048);
   EXPECT_EQ(c.training.steps, 9);
   EXPECT_EQ(c.training.seq_len, 64);
 }
 
 TEST(Config, RecipesHoldThePublishedPresets) {
   const Config c = recipe("llama3_405b");
-  EXPECT_EQ(c.model.n_layers, 126);
+  EXPECT_EQ(c.model.as<llama3::Config>().n_layers, 126);
   EXPECT_EQ(c.optimizer.lr, 8e-5);
   EXPECT_EQ(c.lr_scheduler.warmup_steps, 600);
   EXPECT_EQ(c.training.steps, 3000);
   EXPECT_EQ(recipe("llama3_8b").training.seq_len, 8192);
   EXPECT_EQ(recipe("llama3_70b").optimizer.lr, 1.5e-4);
-  EXPECT_TRUE(recipe("llama3_3b").model.enable_weight_tying);
+  EXPECT_TRUE(recipe("llama3_3b").model.as<llama3::Config>().enable_weight_tying);
 }
 
 TEST(DidYouMean, KnowsSwappedLettersAndKeepsQuietWhenFar) {
@@ -152,6 +153,48 @@ TEST(DidYouMean, KnowsSwappedLettersAndKeepsQuietWhenFar) {
   EXPECT_EQ(config::did_you_mean("setps", names), "steps");
   EXPECT_EQ(config::did_you_mean("seqlen", names), "seq_len");
   EXPECT_EQ(config::did_you_mean("temperature", names), std::nullopt);
+}
+
+TEST(Config, ModelIsFoundWhereverItIsNamed) {
+  const Config c = parse_config(Words{"--model.n_layers", "3", "--model.flavor", "1B",
+                                      "--training.steps", "5", "--model.name=llama3"});
+  EXPECT_EQ(c.model.family(), "llama3");
+  EXPECT_EQ(c.model.flavor(), "1B");
+  EXPECT_EQ(c.model.as<llama3::Config>().dim, 2048);
+  EXPECT_EQ(c.model.as<llama3::Config>().n_layers, 3);
+  EXPECT_EQ(c.recipe, "");  // the plain defaults
+  EXPECT_EQ(c.title(), "llama3 1B");
+  EXPECT_EQ(c.training.seq_len, 2048);
+  // Beside a recipe the model alone is another.
+  const Config both = parse_config(
+      Words{"--model.flavor", "1B", "--training.dtype", "bfloat16", "--recipe", "llama3_8b"});
+  EXPECT_EQ(both.recipe, "llama3_8b");
+  EXPECT_EQ(both.model.as<llama3::Config>().n_layers, 16);
+  EXPECT_EQ(both.model.dtype(), DType::bf16);
+  EXPECT_EQ(both.training.seq_len, 8192);
+}
+
+TEST(Config, AModelThatIsNotThereIsAFaultBesideOthers) {
+  const std::string text = error_of({"--model.name", "lama3", "--model.flavor", "1B",
+                                     "--training.steps", "0", "--model.dim", "2"});
+  EXPECT_NE(text.find("[--model.name] there is no 'lama3': did you mean llama3?"), text.npos)
+      << text;
+  EXPECT_NE(text.find("[--training.steps] 0 is out of range"), text.npos) << text;
+}
+
+TEST(Config, FilesFromBeforeFamiliesHadNamesAreOfTheFirst) {
+  Config c = parse_config(Words{"--model.dim", "64", "--model.n_kv_heads", "8"});
+  std::string dump = c.fields().dump();
+  for (const char* line : {"    \"name\": \"llama3\",\n", "    \"flavor\": \"debugmodel\",\n"}) {
+    const size_t at = dump.find(line);
+    ASSERT_NE(at, dump.npos) << dump;
+    dump.erase(at, std::string_view(line).size());
+  }
+  const Config again = parse_run_config(dump, "dump");
+  EXPECT_EQ(again.model.family(), "llama3");
+  EXPECT_EQ(again.model.flavor(), "");
+  EXPECT_EQ(again.model.as<llama3::Config>().dim, 64);
+  EXPECT_EQ(again.model.as<llama3::Config>().n_kv_heads, 8);
 }
 
 }  // namespace

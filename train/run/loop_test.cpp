@@ -2,13 +2,16 @@
 // The training loop against PyTorch, and against itself cut over ranks and micro-batches.
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/safetensors.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/parameter_of.h"
 #include "tessera/train/run/compare.h"
 #include "tessera/train/run/trainer.h"
 
@@ -38,12 +41,13 @@ class LoopTest : public FolderTest {
     c.dump_folder = folder_ + "/run";
     c.threads = 1;
     c.dataloader.path = folder_ + "/text.txt";
-    c.model.dim = 16;
-    c.model.n_layers = 2;
-    c.model.n_heads = 4;
-    c.model.n_kv_heads = 2;
-    c.model.ffn_dim = 24;
-    c.model.vocab_size = 259;
+    auto& model = c.model.as<llama3::Config>();
+    model.dim = 16;
+    model.n_layers = 2;
+    model.n_heads = 4;
+    model.n_kv_heads = 2;
+    model.ffn_dim = 24;
+    model.vocab_size = 259;
     c.training.steps = 6;
     c.training.local_batch_size = 4;
     c.training.seq_len = 16;
@@ -86,15 +90,15 @@ std::vector<double> golden_losses(const std::string& folder, int ranks, const st
   Config c = recipe("llama3_debugmodel");
   c.dump_folder = folder;
   c.threads = 1;
-  c.model = {.dim = m["dim"],
-             .n_layers = m["n_layers"],
-             .n_heads = m["n_heads"],
-             .n_kv_heads = m["n_kv_heads"],
-             .ffn_dim = m["ffn_dim"],
-             .vocab_size = m["vocab_size"],
-             .max_seq_len = 64,
-             .rope_theta = m["rope_theta"],
-             .norm_eps = m["norm_eps"]};
+  c.model.as<llama3::Config>() = {.dim = m["dim"],
+                                  .n_layers = m["n_layers"],
+                                  .n_heads = m["n_heads"],
+                                  .n_kv_heads = m["n_kv_heads"],
+                                  .ffn_dim = m["ffn_dim"],
+                                  .vocab_size = m["vocab_size"],
+                                  .max_seq_len = 64,
+                                  .rope_theta = m["rope_theta"],
+                                  .norm_eps = m["norm_eps"]};
   c.training.steps = json["steps"];
   c.training.local_batch_size = local_rows;
   c.training.global_batch_size = std::max(json["batch"].get<int64_t>(), ranks * local_rows);
@@ -231,7 +235,7 @@ TEST_F(LoopTest, NarrowPrecisionsLearnToo) {
   states.optimizer.state_dtype = DType::bf16;
   close_to_it(states, 0.1);
   Config narrow = mixed;
-  narrow.model.dtype = DType::bf16;
+  narrow.model.dtype() = DType::bf16;
   close_to_it(narrow, 0.3);
   Config both = mixed;
   both.activation_checkpoint.mode = Mode::full;
@@ -254,11 +258,11 @@ TEST_F(LoopTest, GroupsHaveTheirOwnRates) {
   c.optimizer.param_groups = {"norm lr=0 weight_decay=0", "output|tok_embeddings lr=5e-3"};
   run_ranks(1, [&](World&) {
     Trainer trainer(c);
-    const auto before = local(trainer.model().norm.weight).values();
-    const auto other = local(trainer.model().output->weight).values();
+    const auto before = local(test::parameter_of(trainer.model(), "norm.weight")).values();
+    const auto other = local(test::parameter_of(trainer.model(), "output.weight")).values();
     trainer.step();
-    EXPECT_EQ(local(trainer.model().norm.weight).values(), before);
-    EXPECT_NE(local(trainer.model().output->weight).values(), other);
+    EXPECT_EQ(local(test::parameter_of(trainer.model(), "norm.weight")).values(), before);
+    EXPECT_NE(local(test::parameter_of(trainer.model(), "output.weight")).values(), other);
   });
   c.optimizer.param_groups = {"norm lr=0", "ffn_norm lr=1e-3"};
   EXPECT_THROW(run(c), ConfigError);  // the first takes all that the second wants

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/optimizer.h"
 
-#include "tessera/core/context.h"
-#include "tessera/kernels/adamw/adamw.h"
-#include "tessera/kernels/fill/fill.h"
-#include "tessera/train/monitor/summary.h"
-
-#include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <optional>
 #include <regex>
 #include <sstream>
 
@@ -60,12 +54,6 @@ ParsedGroup parsed_group(const std::string& text) {
   return group;
 }
 
-std::vector<nn::NamedParameter> numbered(const std::vector<Tensor>& parameters) {
-  std::vector<nn::NamedParameter> named;
-  for (const Tensor& p : parameters) named.push_back({std::to_string(named.size()), p});
-  return named;
-}
-
 }  // namespace
 
 void OptimizerConfig::fields(config::Fields& f) {
@@ -91,109 +79,54 @@ std::vector<std::string> parameter_group_faults(const std::vector<std::string>& 
   return faults;
 }
 
-std::vector<ParameterGroup> parameter_groups(const OptimizerConfig& config,
-                                             const std::vector<std::string>& names) {
+std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
+                                           const std::vector<nn::NamedParameter>& parameters,
+                                           uint64_t seed) {
   config::throw_if_any(parameter_group_faults(config.param_groups));
-  std::vector<ParameterGroup> groups;
+  const optim::AdamWOptions common{.lr = config.lr,
+                                   .beta1 = config.beta1,
+                                   .beta2 = config.beta2,
+                                   .eps = config.eps,
+                                   .weight_decay = config.weight_decay,
+                                   .state_dtype = config.state_dtype,
+                                   .seed = seed};
+  std::vector<PatternGroup> groups;
   std::vector<std::regex> patterns;
   for (const std::string& text : config.param_groups) {
     const ParsedGroup g = parsed_group(text);
-    groups.push_back(
-        {g.pattern, g.lr.value_or(config.lr), g.weight_decay.value_or(config.weight_decay)});
+    PatternGroup& group = groups.emplace_back(g.pattern, std::vector<nn::NamedParameter>(), common);
+    group.options.lr = g.lr.value_or(config.lr);
+    group.options.weight_decay = g.weight_decay.value_or(config.weight_decay);
     patterns.emplace_back(g.pattern);
   }
-  groups.push_back({"", config.lr, config.weight_decay});
-  for (size_t i = 0; i < names.size(); ++i) {
+  groups.push_back({"", {}, common});
+  std::string example;
+  for (const nn::NamedParameter& p : parameters) {
+    if (!p.tensor.requires_grad()) continue;
     size_t at = 0;
-    while (at < patterns.size() && !std::regex_search(names[i], patterns[at])) ++at;
-    groups[at].members.push_back(i);
+    while (at < patterns.size() && !std::regex_search(p.name, patterns[at])) ++at;
+    groups[at].parameters.push_back(p);
+    example = p.name;
   }
   std::vector<std::string> faults;
   for (size_t i = 0; i < patterns.size(); ++i) {
-    if (!groups[i].members.empty()) continue;
+    if (!groups[i].parameters.empty()) continue;
     faults.push_back(concat("[--optimizer.param_groups] no parameter is left for '",
-                            groups[i].pattern, "': names are like ",
-                            names.empty() ? "" : names.back()));
+                            groups[i].pattern, "': names are like ", example));
   }
   config::throw_if_any(faults);
   return groups;
 }
 
-AdamW::AdamW(std::vector<nn::NamedParameter> parameters, const OptimizerConfig& config,
-             uint64_t seed)
-    : config_(config), seed_(seed) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                 const std::vector<nn::NamedParameter>& parameters,
+                                                 uint64_t seed) {
   config::require_valid("optimizer", config);
-  bool narrow = config.state_dtype == DType::bf16;
-  for (nn::NamedParameter& p : parameters) {
-    if (!p.tensor.requires_grad()) continue;
-    const DType state = p.tensor.dtype() == DType::f64 ? DType::f64 : config.state_dtype;
-    for (auto* moments : {&first_, &second_}) {
-      const NoGrad guard;
-      moments->push_back(
-          call_like(op::Fill{p.tensor.shape(), state, p.tensor.device(), 0}, p.tensor));
-    }
-    narrow = narrow || p.tensor.dtype() == DType::bf16;
-    names_.push_back(std::move(p.name));
-    parameters_.push_back(std::move(p.tensor));
+  std::vector<optim::AdamW::Group> groups;
+  for (PatternGroup& g : parameter_groups(config, parameters, seed)) {
+    if (!g.parameters.empty()) groups.push_back({std::move(g.parameters), g.options});
   }
-  if (narrow) {
-    for (const std::string& name : names_) streams_.push_back(stream_of(name));
-  }
-  groups_ = parameter_groups(config, names_);
-}
-
-AdamW::AdamW(const std::vector<Tensor>& parameters, const OptimizerConfig& config)
-    : AdamW(numbered(parameters), config) {}
-
-int64_t AdamW::state_bytes() const { return bytes_of(first_) + bytes_of(second_); }
-
-std::vector<Tensor> AdamW::grads() const {
-  std::vector<Tensor> grads;
-  grads.reserve(parameters_.size());
-  for (const Tensor& p : parameters_) {
-    Tensor g = p.grad();
-    if (!g.defined()) {
-      fail<AutogradError>("adamw", "parameter ", names_[grads.size()], ", ", p.meta(),
-                          ", has no gradient: run backward first");
-    }
-    grads.push_back(std::move(g));
-  }
-  return grads;
-}
-
-void AdamW::step(double scale) {
-  const NoGrad guard;
-  const std::vector<Tensor> gradients = grads();
-  ++steps_;
-  for (const ParameterGroup& group : groups_) {
-    if (group.members.empty()) continue;
-    const auto of_group = [&](const auto& all) {
-      std::remove_cvref_t<decltype(all)> part;
-      for (size_t i : group.members) part.push_back(all[i]);
-      return part;
-    };
-    adamw_(of_group(parameters_), of_group(gradients), of_group(first_), of_group(second_), steps_,
-           {.lr = group.lr * scale,
-            .beta1 = config_.beta1,
-            .beta2 = config_.beta2,
-            .eps = config_.eps,
-            .weight_decay = group.weight_decay,
-            .seed = seed_,
-            .streams = streams_.empty() ? streams_ : of_group(streams_)});
-  }
-}
-
-void AdamW::zero_grad() {
-  for (Tensor& p : parameters_) p.set_grad({});
-}
-
-std::vector<nn::NamedParameter> AdamW::state() const {
-  std::vector<nn::NamedParameter> state;
-  for (size_t i = 0; i < names_.size(); ++i) {
-    state.push_back({names_[i] + ".exp_avg", first_[i]});
-    state.push_back({names_[i] + ".exp_avg_sq", second_[i]});
-  }
-  return state;
+  return std::make_unique<optim::AdamW>(groups);
 }
 
 }  // namespace tessera::train

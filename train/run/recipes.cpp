@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recipes: whole configurations under a name, with the presets that torchtitan trains the same
 // sizes with. 1B and 3B, for which it has none, take 8B's.
+#include "tessera/models/llama3/llama3.h"
 #include "tessera/train/run/config.h"
-
-#include <algorithm>
-#include <array>
 
 namespace tessera::train {
 namespace {
 
+models::ModelConfig llama3_model(std::string_view flavor) {
+  return llama3::family().flavor(flavor);
+}
+
 Config llama3_debugmodel() {
   Config c;
   c.recipe = "llama3_debugmodel";
-  c.model = llama3::debugmodel();
+  c.model = llama3_model("debugmodel");
   c.training.steps = 10;
   // Half of the machines that it is tried on have no bf16 products.
   c.training.mixed_precision_param = DType::f32;
@@ -28,7 +30,7 @@ Config llama3_debugmodel() {
 Config llama3_published(std::string_view recipe, std::string_view flavor) {
   Config c;
   c.recipe = recipe;
-  c.model = llama3::flavor(flavor);
+  c.model = llama3_model(flavor);
   c.training.steps = 1000;
   c.training.local_batch_size = 1;
   c.training.seq_len = 8192;
@@ -62,29 +64,18 @@ Config llama3_405b() {
   return c;
 }
 
-constexpr std::array<Recipe, 6> kRecipes{{
-    {"llama3_debugmodel", "Llama 3 with 6 layers of 256, byte tokenizer; minutes on two cores",
-     llama3_debugmodel},
-    {"llama3_1b", "Llama 3.2 1B: 16 layers of 2048, the head is the embedding", llama3_1b},
-    {"llama3_3b", "Llama 3.2 3B: 28 layers of 3072, the head is the embedding", llama3_3b},
-    {"llama3_8b", "Llama 3.1 8B: 32 layers of 4096", llama3_8b},
-    {"llama3_70b", "Llama 3.1 70B: 80 layers of 8192", llama3_70b},
-    {"llama3_405b", "Llama 3.1 405B: 126 layers of 16384", llama3_405b},
-}};
-
 }  // namespace
 
-std::span<const Recipe> recipes() { return kRecipes; }
-
-Config recipe(std::string_view name) {
-  const auto at = std::ranges::find(kRecipes, name, &Recipe::name);
-  if (at != kRecipes.end()) return at->make();
-  std::vector<std::string> names;
-  for (const Recipe& r : kRecipes) names.emplace_back(r.name);
-  const auto near = config::did_you_mean(name, names);
-  fail<ConfigError>(
-      "--recipe", "there is no recipe '", name, '\'',
-      near ? concat("; did you mean ", *near, '?') : "; `tessera recipes` lists them");
+std::vector<Recipe> recipes() {
+  return {
+      {"llama3_debugmodel", "Llama 3 with 6 layers of 256, byte tokenizer; minutes on two cores",
+       llama3_debugmodel},
+      {"llama3_1b", "Llama 3.2 1B: 16 layers of 2048, the head is the embedding", llama3_1b},
+      {"llama3_3b", "Llama 3.2 3B: 28 layers of 3072, the head is the embedding", llama3_3b},
+      {"llama3_8b", "Llama 3.1 8B: 32 layers of 4096", llama3_8b},
+      {"llama3_70b", "Llama 3.1 70B: 80 layers of 8192", llama3_70b},
+      {"llama3_405b", "Llama 3.1 405B: 126 layers of 16384", llama3_405b},
+  };
 }
 
 }  // namespace tessera::train

@@ -25,7 +25,8 @@ int64_t step_of_file(const std::string& path) {
 
 }  // namespace
 
-TrainedModel open_trained_model(const std::string& path, const Warn& warn) {
+TrainedModel open_trained_model(const std::string& path, const Warn& warn,
+                                const Catalogue& catalogue) {
   const std::string run = (fs::path(path) / "config.json").string();
   const std::string file = (fs::path(path) / "model.safetensors").string();
   const bool is_step = fs::exists(fs::path(path) / kManifestFile);
@@ -34,13 +35,13 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn) {
   if (is_step || !fs::exists(run)) {
     from = open_checkpoint(path, warn);
   } else {
-    model.config = read_config(run);
+    model.config = read_config(run, catalogue);
     const fs::path folder = fs::path(path) / model.config.checkpoint.folder;
     from = CheckpointFolder(folder.string()).latest(warn);
     if (from && step_of_file(file) > from->manifest().progress.step) from = nullptr;
   }
   if (from) {
-    model.config = parse_run_config(from->manifest().config, from->path());
+    model.config = parse_run_config(from->manifest().config, from->path(), catalogue);
     model.checkpoint_ = std::move(from);
     return model;
   }
@@ -56,7 +57,7 @@ std::vector<nn::NamedParameter> TrainedModel::tensors() const {
       checkpoint_ ? checkpoint_->read_all("model") : file_->read_all();
   // A model saved alone may have been exported in another dtype.
   for (auto& [name, tensor] : all) {
-    if (is_floating(tensor.dtype())) tensor = cast(tensor, config.model.dtype);
+    if (is_floating(tensor.dtype())) tensor = cast(tensor, config.model.dtype());
   }
   return all;
 }

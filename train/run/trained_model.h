@@ -20,14 +20,15 @@ class TESSERA_API TrainedModel {
   [[nodiscard]] std::vector<nn::NamedParameter> tensors() const;
 
  private:
-  friend TrainedModel open_trained_model(const std::string& path, const Warn& warn);
+  friend TrainedModel open_trained_model(const std::string& path, const Warn& warn,
+                                         const Catalogue& catalogue);
   std::shared_ptr<const CheckpointReader> checkpoint_;
   std::shared_ptr<const io::SafetensorsFile> file_;  // where there is no checkpoint
 };
 /// Of a dump folder the latest: a whole checkpoint, or model.safetensors where its step is higher.
 /// Checks the bytes of a checkpoint, but makes no tensors. IoError, DataError: nothing there, or it
 /// is damaged.
-[[nodiscard]] TESSERA_API TrainedModel open_trained_model(const std::string& path,
-                                                          const Warn& warn);
+[[nodiscard]] TESSERA_API TrainedModel open_trained_model(const std::string& path, const Warn& warn,
+                                                          const Catalogue& catalogue = {});
 
 }  // namespace tessera::train

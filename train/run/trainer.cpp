@@ -3,18 +3,17 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/safetensors.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
 #include "tessera/train/monitor/non_finite.h"
 #include "tessera/train/monitor/plot.h"
 #include "tessera/train/monitor/summary.h"
+#include "tessera/train/run/build_model.h"
 
 #include <fmt/format.h>
 
@@ -54,6 +53,42 @@ int64_t valid_targets(const Batch& batch) {
   return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
 }
 
+// Of this rank's rows; a row without positions is one document.
+std::vector<int64_t> document_lengths(const Batch& batch) {
+  const Tensor tokens = local(batch.tokens);
+  const int64_t rows = tokens.size(0), length = tokens.size(1);
+  if (!batch.positions.defined()) return std::vector<int64_t>(static_cast<size_t>(rows), length);
+  std::vector<int64_t> lengths;
+  const auto* positions = local(batch.positions).data<int64_t>();
+  for (int64_t i = 0; i < rows * length; ++i) {
+    if (i % length == 0 || positions[i] == 0) lengths.push_back(0);
+    ++lengths.back();
+  }
+  return lengths;
+}
+
+// Values of micro-batches, added up under their names.
+class SumsByName {
+ public:
+  void add(const std::string& name, const Tensor& value) {
+    for (auto& [known, sum] : sums_) {
+      if (known != name) continue;
+      sum = sum + value.detach();
+      return;
+    }
+    sums_.emplace_back(name, value.detach());
+  }
+  /// Of all ranks, in the order of their first coming.
+  [[nodiscard]] std::vector<std::pair<std::string, double>> values() const {
+    std::vector<std::pair<std::string, double>> all;
+    for (const auto& [name, sum] : sums_) all.emplace_back(name, full(sum).item());
+    return all;
+  }
+
+ private:
+  std::vector<std::pair<std::string, Tensor>> sums_;
+};
+
 std::string_view precision_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "f32"; }
 
 }  // namespace
@@ -74,7 +109,6 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
                                : nullptr),
       source_(std::move(source)),
-      model_(config.model),
       micro_batches_(config.training.micro_batches(world_.size())),
       checkpoints_(in_folder(config.checkpoint.folder)) {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
@@ -89,36 +123,32 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                         {.path = v.dataset_path,
                          .path_field = "validation.dataset_path",
                          .seq_len = v.seq_len.value_or(config_.training.seq_len),
-                         .vocabulary = config_.model.vocab_size,
+                         .vocabulary = config_.model.vocab_size(),
                          .rows = v.local_batch_size.value_or(config_.training.local_batch_size)});
   }
 
-  nn::initialize(model_, seed, [this](const std::string&, const TensorMeta&) {
-    return Layout::replicated(mesh_);
+  model_ = build_model(config_, [&](nn::Module& model) {
+    nn::initialize(model, seed, [this](const std::string&, const TensorMeta&) {
+      return Layout::replicated(mesh_);
+    });
   });
-  const auto blocks = model_.blocks();
-  nn::apply_activation_checkpoint(blocks, config_.activation_checkpoint);
-  if (config_.training.mixed_precision_param != config_.model.dtype)
-    nn::mixed_precision(model_, blocks, config_.training.mixed_precision_param);
-  metadata_ = model_.attention_metadata(config_.training.seq_len);
-  optimizer_ = std::make_unique<AdamW>(nn::named_parameters(model_), config_.optimizer, seed);
+  metadata_ = model_->metadata(config_.training.seq_len);
+  parameters_ = nn::parameters(*model_);
+  optimizer_ = make_optimizer(config_.optimizer, nn::named_parameters(*model_), seed);
   // Bad data is found before anything is written or trained.
   if (data_) static_cast<void>(data_->info());
   if (validation_data_) static_cast<void>(validation_data_->info());
   restore();
-  std::vector<Tensor> parameters;
-  for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
-  monitor_ = std::make_unique<Monitor>(
-      config_.metrics, config_.profiler,
-      MonitorFacts{.dump_folder = config_.dump_folder,
-                   .steps = config_.training.steps,
-                   .tokens_per_step = tokens_per_step(),
-                   .done = done_,
-                   .flops_per_token = llama3::flops_per_token(model_, config_.training.seq_len),
-                   .compute = config_.training.mixed_precision_param,
-                   .parameters = std::move(parameters),
-                   .optimizer_bytes = optimizer_->state_bytes()},
-      world_, print_, screen);
+  monitor_ =
+      std::make_unique<Monitor>(config_.metrics, config_.profiler,
+                                MonitorFacts{.dump_folder = config_.dump_folder,
+                                             .steps = config_.training.steps,
+                                             .tokens_per_step = tokens_per_step(),
+                                             .done = done_,
+                                             .compute = config_.training.mixed_precision_param,
+                                             .parameters = parameters_,
+                                             .optimizer_bytes = optimizer_->state_bytes()},
+                                world_, print_, screen);
   if (world_.rank() != 0) return;
   io::write_file_atomically(in_folder("config.json"), config_.fields().dump());
   announce();
@@ -129,7 +159,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
 void Trainer::open_data() {
   const int64_t mine = config_.training.local_batch_size;
   data_.emplace(config_.dataloader, BatchPlan{.seq_len = config_.training.seq_len,
-                                              .vocabulary = config_.model.vocab_size,
+                                              .vocabulary = config_.model.vocab_size(),
                                               .global_rows = mine * world_.size(),
                                               .first_row = mine * world_.rank(),
                                               .rows = mine,
@@ -146,8 +176,8 @@ void Trainer::announce() {
   const Context& context = Context::current();
   if (c.metrics.summary != "none")
     print_(
-        fmt::format("model: {}, {}", c.recipe, total_summary(model_, optimizer_->state_bytes())));
-  if (c.metrics.summary == "layers") print_(layer_summary(model_));
+        fmt::format("model: {}, {}", c.title(), total_summary(*model_, optimizer_->state_bytes())));
+  if (c.metrics.summary == "layers") print_(layer_summary(*model_));
   print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
                      isa_name(Process::get().isa()), byte_count(machine_memory())));
   if (data_) {
@@ -158,14 +188,14 @@ void Trainer::announce() {
         with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
   }
   print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
-                     precision_name(c.model.dtype),
+                     precision_name(c.model.dtype()),
                      precision_name(c.training.mixed_precision_param),
                      precision_name(c.optimizer.state_dtype)));
-  for (const ParameterGroup& g : optimizer_->groups()) {
+  for (const PatternGroup& g : parameter_groups(c.optimizer, nn::named_parameters(*model_))) {
     if (c.optimizer.param_groups.empty()) continue;
     print_(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
-                       g.pattern.empty() ? "all others" : g.pattern, g.members.size(), g.lr,
-                       g.weight_decay));
+                       g.pattern.empty() ? "all others" : g.pattern, g.parameters.size(),
+                       g.options.lr, g.options.weight_decay));
   }
   const int64_t at_once = c.training.local_batch_size * world_.size();
   const int64_t rows = at_once * micro_batches_;
@@ -199,17 +229,21 @@ std::vector<Batch> Trainer::next_batches() {
   return batches;
 }
 
-Tensor Trainer::loss_of(const Batch& batch, double tokens) const {
-  nn::AttentionMetadata metadata = metadata_;
-  metadata.positions = batch.positions;
-  const CrossEntropyResult result = model_.loss(batch.tokens, batch.targets, metadata);
-  // A 0-dim factor and no attribute, so that a new count needs no new plan.
-  return result.sum * tensor(1 / std::max(1.0, tokens));
+// Sums over tokens times `scale`: a 0-dim factor and no attribute, so that a new count needs no new
+// plan.
+models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
+  models::Loss loss =
+      model_->loss(batch.tokens, batch.targets, metadata_.with_positions(batch.positions));
+  loss.sum = loss.sum * scale;
+  for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scale;
+  return loss;
 }
 
 // Gradients of replicated parameters are partial over the axis that cuts the batch.
 void Trainer::reduce_gradients() {
-  for (Tensor p : optimizer_->parameters()) p.set_grad(redistribute(p.grad(), layout_of(p)));
+  for (Tensor& p : parameters_) {
+    if (const Tensor g = p.grad(); g.defined()) p.set_grad(redistribute(g, layout_of(p)));
+  }
 }
 
 StepRecord Trainer::step() {
@@ -221,39 +255,56 @@ StepRecord Trainer::step() {
     return next_batches();
   }();
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
-  const Tensor count = zeros({}, DType::i64);
-  for (const Batch& batch : batches) *count.data<int64_t>() += valid_targets(batch);
-  world_.group().all_reduce(count)->wait();
-  const double tokens = count.item();
-
-  Tensor sum;
+  const Tensor counts = zeros({2}, DType::f64);  // tokens with a target, operations of the step
   for (const Batch& batch : batches) {
-    Tensor loss;
+    counts.data<double>()[0] += static_cast<double>(valid_targets(batch));
+    counts.data<double>()[1] += model_->flops(document_lengths(batch));
+  }
+  world_.group().all_reduce(counts)->wait();
+  const Tensor scale = tensor(1 / std::max(1.0, counts.data<double>()[0]));
+
+  SumsByName sums;  // the loss first
+  for (const Batch& batch : batches) {
+    Tensor total;
     {
       const auto phase = monitor_->phase("forward");
-      loss = loss_of(batch, tokens);
+      const models::Loss loss = loss_of(batch, scale);
+      sums.add("loss", loss.sum);
+      total = loss.sum;
+      for (const auto& [name, value] : loss.auxiliary) {
+        sums.add("loss/" + name, value);
+        total = total + value;
+      }
     }
-    sum = sum.defined() ? sum + loss.detach() : loss.detach();
     const auto phase = monitor_->phase("backward");
-    backward(loss);
-    loss = {};
+    backward(total);
   }
   StepRecord record;
   record.step = done_ + 1;
-  record.loss = full(sum).item();
+  record.flops = counts.data<double>()[1];
+  record.statistics = sums.values();
+  record.loss = record.statistics.front().second;
+  record.statistics.erase(record.statistics.begin());
   {
     const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
     reduce_gradients();
-    record.grad_norm = clip_grad_norm_(optimizer_->grads(), config_.training.max_norm);
+    record.grad_norm = optim::clip_grad_norm_(parameters_, config_.training.max_norm);
   }
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
-    diagnose(batches, tokens, record.loss, record.grad_norm);
+    diagnose(batches, scale, record.loss, record.grad_norm);
+  {
+    const NoGrad guard;
+    model_->before_optimizer_step();
+    for (const auto& [name, value] : model_->statistics())
+      record.statistics.emplace_back(name, full(value).item());
+  }
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
   {
     const auto phase = monitor_->phase("optimizer");
-    optimizer_->step(factor);
+    optimizer_->set_lr_factor(factor);
+    optimizer_->step();
     optimizer_->zero_grad();
   }
   record.lr = config_.optimizer.lr * factor;
@@ -266,7 +317,7 @@ StepRecord Trainer::step() {
 
 Evaluation Trainer::validate() {
   if (!validation_data_) fail<UsageError>("validate", "validation.enable is not set");
-  const Evaluation e = evaluate(model_, *validation_data_, config_.validation.steps);
+  const Evaluation e = evaluate(*model_, *validation_data_, config_.validation.steps);
   monitor_->validation(done_, e.loss, e.perplexity);
   print_(fmt::format("validate step: {:2}  loss: {:8.5f}  perplexity: {:.4f}  tokens: {}", done_,
                      e.loss, e.perplexity, with_separators(e.tokens)));
@@ -286,12 +337,12 @@ void Trainer::remember(const StepRecord& record) {
   records_.push_back(record);
 }
 
-void Trainer::diagnose(const std::vector<Batch>& batches, double tokens, double loss,
+void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
                        double grad_norm) {
   const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm)
                                                : fmt::format("the loss is {}", loss);
   std::string cause;
-  for (const auto& p : nn::named_parameters(model_)) {
+  for (const auto& p : nn::named_parameters(*model_)) {
     if (cause.empty() && !all_finite(p.tensor))
       cause = concat("parameter ", p.name, " already is not finite");
   }
@@ -309,9 +360,11 @@ void Trainer::diagnose(const std::vector<Batch>& batches, double tokens, double 
       context.options.anomaly = true;
       for (const Batch& batch : batches) {
         watch.in_backward(false);
-        const Tensor again = loss_of(batch, tokens);
+        const models::Loss again = loss_of(batch, scale);
         watch.in_backward(true);
-        backward(again);
+        Tensor total = again.sum;
+        for (const auto& term : again.auxiliary) total = total + term.value;
+        backward(total);
       }
     } catch (const NumericError& error) {
       if (watch.found().empty()) cause = error.what();
@@ -335,12 +388,12 @@ void Trainer::run() {
   if (stopped_) return;
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   const std::string plot = in_folder("loss.svg");
-  if (world_.rank() == 0) io::write_file_atomically(plot, loss_plot_svg(records_, config_.recipe));
+  if (world_.rank() == 0) io::write_file_atomically(plot, loss_plot_svg(records_, config_.title()));
   if (config_.checkpoint.enable) {  // the last checkpoint holds the model
     print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
     return;
   }
-  std::vector<nn::NamedParameter> whole = nn::named_parameters(model_);
+  std::vector<nn::NamedParameter> whole = nn::named_parameters(*model_);
   for (auto& p : whole) p.tensor = full(p.tensor);
   if (world_.rank() != 0) return;
   io::write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
@@ -358,10 +411,10 @@ void Trainer::print_samples() {
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed)};
   print_(
-      fmt::format("greedy text:\n{}", printable(c.prompt + generate(model_, c.prompt, options))));
+      fmt::format("greedy text:\n{}", printable(c.prompt + generate(*model_, c.prompt, options))));
   options.temperature = c.temperature;
   print_(fmt::format("sampled text (temperature {}, top {}):\n{}", c.temperature, c.top_k,
-                     printable(c.prompt + generate(model_, c.prompt, options))));
+                     printable(c.prompt + generate(*model_, c.prompt, options))));
 }
 
 }  // namespace tessera::train

@@ -8,7 +8,7 @@
 
 #include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
-#include "tessera/models/llama3/llama3.h"
+#include "tessera/models/model.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/monitor/monitor.h"
 #include "tessera/train/run/config.h"
@@ -51,19 +51,19 @@ class TESSERA_API Trainer {
   /// Greedy and sampled text of the model as it is.
   void print_samples();
 
-  [[nodiscard]] llama3::Model& model() { return model_; }
+  [[nodiscard]] models::LanguageModel& model() { return *model_; }
   /// Records of past steps for the plot: all of them up to some thousands, then every second,
   /// fourth, ...
   [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
 
  private:
   [[nodiscard]] std::vector<Batch> next_batches();
-  [[nodiscard]] Tensor loss_of(const Batch& batch, double tokens) const;
+  [[nodiscard]] models::Loss loss_of(const Batch& batch, const Tensor& scale) const;
   void open_data();
   /// Of all ranks and micro-batches.
   [[nodiscard]] int64_t tokens_per_step() const;
   void reduce_gradients();
-  [[noreturn]] void diagnose(const std::vector<Batch>& batches, double tokens, double loss,
+  [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
                              double grad_norm);
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
@@ -73,6 +73,7 @@ class TESSERA_API Trainer {
   [[nodiscard]] std::unique_ptr<CheckpointReader> choose_checkpoint(bool& own);
   void check_fits(const CheckpointReader& from, bool own, bool with_optimizer);
   void load(const CheckpointReader* from, const std::vector<nn::NamedParameter>& tensors);
+  void load_optimizer(const CheckpointReader* from, int64_t steps);
   void remember_earlier_steps();
   [[nodiscard]] int64_t data_windows() { return data_ ? data_->info().windows : 0; }
   /// Saves where it is time or a signal asks; true if the run is to end.
@@ -85,10 +86,11 @@ class TESSERA_API Trainer {
   std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
   BatchSource source_;
   std::optional<DataLoader> data_, validation_data_;
-  llama3::Model model_;
+  std::unique_ptr<models::LanguageModel> model_;
   int64_t micro_batches_ = 1;
-  nn::AttentionMetadata metadata_;
-  std::unique_ptr<AdamW> optimizer_;
+  models::Metadata metadata_;
+  std::vector<Tensor> parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<Monitor> monitor_;
   std::vector<StepRecord> records_;
   CheckpointFolder checkpoints_;

@@ -24,12 +24,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What a checkpoint adds to the name of a parameter that counts its own optimizer steps.
+constexpr const char* kOwnSteps = ".step";
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 // What a checkpoint holds of the model.
-std::vector<nn::NamedParameter> model_tensors(llama3::Model& model) {
+std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
   std::vector<nn::NamedParameter> all = nn::named_parameters(model);
   for (auto& b : nn::named_buffers(model, true)) all.push_back(std::move(b));
   return all;
@@ -107,9 +110,9 @@ void Trainer::restore() {
   }
   d = agreed(world_, d);
   if (d.found == 0) return;
-  load(from.get(), model_tensors(model_));
-  if (d.with_optimizer != 0) load(from.get(), optimizer_->state());
-  optimizer_->set_steps(d.progress.optimizer_steps);
+  load(from.get(), model_tensors(*model_));
+  if (d.with_optimizer != 0) load_optimizer(from.get(), d.progress.optimizer_steps);
+  else optimizer_->set_steps(d.progress.optimizer_steps);
   done_ = d.progress.step;
   schedule_start_ = done_ - d.progress.schedule_step;
   data_start_ = done_ - d.progress.data_step;
@@ -145,9 +148,11 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
         own ? "--checkpoint.load_step of a full one, or --checkpoint.exclude_from_loading optimizer"
             : "--checkpoint.initial_load_model_only true");
   }
-  std::vector<std::string> faults = tensor_differences(m.tensors("model"), model_tensors(model_));
+  std::vector<std::string> faults = tensor_differences(m.tensors("model"), model_tensors(*model_));
   if (with_optimizer) {
-    for (auto& f : tensor_differences(m.tensors("optimizer"), optimizer_->state()))
+    auto there = m.tensors("optimizer");
+    for (const std::string& name : optimizer_->names()) there.erase(name + kOwnSteps);
+    for (auto& f : tensor_differences(there, optimizer_->state().tensors))
       faults.push_back(std::move(f));
   }
   std::vector<std::string> changes;
@@ -196,6 +201,24 @@ void Trainer::load(const CheckpointReader* from, const std::vector<nn::NamedPara
   }
 }
 
+// Moments, and the steps of those parameters that had no gradient in some of them.
+void Trainer::load_optimizer(const CheckpointReader* from, int64_t steps) {
+  load(from, optimizer_->state().tensors);
+  optimizer_->set_steps(steps);
+  std::vector<int64_t> own = optimizer_->parameter_steps();
+  const Tensor counts = empty({std::ssize(own)}, DType::i64);  // (parameters)
+  if (from) {
+    const auto there = from->manifest().tensors("optimizer");
+    for (size_t i = 0; i < own.size(); ++i) {
+      const std::string name = optimizer_->names()[i] + kOwnSteps;
+      if (there.contains(name)) own[i] = static_cast<int64_t>(from->read(name).item());
+    }
+    std::ranges::copy(own, counts.data<int64_t>());
+  }
+  world_.group().broadcast(counts, 0)->wait();
+  optimizer_->set_steps(steps, {counts.data<int64_t>(), own.size()});
+}
+
 // For the plot; a file that is not there or not readable leaves the plot shorter.
 void Trainer::remember_earlier_steps() {
   const std::string path = in_folder("metrics.jsonl");
@@ -225,14 +248,14 @@ void Trainer::save(bool model_only) {
                static_cast<uint64_t>(config_.debug.seed),
                config_.fields().dump(),
                data_windows(),
-               model_tensors(model_),
+               model_tensors(*model_),
                {}};
   make_whole(c.model);
   if (model_only) {
     for (auto& [name, t] : c.model)
       if (is_floating(t.dtype())) t = cast(t, config_.checkpoint.exported_dtype());
   } else {
-    c.optimizer = optimizer_->state();
+    c.optimizer = optimizer_->state().tensors;
     make_whole(c.optimizer);
   }
   const Patience patience(world_.group());
