@@ -112,11 +112,12 @@ void check(const GenerateOptions& o) {
   check(o.sampling());
 }
 
-std::vector<std::string> generate(const models::LanguageModel& model,
+std::vector<std::string> generate(models::LanguageModel& model,
                                   std::span<const std::string> prompts,
                                   const GenerateOptions& options, const OnToken& on_token) {
   check(options);
   const NoGrad guard;
+  const nn::EvalMode evaluating(model);
   // Batches in the order of their first prompts, so that the first prompt's text comes first.
   std::vector<std::vector<size_t>> batches;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -134,7 +135,7 @@ std::vector<std::string> generate(const models::LanguageModel& model,
   return texts;
 }
 
-std::string generate(const models::LanguageModel& model, std::string_view prompt,
+std::string generate(models::LanguageModel& model, std::string_view prompt,
                      const GenerateOptions& options) {
   const std::string one(prompt);
   return std::move(generate(model, std::span(&one, 1), options)[0]);
