@@ -37,7 +37,7 @@ class Bigram final : public tessera::models::Decoder {
  private:
   [[nodiscard]] tessera::Tensor embed(const tessera::Tensor& tokens,
                                       const tessera::models::Metadata&) const override {
-    return table.forward(tokens);  // (B, T, dim)
+    return table(tokens);  // (B, T, dim)
   }
   [[nodiscard]] tessera::Tensor layer(size_t, const tessera::Tensor& x,
                                       const tessera::models::Metadata&,
