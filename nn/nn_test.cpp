@@ -95,8 +95,8 @@ TEST_F(NnTest, FeedForwardIsSwiGlu) {
   FeedForward m = feed_forward();
   initialize(m, 1);
   const Tensor x = normal({2, 3, 4}, {7, 1});
-  const Tensor y = m.forward(x);
-  const Tensor expected = m.w2.forward(silu(m.w1.forward(x)) * m.w3.forward(x));
+  const Tensor y = m(x);
+  const Tensor expected = m.w2(silu(m.w1(x)) * m.w3(x));
   EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
   for (double v : (y - expected).values()) EXPECT_NEAR(v, 0, 1e-6);
 }
@@ -114,8 +114,8 @@ TEST_F(NnTest, AttentionIsCausal) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({2, 6, 16}, {7, 1});
-  const Tensor y = m.forward(x, causal_metadata(6, 4, 10000));
-  const Tensor shorter = m.forward(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
+  const Tensor y = m(x, causal_metadata(6, 4, 10000));
+  const Tensor shorter = m(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
   for (double v : (slice(y, 1, {0, 4}) - shorter).values()) EXPECT_NEAR(v, 0, 1e-5);
 }
 
@@ -123,8 +123,7 @@ TEST_F(NnTest, AttentionSeesOnlyRelativePositions) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({1, 5, 16}, {7, 1});
-  const Tensor gap =
-      m.forward(x, causal_metadata(5, 4, 10000)) - m.forward(x, causal_metadata(5, 4, 10000, 37));
+  const Tensor gap = m(x, causal_metadata(5, 4, 10000)) - m(x, causal_metadata(5, 4, 10000, 37));
   for (double v : gap.values()) EXPECT_NEAR(v, 0, 1e-4);
 }
 
@@ -147,12 +146,13 @@ TEST_F(NnTest, AttentionWithBiasesNeedsNoTables) {
     int64_t stream = 0;
     for (Linear* l : {&m.wq, &m.wk, &m.wv, &m.wo})
       assign_(l->bias.detach(), normal({15}, {5, static_cast<uint64_t>(++stream)}));
-    std::vector<Tensor> all{m.forward(normal({2, 40, 15}, {7, 1}), {})};  // enough rows to join
+    std::vector<Tensor> all{
+        m(normal({2, 40, 15}, {7, 1}), AttentionMetadata())};  // enough rows to join
     backward(sum(all[0] * all[0]));
     for (const auto& p : named_parameters(m)) all.push_back(p.tensor.grad());
     // Without the biases another result.
     assign_(m.wv.bias.detach(), zeros({15}));
-    EXPECT_NE(m.forward(normal({2, 40, 15}, {7, 1}), {}).values(), all[0].values());
+    EXPECT_NE(m(normal({2, 40, 15}, {7, 1}), AttentionMetadata()).values(), all[0].values());
     return all;
   };
   const auto joined = run(true), apart = run(false);
@@ -188,14 +188,14 @@ TEST_F(NnTest, MlpIsGeluBetweenTwoLinears) {
     EXPECT_EQ(parameter_count(m), 2 * 24 + 6 + 4);
     const Tensor x = normal({2, 3, 4}, {7, 1});
     const Tensor hidden = gelu(linear(x, m.w1.weight) + m.w1.bias, tanh_approximation);
-    EXPECT_EQ(m.forward(x).values(), (linear(hidden, m.w2.weight) + m.w2.bias).values());
+    EXPECT_EQ(m(x).values(), (linear(hidden, m.w2.weight) + m.w2.bias).values());
   }
 }
 
 TEST_F(NnTest, EveryParameterGetsAGradient) {
   Attention m = attention();
   initialize(m, 1);
-  backward(sum(m.forward(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
+  backward(sum(m(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
   for (const auto& p : named_parameters(m)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
 }
 
@@ -204,7 +204,7 @@ TEST_F(NnTest, BadConfigurationsAreNamed) {
   EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 3}), ValueError);
   Attention m = attention();
   initialize(m, 1);
-  EXPECT_THROW((void)m.forward(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
+  EXPECT_THROW((void)m(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
 }
 
 TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
@@ -214,10 +214,10 @@ TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
   m.w2.weight =
       full({4, 6}, std::numeric_limits<double>::infinity());  // times both signs: not a number
   try {
-    (void)m.forward(normal({8, 4}, {7, 1}));
+    (void)m(normal({8, 4}, {7, 1}));
     FAIL() << "nothing was thrown";
   } catch (const NumericError& error) {
-    EXPECT_NE(std::string(error.what()).find("in module w2"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(" (in w2)"), std::string::npos) << error.what();
   }
 }
 

@@ -67,11 +67,8 @@ void Block::visit(nn::Visitor& visitor) {
 
 Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
                       nn::KvCache* cache) const {
-  return run(x, [this, metadata, cache](const Tensor& in) {
-    const Tensor seen = attention.forward(attention_norm.forward(in), metadata, cache);
-    const Tensor h = in + dropout.forward(seen);  // (B, T, dim)
-    return h + dropout.forward(feed_forward.forward(ffn_norm.forward(h)));
-  });
+  const Tensor h = x + dropout(attention(attention_norm(x), metadata, cache));  // (B, T, dim)
+  return h + dropout(feed_forward(ffn_norm(h)));
 }
 
 Model::Model(const Config& c)
@@ -85,7 +82,7 @@ Model::Model(const Config& c)
   tok_embeddings.emplace(c.vocab_size, c.dim, Init::normal(kStd), c.dtype);
   pos_embeddings.emplace(c.max_seq_len, c.dim, Init::normal(kStd), c.dtype);
   norm.emplace(c.dim, c.norm_eps, c.dtype);
-  for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back(std::make_unique<Block>(c));
+  for (int64_t i = 0; i < c.n_layers; ++i) layers.emplace_back(c);
 }
 
 void Model::visit(nn::Visitor& visitor) {
@@ -98,9 +95,7 @@ void Model::visit(nn::Visitor& visitor) {
 
 std::vector<nn::Module*> Model::units() {
   std::vector<nn::Module*> all;
-  for (const auto& layer : layers) {
-    if (layer) all.push_back(layer.get());
-  }
+  for (Block& layer : layers) all.push_back(&layer);
   return all;
 }
 
@@ -123,18 +118,18 @@ Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) cons
                           .count = tokens.size(1),
                           .device = tokens.device()};
     positions = tokens.is_distributed()
-                    ? call_on(made, Layout::replicated(layout_of(tokens)->mesh()))
+                    ? call_on(made, Layout::replicated(layout_of(tokens).mesh()))
                     : call(made, {});
   }
-  return dropout.forward(tok_embeddings->forward(tokens) + pos_embeddings->forward(positions));
+  return dropout((*tok_embeddings)(tokens) + (*pos_embeddings)(positions));
 }
 
 Tensor Model::layer(size_t i, const Tensor& x, const models::Metadata& metadata,
                     nn::KvCache* cache) const {
-  return layers[i] ? layers[i]->forward(x, metadata.of(), cache) : x;
+  return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
 }
 
-Tensor Model::finish(const Tensor& x) const { return norm ? norm->forward(x) : x; }
+Tensor Model::finish(const Tensor& x) const { return norm ? (*norm)(x) : x; }
 
 Model::Head Model::head() const {
   if (!tok_embeddings) return {};

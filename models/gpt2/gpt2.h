@@ -9,25 +9,28 @@
 #include "tessera/models/decoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/gpt2/config.h"
+#include "tessera/nn/containers.h"
 
-#include <memory>
 #include <optional>
 #include <vector>
 
 namespace tessera::gpt2 {
 
-/// x + attention(norm(x)), then x + feed_forward(norm(x)).
-class TESSERA_API Block final : public nn::Module {
+/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
+class TESSERA_API Block final : public nn::Layer<Block> {
  public:
   explicit Block(const Config& config);
   void visit(nn::Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
-                               nn::KvCache* cache = nullptr) const;
 
   nn::Attention attention;
   nn::Mlp feed_forward;
   nn::LayerNorm attention_norm, ffn_norm;
   nn::Dropout dropout;
+
+ private:
+  friend class nn::Layer<Block>;
+  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                               nn::KvCache* cache = nullptr) const;
 };
 
 class TESSERA_API Model final : public models::Decoder {
@@ -49,7 +52,7 @@ class TESSERA_API Model final : public models::Decoder {
   std::optional<nn::Embedding> tok_embeddings;  // also the head
   std::optional<nn::Embedding> pos_embeddings;  // there where tokens are embedded
   nn::Dropout dropout;
-  std::vector<std::unique_ptr<Block>> layers;  // null: another stage's
+  nn::ModuleList<Block> layers;
   std::optional<nn::LayerNorm> norm;
 
  private:

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 namespace tessera::gpt2 {
 namespace {
@@ -80,7 +81,7 @@ TEST_F(Gpt2Test, InitialisationIsThePublished) {
   EXPECT_NEAR(deviation(model.tok_embeddings->weight), 0.02, 2e-4);
   EXPECT_NEAR(deviation(model.pos_embeddings->weight), 0.02, 2e-4);
   for (size_t layer : {0u, 5u}) {
-    const Block& block = *model.layers[layer];
+    const Block& block = model.layers[layer];
     EXPECT_NEAR(deviation(block.attention.wk.weight), 0.02, 3e-4);
     EXPECT_NEAR(deviation(block.feed_forward.w1.weight), 0.02, 3e-4);
     EXPECT_NEAR(deviation(block.attention.wo.weight), 0.02 / std::sqrt(12.0), 2e-4);
@@ -159,7 +160,7 @@ TEST_F(Gpt2Test, DropoutFieldsDropWhileTraining) {
     nn::initialize(plain, 3);
     const Tensor tokens = ids({1, 2, 3, 4}, {1, 4});
     EXPECT_NE(model.forward(tokens).values(), plain.forward(tokens).values());
-    const NoGrad guard;
+    model.eval();
     EXPECT_EQ(model.forward(tokens).values(), plain.forward(tokens).values());
   }
 }
@@ -230,17 +231,17 @@ TEST_F(Gpt2Test, FieldsAndTheirConflicts) {
   for (const Flavor& f : flavors()) EXPECT_TRUE(f.config.conflicts().empty()) << f.name;
 }
 
-// The gradients of all parameters; rows cut over the mesh's ranks, unless it is null.
-std::vector<std::vector<double>> gradients(const Mesh* mesh, bool packed) {
+// The gradients of all parameters; rows cut over the mesh's ranks, if there is one.
+std::vector<std::vector<double>> gradients(std::optional<Mesh> mesh, bool packed) {
   Config config = kTiny;
   config.dtype = DType::f64;
   Model model(config);
   nn::initialize(model, 3, [mesh](const std::string&, const TensorMeta&) {
-    return mesh ? Layout::replicated(mesh) : nullptr;
+    return mesh ? Layout::replicated(*mesh) : Layout();
   });
   const auto ids = [mesh](const std::vector<double>& values) {
     const Tensor rows = from_values(values, {4, 3}, DType::i64);
-    return mesh ? distribute(rows, Layout::of(mesh, {Shard(0)})) : rows;
+    return mesh ? distribute(rows, Layout::of(*mesh, {Shard(0)})) : rows;
   };
   models::Metadata metadata = model.metadata(3);
   if (packed) metadata = metadata.with_positions(ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0}));
@@ -250,7 +251,7 @@ std::vector<std::vector<double>> gradients(const Mesh* mesh, bool packed) {
                .sum);
   std::vector<std::vector<double>> all;
   for (const auto& p : nn::named_parameters(model))
-    all.push_back((mesh ? full(p.tensor.grad()) : p.tensor.grad()).values());
+    all.push_back((mesh ? full_tensor(p.tensor.grad()) : p.tensor.grad()).values());
   return all;
 }
 
@@ -259,7 +260,7 @@ TEST(Gpt2Ranks, GradientsAreThoseOfOneRank) {
     std::vector<std::vector<double>> expected;
     {
       const Session session;
-      expected = gradients(nullptr, packed);
+      expected = gradients({}, packed);
     }
     run_ranks(4, [&](World& world) {
       const auto got = gradients(Mesh::make({{"dp", 4}}), packed);
