@@ -26,7 +26,11 @@ Config debugmodel(std::string_view recipe, const models::Family& family) {
 }
 
 Config llama3_debugmodel() { return debugmodel("llama3_debugmodel", llama3::family()); }
-Config gpt2_debugmodel() { return debugmodel("gpt2_debugmodel", gpt2::family()); }
+Config gpt2_debugmodel() {
+  Config c = debugmodel("gpt2_debugmodel", gpt2::family());
+  c.training.seq_len = 1024;  // all the positions that it learns
+  return c;
+}
 
 Config llama3_published(std::string_view recipe, std::string_view flavor) {
   Config c;
