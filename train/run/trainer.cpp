@@ -9,7 +9,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/files.h"
-#include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/io/model_file.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/tokenizer.h"
@@ -397,10 +397,7 @@ void Trainer::run() {
     print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
     return;
   }
-  std::vector<nn::NamedParameter> whole = nn::named_parameters(*model_);
-  for (auto& p : whole) p.tensor = full_tensor(p.tensor);
-  if (world_.rank() != 0) return;
-  io::write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
+  nn::save(*model_, in_folder("model.safetensors"), {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
 }
