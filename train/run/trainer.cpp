@@ -71,6 +71,9 @@ std::vector<int64_t> document_lengths(const Batch& batch) {
   return lengths;
 }
 
+// Of all ranks.
+double value_of(const Tensor& x) { return (x.is_distributed() ? full_tensor(x) : x).item(); }
+
 // Values of micro-batches, added up under their names.
 class SumsByName {
  public:
@@ -85,7 +88,7 @@ class SumsByName {
   /// Of all ranks, in the order of their first coming.
   [[nodiscard]] std::vector<std::pair<std::string, double>> values() const {
     std::vector<std::pair<std::string, double>> all;
-    for (const auto& [name, sum] : sums_) all.emplace_back(name, full_tensor(sum).item());
+    for (const auto& [name, sum] : sums_) all.emplace_back(name, value_of(sum));
     return all;
   }
 
@@ -301,7 +304,7 @@ StepRecord Trainer::step() {
     const NoGrad guard;
     model_->before_optimizer_step();
     for (const auto& [name, value] : model_->statistics())
-      record.statistics.emplace_back(name, full_tensor(value).item());
+      record.statistics.emplace_back(name, value_of(value));
   }
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
