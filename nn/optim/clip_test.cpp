@@ -60,7 +60,7 @@ TEST(ClipRanks, EachElementCountsOnceOverLayoutsAndMeshes) {
     };
     const std::vector<Tensor> cut{on(Layout::of(line, {Shard(0)})),
                                   on(Layout::of(square, {Shard(0), Shard(1)}))},
-        plain{on(nullptr), on(nullptr)};
+        plain{on({}), on({})};
     EXPECT_EQ(clip_grad_norm_(cut, 0.5), clip_grad_norm_(plain, 0.5));
     for (size_t i = 0; i < 2; ++i)
       EXPECT_EQ(full_tensor(cut[i].grad()).values(), plain[i].grad().values());
