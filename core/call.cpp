@@ -181,9 +181,8 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
   }
   for (const Tensor& t : out) {
     if (!has_nan(t)) continue;
-    const std::string path = joined_path(context.module_path);
     fail<NumericError>(row.name, "made NaN in its output ", t.meta(), " from inputs without NaN",
-                       path.empty() ? "" : ", in module ", path);
+                       in_module(joined_path(context.module_path)));
   }
 }
 

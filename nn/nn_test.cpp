@@ -92,8 +92,8 @@ TEST_F(NnTest, FeedForwardIsSwiGlu) {
   FeedForward m = feed_forward();
   initialize(m, 1);
   const Tensor x = normal({2, 3, 4}, {7, 1});
-  const Tensor y = m.forward(x);
-  const Tensor expected = m.w2.forward(silu(m.w1.forward(x)) * m.w3.forward(x));
+  const Tensor y = m(x);
+  const Tensor expected = m.w2(silu(m.w1(x)) * m.w3(x));
   EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
   for (double v : (y - expected).values()) EXPECT_NEAR(v, 0, 1e-6);
 }
@@ -111,8 +111,8 @@ TEST_F(NnTest, AttentionIsCausal) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({2, 6, 16}, {7, 1});
-  const Tensor y = m.forward(x, causal_metadata(6, 4, 10000));
-  const Tensor shorter = m.forward(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
+  const Tensor y = m(x, causal_metadata(6, 4, 10000));
+  const Tensor shorter = m(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
   for (double v : (slice(y, 1, {0, 4}) - shorter).values()) EXPECT_NEAR(v, 0, 1e-5);
 }
 
@@ -120,15 +120,14 @@ TEST_F(NnTest, AttentionSeesOnlyRelativePositions) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({1, 5, 16}, {7, 1});
-  const Tensor gap =
-      m.forward(x, causal_metadata(5, 4, 10000)) - m.forward(x, causal_metadata(5, 4, 10000, 37));
+  const Tensor gap = m(x, causal_metadata(5, 4, 10000)) - m(x, causal_metadata(5, 4, 10000, 37));
   for (double v : gap.values()) EXPECT_NEAR(v, 0, 1e-4);
 }
 
 TEST_F(NnTest, EveryParameterGetsAGradient) {
   Attention m = attention();
   initialize(m, 1);
-  backward(sum(m.forward(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
+  backward(sum(m(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
   for (const auto& p : named_parameters(m)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
 }
 
@@ -137,7 +136,7 @@ TEST_F(NnTest, BadConfigurationsAreNamed) {
   EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 3}), ValueError);
   Attention m = attention();
   initialize(m, 1);
-  EXPECT_THROW((void)m.forward(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
+  EXPECT_THROW((void)m(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
 }
 
 TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
@@ -147,10 +146,10 @@ TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
   m.w2.weight =
       full({4, 6}, std::numeric_limits<double>::infinity());  // times both signs: not a number
   try {
-    (void)m.forward(normal({8, 4}, {7, 1}));
+    (void)m(normal({8, 4}, {7, 1}));
     FAIL() << "nothing was thrown";
   } catch (const NumericError& error) {
-    EXPECT_NE(std::string(error.what()).find("in module w2"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(" (in w2)"), std::string::npos) << error.what();
   }
 }
 

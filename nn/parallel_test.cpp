@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kBatch = 5, kLength = 11, kHeads = 8, kKvHeads = 4, kHeadDim = 4,
                   kDim = kHeads * kHeadDim, kHidden = 20;
 
-class TransformerBlock final : public Module {
+class TransformerBlock final : public Layer<TransformerBlock> {
  public:
   TransformerBlock()
       : attention({.dim = kDim,
@@ -45,10 +45,8 @@ class TransformerBlock final : public Module {
     v.child("ffn_norm", ffn_norm);
   }
   [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata) const {
-    return run(x, [this, metadata](const Tensor& in) {
-      const Tensor h = in + attention.forward(attention_norm.forward(in), metadata);
-      return h + feed_forward.forward(ffn_norm.forward(h));
-    });
+    const Tensor h = x + attention(attention_norm(x), metadata);
+    return h + feed_forward(ffn_norm(h));
   }
   Attention attention;
   FeedForward feed_forward;
@@ -91,8 +89,8 @@ Result finish(const Tensor& x, const Tensor& y, Module& module,
 }
 
 template <class M> Tensor run_module(const M& module, const Tensor& x, const AttentionMetadata& m) {
-  if constexpr (std::is_same_v<M, FeedForward>) return module.forward(x);
-  else return module.forward(x, m);
+  if constexpr (std::is_same_v<M, FeedForward>) return module(x);
+  else return module(x, m);
 }
 
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -131,7 +129,7 @@ void distribute_parameters(Module& module, Mesh mesh) {
     }
   } plan;
   plan.mesh = mesh;
-  module.visit(plan);
+  plan.walk(module);
 }
 
 template <class Make> void equal_on_every_mesh(Make make) {
@@ -230,7 +228,7 @@ std::vector<std::vector<double>> wrapped(const std::function<void(TransformerBlo
     metadata.cos = distribute(metadata.cos, everywhere);
     metadata.sin = distribute(metadata.sin, everywhere);
     const AutoRedistribute wish;
-    const Result got = finish(x, block.forward(x, metadata), block,
+    const Result got = finish(x, block(x, metadata), block,
                               [](const Tensor& t) { return full_tensor(t).values(); });
     if (world.rank() != 0) return;
     result = got.gradients;

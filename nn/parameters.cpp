@@ -31,7 +31,7 @@ class TensorVisitor final : public Visitor {
 
 void for_each(Module& root, int which, OnTensor f) {
   TensorVisitor visitor(which, std::move(f));
-  root.visit(visitor);
+  visitor.walk(root);
 }
 
 std::vector<NamedParameter> listed(Module& root, int which) {
@@ -105,7 +105,7 @@ std::vector<NamedModule> named_modules(Module& root) {
     std::vector<NamedModule> list;
   } visitor;
   visitor.list.push_back({"", &root});
-  root.visit(visitor);
+  visitor.walk(root);
   return visitor.list;
 }
 

@@ -37,8 +37,9 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
   (void)data_of(like, plan, 1, 0).info();
 }
 
-Evaluation evaluate(const models::LanguageModel& model, DataLoader& data, int64_t steps) {
+Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
+  const nn::EvalMode evaluating(model);
   World& world = World::current();
   Layout by_rows;
   if (const Mesh mesh = model.placement().mesh) by_rows = Layout::of(mesh, {Shard(0)});

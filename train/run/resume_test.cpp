@@ -75,7 +75,7 @@ TEST_F(ResumeTest, AParameterThatSatOutAStepGoesOnAsItWas) {
   const auto steps = [&](const Config& config, int frozen, int all) {
     run_ranks(2, [&](World&) {
       Trainer trainer(config);
-      Tensor& weight = trainer.model().norm.weight;
+      Tensor weight = test::parameter_of(trainer.model(), "norm.weight");
       for (int i = 0; i < frozen + all; ++i) {
         weight.set_requires_grad(i >= frozen);
         trainer.step();

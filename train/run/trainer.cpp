@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The folder is locked first, and data and checkpoint are read before a run's files are written. A
+// step counts the tokens of all its micro-batches first and scales the loss by that, so gradients
+// only add up, are reduced once and clipped. What is not finite never reaches the optimizer.
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
