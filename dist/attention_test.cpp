@@ -38,8 +38,9 @@ TEST(DistributedAttention, CausalOverBatchHeadsAndSequenceIsThatOfOneRank) {
         };
         const Heads whole{numbers(shaped(4, queries)), numbers(shaped(2, keys), 1),
                           numbers(shaped(2, keys), 2)};
-        const AttentionOptions options{
-            .causal = true, .heads_inner = heads_inner, .offset = keys - queries};
+        const AttentionOptions options{.mask = AttentionMask::causal(),
+                                       .heads_inner = heads_inner,
+                                       .query_start = keys - queries};
         Heads one{variable(whole.q), variable(whole.k), variable(whole.v)};
         const Tensor want = scaled_dot_product_attention(one.q, one.k, one.v, options);
         backward(loss_of(want));

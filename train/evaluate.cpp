@@ -58,7 +58,8 @@ Evaluation evaluate(const llama3::Model& model, DataLoader& data, int64_t steps)
       return by_rows && part.defined() ? from_local(part, by_rows, {rows * world.size(), seq_len})
                                        : part;
     };
-    metadata.positions = placed(batch.positions);
+    metadata.rope_positions = placed(batch.positions);
+    metadata.documents = placed(batch.documents);
     const CrossEntropyResult result =
         model.loss(placed(batch.tokens), placed(batch.targets), metadata);
     total[0] += own(result.sum);

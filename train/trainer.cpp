@@ -194,14 +194,16 @@ std::vector<Batch> Trainer::next_batches() {
     const auto whole = [&](const Tensor& rows) {
       return rows.defined() ? from_local(rows, by_rows, global) : rows;
     };
-    batches.push_back({whole(part.tokens), whole(part.targets), whole(part.positions)});
+    batches.push_back(
+        {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
   }
   return batches;
 }
 
 Tensor Trainer::loss_of(const Batch& batch, double tokens) const {
   nn::AttentionMetadata metadata = metadata_;
-  metadata.positions = batch.positions;
+  metadata.rope_positions = batch.positions;
+  metadata.documents = batch.documents;
   const CrossEntropyResult result = model_.loss(batch.tokens, batch.targets, metadata);
   // A 0-dim factor and no attribute, so that a new count needs no new plan.
   return result.sum * tensor(1 / std::max(1.0, tokens));
