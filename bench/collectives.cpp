@@ -4,8 +4,8 @@
 // tensor. Back ends: threads (payloads move from tensor to tensor) and staged (through slots, as
 // between processes of one host); under mpirun, srun or torchrun: the processes.
 #include "tessera/bench/support.h"
-#include "tessera/dist/launch/launch_world.h"
-#include "tessera/dist/shared/threads_impl.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/launch/threads_impl.h"
 
 #include <cstring>
 

@@ -4,6 +4,7 @@
 // in a world of which only this rank exists. bench/peers/dist_cost.py measures the same of DTensor.
 #include "tessera/bench/support.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/views/views.h"
 

@@ -3,10 +3,10 @@
 // step of a tiny Llama. bench/peers/host_cost.py measures the same in PyTorch under the same names.
 #include "tessera/bench/support.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
-#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
 
 namespace tessera::bench {
 namespace {
@@ -59,11 +59,9 @@ void small_step(Report& report) {
                        .vocab_size = 258,
                        .max_seq_len = kLength});
   nn::initialize(model, 7);
-  std::vector<Tensor> parameters;
-  for (auto& p : nn::named_parameters(model)) parameters.push_back(p.tensor);
-  train::AdamW optimizer(parameters,
+  optim::AdamW optimizer(nn::parameters(model),
                          {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
-  const nn::AttentionMetadata metadata = model.attention_metadata(kLength);
+  const models::Metadata metadata = model.metadata(kLength);
   std::vector<double> bytes(kLength + 1);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<double>(i * 37 % 256);
   const std::span<const double> all = bytes;
@@ -75,7 +73,7 @@ void small_step(Report& report) {
     const CrossEntropyResult result = cross_entropy(model.forward(tokens, metadata), targets);
     backward(result.sum * (1 / result.count.item()));
     const NoGrad guard;
-    (void)clip_grad_norm_(optimizer.grads(), 1);
+    (void)optim::clip_grad_norm_(optimizer.parameters(), 1);
     optimizer.step();
   };
   report.write("train_step_dim64_4layers_64tokens", {1, kLength}, median_us(step, 9, 0.3));

@@ -3,12 +3,12 @@
 // ceiling, and where the time goes by op. Precision and checkpointing are arguments.
 // bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
 #include "tessera/bench/support.h"
-#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
 
 #include <array>
 #include <map>
@@ -121,16 +121,14 @@ class Trainee {
       : batch_(setting.batch),
         length_(setting.length),
         model_(setting.config()),
-        metadata_(model_.attention_metadata(setting.length)) {
+        metadata_(model_.metadata(setting.length)) {
     nn::initialize(model_, 7);
-    const auto blocks = model_.blocks();
+    const auto blocks = model_.units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
     if (setting.precision == "mixed") nn::mixed_precision(model_, blocks, DType::bf16);
-    std::vector<Tensor> parameters;
-    for (auto& p : nn::named_parameters(model_)) parameters.push_back(p.tensor);
-    optimizer_ = std::make_unique<train::AdamW>(
-        std::move(parameters),
-        train::OptimizerConfig{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+    optimizer_ = std::make_unique<optim::AdamW>(
+        nn::parameters(model_),
+        optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
   }
   [[nodiscard]] llama3::Model& model() { return model_; }
   [[nodiscard]] double loss() const { return loss_; }
@@ -161,7 +159,7 @@ class Trainee {
     enter(kOptimizer);
     {
       const NoGrad guard;
-      (void)clip_grad_norm_(optimizer_->grads(), 1);
+      (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
       optimizer_->step();
     }
     marks[kParts] = Clock::now();
@@ -175,13 +173,13 @@ class Trainee {
 
  private:
   [[nodiscard]] Tensor mean_loss(const Tensor& tokens, const Tensor& targets) const {
-    const CrossEntropyResult result = model_.loss(tokens, targets, metadata_);
+    const models::Loss result = model_.loss(tokens, targets, metadata_);
     return result.sum * (1 / result.count.item());
   }
   int64_t batch_, length_;
   llama3::Model model_;
-  nn::AttentionMetadata metadata_;
-  std::unique_ptr<train::AdamW> optimizer_;
+  models::Metadata metadata_;
+  std::unique_ptr<optim::AdamW> optimizer_;
   std::mt19937_64 random_{7};
   double loss_ = 0;
   int64_t stored_ = 0;
@@ -256,7 +254,8 @@ void measure(Arguments& arguments) {
 
   const double total = median(totals);
   const auto tokens = static_cast<double>(setting.batch * setting.length);
-  const double flops = llama3::flops_per_token(trainee.model(), setting.length) * tokens;
+  const double flops = trainee.model().flops(
+      std::vector<int64_t>(static_cast<size_t>(setting.batch), setting.length));
   const double ceiling = setting.computed() == DType::f32 ? ceilings.gemm_f32 : ceilings.gemm_bf16;
   const double percent = 100 * flops / total / ceiling;
   fmt::print("llama3 {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.model,

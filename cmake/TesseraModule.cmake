@@ -21,7 +21,7 @@ function(tessera_module name)
   tessera_include_root(${name} ${source} root)
 
   file(GLOB sources CONFIGURE_DEPENDS ${source}/*.cpp ${source}/*/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/(mpi|nccl)_library\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/cuda_table\\.cpp$|/train/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/(mpi|nccl)_library\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/cuda_table\\.cpp$|/train/cli/main\\.cpp$")
   if(TESSERA_LEFT_OUT_ROOMS)
     list(FILTER sources EXCLUDE REGEX "/kernels/(${TESSERA_LEFT_OUT_ROOMS})/")
   endif()

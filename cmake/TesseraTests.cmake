@@ -48,7 +48,7 @@ function(tessera_module_tests)
   set(rooms <tessera/kernels/fill/fill.h> <tessera/kernels/pointwise/pointwise.h> <tessera/kernels/views/views.h>)
   set(precompile_kernels <tessera/autograd/autograd.h> ${rooms})
   set(precompile_dist <tessera/dist/dtensor.h> <tessera/tests/support/ranks.h> <tessera/tests/support/trials.h> ${rooms})
-  set(precompile_train <tessera/train/trainer.h> <tessera/dist/dtensor.h> <filesystem> <nlohmann/json.hpp> ${rooms})
+  set(precompile_train <tessera/train/run/trainer.h> <tessera/dist/dtensor.h> <filesystem> <nlohmann/json.hpp> ${rooms})
 
   get_property(modules GLOBAL PROPERTY TESSERA_MODULES)
   foreach(module IN LISTS modules)

@@ -3,6 +3,7 @@
 // what one rank computes, and sends what it must and no more.
 #include "tessera/kernels/attention/attention.h"
 
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/embedding/embedding.h"
 #include "tessera/kernels/matmul/matmul.h"

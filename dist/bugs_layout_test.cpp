@@ -2,8 +2,9 @@
 // Bugs that others had in layouts and redistribution, each as a test of what it broke. The numbers
 // are issues of PyTorch unless another project is named.
 #include "tessera/dist/local_region.h"
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/trials.h"
 
 #include <algorithm>

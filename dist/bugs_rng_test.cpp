@@ -2,8 +2,9 @@
 // Bugs that others had in random numbers of distributed tensors, each as a test of what it broke.
 // The numbers are issues of PyTorch. The mesh's (#169381, ranks that disagree) are in
 // mesh_test.cpp.
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/trials.h"
 
 #include <set>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that others had in views of cut dims, and in saying one thing and holding another, each as a
 // test of what it broke. The numbers are issues of PyTorch unless another project is named.
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
@@ -9,6 +9,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/trials.h"
 
 #include <iostream>

@@ -3,7 +3,8 @@
 #include "tessera/dist/dtensor.h"
 
 #include "tessera/autograd/autograd.h"
-#include "tessera/dist/world.h"
+#include "tessera/dist/planner/planner.h"
+#include "tessera/dist/redistribute/redistribute.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -132,7 +133,7 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
   for (int m = 0; m < mesh.size(); ++m) {
     const PartMeta& part = all[static_cast<size_t>(m)];
     const int rank = mesh.ranks()[static_cast<size_t>(m)];
-    if (alone && rank != World::current().rank()) continue;
+    if (alone && rank != current_group().rank()) continue;
     if (part.layout != own.layout) {
       fail<LayoutError>("from_local", "ranks disagree on the layout: rank ", rank,
                         " gives another than this rank, whose is ", layout->text());
@@ -149,7 +150,7 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
   for (int m = 0; m < mesh.size(); ++m) {
     const PartMeta& part = all[static_cast<size_t>(m)];
     const int rank = mesh.ranks()[static_cast<size_t>(m)];
-    if (alone && rank != World::current().rank()) continue;
+    if (alone && rank != current_group().rank()) continue;
     std::array<int, kMaxAxes> at{};
     for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate_at(m, a);
     Shape expected;
@@ -178,11 +179,8 @@ Tensor from_local(const Tensor& local, const Layout* layout) {
 Tensor local(const Tensor& x) { return Tensor(distributed(x, "local").local).detach(); }
 
 Tensor full(const Tensor& x) {
-  const TensorImpl& impl = distributed(x, "full");
-  const NoGrad guard;
-  const Layout* everywhere = Layout::replicated(impl.layout->mesh());
-  if (impl.layout == everywhere) return copy(Tensor(impl.local));
-  return local(redistribute(x.detach(), everywhere));
+  (void)distributed(x, "full");
+  return detail::gather_whole(x);
 }
 
 Tensor full(const Shape& shape, double value, DType dtype, const Layout* layout) {

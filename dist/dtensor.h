@@ -6,7 +6,6 @@
 
 #include "tessera/core/rng.h"
 #include "tessera/dist/layout.h"
-#include "tessera/dist/planner/planner.h"
 #include "tessera/dist/redistribute/redistribute.h"
 
 #include <functional>

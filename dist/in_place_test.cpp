@@ -2,6 +2,7 @@
 // In-place ops on distributed tensors: optimizer steps and scaling change the parts that ranks
 // hold, to the bits that one rank has; what cannot be done in place is refused before anything is
 // written.
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/adamw/adamw.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"

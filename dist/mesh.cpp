@@ -4,7 +4,7 @@
 // meshes and the groups, which are found by their exact list of ranks.
 #include "tessera/dist/mesh.h"
 
-#include "tessera/dist/world.h"
+#include "tessera/core/context.h"
 
 #include <algorithm>
 #include <map>
@@ -27,7 +27,7 @@ struct MeshTable {
     auto mesh = std::unique_ptr<Mesh>(new Mesh());
     mesh->axes_ = std::move(axes);
     mesh->ranks_ = std::move(ranks);
-    const auto self = std::ranges::find(mesh->ranks_, World::current().rank());
+    const auto self = std::ranges::find(mesh->ranks_, current_group().rank());
     const auto position = static_cast<int>(self - mesh->ranks_.begin());
     for (int a = 0; a < mesh->axes(); ++a)
       mesh->coordinates_.push_back(mesh->coordinate_at(position, a));
@@ -36,7 +36,7 @@ struct MeshTable {
   }
 
   ProcessGroup& group(const std::vector<int>& ranks, const std::string& name) {
-    ProcessGroup& world = World::current().group();
+    ProcessGroup& world = current_group();
     if (std::ranges::equal(ranks, world.ranks())) return world;
     const auto found = groups.find(ranks);
     if (found != groups.end()) return *found->second;
@@ -143,7 +143,7 @@ std::string wish(std::span<const MeshAxis> axes, std::span<const int> ranks) {
 }  // namespace
 
 const Mesh* Mesh::make(std::vector<MeshAxis> axes) {
-  ProcessGroup& world = World::current().group();
+  ProcessGroup& world = current_group();
   // Agreement comes first: one odd rank is then named on all ranks, not left to fail alone.
   check_agreement(world, wish(axes, world.ranks()));
   check_axes("mesh", axes, world.size());
@@ -151,7 +151,7 @@ const Mesh* Mesh::make(std::vector<MeshAxis> axes) {
 }
 
 const Mesh* Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
-  World& world = World::current();
+  const ProcessGroup& world = current_group();
   std::vector<int> members = ranks;
   std::ranges::sort(members);
   if (!members.empty() && (members.front() < 0 || members.back() >= world.size())) {
@@ -216,7 +216,7 @@ ProcessGroup& Mesh::group(std::span<const int> axes) const {
   int64_t count = 1;
   for (const int a : axes) count *= size(a);
   const auto self =
-      static_cast<int>(std::ranges::find(ranks_, World::current().rank()) - ranks_.begin());
+      static_cast<int>(std::ranges::find(ranks_, current_group().rank()) - ranks_.begin());
   std::vector<int> strides(axes_.size(), 1);
   for (size_t a = axes_.size() - 1; a-- > 0;) strides[a] = strides[a + 1] * axes_[a + 1].size;
   for (int64_t i = 0; i < count; ++i) {

@@ -2,7 +2,7 @@
 // Random programs on random layouts and meshes: every value and every gradient is that of one rank,
 // whether ops may send or must refuse to. TESSERA_TEST_SEED repeats a run, TESSERA_EXHAUSTIVE=1
 // makes it forty times as long.
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
@@ -16,6 +16,7 @@
 #include "tessera/kernels/swiglu/swiglu.h"
 #include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/trials.h"
 
 #include <chrono>

@@ -4,7 +4,6 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/planner/planner.h"
-#include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/dropout/dropout.h"
@@ -13,6 +12,7 @@
 #include "tessera/kernels/permutation/permutation.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/trials.h"
 
 namespace tessera {

@@ -3,8 +3,6 @@
 // cuts of each dim, however uneven.
 #include "tessera/dist/visualize.h"
 
-#include "tessera/dist/world.h"
-
 #include <algorithm>
 #include <iomanip>
 #include <map>
@@ -139,7 +137,7 @@ std::string describe(const Tensor& x) {
   std::string at;
   for (int a = 0; a < mesh.axes(); ++a)
     at += concat(at.empty() ? "" : ", ", mesh.axis(a).name, ' ', mesh.coordinate(a));
-  return concat(x.meta(), " on ", layout.text(), "; rank ", World::current().rank(), " (", at,
+  return concat(x.meta(), " on ", layout.text(), "; rank ", current_group().rank(), " (", at,
                 ") holds ", part.meta(), ", ", bytes(part), " bytes", grad);
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A World attaches the rank's CommState to its Context, whose op calls then move collectives on.
+// One made inside another takes that over and hands it back at its end.
 #include "tessera/dist/world.h"
 
 #include "tessera/dist/planner/planner.h"
@@ -47,6 +49,7 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
                               group_->size() > 1));
   }
   context.state<CurrentWorld>().world = this;
+  context.state<CurrentGroup>().group = group_.get();
   context.distributor = planner_.get();
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // World: one rank's place among all ranks, and everything that it needs to compute there: Context,
 // tape, planner, the group of all ranks. Ranks are threads of this process (`run_ranks`) or
-// processes started by mpirun, srun or torchrun (`run_launched`).
+// processes started by mpirun, srun or torchrun (launch/run.h).
 #pragma once
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/process_group/process_group.h"
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -68,17 +67,5 @@ class TESSERA_API World {
   int64_t outer_timeout_ms_ = 0;  // which it gets back
   Session session_;
 };
-
-/// Runs fn on `n` ranks, each a thread with its own World, and returns when all have. The error of
-/// the rank that failed first is rethrown; the others end with PeerFailed.
-TESSERA_API void run_ranks(int n, const std::function<void(World&)>& fn,
-                           const WorldOptions& options = {});
-
-/// Runs fn as rank `rank` of a world of `world_size` ranks of which no other exists: collectives
-/// return at once with the right shapes (what this rank gave, repeated where others' values
-/// belong), so plans and sizes of any world can be looked at on one machine. `split` takes all
-/// ranks to have this one's colour.
-TESSERA_API void run_fake(int world_size, int rank, const std::function<void(World&)>& fn,
-                          const WorldOptions& options = {});
 
 }  // namespace tessera

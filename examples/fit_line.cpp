@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits y = 3 x - 1 from noisy points by gradient descent.
-#include "tessera/autograd/autograd.h"
-#include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/reduce/reduce.h"
-
 #include <cmath>
 #include <iostream>
+#include <tessera/tessera.h>
 
 int main() {
   using namespace tessera;
@@ -15,12 +11,13 @@ int main() {
   const Tensor y = 3 * x - 1 + normal({200}, {.seed = 2}, 0, 0.05);
 
   Tensor slope = tensor(0).set_requires_grad(), offset = tensor(0).set_requires_grad();
+  optim::SGD optimizer({slope, offset}, {.lr = 0.5});
   for (int step = 0; step < 100; ++step) {
     const Tensor gap = x * slope + offset - y;
     const Tensor loss = mean(gap * gap);
-    const auto g = grad({loss}, {slope, offset});
-    slope = (slope - g[0] * 0.5).detach().set_requires_grad();
-    offset = (offset - g[1] * 0.5).detach().set_requires_grad();
+    backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
     if (step % 20 == 0) std::cout << "step " << step << "  loss " << loss.item() << '\n';
   }
   std::cout << "y = " << slope.item() << " x + " << offset.item() << '\n';

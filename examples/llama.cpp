@@ -61,14 +61,14 @@ struct Llama final : nn::Module {
 };
 
 int main(int argc, char** argv) {
-  const std::string text = argc > 1 ? train::read_file(argv[1]) : std::string(kText);
+  const std::string text = argc > 1 ? io::read_file(argv[1]) : std::string(kText);
   const std::vector<int64_t> bytes = train::ByteTokenizer::encode(text);
   const Session session({.threads = 1});  // so small a model shares out badly
   const Tensor ids = from_values(std::vector<double>(bytes.begin(), bytes.end()),
                                  {std::ssize(bytes)}, DType::i64);  // (n)
   Llama model;
   nn::initialize(model, /*seed=*/1);
-  train::AdamW optimizer(nn::named_parameters(model), {.lr = 3e-3});
+  optim::AdamW optimizer(nn::parameters(model), {.lr = 3e-3});
   double last = 0;
   for (int64_t step = 0; step < kSteps; ++step) {
     const int64_t at = step * 97 % std::max<int64_t>(1, ids.numel() - kBatch - 1);

@@ -23,8 +23,8 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
                        .vocab_size = train::ByteTokenizer::kVocabulary,
                        .max_seq_len = kLength});
   nn::initialize(model, kSeed);
-  const auto metadata = model.attention_metadata(kLength);  // positions and mask
-  train::AdamW optimizer(nn::named_parameters(model), {.lr = 1e-2});
+  const auto metadata = model.metadata(kLength);  // positions and mask
+  optim::AdamW optimizer(nn::named_parameters(model), {.lr = 1e-2});
   const train::ScheduleConfig schedule{.warmup_steps = 4, .decay_type = "cosine"};
   train::DataLoader data({.path = text, .packing = "concat"},
                          {.seq_len = kLength,
@@ -37,8 +37,7 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
   const auto warn = [](const std::string& line) { std::cerr << line << '\n'; };
   if (const auto from = checkpoints.latest(warn)) {
     nn::load(model, from->read_all("model"));
-    for (const auto& [name, moment] : optimizer.state()) copy_bytes(moment, from->read(name));
-    optimizer.set_steps(from->manifest().progress.optimizer_steps);
+    optimizer.load_state({from->manifest().progress.optimizer_steps, from->read_all("optimizer")});
     done = from->manifest().progress.step;
   }
 
@@ -50,8 +49,9 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
       backward(part);
       loss += part.item();
     }
-    const double norm = clip_grad_norm_(optimizer.grads(), /*max_norm=*/1);
-    optimizer.step(train::lr_factor(schedule, done, kSteps));
+    const double norm = optim::clip_grad_norm_(optimizer.parameters(), /*max_norm=*/1);
+    optimizer.set_lr_factor(train::lr_factor(schedule, done, kSteps));
+    optimizer.step();
     optimizer.zero_grad();
     std::cout << "step " << done + 1 << "  loss " << loss << "  gradient norm " << norm << '\n';
   }
@@ -61,7 +61,7 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
                     .config = "{}",
                     .data_windows = data.info().windows,
                     .model = nn::named_parameters(model),
-                    .optimizer = optimizer.state()});
+                    .optimizer = optimizer.state().tensors});
   return nn::named_parameters(model);
 }
 

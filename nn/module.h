@@ -118,7 +118,9 @@ class TESSERA_API Visitor {
   void child(std::string_view name, Module& module);
   template <class M>
   void children(std::string_view name, std::vector<std::unique_ptr<M>>& modules) {
-    for (size_t i = 0; i < modules.size(); ++i) child(concat(name, '.', i), *modules[i]);
+    for (size_t i = 0; i < modules.size(); ++i) {
+      if (modules[i]) child(concat(name, '.', i), *modules[i]);
+    }
   }
 
  private:

@@ -3,6 +3,8 @@
 // data, context and tensor axes: equal to one rank, with sizes that no axis divides. Gradients of
 // what is replicated are the same bits on every replica.
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"

@@ -2,6 +2,7 @@
 #include "tessera/nn/parameters.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <map>
@@ -81,6 +82,12 @@ void become(const Tensor& to, const Tensor& made) {
 
 std::vector<NamedParameter> named_parameters(Module& root) {
   return listed(root, TensorVisitor::parameters);
+}
+
+std::vector<Tensor> parameters(Module& root) {
+  std::vector<Tensor> list;
+  for (NamedParameter& p : named_parameters(root)) list.push_back(std::move(p.tensor));
+  return list;
 }
 
 std::vector<NamedParameter> named_buffers(Module& root, bool persistent_only) {

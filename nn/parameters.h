@@ -19,6 +19,8 @@ struct NamedParameter {
 };
 /// All parameters in the order of visit().
 TESSERA_API std::vector<NamedParameter> named_parameters(Module& root);
+/// The same without their names.
+TESSERA_API std::vector<Tensor> parameters(Module& root);
 /// All buffers, or only those that checkpoints hold.
 TESSERA_API std::vector<NamedParameter> named_buffers(Module& root, bool persistent_only = false);
 struct NamedModule {

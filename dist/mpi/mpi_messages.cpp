@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// MPI counts in int, so a message above 1 GiB goes in pieces. The bootstrap's exchanges are
+// messages of a tag of their own.
 #include "tessera/core/error.h"
-#include "tessera/dist/launch/launch_library_impl.h"
+#include "tessera/dist/library/open_library_impl.h"
 #include "tessera/dist/mpi/mpi_messages_impl.h"
 
 #include <algorithm>
@@ -21,6 +23,13 @@ struct Opening {
   std::array<char, 244> key{};
   std::array<char, kInline> start{};
 };
+
+const TesseraMpiApi& mpi_api() {
+  static const OpenedLibrary opened = open_library("libtessera_mpi.so", "tessera_mpi_api");
+  return table_of<TesseraMpiApi>(opened, kTesseraMpiVersion, "libtessera_mpi.so",
+                                 "install MPI (Debian: libopenmpi-dev openmpi-bin) and build "
+                                 "again, or start without mpirun (`--ranks N`, torchrun, srun)");
+}
 
 }  // namespace
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between the processes of a world, without blocking: what the engine for ranks that share
-// no memory is built on, and by MPI also the bootstrap. Messages of one pair and tag keep their
-// order. One object per process starts MPI once and ends it only when that cannot hang.
+// MPI as messages and as bootstrap. One object per process starts MPI once and ends it only when
+// that cannot hang.
 #pragma once
 
-#include "tessera/dist/launch/launch_bootstrap_impl.h"
+#include "tessera/dist/messages/messages_impl.h"
 #include "tessera/dist/mpi/mpi_api_impl.h"
+#include "tessera/dist/rendezvous/bootstrap_impl.h"
 
 #include <array>
 #include <functional>
@@ -13,21 +13,6 @@
 #include <mutex>
 
 namespace tessera {
-
-class Messages {
- public:
-  /// A message under way; null when there is none.
-  using Handle = void*;
-  virtual ~Messages() = default;
-  /// Bytes stay where they are, unchanged, until the message is done or abandoned with an owner.
-  virtual Handle send(int to, int tag, const void* data, size_t bytes) = 0;
-  virtual Handle receive(int from, int tag, void* data, size_t bytes) = 0;
-  /// True once it is complete; the handle is then null. PeerFailed where the transport says so.
-  virtual bool done(Handle& handle) = 0;
-  /// Gives up on a message; `owner` keeps its bytes alive for as long as anybody may touch them.
-  virtual void abandon(Handle& handle, std::shared_ptr<const void> owner) = 0;
-  [[nodiscard]] virtual int largest_tag() const = 0;
-};
 
 class MpiMessages final : public Messages, public Bootstrap {
  public:
@@ -51,7 +36,7 @@ class MpiMessages final : public Messages, public Bootstrap {
   void abandon(Handle& handle, std::shared_ptr<const void> owner) override;
   [[nodiscard]] int largest_tag() const override { return largest_tag_; }
 
-  static constexpr int kBootstrapTag = 1, kFirstGroupTag = 2;
+  static constexpr int kBootstrapTag = 1;
 
  private:
   struct Message {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every call of NCCL starts something and returns; ends are polled. Errors and deadlines abort the
+// communicator, and the host group tells the other members.
 #include "tessera/dist/nccl/nccl.h"
 
+#include "tessera/dist/library/open_library_impl.h"
 #include "tessera/dist/nccl/nccl_group_impl.h"
+#include "tessera/dist/process_group/signature_impl.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,6 +16,13 @@ namespace {
 
 using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
+
+const TesseraNcclApi& nccl_api() {
+  static const OpenedLibrary opened = open_library("libtessera_nccl.so", "tessera_nccl_api");
+  return table_of<TesseraNcclApi>(opened, kTesseraNcclVersion, "libtessera_nccl.so",
+                                  "install NVIDIA's CUDA toolkit and NCCL (nccl.h, libnccl.so) and "
+                                  "build again");
+}
 
 constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kFarewell = std::chrono::seconds(5);

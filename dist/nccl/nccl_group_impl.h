@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// A group of GPUs and an operation of it: an event behind the operation in its stream says when it
+// has ended; the host group carries what NCCL does not, the communicator's id and news of failures.
 #pragma once
 
-#include "tessera/dist/launch/launch_library_impl.h"
+#include "tessera/dist/nccl/nccl_api_impl.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 namespace tessera {

@@ -5,7 +5,6 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/comm_trace.h"
-#include "tessera/dist/dtensor.h"
 #include "tessera/dist/planner/plan_cache_impl.h"
 #include "tessera/dist/planner/strategy.h"
 #include "tessera/dist/redistribute/redistribute.h"
@@ -430,7 +429,7 @@ Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
   return redistribute(gradient, to);
 }
 
-Tensor Planner::whole(const Tensor& x) { return full(x); }
+Tensor Planner::whole(const Tensor& x) { return detail::gather_whole(x); }
 
 void Planner::create(const OpRow& row, const void* op, const Layout* layout, TensorList& out) {
   Context& context = Context::current();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The planner: which layouts come out, what is refused and how it reads, what is sent on request
 // and in backward, what the plan cache keeps.
+#include "tessera/dist/planner/planner.h"
+
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/matmul/matmul.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Work moves on under one lock, by the rank's own calls or by its thread. Sleepers wait on a futex,
+// so that processes can wake each other.
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 #include <climits>

@@ -6,14 +6,19 @@
 #pragma once
 
 #include "tessera/core/context.h"
+#include "tessera/dist/process_group/board_impl.h"
 #include "tessera/dist/process_group/flight_recorder.h"
-#include "tessera/dist/shared/shared_memory_impl.h"
 
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
 namespace tessera {
+
+/// Hangs on a rank's Context: the group of its world, which current_group() finds.
+struct CurrentGroup {
+  ProcessGroup* group = nullptr;
+};
 
 /// A group with work under way.
 class Pending {

@@ -2,7 +2,7 @@
 // The conformance suite: every collective, even and with counts, every dtype, operation and size,
 // over every back end, bit for bit against brute force. `ranks` is whatever the program runs on
 // (threads, or a launcher's processes), `staged` are threads that move payloads as processes do.
-#include "tessera/dist/shared/threads_impl.h"
+#include "tessera/dist/launch/threads_impl.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/ranks.h"
 

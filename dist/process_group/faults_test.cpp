@@ -2,7 +2,7 @@
 // Faults among threads, with both ways to move payloads; see tests/support/faults.h.
 #include "tessera/tests/support/faults.h"
 
-#include "tessera/dist/shared/threads_impl.h"
+#include "tessera/dist/launch/threads_impl.h"
 
 #include <filesystem>
 #include <iostream>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A ring of the last operations, dumped as JSON. A signal handler only counts; the rank itself sees
+// the count and writes the dump.
 #include "tessera/dist/process_group/flight_recorder.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// What every back end would repeat: an operation's arguments are checked, then it gets its number
+// and its record, then it starts; and how the members of a subgroup find each other.
 #include "tessera/dist/process_group/process_group.h"
 
 #include "tessera/dist/process_group/comm_state_impl.h"
@@ -379,6 +381,16 @@ Ref<ProcessGroup> ProcessGroup::split(int color, int key, std::string name) {
   }
   std::ranges::stable_sort(members, {}, [&](int r) { return colors[2 * r + 1]; });
   return subgroup(members, std::move(name));
+}
+
+ProcessGroup& current_group() {
+  Context* context = Context::current_or_null();
+  ProcessGroup* group = context ? context->state<CurrentGroup>().group : nullptr;
+  if (!group) {
+    fail<UsageError>("process_group",
+                     "this thread is no rank: call this inside run_ranks, or make a World first");
+  }
+  return *group;
 }
 
 }  // namespace tessera

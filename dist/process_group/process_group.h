@@ -152,4 +152,7 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   uint64_t sequence_ = 0, messages_ = 0;
 };
 
+/// All ranks of the calling rank's world, in order; UsageError on a thread that is no rank.
+[[nodiscard]] TESSERA_API ProcessGroup& current_group();
+
 }  // namespace tessera

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process groups beyond the values of collectives: refused arguments, messages, work that nobody
 // waits for, progress in op calls and on a thread, deadlines, flight records.
+#include "tessera/dist/launch/threads_impl.h"
 #include "tessera/dist/process_group/flight_recorder.h"
-#include "tessera/dist/shared/threads_impl.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/tests/support/collectives.h"

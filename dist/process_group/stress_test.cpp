@@ -2,7 +2,7 @@
 // Mixed collectives and messages on random subgroups, some waited for at once, some later, some not
 // at all, with random yields: what the thread sanitizer looks at. Exact integers, so that every sum
 // is checked.
-#include "tessera/dist/shared/threads_impl.h"
+#include "tessera/dist/launch/threads_impl.h"
 #include "tessera/tests/support/collectives.h"
 
 #include <gtest/gtest.h>

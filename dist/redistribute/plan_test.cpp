@@ -3,7 +3,7 @@
 // per source contribution; a right plan ends with each contribution counted once.
 #include "tessera/dist/redistribute/plan.h"
 
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>

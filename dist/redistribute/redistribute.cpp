@@ -302,4 +302,11 @@ Tensor redistribute(const Tensor& x, std::initializer_list<Placement> placements
   return redistribute(x, Layout::of(x.impl().layout->mesh(), placements));
 }
 
+Tensor detail::gather_whole(const Tensor& x) {
+  const NoGrad guard;
+  const Layout* everywhere = Layout::replicated(x.impl().layout->mesh());
+  if (x.impl().layout == everywhere) return copy(Tensor(x.impl().local));
+  return Tensor(redistribute(x.detach(), everywhere).impl().local).detach();
+}
+
 }  // namespace tessera

@@ -26,6 +26,8 @@ TESSERA_API Tensor run_redistribute(const RedistributePlan& plan, const Tensor& 
                                     const Shape& global, const Mesh& mesh, std::string_view tag);
 /// As redistribute, unrecorded; the result may alias x.
 TESSERA_API Tensor redistribute_unrecorded(const Tensor& x, const Layout* to, std::string_view tag);
+/// The whole of a distributed tensor on every rank: plain, detached, on bytes of its own.
+[[nodiscard]] TESSERA_API Tensor gather_whole(const Tensor& x);
 /// A gradient as a distributed tensor: a plain 0-dim constant lies replicated.
 TESSERA_API Tensor lying_on(const Tensor& x, const Mesh* mesh);
 }  // namespace detail

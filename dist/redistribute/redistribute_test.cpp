@@ -2,7 +2,7 @@
 // Redistribution with data, forward and backward, against a brute-force oracle: whole values are
 // small integers, so that every sum is exact and results compare bit for bit.
 #include "tessera/dist/dtensor.h"
-#include "tessera/dist/redistribute/all_layouts_impl.h"
+#include "tessera/tests/support/all_layouts.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>

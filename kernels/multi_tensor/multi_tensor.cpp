@@ -283,13 +283,4 @@ void scale_(const std::vector<Tensor>& tensors, double factor) {
   }
 }
 
-double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm) {
-  if (!(max_norm > 0))
-    fail<ValueError>("clip_grad_norm_", "max_norm must be above 0: given ", max_norm);
-  const double before = norm(grads);
-  const double factor = max_norm / (before + 1e-6);
-  if (factor < 1 && std::isfinite(before)) scale_(grads, factor);
-  return before;
-}
-
 }  // namespace tessera

@@ -43,8 +43,5 @@ using multi_tensor_ops = OpList<SumSquares, Scale>;
 /// plain and some are not.
 TESSERA_API double norm(const std::vector<Tensor>& tensors);
 TESSERA_API void scale_(const std::vector<Tensor>& tensors, double factor);
-/// Scales the gradients so that their norm is at most `max_norm`; gives the norm before. NaN and
-/// infinity pass through.
-TESSERA_API double clip_grad_norm_(const std::vector<Tensor>& grads, double max_norm);
 
 }  // namespace tessera

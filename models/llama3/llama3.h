@@ -4,36 +4,15 @@
 // initialisation are torchtitan's; linears are cut at three standard deviations.
 #pragma once
 
-#include "tessera/kernels/cross_entropy/cross_entropy.h"
-#include "tessera/nn/attention.h"
+#include "tessera/models/decoder.h"
+#include "tessera/models/family.h"
+#include "tessera/models/llama3/config.h"
 
-#include <span>
-#include <string_view>
+#include <memory>
+#include <optional>
+#include <vector>
 
 namespace tessera::llama3 {
-
-struct Config {
-  int64_t dim = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, ffn_dim = 14336;
-  int64_t vocab_size = 128256, max_seq_len = 131072;
-  double rope_theta = 500000, norm_eps = 1e-5;
-  RopeScaling rope_scaling = {};
-  bool enable_weight_tying = false;  ///< the head multiplies with the embedding's table
-  bool fused_qkv = true;             ///< queries, keys and values by one product
-  DType dtype = DType::f32;          ///< of parameters
-
-  [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
-};
-
-/// 6 layers of 256: trains in minutes on a laptop.
-TESSERA_API Config debugmodel();
-struct Flavor {
-  std::string_view name;
-  Config config;
-};
-/// The sizes that Meta published and torchtitan trains: debugmodel, 1B, 3B, 8B, 70B, 405B.
-TESSERA_API std::span<const Flavor> flavors();
-/// ValueError, with the list, if there is no flavor of this name.
-TESSERA_API const Config& flavor(std::string_view name);
 
 /// x + attention(norm(x)), then x + feed_forward(norm(x)).
 class TESSERA_API Block final : public nn::Module {
@@ -48,54 +27,36 @@ class TESSERA_API Block final : public nn::Module {
   nn::RmsNorm attention_norm, ffn_norm;
 };
 
-/// What generation keeps of the tokens seen so far: one entry per layer.
-using Cache = std::vector<nn::KvCache>;
-
-class TESSERA_API Model final : public nn::Module {
+class TESSERA_API Model final : public models::Decoder {
  public:
+  using Config = llama3::Config;
   /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: sizes that do
   /// not fit.
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
-  /// What is checkpointed, cast and later sharded as one: the blocks.
-  [[nodiscard]] std::vector<nn::Module*> blocks();
+  /// The layers that are there.
+  [[nodiscard]] std::vector<nn::Module*> units() override;
+  [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  /// What forward needs besides tokens; make it once for batches of one length. ValueError beyond
-  /// max_seq_len.
-  [[nodiscard]] nn::AttentionMetadata attention_metadata(int64_t length, int64_t start = 0) const;
-  /// tokens (B, T) i64 -> logits (B, T, vocabulary).
-  [[nodiscard]] Tensor forward(const Tensor& tokens, const nn::AttentionMetadata& metadata) const;
-  [[nodiscard]] Tensor forward(const Tensor& tokens) const;
-  /// The sum of -log p(target) over the tokens that count, and their number, without the logits.
-  /// tokens, targets (B, T) i64.
-  [[nodiscard]] CrossEntropyResult loss(const Tensor& tokens, const Tensor& targets,
-                                        const nn::AttentionMetadata& metadata,
-                                        const CrossEntropyOptions& options = {}) const;
-
-  /// For `capacity` tokens in all.
-  [[nodiscard]] Cache make_cache(int64_t capacity) const;
-  /// The logits (B, 1, vocabulary) after the last of tokens (B, T), which follow those in the cache
-  /// and are added to it. Under NoGrad. ValueError if the cache is not this model's or is full.
-  [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const;
-
-  nn::Embedding tok_embeddings;
-  std::vector<std::unique_ptr<Block>> layers;
-  nn::RmsNorm norm;
+  // A pipeline stage lacks some of these.
+  std::optional<nn::Embedding> tok_embeddings;
+  std::vector<std::unique_ptr<Block>> layers;  // null: another stage's
+  std::optional<nn::RmsNorm> norm;
   std::optional<nn::Linear> output;  // none where the embedding is the head
 
  private:
-  [[nodiscard]] Tensor features(const Tensor& tokens, const nn::AttentionMetadata& metadata,
-                                Cache* cache = nullptr) const;  // (B, T, dim)
-  [[nodiscard]] const nn::Module& head() const;
-  [[nodiscard]] const Tensor& table() const;              // the head's, (V, dim)
-  [[nodiscard]] Tensor logits_of(const Tensor& x) const;  // (..., dim) -> (..., V)
+  [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata&) const override;
+  [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const models::Metadata& metadata,
+                             nn::KvCache* cache) const override;
+  [[nodiscard]] Tensor finish(const Tensor& x) const override;
+  [[nodiscard]] const nn::Embedding* embedding() const override {
+    return tok_embeddings ? &*tok_embeddings : nullptr;
+  }
+  [[nodiscard]] Head head() const override;
   Config config_;
 };
 
-/// Floating-point operations of forward and backward per token, as torchtitan counts them: 6 per
-/// parameter that multiplies (a tied table once, as the head), and attention without discount for
-/// the causal mask.
-TESSERA_API double flops_per_token(Model& model, int64_t seq_len);
+TESSERA_API models::Family family();
 
 }  // namespace tessera::llama3

@@ -51,7 +51,10 @@ TEST_F(Llama3Test, DebugModelHasItsSize) {
   // 2 * 2048 * 256 + 6 * (4 * 256^2 + 3 * 256 * 768 + 2 * 256) + 256
   EXPECT_EQ(nn::parameter_count(model), 6'163'712);
   const double dense = 6'163'712 - 2048 * 256;
-  EXPECT_EQ(flops_per_token(model, 256), 6 * (dense + 6 * 16 * 32 * 256));
+  const std::vector<int64_t> row{256}, documents{200, 56};
+  EXPECT_EQ(model.flops(row), 256 * 6 * (dense + 6 * 16 * 32 * 256));
+  // Tokens of one document do not multiply with those of another.
+  EXPECT_EQ(model.flops(documents), 6 * (dense * 256 + 6 * 16 * 32 * (200. * 200 + 56 * 56)));
 }
 
 TEST_F(Llama3Test, FlavorsHaveTheirPublishedSizes) {
@@ -81,15 +84,15 @@ TEST_F(Llama3Test, TiedTableIsHeadAndEmbedding) {
   EXPECT_EQ(nn::named_parameters(model).back().name, "norm.weight");
   nn::initialize(model, 3);
   // The head's rule wins.
-  EXPECT_NEAR(norm({model.tok_embeddings.weight}) / std::sqrt(50.0 * 32), 1 / std::sqrt(32.0),
+  EXPECT_NEAR(norm({model.tok_embeddings->weight}) / std::sqrt(50.0 * 32), 1 / std::sqrt(32.0),
               0.02);
   const Tensor tokens = from_values({1, 2, 3, 4}, {1, 4}, DType::i64);
   const Tensor logits = model.forward(tokens);
   EXPECT_EQ(logits.shape(), (Shape{1, 4, 50}));
-  const auto [total, count] = model.loss(tokens, tokens, model.attention_metadata(4));
+  const Tensor total = model.loss(tokens, tokens, model.metadata(4)).sum;
   EXPECT_NEAR(total.item(), cross_entropy(logits, tokens).sum.item(), 1e-4);
   backward(total);
-  EXPECT_TRUE(model.tok_embeddings.weight.grad().defined());
+  EXPECT_TRUE(model.tok_embeddings->weight.grad().defined());
 }
 
 TEST_F(Llama3Test, LossWithoutLogitsIsTheLoss) {
@@ -98,10 +101,14 @@ TEST_F(Llama3Test, LossWithoutLogitsIsTheLoss) {
     nn::initialize(model, 3);
     const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
     const Tensor targets = from_values({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4}, DType::i64);
-    const nn::AttentionMetadata metadata = model.attention_metadata(4);
-    const CrossEntropyResult result = fused
-                                          ? model.loss(tokens, targets, metadata)
-                                          : cross_entropy(model.forward(tokens, metadata), targets);
+    const models::Metadata metadata = model.metadata(4);
+    CrossEntropyResult result;
+    if (fused) {
+      const models::Loss loss = model.loss(tokens, targets, metadata);
+      result = {loss.sum, loss.count};
+    } else {
+      result = cross_entropy(model.forward(tokens, metadata), targets);
+    }
     EXPECT_EQ(result.count.item(), 7);
     backward(result.sum);
     std::vector<double> values{result.sum.item()};
@@ -122,7 +129,7 @@ TEST_F(Llama3Test, CacheGivesTheLogitsOfTheWhole) {
   const Tensor tokens =
       from_values({1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 11, 12}, {2, 6}, DType::i64);  // (B, T)
   const Tensor whole = model.forward(tokens);                                   // (B, T, V)
-  Cache cache = model.make_cache(6);
+  models::Cache cache = model.make_cache(6);
   int64_t at = 0;
   for (int64_t count : {3, 1, 2}) {
     const Tensor last = model.next_logits(slice(tokens, 1, {at, at + count}), cache);  // (B, 1, V)
@@ -137,7 +144,7 @@ TEST_F(Llama3Test, CacheGivesTheLogitsOfTheWhole) {
 TEST_F(Llama3Test, CacheIsForGenerationAlone) {
   Model model(kTiny);
   nn::initialize(model, 3);
-  Cache cache = model.make_cache(4);
+  models::Cache cache = model.make_cache(4);
   EXPECT_THROW((void)model.next_logits(from_values({1}, {1, 1}, DType::i64), cache), UsageError);
 }
 
@@ -148,7 +155,7 @@ TEST_F(Llama3Test, InitialisationFollowsDepth) {
     return norm({t}) / std::sqrt(static_cast<double>(t.numel()));
   };
   const double cut = 0.98658;  // of a normal's deviation at three
-  EXPECT_NEAR(deviation(model.tok_embeddings.weight), 1, 0.01);
+  EXPECT_NEAR(deviation(model.tok_embeddings->weight), 1, 0.01);
   EXPECT_NEAR(deviation(model.output->weight), cut / 16, 0.001);
   EXPECT_NEAR(deviation(model.layers[3]->attention.wq.weight), cut * 0.02, 3e-4);
   EXPECT_NEAR(deviation(model.layers[3]->feed_forward.w1.weight), cut * 0.02, 3e-4);
@@ -186,9 +193,7 @@ TEST_F(Llama3Test, ALaterTokenChangesNothingBefore) {
 TEST_F(Llama3Test, RunsOnMetaTensors) {
   // Shapes can be planned without bytes.
   Model model(debugmodel());
-  const nn::AttentionMetadata metadata{empty({8, 8}, DType::f32, kMeta),
-                                       empty({8, 8}, DType::f32, kMeta)};
-  EXPECT_EQ(model.forward(empty({2, 8}, DType::i64, kMeta), metadata).shape(), (Shape{2, 8, 2048}));
+  EXPECT_EQ(model.forward(empty({2, 8}, DType::i64, kMeta)).shape(), (Shape{2, 8, 2048}));
 }
 
 TEST_F(Llama3Test, BadInputIsNamed) {
@@ -197,7 +202,7 @@ TEST_F(Llama3Test, BadInputIsNamed) {
   EXPECT_THROW(Model{odd}, ValueError);
   Model model(kTiny);
   nn::initialize(model, 0);
-  EXPECT_THROW((void)model.attention_metadata(17), ValueError);
+  EXPECT_THROW((void)model.metadata(17), ValueError);
   EXPECT_THROW((void)model.forward(from_values({1, 2}, {2}, DType::i64)), ShapeError);
   EXPECT_THROW((void)model.forward(from_values({1, 50}, {1, 2}, DType::i64)), IndexError);
   EXPECT_THROW((void)model.forward(from_values({1, 2}, {1, 2})), DTypeError);

@@ -2,9 +2,9 @@
 #include "tessera/tests/fuzz/entries.h"
 
 #include "tessera/autograd/autograd.h"
-#include "tessera/train/checkpoint.h"
-#include "tessera/train/config.h"
-#include "tessera/train/crc32c.h"
+#include "tessera/nn/io/crc32c.h"
+#include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/run/config.h"
 
 #include <cstdio>
 #include <stdexcept>
@@ -96,13 +96,13 @@ bool checkpoint_input(std::string_view bytes) {
     constexpr std::string_view kTail = ",\n \"crc32c\": \"";
     const std::string_view body = bytes.substr(0, std::min(bytes.rfind(kTail), bytes.size()));
     char sum[9];
-    std::snprintf(sum, sizeof sum, "%08x", crc32c(body));
+    std::snprintf(sum, sizeof sum, "%08x", io::crc32c(body));
     const bool as_is = manifest_input(std::string(bytes));
     return manifest_input(concat(body, kTail, sum, "\"\n}\n")) || as_is;
   }
   const Session session({.threads = 1});
   const MemoryFile held(bytes);
-  return accepts([&] { (void)SafetensorsFile(held.path()).read_all(); });
+  return accepts([&] { (void)io::SafetensorsFile(held.path()).read_all(); });
 }
 
 }  // namespace tessera::fuzz

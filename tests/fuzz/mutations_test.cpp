@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Some thousand changed inputs through what the fuzzers call, the same on every run: each is taken
 // or refused by a tessera Error, in little time and memory.
+#include "tessera/nn/io/files.h"
 #include "tessera/tests/fuzz/entries.h"
 #include "tessera/tests/support/mutator.h"
-#include "tessera/train/files.h"
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ std::vector<std::string> corpus(const std::string& name) {
   for (const auto& file : fs::directory_iterator("tests/fuzz/corpus/" + name))
     paths.insert(file.path().string());
   std::vector<std::string> inputs;
-  for (const std::string& path : paths) inputs.push_back(train::read_file(path));
+  for (const std::string& path : paths) inputs.push_back(io::read_file(path));
   return inputs;
 }
 

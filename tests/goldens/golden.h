@@ -7,7 +7,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/train/safetensors.h"
+#include "tessera/nn/io/safetensors.h"
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class Golden : public testing::Test {
   using Results = std::vector<std::pair<std::string, Tensor>>;  // the differentiated output first
 
   void open(const std::string& room) {
-    file_ = std::make_unique<train::SafetensorsFile>("tests/goldens/" + room + ".safetensors");
+    file_ = std::make_unique<io::SafetensorsFile>("tests/goldens/" + room + ".safetensors");
     for (const auto& [key, entry] : file_->entries()) cases_.insert(key.substr(0, key.find('/')));
   }
   [[nodiscard]] Tensor get(const std::string& name) const {
@@ -87,7 +87,7 @@ class Golden : public testing::Test {
   }
 
   Session session_;
-  std::unique_ptr<train::SafetensorsFile> file_;
+  std::unique_ptr<io::SafetensorsFile> file_;
   std::set<std::string> cases_;
   std::string case_;
 };

@@ -37,4 +37,54 @@ def clip_grad_norm(g):
         g.attrs(case, max_norm=max_norm)
 
 
-ROOMS = {"adamw": adamw, "clip_grad_norm": clip_grad_norm}
+ADAMW = dict(lr=1e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+SGD = dict(lr=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False)
+# Options of all parameters, then what the biases have instead, in a group of their own.
+OPTIMIZERS = {
+    "adamw": (ADAMW, {}),
+    "adamw_groups": (ADAMW, dict(lr=3e-2, weight_decay=0.0)),
+    "adamw_gaps": (ADAMW, {}),
+    "sgd": (SGD | dict(weight_decay=0.01), {}),
+    "sgd_momentum": (SGD | dict(lr=0.05, momentum=0.9, dampening=0.3), {}),
+    "sgd_nesterov": (SGD | dict(lr=0.05, momentum=0.8, nesterov=True), {}),
+    "sgd_groups": (SGD | dict(lr=0.05, momentum=0.9), dict(lr=0.02, momentum=0.0)),
+    "sgd_gaps": (SGD | dict(lr=0.05, momentum=0.9, dampening=0.5), {}),
+}
+
+
+def optimizers(g):
+    """Losses and last parameters of 20 steps of a net of two layers; in the cases with gaps b1 has
+    no gradient in the steps 0, 3, 6, ... and w2 none before step 5."""
+    for case, (options, of_biases) in OPTIMIZERS.items():
+        shapes = dict(w1=(16, 8), b1=(16,), w2=(1, 16), b2=(1,))
+        starts = {name: g.randn(*shape, scale=0.3) for name, shape in shapes.items()}
+        x, target = g.randn(32, 8), g.randn(32, 1)
+        g.put(case, x=x, target=target, **starts)
+        p = {name: torch.nn.Parameter(start.double()) for name, start in starts.items()}
+
+        def group(names, options):
+            options = dict(options)
+            if "beta1" in options:
+                options["betas"] = options.pop("beta1"), options.pop("beta2")
+            return dict(params=[p[name] for name in names], **options)
+
+        kind = torch.optim.AdamW if case.startswith("adamw") else torch.optim.SGD
+        optimizer = kind([group(("w1", "w2"), options), group(("b1", "b2"), options | of_biases)])
+        losses = []
+        for step in range(20):
+            hidden = torch.tanh(torch.nn.functional.linear(x.double(), p["w1"], p["b1"]))
+            y = torch.nn.functional.linear(hidden, p["w2"], p["b2"])
+            loss = (y - target.double()).square().mean()
+            losses.append(loss.detach())
+            optimizer.zero_grad()
+            loss.backward()
+            if case.endswith("_gaps") and step % 3 == 0:
+                p["b1"].grad = None
+            if case.endswith("_gaps") and step < 5:
+                p["w2"].grad = None
+            optimizer.step()
+        g.put(case, loss=torch.stack(losses), **{f"final_{name}": t for name, t in p.items()})
+        g.attrs(case, **options, **{f"bias_{k}": v for k, v in (options | of_biases).items()})
+
+
+ROOMS = {"adamw": adamw, "clip_grad_norm": clip_grad_norm, "optimizers": optimizers}

@@ -7,9 +7,10 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/optimizer.h"
-#include "tessera/train/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -54,7 +55,7 @@ llama3::Config config_of(const nlohmann::json& m) {
 
 void twenty_steps(const std::string& name, bool logits_made) {
   const Session session;
-  const train::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
+  const io::SafetensorsFile file("tests/goldens/" + name + ".safetensors");
   const auto golden = nlohmann::json::parse(std::ifstream("tests/goldens/" + name + ".json"));
   llama3::Model model(config_of(golden["model"]));
   std::vector<nn::NamedParameter> initial;
@@ -64,13 +65,11 @@ void twenty_steps(const std::string& name, bool logits_made) {
 
   const auto& o = golden["optimizer"];
   const auto parameters = nn::named_parameters(model);
-  std::vector<Tensor> tensors;
-  for (const auto& p : parameters) tensors.push_back(p.tensor);
-  train::AdamW optimizer(tensors, {.lr = o["lr"],
-                                   .beta1 = o["beta1"],
-                                   .beta2 = o["beta2"],
-                                   .eps = o["eps"],
-                                   .weight_decay = o["weight_decay"]});
+  optim::AdamW optimizer(parameters, {.lr = o["lr"],
+                                      .beta1 = o["beta1"],
+                                      .beta2 = o["beta2"],
+                                      .eps = o["eps"],
+                                      .weight_decay = o["weight_decay"]});
 
   const Tensor tokens = file.read("data/tokens");  // (20, 2, 17)
   for (int64_t step = 0; step < golden["steps"]; ++step) {
@@ -78,9 +77,14 @@ void twenty_steps(const std::string& name, bool logits_made) {
     const Tensor input = contiguous(slice(batch, 1, {0, -1}));
     const Tensor target = contiguous(slice(batch, 1, {1}));
     const Tensor logits = model.forward(input);
-    const auto [sum, count] = logits_made ? cross_entropy(logits, target)
-                                          : model.loss(input, target, model.attention_metadata(16));
-    const Tensor loss = sum / count.item();
+    CrossEntropyResult result;
+    if (logits_made) {
+      result = cross_entropy(logits, target);
+    } else {
+      const models::Loss fused = model.loss(input, target, model.metadata(16));
+      result = {fused.sum, fused.count};
+    }
+    const Tensor loss = result.sum / result.count.item();
     backward(loss);
     if (step == 0) {
       EXPECT_LE(distance(logits, file.read("step_1/logits")), 1e-5);
@@ -89,7 +93,7 @@ void twenty_steps(const std::string& name, bool logits_made) {
       }
     }
     const auto at = static_cast<size_t>(step);
-    const double norm = clip_grad_norm_(optimizer.grads(), o["max_norm"]);
+    const double norm = optim::clip_grad_norm_(optimizer.parameters(), o["max_norm"]);
     EXPECT_NEAR(loss.item(), golden["loss"][at], 1e-4) << "step " << step + 1;
     EXPECT_NEAR(norm, golden["grad_norm"][at], 1e-4 * norm) << "step " << step + 1;
     optimizer.step();

@@ -5,12 +5,13 @@
 // the rule allows runs without sending, unless the mesh cuts a factor between its units or
 // reductions would mix.
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/planner/strategy.h"
-#include "tessera/dist/redistribute/all_layouts_impl.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/tests/laws/laws.h"
+#include "tessera/tests/support/all_layouts.h"
 
 #include <gtest/gtest.h>
 

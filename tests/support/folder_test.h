@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tessera/core/error.h"
-#include "tessera/train/files.h"
+#include "tessera/nn/io/files.h"
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class FolderTest : public testing::Test {
   [[nodiscard]] std::string put(const std::string& name, const std::string& bytes) const {
     const std::filesystem::path path = std::filesystem::path(folder_) / name;
     std::filesystem::create_directories(path.parent_path());
-    write_file_atomically(path.string(), bytes);
+    io::write_file_atomically(path.string(), bytes);
     return path.string();
   }
 

@@ -4,7 +4,7 @@
 // Only process 0 prints everything; a failure on any process fails the run on all.
 #pragma once
 
-#include "tessera/dist/launch/launch_world_impl.h"
+#include "tessera/dist/launch/launched_process_impl.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>

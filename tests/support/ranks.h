@@ -4,6 +4,7 @@
 // tests do not change.
 #pragma once
 
+#include "tessera/dist/launch/run.h"
 #include "tessera/tests/support/bits.h"
 
 #include <cstdlib>

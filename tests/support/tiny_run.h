@@ -4,8 +4,8 @@
 #pragma once
 
 #include "tessera/tests/support/folder_test.h"
-#include "tessera/train/cli.h"
-#include "tessera/train/config.h"
+#include "tessera/train/cli/cli.h"
+#include "tessera/train/run/config.h"
 
 #include <chrono>
 #include <csignal>
@@ -85,7 +85,7 @@ class TinyRunTest : public FolderTest {
   TinyRunTest() {
     std::string text;
     for (int i = 0; i < 200; ++i) text += concat("the quick brown fox jumps over ", i, " dogs; ");
-    write_file_atomically(folder_ + "/text.txt", text);
+    io::write_file_atomically(folder_ + "/text.txt", text);
   }
 
   [[nodiscard]] std::string path(std::string_view name) const { return concat(folder_, '/', name); }

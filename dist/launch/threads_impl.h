@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads of this process: groups whose segments lie on the heap. `direct` is the back end
+// `threads`; `staged` moves payloads as processes of one host do, so that tests reach that code
+// without processes.
+#pragma once
+
+#include "tessera/dist/shared_memory/engine_impl.h"
+#include "tessera/dist/world.h"
+
+#include <map>
+
+namespace tessera {
+
+/// Hands out segments on the heap and sees who is making which group.
+class HeapSegments final : public SegmentSource {
+ public:
+  std::shared_ptr<std::byte> segment(std::span<const int> world_ranks, const std::string& name,
+                                     int world_rank, size_t bytes,
+                                     std::chrono::milliseconds timeout) override;
+  void settled(int world_rank) override;
+
+  /// Zeroed, from fresh pages: untouched parts of a segment take no memory.
+  static std::shared_ptr<std::byte> allocate(size_t bytes);
+
+ private:
+  using Key = std::vector<int>;  // world ranks, then how many groups of these came before
+  struct Forming {
+    std::shared_ptr<std::byte> memory;
+    std::string name;
+    int first = 0;  // the rank that named it
+    size_t joined = 0;
+  };
+  std::mutex mutex_;
+  std::map<Key, Forming> forming_;
+  std::map<std::pair<Key, int>, int> made_;  // by members and rank
+  std::map<int, Key> making_;                // what each rank is in the middle of
+};
+
+/// run_ranks with the payload mode chosen.
+TESSERA_API void run_threads(int n, const std::function<void(World&)>& fn,
+                             const WorldOptions& options, PayloadMode mode);
+
+}  // namespace tessera

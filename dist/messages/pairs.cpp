@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// send and recv over messages: an opening with tag, type and a small payload, then the rest. Per
+// source one message is taken at a time; one that nobody waits for yet, while a recv of another tag
+// waits, is kept on the heap.
+#include "tessera/dist/messages/group_impl.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tessera {
+namespace {
+
+int tag_of(int group) { return Messages::kFirstGroupTag + 2 * group + 1; }
+
+}  // namespace
+
+void MessageGroup::post(const Ref<MessageWork>& w) {
+  ++messages_;
+  const Collective& c = w->c;
+  recorder().started(c.record);
+  const auto peer = static_cast<size_t>(c.root);
+  if (c.kind == CollectiveKind::recv) {
+    inboxes_[peer].posted.push_back(w);
+    return;
+  }
+  outgoing_[peer].push_back(w);
+  w->out = std::make_unique_for_overwrite<Opening[]>(1);
+  Opening& opening = w->out[0];
+  opening.sequence = c.sequence;
+  opening.tag = c.tag;
+  opening.payload = c.count * item_size(c.dtype);
+  opening.signature = Signature(c);
+  const auto send = [&](const void* data, size_t bytes) {
+    w->transfers.push_back(
+        {world_->messages->send(world(c.root), tag_of(id_), data, bytes), c.root, false});
+  };
+  if (opening.is_inline() && opening.payload > 0)
+    std::memcpy(opening.data.data(), c.in.raw_data(), static_cast<size_t>(opening.payload));
+  send(&opening, opening.bytes());
+  if (!opening.is_inline()) send(c.in.raw_data(), static_cast<size_t>(opening.payload));
+}
+
+void MessageGroup::advance_pairs() {
+  for (int p = 0; p < size() && !failure_->happened(); ++p) {
+    auto& outgoing = outgoing_[static_cast<size_t>(p)];
+    while (!outgoing.empty()) {
+      const Ref<MessageWork> w = outgoing.front();
+      if (!transfers_done(*w)) {
+        left_behind(p, *w);
+        break;
+      }
+      end(*w, nullptr);
+      outgoing.pop_front();
+      --messages_;
+    }
+    advance_inbox(p);
+  }
+}
+
+bool MessageGroup::deliver(int from, const Opening& opening, MessageWork& w) {
+  const Signature& theirs = opening.signature;
+  if (theirs.count == w.c.count && theirs.dtype == w.c.dtype) return true;
+  claim(FailureKind::mismatch, world(from),
+        concat("members of group ", name(), " disagree on a message: rank ", world(from), ": ",
+               message_text(CollectiveKind::send, rank(), theirs.dtype, theirs.count, opening.tag),
+               ", rank ", world(rank()), ": ",
+               message_text(CollectiveKind::recv, from, w.c.dtype, w.c.count, w.c.tag)));
+  return false;
+}
+
+void MessageGroup::advance_inbox(int from) {
+  Inbox& inbox = inboxes_[static_cast<size_t>(from)];
+  const auto finish = [&](const Ref<MessageWork>& w) {
+    end(*w, nullptr);
+    --messages_;
+  };
+  const auto waiting = [&](int64_t tag) {
+    return std::ranges::find_if(inbox.posted,
+                                [&](const Ref<MessageWork>& w) { return w->c.tag == tag; });
+  };
+  const auto fill = [](MessageWork& w, const std::byte* data, int64_t bytes) {
+    if (bytes > 0) std::memcpy(w.c.out.raw_data(), data, static_cast<size_t>(bytes));
+  };
+  const auto receive = [&](void* to, int64_t bytes) {
+    inbox.handle =
+        world_->messages->receive(world(from), tag_of(id_), to, static_cast<size_t>(bytes));
+  };
+  while (true) {
+    for (auto kept = inbox.unexpected.begin(); kept != inbox.unexpected.end();) {
+      const auto w = waiting((*kept)->opening.tag);
+      if (w == inbox.posted.end()) {
+        ++kept;
+        continue;
+      }
+      if (!deliver(from, (*kept)->opening, **w)) return;
+      fill(**w, (*kept)->data.data(), (*kept)->opening.payload);
+      finish(*w);
+      inbox.posted.erase(w);
+      kept = inbox.unexpected.erase(kept);
+    }
+    if (!inbox.handle) {
+      if (inbox.posted.empty()) return;
+      inbox.opening = std::make_shared<Opening>();
+      receive(inbox.opening.get(), sizeof(Opening));
+    }
+    if (!world_->messages->done(inbox.handle)) {
+      if (inbox.current) left_behind(from, *inbox.current);
+      else if (!inbox.posted.empty()) left_behind(from, *inbox.posted.front());
+      return;
+    }
+    left_since_ = {};
+    if (inbox.current) {  // its payload is here
+      finish(std::exchange(inbox.current, nullptr));
+      continue;
+    }
+    if (inbox.to_unexpected) {
+      inbox.unexpected.push_back(std::exchange(inbox.to_unexpected, nullptr));
+      continue;
+    }
+    const Opening& opening = *inbox.opening;
+    if (const auto w = waiting(opening.tag); w != inbox.posted.end()) {
+      if (!deliver(from, opening, **w)) return;
+      const Ref<MessageWork> work = *w;
+      inbox.posted.erase(w);
+      if (opening.is_inline()) {
+        fill(*work, opening.data.data(), opening.payload);
+        finish(work);
+      } else {
+        inbox.current = work;
+        receive(work->c.out.raw_data(), opening.payload);
+      }
+      continue;
+    }
+    auto kept = std::make_shared<Unexpected>();
+    kept->opening = opening;
+    kept->data.resize(static_cast<size_t>(opening.payload));
+    if (opening.is_inline()) {
+      std::copy_n(opening.data.data(), kept->data.size(), kept->data.data());
+      inbox.unexpected.push_back(std::move(kept));
+    } else {
+      receive(kept->data.data(), opening.payload);
+      inbox.to_unexpected = std::move(kept);
+    }
+  }
+}
+
+}  // namespace tessera

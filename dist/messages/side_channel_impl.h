@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SideChannel: what a rank can learn of the others while it waits for them, so that an error names
+// the rank that is to blame and not just the peer that was waited for. On one host it looks at
+// process ids and at the shared board; across hosts it uses the rendezvous' connections, which
+// break with their process and carry a heartbeat. Looking is cheap and limited to 50 times a
+// second.
+#pragma once
+
+#include "tessera/dist/process_group/comm_state_impl.h"
+#include "tessera/dist/rendezvous/place_impl.h"
+#include "tessera/dist/rendezvous/rendezvous_impl.h"
+
+#include <map>
+
+namespace tessera {
+
+class SideChannel final : public Watch {
+ public:
+  /// `board` is shared by all ranks of the world, or, with `remote`, this rank's own copy, which
+  /// this object keeps up to date. `world` tells this world's notices from those of earlier ones.
+  SideChannel(int rank, std::vector<RankPlace> places, std::shared_ptr<WorldBoard> board,
+              std::shared_ptr<RendezvousClient> remote, uint64_t world);
+  ~SideChannel() override;
+
+  /// Claims the board's failure for a rank that died.
+  void look() noexcept override;
+  /// "rank 2 (process 4711 on node1) is stopped (SIGSTOP)", and what it was last seen doing.
+  [[nodiscard]] std::string describe(int world_rank) override;
+  void failed(std::string_view why) override;
+  void left() override;
+
+  /// The failure of a group without shared memory, by its id; filled when any member reports it.
+  std::shared_ptr<Failure> group_failure(uint64_t id);
+  /// Tells all ranks of the failure that this rank has claimed.
+  void report(uint64_t id, const Failure& failure);
+
+ private:
+  void look_at_processes();
+  void look_at_remote();
+  void beat();
+  void publish();
+  [[nodiscard]] std::string whereabouts(int world_rank) const;
+
+  int rank_;
+  std::vector<RankPlace> places_;
+  std::shared_ptr<WorldBoard> board_;
+  std::shared_ptr<RendezvousClient> remote_;
+  uint64_t world_;
+  std::chrono::steady_clock::time_point next_look_{};
+  std::pair<uint64_t, int32_t> published_{};  // operation and waits_for
+  std::map<uint64_t, std::shared_ptr<Failure>> groups_;
+  std::mutex mutex_;  // of the heartbeat
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::thread heart_;
+};
+
+}  // namespace tessera

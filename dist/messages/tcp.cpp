@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// A message goes as a header and its bytes. What comes is read into the receive posted for its tag,
+// or kept until one is posted; what the socket does not take at once waits in line.
+#include "tessera/core/error.h"
+#include "tessera/dist/messages/tcp_impl.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <thread>
+#include <unistd.h>
+
+namespace tessera {
+
+struct TcpMessages::Message {
+  int peer = 0;
+  Header header{};
+  const std::byte* from = nullptr;  // of a send
+  std::byte* to = nullptr;          // of a receive, or into `kept`
+  size_t room = 0;                  // at `to`
+  size_t moved = 0;                 // of a send, its header included
+  bool done = false;
+  std::string error;
+  std::vector<std::byte> kept;        // of one that came before its receive
+  std::shared_ptr<const void> owner;  // of the bytes, once nobody waits for it
+};
+
+TcpMessages::TcpMessages(Bootstrap& bootstrap, const std::vector<std::string>& hosts,
+                         Deadline deadline)
+    : rank_(bootstrap.rank()), peers_(hosts.size()) {
+  const int size = static_cast<int>(hosts.size());
+  const std::string remedy = "open the ports between the hosts";
+  const Descriptor listening = listen_at(0, remedy);
+  std::vector<int> all(hosts.size());
+  std::iota(all.begin(), all.end(), 0);
+  const auto ports =
+      bootstrap.all_gather(all, "ports", std::to_string(port_of(listening)), deadline);
+  // To lower ranks this one connects; the higher ones connect to it and say who they are.
+  for (int r = 0; r < rank_; ++r) {
+    const auto i = static_cast<size_t>(r);
+    const bool here = hosts[i] == hosts[static_cast<size_t>(rank_)];
+    peers_[i].socket =
+        connect_to(here ? "localhost" : hosts[i], std::atoi(ports[i].c_str()), deadline, remedy);
+    const auto mine = static_cast<int32_t>(rank_);  // an empty socket takes four bytes at once
+    (void)::send(peers_[i].socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL);
+  }
+  std::vector<Descriptor> strangers;
+  for (int missing = size - 1 - rank_; missing > 0;) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      fail<CollectiveTimeout>("launch", "rank ", rank_, " waited in vain for ", missing,
+                              " connections of higher ranks; ", remedy);
+    }
+    while (Descriptor fd = accept_from(listening)) strangers.push_back(std::move(fd));
+    for (Descriptor& stranger : strangers) {
+      int32_t theirs = -1;
+      if (!stranger || ::recv(stranger.get(), &theirs, sizeof(theirs), MSG_PEEK) < 4) continue;
+      (void)::recv(stranger.get(), &theirs, sizeof(theirs), 0);
+      const Descriptor socket = std::move(stranger);
+      if (theirs <= rank_ || theirs >= size || peers_[static_cast<size_t>(theirs)].socket) continue;
+      peers_[static_cast<size_t>(theirs)].socket = Descriptor(dup(socket.get()));
+      --missing;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TcpMessages::~TcpMessages() = default;
+
+void TcpMessages::fail_all(Peer& peer, const std::string& why) {
+  peer.broken = true;
+  const auto fail_one = [&](const std::shared_ptr<Message>& message) {
+    if (message->done) return;
+    message->error = why;
+    message->done = true;
+  };
+  for (const auto& message : peer.outgoing) fail_one(message);
+  for (const auto& message : peer.posted) fail_one(message);
+  if (peer.current) fail_one(peer.current);
+  peer.outgoing.clear();
+  peer.posted.clear();
+  peer.current = nullptr;
+}
+
+void TcpMessages::write_some(Peer& peer) {
+  while (!peer.outgoing.empty() && !peer.broken) {
+    Message& m = *peer.outgoing.front();
+    const size_t whole = sizeof(Header) + m.header.bytes;
+    std::array<iovec, 2> parts{};
+    size_t n = 0;
+    if (m.moved < sizeof(Header)) {
+      parts[n++] = {reinterpret_cast<char*>(&m.header) + m.moved, sizeof(Header) - m.moved};
+    }
+    const size_t body = m.moved > sizeof(Header) ? m.moved - sizeof(Header) : 0;
+    if (m.header.bytes > body)
+      parts[n++] = {const_cast<std::byte*>(m.from) + body, m.header.bytes - body};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = n;
+    const ssize_t sent = ::sendmsg(peer.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+      return fail_all(peer, std::strerror(errno));
+    }
+    m.moved += static_cast<size_t>(sent);
+    if (m.moved < whole) continue;
+    m.done = true;
+    peer.outgoing.pop_front();
+  }
+}
+
+void TcpMessages::read_some(Peer& peer) {
+  while (!peer.broken) {
+    const bool in_header = !peer.current;
+    std::byte* to = in_header ? reinterpret_cast<std::byte*>(&peer.header) + peer.header_bytes
+                              : peer.current->to + peer.body_bytes;
+    const size_t wanted =
+        in_header ? sizeof(Header) - peer.header_bytes : peer.header.bytes - peer.body_bytes;
+    const ssize_t n = ::recv(peer.socket.get(), to, wanted, MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+      return fail_all(peer, std::strerror(errno));
+    }
+    if (n == 0) return fail_all(peer, "it closed the connection");
+    if (in_header) {
+      peer.header_bytes += static_cast<size_t>(n);
+      if (peer.header_bytes == sizeof(Header)) begin(peer);
+    } else {
+      peer.body_bytes += static_cast<size_t>(n);
+    }
+    if (peer.current && peer.body_bytes == peer.header.bytes) finish(peer);
+  }
+}
+
+// A header is here: finds who waits for the message, or keeps it.
+void TcpMessages::begin(Peer& peer) {
+  peer.header_bytes = peer.body_bytes = 0;
+  const auto waiting = std::ranges::find_if(
+      peer.posted, [&](const auto& message) { return message->header.tag == peer.header.tag; });
+  if (waiting != peer.posted.end()) {
+    peer.current = *waiting;
+    peer.posted.erase(waiting);
+    if (peer.header.bytes > peer.current->room)
+      fail_all(peer, "its message is longer than what was expected");
+    return;
+  }
+  constexpr uint64_t kKeptAtMost = uint64_t{1}
+                                   << 34;  // more than any peer of ours would send ahead
+  if (peer.header.bytes > kKeptAtMost)
+    return fail_all(peer, "it announces a message beyond reason");
+  peer.current = std::make_shared<Message>();
+  peer.current->header = peer.header;
+  peer.current->kept.resize(peer.header.bytes);
+  peer.current->to = peer.current->kept.data();
+}
+
+void TcpMessages::finish(Peer& peer) {
+  const std::shared_ptr<Message> came = std::exchange(peer.current, nullptr);
+  came->done = true;
+  if (came->room == 0 && came->owner == nullptr) take(peer, came);  // nobody waited for it
+}
+
+// A message that was kept: its receive may have been posted meanwhile.
+void TcpMessages::take(Peer& peer, const std::shared_ptr<Message>& came) {
+  const auto waiting = std::ranges::find_if(
+      peer.posted, [&](const auto& message) { return message->header.tag == came->header.tag; });
+  if (waiting == peer.posted.end()) {
+    peer.arrived.push_back(came);
+    return;
+  }
+  Message& to = **waiting;
+  if (came->kept.size() > to.room) to.error = "its message is longer than what was expected";
+  else std::copy(came->kept.begin(), came->kept.end(), to.to);
+  to.done = true;
+  peer.posted.erase(waiting);
+}
+
+Messages::Handle TcpMessages::send(int to, int tag, const void* data, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_[static_cast<size_t>(to)];
+  auto message = std::make_shared<Message>();
+  message->peer = to;
+  message->header = {bytes, tag};
+  message->from = static_cast<const std::byte*>(data);
+  if (to == rank_) {
+    auto came = std::make_shared<Message>();
+    came->header = message->header;
+    came->kept.assign(message->from, message->from + bytes);
+    message->done = true;
+    take(peer, came);
+  } else if (peer.broken) {
+    message->error = "the connection is broken";
+    message->done = true;
+  } else {
+    peer.outgoing.push_back(message);
+    write_some(peer);
+  }
+  return new std::shared_ptr<Message>(std::move(message));
+}
+
+Messages::Handle TcpMessages::receive(int from, int tag, void* data, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_[static_cast<size_t>(from)];
+  auto message = std::make_shared<Message>();
+  message->peer = from;
+  message->header.tag = tag;
+  message->to = static_cast<std::byte*>(data);
+  message->room = bytes;
+  peer.posted.push_back(message);
+  const auto came = std::ranges::find_if(
+      peer.arrived, [&](const auto& other) { return other->header.tag == tag; });
+  if (came != peer.arrived.end()) {
+    const auto first = *came;
+    peer.arrived.erase(came);
+    take(peer, first);
+  } else if (peer.broken) {
+    message->error = "the connection is broken";
+    message->done = true;
+    peer.posted.pop_back();
+  }
+  return new std::shared_ptr<Message>(std::move(message));
+}
+
+bool TcpMessages::done(Handle& handle) {
+  if (!handle) return true;
+  const std::lock_guard lock(mutex_);
+  auto* held = static_cast<std::shared_ptr<Message>*>(handle);
+  const std::shared_ptr<Message> message = *held;
+  Peer& peer = peers_[static_cast<size_t>(message->peer)];
+  if (!message->done && message->peer != rank_) {
+    write_some(peer);
+    read_some(peer);
+  }
+  if (!message->done) return false;
+  delete held;
+  handle = nullptr;
+  if (!message->error.empty()) {
+    fail<PeerFailed>("messages", message->from ? "sending to" : "receiving from", " rank ",
+                     message->peer, " failed: ", message->error);
+  }
+  return true;
+}
+
+void TcpMessages::abandon(Handle& handle, std::shared_ptr<const void> owner) {
+  if (!handle) return;
+  const std::lock_guard lock(mutex_);
+  auto* held = static_cast<std::shared_ptr<Message>*>(handle);
+  const std::shared_ptr<Message> message = *held;
+  delete held;
+  handle = nullptr;
+  message->owner = std::move(owner);  // a send stays in line: the stream must keep its frames
+  Peer& peer = peers_[static_cast<size_t>(message->peer)];
+  std::erase(peer.posted, message);
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages over TCP, for worlds that torchrun or srun started on several hosts. One connection per
+// pair of ranks, all made at the start, so that nothing later can wait for a connection. Everything
+// moves in calls of the rank; there is no thread.
+#pragma once
+
+#include "tessera/dist/messages/messages_impl.h"
+#include "tessera/dist/rendezvous/socket_impl.h"
+
+#include <deque>
+#include <mutex>
+
+namespace tessera {
+
+class TcpMessages final : public Messages {
+ public:
+  /// Called by all ranks; `hosts` are names or addresses by rank. LaunchError: a peer that cannot
+  /// be reached.
+  TcpMessages(Bootstrap& bootstrap, const std::vector<std::string>& hosts, Deadline deadline);
+  ~TcpMessages() override;
+
+  Handle send(int to, int tag, const void* data, size_t bytes) override;
+  Handle receive(int from, int tag, void* data, size_t bytes) override;
+  bool done(Handle& handle) override;
+  void abandon(Handle& handle, std::shared_ptr<const void> owner) override;
+  [[nodiscard]] int largest_tag() const override { return 2'147'483'647; }
+
+ private:
+  struct Message;
+  struct Header {
+    uint64_t bytes;
+    int64_t tag;
+  };
+  struct Peer {
+    Descriptor socket;
+    std::deque<std::shared_ptr<Message>> outgoing, posted, arrived;
+    std::shared_ptr<Message> current;  // that comes in now; null between messages
+    Header header{};
+    size_t header_bytes = 0, body_bytes = 0;
+    bool broken = false;
+  };
+  void write_some(Peer& peer);
+  void read_some(Peer& peer);
+  void begin(Peer& peer);
+  void finish(Peer& peer);
+  void take(Peer& peer, const std::shared_ptr<Message>& came);
+  void fail_all(Peer& peer, const std::string& why);
+
+  int rank_;
+  std::vector<Peer> peers_;
+  std::mutex mutex_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/process_group/board_impl.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace tessera {
+
+bool Failure::claim(FailureKind of, int world_rank, std::string_view why) {
+  uint32_t none = 0;
+  if (!state.compare_exchange_strong(none, 1, std::memory_order_seq_cst)) return false;
+  kind = of;
+  rank = world_rank;
+  const size_t length = std::min(why.size(), text.size() - 1);
+  std::copy_n(why.data(), length, text.data());
+  text[length] = 0;
+  state.store(2, std::memory_order_seq_cst);
+  return true;
+}
+
+void Failure::raise(std::string_view where) const {
+  // A process may have died between the claim and the text, so even this wait has an end.
+  for (int i = 0; i < 2000 && state.load(std::memory_order_acquire) != 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  if (state.load(std::memory_order_acquire) != 2)
+    fail<PeerFailed>(where, "a rank died while it reported a failure");
+  const std::string_view why = text.data();
+  switch (kind) {
+    case FailureKind::timeout: fail<CollectiveTimeout>(where, why);
+    case FailureKind::mismatch: fail<CollectiveMismatch>(where, why);
+    default: fail<PeerFailed>(where, why);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks of a group or world read of each other while they wait: its first failure, who has
+// left, who waits for whom. Plain data that is valid when zero, in memory that threads share by
+// address and processes by a mapped segment.
+#pragma once
+
+#include "tessera/dist/process_group/process_group.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+
+namespace tessera {
+
+enum class FailureKind : uint32_t { none, peer, timeout, mismatch };
+
+/// The first failure of a group or world; whoever claims it first writes it, once.
+struct Failure {
+  std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 readable
+  FailureKind kind;
+  int32_t rank;  // world rank that is to blame
+  std::array<char, 2036> text;
+
+  [[nodiscard]] bool happened() const { return state.load(std::memory_order_seq_cst) != 0; }
+  /// False where another failure was there before.
+  bool claim(FailureKind of, int world_rank, std::string_view why);
+  /// Waits for the text (its writer is in the middle of a copy), then throws the typed error.
+  [[noreturn]] void raise(std::string_view where) const;
+};
+
+/// Of a whole world (or of its ranks on one host): who has left, and why the world ends.
+struct WorldBoard {
+  Failure failure;
+  struct alignas(64) Rank {
+    std::atomic<uint32_t> left;       // the rank will start nothing more
+    std::atomic<int32_t> waits_for;   // 1 + the world rank that it waits for; 0: it does not wait
+    std::atomic<uint64_t> operation;  // sequence << 8 | kind of what it started last
+  };
+  static size_t bytes(int world_size) {
+    return sizeof(WorldBoard) + sizeof(Rank) * static_cast<size_t>(world_size);
+  }
+  [[nodiscard]] Rank& rank(int world_rank) { return reinterpret_cast<Rank*>(this + 1)[world_rank]; }
+};
+
+/// What a group whose members share memory opens with: its failure, and where they sleep.
+struct SegmentHeader {
+  Failure failure;
+  alignas(64) std::atomic<uint32_t> event;  // futex: counts changes that somebody slept for
+  alignas(64) std::atomic<uint32_t> sleepers;
+};
+
+}  // namespace tessera

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rendezvous with clients on threads of one process: exchanges, farewells and deaths, and every
+// way in which the other end can be the wrong one.
+#include "tessera/core/error.h"
+#include "tessera/dist/rendezvous/rendezvous_impl.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <unistd.h>
+
+namespace tessera {
+namespace {
+
+using namespace std::chrono_literals;
+
+RendezvousClient::Options options_of(int rank, int size, int port, const std::string& job = "j") {
+  return {rank, size, "localhost", job, port, "choose another MASTER_PORT"};
+}
+
+// Runs fn(client) for every rank of a fresh world, each on a thread; rank 0 finds the port.
+template <class Fn> void in_world(int size, Fn fn) {
+  RendezvousClient zero(options_of(0, size, 0), deadline_after(10s));
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      RendezvousClient client(options_of(rank, size, zero.port()), deadline_after(10s));
+      fn(client);
+    });
+  }
+  fn(zero);
+  for (std::thread& thread : threads) thread.join();
+}
+
+template <class E, class Fn> std::string message_of(Fn fn) {
+  try {
+    fn();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const Error& error) {
+    return concat("another type: ", error.kind(), ' ', error.what());
+  }
+  return "nothing was thrown";
+}
+
+void expect_says(const std::string& message, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
+}
+
+std::vector<int> first(int n) {
+  std::vector<int> ranks(static_cast<size_t>(n));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+TEST(Rendezvous, Exchanges) {
+  in_world(5, [](RendezvousClient& client) {
+    const auto all = first(5);
+    for (int round = 0; round < 20; ++round) {
+      const std::string mine(static_cast<size_t>(client.rank() * 1000 * (round % 3)), 'x');
+      const auto parts = client.all_gather(all, concat("round ", round), mine, deadline_after(10s));
+      ASSERT_EQ(parts.size(), 5u);
+      for (size_t r = 0; r < 5; ++r)
+        EXPECT_EQ(parts[r].size(), r * 1000 * static_cast<size_t>(round % 3));
+    }
+    // Two groups at once, in an order of their own.
+    const bool odd = client.rank() % 2 != 0;
+    const std::vector<int> members = odd ? std::vector{3, 1} : std::vector{4, 0, 2};
+    const auto parts =
+        client.all_gather(members, "half", std::to_string(client.rank()), deadline_after(10s));
+    EXPECT_EQ(parts,
+              (odd ? std::vector<std::string>{"3", "1"} : std::vector<std::string>{"4", "0", "2"}));
+    client.barrier(all, "end", deadline_after(10s));
+  });
+}
+
+TEST(Rendezvous, NamesWhoIsMissing) {
+  RendezvousClient zero(options_of(0, 3, 0), deadline_after(10s));
+  RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
+  expect_says(message_of<CollectiveTimeout>(
+                  [&] { (void)zero.all_gather(first(3), "start", "", deadline_after(50ms)); }),
+              {"rank 1,", "rank 2 (never joined)", "start"});
+}
+
+TEST(Rendezvous, NamesWhoLeftOrDied) {
+  RendezvousClient zero(options_of(0, 3, 0), deadline_after(10s));
+  RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
+  std::thread leaver(
+      [port = zero.port()] { RendezvousClient two(options_of(2, 3, port), deadline_after(10s)); });
+  expect_says(message_of<PeerFailed>(
+                  [&] { (void)zero.all_gather(first(3), "start", "", deadline_after(10s)); }),
+              {"rank 2 left"});
+  leaver.join();
+  EXPECT_EQ(zero.lost_rank(), -1) << "who says farewell is not lost";
+  const auto table = zero.table(deadline_after(10s));
+  ASSERT_EQ(table.size(), 3u);
+  EXPECT_EQ(table[1].state, RemoteStatus::State::connected);
+  EXPECT_EQ(table[2].state, RemoteStatus::State::left);
+  one.finish(false);
+}
+
+TEST(Rendezvous, RanksThatWaitForEachOtherElsewhere) {
+  in_world(2, [](RendezvousClient& client) {
+    const auto all = first(2);
+    client.barrier(all, "joined", deadline_after(10s));
+    const std::string text = message_of<CollectiveMismatch>([&] {
+      (void)client.all_gather(all, client.rank() == 0 ? "pair" : "all", "", deadline_after(20s));
+    });
+    expect_says(text, {"rank 0", "rank 1", "'pair", "'all", "same order"});
+    client.barrier(all, "end", deadline_after(10s));
+  });
+}
+
+TEST(Rendezvous, WaitingCanBeInterrupted) {
+  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  zero.interrupted = [] { fail<PeerFailed>("test", "rank 1 is ill"); };
+  expect_says(message_of<PeerFailed>(
+                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(20s)); }),
+              {"rank 1 is ill"});
+}
+
+TEST(Rendezvous, ServerGoneIsAnError) {
+  auto zero = std::make_unique<RendezvousClient>(options_of(0, 2, 0), deadline_after(10s));
+  RendezvousClient one(options_of(1, 2, zero->port()), deadline_after(10s));
+  std::thread leaver([&] { zero.reset(); });
+  expect_says(message_of<PeerFailed>(
+                  [&] { (void)one.all_gather(first(2), "start", "", deadline_after(10s)); }),
+              {"rank 0"});
+  leaver.join();
+  EXPECT_EQ(one.lost_rank(), 0);
+}
+
+TEST(Rendezvous, NoticesAndStatus) {
+  in_world(3, [](RendezvousClient& client) {
+    const auto all = first(3);
+    client.barrier(all, "joined", deadline_after(10s));
+    client.publish(static_cast<uint64_t>(client.rank() + 7), "all_reduce");
+    client.notify(concat("hello from ", client.rank()));
+    client.barrier(all, "said", deadline_after(10s));
+    const auto notices = client.take_notices();
+    ASSERT_EQ(notices.size(), 2u);
+    for (const auto& notice : notices) {
+      EXPECT_NE(notice.from, client.rank());
+      EXPECT_EQ(notice.text, concat("hello from ", notice.from));
+    }
+    const auto table = client.table(deadline_after(10s));
+    ASSERT_EQ(table.size(), 3u);
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(table[r].sequence, r + 7);
+      EXPECT_EQ(table[r].operation, "all_reduce");
+    }
+    client.barrier(all, "end", deadline_after(10s));
+  });
+}
+
+TEST(Rendezvous, PortTaken) {
+  const Descriptor taken = listen_at(0, "");
+  const std::string port = std::to_string(port_of(taken));
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient zero(options_of(0, 2, port_of(taken)), deadline_after(1s));
+              }),
+              {port.c_str(), "in use", "MASTER_PORT"});
+}
+
+TEST(Rendezvous, NobodyThere) {
+  int port = 0;
+  {
+    const Descriptor free = listen_at(0, "");
+    port = port_of(free);
+  }
+  expect_says(message_of<LaunchError>(
+                  [&] { RendezvousClient one(options_of(1, 2, port), deadline_after(100ms)); }),
+              {"rank 0 cannot be reached", "localhost", "MASTER_PORT"});
+}
+
+TEST(Rendezvous, AnotherProgramThere) {
+  const Descriptor mute = listen_at(0, "");
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient one(options_of(1, 2, port_of(mute)), deadline_after(100ms));
+              }),
+              {"is not rank 0 of this job", "says nothing"});
+}
+
+TEST(Rendezvous, AnotherWorldSize) {
+  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
+              }),
+              {"3 ranks", "rank 0 says 2"});
+  expect_says(message_of<LaunchError>(
+                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(10s)); }),
+              {"3 ranks", "rank 0 says 2"});
+}
+
+TEST(Rendezvous, TheSameRankTwice) {
+  RendezvousClient zero(options_of(0, 3, 0), deadline_after(10s));
+  RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient again(options_of(1, 3, zero.port()), deadline_after(10s));
+              }),
+              {"two processes", "rank 1 of 3"});
+  expect_says(message_of<LaunchError>(
+                  [&] { (void)one.all_gather(first(3), "start", "", deadline_after(10s)); }),
+              {"two processes"});
+}
+
+TEST(Rendezvous, AnotherJob) {
+  RendezvousClient zero(options_of(0, 2, 0, "mine"), deadline_after(10s));
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient one(options_of(1, 2, zero.port(), "theirs"), deadline_after(10s));
+              }),
+              {"'mine'", "'theirs'", "MASTER_PORT"});
+  expect_says(message_of<CollectiveTimeout>(
+                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(50ms)); }),
+              {"rank 1 (never joined)", "'theirs' tried to join"});
+}
+
+TEST(Rendezvous, GarbageDoesNotHurt) {
+  in_world(2, [](RendezvousClient& client) {
+    if (client.rank() == 0) {
+      const std::string http = "GET / HTTP/1.1\r\n\r\n";
+      FrameStream stranger(connect_to("localhost", client.port(), deadline_after(1s), ""));
+      stranger.send(255, http);
+      FrameStream huge(connect_to("localhost", client.port(), deadline_after(1s), ""));
+      (void)!write(huge.fd(), http.data(), http.size());
+    }
+    client.barrier(first(2), "end", deadline_after(10s));
+  });
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine behind `threads`, and behind processes of one host: a group over memory that all its
+// members see. A collective is announced in the rank's cell (signature, addresses, a small
+// payload); when all have arrived and agree, either every rank finishes from the cells alone (small
+// payloads), or the payload moves: `direct`, from tensor to tensor (threads), or `staged`, through
+// double buffered slots in rounds. All ways reduce in the same order, so they give the same bits.
+// Collectives of a group run in the order of their numbers; send and recv have channels of their
+// own.
+#pragma once
+
+#include "tessera/dist/process_group/queued_group_impl.h"
+#include "tessera/dist/shared_memory/segment_impl.h"
+
+#include <deque>
+#include <exception>
+
+namespace tessera {
+
+enum class PayloadMode : uint8_t { direct, staged };
+
+/// Where groups get their segments: the heap for threads, mapped files for processes.
+class SegmentSource {
+ public:
+  virtual ~SegmentSource() = default;
+  /// The segment of a new group of these world ranks, at least `bytes` long and zero where nobody
+  /// has used it. Every member calls it once per group; members are matched by `world_ranks`, then
+  /// by the order of their calls. May block, to `timeout` at most. CollectiveMismatch where members
+  /// are seen to disagree.
+  virtual std::shared_ptr<std::byte> segment(std::span<const int> world_ranks,
+                                             const std::string& name, int world_rank, size_t bytes,
+                                             std::chrono::milliseconds timeout) = 0;
+  /// The group stands, all its members having met in it, or could not be made.
+  virtual void settled(int world_rank) = 0;
+};
+
+struct SharedGroupSetup {
+  int rank = 0;            // in the group
+  std::vector<int> ranks;  // world ranks of the members
+  std::string name;
+  std::string_view backend;  // a literal
+  PayloadMode mode = PayloadMode::staged;
+  std::shared_ptr<std::byte> segment;  // SegmentLayout(n).bytes() long, 4096-aligned, zero at first
+  std::shared_ptr<SegmentSource> source;
+  std::shared_ptr<CommState> comm;
+};
+
+/// Bytes that the segment of a group of `n` ranks needs.
+size_t shared_group_bytes(int n);
+Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup);
+
+class SharedGroup;
+
+class SharedWork final : public QueuedWork {
+ public:
+  using QueuedWork::QueuedWork;
+
+  enum class Stage : uint8_t { queued, arriving, rounds, leaving };
+  Stage stage = Stage::queued;
+  bool exposed = false;  // peers may touch the tensors
+  uint8_t phase = 0;     // of a turn: write a round, reduce an earlier one, read the one before
+  int64_t turn = 0, rounds = 0;  // of staging
+  int64_t moved = 0;             // bytes of a message
+};
+
+class SharedGroup final : public QueuedGroup {
+ public:
+  explicit SharedGroup(SharedGroupSetup setup);
+  ~SharedGroup() override;
+
+  [[nodiscard]] std::string_view backend() const override { return setup_.backend; }
+  void abort(std::string_view why) override;
+  void raise_failure(std::string_view where) override;
+  bool advance() override;
+  void abandon(std::string_view why) override;
+
+ private:
+  enum class Step : uint8_t { blocked, moved, finished, failed };
+  struct Message {  // one that came before its recv
+    int64_t tag, count, bytes, moved;
+    DType dtype;
+    std::unique_ptr<std::byte[]> data;
+  };
+  struct Inbox {
+    std::deque<Ref<SharedWork>> posted;
+    std::deque<Message> unexpected;
+    Ref<SharedWork> current;     // where the message that is arriving goes;
+    bool to_unexpected = false;  // or to the last of `unexpected`
+  };
+
+  Ref<Work> start(Collective c) override;
+  Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) override;
+
+  // Addresses in the segment; `whose` is a rank of the group.
+  template <class T = std::byte> [[nodiscard]] T* at(size_t offset) const {
+    return reinterpret_cast<T*>(setup_.segment.get() + offset);
+  }
+  [[nodiscard]] SegmentHeader& header() const { return *at<SegmentHeader>(0); }
+  [[nodiscard]] Cell& cell(int whose) const { return *at<Cell>(layout_.cell(whose)); }
+  [[nodiscard]] std::byte* payload(const SharedWork& w, int whose) const {
+    return at(layout_.payload(whose, w.c.sequence & 1));
+  }
+  [[nodiscard]] int64_t* counts(const SharedWork& w, int whose) const {
+    return at<int64_t>(layout_.counts(whose, w.c.sequence & 1));
+  }
+  [[nodiscard]] Announcement& announcement(const SharedWork& w, int whose) const {
+    return cell(whose).announcements[w.c.sequence & 1];
+  }
+  [[nodiscard]] std::byte* slot(int whose, int64_t round) const {
+    return at(layout_.staging(whose, rounds_ + static_cast<uint64_t>(round)));
+  }
+
+  // engine.cpp: order, agreement, failure.
+  bool failed();
+  void end_all();
+  void advance_collectives();
+  Step step(SharedWork& w);
+  void announce(SharedWork& w);
+  [[nodiscard]] static int64_t round_of(const SharedWork& w);
+  [[nodiscard]] bool ready(const SharedWork& w, int peer) const;
+  Step all_ready(const SharedWork& w);
+  bool agree(const SharedWork& w, int peer);
+  Step arrived(SharedWork& w);
+  bool peer_left(int peer, const SharedWork& w);
+  void time_out(QueuedWork& w) override;
+  void publish_wait(const QueuedWork& w) override;
+  [[nodiscard]] SegmentHeader* wakes_on() const override { return &header(); }
+  [[nodiscard]] std::string where(const SharedWork& w) const;
+  void publish(std::atomic<uint64_t>& counter, uint64_t value);
+
+  // moves.cpp: bytes.
+  [[nodiscard]] int64_t contribution(const SharedWork& w) const;
+  [[nodiscard]] int64_t extent(const SharedWork& w) const;
+  [[nodiscard]] int64_t per_round(const SharedWork& w) const;
+  void move_whole(SharedWork& w, bool from_cells);
+  void reduce_direct(SharedWork& w);
+  void write_round(SharedWork& w, int64_t k);
+  void reduce_round(SharedWork& w, int64_t k);
+  void read_round(SharedWork& w, int64_t k);
+
+  // messages.cpp: send and recv.
+  void post(Ref<SharedWork> w);
+  void advance_messages();
+  void push(int to);
+  void pull(int from);
+  bool take(int from, Inbox& inbox);
+  bool match(int from, const Message& m, const SharedWork& w);
+  [[nodiscard]] bool message_ready(const SharedWork& w) const;
+
+  SharedGroupSetup setup_;
+  SegmentLayout layout_;
+  std::deque<Ref<SharedWork>> queue_;
+  uint64_t rounds_ = 0;  // of staging, before the collective at the head; equal on all ranks
+  std::vector<std::deque<Ref<SharedWork>>> outgoing_;
+  std::vector<Inbox> inboxes_;
+  int messages_ = 0;  // under way
+};
+
+}  // namespace tessera

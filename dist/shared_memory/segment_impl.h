@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What members of a group see of each other: plain data in memory that threads share by address and
+// processes by a mapped segment (at different addresses, so there are offsets and no pointers; the
+// payload addresses are used by threads alone). All of it is valid when zero, so a fresh mapping
+// needs no initialisation. SegmentLayout says where everything lies.
+#pragma once
+
+#include "tessera/dist/process_group/board_impl.h"
+#include "tessera/dist/process_group/signature_impl.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+
+namespace tessera {
+
+/// One rank's announcement of one collective. Two per rank: a rank can be at most one collective
+/// ahead of the slowest reader.
+struct Announcement {
+  Signature signature;
+  int64_t extent;      // bytes that must pass through this rank's staging, see SharedGroup
+  uint64_t in, out;    // addresses, for threads
+  uint32_t is_inline;  // the payload lies in the cell
+};
+
+struct alignas(64) Cell {
+  // Written by the owner, read by all.
+  std::atomic<uint64_t> arrived;   // sequence number of the latest announcement
+  std::atomic<uint64_t> written;   // rounds of staging filled so far, in this group's life
+  std::atomic<uint64_t> reduced;   // rounds whose share is reduced
+  std::atomic<uint64_t> read;      // rounds after which the owner needs nothing more of its peers
+  std::atomic<uint32_t> touching;  // the owner is in its peers' tensors
+  alignas(64) std::array<Announcement, 2> announcements;
+};
+
+/// A ring of chunks from one rank to another, for send and recv.
+struct Chunk {
+  int64_t count, tag;
+  int64_t bytes;  // in this chunk
+  uint64_t sequence;
+  DType dtype;
+};
+struct alignas(64) Channel {
+  std::atomic<uint64_t> written;
+  alignas(64) std::atomic<uint64_t> taken;
+};
+
+/// Where everything of a group of `n` lies, in bytes from the start of its segment.
+class SegmentLayout {
+ public:
+  static constexpr size_t kInlineBytes = 16 * 1024;
+  static constexpr size_t kSlots = 4, kStagingBytes = 128 * 1024;  // all slots stay in a core's L2
+  static constexpr size_t kRing = 4, kRingBytes = 32 * 1024;
+
+  explicit SegmentLayout(int n) : n_(static_cast<size_t>(n)) {
+    inline_ = align(sizeof(Cell), 64);
+    counts_ = inline_ + 2 * kInlineBytes;
+    staging_ = align(counts_ + 2 * n_ * sizeof(int64_t), 4096);
+    channels_ = staging_ + kSlots * kStagingBytes;
+    channel_stride_ = align(sizeof(Channel) + kRing * sizeof(Chunk), 64) + kRing * kRingBytes;
+    stride_ = align(channels_ + n_ * channel_stride_, 4096);
+    header_ = align(sizeof(SegmentHeader), 4096);
+  }
+  [[nodiscard]] size_t bytes() const { return header_ + n_ * stride_; }
+  [[nodiscard]] size_t cell(int rank) const {
+    return header_ + static_cast<size_t>(rank) * stride_;
+  }
+  [[nodiscard]] size_t payload(int rank, size_t parity) const {
+    return cell(rank) + inline_ + parity * kInlineBytes;
+  }
+  [[nodiscard]] size_t counts(int rank, size_t parity) const {
+    return cell(rank) + counts_ + parity * n_ * sizeof(int64_t);
+  }
+  [[nodiscard]] size_t staging(int rank, uint64_t round) const {
+    return cell(rank) + staging_ + round % kSlots * kStagingBytes;
+  }
+  [[nodiscard]] size_t channel(int from, int to) const {
+    return cell(from) + channels_ + static_cast<size_t>(to) * channel_stride_;
+  }
+  [[nodiscard]] size_t chunk(int from, int to, size_t i) const {
+    return channel(from, to) + sizeof(Channel) + i * sizeof(Chunk);
+  }
+  [[nodiscard]] size_t chunk_bytes(int from, int to, size_t i) const {
+    return channel(from, to) + channel_stride_ - (kRing - i) * kRingBytes;
+  }
+
+ private:
+  static size_t align(size_t x, size_t to) { return (x + to - 1) / to * to; }
+  size_t n_, header_, inline_, counts_, staging_, channels_, channel_stride_, stride_;
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace tessera

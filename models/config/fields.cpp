@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/config/fields.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace tessera::config {
+namespace {
+
+std::string number(double v) { return fmt::format("{}", v); }
+
+template <class T> std::optional<T> parsed(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "1_000" and "1e3" are integers too, as people write them.
+std::optional<int64_t> parsed_integer(std::string_view text) {
+  std::string digits(text);
+  std::erase(digits, '_');
+  if (auto v = parsed<int64_t>(digits)) return v;
+  const auto v = parsed<double>(digits);
+  if (!v || *v != std::floor(*v) || std::abs(*v) > 9e15) return std::nullopt;
+  return static_cast<int64_t>(*v);
+}
+
+std::optional<bool> parsed_bool(std::string_view text) {
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  return std::nullopt;
+}
+
+// A JSON array of texts, or texts with commas between.
+std::optional<std::vector<std::string>> parsed_list(std::string_view text) {
+  std::vector<std::string> list;
+  if (text.starts_with('[')) {
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_array()) return std::nullopt;
+    for (const auto& item : json) {
+      if (!item.is_string()) return std::nullopt;
+      list.push_back(item.get<std::string>());
+    }
+    return list;
+  }
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) list.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return list;
+}
+
+// A dump must hold every text exactly, and JSON is UTF-8.
+bool is_utf8(const std::string& text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before2(b.size() + 1), before(b.size() + 1), now(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) before[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    now[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      now[j] = std::min({before[j] + 1, now[j - 1] + 1, before[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        now[j] = std::min(now[j], before2[j - 2] + 1);
+      }
+    }
+    std::swap(before2, before);
+    std::swap(before, now);
+  }
+  return before[b.size()];
+}
+
+std::string_view leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+// `section.no-flag` or `no-flag` without the "no-"; empty where there is none.
+std::string without_no(std::string_view path) {
+  const std::string_view last = leaf(path);
+  if (!last.starts_with("no-") && !last.starts_with("no_")) return {};
+  return concat(path.substr(0, path.size() - last.size()), last.substr(3));
+}
+
+}  // namespace
+
+std::string Field::text() const {
+  return std::visit(
+      [this](const auto& v) -> std::string {
+        using T = std::remove_cvref_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, Choice>) {
+          const size_t i = v.get();
+          return i < limits.choices.size() ? limits.choices[i] : "another";
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+          return v->empty() ? "" : nlohmann::json(*v).dump();
+        } else if constexpr (std::is_same_v<T, std::optional<int64_t>*> ||
+                             std::is_same_v<T, std::optional<double>*>) {
+          return *v ? fmt::format("{}", **v) : "none";
+        } else {
+          return fmt::format("{}", *v);
+        }
+      },
+      value);
+}
+
+std::string Field::type() const {
+  constexpr std::array<std::string_view, std::variant_size_v<Value>> kNames{
+      "integer",         "number",         "true or false", "text",
+      "integer or none", "number or none", "list of texts", "choice"};
+  if (!limits.choices.empty()) return fmt::format("{}", fmt::join(limits.choices, " | "));
+  return std::string(kNames[value.index()]);
+}
+
+std::string Field::range() const {
+  const std::string low = fmt::format("{} {}", limits.above_min ? "above" : "at least", limits.min);
+  const bool has_low = std::isfinite(limits.min), has_high = std::isfinite(limits.max);
+  if (has_low && has_high && !limits.above_min) {
+    return fmt::format("{} to {}", limits.min, limits.max);
+  }
+  if (has_low && has_high) return fmt::format("{} and at most {}", low, limits.max);
+  if (has_low) return low;
+  return has_high ? fmt::format("at most {}", limits.max) : "";
+}
+
+std::optional<std::string> Field::check() const {
+  const auto in_range = [&](double v) -> std::optional<std::string> {
+    const bool ok =
+        !std::isnan(v) && v <= limits.max && (limits.above_min ? v > limits.min : v >= limits.min);
+    if (ok) return std::nullopt;
+    const std::string wanted = range();
+    return fmt::format("[--{}] {} is out of range: expected {}", path, number(v),
+                       wanted.empty() ? "a number" : wanted);
+  };
+  const auto one_of = [&](const std::string& given) {
+    return fmt::format("[--{}] '{}' is not one of {}", path, given, type());
+  };
+  const auto text_fault = [&](const std::string& given) -> std::optional<std::string> {
+    if (!is_utf8(given)) return fmt::format("[--{}] is not valid UTF-8", path);
+    if (limits.choices.empty() || std::ranges::count(limits.choices, given)) return std::nullopt;
+    return one_of(given);
+  };
+  return std::visit(
+      [&](const auto& v) -> std::optional<std::string> {
+        using T = std::remove_cvref_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, Choice>) {
+          if (v.get() < limits.choices.size()) return std::nullopt;
+          return one_of("another");
+        } else if constexpr (std::is_same_v<T, std::string*>) {
+          return text_fault(*v);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+          for (const std::string& item : *v) {
+            if (auto fault = text_fault(item)) return fault;
+          }
+          return std::nullopt;
+        } else if constexpr (std::is_same_v<T, std::optional<int64_t>*> ||
+                             std::is_same_v<T, std::optional<double>*>) {
+          return *v ? in_range(static_cast<double>(**v)) : std::nullopt;
+        } else if constexpr (std::is_same_v<T, bool*>) {
+          return std::nullopt;
+        } else {
+          return in_range(static_cast<double>(*v));
+        }
+      },
+      value);
+}
+
+std::optional<std::string> Field::assign(std::string_view given) {
+  const auto wrong = [&] {
+    return fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+  };
+  const auto set = [&](auto& to, const auto& from) -> std::optional<std::string> {
+    if (!from) return wrong();
+    const auto before = to;
+    to = *from;
+    auto fault = check();
+    if (fault) to = before;
+    return fault;
+  };
+  const auto set_optional = [&](auto& to, const auto& from) {
+    using T = std::remove_cvref_t<decltype(to)>;
+    return given == "none" ? set(to, std::make_optional(T())) : set(to, from);
+  };
+  return std::visit(
+      [&](auto& v) -> std::optional<std::string> {
+        using T = std::remove_cvref_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, int64_t*>) return set(*v, parsed_integer(given));
+        else if constexpr (std::is_same_v<T, double*>) return set(*v, parsed<double>(given));
+        else if constexpr (std::is_same_v<T, bool*>) return set(*v, parsed_bool(given));
+        else if constexpr (std::is_same_v<T, std::string*>)
+          return set(*v, std::optional(std::string(given)));
+        else if constexpr (std::is_same_v<T, std::vector<std::string>*>)
+          return set(*v, parsed_list(given));
+        else if constexpr (std::is_same_v<T, std::optional<int64_t>*>)
+          return set_optional(*v, parsed_integer(given));
+        else if constexpr (std::is_same_v<T, std::optional<double>*>)
+          return set_optional(*v, parsed<double>(given));
+        else {
+          const auto at = std::ranges::find(limits.choices, given);
+          if (at == limits.choices.end())
+            return fmt::format("[--{}] '{}' is not one of {}", path, given, type());
+          v.set(static_cast<size_t>(at - limits.choices.begin()));
+          return std::nullopt;
+        }
+      },
+      value);
+}
+
+Field* Fields::find(std::string_view path) {
+  const auto at = std::ranges::find(fields_, path, &Field::path);
+  return at == fields_.end() ? nullptr : &*at;
+}
+
+std::string Fields::unknown(std::string_view path) const {
+  // The field's own name under another section is a likelier slip than a typing error.
+  for (const Field& f : fields_) {
+    if (leaf(f.path) == leaf(path)) {
+      return fmt::format("[--{}] unknown field; did you mean --{}?", path, f.path);
+    }
+  }
+  std::vector<std::string> paths;
+  for (const Field& f : fields_) paths.push_back(f.path);
+  if (const auto near = did_you_mean(path, paths)) {
+    return fmt::format("[--{}] unknown field; did you mean --{}?", path, *near);
+  }
+  return fmt::format("[--{}] unknown field; --help lists all of them", path);
+}
+
+std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
+  std::vector<std::string> faults;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string_view word = arguments[i];
+    if (!word.starts_with("--")) {
+      faults.push_back(fmt::format("[{}] not a field: expected --section.field value", word));
+      continue;
+    }
+    word.remove_prefix(2);
+    std::optional<std::string_view> text;
+    if (const size_t equals = word.find('='); equals != word.npos) {
+      text = word.substr(equals + 1);
+      word = word.substr(0, equals);
+    } else if (i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) {
+      text = arguments[++i];
+    }
+    Field* field = find(word);
+    if (Field* flag = field || text ? nullptr : find(without_no(word));
+        flag && std::holds_alternative<bool*>(flag->value)) {
+      (void)flag->assign("false");
+      continue;
+    }
+    if (!field) {
+      faults.push_back(unknown(word));
+      continue;
+    }
+    if (!text && std::holds_alternative<bool*>(field->value)) text = "true";
+    if (!text) {
+      faults.push_back(fmt::format("[--{}] no value given: expected {}", word, field->type()));
+      continue;
+    }
+    if (auto fault = field->assign(*text)) faults.push_back(*fault);
+  }
+  return faults;
+}
+
+std::vector<std::string> Fields::check() const {
+  std::vector<std::string> faults;
+  for (const Field& f : fields_) {
+    if (auto fault = f.check()) faults.push_back(*fault);
+  }
+  return faults;
+}
+
+std::string Fields::help() const {
+  std::string text;
+  std::string_view section;
+  for (const Field& f : fields_) {
+    const std::string_view own = std::string_view(f.path).substr(0, f.path.find('.'));
+    if (own != f.path && own != section) text += fmt::format("\n{}:\n", section = own);
+    std::string details = fmt::format("default {}", f.text().empty() ? "none" : f.text());
+    if (!f.limits.unit.empty()) details += fmt::format(" {}", f.limits.unit);
+    if (const std::string range = f.range(); !range.empty()) details += ", " + range;
+    text +=
+        fmt::format("  --{:<36} {}\n    {:<36} {}; {}\n", f.path, f.help, "", f.type(), details);
+  }
+  return text;
+}
+
+std::optional<std::string> did_you_mean(std::string_view word,
+                                        std::span<const std::string> candidates) {
+  std::optional<std::string> best;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& c : candidates) {
+    // The distance is at least the difference in length; words may be of any length.
+    if (std::max(c.size(), word.size()) - std::min(c.size(), word.size()) >= least) continue;
+    if (const size_t d = edit_distance(word, c); d < least) {
+      least = d;
+      best = c;
+    }
+  }
+  return best;
+}
+
+void throw_if_any(std::span<const std::string> messages) {
+  if (!messages.empty()) throw ConfigError(fmt::format("{}", fmt::join(messages, "\n")));
+}
+
+}  // namespace tessera::config

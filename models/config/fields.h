@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields: the one list of a configuration's fields. A Config struct binds each of its members once,
+// with name, help, unit and range; the command line, JSON files, --help, error messages and the
+// resolved dump are all read from that list.
+#pragma once
+
+#include "tessera/core/error.h"
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tessera::config {
+
+struct Limits {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above_min = false;                 ///< min itself is not allowed
+  std::string_view unit = {};             ///< "tokens", "steps"
+  std::vector<std::string> choices = {};  ///< of a text field; empty: any
+};
+
+/// A member that is one of the field's choices (an enum, a dtype), by its place in their list;
+/// where it is none of them, `get` gives their number.
+struct Choice {
+  std::function<size_t()> get;
+  std::function<void(size_t)> set;
+};
+
+struct Field {
+  using Value = std::variant<int64_t*, double*, bool*, std::string*, std::optional<int64_t>*,
+                             std::optional<double>*, std::vector<std::string>*, Choice>;
+  std::string path;  ///< "training.steps"
+  Value value;
+  std::string help;
+  Limits limits;
+
+  [[nodiscard]] std::string text() const;  ///< the value, as one would write it on the command line
+  [[nodiscard]] std::string type() const;  ///< "integer", "number", ...
+  [[nodiscard]] std::string range() const;  ///< "at least 1"; empty when anything goes
+  /// Parses and checks `text`; gives what is wrong with it, or nothing. A list is written as a JSON
+  /// array or with commas between.
+  [[nodiscard]] std::optional<std::string> assign(std::string_view text);
+  /// What is wrong with the present value.
+  [[nodiscard]] std::optional<std::string> check() const;
+};
+
+class TESSERA_API Fields {
+ public:
+  /// Fields of `config`, below `section` (none at the top).
+  template <class Config> void section(std::string_view section, Config& config) {
+    section_ = section;
+    config.fields(*this);
+    section_ = {};
+  }
+  // What a Config's fields() calls.
+  template <class T>
+  void add(std::string_view name, T& value, std::string_view help, Limits limits = {}) {
+    fields_.push_back({path_of(name), &value, std::string(help), std::move(limits)});
+  }
+  /// A member that takes the value listed beside the name chosen.
+  template <class T>
+  void add_choice(std::string_view name, T& value, std::string_view help,
+                  std::vector<std::pair<std::string, T>> options) {
+    Limits limits;
+    std::vector<T> values;
+    for (auto& [text, v] : options) {
+      limits.choices.push_back(std::move(text));
+      values.push_back(v);
+    }
+    const auto get = [&value, values] {
+      size_t i = 0;
+      while (i < values.size() && !(values[i] == value)) ++i;
+      return i;
+    };
+    const auto set = [&value, values](size_t i) { value = values[i]; };
+    fields_.push_back({path_of(name), Choice{get, set}, std::string(help), std::move(limits)});
+  }
+
+  [[nodiscard]] const std::vector<Field>& all() const { return fields_; }
+  [[nodiscard]] Field* find(std::string_view path);
+  /// Sets fields from `--section.field value`, `--section.field=value`, `--section.flag` and
+  /// `--section.no-flag`. Gives one message per fault and leaves what is faulty as it was.
+  [[nodiscard]] std::vector<std::string> parse(std::span<const std::string> arguments);
+  /// Sets fields from a JSON object of sections, as dump() writes it; types must be those of the
+  /// fields, infinities are the texts "inf" and "-inf", an optional field's none is null. Same
+  /// reporting; every message begins with `where`.
+  [[nodiscard]] std::vector<std::string> parse_json(std::string_view text, std::string_view where);
+  /// Faults of the present values.
+  [[nodiscard]] std::vector<std::string> check() const;
+  /// Two lines per field, by section: name and help; type, default, unit and range.
+  [[nodiscard]] std::string help() const;
+  /// All values as an indented JSON object of sections.
+  [[nodiscard]] std::string dump() const;
+
+ private:
+  [[nodiscard]] std::string path_of(std::string_view name) const {
+    return section_.empty() ? std::string(name) : concat(section_, '.', name);
+  }
+  [[nodiscard]] std::string unknown(std::string_view path) const;
+  std::vector<Field> fields_;
+  std::string_view section_;
+};
+
+/// The candidate nearest to `word` (edit distance), if it is near enough to be meant.
+TESSERA_API std::optional<std::string> did_you_mean(std::string_view word,
+                                                    std::span<const std::string> candidates);
+/// Throws one ConfigError with all messages, a line each, if there are any.
+TESSERA_API void throw_if_any(std::span<const std::string> messages);
+
+/// ConfigError with every fault of a component's configuration: programs fill those in without the
+/// command line.
+template <class Config> void require_valid(std::string_view section, Config config) {
+  Fields fields;
+  fields.section(section, config);
+  throw_if_any(fields.check());
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoder: the part of the model port that transformers share: tokens -> embedding -> layers ->
+// norm -> head, the loss without logits, and generation with a cache. A family owns its members and
+// says how each is applied; what is absent (a stage without embedding or head, a null layer) is
+// passed over.
+#pragma once
+
+#include "tessera/models/model.h"
+
+namespace tessera::models {
+
+class TESSERA_API Decoder : public LanguageModel {
+ public:
+  [[nodiscard]] int64_t vocab_size() const final { return sizes_.vocab_size; }
+  [[nodiscard]] int64_t max_seq_len() const final { return sizes_.max_seq_len; }
+  [[nodiscard]] Placement placement() const final;
+  [[nodiscard]] double flops(std::span<const int64_t> documents) override;
+
+  using LanguageModel::forward;
+  [[nodiscard]] Tensor features(const Tensor& x, const Metadata& metadata) const final;
+  [[nodiscard]] Tensor logits(const Tensor& features) const final;
+  [[nodiscard]] Tensor forward(const Tensor& tokens, const Metadata& metadata) const final;
+  [[nodiscard]] Loss loss(const Tensor& tokens, const Tensor& targets, const Metadata& metadata,
+                          const CrossEntropyOptions& options = {}) const override;
+  [[nodiscard]] Cache make_cache(int64_t capacity) const final;
+  [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const final;
+
+ protected:
+  struct Sizes {
+    std::string_view family;  ///< that errors name
+    int64_t vocab_size = 0, max_seq_len = 0, n_layers = 0;
+    int64_t attention_dim = 0;  ///< of a layer: query heads x (head size of keys + of values) / 2
+  };
+  explicit Decoder(const Sizes& sizes) : sizes_(sizes) {}
+
+  // What a family says of its members.
+  /// tokens (B, T) -> (B, T, dim).
+  [[nodiscard]] virtual Tensor embed(const Tensor& tokens, const Metadata& metadata) const = 0;
+  /// Layer i, x (B, T, dim) -> (B, T, dim); x itself where the layer is absent.
+  [[nodiscard]] virtual Tensor layer(size_t i, const Tensor& x, const Metadata& metadata,
+                                     nn::KvCache* cache) const = 0;
+  /// What comes after the last layer; x itself where it is absent.
+  [[nodiscard]] virtual Tensor finish(const Tensor& x) const = 0;
+  /// The embedding's table and its module; undefined and null without one.
+  [[nodiscard]] virtual const nn::Embedding* embedding() const = 0;
+  /// The head, which may be the embedding, and its table (V, dim); null and undefined without one.
+  struct Head {
+    const nn::Module* module = nullptr;
+    Tensor table;
+  };
+  [[nodiscard]] virtual Head head() const = 0;
+
+  /// ValueError unless positions [start, start + length) lie within max_seq_len.
+  void check_positions(int64_t length, int64_t start) const;
+
+ private:
+  [[nodiscard]] Tensor stack(const Tensor& x, const Metadata& metadata, Cache* cache) const;
+  [[nodiscard]] Head require_head(std::string_view what) const;
+  void check_tokens(const Tensor& tokens) const;
+  Sizes sizes_;
+};
+
+}  // namespace tessera::models

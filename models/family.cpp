@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/family.h"
+
+namespace tessera::models {
+namespace {
+
+// Finds `name` by `name_of`; otherwise a ConfigError for `field` that lists what there is.
+template <class List, class NameOf>
+const auto& find(const List& list, std::string_view name, std::string_view field, NameOf name_of) {
+  std::vector<std::string> names;
+  for (const auto& item : list) {
+    if (name_of(item) == name) return item;
+    names.push_back(name_of(item));
+  }
+  std::string all;
+  for (const std::string& n : names) all += concat(all.empty() ? "" : ", ", n);
+  const auto near = config::did_you_mean(name, names);
+  fail<ConfigError>(field, "there is no '", name,
+                    "': ", near ? concat("did you mean ", *near, "? ") : "", "There are ", all);
+}
+
+}  // namespace
+
+ModelConfig::ModelConfig() = default;
+ModelConfig::ModelConfig(ModelConfig&&) noexcept = default;
+
+ModelConfig::ModelConfig(const ModelConfig& other)
+    : family_(other.family_),
+      flavor_(other.flavor_),
+      held_(other.held_ ? other.held_->copy() : nullptr) {}
+
+ModelConfig& ModelConfig::operator=(ModelConfig other) noexcept {
+  std::swap(family_, other.family_);
+  std::swap(flavor_, other.flavor_);
+  std::swap(held_, other.held_);
+  return *this;
+}
+
+ModelConfig::~ModelConfig() = default;
+
+ModelConfig::Held& ModelConfig::held() const {
+  if (!held_) {
+    fail<UsageError>("model",
+                     "no model is configured: give --model.name and --model.flavor, or assign a "
+                     "flavor of a family");
+  }
+  return *held_;
+}
+
+void ModelConfig::wrong_type(const std::type_info& type) const {
+  fail<UsageError>("model", "the configuration is of family ", family_, ", not ", type.name());
+}
+
+void ModelConfig::fields(config::Fields& f) {
+  f.add("name", family_, "family of the model");
+  f.add("flavor", flavor_, "published size that the other values of the model come from");
+  held().fields(f);
+}
+
+ModelConfig Family::flavor(std::string_view wanted) const {
+  if (wanted.empty()) {
+    ModelConfig m = flavors.at(0);
+    m.set_flavor("");
+    return m;
+  }
+  return find(flavors, wanted, "--model.flavor", [](const ModelConfig& m) { return m.flavor(); });
+}
+
+const Family& find_family(std::span<const Family> families, std::string_view name) {
+  return find(families, name, "--model.name", [](const Family& f) { return f.name; });
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// A family of models as data: its name, its published flavors, and what its configuration can do.
+// ModelConfig is a value that holds the Config struct of any family, so that programs carry, print,
+// parse and build models without naming one.
+#pragma once
+
+#include "tessera/models/config/fields.h"
+#include "tessera/models/model.h"
+
+#include <concepts>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace tessera::models {
+
+/// What a family gives: a Model with a Config that binds its fields, and what does not fit in it.
+template <class Model>
+concept ModelOfFamily = std::derived_from<Model, LanguageModel> &&
+    requires(typename Model::Config c, const typename Model::Config same, config::Fields f) {
+  requires std::constructible_from<Model, const typename Model::Config&>;
+  c.fields(f);
+  { same.conflicts() } -> std::same_as<std::vector<std::string>>;
+  { c.dtype } -> std::same_as<DType&>;
+  { c.vocab_size } -> std::same_as<int64_t&>;
+  { c.max_seq_len } -> std::same_as<int64_t&>;
+};
+
+/// The configuration of a model of some family; a value. Empty until one is assigned.
+class TESSERA_API ModelConfig {
+ public:
+  ModelConfig();
+  ModelConfig(const ModelConfig& other);
+  ModelConfig(ModelConfig&&) noexcept;
+  ModelConfig& operator=(ModelConfig other) noexcept;
+  ~ModelConfig();
+
+  template <ModelOfFamily Model>
+  static ModelConfig of(std::string family, std::string flavor, typename Model::Config c) {
+    ModelConfig m;
+    m.family_ = std::move(family);
+    m.flavor_ = std::move(flavor);
+    m.held_ = std::make_unique<Holder<Model>>(std::move(c));
+    return m;
+  }
+  [[nodiscard]] explicit operator bool() const { return held_ != nullptr; }
+  [[nodiscard]] const std::string& family() const { return family_; }
+  /// The published size that it started from; empty: none.
+  [[nodiscard]] const std::string& flavor() const { return flavor_; }
+  void set_flavor(std::string flavor) { flavor_ = std::move(flavor); }
+
+  // These and the next: UsageError while it is empty.
+  [[nodiscard]] int64_t vocab_size() const { return held().vocab_size(); }
+  [[nodiscard]] int64_t max_seq_len() const { return held().max_seq_len(); }
+  [[nodiscard]] DType& dtype() { return held().dtype(); }
+  [[nodiscard]] DType dtype() const { return held().dtype(); }
+  /// Binds name, flavor and the family's own fields; they stay bound until this is assigned.
+  void fields(config::Fields& f);
+  /// Faults that no single field shows.
+  [[nodiscard]] std::vector<std::string> conflicts() const { return held().conflicts(); }
+  /// The model, its parameters on the meta device. ValueError: sizes that do not fit.
+  [[nodiscard]] std::unique_ptr<LanguageModel> make() const { return held().make(); }
+
+  /// The family's own struct. UsageError if it is of another family.
+  template <class Config> [[nodiscard]] Config& as() {
+    void* c = held().get(typeid(Config));
+    if (!c) wrong_type(typeid(Config));
+    return *static_cast<Config*>(c);
+  }
+  template <class Config> [[nodiscard]] const Config& as() const {
+    return const_cast<ModelConfig*>(this)->as<Config>();
+  }
+
+ private:
+  struct Held {
+    virtual ~Held() = default;
+    [[nodiscard]] virtual std::unique_ptr<Held> copy() const = 0;
+    [[nodiscard]] virtual void* get(const std::type_info& type) = 0;
+    virtual void fields(config::Fields& f) = 0;
+    [[nodiscard]] virtual std::vector<std::string> conflicts() const = 0;
+    [[nodiscard]] virtual std::unique_ptr<LanguageModel> make() const = 0;
+    [[nodiscard]] virtual DType& dtype() = 0;
+    [[nodiscard]] virtual int64_t vocab_size() const = 0;
+    [[nodiscard]] virtual int64_t max_seq_len() const = 0;
+  };
+  template <class Model> struct Holder final : Held {
+    typename Model::Config c;
+    explicit Holder(typename Model::Config config) : c(std::move(config)) {}
+    [[nodiscard]] std::unique_ptr<Held> copy() const override {
+      return std::make_unique<Holder>(c);
+    }
+    [[nodiscard]] void* get(const std::type_info& type) override {
+      return type == typeid(c) ? &c : nullptr;
+    }
+    void fields(config::Fields& f) override { c.fields(f); }
+    [[nodiscard]] std::vector<std::string> conflicts() const override { return c.conflicts(); }
+    [[nodiscard]] std::unique_ptr<LanguageModel> make() const override {
+      return std::make_unique<Model>(c);
+    }
+    [[nodiscard]] DType& dtype() override { return c.dtype; }
+    [[nodiscard]] int64_t vocab_size() const override { return c.vocab_size; }
+    [[nodiscard]] int64_t max_seq_len() const override { return c.max_seq_len; }
+  };
+  [[nodiscard]] Held& held() const;
+  [[noreturn]] void wrong_type(const std::type_info& type) const;
+
+  std::string family_, flavor_;
+  std::unique_ptr<Held> held_;
+};
+
+struct Family {
+  std::string name, description;
+  std::vector<ModelConfig> flavors;  ///< the published sizes; at least one
+
+  /// ConfigError, with the list, if there is none of this name. An empty name: the first, under no
+  /// name, for a configuration that sets every field.
+  [[nodiscard]] TESSERA_API ModelConfig flavor(std::string_view name) const;
+};
+
+/// A family from what its folder holds: `flavors` are (name, Config) pairs.
+template <ModelOfFamily Model, class Flavors>
+[[nodiscard]] Family family(std::string name, std::string description, const Flavors& flavors) {
+  Family f{std::move(name), std::move(description), {}};
+  for (const auto& [flavor, config] : flavors)
+    f.flavors.push_back(ModelConfig::of<Model>(f.name, std::string(flavor), config));
+  return f;
+}
+
+/// ConfigError, with the list, if there is none of this name.
+TESSERA_API const Family& find_family(std::span<const Family> families, std::string_view name);
+
+}  // namespace tessera::models

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/llama3/config.h"
+
+#include "tessera/models/config/rope_fields.h"
+
+#include <array>
+
+namespace tessera::llama3 {
+
+void Config::fields(config::Fields& f) {
+  f.add("dim", dim, "width of the residual stream", {.min = 2, .max = 1 << 20});
+  f.add("n_layers", n_layers, "number of layers", {.min = 1, .max = 4096});
+  f.add("n_heads", n_heads, "query heads", {.min = 1, .max = 4096});
+  f.add("n_kv_heads", n_kv_heads, "key and value heads", {.min = 1, .max = 4096});
+  f.add("ffn_dim", ffn_dim, "width of the feed-forward", {.min = 1, .max = 1 << 24});
+  f.add("vocab_size", vocab_size, "rows of the embedding", {.min = 1, .max = 1 << 24});
+  f.add("max_seq_len", max_seq_len, "longest context",
+        {.min = 1, .max = 1 << 30, .unit = "tokens"});
+  f.add("norm_eps", norm_eps, "added to the mean square in norms", {.min = 0, .max = 1});
+  f.add("enable_weight_tying", enable_weight_tying, "the head is the embedding's table");
+  f.add("fused_qkv", fused_qkv, "queries, keys and values by one product");
+  config::rope_fields(f, rope_theta, rope_scaling);
+}
+
+std::vector<std::string> Config::conflicts() const {
+  std::vector<std::string> faults;
+  if (n_heads < 1 || dim % n_heads != 0 || dim / n_heads % 2 != 0) {
+    faults.push_back(
+        concat("[--model.dim] ", dim, " is not an even multiple of --model.n_heads ", n_heads));
+  }
+  if (n_kv_heads < 1 || n_heads % n_kv_heads != 0) {
+    faults.push_back(concat("[--model.n_heads] ", n_heads,
+                            " is not a multiple of --model.n_kv_heads ", n_kv_heads));
+  }
+  for (std::string& fault : config::rope_conflicts(rope_scaling))
+    faults.push_back(std::move(fault));
+  return faults;
+}
+
+namespace {
+constexpr RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
+}  // namespace
+
+std::span<const Flavor> flavors() {
+  static const std::array<Flavor, 6> all{{
+      {"debugmodel",
+       {.dim = 256,
+        .n_layers = 6,
+        .n_heads = 16,
+        .n_kv_heads = 16,
+        .ffn_dim = 768,
+        .vocab_size = 2048,
+        .rope_scaling = kScaling}},
+      {"1B",
+       {.dim = 2048,
+        .n_layers = 16,
+        .n_heads = 32,
+        .ffn_dim = 8192,
+        .rope_scaling = kScaling,
+        .enable_weight_tying = true}},
+      {"3B",
+       {.dim = 3072,
+        .n_layers = 28,
+        .n_heads = 24,
+        .ffn_dim = 8192,
+        .rope_scaling = kScaling,
+        .enable_weight_tying = true}},
+      {"8B", {.rope_scaling = kScaling}},
+      {"70B",
+       {.dim = 8192, .n_layers = 80, .n_heads = 64, .ffn_dim = 28672, .rope_scaling = kScaling}},
+      {"405B",
+       {.dim = 16384, .n_layers = 126, .n_heads = 128, .ffn_dim = 53248, .rope_scaling = kScaling}},
+  }};
+  return all;
+}
+
+const Config& flavor(std::string_view name) {
+  std::string names;
+  for (const Flavor& f : flavors()) {
+    if (f.name == name) return f.config;
+    names += concat(names.empty() ? "" : ", ", f.name);
+  }
+  fail<ValueError>("llama3", "there is no flavor \"", name, "\": there are ", names);
+}
+
+Config debugmodel() { return flavor("debugmodel"); }
+
+}  // namespace tessera::llama3

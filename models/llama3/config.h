@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Llama 3 is made of, its fields on the command line and the sizes that Meta published and
+// torchtitan trains.
+#pragma once
+
+#include "tessera/kernels/rope/rope.h"
+#include "tessera/models/config/fields.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::llama3 {
+
+struct TESSERA_API Config {
+  int64_t dim = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, ffn_dim = 14336;
+  int64_t vocab_size = 128256, max_seq_len = 131072;
+  double rope_theta = 500000, norm_eps = 1e-5;
+  RopeScaling rope_scaling = {};
+  bool enable_weight_tying = false;  ///< the head multiplies with the embedding's table
+  bool fused_qkv = true;             ///< queries, keys and values by one product
+  DType dtype = DType::f32;          ///< of parameters
+
+  [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
+  void fields(config::Fields& f);
+  /// Faults that no single field shows.
+  [[nodiscard]] std::vector<std::string> conflicts() const;
+};
+
+/// 6 layers of 256: trains in minutes on a laptop.
+TESSERA_API Config debugmodel();
+struct Flavor {
+  std::string_view name;
+  Config config;
+};
+/// debugmodel, 1B, 3B, 8B, 70B, 405B.
+TESSERA_API std::span<const Flavor> flavors();
+/// ValueError, with the list, if there is no flavor of this name.
+TESSERA_API const Config& flavor(std::string_view name);
+
+}  // namespace tessera::llama3

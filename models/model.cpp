@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/model.h"
+
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/views/views.h"
+
+namespace tessera::models {
+
+Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documents) const {
+  Metadata packed = *this;
+  for (nn::AttentionMetadata& kind : packed.kinds) {
+    kind.rope_positions = positions;
+    kind.documents = documents;
+  }
+  return packed;
+}
+
+Tensor LanguageModel::forward(const Tensor& tokens) const {
+  Metadata m = metadata(tokens.size(-1));
+  if (tokens.device().is_meta()) {
+    for (nn::AttentionMetadata& kind : m.kinds) {
+      for (Tensor* table : {&kind.cos, &kind.sin}) *table = to_device(*table, kMeta);
+    }
+  }
+  return forward(tokens, m);
+}
+
+Tensor LanguageModel::placed(const Tensor& x) const {
+  const Placement at = placement();
+  const Tensor there = at.device.is_cuda() ? to_device(x, at.device) : x;
+  return at.mesh ? distribute(there, Layout::replicated(at.mesh)) : there;
+}
+
+}  // namespace tessera::models

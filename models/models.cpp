@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one list of families; a new one is a folder and a line here.
+#include "tessera/models/models.h"
+
+#include "tessera/models/llama3/llama3.h"
+
+namespace tessera::models {
+
+std::vector<Family> families() { return {llama3::family()}; }
+
+}  // namespace tessera::models

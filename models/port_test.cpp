@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model port: models without a name, stages of a model, and a family made in a few lines.
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/models/models.h"
+#include "tessera/nn/parameters.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::models {
+namespace {
+
+const llama3::Config kTiny{.dim = 32,
+                           .n_layers = 3,
+                           .n_heads = 4,
+                           .n_kv_heads = 2,
+                           .ffn_dim = 64,
+                           .vocab_size = 50,
+                           .max_seq_len = 16,
+                           .rope_theta = 10000,
+                           .norm_eps = 1e-5};
+
+class PortTest : public testing::Test {
+ protected:
+  Session session_;
+};
+
+template <class F> std::string message_of(F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_F(PortTest, AConfigurationIsAValueOfAnyFamily) {
+  const std::vector<Family> all = families();
+  ModelConfig a = find_family(all, "llama3").flavor("debugmodel");
+  ModelConfig b = a;
+  b.as<llama3::Config>().dim = 64;
+  b.dtype() = DType::bf16;
+  EXPECT_EQ(a.as<llama3::Config>().dim, 256);
+  EXPECT_EQ(a.dtype(), DType::f32);
+  EXPECT_EQ(b.flavor(), "debugmodel");
+  EXPECT_EQ(a.vocab_size(), 2048);
+  EXPECT_EQ(nn::parameter_count(*a.make()), 6'163'712);
+  b.as<llama3::Config>().n_heads = 3;
+  EXPECT_EQ(b.conflicts().size(), 2u);
+  EXPECT_EQ(message_of([] { (void)ModelConfig().vocab_size(); }),
+            "[model] no model is configured: give --model.name and --model.flavor, or assign a "
+            "flavor of a family");
+  struct Other {};
+  EXPECT_THROW((void)a.as<Other>(), UsageError);
+}
+
+TEST_F(PortTest, AnUnknownNameIsAnsweredWithTheList) {
+  const std::vector<Family> all = families();
+  EXPECT_TRUE(message_of([&] { (void)find_family(all, "lama3"); })
+                  .starts_with("[--model.name] there is no 'lama3': did you mean llama3? There are "
+                               "llama3"));
+  EXPECT_EQ(message_of([&] { (void)find_family(all, "llama3").flavor("7B"); }),
+            "[--model.flavor] there is no '7B': did you mean 1B? There are debugmodel, 1B, 3B, 8B, "
+            "70B, 405B");
+}
+
+// A pipeline's stages: each is a model that lacks what the others hold.
+TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
+  llama3::Model whole(kTiny), first(kTiny), middle(kTiny), last(kTiny);
+  for (llama3::Model* m : {&first, &middle}) {
+    m->norm.reset();
+    m->output.reset();
+    m->layers[2].reset();
+  }
+  for (llama3::Model* m : {&middle, &last}) {
+    m->tok_embeddings.reset();
+    m->layers[0].reset();
+  }
+  first.layers[1].reset();
+  last.layers[1].reset();
+  int64_t parameters = 0;
+  for (llama3::Model* m : {&first, &middle, &last}) {
+    nn::initialize(*m, 3);
+    parameters += nn::parameter_count(*m);
+    EXPECT_EQ(m->units().size(), 1u);
+  }
+  nn::initialize(whole, 3);
+  EXPECT_EQ(parameters, nn::parameter_count(whole));
+  const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
+  const Metadata m = whole.metadata(4);
+  const Tensor sent = middle.features(first.features(tokens, m), m);
+  EXPECT_EQ(last.forward(sent, m).values(), whole.forward(tokens, m).values());
+  const Loss a = whole.loss(tokens, tokens, m), b = last.loss(sent, tokens, m);
+  EXPECT_EQ(a.sum.item(), b.sum.item());
+  backward(a.sum);
+  backward(b.sum);
+  EXPECT_EQ(first.tok_embeddings->weight.grad().values(),
+            whole.tok_embeddings->weight.grad().values());
+  EXPECT_EQ(message_of([&] { (void)middle.loss(sent, tokens, m); }),
+            "[llama3] loss needs the head, which this stage lacks: call it on the last stage");
+}
+
+// A family with an auxiliary loss, a figure of its state and something to do before a step.
+class Toy final : public Decoder {
+ public:
+  struct Config {
+    int64_t vocab_size = 11, max_seq_len = 8, dim = 4;
+    DType dtype = DType::f32;
+    void fields(config::Fields& f) { f.add("dim", dim, "width", {.min = 1}); }
+    [[nodiscard]] std::vector<std::string> conflicts() const { return {}; }
+  };
+  explicit Toy(const Config& c)
+      : Decoder({.family = "toy", .vocab_size = c.vocab_size, .max_seq_len = c.max_seq_len}),
+        table(c.vocab_size, c.dim, nn::Init::normal(1), c.dtype) {}
+  void visit(nn::Visitor& v) override { v.child("table", table); }
+  std::vector<nn::Module*> units() override { return {}; }
+  [[nodiscard]] Metadata metadata(int64_t length, int64_t start) const override {
+    check_positions(length, start);
+    return {{nn::AttentionMetadata{}}};
+  }
+  [[nodiscard]] Loss loss(const Tensor& tokens, const Tensor& targets, const Metadata& m,
+                          const CrossEntropyOptions& o) const override {
+    Loss l = Decoder::loss(tokens, targets, m, o);
+    l.auxiliary.push_back({"weight", tessera::sum(table.weight * table.weight)});
+    return l;
+  }
+  [[nodiscard]] std::vector<NamedValue> statistics() const override {
+    return {{"steps", tensor(steps)}};
+  }
+  void before_optimizer_step() override { ++steps; }
+
+  nn::Embedding table;
+  double steps = 0;
+
+ private:
+  [[nodiscard]] Tensor embed(const Tensor& tokens, const Metadata&) const override {
+    return table.forward(tokens);
+  }
+  [[nodiscard]] Tensor layer(size_t, const Tensor& x, const Metadata&,
+                             nn::KvCache*) const override {
+    return x;
+  }
+  [[nodiscard]] Tensor finish(const Tensor& x) const override { return x; }
+  [[nodiscard]] const nn::Embedding* embedding() const override { return &table; }
+  [[nodiscard]] Head head() const override { return {&table, table.weight}; }
+};
+
+TEST_F(PortTest, AFamilyIsAFolderAndALine) {
+  const std::vector<std::pair<std::string, Toy::Config>> sizes{{"small", {}}, {"wide", {.dim = 9}}};
+  std::vector<Family> all = families();
+  all.push_back(family<Toy>("toy", "one table", sizes));
+  const auto model = find_family(all, "toy").flavor("wide").make();
+  EXPECT_EQ(nn::parameter_count(*model), 11 * 9);
+  nn::initialize(*model, 1);
+  const Tensor tokens = from_values({1, 2, 3}, {1, 3}, DType::i64);
+  const Loss l = model->loss(tokens, tokens, model->metadata(3));
+  EXPECT_EQ(l.auxiliary.at(0).name, "weight");
+  backward(l.sum + l.auxiliary.at(0).value);
+  model->before_optimizer_step();
+  EXPECT_EQ(model->statistics().at(0).value.item(), 1);
+  EXPECT_EQ(model->forward(tokens).shape(), (Shape{1, 3, 11}));
+}
+
+}  // namespace
+}  // namespace tessera::models

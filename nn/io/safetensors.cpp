@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/io/safetensors.h"
+
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/io/files.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <optional>
+#include <set>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tessera::io {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr size_t kMaxTensors = 1'000'000, kMaxName = 1024;
+constexpr int kMaxDepth = 4;
+
+struct FileType {
+  std::string_view name;
+  uint64_t bits;
+  std::optional<DType> dtype;  // none: known to the format, not to us
+};
+constexpr std::array<FileType, 22> kTypes{{
+    {"F64", 64, DType::f64},
+    {"F32", 32, DType::f32},
+    {"BF16", 16, DType::bf16},
+    {"F16", 16, DType::f16},
+    {"F8_E4M3", 8, DType::f8_e4m3},
+    {"F8_E5M2", 8, DType::f8_e5m2},
+    {"I64", 64, DType::i64},
+    {"I32", 32, DType::i32},
+    {"U8", 8, DType::u8},
+    {"BOOL", 8, DType::bool_},
+    {"U64", 64, {}},
+    {"U32", 32, {}},
+    {"U16", 16, {}},
+    {"I16", 16, {}},
+    {"I8", 8, {}},
+    {"C64", 64, {}},
+    {"F8_E8M0", 8, {}},
+    {"F8_E4M3FNUZ", 8, {}},
+    {"F8_E5M2FNUZ", 8, {}},
+    {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},
+    {"F4", 4, {}},
+}};
+
+const FileType* file_type(std::string_view name) {
+  const auto at = std::ranges::find(kTypes, name, &FileType::name);
+  return at == kTypes.end() ? nullptr : &*at;
+}
+
+std::string_view file_type_name(DType dtype) {
+  return std::ranges::find(kTypes, std::optional(dtype), &FileType::dtype)->name;
+}
+
+// Names reach error messages and terminals.
+std::string quoted(const std::string& name) {
+  std::string text = "'";
+  for (char c : name.substr(0, 80))
+    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return text + "'";
+}
+
+std::optional<uint64_t> unsigned_integer(const Json& j) {
+  if (!j.is_number_unsigned()) return std::nullopt;
+  return j.get<uint64_t>();
+}
+
+}  // namespace
+
+void SafetensorsFile::corrupt(const std::string& what) const {
+  fail<DataError>("safetensors", path_, " is not a whole safetensors file: ", what);
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info {};
+  if (fd_ < 0 || ::fstat(fd_, &info) != 0) {
+    fail<IoError>("safetensors", "cannot open ", path, ": ", std::strerror(errno));
+  }
+  try {
+    if (!S_ISREG(info.st_mode)) fail<IoError>("safetensors", path, " is not a regular file");
+    const auto file_bytes = static_cast<uint64_t>(info.st_size);
+    uint64_t length = 0;
+    if (file_bytes < sizeof(length))
+      corrupt(concat("it has ", file_bytes, " bytes, fewer than the 8 of the header's length"));
+    if (::pread(fd_, &length, sizeof(length), 0) != sizeof(length))
+      corrupt("the header's length cannot be read");
+    if (length > kMaxHeader)
+      corrupt(concat("the header's length ", length, " is above ", kMaxHeader));
+    if (length > file_bytes - sizeof(length))
+      corrupt(concat("the header's length ", length, " is beyond the end of the file"));
+    std::string header(length, '\0');
+    for (size_t used = 0; used < length;) {
+      const ssize_t n = ::pread(fd_, header.data() + used, length - used,
+                                static_cast<off_t>(sizeof(length) + used));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) corrupt("the header cannot be read");
+      used += static_cast<size_t>(n);
+    }
+    buffer_ = sizeof(length) + length;
+    parse(header, file_bytes - buffer_);
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() { ::close(fd_); }
+
+void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
+  if (header.empty() || header.front() != '{') corrupt("the header does not begin with '{'");
+  std::vector<std::set<std::string>> keys;
+  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kMaxDepth) corrupt("the header is nested too deeply");
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      corrupt(concat("the key ", quoted(value.get<std::string>()), " appears twice"));
+    }
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(header, check);
+  } catch (const Json::exception&) {
+    corrupt("the header is not valid JSON");
+  }
+  if (json.size() > kMaxTensors) corrupt("it lists too many tensors");
+
+  for (const auto& [name, value] : json.items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object()) corrupt("__metadata__ is not an object");
+      for (const auto& [key, text] : value.items()) {
+        if (!text.is_string()) corrupt(concat("__metadata__ ", quoted(key), " is not text"));
+        metadata_[key] = text.get<std::string>();
+      }
+      continue;
+    }
+    const auto bad = [&, &tensor = name](const std::string& what) {
+      corrupt(concat("tensor ", quoted(tensor), ' ', what));
+    };
+    if (name.size() > kMaxName) bad("has too long a name");
+    if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
+        !value.contains("shape") || !value.contains("data_offsets")) {
+      bad("does not have exactly dtype, shape and data_offsets");
+    }
+    Entry entry;
+    const FileType* type =
+        value["dtype"].is_string() ? file_type(value["dtype"].get<std::string>()) : nullptr;
+    if (!type) bad("has an unknown dtype");
+    entry.dtype = type->name;
+    if (!value["shape"].is_array()) bad("has a shape that is not a list");
+    uint64_t bits = type->bits;
+    for (const Json& size : value["shape"]) {
+      const auto s = unsigned_integer(size);
+      if (!s || *s > uint64_t{1} << 48) bad("has a size that is not an integer in [0, 2^48]");
+      if (__builtin_mul_overflow(bits, *s, &bits)) bad("has a shape whose bytes overflow");
+      entry.shape.push_back(static_cast<int64_t>(*s));
+    }
+    if (bits % 8 != 0) bad("does not fill whole bytes");
+    const Json& offsets = value["data_offsets"];
+    if (!offsets.is_array() || offsets.size() != 2)
+      bad("has data_offsets that are not [begin, end]");
+    const auto begin = unsigned_integer(offsets[0]), end = unsigned_integer(offsets[1]);
+    if (!begin || !end || *begin > *end || *end > buffer_bytes)
+      bad("has data_offsets outside the file");
+    if (*end - *begin != bits / 8) {
+      bad(concat("takes ", *end - *begin, " bytes, but its shape and dtype need ", bits / 8));
+    }
+    entry.begin = *begin;
+    entry.end = *end;
+    entries_.emplace(name, std::move(entry));
+  }
+
+  std::vector<std::pair<uint64_t, uint64_t>> spans;
+  for (const auto& [name, e] : entries_) spans.emplace_back(e.begin, e.end);
+  std::ranges::sort(spans);
+  uint64_t at = 0;
+  for (const auto& [begin, end] : spans) {
+    if (begin != at)
+      corrupt(concat(begin < at ? "tensors overlap" : "there is a hole", " at byte ",
+                     std::min(begin, at)));
+    at = end;
+  }
+  if (at != buffer_bytes)
+    corrupt(concat("tensors end at byte ", at, ", the file at ", buffer_bytes));
+}
+
+Tensor SafetensorsFile::read(const std::string& name) const {
+  const auto at = entries_.find(name);
+  if (at == entries_.end()) fail<DataError>("safetensors", path_, " has no tensor ", quoted(name));
+  const Entry& e = at->second;
+  const std::optional<DType> dtype = file_type(e.dtype)->dtype;
+  if (!dtype)
+    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " is ", e.dtype,
+                    ", which is not supported");
+  if (e.shape.size() > static_cast<size_t>(kMaxRank)) {
+    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " has ", e.shape.size(),
+                    " dims, at most ", kMaxRank, " are supported");
+  }
+  const Tensor t = empty(Shape(std::span<const int64_t>(e.shape)), *dtype);
+  auto* to = static_cast<char*>(t.numel() == 0 ? nullptr : t.raw_data());
+  for (uint64_t used = 0; used < e.end - e.begin;) {
+    const ssize_t n = ::pread(fd_, to + used, e.end - e.begin - used,
+                              static_cast<off_t>(buffer_ + e.begin + used));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail<IoError>("safetensors", "cannot read tensor ", quoted(name), " of ", path_);
+    used += static_cast<uint64_t>(n);
+  }
+  return t;
+}
+
+std::vector<nn::NamedParameter> SafetensorsFile::read_all() const {
+  std::vector<nn::NamedParameter> all;
+  for (const auto& [name, entry] : entries_) all.push_back({name, read(name)});
+  return all;
+}
+
+FileSum write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
+                          Metadata metadata) {
+  metadata.emplace("format", "pt");
+  std::vector<const nn::NamedParameter*> order;
+  for (const auto& t : tensors) order.push_back(&t);
+  // Wide types first keeps every tensor aligned to its elements.
+  std::ranges::sort(order, [](const auto* a, const auto* b) {
+    const int64_t x = item_size(a->tensor.dtype()), y = item_size(b->tensor.dtype());
+    return x != y ? x > y : a->name < b->name;
+  });
+  nlohmann::ordered_json json;
+  json["__metadata__"] = metadata;
+  uint64_t at = 0;
+  for (const auto* t : order) {
+    if (json.contains(t->name))
+      fail<UsageError>("safetensors", "two tensors are named ", quoted(t->name));
+    const auto bytes = static_cast<uint64_t>(t->tensor.numel() * item_size(t->tensor.dtype()));
+    json[t->name] = {
+        {"dtype", file_type_name(t->tensor.dtype())},
+        {"shape", std::vector<int64_t>(t->tensor.shape().begin(), t->tensor.shape().end())},
+        {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  }
+  std::string header = json.dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = header.size();
+
+  return write_file_atomically(path, [&](const auto& write) {
+    write({reinterpret_cast<const char*>(&length), sizeof(length)});
+    write(header);
+    const NoGrad guard;
+    for (const auto* t : order) {
+      const Tensor host = to_device(contiguous(t->tensor.detach()), kCpu);
+      if (host.numel() == 0) continue;
+      write({static_cast<const char*>(host.raw_data()),
+             static_cast<size_t>(host.numel() * item_size(host.dtype()))});
+    }
+  });
+}
+
+}  // namespace tessera::io

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/checkpoint/checkpoint.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <sys/resource.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest()
+      : path_(concat(testing::TempDir(), "checkpoint_test.", getpid())), folder_(path_) {
+    fs::remove_all(path_);
+  }
+  ~CheckpointTest() override { fs::remove_all(path_); }
+
+  static Checkpoint example(int64_t step, double value = 1) {
+    return {{step, step, step, step},
+            3,
+            R"({"model": {"dim": 2}})",
+            100,
+            {{"w", from_values({value, 2}, {2})}, {"b", from_values({7}, {}, DType::i64)}},
+            {{"w.exp_avg", from_values({3, 4}, {2})}, {"w.exp_avg_sq", empty({0, 2})}}};
+  }
+  std::unique_ptr<CheckpointReader> latest() {
+    warnings_.clear();
+    return folder_.latest([this](const std::string& line) { warnings_.push_back(line); });
+  }
+  [[nodiscard]] std::string error_at(int64_t step) const {
+    try {
+      (void)folder_.at(step);
+    } catch (const DataError& e) {
+      return e.what();
+    }
+    return "no error";
+  }
+  [[nodiscard]] std::string file(int64_t step, std::string_view name) const {
+    return concat(folder_.folder_of(step), '/', name);
+  }
+  [[nodiscard]] std::vector<std::string> listed() const {
+    std::vector<std::string> names;
+    for (const auto& e : fs::directory_iterator(path_)) names.push_back(e.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
+
+  Session session_;
+  std::string path_;
+  CheckpointFolder folder_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(CheckpointTest, WhatIsSavedComesBack) {
+  EXPECT_EQ(latest(), nullptr);
+  EXPECT_TRUE(folder_.steps().empty());
+  folder_.save(example(9));
+  folder_.save(example(10, 5));
+  EXPECT_EQ(folder_.steps(), (std::vector<int64_t>{9, 10}));
+  EXPECT_EQ(listed(), (std::vector<std::string>{"step-10", "step-9"}));
+  const auto reader = latest();
+  EXPECT_TRUE(warnings_.empty());
+  const Manifest& m = reader->manifest();
+  EXPECT_EQ(m.progress, (Progress{10, 10, 10, 10}));
+  EXPECT_EQ(m.seed, 3u);
+  EXPECT_TRUE(config_differences(m.config, example(10).config).empty());
+  EXPECT_EQ(reader->read("w").values(), (std::vector<double>{5, 2}));
+  EXPECT_EQ(reader->read("b").dtype(), DType::i64);
+  EXPECT_EQ(reader->read_all("optimizer").size(), 2u);
+  EXPECT_THROW((void)reader->read("v"), DataError);
+  EXPECT_EQ(folder_.at(9)->read("w").values()[0], 1);
+}
+
+TEST_F(CheckpointTest, OnlyNumberedFoldersAreSteps) {
+  folder_.save(example(0));
+  for (const char* name : {"step-", "step-01", "step--1", "step-1x", "step-2.partial", "other"})
+    fs::create_directory(path_ + "/" + name);
+  EXPECT_EQ(folder_.steps(), std::vector<int64_t>{0});
+  EXPECT_EQ(error_at(5),
+            "[checkpoint.load_step] there is no step-5 in " + path_ + "; it has step-0");
+}
+
+TEST_F(CheckpointTest, ADamagedStepIsPassedOverAndSaysWhatDiffers) {
+  folder_.save(example(1));
+  const auto damage = [&](const std::function<void()>& f, const std::string& message) {
+    folder_.save(example(2));
+    f();
+    const auto reader = latest();
+    EXPECT_EQ(reader->manifest().progress.step, 1);
+    ASSERT_EQ(warnings_.size(), 1u);
+    EXPECT_NE(warnings_[0].find(message), std::string::npos) << warnings_[0];
+    EXPECT_NE(error_at(2).find(message), std::string::npos) << error_at(2);
+  };
+  const std::string model = file(2, "model.safetensors"), manifest = file(2, "manifest.json");
+  damage([&] { fs::remove(manifest); }, "it has no manifest.json");
+  damage([&] { fs::resize_file(manifest, 100); }, "does not end with its checksum");
+  damage([&] { fs::resize_file(manifest, 0); }, "does not end with its checksum");
+  damage(
+      [&] {
+        fs::resize_file(model, fs::file_size(model) - 1);
+        fs::remove(file(2, "optimizer.safetensors"));
+      },
+      "bytes, expected ");
+  EXPECT_NE(error_at(2).find("optimizer.safetensors: No such file"), std::string::npos);
+  damage([&] { fs::copy_file(manifest, model, fs::copy_options::overwrite_existing); },
+         "bytes, expected ");
+  damage([&] { fs::remove_all(folder_.folder_of(2) + "/model.safetensors"); }, "No such file");
+}
+
+// Every byte of a small checkpoint, one bit at a time.
+TEST_F(CheckpointTest, NoFlippedBitIsLoaded) {
+  folder_.save(example(1));
+  int64_t flips = 0;
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
+    const std::string whole = io::read_file(file(1, name));
+    std::fstream bytes(file(1, name), std::ios::in | std::ios::out | std::ios::binary);
+    const auto put = [&](size_t at, char byte) {
+      bytes.seekp(static_cast<std::streamoff>(at));
+      bytes.put(byte).flush();
+    };
+    for (size_t i = 0; i < whole.size(); ++i) {
+      put(i, static_cast<char>(whole[i] ^ 1 << i % 8));
+      ASSERT_NE(error_at(1), "no error") << name << " byte " << i;
+      put(i, whole[i]);
+      ++flips;
+    }
+    ASSERT_EQ(error_at(1), "no error");
+  }
+  std::cout << flips << " flips found\n";
+}
+
+TEST_F(CheckpointTest, NothingWholeIsAnErrorAndNotANewStart) {
+  folder_.save(example(1));
+  fs::remove(file(1, "manifest.json"));
+  try {
+    (void)latest();
+    FAIL() << "nothing was thrown";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("none of the 1 step folders"), std::string::npos);
+  }
+}
+
+TEST_F(CheckpointTest, AStepIsReplacedWhole) {
+  folder_.save(example(1, 1));
+  folder_.save(example(1, 8));
+  EXPECT_EQ(latest()->read("w").values()[0], 8);
+  EXPECT_EQ(listed(), std::vector<std::string>{"step-1"});
+}
+
+TEST_F(CheckpointTest, AFailedSaveLeavesWhatWas) {
+  folder_.save(example(1));
+  Checkpoint twice = example(1, 9);
+  twice.optimizer.push_back(twice.optimizer[0]);  // found after the model was written
+  EXPECT_THROW(folder_.save(twice), UsageError);
+  EXPECT_EQ(listed(), std::vector<std::string>{"step-1"});
+  EXPECT_EQ(latest()->read("w").values()[0], 1);
+}
+
+// A disk that fills up, as far as a test can have one: files may not grow beyond a limit.
+TEST_F(CheckpointTest, AWriteThatFailsLeavesWhatWas) {
+  folder_.save(example(1));
+  Checkpoint large = example(2);
+  large.optimizer.push_back({"large", from_values(std::vector<double>(50'000, 1.0), {50'000})});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{100'000, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string error;
+  try {
+    folder_.save(large);
+  } catch (const IoError& e) {
+    error = e.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_NE(error.find("[file] cannot write "), std::string::npos) << error;
+  EXPECT_EQ(listed(), std::vector<std::string>{"step-1"});
+  EXPECT_EQ(latest()->manifest().progress.step, 1);
+}
+
+TEST_F(CheckpointTest, WhatAnInterruptedSaveLeftIsPutRight) {
+  folder_.save(example(1, 1));
+  folder_.save(example(2, 2));
+  fs::create_directory(path_ + "/step-3.partial");
+  fs::rename(path_ + "/step-1", path_ + "/step-1.replaced");  // killed between the renames
+  fs::copy(path_ + "/step-2", path_ + "/step-2.replaced");    // and after them
+  fs::create_directory(path_ + "/mine.partial");              // somebody else's
+  folder_.recover();
+  EXPECT_EQ(listed(), (std::vector<std::string>{"mine.partial", "step-1", "step-2"}));
+  EXPECT_EQ(folder_.at(1)->read("w").values()[0], 1);
+}
+
+TEST_F(CheckpointTest, TheLatestAreKept) {
+  for (const int64_t step : {1, 2, 3, 4}) folder_.save(example(step));
+  folder_.purge(0, 4);
+  EXPECT_EQ(folder_.steps().size(), 4u);
+  fs::remove(file(2, "manifest.json"));
+  folder_.purge(2, 4);
+  EXPECT_EQ(folder_.steps(),
+            (std::vector<int64_t>{2, 3, 4}));  // a damaged one is not ours to remove
+  folder_.save(example(1));
+  folder_.purge(2, 1);  // a run that went back keeps what it has just saved
+  EXPECT_EQ(folder_.steps(), (std::vector<int64_t>{1, 2, 4}));
+}
+
+TEST_F(CheckpointTest, AFolderMeansItsLatestStep) {
+  const auto quiet = [](const std::string&) {};
+  folder_.save(example(3));
+  EXPECT_EQ(open_checkpoint(path_, quiet)->manifest().progress.step, 3);
+  EXPECT_EQ(open_checkpoint(folder_.folder_of(3), quiet)->manifest().progress.step, 3);
+  fs::create_directories(path_ + "/run/checkpoint");
+  fs::rename(folder_.folder_of(3), path_ + "/run/checkpoint/step-3");
+  EXPECT_EQ(open_checkpoint(path_ + "/run", quiet)->manifest().progress.step, 3);
+  EXPECT_THROW((void)open_checkpoint(path_, quiet), DataError);
+  EXPECT_THROW((void)open_checkpoint(path_ + "/none", quiet), DataError);
+}
+
+TEST_F(CheckpointTest, DifferencesAreAllNamed) {
+  folder_.save(example(1));
+  const auto differences =
+      tensor_differences(latest()->manifest().tensors("model"),
+                         {{"w", from_values({1, 2}, {2, 1})}, {"v", from_values({1}, {1})}});
+  EXPECT_EQ(differences,
+            (std::vector<std::string>{"w is f32[2], expected f32[2, 1]", "v is missing",
+                                      "b, i64[], is not in this run"}));
+  EXPECT_EQ(tensor_differences({{"w", {"f32", {}}}}, {{"w", empty({}, DType::bf16)}}),
+            std::vector<std::string>{"w is f32[], expected bf16[]"});
+  const auto fields = config_differences(R"({"a": 1, "m": {"x": "y", "z": 2}})",
+                                         R"({"a": 1, "m": {"x": "w"}, "n": null})");
+  ASSERT_EQ(fields.size(), 3u);
+  EXPECT_EQ(fields[0].field + fields[0].before + fields[0].now, "m.x\"y\"\"w\"");
+  EXPECT_EQ(fields[1].field + fields[1].before + fields[1].now, "m.z2");
+  EXPECT_EQ(fields[2].field + fields[2].before + fields[2].now, "nnull");
+}
+
+TEST_F(CheckpointTest, RoomIsAskedForFirst) {
+  fs::create_directories(path_);
+  io::require_space(path_, 1, "checkpoint");
+  try {
+    io::require_space(path_, uint64_t{1} << 62, "checkpoint");
+    FAIL() << "nothing was thrown";
+  } catch (const IoError& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("4611686018427387904 bytes are needed, "), std::string::npos) << text;
+  }
+  EXPECT_THROW(io::require_space(path_ + "/none", 1, "checkpoint"), IoError);
+}
+
+TEST_F(CheckpointTest, AFolderIsLockedForOne) {
+  auto first = std::make_unique<io::FolderLock>(path_, "dump_folder");
+  try {
+    const io::FolderLock second(path_, "dump_folder");
+    FAIL() << "nothing was thrown";
+  } catch (const IoError& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("is used by another run (process " + std::to_string(getpid()) + " on "),
+              std::string::npos)
+        << text;
+  }
+  first.reset();
+  const io::FolderLock third(path_, "dump_folder");
+}
+
+TEST(CheckpointFields, ConflictsAreNamed) {
+  CheckpointConfig c;
+  EXPECT_TRUE(c.conflicts().empty());
+  EXPECT_FALSE(c.excludes("optimizer"));
+  c.exclude_from_loading = "optimizer,lr_scheduler";
+  EXPECT_TRUE(c.conflicts().empty());
+  EXPECT_TRUE(c.excludes("optimizer") && c.excludes("lr_scheduler") && !c.excludes("dataloader"));
+  c.last_save_model_only = false;
+  c.folder = "";
+  c.exclude_from_loading = "train_state,lr";
+  c.export_dtype = "bfloat16";
+  c.keep_latest_k = 1;
+  EXPECT_EQ(c.conflicts().size(), 5u);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest of a checkpoint: what it holds, how far the run was, and the size and checksum of
+// each file. It is written last, so a folder with a manifest that fits its files is whole. It ends
+// with a checksum of itself: a manifest with a wrong bit is none, whatever the bit says.
+#pragma once
+
+#include "tessera/nn/io/files.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::train {
+
+/// What a tensor must agree in with the one that it is read into.
+struct TensorEntry {
+  std::string dtype;  ///< "f32"
+  std::vector<int64_t> shape;
+  bool operator==(const TensorEntry&) const = default;
+};
+
+/// A part is what is loaded together; it may have several files.
+struct CheckpointFile {
+  std::string name, part;  ///< part: "model" or "optimizer"
+  io::FileSum sum;
+  std::map<std::string, TensorEntry> tensors;
+  bool operator==(const CheckpointFile&) const = default;
+};
+
+/// How far a run is. The counters differ only where a checkpoint was loaded in part.
+struct Progress {
+  int64_t step = 0;             ///< steps done
+  int64_t optimizer_steps = 0;  ///< as the optimizer's bias correction counts
+  int64_t schedule_step = 0;    ///< of the learning rate's schedule
+  int64_t data_step = 0;        ///< global batches taken from the data
+  bool operator==(const Progress&) const = default;
+};
+
+struct TESSERA_API Manifest {
+  Progress progress;
+  uint64_t seed = 0;         ///< of initialisation, data order and random numbers
+  std::string config;        ///< the run's resolved configuration, a JSON object
+  int64_t data_windows = 0;  ///< of the whole data, which the order depends on; 0: not known
+  std::vector<CheckpointFile> files;
+  std::string products = {};  ///< product_route() of the run; empty: not known
+
+  /// Whether a file of this part is listed.
+  [[nodiscard]] bool has(std::string_view part) const;
+  /// The tensors of a part.
+  [[nodiscard]] std::map<std::string, TensorEntry> tensors(std::string_view part) const;
+  bool operator==(const Manifest&) const = default;
+};
+
+inline constexpr std::string_view kManifestFile = "manifest.json";
+
+[[nodiscard]] TESSERA_API std::string manifest_text(const Manifest& manifest);
+/// DataError, which begins with `where`: anything but the whole text of a manifest of this version.
+[[nodiscard]] TESSERA_API Manifest parse_manifest(std::string_view text, const std::string& where);
+
+}  // namespace tessera::train

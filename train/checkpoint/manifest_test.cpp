@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/checkpoint/manifest.h"
+
+#include "tessera/core/error.h"
+#include "tessera/nn/io/crc32c.h"
+#include "tessera/tests/support/mutator.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+
+namespace tessera::train {
+namespace {
+
+Manifest example() {
+  Manifest m;
+  m.progress = {10, 9, 8, 7};
+  m.seed = 42;
+  m.config = "{\n  \"a\": 1,\n  \"model\": {\n    \"dim\": 0.1\n  }\n}";
+  m.data_windows = 1000;
+  m.products = "oneDNN";
+  m.files.push_back({"model.safetensors",
+                     "model",
+                     {1234, 0xdeadbeef},
+                     {{"w", {"f32", {2, 3}}}, {"scalar", {"bf16", {}}}}});
+  m.files.push_back({"optimizer.safetensors", "optimizer", {99, 7}, {{"w.exp_avg", {"f32", {2}}}}});
+  return m;
+}
+
+constexpr size_t kTail = 14 + 8 + 4;  // `,\n "crc32c": "`, the digits, `"\n}\n`
+
+// The text with another body under a checksum that fits.
+std::string sealed(const std::string& body) {
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x", io::crc32c(body));
+  return body + ",\n \"crc32c\": \"" + digits + "\"\n}\n";
+}
+
+std::string body_of(const std::string& text) { return text.substr(0, text.size() - kTail); }
+
+std::string error_of(const std::string& text) {
+  try {
+    (void)parse_manifest(text, "here");
+  } catch (const DataError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Crc32c, KnownValues) {
+  EXPECT_EQ(io::crc32c(""), 0u);
+  EXPECT_EQ(io::crc32c("123456789"), 0xe3069283u);  // RFC 3720's check value
+  EXPECT_EQ(io::crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(io::crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+}
+
+TEST(Crc32c, TheInstructionAndTheTableAgreeOnPiecesOfAnyLength) {
+  std::string bytes;
+  for (int i = 0; i < 77; ++i) {
+    EXPECT_EQ(io::crc32c(bytes), io::crc32c_portable(bytes)) << i;
+    for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+      const std::string_view all = bytes;
+      EXPECT_EQ(io::crc32c(all.substr(cut), io::crc32c(all.substr(0, cut))), io::crc32c(bytes));
+    }
+    bytes += static_cast<char>(i * 37 + 5);
+  }
+}
+
+TEST(ManifestTest, ComesBackAsItWas) {
+  const Manifest m = example();
+  EXPECT_EQ(parse_manifest(manifest_text(m), "here"), m);
+  EXPECT_TRUE(m.has("optimizer"));
+  EXPECT_EQ(m.tensors("model").size(), 2u);
+  Manifest alone = m;
+  alone.files.pop_back();
+  EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
+  EXPECT_FALSE(alone.has("optimizer"));
+  // Of a program that did not note who computed products.
+  std::string body = body_of(manifest_text(m));
+  const std::string line = "\n \"products\": \"oneDNN\",";
+  const Manifest older = parse_manifest(sealed(body.erase(body.find(line), line.size())), "here");
+  EXPECT_EQ(older.products, "");
+  EXPECT_EQ(older.files, m.files);
+  EXPECT_TRUE(alone.tensors("optimizer").empty());
+}
+
+TEST(ManifestTest, WhatIsWrongIsSaid) {
+  const std::string text = manifest_text(example());
+  ASSERT_EQ(sealed(body_of(text)), text);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string body = body_of(text);
+    const size_t at = body.find(from);
+    EXPECT_NE(at, body.npos) << from;
+    return error_of(sealed(body.replace(at, from.size(), to)));
+  };
+  const auto holds = [](const std::string& error, const std::string& part) {
+    EXPECT_NE(error.find("[checkpoint] here is no manifest: "), error.npos) << error;
+    EXPECT_NE(error.find(part), error.npos) << error;
+  };
+  holds(error_of(""), "does not end with its checksum");
+  holds(error_of(text.substr(0, text.size() - 1)), "does not end with its checksum");
+  holds(error_of(text + "\n"), "does not end with its checksum");
+  holds(error_of("{" + text), "its checksum does not fit");
+  holds(error_of(sealed("{")), "not valid JSON");
+  holds(error_of(sealed("[1")), "not valid JSON");
+  holds(error_of(sealed("{\"format\": \"tessera checkpoint\"")), "has no version");
+  holds(with("\"tessera checkpoint\"", "\"another\""), "is not of the format");
+  holds(with("\"version\": 1", "\"version\": 2"), "is of version 2; this program reads version 1");
+  holds(with("\"step\": 10", "\"step\": -10"), "has a step that is not an integer from 0");
+  holds(with("\"step\": 10", "\"step\": 1e1"), "has a step that is not an integer from 0");
+  holds(with("\"step\": 10", "\"step\": 18446744073709551615"),
+        "has a step that is not an integer");
+  holds(with("\"step\": 10", "\"step\": \"10\""), "has a step that is not an integer");
+  holds(with("\"oneDNN\"", "7"), "has a products that is not text");
+  holds(with("\"seed\": 42", "\"seed\": 42, \"seed\": 43"), "a key appears twice");
+  holds(with("\"seed\": 42", "\"seed\": 42, \"sead\": 43"), "has members that nobody knows");
+  holds(with("\"steps\": 9", "\"steps\": 9, \"x\": 1"), "has members that nobody knows");
+  holds(with("\"model.safetensors\"", "\"../model.safetensors\""), "has a name that is not of a-z");
+  holds(with("\"model.safetensors\"", "\"manifest.json\""), "has a name that is not of a-z");
+  holds(with("\"part\": \"model\"", "\"part\": \"other\""), "is of an unknown part");
+  holds(with("\"part\": \"model\"", "\"part\": \"optimizer\""), "has no file of the model");
+  holds(with("\"deadbeef\"", "\"DEADBEEF\""), "eight hexadecimal digits");
+  holds(with("\"w.exp_avg\"", "\"w\""), "has a tensor in two files");
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "[";
+  holds(with("\"seed\": 42", "\"seed\": " + deep), "nested too deeply");
+}
+
+// A change of any kind is found; with a checksum made to fit, what is read is a manifest again.
+TEST(ManifestTest, RandomChangesNeverCrashAndNeverLoadWrong) {
+  const bool full = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const Manifest original = example();
+  const std::string text = manifest_text(original);
+  test::Mutator whole({text}), body({body_of(text)});
+  int64_t read = 0, tried = 0;
+  for (; tried < 20'000 || (full && std::chrono::steady_clock::now() < end); ++tried) {
+    const std::string changed = whole.next();
+    if (changed != text) {
+      EXPECT_NE(error_of(changed), "no error") << changed;
+    }
+    const std::string fitting = sealed(body.next());
+    try {
+      const Manifest m = parse_manifest(fitting, "here");
+      EXPECT_EQ(parse_manifest(manifest_text(m), "here"), m) << fitting;
+      ++read;
+    } catch (const DataError&) {
+    }
+  }
+  std::cout << tried << " changed manifests; of as many under a fitting checksum " << read
+            << " were manifests\n";
+}
+
+}  // namespace
+}  // namespace tessera::train

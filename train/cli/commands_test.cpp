@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands beside training, on what a small run of two ranks left behind.
+#include "tessera/train/cli/commands.h"
+
+#include "tessera/nn/io/files.h"
+#include "tessera/tests/support/trace_faults.h"
+#include "tessera/train/cli/cli.h"
+#include "tessera/train/monitor/chrome_trace.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+class CommandsTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder() = testing::TempDir() + "commands_test." + std::to_string(::getpid());
+    fs::remove_all(folder());
+    fs::create_directories(folder());
+    std::string text;
+    for (int i = 0; i < 50; ++i) text += "the quick brown fox jumps over the lazy dog; ";
+    io::write_file_atomically(folder() + "/text.txt", text);
+    const auto [status, out, err] = run({"train",
+                                         "--ranks",
+                                         "2",
+                                         "--threads",
+                                         "1",
+                                         "--dataloader.path",
+                                         folder() + "/text.txt",
+                                         "--dump_folder",
+                                         folder() + "/run",
+                                         "--model.dim",
+                                         "32",
+                                         "--model.n_layers",
+                                         "2",
+                                         "--model.n_heads",
+                                         "4",
+                                         "--model.n_kv_heads",
+                                         "2",
+                                         "--model.ffn_dim",
+                                         "64",
+                                         "--model.vocab_size",
+                                         "260",
+                                         "--training.steps",
+                                         "6",
+                                         "--training.local_batch_size",
+                                         "2",
+                                         "--training.seq_len",
+                                         "16",
+                                         "--sample.tokens",
+                                         "0",
+                                         "--metrics.summary",
+                                         "layers",
+                                         "--metrics.enable_tensorboard",
+                                         "--profiler.enable_profiling",
+                                         "--profiler.profile_freq",
+                                         "5"});
+    EXPECT_EQ(status, 0) << err;
+    trained() = out;
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder()); }
+
+  static std::string& folder() {
+    static std::string path;
+    return path;
+  }
+  static std::string& trained() {
+    static std::string out;
+    return out;
+  }
+  static std::tuple<int, std::string, std::string> run(const Words& words) {
+    std::ostringstream out, err;
+    const int status = run_cli(words, out, err);
+    return {status, out.str(), err.str()};
+  }
+  static std::string generated(const Words& more) {
+    Words words{"generate", "--checkpoint", folder() + "/run", "--threads", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto [status, out, err] = run(words);
+    EXPECT_EQ(status, 0) << err;
+    return out;
+  }
+};
+
+TEST_F(CommandsTest, ARunShowsWhatPeopleWant) {
+  for (const char* part : {"parameters; memory: parameters ", "layers.0 to 1 (2 alike)",
+                           "ceiling: ", "  mfu: ", "  eta: ", "profiler: wrote ",
+                           "memory at its peak ", ", activations "})
+    EXPECT_NE(trained().find(part), std::string::npos) << part << " in\n" << trained();
+  EXPECT_EQ(trained().find('\033'), std::string::npos);
+  EXPECT_TRUE(fs::is_directory(folder() + "/run/tb"));
+}
+
+TEST_F(CommandsTest, TracesOfAllRanksAreJoined) {
+  const std::string traces = folder() + "/run/profiling/traces/iteration_5";
+  const auto [status, out, err] = run({"trace", traces});
+  ASSERT_EQ(status, 0) << err;
+  EXPECT_NE(out.find("of 2 ranks"), std::string::npos);
+  for (const char* file : {"/trace.json", "/rank0_trace.json", "/rank1_trace.json"})
+    EXPECT_EQ(test::trace_faults(io::read_file(traces + file)), std::vector<std::string>()) << file;
+  const auto json = nlohmann::json::parse(io::read_file(traces + "/trace.json"));
+  std::map<int, std::map<std::string, int>> names;
+  for (const auto& e : json["traceEvents"]) {
+    ++names[e["pid"]][e["name"]];
+    if (e["name"] == "linear_cross_entropy" && e["ph"] == "X") {
+      EXPECT_TRUE(e["args"].contains("module"));
+    }
+  }
+  ASSERT_EQ(names.size(), 2u);
+  for (auto& [rank, of_rank] : names) {
+    for (const char* phase : {"data", "forward", "backward", "gradients", "optimizer", "step 5"})
+      EXPECT_EQ(of_rank[phase], 1) << phase << " of rank " << rank;
+    EXPECT_GT(of_rank["all_reduce"], 0);
+    EXPECT_GT(of_rank["tensor memory (bytes)"], 0);
+  }
+  EXPECT_EQ(std::get<0>(run({"trace", folder()})), 1);
+  EXPECT_EQ(std::get<0>(run({"trace", "/no/such"})), 1);
+  EXPECT_EQ(std::get<0>(run({"trace"})), 2);
+}
+
+TEST_F(CommandsTest, Plots) {
+  const auto [status, out, err] = run({"plot", folder() + "/run", "--height", "12"});
+  ASSERT_EQ(status, 0) << err;
+  EXPECT_EQ(std::ranges::count(out, '\n'), 12);
+  EXPECT_EQ(std::get<0>(run({"plot", folder() + "/run", "--metric", "lr", "--log_scale"})), 0);
+  const std::string svg = folder() + "/lr.svg";
+  EXPECT_EQ(std::get<0>(run({"plot", folder() + "/run", "--metric", "lr", "--svg", svg})), 0);
+  EXPECT_TRUE(io::read_file(svg).starts_with("<svg"));
+  EXPECT_EQ(std::get<0>(run({"plot"})), 2);
+  EXPECT_EQ(std::get<0>(run({"plot", folder() + "/run", "--colour", "red"})), 2);
+  const auto [missing, nothing, why] = run({"plot", folder() + "/run", "--metric", "loos"});
+  EXPECT_EQ(missing, 1);
+  EXPECT_NE(why.find("no step with a number called \"loos\""), std::string::npos) << why;
+  EXPECT_EQ(std::get<0>(run({"plot", folder()})), 1);
+}
+
+TEST_F(CommandsTest, GeneratesForSeveralPromptsAtOnce) {
+  const Words draws{"--tokens", "12", "--temperature", "1", "--top_p", "0.9", "--seed", "3"};
+  Words one{"--prompt", "the "}, several{"--prompt", "the ", "--prompt=fox", "--prompt", "dog "};
+  one.insert(one.end(), draws.begin(), draws.end());
+  several.insert(several.end(), draws.begin(), draws.end());
+  const std::string alone = generated(one), all = generated(several);
+  EXPECT_TRUE(alone.starts_with("the "));
+  EXPECT_EQ(generated(one), alone);
+  EXPECT_TRUE(all.starts_with("[1] " + alone)) << all;
+  for (const char* heading : {"[1] the ", "[2] fox", "[3] dog "})
+    EXPECT_NE(all.find(heading), std::string::npos) << all;
+  EXPECT_EQ(generated({"--prompt", "a\xC3\xA9", "--tokens", "0"}), "a\xC3\xA9\n");
+  EXPECT_TRUE(generated({"--tokens", "3", "--temperature", "0"}).ends_with('\n'));
+}
+
+TEST_F(CommandsTest, WrongUsageOfGenerateIsFoundAtOnce) {
+  const auto [status, out, err] =
+      run({"generate", "--top_k", "0", "--top_p", "0", "--temperature", "-1", "--prompt"});
+  EXPECT_EQ(status, 2);
+  EXPECT_EQ(out, "");
+  for (const char* part : {"top_k", "top_p", "temperature", "--prompt] no value", "--checkpoint]"})
+    EXPECT_NE(err.find(part), std::string::npos) << part << " in\n" << err;
+}
+
+TEST_F(CommandsTest, ACycleThatDoesNotFitIsWrongUsage) {
+  const auto [status, out, err] =
+      run({"config", "--profiler.enable_profiling", "--profiler.profile_freq", "3"});
+  EXPECT_EQ(status, 2);
+  EXPECT_NE(err.find("[--profiler.profile_freq] 3 is below"), std::string::npos) << err;
+}
+
+}  // namespace
+}  // namespace tessera::train

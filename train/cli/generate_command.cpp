@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/autograd/autograd.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/train/cli/commands.h"
+#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/generate/generate.h"
+#include "tessera/train/run/build_model.h"
+#include "tessera/train/run/trained_model.h"
+
+#include <algorithm>
+#include <ostream>
+#include <vector>
+
+namespace tessera::train {
+namespace {
+
+struct GenerateConfig {
+  std::string checkpoint, prompt;
+  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
+  double temperature = 0.8, top_p = 1;
+  void fields(config::Fields& f) {
+    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
+    f.add("prompt", prompt, "text to go on from; give it again for more texts at once");
+    f.add("tokens", tokens, "length of the text", {.min = 0, .max = 1 << 24, .unit = "tokens"});
+    f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
+    f.add("top_k", top_k, "draw from the k likeliest tokens", {.min = 1, .max = 1 << 24});
+    f.add("top_p", top_p, "draw from the likeliest that hold this probability together",
+          {.min = 0, .max = 1, .above_min = true});
+    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run",
+          {.min = 0, .max = 1 << 24});
+    f.add("seed", seed, "of the draws", {.min = 0});
+    f.add("threads", threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096});
+  }
+};
+
+// Takes each `--prompt TEXT` and `--prompt=TEXT` out of the arguments; one without text stays, and
+// is a fault there.
+std::vector<std::string> take_prompts(std::span<const std::string> arguments,
+                                      std::vector<std::string>& rest) {
+  constexpr std::string_view kField = "--prompt", kFieldIs = "--prompt=";
+  std::vector<std::string> prompts;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word.starts_with(kFieldIs)) prompts.push_back(word.substr(kFieldIs.size()));
+    else if (word == kField && i + 1 < arguments.size()) prompts.push_back(arguments[++i]);
+    else rest.push_back(word);
+  }
+  if (prompts.empty()) prompts.emplace_back();
+  return prompts;
+}
+
+// Several texts come at once: one is shown as it grows, the others wait for their turn.
+class Texts {
+ public:
+  Texts(std::ostream& out, const std::vector<std::string>& prompts)
+      : out_(out), prompts_(prompts), streams_(prompts.size()), waiting_(prompts.size()) {}
+  void add(size_t row, std::string_view bytes) {
+    const std::string shown = streams_[row].push(bytes);
+    if (!begun_) begin(row);
+    if (row == shown_) out_ << shown << std::flush;
+    else waiting_[row] += shown;
+  }
+  void finish() {
+    if (begun_) end(shown_);
+    for (size_t row = 0; row < prompts_.size(); ++row) {
+      if (begun_ && row == shown_) continue;
+      out_ << heading(row) << printable(prompts_[row]) << waiting_[row];
+      end(row);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::string heading(size_t row) const {
+    return prompts_.size() == 1 ? "" : concat('[', row + 1, "] ");
+  }
+  void begin(size_t row) {
+    begun_ = true;
+    shown_ = row;
+    out_ << heading(row) << printable(prompts_[row]);
+  }
+  void end(size_t row) { out_ << streams_[row].finish() << '\n'; }
+
+  std::ostream& out_;
+  const std::vector<std::string>& prompts_;
+  std::vector<Utf8Stream> streams_;
+  std::vector<std::string> waiting_;
+  size_t shown_ = 0;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+int generate_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+  GenerateConfig c;
+  config::Fields fields;
+  fields.section("", c);
+  std::vector<std::string> rest;
+  const std::vector<std::string> prompts = take_prompts(arguments, rest);
+  std::vector<std::string> faults = fields.parse(rest);
+  const auto of_checkpoint = [](const std::string& f) { return f.starts_with("[--checkpoint]"); };
+  if (c.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
+    faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
+  config::throw_if_any(faults);
+  const Session session({.threads = static_cast<int>(c.threads)});
+  const TrainedModel trained = open_trained_model(
+      c.checkpoint, [&](const std::string& line) { out << line << '\n'; }, catalogue);
+  const Config& config = trained.config;
+  const auto model = build_model(config, [&](nn::Module& m) { nn::load(m, trained.tensors()); });
+  const GenerateOptions options{.tokens = c.tokens,
+                                .temperature = c.temperature,
+                                .top_k = c.top_k,
+                                .top_p = c.top_p,
+                                .context = c.context > 0 ? c.context : config.training.seq_len,
+                                .seed = static_cast<uint64_t>(c.seed)};
+  Texts texts(out, prompts);
+  (void)generate(*model, prompts, options,
+                 [&](size_t row, std::string_view bytes) { texts.add(row, bytes); });
+  texts.finish();
+  return 0;
+}
+
+std::string generate_help(Arguments, const Catalogue&) { return help_of_fields<GenerateConfig>(); }
+
+}  // namespace tessera::train

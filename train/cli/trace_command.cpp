@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/cli/commands.h"
+#include "tessera/train/monitor/chrome_trace.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TraceConfig {
+  std::string folder;
+  void fields(config::Fields& f) {
+    f.add("folder", folder,
+          "that of one iteration, `profiling/traces/iteration_10`; its name "
+          "alone will do, as the first word");
+  }
+};
+
+}  // namespace
+
+int trace_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+  const auto c = parsed_folder<TraceConfig>(arguments);
+  std::error_code error;
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(c.folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rank") && name.ends_with("_trace.json"))
+      paths.push_back(entry.path().string());
+  }
+  if (error) fail<IoError>("trace", "cannot read folder ", c.folder, ": ", error.message());
+  if (paths.empty())
+    fail<DataError>("trace", c.folder,
+                    " holds no rank<r>_trace.json; give the folder of one "
+                    "iteration, as profiling/traces/iteration_10");
+  std::ranges::sort(paths);
+  const std::string to = (fs::path(c.folder) / "trace.json").string();
+  join_traces(paths, to);
+  out << "wrote " << to << ", of " << paths.size() << " ranks\n";
+  return 0;
+}
+
+std::string trace_help(Arguments, const Catalogue&) { return help_of_fields<TraceConfig>(); }
+
+}  // namespace tessera::train

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/data/data.h"
+
+#include "tessera/core/rng.h"
+#include "tessera/train/data/token_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kNoTarget = -100;
+
+// The place of `i` in a seeded permutation of [0, n): a Feistel network on the next power of four,
+// walked until it falls inside. Needs no table, so an epoch of any size costs nothing.
+uint64_t permuted(uint64_t i, uint64_t n, RngKey key) {
+  const auto half = std::max<uint64_t>(1, (static_cast<uint64_t>(std::bit_width(n - 1)) + 1) / 2);
+  const uint64_t mask = (uint64_t{1} << half) - 1;
+  do {
+    uint64_t left = i >> half, right = i & mask;
+    for (uint64_t round = 0; round < 6; ++round) {
+      const uint64_t mixed = rng::philox(key, right << 8 | round).v[0] & mask;
+      left = std::exchange(right, left ^ mixed);
+    }
+    i = left << half | right;
+  } while (i >= n);
+  return i;
+}
+
+// A micro-batch as the worker makes it, which has no Context and so no tensors.
+struct Rows {
+  std::vector<int64_t> tokens, targets, positions, documents;
+};
+
+// Signals are for the threads of the program, never for a worker.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+// Cuts a source into windows and makes rows of them. Does not change once made.
+class RowMaker {
+ public:
+  RowMaker(std::unique_ptr<TokenSource> source, const DataConfig& config, const BatchPlan& plan,
+           const DataFiles& files)
+      : source_(std::move(source)),
+        plan_(plan),
+        stride_(plan.seq_len),
+        documents_apart_(config.packing == "documents"),
+        shuffle_(config.shuffle && !plan.evaluation) {
+    info_.files = static_cast<int64_t>(files.paths.size());
+    info_.documents = source_->documents();
+    info_.tokens = source_->tokens();
+    if (source_->row_length() > 0) cut_rows(files);
+    else cut_stream(config, files);
+    if (plan.evaluation) info_.batches = (info_.windows + plan.global_rows - 1) / plan.global_rows;
+    const bool joined = source_->row_length() == 0 && info_.documents > 1;
+    positions_ = documents_apart_ && (joined || config.begin_id >= 0);
+  }
+
+  [[nodiscard]] const DataInfo& info() const { return info_; }
+
+  // The `batch`-th micro-batch of the run.
+  [[nodiscard]] Rows make(int64_t batch) const {
+    const int64_t t = plan_.seq_len, first = batch * plan_.global_rows + plan_.first_row;
+    const auto size = static_cast<size_t>(plan_.rows * t);
+    Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
+              std::vector<int64_t>(positions_ ? size : 0),
+              std::vector<int64_t>(positions_ ? size : 0)};
+    std::vector<int64_t> ids(static_cast<size_t>(t) + 1);
+    std::vector<uint8_t> starts(ids.size());
+    for (int64_t r = 0; r < plan_.rows; ++r) {
+      const size_t row = static_cast<size_t>(r * t);
+      const int64_t from = window(first + r) * stride_;
+      const int64_t there = std::clamp<int64_t>(info_.tokens - from, 0, t + 1);
+      const auto n = static_cast<size_t>(there);
+      std::ranges::fill(starts, uint8_t{0});
+      if (n > 0) source_->read(from, std::span(ids).first(n), std::span(starts).first(n));
+      std::copy_n(ids.begin(), std::min(n, ids.size() - 1),
+                  rows.tokens.begin() + static_cast<ptrdiff_t>(row));
+      for (size_t i = 0; i + 1 < n; ++i) {
+        // The end of a document says nothing of which one comes next.
+        if (!documents_apart_ || starts[i + 1] == 0) rows.targets[row + i] = ids[i + 1];
+      }
+      int64_t position = 0, document = 0;
+      for (size_t i = 0; i + 1 < ids.size() && positions_; ++i) {
+        if (starts[i] != 0 && i > 0) position = 0, ++document;
+        rows.positions[row + i] = position++;
+        rows.documents[row + i] = document;
+      }
+    }
+    return rows;
+  }
+
+ private:
+  void cut_rows(const DataFiles& files) {
+    const int64_t length = source_->row_length();
+    if (length != plan_.seq_len + 1) {
+      fail<DataError>(plan_.path_field, files.paths[0], " holds rows of ", length,
+                      " tokens, but a seq_len of ", plan_.seq_len, " needs rows of ",
+                      plan_.seq_len + 1, ", its inputs and the token after them; set seq_len to ",
+                      length - 1, " or cut the rows anew");
+    }
+    stride_ = length;
+    info_.windows = info_.tokens / length;
+  }
+  void cut_stream(const DataConfig& config, const DataFiles& files) {
+    const int64_t t = plan_.seq_len, targets = info_.tokens - 1;
+    info_.windows = plan_.evaluation ? (targets + t - 1) / t : targets / t;
+    if (info_.windows >= 1) return;
+    fail<DataError>(plan_.path_field, config.path, " holds ", info_.tokens,
+                    info_.tokens == 1 ? " token" : " tokens",
+                    files.paths.size() > 1 ? " in all" : "", ", too few for one window of seq_len ",
+                    plan_.evaluation ? 1 : t,
+                    " and the token after it; give more data or a smaller seq_len");
+  }
+  [[nodiscard]] int64_t window(int64_t sample) const {
+    if (plan_.evaluation) return sample;
+    if (!shuffle_) return sample % info_.windows;
+    return shuffled_window(sample, info_.windows, plan_.seed);
+  }
+
+  std::unique_ptr<TokenSource> source_;
+  BatchPlan plan_;
+  DataInfo info_;
+  int64_t stride_;
+  bool documents_apart_, shuffle_, positions_ = false;
+};
+
+void check(const BatchPlan& p) {
+  if (p.seq_len < 1 || p.rows < 1 || p.micro_batches < 1 || p.first_row < 0 ||
+      p.first_row + p.rows > p.global_rows) {
+    fail<ValueError>(p.path_field, "rows [", p.first_row, ", ", p.first_row + p.rows, ") of ",
+                     p.global_rows, ", ", p.micro_batches, " micro-batches, seq_len ", p.seq_len,
+                     "; expected at least one of each, and rows of the micro-batch");
+  }
+}
+
+DataFiles find_checked(const DataConfig& config, const BatchPlan& plan,
+                       const Tokenizer& tokenizer) {
+  const std::string& path_field = plan.path_field;
+  if (config.path.empty())
+    fail<DataError>(path_field, "no data given; pass --", path_field, " FILE or FOLDER");
+  DataFiles files = find_data(config.path, path_field);
+  if (!files.npy && tokenizer.vocabulary() > plan.vocabulary) {
+    fail<ConfigError>("--model.vocab_size", plan.vocabulary, " is below the tokenizer's ",
+                      tokenizer.vocabulary(), " tokens; give at least as many");
+  }
+  if (config.begin_id < 0) return files;
+  const std::string field = "--dataloader.begin_id";
+  if (!files.npy) {
+    fail<ConfigError>(field, config.begin_id, " is given, but ", config.path,
+                      " is text, whose documents are known; leave it out");
+  }
+  if (config.begin_id >= plan.vocabulary) {
+    fail<ConfigError>(field, config.begin_id, " is not in [0, ", plan.vocabulary,
+                      "), the model's vocabulary");
+  }
+  return files;
+}
+
+}  // namespace
+
+void DataConfig::fields(config::Fields& f) {
+  f.add("path", path,
+        "data to train on: text, .jsonl (also .gz), .npy of tokens, or a folder of them");
+  f.add("text_field", text_field, "field of a .jsonl line that holds the document");
+  f.add("packing", packing,
+        "documents: tokens see their own document only; concat: all before them in the row",
+        {.choices = {"documents", "concat"}});
+  f.add("shuffle", shuffle, "rows in another order in each epoch; off: as they lie");
+  f.add("begin_id", begin_id, "token that starts a document of .npy data; -1: none",
+        {.min = -1, .max = 1 << 24});
+  f.add("num_prefetch_batches", num_prefetch_batches, "batches made ahead of the training",
+        {.min = 1, .max = 1024});
+}
+
+int64_t shuffled_window(int64_t sample, int64_t windows, uint64_t seed) {
+  const RngKey key{seed, stream_of("data") + static_cast<uint64_t>(sample / windows)};
+  return static_cast<int64_t>(
+      permuted(static_cast<uint64_t>(sample % windows), static_cast<uint64_t>(windows), key));
+}
+
+// Owns the thread. The queue holds micro-batches in the order in which they are asked for, each
+// with what went wrong when it was made; a seek starts a new generation of them.
+class DataLoader::Worker {
+ public:
+  Worker(const DataConfig& config, const BatchPlan& plan,
+         std::shared_ptr<const Tokenizer> tokenizer)
+      : config_(config), plan_(plan), tokenizer_(std::move(tokenizer)) {
+    check(plan_);
+    files_ = find_checked(config_, plan_, *tokenizer_);
+    const SignalsBlocked while_starting;
+    thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+  }
+
+  const DataInfo& info() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return maker_ || failure_; });
+    if (failure_) std::rethrow_exception(failure_);
+    return maker_->info();
+  }
+
+  Batch next() {
+    const DataInfo& data = info();
+    std::unique_lock lock(mutex_);
+    if (plan_.evaluation && next_taken_ >= data.batches) {
+      fail<ValueError>(plan_.path_field, config_.path, " holds ", data.batches,
+                       " micro-batches, asked for number ", next_taken_ + 1);
+    }
+    changed_.wait(lock, [&] { return !queue_.empty(); });
+    const Made made = std::move(queue_.front());
+    queue_.pop_front();
+    ++next_taken_;
+    lock.unlock();
+    changed_.notify_all();
+    if (made.error) std::rethrow_exception(made.error);
+    const auto optional = [&](const std::vector<int64_t>& values) {
+      return values.empty() ? Tensor() : tensor_of(values);
+    };
+    return {tensor_of(made.rows.tokens), tensor_of(made.rows.targets),
+            optional(made.rows.positions), optional(made.rows.documents)};
+  }
+
+  void seek(int64_t step, int64_t micro) {
+    if (step < 0 || micro < 0 || micro >= plan_.micro_batches) {
+      fail<ValueError>(plan_.path_field, "step ", step, ", micro-batch ", micro,
+                       ": expected a step from 0 and a micro-batch in [0, ", plan_.micro_batches,
+                       ')');
+    }
+    const int64_t batch = step * plan_.micro_batches + micro;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (batch == next_taken_) return;
+      queue_.clear();
+      next_taken_ = next_made_ = batch;
+      ++generation_;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  struct Made {
+    Rows rows;
+    std::exception_ptr error;
+  };
+
+  void work(const std::stop_token& stop) {
+    try {
+      const SourceOptions options{config_.text_field, config_.begin_id, plan_.vocabulary};
+      auto source = open_source(files_, *tokenizer_, options, stop);
+      if (!source) return;
+      auto maker = std::make_unique<const RowMaker>(std::move(source), config_, plan_, files_);
+      const std::scoped_lock lock(mutex_);
+      maker_ = std::move(maker);
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+    while (!failure_ && make_one(stop)) continue;
+  }
+
+  // Waits for room, makes a micro-batch and queues it; false if a stop was asked for.
+  bool make_one(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    const auto room = [&] {
+      return static_cast<int64_t>(queue_.size()) < config_.num_prefetch_batches &&
+             (!plan_.evaluation || next_made_ < maker_->info().batches);
+    };
+    if (!changed_.wait(lock, stop, room)) return false;
+    const int64_t batch = next_made_++, generation = generation_;
+    lock.unlock();
+    Made made;
+    try {
+      made.rows = maker_->make(batch);
+    } catch (...) {
+      made.error = std::current_exception();
+    }
+    lock.lock();
+    if (generation == generation_) queue_.push_back(std::move(made));
+    lock.unlock();
+    changed_.notify_all();
+    return true;
+  }
+
+  [[nodiscard]] Tensor tensor_of(const std::vector<int64_t>& values) const {
+    Tensor tensor = empty({plan_.rows, plan_.seq_len}, DType::i64);  // (B, T)
+    std::ranges::copy(values, tensor.data<int64_t>());
+    return tensor;
+  }
+
+  DataConfig config_;
+  BatchPlan plan_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  DataFiles files_;
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::unique_ptr<const RowMaker> maker_;  // set once, when all is read
+  std::exception_ptr failure_;             // of reading: final
+  std::deque<Made> queue_;
+  int64_t next_made_ = 0, next_taken_ = 0, generation_ = 0;
+  std::jthread thread_;  // last, so that it has stopped before what it uses goes
+};
+
+DataLoader::DataLoader(const DataConfig& config, const BatchPlan& plan,
+                       std::shared_ptr<const Tokenizer> tokenizer)
+    : worker_(std::make_unique<Worker>(
+          config, plan, tokenizer ? std::move(tokenizer) : std::make_shared<ByteTokenizer>())) {}
+DataLoader::DataLoader(DataLoader&&) noexcept = default;
+DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
+DataLoader::~DataLoader() = default;
+
+const DataInfo& DataLoader::info() { return worker_->info(); }
+Batch DataLoader::next() { return worker_->next(); }
+void DataLoader::seek(int64_t step, int64_t micro) { worker_->seek(step, micro); }
+Batch DataLoader::at(int64_t step, int64_t micro) {
+  worker_->seek(step, micro);
+  return worker_->next();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/data/npy.h"
+
+#include "tessera/core/error.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<int64_t>;
+
+// NumPy's own bytes, made by tests/goldens/npy.py.
+class NpyTest : public testing::Test {
+ protected:
+  NpyTest()
+      : golden_(nlohmann::json::parse(std::ifstream("tests/goldens/npy.json"))),
+        path_(testing::TempDir() + "npy_test." + std::to_string(::getpid()) + ".npy") {}
+  ~NpyTest() override { fs::remove(path_); }
+
+  [[nodiscard]] std::string bytes(const std::string& name) const {
+    const auto hex = golden_.at(name).get<std::string>();
+    std::string out;
+    for (size_t i = 0; i < hex.size(); i += 2)
+      out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    return out;
+  }
+  [[nodiscard]] NpyFile open(const std::string& content) const {
+    std::ofstream(path_, std::ios::binary) << content;
+    return NpyFile(path_);
+  }
+  [[nodiscard]] std::string error_of(const std::string& content) const {
+    try {
+      const NpyFile file = open(content);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  static Ids all(const NpyFile& file, int64_t limit = 1 << 20) {
+    Ids ids(static_cast<size_t>(file.size()));
+    file.read(0, ids, limit);
+    return ids;
+  }
+
+  nlohmann::json golden_;
+  std::string path_;
+};
+
+void holds(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text << "\nhas no\n" << part;
+}
+
+TEST_F(NpyTest, ReadsWhatNumpyWrites) {
+  const Ids ids{7, 300, 0, 65535, 12, 1, 2};
+  for (const char* name : {"u2", "i4", "u4", "i8"}) {
+    const NpyFile file = open(bytes(name));
+    EXPECT_EQ(file.header().shape, (Ids{7})) << name;
+    EXPECT_EQ(all(file), ids) << name;
+    Ids part(3);
+    file.read(2, part, 65536);
+    EXPECT_EQ(part, (Ids{0, 65535, 12})) << name;
+  }
+  for (const char* name : {"rows", "format_2", "format_3"}) {
+    const NpyFile file = open(bytes(name));
+    EXPECT_EQ(file.header().shape, (Ids{3, 4})) << name;
+    EXPECT_EQ(all(file), (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})) << name;
+  }
+}
+
+TEST_F(NpyTest, IdsBeyondTheVocabularyAreNamed) {
+  const NpyFile file = open(bytes("u2"));
+  try {
+    static_cast<void>(all(file, 65535));
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    holds(error.what(), path_ + ", element 3: token 65535 is not in [0, 65535)");
+  }
+  EXPECT_THROW(static_cast<void>(all(open(bytes("negative")))), DataError);
+}
+
+TEST_F(NpyTest, OtherArraysAreRefused) {
+  holds(error_of(bytes("f4")),
+        path_ + " holds elements of type <f4, expected <u2, <i4, <u4 or <i8");
+  holds(error_of(bytes("u1")), "of type |u1");
+  holds(error_of(bytes("big_endian")), "of type >i4");
+  holds(error_of(bytes("structured")), "of type [('a', '<i4')");
+  holds(error_of(bytes("fortran")), "Fortran order; save it in C order with");
+  holds(error_of(bytes("scalar")), "of shape (), expected one dimension");
+  holds(error_of(bytes("three_dims")), "of shape (3, 2, 2), expected one dimension");
+  holds(error_of(bytes("none")), "is empty: its shape is (0,)");
+  holds(error_of(bytes("no_rows")), "is empty: its shape is (0, 4)");
+  holds(error_of(bytes("empty_rows")), "is empty: its shape is (4, 0)");
+  holds(error_of("token"), "does not begin as .npy files do");
+  holds(error_of(""), "is empty");
+}
+
+TEST_F(NpyTest, EveryCutIsFound) {
+  const std::string whole = bytes("u2");
+  for (size_t n = 0; n < whole.size(); ++n)
+    EXPECT_NE(error_of(whole.substr(0, n)), "no error") << n;
+  holds(error_of(whole.substr(0, whole.size() - 1)),
+        "is cut short: its header tells of shape (7,), 2");
+  holds(error_of(whole.substr(0, 50)), "ends within its header: 50 bytes, expected 128");
+  holds(error_of(whole + "xx"), "is too long");
+}
+
+// Any change of a header's byte gives the same array, another array of as many bytes, or an error.
+TEST_F(NpyTest, DamagedHeadersAreErrors) {
+  const std::string whole = bytes("rows");
+  for (size_t i = 0; i < 128; ++i) {
+    for (char c : {'\0', '9', '}', '\xFF', '\'', '('}) {
+      std::string damaged = whole;
+      damaged[i] = c;
+      try {
+        const NpyFile file = open(damaged);
+        EXPECT_EQ(file.size() * file.width(), 48) << i << ' ' << c;
+      } catch (const DataError&) {
+        SUCCEED();
+      }
+    }
+  }
+  const auto header = [](const std::string& dict) {
+    return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(dict.size()) + '\0' + dict;
+  };
+  const auto fault = [&](const std::string& dict) {
+    try {
+      return concat(parse_npy_header(header(dict), "x.npy").shape.size());
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(fault("{'descr':'<i4','fortran_order':False,'shape':(2,3)}"), "2");
+  EXPECT_EQ(fault(R"({"shape": (2,), "fortran_order": False, "descr": "<i4", })"), "1");
+  holds(fault("{'descr': '<i4', 'fortran_order': False}"), "shape is missing");
+  holds(fault("{'descr': '<i4', 'fortran_order': False, 'shape': (-1,)}"), "not a size");
+  holds(fault("{'descr': '<i4', 'descr': '<i4'}"), "key 'descr'");
+  holds(fault("{'descr': '<i4', 'other': 1}"), "key 'other'");
+  holds(fault("{'descr': '<i4"), "a quote without end");
+  holds(fault("{'descr': '<i4', 'fortran_order': Maybe}"), "neither True nor False");
+  holds(fault("{'descr': '<i4', 'fortran_order': False, 'shape': (99999999999999999999,)}"),
+        "not a size");
+  holds(error_of(header("{'descr':'<i8','fortran_order':False,'shape':(4294967296,4294967296)}")),
+        "is cut short");
+}
+
+TEST_F(NpyTest, AFileThatIsCutLaterIsAnError) {
+  const NpyFile file = open(bytes("u2"));
+  fs::resize_file(path_, 130);
+  try {
+    static_cast<void>(all(file));
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    holds(error.what(), "was cut while it was read: 130 bytes, expected 142");
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/data/text_reader.h"
+
+#include "tessera/core/error.h"
+#include "tessera/nn/io/utf8.h"
+#include "tessera/train/data/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWhere = "data";
+constexpr std::array<std::string_view, 8> kTextSuffixes{".h",  ".cpp", ".cu", ".cuh",
+                                                        ".md", ".txt", ".py", ".cmake"};
+
+bool is_gz(const std::string& path) { return path.ends_with(".gz"); }
+
+// The suffix that says what a file holds, whether compressed or not.
+std::string suffix_of(const fs::path& path) {
+  return (is_gz(path.string()) ? path.stem() : path).extension().string();
+}
+
+// The bytes of a file, plain or by gzip, a block at a time.
+class Blocks {
+ public:
+  explicit Blocks(const std::string& path) : path_(path), buffer_(1 << 20, '\0') {
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd_ < 0 || ::fstat(fd_, &info_) != 0) io_error("open");
+    if (S_ISDIR(info_.st_mode)) {
+      ::close(fd_);
+      fail<DataError>(kWhere, path, " is a folder, expected a file");
+    }
+    if (!is_gz(path)) return;
+    gz_ = ::gzdopen(fd_, "rb");  // owns the descriptor from here on
+    if (gz_ == nullptr) io_error("open");
+    ::gzbuffer(gz_, 1 << 18);
+  }
+  ~Blocks() {
+    if (gz_ != nullptr) ::gzclose_r(gz_);
+    else if (fd_ >= 0) ::close(fd_);
+  }
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+
+  /// Empty at the end.
+  [[nodiscard]] std::string_view next() {
+    return {buffer_.data(), gz_ != nullptr ? unpacked() : plain()};
+  }
+  /// Bytes as stored: a lower bound of what is in a plain file.
+  [[nodiscard]] size_t stored() const { return static_cast<size_t>(info_.st_size); }
+
+ private:
+  [[noreturn]] void io_error(std::string_view what) {
+    const int error = errno;
+    if (gz_ == nullptr && fd_ >= 0) ::close(fd_);
+    fail<IoError>(kWhere, "cannot ", what, ' ', path_, ": ", std::strerror(error));
+  }
+  size_t plain() {
+    for (;;) {
+      const ssize_t n = ::read(fd_, buffer_.data(), buffer_.size());
+      if (n >= 0) return static_cast<size_t>(n);
+      if (errno != EINTR) {
+        fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
+      }
+    }
+  }
+  size_t unpacked() {
+    const int n = ::gzread(gz_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
+    int code = Z_OK;
+    const char* reason = ::gzerror(gz_, &code);
+    if (code == Z_ERRNO) fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
+    if (code == Z_BUF_ERROR || n < 0) {
+      fail<DataError>(kWhere, path_, " is damaged after ", ::gztell(gz_),
+                      " unpacked bytes: ", code == Z_BUF_ERROR ? "the file ends early" : reason,
+                      "; expected a whole gzip file, `gzip -t` checks it");
+    }
+    // zlib hands on what is not gzip as it is; the name promised otherwise.
+    if (n > 0 && ::gzdirect(gz_) != 0) {
+      fail<DataError>(kWhere, path_,
+                      " is not gzip, as its name says; compress it or rename it without .gz");
+    }
+    return static_cast<size_t>(n);
+  }
+
+  std::string path_, buffer_;
+  struct stat info_ {};
+  int fd_ = -1;
+  gzFile gz_ = nullptr;
+};
+
+constexpr std::string_view kUtf8Help = "convert it with `iconv -f LATIN1 -t UTF-8`";
+
+[[noreturn]] void not_utf8(const std::string& path, int64_t line, size_t offset, char byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  const auto b = static_cast<unsigned char>(byte);
+  fail<DataError>(kWhere, path, ", line ", line, ", byte ", offset, " of the file: 0x",
+                  kDigits[b >> 4], kDigits[b & 15], " is not UTF-8; ", kUtf8Help);
+}
+
+void read_text(const std::string& path, const std::function<void(std::string_view)>& document,
+               const std::stop_token& stop) {
+  Blocks blocks(path);
+  std::string text;
+  if (!is_gz(path)) text.reserve(blocks.stored());
+  for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {
+    if (stop.stop_requested()) return;
+    text += block;
+  }
+  if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos) {
+    const auto line =
+        1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(bad), '\n');
+    not_utf8(path, line, bad, text[bad]);
+  }
+  if (!text.empty()) document(text);
+}
+
+// A stretch of `text` that fits in an error message.
+std::string excerpt(std::string_view text) {
+  constexpr size_t kMost = 40;
+  return printable(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
+}
+
+class JsonLines {
+ public:
+  JsonLines(const std::string& path, const std::string& field,
+            const std::function<void(std::string_view)>& document)
+      : path_(path), field_(field), document_(document) {}
+
+  // `text` is the next line without its end.
+  void line(std::string_view text) {
+    ++line_;
+    const size_t start = offset_;
+    offset_ += text.size() + 1;
+    if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
+    if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos)
+      not_utf8(path_, line_, start + bad, text[bad]);
+    const nlohmann::json value = parsed(text);
+    if (!value.is_object()) {
+      fault("is ", a(value), ", expected an object such as {\"", field_,
+            "\": \"...\"}: ", excerpt(text), "; write one document a line");
+    }
+    const auto found = value.find(field_);
+    if (found == value.end()) fault("has no field '", field_, "'; ", fields_of(value));
+    if (!found->is_string()) {
+      fault("field '", field_, "' is ", a(*found), ", expected a string; ", fields_of(value));
+    }
+    const auto& document = found->get_ref<const std::string&>();
+    if (!document.empty()) document_(document);
+  }
+
+ private:
+  template <class... Parts> [[noreturn]] void fault(const Parts&... parts) const {
+    fail<DataError>(kWhere, path_, ", line ", line_, ": ", parts...);
+  }
+  nlohmann::json parsed(std::string_view text) const {
+    try {
+      return nlohmann::json::parse(text);
+    } catch (const nlohmann::json::parse_error& error) {
+      const size_t at = std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());
+      // The line may be long, so what is shown is the place, not the beginning.
+      fault("not JSON at byte ", at + 1, " of the line, near '",
+            excerpt(text.substr(at < 10 ? 0 : at - 10)), "'; write one document a line as {\"",
+            field_, "\": \"...\"}");
+    } catch (const nlohmann::json::exception& error) {  // a number beyond every range
+      fault("not JSON: ", error.what());
+    }
+  }
+  static std::string a(const nlohmann::json& value) {
+    const std::string name = value.type_name();
+    return name == "null" ? name : (name == "array" || name == "object" ? "an " : "a ") + name;
+  }
+  static std::string fields_of(const nlohmann::json& value) {
+    std::string names;
+    constexpr size_t kMost = 20;
+    size_t count = 0;
+    for (const auto& [name, member] : value.items()) {
+      if (++count > kMost) break;
+      names +=
+          (names.empty() ? "" : ", ") + excerpt(name) + (member.is_string() ? "" : " (no text)");
+    }
+    if (count > kMost) names += ", ...";
+    if (names.empty()) return "the object is empty";
+    return concat("it has: ", names, "; choose one with text_field");
+  }
+
+  const std::string& path_;
+  const std::string& field_;
+  const std::function<void(std::string_view)>& document_;
+  int64_t line_ = 0;
+  size_t offset_ = 0;
+};
+
+void read_jsonl(const std::string& path, const std::string& field,
+                const std::function<void(std::string_view)>& document,
+                const std::stop_token& stop) {
+  Blocks blocks(path);
+  JsonLines lines(path, field, document);
+  std::string pending;  // of a line that goes on in the next block
+  for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {
+    for (size_t end = block.find('\n'); end != std::string_view::npos; end = block.find('\n')) {
+      if (stop.stop_requested()) return;
+      if (pending.empty()) {
+        lines.line(block.substr(0, end));
+      } else {
+        pending += block.substr(0, end);
+        lines.line(pending);
+        pending.clear();
+      }
+      block.remove_prefix(end + 1);
+    }
+    pending += block;
+    if (stop.stop_requested()) return;
+  }
+  if (!pending.empty()) lines.line(pending);
+}
+
+}  // namespace
+
+DataFormat format_of(const std::string& path) {
+  const std::string suffix = suffix_of(path);
+  if (suffix == ".npy") {
+    if (!is_gz(path)) return DataFormat::npy;
+    fail<DataError>(kWhere, path, " is compressed, but tokens are read in place; gunzip it");
+  }
+  const bool lines = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".json";
+  return lines ? DataFormat::jsonl : DataFormat::text;
+}
+
+std::vector<std::string> data_files(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  const auto options = fs::directory_options::skip_permission_denied;
+  for (fs::recursive_directory_iterator at(folder, options, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (at->is_directory() && (name.starts_with('.') || name == "build"))
+      at.disable_recursion_pending();
+    const std::string suffix = suffix_of(at->path());
+    const bool data = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".npy" ||
+                      std::ranges::count(kTextSuffixes, suffix) > 0;
+    if (data && !name.starts_with('.') && at->is_regular_file() && !at->is_symlink())
+      files.push_back(at->path().string());
+  }
+  if (error) fail<IoError>(kWhere, "cannot list folder ", folder, ": ", error.message());
+  std::ranges::sort(files);
+  return files;
+}
+
+void read_documents(const std::string& path, const std::string& field,
+                    const std::function<void(std::string_view)>& document,
+                    const std::stop_token& stop) {
+  if (format_of(path) == DataFormat::jsonl) read_jsonl(path, field, document, stop);
+  else read_text(path, document, stop);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/generate/generate.h"
+
+#include "tessera/core/rng.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/train/data/tokenizer.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace tessera::train {
+namespace {
+
+// Prompts of one length, which stay of one length while they grow.
+class Batch {
+ public:
+  Batch(const models::LanguageModel& model, const GenerateOptions& options,
+        std::vector<size_t> rows)
+      : model_(model),
+        options_(options),
+        context_(std::min(options.context, model.max_seq_len())),
+        rows_(std::move(rows)),
+        tokens_(rows_.size()),
+        ended_(rows_.size(), false) {}
+
+  void begin(size_t i, std::string_view prompt) {
+    tokens_[i] = {ByteTokenizer::kBegin};
+    for (int64_t t : ByteTokenizer::encode(prompt)) tokens_[i].push_back(t);
+  }
+
+  void run(std::vector<std::string>& texts, const OnToken& on_token) {
+    for (int64_t made = 0; made < options_.tokens && !std::ranges::all_of(ended_, std::identity());
+         ++made) {
+      const Tensor logits = next_logits();  // (B, V)
+      for (size_t i = 0; i < rows_.size(); ++i) {
+        if (!ended_[i]) choose(i, logits, static_cast<uint64_t>(made));
+        // A text that has ended keeps its row until all have.
+        if (ended_[i]) {
+          tokens_[i].push_back(ByteTokenizer::kEnd);
+          continue;
+        }
+        const std::string bytes = ByteTokenizer::decode(std::span(tokens_[i]).last(1));
+        texts[rows_[i]] += bytes;
+        if (on_token) on_token(rows_[i], bytes);
+      }
+    }
+  }
+
+ private:
+  void choose(size_t i, const Tensor& logits, uint64_t made) {
+    const auto row = static_cast<int64_t>(i);
+    // The model's table may be longer than the tokenizer's vocabulary.
+    const Tensor known =
+        slice(slice(logits, 0, {row, row + 1}), 1, {0, ByteTokenizer::kVocabulary});
+    const RngKey key{options_.seed, stream_of(concat("generate.", rows_[i]))};
+    const int64_t next =
+        draw(candidates(known.values(), options_.sampling()), rng::uniform4(key, made).v[0]);
+    if (next == ByteTokenizer::kEnd) ended_[i] = true;
+    else tokens_[i].push_back(next);
+  }
+
+  // What follows the tokens that the cache does not hold yet, and then does.
+  Tensor next_logits() {
+    const auto length = static_cast<int64_t>(tokens_[0].size());
+    const auto held = cache_.empty() ? 0 : cache_[0].length;
+    if (cache_.empty() || held + length - seen_ > context_) {
+      // A full cache starts over with the last tokens, so that each is computed twice at most.
+      const int64_t kept = cache_.empty() ? context_ : (context_ + 1) / 2;
+      cache_ = model_.make_cache(std::min(context_, length + options_.tokens));
+      seen_ = length - std::min(kept, length);
+    }
+    Tensor ids = empty({static_cast<int64_t>(rows_.size()), length - seen_}, DType::i64);  // (B, T)
+    auto* at = ids.data<int64_t>();
+    for (const auto& row : tokens_) at = std::copy(row.begin() + seen_, row.end(), at);
+    seen_ = length;
+    if (const Mesh* mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
+    const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
+    return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
+  }
+
+  const models::LanguageModel& model_;
+  const GenerateOptions& options_;
+  int64_t context_;
+  std::vector<size_t> rows_;  // numbers of the prompts
+  std::vector<std::vector<int64_t>> tokens_;
+  std::vector<char> ended_;
+  models::Cache cache_;
+  int64_t seen_ = 0;  // tokens that the cache holds or has dropped
+};
+
+// Bytes at the end of `text` that begin a UTF-8 character which is longer than what is there.
+size_t begun_character(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const auto c = static_cast<unsigned char>(text[text.size() - back]);
+    if ((c & 0xC0) == 0x80) continue;
+    const size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 1;
+    return length > back ? back : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void check(const GenerateOptions& o) {
+  if (o.tokens < 0) fail<ValueError>("generate", "tokens is ", o.tokens, ", expected 0 or more");
+  if (o.context < 1)
+    fail<ValueError>("generate", "context is ", o.context, ", expected at least 1 token");
+  check(o.sampling());
+}
+
+std::vector<std::string> generate(const models::LanguageModel& model,
+                                  std::span<const std::string> prompts,
+                                  const GenerateOptions& options, const OnToken& on_token) {
+  check(options);
+  const NoGrad guard;
+  // Batches in the order of their first prompts, so that the first prompt's text comes first.
+  std::vector<std::vector<size_t>> batches;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto alike = std::ranges::find_if(
+        batches, [&](const auto& rows) { return prompts[rows[0]].size() == prompts[i].size(); });
+    if (alike == batches.end()) batches.push_back({i});
+    else alike->push_back(i);
+  }
+  std::vector<std::string> texts(prompts.size());
+  for (const auto& rows : batches) {
+    Batch batch(model, options, rows);
+    for (size_t i = 0; i < rows.size(); ++i) batch.begin(i, prompts[rows[i]]);
+    batch.run(texts, on_token);
+  }
+  return texts;
+}
+
+std::string generate(const models::LanguageModel& model, std::string_view prompt,
+                     const GenerateOptions& options) {
+  const std::string one(prompt);
+  return std::move(generate(model, std::span(&one, 1), options)[0]);
+}
+
+std::string Utf8Stream::push(std::string_view bytes) {
+  held_ += bytes;
+  const size_t whole = held_.size() - begun_character(held_);
+  std::string shown = printable(std::string_view(held_).substr(0, whole));
+  held_.erase(0, whole);
+  return shown;
+}
+
+std::string Utf8Stream::finish() {
+  std::string shown = printable(held_);
+  held_.clear();
+  return shown;
+}
+
+}  // namespace tessera::train

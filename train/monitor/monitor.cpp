@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/monitor/monitor.h"
+
+#include "tessera/core/context.h"
+#include "tessera/dist/world.h"
+#include "tessera/train/monitor/ceiling.h"
+#include "tessera/train/monitor/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+int64_t machine_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+MemoryStats stats() { return Context::current().allocator(kCpu)->stats(); }
+
+double seconds(std::chrono::steady_clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+// `tb/20261121-1930`, so that runs into one folder stay apart.
+std::string dated(const std::string& folder) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  return (std::filesystem::path(folder) /
+          std::string(text.data(), std::strftime(text.data(), text.size(), "%Y%m%d-%H%M", &local)))
+      .string();
+}
+
+}  // namespace
+
+int64_t MemoryByKind::rest() const {
+  return std::max<int64_t>(0, peak - parameters - optimizer - activations);
+}
+
+std::string MemoryByKind::text() const {
+  return fmt::format(
+      "memory at its peak {}: parameters {}, optimizer {}, activations {}, other {}; gradients {} "
+      "after backward",
+      byte_count(peak), byte_count(parameters), byte_count(optimizer), byte_count(activations),
+      byte_count(rest()), byte_count(gradients));
+}
+
+Monitor::Monitor(const MetricsConfig& metrics, const ProfilerConfig& profiler, MonitorFacts facts,
+                 World& world, std::function<void(const std::string&)> print, Screen* screen)
+    : config_(metrics),
+      facts_(std::move(facts)),
+      world_(world),
+      print_(print && world.rank() == 0 ? std::move(print) : [](const std::string&) {}),
+      screen_(world.rank() == 0 ? screen : nullptr),
+      profiler_(profiler, facts_.dump_folder, world) {
+  done_ = facts_.done;
+  memory_.parameters = bytes_of(facts_.parameters);
+  memory_.optimizer = facts_.optimizer_bytes;
+  if (screen_ && config_.disable_color_printing) screen_->set_plain();
+  if (world.rank() != 0) return;
+  const std::filesystem::path folder = facts_.dump_folder;
+  log_.emplace((folder / "metrics.jsonl").string(), facts_.done);
+  if (config_.enable_tensorboard)
+    tensorboard_.emplace(dated((folder / config_.save_tb_folder).string()));
+}
+
+Monitor::~Monitor() = default;
+
+Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
+    : monitor_(monitor),
+      span_(&monitor.profiler_, name),
+      name_(name),
+      live_before_(stats().live),
+      begin_(Clock::now()) {}
+
+Monitor::Phase::~Phase() {
+  MemoryByKind& memory = monitor_.memory_;
+  if (name_ == "data") monitor_.data_seconds_ += seconds(Clock::now() - begin_);
+  if (name_ == "forward")
+    memory.activations = std::max(memory.activations, stats().live - live_before_);
+  if (name_ != "backward") return;
+  int64_t gradients = 0;
+  for (const Tensor& p : monitor_.facts_.parameters) {
+    const Tensor g = p.grad();
+    gradients += bytes_of({&g, 1});
+  }
+  memory.gradients = std::max(memory.gradients, gradients);
+}
+
+void Monitor::begin_step(int64_t step) {
+  step_began_ = Clock::now();
+  data_seconds_ = 0;
+  if (first_ == 0) first_ = step;
+  profiler_.begin_step(step);
+}
+
+double Monitor::flops_per_token(const StepRecord& r) const {
+  return r.flops / static_cast<double>(facts_.tokens_per_step);
+}
+
+double Monitor::seconds_per_step() const {
+  // The first step prepares, and is not like the others.
+  if (done_ > first_)
+    return seconds(Clock::now() - first_ended_) / static_cast<double>(done_ - first_);
+  return step_seconds_;
+}
+
+void Monitor::end_step(const StepRecord& record) {
+  step_seconds_ = seconds(Clock::now() - step_began_);
+  const std::string trace = profiler_.end_step(record.step);
+  if (!trace.empty()) print_("profiler: wrote " + trace);
+  done_ = record.step;
+  memory_.peak = std::max(memory_.peak, stats().peak);
+  if (log_) log_->write(record);
+  if (tensorboard_) write_tensorboard(record);
+  show(record);
+  if (record.step != first_) return;
+  if (config_.measure_ceiling && record.step < facts_.steps) measure();
+  first_ended_ = Clock::now();
+}
+
+// After the first step, which is slow for other reasons, so that nobody waits longer to see it.
+void Monitor::measure() {
+  const Tensor sum = empty({1}, DType::f64);
+  world_.group().barrier()->wait();  // ranks share the cores, so they are measured together
+  *sum.data<double>() = measure_ceiling(facts_.compute);
+  world_.group().all_reduce(sum)->wait();
+  ceiling_ = *sum.data<double>();
+  Context::current().allocator(kCpu)->reset_peak();  // which is to be that of training
+  print_(
+      fmt::format("ceiling: {:.3g} TFLOP/s of {} matrix products, measured; mfu is the share of it",
+                  ceiling_ / 1e12, name(facts_.compute)));
+}
+
+void Monitor::write_tensorboard(const StepRecord& r) {
+  constexpr double kGiB = 1 << 30;
+  const double flops = flops_per_token(r) * r.tokens_per_second;
+  const auto peak = static_cast<double>(memory_.peak);
+  std::vector<Scalar> scalars{
+      {"loss_metrics/global_avg_loss", r.loss},
+      {"grad_norm", r.grad_norm},
+      {"lr", r.lr},
+      {"n_tokens_seen", static_cast<double>(r.step * facts_.tokens_per_step)},
+      {"throughput(tps)", r.tokens_per_second},
+      {"tflops", flops / 1e12},
+      {"time_metrics/end_to_end(s)", step_seconds_},
+      {"time_metrics/data_loading(s)", data_seconds_},
+      {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds_},
+      {"memory/max_active(GiB)", peak / kGiB},
+      {"memory/max_active(%)", 100 * peak / static_cast<double>(machine_memory())},
+      {"memory/parameters(GiB)", static_cast<double>(memory_.parameters) / kGiB},
+      {"memory/gradients(GiB)", static_cast<double>(memory_.gradients) / kGiB},
+      {"memory/optimizer(GiB)", static_cast<double>(memory_.optimizer) / kGiB},
+      {"memory/activations(GiB)", static_cast<double>(memory_.activations) / kGiB}};
+  if (ceiling_ > 0) scalars.push_back({"mfu(%)", 100 * flops / ceiling_});
+  for (const auto& [name, value] : r.statistics) scalars.push_back({name, value});
+  tensorboard_->write(r.step, scalars);
+}
+
+void Monitor::show(const StepRecord& r) {
+  const bool bar = screen_ && screen_->style().bar;
+  const double per_step = seconds_per_step();
+  const double left = per_step * static_cast<double>(facts_.steps - r.step);
+  if (r.step == first_ || r.step == facts_.steps || r.step % config_.log_freq == 0)
+    print_(step_line(r, {.peak_bytes = memory_.peak,
+                         .total_bytes = machine_memory(),
+                         .flops_per_token = flops_per_token(r),
+                         .ceiling_flops = ceiling_,
+                         .seconds_left = left,
+                         .color = bar && screen_->style().color}));
+  if (!bar) return;
+  // Ten times a second at most: a terminal may be far away.
+  const auto now = Clock::now();
+  if (seconds(now - bar_drawn_) < 0.1 && r.step != facts_.steps) return;
+  bar_drawn_ = now;
+  screen_->bar(
+      progress_bar(r.step, facts_.steps, per_step, r.loss, left, screen_->style().width - 1));
+}
+
+void Monitor::validation(int64_t step, double loss, double perplexity) {
+  if (log_) log_->write_validation(step, loss);
+  if (!tensorboard_) return;
+  const std::array<Scalar, 2> scalars{
+      {{"validation_metrics/loss", loss}, {"validation_metrics/perplexity", perplexity}}};
+  tensorboard_->write(step, scalars);
+}
+
+void Monitor::finish() {
+  const std::string trace = profiler_.finish();
+  if (screen_) screen_->clear_bar();
+  if (!trace.empty()) print_("profiler: wrote " + trace);
+  if (done_ > 0) print_(memory_.text());
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/monitor/monitor.h"
+
+#include "tessera/core/context.h"
+#include "tessera/core/error.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/world.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/tests/support/folder_test.h"
+#include "tessera/train/monitor/ceiling.h"
+#include "tessera/train/monitor/summary.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <mutex>
+#include <sstream>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MonitorTest : public FolderTest {
+ protected:
+  [[nodiscard]] std::function<void(const std::string&)> printer() {
+    return [this](const std::string& line) { lines_.push_back(line); };
+  }
+  [[nodiscard]] size_t lines_with(std::string_view part) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        lines_, [&](const std::string& l) { return l.find(part) != l.npos; }));
+  }
+  std::vector<std::string> lines_;
+};
+
+TEST_F(MonitorTest, LinesFilesAndTheCeilingOnEveryRank) {
+  run_ranks(2, [&](World& world) {
+    Monitor monitor({.log_freq = 4, .enable_tensorboard = true}, {},
+                    {.dump_folder = folder_, .steps = 9, .tokens_per_step = 100}, world, printer());
+    EXPECT_EQ(monitor.ceiling(), 0);
+    for (int64_t i = 1; i <= 9; ++i) {
+      monitor.begin_step(i);
+      monitor.end_step({.step = i, .loss = 1, .tokens_per_second = 1000});
+      EXPECT_GT(monitor.ceiling(), 0);
+    }
+    monitor.finish();
+  });
+  EXPECT_EQ(lines_with("step:"), 4u);  // 1, 4, 8, 9, on rank 0 alone
+  EXPECT_EQ(lines_with("mfu:"), 3u);
+  EXPECT_EQ(lines_with("ceiling:"), 1u);
+  EXPECT_EQ(lines_with("memory at its peak"), 1u);
+  EXPECT_EQ(read_metrics(folder_ + "/metrics.jsonl", "loss").steps.size(), 9u);
+  size_t events = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ + "/tb"))
+    events += entry.is_regular_file() && entry.file_size() > 1000;
+  EXPECT_EQ(events, 1u);
+}
+
+TEST_F(MonitorTest, ABarOnATerminalAndNoneWhereItIsNotWanted) {
+  for (const bool plain : {false, true}) {
+    std::ostringstream out;
+    Screen screen(out, {.bar = true, .color = true, .width = 60});
+    run_ranks(1, [&](World& world) {
+      Monitor monitor(
+          {.disable_color_printing = plain, .measure_ceiling = false}, {},
+          {.dump_folder = folder_, .steps = 2}, world,
+          [&](const std::string& line) { screen.line(line); }, &screen);
+      for (int64_t i = 1; i <= 2; ++i) {
+        monitor.begin_step(i);
+        monitor.end_step({.step = i, .loss = 1});
+      }
+      monitor.finish();
+    });
+    EXPECT_EQ(out.str().find('\033') == std::string::npos, plain);
+    EXPECT_NE(out.str().find("step:  2"), std::string::npos);
+  }
+}
+
+TEST_F(MonitorTest, MemoryByKind) {
+  run_ranks(1, [&](World& world) {
+    constexpr int64_t kBytes = int64_t{1} << 20;  // of each tensor
+    const Shape shape{kBytes / 4};
+    Tensor w = full(shape, 1).set_requires_grad();
+    Monitor monitor(
+        {.measure_ceiling = false}, {},
+        {.dump_folder = folder_, .steps = 1, .parameters = {w}, .optimizer_bytes = 2 * kBytes},
+        world, printer());
+    monitor.begin_step(1);
+    Tensor loss;
+    {
+      const auto phase = monitor.phase("forward");
+      const Tensor y = w * w;  // kept, since the next product saves it
+      loss = sum(y * y);
+    }
+    {
+      const auto phase = monitor.phase("backward");
+      backward(loss);
+    }
+    monitor.end_step({.step = 1});
+    const MemoryByKind& m = monitor.memory();
+    EXPECT_EQ(m.parameters, kBytes);
+    EXPECT_EQ(m.optimizer, 2 * kBytes);
+    EXPECT_EQ(m.gradients, kBytes);
+    EXPECT_GE(m.activations, kBytes);
+    EXPECT_LT(m.activations, 2 * kBytes);
+    EXPECT_GE(m.peak, 3 * kBytes);
+    EXPECT_GE(m.rest(), 0);
+    EXPECT_NE(m.text().find("parameters 1.0 MiB, optimizer 2.0 MiB"), std::string::npos);
+  });
+}
+
+TEST_F(MonitorTest, AFolderThatCannotBeWrittenIsFoundFirst) {
+  run_ranks(1, [&](World& world) {
+    EXPECT_THROW(Monitor({}, {}, {.dump_folder = "/no/such", .steps = 1}, world), IoError);
+    io::write_file_atomically(folder_ + "/tb", "a file");
+    EXPECT_THROW(
+        Monitor({.enable_tensorboard = true}, {}, {.dump_folder = folder_, .steps = 1}, world),
+        IoError);
+  });
+}
+
+TEST(Summary, LayersThatAreAlikeAreOneLine) {
+  const Session session;
+  llama3::Model model({.dim = 8,
+                       .n_layers = 3,
+                       .n_heads = 2,
+                       .n_kv_heads = 1,
+                       .ffn_dim = 16,
+                       .vocab_size = 10,
+                       .max_seq_len = 4});
+  nn::initialize(model, 1);
+  const int64_t count = nn::parameter_count(model);
+  EXPECT_EQ(count_parameters(model).all, count);
+  EXPECT_EQ(count_parameters(model).trained, count);
+  const std::string table = layer_summary(model);
+  EXPECT_NE(table.find("layers.0 to 2 (3 alike)"), std::string::npos) << table;
+  EXPECT_NE(table.find("    attention.wq.weight f32[8, 8]\n"), std::string::npos) << table;
+  EXPECT_EQ(table.find("layers.1"), std::string::npos);
+  EXPECT_NE(table.find("tok_embeddings"), std::string::npos);
+  nn::set_requires_grad(*model.layers[1], false);
+  EXPECT_NE(layer_summary(model).find("layers.0 to 2"), std::string::npos);
+  EXPECT_NE(total_summary(model, 1024).find("of them trained); memory: parameters "),
+            std::string::npos);
+  EXPECT_NE(total_summary(model, 1024).find("optimizer 1.0 KiB"), std::string::npos);
+}
+
+TEST(Ceiling, IsPositiveInEveryDtypeAndLeavesNothingBehind) {
+  const Session session;
+  const int64_t live = Context::current().allocator(kCpu)->stats().live;
+  for (const DType dtype : {DType::f32, DType::bf16}) EXPECT_GT(measure_ceiling(dtype, 0), 1e6);
+  EXPECT_EQ(Context::current().allocator(kCpu)->stats().live, live);
+}
+
+}  // namespace
+}  // namespace tessera::train

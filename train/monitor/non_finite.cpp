@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/monitor/non_finite.h"
+
+#include "tessera/core/op_row.h"
+#include "tessera/dist/dtensor.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::train {
+namespace {
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string path;
+  for (const auto& p : parts) path += (path.empty() || p.empty() ? "" : ".") + p;
+  return path.empty() ? "the loss" : path;
+}
+
+}  // namespace
+
+bool all_finite(const Tensor& t) {
+  if (!t.defined() || !is_floating(t.dtype())) return true;
+  if (t.is_distributed()) return all_finite(local(t));
+  return std::ranges::all_of(t.values(), [](double v) { return std::isfinite(v); });
+}
+
+FirstNonFinite::FirstNonFinite()
+    : context_(Context::current()), before_(std::move(context_.op_hook)) {
+  context_.op_hook = [this](const OpRow& row, const void*, Tensors in, Tensors out) {
+    if (!found_.empty() || std::ranges::all_of(out, all_finite) ||
+        !std::ranges::all_of(in, all_finite))
+      return;
+    found_ =
+        concat("op ", row.name,
+               backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
+  };
+}
+
+FirstNonFinite::~FirstNonFinite() { context_.op_hook = std::move(before_); }
+
+}  // namespace tessera::train

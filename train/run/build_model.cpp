@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/build_model.h"
+
+#include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/mixed_precision.h"
+
+namespace tessera::train {
+
+std::unique_ptr<models::LanguageModel> build_model(const Config& config,
+                                                   const std::function<void(nn::Module&)>& fill) {
+  std::unique_ptr<models::LanguageModel> model = config.model.make();
+  fill(*model);
+  const auto units = model->units();
+  nn::apply_activation_checkpoint(units, config.activation_checkpoint);
+  if (config.training.mixed_precision_param != config.model.dtype())
+    nn::mixed_precision(*model, units, config.training.mixed_precision_param);
+  return model;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/evaluate.h"
+
+#include "tessera/core/context.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/world.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::train {
+namespace {
+
+// This rank's part of a sum that the ranks hold partially.
+double own(const Tensor& x) { return (x.is_distributed() ? local(x) : x).item(); }
+
+DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int ranks, int rank) {
+  like.path = plan.path;
+  return {like,
+          {.seq_len = plan.seq_len,
+           .vocabulary = plan.vocabulary,
+           .global_rows = plan.rows * ranks,
+           .first_row = plan.rows * rank,
+           .rows = plan.rows,
+           .evaluation = true,
+           .path_field = plan.path_field}};
+}
+
+}  // namespace
+
+DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
+  const World& world = World::current();
+  return data_of(like, plan, world.size(), world.rank());
+}
+
+void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
+  (void)data_of(like, plan, 1, 0).info();
+}
+
+Evaluation evaluate(const models::LanguageModel& model, DataLoader& data, int64_t steps) {
+  const NoGrad guard;
+  World& world = World::current();
+  const Mesh* mesh = model.placement().mesh;
+  const Layout* by_rows = mesh ? Layout::of(mesh, {Shard(0)}) : nullptr;
+  const int64_t whole = data.info().batches;
+  const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
+
+  models::Metadata metadata;
+  const Tensor sums = empty({2}, DType::f64);  // loss, tokens
+  double* total = sums.data<double>();
+  std::fill_n(total, 2, 0.0);
+  for (int64_t step = 0; step < batches; ++step) {
+    const Batch batch = data.at(step);
+    const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
+    if (step == 0) metadata = model.metadata(seq_len);
+    const auto placed = [&](const Tensor& part) {
+      return by_rows && part.defined() ? from_local(part, by_rows, {rows * world.size(), seq_len})
+                                       : part;
+    };
+    const models::Loss result =
+        model.loss(placed(batch.tokens), placed(batch.targets),
+                   metadata.with_documents(placed(batch.positions), placed(batch.documents)));
+    total[0] += own(result.sum);
+    total[1] += own(result.count);
+  }
+  world.group().all_reduce(sums)->wait();
+  const double loss = total[0] / total[1];
+  return {loss, std::exp(loss), static_cast<int64_t>(total[1])};
+}
+
+}  // namespace tessera::train

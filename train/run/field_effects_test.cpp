@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// A field that nothing reads cannot exist: each one, set to another value, must change what a tiny
+// run does. What it does is all that it prints, the files that it leaves, the ops that it calls and
+// the error that ends it, without times. A new field needs no line here unless it has no number to
+// change or shows only beside others.
+#include "tessera/core/op_row.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/tests/support/folder_test.h"
+#include "tessera/train/run/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+struct Probe {
+  Words beside = {};  ///< fields that both runs have
+  Words values = {};  ///< to try; none: chosen by type and range
+};
+
+// Fields that a plain run does not show, and values that cannot be made up.
+std::map<std::string, Probe> probes(const std::string& folder) {
+  const Words selective{"--activation_checkpoint.mode", "selective"};
+  const Words validation{"--validation.enable", "--validation.dataset_path", folder + "/held"};
+  const Words saving{"--checkpoint.enable"}, profiling{"--profiler.enable_profiling"};
+  const Words lines{"--dataloader.path", folder + "/lines.jsonl"};
+  // A run that begins with another's last checkpoint, which is of step 4.
+  const Words from_other{"--checkpoint.enable", "--checkpoint.initial_load_path", folder + "/first",
+                         "--training.steps", "6"};
+  Words whole_of_other = from_other;
+  whole_of_other.emplace_back("--checkpoint.no-initial_load_model_only");
+  return {
+      {"recipe", {{}, {"llama3_1b"}}},
+      {"model.name", {{"--model.flavor", "debugmodel"}, {"gpt2"}}},
+      {"model.flavor", {{}, {"1B"}}},
+      {"dump_folder", {{}, {folder + "/elsewhere"}}},
+      {"ranks", {{}, {"2"}}},
+      {"threads", {{}, {"2"}}},
+      {"training.global_batch_size", {{}, {"6"}}},
+      {"training.max_norm", {{}, {"0.01"}}},
+      {"optimizer.eps", {{}, {"0.1"}}},
+      {"optimizer.param_groups", {{}, {"norm lr=0"}}},
+      {"lr_scheduler.total_steps", {{}, {"9"}}},
+      {"lr_scheduler.decay_ratio", {{}, {"0.1"}}},
+      {"lr_scheduler.min_lr_factor", {{}, {"0.5"}}},
+      {"activation_checkpoint.selective_ac_option", {selective, {"2"}}},
+      {"activation_checkpoint.force_recompute_paths", {selective, {"feed_forward"}}},
+      {"activation_checkpoint.memory_budget",
+       {{"--activation_checkpoint.mode", "memory_budget"}, {"0"}}},
+      {"activation_checkpoint.early_stop", {{"--activation_checkpoint.mode", "full"}, {"false"}}},
+      {"dataloader.path", {{}, {folder + "/held"}}},
+      {"dataloader.text_field", {lines, {"body"}}},
+      {"dataloader.packing", {lines, {}}},
+      {"dataloader.begin_id", {{"--dataloader.path", folder + "/tokens.npy"}, {"5"}}},
+      {"checkpoint.last_save_model_only", {saving, {}}},
+      {"checkpoint.initial_load_model_only", {from_other, {}}},
+      {"checkpoint.initial_load_path", {saving, {folder + "/first"}}},
+      {"checkpoint.exclude_from_loading", {whole_of_other, {"optimizer"}}},
+      {"checkpoint.folder", {saving, {"saved"}}},
+      {"checkpoint.export_dtype", {saving, {}}},
+      {"checkpoint.interval", {saving, {"3"}}},
+      {"checkpoint.keep_latest_k", {{saving[0], "--checkpoint.interval", "1"}, {"2"}}},
+      {"checkpoint.load_step", {saving, {"3"}}},
+      {"metrics.save_tb_folder", {{"--metrics.enable_tensorboard"}, {"events"}}},
+      {"profiler.save_traces_folder", {profiling, {"traces"}}},
+      {"profiler.profile_freq", {profiling, {"2"}}},
+      {"profiler.profiler_active", {profiling, {"2"}}},
+      {"validation.enable", {{"--validation.dataset_path", folder + "/held"}, {"true"}}},
+      {"validation.dataset_path", {validation, {folder + "/text.txt"}}},
+      {"validation.freq", {validation, {}}},
+      {"validation.steps", {validation, {"1"}}},
+      {"validation.local_batch_size",
+       {{validation[0], validation[1], validation[2], "--validation.steps", "1"}, {"3"}}},
+      {"validation.seq_len", {validation, {"8"}}},
+      {"debug.deterministic", {{"--threads", "0"}, {"true"}}},
+      {"debug.detect_anomaly", {{"--optimizer.lr", "1e6", "--training.steps", "100"}, {"true"}}},
+      {"sample.prompt", {{}, {"xy"}}},
+      {"sample.temperature", {{"--sample.tokens", "12"}, {"50"}}},
+      {"sample.top_p", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"0.001"}}},
+      {"sample.top_k", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"200"}}},
+      // Below 64 rows at once nothing is joined.
+      {"model.fused_qkv", {{"--training.local_batch_size", "4"}, {"false"}}},
+      {"model.rope_scaling_factor", {{}, {"64"}}},
+      {"model.rope_low_freq_factor", {{}, {"3.9"}}},
+      {"model.rope_high_freq_factor", {{}, {"400"}}},
+      {"model.norm_eps", {{}, {"0.5"}}},
+      {"model.max_seq_len", {{}, {"8"}}},
+  };
+}
+
+// Fields that may change nothing but time, and the tests that show their use.
+const std::set<std::string>& only_time() {
+  static const std::set<std::string> fields{
+      "dataloader.num_prefetch_batches",  // DataTest: batches wait for room in the queue
+      "profiler.profiler_warmup",         // ProfilerTest: watched before they are recorded
+  };
+  return fields;
+}
+
+// Other values than the present one, as far as they can be made up.
+Words other_values(const config::Field& field) {
+  const std::string now = field.text();
+  if (!field.limits.choices.empty()) {
+    Words others;
+    for (const auto& c : field.limits.choices) {
+      if (c != now) others.push_back(c);
+    }
+    return others;
+  }
+  if (std::holds_alternative<bool*>(field.value)) return {now == "true" ? "false" : "true"};
+  if (const auto* v = std::get_if<int64_t*>(&field.value))
+    return {std::to_string(2 * **v), std::to_string(**v / 2), std::to_string(**v + 1)};
+  if (const auto* v = std::get_if<double*>(&field.value))
+    return {std::to_string(**v / 2), std::to_string(**v * 2 + 0.1)};
+  return {};
+}
+
+std::string without_times(std::string text) {
+  static const std::regex times(
+      R"re(tps: [0-9,]+|tflops: [0-9.]+|mfu: [0-9.%]+|eta: [0-9dhms ]+|"tokens_per_second": [0-9.e+]+|ceiling: \S+|[0-9.]+ MiB in [0-9.]+ s|in [0-9.]+ s;|completed in .*|[0-9.]+GiB\([0-9.]+%\)|device: cpu.* GiB$)re",
+      std::regex::ECMAScript | std::regex::multiline);
+  return std::regex_replace(text, times, "*");
+}
+
+class FieldEffects : public FolderTest {
+ protected:
+  FieldEffects() {
+    std::string text, held;
+    for (int i = 0; i < 60; ++i) text += std::to_string(i * i) + " ";
+    for (int i = 0; i < 30; ++i) held += std::to_string(i * i * i) + " ";
+    io::write_file_atomically(folder_ + "/text.txt", text);
+    io::write_file_atomically(folder_ + "/held", held);
+    std::string lines;
+    for (int i = 0; i < 40; ++i)
+      lines += concat("{\"text\": \"", i, " and ", i * i, "\", \"body\": \"another ", i, "\"}\n");
+    io::write_file_atomically(folder_ + "/lines.jsonl", lines);
+    write_npy();
+    const Words first{"--dump_folder", folder_ + "/first", "--checkpoint.enable",
+                      "--checkpoint.no-last_save_model_only"};
+    const Config other = parse_config(fields_with(first));
+    run_ranks(
+        1, [&](World&) { Trainer(other).run(); }, world_options(other));
+  }
+  // 400 tokens, little-endian 16 bits each, of which every tenth is 5.
+  void write_npy() const {
+    std::string header = "{'descr': '<u2', 'fortran_order': False, 'shape': (400,), }";
+    header.resize(117, ' ');
+    header += '\n';
+    std::string bytes("\x93NUMPY\x01\x00v\x00", 10);
+    bytes += header;
+    for (int i = 0; i < 400; ++i) {
+      bytes += static_cast<char>(i % 10 == 0 ? 5 : 10 + i % 37);
+      bytes += '\0';
+    }
+    io::write_file_atomically(folder_ + "/tokens.npy", bytes);
+  }
+
+  [[nodiscard]] Words fields_with(const Words& more) const {
+    Words words{"--dump_folder", folder_ + "/run", "--threads", "1"};
+    const auto set = [&](std::string_view field, std::string_view value) {
+      words.insert(words.end(), {concat("--", field), std::string(value)});
+    };
+    set("dataloader.path", folder_ + "/text.txt");
+    set("model.dim", "16");
+    set("model.n_layers", "2");
+    set("model.n_heads", "4");
+    set("model.n_kv_heads", "2");
+    set("model.ffn_dim", "24");
+    set("model.vocab_size", "300");
+    // Angles that turn within a row, and scaled ones among them.
+    set("model.rope_theta", "20");
+    set("model.rope_original_max_position_embeddings", "32");
+    set("training.steps", "4");
+    set("training.local_batch_size", "2");
+    set("training.seq_len", "16");
+    set("optimizer.lr", "1e-2");
+    set("lr_scheduler.warmup_steps", "1");
+    set("sample.tokens", "2");
+    set("metrics.measure_ceiling", "false");
+    set("profiler.profile_freq", "4");
+    set("profiler.profiler_warmup", "0");
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  [[nodiscard]] bool fits(const Words& more) const {
+    try {
+      (void)parse_config(fields_with(more));
+      return true;
+    } catch (const ConfigError&) {
+      return false;
+    }
+  }
+
+  // Everything that the run of these fields does.
+  std::string behaviour(const Words& more) {
+    for (const char* left : {"/run", "/elsewhere"}) fs::remove_all(folder_ + left);
+
+    std::string seen;
+    std::map<std::string, int64_t> ops;
+    try {
+      const Config config = parse_config(fields_with(more));
+      const auto on_rank = [&](World& world) {
+        const auto print = [&](const std::string& line) {
+          Context& context = Context::current();
+          if (!context.op_hook) {
+            seen += concat(context.options.threads, " threads, deterministic ",
+                           context.options.deterministic, '\n');
+            context.op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
+              ++ops[std::string(row.name)];
+            };
+          }
+          seen += line + '\n';
+        };
+        // On a terminal, whose bar shows times and is not looked at.
+        std::ostringstream terminal;
+        Screen screen(terminal, {.bar = true, .color = true});
+        Trainer trainer(config, print, &screen);
+        trainer.run();
+        trainer.print_samples();
+        if (world.rank() == 0) world.session().context().op_hook = {};
+      };
+      run_ranks(static_cast<int>(std::max<int64_t>(1, config.ranks)), on_rank,
+                world_options(config));
+    } catch (const Error& error) {
+      seen += error.what();
+    }
+    for (const auto& [name, count] : ops) seen += concat(name, ' ', count, '\n');
+    for (const char* place : {"/run", "/elsewhere"}) {
+      std::error_code none;
+      std::set<fs::path> files;
+      for (const auto& file : fs::recursive_directory_iterator(folder_ + place, none))
+        files.insert(file.path());
+      for (const auto& file : files) {
+        // The dump holds every field as it is, which would prove nothing.
+        if (file.filename() == "config.json") continue;
+        seen += file.string() + '\n';
+        // Full of times; how many steps it holds does not depend on them.
+        if (file.string().ends_with("_trace.json")) {
+          const std::string trace = io::read_file(file.string());
+          for (size_t i = 0; (i = trace.find("\"optimizer\"", i)) != trace.npos; ++i) seen += '+';
+          continue;
+        }
+        if (fs::is_regular_file(file)) seen += io::read_file(file.string()) + '\n';
+      }
+    }
+    return without_times(seen);
+  }
+};
+
+TEST_F(FieldEffects, ARunRepeatsItself) {
+  const std::string seen = behaviour({});
+  EXPECT_NE(seen.find("training *"), seen.npos) << seen;
+  EXPECT_EQ(behaviour({"--training.steps", "4"}), seen);
+}
+
+TEST_F(FieldEffects, EveryFieldChangesTheRun) {
+  Config config = parse_config(fields_with({}));
+  config::Fields fields = config.fields();
+  const auto known = probes(folder_);
+  std::map<Words, std::string> plain;  // runs without the field, by what stands beside it
+  for (const config::Field& field : fields.all()) {
+    if (only_time().contains(field.path)) continue;
+    const auto at = known.find(field.path);
+    const Probe probe = at == known.end() ? Probe{} : at->second;
+    if (!plain.contains(probe.beside)) plain[probe.beside] = behaviour(probe.beside);
+    bool changed = false;
+    for (const std::string& value : probe.values.empty() ? other_values(field) : probe.values) {
+      if (changed) break;
+      Words words = probe.beside;
+      words.push_back(concat("--", field.path, '=', value));
+      if (probe.values.empty() && !fits(words)) continue;  // a refusal shows no use
+      changed = behaviour(words) != plain[probe.beside];
+    }
+    EXPECT_TRUE(changed) << "nothing reads --" << field.path
+                         << ", or its effect shows only beside other fields: then list it here";
+  }
+  for (const auto& [path, probe] : known) EXPECT_TRUE(fields.find(path)) << path;
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/config/fields.h"
+
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/train/run/config.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace tessera::train {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string error_of(const Words& words) {
+  try {
+    (void)parse_config(words);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Config, FieldsAreSet) {
+  const Config c = parse_config(Words{"--training.steps", "60", "--optimizer.lr=1e-3",
+                                      "--debug.deterministic", "--lr_scheduler.decay_ratio", "none",
+                                      "--dump_folder", "x/y", "--training.seq_len", "1_024"});
+  EXPECT_EQ(c.training.steps, 60);
+  EXPECT_EQ(c.optimizer.lr, 1e-3);
+  EXPECT_TRUE(c.debug.deterministic);
+  EXPECT_FALSE(c.lr_scheduler.decay_ratio);
+  EXPECT_EQ(c.dump_folder, "x/y");
+  EXPECT_EQ(c.training.seq_len, 1024);
+}
+
+TEST(Config, TheRecipeSetsDefaultsWhereverItStands) {
+  const Config c = parse_config(Words{"--training.steps", "3", "--recipe", "llama3_debugmodel"});
+  EXPECT_EQ(c.recipe, "llama3_debugmodel");
+  EXPECT_EQ(c.training.steps, 3);
+  EXPECT_EQ(c.model.as<llama3::Config>().dim, 256);
+  EXPECT_EQ(c.lr_scheduler.warmup_steps, 2);
+}
+
+TEST(Config, FaultsSayWhatIsWrongAndHowToFixIt) {
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"--training.stepz", "3"},
+       "[--training.stepz] unknown field; did you mean --training.steps?"},
+      {{"--training.lr", "3"}, "[--training.lr] unknown field; did you mean --optimizer.lr?"},
+      {{"--qwertyuiop", "3"}, "[--qwertyuiop] unknown field; --help lists all of them"},
+      {{"--training.steps", "many"}, "[--training.steps] 'many' is not valid: expected integer"},
+      {{"--training.steps", "2.5"}, "[--training.steps] '2.5' is not valid: expected integer"},
+      {{"--training.steps", "0"},
+       "[--training.steps] 0 is out of range: expected 1 to 1000000000000"},
+      {{"--training.steps"}, "[--training.steps] no value given: expected integer"},
+      {{"--training.max_norm", "0"}, "[--training.max_norm] 0 is out of range: expected above 0"},
+      {{"--optimizer.lr", "nan"}, "[--optimizer.lr] nan is out of range: expected 0 to 1000000"},
+      {{"--debug.deterministic", "maybe"},
+       "[--debug.deterministic] 'maybe' is not valid: expected true or false"},
+      {{"--lr_scheduler.decay_type", "cubic"},
+       "[--lr_scheduler.decay_type] 'cubic' is not one of linear | sqrt | cosine"},
+      {{"steps", "3"},
+       "[steps] not a field: expected --section.field value\n[3] not a field: expected "
+       "--section.field value"},
+      {{"--recipe", "llama3_debugmodle"},
+       "[--recipe] there is no recipe 'llama3_debugmodle'; did you mean llama3_debugmodel?"},
+      {{"--training.seq_len", "200000"},
+       "[--training.seq_len] 200000 is above --model.max_seq_len 131072"},
+      {{"--model.n_kv_heads", "3"},
+       "[--model.n_heads] 16 is not a multiple of --model.n_kv_heads 3"},
+  };
+  for (const auto& [words, message] : cases) EXPECT_EQ(error_of(words), message);
+}
+
+TEST(Config, AllFaultsAreReportedAtOnce) {
+  EXPECT_EQ(error_of({"--training.steps", "0", "--optimizer.lr", "x", "--no.such", "1"}),
+            "[--training.steps] 0 is out of range: expected 1 to 1000000000000\n"
+            "[--optimizer.lr] 'x' is not valid: expected number\n"
+            "[--no.such] unknown field; --help lists all of them");
+}
+
+TEST(Config, TheDumpReadsBackAsItself) {
+  Config c = parse_config(Words{"--optimizer.lr", "0.1", "--sample.prompt", "a \"b\"\n",
+                                "--lr_scheduler.decay_ratio", "none", "--debug.detect_anomaly"});
+  const std::string text = c.fields().dump();
+  const std::string path = testing::TempDir() + "config.json";
+  io::write_file_atomically(path, text);
+  Config again = read_config(path);
+  EXPECT_EQ(again.fields().dump(), text);
+  EXPECT_EQ(again.sample.prompt, "a \"b\"\n");
+
+  io::write_file_atomically(path, R"({"training": {"steps": -1}, "nothing": 1})");
+  EXPECT_THROW((void)read_config(path), DataError);
+  io::write_file_atomically(path, "[1, 2]");
+  EXPECT_THROW((void)read_config(path), DataError);
+}
+
+TEST(Config, EveryFieldIsDocumentedAndHasAGoodDefault) {
+  for (const Recipe& r : recipes()) {
+    Config c = r.make();
+    const config::Fields fields = c.fields();
+    EXPECT_TRUE(fields.check().empty()) << r.name;
+    EXPECT_TRUE(c.conflicts().empty()) << r.name;
+    const std::string help = fields.help();
+    for (const config::Field& f : fields.all()) {
+      EXPECT_FALSE(f.help.empty()) << f.path;
+      EXPECT_NE(help.find("--" + f.path), help.npos);
+    }
+  }
+}
+
+TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
+  Config c = parse_config(Words{"--training.max_norm", "inf", "--lr_scheduler.total_steps", "none",
+                                "--optimizer.param_groups", "norm lr=0,[wv].* weight_decay=0.5",
+                                "--training.dtype", "bfloat16", "--debug.no-deterministic"});
+  EXPECT_EQ(c.optimizer.param_groups, (Words{"norm lr=0", "[wv].* weight_decay=0.5"}));
+  EXPECT_EQ(c.model.dtype(), DType::bf16);
+  const std::string text = c.fields().dump(), path = testing::TempDir() + "inf.json";
+  EXPECT_NE(text.find("\"max_norm\": \"inf\""), text.npos);
+  io::write_file_atomically(path, text);
+  Config again = read_config(path);
+  EXPECT_EQ(again.fields().dump(), text);
+  EXPECT_EQ(again.training.max_norm, std::numeric_limits<double>::infinity());
+  const Words list{"--optimizer.param_groups", R"(["a{1,2} lr=1"])"};
+  EXPECT_EQ(parse_config(list).optimizer.param_groups, Words{"a{1,2} lr=1"});
+}
+
+TEST(Config, AFileStandsBetweenRecipeAndCommandLine) {
+  const std::string path = testing::TempDir() + "partial.json";
+  io::write_file_atomically(path,
+                            R"({"recipe": "llama3_1b", "training": {"steps": 7, "seq_len": 64}})");
+  const Config c = parse_config(Words{"--training.steps=9", "--config", path});
+  EXPECT_EQ(c.recipe, "llama3_1b");
+  EXPECT_EQ(c.model.as<llama3::Config>().dim, 2048);
+  EXPECT_EQ(c.training.steps, 9);
+  EXPECT_EQ(c.training.seq_len, 64);
+}
+
+TEST(Config, RecipesHoldThePublishedPresets) {
+  const Config c = recipe("llama3_405b");
+  EXPECT_EQ(c.model.as<llama3::Config>().n_layers, 126);
+  EXPECT_EQ(c.optimizer.lr, 8e-5);
+  EXPECT_EQ(c.lr_scheduler.warmup_steps, 600);
+  EXPECT_EQ(c.training.steps, 3000);
+  EXPECT_EQ(recipe("llama3_8b").training.seq_len, 8192);
+  EXPECT_EQ(recipe("llama3_70b").optimizer.lr, 1.5e-4);
+  EXPECT_TRUE(recipe("llama3_3b").model.as<llama3::Config>().enable_weight_tying);
+}
+
+TEST(DidYouMean, KnowsSwappedLettersAndKeepsQuietWhenFar) {
+  const Words names{"steps", "seq_len", "seed"};
+  EXPECT_EQ(config::did_you_mean("setps", names), "steps");
+  EXPECT_EQ(config::did_you_mean("seqlen", names), "seq_len");
+  EXPECT_EQ(config::did_you_mean("temperature", names), std::nullopt);
+}
+
+TEST(Config, ModelIsFoundWhereverItIsNamed) {
+  const Config c = parse_config(Words{"--model.n_layers", "3", "--model.flavor", "1B",
+                                      "--training.steps", "5", "--model.name=llama3"});
+  EXPECT_EQ(c.model.family(), "llama3");
+  EXPECT_EQ(c.model.flavor(), "1B");
+  EXPECT_EQ(c.model.as<llama3::Config>().dim, 2048);
+  EXPECT_EQ(c.model.as<llama3::Config>().n_layers, 3);
+  EXPECT_EQ(c.recipe, "");  // the plain defaults
+  EXPECT_EQ(c.title(), "llama3 1B");
+  EXPECT_EQ(c.training.seq_len, 2048);
+  // Beside a recipe the model alone is another.
+  const Config both = parse_config(
+      Words{"--model.flavor", "1B", "--training.dtype", "bfloat16", "--recipe", "llama3_8b"});
+  EXPECT_EQ(both.recipe, "llama3_8b");
+  EXPECT_EQ(both.model.as<llama3::Config>().n_layers, 16);
+  EXPECT_EQ(both.model.dtype(), DType::bf16);
+  EXPECT_EQ(both.training.seq_len, 8192);
+}
+
+TEST(Config, AModelThatIsNotThereIsAFaultBesideOthers) {
+  const std::string text = error_of({"--model.name", "lama3", "--model.flavor", "1B",
+                                     "--training.steps", "0", "--model.dim", "2"});
+  EXPECT_NE(text.find("[--model.name] there is no 'lama3': did you mean llama3?"), text.npos)
+      << text;
+  EXPECT_NE(text.find("[--training.steps] 0 is out of range"), text.npos) << text;
+}
+
+TEST(Config, FilesFromBeforeFamiliesHadNamesAreOfTheFirst) {
+  Config c = parse_config(Words{"--model.dim", "64", "--model.n_kv_heads", "8"});
+  std::string dump = c.fields().dump();
+  for (const char* line : {"    \"name\": \"llama3\",\n", "    \"flavor\": \"debugmodel\",\n"}) {
+    const size_t at = dump.find(line);
+    ASSERT_NE(at, dump.npos) << dump;
+    dump.erase(at, std::string_view(line).size());
+  }
+  const Config again = parse_run_config(dump, "dump");
+  EXPECT_EQ(again.model.family(), "llama3");
+  EXPECT_EQ(again.model.flavor(), "");
+  EXPECT_EQ(again.model.as<llama3::Config>().dim, 64);
+  EXPECT_EQ(again.model.as<llama3::Config>().n_kv_heads, 8);
+}
+
+}  // namespace
+}  // namespace tessera::train

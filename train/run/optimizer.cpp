@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/optimizer.h"
+
+#include <charconv>
+#include <optional>
+#include <regex>
+#include <sstream>
+
+namespace tessera::train {
+namespace {
+
+struct ParsedGroup {
+  std::string pattern;
+  std::optional<double> lr, weight_decay;
+  std::string fault;  // empty: none
+};
+
+// A number in [0, max]; none otherwise.
+std::optional<double> parsed_factor(std::string_view text, double max) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && value >= 0 && value <= max ? std::optional(value) : std::nullopt;
+}
+
+ParsedGroup parsed_group(const std::string& text) {
+  ParsedGroup group;
+  const auto wrong = [&](const auto&... what) {
+    group.fault = concat("[--optimizer.param_groups] '", text, "': ", what...,
+                         "; expected 'PATTERN [lr=X] [weight_decay=Y]'");
+    return group;
+  };
+  std::istringstream words(text);
+  if (!(words >> group.pattern)) return wrong("no pattern");
+  // The compiler of expressions recurses as deep as they are long.
+  constexpr size_t kLongest = 500;
+  if (group.pattern.size() > kLongest) return wrong("a pattern above ", kLongest, " characters");
+  try {
+    (void)std::regex(group.pattern);
+  } catch (const std::regex_error&) {
+    return wrong("'", group.pattern, "' is not a regular expression");
+  }
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    const std::string key = word.substr(0, equals);
+    if (equals == word.npos || (key != "lr" && key != "weight_decay"))
+      return wrong("'", word, "' sets neither lr nor weight_decay");
+    const double max = key == "lr" ? 1e6 : 1e3;
+    const auto value = parsed_factor(std::string_view(word).substr(equals + 1), max);
+    if (!value) return wrong("'", word, "' is not a number from 0 to ", max);
+    (key == "lr" ? group.lr : group.weight_decay) = value;
+  }
+  if (!group.lr && !group.weight_decay) return wrong("it changes nothing");
+  return group;
+}
+
+}  // namespace
+
+void OptimizerConfig::fields(config::Fields& f) {
+  f.add("lr", lr, "learning rate after warm-up", {.min = 0, .max = 1e6});
+  f.add("beta1", beta1, "decay of the mean of gradients", {.min = 0, .max = 0.999999});
+  f.add("beta2", beta2, "decay of the mean of their squares", {.min = 0, .max = 0.9999999});
+  f.add("eps", eps, "added to the root of the squares", {.min = 0, .max = 1, .above_min = true});
+  f.add("weight_decay", weight_decay, "share of a parameter taken off per step, times lr",
+        {.min = 0, .max = 1e3});
+  f.add_choice("state_dtype", state_dtype, "of both moments; bfloat16 is rounded stochastically",
+               std::vector<std::pair<std::string, DType>>{{"float32", DType::f32},
+                                                          {"bfloat16", DType::bf16}});
+  f.add("param_groups", param_groups,
+        "'PATTERN [lr=X] [weight_decay=Y]' each: parameters with values of their own, first match "
+        "wins");
+}
+
+std::vector<std::string> parameter_group_faults(const std::vector<std::string>& groups) {
+  std::vector<std::string> faults;
+  for (const std::string& text : groups) {
+    if (auto group = parsed_group(text); !group.fault.empty()) faults.push_back(group.fault);
+  }
+  return faults;
+}
+
+std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
+                                           const std::vector<nn::NamedParameter>& parameters,
+                                           uint64_t seed) {
+  config::throw_if_any(parameter_group_faults(config.param_groups));
+  const optim::AdamWOptions common{.lr = config.lr,
+                                   .beta1 = config.beta1,
+                                   .beta2 = config.beta2,
+                                   .eps = config.eps,
+                                   .weight_decay = config.weight_decay,
+                                   .state_dtype = config.state_dtype,
+                                   .seed = seed};
+  std::vector<PatternGroup> groups;
+  std::vector<std::regex> patterns;
+  for (const std::string& text : config.param_groups) {
+    const ParsedGroup g = parsed_group(text);
+    PatternGroup& group = groups.emplace_back(g.pattern, std::vector<nn::NamedParameter>(), common);
+    group.options.lr = g.lr.value_or(config.lr);
+    group.options.weight_decay = g.weight_decay.value_or(config.weight_decay);
+    patterns.emplace_back(g.pattern);
+  }
+  groups.push_back({"", {}, common});
+  std::string example;
+  for (const nn::NamedParameter& p : parameters) {
+    if (!p.tensor.requires_grad()) continue;
+    size_t at = 0;
+    while (at < patterns.size() && !std::regex_search(p.name, patterns[at])) ++at;
+    groups[at].parameters.push_back(p);
+    example = p.name;
+  }
+  std::vector<std::string> faults;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    if (!groups[i].parameters.empty()) continue;
+    faults.push_back(concat("[--optimizer.param_groups] no parameter is left for '",
+                            groups[i].pattern, "': names are like ", example));
+  }
+  config::throw_if_any(faults);
+  return groups;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                 const std::vector<nn::NamedParameter>& parameters,
+                                                 uint64_t seed) {
+  config::require_valid("optimizer", config);
+  std::vector<optim::AdamW::Group> groups;
+  for (PatternGroup& g : parameter_groups(config, parameters, seed)) {
+    if (!g.parameters.empty()) groups.push_back({std::move(g.parameters), g.options});
+  }
+  return std::make_unique<optim::AdamW>(groups);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recipes: whole configurations under a name, with the presets that torchtitan trains the same
+// sizes with. 1B and 3B, for which it has none, take 8B's.
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/train/run/config.h"
+
+namespace tessera::train {
+namespace {
+
+models::ModelConfig llama3_model(std::string_view flavor) {
+  return llama3::family().flavor(flavor);
+}
+
+Config llama3_debugmodel() {
+  Config c;
+  c.recipe = "llama3_debugmodel";
+  c.model = llama3_model("debugmodel");
+  c.training.steps = 10;
+  // Half of the machines that it is tried on have no bf16 products.
+  c.training.mixed_precision_param = DType::f32;
+  c.lr_scheduler.warmup_steps = 2;
+  c.lr_scheduler.decay_ratio = 0.8;
+  c.validation.freq = 5;
+  c.validation.steps = 10;
+  c.metrics.log_freq = 1;
+  c.sample.prompt = "// The ";
+  return c;
+}
+
+Config llama3_published(std::string_view recipe, std::string_view flavor) {
+  Config c;
+  c.recipe = recipe;
+  c.model = llama3_model(flavor);
+  c.training.steps = 1000;
+  c.training.local_batch_size = 1;
+  c.training.seq_len = 8192;
+  c.optimizer.lr = 3e-4;
+  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::selective;
+  c.validation.freq = 500;
+  c.validation.steps = 1200;
+  c.sample.tokens = 0;
+  return c;
+}
+
+Config llama3_1b() { return llama3_published("llama3_1b", "1B"); }
+Config llama3_3b() { return llama3_published("llama3_3b", "3B"); }
+Config llama3_8b() { return llama3_published("llama3_8b", "8B"); }
+
+Config llama3_70b() {
+  Config c = llama3_published("llama3_70b", "70B");
+  c.training.local_batch_size = 8;
+  c.optimizer.lr = 1.5e-4;
+  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::full;
+  return c;
+}
+
+Config llama3_405b() {
+  Config c = llama3_published("llama3_405b", "405B");
+  c.training.steps = 3000;
+  c.training.local_batch_size = 2;
+  c.optimizer.lr = 8e-5;
+  c.lr_scheduler.warmup_steps = 600;
+  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::full;
+  return c;
+}
+
+}  // namespace
+
+std::vector<Recipe> recipes() {
+  return {
+      {"llama3_debugmodel", "Llama 3 with 6 layers of 256, byte tokenizer; minutes on two cores",
+       llama3_debugmodel},
+      {"llama3_1b", "Llama 3.2 1B: 16 layers of 2048, the head is the embedding", llama3_1b},
+      {"llama3_3b", "Llama 3.2 3B: 28 layers of 3072, the head is the embedding", llama3_3b},
+      {"llama3_8b", "Llama 3.1 8B: 32 layers of 4096", llama3_8b},
+      {"llama3_70b", "Llama 3.1 70B: 80 layers of 8192", llama3_70b},
+      {"llama3_405b", "Llama 3.1 405B: 126 layers of 16384", llama3_405b},
+  };
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that stop and go on: the bits are those of a run that never stopped.
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/tests/support/parameter_of.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/run/trainer.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ResumeTest : public TinyRunTest {
+ protected:
+  // Sizes and checksums of all tensors of a step: equal sums are equal bits.
+  [[nodiscard]] Manifest manifest(const std::string& dump, int64_t step) const {
+    const std::string file = path(concat(dump, "/checkpoint/step-", step, "/manifest.json"));
+    return parse_manifest(io::read_file(file), file);
+  }
+  void expect_equal_bits(const std::string& a, const std::string& b, int64_t step) const {
+    const Manifest x = manifest(a, step), y = manifest(b, step);
+    EXPECT_EQ(x.progress, y.progress);
+    ASSERT_EQ(x.files.size(), 2u);
+    EXPECT_EQ(x.files, y.files);
+    for (const auto& f : x.files) {
+      const auto in = concat("/checkpoint/step-", step, '/', f.name);
+      EXPECT_EQ(io::read_file(path(a + in)), io::read_file(path(b + in)));
+    }
+  }
+  // Trains to `step` on so many ranks and saves there.
+  void train_to(int64_t step, int ranks, const Config& config) {
+    run_ranks(ranks, [&](World&) {
+      Trainer trainer(config);
+      while (trainer.records().empty() || trainer.records().back().step < step) trainer.step();
+      trainer.save();
+    });
+  }
+  std::string error_of(const Words& words) {
+    EXPECT_EQ(run(words), 1) << out_.str();
+    return err_.str();
+  }
+};
+
+TEST_F(ResumeTest, TenAndTenStepsAreTwenty) {
+  const std::vector<Words> settings{
+      {},
+      {"--lr_scheduler.decay_ratio", "0.5", "--lr_scheduler.decay_type", "cosine",
+       "--training.global_batch_size", "8"},
+      {"--training.global_batch_size", "4", "--training.dtype", "bfloat16",
+       "--training.mixed_precision_param", "bfloat16", "--optimizer.state_dtype", "bfloat16",
+       "--activation_checkpoint.mode", "full", "--optimizer.param_groups", "norm weight_decay=0"}};
+  for (const int ranks : {1, 2}) {
+    for (size_t i = 0; i < settings.size(); ++i) {
+      const std::string straight = concat("straight", ranks, i),
+                        stopped = concat("stopped", ranks, i);
+      train_to(20, ranks, config(straight, settings[i]));
+      train_to(10, ranks, config(stopped, settings[i]));
+      train_to(20, ranks, config(stopped, settings[i]));
+      expect_equal_bits(straight, stopped, 20);
+    }
+  }
+}
+
+// What had no gradient in some steps keeps its own count of them.
+TEST_F(ResumeTest, AParameterThatSatOutAStepGoesOnAsItWas) {
+  const auto steps = [&](const Config& config, int frozen, int all) {
+    run_ranks(2, [&](World&) {
+      Trainer trainer(config);
+      Tensor& weight = trainer.model().norm.weight;
+      for (int i = 0; i < frozen + all; ++i) {
+        weight.set_requires_grad(i >= frozen);
+        trainer.step();
+      }
+      trainer.save();
+    });
+  };
+  steps(config("straight"), 2, 4);
+  steps(config("stopped"), 2, 2);
+  const auto there = manifest("stopped", 4).tensors("optimizer");
+  EXPECT_TRUE(there.contains("norm.weight.step"));
+  EXPECT_FALSE(there.contains("output.weight.step"));
+  steps(config("stopped"), 0, 2);
+  expect_equal_bits("straight", "stopped", 6);
+}
+
+TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
+  const Words every5{"--checkpoint.interval",
+                     "5",
+                     "--training.global_batch_size",
+                     "4",
+                     "--activation_checkpoint.mode",
+                     "full",
+                     "--validation.enable",
+                     "--validation.dataset_path",
+                     path("text.txt"),
+                     "--validation.freq",
+                     "4",
+                     "--validation.steps",
+                     "3"};
+  constexpr size_t kLines = 20 + 6;  // steps, and validations after steps 1, 4, 8, 12, 16, 20
+  ASSERT_EQ(run(train("straight", every5)), 0) << err_.str();
+  EXPECT_NE(out_.str().find("/straight/checkpoint/step-20, "), std::string::npos) << out_.str();
+  EXPECT_FALSE(fs::exists(path("straight/model.safetensors")));
+  fs::copy(path("straight"), path("again"), fs::copy_options::recursive);
+  fs::remove_all(path("again/checkpoint/step-20"));
+  fs::remove_all(path("again/checkpoint/step-15/manifest.json"));
+  ASSERT_EQ(run(train("again", every5)), 0) << err_.str();
+  EXPECT_NE(out_.str().find("warning: passed over a checkpoint: "), std::string::npos);
+  EXPECT_NE(out_.str().find("training goes on after step 10"), std::string::npos) << out_.str();
+  expect_equal_bits("straight", "again", 20);
+  // Metrics are those of one run; only the speed differs.
+  const auto losses = [&](const std::string& dump) {
+    std::vector<std::string> lines;
+    std::istringstream text(io::read_file(path(dump + "/metrics.jsonl")));
+    for (std::string line; std::getline(text, line);)
+      lines.push_back(line.substr(0, line.find("\"tokens_per_second\"")));
+    return lines;
+  };
+  EXPECT_EQ(losses("straight").size(), kLines);
+  EXPECT_EQ(losses("straight"), losses("again"));
+  // A finished run has nothing left to do.
+  ASSERT_EQ(run(train("again", every5)), 0) << err_.str();
+  EXPECT_NE(out_.str().find("training goes on after step 20"), std::string::npos);
+  EXPECT_EQ(losses("again").size(), kLines);
+}
+
+TEST_F(ResumeTest, ALoadedStepMayBeAnEarlierOne) {
+  const Words every5{"--checkpoint.interval", "5"};
+  ASSERT_EQ(run(train("a", every5)), 0) << err_.str();
+  const Manifest before = manifest("a", 20);
+  Words back = every5;
+  back.insert(back.end(), {"--checkpoint.load_step", "5"});
+  ASSERT_EQ(run(train("a", back)), 0) << err_.str();
+  EXPECT_NE(out_.str().find("also holds later steps, to step-20"), std::string::npos);
+  EXPECT_EQ(manifest("a", 20).files, before.files);
+  back.back() = "7";
+  const std::string error = error_of(train("a", back));
+  EXPECT_NE(error.find("there is no step-7 in "), std::string::npos) << error;
+  EXPECT_NE(error.find("it has step-5, step-10, step-15, step-20"), std::string::npos) << error;
+}
+
+// The same bits on any number of ranks that the rows divide: as far as the sums are the same.
+TEST_F(ResumeTest, AnotherNumberOfRanksGoesOn) {
+  train_to(10, 2, config("a", {"--training.local_batch_size", "1"}));
+  run_ranks(1, [&](World&) {
+    Trainer trainer(config("a", {"--training.local_batch_size", "2"}));
+    EXPECT_EQ(trainer.step().step, 11);
+  });
+}
+
+TEST_F(ResumeTest, TheLastSaveMayHoldTheModelAlone) {
+  const Words last{"--checkpoint.last_save_model_only",
+                   "true",
+                   "--checkpoint.export_dtype",
+                   "bfloat16",
+                   "--training.steps",
+                   "6",
+                   "--checkpoint.interval",
+                   "4"};
+  ASSERT_EQ(run(train("a", last)), 0) << err_.str();
+  const Manifest m = manifest("a", 6);
+  ASSERT_EQ(m.files.size(), 1u);
+  EXPECT_EQ(m.tensors("model").begin()->second.dtype, "bf16");
+  EXPECT_EQ(manifest("a", 4).files.size(), 2u);
+  // Text comes from it; training does not go on from it unasked.
+  const Words generate{"generate", "--checkpoint",  path("a"), "--prompt", "the ", "--tokens",
+                       "5",        "--temperature", "0"};
+  EXPECT_EQ(run(generate), 0) << err_.str();
+  Words longer = last;
+  longer.insert(longer.end(), {"--training.steps", "8"});
+  EXPECT_NE(error_of(train("a", longer)).find("step-6 holds the model alone, of step 6"),
+            std::string::npos);
+  longer.insert(longer.end(), {"--checkpoint.load_step", "4"});
+  EXPECT_EQ(run(train("a", longer)), 0) << err_.str();
+  EXPECT_NE(out_.str().find("configuration changed since "), std::string::npos) << out_.str();
+  EXPECT_NE(out_.str().find("training.steps from 6 to 8"), std::string::npos) << out_.str();
+}
+
+TEST_F(ResumeTest, ARunMayBeginWithAnothersCheckpoint) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "5"})), 0) << err_.str();
+  const Words from_a{"--checkpoint.initial_load_path", path("a"), "--training.steps", "5"};
+  run_ranks(1, [&](World&) {
+    Trainer trainer(config("b", from_a));
+    const auto reader = CheckpointFolder(path("a/checkpoint")).at(5);
+    EXPECT_EQ(local(test::parameter_of(trainer.model(), "tok_embeddings.weight")).values(),
+              reader->read("tok_embeddings.weight").values());
+    EXPECT_EQ(trainer.step().step, 1);
+    trainer.save();
+  });
+  run_ranks(1, [&](World&) {  // its own goes first from now on
+    Trainer trainer(config("b", from_a));
+    EXPECT_EQ(trainer.step().step, 2);
+  });
+  Words whole = from_a;
+  whole.insert(whole.end(),
+               {"--checkpoint.initial_load_model_only", "false", "--training.steps", "9"});
+  run_ranks(1, [&](World&) {
+    Trainer trainer(config("c", whole));
+    EXPECT_EQ(trainer.step().step, 6);
+  });
+  EXPECT_NE(error_of(train("d", {"--checkpoint.initial_load_path", path("none")}))
+                .find("is neither a step's folder"),
+            std::string::npos);
+}
+
+TEST_F(ResumeTest, PartsMayBeginAnew) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "5"})), 0) << err_.str();
+  const auto progress_without = [&](const std::string& parts) {
+    fs::remove_all(path("b"));
+    fs::copy(path("a"), path("b"), fs::copy_options::recursive);
+    Progress p;
+    run_ranks(1, [&](World&) {
+      Trainer trainer(config("b", {"--checkpoint.exclude_from_loading", parts}));
+      trainer.step();
+      trainer.save();
+      const auto reader = CheckpointFolder(path("b/checkpoint")).at(trainer.records().back().step);
+      p = reader->manifest().progress;
+    });
+    return p;
+  };
+  EXPECT_EQ(progress_without("optimizer"), (Progress{6, 1, 6, 6}));
+  EXPECT_EQ(progress_without("lr_scheduler"), (Progress{6, 6, 1, 6}));
+  EXPECT_EQ(progress_without("dataloader,optimizer"), (Progress{6, 1, 6, 1}));
+  EXPECT_EQ(progress_without("train_state,lr_scheduler"), (Progress{1, 6, 1, 6}));
+}
+
+TEST_F(ResumeTest, OtherDataIsNoticed) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  io::write_file_atomically(path("text.txt"),
+                            io::read_file(path("text.txt")) + std::string(100, 'x'));
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "its order from here on is another");
+}
+
+// Other instructions, other bits: the run goes on all the same.
+TEST_F(ResumeTest, AnotherRouteOfProductsIsAWarning) {
+  const Isa isa = Process::get().isa();
+  if (isa == Isa::baseline) return;  // there is no lower one to resume on
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  const std::string before = manifest("a", 2).products;
+  EXPECT_EQ(before, product_route());
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("warning: products"), std::string::npos) << out_.str();
+  Process::get().limit_isa(Isa::baseline);
+  const std::string here = product_route();
+  EXPECT_EQ(run(train("a", {"--training.steps", "4"})), 0) << err_.str();
+  Process::get().limit_isa(isa);
+  TESSERA_EXPECT_HOLDS(out_.str(), concat("warning: products at ", path("a/checkpoint/step-3"),
+                                          " were computed by ", before, ", here they are by ", here,
+                                          ": from here on bits differ from those of a run without "
+                                          "a stop"));
+  EXPECT_EQ(manifest("a", 4).products, here);
+}
+
+TEST_F(ResumeTest, AForeignCheckpointNamesEveryDifference) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  const std::string error =
+      error_of(train("a", {"--model.ffn_dim", "48", "--model.norm_eps", "1e-3"}));
+  for (const char* part :
+       {"layers.0.feed_forward.w1.weight is f32[64, 32], expected f32[48, 32]",
+        "layers.1.feed_forward.w2.weight is f32[32, 64], expected f32[32, 48]",
+        "layers.1.feed_forward.w2.weight.exp_avg_sq is f32[32, 64], expected f32[32, 48]",
+        "model.ffn_dim is 64, expected 48", "model.norm_eps is 1e-05, expected 0.001"})
+    TESSERA_EXPECT_HOLDS(error, part);
+  EXPECT_EQ(std::ranges::count(error, '\n'), 1);
+  const std::string layers = error_of(train("a", {"--model.n_layers", "3", "--ranks", "2"}));
+  TESSERA_EXPECT_HOLDS(layers, "layers.2.attention.wo.weight is missing");
+}
+
+TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
+  ASSERT_EQ(run(train("a", {"--checkpoint.interval", "10"})), 0) << err_.str();
+  const auto text = [&](const std::string& from) {
+    EXPECT_EQ(run({"generate", "--checkpoint", path(from), "--prompt", "the ", "--tokens", "9",
+                   "--temperature", "0"}),
+              0)
+        << err_.str();
+    return out_.str();
+  };
+  const std::string run_text = text("a");
+  EXPECT_TRUE(run_text.starts_with("the "));
+  EXPECT_EQ(text("a/checkpoint/step-20"), run_text);
+  EXPECT_EQ(text("a/checkpoint"), run_text);
+  EXPECT_TRUE(text("a/checkpoint/step-10").starts_with("the "));
+  fs::remove(path("a/checkpoint/step-20/model.safetensors"));
+  EXPECT_EQ(run({"generate", "--checkpoint", path("a/checkpoint/step-20")}), 1);
+  fs::create_directory(path("new"));
+  fs::copy(path("a/config.json"), path("new/config.json"));
+  EXPECT_EQ(run({"generate", "--checkpoint", path("new")}), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "holds neither a checkpoint nor model.safetensors yet");
+  EXPECT_NE(text("a").find("warning: passed over a checkpoint"), std::string::npos);
+}
+
+TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
+  Child first(train("a", {"--training.steps", "1000000", "--checkpoint.interval", "1000000"}),
+              path("log"));
+  ASSERT_TRUE(first.wait_for([&] { return fs::exists(path("a/metrics.jsonl")); }))
+      << io::read_file(path("log"));
+  const std::string error = error_of(train("a"));
+  TESSERA_EXPECT_HOLDS(
+      error, "error: [dump_folder] folder " + path("a") + " is used by another run (process ");
+  first.signal(SIGKILL);
+  EXPECT_EQ(first.wait(), -SIGKILL);
+  EXPECT_EQ(run(train("a")), 0) << err_.str();  // a lock does not outlive its process
+}
+
+TEST_F(ResumeTest, SignalsSave) {
+  for (const char* ranks : {"1", "2"}) {
+    const std::string dump = concat("a", ranks);
+    const auto words = [&](const char* steps) {
+      return train(dump, {"--training.steps", steps, "--lr_scheduler.decay_ratio", "0",
+                          "--checkpoint.interval", "1000000", "--checkpoint.keep_latest_k", "0",
+                          "--metrics.log_freq", "1000000", "--ranks", ranks});
+    };
+    Child child(words("1000000"), path("log"));
+    const CheckpointFolder folder(path(dump + "/checkpoint"));
+    // The handlers are there before the first step is logged.
+    ASSERT_TRUE(child.wait_for([&] {
+      return fs::exists(path(dump + "/metrics.jsonl")) &&
+             fs::file_size(path(dump + "/metrics.jsonl")) > 0;
+    })) << io::read_file(path("log"));
+    child.signal(SIGUSR1);
+    ASSERT_TRUE(child.wait_for([&] { return folder.steps().size() == 1; }));
+    child.signal(SIGTERM);
+    EXPECT_EQ(child.wait(), 0) << io::read_file(path("log"));
+    const std::string log = io::read_file(path("log"));
+    TESSERA_EXPECT_HOLDS(log, "stopped by SIGTERM after step ");
+    const std::vector<int64_t> steps = folder.steps();
+    ASSERT_EQ(steps.size(), 2u);
+    // Where the signals came does not change the bits.
+    const int64_t last = steps.back();
+    const std::string straight = concat("straight", ranks);
+    Words again = words("1000000");
+    again.insert(again.end(), {"--dump_folder", path(straight)});
+    train_to(last, ranks[0] - '0', parse_config(std::span(again).subspan(1)));
+    expect_equal_bits(dump, straight, last);
+  }
+}
+
+// Whatever a kill interrupts, every `step-N` that is there is whole, and it holds the bits of a run
+// that was never killed. Every third run goes back, so that its saves replace others.
+TEST_F(ResumeTest, AKilledSaveLeavesWholeCheckpoints) {
+  const int wanted = std::getenv("TESSERA_TEST_FULL") ? 50 : 4;
+  const CheckpointFolder folder(path("a/checkpoint"));
+  const Words words = train("a", {"--training.steps", "1000000", "--lr_scheduler.decay_ratio", "0",
+                                  "--checkpoint.interval", "1", "--checkpoint.keep_latest_k", "3"});
+  std::mt19937 random(5);
+  std::map<int64_t, std::vector<CheckpointFile>> seen;
+  int in_save = 0, kills = 0, replacing = 0;
+  for (; in_save < wanted && kills < 6 * wanted; ++kills) {
+    Words next = words;
+    if (kills % 3 == 2)
+      next.insert(next.end(), {"--checkpoint.load_step", std::to_string(folder.steps().front())});
+    Child child(next, path("log"));
+    ASSERT_TRUE(child.wait_for([&] {
+      return io::read_file(path("log")).find("\nsaved ") != std::string::npos;
+    })) << io::read_file(path("log"));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
+    child.signal(SIGKILL);
+    ASSERT_EQ(child.wait(), -SIGKILL);
+    bool partial = false, replaced = false;
+    for (const auto& entry : fs::directory_iterator(folder.path())) {
+      partial = partial || entry.path().extension() == ".partial";
+      replaced = replaced || entry.path().extension() == ".replaced";
+    }
+    in_save += partial || replaced;
+    replacing += replaced;
+    const Session session;
+    ASSERT_FALSE(folder.steps().empty());
+    for (const int64_t step : folder.steps()) {
+      const auto files = folder.at(step)->manifest().files;  // throws if it is not whole
+      const auto [at, first] = seen.emplace(step, files);
+      EXPECT_EQ(at->second, files) << "step " << step;
+    }
+  }
+  run_ranks(1, [&](World&) {
+    Words straight = words;
+    straight.insert(straight.end(), {"--dump_folder", path("straight")});
+    Trainer trainer(parse_config(std::span(straight).subspan(1)));
+    for (const auto& [step, files] : seen) {
+      while (trainer.records().empty() || trainer.records().back().step < step) trainer.step();
+      trainer.save();
+      EXPECT_EQ(manifest("straight", step).files, files) << "step " << step;
+    }
+  });
+  std::cout << kills << " kills, " << in_save << " of them in a save or purge (" << replacing
+            << " between the renames of a replacement); " << seen.size()
+            << " checkpoints compared with a straight run\n";
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace tessera::train {
+
+void ScheduleConfig::fields(config::Fields& f) {
+  f.add("warmup_steps", warmup_steps, "steps over which lr rises linearly",
+        {.min = 0, .max = 1e12, .unit = "steps"});
+  f.add("total_steps", total_steps, "steps that the schedule is made for; none: training.steps",
+        {.min = 1, .max = 1e12, .unit = "steps"});
+  f.add("decay_ratio", decay_ratio,
+        "share of the steps, at the end, over which lr decays; none: all after warm-up",
+        {.min = 0, .max = 1});
+  f.add("decay_type", decay_type, "shape of the decay", {.choices = {"linear", "sqrt", "cosine"}});
+  f.add("min_lr_factor", min_lr_factor, "what the decay goes down to, as a share of lr",
+        {.min = 0, .max = 1});
+}
+
+double lr_factor(const ScheduleConfig& c, int64_t step, int64_t steps) {
+  const int64_t total = c.total_steps.value_or(steps);
+  const int64_t warmup = std::min(c.warmup_steps, total);
+  int64_t decay = total - warmup;
+  if (c.decay_ratio) {
+    // Halves go to the even neighbour, as in Python's round.
+    decay = std::min(
+        decay, static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *c.decay_ratio)));
+  }
+  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const int64_t start =
+      total + 1 - decay;  // one beyond the end, so that the last step still learns
+  if (step < start) return 1;
+  const double progress =
+      std::min(1.0, static_cast<double>(step + 1 - start) / static_cast<double>(decay));
+  double factor = 1 - progress;
+  if (c.decay_type == "sqrt") factor = 1 - std::sqrt(progress);
+  if (c.decay_type == "cosine") factor = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return c.min_lr_factor + (1 - c.min_lr_factor) * factor;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/trained_model.h"
+
+#include "tessera/core/context.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+#include <charconv>
+#include <filesystem>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The step that a run noted in model.safetensors; 0 if it is not there.
+int64_t step_of_file(const std::string& path) {
+  if (!fs::exists(path)) return 0;
+  const io::Metadata metadata = io::SafetensorsFile(path).metadata();
+  const auto at = metadata.find("step");
+  int64_t step = 0;
+  if (at != metadata.end())
+    std::from_chars(at->second.data(), at->second.data() + at->second.size(), step);
+  return step;
+}
+
+}  // namespace
+
+TrainedModel open_trained_model(const std::string& path, const Warn& warn,
+                                const Catalogue& catalogue) {
+  const std::string run = (fs::path(path) / "config.json").string();
+  const std::string file = (fs::path(path) / "model.safetensors").string();
+  const bool is_step = fs::exists(fs::path(path) / kManifestFile);
+  TrainedModel model;
+  std::unique_ptr<CheckpointReader> from;
+  if (is_step || !fs::exists(run)) {
+    from = open_checkpoint(path, warn);
+  } else {
+    model.config = read_config(run, catalogue);
+    const fs::path folder = fs::path(path) / model.config.checkpoint.folder;
+    from = CheckpointFolder(folder.string()).latest(warn);
+    if (from && step_of_file(file) > from->manifest().progress.step) from = nullptr;
+  }
+  if (from) {
+    model.config = parse_run_config(from->manifest().config, from->path(), catalogue);
+    model.checkpoint_ = std::move(from);
+    return model;
+  }
+  if (!fs::exists(file))
+    fail<DataError>("checkpoint", path, " holds neither a checkpoint nor model.safetensors yet");
+  model.file_ = std::make_shared<const io::SafetensorsFile>(file);
+  return model;
+}
+
+std::vector<nn::NamedParameter> TrainedModel::tensors() const {
+  const NoGrad guard;
+  std::vector<nn::NamedParameter> all =
+      checkpoint_ ? checkpoint_->read_all("model") : file_->read_all();
+  // A model saved alone may have been exported in another dtype.
+  for (auto& [name, tensor] : all) {
+    if (is_floating(tensor.dtype())) tensor = cast(tensor, config.model.dtype());
+  }
+  return all;
+}
+
+}  // namespace tessera::train

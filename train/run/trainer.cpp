@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/trainer.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/generate/generate.h"
+#include "tessera/train/monitor/non_finite.h"
+#include "tessera/train/monitor/plot.h"
+#include "tessera/train/monitor/summary.h"
+#include "tessera/train/run/build_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int64_t machine_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+std::string_view isa_name(Isa isa) {
+  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
+}
+
+// What is wrong is found before any work is done.
+const Config& checked(const Config& config, const World& world) {
+  config::throw_if_any(config.faults());
+  (void)config.training.micro_batches(world.size());
+  return config;
+}
+
+int64_t valid_targets(const Batch& batch) {
+  const auto* targets = local(batch.targets).data<int64_t>();
+  const int64_t all = local(batch.targets).numel();
+  return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
+}
+
+// Of this rank's rows; a row without positions is one document.
+std::vector<int64_t> document_lengths(const Batch& batch) {
+  const Tensor tokens = local(batch.tokens);
+  const int64_t rows = tokens.size(0), length = tokens.size(1);
+  if (!batch.positions.defined()) return std::vector<int64_t>(static_cast<size_t>(rows), length);
+  std::vector<int64_t> lengths;
+  const auto* positions = local(batch.positions).data<int64_t>();
+  for (int64_t i = 0; i < rows * length; ++i) {
+    if (i % length == 0 || positions[i] == 0) lengths.push_back(0);
+    ++lengths.back();
+  }
+  return lengths;
+}
+
+// Values of micro-batches, added up under their names.
+class SumsByName {
+ public:
+  void add(const std::string& name, const Tensor& value) {
+    for (auto& [known, sum] : sums_) {
+      if (known != name) continue;
+      sum = sum + value.detach();
+      return;
+    }
+    sums_.emplace_back(name, value.detach());
+  }
+  /// Of all ranks, in the order of their first coming.
+  [[nodiscard]] std::vector<std::pair<std::string, double>> values() const {
+    std::vector<std::pair<std::string, double>> all;
+    for (const auto& [name, sum] : sums_) all.emplace_back(name, full(sum).item());
+    return all;
+  }
+
+ private:
+  std::vector<std::pair<std::string, Tensor>> sums_;
+};
+
+std::string_view precision_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "f32"; }
+
+}  // namespace
+
+WorldOptions world_options(const Config& config) {
+  const int64_t threads = config.debug.deterministic && config.threads == 0 ? 1 : config.threads;
+  return {.threads = static_cast<int>(threads),
+          .deterministic = config.debug.deterministic,
+          .anomaly = config.debug.detect_anomaly};
+}
+
+Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print,
+                 Screen* screen, BatchSource source)
+    : config_(checked(config, World::current())),
+      world_(World::current()),
+      mesh_(Mesh::make({{"dp", world_.size()}})),
+      print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
+      lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
+                               : nullptr),
+      source_(std::move(source)),
+      micro_batches_(config.training.micro_batches(world_.size())),
+      checkpoints_(in_folder(config.checkpoint.folder)) {
+  const auto seed = static_cast<uint64_t>(config_.debug.seed);
+  Context& context = Context::current();
+  context.options.anomaly = config_.debug.detect_anomaly;
+  context.call_keys.set_seed(seed);
+  if (!source_) open_data();
+  const ValidationConfig& v = config_.validation;
+  if (v.enable) {
+    validation_data_ =
+        evaluation_data(config_.dataloader,
+                        {.path = v.dataset_path,
+                         .path_field = "validation.dataset_path",
+                         .seq_len = v.seq_len.value_or(config_.training.seq_len),
+                         .vocabulary = config_.model.vocab_size(),
+                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size)});
+  }
+
+  model_ = build_model(config_, [&](nn::Module& model) {
+    nn::initialize(model, seed, [this](const std::string&, const TensorMeta&) {
+      return Layout::replicated(mesh_);
+    });
+  });
+  metadata_ = model_->metadata(config_.training.seq_len);
+  parameters_ = nn::parameters(*model_);
+  optimizer_ = make_optimizer(config_.optimizer, nn::named_parameters(*model_), seed);
+  // Bad data is found before anything is written or trained.
+  if (data_) static_cast<void>(data_->info());
+  if (validation_data_) static_cast<void>(validation_data_->info());
+  restore();
+  monitor_ =
+      std::make_unique<Monitor>(config_.metrics, config_.profiler,
+                                MonitorFacts{.dump_folder = config_.dump_folder,
+                                             .steps = config_.training.steps,
+                                             .tokens_per_step = tokens_per_step(),
+                                             .done = done_,
+                                             .compute = config_.training.mixed_precision_param,
+                                             .parameters = parameters_,
+                                             .optimizer_bytes = optimizer_->state_bytes()},
+                                world_, print_, screen);
+  if (world_.rank() != 0) return;
+  io::write_file_atomically(in_folder("config.json"), config_.fields().dump());
+  announce();
+}
+
+// Each rank reads its own rows of the global batch, which is the same on any mesh and for any
+// number of micro-batches.
+void Trainer::open_data() {
+  const int64_t mine = config_.training.local_batch_size;
+  data_.emplace(config_.dataloader, BatchPlan{.seq_len = config_.training.seq_len,
+                                              .vocabulary = config_.model.vocab_size(),
+                                              .global_rows = mine * world_.size(),
+                                              .first_row = mine * world_.rank(),
+                                              .rows = mine,
+                                              .micro_batches = micro_batches_,
+                                              .seed = static_cast<uint64_t>(config_.debug.seed)});
+}
+
+std::string Trainer::in_folder(std::string_view file) const {
+  return (std::filesystem::path(config_.dump_folder) / file).string();
+}
+
+void Trainer::announce() {
+  const Config& c = config_;
+  const Context& context = Context::current();
+  if (c.metrics.summary != "none")
+    print_(
+        fmt::format("model: {}, {}", c.title(), total_summary(*model_, optimizer_->state_bytes())));
+  if (c.metrics.summary == "layers") print_(layer_summary(*model_));
+  print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
+                     isa_name(Process::get().isa()), byte_count(machine_memory())));
+  if (data_) {
+    const DataInfo& data = data_->info();
+    print_(fmt::format(
+        "data: {}, {}{} tokens, {} windows of {}", c.dataloader.path,
+        data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
+        with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
+  }
+  print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
+                     precision_name(c.model.dtype()),
+                     precision_name(c.training.mixed_precision_param),
+                     precision_name(c.optimizer.state_dtype)));
+  for (const PatternGroup& g : parameter_groups(c.optimizer, nn::named_parameters(*model_))) {
+    if (c.optimizer.param_groups.empty()) continue;
+    print_(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
+                       g.pattern.empty() ? "all others" : g.pattern, g.parameters.size(),
+                       g.options.lr, g.options.weight_decay));
+  }
+  const int64_t at_once = c.training.local_batch_size * world_.size();
+  const int64_t rows = at_once * micro_batches_;
+  print_(fmt::format(
+      "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
+      "steps, seed {}, into {}",
+      c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
+      micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
+      c.dump_folder));
+}
+
+int64_t Trainer::tokens_per_step() const {
+  return config_.training.local_batch_size * world_.size() * micro_batches_ *
+         config_.training.seq_len;
+}
+
+std::vector<Batch> Trainer::next_batches() {
+  const int64_t mine = config_.training.local_batch_size, at_once = mine * world_.size();
+  const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
+  const Shape global{at_once, config_.training.seq_len};
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < micro_batches_; ++i) {
+    const Batch part = source_ ? source_(done_ - data_start_, at_once * micro_batches_,
+                                         i * at_once + world_.rank() * mine, mine)
+                               : data_->at(done_ - data_start_, i);
+    const auto whole = [&](const Tensor& rows) {
+      return rows.defined() ? from_local(rows, by_rows, global) : rows;
+    };
+    batches.push_back(
+        {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
+  }
+  return batches;
+}
+
+// Sums over tokens times `scale`: a 0-dim factor and no attribute, so that a new count needs no new
+// plan.
+models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
+  models::Loss loss = model_->loss(batch.tokens, batch.targets,
+                                   metadata_.with_documents(batch.positions, batch.documents));
+  loss.sum = loss.sum * scale;
+  for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scale;
+  return loss;
+}
+
+// Gradients of replicated parameters are partial over the axis that cuts the batch.
+void Trainer::reduce_gradients() {
+  for (Tensor& p : parameters_) {
+    if (const Tensor g = p.grad(); g.defined()) p.set_grad(redistribute(g, layout_of(p)));
+  }
+}
+
+StepRecord Trainer::step() {
+  const auto start = Clock::now();
+  Context::current().call_keys.set_step(static_cast<uint64_t>(done_));
+  monitor_->begin_step(done_ + 1);
+  const std::vector<Batch> batches = [&] {
+    const auto phase = monitor_->phase("data");
+    return next_batches();
+  }();
+  // All micro-batches of all ranks are counted first, so that each token weighs the same.
+  const Tensor counts = zeros({2}, DType::f64);  // tokens with a target, operations of the step
+  for (const Batch& batch : batches) {
+    counts.data<double>()[0] += static_cast<double>(valid_targets(batch));
+    counts.data<double>()[1] += model_->flops(document_lengths(batch));
+  }
+  world_.group().all_reduce(counts)->wait();
+  const Tensor scale = tensor(1 / std::max(1.0, counts.data<double>()[0]));
+
+  SumsByName sums;  // the loss first
+  for (const Batch& batch : batches) {
+    Tensor total;
+    {
+      const auto phase = monitor_->phase("forward");
+      const models::Loss loss = loss_of(batch, scale);
+      sums.add("loss", loss.sum);
+      total = loss.sum;
+      for (const auto& [name, value] : loss.auxiliary) {
+        sums.add("loss/" + name, value);
+        total = total + value;
+      }
+    }
+    const auto phase = monitor_->phase("backward");
+    backward(total);
+  }
+  StepRecord record;
+  record.step = done_ + 1;
+  record.flops = counts.data<double>()[1];
+  record.statistics = sums.values();
+  record.loss = record.statistics.front().second;
+  record.statistics.erase(record.statistics.begin());
+  {
+    const auto phase = monitor_->phase("gradients");
+    const NoGrad guard;
+    reduce_gradients();
+    record.grad_norm = optim::clip_grad_norm_(parameters_, config_.training.max_norm);
+  }
+  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
+    diagnose(batches, scale, record.loss, record.grad_norm);
+  {
+    const NoGrad guard;
+    model_->before_optimizer_step();
+    for (const auto& [name, value] : model_->statistics())
+      record.statistics.emplace_back(name, full(value).item());
+  }
+  const double factor =
+      lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
+  {
+    const auto phase = monitor_->phase("optimizer");
+    optimizer_->set_lr_factor(factor);
+    optimizer_->step();
+    optimizer_->zero_grad();
+  }
+  record.lr = config_.optimizer.lr * factor;
+  record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
+  if (done_++ == 0) world_.first_step_done();
+  remember(record);
+  monitor_->end_step(record);
+  return record;
+}
+
+Evaluation Trainer::validate() {
+  if (!validation_data_) fail<UsageError>("validate", "validation.enable is not set");
+  const Evaluation e = evaluate(*model_, *validation_data_, config_.validation.steps);
+  monitor_->validation(done_, e.loss, e.perplexity);
+  print_(fmt::format("validate step: {:2}  loss: {:8.5f}  perplexity: {:.4f}  tokens: {}", done_,
+                     e.loss, e.perplexity, with_separators(e.tokens)));
+  return e;
+}
+
+// A run of any length keeps a bounded number of records, evenly spaced.
+void Trainer::remember(const StepRecord& record) {
+  constexpr size_t kMost = 8192;
+  if ((record.step - 1) % stride_ != 0) return;
+  if (records_.size() == kMost) {
+    for (size_t i = 0; i < kMost / 2; ++i) records_[i] = records_[2 * i];
+    records_.resize(kMost / 2);
+    stride_ *= 2;
+    if ((record.step - 1) % stride_ != 0) return;
+  }
+  records_.push_back(record);
+}
+
+void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
+                       double grad_norm) {
+  const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm)
+                                               : fmt::format("the loss is {}", loss);
+  std::string cause;
+  for (const auto& p : nn::named_parameters(*model_)) {
+    if (cause.empty() && !all_finite(p.tensor))
+      cause = concat("parameter ", p.name, " already is not finite");
+  }
+  if (cause.empty()) {
+    // The step again, looking at every op; anomaly mode knows the modules of backward.
+    Context& context = Context::current();
+    struct Restore {
+      bool& anomaly;
+      bool before;
+      ~Restore() { anomaly = before; }
+    } const restore{context.options.anomaly, context.options.anomaly};
+    optimizer_->zero_grad();
+    FirstNonFinite watch;
+    try {
+      context.options.anomaly = true;
+      for (const Batch& batch : batches) {
+        watch.in_backward(false);
+        const models::Loss again = loss_of(batch, scale);
+        watch.in_backward(true);
+        Tensor total = again.sum;
+        for (const auto& term : again.auxiliary) total = total + term.value;
+        backward(total);
+      }
+    } catch (const NumericError& error) {
+      if (watch.found().empty()) cause = error.what();
+    }
+    if (!watch.found().empty()) cause = concat("first made by ", watch.found());
+  }
+  if (cause.empty()) cause = "running the step again did not show it";
+  fail<NumericError>("train", "step ", done_ + 1, ": ", what, "; ", cause,
+                     "; stopped before the optimizer step; try a lower optimizer.lr or a longer "
+                     "lr_scheduler.warmup_steps");
+}
+
+void Trainer::run() {
+  const auto start = Clock::now();
+  while (done_ < config_.training.steps) {
+    const int64_t done = step().step;
+    if (config_.validation.enable && (done == 1 || done % config_.validation.freq == 0)) validate();
+    if (checkpoint_or_stop()) break;
+  }
+  monitor_->finish();
+  if (stopped_) return;
+  print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  const std::string plot = in_folder("loss.svg");
+  if (world_.rank() == 0) io::write_file_atomically(plot, loss_plot_svg(records_, config_.title()));
+  if (config_.checkpoint.enable) {  // the last checkpoint holds the model
+    print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
+    return;
+  }
+  std::vector<nn::NamedParameter> whole = nn::named_parameters(*model_);
+  for (auto& p : whole) p.tensor = full(p.tensor);
+  if (world_.rank() != 0) return;
+  io::write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
+  print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
+                     in_folder("model.safetensors")));
+}
+
+void Trainer::print_samples() {
+  const SampleConfig& c = config_.sample;
+  if (c.tokens == 0 || world_.rank() != 0 || stopped_) return;
+  GenerateOptions options{.tokens = c.tokens,
+                          .temperature = 0,
+                          .top_k = c.top_k,
+                          .top_p = c.top_p,
+                          .context = config_.training.seq_len,
+                          .seed = static_cast<uint64_t>(config_.debug.seed)};
+  print_(
+      fmt::format("greedy text:\n{}", printable(c.prompt + generate(*model_, c.prompt, options))));
+  options.temperature = c.temperature;
+  print_(fmt::format("sampled text (temperature {}, top {}):\n{}", c.temperature, c.top_k,
+                     printable(c.prompt + generate(*model_, c.prompt, options))));
+}
+
+}  // namespace tessera::train
