@@ -77,9 +77,9 @@ def attention_masks(g):
              ("both_sides", 13, 13, dict(window=3), {}, {}),
              ("moved", 9, 13, dict(causal=True, window=7, prefix=2), moved, {}),
              ("moved_documents", 9, 13, dict(causal=True, prefix=9), moved | mixed, {}),
-             ("wide", 9, 11, dict(causal=True, offset=2), {}, wide),
+             ("wide", 4, 6, dict(causal=True, offset=2), {}, wide),
              ("wide_moved", 9, 13, dict(causal=True, prefix=1), moved, wide),
-             ("wide_bf16", 9, 11, dict(causal=True, offset=2), {}, wide))
+             ("wide_bf16", 4, 6, dict(causal=True, offset=2), {}, wide))
     for case, t, s, mask, constants, heads in cases:
         dtype = BF16 if case.endswith("bf16") else torch.float32
         b = 2 if constants else 1
