@@ -14,6 +14,7 @@
 #include "tessera/kernels/rooms.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/containers.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/module.h"
 #include "tessera/nn/optim/adamw.h"

@@ -5,6 +5,8 @@
 #pragma once
 
 #include "tessera/autograd/tape.h"
+#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 
 #include <functional>
 #include <memory>

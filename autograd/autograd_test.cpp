@@ -229,7 +229,7 @@ TEST(Anomaly, NamesTheOpAndModuleThatMadeNan) {
     FAIL() << "expected NumericError";
   } catch (const NumericError& e) {
     EXPECT_STREQ(e.what(),
-                 "[log] made NaN in its output f32[1] from inputs without NaN, in module layers.0");
+                 "[log] made NaN in its output f32[1] from inputs without NaN (in layers.0)");
   }
 }
 

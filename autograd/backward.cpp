@@ -3,6 +3,7 @@
 // State lives in the pass; nodes hold their slot in it, restored at the end, so a pass may run
 // inside another (hooks, recompute).
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/module_path.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
@@ -238,7 +239,7 @@ class BackwardPass {
     for (double v : part.values()) {
       if (!std::isnan(v)) continue;
       fail<NumericError>(node.name(), "made NaN in the gradient of input ", i, ", ", g.meta(),
-                         node.module_path.empty() ? "" : ", in module ", node.module_path);
+                         in_module(node.module_path));
     }
   }
 
@@ -262,7 +263,7 @@ Tensor seed(const Tensor& output, const Tensor& given) {
       fail<LayoutError>("backward", "the gradient given is ",
                         given.is_distributed() ? "distributed" : "plain", ", but the output is ",
                         output.is_distributed() ? "distributed: distribute() the gradient"
-                                                : "plain: take full() of the gradient");
+                                                : "plain: take full_tensor() of the gradient");
     }
     return given;
   }

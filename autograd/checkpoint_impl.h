@@ -3,8 +3,8 @@
 // interceptors that stand inside another one, which goes on seeing every op (a profiler).
 #pragma once
 
-#include "tessera/core/context.h"
 #include "tessera/core/device.h"
+#include "tessera/core/hooks.h"
 #include "tessera/core/op_types.h"
 
 #include <cstdint>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Freeing a graph, accumulating into leaves, and saved tensors with their hooks.
 #include "tessera/autograd/node.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 namespace tessera {
@@ -41,10 +43,10 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
     // A gradient that something else can see is copied: optimizers and clipping write gradients in
     // place.
     const TensorImpl& impl = g.impl();
-    const uint32_t owners = impl.layout ? 2 : 1;  // a distributed tensor and its local part
+    const uint32_t owners = impl.local ? 2 : 1;  // a distributed tensor and its local part
     const bool own = impl.contiguous && g.handle()->use_count() == 1 &&
                      impl.storage->use_count() == owners &&
-                     (!impl.layout || impl.local->use_count() == 1);
+                     (!impl.local || impl.local->use_count() == 1);
     leaf.grad = own || impl.node ? g : copy(g);
   }
   for (size_t i = 0; i < leaf.post_accumulate.size(); ++i) leaf.post_accumulate[i](leaf_);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The node of a recorded op: a copy of the op and what its `saves` names, in one block where the op
+// is small.
 #include "tessera/autograd/tape.h"
 
+#include "tessera/core/context.h"
 #include "tessera/core/error.h"
 #include "tessera/core/module_path.h"
 

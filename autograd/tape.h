@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tessera/autograd/node.h"
-#include "tessera/core/context.h"
+#include "tessera/core/hooks.h"
 
 #include <functional>
 #include <vector>

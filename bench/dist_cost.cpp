@@ -25,8 +25,8 @@ class Report {
 };
 
 void measure(Report& report) {
-  const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
-  const Layout* cut = Layout::of(mesh, {Shard(0), Shard(1)});
+  const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+  const Layout cut = Layout::of(mesh, {Shard(0), Shard(1)});
   const Tensor a = normal({4, 4}, {7, 1}), b = normal({4, 4}, {7, 2});
   const Tensor x = make_distributed(a, {8, 8}, cut), y = make_distributed(b, {8, 8}, cut);
   Tensor w = a.detach(), v = make_distributed(copy(a), {8, 8}, cut);
@@ -55,7 +55,7 @@ void measure(Report& report) {
                  (void)slice(wide, 1, {at, at + 4});
                }));
   int64_t rows = 8;
-  const Layout* replicated = Layout::replicated(mesh);
+  const Layout replicated = Layout::replicated(mesh);
   report.write("redistribute_first", median_us([&] {
                  const Tensor fresh = make_distributed(b, {rows += 8, 8}, replicated);
                  (void)detail::redistribute_unrecorded(fresh, cut, "forward");

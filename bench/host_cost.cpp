@@ -2,6 +2,7 @@
 // Host cost: what an op call costs where the arithmetic is next to nothing, and a whole training
 // step of a tiny Llama. bench/peers/host_cost.py measures the same in PyTorch under the same names.
 #include "tessera/bench/support.h"
+#include "tessera/core/process.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/optim/adamw.h"

@@ -4,6 +4,7 @@
 // measured in the same run. Differentiable ops are timed with their gradient too. `--list-cases`
 // prints what bench/peers/ops.py times in PyTorch.
 #include "tessera/bench/support.h"
+#include "tessera/core/process.h"
 
 #include <benchmark/benchmark.h>
 

@@ -3,6 +3,7 @@
 // ceiling, and where the time goes by op. Precision and checkpointing are arguments.
 // bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
 #include "tessera/bench/support.h"
+#include "tessera/core/process.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/mixed_precision.h"

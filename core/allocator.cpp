@@ -5,8 +5,8 @@
 // allocates.
 #include "tessera/core/allocator.h"
 
-#include "tessera/core/context.h"
 #include "tessera/core/error.h"
+#include "tessera/core/pool.h"
 
 #include <algorithm>
 #include <array>
@@ -81,8 +81,7 @@ class CpuAllocator final : public Allocator {
   }
 
   void free(void* block, int64_t bytes) noexcept override {
-    const Context* context = Context::current_or_null();
-    if (context && owner_ == context) {
+    if (owner_ && owner_ == Pool::current_or_null()) {
       put_back(block, bytes);
     } else {
       const std::lock_guard lock(remote_mutex_);
@@ -164,7 +163,7 @@ class CpuAllocator final : public Allocator {
     stats_.cached = 0;
   }
 
-  const Context* owner_ = Context::current_or_null();
+  const Pool* owner_ = Pool::current_or_null();
   std::array<std::vector<void*>, kClasses> small_;
   std::multimap<int64_t, void*> large_;
   std::map<void*, int64_t>

@@ -6,6 +6,7 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/module_path.h"
 #include "tessera/core/op_row.h"
+#include "tessera/core/process.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,7 +44,7 @@ Inputs look(const OpRow& row, Tensors in) {
     } else if (!(x.meta.device == seen.device)) {
       mixed_devices(row, in, t);
     }
-    seen.distributed |= x.layout != nullptr;
+    seen.distributed |= x.layout != LayoutId::none;
     seen.gradients |= x.requires_grad;
     if (x.storage->released() && row.kind != OpKind::view) {
       fail<StorageError>(row.name, "the bytes of input ", x.meta,
@@ -180,10 +181,26 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
   }
   for (const Tensor& t : out) {
     if (!has_nan(t)) continue;
-    const std::string path = joined_path(context.module_path);
     fail<NumericError>(row.name, "made NaN in its output ", t.meta(), " from inputs without NaN",
-                       path.empty() ? "" : ", in module ", path);
+                       in_module(joined_path(context.module_path)));
   }
+}
+
+// A distributed tensor where no op runs on such.
+__attribute__((cold)) void check_plain(const OpRow& row, Tensors in) {
+  for (const Tensor& t : in) {
+    if (!t.defined() || !t.is_distributed()) continue;
+    fail<UsageError>(
+        row.name, t.meta(),
+        " is distributed, but this thread is no rank: the world it was made in has "
+        "ended, or is another thread's; take its full_tensor() before that world ends");
+  }
+}
+
+// Throws.
+__attribute__((cold)) Context& no_context(const OpRow& row, Tensors in) {
+  check_plain(row, in);
+  return Context::current();
 }
 
 // The interceptor is put aside while the op runs, so that it sees what the program calls and no
@@ -213,17 +230,14 @@ __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const
 }
 
 void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
-  Context& context = Context::current();
+  Context* const current = Context::current_or_null();
+  Context& context = __builtin_expect(current != nullptr, true) ? *current : no_context(row, in);
   if (__builtin_expect(context.progress != nullptr, false)) context.progress->poll();
   const Inputs seen = look(row, in);
   if (__builtin_expect(context.interceptor != nullptr, false))
     return intercepted(context, row, op, in, out, seen);
   if (seen.distributed) {
-    if (!context.distributor) {
-      fail<LayoutError>(
-          row.name,
-          "an input is distributed, but this Context has no Distributor: use dist's session");
-    }
+    if (!context.distributor) check_plain(row, in);
     context.distributor->call(row, op, in, out);
     return;
   }
@@ -266,11 +280,9 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
 
 void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) {
   if (!like.is_distributed()) return call(row, op, {}, out);
-  Context& context = Context::current();
-  if (!context.distributor)
-    fail<LayoutError>(row.name, like.meta(),
-                      " is distributed, but this Context has no Distributor");
-  context.distributor->call_like(row, op, like, out);
+  const Context* context = Context::current_or_null();
+  if (!context || !context->distributor) check_plain(row, {&like, 1});
+  context->distributor->call_like(row, op, like, out);
 }
 
 Cost bytes_moved(Metas in, Metas out) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes, storages, allocators, tensors and contexts.
 #include "tessera/core/context.h"
+#include "tessera/core/process.h"
 #include "tessera/core/rng.h"
 #include "tessera/core/rule.h"
 #include "tessera/core/tensor.h"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/core/allocator.h"
-#include "tessera/core/op_types.h"
+#include "tessera/core/tensor_fwd.h"
 
 #include <string_view>
 

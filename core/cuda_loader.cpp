@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/core/context.h"
+// Opens the CUDA library and refuses what cannot work: another library, one over a second copy of
+// the core, no device.
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
+#include "tessera/core/process.h"
 
 #include <dlfcn.h>
 #include <filesystem>

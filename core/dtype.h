@@ -71,6 +71,10 @@ requires(kIsDType<T>&& is_floating(dtype_of<T>) && sizeof(T) < 4) struct Compute
   using type = float;
 };
 template <class T> using compute_t = typename Compute<T>::type;
+/// The same of a dtype; what ops keep statistics and tables of `t` in.
+constexpr DType compute_dtype(DType t) {
+  return is_floating(t) && item_size(t) < 4 ? DType::f32 : t;
+}
 
 /// Calls `f.template operator()<T>()` for the C++ type of `t`, which must be in `kSet` (a room
 /// checks that in meta).

@@ -5,6 +5,7 @@
 
 #include "tessera/core/small_vector.h"
 #include "tessera/core/tensor.h"
+#include "tessera/core/tensor_fwd.h"
 
 #include <cstdint>
 #include <memory>
@@ -14,11 +15,7 @@
 
 namespace tessera {
 
-using Tensors =
-    std::span<const Tensor>;        ///< inputs of a kernel; an optional input may be undefined
-using Outputs = std::span<Tensor>;  ///< allocated outputs (or written operands) of a kernel
 using MetaList = SmallVector<TensorMeta, 2>;
-using TensorList = SmallVector<Tensor, 2>;
 
 /// Shapes and dtypes of an op's inputs. `has(i)` is false for an undefined optional input.
 class Metas {

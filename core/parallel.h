@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/core/context.h"
+#include "tessera/core/process.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -42,7 +42,7 @@ void print_dim(std::ostream& os, const std::vector<double>& values, const Shape&
 std::ostream& operator<<(std::ostream& os, const Tensor& t) {
   if (!t.defined()) return os << "undefined";
   os << t.meta();
-  if (t.impl().layout || t.device().is_meta() || (t.numel() > 0 && t.storage().released()))
+  if (t.is_distributed() || t.device().is_meta() || (t.numel() > 0 && t.storage().released()))
     return os;
   const auto values = t.values();
   int64_t place = 0;

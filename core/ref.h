@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Intrusive reference counting, and the pool its small objects come from.
-// A count inside the object keeps a handle one pointer wide; the pool keeps an op call free of
-// malloc.
+// Intrusive reference counting: a count inside the object keeps a handle one pointer wide, and its
+// memory comes from the rank's pool.
 #pragma once
 
-#include "tessera/core/api.h"
+#include "tessera/core/pool.h"
 
 #include <atomic>
 #include <cstddef>
@@ -12,11 +11,6 @@
 #include <utility>
 
 namespace tessera {
-
-/// Memory for small objects from the calling rank's free lists (plain new and delete on threads
-/// without a Context). Blocks may be freed on any thread.
-TESSERA_API void* pool_allocate(size_t bytes);
-TESSERA_API void pool_free(void* block, size_t bytes) noexcept;
 
 /// Base of objects held by Ref<T>. `T::destroy(T*)` may be overridden by hiding it.
 template <class T> class RefCounted {

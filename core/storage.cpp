@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bytes come from the allocator when a storage is made or regained, and go back to it.
 #include "tessera/core/storage.h"
 
 namespace tessera {

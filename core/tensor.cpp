@@ -4,6 +4,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
 
 #include <cstring>
 
@@ -23,7 +24,7 @@ int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, rank(), 
 
 void* Tensor::raw_data() const {
   const TensorImpl& t = impl();
-  if (t.layout) only_local("data");
+  if (is_distributed()) only_local("data");
   if (!t.storage->data()) {
     if (t.storage->released())
       fail<StorageError>("data", "the bytes of ", t.meta,
@@ -60,14 +61,14 @@ void Tensor::set_grad(Tensor grad) {
 
 Tensor Tensor::detach() const {
   const TensorImpl& t = impl();
-  if (t.layout) return make_distributed(Tensor(t.local), t.meta.shape, t.layout);
+  if (is_distributed()) return make_distributed(Tensor(t.local), t.meta.shape, t.layout);
   return alias(*this, t.meta.shape, t.strides, t.offset);
 }
 
 void Tensor::only_local(std::string_view what) const {
   fail<LayoutError>(what, meta(),
                     " is distributed, this rank holds a part of it: read local() for the part, or "
-                    "full() for the whole");
+                    "full_tensor() for the whole");
 }
 
 void Tensor::undefined() {
@@ -95,7 +96,7 @@ Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t 
                                      x.impl().storage));
 }
 
-Tensor make_distributed(const Tensor& local, const Shape& global, const Layout* layout) {
+Tensor make_distributed(const Tensor& local, const Shape& global, LayoutId layout) {
   const TensorImpl& part = local.impl();
   auto whole = make_ref<TensorImpl>(TensorMeta{global, part.meta.dtype, part.meta.device},
                                     part.strides, part.offset, part.storage);

@@ -20,7 +20,10 @@
 namespace tessera {
 
 class Tensor;
-class Layout;  // of a distributed tensor; defined in dist
+
+/// How a distributed tensor lies, by a number that dist gives out once: it is never another
+/// layout's, whatever became of the world that it was made in.
+enum class LayoutId : uint64_t { none };
 
 /// What an op's checks see of a tensor: global shape, dtype, device.
 struct TensorMeta {
@@ -58,7 +61,7 @@ class TensorImpl : public RefCounted<TensorImpl> {
   std::unique_ptr<LeafGrad> leaf;  // made when requires_grad is set
   // Distributed tensors alone: meta.shape is global, the bytes are those of `local`, this rank's
   // part.
-  const Layout* layout = nullptr;
+  LayoutId layout = LayoutId::none;
   Ref<TensorImpl> local;
   int32_t node_output = 0;  // which output of `node` this is
   bool requires_grad = false;
@@ -92,8 +95,8 @@ class TESSERA_API Tensor {
   [[nodiscard]] int64_t size(int dim) const;
   [[nodiscard]] bool is_contiguous() const { return impl().contiguous; }
   /// Whether it has a layout: its shape is global, each rank holds a part. Data, strides and item
-  /// are then a LayoutError that names local() and full().
-  [[nodiscard]] bool is_distributed() const { return impl().layout != nullptr; }
+  /// are then a LayoutError that names local() and full_tensor().
+  [[nodiscard]] bool is_distributed() const { return impl().layout != LayoutId::none; }
   [[nodiscard]] Storage& storage() const { return *impl().storage; }
 
   /// First element; throws StorageError if the bytes are released, DTypeError if T is not the
@@ -169,7 +172,7 @@ TESSERA_API Tensor tensor(std::initializer_list<std::initializer_list<double>> r
 TESSERA_API Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset);
 /// The tensor of `global` shape whose part on this rank is `local`; dtype and device are the
 /// part's. Unchecked and unrecorded: what dist builds its tensors from.
-TESSERA_API Tensor make_distributed(const Tensor& local, const Shape& global, const Layout* layout);
+TESSERA_API Tensor make_distributed(const Tensor& local, const Shape& global, LayoutId layout);
 /// Copies bytes between any two devices; shapes and dtypes must be equal, both contiguous. Not
 /// recorded.
 TESSERA_API void copy_bytes(const Tensor& to, const Tensor& from);

@@ -31,7 +31,7 @@ Tensor loss_of(const Tensor& o) { return sum(mul(o, mul(o, o))); }
 // torchtitan #3340: causal attention over cut tensors met plain masks, and was given up.
 TEST(DistributedAttention, CausalOverBatchHeadsAndSequenceIsThatOfOneRank) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 2}, {"b", 2}});
+    const Mesh m = Mesh::make({{"a", 2}, {"b", 2}});
     for (const bool heads_inner : {false, true}) {
       for (const int64_t queries : {5, 7}) {
         const int64_t keys = 7;
@@ -58,7 +58,7 @@ TEST(DistributedAttention, CausalOverBatchHeadsAndSequenceIsThatOfOneRank) {
             {{sequence, sequence}, {R, R}},
             {{R, R}, {R, R}}};
         for (const auto& [q, kv] : ways) {
-          const Layout *of_q = Layout::of(m, q), *of_kv = Layout::of(m, kv);
+          const Layout of_q = Layout::of(m, q), of_kv = Layout::of(m, kv);
           Heads all{variable(whole.q, of_q), variable(whole.k, of_kv), variable(whole.v, of_kv)};
           const CommTrace trace;
           const Tensor o = scaled_dot_product_attention(all.q, all.k, all.v, options);
@@ -71,7 +71,7 @@ TEST(DistributedAttention, CausalOverBatchHeadsAndSequenceIsThatOfOneRank) {
           expect_same(all.v.grad(), one.v.grad());
         }
         // Keys cut along the sequence are gathered on request, and their gradient comes back cut.
-        const Layout* cut = Layout::of(m, {S0, sequence});
+        const Layout cut = Layout::of(m, {S0, sequence});
         Heads all{variable(whole.q, cut), variable(whole.k, cut), variable(whole.v, cut)};
         TESSERA_EXPECT_HOLDS(error_of<LayoutError>([&] {
                                (void)scaled_dot_product_attention(all.q, all.k, all.v, options);
@@ -143,8 +143,8 @@ TEST(DistributedAttention, MasksAreCutWithTheirQueries) {
 
 TEST(DistributedAttention, APlainOperandIsAClearError) {
   on_ranks(2, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 2}});
-    const Layout* cut = Layout::of(m, {S1});
+    const Mesh m = Mesh::make({{"tp", 2}});
+    const Layout cut = Layout::of(m, {S1});
     const Tensor whole = numbers({1, 2, 5, 4}), x = distribute(whole, cut);
     const std::string text =
         error_of<LayoutError>([&] { (void)scaled_dot_product_attention(x, x, whole); });
@@ -163,7 +163,7 @@ TEST(DistributedAttention, APlainOperandIsAClearError) {
 // of each are all that is sent.
 TEST(DistributedAttention, VocabularyParallelSendsNoLogits) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 4}});
+    const Mesh m = Mesh::make({{"tp", 4}});
     const int64_t vocabulary = 11, width = 6;
     const Tensor table = numbers({vocabulary, width}), out = numbers({vocabulary, width}, 1);
     const Tensor ids = tensor({{0, 10, 3, 7}, {5, 5, 9, 1}}, DType::i64),

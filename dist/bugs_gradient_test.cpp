@@ -23,7 +23,7 @@ using List = std::vector<Tensor>;
 // gradient.
 TEST(GradientBugs, ARegionOverAPartialSumChangesNoGradient) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 4}});
+    const Mesh m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({3, 8}), w = numbers({8, 5}, 1), g = numbers({3, 5}, 2);
     Tensor plain = variable(w);
     backward(sum(mul(matmul(x, plain), g)));
@@ -47,8 +47,8 @@ TEST(GradientBugs, ARegionOverAPartialSumChangesNoGradient) {
 // alone. #175867, torchtitan #2416: one that all ranks use alike got it once per rank.
 TEST(GradientBugs, ReplicatedInputsOfRegionsSayWhatTheirGradientIs) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 4}});
-    const Layout *whole = Layout::of(m, {R}), *cut = Layout::of(m, {S1});
+    const Mesh m = Mesh::make({{"tp", 4}});
+    const Layout whole = Layout::of(m, {R}), cut = Layout::of(m, {S1});
     const Tensor x = numbers({3, 8}), w = numbers({8, 6}, 1);  // 6 columns: 2, 2, 2, 0
     Tensor plain = variable(x);
     const Tensor want = matmul(plain, w);
@@ -84,7 +84,7 @@ TEST(GradientBugs, ReplicatedInputsOfRegionsSayWhatTheirGradientIs) {
 // gradient was never added up.
 TEST(GradientBugs, ANormsWeightGetsTheGradientOfTheWholeSequence) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 4}});
+    const Mesh m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({2, 5, 6}), weight = numbers({6}, 3);
     Tensor plain_x = variable(x), plain = variable(weight);
     const Tensor want = rms_norm(plain_x, plain, 1e-5);
@@ -105,7 +105,7 @@ TEST(GradientBugs, ANormsWeightGetsTheGradientOfTheWholeSequence) {
 // torchtitan #4332: the bias divided by tp counted once, and its gradient 1 / tp times.
 TEST(GradientBugs, ABiasOnAPartialSumCountsOnce) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 4}});
+    const Mesh m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({3, 8}), w = numbers({8, 5}, 1), b = numbers({5}, 2);
     const auto loss = [](const Tensor& y) { return sum(mul(y, y)); };
     Tensor pw = variable(w), pb = variable(b);
@@ -128,7 +128,7 @@ TEST(GradientBugs, ABiasOnAPartialSumCountsOnce) {
 // torchtitan #1373: a key that all heads share got the gradient of this rank's heads.
 TEST(GradientBugs, WhatAllHeadsShareGetsTheGradientOfAllHeads) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor q = numbers({2, 3, 6, 4}), k = numbers({2, 3, 1, 4}, 1);
     Tensor pq = variable(q), pk = variable(k);
     const auto loss = [](const Tensor& a, const Tensor& b) {
@@ -149,7 +149,7 @@ TEST(GradientBugs, WhatAllHeadsShareGetsTheGradientOfAllHeads) {
 // #190746: while a loss ran over a cut vocabulary, every other softmax lost its gradient.
 TEST(GradientBugs, ACutVocabularyLeavesOtherSoftmaxesAlone) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"tp", 4}});
+    const Mesh m = Mesh::make({{"tp", 4}});
     const Tensor x = numbers({5, 6}), w = numbers({6, 11}, 1),
                  t = tensor({0, 10, -100, 4, 7}, DType::i64);
     const auto loss = [](const Tensor& h, const Tensor& weight, const Tensor& targets) {
@@ -169,7 +169,7 @@ TEST(GradientBugs, ACutVocabularyLeavesOtherSoftmaxesAlone) {
 // vocabulary too, is no option here.
 TEST(GradientBugs, TheLossIsThatOfTheWholeVocabularyAndOfAllTokens) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const double inf = std::numeric_limits<double>::infinity();
     auto values = numbers({3, 3, 7}).values();
     std::fill_n(values.begin() + 4, 3,
@@ -193,7 +193,7 @@ TEST(GradientBugs, TheLossIsThatOfTheWholeVocabularyAndOfAllTokens) {
       EXPECT_EQ(trace.count(), cut ? 2 : 0) << trace;
       EXPECT_LE(trace.bytes(), 3 * 9 * 8) << trace;  // three numbers a row
       expect_same(loss, want);
-      EXPECT_EQ(full(count).item(), 2);
+      EXPECT_EQ(full_tensor(count).item(), 2);
       backward(loss);
       EXPECT_EQ(trace.count({}, "grad"), 0) << trace;
       EXPECT_EQ(layout_of(x.grad()), layout_of(x));
@@ -214,7 +214,7 @@ TEST(GradientBugs, TheLossIsThatOfTheWholeVocabularyAndOfAllTokens) {
 TEST(GradientBugs, AxesOfOneRankAccumulateAsOthersDo) {
   for (const int n : {1, 2}) {
     on_ranks(n, [n](World&) {
-      const Mesh* m = Mesh::make({{"ep", 1}, {"dp", n}, {"tp", 1}});
+      const Mesh m = Mesh::make({{"ep", 1}, {"dp", n}, {"tp", 1}});
       const Tensor w = numbers({6, 3});
       Tensor dw = variable(w, Layout::of(m, {R, R, S1})), pw = variable(w);
       for (int micro = 0; micro < 3; ++micro) {

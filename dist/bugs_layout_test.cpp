@@ -21,12 +21,12 @@ const Placement R = Replicate(), S0 = Shard(0);
 TEST(LayoutBugs, MergedGathersLoseNoRowOfUnevenNestedCuts) {
   for (const auto& [k1, k2] : {std::pair{2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {1, 5}, {5, 1}}) {
     on_ranks(k1 * k2, [k1, k2](World&) {
-      const Mesh* m = Mesh::make({{"a", k1}, {"b", k2}});
+      const Mesh m = Mesh::make({{"a", k1}, {"b", k2}});
       for (int64_t n = 0; n <= 9; ++n) {
         const Tensor whole = numbers({n, 2});
         for (const auto& order : {std::vector<std::string>{"a", "b"}, {"b", "a"}}) {
           const Tensor x = distribute(whole, Layout::ordered(m, std::vector{S0, S0}, {order}));
-          expect_same(full(x), whole, 0);
+          expect_same(full_tensor(x), whole, 0);
         }
       }
     });
@@ -37,7 +37,7 @@ TEST(LayoutBugs, MergedGathersLoseNoRowOfUnevenNestedCuts) {
 TEST(LayoutBugs, UnevenShardsMakeTheRoundTrip) {
   for (int k = 1; k <= 5; ++k) {
     on_ranks(k, [k](World&) {
-      const Mesh* m = Mesh::make({{"a", k}});
+      const Mesh m = Mesh::make({{"a", k}});
       for (int64_t n = 0; n <= 9; ++n) {
         for (const int dim : {0, 1}) {
           const Tensor whole = numbers(dim ? Shape{3, n} : Shape{n, 3});
@@ -56,8 +56,8 @@ TEST(LayoutBugs, UnevenShardsMakeTheRoundTrip) {
 // #144109: shards of any size were taken, and full_tensor was wrong.
 TEST(LayoutBugs, FromLocalTakesPartsOfTheChunkRuleAlone) {
   on_ranks(2, [](World& world) {
-    const Mesh* m = Mesh::make({{"a", 2}});
-    const Layout* cut = Layout::of(m, {S0});
+    const Mesh m = Mesh::make({{"a", 2}});
+    const Layout cut = Layout::of(m, {S0});
     const auto part = [&](int64_t first, int64_t second) {
       return numbers({world.rank() ? second : first, 2});
     };
@@ -76,8 +76,8 @@ TEST(LayoutBugs, FromLocalTakesPartsOfTheChunkRuleAlone) {
 // #172812: the global shape of a region's output was guessed from uneven parts.
 TEST(LayoutBugs, RegionsStateTheGlobalShapeOfWhatTheyGive) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 4}});
-    const Layout* cut = Layout::of(m, {S0});
+    const Mesh m = Mesh::make({{"a", 4}});
+    const Layout cut = Layout::of(m, {S0});
     for (const int64_t n : {0, 1, 5, 6, 9}) {
       const Tensor whole = numbers({n, 3}), x = distribute(whole, cut);
       const auto twice = [](const std::vector<Tensor>& in) {
@@ -96,7 +96,7 @@ TEST(LayoutBugs, RegionsStateTheGlobalShapeOfWhatTheyGive) {
         } catch (const LayoutError& e) {
           text = e.what();
         }
-        const std::string want = m->coordinate(0) < 2 ? "fits" : "gives this rank [2, 3]";
+        const std::string want = m.coordinate(0) < 2 ? "fits" : "gives this rank [2, 3]";
         TESSERA_EXPECT_HOLDS(text, want);
       }
     }
@@ -106,11 +106,11 @@ TEST(LayoutBugs, RegionsStateTheGlobalShapeOfWhatTheyGive) {
 // torchtitan #4593: a dim cut over tp, then over dp, got a wrong size: 5 over 2 as 6 or 4.
 TEST(LayoutBugs, PartsOfPartsHaveTheSizesOfTheChunkRule) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor whole = numbers({10, 2});
-    const Layout* layout = Layout::ordered(m, std::vector{S0, S0}, {{"tp", "dp"}});
+    const Layout layout = Layout::ordered(m, std::vector{S0, S0}, {{"tp", "dp"}});
     const Tensor x = distribute(whole, layout);
-    EXPECT_EQ(local(x).size(0), m->coordinate(0) == 0 ? 3 : 2);
+    EXPECT_EQ(local(x).size(0), m.coordinate(0) == 0 ? 3 : 2);
     const Tensor tp = redistribute(x, {R, S0});
     EXPECT_EQ(local(tp).size(0), 5);
     expect_same(tp, whole, 0);
@@ -121,26 +121,26 @@ TEST(LayoutBugs, PartsOfPartsHaveTheSizesOfTheChunkRule) {
 // #168134, #163843, #165533: nested cuts lost or misplaced elements.
 TEST(LayoutBugs, PartsInTheOrderOfTheLayoutAreAllElementsOnce) {
   on_ranks(12, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 2}, {"b", 3}, {"c", 2}});
-    for (const AxisStates& states : all_layouts(*m, 1, {})) {
-      const Layout* layout = Layout::intern(m, states);
-      const AxisList axes = layout->axes_of(0);
+    const Mesh m = Mesh::make({{"a", 2}, {"b", 3}, {"c", 2}});
+    for (const AxisStates& states : all_layouts(m, 1, {})) {
+      const Layout layout = Layout::intern(m, states);
+      const AxisList axes = layout.axes_of(0);
       for (int64_t n = 0; n <= 13; ++n) {
         // Brute force: cut a list of numbers by torch.chunk's rule, axis by axis.
-        for (int position = 0; position < m->size(); ++position) {
+        for (int position = 0; position < m.size(); ++position) {
           std::vector<int64_t> mine(static_cast<size_t>(n));
           for (int64_t i = 0; i < n; ++i) mine[static_cast<size_t>(i)] = i;
           std::vector<int> at;
-          for (int a = 0; a < 3; ++a) at.push_back(m->coordinate_at(position, a));
+          for (int a = 0; a < 3; ++a) at.push_back(m.coordinate_at(position, a));
           for (const int a : axes) {
-            const auto k = static_cast<size_t>(m->size(a)), step = (mine.size() + k - 1) / k;
+            const auto k = static_cast<size_t>(m.size(a)), step = (mine.size() + k - 1) / k;
             const size_t begin =
                 std::min(mine.size(), static_cast<size_t>(at[static_cast<size_t>(a)]) * step);
             const size_t end = std::min(mine.size(), begin + step);
             mine = {mine.begin() + static_cast<std::ptrdiff_t>(begin),
                     mine.begin() + static_cast<std::ptrdiff_t>(end)};
           }
-          const Piece::Range r = layout->range_at(at, {n}, 0);
+          const Piece::Range r = layout.range_at(at, {n}, 0);
           ASSERT_EQ(r.size, static_cast<int64_t>(mine.size()));
           ASSERT_EQ(r.global, n);
           if (!mine.empty()) {
@@ -156,15 +156,15 @@ TEST(LayoutBugs, PartsInTheOrderOfTheLayoutAreAllElementsOnce) {
 // order alone was taken for none.
 TEST(LayoutBugs, TheOrderOfCutsIsPartOfTheLayout) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor whole = numbers({8, 3});
-    const Layout* inner = Layout::ordered(m, std::vector{S0, S0}, {{"tp", "dp"}});
-    const Layout* outer = Layout::of(m, {S0, S0});
+    const Layout inner = Layout::ordered(m, std::vector{S0, S0}, {{"tp", "dp"}});
+    const Layout outer = Layout::of(m, {S0, S0});
     EXPECT_NE(inner, outer);
     const Tensor x = distribute(whole, inner), y = distribute(whole, outer);
-    expect_same(full(x), whole, 0);
-    expect_same(full(y), whole, 0);
-    const int64_t dp = m->coordinate(0), tp = m->coordinate(1);
+    expect_same(full_tensor(x), whole, 0);
+    expect_same(full_tensor(y), whole, 0);
+    const int64_t dp = m.coordinate(0), tp = m.coordinate(1);
     EXPECT_EQ(local(x).values()[0], whole.values()[static_cast<size_t>((4 * tp + 2 * dp) * 3)]);
     EXPECT_EQ(local(y).values()[0], whole.values()[static_cast<size_t>((4 * dp + 2 * tp) * 3)]);
     const CommTrace trace;
@@ -181,16 +181,17 @@ TEST(LayoutBugs, TheOrderOfCutsIsPartOfTheLayout) {
 // Found here by random programs: a slice is a view, and the reduction after it wrote the source.
 TEST(LayoutBugs, RedistributionsLeaveTheirSourceAlone) {
   on_ranks(6, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 3}, {"b", 1}, {"c", 2}});
+    const Mesh m = Mesh::make({{"a", 3}, {"b", 1}, {"c", 2}});
     for (const Shape& shape : {Shape{1, 1}, Shape{2, 3}}) {
-      const auto layouts = all_layouts(*m, 2, {ReduceOp::sum});
+      const auto layouts = all_layouts(m, 2, {ReduceOp::sum});
       for (const AxisStates& states : layouts) {
-        const Layout* from = Layout::intern(m, states);
+        const Layout from = Layout::intern(m, states);
         double salt = 0;  // parts and terms unlike each other, equal where they are replicated
         for (int a = 0; a < 3; ++a)
-          salt = salt * 7 + (from->placement(a) == R ? 0 : m->coordinate(a) + 1);
-        const Tensor part = numbers(from->local_shape(shape), salt);
-        const Tensor x = make_distributed(part, shape, from), before = copy(part), want = full(x);
+          salt = salt * 7 + (from.placement(a) == R ? 0 : m.coordinate(a) + 1);
+        const Tensor part = numbers(from.local_shape(shape), salt);
+        const Tensor x = make_distributed(part, shape, from), before = copy(part),
+                     want = full_tensor(x);
         for (const AxisStates& target : layouts) {
           expect_same(redistribute(x, Layout::intern(m, target)), want);
           expect_same(part, before, 0);

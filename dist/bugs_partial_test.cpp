@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that others had in the algebra of partial sums, each as a test of what it broke. The numbers
-// are issues of PyTorch unless another project is named. Not here: cumsum over a cut dim (jax
-// #21403) and weighted means (#185167), because there is no such op; writing one partial tensor
-// into another
-// (#162460) and clamping in place (#163374), because in-place ops are AdamW and scale_ alone.
+// are issues of PyTorch unless another project is named.
 #include "tessera/dist/planner/planner.h"
+#include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/cumsum/cumsum.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
@@ -26,7 +25,7 @@ using test::on_ranks;
 const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1), P = Partial();
 
 struct Trial {
-  const Mesh* mesh = Mesh::make({{"a", 4}});
+  const Mesh mesh = Mesh::make({{"a", 4}});
   [[nodiscard]] Tensor on(const Tensor& whole, Placement p) const {
     return distribute(whole, Layout::of(mesh, {p}));
   }
@@ -100,8 +99,69 @@ TEST(PartialBugs, CopiesStayPartial) {
   });
 }
 
+// #162460: one partial tensor written into another lost terms, or was reduced on the way. #163374:
+// what was clamped in place stayed partial, each term clamped.
+TEST(PartialBugs, WritingInPlaceIsRefusedOrWritesTheSum) {
+  on_ranks(4, [](World&) {
+    const Trial t;
+    const Tensor whole = Trial::whole({3, 5}), before = numbers({3, 5}, 4);
+    for (const Placement p : {R, S0, S1, P}) {
+      const Layout layout = Layout::of(t.mesh, {p});
+      for (const bool may_send : {false, true}) {
+        // Refused writes leave what was there; the others write the value that one rank writes.
+        const auto expect_written_or_left = [&](const auto& write, const Tensor& want) {
+          const Tensor to =
+              p == P ? redistribute(t.on(before, R), {P}) : distribute(copy(before), layout);
+          bool written = true;
+          try {
+            if (may_send) {
+              const AutoRedistribute wish;
+              write(to);
+            } else {
+              write(to);
+            }
+          } catch (const LayoutError&) {
+            written = false;
+          }
+          EXPECT_EQ(layout_of(to), layout);
+          EXPECT_EQ(written, p != P && may_send) << layout.placements_text();
+          expect_same(to, written ? want : before);
+        };
+        expect_written_or_left([&](const Tensor& to) { assign_(to, t.partial({3, 5})); }, whole);
+        expect_written_or_left(
+            [&](const Tensor& to) {
+              assign_(to, clamp(t.partial({3, 5}), {.min = -0.5, .max = 0.5}));
+            },
+            clamp(whole, {.min = -0.5, .max = 0.5}));
+      }
+    }
+  });
+}
+
+// jax #21403: sums of all elements up to each began anew in every part.
+TEST(PartialBugs, RunningSumsPassTheCuts) {
+  on_ranks(4, [](World&) {
+    const Trial t;
+    const Tensor whole = numbers({6, 9}), sums = Trial::whole({3, 5});
+    for (const bool reverse : {false, true}) {
+      for (const int dim : {0, 1}) {
+        const Tensor want = cumsum(whole, dim, reverse);
+        const Tensor cut = t.on(whole, dim == 0 ? S0 : S1), other = t.on(whole, dim == 0 ? S1 : S0);
+        EXPECT_THROW((void)cumsum(cut, dim, reverse), LayoutError);
+        expect_refused_or_right([&] { return cumsum(cut, dim, reverse); }, want);
+        const CommTrace trace;
+        EXPECT_EQ(layout_of(cumsum(other, dim, reverse)), layout_of(other));
+        expect_same(local(cumsum(other, dim, reverse)), cumsum(local(other), dim, reverse), 0);
+        const Tensor p = t.partial({3, 5}), of_terms = cumsum(p, dim, reverse);
+        EXPECT_EQ(placements(of_terms), "{a: Partial()}");
+        EXPECT_EQ(trace.count(), 0) << trace;
+        expect_same(of_terms, cumsum(sums, dim, reverse));
+      }
+    }
+  });
+}
+
 // #159856: the norm of a partial sum was the norm of its terms. #165962: so were max and clipping.
-// #163374: clamping in place kept the partial.
 TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
   on_ranks(4, [](World&) {
     const Trial t;
@@ -116,7 +176,7 @@ TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
     expect_refused_or_right([&] { return exp(p); }, exp(whole));
     expect_refused_or_right([&] { return silu(p); }, silu(whole));
     // Clipping scales each element once, over layouts and meshes (#180346).
-    const Mesh* two = Mesh::make({{"x", 2}, {"y", 2}});
+    const Mesh two = Mesh::make({{"x", 2}, {"y", 2}});
     const Tensor a = t.on(whole, S0), b = distribute(whole, Layout::of(two, {S0, S1})),
                  c = copy(whole), d = copy(whole);
     const double size = norm({c, d});
@@ -150,8 +210,33 @@ TEST(PartialBugs, MeansCountElementsNotRanks) {
       const Tensor targets = from_values(ids, {n}, DType::i64);
       const auto [sum, count] = cross_entropy(x, t.on(targets, S0));
       const auto [want_sum, want_count] = cross_entropy(whole, targets);
-      EXPECT_EQ(full(count).item(), want_count.item());
+      EXPECT_EQ(full_tensor(count).item(), want_count.item());
       expect_same(sum, want_sum);
+    }
+  });
+}
+
+// #185167: the mean of a loss by class weights was divided by the weights of the own rows.
+TEST(PartialBugs, WeightedMeansDivideByAllWeights) {
+  on_ranks(4, [](World&) {
+    const Trial t;
+    for (const int64_t n : {1, 3, 6, 9}) {
+      const Tensor x = numbers({n, 3}), w = numbers({n, 3}, 2);
+      const auto mean_of = [](const Tensor& values, const Tensor& weights) {
+        return div(sum(mul(values, weights)), sum(weights));
+      };
+      const Tensor want = mean_of(x, w);
+      for (const Placement p : {R, S0, S1}) {
+        expect_refused_or_right([&] { return mean_of(t.on(x, p), t.on(w, p)); }, want);
+        // Weights of the rows alone, the same on every rank or cut as the rows are.
+        const Tensor rows = numbers({n, 1}, 3);
+        expect_refused_or_right([&] { return mean_of(t.on(x, p), t.on(rows, p == S0 ? S0 : R)); },
+                                mean_of(x, rows));
+      }
+      // Both sums on every rank first: then nothing is left to be refused.
+      const Tensor top = redistribute(sum(mul(t.on(x, S0), t.on(w, S0))), {R}),
+                   below = redistribute(sum(t.on(w, S0)), {R});
+      expect_same(div(top, below), want);
     }
   });
 }

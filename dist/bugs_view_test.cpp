@@ -43,14 +43,14 @@ TEST(ViewBugs, ReshapesAreRightOrRefused) {
     int ranks = 1;
     for (const MeshAxis& a : axes) ranks *= a.size;
     on_ranks(ranks, [&](World& world) {
-      const Mesh* m = Mesh::make(axes);
+      const Mesh m = Mesh::make(axes);
       int right = 0, refused = 0;
       for (const int64_t n :
            axes.size() > 1 ? std::vector<int64_t>{12} : std::vector<int64_t>{12, 18}) {
         const auto shapes = shapes_of(n);
         for (const Shape& from : shapes) {
           const Tensor whole = numbers(from);
-          for (const AxisStates& states : all_layouts(*m, from.rank(), {})) {
+          for (const AxisStates& states : all_layouts(m, from.rank(), {})) {
             const Tensor x = distribute(whole, Layout::intern(m, states));
             for (const Shape& to : shapes) {
               Tensor y;
@@ -61,7 +61,7 @@ TEST(ViewBugs, ReshapesAreRightOrRefused) {
                 continue;
               }
               ++right;
-              ASSERT_EQ(local(y).shape(), layout_of(y)->local_shape(to));
+              ASSERT_EQ(local(y).shape(), layout_of(y).local_shape(to));
               expect_same(y, reshape(whole, to), 0);
             }
           }
@@ -80,13 +80,13 @@ TEST(ViewBugs, ReshapesAreRightOrRefused) {
 // #186282: with two axes on one dim, unflatten(flatten(x)) was not x, and gradients were wrong.
 TEST(ViewBugs, UnflattenOfFlattenIsTheSameTensor) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 2}, {"b", 2}});
+    const Mesh m = Mesh::make({{"a", 2}, {"b", 2}});
     const Tensor values = numbers({4, 2, 3}), weights = numbers({8, 3}, 0.5);
     Tensor plain = variable(values);
     const Tensor want = reshape(mul(reshape(plain, {8, 3}), weights), {4, 2, 3});
     backward(sum(mul(want, want)));
     for (const auto& order : {std::vector<std::string>{"a", "b"}, {"b", "a"}}) {
-      const Layout* layout = Layout::ordered(m, std::vector{S0, S0}, {order});
+      const Layout layout = Layout::ordered(m, std::vector{S0, S0}, {order});
       Tensor x = variable(values, layout);
       const Tensor flat = reshape(x, {8, 3});
       EXPECT_EQ(layout_of(flat), layout);
@@ -103,7 +103,7 @@ TEST(ViewBugs, UnflattenOfFlattenIsTheSameTensor) {
 // #139735: writing a slice of a cut dim had no effect, because the slice was a copy.
 TEST(ViewBugs, SlicesAliasOrThrow) {
   on_ranks(2, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 2}});
+    const Mesh m = Mesh::make({{"a", 2}});
     const Tensor whole = numbers({4, 6}), x = distribute(whole, Layout::of(m, {S0}));
     EXPECT_THROW((void)slice(x, 0, {0, 2}), LayoutError);
     EXPECT_THROW((void)select(x, 0, 1), LayoutError);
@@ -126,21 +126,21 @@ TEST(ViewBugs, SlicesAliasOrThrow) {
 // autoparallel #517: a tensor said Partial and held the whole on every rank.
 TEST(ViewBugs, WhatALayoutSaysIsWhatRanksHold) {
   on_ranks(4, [](World& world) {
-    const Mesh* m = Mesh::make({{"a", 2}, {"b", 2}});
+    const Mesh m = Mesh::make({{"a", 2}, {"b", 2}});
     const Tensor whole = numbers({4, 6});
-    for (const AxisStates& states : all_layouts(*m, 2, {ReduceOp::sum})) {
-      const Layout* layout = Layout::intern(m, states);
+    for (const AxisStates& states : all_layouts(m, 2, {ReduceOp::sum})) {
+      const Layout layout = Layout::intern(m, states);
       const Tensor x = redistribute(distribute(whole, Layout::replicated(m)), layout);
       ASSERT_EQ(layout_of(x), layout);
       // Brute force from the parts alone: all of them, each at its place, are the whole.
       const Tensor field = zeros({4, 6}, DType::f64);
       const Tensor part = local(x);
-      const Piece::Range rows = layout->range(whole.shape(), 0),
-                         columns = layout->range(whole.shape(), 1);
+      const Piece::Range rows = layout.range(whole.shape(), 0),
+                         columns = layout.range(whole.shape(), 1);
       ASSERT_EQ(part.shape(), (Shape{rows.size, columns.size}));
       const auto v = part.values();
       int copies = 1;  // ranks that hold the same
-      for (int a = 0; a < 2; ++a) copies *= layout->placement(a) == R ? 2 : 1;
+      for (int a = 0; a < 2; ++a) copies *= layout.placement(a) == R ? 2 : 1;
       for (int64_t i = 0; i < rows.size; ++i) {
         for (int64_t j = 0; j < columns.size; ++j)
           field.data<double>()[(rows.begin + i) * 6 + columns.begin + j] =
@@ -155,7 +155,7 @@ TEST(ViewBugs, WhatALayoutSaysIsWhatRanksHold) {
 // #177669: planner and cost model disagreed, and another collective ran than was priced.
 TEST(ViewBugs, WhatThePlannerSendsIsPinned) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 4}});
+    const Mesh m = Mesh::make({{"a", 4}});
     const auto on = [&](const Shape& s, Placement p) {
       return distribute(numbers(s), Layout::of(m, {p}));
     };

@@ -71,8 +71,8 @@ std::string CommTrace::table() const {
 
 std::ostream& operator<<(std::ostream& os, const CommTrace& trace) { return os << trace.table(); }
 
-void record_collective(CollectiveKind op, const Mesh& mesh, std::span<const int> axes,
-                       int64_t bytes, std::string_view tag) {
+void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes, int64_t bytes,
+                       std::string_view tag) {
   Context& context = Context::current();
   CommTrace* trace = context.state<LivingTraces>().innermost;
   if (!trace) return;

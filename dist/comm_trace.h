@@ -42,8 +42,8 @@ class TESSERA_API CommTrace {
   [[nodiscard]] std::string table() const;
 
  private:
-  friend TESSERA_API void record_collective(CollectiveKind, const Mesh&, std::span<const int>,
-                                            int64_t, std::string_view);
+  friend TESSERA_API void record_collective(CollectiveKind, Mesh, std::span<const int>, int64_t,
+                                            std::string_view);
   std::vector<CommEntry> entries_;
   CommTrace* outer_;
 };
@@ -53,7 +53,7 @@ TESSERA_API std::ostream& operator<<(std::ostream&, const CommTrace&);
 TESSERA_API std::string_view trace_tag();
 /// Tells the living traces of this rank that `op` runs over these axes of the mesh. Costs a few
 /// nanoseconds where there is none.
-TESSERA_API void record_collective(CollectiveKind op, const Mesh& mesh, std::span<const int> axes,
+TESSERA_API void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
                                    int64_t bytes, std::string_view tag = "forward");
 
 }  // namespace tessera

@@ -14,14 +14,14 @@
 namespace tessera {
 namespace {
 
-const TensorImpl& distributed(const Tensor& x, std::string_view who) {
+void check_distributed(const Tensor& x, std::string_view who) {
   if (!x.is_distributed())
     fail<LayoutError>(who, x.meta(),
                       " is plain, not distributed: distribute(x, layout) makes it so");
-  return x.impl();
+  detail::check_lives(x, who);
 }
 
-AxisList all_axes(const Mesh& mesh) {
+AxisList all_axes(Mesh mesh) {
   AxisList axes;
   for (int a = 0; a < mesh.axes(); ++a) axes.push_back(a);
   return axes;
@@ -33,12 +33,12 @@ struct PartMeta {
   uint64_t layout = 0;  // hash of its text
 };
 
-ProcessGroup& whole_group(const Mesh& mesh) {
+ProcessGroup& whole_group(Mesh mesh) {
   const AxisList axes = all_axes(mesh);
   return mesh.group(std::span<const int>(axes.data(), axes.size()));
 }
 
-std::vector<PartMeta> exchange(const Mesh& mesh, const PartMeta& own) {
+std::vector<PartMeta> exchange(Mesh mesh, const PartMeta& own) {
   ProcessGroup& group = whole_group(mesh);
   constexpr auto bytes = static_cast<int64_t>(sizeof(PartMeta));
   const Tensor in = empty({bytes}, DType::u8), out = empty({bytes * mesh.size()}, DType::u8);
@@ -55,24 +55,27 @@ Shape shape_of(const int64_t* sizes, int64_t rank) {
 
 }  // namespace
 
-const Layout* layout_of(const Tensor& x) { return distributed(x, "layout_of").layout; }
+Layout layout_of(const Tensor& x) {
+  check_distributed(x, "layout_of");
+  return detail::layout_of(x, "layout_of");
+}
 
-Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
+Tensor distribute(const Tensor& whole, Layout layout, int source) {
   if (whole.is_distributed())
     fail<LayoutError>("distribute", whole.meta(), " is distributed already: use redistribute");
-  check_fits(*layout, whole.shape(), "distribute");
+  check_fits(layout, whole.shape(), "distribute");
   if (whole.requires_grad() && Context::current().grad_enabled) {
     fail<LayoutError>(
         "distribute", whole.meta(),
         " requires grad, which would end here: distribute its detach(), or compute on "
         "distributed tensors from the start");
   }
-  if (layout->has_partial()) {
+  if (layout.has_partial()) {
     fail<LayoutError>(
-        "distribute", layout->placements_text(),
+        "distribute", layout.placements_text(),
         " is partial: values are distributed whole, or cut; redistribute() makes partials");
   }
-  const Mesh& mesh = *layout->mesh();
+  const Mesh mesh = layout.mesh();
   if (source >= mesh.size())
     fail<LayoutError>("distribute", "source ", source, " is no position of ", mesh.text());
   const NoGrad guard;
@@ -82,7 +85,7 @@ Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
     whole_group(mesh).broadcast(part, source)->wait();
   }
   for (int d = 0; d < whole.rank(); ++d) {
-    const Piece::Range r = layout->range(whole.shape(), d);
+    const Piece::Range r = layout.range(whole.shape(), d);
     if (r.size != r.global) part = slice(part, d, {r.begin, r.begin + r.size});
   }
   return make_distributed(copy(part), whole.shape(), layout);
@@ -91,8 +94,8 @@ Tensor distribute(const Tensor& whole, const Layout* layout, int source) {
 namespace {
 
 // The sum of the parts along each cut dim is its global size, however uneven they are.
-Shape joined(const Shape& part, const Layout& layout, const std::vector<PartMeta>& all) {
-  const Mesh& mesh = *layout.mesh();
+Shape joined(const Shape& part, Layout layout, const std::vector<PartMeta>& all) {
+  const Mesh mesh = layout.mesh();
   Shape global = part;
   for (int d = 0; d < part.rank(); ++d) {
     const AxisList axes = layout.axes_of(d);
@@ -111,7 +114,7 @@ Shape joined(const Shape& part, const Layout& layout, const std::vector<PartMeta
 }
 
 // With the global shape given, or with that which the parts make up.
-Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) {
+Tensor assembled(const Tensor& local, Layout layout, const Shape* given) {
   if (local.is_distributed())
     fail<LayoutError>("from_local", local.meta(), " is distributed already");
   if (local.requires_grad() && Context::current().grad_enabled) {
@@ -120,14 +123,14 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
         " requires grad, and its gradient's type is unknown here: use local_region, which "
         "states it");
   }
-  check_fits(*layout, given ? *given : local.shape(), "from_local");
+  check_fits(layout, given ? *given : local.shape(), "from_local");
   PartMeta own;
   own.dtype = static_cast<int64_t>(local.dtype());
   own.rank = local.rank();
   for (int d = 0; d < local.rank(); ++d) own.sizes[d] = local.shape()[d];
   for (int d = 0; given && d < given->rank(); ++d) own.global[d] = (*given)[d];
-  own.layout = std::hash<std::string>{}(layout->text());
-  const Mesh& mesh = *layout->mesh();
+  own.layout = std::hash<std::string>{}(layout.text());
+  const Mesh mesh = layout.mesh();
   const bool alone = whole_group(mesh).backend() == "fake";  // others' parts are not there to check
   const auto all = exchange(mesh, own);
   for (int m = 0; m < mesh.size(); ++m) {
@@ -136,7 +139,7 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
     if (alone && rank != current_group().rank()) continue;
     if (part.layout != own.layout) {
       fail<LayoutError>("from_local", "ranks disagree on the layout: rank ", rank,
-                        " gives another than this rank, whose is ", layout->text());
+                        " gives another than this rank, whose is ", layout.text());
     }
     if (part.dtype != own.dtype || part.rank != own.rank ||
         std::memcmp(part.global, own.global, sizeof own.global) != 0) {
@@ -146,7 +149,7 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
                         shape_of(own.global, own.rank));
     }
   }
-  const Shape global = given ? *given : joined(local.shape(), *layout, all);
+  const Shape global = given ? *given : joined(local.shape(), layout, all);
   for (int m = 0; m < mesh.size(); ++m) {
     const PartMeta& part = all[static_cast<size_t>(m)];
     const int rank = mesh.ranks()[static_cast<size_t>(m)];
@@ -154,12 +157,11 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
     std::array<int, kMaxAxes> at{};
     for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate_at(m, a);
     Shape expected;
-    for (int d = 0; d < global.rank(); ++d)
-      expected.push_back(layout->range_at(at, global, d).size);
+    for (int d = 0; d < global.rank(); ++d) expected.push_back(layout.range_at(at, global, d).size);
     if (!(shape_of(part.sizes, part.rank) == expected)) {
       fail<LayoutError>(
           "from_local", "the part of rank ", rank, " is ", shape_of(part.sizes, part.rank),
-          ", but ", layout->text(), " of ", global, " gives it ", expected,
+          ", but ", layout.text(), " of ", global, " gives it ", expected,
           ": parts follow the chunk rule, ceil(size / parts) each and less at the end");
     }
   }
@@ -168,27 +170,27 @@ Tensor assembled(const Tensor& local, const Layout* layout, const Shape* given) 
 
 }  // namespace
 
-Tensor from_local(const Tensor& local, const Layout* layout, const Shape& global) {
+Tensor from_local(const Tensor& local, Layout layout, const Shape& global) {
   return assembled(local, layout, &global);
 }
 
-Tensor from_local(const Tensor& local, const Layout* layout) {
-  return assembled(local, layout, nullptr);
+Tensor from_local(const Tensor& local, Layout layout) { return assembled(local, layout, nullptr); }
+
+Tensor local(const Tensor& x) {
+  check_distributed(x, "local");
+  return Tensor(x.impl().local).detach();
 }
 
-Tensor local(const Tensor& x) { return Tensor(distributed(x, "local").local).detach(); }
-
-Tensor full(const Tensor& x) {
-  (void)distributed(x, "full");
+Tensor full_tensor(const Tensor& x) {
+  check_distributed(x, "full_tensor");
   return detail::gather_whole(x);
 }
 
-Tensor full(const Shape& shape, double value, DType dtype, const Layout* layout) {
+Tensor full(const Shape& shape, double value, DType dtype, Layout layout) {
   return call_on(op::Fill{shape, dtype, kCpu, value}, layout);
 }
 
-Tensor normal(const Shape& shape, RngKey key, double mean, double std, DType dtype,
-              const Layout* layout) {
+Tensor normal(const Shape& shape, RngKey key, double mean, double std, DType dtype, Layout layout) {
   return call_on(
       op::Random{shape, dtype, kCpu, op::Distribution::normal, mean, std, 0, 1, key, {}, {}},
       layout);

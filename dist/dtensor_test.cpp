@@ -58,53 +58,54 @@ TEST(DTensor, ChunkRuleGivesCeilAndLess) {
 
 TEST(DTensor, DistributeCutsAndFullGathers) {
   on_ranks(4, [](World&) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     for (const Shape& shape : {Shape{5, 3}, Shape{1, 7}, Shape{0, 4}, Shape{8, 8}}) {
       const Tensor whole = ramp(shape);
       for (const auto& p : std::vector<std::vector<Placement>>{
                {Shard(0), Shard(0)}, {Shard(1), Shard(0)}, {Replicate(), Shard(1)}}) {
         const Tensor x = distribute(whole, Layout::of(mesh, p));
         EXPECT_EQ(x.shape(), shape);
-        EXPECT_EQ(full(x).values(), whole.values());
+        EXPECT_EQ(full_tensor(x).values(), whole.values());
       }
-      const Layout* tp_first =
+      const Layout tp_first =
           Layout::ordered(mesh, std::vector<Placement>{Shard(0), Shard(0)}, {{"tp", "dp"}});
       EXPECT_NE(tp_first, Layout::of(mesh, {Shard(0), Shard(0)}));
-      EXPECT_EQ(full(distribute(whole, tp_first)).values(), whole.values());
-      EXPECT_EQ(full(redistribute(distribute(whole, tp_first), {Shard(0), Shard(0)})).values(),
-                whole.values());
+      EXPECT_EQ(full_tensor(distribute(whole, tp_first)).values(), whole.values());
+      EXPECT_EQ(
+          full_tensor(redistribute(distribute(whole, tp_first), {Shard(0), Shard(0)})).values(),
+          whole.values());
     }
   });
 }
 
 TEST(DTensor, DistributeTakesTheValuesOfOneRank) {
   on_ranks(3, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 3}});
+    const Mesh mesh = Mesh::make({{"dp", 3}});
     const Tensor mine = ramp({4}) + static_cast<double>(100 * world.rank());
     const Tensor x = distribute(mine, Layout::of(mesh, {Shard(0)}), 2);
-    EXPECT_EQ(full(x).values(), (ramp({4}) + 200.0).values());
+    EXPECT_EQ(full_tensor(x).values(), (ramp({4}) + 200.0).values());
     EXPECT_EQ(mine.values()[0], 100.0 * world.rank());
   });
 }
 
 TEST(DTensor, LocalAliasesAndIsDetached) {
   on_ranks(2, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}});
     Tensor x = distribute(ramp({4}), Layout::of(mesh, {Shard(0)}));
     x.set_requires_grad();
     Tensor part = local(x);
     EXPECT_FALSE(part.requires_grad());
     EXPECT_EQ(part.shape(), (Shape{2}));
     part.data<float>()[0] = 50;
-    EXPECT_EQ(full(x).values(), (std::vector<double>{50, 1, 50, 3}));
+    EXPECT_EQ(full_tensor(x).values(), (std::vector<double>{50, 1, 50, 3}));
     (void)world;
   });
 }
 
 TEST(DTensor, FromLocalChecksEveryRanksPart) {
   on_ranks(4, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 4}});
-    const Layout* rows = Layout::of(mesh, {Shard(0)});
+    const Mesh mesh = Mesh::make({{"dp", 4}});
+    const Layout rows = Layout::of(mesh, {Shard(0)});
     const int64_t sizes[] = {2, 2, 1, 0};  // of 5 rows
     const Tensor good = ramp({sizes[world.rank()], 3});
     EXPECT_EQ(from_local(good, rows).shape(), (Shape{5, 3}));
@@ -134,7 +135,7 @@ TEST(DTensor, FromLocalChecksEveryRanksPart) {
 
 TEST(DTensor, LayoutsThatDoNotFitAreRefused) {
   on_ranks(4, [](World&) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     EXPECT_THROW((void)Layout::of(mesh, {Shard(0)}), LayoutError);
     EXPECT_THROW((void)Layout::of(mesh, {Shard(-1), Replicate()}), LayoutError);
     EXPECT_THROW((void)Layout::of(mesh, {Partial(), Partial(ReduceOp::max)}), LayoutError);
@@ -146,20 +147,20 @@ TEST(DTensor, LayoutsThatDoNotFitAreRefused) {
     EXPECT_THROW((void)distribute(ramp({4}), Layout::of(mesh, {Partial(), Replicate()})),
                  LayoutError);
     EXPECT_THROW((void)local(ramp({4})), LayoutError);
-    EXPECT_THROW((void)full(ramp({4})), LayoutError);
+    EXPECT_THROW((void)full_tensor(ramp({4})), LayoutError);
     EXPECT_THROW((void)layout_of(ramp({4})), LayoutError);
   });
 }
 
 TEST(DTensor, EqualLayoutsAreOneObject) {
   on_ranks(4, [](World&) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
-    const Layout* a = Layout::of(mesh, {Shard(0), Replicate()});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Layout a = Layout::of(mesh, {Shard(0), Replicate()});
     EXPECT_EQ(a, Layout::of(Mesh::make({{"dp", 2}, {"tp", 2}}), {Shard(0), Replicate()}));
-    EXPECT_EQ(a->with("tp", Shard(1))->with("tp", Replicate()), a);
-    EXPECT_EQ(a->with("tp", Shard(0)), Layout::of(mesh, {Shard(0), Shard(0)}));
+    EXPECT_EQ(a.with("tp", Shard(1)).with("tp", Replicate()), a);
+    EXPECT_EQ(a.with("tp", Shard(0)), Layout::of(mesh, {Shard(0), Shard(0)}));
     // Taking the outer cut away leaves the inner one first.
-    EXPECT_EQ(Layout::of(mesh, {Shard(0), Shard(0)})->with("dp", Replicate()),
+    EXPECT_EQ(Layout::of(mesh, {Shard(0), Shard(0)}).with("dp", Replicate()),
               Layout::of(mesh, {Replicate(), Shard(0)}));
   });
 }
@@ -167,7 +168,7 @@ TEST(DTensor, EqualLayoutsAreOneObject) {
 // torchtitan #1355: whatever happens to a tensor, the dtype it reports is that of its bytes.
 TEST(DTensor, ReportedDTypeIsThatOfTheBytes) {
   on_ranks(4, [](World&) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     const auto check = [](const Tensor& x, DType expected) {
       EXPECT_EQ(x.dtype(), expected);
       EXPECT_EQ(local(x).dtype(), expected);
@@ -192,14 +193,15 @@ TEST(DTensor, ReportedDTypeIsThatOfTheBytes) {
 
 TEST(DTensor, RandomFillsAreTheSameBitsOnAnyLayout) {
   on_ranks(4, [](World&) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor whole = normal({7, 9}, {3, 4}, 0.5, 2.0);
     for (const auto& p : std::vector<std::vector<Placement>>{{Replicate(), Replicate()},
                                                              {Shard(0), Shard(1)},
                                                              {Shard(1), Shard(1)},
                                                              {Shard(1), Replicate()}})
-      EXPECT_EQ(full(normal({7, 9}, {3, 4}, 0.5, 2.0, DType::f32, Layout::of(mesh, p))).values(),
-                whole.values());
+      EXPECT_EQ(
+          full_tensor(normal({7, 9}, {3, 4}, 0.5, 2.0, DType::f32, Layout::of(mesh, p))).values(),
+          whole.values());
   });
 }
 

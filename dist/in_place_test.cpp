@@ -21,9 +21,9 @@ const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1);
 // lists of unlike layouts were refused.
 TEST(InPlace, AnOptimizerStepHasTheBitsOfOneRankUnderAnyLayout) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const std::vector<Shape> shapes{{5, 6}, {1, 3}, {7}, {3, 9}, {0, 4}};
-    const std::vector<const Layout*> layouts{
+    const std::vector<Layout> layouts{
         Layout::of(m, {S0, S1}), Layout::of(m, {S0, S0}), Layout::of(m, {S0, R}),
         Layout::ordered(m, std::vector{S1, S1}, {{"tp", "dp"}}), Layout::of(m, {R, R})};
     const auto filled = [&](double salt, bool distributed) {
@@ -60,8 +60,8 @@ TEST(InPlace, AnOptimizerStepHasTheBitsOfOneRankUnderAnyLayout) {
 
 TEST(InPlace, WhatDoesNotFitIsRefusedBeforeAnythingIsWritten) {
   on_ranks(2, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}});
-    const Layout* whole = Layout::of(m, {R});
+    const Mesh m = Mesh::make({{"dp", 2}});
+    const Layout whole = Layout::of(m, {R});
     const auto fresh = [&](double salt) { return distribute(numbers({4, 3}, salt), whole); };
     const Tensor p = fresh(0), first = fresh(1),
                  second = distribute(mul(numbers({4, 3}), numbers({4, 3})), whole);
@@ -91,7 +91,7 @@ TEST(InPlace, WhatDoesNotFitIsRefusedBeforeAnythingIsWritten) {
 
 TEST(InPlace, AVariableThatAGraphNeedsIsNotWritten) {
   on_ranks(2, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}});
     Tensor w = variable(numbers({4, 3}), Layout::of(m, {S0}));
     const Tensor y = mul(w, w);
     {

@@ -43,13 +43,13 @@ AxisList axes_of(const AxisStates& states, int dim) {
 namespace {
 
 struct Key {
-  const Mesh* mesh;
+  Mesh mesh;
   AxisStates states;
   bool operator==(const Key&) const = default;
 };
 struct KeyHash {
   size_t operator()(const Key& key) const {
-    size_t h = std::hash<const void*>{}(key.mesh);
+    size_t h = std::hash<Mesh>{}(key.mesh);
     for (const AxisState& s : key.states) {
       const auto bits =
           static_cast<size_t>(s.placement.kind) | static_cast<size_t>(s.placement.op) << 4 |
@@ -63,27 +63,55 @@ struct KeyHash {
 
 }  // namespace
 
-/// A rank's layouts. They live as long as its Context.
+/// A rank's layouts. They live as long as its Context; a layout's id is that Context's number and
+/// its place here.
 struct LayoutTable {
-  std::unordered_map<Key, std::unique_ptr<Layout>, KeyHash> layouts;
-  const Layout* find(const Mesh* mesh, const AxisStates& states) {
-    auto& slot = layouts[Key{mesh, states}];
-    if (!slot) slot.reset(new Layout(mesh, states));
-    return slot.get();
+  std::unordered_map<Key, std::unique_ptr<detail::LayoutData>, KeyHash> layouts;
+  std::vector<const detail::LayoutData*> made;
+
+  static Layout intern(Mesh mesh, const AxisStates& states) {
+    (void)mesh.data();  // it lives
+    const uint32_t owner = mesh.handle_.owner();
+    auto& table = Context::find(owner)->state<LayoutTable>();
+    auto& slot = table.layouts[Key{mesh, states}];
+    if (!slot) {
+      table.made.push_back((slot = std::make_unique<detail::LayoutData>()).get());
+      slot->mesh = mesh;
+      slot->states = states;
+      slot->id = static_cast<LayoutId>(uint64_t{owner} << 32 | (table.made.size() - 1));
+      for (const AxisState& s : states) {
+        slot->has_partial |= s.placement.kind == Placement::Kind::partial;
+        slot->replicated &= s.placement.kind == Placement::Kind::replicate;
+        if (s.placement.kind == Placement::Kind::shard)
+          slot->last_dim = std::max(slot->last_dim, int{s.placement.dim});
+      }
+    }
+    return {slot.get(), owner};
+  }
+
+  static Layout find(const Tensor& x, std::string_view who) {
+    if (!x.is_distributed()) return {};
+    Context& owner = owner_of(x, who);
+    const auto place = static_cast<uint32_t>(x.impl().layout);
+    return {owner.state<LayoutTable>().made[place], owner.number};
+  }
+  static Context& owner_of(const Tensor& x, std::string_view who) {
+    Context* owner = Context::find(static_cast<uint64_t>(x.impl().layout) >> 32);
+    if (!owner) detail::fail_ended(who, x.meta());
+    return *owner;
   }
 };
 
-Layout::Layout(const Mesh* mesh, const AxisStates& states) : mesh_(mesh), states_(states) {
-  for (const AxisState& s : states_) {
-    has_partial_ |= s.placement.kind == Placement::Kind::partial;
-    replicated_ &= s.placement.kind == Placement::Kind::replicate;
-    if (s.placement.kind == Placement::Kind::shard)
-      last_dim_ = std::max(last_dim_, int{s.placement.dim});
-  }
+Layout detail::layout_of(const Tensor& x, std::string_view who) {
+  return LayoutTable::find(x, who);
 }
 
-const Layout* Layout::intern(const Mesh* mesh, const AxisStates& states) {
-  return Context::current().state<LayoutTable>().find(mesh, states);
+void detail::check_lives(const Tensor& x, std::string_view who) {
+  if (x.is_distributed()) (void)LayoutTable::owner_of(x, who);
+}
+
+Layout Layout::intern(Mesh mesh, const AxisStates& states) {
+  return LayoutTable::intern(mesh, states);
 }
 
 bool reductions_commute(const AxisStates& states) {
@@ -97,16 +125,15 @@ bool reductions_commute(const AxisStates& states) {
   return true;
 }
 
-const Layout* Layout::of(const Mesh* mesh, std::span<const Placement> placements) {
+Layout Layout::of(Mesh mesh, std::span<const Placement> placements) {
   return ordered(mesh, placements, {});
 }
 
-const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> placements,
-                              const std::vector<std::vector<std::string>>& orders) {
-  if (!mesh) fail<LayoutError>("layout", "no mesh was given");
-  if (static_cast<int>(placements.size()) != mesh->axes()) {
-    fail<LayoutError>("layout", "given ", placements.size(), " placements for ", mesh->text(),
-                      ", expected one per axis, ", mesh->axes());
+Layout Layout::ordered(Mesh mesh, std::span<const Placement> placements,
+                       const std::vector<std::vector<std::string>>& orders) {
+  if (static_cast<int>(placements.size()) != mesh.axes()) {
+    fail<LayoutError>("layout", "given ", placements.size(), " placements for ", mesh.text(),
+                      ", expected one per axis, ", mesh.axes());
   }
   AxisStates states{};
   std::array<int8_t, kMaxRank> used{};
@@ -118,7 +145,7 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
     if (p.kind == Placement::Kind::partial) s.placement.dim = 0;
     if (p.kind != Placement::Kind::shard) return;
     if (p.dim < 0 || p.dim >= kMaxRank) {
-      fail<LayoutError>("layout", "axis \"", mesh->axis(axis).name, "\" cuts dim ", int{p.dim},
+      fail<LayoutError>("layout", "axis \"", mesh.axis(axis).name, "\" cuts dim ", int{p.dim},
                         ": dims count from 0 and are below ", kMaxRank);
     }
     s.placement.op = ReduceOp::sum;
@@ -127,9 +154,9 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
   std::array<bool, kMaxAxes> placed{};
   for (const auto& order : orders) {
     for (const std::string& name : order) {
-      const int axis = mesh->index(name);
+      const int axis = mesh.index(name);
       const Placement& p = placements[static_cast<size_t>(axis)];
-      const Placement& first = placements[static_cast<size_t>(mesh->index(order[0]))];
+      const Placement& first = placements[static_cast<size_t>(mesh.index(order[0]))];
       if (placed[static_cast<size_t>(axis)])
         fail<LayoutError>("layout", "axis \"", name, "\" stands twice in the order of cuts");
       if (p.kind != Placement::Kind::shard || !(p == first)) {
@@ -141,50 +168,50 @@ const Layout* Layout::ordered(const Mesh* mesh, std::span<const Placement> place
       place(axis);
     }
   }
-  for (int axis = 0; axis < mesh->axes(); ++axis) {
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
     if (!placed[static_cast<size_t>(axis)]) place(axis);
   }
   if (!reductions_commute(states)) {
     fail<LayoutError>("layout", "two reductions are pending that do not commute: ",
-                      intern(mesh, states)->placements_text(), "; reduce one first");
+                      intern(mesh, states).placements_text(), "; reduce one first");
   }
   return intern(mesh, states);
 }
 
-const Layout* Layout::replicated(const Mesh* mesh) { return intern(mesh, AxisStates{}); }
+Layout Layout::replicated(Mesh mesh) { return intern(mesh, AxisStates{}); }
 
 std::vector<Placement> Layout::placements() const {
   std::vector<Placement> all;
-  for (int a = 0; a < mesh_->axes(); ++a) all.push_back(placement(a));
+  for (int a = 0; a < mesh().axes(); ++a) all.push_back(placement(a));
   return all;
 }
 
-const Layout* Layout::with(std::string_view axis, Placement placement) const {
-  const auto at = static_cast<size_t>(mesh_->index(axis));
-  if (placement == this->placement(static_cast<int>(at))) return this;
+Layout Layout::with(std::string_view axis, Placement placement) const {
+  const auto at = static_cast<size_t>(mesh().index(axis));
+  if (placement == this->placement(static_cast<int>(at))) return *this;
   // The other axes keep their order; this one goes last among those that cut its dim.
   std::vector<Placement> all = placements();
   all[at] = placement;
   std::vector<std::vector<std::string>> orders;
-  for (int d = 0; d <= last_dim_; ++d) {
+  for (int d = 0; d <= last_sharded_dim(); ++d) {
     std::vector<std::string> order;
     for (int a : axes_of(d)) {
-      if (a != static_cast<int>(at)) order.push_back(mesh_->axis(a).name);
+      if (a != static_cast<int>(at)) order.push_back(mesh().axis(a).name);
     }
     if (!order.empty()) orders.push_back(std::move(order));
   }
-  return ordered(mesh_, all, orders);
+  return ordered(mesh(), all, orders);
 }
 
-const Layout* Layout::without_partials() const {
-  AxisStates states = states_;
+Layout Layout::without_partials() const {
+  AxisStates states = this->states();
   for (AxisState& s : states) {
     if (s.placement.kind == Placement::Kind::partial) s = {};
   }
-  return intern(mesh_, states);
+  return intern(mesh(), states);
 }
 
-Piece::Range range_of(const Mesh& mesh, const AxisStates& states, std::span<const int> coordinates,
+Piece::Range range_of(Mesh mesh, const AxisStates& states, std::span<const int> coordinates,
                       const Shape& global, int dim) {
   Piece::Range r{0, global[dim], global[dim]};
   for (int a : axes_of(states, dim))
@@ -193,40 +220,41 @@ Piece::Range range_of(const Mesh& mesh, const AxisStates& states, std::span<cons
 }
 
 Piece::Range Layout::range(const Shape& global, int dim) const {
-  return range_at(mesh_->coordinates(), global, dim);
+  return range_at(mesh().coordinates(), global, dim);
 }
 
 Piece::Range Layout::range_at(std::span<const int> coordinates, const Shape& global,
                               int dim) const {
-  return range_of(*mesh_, states_, coordinates, global, dim);
+  return range_of(mesh(), states(), coordinates, global, dim);
 }
 
 Shape Layout::local_shape(const Shape& global) const {
   Shape local = global;
-  for (int d = 0; d <= last_dim_ && d < local.rank(); ++d) local[d] = range(global, d).size;
+  for (int d = 0; d <= last_sharded_dim() && d < local.rank(); ++d)
+    local[d] = range(global, d).size;
   return local;
 }
 
 std::string Layout::placements_text() const {
   std::string text = "{";
-  for (int a = 0; a < mesh_->axes(); ++a)
-    text += concat(a ? ", " : "", mesh_->axis(a).name, ": ", placement(a));
+  for (int a = 0; a < mesh().axes(); ++a)
+    text += concat(a ? ", " : "", mesh().axis(a).name, ": ", placement(a));
   text += "}";
-  for (int d = 0; d <= last_dim_; ++d) {
+  for (int d = 0; d <= last_sharded_dim(); ++d) {
     const AxisList axes = axes_of(d);
     if (std::is_sorted(axes.begin(), axes.end())) continue;
     text += concat(" dim ", d, " by ");
     for (size_t i = 0; i < axes.size(); ++i)
-      text += (i ? ", then " : "") + mesh_->axis(axes[i]).name;
+      text += (i ? ", then " : "") + mesh().axis(axes[i]).name;
   }
   return text;
 }
 
-std::string Layout::text() const { return mesh_->text() + " " + placements_text(); }
+std::string Layout::text() const { return mesh().text() + " " + placements_text(); }
 
-std::ostream& operator<<(std::ostream& os, const Layout& layout) { return os << layout.text(); }
+std::ostream& operator<<(std::ostream& os, Layout layout) { return os << layout.text(); }
 
-void check_fits(const Layout& layout, const Shape& global, std::string_view where) {
+void check_fits(Layout layout, const Shape& global, std::string_view where) {
   if (layout.last_sharded_dim() < global.rank()) return;
   const int dim = layout.last_sharded_dim();
   fail<LayoutError>(where, layout.placements_text(), " cuts dim ", dim, ", but the tensor ", global,

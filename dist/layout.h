@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layout: how one tensor lies on a mesh. For each tensor dim the ordered list of mesh axes that cut
 // it, and for each other axis Replicate or Partial(op). The order replaces strided shards: a dim
-// cut over (tp, dp) is cut over tp first, each part then over dp. Immutable and interned per rank,
-// so equality is a pointer compare. It holds no dtype and no shape: those are the tensor's.
+// cut over (tp, dp) is cut over tp first, each part then over dp. Immutable, held by value and
+// interned per rank, so equality is a pointer compare. It holds no dtype and no shape: those are
+// the tensor's. A tensor keeps its layout's number, which is given out once: one that outlived its
+// world finds no layout.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -59,46 +61,64 @@ constexpr Piece::Range chunk(const Piece::Range& whole, int parts, int index) {
 }
 
 /// The range of `dim` that the member at `coordinates` holds under `states`.
-TESSERA_API Piece::Range range_of(const Mesh& mesh, const AxisStates& states,
+TESSERA_API Piece::Range range_of(Mesh mesh, const AxisStates& states,
                                   std::span<const int> coordinates, const Shape& global, int dim);
 /// Whether the pending reductions may run in any order: sums and averages do, or one kind of
 /// extreme.
 TESSERA_API bool reductions_commute(const AxisStates& states);
 
+namespace detail {
+struct LayoutData {
+  Mesh mesh;
+  AxisStates states;
+  LayoutId id = LayoutId::none;
+  bool has_partial = false, replicated = true;
+  int last_dim = -1;
+};
+}  // namespace detail
+
+/// A handle on a layout, as cheap to copy as a pointer; empty until it is given one. Whatever is
+/// asked of it is a UsageError where it is empty or the world it was made in has ended.
 class TESSERA_API Layout {
  public:
+  Layout() = default;
   /// One placement per axis of the mesh; axes that cut the same dim do so in mesh order.
   /// LayoutError: another number of placements, a negative dim, more axes than the mesh has.
-  static const Layout* of(const Mesh* mesh, std::span<const Placement> placements);
-  static const Layout* of(const Mesh* mesh, std::initializer_list<Placement> placements) {
+  static Layout of(Mesh mesh, std::span<const Placement> placements);
+  static Layout of(Mesh mesh, std::initializer_list<Placement> placements) {
     return of(mesh, std::span<const Placement>(placements.begin(), placements.size()));
   }
   /// As `of`, with the order in which axes cut a dim: each list names axes of one dim, outermost
   /// first (`{{"tp", "dp"}}`); dims without a list keep mesh order.
-  static const Layout* ordered(const Mesh* mesh, std::span<const Placement> placements,
-                               const std::vector<std::vector<std::string>>& orders);
-  static const Layout* replicated(const Mesh* mesh);
+  static Layout ordered(Mesh mesh, std::span<const Placement> placements,
+                        const std::vector<std::vector<std::string>>& orders);
+  static Layout replicated(Mesh mesh);
   /// What engines build: the interned layout of these states.
-  static const Layout* intern(const Mesh* mesh, const AxisStates& states);
+  static Layout intern(Mesh mesh, const AxisStates& states);
 
-  [[nodiscard]] const Mesh* mesh() const { return mesh_; }
-  [[nodiscard]] const AxisStates& states() const { return states_; }
+  explicit operator bool() const { return handle_.address() != nullptr; }
+  bool operator==(const Layout&) const = default;
+
+  [[nodiscard]] Mesh mesh() const { return data().mesh; }
+  [[nodiscard]] const AxisStates& states() const { return data().states; }
+  /// What a tensor that lies so keeps.
+  [[nodiscard]] LayoutId id() const { return data().id; }
   [[nodiscard]] const Placement& placement(int axis) const {
-    return states_[static_cast<size_t>(axis)].placement;
+    return states()[static_cast<size_t>(axis)].placement;
   }
   [[nodiscard]] const Placement& placement(std::string_view axis) const {
-    return placement(mesh_->index(axis));
+    return placement(mesh().index(axis));
   }
   [[nodiscard]] std::vector<Placement> placements() const;
   /// The same layout with what is partial replicated.
-  [[nodiscard]] const Layout* without_partials() const;
+  [[nodiscard]] Layout without_partials() const;
   /// The same layout with another placement on one axis; a shard goes last in its dim's list.
-  [[nodiscard]] const Layout* with(std::string_view axis, Placement placement) const;
-  [[nodiscard]] AxisList axes_of(int dim) const { return tessera::axes_of(states_, dim); }
-  [[nodiscard]] bool has_partial() const { return has_partial_; }
-  [[nodiscard]] bool is_replicated() const { return replicated_; }
+  [[nodiscard]] Layout with(std::string_view axis, Placement placement) const;
+  [[nodiscard]] AxisList axes_of(int dim) const { return tessera::axes_of(states(), dim); }
+  [[nodiscard]] bool has_partial() const { return data().has_partial; }
+  [[nodiscard]] bool is_replicated() const { return data().replicated; }
   /// Highest dim that an axis cuts, -1 for none.
-  [[nodiscard]] int last_sharded_dim() const { return last_dim_; }
+  [[nodiscard]] int last_sharded_dim() const { return data().last_dim; }
 
   /// The range of `dim` that this rank holds, of a tensor of this global shape.
   [[nodiscard]] Piece::Range range(const Shape& global, int dim) const;
@@ -114,15 +134,33 @@ class TESSERA_API Layout {
 
  private:
   friend struct LayoutTable;
-  Layout(const Mesh* mesh, const AxisStates& states);
-  const Mesh* mesh_;
-  AxisStates states_;
-  bool has_partial_ = false, replicated_ = true;
-  int last_dim_ = -1;
+  friend struct std::hash<Layout>;
+  Layout(const detail::LayoutData* data, uint32_t owner) : handle_(data, owner) {}
+  [[nodiscard]] const detail::LayoutData& data() const { return handle_.get("layout"); }
+  detail::Handle<detail::LayoutData> handle_;
 };
-TESSERA_API std::ostream& operator<<(std::ostream&, const Layout&);
+/// Its text.
+TESSERA_API std::ostream& operator<<(std::ostream&, Layout);
 
 /// LayoutError unless a tensor of this global shape can lie so: each sharded dim exists.
-TESSERA_API void check_fits(const Layout& layout, const Shape& global, std::string_view where);
+TESSERA_API void check_fits(Layout layout, const Shape& global, std::string_view where);
+
+/// As core's, of the tensor that lies as `layout`.
+inline Tensor make_distributed(const Tensor& local, const Shape& global, Layout layout) {
+  return make_distributed(local, global, layout.id());
+}
+
+namespace detail {
+/// The layout of x, empty where x is plain. UsageError that names x where its world has ended.
+TESSERA_API Layout layout_of(const Tensor& x, std::string_view who);
+/// That error alone.
+TESSERA_API void check_lives(const Tensor& x, std::string_view who);
+}  // namespace detail
 
 }  // namespace tessera
+
+template <> struct std::hash<tessera::Layout> {
+  size_t operator()(tessera::Layout layout) const noexcept {
+    return std::hash<const void*>{}(layout.handle_.address());
+  }
+};

@@ -13,7 +13,7 @@ using test::on_ranks;
 
 TEST(LinearCrossEntropyOnRanks, LossAndGradientsAreThoseOfOneRank) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Placement R = Replicate(), S0 = Shard(0);
     const Tensor h = numbers({3, 3, 6}), w = numbers({7, 6}, 1);
     const Tensor t = tensor({{3, 6, -100}, {-100, 0, 2}, {-100, -100, 5}}, DType::i64);
@@ -31,7 +31,7 @@ TEST(LinearCrossEntropyOnRanks, LossAndGradientsAreThoseOfOneRank) {
         // Maxima, sums and the gradient of hidden, where the vocabulary is cut.
         EXPECT_EQ(trace.count(), tp == S0 ? 3 : 0) << trace;
         expect_same(sum, want);
-        EXPECT_EQ(full(count).item(), 5);
+        EXPECT_EQ(full_tensor(count).item(), 5);
         backward(sum);
         expect_same(hidden.grad(), plain_h.grad());
         expect_same(weight.grad(), plain_w.grad());

@@ -22,9 +22,9 @@ namespace {
 
 using Kind = Placement::Kind;
 
-void check_types(const Layout& layout, const std::vector<AxisType>& types, std::string_view what,
+void check_types(Layout layout, const std::vector<AxisType>& types, std::string_view what,
                  size_t index) {
-  const Mesh& mesh = *layout.mesh();
+  const Mesh mesh = layout.mesh();
   if (static_cast<int>(types.size()) != mesh.axes()) {
     fail<LayoutError>("local_region", what, ' ', index, " states ", types.size(), " types for ",
                       mesh.text(), ": state one per axis");
@@ -48,32 +48,33 @@ void check_types(const Layout& layout, const std::vector<AxisType>& types, std::
 }
 
 // The layout of the gradient of a value that lies as `layout` and has these types.
-const Layout* gradient_layout(const Layout* layout, const std::vector<AxisType>& types) {
-  AxisStates states = layout->states();
+Layout gradient_layout(Layout layout, const std::vector<AxisType>& types) {
+  AxisStates states = layout.states();
   for (size_t a = 0; a < states.size() && a < types.size(); ++a) {
     if (types[a] == AxisType::varying) continue;
     states[a] = {};
     if (types[a] == AxisType::replicate) states[a].placement = Partial();
   }
-  return Layout::intern(layout->mesh(), states);
+  return Layout::intern(layout.mesh(), states);
 }
 
 // The two ways over the border are each other's transpose, so gradients of gradients cross it too.
-Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const Layout* gradient);
+Tensor wrap(const Tensor& part, Layout layout, const Shape& global, Layout gradient);
 
 // This rank's part of x, whose gradient is a part of a tensor that lies as `gradient`.
-Tensor unwrap(const Tensor& x, const Layout* gradient) {
+Tensor unwrap(const Tensor& x, Layout gradient) {
   const Function function{
       "local_region.input",
       [](FunctionContext&, Tensors in) { return TensorList{Tensor(in[0].impl().local).detach()}; },
-      [gradient, layout = x.impl().layout, shape = x.shape()](FunctionContext&, const Grads& dy) {
+      [gradient, layout = detail::layout_of(x, "local_region"), shape = x.shape()](
+          FunctionContext&, const Grads& dy) {
         if (!dy[0].defined()) return Grads{};
         return Grads{wrap(dy[0], gradient, shape, layout)};
       }};
   return apply(function, {x})[0];
 }
 
-Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const Layout* gradient) {
+Tensor wrap(const Tensor& part, Layout layout, const Shape& global, Layout gradient) {
   const Function function{"local_region.output",
                           [layout, global](FunctionContext&, Tensors in) {
                             return TensorList{make_distributed(in[0].detach(), global, layout)};
@@ -81,7 +82,7 @@ Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const
                           [layout, gradient](FunctionContext&, const Grads& dy) {
                             if (!dy[0].defined()) return Grads{};
                             const Tensor g =
-                                redistribute(detail::lying_on(dy[0], gradient->mesh()), gradient);
+                                redistribute(detail::lying_on(dy[0], gradient.mesh()), gradient);
                             return Grads{unwrap(g, layout)};
                           }};
   return apply(function, {part})[0];
@@ -90,10 +91,10 @@ Tensor wrap(const Tensor& part, const Layout* layout, const Shape& global, const
 Tensor leave(const Tensor& part, const RegionOutput& out, size_t index) {
   if (part.is_distributed())
     fail<LayoutError>("local_region", "output ", index, " is distributed; fn gives local parts");
-  const Shape expected = out.layout->local_shape(out.global);
+  const Shape expected = out.layout.local_shape(out.global);
   if (!(part.shape() == expected)) {
     fail<LayoutError>("local_region", "output ", index, " is ", part.meta(), ", but ",
-                      out.layout->text(), " of ", out.global, " gives this rank ", expected);
+                      out.layout.text(), " of ", out.global, " gives this rank ", expected);
   }
   return wrap(part, out.layout, out.global, gradient_layout(out.layout, out.types));
 }
@@ -114,14 +115,14 @@ struct Conversion {
   }
 };
 
-Tensor converted(const Tensor& x, const Mesh* line, const Conversion& c, const Shape& whole) {
+Tensor converted(const Tensor& x, Mesh line, const Conversion& c, const Shape& whole) {
   const Function function{
       "convert",
       [=](FunctionContext&, Tensors in) {
-        const Layout* source = Layout::of(line, {placement_of(c.from, c.from_dim)});
-        const Layout* target = Layout::of(line, {placement_of(c.to, c.to_dim)});
+        const Layout source = Layout::of(line, {placement_of(c.from, c.from_dim)});
+        const Layout target = Layout::of(line, {placement_of(c.to, c.to_dim)});
         return TensorList{detail::run_redistribute(detail::redistribute_plan(source, target), in[0],
-                                                   whole, *line, trace_tag())
+                                                   whole, line, trace_tag())
                               .detach()};
       },
       [=](FunctionContext&, const Grads& dy) {
@@ -133,19 +134,19 @@ Tensor converted(const Tensor& x, const Mesh* line, const Conversion& c, const S
 
 // Size of a cut dim over all ranks of the axis: the sum of the parts, which must follow the chunk
 // rule. Every rank sees all sizes, so all throw or none.
-int64_t whole_size(const Tensor& x, int dim, const Mesh* line) {
-  ProcessGroup& group = line->group(0);
+int64_t whole_size(const Tensor& x, int dim, Mesh line) {
+  ProcessGroup& group = line.group(0);
   const Tensor mine = full({1}, static_cast<double>(x.shape()[dim]), DType::i64);
-  const Tensor all = empty({line->size(0)}, DType::i64);
+  const Tensor all = empty({line.size(0)}, DType::i64);
   group.all_gather(mine, all)->wait();
-  const std::span<const int64_t> sizes(all.data<int64_t>(), static_cast<size_t>(line->size(0)));
+  const std::span<const int64_t> sizes(all.data<int64_t>(), static_cast<size_t>(line.size(0)));
   const int64_t whole = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  for (int r = 0; r < line->size(0); ++r) {
-    const int64_t expected = chunk({0, whole, whole}, line->size(0), r).size;
+  for (int r = 0; r < line.size(0); ++r) {
+    const int64_t expected = chunk({0, whole, whole}, line.size(0), r).size;
     if (sizes[static_cast<size_t>(r)] == expected) continue;
-    fail<LayoutError>("convert", "the part of rank ", line->ranks()[static_cast<size_t>(r)],
-                      " has ", sizes[static_cast<size_t>(r)], " of the ", whole,
-                      " elements of dim ", dim, ", the chunk rule gives it ", expected);
+    fail<LayoutError>("convert", "the part of rank ", line.ranks()[static_cast<size_t>(r)], " has ",
+                      sizes[static_cast<size_t>(r)], " of the ", whole, " elements of dim ", dim,
+                      ", the chunk rule gives it ", expected);
   }
   return whole;
 }
@@ -162,12 +163,13 @@ std::vector<Tensor> local_region(
       fail<LayoutError>("local_region", "input ", i, ", ", x.meta(),
                         ", is plain: capture it in fn, or distribute it");
     }
-    check_types(*x.impl().layout, inputs[i].types, "input", i);
-    parts.push_back(unwrap(x, gradient_layout(x.impl().layout, inputs[i].types)));
+    const Layout layout = detail::layout_of(x, "local_region");
+    check_types(layout, inputs[i].types, "input", i);
+    parts.push_back(unwrap(x, gradient_layout(layout, inputs[i].types)));
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    check_fits(*outputs[i].layout, outputs[i].global, "local_region");
-    check_types(*outputs[i].layout, outputs[i].types, "output", i);
+    check_fits(outputs[i].layout, outputs[i].global, "local_region");
+    check_types(outputs[i].layout, outputs[i].types, "output", i);
   }
   const std::vector<Tensor> made = fn(parts);
   if (made.size() != outputs.size()) {
@@ -179,7 +181,7 @@ std::vector<Tensor> local_region(
   return result;
 }
 
-Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis, AxisType from, AxisType to,
+Tensor convert(const Tensor& x, Mesh mesh, std::string_view axis, AxisType from, AxisType to,
                const ConvertOptions& o) {
   if (x.is_distributed())
     fail<LayoutError>("convert", x.meta(),
@@ -192,12 +194,12 @@ Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis, AxisTyp
   const int to_dim = varying_both ? normalize_dim(o.to_dim, x.rank(), "convert")
                                   : normalize_dim(o.dim, x.rank(), "convert");
   const int dim = normalize_dim(o.dim, x.rank(), "convert");
-  const Mesh* line = mesh->slice({axis});
+  const Mesh line = mesh.slice({axis});
   Shape whole = x.shape();
   if (from == AxisType::varying) {
     whole[dim] = o.whole >= 0 ? o.whole : whole_size(x, dim, line);
     const int64_t expected =
-        chunk({0, whole[dim], whole[dim]}, line->size(0), line->coordinate(0)).size;
+        chunk({0, whole[dim], whole[dim]}, line.size(0), line.coordinate(0)).size;
     if (expected != x.shape()[dim]) {
       fail<LayoutError>("convert", "this rank's part ", x.meta(), " of dim ", dim, " with ",
                         whole[dim], " in all should have ", expected, " by the chunk rule");

@@ -36,7 +36,7 @@ struct RegionInput {
   std::vector<AxisType> types;  ///< one per mesh axis, fitting x's layout
 };
 struct RegionOutput {
-  const Layout* layout;
+  Layout layout;
   Shape global;
   std::vector<AxisType> types;
 };
@@ -56,7 +56,7 @@ struct ConvertOptions {
 /// Inside a region: a local value from one type to another over one axis, with the collective that
 /// it takes, and its gradient the other way by the table. LayoutError for pairs outside the table
 /// (invariant to partial, anything from or to itself but varying).
-[[nodiscard]] TESSERA_API Tensor convert(const Tensor& x, const Mesh* mesh, std::string_view axis,
+[[nodiscard]] TESSERA_API Tensor convert(const Tensor& x, Mesh mesh, std::string_view axis,
                                          AxisType from, AxisType to,
                                          const ConvertOptions& options = {});
 

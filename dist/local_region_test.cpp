@@ -27,16 +27,16 @@ Tensor ramp(const Shape& shape, double first = 0) {
 }
 
 // The value that ranks with these local values stand for.
-std::vector<double> meaning(const Tensor& mine, AxisType type, const Mesh* mesh) {
-  const Layout* layout = Layout::of(mesh, {type == V   ? Shard(0)
-                                           : type == P ? Partial()
-                                                       : Replicate()});
-  return full(from_local(mine.detach(), layout)).values();
+std::vector<double> meaning(const Tensor& mine, AxisType type, Mesh mesh) {
+  const Layout layout = Layout::of(mesh, {type == V   ? Shard(0)
+                                          : type == P ? Partial()
+                                                      : Replicate()});
+  return full_tensor(from_local(mine.detach(), layout)).values();
 }
 
 TEST(LocalRegion, ConversionsKeepTheValueAndReturnTheGradient) {
   on_ranks(3, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"tp", 3}});
+    const Mesh mesh = Mesh::make({{"tp", 3}});
     struct Row {
       AxisType from, to;
       const char *sends, *sends_back;  // forward and backward, by the table
@@ -79,12 +79,12 @@ TEST(LocalRegion, ConversionsKeepTheValueAndReturnTheGradient) {
 
 TEST(LocalRegion, VaryingToVaryingExchangesCuts) {
   on_ranks(2, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"tp", 2}});
+    const Mesh mesh = Mesh::make({{"tp", 2}});
     Tensor x = ramp({2, 6}, 12 * world.rank());  // rows cut
     x.set_requires_grad();
     const Tensor y = convert(x, mesh, "tp", V, V, {.dim = 0, .to_dim = 1});
     EXPECT_EQ(y.shape(), (Shape{4, 3}));
-    EXPECT_EQ(full(from_local(y.detach(), Layout::of(mesh, {Shard(1)}))).values(),
+    EXPECT_EQ(full_tensor(from_local(y.detach(), Layout::of(mesh, {Shard(1)}))).values(),
               ramp({4, 6}).values());
     backward(sum(y * y));
     EXPECT_EQ(x.grad().values(), (x.detach() * 2.0).values());
@@ -93,7 +93,7 @@ TEST(LocalRegion, VaryingToVaryingExchangesCuts) {
 
 TEST(LocalRegion, ConversionsOutsideTheTableAreRefused) {
   on_ranks(2, [](World&) {
-    const Mesh* mesh = Mesh::make({{"tp", 2}});
+    const Mesh mesh = Mesh::make({{"tp", 2}});
     for (const auto& [from, to] :
          std::vector<std::pair<AxisType, AxisType>>{{I, P}, {R, R}, {I, I}, {P, P}})
       EXPECT_THROW((void)convert(ramp({4}), mesh, "tp", from, to), LayoutError) << from << to;
@@ -104,7 +104,7 @@ TEST(LocalRegion, ConversionsOutsideTheTableAreRefused) {
 // Row-parallel matmul by hand inside a region is the planner's own.
 TEST(LocalRegion, MatmulByHandEqualsThePlanners) {
   on_ranks(4, [](World&) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     const auto leaf = [&](const Shape& s, Placement dp, Placement tp) {
       Tensor t = distribute(ramp(s), Layout::of(mesh, {dp, tp}));
       t.set_requires_grad();
@@ -112,35 +112,35 @@ TEST(LocalRegion, MatmulByHandEqualsThePlanners) {
     };
     Tensor x = leaf({5, 6}, Shard(0), Shard(1)), w = leaf({6, 3}, Replicate(), Shard(0));
     Tensor x2 = leaf({5, 6}, Shard(0), Shard(1)), w2 = leaf({6, 3}, Replicate(), Shard(0));
-    const Layout* out = Layout::of(mesh, {Shard(0), Replicate()});
+    const Layout out = Layout::of(mesh, {Shard(0), Replicate()});
     const Tensor y = local_region(
         [&](const std::vector<Tensor>& in) {
           return std::vector<Tensor>{convert(matmul(in[0], in[1]), mesh, "tp", P, I)};
         },
         {{x, {V, V}}, {w, {R, V}}}, {{out, {5, 3}, {V, I}}})[0];
     const Tensor z = redistribute(matmul(x2, w2), out);
-    EXPECT_EQ(full(y).values(), full(z).values());
+    EXPECT_EQ(full_tensor(y).values(), full_tensor(z).values());
     backward(sum(y * y));
     backward(sum(z * z));
-    EXPECT_EQ(full(x.grad()).values(), full(x2.grad()).values());
-    EXPECT_EQ(full(w.grad()).values(), full(w2.grad()).values());
-    EXPECT_EQ(layout_of(w.grad())->placement("dp"), Partial());
+    EXPECT_EQ(full_tensor(x.grad()).values(), full_tensor(x2.grad()).values());
+    EXPECT_EQ(full_tensor(w.grad()).values(), full_tensor(w2.grad()).values());
+    EXPECT_EQ(layout_of(w.grad()).placement("dp"), Partial());
   });
 }
 
 TEST(LocalRegion, TypesMustBeStatedAndFit) {
   on_ranks(2, [](World&) {
-    const Mesh* mesh = Mesh::make({{"tp", 2}});
+    const Mesh mesh = Mesh::make({{"tp", 2}});
     const Tensor x = distribute(ramp({4}), Layout::of(mesh, {Replicate()}));
     const auto same = [](const std::vector<Tensor>& in) { return in; };
-    const Layout* lies = layout_of(x);
+    const Layout lies = layout_of(x);
     EXPECT_THROW((void)local_region(same, {{x, {}}}, {{lies, {4}, {I}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{x, {V}}}, {{lies, {4}, {I}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{x, {I}}}, {{lies, {4}, {}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{ramp({4}), {I}}}, {{lies, {4}, {I}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{x, {I}}}, {{lies, {5}, {I}}}), LayoutError);
     EXPECT_THROW((void)local_region(same, {{x, {I}}}, {}), LayoutError);
-    EXPECT_EQ(full(local_region(same, {{x, {I}}}, {{lies, {4}, {I}}})[0]).values(),
+    EXPECT_EQ(full_tensor(local_region(same, {{x, {I}}}, {{lies, {4}, {I}}})[0]).values(),
               ramp({4}).values());
   });
 }

@@ -15,32 +15,44 @@ namespace tessera {
 
 /// All meshes and groups of one rank.
 struct MeshTable {
-  std::vector<std::unique_ptr<Mesh>> meshes;
+  uint32_t owner = 0;             // the number of the rank's Context
+  ProcessGroup* world = nullptr;  // its group
+  std::vector<std::unique_ptr<detail::MeshData>> meshes;
   std::map<std::vector<int>, Ref<ProcessGroup>> groups;
 
-  static MeshTable& current() { return Context::current().state<MeshTable>(); }
+  // Where meshes are made: on a rank.
+  static MeshTable& current() {
+    auto& table = Context::current().state<MeshTable>();
+    table.world = &current_group();
+    table.owner = Context::current().number;
+    return table;
+  }
+  // That of the world that `mesh` was made in, which may be one around the current one.
+  static MeshTable& of(const Mesh& mesh) {
+    (void)mesh.data();  // it lives
+    return Context::find(mesh.handle_.owner())->state<MeshTable>();
+  }
 
-  const Mesh* intern(std::vector<MeshAxis> axes, std::vector<int> ranks) {
+  // `self` is the calling rank.
+  Mesh intern(std::vector<MeshAxis> axes, std::vector<int> ranks, int self) {
     for (const auto& m : meshes) {
-      if (m->axes_ == axes && m->ranks_ == ranks) return m.get();
+      if (m->axes == axes && m->ranks == ranks) return {m.get(), owner};
     }
-    auto mesh = std::unique_ptr<Mesh>(new Mesh());
-    mesh->axes_ = std::move(axes);
-    mesh->ranks_ = std::move(ranks);
-    const auto self = std::ranges::find(mesh->ranks_, current_group().rank());
-    const auto position = static_cast<int>(self - mesh->ranks_.begin());
-    for (int a = 0; a < mesh->axes(); ++a)
-      mesh->coordinates_.push_back(mesh->coordinate_at(position, a));
-    meshes.push_back(std::move(mesh));
-    return meshes.back().get();
+    auto& data = *meshes.emplace_back(std::make_unique<detail::MeshData>());
+    data.axes = std::move(axes);
+    data.ranks = std::move(ranks);
+    const Mesh mesh(&data, owner);
+    data.position = static_cast<size_t>(std::ranges::find(data.ranks, self) - data.ranks.begin());
+    for (int a = 0; a < mesh.axes(); ++a)
+      data.coordinates.push_back(mesh.coordinate_at(static_cast<int>(data.position), a));
+    return mesh;
   }
 
   ProcessGroup& group(const std::vector<int>& ranks, const std::string& name) {
-    ProcessGroup& world = current_group();
-    if (std::ranges::equal(ranks, world.ranks())) return world;
+    if (std::ranges::equal(ranks, world->ranks())) return *world;
     const auto found = groups.find(ranks);
     if (found != groups.end()) return *found->second;
-    return *groups.emplace(ranks, world.subgroup(ranks, name)).first->second;
+    return *groups.emplace(ranks, world->subgroup(ranks, name)).first->second;
   }
 };
 
@@ -142,15 +154,16 @@ std::string wish(std::span<const MeshAxis> axes, std::span<const int> ranks) {
 
 }  // namespace
 
-const Mesh* Mesh::make(std::vector<MeshAxis> axes) {
+Mesh Mesh::make(std::vector<MeshAxis> axes) {
   ProcessGroup& world = current_group();
   // Agreement comes first: one odd rank is then named on all ranks, not left to fail alone.
   check_agreement(world, wish(axes, world.ranks()));
   check_axes("mesh", axes, world.size());
-  return MeshTable::current().intern(std::move(axes), {world.ranks().begin(), world.ranks().end()});
+  return MeshTable::current().intern(std::move(axes), {world.ranks().begin(), world.ranks().end()},
+                                     world.rank());
 }
 
-const Mesh* Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
+Mesh Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
   const ProcessGroup& world = current_group();
   std::vector<int> members = ranks;
   std::ranges::sort(members);
@@ -170,18 +183,18 @@ const Mesh* Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
   MeshTable& table = MeshTable::current();
   check_agreement(table.group(members, "mesh"), wish(axes, ranks));
   check_axes("mesh", axes, static_cast<int64_t>(ranks.size()));
-  return table.intern(std::move(axes), std::move(ranks));
+  return table.intern(std::move(axes), std::move(ranks), world.rank());
 }
 
 bool Mesh::has(std::string_view name) const {
-  return std::ranges::any_of(axes_, [&](const MeshAxis& a) { return a.name == name; });
+  return std::ranges::any_of(data().axes, [&](const MeshAxis& a) { return a.name == name; });
 }
 
 int Mesh::index(std::string_view name) const {
   for (int i = 0; i < axes(); ++i) {
     if (axis(i).name == name) return i;
   }
-  for (const auto& [flat, parts] : flattened_) {
+  for (const auto& [flat, parts] : data().flattened) {
     if (flat == name) {
       fail<LayoutError>("mesh", name, " names ", parts.size(), " axes of ", text(),
                         " together, not one; slice by it first");
@@ -207,7 +220,8 @@ ProcessGroup& Mesh::group(std::span<const int> axes) const {
       fail<LayoutError>("mesh", "axis ", axis(a).name, " is used twice; list each axis once");
     key = key << 4 | static_cast<uint32_t>(a + 1);
   }
-  for (const auto& [k, g] : groups_) {
+  const detail::MeshData& mesh = data();
+  for (const auto& [k, g] : mesh.groups) {
     if (k == key) return *g;
   }
   std::vector<int> members;
@@ -215,31 +229,31 @@ ProcessGroup& Mesh::group(std::span<const int> axes) const {
   for (const int a : axes) name += concat(name.empty() ? "" : ",", axis(a).name);
   int64_t count = 1;
   for (const int a : axes) count *= size(a);
-  const auto self =
-      static_cast<int>(std::ranges::find(ranks_, current_group().rank()) - ranks_.begin());
-  std::vector<int> strides(axes_.size(), 1);
-  for (size_t a = axes_.size() - 1; a-- > 0;) strides[a] = strides[a + 1] * axes_[a + 1].size;
+  std::vector<int> strides(mesh.axes.size(), 1);
+  for (size_t a = mesh.axes.size() - 1; a-- > 0;)
+    strides[a] = strides[a + 1] * mesh.axes[a + 1].size;
   for (int64_t i = 0; i < count; ++i) {
-    int position = self;
+    auto position = static_cast<int>(mesh.position);
     int64_t rest = i;
     for (size_t k = axes.size(); k-- > 0;) {
       const auto a = static_cast<size_t>(axes[k]);
-      const auto at = static_cast<int>(rest % axes_[a].size);
-      position += (at - coordinates_[a]) * strides[a];
-      rest /= axes_[a].size;
+      const auto at = static_cast<int>(rest % mesh.axes[a].size);
+      position += (at - mesh.coordinates[a]) * strides[a];
+      rest /= mesh.axes[a].size;
     }
-    members.push_back(ranks_[static_cast<size_t>(position)]);
+    members.push_back(mesh.ranks[static_cast<size_t>(position)]);
   }
-  ProcessGroup& group = MeshTable::current().group(members, name);
-  groups_.emplace_back(key, &group);
+  ProcessGroup& group = MeshTable::of(*this).group(members, name);
+  mesh.groups.emplace_back(key, &group);
   return group;
 }
 
 std::vector<int> Mesh::resolve(std::initializer_list<std::string_view> names) const {
+  const auto& flattened = data().flattened;
   std::vector<int> all;
   for (const std::string_view name : names) {
-    const auto flat = std::ranges::find(flattened_, name, [](const auto& f) { return f.first; });
-    if (flat != flattened_.end()) all.insert(all.end(), flat->second.begin(), flat->second.end());
+    const auto flat = std::ranges::find(flattened, name, [](const auto& f) { return f.first; });
+    if (flat != flattened.end()) all.insert(all.end(), flat->second.begin(), flat->second.end());
     else all.push_back(index(name));
   }
   for (size_t i = 0; i < all.size(); ++i) {
@@ -253,8 +267,8 @@ std::vector<int> Mesh::resolve(std::initializer_list<std::string_view> names) co
 
 // Axis i of the result: this mesh's axes groups[i], the first slowest; others stay at this rank's
 // coordinate.
-const Mesh* Mesh::merged(const std::vector<std::vector<int>>& groups,
-                         std::vector<std::string> names) const {
+Mesh Mesh::merged(const std::vector<std::vector<int>>& groups,
+                  std::vector<std::string> names) const {
   std::vector<MeshAxis> axes;
   std::vector<int> order;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -264,14 +278,15 @@ const Mesh* Mesh::merged(const std::vector<std::vector<int>>& groups,
       order.push_back(a);
     }
   }
-  std::vector<int> at = coordinates_;
+  const detail::MeshData& mesh = data();
+  std::vector<int> at = mesh.coordinates;
   for (const int a : order) at[static_cast<size_t>(a)] = 0;
   std::vector<int> ranks;
   for (bool more = true; more;) {
     int position = 0;
     for (int a = 0; a < this->axes(); ++a)
       position = position * size(a) + at[static_cast<size_t>(a)];
-    ranks.push_back(ranks_[static_cast<size_t>(position)]);
+    ranks.push_back(mesh.ranks[static_cast<size_t>(position)]);
     more = false;
     for (size_t k = order.size(); k-- > 0 && !more;) {
       int& digit = at[static_cast<size_t>(order[k])];
@@ -280,39 +295,42 @@ const Mesh* Mesh::merged(const std::vector<std::vector<int>>& groups,
     }
   }
   check_axes("mesh", axes, static_cast<int64_t>(ranks.size()));
-  return MeshTable::current().intern(std::move(axes), std::move(ranks));
+  return MeshTable::of(*this).intern(std::move(axes), std::move(ranks), mesh.ranks[mesh.position]);
 }
 
-const Mesh* Mesh::slice(std::initializer_list<std::string_view> names) const {
+Mesh Mesh::slice(std::initializer_list<std::string_view> names) const {
   (void)resolve(names);
   std::vector<std::vector<int>> groups;
-  std::vector<int> kept(axes_.size(), -1);  // where an axis of this mesh went, if it went alone
+  std::vector<int> kept(static_cast<size_t>(axes()),
+                        -1);  // where an axis of this mesh went, if it went alone
   for (const std::string_view name : names) {
     groups.push_back(resolve({name}));
     if (has(name)) kept[static_cast<size_t>(index(name))] = static_cast<int>(groups.size()) - 1;
   }
-  const Mesh* mesh = merged(groups, {names.begin(), names.end()});
+  const Mesh mesh = merged(groups, {names.begin(), names.end()});
+  auto& flattened = mesh.data().flattened;
   // A flattened name stays usable where all its axes are.
-  for (const auto& [flat, parts] : flattened_) {
+  for (const auto& [flat, parts] : data().flattened) {
     std::vector<int> there;
     for (const int a : parts) there.push_back(kept[static_cast<size_t>(a)]);
-    if (std::ranges::count(there, -1) || mesh->has(flat)) continue;
-    if (std::ranges::find(mesh->flattened_, flat, [](const auto& f) { return f.first; }) ==
-        mesh->flattened_.end())
-      mesh->flattened_.emplace_back(flat, there);
+    if (std::ranges::count(there, -1) || mesh.has(flat)) continue;
+    if (std::ranges::find(flattened, flat, [](const auto& f) { return f.first; }) ==
+        flattened.end())
+      flattened.emplace_back(flat, there);
   }
   return mesh;
 }
 
-const Mesh* Mesh::flatten(std::initializer_list<std::string_view> names, std::string name) const {
+Mesh Mesh::flatten(std::initializer_list<std::string_view> names, std::string name) const {
   const std::vector<int> parts = resolve(names);
   if (parts.empty()) fail<LayoutError>("mesh", "flatten of no axes; name those that become ", name);
   if (has(name)) {
     fail<LayoutError>("mesh", "flatten cannot call its axis ", name, ": ", text(),
                       " has one of that name; choose another");
   }
-  const auto before = std::ranges::find(flattened_, name, [](const auto& f) { return f.first; });
-  if (before != flattened_.end() && before->second != parts) {
+  auto& flattened = data().flattened;
+  const auto before = std::ranges::find(flattened, name, [](const auto& f) { return f.first; });
+  if (before != flattened.end() && before->second != parts) {
     std::string axes;
     for (const int a : before->second) axes += concat(axes.empty() ? "" : ", ", axis(a).name);
     fail<LayoutError>("mesh", name, " already names the axes ", axes, " of ", text(),
@@ -329,31 +347,33 @@ const Mesh* Mesh::flatten(std::initializer_list<std::string_view> names, std::st
       new_names.push_back(axis(a).name);
     }
   }
-  const Mesh* mesh = merged(groups, std::move(new_names));
-  if (before == flattened_.end()) flattened_.emplace_back(std::move(name), parts);
+  const Mesh mesh = merged(groups, std::move(new_names));
+  if (before == flattened.end()) flattened.emplace_back(std::move(name), parts);
   return mesh;
 }
 
-const Mesh* Mesh::unflatten(std::string_view name, std::vector<MeshAxis> into) const {
+Mesh Mesh::unflatten(std::string_view name, std::vector<MeshAxis> into) const {
   const int cut = index(name);
   check_axes("mesh", into, size(cut));
-  std::vector<MeshAxis> axes = axes_;
+  const detail::MeshData& mesh = data();
+  std::vector<MeshAxis> axes = mesh.axes;
   axes.erase(axes.begin() + cut);
   axes.insert(axes.begin() + cut, into.begin(), into.end());
   check_axes("mesh", axes, size());
-  return MeshTable::current().intern(std::move(axes), ranks_);
+  return MeshTable::of(*this).intern(std::move(axes), mesh.ranks, mesh.ranks[mesh.position]);
 }
 
-const Mesh* Mesh::represent(std::vector<MeshAxis> axes) const {
+Mesh Mesh::represent(std::vector<MeshAxis> axes) const {
   check_axes("mesh", axes, size());
+  const detail::MeshData& mesh = data();
   const auto stride = [](std::span<const MeshAxis> all, size_t at) {
     return product(all.subspan(at + 1));
   };
   for (size_t i = 0; i < axes.size(); ++i) {
     if (!has(axes[i].name)) continue;
     const auto j = static_cast<size_t>(index(axes[i].name));
-    const bool same =
-        axes[i].size == axes_[j].size && (axes[i].size == 1 || stride(axes, i) == stride(axes_, j));
+    const bool same = axes[i].size == mesh.axes[j].size &&
+                      (axes[i].size == 1 || stride(axes, i) == stride(mesh.axes, j));
     if (!same) {
       fail<LayoutError>("mesh", "axis ", axes[i].name, " of (", names_of(axes),
                         ") does not run over the same ranks as in ", text(),
@@ -361,15 +381,18 @@ const Mesh* Mesh::represent(std::vector<MeshAxis> axes) const {
                         "same product");
     }
   }
-  return MeshTable::current().intern(std::move(axes), ranks_);
+  return MeshTable::of(*this).intern(std::move(axes), mesh.ranks, mesh.ranks[mesh.position]);
 }
 
 std::string Mesh::text() const {
-  std::string text = concat("mesh(", names_of(axes_), ")");
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i] != static_cast<int>(i)) return concat(text, " of ranks ", list(ranks_));
+  const detail::MeshData& mesh = data();
+  std::string text = concat("mesh(", names_of(mesh.axes), ")");
+  for (size_t i = 0; i < mesh.ranks.size(); ++i) {
+    if (mesh.ranks[i] != static_cast<int>(i)) return concat(text, " of ranks ", list(mesh.ranks));
   }
   return text;
 }
+
+std::ostream& operator<<(std::ostream& os, Mesh mesh) { return os << mesh.text(); }
 
 }  // namespace tessera

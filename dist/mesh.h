@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mesh: named axes over an array of ranks. A slice is the part that holds the calling rank; slices,
-// flattens, unflattens and re-presentations of the same ranks share communicators. Meshes are
-// interned per rank: equal meshes are one object, so equality is a pointer compare. Size 1 axes are
-// axes like others.
+// Mesh: named axes over an array of ranks, held by value. A slice is the part that holds the
+// calling rank; slices, flattens, unflattens and re-presentations of the same ranks share
+// communicators. Meshes are interned per rank: equal meshes are one object, so equality is a
+// pointer compare. Size 1 axes are axes like others.
 #pragma once
 
+#include "tessera/dist/handle.h"
 #include "tessera/dist/process_group/process_group.h"
 
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -23,27 +25,46 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
+namespace detail {
+struct MeshData {
+  std::vector<MeshAxis> axes;
+  std::vector<int> ranks;        // row-major over axes
+  size_t position = 0;           // of this rank among them
+  std::vector<int> coordinates;  // of this rank
+  // Names that flatten gave, and groups by listed axes; both only ever grow.
+  mutable std::vector<std::pair<std::string, std::vector<int>>> flattened;
+  mutable std::vector<std::pair<uint32_t, ProcessGroup*>> groups;
+};
+}  // namespace detail
+
+/// A handle on a mesh, as cheap to copy as a pointer; empty until it is given one. Whatever is
+/// asked of it is a UsageError where it is empty or the world it was made in has ended.
 class TESSERA_API Mesh {
  public:
+  Mesh() = default;
   /// All ranks of the world, row-major: the last axis varies fastest. Collective over the world:
   /// verified to agree on all ranks (LayoutError: sizes do not multiply to the world's; a name used
   /// twice, CollectiveMismatch: ranks disagree, with who differs).
-  static const Mesh* make(std::vector<MeshAxis> axes);
+  static Mesh make(std::vector<MeshAxis> axes);
   /// Any array of world ranks, each at most once; called by the ranks in it.
-  static const Mesh* make(std::vector<MeshAxis> axes, std::vector<int> ranks);
+  static Mesh make(std::vector<MeshAxis> axes, std::vector<int> ranks);
 
-  [[nodiscard]] int axes() const { return static_cast<int>(axes_.size()); }
-  [[nodiscard]] const MeshAxis& axis(int i) const { return axes_[static_cast<size_t>(i)]; }
-  [[nodiscard]] int size(int axis) const { return axes_[static_cast<size_t>(axis)].size; }
-  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }  ///< of all axes
-  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
+  explicit operator bool() const { return handle_.address() != nullptr; }
+  bool operator==(const Mesh&) const = default;
+
+  [[nodiscard]] int axes() const { return static_cast<int>(data().axes.size()); }
+  [[nodiscard]] const MeshAxis& axis(int i) const { return data().axes[static_cast<size_t>(i)]; }
+  [[nodiscard]] int size(int axis) const { return this->axis(axis).size; }
+  [[nodiscard]] int size(std::string_view axis) const { return size(index(axis)); }
+  [[nodiscard]] int size() const { return static_cast<int>(ranks().size()); }  ///< of all axes
+  [[nodiscard]] std::span<const int> ranks() const { return data().ranks; }
   /// Index of the axis of this name; LayoutError that lists the names there are.
   [[nodiscard]] int index(std::string_view name) const;
   /// Whether there is an axis of this name.
   [[nodiscard]] bool has(std::string_view name) const;
   /// This rank's position on an axis.
-  [[nodiscard]] int coordinate(int axis) const { return coordinates_[static_cast<size_t>(axis)]; }
-  [[nodiscard]] std::span<const int> coordinates() const { return coordinates_; }
+  [[nodiscard]] int coordinate(int axis) const { return coordinates()[static_cast<size_t>(axis)]; }
+  [[nodiscard]] std::span<const int> coordinates() const { return data().coordinates; }
 
   /// Where the rank `ranks()[position]` stands on an axis.
   [[nodiscard]] int coordinate_at(int position, int axis) const;
@@ -59,34 +80,41 @@ class TESSERA_API Mesh {
 
   /// The sub-mesh of the named axes, in that order, that holds this rank. A name may be one that
   /// flatten gave to several axes. LayoutError: a name that is not there, an axis used twice.
-  [[nodiscard]] const Mesh* slice(std::initializer_list<std::string_view> names) const;
+  [[nodiscard]] Mesh slice(std::initializer_list<std::string_view> names) const;
+  /// `mesh["tp"]`: the slice of one name.
+  [[nodiscard]] Mesh operator[](std::string_view name) const { return slice({name}); }
   /// The named axes (neighbours or not) merged into one named `name`, at the place of the first
   /// listed, which is the slowest. From then on slices of this mesh know the name too.
   /// LayoutError: a name that is an axis already or names other axes.
-  [[nodiscard]] const Mesh* flatten(std::initializer_list<std::string_view> names,
-                                    std::string name) const;
+  [[nodiscard]] Mesh flatten(std::initializer_list<std::string_view> names, std::string name) const;
   /// One axis cut into several; sizes must multiply to its size.
-  [[nodiscard]] const Mesh* unflatten(std::string_view name, std::vector<MeshAxis> into) const;
+  [[nodiscard]] Mesh unflatten(std::string_view name, std::vector<MeshAxis> into) const;
   /// Other axes over exactly the same ranks in the same order: dense (pp, dp, cp, tp) against
   /// sparse (pp, edp, ep). Sizes multiply to this mesh's, and an axis that keeps its name keeps its
   /// ranks.
-  [[nodiscard]] const Mesh* represent(std::vector<MeshAxis> axes) const;
+  [[nodiscard]] Mesh represent(std::vector<MeshAxis> axes) const;
 
   /// `mesh(dp=2, tp=4)`; the ranks follow where they are not 0, 1, 2, ...
   [[nodiscard]] std::string text() const;
 
  private:
   friend struct MeshTable;
-  Mesh() = default;
+  friend struct LayoutTable;
+  friend struct std::hash<Mesh>;
+  Mesh(const detail::MeshData* data, uint32_t owner) : handle_(data, owner) {}
+  [[nodiscard]] const detail::MeshData& data() const { return handle_.get("mesh"); }
   [[nodiscard]] std::vector<int> resolve(std::initializer_list<std::string_view> names) const;
-  [[nodiscard]] const Mesh* merged(const std::vector<std::vector<int>>& groups,
-                                   std::vector<std::string> names) const;
-  std::vector<MeshAxis> axes_;
-  std::vector<int> ranks_;        // row-major over axes
-  std::vector<int> coordinates_;  // of this rank
-  // Names that flatten gave, and groups by listed axes; both only ever grow.
-  mutable std::vector<std::pair<std::string, std::vector<int>>> flattened_;
-  mutable std::vector<std::pair<uint32_t, ProcessGroup*>> groups_;
+  [[nodiscard]] Mesh merged(const std::vector<std::vector<int>>& groups,
+                            std::vector<std::string> names) const;
+  detail::Handle<detail::MeshData> handle_;
 };
+/// Its text.
+TESSERA_API std::ostream& operator<<(std::ostream&, Mesh);
 
 }  // namespace tessera
+
+template <> struct std::hash<tessera::Mesh> {
+  size_t operator()(tessera::Mesh mesh) const noexcept {
+    return std::hash<const void*>{}(mesh.handle_.address());
+  }
+};

@@ -56,13 +56,13 @@ TEST(Mesh, CoordinatesAreThoseOfARowMajorArray) {
   for (int n = 1; n <= 8; ++n) {
     on_ranks(n, [n](World& world) {
       for (const auto& s : factorisations(n)) {
-        const Mesh* mesh = Mesh::make(axes_abc(s));
+        const Mesh mesh = Mesh::make(axes_abc(s));
         const int r = world.rank();
-        EXPECT_EQ(mesh->size(), n);
-        EXPECT_EQ(mesh->coordinate(0), r / (s[1] * s[2]));
-        EXPECT_EQ(mesh->coordinate(1), r / s[2] % s[1]);
-        EXPECT_EQ(mesh->coordinate(2), r % s[2]);
-        for (int p = 0; p < n; ++p) EXPECT_EQ(mesh->coordinate_at(p, 1), p / s[2] % s[1]);
+        EXPECT_EQ(mesh.size(), n);
+        EXPECT_EQ(mesh.coordinate(0), r / (s[1] * s[2]));
+        EXPECT_EQ(mesh.coordinate(1), r / s[2] % s[1]);
+        EXPECT_EQ(mesh.coordinate(2), r % s[2]);
+        for (int p = 0; p < n; ++p) EXPECT_EQ(mesh.coordinate_at(p, 1), p / s[2] % s[1]);
         EXPECT_EQ(mesh, Mesh::make(axes_abc(s))) << "equal meshes are one object";
       }
     });
@@ -73,7 +73,7 @@ TEST(Mesh, GroupsHoldTheRanksThatDifferOnTheirAxesAlone) {
   for (const int n : {1, 2, 6, 8}) {
     on_ranks(n, [n](World& world) {
       for (const auto& s : factorisations(n)) {
-        const Mesh* mesh = Mesh::make(axes_abc(s));
+        const Mesh mesh = Mesh::make(axes_abc(s));
         std::vector<int> order{0, 1, 2};
         do {
           for (size_t k = 1; k <= 3; ++k) {
@@ -84,14 +84,14 @@ TEST(Mesh, GroupsHoldTheRanksThatDifferOnTheirAxesAlone) {
               bool member = true;
               for (int a = 0; a < 3; ++a) {
                 if (!std::ranges::count(axes, a))
-                  member = member && mesh->coordinate_at(p, a) == mesh->coordinate(a);
+                  member = member && mesh.coordinate_at(p, a) == mesh.coordinate(a);
               }
               std::vector<int> at;
-              for (const int a : axes) at.push_back(mesh->coordinate_at(p, a));
+              for (const int a : axes) at.push_back(mesh.coordinate_at(p, a));
               if (member) expected.emplace_back(at, p);
             }
             std::ranges::sort(expected);
-            ProcessGroup& group = mesh->group(axes);
+            ProcessGroup& group = mesh.group(axes);
             ASSERT_EQ(group.size(), static_cast<int>(expected.size()));
             int64_t sum = 0;
             for (size_t i = 0; i < expected.size(); ++i) {
@@ -100,7 +100,7 @@ TEST(Mesh, GroupsHoldTheRanksThatDifferOnTheirAxesAlone) {
             }
             EXPECT_EQ(group.ranks()[static_cast<size_t>(group.rank())], world.rank());
             EXPECT_EQ(sum_of_ranks(group), sum);
-            EXPECT_EQ(&group, &mesh->group(axes)) << "a group is made once";
+            EXPECT_EQ(&group, &mesh.group(axes)) << "a group is made once";
           }
         } while (std::ranges::next_permutation(order).found);
       }
@@ -110,51 +110,51 @@ TEST(Mesh, GroupsHoldTheRanksThatDifferOnTheirAxesAlone) {
 
 TEST(Mesh, SlicesHoldThisRankAndShareCommunicators) {
   on_ranks(8, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}});
     const int r = world.rank();
-    const Mesh* tp = mesh->slice({"tp"});
-    EXPECT_EQ(std::vector<int>(tp->ranks().begin(), tp->ranks().end()),
+    const Mesh tp = mesh.slice({"tp"});
+    EXPECT_EQ(std::vector<int>(tp.ranks().begin(), tp.ranks().end()),
               (std::vector<int>{r / 2 * 2, r / 2 * 2 + 1}));
-    EXPECT_EQ(&tp->group(0), &mesh->group(2));
-    EXPECT_EQ(tp->coordinate(0), mesh->coordinate(2));
+    EXPECT_EQ(&tp.group(0), &mesh.group(2));
+    EXPECT_EQ(tp.coordinate(0), mesh.coordinate(2));
     // In the order asked for, a slice of a slice, and a mesh by its own name.
-    const Mesh* swapped = mesh->slice({"tp", "dp"});
-    EXPECT_EQ(swapped->coordinate(0), mesh->coordinate(2));
-    EXPECT_EQ(swapped->coordinate(1), mesh->coordinate(0));
-    EXPECT_EQ(swapped->slice({"dp"}), mesh->slice({"dp"}));
-    EXPECT_EQ(tp->slice({"tp"}), tp);
-    EXPECT_EQ(mesh->slice({"dp", "cp", "tp"}), mesh);
-    EXPECT_EQ(&swapped->group(std::vector<int>{1, 0}), &mesh->group(std::vector<int>{0, 2}));
+    const Mesh swapped = mesh.slice({"tp", "dp"});
+    EXPECT_EQ(swapped.coordinate(0), mesh.coordinate(2));
+    EXPECT_EQ(swapped.coordinate(1), mesh.coordinate(0));
+    EXPECT_EQ(swapped.slice({"dp"}), mesh.slice({"dp"}));
+    EXPECT_EQ(tp.slice({"tp"}), tp);
+    EXPECT_EQ(mesh.slice({"dp", "cp", "tp"}), mesh);
+    EXPECT_EQ(&swapped.group(std::vector<int>{1, 0}), &mesh.group(std::vector<int>{0, 2}));
     // A group of all ranks in order is the world's own.
-    EXPECT_EQ(&mesh->group(std::vector<int>{0, 1, 2}), &world.group());
+    EXPECT_EQ(&mesh.group(std::vector<int>{0, 1, 2}), &world.group());
   });
 }
 
 TEST(Mesh, FlattenedAxesNeedNotBeNeighboursAndKeepTheirName) {
   on_ranks(8, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}});
     const int dp = world.rank() / 4, cp = world.rank() / 2 % 2, tp = world.rank() % 2;
-    const Mesh* flat = mesh->flatten({"dp", "tp"}, "dp_tp");
-    ASSERT_EQ(flat->axes(), 2);
-    EXPECT_EQ(flat->axis(0), (MeshAxis{"dp_tp", 4}));
-    EXPECT_EQ(flat->axis(1), (MeshAxis{"cp", 2}));
-    EXPECT_EQ(flat->coordinate(0), dp * 2 + tp);
-    EXPECT_EQ(flat->coordinate(1), cp);
-    EXPECT_EQ(&flat->group(0), &mesh->group(std::vector<int>{0, 2}));
-    EXPECT_EQ(sum_of_ranks(flat->group(0)), cp == 0 ? 0 + 1 + 4 + 5 : 2 + 3 + 6 + 7);
+    const Mesh flat = mesh.flatten({"dp", "tp"}, "dp_tp");
+    ASSERT_EQ(flat.axes(), 2);
+    EXPECT_EQ(flat.axis(0), (MeshAxis{"dp_tp", 4}));
+    EXPECT_EQ(flat.axis(1), (MeshAxis{"cp", 2}));
+    EXPECT_EQ(flat.coordinate(0), dp * 2 + tp);
+    EXPECT_EQ(flat.coordinate(1), cp);
+    EXPECT_EQ(&flat.group(0), &mesh.group(std::vector<int>{0, 2}));
+    EXPECT_EQ(sum_of_ranks(flat.group(0)), cp == 0 ? 0 + 1 + 4 + 5 : 2 + 3 + 6 + 7);
     // The name is known to the mesh, and to slices that keep its axes.
-    EXPECT_EQ(mesh->slice({"dp_tp"})->size(), 4);
-    EXPECT_EQ(mesh->slice({"dp_tp", "cp"}), flat);
-    EXPECT_EQ(mesh->slice({"tp", "dp"})->slice({"dp_tp"}), mesh->slice({"dp_tp"}));
-    EXPECT_EQ(mesh->flatten({"dp", "tp"}, "dp_tp"), flat);
+    EXPECT_EQ(mesh.slice({"dp_tp"}).size(), 4);
+    EXPECT_EQ(mesh.slice({"dp_tp", "cp"}), flat);
+    EXPECT_EQ(mesh.slice({"tp", "dp"}).slice({"dp_tp"}), mesh.slice({"dp_tp"}));
+    EXPECT_EQ(mesh.flatten({"dp", "tp"}, "dp_tp"), flat);
     // The first listed is the slowest, so the other order is another mesh of other groups.
-    const Mesh* other = mesh->flatten({"tp", "dp"}, "tp_dp");
-    EXPECT_EQ(other->coordinate(other->index("tp_dp")), tp * 2 + dp);
-    EXPECT_EQ(other->axis(0).name, "cp");
+    const Mesh other = mesh.flatten({"tp", "dp"}, "tp_dp");
+    EXPECT_EQ(other.coordinate(other.index("tp_dp")), tp * 2 + dp);
+    EXPECT_EQ(other.axis(0).name, "cp");
     // Flattening what is flattened.
-    const Mesh* all = mesh->flatten({"dp_tp", "cp"}, "all");
-    EXPECT_EQ(all->axes(), 1);
-    EXPECT_EQ(all->coordinate(0), (dp * 2 + tp) * 2 + cp);
+    const Mesh all = mesh.flatten({"dp_tp", "cp"}, "all");
+    EXPECT_EQ(all.axes(), 1);
+    EXPECT_EQ(all.coordinate(0), (dp * 2 + tp) * 2 + cp);
   });
 }
 
@@ -162,10 +162,10 @@ TEST(Mesh, UnflattenIsTheInverseOfFlatten) {
   for (const int n : {1, 4, 6, 8}) {
     on_ranks(n, [n](World&) {
       for (const auto& s : factorisations(n)) {
-        const Mesh* mesh = Mesh::make(axes_abc(s));
-        const Mesh* flat = mesh->flatten({"b", "c"}, "bc");
-        EXPECT_EQ(flat->unflatten("bc", {{"b", s[1]}, {"c", s[2]}}), mesh);
-        EXPECT_EQ(mesh->flatten({"a", "b", "c"}, "abc")->unflatten("abc", axes_abc(s)), mesh);
+        const Mesh mesh = Mesh::make(axes_abc(s));
+        const Mesh flat = mesh.flatten({"b", "c"}, "bc");
+        EXPECT_EQ(flat.unflatten("bc", {{"b", s[1]}, {"c", s[2]}}), mesh);
+        EXPECT_EQ(mesh.flatten({"a", "b", "c"}, "abc").unflatten("abc", axes_abc(s)), mesh);
       }
     });
   }
@@ -173,26 +173,26 @@ TEST(Mesh, UnflattenIsTheInverseOfFlatten) {
 
 TEST(Mesh, DenseAndSparseViewsOfTheSameRanksShareGroups) {
   on_ranks(8, [](World&) {
-    const Mesh* dense = Mesh::make({{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 2}});
-    const Mesh* sparse = dense->represent({{"pp", 2}, {"edp", 1}, {"ep", 4}});
-    EXPECT_EQ(sparse->size(), 8);
-    EXPECT_EQ(&sparse->group(2), &dense->group(std::vector<int>{1, 3}));
-    EXPECT_EQ(sparse->coordinate(0), dense->coordinate(0));
-    EXPECT_EQ(sparse->represent({{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 2}}), dense);
+    const Mesh dense = Mesh::make({{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 2}});
+    const Mesh sparse = dense.represent({{"pp", 2}, {"edp", 1}, {"ep", 4}});
+    EXPECT_EQ(sparse.size(), 8);
+    EXPECT_EQ(&sparse.group(2), &dense.group(std::vector<int>{1, 3}));
+    EXPECT_EQ(sparse.coordinate(0), dense.coordinate(0));
+    EXPECT_EQ(sparse.represent({{"pp", 2}, {"dp", 2}, {"cp", 1}, {"tp", 2}}), dense);
     // Of a slice too: the ranks of this pipeline stage alone.
-    const Mesh* stage = dense->slice({"dp", "cp", "tp"})->represent({{"edp", 2}, {"ep", 2}});
-    EXPECT_EQ(stage->size(), 4);
-    EXPECT_EQ(&stage->group(1), &dense->group(3));
+    const Mesh stage = dense.slice({"dp", "cp", "tp"}).represent({{"edp", 2}, {"ep", 2}});
+    EXPECT_EQ(stage.size(), 4);
+    EXPECT_EQ(&stage.group(1), &dense.group(3));
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)dense->represent({{"edp", 2}, {"ep", 2}});
+                  (void)dense.represent({{"edp", 2}, {"ep", 2}});
                 }),
                 "multiply to 4, but there are 8 ranks");
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)dense->represent({{"tp", 2}, {"rest", 4}});
+                  (void)dense.represent({{"tp", 2}, {"rest", 4}});
                 }),
                 "axis tp of (tp=2, rest=4) does not run over the same ranks");
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)dense->represent({{"pp", 4}, {"ep", 2}});
+                  (void)dense.represent({{"pp", 4}, {"ep", 2}});
                 }),
                 "axis pp");
   });
@@ -205,20 +205,20 @@ TEST(Mesh, AxesOfSizeOneAreAxesLikeOthers) {
       for (int at = 0; at < 4; ++at) {
         std::vector<MeshAxis> axes{{"d1", 1}, {"d2", 1}, {"d3", 1}, {"d4", 1}};
         axes[static_cast<size_t>(at)].size = n;
-        const Mesh* mesh = Mesh::make(axes);
-        const Mesh* flat = mesh->flatten({"d2", "d3"}, "d23");
-        EXPECT_EQ(flat->axes(), 3);
-        EXPECT_EQ(mesh->slice({"d1", "d23", "d4"}), flat);
-        EXPECT_EQ(mesh->slice({"d4", "d1"})->axes(), 2);
-        EXPECT_EQ(mesh->slice({"d4", "d3", "d2", "d1"})->size(), n);
+        const Mesh mesh = Mesh::make(axes);
+        const Mesh flat = mesh.flatten({"d2", "d3"}, "d23");
+        EXPECT_EQ(flat.axes(), 3);
+        EXPECT_EQ(mesh.slice({"d1", "d23", "d4"}), flat);
+        EXPECT_EQ(mesh.slice({"d4", "d1"}).axes(), 2);
+        EXPECT_EQ(mesh.slice({"d4", "d3", "d2", "d1"}).size(), n);
         int64_t product = 1;
         for (int a = 0; a < 4; ++a) {
-          product *= mesh->group(a).size();
-          EXPECT_EQ(mesh->coordinate(a), a == at ? world.rank() : 0);
+          product *= mesh.group(a).size();
+          EXPECT_EQ(mesh.coordinate(a), a == at ? world.rank() : 0);
         }
         EXPECT_EQ(product, n);
-        EXPECT_EQ(
-            mesh->represent({{"x", 1}, {"d1", axes[0].size}, {"y", n / axes[0].size}})->size(), n);
+        EXPECT_EQ(mesh.represent({{"x", 1}, {"d1", axes[0].size}, {"y", n / axes[0].size}}).size(),
+                  n);
       }
     });
   }
@@ -230,14 +230,14 @@ TEST(Mesh, TakesAnyArrayOfRanks) {
     const std::vector<int> island =
         world.rank() % 2 ? std::vector<int>{5, 1} : std::vector<int>{6, 0, 2, 4};
     if (world.rank() == 3) return;
-    const Mesh* mesh = Mesh::make({{"x", static_cast<int>(island.size()) / 2}, {"y", 2}}, island);
+    const Mesh mesh = Mesh::make({{"x", static_cast<int>(island.size()) / 2}, {"y", 2}}, island);
     const auto self = std::ranges::find(island, world.rank()) - island.begin();
-    EXPECT_EQ(mesh->coordinate(0), self / 2);
-    EXPECT_EQ(mesh->coordinate(1), self % 2);
-    EXPECT_EQ(mesh->group(std::vector<int>{0, 1}).rank(), self);
-    EXPECT_EQ(sum_of_ranks(mesh->group(1)), island[static_cast<size_t>(self / 2 * 2)] +
-                                                island[static_cast<size_t>(self / 2 * 2 + 1)]);
-    EXPECT_TEXT(mesh->text(), "of ranks [");
+    EXPECT_EQ(mesh.coordinate(0), self / 2);
+    EXPECT_EQ(mesh.coordinate(1), self % 2);
+    EXPECT_EQ(mesh.group(std::vector<int>{0, 1}).rank(), self);
+    EXPECT_EQ(sum_of_ranks(mesh.group(1)), island[static_cast<size_t>(self / 2 * 2)] +
+                                               island[static_cast<size_t>(self / 2 * 2 + 1)]);
+    EXPECT_TEXT(mesh.text(), "of ranks [");
   });
 }
 
@@ -250,7 +250,7 @@ TEST(Mesh, RanksThatDisagreeAreNamedOnEveryRank) {
     EXPECT_TEXT(text, "ranks [0, 1, 3] ask for (dp=2, tp=2)");
     EXPECT_TEXT(text, "rank [2] asks for (dp=4, tp=1)");
     // The groups are unharmed.
-    EXPECT_EQ(Mesh::make({{"dp", 2}, {"tp", 2}})->size(), 4);
+    EXPECT_EQ(Mesh::make({{"dp", 2}, {"tp", 2}}).size(), 4);
   });
   // An invalid wish of one rank is a disagreement too, so nobody waits for it.
   on_ranks(3, [](World& world) {
@@ -293,33 +293,33 @@ TEST(Mesh, WhatCannotBeAMeshSaysWhy) {
     EXPECT_TEXT(array_error({(world.rank() + 1) % 4, (world.rank() + 2) % 4}), "is not among");
     EXPECT_TEXT(array_error({}), "is not among");
 
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->index("cp"); }),
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.index("cp"); }),
                 "no axis cp in mesh(dp=2, tp=2)");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->slice({"dp", "dp"}); }), "used twice");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->slice({"ep"}); }), "no axis ep");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->slice({}); }), "1 to 6 axes");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->flatten({}, "x"); }), "no axes");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->flatten({"dp"}, "tp"); }),
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.slice({"dp", "dp"}); }), "used twice");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.slice({"ep"}); }), "no axis ep");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.slice({}); }), "1 to 6 axes");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.flatten({}, "x"); }), "no axes");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.flatten({"dp"}, "tp"); }),
                 "has one of that");
-    (void)mesh->flatten({"dp", "tp"}, "x");
+    (void)mesh.flatten({"dp", "tp"}, "x");
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)mesh->flatten({"tp", "dp"}, "x");
+                  (void)mesh.flatten({"tp", "dp"}, "x");
                 }),
                 "already names the axes dp, tp");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->slice({"x", "tp"}); }), "used twice");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->index("x"); }), "names 2 axes");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.slice({"x", "tp"}); }), "used twice");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.index("x"); }), "names 2 axes");
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)mesh->unflatten("tp", {{"a", 3}});
+                  (void)mesh.unflatten("tp", {{"a", 3}});
                 }),
                 "multiply to 3, but there are 2 ranks");
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)mesh->unflatten("tp", {{"dp", 2}});
+                  (void)mesh.unflatten("tp", {{"dp", 2}});
                 }),
                 "the name dp is used twice");
-    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh->group(2); }), "axis 2 is not in");
+    EXPECT_TEXT(error_of<LayoutError>([&] { (void)mesh.group(2); }), "axis 2 is not in");
     EXPECT_TEXT(error_of<LayoutError>([&] {
-                  (void)mesh->group(std::vector<int>{1, 1});
+                  (void)mesh.group(std::vector<int>{1, 1});
                 }),
                 "used twice");
   });

@@ -41,7 +41,7 @@ struct Tally {
 
 class Program {
  public:
-  Program(uint64_t seed, const Mesh* mesh) : random_(seed), mesh_(mesh) {}
+  Program(uint64_t seed, Mesh mesh) : random_(seed), mesh_(mesh) {}
 
   /// What went wrong, with the program up to there; nothing if all is well.
   std::optional<std::string> run(Tally& tally) {
@@ -59,10 +59,9 @@ class Program {
     const uint64_t bits = random_();
     return n > 0 ? static_cast<int>(bits % static_cast<uint64_t>(n)) : 0;
   }
-  const Layout* layout(int rank, bool partial) {
-    const auto all =
-        all_layouts(*mesh_, rank,
-                    partial ? std::vector{ReduceOp::sum, ReduceOp::avg} : std::vector<ReduceOp>{});
+  Layout layout(int rank, bool partial) {
+    const auto all = all_layouts(
+        mesh_, rank, partial ? std::vector{ReduceOp::sum, ReduceOp::avg} : std::vector<ReduceOp>{});
     return Layout::intern(mesh_, all[static_cast<size_t>(below(static_cast<int>(all.size())))]);
   }
   int64_t size() {
@@ -79,7 +78,7 @@ class Program {
     return leaves_.back();
   }
   static std::string describe(const Pair& p) {
-    return concat(p.one.meta(), ' ', layout_of(p.all)->text());
+    return concat(p.one.meta(), ' ', layout_of(p.all).text());
   }
   // The index of a value of this many dims at least.
   size_t pick() { return static_cast<size_t>(below(static_cast<int>(values_.size()))); }
@@ -242,8 +241,8 @@ class Program {
         as(concat("logsumexp ", dim), [dim](const auto& v) { return logsumexp(v[0], {dim}); });
         break;
       default: {
-        const Layout* to = layout(rank, true);
-        text_ += concat("redistribute ", at, " to ", to->placements_text(), '\n');
+        const Layout to = layout(rank, true);
+        text_ += concat("redistribute ", at, " to ", to.placements_text(), '\n');
         values_.push_back({x.one, redistribute(x.all, to)});
         return check(values_.back());
       }
@@ -278,14 +277,14 @@ class Program {
   static std::optional<std::string> difference(const Tensor& got, const Tensor& want) {
     if (!(got.shape() == want.shape()))
       return concat("is of shape ", got.shape(), " instead of ", want.shape());
-    if (!(local(got).shape() == layout_of(got)->local_shape(got.shape())))
+    if (!(local(got).shape() == layout_of(got).local_shape(got.shape())))
       return concat("holds ", local(got).shape(), " of ", got.shape(), " as ",
-                    layout_of(got)->text());
-    const auto a = full(got).values(), b = want.values();
+                    layout_of(got).text());
+    const auto a = full_tensor(got).values(), b = want.values();
     for (size_t i = 0; i < b.size(); ++i) {
       if (a[i] != b[i] && !(std::abs(a[i] - b[i]) <= 1e-9 * (1 + std::abs(b[i]))))
         return concat("element ", i, " is ", a[i], " instead of ", b[i], ", lying ",
-                      layout_of(got)->text());
+                      layout_of(got).text());
     }
     return {};
   }
@@ -348,23 +347,23 @@ class Program {
       if (auto d = difference(all, one)) return concat(text_, "the gradient of leaf ", i, ' ', *d);
       // Whole where its leaf is cut, a gradient would cost the memory that the cut saves. Where
       // axes cut it otherwise, it is for the optimizer to send.
-      const Layout *lies = layout_of(all), *leaf = layout_of(leaves_[i].all);
+      const Layout lies = layout_of(all), leaf = layout_of(leaves_[i].all);
       bool same_cuts = true, whole = false;
-      for (int a = 0; a < mesh_->axes(); ++a) {
-        const Placement &g = lies->placement(a), &l = leaf->placement(a);
+      for (int a = 0; a < mesh_.axes(); ++a) {
+        const Placement &g = lies.placement(a), &l = leaf.placement(a);
         same_cuts &= g.kind != Placement::Kind::shard || g == l;
         whole |= g == Replicate() && l.kind == Placement::Kind::shard;
       }
-      for (int d = 0; d < one.rank(); ++d) same_cuts &= leaf->axes_of(d).size() < 2;
+      for (int d = 0; d < one.rank(); ++d) same_cuts &= leaf.axes_of(d).size() < 2;
       if (same_cuts && whole)
-        return concat(text_, "the gradient of leaf ", i, " lies ", lies->text(), ", the leaf ",
-                      leaf->text());
+        return concat(text_, "the gradient of leaf ", i, " lies ", lies.text(), ", the leaf ",
+                      leaf.text());
     }
     return {};
   }
 
   std::mt19937_64 random_;
-  const Mesh* mesh_;
+  Mesh mesh_;
   std::vector<Pair> leaves_, values_;
   std::string text_;
 };
@@ -384,7 +383,7 @@ TEST(RandomGraphs, ValuesAndGradientsAreThoseOfOneRank) {
     test::on_ranks(
         ranks,
         [&](World& world) {
-          const Mesh* mesh = Mesh::make(axes);
+          const Mesh mesh = Mesh::make(axes);
           Tally tally;
           for (int i = 0; i < programs; ++i) {
             const uint64_t own = seed + static_cast<uint64_t>(i);
@@ -395,11 +394,11 @@ TEST(RandomGraphs, ValuesAndGradientsAreThoseOfOneRank) {
             } catch (const Error& e) {
               wrong = concat("threw ", e.what());
             }
-            ASSERT_FALSE(wrong) << "TESSERA_TEST_SEED=" << own << " on " << mesh->text() << '\n'
+            ASSERT_FALSE(wrong) << "TESSERA_TEST_SEED=" << own << " on " << mesh.text() << '\n'
                                 << *wrong;
           }
           if (world.rank() == 0) {
-            std::cout << mesh->text() << ": " << programs << " programs, " << tally.ops << " ops, "
+            std::cout << mesh.text() << ": " << programs << " programs, " << tally.ops << " ops, "
                       << tally.refused << " refused, " << tally.gradients << " gradients\n";
           }
         },

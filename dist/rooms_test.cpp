@@ -24,7 +24,7 @@ using test::on_ranks;
 const std::vector<std::vector<MeshAxis>> kMeshes{
     {{"a", 1}}, {{"a", 2}, {"b", 2}}, {{"a", 3}, {"b", 2}}};
 
-void on_meshes(const std::function<void(const Mesh*)>& f) {
+void on_meshes(const std::function<void(Mesh)>& f) {
   for (const auto& axes : kMeshes) {
     int ranks = 1;
     for (const MeshAxis& a : axes) ranks *= a.size;
@@ -33,7 +33,7 @@ void on_meshes(const std::function<void(const Mesh*)>& f) {
 }
 
 TEST(RoomsOnMeshes, DropoutHasTheBitsOfOneRankBothWays) {
-  on_meshes([](const Mesh* m) {
+  on_meshes([](Mesh m) {
     for (const Shape& shape : {Shape{5, 9}, Shape{1, 3}, Shape{64, 65}}) {
       const RngKey key{11, 13};
       const auto run = [&](Tensor x, const Tensor& dy) {
@@ -44,8 +44,8 @@ TEST(RoomsOnMeshes, DropoutHasTheBitsOfOneRankBothWays) {
       };
       const Tensor x = normal(shape, {1, 2}), dy = normal(shape, {3, 4});
       const auto [y, dx] = run(x.detach(), dy);
-      for (const AxisStates& states : all_layouts(*m, 2, {})) {
-        const Layout* layout = Layout::intern(m, states);
+      for (const AxisStates& states : all_layouts(m, 2, {})) {
+        const Layout layout = Layout::intern(m, states);
         const auto [got, gradient] = run(distribute(x, layout).detach(), distribute(dy, layout));
         expect_same(got, y, 0);
         expect_same(gradient, dx, 0);
@@ -56,24 +56,24 @@ TEST(RoomsOnMeshes, DropoutHasTheBitsOfOneRankBothWays) {
 
 TEST(RoomsOnMeshes, DropoutKeepsItsPlanFromKeyToKey) {
   on_ranks(2, [](World& world) {
-    const Mesh* m = Mesh::make({{"a", 2}});
+    const Mesh m = Mesh::make({{"a", 2}});
     const Tensor x = distribute(ones({6, 50}), Layout::of(m, {Shard(0)}));
     (void)dropout(x, 0.5);
     const Planner& planner = world.planner();
     const auto before = planner.counts();
-    const auto first = full(dropout(x, 0.5)).values();
-    const auto second = full(dropout(x, 0.5)).values();
+    const auto first = full_tensor(dropout(x, 0.5)).values();
+    const auto second = full_tensor(dropout(x, 0.5)).values();
     EXPECT_NE(first, second);
     EXPECT_EQ(planner.counts().misses, before.misses);
   });
 }
 
 TEST(RoomsOnMeshes, NumbersAndOrdersAreThoseOfOneRank) {
-  on_meshes([](const Mesh* m) {
+  on_meshes([](Mesh m) {
     const op::Permutation order{23, {5, 6}, 0, 23, kCpu};
     const op::Arange steps{0.5, 0.1, 23, 0, DType::f32, kCpu};
-    for (const AxisStates& states : all_layouts(*m, 1, {})) {
-      const Layout* layout = Layout::intern(m, states);
+    for (const AxisStates& states : all_layouts(m, 1, {})) {
+      const Layout layout = Layout::intern(m, states);
       expect_same(call_on(order, layout), call(order, {}), 0);
       expect_same(call_on(steps, layout), call(steps, {}), 0);
     }
@@ -83,7 +83,7 @@ TEST(RoomsOnMeshes, NumbersAndOrdersAreThoseOfOneRank) {
 // Batch, sequence and heads may be cut: no product of a model merges them with what is not.
 TEST(RoomsOnMeshes, EinsumSendsNothing) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 2}, {"b", 2}});
+    const Mesh m = Mesh::make({{"a", 2}, {"b", 2}});
     const Placement R = Replicate();
     struct Case {
       const char* equation;
@@ -116,12 +116,12 @@ TEST(RoomsOnMeshes, EinsumSendsNothing) {
 
 TEST(RoomsOnMeshes, ViewsKeepTheirCuts) {
   on_ranks(2, [](World&) {
-    const Mesh* m = Mesh::make({{"a", 2}});
+    const Mesh m = Mesh::make({{"a", 2}});
     const Tensor whole = normal({4, 6, 6}, {1, 2});
     const Tensor x = distribute(whole, Layout::of(m, {Shard(0)}));
     const CommTrace trace;
     const auto same = [](const Tensor& got, const Tensor& want) {
-      EXPECT_EQ(layout_of(got)->placements_text(), "{a: Shard(0)}");
+      EXPECT_EQ(layout_of(got).placements_text(), "{a: Shard(0)}");
       EXPECT_EQ(got.shape(), want.shape());
     };
     same(unsqueeze(x, 1), unsqueeze(whole, 1));

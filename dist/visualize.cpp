@@ -17,8 +17,8 @@ struct Parts {
   std::vector<int> empty;                   // ranks without an element
 };
 
-Parts parts_of(const Shape& shape, const Layout& layout) {
-  const Mesh& mesh = *layout.mesh();
+Parts parts_of(const Shape& shape, Layout layout) {
+  const Mesh mesh = layout.mesh();
   Parts parts;
   for (int position = 0; position < mesh.size(); ++position) {
     std::vector<int> at;
@@ -107,22 +107,23 @@ std::string parts_text(const Shape& shape, const Parts& parts) {
 
 }  // namespace
 
-std::string visualize_sharding(const Shape& shape, const Layout& layout) {
+std::string visualize_sharding(const Shape& shape, Layout layout) {
   check_fits(layout, shape, "visualize_sharding");
   const Parts parts = parts_of(shape, layout);
   std::string text = concat(shape, " on ", layout.text(), '\n', parts_text(shape, parts));
   if (!parts.empty.empty()) text += concat("  empty on ", ranks_text(parts.empty), '\n');
-  for (int a = 0; a < layout.mesh()->axes(); ++a) {
+  for (int a = 0; a < layout.mesh().axes(); ++a) {
     if (layout.placement(a).kind == Placement::Kind::partial) {
       text += concat("  to be reduced (", layout.placement(a).op, ") over ",
-                     layout.mesh()->axis(a).name, '\n');
+                     layout.mesh().axis(a).name, '\n');
     }
   }
   return text;
 }
 
 std::string visualize_sharding(const Tensor& x) {
-  if (x.is_distributed()) return visualize_sharding(x.shape(), *x.impl().layout);
+  if (x.is_distributed())
+    return visualize_sharding(x.shape(), detail::layout_of(x, "visualize_sharding"));
   return concat(x.shape(), " plain: this rank holds the whole\n");
 }
 
@@ -131,8 +132,8 @@ std::string describe(const Tensor& x) {
   const std::string grad = x.requires_grad() ? "; requires_grad" : "";
   const auto bytes = [](const Tensor& t) { return t.numel() * item_size(t.dtype()); };
   if (!x.is_distributed()) return concat(x.meta(), ", plain, ", bytes(x), " bytes", grad);
-  const Layout& layout = *x.impl().layout;
-  const Mesh& mesh = *layout.mesh();
+  const Layout layout = detail::layout_of(x, "describe");
+  const Mesh mesh = layout.mesh();
   const Tensor part(x.impl().local);
   std::string at;
   for (int a = 0; a < mesh.axes(); ++a)

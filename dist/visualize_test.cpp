@@ -22,13 +22,13 @@ void expect_on_first(World& world, const std::string& got, const std::string& wa
 
 TEST(Visualize, DrawsTheGridOfATwoDimTensor) {
   on_ranks(4, [](World& world) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
-    expect_on_first(world, visualize_sharding({5, 6}, *Layout::of(m, {Shard(0), Shard(1)})),
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    expect_on_first(world, visualize_sharding({5, 6}, Layout::of(m, {Shard(0), Shard(1)})),
                     "[5, 6] on mesh(dp=2, tp=2) {dp: Shard(0), tp: Shard(1)}\n"
                     "  rank | 0:3 | 3:6\n"
                     "  0:3  | 0   | 1\n"
                     "  3:5  | 2   | 3\n");
-    expect_on_first(world, visualize_sharding({5, 6}, *Layout::of(m, {Shard(0), Replicate()})),
+    expect_on_first(world, visualize_sharding({5, 6}, Layout::of(m, {Shard(0), Replicate()})),
                     "[5, 6] on mesh(dp=2, tp=2) {dp: Shard(0), tp: Replicate()}\n"
                     "  rank | 0:6\n"
                     "  0:3  | 0, 1\n"
@@ -38,29 +38,29 @@ TEST(Visualize, DrawsTheGridOfATwoDimTensor) {
 
 TEST(Visualize, SaysWhoHoldsNothingAndWhatIsStillToBeReduced) {
   on_ranks(4, [](World& world) {
-    const Mesh* m = Mesh::make({{"dp", 4}, {"tp", 1}});
-    expect_on_first(world, visualize_sharding({5}, *Layout::of(m, {Shard(0), Partial()})),
+    const Mesh m = Mesh::make({{"dp", 4}, {"tp", 1}});
+    expect_on_first(world, visualize_sharding({5}, Layout::of(m, {Shard(0), Partial()})),
                     "[5] on mesh(dp=4, tp=1) {dp: Shard(0), tp: Partial()}\n"
                     "  rank | 0:2 | 2:4 | 4:5\n"
                     "       | 0   | 1   | 2\n"
                     "  empty on 3\n"
                     "  to be reduced (sum) over tp\n");
-    expect_on_first(world, visualize_sharding({0}, *Layout::of(m, {Shard(0), Replicate()})),
+    expect_on_first(world, visualize_sharding({0}, Layout::of(m, {Shard(0), Replicate()})),
                     "[0] on mesh(dp=4, tp=1) {dp: Shard(0), tp: Replicate()}\n"
                     "  empty on 0-3\n");
-    EXPECT_THROW((void)visualize_sharding({5}, *Layout::of(m, {Shard(1), Replicate()})),
+    EXPECT_THROW((void)visualize_sharding({5}, Layout::of(m, {Shard(1), Replicate()})),
                  LayoutError);
   });
 }
 
 TEST(Visualize, ListsPartsOfOtherRanks) {
   on_ranks(4, [](World& world) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
-    expect_on_first(world, visualize_sharding({2, 3, 4}, *Layout::of(m, {Shard(2), Replicate()})),
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    expect_on_first(world, visualize_sharding({2, 3, 4}, Layout::of(m, {Shard(2), Replicate()})),
                     "[2, 3, 4] on mesh(dp=2, tp=2) {dp: Shard(2), tp: Replicate()}\n"
                     "  [0:2, 0:3, 0:2]  ranks 0, 1\n"
                     "  [0:2, 0:3, 2:4]  ranks 2, 3\n");
-    expect_on_first(world, visualize_sharding({}, *Layout::replicated(m)),
+    expect_on_first(world, visualize_sharding({}, Layout::replicated(m)),
                     "[] on mesh(dp=2, tp=2) {dp: Replicate(), tp: Replicate()}\n"
                     "  []  ranks 0-3\n");
     expect_on_first(world, visualize_sharding(zeros({2})),
@@ -70,7 +70,7 @@ TEST(Visualize, ListsPartsOfOtherRanks) {
 
 TEST(Visualize, DescribesTensors) {
   on_ranks(2, [](World& world) {
-    const Mesh* m = Mesh::make({{"dp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}});
     Tensor x = distribute(zeros({5, 2}, DType::bf16), Layout::of(m, {Shard(0)}));
     x.set_requires_grad();
     const std::string text = describe(x);
@@ -84,20 +84,20 @@ TEST(Visualize, DescribesTensors) {
 
 TEST(CommTrace, SeesWhatIsSentWhileItLives) {
   on_ranks(2, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 1}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 1}});
     const int both[] = {0, 1};
-    record_collective(CollectiveKind::all_reduce, *m, {both, 1}, 1);  // nobody listens
+    record_collective(CollectiveKind::all_reduce, m, {both, 1}, 1);  // nobody listens
     const CommTrace outer;
     EXPECT_EQ(outer.count(), 0);
     EXPECT_NE(outer.table().find("nothing was sent"), std::string::npos);
     {
       const ModuleScope layers("layers.3"), attention("attention");
       const CommTrace inner;
-      record_collective(CollectiveKind::all_gather, *m, both, 64);
-      record_collective(CollectiveKind::reduce_scatter, *m, {both, 1}, 32, "grad");
+      record_collective(CollectiveKind::all_gather, m, both, 64);
+      record_collective(CollectiveKind::reduce_scatter, m, {both, 1}, 32, "grad");
       EXPECT_EQ(inner.count(), 2);
     }
-    record_collective(CollectiveKind::all_gather, *m, {both, 1}, 100);
+    record_collective(CollectiveKind::all_gather, m, {both, 1}, 100);
     ASSERT_EQ(outer.count(), 3);
     EXPECT_EQ(outer.count("all_gather"), 2);
     EXPECT_EQ(outer.count("all_gather", "grad"), 0);
@@ -118,7 +118,7 @@ TEST(CommTrace, SeesWhatIsSentWhileItLives) {
 
 TEST(CommTrace, OfRedistributions) {
   on_ranks(4, [](World&) {
-    const Mesh* m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Tensor x = distribute(zeros({4, 4}, DType::f64), Layout::of(m, {Replicate(), Shard(1)}));
     const CommTrace trace;
     const ModuleScope scope("norm");

@@ -3,6 +3,7 @@
 // One made inside another takes that over and hands it back at its end.
 #include "tessera/dist/world.h"
 
+#include "tessera/core/process.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 

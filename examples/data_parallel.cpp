@@ -8,9 +8,9 @@ using namespace tessera;
 
 int main() {
   run_ranks(4, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 4}});
-    const Layout* everywhere = Layout::of(mesh, {Replicate()});
-    const Layout* by_rows = Layout::of(mesh, {Shard(0)});
+    const Mesh mesh = Mesh::make({{"dp", 4}});
+    const Layout everywhere = Layout::of(mesh, {Replicate()});
+    const Layout by_rows = Layout::of(mesh, {Shard(0)});
     const Tensor x = normal({64, 8}, {1, 1}, 0, 1, DType::f32, by_rows);  // each rank 16 rows
     const Tensor truth = normal({8, 1}, {1, 2}, 0, 1, DType::f32, everywhere);
     const Tensor y = matmul(x, truth);
@@ -25,7 +25,7 @@ int main() {
       const Tensor g = redistribute(w.grad(), everywhere);  // one all_reduce
       w = (w - g * 0.3).detach();
       w.set_requires_grad();
-      loss = full(mean_square).item();
+      loss = full_tensor(mean_square).item();
     }
     if (world.rank() == 0) std::cout << describe(w) << "loss " << loss << '\n';
     if (loss > 1e-6) throw NumericError("the fit did not converge");

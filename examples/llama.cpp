@@ -17,7 +17,7 @@ So learns a net: it guesses wrong, is told how far, and moves a hair;
 a thousand little moves like that, and what it could not say is there.
 )";
 
-struct Block final : nn::Module {
+struct Block final : nn::Layer<Block> {
   nn::RmsNorm attention_norm{kDim}, ffn_norm{kDim};
   nn::Linear wq{kDim, kDim}, wk{kDim, kKvDim}, wv{kDim, kKvDim}, wo{kDim, kDim};
   nn::Linear w1{kDim, kHidden}, w2{kHidden, kDim}, w3{kDim, kHidden};
@@ -27,7 +27,7 @@ struct Block final : nn::Module {
     v.child("wq", wq), v.child("wk", wk), v.child("wv", wv), v.child("wo", wo);
     v.child("w1", w1), v.child("w2", w2), v.child("w3", w3);
   }
-  Tensor operator()(const Tensor& x, const Tensor& cos, const Tensor& sin) const {
+  Tensor forward(const Tensor& x, const Tensor& cos, const Tensor& sin) const {
     const auto heads = [](const Tensor& y) { return unflatten(y, 2, {-1, kHeadDim}); };
     const Tensor in = attention_norm(x);               // (B, T, dim)
     const Tensor q = rope(heads(wq(in)), cos, sin);    // (B, T, 4, D)
@@ -39,23 +39,20 @@ struct Block final : nn::Module {
   }
 };
 
-struct Llama final : nn::Module {
+struct Llama final : nn::Layer<Llama> {
   nn::Embedding tok_embeddings{kBytes, kDim};
-  std::vector<std::unique_ptr<Block>> layers;
+  nn::ModuleList<Block> layers{kLayers};
   nn::RmsNorm norm{kDim};
   nn::Linear output{kDim, kBytes};
 
-  Llama() {
-    for (int64_t i = 0; i < kLayers; ++i) layers.push_back(std::make_unique<Block>());
-  }
   void visit(nn::Visitor& v) override {
     v.child("tok_embeddings", tok_embeddings), v.children("layers", layers);
     v.child("norm", norm), v.child("output", output);
   }
-  Tensor operator()(const Tensor& tokens) const {  // (B, T) -> (B, T, 256)
+  Tensor forward(const Tensor& tokens) const {  // (B, T) -> (B, T, 256)
     const auto [cos, sin] = rope_tables(tokens.size(1), kHeadDim, 10000);
     Tensor x = tok_embeddings(tokens);  // (B, T, dim)
-    for (const auto& layer : layers) x = (*layer)(x, cos, sin);
+    for (const Block& layer : layers) x = layer(x, cos, sin);
     return output(norm(x));
   }
 };

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The head is applied within its own module's run, by the loss too, which never has logits: its
+// hooks see both, also where the embedding is the head. A step of generation that fails gives the
+// cache its old lengths back, so that it can be tried again.
 #include "tessera/models/decoder.h"
 
 #include "tessera/dist/dtensor.h"
@@ -38,7 +41,7 @@ Placement Decoder::placement() const {
   else if (head().module) weight = head().table;
   else weight = nn::named_parameters(const_cast<Decoder&>(*this)).at(0).tensor;
   return {weight.device().is_meta() ? kCpu : weight.device(),
-          weight.is_distributed() ? layout_of(weight)->mesh() : nullptr};
+          weight.is_distributed() ? layout_of(weight).mesh() : Mesh()};
 }
 
 double Decoder::flops(std::span<const int64_t> documents) {
@@ -63,34 +66,39 @@ Tensor Decoder::stack(const Tensor& x, const Metadata& metadata, Cache* cache) c
 
 Tensor Decoder::features(const Tensor& x, const Metadata& metadata) const {
   if (embedding()) check_tokens(x);
-  return run(x, [this, metadata](const Tensor& in) { return stack(in, metadata, nullptr); });
+  return run(&Decoder::stack, x, metadata, nullptr);
 }
 
 Tensor Decoder::logits(const Tensor& features) const {
-  const Head h = require_head("logits");
-  return h.module->run_all(
-      {features}, [table = h.table](Tensors in) { return TensorList{linear(in[0], table)}; })[0];
+  return require_head("logits").module->run(
+      [](const Tensor& x, const Decoder* model) { return linear(x, model->head().table); },
+      features, this);
 }
 
 Tensor Decoder::forward(const Tensor& tokens, const Metadata& metadata) const {
   if (embedding()) check_tokens(tokens);
-  return run(tokens, [this, metadata](const Tensor& in) {
-    return logits(stack(in, metadata, nullptr));  // (B, T, V)
-  });
+  return run(&Decoder::logits_of, tokens, metadata);
+}
+
+Tensor Decoder::logits_of(const Tensor& x, const Metadata& metadata) const {
+  return logits(stack(x, metadata, nullptr));  // (B, T, V)
 }
 
 Loss Decoder::loss(const Tensor& tokens, const Tensor& targets, const Metadata& metadata,
                    const CrossEntropyOptions& options) const {
   if (embedding()) check_tokens(tokens);
-  const TensorList out = run_all({tokens, targets}, [this, metadata, options](Tensors in) {
-    const Tensor x = stack(in[0], metadata, nullptr);
-    const Head h = require_head("loss");
-    return h.module->run_all({x, in[1]}, [table = h.table, options](Tensors of) {
-      const auto [sum, count] = linear_cross_entropy(of[0], table, of[1], options);
-      return TensorList{sum, count};
-    });
-  });
-  return {out[0], out[1]};
+  const auto [sum, count] = run(&Decoder::loss_of, tokens, targets, metadata, options);
+  return {sum, count};
+}
+
+CrossEntropyResult Decoder::loss_of(const Tensor& x, const Tensor& targets,
+                                    const Metadata& metadata,
+                                    const CrossEntropyOptions& options) const {
+  return require_head("loss").module->run(
+      [](const Tensor& in, const Tensor& of, const Decoder* model, const CrossEntropyOptions& o) {
+        return linear_cross_entropy(in, model->head().table, of, o);
+      },
+      stack(x, metadata, nullptr), targets, this, options);
 }
 
 Cache Decoder::make_cache(int64_t capacity) const {
@@ -112,14 +120,16 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
   }
   const Metadata m = metadata(tokens.size(1), seen);
   try {
-    return run(tokens, [this, m, &cache](const Tensor& in) {
-      const Tensor x = stack(in, m, &cache);
-      return logits(slice(x, 1, {x.size(1) - 1}));  // (B, 1, V)
-    });
+    return run(&Decoder::next_logits_of, tokens, m, &cache);
   } catch (...) {
     for (nn::KvCache& c : cache) c.length = seen;  // some layers had taken the tokens
     throw;
   }
+}
+
+Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
+  const Tensor h = stack(x, metadata, cache);
+  return logits(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
 }
 
 }  // namespace tessera::models

@@ -54,7 +54,14 @@ class TESSERA_API Decoder : public LanguageModel {
   void check_positions(int64_t length, int64_t start) const;
 
  private:
+  // What the entries run through the model's hooks.
   [[nodiscard]] Tensor stack(const Tensor& x, const Metadata& metadata, Cache* cache) const;
+  [[nodiscard]] Tensor logits_of(const Tensor& x, const Metadata& metadata) const;
+  [[nodiscard]] CrossEntropyResult loss_of(const Tensor& x, const Tensor& targets,
+                                           const Metadata& metadata,
+                                           const CrossEntropyOptions& options) const;
+  [[nodiscard]] Tensor next_logits_of(const Tensor& x, const Metadata& metadata,
+                                      Cache* cache) const;
   [[nodiscard]] Head require_head(std::string_view what) const;
   void check_tokens(const Tensor& tokens) const;
   Sizes sizes_;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A copy of a ModelConfig copies the struct that it holds: changing one never changes the flavor
+// that it came from. An unknown name is answered with the nearest one and the whole list.
 #include "tessera/models/family.h"
 
 namespace tessera::models {

@@ -47,7 +47,7 @@ struct Loss {
 /// Where parameters lie, and so where tokens and tables must.
 struct Placement {
   Device device = kCpu;
-  const Mesh* mesh = nullptr;  ///< none: plain tensors
+  Mesh mesh = {};  ///< empty: plain tensors
 };
 
 class TESSERA_API LanguageModel : public nn::Module {

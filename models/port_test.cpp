@@ -72,14 +72,14 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
   for (llama3::Model* m : {&first, &middle}) {
     m->norm.reset();
     m->output.reset();
-    m->layers[2].reset();
+    m->layers.remove(2);
   }
   for (llama3::Model* m : {&middle, &last}) {
     m->tok_embeddings.reset();
-    m->layers[0].reset();
+    m->layers.remove(0);
   }
-  first.layers[1].reset();
-  last.layers[1].reset();
+  first.layers.remove(1);
+  last.layers.remove(1);
   int64_t parameters = 0;
   for (llama3::Model* m : {&first, &middle, &last}) {
     nn::initialize(*m, 3);
@@ -118,7 +118,7 @@ class Toy final : public Decoder {
   std::vector<nn::Module*> units() override { return {}; }
   [[nodiscard]] Metadata metadata(int64_t length, int64_t start) const override {
     check_positions(length, start);
-    return {{nn::AttentionMetadata{}}};
+    return {std::vector<nn::AttentionMetadata>(1)};
   }
   [[nodiscard]] Loss loss(const Tensor& tokens, const Tensor& targets, const Metadata& m,
                           const CrossEntropyOptions& o) const override {
@@ -136,7 +136,7 @@ class Toy final : public Decoder {
 
  private:
   [[nodiscard]] Tensor embed(const Tensor& tokens, const Metadata&) const override {
-    return table.forward(tokens);
+    return table(tokens);
   }
   [[nodiscard]] Tensor layer(size_t, const Tensor& x, const Metadata&,
                              nn::KvCache*) const override {

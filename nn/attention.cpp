@@ -91,29 +91,27 @@ void Attention::visit(Visitor& visitor) {
 Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
                           KvCache* cache) const {
   if (x.rank() != 3) fail<ShapeError>("attention", "x is ", x.meta(), ", expected (B, T, dim)");
-  return run(x, [this, metadata, cache](const Tensor& in) {
-    const int64_t b = in.size(0), t = in.size(1), d = config_.head_dim;
-    const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
-    const auto turn = [&](const Tensor& y, const std::optional<RmsNorm>& norm) {
-      return rope(norm ? norm->forward(y) : y, metadata.cos, metadata.sin,
-                  {.halves = config_.rope_halves, .positions = metadata.rope_positions});
-    };
-    const std::vector<Tensor> qkv = project(in);
-    const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
-    Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
-    // Values are saved for backward: a view would keep the bytes of all three.
-    Tensor v = contiguous(heads(qkv[2], config_.n_kv_heads));  // (B, T, Hkv, D)
-    const AttentionOptions options = options_of(metadata, cache);
-    if (cache) remember(*cache, k, v);
-    const Tensor y = scaled_dot_product_attention(q, k, v, options);
-    return wo.forward(reshape(y, {b, t, config_.n_heads * d}));
-  });
+  const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
+  const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
+  const auto turn = [&](const Tensor& y, const std::optional<RmsNorm>& norm) {
+    return rope(norm ? (*norm)(y) : y, metadata.cos, metadata.sin,
+                {.halves = config_.rope_halves, .positions = metadata.rope_positions});
+  };
+  const std::vector<Tensor> qkv = project(x);
+  const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
+  Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
+  // Values are saved for backward: a view would keep the bytes of all three.
+  Tensor v = contiguous(heads(qkv[2], config_.n_kv_heads));  // (B, T, Hkv, D)
+  const AttentionOptions options = options_of(metadata, cache);
+  if (cache) remember(*cache, k, v);
+  const Tensor y = scaled_dot_product_attention(q, k, v, options);
+  return wo(reshape(y, {b, t, config_.n_heads * d}));
 }
 
 std::vector<Tensor> Attention::project(const Tensor& x) const {
   bool apart = !config_.fused_qkv;
   for (const Linear* m : {&wq, &wk, &wv}) apart = apart || m->is_wrapped() || m->bias.defined();
-  if (apart) return {wq.forward(x), wk.forward(x), wv.forward(x)};
+  if (apart) return {wq(x), wk(x), wv(x)};
   const std::array<Tensor, 3> weights{wq.weight, wk.weight, wv.weight};
   return fused_linear(x, weights);
 }

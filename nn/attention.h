@@ -38,8 +38,11 @@ struct KvCache {
   Tensor k = {}, v = {};  ///< (B, capacity, Hkv, D)
 };
 
-/// x (B, T, dim) -> (B, T, dim).
-class TESSERA_API Attention final : public Module {
+/// attention(x, metadata, cache = nullptr): x (B, T, dim) -> (B, T, dim). With a cache, x are the
+/// tokens after those that it holds; they are added to it. ValueError beyond its capacity, or of
+/// metadata with documents or token_positions, which it does not keep; UsageError while gradients
+/// are recorded.
+class TESSERA_API Attention final : public Layer<Attention> {
  public:
   struct Config {
     int64_t dim = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -54,16 +57,14 @@ class TESSERA_API Attention final : public Module {
   /// ValueError if n_heads is not a multiple of n_kv_heads or head_dim is odd.
   explicit Attention(const Config& config);
   void visit(Visitor& visitor) override;
-  /// With a cache, x are the tokens after those that it holds; they are added to it. ValueError
-  /// beyond its capacity, or of metadata with documents or token_positions, which it does not keep;
-  /// UsageError while gradients are recorded.
-  [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata,
-                               KvCache* cache = nullptr) const;
 
   Linear wq, wk, wv, wo;
   std::optional<RmsNorm> q_norm, k_norm;
 
  private:
+  friend class Layer<Attention>;
+  [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata,
+                               KvCache* cache = nullptr) const;
   [[nodiscard]] std::vector<Tensor> project(const Tensor& x) const;
   Config config_;
 };

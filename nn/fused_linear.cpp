@@ -2,7 +2,7 @@
 #include "tessera/nn/fused_linear.h"
 
 #include "tessera/autograd/autograd.h"
-#include "tessera/dist/layout.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -46,11 +46,10 @@ bool worth_joining(const Tensor& x, std::span<const Tensor> weights) {
   constexpr int64_t kRows = 64;
   bool worth = weights.size() > 1 && x.rank() > 0 && x.numel() >= kRows * x.size(-1);
   for (const Tensor& w : weights) {
-    const Layout* layout = w.impl().layout;
     worth = worth && w.rank() == 2 && w.dtype() == x.dtype() && w.size(1) == x.size(-1) &&
-            layout == weights[0].impl().layout && (!layout || layout->is_replicated());
+            w.impl().layout == weights[0].impl().layout;
   }
-  return worth;
+  return worth && (!weights[0].is_distributed() || layout_of(weights[0]).is_replicated());
 }
 
 }  // namespace

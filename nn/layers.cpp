@@ -20,25 +20,19 @@ void Linear::visit(Visitor& visitor) {
   if (bias.defined()) visitor.parameter("bias", bias, Init::constant(0));
 }
 Tensor Linear::forward(const Tensor& x) const {
-  return run(x, [this](const Tensor& in) {
-    const Tensor y = linear(in, weight);  // (..., out)
-    return bias.defined() ? y + bias : y;
-  });
+  const Tensor y = linear(x, weight);  // (..., out)
+  return bias.defined() ? y + bias : y;
 }
 
 Embedding::Embedding(int64_t vocabulary, int64_t dim, Init init, DType dtype)
     : weight(parameter({vocabulary, dim}, dtype)), init_(init) {}
 void Embedding::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
-Tensor Embedding::forward(const Tensor& ids) const {
-  return run(ids, [this](const Tensor& in) { return embedding(weight, in); });
-}
+Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids); }
 
 RmsNorm::RmsNorm(int64_t dim, double eps, DType dtype)
     : weight(parameter({dim}, dtype)), eps_(eps) {}
 void RmsNorm::visit(Visitor& visitor) { visitor.parameter("weight", weight, Init::constant(1)); }
-Tensor RmsNorm::forward(const Tensor& x) const {
-  return run(x, [this](const Tensor& in) { return rms_norm(in, weight, eps_); });
-}
+Tensor RmsNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
 
 LayerNorm::LayerNorm(int64_t dim, double eps, DType dtype)
     : weight(parameter({dim}, dtype)), bias(parameter({dim}, dtype)), eps_(eps) {}
@@ -46,17 +40,12 @@ void LayerNorm::visit(Visitor& visitor) {
   visitor.parameter("weight", weight, Init::constant(1));
   visitor.parameter("bias", bias, Init::constant(0));
 }
-Tensor LayerNorm::forward(const Tensor& x) const {
-  return run(x, [this](const Tensor& in) { return layer_norm(in, weight, bias, eps_); });
-}
+Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight, bias, eps_); }
 
 Dropout::Dropout(double p) : p_(p) {
   if (!(p >= 0 && p < 1)) fail<ValueError>("dropout", "p ", p, " does not lie in [0, 1)");
 }
-Tensor Dropout::forward(const Tensor& x) const {
-  return run(x,
-             [this](const Tensor& in) { return dropout(in, p_, Context::current().grad_enabled); });
-}
+Tensor Dropout::forward(const Tensor& x) const { return dropout(x, p_, is_training()); }
 
 FeedForward::FeedForward(const Config& c)
     : w1(c.dim, c.hidden, c.gate, c.dtype),
@@ -67,9 +56,6 @@ void FeedForward::visit(Visitor& visitor) {
   visitor.child("w2", w2);
   visitor.child("w3", w3);
 }
-Tensor FeedForward::forward(const Tensor& x) const {
-  return run(
-      x, [this](const Tensor& in) { return w2.forward(swiglu(w1.forward(in), w3.forward(in))); });
-}
+Tensor FeedForward::forward(const Tensor& x) const { return w2(swiglu(w1(x), w3(x))); }
 
 }  // namespace tessera::nn

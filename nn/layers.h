@@ -1,88 +1,115 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that transformers are made of: linear, embedding, normalisation and gated
+// The layers that transformers are made of: linear, embedding, normalisation, activations and gated
 // feed-forward. None of them merges batch and sequence dims, so that a cut sequence stays a plain
-// shard. A layer is called like a function of its input: `wo(x)` is `wo.forward(x)`.
+// shard. A layer is called like a function of its input: `wo(x)`.
 #pragma once
 
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/module.h"
 
 namespace tessera::nn {
 
 /// y = x W^T, plus a bias if asked for. x (..., in) -> (..., out); weight (out, in), bias (out),
 /// zeros at first.
-class TESSERA_API Linear final : public Module {
+class TESSERA_API Linear final : public Layer<Linear> {
  public:
   Linear(int64_t in, int64_t out, Init init = Init::truncated_normal(0.02),
          DType dtype = DType::f32, bool with_bias = false);
   void visit(Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x) const;
-  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Tensor weight;  // (out, in)
   Tensor bias;    // (out), or undefined
 
  private:
+  friend class Layer<Linear>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
   Init init_;
 };
 
 /// Rows of a table. ids (...) i64 -> (..., dim); weight (vocabulary, dim).
-class TESSERA_API Embedding final : public Module {
+class TESSERA_API Embedding final : public Layer<Embedding> {
  public:
   Embedding(int64_t vocabulary, int64_t dim, Init init = Init::normal(1), DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& ids) const;
-  [[nodiscard]] Tensor operator()(const Tensor& ids) const { return forward(ids); }
 
   Tensor weight;  // (vocabulary, dim)
 
  private:
+  friend class Layer<Embedding>;
+  [[nodiscard]] Tensor forward(const Tensor& ids) const;
   Init init_;
 };
 
 /// x / rms(x) * weight over the last dim. x (..., dim) -> (..., dim); weight (dim), ones at first.
-class TESSERA_API RmsNorm final : public Module {
+class TESSERA_API RmsNorm final : public Layer<RmsNorm> {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x) const;
-  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Tensor weight;  // (dim)
 
  private:
+  friend class Layer<RmsNorm>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
   double eps_;
 };
 
 /// (x - mean(x)) / deviation(x) * weight + bias over the last dim. x (..., dim) -> (..., dim);
 /// weight (dim), ones at first, bias (dim), zeros at first.
-class TESSERA_API LayerNorm final : public Module {
+class TESSERA_API LayerNorm final : public Layer<LayerNorm> {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x) const;
-  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Tensor weight, bias;  // (dim)
 
  private:
+  friend class Layer<LayerNorm>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
   double eps_;
 };
 
-/// Each element is zero with probability p, else x / (1 - p), while gradients are recorded; x
-/// itself under NoGrad. ValueError for p outside [0, 1).
-class TESSERA_API Dropout final : public Module {
+/// Each element is zero with probability p, else x / (1 - p), in training mode; x itself after
+/// eval(). ValueError for p outside [0, 1).
+class TESSERA_API Dropout final : public Layer<Dropout> {
  public:
   explicit Dropout(double p);
   void visit(Visitor&) override {}
-  [[nodiscard]] Tensor forward(const Tensor& x) const;
-  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
  private:
+  friend class Layer<Dropout>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
   double p_;
 };
 
+/// An activation as a module, for a Sequential.
+template <Tensor (*function)(const Tensor&)>
+class Activation final : public Layer<Activation<function>> {
+ public:
+  void visit(Visitor&) override {}
+
+ private:
+  friend class Layer<Activation>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const { return function(x); }
+};
+using Relu = Activation<relu>;
+using Sigmoid = Activation<sigmoid>;
+using Silu = Activation<silu>;
+using Tanh = Activation<tanh>;
+/// x times the normal distribution function of x; with `tanh_approximation` as GPT-2 computes it.
+class TESSERA_API Gelu final : public Layer<Gelu> {
+ public:
+  explicit Gelu(bool tanh_approximation = false) : tanh_approximation_(tanh_approximation) {}
+  void visit(Visitor&) override {}
+
+ private:
+  friend class Layer<Gelu>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const { return gelu(x, tanh_approximation_); }
+  bool tanh_approximation_;
+};
+
 /// w2(silu(w1 x) * w3 x) (Shazeer, 2020). x (..., dim) -> (..., dim).
-class TESSERA_API FeedForward final : public Module {
+class TESSERA_API FeedForward final : public Layer<FeedForward> {
  public:
   struct Config {
     int64_t dim = 0, hidden = 0;
@@ -92,10 +119,12 @@ class TESSERA_API FeedForward final : public Module {
   };
   explicit FeedForward(const Config& config);
   void visit(Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x) const;
-  [[nodiscard]] Tensor operator()(const Tensor& x) const { return forward(x); }
 
   Linear w1, w2, w3;
+
+ private:
+  friend class Layer<FeedForward>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
 };
 
 }  // namespace tessera::nn

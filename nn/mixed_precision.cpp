@@ -30,7 +30,7 @@ class PrecisionUnit {
       Module& unit_;
       std::span<Module* const> others_;
     } members(module, units);
-    module.visit(members);
+    members.walk(module);
     for (Tensor* member : members.found) {
       const auto known = std::ranges::find_if(
           slots_, [&](const Slot& s) { return s.master.handle() == member->handle(); });

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Visitors' paths, and how forward runs through what hangs on a module: checkpoint outside, then
-// what wraps forward, then forward itself.
+// what wraps forward, then forward itself. Errors are explained where they leave the innermost
+// module, so that success pays nothing.
 #include "tessera/nn/module.h"
 
+#include "tessera/core/module_path.h"
 #include "tessera/kernels/views/views.h"
 
+#include <cstdlib>
+#include <cxxabi.h>
+#include <typeinfo>
 #include <utility>
 
 namespace tessera::nn {
@@ -89,6 +94,13 @@ class BackwardPair {
 
 Module::Module() = default;
 Module::~Module() = default;
+Module::Module(Module&& other) : training_(other.training_) {
+  if (other.hooks_) {
+    fail<UsageError>("module",
+                     "a module with hooks, a checkpoint or another precision cannot be moved: put "
+                     "it in its place first");
+  }
+}
 
 Module::Hooks& Module::hooks() {
   if (!hooks_) hooks_ = std::make_unique<Hooks>();
@@ -123,7 +135,9 @@ template <class F> std::vector<Hook<F>> active(const std::vector<Hook<F>>& hooks
 }  // namespace
 
 TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) const {
+  const size_t count = inputs.size();
   for (const auto& hook : active(hooks_->pre)) hook.call(*this, inputs);
+  detail::check_count("inputs", inputs.size(), count);
   std::optional<BackwardPair> pair;
   if (auto backward = active(hooks_->backward);
       !backward.empty() && Context::current().grad_enabled) {
@@ -131,8 +145,12 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
     pair->inputs(inputs);
   }
   for (const auto& hook : active(hooks_->around)) {
-    body = [this, around = hook.call, inner = std::move(body)](Tensors in) {
-      return around(*this, inner, in);
+    body = [this, count, around = hook.call, inner = std::move(body)](Tensors in) {
+      const auto checked = [&inner, count](Tensors given) {
+        detail::check_count("inputs", given.size(), count);
+        return inner(given);
+      };
+      return around(*this, checked, in);
     };
   }
   TensorList out = hooks_->checkpoint
@@ -143,22 +161,156 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
   return out;
 }
 
-std::string Visitor::join(std::string_view name) const {
-  return path_.empty() ? std::string(name) : concat(path_, '.', name);
+namespace {
+
+struct WalkedRoot {
+  const Module* running = nullptr;
+};
+
+// Visiting lists members and changes none, and modules are never made const.
+Module& visitable(const Module& module) { return const_cast<Module&>(module); }
+
+std::string type_name(const Module& module) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : typeid(module).name();
+}
+
+// The first parameter or buffer without bytes; empty if all have them.
+std::string first_without_bytes(Module& module) {
+  class First final : public Visitor {
+   public:
+    void on_parameter(const std::string& path, Tensor& t, const Init&) override { look(path, t); }
+    void on_buffer(const std::string& path, Tensor& t, const Init&, bool) override {
+      look(path, t);
+    }
+    std::string found;
+
+   private:
+    void look(const std::string& path, const Tensor& t) {
+      if (found.empty() && t.defined() && t.device().is_meta()) found = path;
+    }
+  } first;
+  first.walk(module);
+  return first.found;
+}
+
+}  // namespace
+
+const Module** Module::enter_unnamed(const Module*& outer) const {
+  Context& context = Context::current();
+  const Module*& running = context.state<WalkedRoot>().running;
+  const std::string parent = listed_ ? "" : joined_path(context.module_path);
+  if (!listed_ && running) Visitor().walk(visitable(*running));  // it may have grown
+  if (listed_) {
+    if (!name_.empty()) return nullptr;
+    outer = std::exchange(running, this);
+    return &running;
+  }
+  if (!running && parent.empty()) return nullptr;  // by itself, or in a tree never walked
+  fail<UsageError>("module", "a ", type_name(*this), " runs inside ",
+                   parent.empty() ? "the root module" : "a module",
+                   " whose visit() does not list it, so that its name, parameters and mode are "
+                   "unknown; add visitor.child(\"its name\", its member)");
+}
+
+void Module::explain(Error& error) const {
+  std::string text = error.what();
+  const auto says = [&text](const std::string& part) { return text.find(part) != text.npos; };
+  const bool places = dynamic_cast<const DeviceError*>(&error) != nullptr ||
+                      dynamic_cast<const LayoutError*>(&error) != nullptr;
+  const std::vector<std::string>& parts = Context::current().module_path;
+  // In a tree that was never walked, the root alone knows names.
+  if (places && (listed_ || parts.size() == 1) && !says("is not initialised")) {
+    const std::string name = first_without_bytes(visitable(*this));
+    if (!name.empty()) {
+      text += concat("; the model is not initialised: ", name,
+                     " has no bytes yet, call nn::initialize or nn::load");
+    }
+  }
+  const std::string path = joined_path(parts);
+  // What an inner module has added begins with the path of this one.
+  if (!says(" (in " + path)) text += in_module(path);
+  if (text != error.what()) static_cast<std::runtime_error&>(error) = std::runtime_error(text);
+}
+
+void Module::train(bool on) {
+  class Set final : public Visitor {
+   public:
+    explicit Set(bool to) : on_(to) {}
+    bool on_module(const std::string&, Module& m) override {
+      m.training_ = on_;
+      return true;
+    }
+
+   private:
+    bool on_;
+  } set(on);
+  training_ = on;
+  set.walk(*this);
+}
+
+EvalMode::EvalMode(Module& root) {
+  class Trained final : public Visitor {
+   public:
+    explicit Trained(std::vector<Module*>& list) : list_(list) {}
+    bool on_module(const std::string&, Module& m) override {
+      if (m.is_training()) list_.push_back(&m);
+      return true;
+    }
+
+   private:
+    std::vector<Module*>& list_;
+  } trained(trained_);
+  if (root.is_training()) trained_.push_back(&root);
+  trained.walk(root);
+  for (Module* m : trained_) m->training_ = false;
+}
+
+EvalMode::~EvalMode() {
+  for (Module* m : trained_) m->training_ = true;
+}
+
+void Visitor::walk(Module& root) {
+  path_.clear();
+  seen_.clear();
+  passing_over_ = false;
+  root.listed_ = true;
+  root.visit(*this);
+}
+
+std::string Visitor::listed(std::string_view name) {
+  if (name.empty())
+    fail<UsageError>("visit", "a member of ", path_.empty() ? "the root module" : path_,
+                     " is listed under an empty name");
+  std::string path = path_.empty() ? std::string(name) : concat(path_, '.', name);
+  if (!seen_.insert(path).second) {
+    fail<UsageError>("visit", path,
+                     " is listed twice; each parameter, buffer and child needs a name of its own");
+  }
+  return path;
 }
 
 void Visitor::parameter(std::string_view name, Tensor& tensor, const Init& init) {
-  on_parameter(join(name), tensor, init);
+  const std::string path = listed(name);
+  if (!passing_over_) on_parameter(path, tensor, init);
 }
 
 void Visitor::buffer(std::string_view name, Tensor& tensor, const Init& init, bool persistent) {
-  on_buffer(join(name), tensor, init, persistent);
+  const std::string path = listed(name);
+  if (!passing_over_) on_buffer(path, tensor, init, persistent);
 }
 
+// Members that are passed over get their names all the same.
 void Visitor::child(std::string_view name, Module& module) {
   module.name_ = name;
-  const std::string outer = std::exchange(path_, join(name));
-  if (on_module(path_, module)) module.visit(*this);
+  module.listed_ = true;
+  const std::string outer = std::exchange(path_, listed(name));
+  const bool before = passing_over_;
+  passing_over_ = before || !on_module(path_, module);
+  module.visit(*this);
+  passing_over_ = before;
   path_ = outer;
 }
 

@@ -93,8 +93,8 @@ TEST_F(NnTest, FeedForwardIsSwiGlu) {
   FeedForward m = feed_forward();
   initialize(m, 1);
   const Tensor x = normal({2, 3, 4}, {7, 1});
-  const Tensor y = m.forward(x);
-  const Tensor expected = m.w2.forward(silu(m.w1.forward(x)) * m.w3.forward(x));
+  const Tensor y = m(x);
+  const Tensor expected = m.w2(silu(m.w1(x)) * m.w3(x));
   EXPECT_EQ(y.shape(), (Shape{2, 3, 4}));
   for (double v : (y - expected).values()) EXPECT_NEAR(v, 0, 1e-6);
 }
@@ -112,8 +112,8 @@ TEST_F(NnTest, AttentionIsCausal) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({2, 6, 16}, {7, 1});
-  const Tensor y = m.forward(x, causal_metadata(6, 4, 10000));
-  const Tensor shorter = m.forward(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
+  const Tensor y = m(x, causal_metadata(6, 4, 10000));
+  const Tensor shorter = m(contiguous(slice(x, 1, {0, 4})), causal_metadata(4, 4, 10000));
   for (double v : (slice(y, 1, {0, 4}) - shorter).values()) EXPECT_NEAR(v, 0, 1e-5);
 }
 
@@ -121,8 +121,7 @@ TEST_F(NnTest, AttentionSeesOnlyRelativePositions) {
   Attention m = attention();
   initialize(m, 1);
   const Tensor x = normal({1, 5, 16}, {7, 1});
-  const Tensor gap =
-      m.forward(x, causal_metadata(5, 4, 10000)) - m.forward(x, causal_metadata(5, 4, 10000, 37));
+  const Tensor gap = m(x, causal_metadata(5, 4, 10000)) - m(x, causal_metadata(5, 4, 10000, 37));
   for (double v : gap.values()) EXPECT_NEAR(v, 0, 1e-4);
 }
 
@@ -141,34 +140,34 @@ TEST_F(NnTest, AttentionReadsDocumentsAndPlacesOfTokens) {
   AttentionMetadata packed = causal_metadata(7, 4, 10000);
   packed.rope_positions = ids({0, 1, 2, 0, 1, 2, 3});
   packed.documents = ids({4, 4, 4, 5, 5, 5, 5});
-  const Tensor y = m.forward(x, packed);
+  const Tensor y = m(x, packed);
   for (const Range part : {Range{0, 3}, Range{3, 7}}) {
     const Tensor alone =
-        m.forward(contiguous(slice(x, 1, part)), causal_metadata(part.stop - part.start, 4, 10000));
+        m(contiguous(slice(x, 1, part)), causal_metadata(part.stop - part.start, 4, 10000));
     expect_same(slice(y, 1, part), alone);
   }
   const std::vector<double> order{6, 0, 3, 2, 5, 1, 4};
   const Tensor rows = from_values(order, {7}, DType::i64);
   AttentionMetadata moved = causal_metadata(7, 4, 10000);
   moved.rope_positions = moved.token_positions = ids(order);
-  expect_same(m.forward(index_select(x, 1, rows), moved),
-              index_select(m.forward(x, causal_metadata(7, 4, 10000)), 1, rows));
+  expect_same(m(index_select(x, 1, rows), moved),
+              index_select(m(x, causal_metadata(7, 4, 10000)), 1, rows));
   // A map has the last word: here it hides nothing.
   AttentionMetadata open = causal_metadata(7, 4, 10000), all = open;
   open.block_map =
       make_block_map({.queries = 7, .keys = 7}, [](int64_t, int64_t, int64_t) { return true; });
   all.mask = AttentionMask();
-  expect_same(m.forward(x, open), m.forward(x, all));
+  expect_same(m(x, open), m(x, all));
   const NoGrad guard;
   KvCache cache{.capacity = 9};
-  EXPECT_THROW((void)m.forward(x, packed, &cache), ValueError);
+  EXPECT_THROW((void)m(x, packed, &cache), ValueError);
   EXPECT_EQ(cache.length, 0);
 }
 
 TEST_F(NnTest, EveryParameterGetsAGradient) {
   Attention m = attention();
   initialize(m, 1);
-  backward(sum(m.forward(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
+  backward(sum(m(normal({2, 3, 16}, {7, 1}), causal_metadata(3, 4, 10000))));
   for (const auto& p : named_parameters(m)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
 }
 
@@ -177,7 +176,7 @@ TEST_F(NnTest, BadConfigurationsAreNamed) {
   EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 3}), ValueError);
   Attention m = attention();
   initialize(m, 1);
-  EXPECT_THROW((void)m.forward(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
+  EXPECT_THROW((void)m(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);
 }
 
 TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
@@ -187,10 +186,10 @@ TEST_F(NnTest, ErrorsInAnomalyModeNameTheModule) {
   m.w2.weight =
       full({4, 6}, std::numeric_limits<double>::infinity());  // times both signs: not a number
   try {
-    (void)m.forward(normal({8, 4}, {7, 1}));
+    (void)m(normal({8, 4}, {7, 1}));
     FAIL() << "nothing was thrown";
   } catch (const NumericError& error) {
-    EXPECT_NE(std::string(error.what()).find("in module w2"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(" (in w2)"), std::string::npos) << error.what();
   }
 }
 

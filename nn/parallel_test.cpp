@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kBatch = 5, kLength = 11, kHeads = 8, kKvHeads = 4, kHeadDim = 4,
                   kDim = kHeads * kHeadDim, kHidden = 20;
 
-class TransformerBlock final : public Module {
+class TransformerBlock final : public Layer<TransformerBlock> {
  public:
   TransformerBlock()
       : attention({.dim = kDim,
@@ -45,10 +45,8 @@ class TransformerBlock final : public Module {
     v.child("ffn_norm", ffn_norm);
   }
   [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata) const {
-    return run(x, [this, metadata](const Tensor& in) {
-      const Tensor h = in + attention.forward(attention_norm.forward(in), metadata);
-      return h + feed_forward.forward(ffn_norm.forward(h));
-    });
+    const Tensor h = x + attention(attention_norm(x), metadata);
+    return h + feed_forward(ffn_norm(h));
   }
   Attention attention;
   FeedForward feed_forward;
@@ -91,8 +89,8 @@ Result finish(const Tensor& x, const Tensor& y, Module& module,
 }
 
 template <class M> Tensor run_module(const M& module, const Tensor& x, const AttentionMetadata& m) {
-  if constexpr (std::is_same_v<M, FeedForward>) return module.forward(x);
-  else return module.forward(x, m);
+  if constexpr (std::is_same_v<M, FeedForward>) return module(x);
+  else return module(x, m);
 }
 
 double difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -105,14 +103,14 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
 
 // Whether the replicas of a tensor hold the same bits.
 bool replicas_agree(const Tensor& x) {
-  const Mesh* mesh = layout_of(x)->mesh();
+  const Mesh mesh = layout_of(x).mesh();
   const Tensor part = contiguous(local(x));
-  for (int a = 0; a < mesh->axes(); ++a) {
-    if (layout_of(x)->placement(a).kind != Placement::Kind::replicate) continue;
-    const Tensor all = empty({part.numel() * mesh->size(a)}, part.dtype());
-    mesh->group(a).all_gather(part, all)->wait();
+  for (int a = 0; a < mesh.axes(); ++a) {
+    if (layout_of(x).placement(a).kind != Placement::Kind::replicate) continue;
+    const Tensor all = empty({part.numel() * mesh.size(a)}, part.dtype());
+    mesh.group(a).all_gather(part, all)->wait();
     const size_t bytes = static_cast<size_t>(part.numel() * item_size(part.dtype()));
-    for (int r = 0; r < mesh->size(a); ++r) {
+    for (int r = 0; r < mesh.size(a); ++r) {
       const auto* other =
           static_cast<const std::byte*>(all.raw_data()) + static_cast<size_t>(r) * bytes;
       if (bytes > 0 && std::memcmp(other, part.raw_data(), bytes) != 0) return false;
@@ -121,9 +119,9 @@ bool replicas_agree(const Tensor& x) {
   return true;
 }
 
-void distribute_parameters(Module& module, const Mesh* mesh) {
+void distribute_parameters(Module& module, Mesh mesh) {
   struct Plan final : Visitor {
-    const Mesh* mesh = nullptr;
+    Mesh mesh;
     void on_parameter(const std::string& path, Tensor& p, const Init&) override {
       p = distribute(p.detach(),
                      Layout::of(mesh, {Replicate(), Replicate(), tensor_parallel(path)}));
@@ -131,7 +129,7 @@ void distribute_parameters(Module& module, const Mesh* mesh) {
     }
   } plan;
   plan.mesh = mesh;
-  module.visit(plan);
+  plan.walk(module);
 }
 
 template <class Make> void equal_on_every_mesh(Make make) {
@@ -155,7 +153,7 @@ template <class Make> void equal_on_every_mesh(Make make) {
       std::atomic<int> disagreeing{0};
       double worst = 0;
       run_ranks(8, [&](World& world) {
-        const Mesh* mesh = Mesh::make({{"dp", dp}, {"cp", cp}, {"tp", tp}});
+        const Mesh mesh = Mesh::make({{"dp", dp}, {"cp", cp}, {"tp", tp}});
         const auto module = make();
         initialize(*module, 3);
         distribute_parameters(*module, mesh);
@@ -163,12 +161,12 @@ template <class Make> void equal_on_every_mesh(Make make) {
                               Layout::of(mesh, {Shard(0), Shard(1), Replicate()}));
         x.set_requires_grad();
         auto metadata = positions();
-        const Layout* by_position = Layout::of(mesh, {Replicate(), Shard(0), Replicate()});
+        const Layout by_position = Layout::of(mesh, {Replicate(), Shard(0), Replicate()});
         metadata.cos = distribute(metadata.cos, by_position);
         metadata.sin = distribute(metadata.sin, by_position);
         const AutoRedistribute wish;
         const Result got = finish(x, run_module(*module, x, metadata), *module,
-                                  [](const Tensor& t) { return full(t).values(); });
+                                  [](const Tensor& t) { return full_tensor(t).values(); });
         for (auto& p : named_parameters(*module)) {
           const Tensor g = redistribute(p.tensor.grad(), layout_of(p.tensor));
           if (!replicas_agree(g)) ++disagreeing;
@@ -197,11 +195,27 @@ TEST(Parallel, FeedForwardEqualsOneRankOnEveryMesh) {
   });
 }
 
+TEST(Parallel, AModuleOutlivesItsWorldWhenItIsInitialisedAnew) {
+  FeedForward module({.dim = kDim, .hidden = kHidden, .dtype = DType::f64});
+  run_fake(4, 0, [&](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 4}});
+    initialize(module, 3,
+               [&](const std::string&, const TensorMeta&) { return Layout::of(mesh, {Shard(0)}); });
+  });
+  const Session session;
+  std::vector<NamedParameter> values = named_parameters(module);
+  for (NamedParameter& p : values) p.tensor = random(p.tensor.shape(), 1);
+  EXPECT_THROW(load(module, values), UsageError);
+  initialize(module, 3);
+  for (const NamedParameter& p : named_parameters(module)) EXPECT_FALSE(p.tensor.is_distributed());
+  load(module, values);
+}
+
 // Gradients on 4 ranks, batch and heads cut, of a block wrapped by `wrap`.
 std::vector<std::vector<double>> wrapped(const std::function<void(TransformerBlock&)>& wrap) {
   std::vector<std::vector<double>> result;
   run_ranks(4, [&](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"cp", 1}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"cp", 1}, {"tp", 2}});
     TransformerBlock block;
     initialize(block, 3);
     distribute_parameters(block, mesh);
@@ -210,12 +224,12 @@ std::vector<std::vector<double>> wrapped(const std::function<void(TransformerBlo
                           Layout::of(mesh, {Shard(0), Replicate(), Replicate()}));
     x.set_requires_grad();
     auto metadata = positions();
-    const Layout* everywhere = Layout::replicated(mesh);
+    const Layout everywhere = Layout::replicated(mesh);
     metadata.cos = distribute(metadata.cos, everywhere);
     metadata.sin = distribute(metadata.sin, everywhere);
     const AutoRedistribute wish;
-    const Result got = finish(x, block.forward(x, metadata), block,
-                              [](const Tensor& t) { return full(t).values(); });
+    const Result got = finish(x, block(x, metadata), block,
+                              [](const Tensor& t) { return full_tensor(t).values(); });
     if (world.rank() != 0) return;
     result = got.gradients;
     result.push_back(got.input_gradient);

@@ -31,7 +31,7 @@ class TensorVisitor final : public Visitor {
 
 void for_each(Module& root, int which, OnTensor f) {
   TensorVisitor visitor(which, std::move(f));
-  root.visit(visitor);
+  visitor.walk(root);
 }
 
 std::vector<NamedParameter> listed(Module& root, int which) {
@@ -42,8 +42,8 @@ std::vector<NamedParameter> listed(Module& root, int which) {
   return list;
 }
 
-// Lying as `layout`, or plain where that is null.
-Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, const Layout* layout) {
+// Lying as `layout`, or plain where that is empty.
+Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, Layout layout) {
   const auto made = [layout](const auto& op) {
     return layout ? call_on(op, layout) : call(op, {});
   };
@@ -105,7 +105,7 @@ std::vector<NamedModule> named_modules(Module& root) {
     std::vector<NamedModule> list;
   } visitor;
   visitor.list.push_back({"", &root});
-  root.visit(visitor);
+  visitor.walk(root);
   return visitor.list;
 }
 
@@ -122,7 +122,7 @@ void set_requires_grad(Module& root, bool on) {
 
 void initialize(Module& root, uint64_t seed, Device device) {
   for_each(root, TensorVisitor::all, [&](const std::string& path, Tensor& t, const Init& init) {
-    become(t, filled({t.shape(), t.dtype(), device}, init, {seed, stream_of(path)}, nullptr));
+    become(t, filled({t.shape(), t.dtype(), device}, init, {seed, stream_of(path)}, {}));
   });
 }
 
@@ -158,16 +158,15 @@ void load(Module& root, const std::vector<NamedParameter>& source, Device device
     fail<DataError>("load", "the parameters given do not fit the model: ", wrong.substr(2));
   }
   // What checkpoints do not hold is made as initialize would; it follows from no seed.
-  for_each(
-      root, TensorVisitor::other_buffers,
-      [&](const std::string& path, Tensor& t, const Init& init) {
-        if (t.device().is_meta())
-          become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)}, nullptr));
-      });
+  for_each(root, TensorVisitor::other_buffers,
+           [&](const std::string& path, Tensor& t, const Init& init) {
+             if (t.device().is_meta())
+               become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)}, {}));
+           });
   for (const auto& [to, from] : pairs) {
-    const Layout* layout = to.impl().layout;
-    const Tensor whole = from->is_distributed() ? full(*from) : from->detach();
-    become(to, layout ? distribute(whole, layout) : to_device(copy(whole), device));
+    const Tensor whole = from->is_distributed() ? full_tensor(*from) : from->detach();
+    become(to,
+           to.is_distributed() ? distribute(whole, layout_of(to)) : to_device(copy(whole), device));
   }
 }
 

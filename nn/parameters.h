@@ -37,8 +37,8 @@ TESSERA_API void set_requires_grad(Module& root, bool on);
 
 /// Makes every parameter and buffer on `device`, filled by its Init. Frozen parameters stay so.
 TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
-/// How each parameter or buffer lies, by its name and global meta.
-using LayoutOf = std::function<const Layout*(const std::string& name, const TensorMeta& meta)>;
+/// How each parameter or buffer lies, by its name and global meta; empty: plain.
+using LayoutOf = std::function<Layout(const std::string& name, const TensorMeta& meta)>;
 /// The same, distributed: each rank makes its own part, with the bits that the whole would have.
 TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of);
 /// Makes every parameter and persistent buffer from `source`, an equal shape and dtype under its

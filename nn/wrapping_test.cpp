@@ -8,6 +8,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/containers.h"
 #include "tessera/nn/fused_linear.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr int64_t kDim = 16, kHeads = 4, kT = 6;
 
 // A block of a transformer with a buffer that does nothing but be one.
-class Block final : public Module {
+class Block final : public Layer<Block> {
  public:
   explicit Block(bool fused = true)
       : norm(kDim, 1e-5),
@@ -42,10 +43,8 @@ class Block final : public Module {
     v.buffer("scratch", scratch, Init::constant(7), false);
   }
   [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata) const {
-    return run(x, [this, metadata](const Tensor& in) {
-      const Tensor h = in + attention.forward(norm.forward(in), metadata);
-      return h + feed_forward.forward(h) * cast(scale, h.dtype());
-    });
+    const Tensor h = x + attention(norm(x), metadata);
+    return h + feed_forward(h) * cast(scale, h.dtype());
   }
   RmsNorm norm;
   Attention attention;
@@ -53,10 +52,10 @@ class Block final : public Module {
   Tensor scale, scratch;
 };
 
-class Net final : public Module {
+class Net final : public Layer<Net> {
  public:
   explicit Net(bool fused = true) : head(kDim, 11, Init::normal(0.3)) {
-    for (int i = 0; i < 3; ++i) blocks.push_back(std::make_unique<Block>(fused));
+    for (int i = 0; i < 3; ++i) blocks.emplace_back(fused);
   }
   void visit(Visitor& v) override {
     v.children("blocks", blocks);
@@ -64,18 +63,16 @@ class Net final : public Module {
   }
   [[nodiscard]] Tensor forward(const Tensor& x) const {
     const AttentionMetadata metadata = causal_metadata(kT, kDim / kHeads, 1e4);
-    return run(x, [this, metadata](const Tensor& in) {
-      Tensor h = in;
-      for (const auto& block : blocks) h = block->forward(h, metadata);
-      return head.forward(h);
-    });
+    Tensor h = x;
+    for (const Block& block : blocks) h = block(h, metadata);
+    return head(h);
   }
   [[nodiscard]] std::vector<Module*> units() {
     std::vector<Module*> all;
-    for (const auto& block : blocks) all.push_back(block.get());
+    for (Block& block : blocks) all.push_back(&block);
     return all;
   }
-  std::vector<std::unique_ptr<Block>> blocks;
+  ModuleList<Block> blocks;
   Linear head;
 };
 
@@ -101,12 +98,12 @@ TEST_F(Wrapping, PathsAndHandlesStay) {
     return list;
   };
   const auto before = names();
-  const Tensor handle = net.blocks[1]->attention.wk.weight;
+  const Tensor handle = net.blocks[1].attention.wk.weight;
   apply_activation_checkpoint(net.units(), {.mode = ActivationCheckpointConfig::Mode::full});
   mixed_precision(net, net.units(), DType::bf16);
-  net.blocks[0]->register_forward_hook([](const Module&, Tensors, TensorList&) {});
+  net.blocks[0].register_forward_hook([](const Module&, Tensors, TensorList&) {});
   initialize(net, 1);
-  (void)net.forward(input());
+  (void)net(input());
   EXPECT_EQ(names(), before);
   EXPECT_TRUE(handle.device().is_cpu());
   EXPECT_EQ(handle.values(), named_parameters(net)[10].tensor.values());
@@ -121,7 +118,7 @@ TEST_F(Wrapping, EveryCheckpointModeGivesTheSameBits) {
     initialize(net, 1);
     apply_activation_checkpoint(net.units(), config);
     const Tensor x = input();
-    backward(sum(silu(net.forward(x))));
+    backward(sum(silu(net(x))));
     return gradients(net, x);
   };
   const auto expected = run({});
@@ -144,7 +141,7 @@ TEST_F(Wrapping, EveryNthLayerIsEveryNth) {
   initialize(net, 1);
   apply_activation_checkpoint(
       net.units(), {.mode = ActivationCheckpointConfig::Mode::selective, .selective_option = "2"});
-  const Tensor y = net.forward(input());
+  const Tensor y = net(input());
   int attentions = 0;
   Context::current().op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
     attentions += row.name == "scaled_dot_product_attention";
@@ -158,7 +155,7 @@ TEST_F(Wrapping, HooksSeeAndReplace) {
   Linear layer(3, 3, Init::normal(1));
   initialize(layer, 1);
   const Tensor x = normal({2, 3}, {1, 1}).set_requires_grad();
-  const auto plain = layer.forward(x * 2.0).values();
+  const auto plain = layer(x * 2.0).values();
   std::vector<std::string> order;
   HookHandle pre = layer.register_forward_pre_hook([&](const Module&, TensorList& in) {
     order.emplace_back("pre");
@@ -174,7 +171,7 @@ TEST_F(Wrapping, HooksSeeAndReplace) {
     seen_in = in;
     seen_out = out;
   });
-  const Tensor y = layer.forward(x);
+  const Tensor y = layer(x);
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(y.values()[i], plain[i] + 1);
   backward(sum(y * 3.0));
   EXPECT_EQ(order, (std::vector<std::string>{"pre", "post", "backward"}));
@@ -182,7 +179,7 @@ TEST_F(Wrapping, HooksSeeAndReplace) {
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(2 * seen_in[0].values()[i], x.grad().values()[i]);
   pre.remove();
   order.clear();
-  (void)layer.forward(x);
+  (void)layer(x);
   EXPECT_EQ(order, (std::vector<std::string>{"post"}));
 }
 
@@ -195,7 +192,7 @@ TEST_F(Wrapping, BackwardHooksRunWithoutAnInputThatNeedsGradients) {
     EXPECT_EQ(in.size(), 0u);
     EXPECT_EQ(out.size(), 1u);
   });
-  backward(sum(table.forward(tensor({1, 2}, DType::i64))));
+  backward(sum(table(tensor({1, 2}, DType::i64))));
   EXPECT_EQ(calls, 1);
 }
 
@@ -204,10 +201,10 @@ TEST_F(Wrapping, HooksOfACheckpointedModuleRunOnce) {
   initialize(net, 1);
   apply_activation_checkpoint(net.units(), {.mode = ActivationCheckpointConfig::Mode::full});
   int forward = 0, backward_calls = 0;
-  net.blocks[1]->register_forward_hook([&](const Module&, Tensors, TensorList&) { ++forward; });
-  net.blocks[1]->register_backward_hook(
+  net.blocks[1].register_forward_hook([&](const Module&, Tensors, TensorList&) { ++forward; });
+  net.blocks[1].register_backward_hook(
       [&](const Module&, const Grads&, const Grads&) { ++backward_calls; });
-  backward(sum(net.forward(input())));
+  backward(sum(net(input())));
   EXPECT_EQ(forward, 1);
   EXPECT_EQ(backward_calls, 1);
 }
@@ -233,10 +230,10 @@ TEST_F(Wrapping, BuffersAreFilledListedAndLoaded) {
 
 TEST_F(Wrapping, FrozenParametersStayFrozen) {
   Net net;
-  set_requires_grad(*net.blocks[0], false);
+  set_requires_grad(net.blocks[0], false);
   initialize(net, 1);
   const Tensor x = input();
-  backward(sum(net.forward(x)));
+  backward(sum(net(x)));
   for (const auto& p : named_parameters(net)) {
     const bool frozen = p.name.starts_with("blocks.0.");
     EXPECT_EQ(p.tensor.requires_grad(), !frozen) << p.name;
@@ -250,7 +247,7 @@ TEST_F(Wrapping, FusedProductsGiveWhatSeparateOnesGive) {
     Net net(fused);
     initialize(net, 1);
     const Tensor x = input();
-    backward(sum(silu(net.forward(x))));
+    backward(sum(silu(net(x))));
     return gradients(net, x);
   };
   const auto a = run(true), b = run(false);
@@ -281,9 +278,9 @@ TEST_F(Wrapping, HooksOnProjectionsRun) {
   Net net;
   initialize(net, 1);
   int calls = 0;
-  net.blocks[0]->attention.wk.register_forward_hook(
+  net.blocks[0].attention.wk.register_forward_hook(
       [&](const Module&, Tensors, TensorList&) { ++calls; });
-  (void)net.forward(input());
+  (void)net(input());
   EXPECT_EQ(calls, 1);
 }
 
@@ -292,12 +289,12 @@ TEST_F(Wrapping, AReplacedParameterIsTheOneComputedWith) {
   initialize(layer, 1);
   mixed_precision(layer, {}, DType::bf16);
   const Tensor x = normal({2, 4}, {2, 2});
-  (void)layer.forward(x);
+  (void)layer(x);
   layer.weight = zeros({3, 4}).set_requires_grad();
-  EXPECT_EQ(layer.forward(x).values(), std::vector<double>(6, 0));
+  EXPECT_EQ(layer(x).values(), std::vector<double>(6, 0));
   EXPECT_EQ(layer.weight.dtype(), DType::f32);
   initialize(layer, 2);
-  EXPECT_NE(layer.forward(x).values(), std::vector<double>(6, 0));
+  EXPECT_NE(layer(x).values(), std::vector<double>(6, 0));
 }
 
 TEST_F(Wrapping, MixedPrecisionCastsOnceAStep) {
@@ -306,7 +303,7 @@ TEST_F(Wrapping, MixedPrecisionCastsOnceAStep) {
   mixed_precision(net, net.units(), DType::bf16);
   apply_activation_checkpoint(net.units(), {.mode = ActivationCheckpointConfig::Mode::full});
   int casts = 0, hooks = 0;
-  const Tensor weight = net.blocks[0]->feed_forward.w1.weight;
+  const Tensor weight = net.blocks[0].feed_forward.w1.weight;
   register_post_accumulate_hook(weight, [&](const Tensor& t) {
     ++hooks;
     EXPECT_EQ(t.grad().dtype(), DType::f32);
@@ -316,9 +313,9 @@ TEST_F(Wrapping, MixedPrecisionCastsOnceAStep) {
   };
   const int parameters = static_cast<int>(named_parameters(net).size());
   for (int micro = 0; micro < 2; ++micro) {
-    const Tensor y = net.forward(input());
+    const Tensor y = net(input());
     EXPECT_EQ(y.dtype(), DType::bf16);
-    EXPECT_EQ(net.blocks[0]->feed_forward.w1.weight.dtype(), DType::f32);
+    EXPECT_EQ(net.blocks[0].feed_forward.w1.weight.dtype(), DType::f32);
     backward(sum(y));
   }
   EXPECT_EQ(casts, parameters);
@@ -327,7 +324,7 @@ TEST_F(Wrapping, MixedPrecisionCastsOnceAStep) {
     const NoGrad guard;
     scale_({weight}, 2);
   }
-  (void)net.forward(input());
+  (void)net(input());
   EXPECT_EQ(casts, parameters + 1);
   Context::current().op_hook = nullptr;
 }
@@ -342,7 +339,7 @@ TEST_F(Wrapping, MixedPrecisionComputesWithRoundedParameters) {
   backward(sum(y * y));
   mixed_precision(layer, {}, DType::bf16);
   for (int twice = 1; twice <= 2; ++twice) {
-    const Tensor z = layer.forward(x);
+    const Tensor z = layer(x);
     EXPECT_EQ(z.values(), y.values());
     backward(sum(z * z));
     const auto g = layer.weight.grad().values(), expected = w.grad().values();

@@ -55,7 +55,7 @@ def conditions(mask):
 
 
 def attention_mask(shapes, mask="all", heads_inner=False, query_start=0, **_):
-    """The visible keys of each query as bools, None where PyTorch needs no mask; documents of 200."""
+    """The keys that each query sees as bools, None where PyTorch needs none; documents of 200."""
     time, said = 1 if heads_inner else 2, conditions(mask)
     queries, keys = shapes[0][time], shapes[1][time]
     if not said or (list(said) == ["causal"] and not query_start):
@@ -74,8 +74,9 @@ def attention_mask(shapes, mask="all", heads_inner=False, query_start=0, **_):
 def attention(q, k, v, seen=None, mask="all", heads_inner=False, scale=None, query_start=0, **_):
     if heads_inner:  # (B, T, H, D), as a model has them
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = SDPA(q, k, v, attn_mask=seen, is_causal=mask == "causal" and seen is None and not query_start,
-             scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    causal = mask == "causal" and seen is None and not query_start
+    y = SDPA(q, k, v, attn_mask=seen, is_causal=causal, scale=scale,
+             enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2) if heads_inner else y
 
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A block that another stream frees goes back in the order of the stream that made it, which waits
+// for the other.
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
 

@@ -2,11 +2,11 @@
 // The CUDA library's entry. Each host thread has one non-blocking stream per device, so ranks that
 // are threads do not wait for each other. When a thread ends its streams are kept for later
 // threads: blocks still refer to them.
-#include "tessera/core/context.h"
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
 #include "tessera/core/cuda/kernel_table_impl.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
 
 #include <mutex>
 #include <vector>

@@ -15,14 +15,14 @@ namespace tessera {
 
 struct OpPlan {
   struct Input {
-    const Layout* target = nullptr;           // null: undefined
+    Layout target;                            // empty: undefined
     const RedistributePlan* moves = nullptr;  // null: stays as it is
     bool sends = false;                       // by a recorded redistribute, else moved in place
   };
   struct Output {
     TensorMeta local;
     Shape global;
-    const Layout* layout = nullptr;
+    LayoutId layout = LayoutId::none;
   };
   std::shared_ptr<const void> local_op;
   SmallVector<Input, 4> in;
@@ -33,7 +33,7 @@ struct OpPlan {
 };
 
 struct InputKey {
-  const Layout* layout = nullptr;  // null: plain 0-dim
+  LayoutId layout = LayoutId::none;  // none: plain 0-dim
   Shape shape;
   DType dtype{};
   Device device{};
@@ -46,7 +46,7 @@ class PlanCache {
   struct Entry {
     uint64_t hash = 0;
     const OpRow* row = nullptr;
-    const Layout* created_on = nullptr;  // of an op without inputs
+    LayoutId created_on = LayoutId::none;  // of an op without inputs
     std::shared_ptr<const void> op;
     std::vector<InputKey> in;
     OpPlan plan;
@@ -56,8 +56,8 @@ class PlanCache {
     h = (h ^ v) * 0x9E3779B97F4A7C15ull;
     return h ^ h >> 32;
   }
-  static uint64_t hash(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
-    uint64_t h = mix(reinterpret_cast<uintptr_t>(&row), reinterpret_cast<uintptr_t>(created_on));
+  static uint64_t hash(const OpRow& row, const void* op, Tensors in, LayoutId created_on) {
+    uint64_t h = mix(reinterpret_cast<uintptr_t>(&row), static_cast<uint64_t>(created_on));
     h = mix(h, row.key_hash(op));
     for (const Tensor& t : in) {
       if (!t.defined()) {
@@ -67,13 +67,13 @@ class PlanCache {
       const TensorImpl& x = t.impl();
       uint64_t sizes = static_cast<uint64_t>(x.meta.dtype);
       for (int64_t s : x.meta.shape) sizes = sizes * 0x100000001B3ull + static_cast<uint64_t>(s);
-      h = mix(h, reinterpret_cast<uintptr_t>(x.layout) ^ sizes << 4);
+      h = mix(h, static_cast<uint64_t>(x.layout) ^ sizes << 4);
     }
     return h;
   }
 
   const OpPlan* find(uint64_t h, const OpRow& row, const void* op, Tensors in,
-                     const Layout* created_on) {
+                     LayoutId created_on) {
     for (size_t way = 0; way < 2; ++way) {
       const Entry* e = entries_[(h + way) & kMask].get();
       if (e && e->hash == h && e->row == &row && e->created_on == created_on && matches(*e, in) &&

@@ -26,19 +26,19 @@ struct Wishes {
 // Joins small tensors over the axes that cut a factor, for ops that join inside.
 class AxisJoiner final : public Joiner {
  public:
-  AxisJoiner(const Mesh* mesh, AxisList axes) : mesh_(mesh), axes_(std::move(axes)) {}
+  AxisJoiner(Mesh mesh, AxisList axes) : mesh_(mesh), axes_(std::move(axes)) {}
   void all_reduce(const Tensor& x, Join join) override {
     const std::span<const int> axes(axes_.data(), axes_.size());
-    record_collective(CollectiveKind::all_reduce, *mesh_, axes, x.numel() * item_size(x.dtype()),
+    record_collective(CollectiveKind::all_reduce, mesh_, axes, x.numel() * item_size(x.dtype()),
                       trace_tag());
     const ReduceOp op = join == Join::sum   ? ReduceOp::sum
                         : join == Join::max ? ReduceOp::max
                                             : ReduceOp::min;
-    mesh_->group(axes).all_reduce(x, op)->wait();
+    mesh_.group(axes).all_reduce(x, op)->wait();
   }
 
  private:
-  const Mesh* mesh_;
+  Mesh mesh_;
   AxisList axes_;
 };
 
@@ -46,26 +46,34 @@ std::string draw(Tensors in) {
   std::string text;
   for (size_t i = 0; i < in.size(); ++i) {
     if (!in[i].defined()) continue;
-    const Layout* layout = in[i].impl().layout;
-    text += concat("\n  input ", i, ": ", in[i].meta(), ' ',
-                   layout ? layout->text() : std::string("plain"));
+    const Layout layout = detail::layout_of(in[i], "planner");
+    text += concat("\n  input ", i, ": ", in[i].meta(), ' ', layout ? layout.text() : "plain");
   }
   return text;
 }
 
+using Layouts = SmallVector<Layout, 4>;  // of inputs, empty for what is plain or undefined
+
+Layouts layouts_of(const OpRow& row, Tensors in) {
+  Layouts layouts;
+  for (const Tensor& t : in)
+    layouts.push_back(t.defined() ? detail::layout_of(t, row.name) : Layout());
+  return layouts;
+}
+
 // The mesh of the distributed inputs. Plain inputs must be 0-dim constants: every rank holds them.
-const Mesh* common_mesh(const OpRow& row, Tensors in) {
-  const Layout* first = nullptr;
-  for (const Tensor& t : in) {
-    if (!t.defined() || !t.impl().layout) continue;
-    if (first && first->mesh() != t.impl().layout->mesh()) {
+Mesh common_mesh(const OpRow& row, Tensors in, const Layouts& layouts) {
+  Layout first;
+  for (Layout layout : layouts) {
+    if (!layout) continue;
+    if (first && first.mesh() != layout.mesh()) {
       fail<LayoutError>(row.name, "inputs lie on different meshes:", draw(in),
-                        "\n  bring them to one mesh by full() and distribute()");
+                        "\n  bring them to one mesh by full_tensor() and distribute()");
     }
-    first = t.impl().layout;
+    first = layout;
   }
   for (size_t i = 0; i < in.size(); ++i) {
-    if (!in[i].defined() || in[i].impl().layout) continue;
+    if (!in[i].defined() || in[i].is_distributed()) continue;
     if (in[i].rank() > 0 || (in[i].requires_grad() && Context::current().grad_enabled)) {
       fail<LayoutError>(row.name, "a plain tensor meets a distributed one:", draw(in),
                         "\n  make input ", i, " distributed: distribute(x, layout)",
@@ -73,12 +81,12 @@ const Mesh* common_mesh(const OpRow& row, Tensors in) {
                                           : "; only 0-dim constants may stay plain");
     }
   }
-  return first->mesh();
+  return first.mesh();
 }
 
 // The call that gives a tensor this layout, with the order of cuts where it is not the mesh's.
-std::string redistribute_call(size_t input, const Layout& target) {
-  const Mesh& mesh = *target.mesh();
+std::string redistribute_call(size_t input, Layout target) {
+  const Mesh mesh = target.mesh();
   std::string placements, orders;
   for (int a = 0; a < mesh.axes(); ++a) placements += concat(a ? ", " : "", target.placement(a));
   for (int d = 0; d <= target.last_sharded_dim(); ++d) {
@@ -96,18 +104,17 @@ std::string redistribute_call(size_t input, const Layout& target) {
 
 [[noreturn]] void refuse(const OpRow& row, Tensors in, const OpPlan& plan) {
   std::string axes, fixes;
-  const Mesh* mesh = nullptr;
   for (size_t i = 0; i < in.size(); ++i) {
     const OpPlan::Input& p = plan.in[i];
     if (!p.moves) continue;
-    mesh = p.target->mesh();
+    const Mesh mesh = p.target.mesh();
     for (const RedistributeStep& s : p.moves->steps) {
       if (!asks(s.move)) continue;
       for (int a : s.axes) {
-        const std::string name = concat('"', mesh->axis(a).name, '"');
+        const std::string name = concat('"', mesh.axis(a).name, '"');
         if (axes.find(name) == axes.npos) axes += (axes.empty() ? "" : ", ") + name;
       }
-      fixes += concat("\n  fix: ", redistribute_call(i, *p.target), " before the call (",
+      fixes += concat("\n  fix: ", redistribute_call(i, p.target), " before the call (",
                       move_name(s.move), " of ", in[i].meta(), ')');
     }
   }
@@ -153,8 +160,9 @@ struct Planner::Impl {
   Counts counts;
 
   const OpPlan& plan(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
-    const uint64_t h = PlanCache::hash(row, op, in, created_on);
-    if (const OpPlan* hit = cache.find(h, row, op, in, created_on)) {
+    const LayoutId on = created_on ? created_on->id() : LayoutId::none;
+    const uint64_t h = PlanCache::hash(row, op, in, on);
+    if (const OpPlan* hit = cache.find(h, row, op, in, on)) {
       ++counts.hits;
       return *hit;
     }
@@ -162,7 +170,7 @@ struct Planner::Impl {
     auto entry = std::make_unique<PlanCache::Entry>();
     entry->hash = h;
     entry->row = &row;
-    entry->created_on = created_on;
+    entry->created_on = on;
     entry->plan = make(row, op, in, created_on);
     entry->op = detail::copy_of(row, op);
     for (const Tensor& t : in) {
@@ -177,7 +185,8 @@ struct Planner::Impl {
 };
 
 OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
-  const Mesh* mesh = created_on ? created_on->mesh() : common_mesh(row, in);
+  const Layouts lies = layouts_of(row, in);
+  const Mesh mesh = created_on ? created_on->mesh() : common_mesh(row, in, lies);
   const MetaArray metas(in);
   const MetaList made = row.meta(op, metas);
   std::vector<TensorMeta> outputs;
@@ -189,7 +198,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
     StrategyInput s;
     if (in[i].defined()) {
       s.meta = &in[i].meta();
-      if (in[i].impl().layout) s.states = in[i].impl().layout->states();
+      if (lies[i]) s.states = lies[i].states();
       s.written = row.kind == OpKind::in_place && row.writes(i, in.size());
     }
     inputs.push_back(s);
@@ -205,12 +214,12 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
     strategy.operands.assign(operands, created_on->states());
   } else if (row.sharding) {
     rule = row.sharding(op, metas);
-    strategy = choose_strategy(row.name, rule, *mesh, inputs, row.kind == OpKind::in_place);
+    strategy = choose_strategy(row.name, rule, mesh, inputs, row.kind == OpKind::in_place);
   } else {
     strategy.operands.assign(operands, AxisStates{});
     for (const StrategyInput& s : inputs) {
       if (!s.meta) continue;
-      strategy.asks |= plan_redistribute(*mesh, s.states, AxisStates{}).communicates();
+      strategy.asks |= plan_redistribute(mesh, s.states, AxisStates{}).communicates();
     }
   }
 
@@ -219,25 +228,24 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
   Piece piece;
   for (size_t i = 0; i < operands; ++i) {
     const bool output = i >= in.size();
-    const Layout* layout = Layout::intern(mesh, strategy.operands[i]);
+    const Layout layout = Layout::intern(mesh, strategy.operands[i]);
     std::vector<Piece::Range> ranges;
     if (output || inputs[i].meta) {
       const Shape& shape = output ? outputs[i - in.size()].shape : inputs[i].meta->shape;
-      for (int d = 0; d < shape.rank(); ++d) ranges.push_back(layout->range(shape, d));
+      for (int d = 0; d < shape.rank(); ++d) ranges.push_back(layout.range(shape, d));
     }
     piece.operands.push_back(std::move(ranges));
     if (output) {
       TensorMeta local = outputs[i - in.size()];
       const Shape global = local.shape;
-      local.shape = layout->local_shape(global);
-      plan.out.push_back({local, global, layout});
+      local.shape = layout.local_shape(global);
+      plan.out.push_back({local, global, layout.id()});
       continue;
     }
     OpPlan::Input p;
     if (inputs[i].meta) {
       p.target = layout;
-      const Layout* from = in[i].impl().layout;
-      if (!from) from = Layout::replicated(mesh);
+      const Layout from = lies[i] ? lies[i] : Layout::replicated(mesh);
       if (from != layout) {
         p.moves = &detail::redistribute_plan(from, layout);
         for (const RedistributeStep& s : p.moves->steps) p.sends |= asks(s.move);
@@ -252,7 +260,7 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
         if (dims[d].factor != inside) continue;
         AxisList axes;
         for (int a : axes_of(strategy.operands[i], static_cast<int>(d))) {
-          if (mesh->size(a) > 1) axes.push_back(a);
+          if (mesh.size(a) > 1) axes.push_back(a);
         }
         if (!axes.empty()) piece.joiner = std::make_shared<AxisJoiner>(mesh, axes);
       }
@@ -333,13 +341,13 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
     }
     const bool plain = !in[i].is_distributed();
     if (plain && in[i].requires_grad() && context.grad_enabled)
-      (void)common_mesh(row, in);  // throws
+      (void)common_mesh(row, in, layouts_of(row, in));  // throws
     const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
     // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
     if (!p.moves || (p.sends && !plain)) local.push_back(part);
     else
       local.push_back(
-          detail::run_redistribute(*p.moves, part, in[i].shape(), *p.target->mesh(), "forward"));
+          detail::run_redistribute(*p.moves, part, in[i].shape(), p.target.mesh(), "forward"));
   }
   // A plan may be that of a call with other attributes, where they do not decide it.
   const void* local_op = row.local ? plan.local_op.get() : op;
@@ -403,16 +411,17 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
 }
 
 Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
-  const Layout *from = gradient.impl().layout, *wanted = leaf.impl().layout;
-  if (from->mesh() != wanted->mesh()) return gradient;
+  const Layout from = detail::layout_of(gradient, "backward"),
+               wanted = detail::layout_of(leaf, "backward");
+  if (from.mesh() != wanted.mesh()) return gradient;
   using Kind = Placement::Kind;
-  AxisStates states = from->states();
+  AxisStates states = from.states();
   std::array<std::array<bool, kMaxAxes>, kMaxRank> taken{};  // by dim and position
   std::array<size_t, kMaxRank> cuts{};
   for (size_t a = 0; a < states.size(); ++a) {
     if (states[a].placement.kind == Kind::replicate &&
-        wanted->states()[a].placement.kind == Kind::shard)
-      states[a] = wanted->states()[a];
+        wanted.states()[a].placement.kind == Kind::shard)
+      states[a] = wanted.states()[a];
     if (states[a].placement.kind != Kind::shard) continue;
     const auto dim = static_cast<size_t>(states[a].placement.dim);
     bool& place = taken[dim][static_cast<size_t>(states[a].position)];
@@ -424,16 +433,16 @@ Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
                    false))
       return gradient;
   }
-  const Layout* to = Layout::intern(from->mesh(), states);
+  const Layout to = Layout::intern(from.mesh(), states);
   if (to == from || detail::redistribute_plan(from, to).communicates()) return gradient;
   return redistribute(gradient, to);
 }
 
 Tensor Planner::whole(const Tensor& x) { return detail::gather_whole(x); }
 
-void Planner::create(const OpRow& row, const void* op, const Layout* layout, TensorList& out) {
+void Planner::create(const OpRow& row, const void* op, Layout layout, TensorList& out) {
   Context& context = Context::current();
-  const OpPlan& plan = impl_->plan(row, op, {}, layout);
+  const OpPlan& plan = impl_->plan(row, op, {}, &layout);
   SmallVector<Tensor, 2> made;
   for (const OpPlan::Output& o : plan.out)
     made.push_back(empty(o.local.shape, o.local.dtype, o.local.device));
@@ -443,7 +452,7 @@ void Planner::create(const OpRow& row, const void* op, const Layout* layout, Ten
 }
 
 void Planner::call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) {
-  create(row, op, like.impl().layout->without_partials(), out);
+  create(row, op, detail::layout_of(like, row.name).without_partials(), out);
 }
 
 AutoRedistribute::AutoRedistribute() : context_(Context::current()) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/core/context.h"
+#include "tessera/core/hooks.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/layout.h"
 
@@ -36,7 +37,7 @@ class TESSERA_API Planner final : public Distributor {
   Tensor settle(const Tensor& gradient, const Tensor& leaf) override;
   Tensor whole(const Tensor& x) override;
   /// Runs an op without inputs; its outputs lie as `layout`, each rank computes its own part.
-  void create(const OpRow& row, const void* op, const Layout* layout, TensorList& out);
+  void create(const OpRow& row, const void* op, Layout layout, TensorList& out);
 
   struct Counts {
     uint64_t hits = 0, misses = 0;
@@ -50,7 +51,7 @@ class TESSERA_API Planner final : public Distributor {
 };
 
 /// The output of an op that has no inputs, lying as `layout`: `call_on(op::Fill{...}, layout)`.
-template <class Op> Tensor call_on(const Op& op, const Layout* layout) {
+template <class Op> Tensor call_on(const Op& op, Layout layout) {
   auto* planner = dynamic_cast<Planner*>(Context::current().distributor);
   if (!planner) fail<UsageError>(Op::name, "this Context has no planner: it belongs to no World");
   TensorList out;

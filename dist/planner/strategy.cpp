@@ -35,7 +35,7 @@ bool in_linearity(const ShardingRule& rule, int index, int operand) {
 
 // Whether cuts of `dim` by these axes fall on whole factor units, at the same places as the cuts of
 // the factor: at every member, for even parts and uneven ones.
-bool cuts_agree(const Mesh& mesh, std::span<const int> axes, int64_t factor_size, int64_t scale) {
+bool cuts_agree(Mesh mesh, std::span<const int> axes, int64_t factor_size, int64_t scale) {
   int64_t parts = 1;
   for (int a : axes) parts *= mesh.size(a);
   if (scale == 1 || factor_size % parts == 0) return true;
@@ -53,8 +53,7 @@ bool cuts_agree(const Mesh& mesh, std::span<const int> axes, int64_t factor_size
 
 class Chooser {
  public:
-  Chooser(const ShardingRule& rule, const Mesh& mesh, std::span<const StrategyInput> inputs,
-          bool in_place)
+  Chooser(const ShardingRule& rule, Mesh mesh, std::span<const StrategyInput> inputs, bool in_place)
       : rule_(rule), mesh_(mesh), inputs_(inputs), in_place_(in_place) {
     all_ = axis_choices(rule, inputs);
     for (int a = 0; a < mesh.axes(); ++a) options_.push_back(options(a));
@@ -206,7 +205,7 @@ class Chooser {
   }
 
   const ShardingRule& rule_;
-  const Mesh& mesh_;
+  Mesh mesh_;
   std::span<const StrategyInput> inputs_;
   bool in_place_;
   Choices all_;
@@ -316,8 +315,8 @@ ShardingRule rule_of_entry(const ShardingRule& rule, std::span<const int> operan
 
 // Chooses for each entry alone. False where an entry writes nothing, because what it is for is then
 // unknown, or where one cannot run.
-bool choose_by_entry(const ShardingRule& rule, const Mesh& mesh,
-                     std::span<const StrategyInput> inputs, Strategy& best) {
+bool choose_by_entry(const ShardingRule& rule, Mesh mesh, std::span<const StrategyInput> inputs,
+                     Strategy& best) {
   const std::vector<int> entry = entries_of(rule);
   std::map<int, std::vector<int>> operands;
   for (size_t o = 0; o < entry.size(); ++o) operands[entry[o]].push_back(static_cast<int>(o));
@@ -361,7 +360,7 @@ bool choose_by_entry(const ShardingRule& rule, const Mesh& mesh,
 
 }  // namespace
 
-Strategy choose_strategy(std::string_view op, const ShardingRule& rule, const Mesh& mesh,
+Strategy choose_strategy(std::string_view op, const ShardingRule& rule, Mesh mesh,
                          std::span<const StrategyInput> inputs, bool in_place) {
   Strategy best;
   if (in_place && choose_by_entry(rule, mesh, inputs, best)) return best;
@@ -370,8 +369,8 @@ Strategy choose_strategy(std::string_view op, const ShardingRule& rule, const Me
   std::string lie;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].meta) continue;
-    const Layout* layout = Layout::intern(&mesh, inputs[i].states);
-    lie += concat("\n  input ", i, ": ", *inputs[i].meta, ' ', layout->placements_text(),
+    const Layout layout = Layout::intern(mesh, inputs[i].states);
+    lie += concat("\n  input ", i, ": ", *inputs[i].meta, ' ', layout.placements_text(),
                   inputs[i].written ? " (written)" : "");
   }
   fail<LayoutError>(

@@ -37,9 +37,8 @@ struct StrategyInput {
 
 /// The cheapest strategy. Throws LayoutError where there is none (an operand that is written would
 /// have to move).
-TESSERA_API Strategy choose_strategy(std::string_view op, const ShardingRule& rule,
-                                     const Mesh& mesh, std::span<const StrategyInput> inputs,
-                                     bool in_place);
+TESSERA_API Strategy choose_strategy(std::string_view op, const ShardingRule& rule, Mesh mesh,
+                                     std::span<const StrategyInput> inputs, bool in_place);
 
 /// Every choice that the rule allows on an axis, whatever the inputs: for laws.
 TESSERA_API std::vector<AxisChoice> axis_choices(const ShardingRule& rule,

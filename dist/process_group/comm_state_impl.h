@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/core/context.h"
+#include "tessera/core/hooks.h"
 #include "tessera/dist/process_group/board_impl.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 

@@ -149,7 +149,7 @@ FlightRecorder& ProcessGroup::recorder() const { return comm_->recorder; }
 void ProcessGroup::check(CollectiveKind kind, const Tensor& x, std::string_view what) const {
   const std::string_view fix = "; give an allocated, contiguous local tensor";
   if (!x.defined()) fail<UsageError>(concat(kind), what, " is undefined", fix);
-  if (x.impl().layout) {
+  if (x.is_distributed()) {
     fail<LayoutError>(concat(kind), what, " is a distributed tensor ", x.meta(),
                       "; collectives of a group move local ones: give its local()");
   }

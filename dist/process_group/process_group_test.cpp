@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process groups beyond the values of collectives: refused arguments, messages, work that nobody
 // waits for, progress in op calls and on a thread, deadlines, flight records.
+#include "tessera/core/process.h"
 #include "tessera/dist/launch/threads_impl.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/fill/fill.h"

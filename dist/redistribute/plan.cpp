@@ -21,7 +21,7 @@ namespace {
 
 using Kind = Placement::Kind;
 
-double cuts(const Mesh& mesh, const AxisStates& states) {
+double cuts(Mesh mesh, const AxisStates& states) {
   double n = 1;
   for (int a = 0; a < mesh.axes(); ++a) {
     if (states[static_cast<size_t>(a)].placement.kind == Kind::shard) n *= mesh.size(a);
@@ -31,7 +31,7 @@ double cuts(const Mesh& mesh, const AxisStates& states) {
 
 class Search {
  public:
-  Search(const Mesh& mesh, const AxisStates& from, const AxisStates& to)
+  Search(Mesh mesh, const AxisStates& from, const AxisStates& to)
       : mesh_(mesh), states_(from), to_(to) {
     for (int a = 0; a < mesh.axes(); ++a) {
       for (const AxisStates* s : {&from, &to}) {
@@ -166,7 +166,7 @@ class Search {
     emit(Move::zero, run, -1, -1, target(run[0]).op);
   }
 
-  const Mesh& mesh_;
+  Mesh mesh_;
   AxisStates states_;
   const AxisStates& to_;
   int dims_ = 0;
@@ -176,11 +176,11 @@ class Search {
 
 }  // namespace
 
-RedistributePlan plan_redistribute(const Mesh& mesh, const AxisStates& from, const AxisStates& to) {
+RedistributePlan plan_redistribute(Mesh mesh, const AxisStates& from, const AxisStates& to) {
   return Search(mesh, from, to).run();
 }
 
-double RedistributePlan::received(const Mesh& mesh, double numel) const {
+double RedistributePlan::received(Mesh mesh, double numel) const {
   double total = 0;
   for (const RedistributeStep& s : steps) {
     if (!tessera::communicates(s.move)) continue;

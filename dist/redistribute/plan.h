@@ -42,14 +42,14 @@ struct RedistributePlan {
   [[nodiscard]] bool communicates() const;
   /// Elements that a rank receives when it holds a tensor of `numel` elements so, estimated for
   /// even parts; reductions count as much as what they bring.
-  [[nodiscard]] double received(const Mesh& mesh, double numel) const;
+  [[nodiscard]] double received(Mesh mesh, double numel) const;
 };
 
-TESSERA_API RedistributePlan plan_redistribute(const Mesh& mesh, const AxisStates& from,
+TESSERA_API RedistributePlan plan_redistribute(Mesh mesh, const AxisStates& from,
                                                const AxisStates& to);
 
 /// Calls f with the coordinates of each member of the group of `axes`, in the group's order.
-template <class F> void for_each_member(const Mesh& mesh, std::span<const int> axes, F&& f) {
+template <class F> void for_each_member(Mesh mesh, std::span<const int> axes, F&& f) {
   std::array<int, kMaxAxes> at{};
   std::copy(mesh.coordinates().begin(), mesh.coordinates().end(), at.begin());
   int members = 1;

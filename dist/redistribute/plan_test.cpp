@@ -25,7 +25,7 @@ bool joins_by_union(ReduceOp op) { return op == ReduceOp::max || op == ReduceOp:
 
 class Interpreter {
  public:
-  Interpreter(const Mesh& mesh, const Shape& shape) : mesh_(mesh), shape_(shape) {
+  Interpreter(Mesh mesh, const Shape& shape) : mesh_(mesh), shape_(shape) {
     for (int r = 0; r < mesh.size(); ++r) {
       Coordinates at{};
       for (int a = 0; a < mesh.axes(); ++a) at[static_cast<size_t>(a)] = mesh.coordinate_at(r, a);
@@ -184,7 +184,7 @@ class Interpreter {
     return box;
   }
 
-  const Mesh& mesh_;
+  Mesh mesh_;
   Shape shape_;
   std::vector<Coordinates> at_;
   std::vector<Box> ranks_;
@@ -196,7 +196,7 @@ struct Total {
   int64_t pairs = 0, plans = 0, wrong = 0, collectives = 0;
 };
 
-Total interpret_all(const Mesh& mesh, std::mt19937& random) {
+Total interpret_all(Mesh mesh, std::mt19937& random) {
   const auto layouts = all_layouts(mesh, 2, {ReduceOp::sum, ReduceOp::avg, ReduceOp::max});
   Total total;
   const std::vector<int64_t> sizes{0, 1, 2, 3, 5, 8, 9};
@@ -214,8 +214,8 @@ Total interpret_all(const Mesh& mesh, std::mt19937& random) {
       }
       for (const auto& s : plan.steps) total.collectives += communicates(s.move);
       if (total.wrong > 0) {
-        ADD_FAILURE() << Layout::intern(&mesh, from)->text() << " -> "
-                      << Layout::intern(&mesh, to)->placements_text();
+        ADD_FAILURE() << Layout::intern(mesh, from).text() << " -> "
+                      << Layout::intern(mesh, to).placements_text();
         return total;
       }
     }
@@ -227,13 +227,13 @@ void check_mesh(const std::vector<MeshAxis>& axes) {
   int ranks = 1;
   for (const MeshAxis& a : axes) ranks *= a.size;
   on_ranks(ranks, [&](World& world) {
-    const Mesh* mesh = Mesh::make(axes);
+    const Mesh mesh = Mesh::make(axes);
     if (world.rank() != 0) return;
     const unsigned seed = std::random_device{}();
     std::mt19937 random(seed);
-    const Total t = interpret_all(*mesh, random);
+    const Total t = interpret_all(mesh, random);
     EXPECT_EQ(t.wrong, 0) << "seed " << seed;
-    std::cout << mesh->text() << ": " << t.pairs << " pairs of layouts, " << t.plans
+    std::cout << mesh.text() << ": " << t.pairs << " pairs of layouts, " << t.plans
               << " plans interpreted, " << t.wrong << " wrong, " << t.collectives
               << " collectives; seed " << seed << '\n';
   });
@@ -251,16 +251,16 @@ TEST(RedistributePlan, EveryPairWithUnitAxes) {
 // What is sent for the common pairs; a change here changes what users pay.
 TEST(RedistributePlan, SendsWhatIsPinned) {
   on_ranks(4, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     if (world.rank() != 0) return;
     const auto moves = [&](std::vector<Placement> from, std::vector<Placement> to) {
       std::string text;
-      const RedistributePlan plan = plan_redistribute(*mesh, Layout::of(mesh, from)->states(),
-                                                      Layout::of(mesh, to)->states());
+      const RedistributePlan plan =
+          plan_redistribute(mesh, Layout::of(mesh, from).states(), Layout::of(mesh, to).states());
       for (const auto& s : plan.steps) {
         text += concat(text.empty() ? "" : " ", move_name(s.move), '(');
         for (size_t i = 0; i < s.axes.size(); ++i)
-          text += concat(i ? "," : "", mesh->axis(s.axes[i]).name);
+          text += concat(i ? "," : "", mesh.axis(s.axes[i]).name);
         text += ')';
       }
       return text;

@@ -18,7 +18,7 @@ namespace {
 using Ranges = std::vector<Piece::Range>;
 
 // What each member of the step's group holds of `dim` under `states`.
-Ranges member_ranges(const Mesh& mesh, const RedistributeStep& step, const AxisStates& states,
+Ranges member_ranges(Mesh mesh, const RedistributeStep& step, const AxisStates& states,
                      const Shape& global, int dim) {
   Ranges ranges;
   for_each_member(mesh, step.axes, [&](std::span<const int> at) {
@@ -99,7 +99,7 @@ CollectiveKind collective_of(Move move) {
 
 class Runner {
  public:
-  Runner(const Tensor& local, const Shape& global, const Mesh& mesh, std::string_view tag)
+  Runner(const Tensor& local, const Shape& global, Mesh mesh, std::string_view tag)
       : x_(local), source_(local), global_(global), mesh_(mesh), tag_(tag) {}
 
   Tensor run(const RedistributePlan& plan) {
@@ -194,34 +194,33 @@ class Runner {
   Tensor x_;
   const Tensor& source_;
   const Shape& global_;
-  const Mesh& mesh_;
+  Mesh mesh_;
   std::string_view tag_;
 };
 
 struct PlanTable {
   struct Hash {
-    size_t operator()(const std::pair<const Layout*, const Layout*>& p) const {
-      return std::hash<const void*>{}(p.first) * 0x9E3779B97F4A7C15ull ^
-             std::hash<const void*>{}(p.second);
+    size_t operator()(const std::pair<LayoutId, LayoutId>& p) const {
+      return static_cast<size_t>(p.first) * 0x9E3779B97F4A7C15ull ^ static_cast<size_t>(p.second);
     }
   };
-  std::unordered_map<std::pair<const Layout*, const Layout*>, RedistributePlan, Hash> plans;
+  std::unordered_map<std::pair<LayoutId, LayoutId>, RedistributePlan, Hash> plans;
 };
 
 // Where the gradient of a redistribution goes, given how it arrives.
-const Layout* gradient_layout(const Layout* source, const Layout* arriving) {
-  AxisStates states = source->states();
+Layout gradient_layout(Layout source, Layout arriving) {
+  AxisStates states = source.states();
   for (size_t a = 0; a < states.size(); ++a) {
     if (states[a].placement.kind == Placement::Kind::shard) continue;
     const bool keeps = states[a].placement.kind == Placement::Kind::replicate &&
-                       arriving->states()[a].placement.kind == Placement::Kind::partial;
-    states[a] = keeps ? arriving->states()[a] : AxisState{};
+                       arriving.states()[a].placement.kind == Placement::Kind::partial;
+    states[a] = keeps ? arriving.states()[a] : AxisState{};
   }
-  return Layout::intern(source->mesh(), states);
+  return Layout::intern(source.mesh(), states);
 }
 
 // Redistributed on bytes of its own.
-Tensor fresh(const Tensor& x, const Layout* to) {
+Tensor fresh(const Tensor& x, Layout to) {
   Tensor y = detail::redistribute_unrecorded(x, to, trace_tag());
   const Tensor part(y.impl().local);
   if (part.impl().storage != x.impl().storage && part.is_contiguous()) return y;
@@ -232,52 +231,52 @@ Tensor fresh(const Tensor& x, const Layout* to) {
 
 namespace detail {
 
-const RedistributePlan& redistribute_plan(const Layout* from, const Layout* to) {
+const RedistributePlan& redistribute_plan(Layout from, Layout to) {
   auto& plans = Context::current().state<PlanTable>().plans;
-  const auto [at, fresh] = plans.try_emplace({from, to});
-  if (fresh) at->second = plan_redistribute(*from->mesh(), from->states(), to->states());
+  const auto [at, fresh] = plans.try_emplace({from.id(), to.id()});
+  if (fresh) at->second = plan_redistribute(from.mesh(), from.states(), to.states());
   return at->second;
 }
 
 Tensor run_redistribute(const RedistributePlan& plan, const Tensor& local, const Shape& global,
-                        const Mesh& mesh, std::string_view tag) {
+                        Mesh mesh, std::string_view tag) {
   const NoGrad guard;
   return Runner(local, global, mesh, tag).run(plan);
 }
 
-Tensor redistribute_unrecorded(const Tensor& x, const Layout* to, std::string_view tag) {
-  const Layout* from = x.impl().layout;
-  if (from == to) return x;
+Tensor redistribute_unrecorded(const Tensor& x, Layout to, std::string_view tag) {
+  if (x.impl().layout == to.id()) return x;
+  const Layout from = detail::layout_of(x, "redistribute");
   const Tensor part = run_redistribute(redistribute_plan(from, to), Tensor(x.impl().local),
-                                       x.shape(), *to->mesh(), tag);
+                                       x.shape(), to.mesh(), tag);
   return make_distributed(part, x.shape(), to);
 }
 
-Tensor lying_on(const Tensor& x, const Mesh* mesh) {
+Tensor lying_on(const Tensor& x, Mesh mesh) {
   if (x.is_distributed()) return x;
   if (x.rank() > 0) {
     fail<LayoutError>("backward", "the gradient ", x.meta(), " is plain, but its tensor lies on ",
-                      mesh->text(), ": distribute() it");
+                      mesh.text(), ": distribute() it");
   }
   return make_distributed(x, x.shape(), Layout::replicated(mesh));
 }
 
 }  // namespace detail
 
-Tensor redistribute(const Tensor& x, const Layout* to) {
-  const Layout* from = x.impl().layout;
-  if (from == to) return x;
+Tensor redistribute(const Tensor& x, Layout to) {
+  if (x.impl().layout == to.id()) return x;
+  const Layout from = detail::layout_of(x, "redistribute");
   if (!from) {
     fail<LayoutError>("redistribute", x.meta(),
                       " is plain, not distributed: make it distributed by distribute(x, layout)");
   }
-  if (from->mesh() != to->mesh()) {
-    fail<LayoutError>("redistribute", x.meta(), " lies on ", from->mesh()->text(),
-                      ", the new layout on ", to->mesh()->text(),
-                      ": both must be on one mesh; go by full() and distribute()");
+  if (from.mesh() != to.mesh()) {
+    fail<LayoutError>("redistribute", x.meta(), " lies on ", from.mesh().text(),
+                      ", the new layout on ", to.mesh().text(),
+                      ": both must be on one mesh; go by full_tensor() and distribute()");
   }
-  check_fits(*to, x.shape(), "redistribute");
-  for (const AxisState& s : to->states()) {
+  check_fits(to, x.shape(), "redistribute");
+  for (const AxisState& s : to.states()) {
     if (s.placement == Partial(ReduceOp::avg) && !is_floating(x.dtype()))
       fail<DTypeError>("redistribute", x.meta(),
                        " cannot be an average: integers are never divided");
@@ -290,22 +289,22 @@ Tensor redistribute(const Tensor& x, const Layout* to) {
       "redistribute", [to](FunctionContext&, Tensors in) { return TensorList{fresh(in[0], to)}; },
       [from](FunctionContext&, const Grads& dy) {
         if (!dy[0].defined()) return Grads{};
-        const Tensor g = detail::lying_on(dy[0], from->mesh());
-        return Grads{redistribute(g, gradient_layout(from, g.impl().layout))};
+        const Tensor g = detail::lying_on(dy[0], from.mesh());
+        return Grads{redistribute(g, gradient_layout(from, detail::layout_of(g, "backward")))};
       }};
   return apply(function, {x})[0];
 }
 
 Tensor redistribute(const Tensor& x, std::initializer_list<Placement> placements) {
-  if (!x.is_distributed())
-    fail<LayoutError>("redistribute", x.meta(), " is plain: distribute(x, layout) first");
-  return redistribute(x, Layout::of(x.impl().layout->mesh(), placements));
+  const Layout from = detail::layout_of(x, "redistribute");
+  if (!from) fail<LayoutError>("redistribute", x.meta(), " is plain: distribute(x, layout) first");
+  return redistribute(x, Layout::of(from.mesh(), placements));
 }
 
 Tensor detail::gather_whole(const Tensor& x) {
   const NoGrad guard;
-  const Layout* everywhere = Layout::replicated(x.impl().layout->mesh());
-  if (x.impl().layout == everywhere) return copy(Tensor(x.impl().local));
+  const Layout everywhere = Layout::replicated(layout_of(x, "full_tensor").mesh());
+  if (x.impl().layout == everywhere.id()) return copy(Tensor(x.impl().local));
   return Tensor(redistribute(x.detach(), everywhere).impl().local).detach();
 }
 

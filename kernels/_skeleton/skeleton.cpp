@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradient, samples and CPU kernel: say what is special about them.
 #include "tessera/kernels/skeleton/skeleton.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/kernels/launch.cuh"
+// The CUDA kernel: say how blocks and threads share the work.
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/skeleton/skeleton.h"
 
 namespace tessera::op {

@@ -2,10 +2,11 @@
 // adamw_ on CPU: decay, both moments and the step in one pass over the four lists.
 #include "tessera/kernels/adamw/adamw.h"
 
-#include "tessera/kernels/list_chunks_impl.h"
-#include "tessera/kernels/piece_index_impl.h"
-#include "tessera/kernels/step_blocks_impl.h"
-#include "tessera/kernels/stochastic_rounding_impl.h"
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/adamw/stochastic_rounding_impl.h"
+#include "tessera/kernels/shared/piece_index_impl.h"
+#include "tessera/kernels/shared/step_blocks_impl.h"
+#include "tessera/kernels/shared/tensor_list_impl.h"
 
 #include <array>
 #include <cmath>

@@ -3,9 +3,9 @@
 // captured graph can be replayed with other values. Entries of one combination of dtypes share
 // launches; stochastic rounding takes a launch per parameter, since each has its own stream.
 #include "tessera/kernels/adamw/adamw.h"
-#include "tessera/kernels/piece_index_impl.h"
-#include "tessera/kernels/stochastic_rounding_impl.h"
-#include "tessera/kernels/tensor_list.cuh"
+#include "tessera/kernels/adamw/stochastic_rounding_impl.h"
+#include "tessera/kernels/shared/piece_index_impl.h"
+#include "tessera/kernels/shared/tensor_list.cuh"
 
 #include <type_traits>
 

@@ -2,9 +2,9 @@
 #include "tessera/kernels/adamw/adamw.h"
 
 #include "tessera/core/context.h"
+#include "tessera/kernels/adamw/stochastic_rounding_impl.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/stochastic_rounding_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernel of arange: each element from its own index, so that cuts change
+// no bit.
 #include "tessera/kernels/arange/arange.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/integer_range_impl.h"
+#include "tessera/kernels/shared/integer_range_impl.h"
 
 #include <cmath>
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernel of assign_: a strided copy, by way of a cast where dtypes differ.
 #include "tessera/kernels/assign/assign.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 namespace tessera::op {
 

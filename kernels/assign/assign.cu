@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA assign_: a strided copy, by way of a cast where dtypes differ.
 #include "tessera/kernels/assign/assign.h"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 

@@ -5,7 +5,6 @@
 
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/statistics_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -199,7 +198,7 @@ MetaList Attention::meta(Metas in) const {
   check_mask(*this, kMaskOperands, in);
   const Sizes z = sizes_of(heads_inner, in);
   return {{output_shape(heads_inner, in), in[0].dtype, in[0].device},
-          {{z.b, z.h, z.t}, statistics(in[0].dtype), in[0].device}};
+          {{z.b, z.h, z.t}, compute_dtype(in[0].dtype), in[0].device}};
 }
 
 ShardingRule Attention::sharding(Metas in) const {
@@ -243,8 +242,8 @@ MetaList AttentionBackward::meta(Metas in) const {
   }
   for (size_t i : {4, 6}) {
     if (i == 6 && !in.has(i)) continue;
-    if (!(in[i].shape == Shape{z.b, z.h, z.t}) || in[i].dtype != statistics(in[0].dtype)) {
-      fail<ShapeError>(name, i == 4 ? "lse" : "dlse", " must be ", statistics(in[0].dtype),
+    if (!(in[i].shape == Shape{z.b, z.h, z.t}) || in[i].dtype != compute_dtype(in[0].dtype)) {
+      fail<ShapeError>(name, i == 4 ? "lse" : "dlse", " must be ", compute_dtype(in[0].dtype),
                        Shape{z.b, z.h, z.t}, ": given ", in[i]);
     }
   }

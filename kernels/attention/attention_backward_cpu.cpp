@@ -7,7 +7,7 @@
 // infinity of another reaches it, as a product of zero would let it. Of a single query, the heads
 // of a group are the rows of one block.
 #include "tessera/kernels/attention/attention_plan_impl.h"
-#include "tessera/kernels/micro_tiles_impl.h"
+#include "tessera/kernels/shared/micro_tiles_impl.h"
 
 #include <omp.h>
 

@@ -9,8 +9,8 @@
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/attention/seen_keys_impl.h"
-#include "tessera/kernels/micro_gemm_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/micro_gemm_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 #include "tessera/kernels/vector_math.h"
 
 #include <bit>

@@ -6,8 +6,8 @@
 
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/attention/mask_impl.h"
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/vector_math.h"
 
 namespace tessera::op {

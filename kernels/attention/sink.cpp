@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of attention sinks: a gate for each row, a batch of
+// gates at a time.
 #include "tessera/kernels/attention/sink.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/attention/sink_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -14,7 +16,7 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
   const TensorMeta &o = in[0], &lse = in[1], &sink = in[2];
   const auto all = [&] { return concat("o is ", o, ", lse is ", lse, ", sink is ", sink); };
   if (!dtypes.has(o.dtype)) fail<DTypeError>(name, "o must be of ", dtypes, ": ", all());
-  const DType wide = statistics(o.dtype);
+  const DType wide = compute_dtype(o.dtype);
   if (lse.dtype != wide || sink.dtype != wide)
     fail<DTypeError>(name, "lse and sink must be ", wide, " for o of ", o.dtype, ": ", all());
   const int head = heads_inner ? 2 : 1, time = heads_inner ? 1 : 2;
@@ -187,7 +189,7 @@ namespace tessera {
 Tensor attention_sink(const Tensor& o, const Tensor& lse, const Tensor& sink, bool heads_inner) {
   const bool other = is_floating(sink.dtype()) && sink.dtype() != lse.dtype();
   return call(op::AttentionSink{heads_inner},
-              {o, lse, other ? cast(sink, statistics(o.dtype())) : sink});
+              {o, lse, other ? cast(sink, compute_dtype(o.dtype())) : sink});
 }
 
 }  // namespace tessera

@@ -2,7 +2,7 @@
 // CUDA attention sinks: a thread makes one value; backward, a warp takes a row.
 #include "tessera/kernels/attention/sink.h"
 #include "tessera/kernels/attention/sink_impl.h"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

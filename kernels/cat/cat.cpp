@@ -3,7 +3,7 @@
 // order; others one by one into their ranges of it.
 #include "tessera/kernels/cat/cat.h"
 
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>

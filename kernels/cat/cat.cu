@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA cat: each input is copied into its slice of the output.
 #include "tessera/kernels/cat/cat.h"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of cross_entropy: a thread takes whole rows; the loss
+// is summed in f64, row after row.
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 
-#include "tessera/kernels/cross_entropy/loss_impl.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/loss_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +39,7 @@ MetaList CrossEntropy::meta(Metas in) const {
     fail<ValueError>(name, "logits ", in[0], " are a piece of a vocabulary of ", vocabulary,
                      ", and nothing joins it to the others");
   }
-  const DType wide = statistics(in[0].dtype);
+  const DType wide = compute_dtype(in[0].dtype);
   return {
       {{}, wide, in[0].device}, {{}, DType::i64, in[0].device}, {in[1].shape, wide, in[0].device}};
 }
@@ -139,7 +141,7 @@ MetaList CrossEntropyBackward::meta(Metas in) const {
   check(name, dtypes, in);
   check_loss_options(name, label_smoothing, z_loss);
   check_class_piece(name, begin, in[0].shape.back(), vocabulary, in[0]);
-  const DType wide = statistics(in[0].dtype);
+  const DType wide = compute_dtype(in[0].dtype);
   const auto expect = [&](size_t i, const char* what, const Shape& shape) {
     if (in.has(i) && (!(in[i].shape == shape) || in[i].dtype != wide)) {
       fail<ShapeError>(name, what, " must be ", wide, shape, " for logits ", in[0], ": given ",

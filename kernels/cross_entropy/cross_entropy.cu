@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA cross_entropy of a tensor of logits.
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
-#include "tessera/kernels/cross_entropy/loss_rows.cuh"
+#include "tessera/kernels/shared/loss_rows.cuh"
 
 namespace tessera::op {
 namespace {

@@ -3,7 +3,7 @@
 // another, columns are independent and add as vectors.
 #include "tessera/kernels/cumsum/cumsum.h"
 
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 namespace tessera::op {
 namespace {

@@ -2,7 +2,7 @@
 // CUDA cumsum. Along the last dim a block scans a row, a tile of its threads at a time; along
 // another a thread adds up a column, neighbours reading neighbours. Sums are f64, as on the CPU.
 #include "tessera/kernels/cumsum/cumsum.h"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

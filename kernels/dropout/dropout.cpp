@@ -2,9 +2,9 @@
 // dropout on CPU: the bits of 64 elements at a time, compared as whole numbers.
 #include "tessera/kernels/dropout/dropout.h"
 
-#include "tessera/kernels/philox_impl.h"
-#include "tessera/kernels/piece_index_impl.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/philox_impl.h"
+#include "tessera/kernels/shared/piece_index_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <algorithm>
 #include <bit>

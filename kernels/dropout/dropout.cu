@@ -2,8 +2,8 @@
 // CUDA dropout: a thread compares the bits of its element, as the CPU does. The key is read on the
 // device, so that a captured graph can be replayed with another.
 #include "tessera/kernels/dropout/dropout.h"
-#include "tessera/kernels/launch.cuh"
-#include "tessera/kernels/piece_index_impl.h"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/piece_index_impl.h"
 
 namespace tessera::op {
 namespace {

@@ -2,6 +2,7 @@
 #include "tessera/kernels/dropout/dropout.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/views/views.h"
 

@@ -3,7 +3,7 @@
 // owned by one task each and add their tokens in order, in f32 for narrower floats.
 #include "tessera/kernels/embedding/embedding.h"
 
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <cstring>
 

@@ -2,9 +2,9 @@
 // CUDA embedding and its gradient. The gradient links the tokens of each id into a list in token
 // order, then a block takes a row of the table and adds along its list: no float atomics, the same
 // bits on every run.
-#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/embedding/embedding.h"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

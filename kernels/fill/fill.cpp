@@ -4,8 +4,8 @@
 #include "tessera/kernels/fill/fill.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/philox_impl.h"
-#include "tessera/kernels/piece_index_impl.h"
+#include "tessera/kernels/shared/philox_impl.h"
+#include "tessera/kernels/shared/piece_index_impl.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA fills. Random numbers come from Random::element, the function that the CPU calls too.
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/launch.cuh"
-#include "tessera/kernels/piece_index_impl.h"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/piece_index_impl.h"
 
 #include <cstring>
 

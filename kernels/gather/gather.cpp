@@ -4,7 +4,7 @@
 #include "tessera/kernels/gather/gather.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <atomic>
 #include <cstring>

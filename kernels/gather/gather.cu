@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA gather and scatter_add. scatter_add gives a thread one column and adds in index order: no
 // atomics.
-#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

@@ -2,7 +2,7 @@
 // Counts on CPU: each thread counts for itself, then bins are added up.
 #include "tessera/kernels/histogram/histogram.h"
 
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <cmath>
 #include <limits>

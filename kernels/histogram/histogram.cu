@@ -2,7 +2,7 @@
 // CUDA counts by atomic additions of whole numbers, whose order does not matter. Few bins are
 // counted in a block's own memory first.
 #include "tessera/kernels/histogram/histogram.h"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

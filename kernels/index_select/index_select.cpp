@@ -3,8 +3,8 @@
 // narrower floats, whatever is one task's: a slice of the output, or a line of narrow ones.
 #include "tessera/kernels/index_select/index_select.h"
 
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <cstring>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA index_select and index_add. index_add gives a thread one column, neighbours side by side,
 // and adds in index order: no atomics.
-#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of layer_norm. Gradients of weight and bias are
+// summed over at most 16 runs of rows, cut alike whatever the threads.
 #include "tessera/kernels/layer_norm/layer_norm.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <cmath>
 
@@ -26,7 +28,7 @@ void check(std::string_view name, DTypeSet dtypes, Metas in, size_t parameters) 
 }
 
 TensorMeta row_statistic(const TensorMeta& x) {
-  return {x.shape.without(x.shape.rank() - 1), statistics(x.dtype), x.device};
+  return {x.shape.without(x.shape.rank() - 1), compute_dtype(x.dtype), x.device};
 }
 
 }  // namespace

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA layer_norm: a block takes a row. The gradients of weight and bias are summed over chunks of
 // rows, then over the chunks in order: no atomics, the same bits on every run.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/layer_norm/layer_norm.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/weight_chunks.cuh"
 #include "tessera/kernels/vector_math.h"
-#include "tessera/kernels/weight_chunks.cuh"
 
 namespace tessera::op {
 namespace {
 
 template <class T>
-__global__ void forward_kernel(const T* x, const T* weight, const T* bias, T* y, stat_t<T>* means,
-                               stat_t<T>* rstd, int64_t rows, int64_t d, stat_t<T> eps) {
+__global__ void forward_kernel(const T* x, const T* weight, const T* bias, T* y,
+                               compute_t<T>* means, compute_t<T>* rstd, int64_t rows, int64_t d,
+                               compute_t<T> eps) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -38,8 +39,9 @@ __global__ void forward_kernel(const T* x, const T* weight, const T* bias, T* y,
 
 // dx = r (g - mean(g) - n mean(g n)) with g = w dy and n the normalised x.
 template <class T>
-__global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* means,
-                               const stat_t<T>* rstd, const T* dy, T* dx, int64_t rows, int64_t d) {
+__global__ void input_gradient(const T* x, const T* weight, const compute_t<T>* means,
+                               const compute_t<T>* rstd, const T* dy, T* dx, int64_t rows,
+                               int64_t d) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -63,9 +65,10 @@ __global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* mea
 
 // Of each chunk of rows: sums of dy n for the weight, of dy for the bias. Grid: (columns, chunks).
 template <class T>
-__global__ void parameter_gradients(const T* x, const stat_t<T>* means, const stat_t<T>* rstd,
-                                    const T* dy, stat_t<T>* weight_parts, stat_t<T>* bias_parts,
-                                    int64_t rows, int64_t d, int64_t chunk) {
+__global__ void parameter_gradients(const T* x, const compute_t<T>* means, const compute_t<T>* rstd,
+                                    const T* dy, compute_t<T>* weight_parts,
+                                    compute_t<T>* bias_parts, int64_t rows, int64_t d,
+                                    int64_t chunk) {
   using C = compute_t<T>;
   const int64_t begin = blockIdx.y * chunk, end = min(rows, begin + chunk);
   for (int64_t i = first_item(); i < d; i += item_step()) {
@@ -91,7 +94,8 @@ void LayerNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr, y[0].data<T>(),
-        y[1].data<stat_t<T>>(), y[2].data<stat_t<T>>(), rows, d, static_cast<stat_t<T>>(eps));
+        y[1].data<compute_t<T>>(), y[2].data<compute_t<T>>(), rows, d,
+        static_cast<compute_t<T>>(eps));
   });
   check_launch(name);
 }
@@ -105,7 +109,7 @@ void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)),
                 chunks = ceil_div(rows, chunk);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    using C = stat_t<T>;
+    using C = compute_t<T>;
     const Tensor parts = empty({2, chunks, d}, dtype_of<C>, x.device());
     C *weight_parts = parts.data<C>(), *bias_parts = weight_parts + chunks * d;
     if (rows > 0) {

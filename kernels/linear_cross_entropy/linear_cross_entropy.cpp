@@ -5,12 +5,12 @@
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 
 #include "tessera/core/context.h"
-#include "tessera/kernels/cross_entropy/loss_impl.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/shared/loss_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <cmath>
 #include <cstring>
@@ -243,7 +243,7 @@ MetaList LinearCrossEntropy::meta(Metas in) const {
                      ", and nothing joins it to the others");
   }
   const TensorMeta none{{}, hidden.dtype, hidden.device};
-  return {{{}, statistics(hidden.dtype), hidden.device},
+  return {{{}, compute_dtype(hidden.dtype), hidden.device},
           {{}, DType::i64, hidden.device},
           hidden_gradient ? hidden : none,
           weight_gradient ? weight : none};
@@ -338,7 +338,7 @@ std::vector<Sample<LinearCrossEntropy>> LinearCrossEntropy::samples() {
 }
 
 MetaList LinearCrossEntropyBackward::meta(Metas in) const {
-  if (!dtypes.has(in[0].dtype) || in[1].dtype != statistics(in[0].dtype)) {
+  if (!dtypes.has(in[0].dtype) || in[1].dtype != compute_dtype(in[0].dtype)) {
     fail<DTypeError>(name, "the gradient must be of ", dtypes, ", dsum f32 (f64 for f64): given ",
                      in[0], " and ", in[1]);
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA linear_cross_entropy: products by cuBLASLt with f32 sums, rows of a chunk's logits as
 // cross_entropy takes them.
-#include "tessera/kernels/cross_entropy/loss_rows.cuh"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/shared/loss_rows.cuh"
 
 namespace tessera::op {
 namespace {

@@ -3,7 +3,8 @@
 // oneDNN is missing.
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
+#include "tessera/core/process.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 
 #ifdef TESSERA_GEMM_ONEDNN
 

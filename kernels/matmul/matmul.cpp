@@ -5,9 +5,11 @@
 #include "tessera/kernels/matmul/matmul.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
-#include "tessera/kernels/micro_tiles_impl.h"
+#include "tessera/core/process.h"
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/micro_tiles_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>

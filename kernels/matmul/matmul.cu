@@ -2,10 +2,9 @@
 // CUDA matrix products by cuBLASLt: strided and batched, transposed operands without copies, f32
 // accumulation for the narrow floats and true f32 (no TF32). The algorithm of a shape is asked for
 // once and kept, per rank thread.
-#include "tessera/core/context.h"
-#include "tessera/kernels/launch.cuh"
-#include "tessera/kernels/matmul/gemm_impl.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 #include <cublasLt.h>
 

@@ -2,8 +2,8 @@
 // The own kernel for small products: no set-up, operands packed only where lanes need it. It is
 // also what multiplies f64, which serves tests and references.
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
-#include "tessera/kernels/micro_gemm_impl.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
+#include "tessera/kernels/shared/micro_gemm_impl.h"
 
 namespace tessera {
 namespace {

@@ -4,10 +4,10 @@
 // bf16 by the dot products of pairs that machines with tiles have. Sums are of f32, in an order
 // that depends on the sizes alone. Compiled with contraction on, like micro_gemm.cpp.
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/matmul/gemm_impl.h"
-#include "tessera/kernels/micro_gemm_impl.h"
-#include "tessera/kernels/micro_tiles_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
+#include "tessera/kernels/shared/micro_gemm_impl.h"
+#include "tessera/kernels/shared/micro_tiles_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <algorithm>
 #include <type_traits>

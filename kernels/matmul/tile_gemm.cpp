@@ -5,8 +5,9 @@
 // is multiplied, one before it is rounded and written, lines of c that will be written soon are
 // fetched, and the next rows of a are packed or fetched, a few in each block. The order of each
 // sum depends on k alone: results are equal for all numbers of threads.
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/matmul/parts_impl.h"
-#include "tessera/kernels/micro_tiles_impl.h"
+#include "tessera/kernels/shared/micro_tiles_impl.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "tessera/kernels/matmul/tile_words_impl.h"

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "tessera/core/dtype.h"
-#include "tessera/kernels/intrinsics_impl.h"
-#include "tessera/kernels/micro_words_impl.h"
+#include "tessera/kernels/shared/intrinsics_impl.h"
+#include "tessera/kernels/shared/micro_words_impl.h"
 
 #include <cstdint>
 

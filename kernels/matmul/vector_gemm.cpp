@@ -3,11 +3,12 @@
 // panels of b that stay in the second cache, and rows of a, and multiplies blocks of 14 x 32 whose
 // sums stay in registers over kDepth of k. The order of each sum depends on k alone: results are
 // equal for all numbers of threads.
-#include "tessera/core/context.h"
+#include "tessera/core/process.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/matmul/parts_impl.h"
 
 #if defined(__x86_64__)
-#include "tessera/kernels/intrinsics_impl.h"
+#include "tessera/kernels/shared/intrinsics_impl.h"
 
 #include <algorithm>
 #include <cstdint>

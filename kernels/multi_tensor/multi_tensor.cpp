@@ -2,9 +2,10 @@
 // Sums of squares and scaling of lists on CPU, and the norms and clipping made of them.
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 
-#include "tessera/kernels/list_chunks_impl.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
+#include "tessera/kernels/shared/tensor_list_impl.h"
 #include "tessera/kernels/vector_math.h"
 
 #include <algorithm>
@@ -271,9 +272,9 @@ void scale_(const std::vector<Tensor>& tensors, double factor) {
   if (tensors.empty()) return;
   check_alike(tensors, "scale_");
   const Tensor by = to_device(tensor(factor, DType::f64), tensors[0].device());
-  std::vector<const Layout*> done;
+  std::vector<LayoutId> done;
   for (const Tensor& first : tensors) {  // one call for each layout
-    const Layout* layout = first.impl().layout;
+    const LayoutId layout = first.impl().layout;
     if (std::ranges::count(done, layout)) continue;
     done.push_back(layout);
     std::vector<Tensor> in{by};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA sums of squares and scaling of lists. Squares are summed in f64 by chunk, then over the
 // chunks in order.
-#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
-#include "tessera/kernels/tensor_list.cuh"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/tensor_list.cuh"
 
 namespace tessera::op {
 namespace {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernel of one_hot: ids are checked before anything is written.
 #include "tessera/kernels/one_hot/one_hot.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 namespace tessera::op {
 

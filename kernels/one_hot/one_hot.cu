@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/kernels/launch.cuh"
+// CUDA one_hot. An id out of range makes a row of zeros, since a kernel cannot throw.
 #include "tessera/kernels/one_hot/one_hot.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

@@ -4,9 +4,9 @@
 #include "tessera/kernels/permutation/permutation.h"
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/philox_impl.h"
-#include "tessera/kernels/radix_sort_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/philox_impl.h"
+#include "tessera/kernels/shared/radix_sort_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA permutation: the same numbers, sorted by CUB (stable, so ties stay in order of place).
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/permutation/permutation.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
 

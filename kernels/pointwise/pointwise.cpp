@@ -3,9 +3,9 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/integer_range_impl.h"
 #include "tessera/kernels/pointwise/pointwise_family_impl.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/integer_range_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <cstring>
 

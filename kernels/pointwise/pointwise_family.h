@@ -25,7 +25,9 @@ Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 Tensor sign(const Tensor& x);
 Tensor greater(const Tensor& a, const Tensor& b);
-/// Sums `g` over the dims in which `shape` was broadcast. Defined in the reduce room.
+/// Sums `g` over the dims in which `shape` was broadcast to it; `g` itself when the shapes are
+/// equal. Defined in the reduce room, which stands on this one: so it is declared here, below all
+/// that differentiate a broadcast.
 TESSERA_API Tensor sum_to(const Tensor& g, const Shape& shape);
 
 namespace op {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rows of the pointwise family are found and shared out. Dims are merged where all operands
 // allow it, so that most calls are one flat row, cut for the threads.
-#include "tessera/kernels/loop_nest_impl.h"
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
+#include "tessera/kernels/shared/loop_nest_impl.h"
 
 #include <algorithm>
 #include <array>

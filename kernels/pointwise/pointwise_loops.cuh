@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/kernels/pointwise/pointwise_family.h"
-#include "tessera/kernels/strided.cuh"
+#include "tessera/kernels/shared/loop_nest.cuh"
 
 #include <type_traits>
 #include <utility>

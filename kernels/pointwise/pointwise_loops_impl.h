@@ -6,7 +6,7 @@
 // second look at the row gives these to `exact`.
 #pragma once
 
-#include "tessera/kernels/simd_types_impl.h"
+#include "tessera/kernels/shared/simd_types_impl.h"
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding and CPU kernels of quantize and dequantize. Long rows are shared by threads in
+// chunks, whose maxima are joined.
 #include "tessera/kernels/quantize/quantize.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/quantize/f8_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <algorithm>
 #include <bit>

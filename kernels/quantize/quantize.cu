@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA quantize: magnitudes are joined as the integers that their bits are, whose maximum does not
 // depend on the order.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/quantize/quantize.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

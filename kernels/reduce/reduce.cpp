@@ -6,7 +6,6 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce_family_impl.h"
-#include "tessera/kernels/statistics_impl.h"
 
 namespace tessera::op {
 
@@ -220,7 +219,7 @@ template <class Op> void Peak<Op>::cpu(Tensors in, Outputs y) const {
 template <class Op> Grads Peak<Op>::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor& x = s.input(0);
   const Tensor ties = equal(x, this->restore(s.output(), x.shape()));
-  const DType wide = statistics(x.dtype());  // narrow counts overflow
+  const DType wide = compute_dtype(x.dtype());  // narrow counts overflow
   const Tensor count = call(Sum{{this->dims, true}}, {cast(ties, wide)});
   const Tensor share = div(cast(this->restore(dy[0], x.shape()), wide), count);
   return {mul(cast(ties, x.dtype()), cast(share, x.dtype()))};

@@ -135,8 +135,5 @@ TESSERA_API Tensor amin(const Tensor& x, std::initializer_list<int> dims = {},
 /// bool -> bool, over `dims`. DTypeError for anything else: compare first.
 TESSERA_API Tensor any(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
 TESSERA_API Tensor all(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
-/// Sums `g` over the dims in which `shape` was broadcast to it; `g` itself when the shapes are
-/// equal.
-TESSERA_API Tensor sum_to(const Tensor& g, const Shape& shape);
 
 }  // namespace tessera

@@ -6,9 +6,9 @@
 // acc).
 #pragma once
 
-#include "tessera/kernels/block_reduce.cuh"
 #include "tessera/kernels/reduce/reduce_family.h"
-#include "tessera/kernels/strided.cuh"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/loop_nest.cuh"
 #include "tessera/kernels/vector_math.h"
 
 namespace tessera::op {

@@ -5,7 +5,7 @@
 // once, in reduce_loops.cpp; a reduction and its dtypes add only the inner loops.
 #pragma once
 
-#include "tessera/kernels/simd_types_impl.h"
+#include "tessera/kernels/shared/simd_types_impl.h"
 
 #include <algorithm>
 #include <array>

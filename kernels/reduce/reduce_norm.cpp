@@ -6,7 +6,6 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/reduce/reduce_family_impl.h"
-#include "tessera/kernels/statistics_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -169,7 +168,7 @@ Grads Norm::vjp(const Saved& s, const Grads& dy, Needs) const {
   if (p == 1) return {mul(sign(x), g)};
   if (std::isinf(p)) {  // those that tie share alike
     const Tensor ties = equal(abs(x), y);
-    const DType wide = statistics(x.dtype());  // narrow counts overflow
+    const DType wide = compute_dtype(x.dtype());  // narrow counts overflow
     const Tensor count = call(Sum{{dims, true}}, {cast(ties, wide)});
     const Tensor share = cast(div(cast(g, wide), count), x.dtype());
     return {mul(mul(sign(x), cast(ties, x.dtype())), share)};

@@ -2,7 +2,7 @@
 // The gradient of prod on CPU: for each output, products of the elements before and after each one.
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/reduce/reduce_family_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 

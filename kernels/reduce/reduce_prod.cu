@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA gradient of prod: a warp takes an output, and scans its elements from both ends.
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/strided.cuh"
+#include "tessera/kernels/shared/loop_nest.cuh"
 
 namespace tessera::op {
 namespace {

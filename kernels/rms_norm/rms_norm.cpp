@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of rms_norm, plain and with a residual. The weight's
+// gradient is summed over at most 16 runs of rows, cut alike whatever the threads.
 #include "tessera/kernels/rms_norm/rms_norm.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/rows_impl.h"
-#include "tessera/kernels/statistics_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <cmath>
 #include <type_traits>
@@ -22,7 +23,7 @@ void check(std::string_view name, DTypeSet dtypes, const TensorMeta& x, const Te
 }
 
 TensorMeta rstd_of(const TensorMeta& x) {
-  return {x.shape.without(x.shape.rank() - 1), statistics(x.dtype), x.device};
+  return {x.shape.without(x.shape.rank() - 1), compute_dtype(x.dtype), x.device};
 }
 
 void check_eps(std::string_view name, double eps, const TensorMeta& x) {
@@ -155,9 +156,9 @@ MetaList RmsNormBackward::meta(Metas in) const {
     fail<ShapeError>(name, "dy must be like x: x is ", in[0], ", dy is ", in[3]);
   }
   if (!(in[2].shape == in[0].shape.without(in[0].shape.rank() - 1)) ||
-      in[2].dtype != statistics(in[0].dtype)) {
-    fail<ShapeError>(name, "rstd must hold one ", statistics(in[0].dtype), " per row of x: x is ",
-                     in[0], ", rstd is ", in[2]);
+      in[2].dtype != compute_dtype(in[0].dtype)) {
+    fail<ShapeError>(name, "rstd must hold one ", compute_dtype(in[0].dtype),
+                     " per row of x: x is ", in[0], ", rstd is ", in[2]);
   }
   return {in[0], in[1]};
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA rms_norm: a block takes a row. The weight's gradient is summed over chunks of rows, then
 // over the chunks in order: no atomics, the same bits on every run.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/rms_norm/rms_norm.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/weight_chunks.cuh"
 #include "tessera/kernels/vector_math.h"
-#include "tessera/kernels/weight_chunks.cuh"
 
 namespace tessera::op {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 // With a residual, its sum with x, rounded, is written to `sum` and is what is normalised.
 template <class T>
 __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T* y, T* sum,
-                               stat_t<T>* rstd, int64_t rows, int64_t d, stat_t<T> eps) {
+                               compute_t<T>* rstd, int64_t rows, int64_t d, compute_t<T> eps) {
   using C = compute_t<T>;
   __shared__ C shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -40,7 +40,7 @@ __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T
 
 // dx = r (w dy - x r^2 mean(w dy x)) with r = 1/rms, and `more` where that is given.
 template <class T>
-__global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* rstd, const T* dy,
+__global__ void input_gradient(const T* x, const T* weight, const compute_t<T>* rstd, const T* dy,
                                const T* more, T* dx, int64_t rows, int64_t d) {
   using C = compute_t<T>;
   __shared__ C shared[32];
@@ -64,8 +64,8 @@ __global__ void input_gradient(const T* x, const T* weight, const stat_t<T>* rst
 
 // partial[chunk][i] = sum over the chunk's rows of dy x r. Grid: (columns, chunks).
 template <class T>
-__global__ void weight_gradient(const T* x, const stat_t<T>* rstd, const T* dy, stat_t<T>* partial,
-                                int64_t rows, int64_t d, int64_t chunk) {
+__global__ void weight_gradient(const T* x, const compute_t<T>* rstd, const T* dy,
+                                compute_t<T>* partial, int64_t rows, int64_t d, int64_t chunk) {
   using C = compute_t<T>;
   const int64_t begin = blockIdx.y * chunk, end = min(rows, begin + chunk);
   for (int64_t i = first_item(); i < d; i += item_step()) {
@@ -86,8 +86,8 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), nullptr, weight.data<T>(), y[0].data<T>(), nullptr, y[1].data<stat_t<T>>(),
-        rows, d, static_cast<stat_t<T>>(eps));
+        x.data<T>(), nullptr, weight.data<T>(), y[0].data<T>(), nullptr, y[1].data<compute_t<T>>(),
+        rows, d, static_cast<compute_t<T>>(eps));
   });
   check_launch(name);
 }
@@ -100,7 +100,7 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
         x.data<T>(), residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),
-        y[2].data<stat_t<T>>(), rows, d, static_cast<stat_t<T>>(eps));
+        y[2].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
   });
   check_launch(name);
 }
@@ -114,7 +114,7 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)),
                 chunks = ceil_div(rows, chunk);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    using C = stat_t<T>;
+    using C = compute_t<T>;
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
     if (rows > 0) {
       input_gradient<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(

@@ -3,14 +3,12 @@
 // rope_tables.cpp.
 #include "tessera/kernels/rope/rope.h"
 
-#include "tessera/kernels/statistics_impl.h"
-
 namespace tessera::op {
 
 MetaList Rope::meta(Metas in) const {
   const auto &x = in[0], &cos = in[1], &sin = in[2];
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "expected a dtype of ", dtypes, ": x is ", x);
-  const DType table = statistics(x.dtype);
+  const DType table = compute_dtype(x.dtype);
   if (cos.dtype != table || sin.dtype != table) {
     fail<DTypeError>(name, "the tables must be ", table, " for x ", x, ": cos is ", cos,
                      ", sin is ", sin);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA rope: a thread makes one value from itself and the other of its pair.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/rope/rope.h"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

@@ -2,7 +2,7 @@
 // rope on the CPU: a step is one token, whose heads share a row of each table. The row is laid out
 // once as the vector loops want it, and every head goes through registers, whatever its dtype.
 #include "tessera/kernels/rope/rope.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 #include <cstring>
 

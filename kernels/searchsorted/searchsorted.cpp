@@ -2,7 +2,7 @@
 // searchsorted on CPU: a binary search for each value, several at a time.
 #include "tessera/kernels/searchsorted/searchsorted.h"
 
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA searchsorted: a thread searches for one value.
-#include "tessera/kernels/launch.cuh"
 #include "tessera/kernels/searchsorted/searchsorted.h"
+#include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {

@@ -2,8 +2,9 @@
 // sgd_ on CPU: decay, momentum and the step in one pass over the lists.
 #include "tessera/kernels/sgd/sgd.h"
 
-#include "tessera/kernels/list_chunks_impl.h"
-#include "tessera/kernels/step_blocks_impl.h"
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/shared/step_blocks_impl.h"
+#include "tessera/kernels/shared/tensor_list_impl.h"
 
 #include <optional>
 

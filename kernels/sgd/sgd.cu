@@ -2,7 +2,7 @@
 // CUDA sgd_: learning rate and step number are read on the device, so that a captured graph can be
 // replayed with other values. Entries of one combination of dtypes share launches.
 #include "tessera/kernels/sgd/sgd.h"
-#include "tessera/kernels/tensor_list.cuh"
+#include "tessera/kernels/shared/tensor_list.cuh"
 
 namespace tessera::op {
 namespace {

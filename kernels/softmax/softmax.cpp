@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of softmax and log_softmax: one pair of loops over
+// rows, told by a policy what a value and a slope are, as the CUDA kernels are.
 #include "tessera/kernels/softmax/softmax.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 namespace {
@@ -34,34 +36,91 @@ ShardingRule rowwise_rule(Metas in, int dim, std::string_view name) {
   return r;
 }
 
+// What is made of the sum of exp(x - maximum), and of one element: of x - maximum and its exp.
+// Backward, what is summed over the row of y and dy, and what one element makes of that.
+struct Plain {
+  static constexpr int kBuffers = 1;  // exp(x - maximum) takes the place of x
+  template <class C> TESSERA_INLINE static C finish(C sum) { return C(1) / sum; }
+  template <class C> TESSERA_INLINE static C value(C, C power, C inverse) {
+    return power * inverse;
+  }
+  // In a row where one y is nearly 1, dy - sum(dy y) cancels: the sum's f64 in two parts keeps what
+  // is left.
+  template <class C> struct Dot { C high, low; };
+  template <class C> TESSERA_INLINE static Dot<C> gather(const C* y, const C* dy, int64_t n) {
+    const double sum = rows::wide_dot(y, dy, n);
+    const C high = static_cast<C>(sum);
+    return {high, static_cast<C>(sum - static_cast<double>(high))};
+  }
+  template <class C> TESSERA_INLINE static C slope(C y, C dy, Dot<C> dot) {
+    return y * ((dy - dot.high) - dot.low);
+  }
+};
+struct Logarithm {
+  static constexpr int kBuffers = 2;
+  template <class C> TESSERA_INLINE static C finish(C sum) { return vmath::log(sum); }
+  template <class C> TESSERA_INLINE static C value(C below, C, C shift) { return below - shift; }
+  template <class C> TESSERA_INLINE static C gather(const C*, const C* dy, int64_t n) {
+    return rows::sum(dy, n);
+  }
+  template <class C> TESSERA_INLINE static C slope(C y, C dy, C total) {
+    return dy - vmath::exp(y) * total;
+  }
+};
+
+template <class P, class Op> void forward(const Op& op, Tensors in, Outputs y) {
+  const Tensor& x = in[0];
+  if (x.numel() == 0) return;
+  const int d = normalize_dim(op.dim, x.rank(), Op::name);
+  dispatch<kFloats>(x.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows from(x, d), to(y[0], d);
+    const T* src = x.data<T>();
+    T* dst = y[0].data<T>();
+    for_each_row<C>(from.count, from.n, P::kBuffers, [&](int64_t row, C* buffer, int64_t padded) {
+      simd([&]() TESSERA_LAMBDA {
+        C* powers = buffer + (P::kBuffers - 1) * padded;
+        const C* values = rows::read(src + from.offset(row), from.stride, from.n, buffer);
+        const C top = rows::max(values, from.n);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < from.n; ++i) powers[i] = vmath::exp(values[i] - top);
+        const C whole = P::finish(rows::sum(powers, from.n));
+        rows::store_each(from.n, dst + to.offset(row), to.stride, [&](int64_t i) TESSERA_LAMBDA {
+          return P::value(values[i] - top, powers[i], whole);
+        });
+      });
+    });
+  });
+}
+
+template <class P, class Op> void backward(const Op& op, Tensors in, Outputs dx) {
+  const Tensor &y = in[0], &dy = in[1];
+  if (y.numel() == 0) return;
+  const int d = normalize_dim(op.dim, y.rank(), Op::name);
+  dispatch<kFloats>(y.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const Rows ys(y, d), gs(dy, d), to(dx[0], d);
+    const T *y_data = y.data<T>(), *g_data = dy.data<T>();
+    T* dst = dx[0].data<T>();
+    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* scratch, int64_t padded) {
+      simd([&]() TESSERA_LAMBDA {
+        const C* p = rows::read(y_data + ys.offset(row), ys.stride, ys.n, scratch);
+        const C* g = rows::read(g_data + gs.offset(row), gs.stride, ys.n, scratch + padded);
+        const auto whole = P::gather(p, g, ys.n);
+        rows::store_each(ys.n, dst + to.offset(row), to.stride,
+                         [&](int64_t i) TESSERA_LAMBDA { return P::slope(p[i], g[i], whole); });
+      });
+    });
+  });
+}
+
 }  // namespace
 
 MetaList Softmax::meta(Metas in) const { return row_meta(in, dim, dtypes, name); }
 
 ShardingRule Softmax::sharding(Metas in) const { return rowwise_rule(in, dim, name); }
 
-void Softmax::cpu(Tensors in, Outputs y) const {
-  const Tensor& x = in[0];
-  if (x.numel() == 0) return;
-  const int d = normalize_dim(dim, x.rank(), name);
-  dispatch<kFloats>(x.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows from(x, d), to(y[0], d);
-    const T* src = x.data<T>();
-    T* dst = y[0].data<T>();
-    for_each_row<C>(from.count, from.n, 1, [&](int64_t row, C* buffer, int64_t) {
-      simd([&]() TESSERA_LAMBDA {
-        const C* values = rows::read(src + from.offset(row), from.stride, from.n, buffer);
-        const C top = rows::max(values, from.n);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < from.n; ++i) buffer[i] = vmath::exp(values[i] - top);
-        const C inverse = C(1) / rows::sum(buffer, from.n);
-        rows::store_each(from.n, dst + to.offset(row), to.stride,
-                         [&](int64_t i) TESSERA_LAMBDA { return buffer[i] * inverse; });
-      });
-    });
-  });
-}
+void Softmax::cpu(Tensors in, Outputs y) const { forward<Plain>(*this, in, y); }
 
 Grads Softmax::vjp(const Saved& s, const Grads& dy, Needs) const {
   return {call(SoftmaxBackward{dim}, {s.output(), dy[0]})};
@@ -86,29 +145,7 @@ ShardingRule SoftmaxBackward::sharding(Metas in) const {
   return rowwise_rule(in, dim, name).linear({1});
 }
 
-void SoftmaxBackward::cpu(Tensors in, Outputs out) const {
-  const Tensor &y = in[0], &dy = in[1];
-  if (y.numel() == 0) return;
-  const int d = normalize_dim(dim, y.rank(), name);
-  dispatch<kFloats>(y.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows ys(y, d), gs(dy, d), to(out[0], d);
-    const T *y_data = y.data<T>(), *g_data = dy.data<T>();
-    T* dst = out[0].data<T>();
-    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* scratch, int64_t padded) {
-      simd([&]() TESSERA_LAMBDA {
-        const C* p = rows::read(y_data + ys.offset(row), ys.stride, ys.n, scratch);
-        const C* g = rows::read(g_data + gs.offset(row), gs.stride, ys.n, scratch + padded);
-        // In a row where one y is nearly 1, dy - sum(dy y) cancels: the sum's f64 in two parts
-        // keeps what is left.
-        const double sum = rows::wide_dot(p, g, ys.n);
-        const C high = static_cast<C>(sum), low = static_cast<C>(sum - static_cast<double>(high));
-        rows::store_each(ys.n, dst + to.offset(row), to.stride,
-                         [&](int64_t i) TESSERA_LAMBDA { return p[i] * ((g[i] - high) - low); });
-      });
-    });
-  });
-}
+void SoftmaxBackward::cpu(Tensors in, Outputs dx) const { backward<Plain>(*this, in, dx); }
 
 Grads SoftmaxBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
   const Tensor &y = s.input(0), &dy = s.input(1);
@@ -138,29 +175,7 @@ MetaList LogSoftmax::meta(Metas in) const { return row_meta(in, dim, dtypes, nam
 
 ShardingRule LogSoftmax::sharding(Metas in) const { return rowwise_rule(in, dim, name); }
 
-void LogSoftmax::cpu(Tensors in, Outputs y) const {
-  const Tensor& x = in[0];
-  if (x.numel() == 0) return;
-  const int d = normalize_dim(dim, x.rank(), name);
-  dispatch<kFloats>(x.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows from(x, d), to(y[0], d);
-    const T* src = x.data<T>();
-    T* dst = y[0].data<T>();
-    for_each_row<C>(from.count, from.n, 2, [&](int64_t row, C* p, int64_t padded) {
-      simd([&]() TESSERA_LAMBDA {
-        C* e = p + padded;
-        const C* values = rows::read(src + from.offset(row), from.stride, from.n, p);
-        const C top = rows::max(values, from.n);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < from.n; ++i) e[i] = vmath::exp(values[i] - top);
-        const C shift = vmath::log(rows::sum(e, from.n));
-        rows::store_each(from.n, dst + to.offset(row), to.stride,
-                         [&](int64_t i) TESSERA_LAMBDA { return (values[i] - top) - shift; });
-      });
-    });
-  });
-}
+void LogSoftmax::cpu(Tensors in, Outputs y) const { forward<Logarithm>(*this, in, y); }
 
 Grads LogSoftmax::vjp(const Saved& s, const Grads& dy, Needs) const {
   return {call(LogSoftmaxBackward{dim}, {s.output(), dy[0]})};
@@ -185,26 +200,7 @@ ShardingRule LogSoftmaxBackward::sharding(Metas in) const {
   return rowwise_rule(in, dim, name).linear({1});
 }
 
-void LogSoftmaxBackward::cpu(Tensors in, Outputs out) const {
-  const Tensor &y = in[0], &dy = in[1];
-  if (y.numel() == 0) return;
-  const int d = normalize_dim(dim, y.rank(), name);
-  dispatch<kFloats>(y.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Rows ys(y, d), gs(dy, d), to(out[0], d);
-    const T *y_data = y.data<T>(), *g_data = dy.data<T>();
-    T* dst = out[0].data<T>();
-    for_each_row<C>(ys.count, ys.n, 2, [&](int64_t row, C* scratch, int64_t padded) {
-      simd([&]() TESSERA_LAMBDA {
-        const C* p = rows::read(y_data + ys.offset(row), ys.stride, ys.n, scratch);
-        const C* g = rows::read(g_data + gs.offset(row), gs.stride, ys.n, scratch + padded);
-        const C total = rows::sum(g, ys.n);
-        rows::store_each(ys.n, dst + to.offset(row), to.stride,
-                         [&](int64_t i) TESSERA_LAMBDA { return g[i] - vmath::exp(p[i]) * total; });
-      });
-    });
-  });
-}
+void LogSoftmaxBackward::cpu(Tensors in, Outputs dx) const { backward<Logarithm>(*this, in, dx); }
 
 Grads LogSoftmaxBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
   const Tensor p = exp(s.input(0));

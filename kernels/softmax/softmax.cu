@@ -2,8 +2,8 @@
 // CUDA softmax, log_softmax and their gradients: one pair of kernels, told by a policy what a value
 // and a slope are. Along the last dim a block takes a row; along another dim a thread takes a
 // column, so that neighbouring threads read neighbouring elements.
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/vector_math.h"
 

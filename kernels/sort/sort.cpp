@@ -3,9 +3,9 @@
 #include "tessera/kernels/sort/sort.h"
 
 #include "tessera/kernels/gather/gather.h"
-#include "tessera/kernels/order_key.h"
-#include "tessera/kernels/radix_sort_impl.h"
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/radix_sort_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/sort/order_key_impl.h"
 
 namespace tessera::op {
 

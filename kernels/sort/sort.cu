@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA sort: columns become rows of keys with their places, which CUB sorts as segments (stable,
 // the same bits on every run); the places then fetch the values.
-#include "tessera/kernels/launch.cuh"
-#include "tessera/kernels/order_key.h"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/sort/order_key_impl.h"
 #include "tessera/kernels/sort/sort.h"
 
 #include <cub/device/device_segmented_radix_sort.cuh>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradients and CPU kernels of swiglu, with a shorter loop where it has no limit.
 #include "tessera/kernels/swiglu/swiglu.h"
 
 #include "tessera/core/parallel.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/swiglu/swiglu_impl.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA swiglu and both of its gradients, each in one pass.
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/swiglu/swiglu.h"
 #include "tessera/kernels/swiglu/swiglu_impl.h"
 

@@ -5,8 +5,8 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/gather/gather.h"
-#include "tessera/kernels/loop_nest_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/loop_nest_impl.h"
 
 #include <algorithm>
 #include <numeric>

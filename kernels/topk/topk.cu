@@ -2,7 +2,7 @@
 // CUDA topk: a block takes one column and finds its elements one after the other, each the first in
 // order after the last one found. Reads the column k times, which is cheap for the few that routers
 // and samplers ask for.
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/topk/topk.h"
 
 namespace tessera::op {

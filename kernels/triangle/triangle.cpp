@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, sharding, gradient and CPU kernel of tril and triu: a row is a copy between zeros.
 #include "tessera/kernels/triangle/triangle.h"
 
-#include "tessera/kernels/rows_impl.h"
+#include "tessera/kernels/shared/rows_impl.h"
 
 namespace tessera::op {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/kernels/launch.cuh"
+// CUDA tril and triu: an element stays or is zero.
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/triangle/triangle.h"
 
 namespace tessera::op {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // diagonal and its transpose. The two dims that meet cannot be cut: a piece of one holds other
 // places of the diagonal than the same piece of the other. All other dims are free.
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between any two layouts, against index arithmetic: blocks that do not divide, rows that
 // are cut for threads, every size of item.
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>

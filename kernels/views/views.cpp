@@ -3,8 +3,7 @@
 #include "tessera/kernels/views/views.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <cstring>
 #include <numeric>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA slice_pad and diagonal_pad: zeros, then the input copied into its place in the output. Views
 // themselves need no kernel.
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/views/views.h"
 
 namespace tessera::op {

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A value that a field's limits forbid never stays: it is set, checked and taken back. Faults are
+// collected, so that one run names all of them. For an unknown field, the same name in another
+// section is tried first, then the nearest by edits, of which the swap of two letters is one.
 #include "tessera/models/config/fields.h"
 
 #include <fmt/format.h>

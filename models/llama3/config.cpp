@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The defaults are 8B of Llama 3; the sizes say where they differ, all by Llama 3.1's scaling.
+// Conflicts are what no range of one field shows: rotary pairs need an even head size, each key
+// head an equal number of query heads.
 #include "tessera/models/llama3/config.h"
 
 #include "tessera/models/config/rope_fields.h"

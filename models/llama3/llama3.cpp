@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A table that is embedding and head is initialised as a head. Rotary tables are made for a run of
+// positions and placed where the parameters lie, so that layers never move them.
 #include "tessera/models/llama3/llama3.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -54,10 +56,8 @@ void Block::visit(nn::Visitor& visitor) {
 
 Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
                       nn::KvCache* cache) const {
-  return run(x, [this, metadata, cache](const Tensor& in) {
-    const Tensor h = in + attention.forward(attention_norm.forward(in), metadata, cache);
-    return h + feed_forward.forward(ffn_norm.forward(h));
-  });
+  const Tensor h = x + attention(attention_norm(x), metadata, cache);
+  return h + feed_forward(ffn_norm(h));
 }
 
 Model::Model(const Config& c)
@@ -70,7 +70,7 @@ Model::Model(const Config& c)
   tok_embeddings.emplace(c.vocab_size, c.dim,
                          c.enable_weight_tying ? head_init(c) : Init::normal(1), c.dtype);
   norm.emplace(c.dim, c.norm_eps, c.dtype);
-  for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back(std::make_unique<Block>(c, i));
+  for (int64_t i = 0; i < c.n_layers; ++i) layers.emplace_back(c, i);
   if (!c.enable_weight_tying) output.emplace(c.dim, c.vocab_size, head_init(c), c.dtype);
 }
 
@@ -83,9 +83,7 @@ void Model::visit(nn::Visitor& visitor) {
 
 std::vector<nn::Module*> Model::units() {
   std::vector<nn::Module*> all;
-  for (const auto& layer : layers) {
-    if (layer) all.push_back(layer.get());
-  }
+  for (Block& layer : layers) all.push_back(&layer);
   return all;
 }
 
@@ -98,15 +96,15 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
 }
 
 Tensor Model::embed(const Tensor& tokens, const models::Metadata&) const {
-  return tok_embeddings->forward(tokens);
+  return (*tok_embeddings)(tokens);
 }
 
 Tensor Model::layer(size_t i, const Tensor& x, const models::Metadata& metadata,
                     nn::KvCache* cache) const {
-  return layers[i] ? layers[i]->forward(x, metadata.of(), cache) : x;
+  return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
 }
 
-Tensor Model::finish(const Tensor& x) const { return norm ? norm->forward(x) : x; }
+Tensor Model::finish(const Tensor& x) const { return norm ? (*norm)(x) : x; }
 
 Model::Head Model::head() const {
   if (output) return {&*output, output->weight};

@@ -7,24 +7,27 @@
 #include "tessera/models/decoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/llama3/config.h"
+#include "tessera/nn/containers.h"
 
-#include <memory>
 #include <optional>
 #include <vector>
 
 namespace tessera::llama3 {
 
-/// x + attention(norm(x)), then x + feed_forward(norm(x)).
-class TESSERA_API Block final : public nn::Module {
+/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
+class TESSERA_API Block final : public nn::Layer<Block> {
  public:
   Block(const Config& config, int64_t layer);
   void visit(nn::Visitor& visitor) override;
-  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
-                               nn::KvCache* cache = nullptr) const;
 
   nn::Attention attention;
   nn::FeedForward feed_forward;
   nn::RmsNorm attention_norm, ffn_norm;
+
+ private:
+  friend class nn::Layer<Block>;
+  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                               nn::KvCache* cache = nullptr) const;
 };
 
 class TESSERA_API Model final : public models::Decoder {
@@ -41,7 +44,7 @@ class TESSERA_API Model final : public models::Decoder {
 
   // A pipeline stage lacks some of these.
   std::optional<nn::Embedding> tok_embeddings;
-  std::vector<std::unique_ptr<Block>> layers;  // null: another stage's
+  nn::ModuleList<Block> layers;
   std::optional<nn::RmsNorm> norm;
   std::optional<nn::Linear> output;  // none where the embedding is the head
 

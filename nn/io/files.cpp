@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A file is durable when it is synced, renamed and its folder is synced, in this order. The lock of
+// a folder is the system's own (flock), which goes with its process however that ends; the text in
+// `.lock` only tells others who holds it.
 #include "tessera/nn/io/files.h"
 
 #include "tessera/core/error.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Opening checks the whole header: tensors must tile the file without overlap or hole, and sizes
+// are multiplied with a look at overflow, so a read allocates what is there. Types without a DType
+// are known by width: such a file opens, only those tensors cannot be read.
 #include "tessera/nn/io/safetensors.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"

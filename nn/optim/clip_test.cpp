@@ -49,10 +49,10 @@ TEST_F(ClipTest, InfinityPassesThrough) {
 
 TEST(ClipRanks, EachElementCountsOnceOverLayoutsAndMeshes) {
   test::on_ranks(4, [](World&) {
-    const Mesh* line = Mesh::make({{"x", 4}});
-    const Mesh* square = Mesh::make({{"x", 2}, {"y", 2}});
+    const Mesh line = Mesh::make({{"x", 4}});
+    const Mesh square = Mesh::make({{"x", 2}, {"y", 2}});
     const Tensor whole = normal({3, 5}, {.seed = 1});
-    const auto on = [&](const Layout* layout) {
+    const auto on = [&](Layout layout) {
       Tensor g = layout ? distribute(whole, layout) : copy(whole);
       Tensor p = zeros_like(g).set_requires_grad();
       p.set_grad(g);
@@ -60,10 +60,10 @@ TEST(ClipRanks, EachElementCountsOnceOverLayoutsAndMeshes) {
     };
     const std::vector<Tensor> cut{on(Layout::of(line, {Shard(0)})),
                                   on(Layout::of(square, {Shard(0), Shard(1)}))},
-        plain{on(nullptr), on(nullptr)};
+        plain{on({}), on({})};
     EXPECT_EQ(clip_grad_norm_(cut, 0.5), clip_grad_norm_(plain, 0.5));
     for (size_t i = 0; i < 2; ++i)
-      EXPECT_EQ(full(cut[i].grad()).values(), plain[i].grad().values());
+      EXPECT_EQ(full_tensor(cut[i].grad()).values(), plain[i].grad().values());
     EXPECT_THROW((void)clip_grad_norm_({cut[0], plain[0]}, 0.5), LayoutError);
     Tensor p = on(Layout::replicated(line));
     p.set_grad(from_local(whole, Layout::of(line, {Partial()})));

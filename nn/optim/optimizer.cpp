@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/optim/optimizer.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -17,7 +17,7 @@ namespace {
 
 void copy_values(const Tensor& to, const Tensor& from) {
   if (&to.impl() == &from.impl()) return;
-  const Tensor whole = contiguous(from.is_distributed() ? full(from) : from);
+  const Tensor whole = contiguous(from.is_distributed() ? full_tensor(from) : from);
   if (to.is_distributed()) copy_bytes(local(to), local(distribute(whole, layout_of(to))));
   else copy_bytes(to, whole);
 }

@@ -258,7 +258,7 @@ TEST_F(OptimizerTest, AnOptimizerOfOnesOwn) {
 
 TEST(OptimizerRanks, ShardsStepAsWholesAndTakeWholeStates) {
   test::on_ranks(2, [](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", world.size()}});
+    const Mesh mesh = Mesh::make({{"dp", world.size()}});
     const Tensor start = normal({5, 3}, {.seed = 1}), g = normal({5, 3}, {.seed = 2});
     const auto make = [&](Tensor p) {
       p.set_requires_grad();
@@ -281,8 +281,8 @@ TEST(OptimizerRanks, ShardsStepAsWholesAndTakeWholeStates) {
     copy_bytes(local(p), local(distribute(whole->parameters()[0].detach(), layout_of(p))));
     for (Optimizer* o : {whole.get(), cut.get(), loaded.get()}) step(*o);
     for (Optimizer* o : {cut.get(), loaded.get()}) {
-      EXPECT_EQ(full(o->parameters()[0].detach()).values(), whole->parameters()[0].values());
-      EXPECT_EQ(full(o->state().tensors[1].tensor).values(),
+      EXPECT_EQ(full_tensor(o->parameters()[0].detach()).values(), whole->parameters()[0].values());
+      EXPECT_EQ(full_tensor(o->state().tensors[1].tensor).values(),
                 whole->state().tensors[1].tensor.values());
     }
     EXPECT_EQ(whole->state_bytes(), 2 * 2 * 15);

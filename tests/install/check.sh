@@ -30,6 +30,7 @@ for standard in 20 23; do
   done
 done
 consume own_op "$source/examples/own_op" own_op
+consume own_model "$source/examples/own_model" own_model
 "$prefix/bin/tessera" --help >/dev/null && echo "installed program: ok"
 
 # A component that is not there is named.

@@ -10,10 +10,10 @@ namespace {
 bool sums_over_ranks() {
   bool right = false;
   tessera::run_ranks(3, [&](tessera::World& world) {
-    const tessera::Mesh* mesh = tessera::Mesh::make({{"dp", 3}});
+    const tessera::Mesh mesh = tessera::Mesh::make({{"dp", 3}});
     const tessera::Tensor x = tessera::distribute(tessera::tensor({0, 1, 2, 3, 4}),
                                                   tessera::Layout::of(mesh, {tessera::Shard(0)}));
-    const double total = tessera::full(tessera::sum(x * x)).item();
+    const double total = tessera::full_tensor(tessera::sum(x * x)).item();
     if (world.rank() == 0) right = total == 30;
   });
   return right;

@@ -3,6 +3,7 @@
 // (small ones never reach a second thread). Instruction sets agree: bit for bit where elements do
 // not meet, else within rounding.
 #include "tessera/core/context.h"
+#include "tessera/core/process.h"
 #include "tessera/tests/laws/laws.h"
 
 #include <algorithm>

@@ -25,8 +25,8 @@ namespace {
 using Kind = Placement::Kind;
 
 // The part of x that this rank holds under `layout`; partial axes hold random terms that make x up.
-Tensor part_of(const Tensor& x, const tessera::Layout* layout, Random& random) {
-  const auto [members, own, op, averaged] = trial::PartialTerm(*layout);
+Tensor part_of(const Tensor& x, tessera::Layout layout, Random& random) {
+  const auto [members, own, op, averaged] = trial::PartialTerm(layout);
   std::vector<double> values = x.values();
   for (double& v : values) {  // every rank draws all terms, and keeps its own
     const bool whole_numbers = !is_floating(x.dtype());
@@ -50,7 +50,7 @@ Tensor part_of(const Tensor& x, const tessera::Layout* layout, Random& random) {
   Shape begin, size;
   int64_t offset = whole.offset();
   for (int d = 0; d < x.rank(); ++d) {
-    const Piece::Range r = layout->range(x.shape(), d);
+    const Piece::Range r = layout.range(x.shape(), d);
     size.push_back(r.size);
     offset += r.begin * whole.strides()[d];
   }
@@ -59,7 +59,7 @@ Tensor part_of(const Tensor& x, const tessera::Layout* layout, Random& random) {
 
 // Whether the choices can stand: cuts fall on whole units of their factors, pending reductions
 // commute.
-bool can_stand(const ShardingRule& rule, const Mesh& mesh, const std::vector<AxisChoice>& choices) {
+bool can_stand(const ShardingRule& rule, Mesh mesh, const std::vector<AxisChoice>& choices) {
   const auto kinds = [&](int operand) {
     bool sums = false, maxima = false, minima = false;
     for (const AxisChoice& c : choices) {
@@ -105,7 +105,7 @@ struct Tally {
 
 // One call under one choice per axis; `constants`: 0-dim inputs stay plain.
 void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
-              const TensorVector& whole, const ShardingRule& rule, const Mesh* mesh,
+              const TensorVector& whole, const ShardingRule& rule, Mesh mesh,
               const std::vector<AxisChoice>& choices, bool constants, Tally& tally, bool counts) {
   std::string text;
   TensorVector parts;
@@ -117,13 +117,13 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
     }
     AxisStates states{};
     std::array<int8_t, kMaxRank> cuts{};
-    for (int a = 0; a < mesh->axes(); ++a) {
+    for (int a = 0; a < mesh.axes(); ++a) {
       AxisState& st = states[static_cast<size_t>(a)];
       st.placement = placement_under(choices[static_cast<size_t>(a)], rule, static_cast<int>(i));
       if (st.placement.kind == Kind::shard)
         st.position = cuts[static_cast<size_t>(st.placement.dim)]++;
     }
-    const tessera::Layout* layout = tessera::Layout::intern(mesh, states);
+    const tessera::Layout layout = tessera::Layout::intern(mesh, states);
     if (!is_floating(in[i].dtype()) && std::ranges::any_of(states, [](const AxisState& st) {
           return st.placement == Partial(ReduceOp::avg);
         }))
@@ -134,7 +134,7 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
       parts.push_back(in[i]);
       continue;
     }
-    text += concat(i ? ", " : "", in[i].meta(), ' ', layout->placements_text());
+    text += concat(i ? ", " : "", in[i].meta(), ' ', layout.placements_text());
     parts.push_back(make_distributed(part_of(in[i], layout, random), in[i].shape(), layout));
   }
   const auto wrong = [&](const std::string& why) {
@@ -142,7 +142,7 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
     ++tally.wrong;
     const std::scoped_lock lock(tally.mutex);
     if (tally.first.empty())
-      tally.first = concat(describe(*s.row, sample), " as ", text, " on ", mesh->text(), ": ", why);
+      tally.first = concat(describe(*s.row, sample), " as ", text, " on ", mesh.text(), ": ", why);
   };
   if (std::ranges::none_of(parts,
                            [](const Tensor& t) { return t.defined() && t.is_distributed(); }))
@@ -160,7 +160,7 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
     const bool sends =
         std::string_view(e.what()).find("would have to send") != std::string_view::npos ||
         std::string_view(e.what()).find("writes in place") != std::string_view::npos;
-    if (!sends || (!constants && can_stand(rule, *mesh, choices))) return wrong(e.what());
+    if (!sends || (!constants && can_stand(rule, mesh, choices))) return wrong(e.what());
     if (counts) ++tally.refused;
     return;
   }
@@ -179,7 +179,7 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
   if (counts) ++tally.checked;
   if (out.size() != whole.size()) return wrong("another number of outputs");
   for (size_t o = 0; o < out.size(); ++o) {
-    const Tensor got = out[o].is_distributed() ? full(out[o]) : out[o];
+    const Tensor got = out[o].is_distributed() ? full_tensor(out[o]) : out[o];
     const double terms = terms_of(in, whole[o]);
     if (auto problem = difference(got, whole[o], 10 * tolerance_of(whole[o].dtype()), terms))
       wrong(concat("output ", o, ' ', *problem));
@@ -187,21 +187,20 @@ void one_call(const Subject& s, const SampleRow& sample, const TensorVector& in,
 }
 
 // An op without inputs makes, on every layout, the bits that it makes whole.
-void made_alike(const Subject& s, const SampleRow& sample, const Mesh& mesh, World& world,
-                Tally& tally) {
+void made_alike(const Subject& s, const SampleRow& sample, Mesh mesh, World& world, Tally& tally) {
   const TensorVector whole = run(s, sample.op.get(), {});
   if (output_metas(s, sample.op.get(), {})[0].device.is_meta()) return;  // no values to compare
   for (const AxisStates& states : trial::all_layouts(mesh, whole[0].rank(), {})) {
-    const tessera::Layout* layout = tessera::Layout::intern(&mesh, states);
+    const tessera::Layout layout = tessera::Layout::intern(mesh, states);
     TensorList out;
     world.planner().create(*s.row, sample.op.get(), layout, out);
-    const auto problem = difference(full(out[0]), whole[0], 0);
+    const auto problem = difference(full_tensor(out[0]), whole[0], 0);
     if (world.rank() != 0) continue;
     ++tally.checked;
     if (!problem) continue;
     ++tally.wrong;
     const std::scoped_lock lock(tally.mutex);
-    tally.first = concat(describe(*s.row, sample), " on ", layout->text(), ": ", *problem);
+    tally.first = concat(describe(*s.row, sample), " on ", layout.text(), ": ", *problem);
   }
 }
 
@@ -209,7 +208,7 @@ void judge(const std::vector<MeshAxis>& axes, const Subject& s, Tally& tally) {
   int ranks = 1;
   for (const MeshAxis& a : axes) ranks *= a.size;
   run_ranks(ranks, [&](World& world) {
-    const Mesh* mesh = Mesh::make(axes);
+    const Mesh mesh = Mesh::make(axes);
     const auto samples = good_samples(s);
     const DType integer = DType::i64;  // sums of parts are exact, so linearity must be too
     for (size_t at = 0; at < 2 * samples.size(); ++at) {
@@ -219,7 +218,7 @@ void judge(const std::vector<MeshAxis>& axes, const Subject& s, Tally& tally) {
       const TensorVector in =
           inputs_of(sample, at % 2 == 1 ? integer : exact_dtype(*s.row), random);
       if (in.empty()) {
-        made_alike(s, sample, *mesh, world, tally);
+        made_alike(s, sample, mesh, world, tally);
         continue;
       }
       const TensorVector whole = run(s, sample.op.get(), in);
@@ -228,7 +227,7 @@ void judge(const std::vector<MeshAxis>& axes, const Subject& s, Tally& tally) {
       for (const Tensor& t : in) inputs.push_back({t.defined() ? &t.meta() : nullptr, {}, false});
       const auto all = axis_choices(rule, inputs);
       Random pick(concat(s.row->name, " choices"));
-      if (mesh->axes() == 1) {
+      if (mesh.axes() == 1) {
         for (const AxisChoice& c : all) {
           for (const bool constants : {false, true})
             one_call(s, sample, in, whole, rule, mesh, {c}, constants, tally, world.rank() == 0);

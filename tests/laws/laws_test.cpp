@@ -3,6 +3,7 @@
 #include "tessera/tests/laws/laws.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/process.h"
 #include "tessera/tests/laws/waivers.h"
 
 #include <gtest/gtest.h>

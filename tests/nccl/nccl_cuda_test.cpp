@@ -2,6 +2,7 @@
 // The back end `nccl`. Alone it is a group of one rank; by
 // `./dev mpirun -n 2 build/cuda/bin/tessera_nccl_tests` several ranks share one GPU: each process
 // takes a host id of its own, for NCCL refuses two ranks on one GPU of one host.
+#include "tessera/core/process.h"
 #include "tessera/dist/nccl/nccl.h"
 #include "tessera/tests/support/launched_main.h"
 

@@ -12,8 +12,7 @@ namespace tessera::trial {
 
 /// All states with placements from R, Shard(0..rank-1) and the partials of `ops`; reductions that
 /// do not commute are not mixed.
-inline std::vector<AxisStates> all_layouts(const Mesh& mesh, int rank,
-                                           const std::vector<ReduceOp>& ops) {
+inline std::vector<AxisStates> all_layouts(Mesh mesh, int rank, const std::vector<ReduceOp>& ops) {
   std::vector<Placement> options{Replicate()};
   for (int d = 0; d < rank; ++d) options.push_back(Shard(d));
   for (ReduceOp op : ops) options.push_back(Partial(op));
@@ -61,8 +60,8 @@ struct PartialTerm {
   int members = 1, own = 0;
   ReduceOp op = ReduceOp::sum;  ///< sum stands for averages too
   double averaged = 1;          ///< terms are this much larger than those of a sum
-  explicit PartialTerm(const Layout& layout) {
-    const Mesh& mesh = *layout.mesh();
+  explicit PartialTerm(Layout layout) {
+    const Mesh mesh = layout.mesh();
     for (int a = 0; a < mesh.axes(); ++a) {
       const Placement& p = layout.placement(a);
       if (p.kind != Placement::Kind::partial) continue;

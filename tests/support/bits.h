@@ -37,7 +37,7 @@ struct RankBits {
 
 /// Takes a contiguous tensor of the CPU.
 inline void note_bits(const Tensor& x) {
-  if (!x.device().is_cpu() || !x.is_contiguous() || x.impl().layout || x.storage().released())
+  if (!x.device().is_cpu() || !x.is_contiguous() || x.is_distributed() || x.storage().released())
     return;
   const int64_t bytes = x.numel() * item_size(x.dtype());
   if (bytes > 0) Context::current().state<RankBits>().take(x.raw_data(), bytes);

@@ -39,7 +39,7 @@ inline Tensor numbers(const Shape& shape, double salt = 0, DType dtype = DType::
 }
 
 /// A distributed variable.
-inline Tensor variable(const Tensor& whole, const Layout* layout) {
+inline Tensor variable(const Tensor& whole, Layout layout) {
   return distribute(whole, layout).set_requires_grad();
 }
 inline Tensor variable(const Tensor& whole) {
@@ -48,7 +48,7 @@ inline Tensor variable(const Tensor& whole) {
 }
 
 inline std::vector<double> whole_values(const Tensor& x) {
-  return x.is_distributed() ? full(x).values() : x.values();
+  return x.is_distributed() ? full_tensor(x).values() : x.values();
 }
 
 /// Shapes and values agree, distributed or not.
@@ -74,7 +74,7 @@ inline void expect_equal_on_all_ranks(const Tensor& x) {
   for (size_t i = 0; i < everyone.size(); ++i) ASSERT_EQ(everyone[i], mine[i % mine.size()]);
 }
 
-inline std::string placements(const Tensor& x) { return layout_of(x)->placements_text(); }
+inline std::string placements(const Tensor& x) { return layout_of(x).placements_text(); }
 
 }  // namespace tessera::trial
 

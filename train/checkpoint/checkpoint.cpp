@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A step that a save replaces waits as `step-N.replaced`: after a kill it gets its name back if
+// there is no step-N, and what is `.partial` goes. A purge renames before it removes, and counts
+// whole steps alone, so that damaged ones never push out a good one.
 #include "tessera/train/checkpoint/checkpoint.h"
 
 #include "tessera/kernels/matmul/matmul.h"

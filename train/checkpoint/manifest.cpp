@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The checksum is of the text, not of the values: it is compared before the JSON is parsed. Then
+// the parser is strict: each member is asked for once, and one that nobody asked for is an error.
 #include "tessera/train/checkpoint/manifest.h"
 
 #include "tessera/core/error.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table of commands, and the one place where an error becomes an exit status. `--help` anywhere
+// among the words is answered in place of the command.
 #include "tessera/train/cli/cli.h"
 
 #include "tessera/train/cli/commands.h"

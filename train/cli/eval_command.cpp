@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// What is not given is the run's own: its held-out text (else the text it was trained on), rows and
+// row length. The data is read once before there are ranks, so that none waits for one that fails.
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Texts of several prompts grow together, but are read one after another: the first to begin is
+// printed as it grows, the others when all have ended. A field that is given twice keeps the last
+// value, so prompts are taken out before the fields are parsed.
 #include "tessera/autograd/autograd.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What can be refused is refused, and signals are handled, before there are ranks.
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/train/cli/commands.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Row s of a run over W windows is window P(s mod W), with P a permutation of key (seed, s / W)
+// computed for one window at a time. A thread makes rows ahead into a bounded queue; a seek empties
+// it, and drops what was just being made. The rank makes the tensors, in its Context.
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"

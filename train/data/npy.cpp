@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Header and size are checked once, against each other, before any element is used. Each read asks
+// for the size again, since touching a page beyond the end of a file that was cut kills the
+// process. Ids are held against the vocabulary as they are copied.
 #include "tessera/train/data/npy.h"
 
 #include "tessera/core/error.h"

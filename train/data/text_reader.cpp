@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A text file is read whole; JSONL a line at a time, so its memory is that of the longest line.
+// UTF-8 is checked before any parser sees the text, so that an error names file, line and byte.
 #include "tessera/train/data/text_reader.h"
 
 #include "tessera/core/error.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Text is tokenised once into one array, of two bytes an id where the vocabulary allows, with a
+// sorted list of where documents start. Mapped files are one stream by their running ends, whose
+// ids are checked before training, unless a file is so large that it would take long.
 #include "tessera/train/data/token_source.h"
 
 #include "tessera/core/error.h"

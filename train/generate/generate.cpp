@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Prompts of one length need no padding and share one cache. When it is full it begins anew with
+// the last half of the context. A draw's key is (seed, number of the prompt, number of the token):
+// it does not depend on the prompts beside it.
 #include "tessera/train/generate/generate.h"
 
 #include "tessera/core/rng.h"
@@ -74,7 +77,7 @@ class Batch {
     auto* at = ids.data<int64_t>();
     for (const auto& row : tokens_) at = std::copy(row.begin() + seen_, row.end(), at);
     seen_ = length;
-    if (const Mesh* mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
+    if (const Mesh mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
     return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
   }
@@ -109,11 +112,12 @@ void check(const GenerateOptions& o) {
   check(o.sampling());
 }
 
-std::vector<std::string> generate(const models::LanguageModel& model,
+std::vector<std::string> generate(models::LanguageModel& model,
                                   std::span<const std::string> prompts,
                                   const GenerateOptions& options, const OnToken& on_token) {
   check(options);
   const NoGrad guard;
+  const nn::EvalMode evaluating(model);
   // Batches in the order of their first prompts, so that the first prompt's text comes first.
   std::vector<std::vector<size_t>> batches;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -131,7 +135,7 @@ std::vector<std::string> generate(const models::LanguageModel& model,
   return texts;
 }
 
-std::string generate(const models::LanguageModel& model, std::string_view prompt,
+std::string generate(models::LanguageModel& model, std::string_view prompt,
                      const GenerateOptions& options) {
   const std::string one(prompt);
   return std::move(generate(model, std::span(&one, 1), options)[0]);

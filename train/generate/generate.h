@@ -32,12 +32,12 @@ TESSERA_API void check(const GenerateOptions& options);
 using OnToken = std::function<void(size_t row, std::string_view bytes)>;
 
 /// What follows each prompt, as bytes. A distributed model must be replicated: any rank may call
-/// this alone. Bad options are found before anything is computed.
-TESSERA_API std::vector<std::string> generate(const models::LanguageModel& model,
+/// this alone; it is in eval mode meanwhile. Bad options are found before anything is computed.
+TESSERA_API std::vector<std::string> generate(models::LanguageModel& model,
                                               std::span<const std::string> prompts,
                                               const GenerateOptions& options,
                                               const OnToken& on_token = {});
-TESSERA_API std::string generate(const models::LanguageModel& model, std::string_view prompt,
+TESSERA_API std::string generate(models::LanguageModel& model, std::string_view prompt,
                                  const GenerateOptions& options);
 
 /// Makes bytes that arrive in pieces fit for a terminal, as printable() does, without ever giving

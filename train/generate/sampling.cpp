@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Only the k likeliest are sorted, equal ones by id, so that the order is unique. Exponents are
+// taken below the largest logit and never overflow.
 #include "tessera/train/generate/sampling.h"
 
 #include "tessera/core/error.h"

@@ -3,7 +3,7 @@
 // waiting and a fast one is not timed on a product that is too small for it.
 #include "tessera/train/monitor/ceiling.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// An event is one line and names its process, so traces of ranks are joined by copying lines,
+// whatever their size. What overlaps in time is a pair of events under an id.
 #include "tessera/train/monitor/chrome_trace.h"
 
 #include "tessera/core/error.h"

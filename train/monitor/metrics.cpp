@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A run that goes on keeps the lines up to its step and drops later ones, by one atomic write; from
+// then on each line is flushed as it comes. A reader passes over a last line without its end, and
+// of a step that is there twice it takes the later.
 #include "tessera/train/monitor/metrics.h"
 
 #include "tessera/core/error.h"

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The first step is not like the others: the time left is reckoned without it, and the ceiling is
+// measured after it. Activations are what forward leaves alive; gradients are counted after
+// backward.
 #include "tessera/train/monitor/monitor.h"
 
 #include "tessera/core/context.h"

@@ -144,7 +144,7 @@ TEST(Summary, LayersThatAreAlikeAreOneLine) {
   EXPECT_NE(table.find("    attention.wq.weight f32[8, 8]\n"), std::string::npos) << table;
   EXPECT_EQ(table.find("layers.1"), std::string::npos);
   EXPECT_NE(table.find("tok_embeddings"), std::string::npos);
-  nn::set_requires_grad(*model.layers[1], false);
+  nn::set_requires_grad(model.layers[1], false);
   EXPECT_NE(layer_summary(model).find("layers.0 to 2"), std::string::npos);
   EXPECT_NE(total_summary(model, 1024).find("of them trained); memory: parameters "),
             std::string::npos);

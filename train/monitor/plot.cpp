@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Both pictures show one View: finite points, a range with a margin (not below zero where no value
+// is), ticks at round values. The running mean is centred, so that it does not lag.
 #include "tessera/train/monitor/plot.h"
 
 #include "tessera/train/data/tokenizer.h"

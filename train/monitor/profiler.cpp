@@ -7,6 +7,7 @@
 #include "tessera/autograd/node.h"
 #include "tessera/core/context.h"
 #include "tessera/core/error.h"
+#include "tessera/core/hooks.h"
 #include "tessera/core/module_path.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"

@@ -59,7 +59,7 @@ void step(Profiler& profiler, int64_t n, const Tensor& w, const Tensor& x) {
 
 TEST_F(ProfilerTest, OpsCollectivesPhasesAndThreadsOfEveryRank) {
   run_ranks(2, [&](World& world) {
-    const Mesh* mesh = Mesh::make({{"dp", 2}});
+    const Mesh mesh = Mesh::make({{"dp", 2}});
     Profiler profiler(
         {.enable_profiling = true, .profile_freq = 3, .profiler_active = 1, .profiler_warmup = 1},
         folder_, world);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A line erases the bar, is printed and draws it again below. The bar is cut to the terminal's
+// width: one that wrapped could not be erased.
 #include "tessera/train/monitor/screen.h"
 
 #include "tessera/train/monitor/metrics.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The layer of a parameter is read off its path, with the number in a list (`layers.3`). Neighbours
+// of a list are alike if their weights agree in name, dtype and shape.
 #include "tessera/train/monitor/summary.h"
 
 #include "tessera/dist/dtensor.h"

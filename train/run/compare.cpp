@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Trains both from one seed, one after the other, each in a world of its own. One that is cut short
+// keeps the learning rates of its whole length.
 #include "tessera/train/run/compare.h"
 
 #include "tessera/dist/launch/run.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The sections in the order of --help and the dump. What no single field shows is asked (conflicts)
+// only when every field is in its range.
 #include "tessera/train/run/config.h"
 
 #include "tessera/train/data/tokenizer.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/evaluate.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
 
@@ -37,11 +37,12 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
   (void)data_of(like, plan, 1, 0).info();
 }
 
-Evaluation evaluate(const models::LanguageModel& model, DataLoader& data, int64_t steps) {
+Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
+  const nn::EvalMode evaluating(model);
   World& world = World::current();
-  const Mesh* mesh = model.placement().mesh;
-  const Layout* by_rows = mesh ? Layout::of(mesh, {Shard(0)}) : nullptr;
+  Layout by_rows;
+  if (const Mesh mesh = model.placement().mesh) by_rows = Layout::of(mesh, {Shard(0)});
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 

@@ -30,8 +30,7 @@ TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationP
 TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
 /// Takes `steps` batches of evaluation_data, -1: all. Collective over the World; the result is that
-/// of all ranks. Nothing is recorded.
-TESSERA_API Evaluation evaluate(const models::LanguageModel& model, DataLoader& data,
-                                int64_t steps);
+/// of all ranks. Nothing is recorded, and the model is in eval mode meanwhile.
+TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps);
 
 }  // namespace tessera::train

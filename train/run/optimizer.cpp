@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The first pattern that finds a name takes the parameter. What is wrong with a text is found
+// without a model; a pattern that is left without parameters is an error too, since the run would
+// train with other values than were asked for and not say so.
 #include "tessera/train/run/optimizer.h"
 
 #include <charconv>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that stop and go on: the bits are those of a run that never stopped.
+#include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -74,7 +75,7 @@ TEST_F(ResumeTest, AParameterThatSatOutAStepGoesOnAsItWas) {
   const auto steps = [&](const Config& config, int frozen, int all) {
     run_ranks(2, [&](World&) {
       Trainer trainer(config);
-      Tensor& weight = trainer.model().norm.weight;
+      Tensor weight = test::parameter_of(trainer.model(), "norm.weight");
       for (int i = 0; i < frozen + all; ++i) {
         weight.set_requires_grad(i >= frozen);
         trainer.step();

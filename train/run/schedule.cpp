@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Both ramps count from one, so neither the first nor the last step has a rate of 0. Halves are
+// rounded as Python does, so the phases begin in the same steps as torchtitan's.
 #include "tessera/train/run/schedule.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// What signals ask reaches all ranks as a sum of codes. One request to end weighs more than all
+// ranks' to save together, so the sum alone says what to do, and all ranks do the same.
 #include "tessera/train/run/stop_signals.h"
 
 #include <atomic>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Of a checkpoint and model.safetensors the one of the higher step counts. A checkpoint brings its
+// own configuration: the folder's config.json may be of a later command.
 #include "tessera/train/run/trained_model.h"
 
-#include "tessera/core/context.h"
+#include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <charconv>

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// The folder is locked first, and data and checkpoint are read before a run's files are written. A
+// step counts the tokens of all its micro-batches first and scales the loss by that, so gradients
+// only add up, are reduced once and clipped. What is not finite never reaches the optimizer.
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/files.h"
@@ -81,7 +85,7 @@ class SumsByName {
   /// Of all ranks, in the order of their first coming.
   [[nodiscard]] std::vector<std::pair<std::string, double>> values() const {
     std::vector<std::pair<std::string, double>> all;
-    for (const auto& [name, sum] : sums_) all.emplace_back(name, full(sum).item());
+    for (const auto& [name, sum] : sums_) all.emplace_back(name, full_tensor(sum).item());
     return all;
   }
 
@@ -203,7 +207,7 @@ void Trainer::announce() {
       "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
       "steps, seed {}, into {}",
       c.training.steps, rows, c.training.seq_len, with_separators(rows * c.training.seq_len),
-      micro_batches_, mesh_->text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
+      micro_batches_, mesh_.text(), c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed,
       c.dump_folder));
 }
 
@@ -214,7 +218,7 @@ int64_t Trainer::tokens_per_step() const {
 
 std::vector<Batch> Trainer::next_batches() {
   const int64_t mine = config_.training.local_batch_size, at_once = mine * world_.size();
-  const Layout* by_rows = Layout::of(mesh_, {Shard(0)});
+  const Layout by_rows = Layout::of(mesh_, {Shard(0)});
   const Shape global{at_once, config_.training.seq_len};
   std::vector<Batch> batches;
   for (int64_t i = 0; i < micro_batches_; ++i) {
@@ -298,7 +302,7 @@ StepRecord Trainer::step() {
     const NoGrad guard;
     model_->before_optimizer_step();
     for (const auto& [name, value] : model_->statistics())
-      record.statistics.emplace_back(name, full(value).item());
+      record.statistics.emplace_back(name, full_tensor(value).item());
   }
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
@@ -395,7 +399,7 @@ void Trainer::run() {
     return;
   }
   std::vector<nn::NamedParameter> whole = nn::named_parameters(*model_);
-  for (auto& p : whole) p.tensor = full(p.tensor);
+  for (auto& p : whole) p.tensor = full_tensor(p.tensor);
   if (world_.rank() != 0) return;
   io::write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",

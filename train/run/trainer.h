@@ -81,7 +81,7 @@ class TESSERA_API Trainer {
 
   Config config_;
   World& world_;
-  const Mesh* mesh_;
+  Mesh mesh_;
   std::function<void(const std::string&)> print_;
   std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
   BatchSource source_;

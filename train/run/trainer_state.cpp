@@ -41,7 +41,7 @@ std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
 // Plain and whole, without a copy where each rank holds the whole already. Collective.
 void make_whole(std::vector<nn::NamedParameter>& tensors) {
   for (auto& [name, t] : tensors) {
-    if (t.is_distributed()) t = layout_of(t)->is_replicated() ? local(t) : full(t);
+    if (t.is_distributed()) t = layout_of(t).is_replicated() ? local(t) : full_tensor(t);
   }
 }
 
@@ -191,7 +191,7 @@ void Trainer::load(const CheckpointReader* from, const std::vector<nn::NamedPara
   for (const auto& [name, t] : tensors) {
     if (t.numel() == 0) continue;
     const Tensor part = t.is_distributed() ? local(t) : t;
-    if (!t.is_distributed() || layout_of(t)->is_replicated()) {
+    if (!t.is_distributed() || layout_of(t).is_replicated()) {
       if (from) copy_bytes(part, from->read(name));
       group.broadcast(part, 0)->wait();
     } else {

@@ -5,7 +5,7 @@
 
 #include "tessera/core/op_types.h"
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/strided_copy_impl.h"
+#include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <algorithm>
 #include <array>

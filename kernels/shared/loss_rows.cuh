@@ -4,9 +4,9 @@
 // throw.
 #pragma once
 
-#include "tessera/kernels/block_reduce.cuh"
-#include "tessera/kernels/cross_entropy/loss_impl.h"
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/loss_impl.h"
 #include "tessera/kernels/vector_math.h"
 
 namespace tessera::op {

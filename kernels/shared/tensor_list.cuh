@@ -4,7 +4,7 @@
 // the sizes alone.
 #pragma once
 
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 #include <array>
 #include <vector>

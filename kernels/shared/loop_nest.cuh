@@ -3,8 +3,8 @@
 // over a common shape. The rank is a run-time loop, so that one kernel serves every layout.
 #pragma once
 
-#include "tessera/kernels/launch.cuh"
-#include "tessera/kernels/loop_nest_impl.h"
+#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/loop_nest_impl.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 // Transposition of 16 x 16 words in registers: a word may be a float or two bf16 numbers.
 #pragma once
 
-#include "tessera/kernels/micro_gemm_impl.h"
+#include "tessera/kernels/shared/micro_gemm_impl.h"
 
 namespace tessera::micro {
 

@@ -2,7 +2,7 @@
 // The gradient of a weight that all rows share: sums over chunks of rows, joined in their order.
 #pragma once
 
-#include "tessera/kernels/launch.cuh"
+#include "tessera/kernels/shared/launch.cuh"
 
 #include <cstdint>
 

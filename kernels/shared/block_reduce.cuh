@@ -9,9 +9,6 @@
 
 namespace tessera {
 
-/// f32 for narrower floats, f64 for f64: what row statistics are kept in.
-template <class T> using stat_t = compute_t<T>;
-
 struct SumOf {
   template <class C> __device__ __forceinline__ C operator()(C a, C b) const { return a + b; }
 };

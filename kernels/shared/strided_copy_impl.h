@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/loop_nest_impl.h"
+#include "tessera/kernels/shared/loop_nest_impl.h"
 
 #include <cstring>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products by Intel's matrix tiles: a tile holds 16 rows of 64 bytes; four tiles of sums are fed
 // from two of each operand. The kernel gives a process its tiles on request.
-#include "tessera/core/context.h"
-#include "tessera/kernels/micro_tiles_impl.h"
+#include "tessera/core/process.h"
+#include "tessera/kernels/shared/micro_tiles_impl.h"
 
 #if defined(__x86_64__) && defined(__linux__)
-#include "tessera/kernels/intrinsics_impl.h"
+#include "tessera/kernels/shared/intrinsics_impl.h"
 
 #include <cpuid.h>
 #include <sys/syscall.h>

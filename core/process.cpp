@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detects the instruction set, and opens the CUDA library once.
+#include "tessera/core/process.h"
+
+#include "tessera/core/cuda_loader_impl.h"
+#include "tessera/core/error.h"
+
+#include <omp.h>
+
+namespace tessera {
+
+namespace {
+Isa detect_isa() {
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return Isa::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
+#endif
+  return Isa::baseline;
+}
+}  // namespace
+
+Process::Process() : isa_(detect_isa()), machine_isa_(isa_), cores_(omp_get_num_procs()) {}
+Process::~Process() = default;
+
+Process& Process::get() {
+  static Process process;
+  return process;
+}
+
+void Process::limit_isa(Isa isa) {
+  if (isa > machine_isa_)
+    fail<ValueError>("process", "this machine lacks the instruction set that was asked for");
+  isa_ = isa;
+}
+
+CudaBackend& Process::cuda() {
+  std::call_once(cuda_once_, [this] { cuda_ = std::make_unique<CudaLoader>(this); });
+  return cuda_->backend();
+}
+
+const Ref<Allocator>& Process::cuda_allocator(int device) {
+  cuda();
+  return cuda_->allocator(device);
+}
+
+bool Process::cuda_available() noexcept {
+  try {
+    return cuda().device_count() > 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model family of one's own: what follows a token depends on that token alone. The port asks for
+// a Config with fields and for the parts of a decoder; loss, checkpoints, generation and the
+// command line come with it.
+#pragma once
+
+#include "tessera/models/decoder.h"
+#include "tessera/models/family.h"
+
+namespace own {
+
+class Bigram final : public tessera::models::Decoder {
+ public:
+  struct Config {
+    int64_t dim = 32, vocab_size = 258, max_seq_len = 4096;
+    tessera::DType dtype = tessera::DType::f32;
+    void fields(tessera::config::Fields& f) {
+      f.add("dim", dim, "width of the table's rows", {.min = 1});
+      f.add("vocab_size", vocab_size, "rows of the table", {.min = 1});
+    }
+    [[nodiscard]] std::vector<std::string> conflicts() const { return {}; }
+  };
+  explicit Bigram(const Config& c)
+      : Decoder({.family = "bigram", .vocab_size = c.vocab_size, .max_seq_len = c.max_seq_len}),
+        table(c.vocab_size, c.dim, tessera::nn::Init::normal(1), c.dtype),
+        output(c.dim, c.vocab_size, tessera::nn::Init::normal(0.02), c.dtype) {}
+  void visit(tessera::nn::Visitor& v) override {
+    v.child("table", table);
+    v.child("output", output);
+  }
+  std::vector<tessera::nn::Module*> units() override { return {}; }
+  [[nodiscard]] tessera::models::Metadata metadata(int64_t length, int64_t start) const override {
+    check_positions(length, start);
+    return {std::vector<tessera::nn::AttentionMetadata>(1)};
+  }
+
+ private:
+  [[nodiscard]] tessera::Tensor embed(const tessera::Tensor& tokens,
+                                      const tessera::models::Metadata&) const override {
+    return table(tokens);  // (B, T, dim)
+  }
+  [[nodiscard]] tessera::Tensor layer(size_t, const tessera::Tensor& x,
+                                      const tessera::models::Metadata&,
+                                      tessera::nn::KvCache*) const override {
+    return x;
+  }
+  [[nodiscard]] tessera::Tensor finish(const tessera::Tensor& x) const override { return x; }
+  [[nodiscard]] const tessera::nn::Embedding* embedding() const override { return &table; }
+  [[nodiscard]] Head head() const override { return {&output, output.weight}; }
+
+  tessera::nn::Embedding table;
+  tessera::nn::Linear output;
+};
+
+}  // namespace own
