@@ -3,6 +3,8 @@
 // data, made once outside the layers and given to each of them.
 #pragma once
 
+#include "tessera/kernels/attention/block_map.h"
+#include "tessera/kernels/attention/mask.h"
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/nn/layers.h"
 
@@ -11,14 +13,19 @@
 
 namespace tessera::nn {
 
-/// What attention needs to know of a batch besides its activations.
+/// What attention needs to know of a batch besides its activations. Where a token stands for its
+/// rotary embedding and for the mask are two things: packed documents count the first anew.
 struct AttentionMetadata {
-  Tensor cos, sin;  ///< f32 tables (N, head_dim / 2): row i is that of token i, or of position i
-  Tensor positions =
-      {};              ///< (B, T) i64: rows of the tables; 0 starts a document, which sees itself
-  bool causal = true;  ///< a token sees itself and what came before
-  int64_t window = 0;  ///< causal: the last so many tokens only; 0: all
-  int64_t chunk = 0;   ///< causal: tokens of the same chunk of so many; 0: all
+  Tensor cos, sin;  ///< f32 tables (N, head_dim / 2)
+  /// (B, T) i64: each token's row of the tables; undefined: row i is that of token i.
+  Tensor rope_positions = {};
+  AttentionMask mask = AttentionMask::causal();
+  /// (B, T) or (T) i64: tokens of one id see each other only, besides what the mask says.
+  Tensor documents = {};
+  /// (B, T) or (T) i64: the place of each token in the sequence, which masks speak of; undefined:
+  /// in order from 0, or behind what a cache holds.
+  Tensor token_positions = {};
+  BlockMap block_map = {};
 };
 /// Metadata of positions [start, start + length), causal.
 TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
@@ -32,8 +39,9 @@ struct KvCache {
 };
 
 /// attention(x, metadata, cache = nullptr): x (B, T, dim) -> (B, T, dim). With a cache, x are the
-/// tokens after those that it holds; they are added to it. ValueError beyond its capacity,
-/// UsageError while gradients are recorded.
+/// tokens after those that it holds; they are added to it. ValueError beyond its capacity, or of
+/// metadata with documents or token_positions, which it does not keep; UsageError while gradients
+/// are recorded.
 class TESSERA_API Attention final : public Layer<Attention> {
  public:
   struct Config {

@@ -231,7 +231,8 @@ std::vector<Batch> Trainer::next_batches() {
     const auto whole = [&](const Tensor& rows) {
       return rows.defined() ? from_local(rows, by_rows, global) : rows;
     };
-    batches.push_back({whole(part.tokens), whole(part.targets), whole(part.positions)});
+    batches.push_back(
+        {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
   }
   return batches;
 }
@@ -239,8 +240,8 @@ std::vector<Batch> Trainer::next_batches() {
 // Sums over tokens times `scale`: a 0-dim factor and no attribute, so that a new count needs no new
 // plan.
 models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
-  models::Loss loss =
-      model_->loss(batch.tokens, batch.targets, metadata_.with_positions(batch.positions));
+  models::Loss loss = model_->loss(batch.tokens, batch.targets,
+                                   metadata_.with_documents(batch.positions, batch.documents));
   loss.sum = loss.sum * scale;
   for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scale;
   return loss;
