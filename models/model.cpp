@@ -9,7 +9,7 @@ namespace tessera::models {
 Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documents) const {
   Metadata packed = *this;
   for (nn::AttentionMetadata& kind : packed.kinds) {
-    kind.rope_positions = positions;
+    kind.position_ids = positions;
     kind.documents = documents;
   }
   return packed;
@@ -19,7 +19,9 @@ Tensor LanguageModel::forward(const Tensor& tokens) const {
   Metadata m = metadata(tokens.size(-1));
   if (tokens.device().is_meta()) {
     for (nn::AttentionMetadata& kind : m.kinds) {
-      for (Tensor* table : {&kind.cos, &kind.sin}) *table = to_device(*table, kMeta);
+      for (Tensor* table : {&kind.cos, &kind.sin}) {
+        if (table->defined()) *table = to_device(*table, kMeta);
+      }
     }
   }
   return forward(tokens, m);

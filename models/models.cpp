@@ -2,10 +2,11 @@
 // The one list of families; a new one is a folder and a line here.
 #include "tessera/models/models.h"
 
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 
 namespace tessera::models {
 
-std::vector<Family> families() { return {llama3::family()}; }
+std::vector<Family> families() { return {llama3::family(), gpt2::family()}; }
 
 }  // namespace tessera::models

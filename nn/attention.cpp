@@ -53,24 +53,25 @@ AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
 }  // namespace
 
 AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
-                                  int64_t start, const RopeScaling& scaling) {
-  auto [cos, sin] = rope_tables(length, head_dim, rope_theta, start, DType::f32, scaling);
-  return {.cos = cos, .sin = sin};
+                                  int64_t start, const RopeScaling& scaling, DType dtype) {
+  auto [cos, sin] = rope_tables(length, head_dim, rope_theta, start, dtype, scaling);
+  return {.cos = cos, .sin = sin, .start = start};
 }
 
 Attention::Attention(const Config& c)
-    : wq(c.dim, c.n_heads * c.head_dim, c.input, c.dtype),
-      wk(c.dim, c.n_kv_heads * c.head_dim, c.input, c.dtype),
-      wv(c.dim, c.n_kv_heads * c.head_dim, c.input, c.dtype),
-      wo(c.n_heads * c.head_dim, c.dim, c.output, c.dtype),
+    : wq(c.dim, c.n_heads * c.head_dim, c.input, c.dtype, c.qkv_bias),
+      wk(c.dim, c.n_kv_heads * c.head_dim, c.input, c.dtype, c.qkv_bias),
+      wv(c.dim, c.n_kv_heads * c.head_dim, c.input, c.dtype, c.qkv_bias),
+      wo(c.n_heads * c.head_dim, c.dim, c.output, c.dtype, c.output_bias),
       config_(c) {
   if (c.n_kv_heads < 1 || c.n_heads % c.n_kv_heads != 0) {
     fail<ValueError>("attention", "n_heads ", c.n_heads, " is not a multiple of n_kv_heads ",
                      c.n_kv_heads);
   }
-  if (c.head_dim < 2 || c.head_dim % 2 != 0) {
+  if (c.head_dim < 1) fail<ValueError>("attention", "head_dim ", c.head_dim, " is not positive");
+  if (c.rotary && c.head_dim % 2 != 0) {
     fail<ValueError>("attention", "head_dim ", c.head_dim,
-                     " is not even, but rotary positions turn pairs");
+                     " is not even, but rotary positions turn pairs: set rotary to false");
   }
   if (c.qk_norm_eps > 0) {
     q_norm.emplace(c.head_dim, c.qk_norm_eps, c.dtype);
@@ -94,14 +95,17 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
   const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
   const auto turn = [&](const Tensor& y, const std::optional<RmsNorm>& norm) {
-    return rope(norm ? (*norm)(y) : y, metadata.cos, metadata.sin,
-                {.halves = config_.rope_halves, .positions = metadata.rope_positions});
+    const Tensor z = norm ? (*norm)(y) : y;
+    if (!config_.rotary) return z;
+    return rope(z, metadata.cos, metadata.sin,
+                {.halves = config_.rope_halves, .positions = metadata.position_ids});
   };
   const std::vector<Tensor> qkv = project(x);
   const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
   Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
-  // Values are saved for backward: a view would keep the bytes of all three.
-  Tensor v = contiguous(heads(qkv[2], config_.n_kv_heads));  // (B, T, Hkv, D)
+  Tensor v = heads(qkv[2], config_.n_kv_heads);                   // (B, T, Hkv, D)
+  // Saved for backward: where the others are new, a view would keep the bytes of all three.
+  if (config_.rotary || q_norm) v = contiguous(v);
   const AttentionOptions options = options_of(metadata, cache);
   if (cache) remember(*cache, k, v);
   const Tensor y = scaled_dot_product_attention(q, k, v, options);
@@ -110,10 +114,12 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
 
 std::vector<Tensor> Attention::project(const Tensor& x) const {
   bool apart = !config_.fused_qkv;
-  for (const Linear* m : {&wq, &wk, &wv}) apart = apart || m->is_wrapped() || m->bias.defined();
+  for (const Linear* m : {&wq, &wk, &wv}) apart = apart || m->is_wrapped();
   if (apart) return {wq(x), wk(x), wv(x)};
   const std::array<Tensor, 3> weights{wq.weight, wk.weight, wv.weight};
-  return fused_linear(x, weights);
+  if (!wq.bias.defined()) return fused_linear(x, weights);
+  const std::array<Tensor, 3> biases{wq.bias, wk.bias, wv.bias};
+  return fused_linear(x, weights, biases);
 }
 
 }  // namespace tessera::nn

@@ -6,6 +6,7 @@
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
 namespace tessera::nn {
@@ -54,16 +55,26 @@ bool worth_joining(const Tensor& x, std::span<const Tensor> weights) {
 
 }  // namespace
 
-std::vector<Tensor> fused_linear(const Tensor& x, std::span<const Tensor> weights) {
+std::vector<Tensor> fused_linear(const Tensor& x, std::span<const Tensor> weights,
+                                 std::span<const Tensor> biases) {
+  if (!biases.empty() && biases.size() != weights.size()) {
+    fail<ValueError>("fused_linear", biases.size(), " biases for ", weights.size(),
+                     " weights: expected one each, or none");
+  }
   std::vector<Tensor> all;
   if (!worth_joining(x, weights)) {
-    for (const Tensor& w : weights) all.push_back(linear(x, w));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Tensor y = linear(x, weights[i]);
+      all.push_back(biases.empty() ? y : y + biases[i]);
+    }
     return all;
   }
   std::vector<int64_t> sizes;
   for (const Tensor& w : weights) sizes.push_back(w.size(0));
   const Tensor whole = cat({weights.begin(), weights.end()});  // (sum of out, in)
-  for (Tensor& y : split_last(linear(x, whole), sizes)) all.push_back(std::move(y));
+  Tensor product = linear(x, whole);                           // (..., sum of out)
+  if (!biases.empty()) product = product + cat({biases.begin(), biases.end()});
+  for (Tensor& y : split_last(product, sizes)) all.push_back(std::move(y));
   return all;
 }
 

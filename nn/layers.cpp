@@ -58,4 +58,14 @@ void FeedForward::visit(Visitor& visitor) {
 }
 Tensor FeedForward::forward(const Tensor& x) const { return w2(swiglu(w1(x), w3(x))); }
 
+Mlp::Mlp(const Config& c)
+    : w1(c.dim, c.hidden, c.input, c.dtype, c.bias),
+      w2(c.hidden, c.dim, c.output, c.dtype, c.bias),
+      tanh_approximation_(c.tanh_approximation) {}
+void Mlp::visit(Visitor& visitor) {
+  visitor.child("w1", w1);
+  visitor.child("w2", w2);
+}
+Tensor Mlp::forward(const Tensor& x) const { return w2(gelu(w1(x), tanh_approximation_)); }
+
 }  // namespace tessera::nn

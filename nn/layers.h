@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that transformers are made of: linear, embedding, normalisation, activations and gated
-// feed-forward. None of them merges batch and sequence dims, so that a cut sequence stays a plain
-// shard. A layer is called like a function of its input: `wo(x)`.
+// The layers that transformers are made of: linear, embedding, normalisation, activations and
+// feed-forward, gated or not. None of them merges batch and sequence dims, so that a cut sequence
+// stays a plain shard. A layer is called like a function of its input: `wo(x)`.
 #pragma once
 
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -125,6 +125,28 @@ class TESSERA_API FeedForward final : public Layer<FeedForward> {
  private:
   friend class Layer<FeedForward>;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+};
+
+/// w2(gelu(w1 x)), the feed-forward of the first transformers. x (..., dim) -> (..., dim).
+class TESSERA_API Mlp final : public Layer<Mlp> {
+ public:
+  struct Config {
+    int64_t dim = 0, hidden = 0;
+    Init input = Init::truncated_normal(0.02);  ///< of w1
+    Init output = input;                        ///< of w2
+    bool bias = true;                           ///< of w1 and w2
+    bool tanh_approximation = false;            ///< of gelu, as GPT-2
+    DType dtype = DType::f32;
+  };
+  explicit Mlp(const Config& config);
+  void visit(Visitor& visitor) override;
+
+  Linear w1, w2;
+
+ private:
+  friend class Layer<Mlp>;
+  [[nodiscard]] Tensor forward(const Tensor& x) const;
+  bool tanh_approximation_;
 };
 
 }  // namespace tessera::nn

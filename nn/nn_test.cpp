@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/index_select/index_select.h"
+#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/fused_linear.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
@@ -138,7 +141,7 @@ TEST_F(NnTest, AttentionReadsDocumentsAndPlacesOfTokens) {
     for (double v : (a - b).values()) EXPECT_NEAR(v, 0, 1e-5);
   };
   AttentionMetadata packed = causal_metadata(7, 4, 10000);
-  packed.rope_positions = ids({0, 1, 2, 0, 1, 2, 3});
+  packed.position_ids = ids({0, 1, 2, 0, 1, 2, 3});
   packed.documents = ids({4, 4, 4, 5, 5, 5, 5});
   const Tensor y = m(x, packed);
   for (const Range part : {Range{0, 3}, Range{3, 7}}) {
@@ -149,7 +152,7 @@ TEST_F(NnTest, AttentionReadsDocumentsAndPlacesOfTokens) {
   const std::vector<double> order{6, 0, 3, 2, 5, 1, 4};
   const Tensor rows = from_values(order, {7}, DType::i64);
   AttentionMetadata moved = causal_metadata(7, 4, 10000);
-  moved.rope_positions = moved.token_positions = ids(order);
+  moved.position_ids = moved.token_positions = ids(order);
   expect_same(m(index_select(x, 1, rows), moved),
               index_select(m(x, causal_metadata(7, 4, 10000)), 1, rows));
   // A map has the last word: here it hides nothing.
@@ -162,6 +165,71 @@ TEST_F(NnTest, AttentionReadsDocumentsAndPlacesOfTokens) {
   KvCache cache{.capacity = 9};
   EXPECT_THROW((void)m(x, packed, &cache), ValueError);
   EXPECT_EQ(cache.length, 0);
+}
+
+Attention plain_attention(bool fused) {  // positions are not rotary, heads of odd size, biases
+  return Attention({.dim = 15,
+                    .n_heads = 5,
+                    .n_kv_heads = 5,
+                    .head_dim = 3,
+                    .input = Init::normal(0.5),
+                    .qkv_bias = true,
+                    .output_bias = true,
+                    .rotary = false,
+                    .fused_qkv = fused});
+}
+
+TEST_F(NnTest, AttentionWithBiasesNeedsNoTables) {
+  const auto run = [](bool fused) {
+    Attention m = plain_attention(fused);
+    initialize(m, 1);
+    int64_t stream = 0;
+    for (Linear* l : {&m.wq, &m.wk, &m.wv, &m.wo})
+      assign_(l->bias.detach(), normal({15}, {5, static_cast<uint64_t>(++stream)}));
+    std::vector<Tensor> all{
+        m(normal({2, 40, 15}, {7, 1}), AttentionMetadata())};  // enough rows to join
+    backward(sum(all[0] * all[0]));
+    for (const auto& p : named_parameters(m)) all.push_back(p.tensor.grad());
+    // Without the biases another result.
+    assign_(m.wv.bias.detach(), zeros({15}));
+    EXPECT_NE(m(normal({2, 40, 15}, {7, 1}), AttentionMetadata()).values(), all[0].values());
+    return all;
+  };
+  const auto joined = run(true), apart = run(false);
+  ASSERT_EQ(joined.size(), 9u);
+  for (size_t i = 0; i < joined.size(); ++i) {
+    const auto a = joined[i].values(), b = apart[i].values();
+    for (size_t j = 0; j < a.size(); ++j) EXPECT_NEAR(a[j], b[j], 2e-4 * (1 + std::abs(b[j]))) << i;
+  }
+}
+
+TEST_F(NnTest, BiasesOfAFusedLinearAreAddedOnce) {
+  const Tensor w[]{normal({3, 4}, {1, 1}), normal({2, 4}, {1, 2})};
+  const Tensor b[]{normal({3}, {1, 3}), normal({2}, {1, 4})};
+  for (int64_t rows : {2, 100}) {  // alone, and joined
+    const Tensor x = normal({rows, 4}, {1, 5});
+    const auto y = fused_linear(x, w, b);
+    for (size_t i = 0; i < 2; ++i) {
+      for (double v : (y[i] - linear(x, w[i]) - b[i]).values()) EXPECT_NEAR(v, 0, 1e-6) << rows;
+    }
+    EXPECT_THROW((void)fused_linear(x, w, std::span(b, 1)), ValueError);
+  }
+}
+
+TEST_F(NnTest, MlpIsGeluBetweenTwoLinears) {
+  for (bool tanh_approximation : {false, true}) {
+    Mlp m({.dim = 4,
+           .hidden = 6,
+           .input = Init::normal(0.5),
+           .tanh_approximation = tanh_approximation});
+    initialize(m, 1);
+    assign_(m.w1.bias.detach(), normal({6}, {7, 2}));
+    assign_(m.w2.bias.detach(), normal({4}, {7, 3}));
+    EXPECT_EQ(parameter_count(m), 2 * 24 + 6 + 4);
+    const Tensor x = normal({2, 3, 4}, {7, 1});
+    const Tensor hidden = gelu(linear(x, m.w1.weight) + m.w1.bias, tanh_approximation);
+    EXPECT_EQ(m(x).values(), (linear(hidden, m.w2.weight) + m.w2.bias).values());
+  }
 }
 
 TEST_F(NnTest, EveryParameterGetsAGradient) {

@@ -53,10 +53,39 @@ class TransformerBlock final : public Layer<TransformerBlock> {
   RmsNorm attention_norm, ffn_norm;
 };
 
+// As in GPT-2: biases everywhere, positions not rotary.
+class BlockWithBiases final : public Layer<BlockWithBiases> {
+ public:
+  BlockWithBiases()
+      : attention({.dim = kDim,
+                   .n_heads = kHeads,
+                   .n_kv_heads = kHeads,
+                   .head_dim = kHeadDim,
+                   .input = Init::normal(0.2),
+                   .qkv_bias = true,
+                   .output_bias = true,
+                   .rotary = false,
+                   .dtype = DType::f64}),
+        feed_forward(
+            {.dim = kDim, .hidden = kHidden, .input = Init::normal(0.2), .dtype = DType::f64}),
+        norm(kDim, 1e-5, DType::f64) {}
+  void visit(Visitor& v) override {
+    v.child("attention", attention);
+    v.child("feed_forward", feed_forward);
+    v.child("norm", norm);
+  }
+  [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata) const {
+    return feed_forward(norm(x + attention(x, metadata)));
+  }
+  Attention attention;
+  Mlp feed_forward;
+  LayerNorm norm;
+};
+
 // Column-parallel into a block, row-parallel out of it, as torchtitan's plan.
 Placement tensor_parallel(const std::string& name) {
   for (const char* column : {"wq", "wk", "wv", "w1", "w3"}) {
-    if (name.find(std::string(column) + ".weight") != name.npos) return Shard(0);
+    if (name.find(std::string(column) + '.') != name.npos) return Shard(0);
   }
   for (const char* row : {"wo", "w2"}) {
     if (name.find(std::string(row) + ".weight") != name.npos) return Shard(1);
@@ -186,6 +215,10 @@ template <class Make> void equal_on_every_mesh(Make make) {
 
 TEST(Parallel, TransformerBlockEqualsOneRankOnEveryMesh) {
   equal_on_every_mesh([] { return std::make_unique<TransformerBlock>(); });
+}
+
+TEST(Parallel, BlockWithBiasesEqualsOneRankOnEveryMesh) {
+  equal_on_every_mesh([] { return std::make_unique<BlockWithBiases>(); });
 }
 
 TEST(Parallel, FeedForwardEqualsOneRankOnEveryMesh) {

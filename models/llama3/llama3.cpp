@@ -89,8 +89,9 @@ std::vector<nn::Module*> Model::units() {
 
 models::Metadata Model::metadata(int64_t length, int64_t start) const {
   check_positions(length, start);
-  nn::AttentionMetadata m = nn::causal_metadata(length, config_.head_dim(), config_.rope_theta,
-                                                start, config_.rope_scaling);
+  nn::AttentionMetadata m = nn::causal_metadata(
+      length, config_.head_dim(), config_.rope_theta, start, config_.rope_scaling,
+      config_.dtype == DType::f64 ? DType::f64 : DType::f32);
   for (Tensor* table : {&m.cos, &m.sin}) *table = placed(*table);
   return {{std::move(m)}};
 }

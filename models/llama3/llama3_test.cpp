@@ -196,6 +196,39 @@ TEST_F(Llama3Test, RunsOnMetaTensors) {
   EXPECT_EQ(model.forward(empty({2, 8}, DType::i64, kMeta)).shape(), (Shape{2, 8, 2048}));
 }
 
+TEST_F(Llama3Test, InF64GradientsAreThoseOfDifferences) {
+  Config config = kTiny;
+  config.dtype = DType::f64;
+  Model model(config);
+  nn::initialize(model, 3);
+  const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
+  const Tensor targets = from_values({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4}, DType::i64);
+  const models::Metadata metadata = model.metadata(4);
+  EXPECT_EQ(metadata.of().cos.dtype(), DType::f64);
+  const auto loss = [&] { return model.loss(tokens, targets, metadata).sum; };
+  const Tensor sum = loss();
+  EXPECT_EQ(sum.dtype(), DType::f64);
+  EXPECT_EQ(model.forward(tokens).dtype(), DType::f64);
+  backward(sum);
+  const NoGrad guard;
+  for (const auto& p : nn::named_parameters(model)) {
+    ASSERT_EQ(p.tensor.grad().dtype(), DType::f64) << p.name;
+    double* x = p.tensor.detach().data<double>();
+    for (int64_t i : {int64_t{1}, p.tensor.numel() / 2}) {
+      const double at = x[i], h = 1e-5;
+      x[i] = at + h;
+      const double above = loss().item();
+      x[i] = at - h;
+      const double below = loss().item();
+      x[i] = at;
+      const double slope = (above - below) / (2 * h);
+      EXPECT_NEAR(p.tensor.grad().values()[static_cast<size_t>(i)], slope,
+                  1e-8 * (1 + std::abs(slope)))
+          << p.name << ' ' << i;
+    }
+  }
+}
+
 TEST_F(Llama3Test, BadInputIsNamed) {
   Config odd = kTiny;
   odd.n_heads = 5;

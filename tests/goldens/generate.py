@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden values of the op rooms and of a tiny Llama, made with PyTorch. Deterministic: fixed seeds.
+"""Golden values of the op rooms and of tiny models, made with PyTorch. Deterministic: fixed seeds.
 The cases of rooms are in the *_cases.py beside this file.
 
     build/venv/bin/python tests/goldens/generate.py            # all files
@@ -12,6 +12,7 @@ import sys
 import torch
 
 import lr_schedule
+import tiny_gpt2
 import tiny_llama
 from golden_file import GoldenFile
 
@@ -28,7 +29,8 @@ def rooms():
 def main():
     torch.set_num_threads(1)  # the sum order, and with it the last bit, follows the thread count
     every = rooms()
-    whole = {"tiny_llama": lambda: tiny_llama.write(SEED), "lr_schedule": lr_schedule.write}
+    whole = {"tiny_llama": lambda: tiny_llama.write(SEED),
+             "tiny_gpt2": lambda: tiny_gpt2.write(SEED), "lr_schedule": lr_schedule.write}
     for room in sys.argv[1:] or [*every, *whole]:
         if room in whole:
             whole[room]()

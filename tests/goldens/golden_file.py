@@ -9,7 +9,7 @@ import pathlib
 
 import torch
 
-DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64",
+DTYPE_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64",
                torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 FOLDER = pathlib.Path(__file__).parent
 
@@ -37,6 +37,11 @@ class GoldenFile:
                 tensor = tensor.to(torch.float32)
             # Two names may hold one tensor, which the format forbids: each gets its own copy.
             self.tensors[f"{case}/{name}"] = tensor.clone()
+
+    def put_f64(self, case, **tensors):
+        """Stores f64 references as they are."""
+        for name, tensor in tensors.items():
+            self.tensors[f"{case}/{name}"] = tensor.detach().clone().contiguous()
 
     def attrs(self, case, **attributes):
         for name, value in attributes.items():

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recipes: whole configurations under a name, with the presets that torchtitan trains the same
-// sizes with. 1B and 3B, for which it has none, take 8B's.
+// Recipes: whole configurations under a name. Llamas have the presets that torchtitan trains the
+// same sizes with; 1B and 3B, for which it has none, take 8B's. GPT-2's rates are those of the same
+// sizes in the paper of GPT-3 (Brown et al., 2020), with its batch of half a million tokens.
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/train/run/config.h"
 
 namespace tessera::train {
 namespace {
 
-models::ModelConfig llama3_model(std::string_view flavor) {
-  return llama3::family().flavor(flavor);
-}
-
-Config llama3_debugmodel() {
+Config debugmodel(std::string_view recipe, const models::Family& family) {
   Config c;
-  c.recipe = "llama3_debugmodel";
-  c.model = llama3_model("debugmodel");
+  c.recipe = recipe;
+  c.model = family.flavor("debugmodel");
   c.training.steps = 10;
   // Half of the machines that it is tried on have no bf16 products.
   c.training.mixed_precision_param = DType::f32;
@@ -27,10 +25,13 @@ Config llama3_debugmodel() {
   return c;
 }
 
+Config llama3_debugmodel() { return debugmodel("llama3_debugmodel", llama3::family()); }
+Config gpt2_debugmodel() { return debugmodel("gpt2_debugmodel", gpt2::family()); }
+
 Config llama3_published(std::string_view recipe, std::string_view flavor) {
   Config c;
   c.recipe = recipe;
-  c.model = llama3_model(flavor);
+  c.model = llama3::family().flavor(flavor);
   c.training.steps = 1000;
   c.training.local_batch_size = 1;
   c.training.seq_len = 8192;
@@ -64,6 +65,27 @@ Config llama3_405b() {
   return c;
 }
 
+Config gpt2_published(std::string_view recipe, std::string_view flavor, double lr) {
+  Config c;
+  c.recipe = recipe;
+  c.model = gpt2::family().flavor(flavor);
+  c.training.steps = 10000;
+  c.training.local_batch_size = 8;
+  c.training.global_batch_size = 512;
+  c.training.seq_len = 1024;
+  c.optimizer.lr = lr;
+  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::selective;
+  c.validation.freq = 500;
+  c.validation.steps = 200;
+  c.sample.tokens = 0;
+  return c;
+}
+
+Config gpt2_124m() { return gpt2_published("gpt2_124m", "124M", 6e-4); }
+Config gpt2_355m() { return gpt2_published("gpt2_355m", "355M", 3e-4); }
+Config gpt2_774m() { return gpt2_published("gpt2_774m", "774M", 2.5e-4); }
+Config gpt2_1558m() { return gpt2_published("gpt2_1558m", "1558M", 2e-4); }
+
 }  // namespace
 
 std::vector<Recipe> recipes() {
@@ -75,6 +97,12 @@ std::vector<Recipe> recipes() {
       {"llama3_8b", "Llama 3.1 8B: 32 layers of 4096", llama3_8b},
       {"llama3_70b", "Llama 3.1 70B: 80 layers of 8192", llama3_70b},
       {"llama3_405b", "Llama 3.1 405B: 126 layers of 16384", llama3_405b},
+      {"gpt2_debugmodel", "GPT-2 with 6 layers of 256, byte tokenizer; minutes on two cores",
+       gpt2_debugmodel},
+      {"gpt2_124m", "GPT-2: 12 layers of 768", gpt2_124m},
+      {"gpt2_355m", "GPT-2 medium: 24 layers of 1024", gpt2_355m},
+      {"gpt2_774m", "GPT-2 large: 36 layers of 1280", gpt2_774m},
+      {"gpt2_1558m", "GPT-2 XL: 48 layers of 1600", gpt2_1558m},
   };
 }
 

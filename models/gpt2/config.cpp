@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/gpt2/config.h"
+
+#include <array>
+
+namespace tessera::gpt2 {
+
+void Config::fields(config::Fields& f) {
+  f.add("dim", dim, "width of the residual stream", {.min = 1, .max = 1 << 20});
+  f.add("n_layers", n_layers, "number of layers", {.min = 1, .max = 4096});
+  f.add("n_heads", n_heads, "heads", {.min = 1, .max = 4096});
+  f.add("vocab_size", vocab_size, "rows of the embedding", {.min = 1, .max = 1 << 24});
+  f.add("max_seq_len", max_seq_len, "longest context: positions that are learned",
+        {.min = 1, .max = 1 << 24, .unit = "tokens"});
+  f.add("norm_eps", norm_eps, "added to the variance in norms", {.min = 0, .max = 1});
+  f.add("embedding_dropout", embedding_dropout, "share of the embeddings that is dropped",
+        {.min = 0, .max = 0.999});
+  f.add("residual_dropout", residual_dropout, "share of what layers add that is dropped",
+        {.min = 0, .max = 0.999});
+  f.add("attention_dropout", attention_dropout,
+        "share of attention's probabilities that is dropped: 0 alone is supported",
+        {.min = 0, .max = 0.999});
+  f.add("fused_qkv", fused_qkv, "queries, keys and values by one product");
+}
+
+std::vector<std::string> Config::conflicts() const {
+  std::vector<std::string> faults;
+  if (n_heads < 1 || dim % n_heads != 0) {
+    faults.push_back(
+        concat("[--model.dim] ", dim, " is not a multiple of --model.n_heads ", n_heads));
+  }
+  if (attention_dropout != 0) {
+    faults.push_back(concat("[--model.attention_dropout] is ", attention_dropout,
+                            ", but attention drops no probabilities: set it to 0 and use "
+                            "--model.residual_dropout"));
+  }
+  return faults;
+}
+
+std::span<const Flavor> flavors() {
+  static const std::array<Flavor, 5> all{{
+      {"debugmodel", {.dim = 256, .n_layers = 6, .n_heads = 8, .vocab_size = 2048}},
+      {"124M", {}},
+      {"355M", {.dim = 1024, .n_layers = 24, .n_heads = 16}},
+      {"774M", {.dim = 1280, .n_layers = 36, .n_heads = 20}},
+      {"1558M", {.dim = 1600, .n_layers = 48, .n_heads = 25}},
+  }};
+  return all;
+}
+
+const Config& flavor(std::string_view name) {
+  std::string names;
+  for (const Flavor& f : flavors()) {
+    if (f.name == name) return f.config;
+    names += concat(names.empty() ? "" : ", ", f.name);
+  }
+  fail<ValueError>("gpt2", "there is no flavor \"", name, "\": there are ", names);
+}
+
+Config debugmodel() { return flavor("debugmodel"); }
+
+}  // namespace tessera::gpt2

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/gpt2/gpt2.h"
+
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/planner.h"
+#include "tessera/kernels/arange/arange.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+#include <cmath>
+
+namespace tessera::gpt2 {
+namespace {
+
+using nn::Init;
+
+constexpr double kStd = 0.02;
+
+// Two layers of each block write to the residual stream.
+Init residual_init(const Config& c) {
+  return Init::normal(kStd / std::sqrt(2.0 * static_cast<double>(c.n_layers)));
+}
+
+const Config& checked(const Config& c) {
+  const auto require = [](bool ok, const auto&... message) {
+    if (!ok) fail<ValueError>("gpt2", message...);
+  };
+  require(c.dim > 0 && c.n_layers > 0 && c.n_heads > 0 && c.vocab_size > 0,
+          "dim, n_layers, n_heads and vocab_size must be positive");
+  require(c.dim % c.n_heads == 0, "dim ", c.dim, " is not a multiple of n_heads ", c.n_heads);
+  require(c.max_seq_len > 0, "max_seq_len ", c.max_seq_len, " must be positive");
+  require(c.attention_dropout == 0, "attention_dropout is ", c.attention_dropout,
+          ", but attention drops no probabilities: set it to 0 and use residual_dropout");
+  return c;
+}
+
+}  // namespace
+
+Block::Block(const Config& c)
+    : attention({.dim = c.dim,
+                 .n_heads = c.n_heads,
+                 .n_kv_heads = c.n_heads,
+                 .head_dim = c.head_dim(),
+                 .input = Init::normal(kStd),
+                 .output = residual_init(c),
+                 .qkv_bias = true,
+                 .output_bias = true,
+                 .rotary = false,
+                 .fused_qkv = c.fused_qkv,
+                 .dtype = c.dtype}),
+      feed_forward({.dim = c.dim,
+                    .hidden = c.ffn_dim(),
+                    .input = Init::normal(kStd),
+                    .output = residual_init(c),
+                    .tanh_approximation = true,
+                    .dtype = c.dtype}),
+      attention_norm(c.dim, c.norm_eps, c.dtype),
+      ffn_norm(c.dim, c.norm_eps, c.dtype),
+      dropout(c.residual_dropout) {}
+
+void Block::visit(nn::Visitor& visitor) {
+  visitor.child("attention", attention);
+  visitor.child("feed_forward", feed_forward);
+  visitor.child("attention_norm", attention_norm);
+  visitor.child("ffn_norm", ffn_norm);
+  visitor.child("dropout", dropout);
+}
+
+Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                      nn::KvCache* cache) const {
+  const Tensor h = x + dropout(attention(attention_norm(x), metadata, cache));  // (B, T, dim)
+  return h + dropout(feed_forward(ffn_norm(h)));
+}
+
+Model::Model(const Config& c)
+    : Decoder({.family = "gpt2",
+               .vocab_size = checked(c).vocab_size,
+               .max_seq_len = c.max_seq_len,
+               .n_layers = c.n_layers,
+               .attention_dim = c.dim}),
+      dropout(c.embedding_dropout),
+      config_(c) {
+  tok_embeddings.emplace(c.vocab_size, c.dim, Init::normal(kStd), c.dtype);
+  pos_embeddings.emplace(c.max_seq_len, c.dim, Init::normal(kStd), c.dtype);
+  norm.emplace(c.dim, c.norm_eps, c.dtype);
+  for (int64_t i = 0; i < c.n_layers; ++i) layers.emplace_back(c);
+}
+
+void Model::visit(nn::Visitor& visitor) {
+  if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);
+  if (pos_embeddings) visitor.child("pos_embeddings", *pos_embeddings);
+  visitor.child("dropout", dropout);
+  visitor.children("layers", layers);
+  if (norm) visitor.child("norm", *norm);
+}
+
+std::vector<nn::Module*> Model::units() {
+  std::vector<nn::Module*> all;
+  for (Block& layer : layers) all.push_back(&layer);
+  return all;
+}
+
+double Model::flops(std::span<const int64_t> documents) {
+  double tokens = 0;
+  for (const int64_t length : documents) tokens += static_cast<double>(length);
+  const int64_t rows = pos_embeddings ? pos_embeddings->weight.numel() : 0;
+  return Decoder::flops(documents) - 6.0 * static_cast<double>(rows) * tokens;
+}
+
+models::Metadata Model::metadata(int64_t length, int64_t start) const {
+  check_positions(length, start);
+  return {{{.start = start}}};
+}
+
+Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) const {
+  Tensor positions = metadata.of().position_ids;  // (B, T), or (T) where all rows are alike
+  if (!positions.defined()) {
+    const op::Arange made{.start = static_cast<double>(metadata.of().start),
+                          .count = tokens.size(1),
+                          .device = tokens.device()};
+    positions = tokens.is_distributed()
+                    ? call_on(made, Layout::replicated(layout_of(tokens).mesh()))
+                    : call(made, {});
+  }
+  return dropout((*tok_embeddings)(tokens) + (*pos_embeddings)(positions));
+}
+
+Tensor Model::layer(size_t i, const Tensor& x, const models::Metadata& metadata,
+                    nn::KvCache* cache) const {
+  return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
+}
+
+Tensor Model::finish(const Tensor& x) const { return norm ? (*norm)(x) : x; }
+
+Model::Head Model::head() const {
+  if (!tok_embeddings) return {};
+  return {&*tok_embeddings, tok_embeddings->weight};
+}
+
+models::Family family() { return models::family<Model>("gpt2", "GPT-2 (OpenAI, 2019)", flavors()); }
+
+}  // namespace tessera::gpt2

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPT-2 (Radford et al., OpenAI, 2019): pre-norm transformer with LayerNorm, learned positions,
+// biases, GELU by its tanh approximation, and the embedding as the head. Names of members are those
+// of our other decoders. Initialisation is transformers': normal, 0.02 wide, also for positions
+// (OpenAI's first code had 0.01 there); what writes to the residual stream 0.02 / sqrt(2 n_layers);
+// biases zero. Dropout is 0 unless asked for; OpenAI trained with 0.1.
+#pragma once
+
+#include "tessera/models/decoder.h"
+#include "tessera/models/family.h"
+#include "tessera/models/gpt2/config.h"
+#include "tessera/nn/containers.h"
+
+#include <optional>
+#include <vector>
+
+namespace tessera::gpt2 {
+
+/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
+class TESSERA_API Block final : public nn::Layer<Block> {
+ public:
+  explicit Block(const Config& config);
+  void visit(nn::Visitor& visitor) override;
+
+  nn::Attention attention;
+  nn::Mlp feed_forward;
+  nn::LayerNorm attention_norm, ffn_norm;
+  nn::Dropout dropout;
+
+ private:
+  friend class nn::Layer<Block>;
+  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                               nn::KvCache* cache = nullptr) const;
+};
+
+class TESSERA_API Model final : public models::Decoder {
+ public:
+  using Config = gpt2::Config;
+  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: sizes that do
+  /// not fit, or attention dropout.
+  explicit Model(const Config& config);
+  void visit(nn::Visitor& visitor) override;
+  [[nodiscard]] const Config& config() const { return config_; }
+  /// The layers that are there.
+  [[nodiscard]] std::vector<nn::Module*> units() override;
+  /// The table of positions multiplies with nothing, so it does not count.
+  [[nodiscard]] double flops(std::span<const int64_t> documents) override;
+  /// The positions of packed rows are also rows of pos_embeddings.
+  [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
+
+  // A pipeline stage lacks some of these.
+  std::optional<nn::Embedding> tok_embeddings;  // also the head
+  std::optional<nn::Embedding> pos_embeddings;  // there where tokens are embedded
+  nn::Dropout dropout;
+  nn::ModuleList<Block> layers;
+  std::optional<nn::LayerNorm> norm;
+
+ private:
+  [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata& metadata) const override;
+  [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const models::Metadata& metadata,
+                             nn::KvCache* cache) const override;
+  [[nodiscard]] Tensor finish(const Tensor& x) const override;
+  // A last stage has the table as its head, but embeds nothing.
+  [[nodiscard]] const nn::Embedding* embedding() const override {
+    return pos_embeddings ? &*tok_embeddings : nullptr;
+  }
+  [[nodiscard]] Head head() const override;
+  Config config_;
+};
+
+TESSERA_API models::Family family();
+
+}  // namespace tessera::gpt2
