@@ -38,7 +38,8 @@ struct Block {
     const ModuleScope scope("block");
     Context& context = Context::current();
     const Tensor q = reshape(linear(rms_norm(x, norm), wq), {kB, kT, 3, 4});
-    const Tensor a = scaled_dot_product_attention(q, q, q, {.causal = true, .heads_inner = true});
+    const Tensor a = scaled_dot_product_attention(
+        q, q, q, {.mask = AttentionMask::causal(), .heads_inner = true});
     const Tensor h = x + linear(reshape(a, {kB, kT, kD}), wo);
     const Tensor mask = uniform(h.shape(), context.call_keys.next(context.module_path));
     return h + linear(silu(linear(h * mask, w1)), w2);

@@ -12,6 +12,8 @@
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/tests/support/trials.h"
 
+#include <cmath>
+
 namespace tessera {
 namespace {
 
@@ -39,8 +41,9 @@ TEST(DistributedAttention, CausalOverBatchHeadsAndSequenceIsThatOfOneRank) {
         };
         const Heads whole{numbers(shaped(4, queries)), numbers(shaped(2, keys), 1),
                           numbers(shaped(2, keys), 2)};
-        const AttentionOptions options{
-            .causal = true, .heads_inner = heads_inner, .offset = keys - queries};
+        const AttentionOptions options{.mask = AttentionMask::causal(),
+                                       .heads_inner = heads_inner,
+                                       .query_start = keys - queries};
         Heads one{variable(whole.q), variable(whole.k), variable(whole.v)};
         const Tensor want = scaled_dot_product_attention(one.q, one.k, one.v, options);
         backward(loss_of(want));
@@ -83,6 +86,57 @@ TEST(DistributedAttention, CausalOverBatchHeadsAndSequenceIsThatOfOneRank) {
         expect_same(all.v.grad(), one.v.grad());
         EXPECT_EQ(layout_of(all.k.grad()), cut);
       }
+    }
+  });
+}
+
+// Positions, documents and a block map are operands like others: they are cut with their queries.
+TEST(DistributedAttention, MasksAreCutWithTheirQueries) {
+  on_ranks(4, [](World&) {
+    const auto m = Mesh::make({{"a", 2}, {"b", 2}});
+    const int64_t n = 256;
+    const Heads whole{numbers({2, 2, n, 4}), numbers({2, 1, n, 4}, 1), numbers({2, 1, n, 3}, 2)};
+    std::vector<double> balanced, ids;
+    for (const int64_t chunk : {0, 3, 1, 2}) {
+      for (int64_t i = 0; i < 64; ++i) balanced.push_back(static_cast<double>(chunk * 64 + i));
+    }
+    for (int64_t i = 0; i < 2 * n; ++i)
+      ids.push_back(std::floor(balanced[static_cast<size_t>(i % n)] / (i < n ? 90 : 50)));
+    const Tensor positions = from_values(balanced, {n}, DType::i64),
+                 documents = from_values(ids, {2, n}, DType::i64);
+    const BlockMap map =
+        make_block_map({.queries = n, .keys = n},
+                       [](int64_t, int64_t q, int64_t k) { return k <= q && (q + k) % 3 != 0; });
+    const AttentionMask mask = AttentionMask::causal() & AttentionMask::document();
+    // Batch and queries are cut; keys, and what belongs to them, are whole along the sequence.
+    const auto on = [&](Placement a, Placement b) { return Layout::of(m, {a, b}); };
+    const auto all = on(R, R);
+    for (const bool by_map : {false, true}) {
+      AttentionOptions plain{.mask = mask}, cut{.mask = mask};
+      if (by_map) {
+        plain = {.block_map = map};
+        cut = {.block_map = {distribute(map.blocks, on(R, S1)), distribute(map.bits, all)}};
+      } else {
+        plain.query_positions = plain.key_positions = positions;
+        plain.query_documents = plain.key_documents = documents;
+        cut.query_positions = distribute(positions, on(R, S0));
+        cut.key_positions = distribute(positions, all);
+        cut.query_documents = distribute(documents, on(S0, S1));
+        cut.key_documents = distribute(documents, on(S0, R));
+      }
+      Heads one{variable(whole.q), variable(whole.k), variable(whole.v)};
+      const Tensor want = scaled_dot_product_attention(one.q, one.k, one.v, plain);
+      backward(loss_of(want));
+      Heads parts{variable(whole.q, on(S0, S2)), variable(whole.k, on(S0, R)),
+                  variable(whole.v, on(S0, R))};
+      const CommTrace trace;
+      const Tensor o = scaled_dot_product_attention(parts.q, parts.k, parts.v, cut);
+      EXPECT_EQ(trace.count(), 0) << trace;
+      expect_same(o, want);
+      backward(loss_of(o));
+      expect_same(parts.q.grad(), one.q.grad());
+      expect_same(parts.k.grad(), one.k.grad());
+      expect_same(parts.v.grad(), one.v.grad());
     }
   });
 }

@@ -202,8 +202,9 @@ class Program {
         in.push_back(leaf(kv));
         as(concat("attention ", inner, causal), [=](const auto& v) {
           const Shape q{1, inner ? shape[0] : heads, inner ? heads : shape[1], own};
-          return scaled_dot_product_attention(reshape(v[0], q), v[1], v[2],
-                                              {causal, inner, 0, keys});
+          return scaled_dot_product_attention(
+              reshape(v[0], q), v[1], v[2],
+              {causal ? AttentionMask::causal() : AttentionMask(), inner, 0, keys});
         });
         break;
       }

@@ -33,7 +33,7 @@ struct Block final : nn::Layer<Block> {
     const Tensor q = rope(heads(wq(in)), cos, sin);    // (B, T, 4, D)
     const Tensor k = rope(heads(wk(in)), cos, sin);    // (B, T, 2, D): two queries share a key
     const Tensor seen = scaled_dot_product_attention(  // (B, T, 4, D)
-        q, k, heads(wv(in)), {.causal = true, .heads_inner = true});
+        q, k, heads(wv(in)), {.mask = AttentionMask::causal(), .heads_inner = true});
     const Tensor y = x + wo(flatten(seen, 2)), z = ffn_norm(y);  // (B, T, dim)
     return y + w2(swiglu(w1(z), w3(z)));
   }

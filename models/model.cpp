@@ -6,9 +6,12 @@
 
 namespace tessera::models {
 
-Metadata Metadata::with_positions(const Tensor& positions) const {
+Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documents) const {
   Metadata packed = *this;
-  for (nn::AttentionMetadata& kind : packed.kinds) kind.positions = positions;
+  for (nn::AttentionMetadata& kind : packed.kinds) {
+    kind.position_ids = positions;
+    kind.documents = documents;
+  }
   return packed;
 }
 

@@ -21,9 +21,10 @@ namespace tessera::models {
 struct Metadata {
   std::vector<nn::AttentionMetadata> kinds;
   [[nodiscard]] const nn::AttentionMetadata& of(size_t kind = 0) const { return kinds.at(kind); }
-  /// The same for packed rows. positions (B, T) i64: since the start of each token's document;
-  /// undefined: a row is one document.
-  [[nodiscard]] TESSERA_API Metadata with_positions(const Tensor& positions) const;
+  /// The same for packed rows. (B, T) i64 each: positions since the start of each token's document,
+  /// and ids of the documents; undefined: a row is one document.
+  [[nodiscard]] TESSERA_API Metadata with_documents(const Tensor& positions,
+                                                    const Tensor& documents) const;
 };
 
 /// What generation keeps of the tokens seen so far: one entry per layer.

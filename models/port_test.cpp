@@ -2,10 +2,10 @@
 // The model port: models without a name, stages of a model, and a family made in a few lines.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/toy_family.h"
 
 #include <gtest/gtest.h>
 
@@ -102,61 +102,15 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
             "[llama3] loss needs the head, which this stage lacks: call it on the last stage");
 }
 
-// A family with an auxiliary loss, a figure of its state and something to do before a step.
-class Toy final : public Decoder {
- public:
-  struct Config {
-    int64_t vocab_size = 11, max_seq_len = 8, dim = 4;
-    DType dtype = DType::f32;
-    void fields(config::Fields& f) { f.add("dim", dim, "width", {.min = 1}); }
-    [[nodiscard]] std::vector<std::string> conflicts() const { return {}; }
-  };
-  explicit Toy(const Config& c)
-      : Decoder({.family = "toy", .vocab_size = c.vocab_size, .max_seq_len = c.max_seq_len}),
-        table(c.vocab_size, c.dim, nn::Init::normal(1), c.dtype) {}
-  void visit(nn::Visitor& v) override { v.child("table", table); }
-  std::vector<nn::Module*> units() override { return {}; }
-  [[nodiscard]] Metadata metadata(int64_t length, int64_t start) const override {
-    check_positions(length, start);
-    return {std::vector<nn::AttentionMetadata>(1)};
-  }
-  [[nodiscard]] Loss loss(const Tensor& tokens, const Tensor& targets, const Metadata& m,
-                          const CrossEntropyOptions& o) const override {
-    Loss l = Decoder::loss(tokens, targets, m, o);
-    l.auxiliary.push_back({"weight", tessera::sum(table.weight * table.weight)});
-    return l;
-  }
-  [[nodiscard]] std::vector<NamedValue> statistics() const override {
-    return {{"steps", tensor(steps)}};
-  }
-  void before_optimizer_step() override { ++steps; }
-
-  nn::Embedding table;
-  double steps = 0;
-
- private:
-  [[nodiscard]] Tensor embed(const Tensor& tokens, const Metadata&) const override {
-    return table(tokens);
-  }
-  [[nodiscard]] Tensor layer(size_t, const Tensor& x, const Metadata&,
-                             nn::KvCache*) const override {
-    return x;
-  }
-  [[nodiscard]] Tensor finish(const Tensor& x) const override { return x; }
-  [[nodiscard]] const nn::Embedding* embedding() const override { return &table; }
-  [[nodiscard]] Head head() const override { return {&table, table.weight}; }
-};
-
 TEST_F(PortTest, AFamilyIsAFolderAndALine) {
-  const std::vector<std::pair<std::string, Toy::Config>> sizes{{"small", {}}, {"wide", {.dim = 9}}};
   std::vector<Family> all = families();
-  all.push_back(family<Toy>("toy", "one table", sizes));
+  all.push_back(test::toy_family());
   const auto model = find_family(all, "toy").flavor("wide").make();
   EXPECT_EQ(nn::parameter_count(*model), 11 * 9);
   nn::initialize(*model, 1);
   const Tensor tokens = from_values({1, 2, 3}, {1, 3}, DType::i64);
   const Loss l = model->loss(tokens, tokens, model->metadata(3));
-  EXPECT_EQ(l.auxiliary.at(0).name, "weight");
+  EXPECT_EQ(l.auxiliary.at(0).name, "size");
   backward(l.sum + l.auxiliary.at(0).value);
   model->before_optimizer_step();
   EXPECT_EQ(model->statistics().at(0).value.item(), 1);

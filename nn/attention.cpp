@@ -33,6 +33,23 @@ void remember(KvCache& cache, Tensor& k, Tensor& v) {
   cache.length = end;
 }
 
+// Queries and keys are the same tokens, but for those that a cache holds before them.
+AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
+  if (cache && (m.documents.defined() || m.token_positions.defined())) {
+    fail<ValueError>("attention",
+                     "a cache keeps no documents or positions of its tokens: give metadata without "
+                     "them, and each row one document in order");
+  }
+  return {.mask = m.documents.defined() ? m.mask & AttentionMask::document() : m.mask,
+          .heads_inner = true,
+          .query_start = cache ? cache->length : 0,
+          .query_positions = m.token_positions,
+          .key_positions = m.token_positions,
+          .query_documents = m.documents,
+          .key_documents = m.documents,
+          .block_map = m.block_map};
+}
+
 }  // namespace
 
 AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
@@ -81,7 +98,7 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
     const Tensor z = norm ? (*norm)(y) : y;
     if (!config_.rotary) return z;
     return rope(z, metadata.cos, metadata.sin,
-                {.halves = config_.rope_halves, .positions = metadata.positions});
+                {.halves = config_.rope_halves, .positions = metadata.position_ids});
   };
   const std::vector<Tensor> qkv = project(x);
   const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
@@ -89,15 +106,9 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   Tensor v = heads(qkv[2], config_.n_kv_heads);                   // (B, T, Hkv, D)
   // Saved for backward: where the others are new, a view would keep the bytes of all three.
   if (config_.rotary || q_norm) v = contiguous(v);
-  const int64_t seen = cache ? cache->length : 0;
+  const AttentionOptions options = options_of(metadata, cache);
   if (cache) remember(*cache, k, v);
-  const Tensor y = scaled_dot_product_attention(q, k, v,
-                                                {.causal = metadata.causal,
-                                                 .heads_inner = true,
-                                                 .offset = seen,
-                                                 .window = metadata.window,
-                                                 .chunk = metadata.chunk,
-                                                 .positions = metadata.positions});
+  const Tensor y = scaled_dot_product_attention(q, k, v, options);
   return wo(reshape(y, {b, t, config_.n_heads * d}));
 }
 

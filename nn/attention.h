@@ -4,6 +4,8 @@
 // them.
 #pragma once
 
+#include "tessera/kernels/attention/block_map.h"
+#include "tessera/kernels/attention/mask.h"
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/nn/layers.h"
 
@@ -12,17 +14,21 @@
 
 namespace tessera::nn {
 
-/// What attention needs to know of a batch besides its activations.
+/// What attention needs to know of a batch besides its activations. Where a token stands for its
+/// rotary embedding and for the mask are two things: packed documents count the first anew.
 struct AttentionMetadata {
-  /// Tables (N, head_dim / 2), f32 (f64 for f64): row i is that of token i, or of position i. None
-  /// where positions are not rotary.
+  /// Tables (N, head_dim / 2), f32 (f64 for f64). None where positions are not rotary.
   Tensor cos = {}, sin = {};
-  Tensor positions =
-      {};              ///< (B, T) i64: rows of the tables; 0 starts a document, which sees itself
-  int64_t start = 0;   ///< position of token 0, for models that learn positions
-  bool causal = true;  ///< a token sees itself and what came before
-  int64_t window = 0;  ///< causal: the last so many tokens only; 0: all
-  int64_t chunk = 0;   ///< causal: tokens of the same chunk of so many; 0: all
+  /// (B, T) i64: each token's row of the tables, or of learned positions; undefined: in order.
+  Tensor position_ids = {};
+  int64_t start = 0;  ///< learned position of token 0
+  AttentionMask mask = AttentionMask::causal();
+  /// (B, T) or (T) i64: tokens of one id see each other only, besides what the mask says.
+  Tensor documents = {};
+  /// (B, T) or (T) i64: the place of each token in the sequence, which masks speak of; undefined:
+  /// in order from 0, or behind what a cache holds.
+  Tensor token_positions = {};
+  BlockMap block_map = {};
 };
 /// Metadata of positions [start, start + length), causal. `dtype` is that of the tables.
 TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
@@ -37,8 +43,9 @@ struct KvCache {
 };
 
 /// attention(x, metadata, cache = nullptr): x (B, T, dim) -> (B, T, dim). With a cache, x are the
-/// tokens after those that it holds; they are added to it. ValueError beyond its capacity,
-/// UsageError while gradients are recorded.
+/// tokens after those that it holds; they are added to it. ValueError beyond its capacity, or of
+/// metadata with documents or token_positions, which it does not keep; UsageError while gradients
+/// are recorded.
 class TESSERA_API Attention final : public Layer<Attention> {
  public:
   struct Config {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -125,6 +126,45 @@ TEST_F(NnTest, AttentionSeesOnlyRelativePositions) {
   const Tensor x = normal({1, 5, 16}, {7, 1});
   const Tensor gap = m(x, causal_metadata(5, 4, 10000)) - m(x, causal_metadata(5, 4, 10000, 37));
   for (double v : gap.values()) EXPECT_NEAR(v, 0, 1e-4);
+}
+
+// Rotary rows, documents and the places of tokens are three things: a packed row gives what its
+// documents give, and tokens in another order what they gave in order.
+TEST_F(NnTest, AttentionReadsDocumentsAndPlacesOfTokens) {
+  Attention m = attention();
+  initialize(m, 1);
+  const Tensor x = normal({1, 7, 16}, {7, 1});
+  const auto ids = [](std::vector<double> v) {
+    return from_values(v, {1, static_cast<int64_t>(v.size())}, DType::i64);
+  };
+  const auto expect_same = [](const Tensor& a, const Tensor& b) {
+    for (double v : (a - b).values()) EXPECT_NEAR(v, 0, 1e-5);
+  };
+  AttentionMetadata packed = causal_metadata(7, 4, 10000);
+  packed.position_ids = ids({0, 1, 2, 0, 1, 2, 3});
+  packed.documents = ids({4, 4, 4, 5, 5, 5, 5});
+  const Tensor y = m(x, packed);
+  for (const Range part : {Range{0, 3}, Range{3, 7}}) {
+    const Tensor alone =
+        m(contiguous(slice(x, 1, part)), causal_metadata(part.stop - part.start, 4, 10000));
+    expect_same(slice(y, 1, part), alone);
+  }
+  const std::vector<double> order{6, 0, 3, 2, 5, 1, 4};
+  const Tensor rows = from_values(order, {7}, DType::i64);
+  AttentionMetadata moved = causal_metadata(7, 4, 10000);
+  moved.position_ids = moved.token_positions = ids(order);
+  expect_same(m(index_select(x, 1, rows), moved),
+              index_select(m(x, causal_metadata(7, 4, 10000)), 1, rows));
+  // A map has the last word: here it hides nothing.
+  AttentionMetadata open = causal_metadata(7, 4, 10000), all = open;
+  open.block_map =
+      make_block_map({.queries = 7, .keys = 7}, [](int64_t, int64_t, int64_t) { return true; });
+  all.mask = AttentionMask();
+  expect_same(m(x, open), m(x, all));
+  const NoGrad guard;
+  KvCache cache{.capacity = 9};
+  EXPECT_THROW((void)m(x, packed, &cache), ValueError);
+  EXPECT_EQ(cache.length, 0);
 }
 
 Attention plain_attention(bool fused) {  // positions are not rotary, heads of odd size, biases

@@ -48,29 +48,35 @@ def first(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def attention_mask(shapes, causal=False, heads_inner=False, offset=0, window=0, chunk=0, **_):
-    """The visible keys of each query as bools, None where PyTorch needs no mask; documents of 200."""
-    time = 1 if heads_inner else 2
+def conditions(mask):
+    """{"causal": 0, "window": 128} of "causal & window(128)"."""
+    parts = [] if mask == "all" else mask.split(" & ")
+    return {name: int(size.rstrip(")") or 0) for name, _, size in (p.partition("(") for p in parts)}
+
+
+def attention_mask(shapes, mask="all", heads_inner=False, query_start=0, **_):
+    """The keys that each query sees as bools, None where PyTorch needs none; documents of 200."""
+    time, said = 1 if heads_inner else 2, conditions(mask)
     queries, keys = shapes[0][time], shapes[1][time]
-    documents = len(shapes) > 3 and bool(shapes[3])
-    if not (window or chunk or documents or (causal and offset)):
+    if not said or (list(said) == ["causal"] and not query_start):
         return None
-    at, key = torch.arange(queries)[:, None] + offset, torch.arange(keys)[None, :]
-    mask = key <= at if causal else torch.ones(queries, keys, dtype=torch.bool)
-    if window:
-        mask &= key > at - window
-    if chunk:
-        mask &= key // chunk == at // chunk
-    if documents:
-        mask &= key // 200 == at // 200
-    return None if bool(mask.all()) else mask
+    at, key = torch.arange(queries)[:, None] + query_start, torch.arange(keys)[None, :]
+    seen = key <= at if "causal" in said else torch.ones(queries, keys, dtype=torch.bool)
+    if "window" in said:
+        seen &= (key - at).abs() < said["window"]
+    if "chunk" in said:
+        seen &= key // said["chunk"] == at // said["chunk"]
+    if "document" in said:
+        seen &= key // 200 == at // 200
+    return None if bool(seen.all()) else seen
 
 
-def attention(q, k, v, mask=None, causal=False, heads_inner=False, scale=None, offset=0, **_):
+def attention(q, k, v, seen=None, mask="all", heads_inner=False, scale=None, query_start=0, **_):
     if heads_inner:  # (B, T, H, D), as a model has them
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = SDPA(q, k, v, attn_mask=mask, is_causal=bool(causal) and mask is None and not offset,
-             scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    causal = mask == "causal" and seen is None and not query_start
+    y = SDPA(q, k, v, attn_mask=seen, is_causal=causal, scale=scale,
+             enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2) if heads_inner else y
 
 
@@ -188,7 +194,7 @@ ATTRIBUTES = {
     "masked_fill": "value", "softplus": "beta threshold", "triangle": "diagonal upper",
     "log_softmax": "dim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
-    "scaled_dot_product_attention": "causal heads_inner scale offset window chunk",
+    "scaled_dot_product_attention": "mask heads_inner scale query_start key_start",
     "rope": "inverse halves rotary", "attention_sink": "heads_inner",
     "swiglu": "limit alpha up_shift",
     "cross_entropy": "ignore_index label_smoothing z_loss",

@@ -9,13 +9,21 @@
 namespace tessera::op {
 namespace {
 
+// Places of the first optional input of masks.
+constexpr size_t kMaskOperands = 3, kBackwardMaskOperands = 7;
+
 struct Sizes {
-  int64_t b, h, t, d, h_kv, s;
+  int64_t b, h, t, d, h_kv, s, dv;
 };
 Sizes sizes_of(bool heads_inner, Metas in) {
   const Shape &q = in[0].shape, &k = in[1].shape;
   const int head = heads_inner ? 2 : 1, time = heads_inner ? 1 : 2;
-  return {q[0], q[head], q[time], q[3], k[head], k[time]};
+  return {q[0], q[head], q[time], q[3], k[head], k[time], in[2].shape[3]};
+}
+Shape output_shape(bool heads_inner, Metas in) {
+  Shape shape = in[0].shape;
+  shape[3] = sizes_of(heads_inner, in).dv;
+  return shape;
 }
 
 void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
@@ -28,155 +36,209 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
                        "; cast one");
     }
   }
-  if (!(in[1].shape == in[2].shape))
-    fail<ShapeError>(name, "k and v must have one shape ", order, ": ", all());
+  for (int dim = 0; dim < 3; ++dim) {
+    if (in[1].shape[dim] != in[2].shape[dim])
+      fail<ShapeError>(name, "k and v may differ in their last dim only, ", order, ": ", all());
+  }
   const Sizes z = sizes_of(heads_inner, in);
   if (in[1].shape[0] != z.b || in[1].shape[3] != z.d)
-    fail<ShapeError>(name, "batch and head size must be equal, ", order, ": ", all());
+    fail<ShapeError>(name, "batch and head size of q and k must be equal, ", order, ": ", all());
   if (z.h_kv == 0 ? z.h != 0 : z.h % z.h_kv != 0) {
     fail<ShapeError>(name, "the ", z.h, " query heads must be a multiple of the ", z.h_kv,
                      " key heads, ", order, ": ", all());
   }
 }
 
-// `positions`: the place of that optional input.
-template <class Op> void check_mask(const Op& op, size_t positions, Metas in) {
+int64_t blocks_of(int64_t n) { return (n + kAttentionBlock - 1) / kAttentionBlock; }
+
+// `first`: the place of the query positions.
+template <class Op> void check_mask(const Op& op, size_t first, Metas in) {
   const std::string_view name = Op::name;
-  const auto not_negative = [&](const char* what, int64_t n, const char* meaning) {
-    if (n < 0) fail<ValueError>(name, what, " is ", n, ": expected ", meaning);
-  };
-  not_negative("window", op.window, "the number of keys that a query sees, or 0 for all");
-  not_negative("chunk", op.chunk, "the number of keys of a chunk, or 0 for one chunk");
-  not_negative("key_start", op.key_start, "the index of key 0 in the whole sequence, 0 or more");
-  if (!op.causal && (op.window > 0 || op.chunk > 0)) {
-    fail<ValueError>(name, "causal is false, but window is ", op.window, " and chunk is ", op.chunk,
-                     ": both look back from a query; set causal, or leave them 0");
-  }
-  if (!in.has(positions)) return;
-  const TensorMeta& p = in[positions];
   const Sizes z = sizes_of(op.heads_inner, in);
-  if (p.dtype != DType::i64)
-    fail<DTypeError>(name, "positions must be i64: given ", p, "; cast them");
-  if (!(p.shape == Shape{z.b, z.t})) {
-    fail<ShapeError>(name, "positions must be (B, T) = ", Shape{z.b, z.t}, " as q is ", in[0],
-                     ": given ", p);
-  }
-  if (op.causal) return;
-  if (op.offset + op.key_start != 0) {
-    fail<ValueError>(name, "offset is ", op.offset,
-                     ", but documents without causal end where the positions say, so query 0 must "
-                     "be key 0: expected offset ",
-                     -op.key_start);
-  }
-  if (op.key_start + z.s > z.t) {
-    fail<ShapeError>(name,
-                     "documents without causal need the position of each key, expected at "
-                     "most ",
-                     z.t - op.key_start, " keys: q is ", in[0], ", k is ", in[1]);
-  }
-}
-
-// Documents without causal: a query must know where its document ends, so queries stay together.
-template <class Op>
-std::string whole_factors(const Op& op, size_t positions, Metas in, const char* always) {
-  std::string letters = always;
-  if (!op.causal && in.has(positions)) letters += 't';
-  return letters;
-}
-
-// Factors: batch, key heads (a group of query heads each), queries; head size stays whole, and keys
-// in the forward op.
-struct Factors {
-  DimFactor b, h, h_kv, t, s, d;
-  [[nodiscard]] std::array<DimFactor, 4> queries(bool inner) const {
-    return inner ? std::array{b, t, h, d} : std::array{b, h, t, d};
-  }
-  [[nodiscard]] std::array<DimFactor, 4> keys(bool inner) const {
-    return inner ? std::array{b, s, h_kv, d} : std::array{b, h_kv, s, d};
-  }
-  [[nodiscard]] std::array<DimFactor, 3> rows() const { return {b, h, t}; }
-  [[nodiscard]] std::array<DimFactor, 2> positions() const { return {b, t}; }
-};
-// Appends an optional input.
-template <size_t n>
-void optional_operand(ShardingRule& r, Metas in, size_t i, const std::array<DimFactor, n>& dims) {
-  if (i >= in.size()) return;
-  if (in.has(i)) r.operand(dims);
-  else r.operand(std::span<const DimFactor>{});
-}
-Factors add_factors(ShardingRule& r, const Sizes& z, std::string_view whole) {
-  const auto f = [&](int64_t size, char letter, int64_t scale = 1) {
-    return DimFactor{static_cast<int16_t>(r.add_factor(size, letter)), scale};
+  const auto check_ids = [&](size_t i, const char* what, const char* letters, int64_t n) {
+    if (!in.has(i)) return;
+    const TensorMeta& x = in[i];
+    if (x.dtype != DType::i64)
+      fail<DTypeError>(name, what, " must be i64: given ", x, "; cast them");
+    if (x.shape != Shape{n} && x.shape != Shape{z.b, n}) {
+      fail<ShapeError>(name, what, " must be (B, ", letters, ") = ", Shape{z.b, n}, " or (",
+                       letters, ") as q is ", in[0], " and k is ", in[1], ": given ", x);
+    }
   };
-  Factors x{f(z.b, 'b'), {}, f(z.h_kv, 'h'), f(z.t, 't'), f(z.s, 's'), f(z.d, 'd')};
+  check_ids(first, "query_positions", "T", z.t);
+  check_ids(first + 1, "key_positions", "S", z.s);
+  check_ids(first + 2, "query_documents", "T", z.t);
+  check_ids(first + 3, "key_documents", "S", z.s);
+  const bool wanted = op.mask.has(AttentionMask::Kind::document);
+  for (const size_t i : {first + 2, first + 3}) {
+    if (in.has(i) == wanted) continue;
+    const char* whose = i == first + 2 ? "query_documents" : "key_documents";
+    if (wanted) {
+      fail<ValueError>(name, "the mask ", op.mask, " asks for documents, but ", whose,
+                       " are missing: give the ids of queries and of keys");
+    }
+    fail<ValueError>(name, whose, " are given, but the mask ", op.mask,
+                     " does not ask for them: add & AttentionMask::document(), or leave them out");
+  }
+  if (in.has(first + 4)) {
+    const TensorMeta& x = in[first + 4];
+    const Shape want{z.b, blocks_of(z.t), blocks_of(z.s)};
+    if (x.dtype != DType::i32)
+      fail<DTypeError>(name, "blocks must be i32: given ", x, "; cast them");
+    if (x.shape != want && x.shape != Shape{1, want[1], want[2]}) {
+      fail<ShapeError>(name, "blocks must be (B or 1, T / ", kAttentionBlock, ", S / ",
+                       kAttentionBlock, "), rounded up, = ", want, " as q is ", in[0], " and k is ",
+                       in[1], ": given ", x);
+    }
+  }
+  if (!in.has(first + 5)) return;
+  const TensorMeta& bits = in[first + 5];
+  if (!in.has(first + 4))
+    fail<ValueError>(name, "bits ", bits, " are given without the blocks that name them");
+  if (bits.dtype != DType::i64) fail<DTypeError>(name, "bits must be i64: given ", bits);
+  if (bits.shape.rank() != 2 || bits.shape[1] != kAttentionBlock)
+    fail<ShapeError>(name, "bits must be (N, ", kAttentionBlock, "): given ", bits);
+}
+
+// Factors: batch, key heads (a group of query heads each), queries; head sizes stay whole, and keys
+// in the forward op. With a block map a sequence is cut between its blocks, and only where all of
+// them are full.
+struct Factors {
+  struct Sequence {
+    DimFactor tokens, blocks;
+  };
+  DimFactor b, h, h_kv, d, e;
+  Sequence t, s;
+  [[nodiscard]] std::array<DimFactor, 4> queries(bool inner, DimFactor width) const {
+    return inner ? std::array{b, t.tokens, h, width} : std::array{b, h, t.tokens, width};
+  }
+  [[nodiscard]] std::array<DimFactor, 4> keys(bool inner, DimFactor width) const {
+    return inner ? std::array{b, s.tokens, h_kv, width} : std::array{b, h_kv, s.tokens, width};
+  }
+  [[nodiscard]] std::array<DimFactor, 3> rows() const { return {b, h, t.tokens}; }
+};
+Factors add_factors(ShardingRule& r, const Sizes& z, bool has_map, std::string_view whole) {
+  const auto f = [&](int64_t size, char letter) {
+    return DimFactor{static_cast<int16_t>(r.add_factor(size, letter)), 1};
+  };
+  const auto sequence = [&](int64_t n, char letter) -> Factors::Sequence {
+    const bool by_block = has_map && n % kAttentionBlock == 0;
+    const DimFactor one = f(by_block ? n / kAttentionBlock : n, letter);
+    if (by_block) return {{one.factor, kAttentionBlock}, one};
+    if (has_map) r.replicate_factor(one.factor);
+    return {one, {}};
+  };
+  Factors x;
+  x.b = f(z.b, 'b'), x.h_kv = f(z.h_kv, 'h');
+  x.t = sequence(z.t, 't'), x.s = sequence(z.s, 's');
+  x.d = f(z.d, 'd'), x.e = f(z.dv, 'e');
   x.h = {x.h_kv.factor, z.h_kv ? z.h / z.h_kv : 1};
   r.replicate(whole);
   return x;
 }
 
-// A piece of the queries starts later among the keys, and earlier among a piece of the keys.
+constexpr std::string_view kWholeValues =
+    "pieces of the value heads would each compute all scores again";
+
+// Appends an optional input.
+void add_operand(ShardingRule& r, Metas in, size_t i, std::span<const DimFactor> dims) {
+  if (i >= in.size()) return;
+  if (in.has(i)) r.operand(dims);
+  else r.operand(std::span<const DimFactor>{});
+}
+void add_mask_operands(ShardingRule& r, Metas in, size_t first, const Factors& f) {
+  for (size_t i = 0; i < 4; ++i) {
+    const std::array dims{f.b, i % 2 == 0 ? f.t.tokens : f.s.tokens};
+    const bool batched = in.has(first + i) && in[first + i].shape.rank() == 2;
+    add_operand(r, in, first + i, std::span(dims).subspan(batched ? 0 : 1));
+  }
+  const bool each = in.has(first + 4) && in[first + 4].shape[0] == in[0].shape[0];
+  add_operand(r, in, first + 4, std::array{each ? f.b : DimFactor{}, f.t.blocks, f.s.blocks});
+  add_operand(r, in, first + 5, std::array{DimFactor{}, DimFactor{}});
+}
+
+// Positions that no tensor holds start later in a piece.
 template <class Op> Op local_op(Op op, const Piece& piece) {
   const int time = op.heads_inner ? 1 : 2;
-  const int64_t keys_before = piece.range(1, time).begin;
-  op.offset += piece.range(0, time).begin - keys_before;
-  op.key_start += keys_before;
+  op.query_start += piece.range(0, time).begin;
+  op.key_start += piece.range(1, time).begin;
   return op;
 }
 
 // Keys that a query sees, on average and where documents are long.
-double mean_keys(const auto& op, const Sizes& z) {
-  double keys = static_cast<double>(z.s) * (op.causal ? 0.5 : 1);
-  if (op.window > 0) keys = std::min(keys, static_cast<double>(op.window));
-  if (op.chunk > 0) keys = std::min(keys, 0.5 * static_cast<double>(op.chunk));
-  return keys;
+struct Count {
+  double keys;
+  friend Count operator&(Count a, Count b) { return {std::min(a.keys, b.keys)}; }
+  friend Count operator|(Count a, Count b) { return {std::max(a.keys, b.keys)}; }
+};
+double mean_keys(const AttentionMask& mask, int64_t keys) {
+  using Kind = AttentionMask::Kind;
+  const auto all = static_cast<double>(keys);
+  return mask
+      .evaluate(Count{all},
+                [&](Kind kind, int64_t n) -> Count {
+                  switch (kind) {
+                    case Kind::causal: return {0.5 * all};
+                    case Kind::document: return {all};
+                    case Kind::chunk: return {std::min(all, 0.5 * static_cast<double>(n))};
+                    default: return {std::min(all, static_cast<double>(n))};
+                  }
+                })
+      .keys;
+}
+double products(const Sizes& z, const AttentionMask& mask, double scores, double values) {
+  return 2 * static_cast<double>(z.b * z.h * z.t) * mean_keys(mask, z.s) *
+         (scores * static_cast<double>(z.d) + values * static_cast<double>(z.dv));
 }
 
 }  // namespace
 
 MetaList Attention::meta(Metas in) const {
   check(name, dtypes, heads_inner, in);
-  check_mask(*this, 3, in);
+  check_mask(*this, kMaskOperands, in);
   const Sizes z = sizes_of(heads_inner, in);
-  return {in[0], {{z.b, z.h, z.t}, compute_dtype(in[0].dtype), in[0].device}};
+  return {{output_shape(heads_inner, in), in[0].dtype, in[0].device},
+          {{z.b, z.h, z.t}, compute_dtype(in[0].dtype), in[0].device}};
 }
 
 ShardingRule Attention::sharding(Metas in) const {
   ShardingRule r;
-  const Factors f = add_factors(r, sizes_of(heads_inner, in), whole_factors(*this, 3, in, "sd"));
-  r.operand(f.queries(heads_inner)).operand(f.keys(heads_inner)).operand(f.keys(heads_inner));
-  optional_operand(r, in, 3, f.positions());
-  return r.outputs_from_here().operand(f.queries(heads_inner)).operand(f.rows());
+  const Factors f = add_factors(r, sizes_of(heads_inner, in), in.has(kMaskOperands + 4), "sde");
+  r.operand(f.queries(heads_inner, f.d));
+  r.operand(f.keys(heads_inner, f.d)).operand(f.keys(heads_inner, f.e));
+  add_mask_operands(r, in, kMaskOperands, f);
+  r.stricter_because(kWholeValues);
+  return r.outputs_from_here().operand(f.queries(heads_inner, f.e)).operand(f.rows());
 }
 
 Attention Attention::local(const Piece& piece) const { return local_op(*this, piece); }
 
 Grads Attention::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor dout = dy[0].defined() ? dy[0] : zeros_like(s.output(0));
-  const AttentionBackward op{causal, heads_inner, scale, offset, window, chunk, key_start};
+  const AttentionBackward op{mask, heads_inner, scale, query_start, key_start};
   TensorList in{s.input(0), s.input(1), s.input(2), s.output(0), s.output(1), dout, dy[1]};
-  if (s.inputs() > 3 && s.has_input(3)) in.push_back(s.input(3));
+  for (size_t i = kMaskOperands; i < s.inputs(); ++i)
+    in.push_back(s.has_input(i) ? s.input(i) : Tensor());
   auto [dq, dk, dv] = call(op, Tensors(in.data(), in.size()));
   return {dq, dk, dv};
 }
 
 Cost Attention::cost(Metas in, Metas out) const {
-  const Sizes z = sizes_of(heads_inner, in);
   Cost c = detail::bytes_moved(in, out);
-  c.flops = 4.0 * static_cast<double>(z.b * z.h * z.t * z.d) * mean_keys(*this, z);
+  c.flops = products(sizes_of(heads_inner, in), mask, 1, 1);
   return c;
 }
 
 MetaList AttentionBackward::meta(Metas in) const {
   check(name, dtypes, heads_inner, in);
-  check_mask(*this, 7, in);
+  check_mask(*this, kBackwardMaskOperands, in);
   const Sizes z = sizes_of(heads_inner, in);
-  if (!(in[3].shape == in[0].shape) || !(in[5].shape == in[0].shape)) {
-    fail<ShapeError>(name, "o and dout must be like q, ", in[0], ": o is ", in[3], ", dout is ",
-                     in[5]);
+  const TensorMeta want{output_shape(heads_inner, in), in[0].dtype, in[0].device};
+  if (in[3].shape != want.shape || in[5].shape != want.shape) {
+    fail<ShapeError>(name, "o and dout must be ", want, ": o is ", in[3], ", dout is ", in[5]);
   }
-  if (in[3].dtype != in[0].dtype || in[5].dtype != in[0].dtype) {
-    fail<DTypeError>(name, "o and dout must be like q, ", in[0], ": o is ", in[3], ", dout is ",
-                     in[5]);
+  if (in[3].dtype != want.dtype || in[5].dtype != want.dtype) {
+    fail<DTypeError>(name, "o and dout must be ", want, ": o is ", in[3], ", dout is ", in[5]);
   }
   for (size_t i : {4, 6}) {
     if (i == 6 && !in.has(i)) continue;
@@ -191,13 +253,15 @@ MetaList AttentionBackward::meta(Metas in) const {
 ShardingRule AttentionBackward::sharding(Metas in) const {
   ShardingRule r;
   // With lse known, keys no longer depend on each other: dq is a sum over them.
-  const Factors f = add_factors(r, sizes_of(heads_inner, in), whole_factors(*this, 7, in, "d"));
-  const auto q = f.queries(heads_inner);
-  const auto k = f.keys(heads_inner);
-  r.operand(q).operand(k).operand(k).operand(q).operand(f.rows()).operand(q);
-  optional_operand(r, in, 6, f.rows());
-  optional_operand(r, in, 7, f.positions());
-  r.outputs_from_here().operand(q).operand(k).operand(k);
+  const Factors f =
+      add_factors(r, sizes_of(heads_inner, in), in.has(kBackwardMaskOperands + 4), "de");
+  const auto q = f.queries(heads_inner, f.d), o = f.queries(heads_inner, f.e),
+             k = f.keys(heads_inner, f.d), v = f.keys(heads_inner, f.e);
+  r.operand(q).operand(k).operand(v).operand(o).operand(f.rows()).operand(o);
+  add_operand(r, in, 6, f.rows());
+  add_mask_operands(r, in, kBackwardMaskOperands, f);
+  r.stricter_because(kWholeValues);
+  r.outputs_from_here().operand(q).operand(k).operand(v);
   if (in.has(6)) return r.linear({5, 6});
   return r.linear({5});
 }
@@ -207,9 +271,8 @@ AttentionBackward AttentionBackward::local(const Piece& piece) const {
 }
 
 Cost AttentionBackward::cost(Metas in, Metas out) const {
-  const Sizes z = sizes_of(heads_inner, in);
   Cost c = detail::bytes_moved(in, out);
-  c.flops = 10.0 * static_cast<double>(z.b * z.h * z.t * z.d) * mean_keys(*this, z);
+  c.flops = products(sizes_of(heads_inner, in), mask, 3, 2);
   return c;
 }
 
@@ -220,9 +283,22 @@ namespace tessera {
 std::array<Tensor, 2> scaled_dot_product_attention_with_lse(const Tensor& q, const Tensor& k,
                                                             const Tensor& v,
                                                             const AttentionOptions& o) {
-  const op::Attention op{o.causal, o.heads_inner, o.scale, o.offset, o.window, o.chunk, 0};
-  if (o.positions.defined()) return call(op, {q, k, v, o.positions});
-  return call(op, {q, k, v});
+  const op::Attention op{o.mask, o.heads_inner, o.scale, o.query_start, o.key_start};
+  for (const auto& [positions, start, what] :
+       {std::tuple{&o.query_positions, o.query_start, "query"},
+        std::tuple{&o.key_positions, o.key_start, "key"}}) {
+    if (!positions->defined() || start == 0) continue;
+    fail<ValueError>(op.name, what, "_start is ", start, " and ", what, "_positions are ",
+                     positions->meta(), ": expected one of them");
+  }
+  const Tensor* masks[] = {&o.query_positions, &o.key_positions,    &o.query_documents,
+                           &o.key_documents,   &o.block_map.blocks, &o.block_map.bits};
+  size_t given = std::size(masks);
+  while (given > 0 && !masks[given - 1]->defined()) --given;
+  if (given == 0) return call(op, {q, k, v});
+  TensorList in{q, k, v};
+  for (size_t i = 0; i < given; ++i) in.push_back(*masks[i]);
+  return call(op, Tensors(in.data(), in.size()));
 }
 
 }  // namespace tessera

@@ -7,8 +7,9 @@
 namespace tessera::op {
 namespace {
 
-template <class C, int kRows> size_t shared_bytes(int d) {
-  return static_cast<size_t>(3 * kRows * tile_stride(d) + kRows * (kRows + 1) + 3 * kRows) *
+template <class C, int kRows> size_t shared_bytes(int d, int dv) {
+  return static_cast<size_t>(kRows * (2 * tile_stride(d) + tile_stride(dv)) + kRows * (kRows + 1) +
+                             3 * kRows) *
          sizeof(C);
 }
 
@@ -18,13 +19,12 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
                    compute_t<T>* lse, AttentionSizes z) {
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
-  const int ld = tile_stride(z.d);
+  const int ld = tile_stride(z.d), ldv = tile_stride(z.dv);
   extern __shared__ __align__(16) unsigned char bytes[];
-  __shared__ KeyRange seen[kRows];
   C* q_tile = reinterpret_cast<C*>(bytes);  // (kRows, d)
   C* k_tile = q_tile + kRows * ld;          // (kRows, d)
-  C* v_tile = k_tile + kRows * ld;          // (kRows, d)
-  C* p_tile = v_tile + kRows * ld;          // (kRows, kRows): scores, then weights
+  C* v_tile = k_tile + kRows * ld;          // (kRows, dv)
+  C* p_tile = v_tile + kRows * ldv;         // (kRows, kRows): scores, then weights
   C* row_max = p_tile + kRows * kPitch;
   C* row_sum = row_max + kRows;
   C* row_fix = row_sum + kRows;  // what earlier sums are multiplied by when the maximum rises
@@ -40,23 +40,25 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   if (t < kRows) {
     row_max[t] = minus_infinity<C>();
     row_sum[t] = 0;
-    seen[t] = z.range(b, first + t);
   }
   C acc[2][kColumns] = {};
-  const KeyRange any = z.range_of_rows(b, first, kRows);
-  for (int64_t key = any.first / kRows * kRows; key <= any.last; key += kRows) {
+  for (int64_t key = 0; key < z.keys; key += kRows) {
+    const TileMask mask = z.tile(b, first, key);
+    if (mask.part == kNone) continue;
     __syncthreads();  // nobody reads the last tiles any more
     load_tile(k_tile, kRows, k_head, k, key, z.keys, z.d);
-    load_tile(v_tile, kRows, v_head, v, key, z.keys, z.d);
+    load_tile(v_tile, kRows, v_head, v, key, z.keys, z.dv);
     __syncthreads();
     C scores[2][2];
     dot_tiles<kHalf>(q_tile, k_tile, y, x, z.d, scores);
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
-        const bool visible = key + column >= seen[row].first && key + column <= seen[row].last;
-        p_tile[row * kPitch + column] =
-            visible ? scores[i][j] * static_cast<C>(z.scale) : minus_infinity<C>();
+        C score = minus_infinity<C>();
+        if (z.visible(mask, b, first + row, key + column))
+          score = mask.bits == TileMask::kBroken ? not_a_number<C>()
+                                                 : scores[i][j] * static_cast<C>(z.scale);
+        p_tile[row * kPitch + column] = score;
       }
     }
     __syncthreads();
@@ -94,8 +96,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         const int column = x + c * kHalf;
-        if (column < z.d) {
-          const C value = v_tile[j * ld + column];
+        if (column < z.dv) {
+          const C value = v_tile[j * ldv + column];
           acc[0][c] = add_product(p0, value, acc[0][c]);
           acc[1][c] = add_product(p1, value, acc[1][c]);
         }
@@ -108,12 +110,11 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     const int row = y + i * kHalf;
     const int64_t query = first + row;
     if (query >= z.queries) continue;
-    const bool possible = z.possible(b, query);
-    const C sum = possible ? row_sum[row] : not_a_number<C>(), inverse = sum == 0 ? C(0) : 1 / sum;
+    const C sum = row_sum[row], inverse = sum == 0 ? C(0) : 1 / sum;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int column = x + c * kHalf;
-      if (column < z.d) out[query * o.time + column * o.d] = static_cast<T>(acc[i][c] * inverse);
+      if (column < z.dv) out[query * o.time + column * o.d] = static_cast<T>(acc[i][c] * inverse);
     }
     if (x == 0) {
       lse[(b * z.heads + head) * z.queries + query] =
@@ -126,14 +127,14 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 
 void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
-  AttentionSizes z(*this, in[0], in[1]);
-  std::array<Tensor, 2> kept;
-  if (in.size() > 3 && in[3].defined()) kept = give_positions(z, in[3], stream);
+  const MaskOperands masks(in, 3);
+  AttentionSizes z(*this, in[0], in[1], in[2], masks);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     constexpr int kRows = kTile<T>;
-    with_columns<T>(z.d, [&]<int kColumns>() {
-      const size_t bytes = shared_bytes<C, kRows>(z.d);
+    const auto kept = z.cut_into_tiles(kRows, masks, stream);
+    with_columns<T>(z.dv, [&]<int kColumns>() {
+      const size_t bytes = shared_bytes<C, kRows>(z.d, z.dv);
       const auto kernel = forward_kernel<T, kColumns>;
       allow_shared(kernel, bytes);
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;

@@ -1,40 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // scaled_dot_product_attention, fused (online softmax; Dao et al., FlashAttention-2, 2023): no T x
-// T buffer. Grouped queries share a key and value head. Every mask is a range of keys for each
-// query, and their AND the common part of the ranges, so masks make it faster. The log-sum-exp of
-// each row is an output, kept for backward; its gradient counts.
+// T buffer. Grouped queries share a key and value head. The log-sum-exp of each row is an output,
+// kept for backward; its gradient counts.
+//
+// All conditions of a mask are on global positions and document ids, which are operands: a cut or
+// reordered sequence needs only its part of them. Positions that are not given count up from
+// query_start and key_start. These two numbers are attributes, so that the usual call has no index
+// tensor to make, place and read, and a KV cache no operand that changes; a piece of a distributed
+// call adds to them where its queries and keys begin.
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/attention/block_map.h"
+#include "tessera/kernels/attention/mask.h"
 #include "tessera/kernels/attention/sink.h"
 
 namespace tessera {
 namespace op {
 
-/// q (B, H, T, D), k and v (B, Hkv, S, D), positions (B, T) i64 (optional) -> o (B, H, T, D), lse
-/// (B, H, T) in f32 (f64 for f64); H a multiple of Hkv. heads_inner: q, k, v, o are (B, T, H, D)
-/// instead. scale 0: 1 / sqrt(D). offset: the index of query 0 among the keys (S - T aligns both
-/// ends). Query i sees key j if all of these hold:
-///   causal        j <= i + offset
-///   window w > 0  j > i + offset - w: the last w keys, its own among them
-///   chunk c > 0   j and i + offset lie in one chunk of c keys (Llama 4, 2025)
-///   positions     j lies in the document of query i, which starts positions[b][i] keys before it
-/// window and chunk need causal. Without causal, positions must cover the keys: offset 0, S <= T.
-/// key_start: key 0 is that key of the whole sequence, where a rank holds later keys; chunks count
-/// from there, and a document may have started earlier. A row that sees nothing is 0, its lse -inf.
-/// ValueError: a position that is neither 0 nor one more than the last, or lies before the keys.
-/// CUDA gives NaN in such a row.
+/// q (B, H, T, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv) -> o (B, H, T, Dv), lse (B, H, T) in f32
+/// (f64 for f64); H a multiple of Hkv. heads_inner: q, k, v, o are (B, T, H, D) and so on instead.
+/// scale 0: 1 / sqrt(D). More inputs, each optional:
+///   3, 4  positions of queries (B, T) or (T) and of keys (B, S) or (S), i64
+///   5, 6  document ids of queries and of keys, in the same shapes: where the mask asks for them
+///   7, 8  blocks and bits of a block map (block_map.h), which has the last word on its blocks
+/// Keys in order of their positions, and documents in order of their ids, are fastest: the mask is
+/// a range of keys for each query then. A row that sees nothing is 0, its lse -inf. ShapeError,
+/// DTypeError, ValueError: what does not fit, and a block map that names bits that are not there
+/// (CUDA gives NaN in such rows).
 struct Attention {
-  bool causal = true, heads_inner = false;
+  AttentionMask mask = {};
+  bool heads_inner = false;
   double scale = 0;
-  int64_t offset = 0, window = 0, chunk = 0, key_start = 0;
+  int64_t query_start = 0, key_start = 0;  // positions of query 0 and key 0 where none are given
   static constexpr std::string_view name = "scaled_dot_product_attention";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 2;
   static constexpr Saves saves = Saves::inputs() | Saves::outputs(0, 1);
-  auto attributes() const {
-    return std::tie(causal, heads_inner, scale, offset, window, chunk, key_start);
-  }
+  auto attributes() const { return std::tie(mask, heads_inner, scale, query_start, key_start); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Attention local(const Piece& piece) const;
@@ -45,21 +48,19 @@ struct Attention {
   static std::vector<Sample<Attention>> samples();
 };
 
-/// q, k, v, o, lse, dout, dlse (optional), positions (optional) -> dq, dk, dv. The positions have
-/// been checked by the forward op.
+/// q, k, v, o, lse, dout, dlse (optional) and the six optional inputs of Attention -> dq, dk, dv.
 struct AttentionBackward {
-  bool causal = true, heads_inner = false;
+  AttentionMask mask = {};
+  bool heads_inner = false;
   double scale = 0;
-  int64_t offset = 0, window = 0, chunk = 0, key_start = 0;
+  int64_t query_start = 0, key_start = 0;
   static constexpr std::string_view name = "scaled_dot_product_attention_backward";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 3;
   static constexpr NotDifferentiable vjp{
       "the fused gradient of attention is differentiated once only; write it with matmul and "
       "softmax for more"};
-  auto attributes() const {
-    return std::tie(causal, heads_inner, scale, offset, window, chunk, key_start);
-  }
+  auto attributes() const { return std::tie(mask, heads_inner, scale, query_start, key_start); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   AttentionBackward local(const Piece& piece) const;
@@ -73,15 +74,17 @@ using attention_ops = OpList<Attention, AttentionBackward, AttentionSink, Attent
 
 }  // namespace op
 
-/// Which keys a query sees: all conditions at once. op::Attention says what each means.
+/// Which keys a query sees, and how operands lie. op::Attention says what each means.
 struct AttentionOptions {
-  bool causal = false;
+  AttentionMask mask = {};   ///< all keys; AttentionMask::causal() for those before
   bool heads_inner = false;  ///< operands are (B, T, H, D)
   double scale = 0;          ///< 0: 1 / sqrt(D)
-  int64_t offset = 0;        ///< index of query 0 among the keys
-  int64_t window = 0;        ///< causal: the last `window` keys only; 0: all
-  int64_t chunk = 0;         ///< causal: keys of the same chunk of this many; 0: all
-  Tensor positions = {};     ///< (B, T) i64, 0 where a document starts: keys of the document only
+  /// Positions of query 0 and key 0 where positions are not given: query_start of a KV cache is the
+  /// number of tokens that it held before.
+  int64_t query_start = 0, key_start = 0;
+  Tensor query_positions = {}, key_positions = {};  ///< (B, T) or (T), (B, S) or (S), i64
+  Tensor query_documents = {}, key_documents = {};  ///< the same, of a mask with document()
+  BlockMap block_map = {};
 };
 /// {o, lse}.
 TESSERA_API std::array<Tensor, 2> scaled_dot_product_attention_with_lse(

@@ -19,7 +19,7 @@ __global__ void delta_kernel(Heads<const T> o, Heads<const T> dout, const comput
                   b = row / z.queries / z.heads;
     const T *a = o.of(b, head) + query * o.time, *g = dout.of(b, head) + query * dout.time;
     C sum = 0;
-    for (int c = lane; c < z.d; c += 32)
+    for (int c = lane; c < z.dv; c += 32)
       sum = vmath::fma(static_cast<C>(a[c * o.d]), static_cast<C>(g[c * dout.d]), sum);
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (lane == 0) delta[row] = sum - (dlse ? dlse[row] : C(0));
@@ -34,55 +34,53 @@ template <class T> struct Operands {
 
 template <class C, int kRows> struct Tiles {
   static constexpr int kPitch = kRows + 1;
-  C *q, *k, *v, *dout;  // (kRows, d)
-  C *p, *ds;            // (kRows queries, kRows keys)
-  C *lse, *delta;       // (kRows)
-  KeyRange* seen;       // (kRows)
+  C *q, *k;        // (kRows, d)
+  C *v, *dout;     // (kRows, dv)
+  C *p, *ds;       // (kRows queries, kRows keys)
+  C *lse, *delta;  // (kRows)
 
-  __device__ Tiles(unsigned char* bytes, int d) {
-    const int tile = kRows * tile_stride(d);
-    seen = reinterpret_cast<KeyRange*>(bytes);
-    q = reinterpret_cast<C*>(seen + kRows), k = q + tile, v = k + tile, dout = v + tile;
-    p = dout + tile, ds = p + kRows * kPitch;
+  __device__ Tiles(unsigned char* bytes, int d, int dv) {
+    const int tile = kRows * tile_stride(d), v_tile = kRows * tile_stride(dv);
+    q = reinterpret_cast<C*>(bytes), k = q + tile, v = k + tile, dout = v + v_tile;
+    p = dout + v_tile, ds = p + kRows * kPitch;
     lse = ds + kRows * kPitch, delta = lse + kRows;
   }
-  static size_t bytes(int d) {
-    return static_cast<size_t>(4 * kRows * tile_stride(d) + 2 * kRows * kPitch + 2 * kRows) *
-               sizeof(C) +
-           kRows * sizeof(KeyRange);
+  static size_t bytes(int d, int dv) {
+    return static_cast<size_t>(2 * kRows * (tile_stride(d) + tile_stride(dv)) + 2 * kRows * kPitch +
+                               2 * kRows) *
+           sizeof(C);
   }
   template <class T>
   __device__ void load_queries(const Operands<T>& in, const AttentionSizes& z, int64_t b,
                                int64_t head, int64_t first) {
     load_tile(q, kRows, in.q.of(b, head), in.q, first, z.queries, z.d);
-    load_tile(dout, kRows, in.dout.of(b, head), in.dout, first, z.queries, z.d);
+    load_tile(dout, kRows, in.dout.of(b, head), in.dout, first, z.queries, z.dv);
     for (int i = threadIdx.x; i < kRows; i += blockDim.x) {
       const int64_t row = (b * z.heads + head) * z.queries + first + i;
       const bool inside = first + i < z.queries;
       lse[i] = inside ? in.lse[row] : minus_infinity<C>();
       delta[i] = inside ? in.delta[row] : C(0);
-      seen[i] = z.range(b, first + i);
     }
   }
   template <class T>
   __device__ void load_keys(const Operands<T>& in, const AttentionSizes& z, int64_t b,
                             int64_t kv_head, int64_t first) {
     load_tile(k, kRows, in.k.of(b, kv_head), in.k, first, z.keys, z.d);
-    load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.d);
+    load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.dv);
   }
   // Fills p and ds from the loaded tiles.
-  __device__ void weigh(const AttentionSizes& z, int64_t first_key) {
+  __device__ void weigh(const AttentionSizes& z, const TileMask& mask, int64_t b,
+                        int64_t first_query, int64_t first_key) {
     constexpr int kHalf = kRows / 2;
     const int x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
     C scores[2][2], gradients[2][2];
     dot_tiles<kHalf>(q, k, y, x, z.d, scores);
-    dot_tiles<kHalf>(dout, v, y, x, z.d, gradients);
+    dot_tiles<kHalf>(dout, v, y, x, z.dv, gradients);
     for (int i = 0; i < 2; ++i) {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
-        const int64_t key = first_key + column;
-        const bool counts =
-            key >= seen[row].first && key <= seen[row].last && lse[row] != minus_infinity<C>();
+        const bool counts = lse[row] != minus_infinity<C>() &&
+                            z.visible(mask, b, first_query + row, first_key + column);
         const C weight =
             counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
         p[row * kPitch + column] = weight;
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
   extern __shared__ __align__(16) unsigned char bytes[];
-  Tiles<C, kRows> tiles(bytes, z.d);
+  Tiles<C, kRows> tiles(bytes, z.d, z.dv);
   const int ld = tile_stride(z.d), x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
   const int64_t count = ceil_div(z.queries, kRows), tile = count - 1 - blockIdx.x % count;
   const int64_t head = blockIdx.x / count % z.heads, b = blockIdx.x / count / z.heads;
@@ -106,12 +104,13 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 
   tiles.load_queries(in, z, b, head, first);
   C acc[2][kColumns] = {};
-  const KeyRange any = z.range_of_rows(b, first, kRows);
-  for (int64_t key = any.first / kRows * kRows; key <= any.last; key += kRows) {
+  for (int64_t key = 0; key < z.keys; key += kRows) {
+    const TileMask mask = z.tile(b, first, key);
+    if (mask.part == kNone) continue;
     __syncthreads();
     tiles.load_keys(in, z, b, kv_head, key);
     __syncthreads();
-    tiles.weigh(z, key);
+    tiles.weigh(z, mask, b, first, key);
     __syncthreads();
     for (int j = 0; j < kRows; ++j) {
       const C g0 = tiles.ds[y * kPitch + j], g1 = tiles.ds[(y + kHalf) * kPitch + j];
@@ -145,25 +144,23 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
   extern __shared__ __align__(16) unsigned char bytes[];
-  Tiles<C, kRows> tiles(bytes, z.d);
-  const int ld = tile_stride(z.d), x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
+  Tiles<C, kRows> tiles(bytes, z.d, z.dv);
+  const int ld = tile_stride(z.d), ldv = tile_stride(z.dv);
+  const int x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
   const int64_t count = ceil_div(z.keys, kRows), first = blockIdx.x % count * kRows;
   const int64_t kv_head = blockIdx.x / count % z.kv_heads, b = blockIdx.x / count / z.kv_heads;
   const int64_t group = z.heads / z.kv_heads;
 
   tiles.load_keys(in, z, b, kv_head, first);
   C key_acc[2][kColumns] = {}, value_acc[2][kColumns] = {};
-  // The first query that sees the tile's first key, rounded down to a tile.
-  int64_t begin = 0;
-  if (z.mask.causal && first - z.mask.offset > 0) begin = (first - z.mask.offset) / kRows * kRows;
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (int64_t query = begin; query < z.queries; query += kRows) {
-      const KeyRange any = z.range_of_rows(b, query, kRows);
-      if (any.last < first || any.first >= first + kRows) continue;
+    for (int64_t query = 0; query < z.queries; query += kRows) {
+      const TileMask mask = z.tile(b, query, first);
+      if (mask.part == kNone) continue;
       __syncthreads();
       tiles.load_queries(in, z, b, head, query);
       __syncthreads();
-      tiles.weigh(z, first);
+      tiles.weigh(z, mask, b, query, first);
       __syncthreads();
       for (int i = 0; i < kRows; ++i) {
         const C p0 = tiles.p[i * kPitch + y], p1 = tiles.p[i * kPitch + y + kHalf];
@@ -171,10 +168,13 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           const int column = x + c * kHalf;
-          if (column < z.d) {
-            const C dout = tiles.dout[i * ld + column], q = tiles.q[i * ld + column];
+          if (column < z.dv) {
+            const C dout = tiles.dout[i * ldv + column];
             value_acc[0][c] = add_product(p0, dout, value_acc[0][c]);
             value_acc[1][c] = add_product(p1, dout, value_acc[1][c]);
+          }
+          if (column < z.d) {
+            const C q = tiles.q[i * ld + column];
             key_acc[0][c] = add_product(g0, q, key_acc[0][c]);
             key_acc[1][c] = add_product(g1, q, key_acc[1][c]);
           }
@@ -192,6 +192,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
       if (column < z.d) {
         k_out[key * dk.time + column * dk.d] =
             static_cast<T>(key_acc[i][c] * static_cast<C>(z.scale));
+      }
+      if (column < z.dv) {
         v_out[key * dv.time + column * dv.d] = static_cast<T>(value_acc[i][c]);
       }
     }
@@ -201,10 +203,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 }  // namespace
 
 void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
-  const Attention forward{causal, heads_inner, scale, offset, window, chunk, key_start};
-  AttentionSizes z(forward, in[0], in[1]);
-  std::array<Tensor, 2> kept;
-  if (in.size() > 7 && in[7].defined()) kept = give_positions(z, in[7], stream);
+  const MaskOperands masks(in, 7);
+  AttentionSizes z(*this, in[0], in[1], in[2], masks);
   const Tensor lse = row_major(in[4], stream);
   const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
@@ -219,8 +219,9 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     }
     const Operands<T> operands{heads(0), heads(1),      heads(2),
                                heads(5), lse.data<C>(), delta.data<C>()};
-    const size_t bytes = Tiles<C, kRows>::bytes(z.d);
-    with_columns<T>(z.d, [&]<int kColumns>() {
+    const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
+    const auto kept = z.cut_into_tiles(kRows, masks, stream);
+    with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
       if (y[0].numel() > 0) {
         const auto kernel = query_kernel<T, kColumns>;
         allow_shared(kernel, bytes);
@@ -229,7 +230,7 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
             operands, Heads<T>(y[0], heads_inner), z);
         check_launch(name);
       }
-      if (y[1].numel() > 0) {
+      if (z.batch * z.kv_heads * z.keys > 0) {
         const auto kernel = key_kernel<T, kColumns>;
         allow_shared(kernel, bytes);
         const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;

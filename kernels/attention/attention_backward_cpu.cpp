@@ -17,18 +17,19 @@ namespace {
 
 // Scratch of one task.
 template <class C> struct BackwardScratch {
-  C *k, *v, *dk, *dv;                      // (S, padded d)
-  C *q, *dout, *out, *dq;                  // (kBlock, padded d)
-  C *q_t, *dout_t, *p, *ds, *lse, *delta;  // (d, width) twice, (keys, width) twice, (width)
+  C *k, *dk, *v, *dv;                      // (S, padded d) twice, (S, padded dv) twice
+  C *q, *dq, *dout, *out;                  // (kBlock, padded d) twice, (kBlock, padded dv) twice
+  C *q_t, *dout_t, *p, *ds, *lse, *delta;  // (d, width), (dv, width), (keys, width) twice, (width)
   static int64_t room(const Problem& z) {
-    return 4 * (z.s + kBlock) * z.padded_d + 2 * kBlock * (z.d + kBlock + 1);
+    return 2 * (z.s + kBlock) * (z.padded_d + z.padded_dv) + kBlock * (z.d + z.dv + 2 * kBlock + 2);
   }
   TESSERA_INLINE BackwardScratch(C* at, const Problem& z) {
-    const int64_t keys = z.s * z.padded_d, queries = kBlock * z.padded_d;
-    k = at, v = k + keys, dk = v + keys, dv = dk + keys;
-    q = dv + keys, dout = q + queries, out = dout + queries, dq = out + queries;
-    p = dq + queries, ds = p + kBlock * kBlock, lse = ds + kBlock * kBlock, delta = lse + kBlock;
-    q_t = delta + kBlock, dout_t = q_t + kBlock * z.d;
+    const int64_t rows = z.s + kBlock;
+    k = at, dk = k + z.s * z.padded_d, q = dk + z.s * z.padded_d, dq = q + kBlock * z.padded_d;
+    v = at + 2 * rows * z.padded_d, dv = v + z.s * z.padded_dv;
+    dout = dv + z.s * z.padded_dv, out = dout + kBlock * z.padded_dv;
+    p = v + 2 * rows * z.padded_dv, ds = p + kBlock * kBlock, lse = ds + kBlock * kBlock;
+    delta = lse + kBlock, q_t = delta + kBlock, dout_t = q_t + kBlock * z.d;
   }
 };
 
@@ -42,13 +43,13 @@ template <class C> struct BackwardOperands {
 // A block of queries against keys, some of which its last rows may not see.
 template <int64_t width, class C>
 TESSERA_INLINE void block_gradient(const Problem& z, const BackwardScratch<C>& w, int64_t key,
-                                   int64_t keys, const BlockRange& seen, const KeyRange* ranges,
-                                   int64_t rows) {
+                                   int64_t keys, const Hidden& hidden, int64_t rows) {
   const C scale = static_cast<C>(z.scale);
-  const int64_t at = key * z.padded_d;
+  const int64_t at = key * z.padded_d, v_at = key * z.padded_dv;
   micro::block<C>(keys, width, z.d, w.k + at, z.padded_d, 1, w.q_t, width, w.p, width, false);
-  micro::block<C>(keys, width, z.d, w.v + at, z.padded_d, 1, w.dout_t, width, w.ds, width, false);
-  if (!seen.sees_all(key, keys)) mask_block<width>(w.p, key, keys, ranges, rows);
+  micro::block<C>(keys, width, z.dv, w.v + v_at, z.padded_dv, 1, w.dout_t, width, w.ds, width,
+                  false);
+  hidden.hide<width>(w.p, key, keys, rows);
   for (int64_t j = 0; j < keys; ++j) {
     C *p = w.p + j * width, *ds = w.ds + j * width;
 #pragma GCC ivdep
@@ -58,8 +59,8 @@ TESSERA_INLINE void block_gradient(const Problem& z, const BackwardScratch<C>& w
       ds[i] = e * (ds[i] - w.delta[i]) * scale;
     }
   }
-  micro::block<C>(keys, z.padded_d, rows, w.p, width, 1, w.dout, z.padded_d, w.dv + at, z.padded_d,
-                  true);
+  micro::block<C>(keys, z.padded_dv, rows, w.p, width, 1, w.dout, z.padded_dv, w.dv + v_at,
+                  z.padded_dv, true);
   micro::block<C>(keys, z.padded_d, rows, w.ds, width, 1, w.q, z.padded_d, w.dk + at, z.padded_d,
                   true);
   micro::block<C>(rows, z.padded_d, keys, w.ds, 1, width, w.k + at, z.padded_d, w.dq, z.padded_d,
@@ -69,18 +70,19 @@ TESSERA_INLINE void block_gradient(const Problem& z, const BackwardScratch<C>& w
 template <int64_t width, class C>
 TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w,
                                    const BackwardOperands<C>& x, int64_t batch, int64_t head,
-                                   const RowBlock& block, const KeyRange* ranges,
+                                   const RowBlock& block, const SeenKeys& seen,
                                    const std::vector<KeyBlock>& keys) {
   const int64_t n = block.rows;
   const bool folded = z.t == 1;
   const auto step = [&](const Operand<C>& y) { return folded ? y.h : y.t; };
   const auto at = [&](const Operand<C>& y) { return y.head(batch, head) + block.row * step(y); };
-  const auto load = [&](const Operand<C>& y, C* to) {
-    y.load(at(y), step(y), y.d, n, z.d, z.padded_d, to);
+  const auto load = [&](const Operand<C>& y, int64_t d, int64_t padded, C* to) {
+    y.load(at(y), step(y), y.d, n, d, padded, to);
   };
-  load(x.q, w.q), load(x.dout, w.dout), load(x.o, w.out);
+  load(x.q, z.d, z.padded_d, w.q);
+  load(x.dout, z.dv, z.padded_dv, w.dout), load(x.o, z.dv, z.padded_dv, w.out);
   transpose_block<width>(w.q, n, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t);
-  transpose_block<width>(w.dout, n, z.d, z.padded_d, C(1), w.dout_t);
+  transpose_block<width>(w.dout, n, z.dv, z.padded_dv, C(1), w.dout_t);
   const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
   const C *lse = x.lse.template data<C>() + batch * ls[0] + head * ls[1],
           *dlse = x.dlse.template data<C>() + batch * ds[0] + head * ds[1];
@@ -92,30 +94,38 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
     if (i >= n) continue;
     const C l = lse[(block.row + i) * lse_step];
     if (l != -kInf<C>) w.lse[i] = l;
-    const C sum = rows::dot(w.dout + i * z.padded_d, w.out + i * z.padded_d, z.d);
+    const C sum = rows::dot(w.dout + i * z.padded_dv, w.out + i * z.padded_dv, z.dv);
     w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * dlse_step] : sum;
   }
   for (int64_t i = 0; i < n * z.padded_d; ++i) w.dq[i] = 0;
-  // Rows of a group see the same keys, so that nothing is masked.
-  const KeyRange* own = ranges + (folded ? 0 : block.row);
-  const BlockRange seen(own, folded ? 1 : n);
-  for (auto b = block_of_key(keys, seen.any.first); b != keys.end() && b->key <= seen.any.last;
-       ++b) {
-    const int64_t key = std::max(b->key, seen.any.first),
-                  end = std::min(b->key + b->keys, seen.any.last + 1);
-    block_gradient<width>(z, w, key, end - key, seen, own, n);
+  const Rows rows{batch, folded ? 0 : block.row, n, folded};
+  if (seen.in_ranges()) {
+    // Rows of a group see the same keys, so that nothing is masked.
+    const KeyRange* own = seen.ranges(batch) + rows.query;
+    const BlockRange range(own, folded ? 1 : n);
+    for (auto b = block_of_key(keys, range.any.first); b != keys.end() && b->key <= range.any.last;
+         ++b) {
+      const int64_t key = std::max(b->key, range.any.first),
+                    end = std::min(b->key + b->keys, range.any.last + 1);
+      const Hidden hidden{range.sees_all(key, end - key) ? nullptr : own};
+      block_gradient<width>(z, w, key, end - key, hidden, n);
+    }
+  } else {
+    for_blocks(seen, rows, z.s, 0, z.s,
+               [&](int64_t key, int64_t count, const Hidden& hidden)
+                   TESSERA_LAMBDA { block_gradient<width>(z, w, key, count, hidden, n); });
   }
   x.dq.save(w.dq, z.padded_d, n, z.d, at(x.dq), step(x.dq), x.dq.d);
 }
 
 template <class C> void backward(const AttentionBackward& op, Tensors in, Outputs y) {
   const Problem z(op, in, micro::kLanes<C>);
-  const RowRanges ranges(op, z, in.size() > 7 ? in[7] : Tensor());
+  const SeenKeys seen(op, z.mask_sizes(), in, 7);
   std::vector<std::vector<RowBlock>> blocks;
   std::vector<std::vector<KeyBlock>> keys;
-  for (int64_t b = 0; b < (ranges.documents() ? z.b : 1); ++b) {
-    blocks.push_back(z.t == 1 ? even_blocks(z.group) : row_blocks(ranges, b, z.t));
-    keys.push_back(key_blocks(z, ranges, b));
+  for (int64_t b = 0; b < seen.lists(); ++b) {
+    blocks.push_back(z.t == 1 ? even_blocks(z.group) : row_blocks(seen, b, z.t));
+    keys.push_back(key_blocks(z, seen, b));
   }
   const bool inner = op.heads_inner, has_dlse = in.size() > 6 && in[6].defined();
   const auto operand = [&](const Tensor& t) { return Operand<C>(t, inner); };
@@ -129,23 +139,24 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
   C* all_scratch = scratch.data<C>();
   parallel_for(z.b * z.h_kv, 1, [&](int64_t task, int64_t) {
     const int64_t batch = task / z.h_kv, kv_head = task % z.h_kv;
-    const auto list = static_cast<size_t>(ranges.documents() ? batch : 0);
+    const size_t list = seen.list_of(batch);
     C* at = all_scratch + omp_get_thread_num() % threads * room;
     simd([&]() TESSERA_LAMBDA {
       const BackwardScratch<C> w(at, z);
       x.k.load(x.k.head(batch, kv_head), x.k.t, x.k.d, z.s, z.d, z.padded_d, w.k);
-      x.v.load(x.v.head(batch, kv_head), x.v.t, x.v.d, z.s, z.d, z.padded_d, w.v);
-      for (int64_t i = 0; i < z.s * z.padded_d; ++i) w.dk[i] = w.dv[i] = 0;
+      x.v.load(x.v.head(batch, kv_head), x.v.t, x.v.d, z.s, z.dv, z.padded_dv, w.v);
+      for (int64_t i = 0; i < z.s * z.padded_d; ++i) w.dk[i] = 0;
+      for (int64_t i = 0; i < z.s * z.padded_dv; ++i) w.dv[i] = 0;
       const int64_t first = kv_head * z.group, heads = z.t == 1 ? 1 : z.group;
       for (int64_t head = first; head < first + heads; ++head) {
         for (const RowBlock& block : blocks[list]) {
           if (block.rows <= kNarrow)
-            query_gradient<kNarrow>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
-          else query_gradient<kBlock>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
+            query_gradient<kNarrow>(z, w, x, batch, head, block, seen, keys[list]);
+          else query_gradient<kBlock>(z, w, x, batch, head, block, seen, keys[list]);
         }
       }
       x.dk.save(w.dk, z.padded_d, z.s, z.d, x.dk.head(batch, kv_head), x.dk.t, x.dk.d);
-      x.dv.save(w.dv, z.padded_d, z.s, z.d, x.dv.head(batch, kv_head), x.dv.t, x.dv.d);
+      x.dv.save(w.dv, z.padded_dv, z.s, z.dv, x.dv.head(batch, kv_head), x.dv.t, x.dv.d);
     });
   });
 }
@@ -154,7 +165,7 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
 }  // namespace attention
 
 void AttentionBackward::cpu(Tensors in, Outputs y) const {
-  if (y[0].numel() == 0 && y[1].numel() == 0) return;
+  if (y[0].numel() == 0 && y[1].numel() == 0 && y[2].numel() == 0) return;
   using namespace attention;
   // As in the forward op: a single query uses each key once.
   const int time = heads_inner ? 1 : 2;

@@ -17,18 +17,20 @@ constexpr int64_t kFew = 32;  // queries of a narrow block: products over them t
 
 // Scratch of one task. Behind the last row of keys are 16 of zeros.
 struct TileScratch {
-  int64_t d16, d32, columns;
-  bf16 *k, *v, *k_t;                                  // (S + 16, d32) twice, (d16, columns)
-  float *dk, *dv;                                     // (S + 16, d16)
-  bf16* rows;                                         // (width, d32)
-  uint32_t *q_t, *dout_t, *q, *dout;                  // (d32 / 2, width) twice, (width / 2, d16)
-  float *wide, *other, *dq_t, *p, *ds, *lse, *delta;  // (width, padded d) twice, (d16, width), ...
+  int64_t d16, d32, v16, v32, columns;
+  bf16 *k, *v, *k_t;                  // (S + 16, d32), (S + 16, v32), (d16, columns)
+  float *dk, *dv;                     // (S + 16, d16), (S + 16, v16)
+  bf16* rows;                         // (width, d32 or v32)
+  uint32_t *q_t, *dout_t, *q, *dout;  // (d32 / 2, width), (width / 2, d16), of v too
+  float *wide, *other, *dq_t, *p, *ds, *lse, *delta;  // (width, padded) twice, (d16, width), ...
   bf16 *p_rows, *ds_rows;                             // (keys, width)
   uint32_t *ds_pairs, *words;                         // (keys / 2, width), 32 d32
 
   explicit TileScratch(const Problem& z)
       : d16(micro::round_up(z.d, 16)),
         d32(micro::round_up(z.d, 32)),
+        v16(micro::round_up(z.dv, 16)),
+        v32(micro::round_up(z.dv, 32)),
         columns(tiles::columns_of(z.s)) {}
   // Lays the arrays out from `at` on, and gives how many floats they take; `at` may be null.
   int64_t place(const Problem& z, float* at) {
@@ -37,13 +39,13 @@ struct TileScratch {
       array = at ? reinterpret_cast<T*>(at + used) : nullptr;
       used += micro::round_up(n * static_cast<int64_t>(sizeof(T)) / 4, 16);
     };
-    const int64_t s = z.s + 16;
-    take(k, s * d32), take(v, s * d32), take(k_t, d16 * columns);
-    take(dk, s * d16), take(dv, s * d16);
-    take(rows, kBlock * d32);
-    take(q_t, kBlock * d32 / 2), take(dout_t, kBlock * d32 / 2);
-    take(q, kBlock * d16 / 2), take(dout, kBlock * d16 / 2);
-    take(wide, kBlock * d32), take(other, kBlock * d32), take(dq_t, kBlock * d16);
+    const int64_t s = z.s + 16, most = std::max(d32, v32);
+    take(k, s * d32), take(v, s * v32), take(k_t, d16 * columns);
+    take(dk, s * d16), take(dv, s * v16);
+    take(rows, kBlock * most);
+    take(q_t, kBlock * d32 / 2), take(dout_t, kBlock * v32 / 2);
+    take(q, kBlock * d16 / 2), take(dout, kBlock * v16 / 2);
+    take(wide, kBlock * most), take(other, kBlock * most), take(dq_t, kBlock * d16);
     take(p, kBlock * kBlock), take(ds, kBlock * kBlock), take(lse, kBlock), take(delta, kBlock);
     take(p_rows, kBlock * kBlock), take(ds_rows, kBlock * kBlock);
     take(ds_pairs, kBlock * kBlock / 2), take(words, 32 * d32);
@@ -61,14 +63,14 @@ template <int64_t width> TESSERA_INLINE void to_bf16(const float* from, int64_t 
 // One block of queries against one block of keys.
 template <int64_t width>
 TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, const KeyBlock& b,
-                                   bool masked, const KeyRange* ranges, int64_t rows) {
+                                   const Hidden& hidden, int64_t rows) {
   const float scale = static_cast<float>(z.scale);
   const int64_t m = micro::round_up(b.keys, 16), padded = micro::round_up(b.keys, 32);
   micro::tile_block(m, width, w.d32, w.k + b.key * w.d32, w.d32, w.q_t, width, w.p, width, false);
-  micro::tile_block(m, width, w.d32, w.v + b.key * w.d32, w.d32, w.dout_t, width, w.ds, width,
+  micro::tile_block(m, width, w.v32, w.v + b.key * w.v32, w.v32, w.dout_t, width, w.ds, width,
                     false);
   for (int64_t i = 0; i < b.keys * width; ++i) w.p[i] *= scale;
-  if (masked) mask_block<width>(w.p, b.key, b.keys, ranges, rows);
+  hidden.hide<width>(w.p, b.key, b.keys, rows);
   for (int64_t j = 0; j < b.keys; ++j) {
     float *p = w.p + j * width, *ds = w.ds + j * width;
 #pragma GCC ivdep
@@ -82,21 +84,21 @@ TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, const
   to_bf16<width>(w.p, padded, w.p_rows);
   to_bf16<width>(w.ds, padded, w.ds_rows);
   tiles::pair_rows<width>(w.ds, padded, w.ds_pairs);
-  tiles::add_rows<width>(b.keys, w.d16, w.p_rows, w.dout, w.other, w.dv + b.key * w.d16);
+  tiles::add_rows<width>(b.keys, w.v16, w.p_rows, w.dout, w.other, w.dv + b.key * w.v16);
   tiles::add_rows<width>(b.keys, w.d16, w.ds_rows, w.q, w.other, w.dk + b.key * w.d16);
   tiles::add_columns<width>(w.d16, b.keys, w.k_t + b.key, w.columns, z.s - b.key, w.words,
                             w.ds_pairs, w.dq_t);
 }
 
-// (rows, d) at `from` as both right-hand operands of products.
+// (rows, d) at `from` as both right-hand operands of products; d32 and d16: d up to a multiple.
 template <int64_t width>
 TESSERA_INLINE void load_queries(const Operand<float>& x, const std::byte* from, int64_t n,
-                                 const Problem& z, const TileScratch& w, uint32_t* transposed,
-                                 uint32_t* pairs) {
-  tiles::copy_rows(from, x.t, x.d, n, z.d, w.d32, w.rows);
-  tiles::clear(w.rows + n * w.d32, (width - n) * w.d32);
-  tiles::transpose<width>(reinterpret_cast<const uint32_t*>(w.rows), w.d32 / 2, transposed);
-  tiles::pair_rows(w.rows, w.d32, width, w.d16, pairs);
+                                 int64_t d, int64_t d16, int64_t d32, bf16* rows,
+                                 uint32_t* transposed, uint32_t* pairs) {
+  tiles::copy_rows(from, x.t, x.d, n, d, d32, rows);
+  tiles::clear(rows + n * d32, (width - n) * d32);
+  tiles::transpose<width>(reinterpret_cast<const uint32_t*>(rows), d32 / 2, transposed);
+  tiles::pair_rows(rows, d32, width, d16, pairs);
 }
 
 // What a task reads besides its scratch.
@@ -109,13 +111,13 @@ struct Operands {
 template <int64_t width>
 TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const Operands& x,
                                    int64_t batch, int64_t head, const RowBlock& block,
-                                   const KeyRange* ranges, const std::vector<KeyBlock>& keys) {
+                                   const SeenKeys& seen, const std::vector<KeyBlock>& keys) {
   const int64_t n = block.rows;
   const auto at = [&](const Operand<float>& y) { return y.head(batch, head) + block.row * y.t; };
-  load_queries<width>(x.q, at(x.q), n, z, w, w.q_t, w.q);
-  load_queries<width>(x.dout, at(x.dout), n, z, w, w.dout_t, w.dout);
-  x.o.load(at(x.o), x.o.t, x.o.d, n, z.d, z.padded_d, w.wide);
-  x.dout.load(at(x.dout), x.dout.t, x.dout.d, n, z.d, z.padded_d, w.other);
+  load_queries<width>(x.q, at(x.q), n, z.d, w.d16, w.d32, w.rows, w.q_t, w.q);
+  load_queries<width>(x.dout, at(x.dout), n, z.dv, w.v16, w.v32, w.rows, w.dout_t, w.dout);
+  x.o.load(at(x.o), x.o.t, x.o.d, n, z.dv, z.padded_dv, w.wide);
+  x.dout.load(at(x.dout), x.dout.t, x.dout.d, n, z.dv, z.padded_dv, w.other);
   const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
   const float *lse = x.lse.data<float>() + batch * ls[0] + head * ls[1],
               *dlse = x.dlse.data<float>() + batch * ds[0] + head * ds[1];
@@ -126,16 +128,24 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
     if (i >= n) continue;
     const float l = lse[(block.row + i) * ls[2]];
     if (l != -kInf<float>) w.lse[i] = l;
-    const float sum = rows::dot(w.other + i * z.padded_d, w.wide + i * z.padded_d, z.d);
+    const float sum = rows::dot(w.other + i * z.padded_dv, w.wide + i * z.padded_dv, z.dv);
     w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * ds[2]] : sum;
   }
   for (int64_t i = 0; i < w.d16 * width; ++i) w.dq_t[i] = 0;
-  const KeyRange* own = ranges + block.row;
-  const BlockRange seen(own, n);
-  for (auto b = block_of_key(keys, seen.any.first); b != keys.end() && b->key <= seen.any.last;
-       ++b) {
-    const KeyBlock part{b->key, std::min(b->keys, seen.any.last + 1 - b->key)};
-    block_gradient<width>(z, w, part, !seen.sees_all(part.key, part.keys), own, n);
+  if (seen.in_ranges()) {
+    const KeyRange* own = seen.ranges(batch) + block.row;
+    const BlockRange range(own, n);
+    for (auto b = block_of_key(keys, range.any.first); b != keys.end() && b->key <= range.any.last;
+         ++b) {
+      const KeyBlock part{b->key, std::min(b->keys, range.any.last + 1 - b->key)};
+      const Hidden hidden{range.sees_all(part.key, part.keys) ? nullptr : own};
+      block_gradient<width>(z, w, part, hidden, n);
+    }
+  } else {
+    for_blocks(seen, {batch, block.row, n, false}, z.s, 0, z.s,
+               [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+                 block_gradient<width>(z, w, {key, count}, hidden, n);
+               });
   }
   tiles::transpose_back<width>(w.dq_t, w.d16, w.wide, z.padded_d);
   x.dq.save(w.wide, z.padded_d, n, z.d, at(x.dq), x.dq.t, x.dq.d);
@@ -145,12 +155,12 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
 
 void backward_by_tiles(const AttentionBackward& op, Tensors in, Outputs y) {
   const Problem z(op, in, micro::kLanes<float>);
-  const RowRanges ranges(op, z, in.size() > 7 ? in[7] : Tensor());
+  const SeenKeys seen(op, z.mask_sizes(), in, 7);
   std::vector<std::vector<RowBlock>> blocks;
   std::vector<std::vector<KeyBlock>> keys;
-  for (int64_t b = 0; b < (ranges.documents() ? z.b : 1); ++b) {
-    blocks.push_back(row_blocks(ranges, b, z.t));
-    keys.push_back(key_blocks(z, ranges, b));
+  for (int64_t b = 0; b < seen.lists(); ++b) {
+    blocks.push_back(row_blocks(seen, b, z.t));
+    keys.push_back(key_blocks(z, seen, b));
   }
   const bool inner = op.heads_inner, has_dlse = in.size() > 6 && in[6].defined();
   const auto operand = [&](const Tensor& t) { return Operand<float>(t, inner); };
@@ -165,27 +175,28 @@ void backward_by_tiles(const AttentionBackward& op, Tensors in, Outputs y) {
   float* all_scratch = scratch.data<float>();
   parallel_for(z.b * z.h_kv, 1, [&](int64_t task, int64_t) {
     const int64_t batch = task / z.h_kv, kv_head = task % z.h_kv;
-    const auto list = static_cast<size_t>(ranges.documents() ? batch : 0);
+    const size_t list = seen.list_of(batch);
     simd([&]() TESSERA_LAMBDA {
       const micro::TileScope scope;
       TileScratch w = layout;
       w.place(z, all_scratch + omp_get_thread_num() % threads * room);
       const std::byte *k = x.k.head(batch, kv_head), *v = x.v.head(batch, kv_head);
       tiles::copy_rows(k, x.k.t, x.k.d, z.s, z.d, w.d32, w.k);
-      tiles::copy_rows(v, x.v.t, x.v.d, z.s, z.d, w.d32, w.v);
+      tiles::copy_rows(v, x.v.t, x.v.d, z.s, z.dv, w.v32, w.v);
       tiles::clear(w.k + z.s * w.d32, 16 * w.d32);
-      tiles::clear(w.v + z.s * w.d32, 16 * w.d32);
+      tiles::clear(w.v + z.s * w.v32, 16 * w.v32);
       tiles::transpose_rows(k, x.k.t, x.k.d, z.s, z.d, w.d32, w.words, w.k_t, w.columns);
-      for (int64_t i = 0; i < (z.s + 16) * w.d16; ++i) w.dk[i] = w.dv[i] = 0;
+      for (int64_t i = 0; i < (z.s + 16) * w.d16; ++i) w.dk[i] = 0;
+      for (int64_t i = 0; i < (z.s + 16) * w.v16; ++i) w.dv[i] = 0;
       for (int64_t head = kv_head * z.group; head < (kv_head + 1) * z.group; ++head) {
         for (const RowBlock& block : blocks[list]) {
           if (block.rows <= kFew)
-            query_gradient<kFew>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
-          else query_gradient<kBlock>(z, w, x, batch, head, block, ranges.of(batch), keys[list]);
+            query_gradient<kFew>(z, w, x, batch, head, block, seen, keys[list]);
+          else query_gradient<kBlock>(z, w, x, batch, head, block, seen, keys[list]);
         }
       }
       dk.save(w.dk, w.d16, z.s, z.d, dk.head(batch, kv_head), dk.t, dk.d);
-      dv.save(w.dv, w.d16, z.s, z.d, dv.head(batch, kv_head), dv.t, dv.d);
+      dv.save(w.dv, w.v16, z.s, z.dv, dv.head(batch, kv_head), dv.t, dv.d);
     });
   });
 }

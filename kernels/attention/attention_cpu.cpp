@@ -5,7 +5,8 @@
 // keys are first copied to padded f32. One query against a cache of keys is a case of its own: the
 // heads of a group are its rows, and the keys are cut into parts that are joined at the end.
 // With documents, blocks of queries and of keys start where documents do. So a row has the same
-// bits on every run and thread count, and in a document alone and among others.
+// bits on every run and thread count, and in a document alone and among others. Masks that are no
+// ranges go by the list of blocks that a block of queries sees.
 #include "tessera/kernels/attention/attention_paths_impl.h"
 #include "tessera/kernels/attention/attention_plan_impl.h"
 
@@ -14,29 +15,6 @@
 namespace tessera::op {
 namespace attention {
 namespace {
-
-// Throws before anything is written.
-void check_positions(const Attention& op, const Problem& p, const Tensor& positions) {
-  const AttentionMask mask(op, p.s);
-  const int64_t row = positions.strides()[0], step = positions.strides()[1];
-  for (int64_t b = 0; b < p.b; ++b) {
-    const int64_t* at = positions.data<int64_t>() + b * row;
-    for (int64_t i = 0; i < p.t; ++i) {
-      const int64_t position = at[i * step];
-      const bool next = i == 0 || position == at[(i - 1) * step] + 1;
-      if (position == 0 ? mask.possible(i, 0) : next && mask.possible(i, position)) continue;
-      const int64_t most = i + op.offset + op.key_start;
-      if (!mask.possible(i, position)) {
-        fail<ValueError>(op.name, "positions[", b, "][", i, "] of ", positions.meta(), " is ",
-                         position, ": expected 0, where a document starts, to ", most,
-                         ", a start at the first key");
-      }
-      fail<ValueError>(op.name, "positions[", b, "][", i, "] of ", positions.meta(), " is ",
-                       position, " after ", at[(i - 1) * step],
-                       ": expected one more, or 0, where a document starts");
-    }
-  }
-}
 
 // The running maximum and sum of each row over the scores of `keys` more keys, which become
 // weights; shrink: what earlier sums are multiplied by.
@@ -71,33 +49,63 @@ TESSERA_INLINE void weigh(C* scores, int64_t keys, C* row_max, C* row_sum, C* sh
   for (int64_t i = 0; i < width; ++i) row_sum[i] = row_sum[i] * shrink[i] + sum[i];
 }
 
-// acc, row_max and row_sum of `rows` queries over the keys [first_key, end_key) that they see;
+// acc, row_max and row_sum of `rows` over the keys [first_key, end_key) that they see. Of ranges,
 // blocks of keys start at `origin` and every kBlock keys from there.
 template <int64_t width, class Path>
-TESSERA_INLINE void forward_block(Path& path, const KeyRange* ranges, int64_t rows, int64_t origin,
+TESSERA_INLINE void forward_block(Path& path, const SeenKeys& seen, const Rows& rows,
                                   int64_t first_key, int64_t end_key) {
   using C = typename Path::C;
   for (int64_t i = 0; i < width; ++i) {
     path.row_max[i] = -kInf<C>;
     path.row_sum[i] = 0;
   }
-  const BlockRange seen(ranges, rows);
-  const int64_t low = std::max(seen.any.first, first_key),
-                end = std::min(seen.any.last + 1, end_key);
   bool fresh = true;
-  for (int64_t next = low - (low - origin) % kBlock; next < end; next += kBlock) {
-    // A document may start before the keys of this part do.
-    const int64_t key = std::max({next, first_key, int64_t{0}});
-    const int64_t keys = std::min(next + kBlock, end) - key;
+  const auto add = [&](int64_t key, int64_t keys, const Hidden& hidden) TESSERA_LAMBDA {
     path.need(key, keys);
     path.template score<width>(key, keys);
-    if (!seen.sees_all(key, keys)) mask_block<width>(path.scores, key, keys, ranges, rows);
+    hidden.template hide<width>(path.scores, key, keys, rows.rows);
     alignas(64) C shrink[width];
     weigh<width>(path.scores, keys, path.row_max, path.row_sum, shrink);
-    path.template add_values<width>(key, keys, rows, fresh ? nullptr : shrink);
+    path.template add_values<width>(key, keys, rows.rows, fresh ? nullptr : shrink);
     fresh = false;
+  };
+  if (seen.in_ranges()) {
+    const KeyRange* ranges = seen.ranges(rows.batch) + rows.query;
+    std::array<KeyRange, kBlock> same;
+    if (rows.folded) {
+      same.fill(*ranges);
+      ranges = same.data();
+    }
+    const BlockRange range(ranges, rows.rows);
+    const int64_t low = std::max(range.any.first, first_key),
+                  end = std::min(range.any.last + 1, end_key),
+                  origin = std::min(seen.start(rows.batch, rows.query), low);
+    for (int64_t next = low - (low - origin) % kBlock; next < end; next += kBlock) {
+      // A document may start before the keys of this part do.
+      const int64_t key = std::max({next, first_key, int64_t{0}});
+      const int64_t keys = std::min(next + kBlock, end) - key;
+      add(key, keys, Hidden{range.sees_all(key, keys) ? nullptr : ranges});
+    }
+  } else {
+    for_blocks(seen, rows, end_key, first_key, end_key, add);
   }
   path.template finish<width>();
+}
+
+// The keys that these blocks of queries see, from the first to the last.
+KeyRange keys_of_blocks(const SeenKeys& seen, int64_t batch, std::span<const RowBlock> blocks) {
+  const int64_t first = blocks.front().row, end = blocks.back().row + blocks.back().rows;
+  if (seen.in_ranges()) {
+    const KeyRange any = BlockRange(seen.ranges(batch) + first, end - first).any;
+    // Blocks of keys may start before the first key that is seen.
+    return {std::max<int64_t>(0, any.first - kBlock + 1), any.last};
+  }
+  KeyRange any{0, -1};
+  for (const RowBlock& b : blocks) {
+    for (const SeenBlock& block : seen.blocks(batch, b.row))
+      any.last = std::max(any.last, (block.block + 1) * kBlock - 1);
+  }
+  return any;
 }
 
 // Divides by the sum and gives the row's log-sum-exp.
@@ -107,31 +115,29 @@ template <class C> TESSERA_INLINE C finish_row(C* row, int64_t n, C top, C sum) 
   return sum == 0 ? -kInf<C> : top + static_cast<C>(std::log(sum));
 }
 
-// Parts of the keys to the whole: (splits, rows, padded_d + 2) of acc, maximum and sum; the first
+// Parts of the keys to the whole: (splits, rows, width + 2) of acc, maximum and sum; the first
 // becomes the result.
-template <class C> void join_splits(C* parts, int64_t splits, int64_t n, int64_t padded_d) {
-  const int64_t item = padded_d + 2;
+template <class C> void join_splits(C* parts, int64_t splits, int64_t n, int64_t width) {
+  const int64_t item = width + 2;
   for (int64_t i = 0; i < n; ++i) {
     C* row = parts + i * item;
     C top = -kInf<C>, sum = 0;
-    for (int64_t s = 0; s < splits; ++s) top = std::max(top, row[s * n * item + padded_d]);
+    for (int64_t s = 0; s < splits; ++s) top = std::max(top, row[s * n * item + width]);
     for (int64_t s = 0; s < splits; ++s) {
       const C* part = row + s * n * item;
-      const C share = part[padded_d] == -kInf<C> ? C(0) : std::exp(part[padded_d] - top);
-      sum += part[padded_d + 1] * share;
-      for (int64_t j = 0; j < padded_d; ++j) row[j] = (s ? row[j] : C(0)) + part[j] * share;
+      const C share = part[width] == -kInf<C> ? C(0) : std::exp(part[width] - top);
+      sum += part[width + 1] * share;
+      for (int64_t j = 0; j < width; ++j) row[j] = (s ? row[j] : C(0)) + part[j] * share;
     }
-    row[padded_d] = finish_row(row, padded_d, top, sum);
+    row[width] = finish_row(row, width, top, sum);
   }
 }
 
 template <class Path> void forward(const Attention& op, Tensors in, Outputs y) {
   using C = typename Path::C;
   const Problem p(op, in, micro::kLanes<C>);
-  const Tensor positions = in.size() > 3 ? in[3] : Tensor();
-  if (positions.defined()) check_positions(op, p, positions);
-  const RowRanges ranges(op, p, positions);
-  const Plan plan(p, ranges);
+  const SeenKeys seen(op, p.mask_sizes(), in, 3);
+  const Plan plan(p, seen);
   const bool inner = op.heads_inner;
   const Operand<C> q(in[0], inner), k(in[1], inner), v(in[2], inner), o(y[0], inner);
   // From one row of a task to the next.
@@ -141,59 +147,51 @@ template <class Path> void forward(const Attention& op, Tensors in, Outputs y) {
   const int64_t room = micro::round_up(Path::room(p, plan.panel), 16);
   const int threads = Context::current().options.threads;
   const Tensor scratch = empty({threads, room}, dtype_of<C>);
-  const int64_t part_item = p.padded_d + 2, parts = p.b * p.h_kv * plan.splits;
+  const int64_t part_item = p.padded_dv + 2, parts = p.b * p.h_kv * plan.splits;
   const Tensor partial = empty({plan.splits > 1 ? parts : 0, p.group, part_item}, dtype_of<C>);
   C *all_scratch = scratch.data<C>(), *all_parts = partial.data<C>();
   parallel_for(static_cast<int64_t>(plan.tasks.size()), 1, [&](int64_t number, int64_t) {
     const Task& task = plan.tasks[static_cast<size_t>(number)];
     const RowBlock* blocks = plan.blocks_of(task.batch).data() + task.block;
-    const KeyRange* seen = ranges.of(task.batch);
     const int64_t head = task.head * heads, kv_head = head / p.group;
     C* at = all_scratch + omp_get_thread_num() % threads * room;
     simd([&]() TESSERA_LAMBDA {
       const KeyHead<C> keys{k, v, k.head(task.batch, kv_head), v.head(task.batch, kv_head)};
       Path path(p, keys, plan.panel, at);
       if (task.blocks > 1) {
-        const RowBlock& last = blocks[task.blocks - 1];
-        const int64_t queries = plan.folded ? 1 : last.row + last.rows - blocks->row;
-        const KeyRange any = BlockRange(seen + (plan.folded ? 0 : blocks->row), queries).any;
-        // Blocks of keys may start before the first key that is seen.
-        const int64_t first = std::max<int64_t>(0, any.first - kBlock + 1);
-        if (any.first <= any.last) path.need(first, any.last + 1 - first);
+        const RowBlock one{0, 1};
+        const KeyRange any = keys_of_blocks(
+            seen, task.batch,
+            plan.folded ? std::span(&one, 1) : std::span(blocks, static_cast<size_t>(task.blocks)));
+        const int64_t end = std::min(any.last + 1, p.s);
+        if (any.first < end) path.need(any.first, end - any.first);
       }
       for (const RowBlock* block = blocks; block < blocks + task.blocks; ++block) {
-        const int64_t row = block->row, n = block->rows, query = plan.folded ? 0 : row;
-        const int64_t origin = ranges.start(task.batch, query);
+        const int64_t row = block->row, n = block->rows;
+        const Rows rows{task.batch, plan.folded ? 0 : row, n, plan.folded};
         const std::byte* q_at = q.head(task.batch, head) + row * q_row;
-        // The rows of a folded group are one query.
-        std::array<KeyRange, kBlock> same;
-        const KeyRange* range = seen + query;
-        if (plan.folded) {
-          same.fill(*range);
-          range = same.data();
-        }
         if (n <= kNarrow) {
           path.template begin<kNarrow>(q, q_at, q_row, n);
-          forward_block<kNarrow>(path, range, n, origin, task.first_key, task.end_key);
+          forward_block<kNarrow>(path, seen, rows, task.first_key, task.end_key);
         } else {
           path.template begin<kBlock>(q, q_at, q_row, n);
-          forward_block<kBlock>(path, range, n, origin, task.first_key, task.end_key);
+          forward_block<kBlock>(path, seen, rows, task.first_key, task.end_key);
         }
         if (plan.splits > 1) {
           const int64_t part_of_keys = (task.batch * p.h_kv + task.head) * plan.splits + task.split;
           C* part = all_parts + part_of_keys * p.group * part_item;
           for (int64_t i = 0; i < n; ++i) {
             C* to = part + (row + i) * part_item;
-            for (int64_t j = 0; j < p.padded_d; ++j) to[j] = path.acc[i * p.padded_d + j];
-            to[p.padded_d] = path.row_max[i], to[p.padded_d + 1] = path.row_sum[i];
+            for (int64_t j = 0; j < p.padded_dv; ++j) to[j] = path.acc[i * p.padded_dv + j];
+            to[p.padded_dv] = path.row_max[i], to[p.padded_dv + 1] = path.row_sum[i];
           }
           continue;
         }
         for (int64_t i = 0; i < n; ++i) {
           lse[(task.batch * p.h + head) * p.t + row + i] =
-              finish_row(path.acc + i * p.padded_d, p.d, path.row_max[i], path.row_sum[i]);
+              finish_row(path.acc + i * p.padded_dv, p.dv, path.row_max[i], path.row_sum[i]);
         }
-        o.save(path.acc, p.padded_d, n, p.d, o.head(task.batch, head) + row * o_row, o_row, o.d);
+        o.save(path.acc, p.padded_dv, n, p.dv, o.head(task.batch, head) + row * o_row, o_row, o.d);
       }
     });
   });
@@ -201,10 +199,10 @@ template <class Path> void forward(const Attention& op, Tensors in, Outputs y) {
   for (int64_t i = 0; i < p.b * p.h_kv; ++i) {
     C* result = all_parts + i * plan.splits * p.group * part_item;
     const int64_t batch = i / p.h_kv, head = i % p.h_kv * p.group;
-    join_splits(result, plan.splits, p.group, p.padded_d);
-    o.save(result, part_item, p.group, p.d, o.head(batch, head), o.h, o.d);
+    join_splits(result, plan.splits, p.group, p.padded_dv);
+    o.save(result, part_item, p.group, p.dv, o.head(batch, head), o.h, o.d);
     for (int64_t r = 0; r < p.group; ++r)
-      lse[batch * p.h + head + r] = result[r * part_item + p.padded_d];
+      lse[batch * p.h + head + r] = result[r * part_item + p.padded_dv];
   }
 }
 

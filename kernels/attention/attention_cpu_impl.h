@@ -8,7 +8,7 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/attention/mask_impl.h"
+#include "tessera/kernels/attention/seen_keys_impl.h"
 #include "tessera/kernels/shared/micro_gemm_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
 #include "tessera/kernels/vector_math.h"
@@ -20,8 +20,7 @@
 
 namespace tessera::op::attention {
 
-inline constexpr int64_t kBlock = 64;   // queries or keys worked on at a time
-inline constexpr int64_t kNarrow = 16;  // the same where few queries are left
+inline constexpr int64_t kNarrow = 16;  // queries worked on at a time where few are left
 template <class C> inline constexpr C kInf = std::numeric_limits<C>::infinity();
 
 // A (B, H, T, D) operand of any float type, in either order of dims: heads of it go to and from
@@ -71,61 +70,21 @@ template <class C> struct Operand {
 };
 
 struct Problem {
-  int64_t b, h, t, d, h_kv, s, group, padded_d, padded_t;
+  int64_t b, h, t, d, h_kv, s, dv, group, padded_d, padded_dv, padded_t;
   double scale;
 
   template <class Op> Problem(const Op& op, Tensors in, int64_t lanes) {
     const Shape &q = in[0].shape(), &k = in[1].shape();
     const int head = op.heads_inner ? 2 : 1, time = op.heads_inner ? 1 : 2;
     b = q[0], h = q[head], t = q[time], d = q[3], h_kv = k[head], s = k[time];
+    dv = in[2].shape()[3];
     group = h_kv ? h / h_kv : 0;
     padded_d = micro::round_up(d, lanes);
+    padded_dv = micro::round_up(dv, lanes);
     padded_t = micro::round_up(t, kBlock);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(d, 1)));
   }
-};
-
-// What each query sees; one list, or one for each batch where there are documents.
-class RowRanges {
- public:
-  template <class Op>
-  RowRanges(const Op& op, const Problem& p, const Tensor& positions)
-      : mask_(op, p.s), queries_(p.t), documents_(positions.defined()) {
-    const int64_t batches = documents_ ? p.b : 1;
-    ranges_.resize(static_cast<size_t>(batches * p.t));
-    if (!documents_) {
-      for (int64_t i = 0; i < p.t; ++i) ranges_[static_cast<size_t>(i)] = mask_.range(i, -1, 0);
-      return;
-    }
-    starts_.resize(ranges_.size());
-    const int64_t row = positions.strides()[0], step = positions.strides()[1];
-    for (int64_t b = 0; b < batches; ++b) {
-      const int64_t* at = positions.data<int64_t>() + b * row;
-      int64_t end = p.t - 1;
-      for (int64_t i = p.t - 1; i >= 0; --i) {
-        const auto place = static_cast<size_t>(b * p.t + i);
-        const int64_t position = at[i * step];
-        ranges_[place] = mask_.range(i, position, end);
-        starts_[place] = i + mask_.offset - position;
-        if (position == 0) end = i - 1;
-      }
-    }
-  }
-  [[nodiscard]] const KeyRange* of(int64_t batch) const {
-    return ranges_.data() + (documents_ ? batch * queries_ : 0);
-  }
-  /// The key at which the query's document starts; 0 where there are no documents.
-  [[nodiscard]] int64_t start(int64_t batch, int64_t query) const {
-    return documents_ ? starts_[static_cast<size_t>(batch * queries_ + query)] : 0;
-  }
-  [[nodiscard]] bool documents() const { return documents_; }
-
- private:
-  AttentionMask mask_;
-  int64_t queries_;
-  bool documents_;
-  std::vector<KeyRange> ranges_;
-  std::vector<int64_t> starts_;
+  [[nodiscard]] MaskSizes mask_sizes() const { return {b, t, s}; }
 };
 
 // What the queries of a block see: any of them, and all of them.
@@ -198,6 +157,58 @@ TESSERA_INLINE void mask_block(C* scores, int64_t key, int64_t keys, const KeyRa
       const C upper = at <= last[i] ? s[i] : hidden;
       s[i] = at >= first[i] ? upper : hidden;
     }
+  }
+}
+
+// The same by words of 64 keys, one for each row.
+template <int64_t width, class C>
+TESSERA_INLINE void mask_block(C* scores, int64_t keys, const uint64_t* words, int64_t rows) {
+  for (int64_t half = 0; half < keys; half += 32) {
+    alignas(64) uint32_t seen[width] = {};
+    for (int64_t i = 0; i < rows; ++i) seen[i] = static_cast<uint32_t>(words[i] >> half);
+    for (int64_t j = half; j < std::min(half + 32, keys); ++j) {
+      C* s = scores + j * width;
+      const uint32_t bit = uint32_t{1} << (j - half);
+#pragma GCC ivdep
+      for (int64_t i = 0; i < width; ++i) s[i] = (seen[i] & bit) != 0 ? s[i] : -kInf<C>;
+    }
+  }
+}
+
+// Which scores of a block of queries against a block of keys are hidden: none, those outside of the
+// rows' ranges, or those without their bit.
+struct Hidden {
+  const KeyRange* ranges = nullptr;
+  const uint64_t* words = nullptr;
+
+  template <int64_t width, class C>
+  TESSERA_INLINE void hide(C* scores, int64_t key, int64_t keys, int64_t rows) const {
+    if (ranges) mask_block<width>(scores, key, keys, ranges, rows);
+    else if (words) mask_block<width>(scores, keys, words, rows);
+  }
+};
+
+// The rows of a block of queries: where it starts, and how many there are. Of a folded group they
+// are one query.
+struct Rows {
+  int64_t batch, query, rows;
+  bool folded;
+};
+// Calls f(key, keys, hidden) for each block of keys that `rows` see among [first_key, end_key).
+template <class F>
+TESSERA_INLINE void for_blocks(const SeenKeys& seen, const Rows& rows, int64_t all_keys,
+                               int64_t first_key, int64_t end_key, F&& f) {
+  alignas(64) uint64_t words[kBlock];
+  for (const SeenBlock& block : seen.blocks(rows.batch, rows.query)) {
+    const int64_t key = block.block * kBlock;
+    if (key < first_key || key >= end_key) continue;
+    Hidden hidden;
+    if (block.bits != SeenBlock::kWhole) {
+      seen.words(rows.batch, rows.query, rows.folded ? 1 : rows.rows, block, words);
+      for (int64_t i = 1; rows.folded && i < rows.rows; ++i) words[i] = words[0];
+      hidden.words = words;
+    }
+    f(key, std::min(kBlock, all_keys - key), hidden);
   }
 }
 

@@ -31,72 +31,131 @@ template <class T> struct Heads {
   __device__ T* of(int64_t b, int64_t h) const { return p + b * batch + h * head; }
 };
 
-struct AttentionSizes {
-  int64_t batch, heads, kv_heads, queries, keys;
-  int d;
-  double scale;
-  AttentionMask mask;
-  const int64_t *positions = nullptr, *ends = nullptr;  // (B, T); null where there are none
+/// What lies in a tile of queries or keys, (lists, tiles): where positions or documents are given.
+static __global__ void find_extents(Ids positions, Ids documents, Extent* extents, int64_t n,
+                                    int64_t tiles, int64_t lists, int rows) {
+  for (int64_t i = first_item(); i < lists * tiles; i += item_step()) {
+    const int64_t b = i / tiles, first = i % tiles * rows;
+    Extent extent;
+    for (int64_t j = first; j < min(first + rows, n); ++j)
+      extent.add({positions.at(b, j), documents.at(b, j)});
+    extents[i] = extent;
+  }
+}
 
-  AttentionSizes(const Attention& op, const Tensor& q, const Tensor& k)
-      : mask(op, k.shape()[op.heads_inner ? 1 : 2]) {
-    const int head = op.heads_inner ? 2 : 1, time = op.heads_inner ? 1 : 2;
-    batch = q.shape()[0], heads = q.shape()[head], queries = q.shape()[time];
-    kv_heads = k.shape()[head], keys = k.shape()[time];
-    if (q.shape()[3] > kMostHeadSize) {
-      fail<ShapeError>(Attention::name, "the CUDA kernel takes heads of up to ", kMostHeadSize,
-                       ": q is ", q.meta());
+/// The queries or the keys of a call, as masks see them.
+struct Sequence {
+  Ids positions, documents;
+  int64_t n, rows;                  // tokens, and those of a tile
+  const Extent* extents = nullptr;  // (B or 1, tiles); null: positions in order, no documents
+  int64_t step = 0;                 // from one batch to the next
+
+  Sequence(const Tensor& p, const Tensor& d, int64_t start, int64_t length)
+      : positions(p, start), documents(d, 0), n(length), rows(0) {}
+  /// Makes the extents of tiles of `tile` tokens; the tensor must live as long.
+  Tensor find(int tile, const Tensor& p, const Tensor& d, Stream stream) {
+    rows = tile;
+    if ((!p.defined() && !d.defined()) || n == 0) return {};
+    const bool each = (p.defined() && p.rank() == 2) || (d.defined() && d.rank() == 2);
+    const int64_t tiles = ceil_div(n, tile),
+                  lists = each ? (p.defined() && p.rank() == 2 ? p : d).shape()[0] : 1;
+    constexpr int64_t kWords = sizeof(Extent) / sizeof(int64_t);
+    const Tensor kept =
+        empty({lists * tiles * kWords}, DType::i64, p.defined() ? p.device() : d.device());
+    auto* to = reinterpret_cast<Extent*>(kept.data<int64_t>());
+    if (lists > 0) {
+      find_extents<<<blocks_for(lists * tiles), kThreads, 0, handle(stream)>>>(
+          positions, documents, to, n, tiles, lists, tile);
+      check_launch(Attention::name);
     }
-    d = static_cast<int>(q.shape()[3]);
-    scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
+    extents = to;
+    step = each ? tiles : 0;
+    return kept;
   }
-  /// What a query sees; nothing where it does not exist.
-  __device__ KeyRange range(int64_t b, int64_t query) const {
-    if (query >= queries) return {0, -1};
-    if (!positions) return mask.range(query, -1, 0);
-    const int64_t at = b * queries + query;
-    return mask.range(query, positions[at], ends ? ends[at] : 0);
+  /// What lies in the tile that starts at `first`.
+  __device__ Extent extent(int64_t b, int64_t first) const {
+    if (extents) return extents[b * step + first / rows];
+    Extent e;
+    e.first = {positions.start + first, 0};
+    e.last = {positions.start + min(first + rows, n) - 1, 0};
+    return e;
   }
-  /// Whether the position of a query can be.
-  __device__ bool possible(int64_t b, int64_t query) const {
-    if (!positions) return true;
-    const int64_t *at = positions + b * queries + query, position = *at;
-    return mask.possible(query, position) &&
-           (position == 0 || query == 0 || position == at[-1] + 1);
-  }
-  /// The keys that some query of [first, first + rows) sees. Ranges do not fall from one query to
-  /// the next.
-  __device__ KeyRange range_of_rows(int64_t b, int64_t first, int64_t rows) const {
-    return {range(b, first).first, range(b, min(first + rows, queries) - 1).last};
+  __device__ Token at(int64_t b, int64_t i) const {
+    return {positions.at(b, i), documents.at(b, i)};
   }
 };
 
-/// The last query of each query's document, (B, T): what documents without causal need.
-static __global__ void document_ends(const int64_t* positions, int64_t* ends, int64_t batch,
-                                     int64_t queries) {
-  for (int64_t i = first_item(); i < batch * queries; i += item_step()) {
-    const bool last = i % queries == queries - 1 || positions[i + 1] == 0;
-    if (!last) continue;
-    for (int64_t j = i; j >= i - i % queries; --j) {
-      ends[j] = i % queries;
-      if (positions[j] == 0) break;
-    }
-  }
-}
+/// How much of a tile of queries and keys is seen, and by what.
+struct TileMask {
+  int part;      // a Part
+  int64_t bits;  // the number of its block's bits, kByMask, or kBroken
+  static constexpr int64_t kByMask = -1, kBroken = -2;
+};
 
-/// Gives `z` the positions and what follows from them; the tensors that must live as long.
-inline std::array<Tensor, 2> give_positions(AttentionSizes& z, const Tensor& positions,
-                                            Stream stream) {
-  const Tensor p = row_major(positions, stream);
-  z.positions = p.data<int64_t>();
-  if (z.mask.causal || p.numel() == 0) return {p, Tensor()};
-  const Tensor ends = empty(p.shape(), DType::i64, p.device());
-  document_ends<<<blocks_for(p.numel()), kThreads, 0, handle(stream)>>>(
-      z.positions, ends.data<int64_t>(), z.batch, z.queries);
-  check_launch(Attention::name);
-  z.ends = ends.data<int64_t>();
-  return {p, ends};
-}
+struct AttentionSizes {
+  int64_t batch, heads, kv_heads, queries, keys;
+  int d, dv;
+  double scale;
+  AttentionMask mask;
+  Sequence query, key;
+  // A block map; null where there is none.
+  const int32_t* blocks = nullptr;
+  const int64_t* bits = nullptr;
+  int64_t block_step[3] = {}, bit_step[2] = {}, bit_blocks = 0;
+
+  template <class Op>
+  AttentionSizes(const Op& op, const Tensor& q, const Tensor& k, const Tensor& v,
+                 const MaskOperands& x)
+      : mask(op.mask),
+        query(x.query_positions, x.query_documents, op.query_start,
+              q.shape()[op.heads_inner ? 1 : 2]),
+        key(x.key_positions, x.key_documents, op.key_start, k.shape()[op.heads_inner ? 1 : 2]) {
+    const int head = op.heads_inner ? 2 : 1;
+    batch = q.shape()[0], heads = q.shape()[head], queries = query.n;
+    kv_heads = k.shape()[head], keys = key.n;
+    for (const Tensor* t : {&q, &v}) {
+      if (t->shape()[3] <= kMostHeadSize) continue;
+      fail<ShapeError>(Op::name, "the CUDA kernel takes heads of up to ", kMostHeadSize, ": given ",
+                       t->meta());
+    }
+    d = static_cast<int>(q.shape()[3]), dv = static_cast<int>(v.shape()[3]);
+    scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
+    if (!x.blocks.defined()) return;
+    blocks = x.blocks.data<int32_t>();
+    for (int i = 0; i < 3; ++i) block_step[i] = x.blocks.strides()[i];
+    if (x.blocks.shape()[0] == 1) block_step[0] = 0;
+    if (!x.bits.defined()) return;
+    bits = x.bits.data<int64_t>();
+    bit_blocks = x.bits.shape()[0];
+    for (int i = 0; i < 2; ++i) bit_step[i] = x.bits.strides()[i];
+  }
+  /// Finds what lies in each tile of `rows` queries or keys; the tensors must live as long.
+  std::array<Tensor, 2> cut_into_tiles(int rows, const MaskOperands& x, Stream stream) {
+    return {query.find(rows, x.query_positions, x.query_documents, stream),
+            key.find(rows, x.key_positions, x.key_documents, stream)};
+  }
+  /// Of the tile of queries from `q` on and of keys from `k` on. A tile lies in one block.
+  __device__ TileMask tile(int64_t b, int64_t q, int64_t k) const {
+    if (blocks) {
+      const int32_t value = blocks[b * block_step[0] + q / kAttentionBlock * block_step[1] +
+                                   k / kAttentionBlock * block_step[2]];
+      const int64_t i = static_cast<int64_t>(value) - BlockMap::kBits;
+      if (value < 0 || i >= bit_blocks) return {kSome, TileMask::kBroken};
+      if (i >= 0) return {kSome, i};
+      if (value != BlockMap::kPartial)
+        return {value == BlockMap::kFull ? kAll : kNone, TileMask::kByMask};
+    }
+    return {part_seen(mask, query.extent(b, q), key.extent(b, k)), TileMask::kByMask};
+  }
+  /// Whether a query of that tile sees a key of it. Both may lie behind the last.
+  __device__ bool visible(const TileMask& t, int64_t b, int64_t q, int64_t k) const {
+    if (q >= queries || k >= keys) return false;
+    if (t.part == kAll || t.bits == TileMask::kBroken) return true;
+    if (t.bits == TileMask::kByMask) return sees(mask, query.at(b, q), key.at(b, k));
+    const int64_t word = bits[t.bits * bit_step[0] + q % kAttentionBlock * bit_step[1]];
+    return (static_cast<uint64_t>(word) >> (k % kAttentionBlock) & 1) != 0;
+  }
+};
 
 /// Row length of a tile in shared memory: odd, so that rows lie in different banks.
 __host__ __device__ inline int tile_stride(int d) { return d | 1; }

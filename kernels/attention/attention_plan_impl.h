@@ -18,12 +18,12 @@ inline std::vector<RowBlock> even_blocks(int64_t rows) {
   return blocks;
 }
 // Blocks of queries; they start where documents do.
-inline std::vector<RowBlock> row_blocks(const RowRanges& ranges, int64_t batch, int64_t queries) {
-  if (!ranges.documents()) return even_blocks(queries);
+inline std::vector<RowBlock> row_blocks(const SeenKeys& seen, int64_t batch, int64_t queries) {
+  if (!seen.documents()) return even_blocks(queries);
   std::vector<RowBlock> blocks;
   for (int64_t i = 0; i < queries; ++i) {
-    const bool fresh = i == 0 || blocks.back().rows == kBlock ||
-                       ranges.start(batch, i) != ranges.start(batch, i - 1);
+    const bool fresh =
+        i == 0 || blocks.back().rows == kBlock || seen.start(batch, i) != seen.start(batch, i - 1);
     if (fresh) blocks.push_back({i, 0});
     ++blocks.back().rows;
   }
@@ -34,10 +34,10 @@ struct KeyBlock {
   int64_t key, keys;
 };
 // Blocks of keys, for the gradient; they start where documents do.
-inline std::vector<KeyBlock> key_blocks(const Problem& p, const RowRanges& ranges, int64_t batch) {
+inline std::vector<KeyBlock> key_blocks(const Problem& p, const SeenKeys& seen, int64_t batch) {
   std::vector<int64_t> starts{0};
-  for (int64_t i = 0; ranges.documents() && i < p.t; ++i) {
-    const int64_t start = ranges.start(batch, i);
+  for (int64_t i = 0; seen.documents() && i < p.t; ++i) {
+    const int64_t start = seen.start(batch, i);
     if (start > starts.back() && start < p.s) starts.push_back(start);
   }
   starts.push_back(p.s);
@@ -67,11 +67,11 @@ struct Plan {
   std::vector<std::vector<RowBlock>> blocks;  // one list, or one for each batch
   std::vector<Task> tasks;
 
-  Plan(const Problem& p, const RowRanges& ranges) {
+  Plan(const Problem& p, const SeenKeys& seen) {
     folded = p.t == 1;
-    for (int64_t b = 0; b < (ranges.documents() ? p.b : 1); ++b) {
+    for (int64_t b = 0; b < seen.lists(); ++b) {
       if (folded) blocks.push_back(even_blocks(p.group));
-      else blocks.push_back(row_blocks(ranges, b, p.t));
+      else blocks.push_back(row_blocks(seen, b, p.t));
     }
     const int64_t heads = folded ? p.h_kv : p.h;
     if (folded && p.b * heads < 16)

@@ -1,132 +1,218 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of attention and of its gradient: every mask alone and with others, and bad input.
+// Samples of attention and of its gradient: every mask with every form of its operands, and bad
+// input.
 #include "tessera/kernels/attention/attention.h"
-
-#include <optional>
 
 namespace tessera::op {
 namespace {
 
-template <class Op> std::vector<Op> variants() {
-  return {{true, false, 0, 0, 0, 0, 0}, {false, false, 0.3, 0, 0, 0, 0},
-          {true, true, 0, 2, 0, 0, 0},  {false, true, 0, 0, 0, 0, 0},
-          {true, false, 0, 2, 3, 0, 0}, {true, true, 0, 1, 0, 4, 0},
-          {true, true, 0.3, 2, 4, 5, 3}};
+using Mask = AttentionMask;
+using Args = std::vector<Arg>;
+
+// Every condition alone, and with others.
+std::vector<Mask> masks() {
+  const Mask causal = Mask::causal(), document = Mask::document();
+  return {Mask(),
+          causal,
+          document,
+          Mask::window(3),
+          Mask::chunk(4),
+          Mask::prefix(3),
+          causal & Mask::window(4) & Mask::chunk(5),
+          causal & document,
+          (causal | Mask::prefix(3)) & document,
+          causal & (Mask::window(2) | Mask::chunk(4))};
 }
-// Two batches' documents of seven tokens; the first goes on with a document of earlier keys.
-Arg packed_positions(bool earlier) {
-  const double first = earlier ? 2 : 0;
-  return index_arg({2, 7}, 0, 1)
-      .listed({first, first + 1, first + 2, 0, 1, 2, 3, 0, 1, 0, 0, 1, 2, 3});
+
+struct Sizes {
+  int64_t b, h, hkv, t, s, d, dv;
+};
+Args qkv(bool inner, const Sizes& z) {
+  if (inner)
+    return {arg({z.b, z.t, z.h, z.d}), arg({z.b, z.s, z.hkv, z.d}), arg({z.b, z.s, z.hkv, z.dv})};
+  return {arg({z.b, z.h, z.t, z.d}), arg({z.b, z.hkv, z.s, z.d}), arg({z.b, z.hkv, z.s, z.dv})};
 }
-Arg short_positions() { return index_arg({5, 5}, 0, 1).listed({0, 1, 2, 0, 1}); }
-std::vector<Arg> qkv(bool inner, int64_t b, int64_t h, int64_t hkv, int64_t t, int64_t s,
-                     int64_t d) {
-  if (inner) return {arg({b, t, h, d}), arg({b, s, hkv, d}), arg({b, s, hkv, d})};
-  return {arg({b, h, t, d}), arg({b, hkv, s, d}), arg({b, hkv, s, d})};
+// What the gradient reads before the operands of masks. An lse from 4 on keeps the probabilities
+// below one for such scores.
+Args gradient_operands(bool inner, const Sizes& z, bool dlse) {
+  Args in = qkv(inner, z);
+  const Arg o = inner ? arg({z.b, z.t, z.h, z.dv}) : arg({z.b, z.h, z.t, z.dv});
+  const Arg rows = arg({z.b, z.h, z.t});
+  in.push_back(o);
+  in.push_back(rows.uniform(4, 5).statistic());
+  in.push_back(o);
+  in.push_back(dlse ? rows.statistic() : no_arg());
+  return in;
+}
+Args operator+(Args in, const Args& more) {
+  in.insert(in.end(), more.begin(), more.end());
+  return in;
+}
+
+Arg ids(Shape shape, std::vector<double> values) {
+  return index_arg(shape, 0, 1).listed(std::move(values));
+}
+// Two batches of packed documents.
+Args documents(int64_t t, int64_t s) {
+  return {ids({2, t}, {0, 0, 0, 1, 1, 2, 2, 5, 5, 5, 5, 6, 6, 6}),
+          ids({2, s}, {0, 0, 0, 1, 1, 1, 2, 2, 2, 4, 5, 5, 5, 5, 6, 6, 6, 8})};
+}
+constexpr Sizes kSmall{2, 4, 2, 7, 9, 6, 5};
+constexpr Sizes kLong{1, 2, 1, 131, 140, 24, 16};
+constexpr Sizes kWhole{1, 2, 2, 320, 320, 4, 4}, kUneven{2, 2, 1, 100, 130, 4, 4};
+
+// The forms that positions and documents come in, for kSmall.
+std::vector<Args> forms(const Mask& mask) {
+  const Sizes z = kSmall;
+  const bool packed = mask.has(Mask::Kind::document);
+  const Args none{no_arg(), no_arg()}, apart = packed ? documents(z.t, z.s) : none;
+  const Args mixed = packed ? Args{index_arg({z.t}, 0, 3), index_arg({z.s}, 0, 3)} : none;
+  return {
+      none + apart,                                               // in order
+      Args{ids({z.t}, {8, 0, 3, 2, 5, 7, 1}), no_arg()} + apart,  // queries in any order
+      Args{index_arg({2, z.t}, -2, 9), index_arg({2, z.s}, -2, 9)} + mixed};  // all in any order
+}
+// Block maps: every kind of block, one map for all batches, and one for each.
+Args map_of(const Sizes& z, bool each) {
+  const auto blocks = [](int64_t n) { return (n + kAttentionBlock - 1) / kAttentionBlock; };
+  const Shape shape{each ? z.b : 1, blocks(z.t), blocks(z.s)};
+  return {no_arg(),
+          no_arg(),
+          no_arg(),
+          no_arg(),
+          ids(shape, {1, 2, 3, 0, 4, 2, 1, 0, 3, 3, 1, 4, 0, 2}).as(DType::i32),
+          index_arg({2, kAttentionBlock}, 0, int64_t{1} << 50)};
+}
+Args cycle(int64_t t, int64_t s) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < std::max(t, s); ++i) values.push_back(static_cast<double>(i * 67 % 149));
+  return {ids({t}, values), ids({s}, values)};
+}
+
+// `operands(inner, sizes, variant)`: the inputs before those of masks.
+template <class Op, class F> std::vector<Sample<Op>> good_samples(F&& operands) {
+  std::vector<Sample<Op>> all;
+  int variant = 0;
+  for (const Mask& mask : masks()) {
+    for (const Args& form : forms(mask)) {
+      const bool inner = variant % 2 == 1, offset = !form[0].defined;
+      all.push_back({Op{mask, inner, variant % 3 == 1 ? 0.3 : 0, offset ? variant % 4 : 0,
+                        form[1].defined ? 0 : variant % 3},
+                     operands(inner, kSmall, variant) + form});
+      ++variant;
+    }
+  }
+  const Mask causal = Mask::causal();
+  const Args plain;
+  const auto add = [&](const Op& op, const Sizes& z, const Args& form) {
+    all.push_back({op, operands(op.heads_inner, z, variant++) + form});
+  };
+  add({causal}, {5, 2, 2, 5, 5, 5, 5}, plain);
+  add({Mask(), true}, {5, 10, 5, 5, 6, 5, 8}, plain);
+  add({causal}, kLong, plain);
+  add({causal & Mask::window(70) & Mask::chunk(100)}, kLong, plain);
+  add({causal}, kLong, cycle(kLong.t, kLong.s));
+  add({causal & Mask::window(70), true}, kLong, cycle(kLong.t, kLong.s));
+  for (const bool inner : {false, true}) add({causal, inner}, kWhole, map_of(kWhole, false));
+  add({causal | Mask::prefix(30)}, kUneven, map_of(kUneven, true));
+  add({causal, false, 0, -2}, {1, 1, 1, 5, 5, 4, 4}, plain);  // the first rows see nothing
+  // One query against a cache: in order, in documents, in any order, and by a map.
+  const Sizes one{2, 6, 2, 1, 700, 24, 16};
+  add({causal & Mask::window(300), true, 0, 698}, one, plain);
+  add({causal & Mask::document(), false, 0, 698}, one,
+      {no_arg(), no_arg(), ids({2, 1}, {0, 3}), index_arg({700}, 0, 1).value(3)});
+  add({causal}, one, {ids({2, 1}, {90, 20}), cycle(1, 700)[1]});
+  add({causal, true, 0, 400}, one, map_of(one, true));
+  return all;
+}
+
+// What op::check refuses, after operands that are good for kSmall.
+template <class Op> std::vector<Sample<Op>> bad_samples(const Args& good) {
+  std::vector<Sample<Op>> all;
+  const Op causal{Mask::causal()}, packed{Mask::document()};
+  const Sizes z = kSmall;
+  const Args none{no_arg(), no_arg()}, apart = documents(z.t, z.s);
+  const Arg blocks = ids({1, 1, 1}, {1}).as(DType::i32);
+  const auto add = [&](const Op& op, const Args& form, const char* error) {
+    all.push_back(bad(op, good + form, error));
+  };
+  add(causal, {index_arg({2, 6}, 0, 1)}, "ShapeError");
+  add(causal, {no_arg(), index_arg({8}, 0, 1)}, "ShapeError");
+  add(causal, {index_arg({2, 7}, 0, 1).as(DType::i32)}, "DTypeError");
+  add(packed, none, "ValueError");
+  add(packed, none + Args{apart[0]}, "ValueError");
+  add(causal, none + apart, "ValueError");
+  add(packed, none + Args{apart[0], index_arg({2, 8}, 0, 1)}, "ShapeError");
+  add(packed, none + Args{apart[0].as(DType::i32), apart[1]}, "DTypeError");
+  add(causal, none + none + Args{ids({1, 2, 1}, {1}).as(DType::i32)}, "ShapeError");
+  add(causal, none + none + Args{ids({1, 1, 1}, {1})}, "DTypeError");
+  add(causal, none + none + Args{blocks.listed({-1})}, "ValueError");
+  add(causal, none + none + Args{blocks.listed({3})}, "ValueError");
+  add(causal, none + none + Args{blocks, index_arg({1, 32}, 0, 1)}, "ShapeError");
+  add(causal, none + none + Args{blocks, index_arg({1, 64}, 0, 1).as(DType::i32)}, "DTypeError");
+  add(causal, none + none + Args{no_arg(), index_arg({1, 64}, 0, 1)}, "ValueError");
+  return all;
 }
 
 }  // namespace
 
 std::vector<Sample<Attention>> Attention::samples() {
-  std::vector<Sample<Attention>> all;
-  const auto with = [](std::vector<Arg> in, Arg positions) {
-    in.push_back(std::move(positions));
-    return in;
+  auto all = good_samples<Attention>([](bool inner, const Sizes& z, int) { return qkv(inner, z); });
+  const Mask causal = Mask::causal();
+  const auto time = [&](const Attention& op, const Sizes& z, const Args& form = {}) {
+    all.push_back(timed(op, qkv(op.heads_inner, z) + form));
   };
-  for (const Attention& v : variants<Attention>()) {
-    all.push_back({v, qkv(v.heads_inner, 2, 10, 5, 7, v.causal ? 9 : 6, 8)});
-    all.push_back({v, qkv(v.heads_inner, 5, 2, 2, 5, 5, 5)});
-    if (v.key_start > 0) continue;
-    all.push_back(
-        {v, with(qkv(v.heads_inner, 2, 10, 5, 7, v.causal ? 9 : 7, 8), packed_positions(false))});
-    all.push_back({v, with(qkv(v.heads_inner, 5, 2, 2, 5, 5, 5), short_positions())});
-  }
-  all.push_back({Attention{}, qkv(false, 1, 2, 1, 131, 131, 24)});
-  all.push_back({Attention{true, false, 0, 0, 70, 100, 0}, qkv(false, 1, 2, 1, 131, 131, 24)});
-  // One query against a cache, also of a document that started earlier.
-  all.push_back({Attention{true, true, 0, 698, 300, 0, 0}, qkv(true, 1, 6, 2, 1, 700, 24)});
-  all.push_back({Attention{true, false, 0, 698},
-                 with(qkv(false, 2, 6, 2, 1, 700, 24), index_arg({2, 1}, 0, 1).listed({650, 7}))});
-  all.push_back(
-      {Attention{true, false, 0, -2}, qkv(false, 1, 1, 1, 5, 5, 4)});  // the first rows see nothing
-  const auto documents = [](int64_t length, int64_t each) {
-    std::vector<double> p(static_cast<size_t>(length));
-    for (size_t i = 0; i < p.size(); ++i)
-      p[i] = static_cast<double>(static_cast<int64_t>(i) % each);
-    return index_arg({1, length}, 0, 1).listed(std::move(p));
+  const Sizes heads{1, 16, 4, 1024, 1024, 64, 64};
+  std::vector<double> of_200;
+  for (int64_t i = 0; i < heads.t; ++i) of_200.push_back(static_cast<double>(i / 200));
+  const Arg packed = ids({1, heads.t}, of_200);
+  time({causal, true}, {8, 16, 16, 512, 512, 16, 16});
+  time({causal, true}, heads);
+  time({causal, false}, {1, 8, 8, 1024, 1024, 128, 128});
+  time({causal & Mask::window(128), true}, heads);
+  time({causal & Mask::chunk(256), true}, heads);
+  time({causal & Mask::document(), true}, heads, {no_arg(), no_arg(), packed, packed});
+  time({causal, true, 0, 4095}, {1, 32, 8, 1, 4096, 128, 128});
+  for (auto& sample : bad_samples<Attention>(qkv(false, kSmall))) all.push_back(std::move(sample));
+  const auto add = [&](std::vector<Arg> in, const char* error) {
+    all.push_back(bad(Attention{}, std::move(in), error));
   };
-  all.push_back(timed(Attention{true, true}, qkv(true, 8, 16, 16, 512, 512, 16)));
-  all.push_back(timed(Attention{true, true}, qkv(true, 1, 16, 4, 1024, 1024, 64)));
-  all.push_back(timed(Attention{true, false}, qkv(false, 1, 8, 8, 1024, 1024, 128)));
-  all.push_back(timed(Attention{true, true, 0, 0, 128, 0, 0}, qkv(true, 1, 16, 4, 1024, 1024, 64)));
-  all.push_back(timed(Attention{true, true, 0, 0, 0, 256, 0}, qkv(true, 1, 16, 4, 1024, 1024, 64)));
-  all.push_back(timed(Attention{true, true},
-                      with(qkv(true, 1, 16, 4, 1024, 1024, 64), documents(1024, 200))));
-  all.push_back(timed(Attention{true, true, 0, 4095}, qkv(true, 1, 32, 8, 1, 4096, 128)));
-  all.push_back(
-      bad(Attention{}, {arg({2, 3, 5, 8}), arg({2, 2, 5, 8}), arg({2, 2, 5, 8})}, "ShapeError"));
-  all.push_back(
-      bad(Attention{}, {arg({2, 5, 8}), arg({2, 2, 5, 8}), arg({2, 2, 5, 8})}, "ShapeError"));
-  all.push_back(bad(Attention{},
-                    {arg({2, 2, 5, 8}).as(DType::f32), arg({2, 2, 5, 8}).as(DType::bf16),
-                     arg({2, 2, 5, 8}).as(DType::f32)},
-                    "DTypeError"));
-  const auto plain = qkv(false, 2, 2, 2, 7, 7, 8);
-  all.push_back(bad(Attention{false, false, 0, 0, 5, 0, 0}, plain, "ValueError"));
-  all.push_back(bad(Attention{false, false, 0, 0, 0, 5, 0}, plain, "ValueError"));
-  all.push_back(bad(Attention{true, false, 0, 0, -5, 0, 0}, plain, "ValueError"));
-  all.push_back(bad(Attention{true, false, 0, 0, 0, -5, 0}, plain, "ValueError"));
-  all.push_back(bad(Attention{true, false, 0, 0, 0, 0, -5}, plain, "ValueError"));
-  all.push_back(bad(Attention{}, with(plain, index_arg({2, 6}, 0, 1)), "ShapeError"));
-  all.push_back(
-      bad(Attention{}, with(plain, packed_positions(false).as(DType::i32)), "DTypeError"));
-  all.push_back(bad(Attention{}, with(plain, packed_positions(true)), "ValueError"));
-  all.push_back(bad(Attention{}, with(plain, index_arg({2, 7}, -3, 0)), "ValueError"));
-  all.push_back(
-      bad(Attention{}, with(plain, index_arg({2, 7}, 0, 1).listed({0, 1, 1, 2})), "ValueError"));
-  all.push_back(bad(Attention{false, false, 0, 2, 0, 0, 0}, with(plain, packed_positions(false)),
-                    "ValueError"));
-  all.push_back(bad(Attention{false}, with(qkv(false, 2, 2, 2, 7, 8, 8), packed_positions(false)),
-                    "ShapeError"));
+  add({arg({2, 3, 5, 8}), arg({2, 2, 5, 8}), arg({2, 2, 5, 8})}, "ShapeError");
+  add({arg({2, 5, 8}), arg({2, 2, 5, 8}), arg({2, 2, 5, 8})}, "ShapeError");
+  add({arg({2, 2, 5, 8}), arg({2, 2, 5, 6}), arg({2, 2, 5, 8})}, "ShapeError");
+  add({arg({2, 2, 5, 8}), arg({2, 2, 5, 8}), arg({2, 2, 6, 8})}, "ShapeError");
+  add({arg({2, 2, 5, 8}), arg({2, 2, 5, 8}), arg({2, 1, 5, 8})}, "ShapeError");
+  add({arg({2, 2, 5, 8}).as(DType::f32), arg({2, 2, 5, 8}).as(DType::bf16),
+       arg({2, 2, 5, 8}).as(DType::f32)},
+      "DTypeError");
   return all;
 }
 
 std::vector<Sample<AttentionBackward>> AttentionBackward::samples() {
-  std::vector<Sample<AttentionBackward>> all;
-  // An lse from 4 on keeps the probabilities below one for such scores.
-  const auto operands = [](bool inner, int64_t b, int64_t h, int64_t hkv, int64_t t, int64_t s,
-                           int64_t d, bool dlse, std::optional<Arg> positions = {}) {
-    auto in = qkv(inner, b, h, hkv, t, s, d);
-    in.push_back(in[0]);
-    Arg rows = arg({b, h, t}).uniform(4, 5).statistic();
-    in.push_back(rows);
-    in.push_back(in[0]);
-    in.push_back(dlse ? arg({b, h, t}).statistic() : no_arg());
-    if (positions) in.push_back(*positions);
-    return in;
-  };
   using Op = AttentionBackward;
-  for (const Op& v : variants<Op>()) {
-    all.push_back({v, operands(v.heads_inner, 2, 10, 5, 7, v.causal ? 9 : 6, 8, v.causal)});
-    all.push_back({v, operands(v.heads_inner, 5, 2, 2, 5, 5, 5, !v.causal)});
-    if (v.key_start > 0) continue;
-    all.push_back({v, operands(v.heads_inner, 2, 10, 5, 7, v.causal ? 9 : 7, 8, !v.causal,
-                               packed_positions(v.offset > 1))});
-    all.push_back({v, operands(v.heads_inner, 5, 2, 2, 5, 5, 5, v.causal, short_positions())});
+  auto all = good_samples<Op>([](bool inner, const Sizes& z, int variant) {
+    return gradient_operands(inner, z, variant % 2 == 0);
+  });
+  const Mask causal = Mask::causal();
+  const auto time = [&](const Op& op, const Sizes& z) {
+    all.push_back(timed(op, gradient_operands(op.heads_inner, z, false)));
+  };
+  time({causal, true}, {8, 16, 16, 512, 512, 16, 16});
+  time({causal & Mask::window(128), true}, {1, 16, 4, 1024, 1024, 64, 64});
+  const Args good = gradient_operands(false, kSmall, true);
+  for (auto& sample : bad_samples<Op>(good)) all.push_back(std::move(sample));
+  for (const size_t i : {size_t{3}, size_t{5}}) {
+    Args wrong = good;
+    wrong[i] = arg({2, 4, 7, 6});  // as wide as q, not as v
+    all.push_back(bad(Op{}, wrong, "ShapeError"));
+    wrong[i] = good[i].as(DType::i64);
+    all.push_back(bad(Op{}, wrong, "DTypeError"));
   }
-  all.push_back({Op{}, operands(false, 1, 2, 1, 131, 131, 24, false)});
-  all.push_back({Op{true, false, 0, 0, 70, 100, 0}, operands(false, 1, 2, 1, 131, 131, 24, false)});
-  all.push_back(timed(Op{true, true}, operands(true, 8, 16, 16, 512, 512, 16, false)));
-  all.push_back(
-      timed(Op{true, true, 0, 0, 128, 0, 0}, operands(true, 1, 16, 4, 1024, 1024, 64, false)));
-  auto wrong = operands(false, 2, 2, 2, 5, 5, 8, false);
-  wrong[5] = arg({2, 2, 4, 8});
-  all.push_back(bad(Op{}, wrong, "ShapeError"));
-  all.push_back(
-      bad(Op{false, false, 0, 0, 5, 0, 0}, operands(false, 2, 2, 2, 5, 5, 8, false), "ValueError"));
-  all.push_back(
-      bad(Op{}, operands(false, 2, 2, 2, 7, 7, 8, true, index_arg({7, 2}, 0, 1)), "ShapeError"));
+  for (const size_t i : {size_t{4}, size_t{6}}) {
+    Args wrong = good;
+    wrong[i] = arg({2, 7, 4}).statistic();
+    all.push_back(bad(Op{}, wrong, "ShapeError"));
+  }
   return all;
 }
 

@@ -17,13 +17,15 @@
 namespace tessera {
 namespace {
 
+constexpr AttentionMask kCausal = AttentionMask::causal();
+
 TEST(Attention, AgreesWithThePlainFormulaAcrossBlocks) {
   const Session session;
   const int64_t t = 150, s = 201, d = 20;
   const Tensor q = normal({1, 2, t, d}, {1, 1}), k = normal({1, 1, s, d}, {1, 2}),
                v = normal({1, 1, s, d}, {1, 3});
   const auto [o, lse] =
-      scaled_dot_product_attention_with_lse(q, k, v, {.causal = true, .offset = s - t});
+      scaled_dot_product_attention_with_lse(q, k, v, {.mask = kCausal, .query_start = s - t});
   const auto qv = q.values(), kv = k.values(), vv = v.values(), ov = o.values(), lv = lse.values();
   const auto at = [d](const std::vector<double>& x, int64_t row, int64_t i) {
     return x[static_cast<size_t>(row * d + i)];
@@ -51,7 +53,7 @@ TEST(Attention, LargeScoresStayFinite) {
   Tensor q = normal({1, 1, 70, 8}, {1, 1}, 0, 100).set_requires_grad(),
          k = normal({1, 1, 70, 8}, {1, 2}, 0, 100);
   const Tensor v = normal({1, 1, 70, 8}, {1, 3});
-  const Tensor o = scaled_dot_product_attention(q, k, v, {.causal = true});
+  const Tensor o = scaled_dot_product_attention(q, k, v, {.mask = kCausal});
   backward(o, {.gradient = ones({1, 1, 70, 8})});
   for (double x : o.values()) EXPECT_TRUE(std::isfinite(x));
   for (double x : q.grad().values()) EXPECT_TRUE(std::isfinite(x));
@@ -61,7 +63,7 @@ TEST(Attention, ARowThatSeesNothingIsZero) {
   const Session session;
   const Tensor x = normal({1, 1, 3, 4}, {1, 1});
   const auto [o, lse] =
-      scaled_dot_product_attention_with_lse(x, x, x, {.causal = true, .offset = -1});
+      scaled_dot_product_attention_with_lse(x, x, x, {.mask = kCausal, .query_start = -1});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(o.values()[static_cast<size_t>(i)], 0);
   EXPECT_EQ(lse.values()[0], -INFINITY);
 }
@@ -70,18 +72,23 @@ TEST(Attention, BothOrdersOfDimsAgree) {
   const Session session;
   const Tensor q = normal({2, 9, 4, 8}, {1, 1}), k = normal({2, 9, 2, 8}, {1, 2}),
                v = normal({2, 9, 2, 8}, {1, 3});
-  const Tensor inner = scaled_dot_product_attention(q, k, v, {.causal = true, .heads_inner = true});
+  const Tensor inner =
+      scaled_dot_product_attention(q, k, v, {.mask = kCausal, .heads_inner = true});
   const Tensor outer = scaled_dot_product_attention(transpose(q, 1, 2), transpose(k, 1, 2),
-                                                    transpose(v, 1, 2), {.causal = true});
+                                                    transpose(v, 1, 2), {.mask = kCausal});
   EXPECT_EQ(inner.values(), transpose(outer, 1, 2).values());
 }
 
-Tensor positions_of(const std::vector<int64_t>& documents) {
-  std::vector<double> p;
-  for (int64_t length : documents) {
-    for (int64_t i = 0; i < length; ++i) p.push_back(static_cast<double>(i));
-  }
-  return from_values(p, {1, static_cast<int64_t>(p.size())}, DType::i64);
+Tensor documents_of(const std::vector<int64_t>& lengths) {
+  std::vector<double> ids;
+  for (size_t d = 0; d < lengths.size(); ++d)
+    ids.insert(ids.end(), static_cast<size_t>(lengths[d]), static_cast<double>(d));
+  return from_values(ids, {static_cast<int64_t>(ids.size())}, DType::i64);
+}
+AttentionOptions in_documents(AttentionOptions o, const Tensor& documents) {
+  o.mask = o.mask & AttentionMask::document();
+  o.query_documents = o.key_documents = documents;
+  return o;
 }
 
 template <class E, class F> std::string error_of(F&& f) {
@@ -107,11 +114,12 @@ TEST(Attention, PackedDocumentsGiveTheBitsOfOneDocumentAtATime) {
   const Session session;
   const std::vector<int64_t> documents{3, 70, 1, 64, 17, 130, 15};
   const int64_t length = 300, d = 24;
-  const Tensor positions = positions_of(documents);
+  const Tensor ids = documents_of(documents);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     for (const bool inner : {false, true}) {
-      for (AttentionOptions options : {AttentionOptions{.causal = true}, AttentionOptions{},
-                                       AttentionOptions{.causal = true, .window = 33}}) {
+      for (AttentionOptions options :
+           {AttentionOptions{.mask = kCausal}, AttentionOptions{},
+            AttentionOptions{.mask = kCausal & AttentionMask::window(33)}}) {
         options.heads_inner = inner;
         const int time = inner ? 1 : 2;
         const auto made = [&](int64_t heads, uint64_t i) {
@@ -119,9 +127,7 @@ TEST(Attention, PackedDocumentsGiveTheBitsOfOneDocumentAtATime) {
           return cast(normal(shape, {7, i}), dtype);
         };
         const Tensor q = made(4, 1), k = made(2, 2), v = made(2, 3), dy = made(4, 4);
-        AttentionOptions packed = options;
-        packed.positions = positions;
-        const auto all = attend(q, k, v, dy, packed);
+        const auto all = attend(q, k, v, dy, in_documents(options, ids));
         int64_t start = 0;
         for (int64_t n : documents) {
           const auto part = [&](const Tensor& x) { return slice(x, time, {start, start + n}); };
@@ -146,12 +152,12 @@ TEST(Attention, InfinitiesStayInTheirDocument) {
         const int64_t first = later ? n : 0, other = later ? 0 : n;  // the bad document
         for (const Tensor& x : {q, k, v, dy})
           assign_(slice(x, 2, {first + 3, first + 4}), full({1, 2, 1, d}, bad, dtype));
-        for (AttentionOptions options : {AttentionOptions{.causal = true}, AttentionOptions{},
-                                         AttentionOptions{.causal = true, .window = 9}}) {
+        for (AttentionOptions options :
+             {AttentionOptions{.mask = kCausal}, AttentionOptions{},
+              AttentionOptions{.mask = kCausal & AttentionMask::window(9)}}) {
           const auto part = [&](const Tensor& x) { return slice(x, 2, {other, other + n}); };
           const auto one = attend(part(q), part(k), part(v), part(dy), options);
-          options.positions = positions_of({n, n});
-          const auto all = attend(q, k, v, dy, options);
+          const auto all = attend(q, k, v, dy, in_documents(options, documents_of({n, n})));
           for (size_t i = 0; i < all.size(); ++i) {
             EXPECT_EQ(part(all[i]).values(), one[i].values()) << dtype << ' ' << bad << ' ' << i;
             for (double x : one[i].values()) EXPECT_TRUE(std::isfinite(x)) << i;
@@ -184,14 +190,14 @@ TEST(Attention, ASinkOfMinusInfinityTakesNothing) {
 // A document cut by a piece of the queries gives the rows of the whole.
 TEST(Attention, LaterQueriesOfADocumentGiveTheRowsOfTheWhole) {
   const Session session;
-  const Tensor positions = positions_of({30, 90, 40});
+  const Tensor documents = documents_of({30, 90, 40});
   const Tensor q = normal({1, 2, 160, 8}, {1, 1}), k = normal({1, 2, 160, 8}, {1, 2}),
                v = normal({1, 2, 160, 8}, {1, 3});
-  const Tensor whole =
-      scaled_dot_product_attention(q, k, v, {.causal = true, .positions = positions});
-  const Tensor rest = scaled_dot_product_attention(
-      slice(q, 2, {47, 160}), k, v,
-      {.causal = true, .offset = 47, .positions = slice(positions, 1, {47, 160})});
+  AttentionOptions options = in_documents({.mask = kCausal}, documents);
+  const Tensor whole = scaled_dot_product_attention(q, k, v, options);
+  options.query_start = 47;
+  options.query_documents = slice(documents, 0, {47, 160});
+  const Tensor rest = scaled_dot_product_attention(slice(q, 2, {47, 160}), k, v, options);
   EXPECT_EQ(rest.values(), slice(whole, 2, {47, 160}).values());
 }
 
@@ -204,10 +210,11 @@ TEST(Attention, OneQueryAgainstACacheIsTheLastRow) {
       // Sixty-four queries of which the last is the one: a path of its own.
       const Tensor many = expand(q, {2, heads, 64, 20});
       for (const int64_t window : {0, 300}) {
-        const auto one = scaled_dot_product_attention_with_lse(
-            q, k, v, {.causal = true, .offset = keys - 1, .window = window});
+        const AttentionMask mask = window ? kCausal & AttentionMask::window(window) : kCausal;
+        const auto one =
+            scaled_dot_product_attention_with_lse(q, k, v, {.mask = mask, .query_start = keys - 1});
         const auto all = scaled_dot_product_attention_with_lse(
-            many, k, v, {.causal = true, .offset = keys - 64, .window = window});
+            many, k, v, {.mask = mask, .query_start = keys - 64});
         const auto close = [&](const Tensor& a, const Tensor& b) {
           const auto x = a.values(), y = b.values();
           ASSERT_EQ(x.size(), y.size());
@@ -225,7 +232,7 @@ TEST(Attention, ASinkTakesItsShareAndLeavesUnseenRowsZero) {
   const Tensor x = normal({1, 2, 3, 4}, {1, 1});
   Tensor sink = from_values(std::vector<double>{0.5, -40}, {2}, DType::f32).set_requires_grad();
   const auto [o, lse] =
-      scaled_dot_product_attention_with_lse(x, x, x, {.causal = true, .offset = -1});
+      scaled_dot_product_attention_with_lse(x, x, x, {.mask = kCausal, .query_start = -1});
   const Tensor y = attention_sink(o, lse, sink);
   const auto before = o.values(), after = y.values(), sums = lse.values();
   for (size_t i = 0; i < after.size(); ++i) {
@@ -247,20 +254,32 @@ TEST(Attention, ErrorsOfMasksSayWhatWasGivenAndExpected) {
   const auto holds = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  holds(error_of<ValueError>(with({.window = 3})), "causal is false, but window is 3");
-  holds(error_of<ValueError>(with({.causal = true, .window = -3})), "window is -3: expected");
-  holds(error_of<ValueError>(with({.causal = true, .chunk = -2})), "chunk is -2: expected");
-  const auto placed = [](std::vector<double> p) {
-    return from_values(p, {1, static_cast<int64_t>(p.size())}, DType::i64);
-  };
-  holds(error_of<ValueError>(with({.causal = true, .positions = placed({2, 3, 4, 5, 6})})),
-        "positions[0][0] of i64[1, 5] is 2: expected 0, where a document starts, to 0");
-  holds(error_of<ValueError>(with({.causal = true, .positions = placed({0, 1, 1, 2, 3})})),
-        "positions[0][2] of i64[1, 5] is 1 after 1: expected one more, or 0");
-  holds(error_of<ShapeError>(with({.causal = true, .positions = placed({0, 1})})),
-        "positions must be (B, T) = [1, 5]");
-  holds(error_of<ValueError>(with({.offset = 1, .positions = placed({0, 1, 2, 3, 4})})),
-        "offset is 1");
+  const Tensor ids = documents_of({3, 2}), few = documents_of({2});
+  const AttentionMask packed = kCausal & AttentionMask::document();
+  holds(error_of<ValueError>([] { (void)AttentionMask::window(-3); }), "window(-3): expected 1");
+  holds(error_of<ValueError>([] { (void)AttentionMask::chunk(0); }), "chunk(0): expected 1");
+  holds(error_of<ValueError>([] {
+          AttentionMask mask = kCausal;
+          for (int i = 1; i < 9; ++i) mask = mask | AttentionMask::prefix(i);
+        }),
+        "9 conditions in one mask: expected at most 8; give a block map with bits");
+  holds(error_of<ShapeError>(with({.mask = kCausal, .query_positions = few})),
+        "query_positions must be (B, T) = [1, 5] or (T)");
+  holds(error_of<ShapeError>(with({.mask = kCausal, .key_positions = few})),
+        "key_positions must be (B, S) = [1, 5] or (S)");
+  holds(error_of<ValueError>(with({.mask = kCausal, .query_start = 2, .query_positions = ids})),
+        "query_start is 2 and query_positions are i64[5]: expected one of them");
+  holds(error_of<ValueError>(with({.mask = packed, .query_documents = ids})),
+        "the mask causal & document asks for documents, but key_documents are missing");
+  holds(error_of<ValueError>(with({.mask = kCausal, .query_documents = ids, .key_documents = ids})),
+        "query_documents are given, but the mask causal does not ask for them");
+  holds(error_of<ShapeError>(with({.block_map = {full({1, 2, 1}, 1, DType::i32)}})),
+        "blocks must be (B or 1, T / 64, S / 64), rounded up, = [1, 1, 1]");
+  holds(error_of<ValueError>(with({.block_map = {full({1, 1, 1}, 4, DType::i32)}})),
+        "blocks[0][0][0] of i32[1, 1, 1] is 4: expected 0 to 2, as there are 0 blocks of bits");
+  const Tensor wide = normal({1, 1, 5, 6}, {1, 2});
+  holds(error_of<ShapeError>([&] { (void)scaled_dot_product_attention(x, wide, x); }),
+        "batch and head size of q and k must be equal");
 }
 
 // Odd sizes, empty ones and inputs of any strides, against f64; a machine may multiply bf16 in its
@@ -268,22 +287,27 @@ TEST(Attention, ErrorsOfMasksSayWhatWasGivenAndExpected) {
 TEST(Attention, EveryDtypeGivesWhatF64Gives) {
   const Session session;
   struct Sizes {
-    int64_t b, h, hkv, t, s, d;
+    int64_t b, h, hkv, t, s, d, dv;
   };
   for (const auto& z :
-       {Sizes{1, 2, 1, 65, 97, 33}, Sizes{2, 2, 2, 17, 17, 1}, Sizes{1, 3, 3, 33, 5, 40},
-        Sizes{1, 1, 1, 129, 200, 128}, Sizes{0, 2, 2, 3, 3, 8}, Sizes{1, 2, 2, 0, 3, 8},
-        Sizes{1, 2, 2, 3, 0, 8}, Sizes{1, 0, 0, 3, 3, 8}, Sizes{1, 2, 2, 3, 3, 0},
-        Sizes{2, 6, 2, 1, 130, 40}, Sizes{1, 140, 2, 1, 70, 24}}) {
+       {Sizes{1, 2, 1, 65, 97, 33, 33}, Sizes{2, 2, 2, 17, 17, 1, 1}, Sizes{1, 3, 3, 33, 5, 40, 40},
+        Sizes{1, 1, 1, 129, 200, 128, 128}, Sizes{0, 2, 2, 3, 3, 8, 8}, Sizes{1, 2, 2, 0, 3, 8, 8},
+        Sizes{1, 2, 2, 3, 0, 8, 8}, Sizes{1, 0, 0, 3, 3, 8, 8}, Sizes{1, 2, 2, 3, 3, 0, 0},
+        Sizes{2, 6, 2, 1, 130, 40, 40}, Sizes{1, 140, 2, 1, 70, 24, 24},
+        Sizes{1, 4, 2, 70, 90, 192, 128}, Sizes{1, 2, 1, 65, 65, 40, 7},
+        Sizes{1, 2, 1, 65, 70, 8, 49}, Sizes{1, 2, 2, 9, 9, 8, 0},
+        Sizes{1, 6, 2, 1, 600, 40, 24}}) {
     for (const int64_t window : {0, 40}) {
-      const AttentionOptions options{.causal = true, .offset = z.s - z.t, .window = window};
-      const auto made = [&](int64_t heads, int64_t n, uint64_t i) {
+      const AttentionOptions options{
+          .mask = window ? kCausal & AttentionMask::window(window) : kCausal,
+          .query_start = z.s - z.t};
+      const auto made = [&](int64_t heads, int64_t n, int64_t d, uint64_t i) {
         // d is the slowest dim in memory.
-        return transpose(cast(normal({z.d, z.b, heads, n}, {3, i}), DType::bf16), 0, 3);
+        return transpose(cast(normal({d, z.b, heads, n}, {3, i}), DType::bf16), 0, 3);
       };
       const auto ordered = [](const Tensor& x) { return transpose(transpose(x, 0, 1), 1, 2); };
-      const Tensor q = ordered(made(z.h, z.t, 1)), k = ordered(made(z.hkv, z.s, 2)),
-                   v = ordered(made(z.hkv, z.s, 3)), dy = ordered(made(z.h, z.t, 4));
+      const Tensor q = ordered(made(z.h, z.t, z.d, 1)), k = ordered(made(z.hkv, z.s, z.d, 2)),
+                   v = ordered(made(z.hkv, z.s, z.dv, 3)), dy = ordered(made(z.h, z.t, z.dv, 4));
       ASSERT_EQ(q.shape(), (Shape{z.b, z.h, z.t, z.d}));
       const auto wide = [](const Tensor& x) { return cast(x, DType::f64); };
       const auto want = attend(wide(q), wide(k), wide(v), wide(dy), options);

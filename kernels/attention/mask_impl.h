@@ -1,53 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
-// The masks of attention as what they are for a kernel: the range of keys that a query sees. From
-// one query to the next neither end of the range falls, so the first and last query of a tile bound
-// the keys of all.
+// Masks as kernels read them, on CPU and CUDA: whether one query sees one key, and how much a block
+// of queries sees of a block of keys.
 #pragma once
 
-#include "tessera/core/api.h"
+#include "tessera/kernels/attention/block_map.h"
 
 #include <cstdint>
+#include <limits>
 
 namespace tessera::op {
 
-struct KeyRange {
-  int64_t first, last;  // both seen; none if last < first
-};
+/// The optional inputs that say which keys are seen, in their order.
+struct MaskOperands {
+  Tensor query_positions, key_positions, query_documents, key_documents, blocks, bits;
 
-struct AttentionMask {
-  int64_t keys, offset, window, chunk, key_start;
-  bool causal;
-
-  template <class Op>
-  AttentionMask(const Op& op, int64_t n)
-      : keys(n),
-        offset(op.offset),
-        window(op.window),
-        chunk(op.chunk),
-        key_start(op.key_start),
-        causal(op.causal) {}
-
-  /// What `query` sees. position: its place in its document, -1 where there are no documents;
-  /// document_end: the document's last query, read only if not causal.
-  TESSERA_HD KeyRange range(int64_t query, int64_t position, int64_t document_end) const {
-    const int64_t at = query + offset;
-    KeyRange r{0, keys - 1};
-    if (causal && at < r.last) r.last = at;
-    if (window > 0 && at - window + 1 > r.first) r.first = at - window + 1;
-    if (chunk > 0) {
-      const int64_t start = (at + key_start) / chunk * chunk - key_start;
-      if (start > r.first) r.first = start;
+  MaskOperands(Tensors in, size_t first) {
+    for (Tensor* x :
+         {&query_positions, &key_positions, &query_documents, &key_documents, &blocks, &bits}) {
+      if (first < in.size()) *x = in[first];
+      ++first;
     }
-    if (position >= 0) {
-      if (at - position > r.first) r.first = at - position;
-      if (!causal && document_end + offset < r.last) r.last = document_end + offset;
-    }
-    return r;
-  }
-  /// Whether a position can be: the document starts at a key of the whole sequence.
-  TESSERA_HD bool possible(int64_t query, int64_t position) const {
-    return position >= 0 && position <= query + offset + key_start;
   }
 };
+
+/// Positions or document ids: start, start + 1 ... where no tensor holds them. Plain data.
+struct Ids {
+  const int64_t* data = nullptr;
+  int64_t batch = 0, step = 0, start = 0;
+
+  Ids(const Tensor& x, int64_t first) : start(first) {
+    if (!x.defined()) return;
+    const bool batched = x.rank() == 2;
+    data = x.data<int64_t>();
+    batch = batched ? x.strides()[0] : 0;
+    step = x.strides()[batched ? 1 : 0];
+  }
+  [[nodiscard]] TESSERA_HD int64_t at(int64_t b, int64_t i) const {
+    return data ? data[b * batch + i * step] : start + i;
+  }
+};
+
+/// One query or key.
+struct Token {
+  int64_t position, document;
+};
+/// What some queries, or keys, lie between; the last included.
+struct Extent {
+  Token first{std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::max()};
+  Token last{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::min()};
+  TESSERA_HD void add(const Token& t) {
+    if (t.position < first.position) first.position = t.position;
+    if (t.position > last.position) last.position = t.position;
+    if (t.document < first.document) first.document = t.document;
+    if (t.document > last.document) last.document = t.document;
+  }
+};
+
+TESSERA_HD int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+/// Whether a query sees a key.
+TESSERA_HD bool sees(AttentionMask::Kind kind, int64_t n, const Token& q, const Token& k) {
+  using Kind = AttentionMask::Kind;
+  switch (kind) {
+    case Kind::causal: return k.position <= q.position;
+    case Kind::document: return k.document == q.document;
+    case Kind::window: return q.position - k.position < n && k.position - q.position < n;
+    case Kind::chunk: return floor_div(q.position, n) == floor_div(k.position, n);
+    default: return k.position < n;
+  }
+}
+TESSERA_HD bool sees(const AttentionMask& mask, const Token& q, const Token& k) {
+  return mask.evaluate(true,
+                       [&](AttentionMask::Kind kind, int64_t n) { return sees(kind, n, q, k); });
+}
+
+/// How much of a block is seen; & and | of these numbers are those of masks. `some` may be none.
+enum Part : int { kNone = 0, kSome = 1, kAll = 3 };
+
+TESSERA_HD int part_seen(AttentionMask::Kind kind, int64_t n, const Extent& q, const Extent& k) {
+  using Kind = AttentionMask::Kind;
+  const auto part = [](bool all, bool none) -> int { return all ? kAll : none ? kNone : kSome; };
+  const Token &q0 = q.first, &q1 = q.last, &k0 = k.first, &k1 = k.last;
+  switch (kind) {
+    case Kind::causal: return part(k1.position <= q0.position, k0.position > q1.position);
+    case Kind::document:
+      return part(
+          q0.document == q1.document && k0.document == k1.document && q0.document == k0.document,
+          q1.document < k0.document || k1.document < q0.document);
+    case Kind::window:
+      return part(q1.position - k0.position < n && k1.position - q0.position < n,
+                  q0.position - k1.position >= n || k0.position - q1.position >= n);
+    case Kind::chunk: {
+      const int64_t qa = floor_div(q0.position, n), qb = floor_div(q1.position, n),
+                    ka = floor_div(k0.position, n), kb = floor_div(k1.position, n);
+      return part(qa == qb && ka == kb && qa == ka, qb < ka || kb < qa);
+    }
+    default: return part(k1.position < n, k0.position >= n);
+  }
+}
+TESSERA_HD int part_seen(const AttentionMask& mask, const Extent& q, const Extent& k) {
+  return mask.evaluate(static_cast<int>(kAll), [&](AttentionMask::Kind kind, int64_t n) {
+    return part_seen(kind, n, q, k);
+  });
+}
 
 }  // namespace tessera::op

@@ -112,7 +112,7 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
 }
 
 Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) const {
-  Tensor positions = metadata.of().positions;  // (B, T), or (T) where all rows are alike
+  Tensor positions = metadata.of().position_ids;  // (B, T), or (T) where all rows are alike
   if (!positions.defined()) {
     const op::Arange made{.start = static_cast<double>(metadata.of().start),
                           .count = tokens.size(1),

@@ -135,7 +135,8 @@ TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
 TEST_F(Gpt2Test, DocumentsOfARowStandAlone) {
   Model model(kTiny);
   nn::initialize(model, 3);
-  const models::Metadata metadata = model.metadata(5).with_positions(ids({0, 1, 0, 1, 2}, {1, 5}));
+  const models::Metadata metadata =
+      model.metadata(5).with_documents(ids({0, 1, 0, 1, 2}, {1, 5}), ids({0, 0, 1, 1, 1}, {1, 5}));
   const Tensor packed = model.forward(ids({7, 8, 1, 2, 3}, {1, 5}), metadata);
   const auto got = slice(packed, 1, {2, 5}).values();
   const auto want = model.forward(ids({1, 2, 3}, {1, 3})).values();
@@ -244,7 +245,9 @@ std::vector<std::vector<double>> gradients(std::optional<Mesh> mesh, bool packed
     return mesh ? distribute(rows, Layout::of(*mesh, {Shard(0)})) : rows;
   };
   models::Metadata metadata = model.metadata(3);
-  if (packed) metadata = metadata.with_positions(ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0}));
+  if (packed)
+    metadata = metadata.with_documents(ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0}),
+                                       ids({0, 0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 2}));
   backward(model
                .loss(ids({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
                      ids({2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, -100}), metadata)

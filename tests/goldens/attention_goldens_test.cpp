@@ -13,12 +13,18 @@ namespace {
 class AttentionGolden : public Golden {
  protected:
   [[nodiscard]] AttentionOptions mask(bool heads_inner) const {
-    AttentionOptions o{.causal = flag("causal"),
-                       .heads_inner = heads_inner,
-                       .offset = integer("offset"),
-                       .window = integer("window"),
-                       .chunk = integer("chunk")};
-    if (has("positions")) o.positions = get("positions");
+    AttentionMask mask = flag("causal") ? AttentionMask::causal() : AttentionMask();
+    if (integer("window")) mask = mask & AttentionMask::window(integer("window"));
+    if (integer("chunk")) mask = mask & AttentionMask::chunk(integer("chunk"));
+    if (integer("prefix")) mask = mask | AttentionMask::prefix(integer("prefix"));
+    AttentionOptions o{.mask = mask, .heads_inner = heads_inner, .query_start = integer("offset")};
+    for (const auto& [name, tensor] : {std::pair{"query_positions", &o.query_positions},
+                                       {"key_positions", &o.key_positions},
+                                       {"query_documents", &o.query_documents},
+                                       {"key_documents", &o.key_documents}}) {
+      if (has(name)) *tensor = get(name);
+    }
+    if (o.query_documents.defined()) o.mask = mask & AttentionMask::document();
     return o;
   }
 };
@@ -42,9 +48,10 @@ TEST_F(AttentionGolden, Sink) {
   for (const bool heads_inner : {false, true}) {
     each("attention_sink", {"q", "k", "v", "sink"}, [&](const X& x) -> Results {
       const auto ordered = [&](const Tensor& t) { return heads_inner ? transpose(t, 1, 2) : t; };
+      AttentionMask mask = AttentionMask::causal();
+      if (integer("window")) mask = mask & AttentionMask::window(integer("window"));
       const auto [o, lse] = scaled_dot_product_attention_with_lse(
-          ordered(x[0]), ordered(x[1]), ordered(x[2]),
-          {.causal = true, .heads_inner = heads_inner, .window = integer("window")});
+          ordered(x[0]), ordered(x[1]), ordered(x[2]), {.mask = mask, .heads_inner = heads_inner});
       return {{"y", ordered(attention_sink(o, lse, x[3], heads_inner))}};
     });
   }

@@ -60,7 +60,9 @@ TEST_F(Golden, Swiglu) {
 TEST_F(Golden, Attention) {
   each("scaled_dot_product_attention", {"q", "k", "v"}, [&](const X& x) -> Results {
     const auto [y, lse] = scaled_dot_product_attention_with_lse(
-        x[0], x[1], x[2], {.causal = flag("causal"), .scale = number("scale")});
+        x[0], x[1], x[2],
+        {.mask = flag("causal") ? AttentionMask::causal() : AttentionMask(),
+         .scale = number("scale")});
     return {{"y", y}, {"lse", lse}};
   });
 }
@@ -71,7 +73,8 @@ TEST_F(Golden, AttentionHeadsInner) {
       return contiguous(transpose(t, 1, 2));
     };  // (B, T, H, D)
     const auto [y, lse] = scaled_dot_product_attention_with_lse(
-        swap(x[0]), swap(x[1]), swap(x[2]), {.causal = flag("causal"), .heads_inner = true});
+        swap(x[0]), swap(x[1]), swap(x[2]),
+        {.mask = flag("causal") ? AttentionMask::causal() : AttentionMask(), .heads_inner = true});
     return {{"y", transpose(y, 1, 2)}, {"lse", lse}};
   });
 }

@@ -41,7 +41,7 @@ uint64_t permuted(uint64_t i, uint64_t n, RngKey key) {
 
 // A micro-batch as the worker makes it, which has no Context and so no tensors.
 struct Rows {
-  std::vector<int64_t> tokens, targets, positions;
+  std::vector<int64_t> tokens, targets, positions, documents;
 };
 
 // Signals are for the threads of the program, never for a worker.
@@ -87,6 +87,7 @@ class RowMaker {
     const int64_t t = plan_.seq_len, first = batch * plan_.global_rows + plan_.first_row;
     const auto size = static_cast<size_t>(plan_.rows * t);
     Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
+              std::vector<int64_t>(positions_ ? size : 0),
               std::vector<int64_t>(positions_ ? size : 0)};
     std::vector<int64_t> ids(static_cast<size_t>(t) + 1);
     std::vector<uint8_t> starts(ids.size());
@@ -103,10 +104,11 @@ class RowMaker {
         // The end of a document says nothing of which one comes next.
         if (!documents_apart_ || starts[i + 1] == 0) rows.targets[row + i] = ids[i + 1];
       }
-      int64_t position = 0;
+      int64_t position = 0, document = 0;
       for (size_t i = 0; i + 1 < ids.size() && positions_; ++i) {
-        if (starts[i] != 0) position = 0;
+        if (starts[i] != 0 && i > 0) position = 0, ++document;
         rows.positions[row + i] = position++;
+        rows.documents[row + i] = document;
       }
     }
     return rows;
@@ -235,8 +237,11 @@ class DataLoader::Worker {
     lock.unlock();
     changed_.notify_all();
     if (made.error) std::rethrow_exception(made.error);
+    const auto optional = [&](const std::vector<int64_t>& values) {
+      return values.empty() ? Tensor() : tensor_of(values);
+    };
     return {tensor_of(made.rows.tokens), tensor_of(made.rows.targets),
-            made.rows.positions.empty() ? Tensor() : tensor_of(made.rows.positions)};
+            optional(made.rows.positions), optional(made.rows.documents)};
   }
 
   void seek(int64_t step, int64_t micro) {

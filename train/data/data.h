@@ -25,8 +25,9 @@ struct TESSERA_API DataConfig {
 struct Batch {
   Tensor tokens;
   Tensor targets;  ///< the token that follows each; -100 where none does
-  /// Since the start of the document or row; undefined where a row is all one.
-  Tensor positions = {};
+  /// Since the start of the document or row, and the number of the document in its row; undefined
+  /// where a row is all one.
+  Tensor positions = {}, documents = {};
 };
 
 /// Which rows a loader makes. Row r of micro-batch m of step s is sample (s * micro_batches + m) *

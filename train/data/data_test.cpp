@@ -118,6 +118,7 @@ TEST_F(DataTest, DocumentsStandApartOrNot) {
   EXPECT_EQ(ids_of(b.tokens), (Ids{256, 'a', 257, 256, 'b', 'b'}));
   EXPECT_EQ(ids_of(b.targets), (Ids{'a', 257, -100, 'b', 'b', 257}));
   EXPECT_EQ(ids_of(b.positions), (Ids{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(ids_of(b.documents), (Ids{0, 0, 0, 1, 1, 1}));
 
   DataLoader together({.path = folder_, .packing = "concat"}, plan(6));
   const Batch c = together.next();
@@ -133,6 +134,7 @@ TEST_F(DataTest, ARowWithinADocumentCountsFromItsOwnStart) {
   const Batch b = loader.next();  // <abc><defg> is cut into <ab c>< def
   EXPECT_EQ(ids_of(b.tokens), (Ids{256, 'a', 'b', 'c', 257, 256, 'd', 'e', 'f'}));
   EXPECT_EQ(ids_of(b.positions), (Ids{0, 1, 2, 0, 1, 0, 0, 1, 2}));
+  EXPECT_EQ(ids_of(b.documents), (Ids{0, 0, 0, 0, 0, 1, 0, 0, 0}));
   EXPECT_EQ(ids_of(b.targets), (Ids{'a', 'b', 'c', 257, -100, 'd', 'e', 'f', 'g'}));
 }
 
@@ -203,7 +205,8 @@ TEST_F(DataTest, AnyWorldSeesTheSameRows) {
           const int64_t from = (micro * p.global_rows + p.first_row) * 4;
           for (const auto& [got, expected] : {std::pair{part.tokens, all.tokens},
                                               {part.targets, all.targets},
-                                              {part.positions, all.positions}}) {
+                                              {part.positions, all.positions},
+                                              {part.documents, all.documents}}) {
             const Ids ids = ids_of(expected);
             EXPECT_EQ(ids_of(got), Ids(ids.begin() + from, ids.begin() + from + mine * 4))
                 << ranks << " ranks, step " << step;

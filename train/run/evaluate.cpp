@@ -58,8 +58,9 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
       return by_rows && part.defined() ? from_local(part, by_rows, {rows * world.size(), seq_len})
                                        : part;
     };
-    const models::Loss result = model.loss(placed(batch.tokens), placed(batch.targets),
-                                           metadata.with_positions(placed(batch.positions)));
+    const models::Loss result =
+        model.loss(placed(batch.tokens), placed(batch.targets),
+                   metadata.with_documents(placed(batch.positions), placed(batch.documents)));
     total[0] += own(result.sum);
     total[1] += own(result.count);
   }

@@ -9,7 +9,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/files.h"
-#include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/io/model_file.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/tokenizer.h"
@@ -71,6 +71,9 @@ std::vector<int64_t> document_lengths(const Batch& batch) {
   return lengths;
 }
 
+// Of all ranks.
+double value_of(const Tensor& x) { return (x.is_distributed() ? full_tensor(x) : x).item(); }
+
 // Values of micro-batches, added up under their names.
 class SumsByName {
  public:
@@ -85,7 +88,7 @@ class SumsByName {
   /// Of all ranks, in the order of their first coming.
   [[nodiscard]] std::vector<std::pair<std::string, double>> values() const {
     std::vector<std::pair<std::string, double>> all;
-    for (const auto& [name, sum] : sums_) all.emplace_back(name, full_tensor(sum).item());
+    for (const auto& [name, sum] : sums_) all.emplace_back(name, value_of(sum));
     return all;
   }
 
@@ -228,7 +231,8 @@ std::vector<Batch> Trainer::next_batches() {
     const auto whole = [&](const Tensor& rows) {
       return rows.defined() ? from_local(rows, by_rows, global) : rows;
     };
-    batches.push_back({whole(part.tokens), whole(part.targets), whole(part.positions)});
+    batches.push_back(
+        {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
   }
   return batches;
 }
@@ -236,8 +240,8 @@ std::vector<Batch> Trainer::next_batches() {
 // Sums over tokens times `scale`: a 0-dim factor and no attribute, so that a new count needs no new
 // plan.
 models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
-  models::Loss loss =
-      model_->loss(batch.tokens, batch.targets, metadata_.with_positions(batch.positions));
+  models::Loss loss = model_->loss(batch.tokens, batch.targets,
+                                   metadata_.with_documents(batch.positions, batch.documents));
   loss.sum = loss.sum * scale;
   for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scale;
   return loss;
@@ -301,7 +305,7 @@ StepRecord Trainer::step() {
     const NoGrad guard;
     model_->before_optimizer_step();
     for (const auto& [name, value] : model_->statistics())
-      record.statistics.emplace_back(name, full_tensor(value).item());
+      record.statistics.emplace_back(name, value_of(value));
   }
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
@@ -397,10 +401,7 @@ void Trainer::run() {
     print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
     return;
   }
-  std::vector<nn::NamedParameter> whole = nn::named_parameters(*model_);
-  for (auto& p : whole) p.tensor = full_tensor(p.tensor);
-  if (world_.rank() != 0) return;
-  io::write_safetensors(in_folder("model.safetensors"), whole, {{"step", std::to_string(done_)}});
+  nn::save(*model_, in_folder("model.safetensors"), {{"step", std::to_string(done_)}});
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
 }

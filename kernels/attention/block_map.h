@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Block maps of attention: what each block of 64 queries sees of each block of 64 keys. A map lets
+// a kernel pass over whole blocks, and carries masks that AttentionMask cannot say: bits, for the
+// blocks that are seen in part. Made once for a batch, and read by the forward and backward op of
+// every layer.
+#pragma once
+
+#include "tessera/core/tensor.h"
+#include "tessera/kernels/attention/mask.h"
+
+#include <functional>
+
+namespace tessera {
+
+inline constexpr int64_t kAttentionBlock = 64;  ///< queries and keys of a block
+
+struct BlockMap {
+  static constexpr int kEmpty = 0;    ///< nothing of the block is seen
+  static constexpr int kPartial = 1;  ///< the mask says what is seen
+  static constexpr int kFull = 2;     ///< all of it is seen; the mask is not asked
+  static constexpr int kBits = 3;     ///< kBits + i: bits[i] alone say what is seen
+
+  Tensor blocks = {};  ///< (B or 1, T / 64, S / 64), rounded up, i32
+  /// (N, 64) i64, optional: bit j of bits[i][r] is set if query r of the block sees its key j.
+  Tensor bits = {};
+};
+
+/// The queries and keys that a block map is made for.
+struct BlockMapSizes {
+  int64_t batches = 1, queries = 0, keys = 0;
+  int64_t query_start = 0,
+          key_start = 0;  ///< the position of the first, where positions are not given
+  Tensor query_positions = {}, key_positions = {};  ///< (B, T) or (T), (B, S) or (S), i64
+};
+
+/// sees(batch, query position, key position); batch 0 where one map serves all.
+using AttentionPredicate = std::function<bool(int64_t, int64_t, int64_t)>;
+
+/// The map of any predicate, on the CPU; asks it once for each pair, and keeps bits of the blocks
+/// that are seen in part. Memory: 512 bytes for each of those. ShapeError, DTypeError, DeviceError.
+TESSERA_API BlockMap make_block_map(const BlockMapSizes& sizes, const AttentionPredicate& sees);
+
+}  // namespace tessera

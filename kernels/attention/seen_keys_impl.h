@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each query sees, worked out once for a call. Where keys stand in order, and documents too,
+// a mask is a range of keys for each query, whatever the order of the queries (OR: where the ranges
+// touch). Anything else, and a block map, is a list of the blocks of keys that each block of
+// queries sees: blocks that are not in it cost nothing, and of those that are seen in part the mask
+// is evaluated to 64 bits for each query. No T x T buffer.
+#pragma once
+
+#include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/mask_impl.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
+
+namespace tessera::op::attention {
+
+inline constexpr int64_t kBlock = kAttentionBlock;  // queries or keys worked on at a time
+
+struct KeyRange {
+  int64_t first, last;  // both seen; none if last < first
+};
+
+/// The range of keys that a query sees, while there is one.
+struct OneRange {
+  KeyRange range{0, -1};
+  bool one = true;
+  friend OneRange operator&(const OneRange& a, const OneRange& b) {
+    return {{a.range.first > b.range.first ? a.range.first : b.range.first,
+             a.range.last < b.range.last ? a.range.last : b.range.last},
+            a.one && b.one};
+  }
+  friend OneRange operator|(const OneRange& a, const OneRange& b) {
+    const KeyRange &x = a.range, &y = b.range;
+    const bool one = a.one && b.one;
+    if (x.last < x.first) return {y, one};
+    if (y.last < y.first) return {x, one};
+    return {{x.first < y.first ? x.first : y.first, x.last > y.last ? x.last : y.last},
+            one && x.first <= y.last + 1 && y.first <= x.last + 1};
+  }
+};
+
+/// What a query at `position` sees of `keys` keys at the positions from `start` on; `document`: the
+/// keys of its document.
+inline OneRange range_seen(const AttentionMask& mask, int64_t position, int64_t keys, int64_t start,
+                           const KeyRange& document) {
+  using Kind = AttentionMask::Kind;
+  const int64_t at = position - start;  // the key where the query stands
+  const OneRange all{{0, keys - 1}};
+  const auto between = [&](int64_t first, int64_t last) { return all & OneRange{{first, last}}; };
+  return mask.evaluate(all, [&](Kind kind, int64_t n) {
+    switch (kind) {
+      case Kind::causal: return between(0, at);
+      case Kind::document: return between(document.first, document.last);
+      case Kind::window: return between(at - n + 1, at + n - 1);
+      case Kind::chunk: {
+        const int64_t first = floor_div(position, n) * n - start;
+        return between(first, first + n - 1);
+      }
+      default: return between(0, n - 1 - start);
+    }
+  });
+}
+
+/// Of a list of blocks: the keys [kBlock * block, + kBlock) are seen, of which those in `bits` by
+/// their bits, and those of a mask by the mask.
+struct SeenBlock {
+  int32_t block;
+  int32_t bits;  // the number of its bits, or one of these
+  static constexpr int32_t kWhole = -1, kByMask = -2;
+};
+
+/// The sizes that a mask is worked out for.
+struct MaskSizes {
+  int64_t batches, queries, keys;
+};
+
+class SeenKeys {
+ public:
+  /// `operands`: the place of the query positions, which the other operands of masks follow.
+  /// ValueError: a block map that names bits that are not there.
+  template <class Op>
+  SeenKeys(const Op& op, const MaskSizes& sizes, Tensors in, size_t operands)
+      : SeenKeys(Op::name, op.mask, sizes, MaskOperands(in, operands), op.query_start,
+                 op.key_start) {}
+
+  /// One for each batch, or one for all.
+  [[nodiscard]] int64_t lists() const { return lists_; }
+  [[nodiscard]] size_t list_of(int64_t batch) const {
+    return static_cast<size_t>(lists_ > 1 ? batch : 0);
+  }
+  /// Ranges; else blocks.
+  [[nodiscard]] bool in_ranges() const { return ranged_; }
+
+  [[nodiscard]] const KeyRange* ranges(int64_t batch) const {
+    return ranges_.data() + list_of(batch) * static_cast<size_t>(sizes_.queries);
+  }
+  /// Whether ranges start where documents do.
+  [[nodiscard]] bool documents() const { return !starts_.empty(); }
+  /// The key at which the query's document starts; 0 where there are no documents.
+  [[nodiscard]] int64_t start(int64_t batch, int64_t query) const {
+    return documents() ? starts_[list_of(batch) * static_cast<size_t>(sizes_.queries) +
+                                 static_cast<size_t>(query)]
+                       : 0;
+  }
+
+  /// The blocks of keys that the queries from `row` on see, in order; row is a multiple of kBlock.
+  [[nodiscard]] std::span<const SeenBlock> blocks(int64_t batch, int64_t row) const {
+    const size_t at =
+        list_of(batch) * static_cast<size_t>(query_blocks()) + static_cast<size_t>(row / kBlock);
+    return std::span(blocks_).subspan(ends_[at], ends_[at + 1] - ends_[at]);
+  }
+  /// words[i]: the keys of the block that query row + i sees, a bit for each. Only for blocks that
+  /// are not whole.
+  void words(int64_t batch, int64_t row, int64_t rows, const SeenBlock& block,
+             uint64_t* words) const;
+
+ private:
+  SeenKeys(std::string_view name, const AttentionMask& mask, const MaskSizes& sizes,
+           const MaskOperands& x, int64_t query_start, int64_t key_start);
+  bool find_ranges();
+  void find_blocks(std::string_view name);
+  [[nodiscard]] int64_t query_blocks() const { return (sizes_.queries + kBlock - 1) / kBlock; }
+
+  AttentionMask mask_;
+  MaskSizes sizes_;
+  Ids query_positions_, key_positions_, query_documents_, key_documents_;
+  Tensor map_, bits_;
+  int64_t lists_ = 1;
+  bool ranged_ = false;
+  std::vector<KeyRange> ranges_;
+  std::vector<int64_t> starts_;
+  std::vector<SeenBlock> blocks_;
+  std::vector<size_t> ends_;
+};
+
+}  // namespace tessera::op::attention

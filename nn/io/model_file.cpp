@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/io/model_file.h"
+
+#include "tessera/core/scopes.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/nn/parameters.h"
+
+#include <algorithm>
+
+namespace tessera::nn {
+namespace {
+
+bool is_first(const Tensor& t) {
+  return !t.is_distributed() ||
+         std::ranges::all_of(layout_of(t).mesh().coordinates(), [](int c) { return c == 0; });
+}
+
+}  // namespace
+
+void save(Module& model, const std::string& path, const io::Metadata& metadata) {
+  const NoGrad guard;
+  std::vector<NamedParameter> tensors = named_parameters(model);
+  for (auto& b : named_buffers(model, true)) tensors.push_back(std::move(b));
+  bool writes = true;
+  for (auto& [name, t] : tensors) {
+    writes = writes && is_first(t);
+    if (t.is_distributed()) t = full_tensor(t);
+  }
+  if (writes) io::write_safetensors(path, tensors, metadata);
+}
+
+void load(Module& model, const std::string& path, Device device) {
+  load(model, io::SafetensorsFile(path).read_all(), device);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: a model family in a few lines, with an auxiliary loss, a figure of its state and
+// something to do before a step.
+#pragma once
+
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/models/decoder.h"
+#include "tessera/models/family.h"
+
+namespace tessera::test {
+
+class Toy final : public models::Decoder {
+ public:
+  struct Config {
+    int64_t vocab_size = 11, max_seq_len = 8, dim = 4;
+    DType dtype = DType::f32;
+    void fields(config::Fields& f) {
+      f.add("dim", dim, "width", {.min = 1});
+      f.add("vocab_size", vocab_size, "rows of the table", {.min = 1});
+    }
+    [[nodiscard]] std::vector<std::string> conflicts() const { return {}; }
+  };
+  explicit Toy(const Config& c)
+      : Decoder({.family = "toy", .vocab_size = c.vocab_size, .max_seq_len = c.max_seq_len}),
+        table(c.vocab_size, c.dim, nn::Init::normal(1), c.dtype) {}
+  void visit(nn::Visitor& v) override { v.child("table", table); }
+  std::vector<nn::Module*> units() override { return {}; }
+  [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start) const override {
+    check_positions(length, start);
+    return {std::vector<nn::AttentionMetadata>(1)};
+  }
+  [[nodiscard]] models::Loss loss(const Tensor& tokens, const Tensor& targets,
+                                  const models::Metadata& m,
+                                  const CrossEntropyOptions& o) const override {
+    models::Loss l = Decoder::loss(tokens, targets, m, o);
+    const Tensor x = table(tokens);
+    l.auxiliary.push_back({"size", sum(x * x)});
+    return l;
+  }
+  [[nodiscard]] std::vector<models::NamedValue> statistics() const override {
+    return {{"steps", tensor(steps)}};
+  }
+  void before_optimizer_step() override { ++steps; }
+
+  nn::Embedding table;
+  double steps = 0;
+
+ private:
+  [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata&) const override {
+    return table(tokens);
+  }
+  [[nodiscard]] Tensor layer(size_t, const Tensor& x, const models::Metadata&,
+                             nn::KvCache*) const override {
+    return x;
+  }
+  [[nodiscard]] Tensor finish(const Tensor& x) const override { return x; }
+  [[nodiscard]] const nn::Embedding* embedding() const override { return &table; }
+  [[nodiscard]] Head head() const override { return {&table, table.weight}; }
+};
+
+/// Sizes `small` and `wide`.
+inline models::Family toy_family() {
+  const std::vector<std::pair<std::string, Toy::Config>> sizes{{"small", {}}, {"wide", {.dim = 9}}};
+  return models::family<Toy>("toy", "one table", sizes);
+}
+
+}  // namespace tessera::test

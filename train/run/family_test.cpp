@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A family that the trainer has never heard of, through the whole program: fields, help, training
+// with an auxiliary loss and figures of its own, checkpoints, evaluation, text.
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/toy_family.h"
+#include "tessera/train/monitor/metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::train {
+namespace {
+
+class FamilyTest : public TinyRunTest {
+ protected:
+  FamilyTest() { catalogue_.families.push_back(test::toy_family()); }
+  int run(const Words& words) {
+    out_.str("");
+    err_.str("");
+    return run_cli(words, out_, err_, catalogue_);
+  }
+  [[nodiscard]] Words train_toy(const Words& more = {}) const {
+    Words words{"train",
+                "--training.steps",
+                "4",
+                "--model.vocab_size",
+                "260",
+                "--training.local_batch_size",
+                "4",
+                "--dataloader.path",
+                path("text.txt"),
+                "--model.name",
+                "toy",
+                "--training.seq_len",
+                "8",
+                "--dump_folder",
+                path("a"),
+                "--model.flavor",
+                "wide",
+                "--training.mixed_precision_param",
+                "float32",
+                "--optimizer.lr",
+                "0.2",
+                "--lr_scheduler.warmup_steps",
+                "0",
+                "--sample.tokens",
+                "3",
+                "--threads",
+                "1",
+                "--checkpoint.enable"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  Catalogue catalogue_;
+};
+
+TEST_F(FamilyTest, TrainsEvaluatesAndWritesText) {
+  ASSERT_EQ(run(train_toy()), 0) << err_.str();
+  EXPECT_NE(out_.str().find("model: toy wide, 2,340 parameters"), std::string::npos) << out_.str();
+  const std::string log = path("a") + "/metrics.jsonl";
+  const Curve loss = read_metrics(log, "loss"), size = read_metrics(log, "loss/size");
+  ASSERT_EQ(loss.values.size(), 4u);
+  EXPECT_NEAR(size.values[0], 9, 4);  // nine normal numbers squared, per token
+  EXPECT_LT(size.values[3], size.values[0]);
+  EXPECT_EQ(read_metrics(log, "steps").values, (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(run({"eval", "--checkpoint", path("a"), "--dataset_path", path("text.txt")}), 0)
+      << err_.str();
+  EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--tokens", "2"}), 0) << err_.str();
+  // The program without this family says which there are.
+  std::ostringstream out, err;
+  EXPECT_EQ(run_cli(Words{"eval", "--checkpoint", path("a")}, out, err), 1);
+  EXPECT_NE(err.str().find("there is no 'toy'"), std::string::npos) << err.str();
+}
+
+TEST_F(FamilyTest, RanksAgreeWithOne) {
+  ASSERT_EQ(run(train_toy({"--training.global_batch_size", "8"})), 0) << err_.str();
+  ASSERT_EQ(run(train_toy({"--training.local_batch_size", "2", "--training.global_batch_size", "8",
+                           "--ranks", "2", "--dump_folder", path("b")})),
+            0)
+      << err_.str();
+  for (const char* name : {"loss", "loss/size"}) {
+    const auto one = read_metrics(path("a") + "/metrics.jsonl", name).values;
+    const auto two = read_metrics(path("b") + "/metrics.jsonl", name).values;
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5 * one[i]) << name;
+  }
+}
+
+TEST_F(FamilyTest, HelpAndListsKnowIt) {
+  EXPECT_EQ(run({"models"}), 0);
+  EXPECT_NE(out_.str().find("toy          one table: small, wide"), std::string::npos)
+      << out_.str();
+  EXPECT_EQ(run({"train", "--help", "--model.name", "toy"}), 0);
+  EXPECT_NE(out_.str().find("--model.dim"), std::string::npos);
+  EXPECT_EQ(out_.str().find("--model.n_layers"), std::string::npos);
+  EXPECT_NE(out_.str().find("fields, with the defaults of toy small:"), std::string::npos)
+      << out_.str();
+  EXPECT_EQ(run({"config", "--model.name", "toy"}), 2);
+  EXPECT_NE(err_.str().find("[--model.flavor] is missing: give a size of toy: small, wide"),
+            std::string::npos)
+      << err_.str();
+  EXPECT_EQ(
+      run({"config", "--model.name", "toy", "--model.flavor", "small", "--model.n_layers", "3"}),
+      2);
+  EXPECT_NE(err_.str().find("[--model.n_layers] unknown field"), std::string::npos) << err_.str();
+}
+
+}  // namespace
+}  // namespace tessera::train
