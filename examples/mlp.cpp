@@ -7,13 +7,14 @@ using namespace tessera;
 int main() {
   const Session session;  // a rank's context and its tape
   const Tensor x = normal({256, 8}, {.seed = 1}), target = sin(sum(x, {1}, true));
-  nn::Linear hidden(8, 32, nn::Init::normal(0.3)), out(32, 1, nn::Init::normal(0.3));
-  nn::initialize(hidden, /*seed=*/2), nn::initialize(out, /*seed=*/3);
-  optim::AdamW optimizer({hidden.weight, out.weight}, {.lr = 1e-2});
+  const auto init = nn::Init::normal(0.3);
+  nn::Sequential net(nn::Linear(8, 32, init), nn::Tanh(), nn::Linear(32, 1, init));
+  nn::initialize(net, /*seed=*/2);
+  optim::AdamW optimizer(nn::parameters(net), {.lr = 1e-2});
 
   Tensor loss;
   for (int step = 1; step <= 300; ++step) {
-    const Tensor gap = out(tanh(hidden(x))) - target;
+    const Tensor gap = net(x) - target;
     backward(loss = mean(gap * gap));
     optimizer.step();
     optimizer.zero_grad();
