@@ -45,8 +45,7 @@ TEST_F(ModelFileTest, PartsAreWrittenAsOneFileAndReadAsParts) {
     load(again, path);
     EXPECT_EQ(layout_of(again.weight), layout_of(cut.weight));
     EXPECT_EQ(local(again.weight).values(), local(cut.weight).values());
-    EXPECT_EQ(full_tensor(cut.weight).values(),
-              io::SafetensorsFile(path).read("weight").values());
+    EXPECT_EQ(full_tensor(cut.weight).values(), io::SafetensorsFile(path).read("weight").values());
   });
 }
 
