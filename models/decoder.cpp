@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The head is applied within its own module's run, by the loss too, which never has logits: its
-// hooks see both, also where the embedding is the head. A step of generation that fails gives the
-// cache its old lengths back, so that it can be tried again.
+// hooks see both, also where the embedding is the head. Logits of features run through the model
+// too, which may hold its parameters in another precision. A step of generation sets the length of
+// every entry of the cache, also of absent layers; one that fails gives all their old length back,
+// so that it can be tried again.
 #include "tessera/models/decoder.h"
 
 #include "tessera/dist/dtensor.h"
@@ -12,11 +14,15 @@
 
 namespace tessera::models {
 
-void Decoder::check_tokens(const Tensor& tokens) const {
-  if (tokens.rank() != 2)
-    fail<ShapeError>(sizes_.family, "tokens are ", tokens.meta(), ", expected i64 (B, T)");
-  if (tokens.dtype() != DType::i64)
-    fail<DTypeError>(sizes_.family, "tokens are ", tokens.meta(), ", expected i64 (B, T)");
+void Decoder::check_input(const Tensor& x) const {
+  const bool tokens = embeds();
+  const std::string_view given = tokens ? "tokens are " : "features are ";
+  const std::string_view expected =
+      tokens ? ", expected i64 (B, T)"
+             : ", expected floating (B, T, dim) of the stage before: this one embeds no tokens";
+  if (x.rank() != (tokens ? 2 : 3)) fail<ShapeError>(sizes_.family, given, x.meta(), expected);
+  if (tokens ? x.dtype() != DType::i64 : !is_floating(x.dtype()))
+    fail<DTypeError>(sizes_.family, given, x.meta(), expected);
 }
 
 void Decoder::check_positions(int64_t length, int64_t start) const {
@@ -27,7 +33,7 @@ void Decoder::check_positions(int64_t length, int64_t start) const {
 }
 
 Decoder::Head Decoder::require_head(std::string_view what) const {
-  Head h = head();
+  Head h = stage_.last ? head() : Head{};
   if (!h.module) {
     fail<UsageError>(sizes_.family, what,
                      " needs the head, which this stage lacks: call it on the last stage");
@@ -37,9 +43,16 @@ Decoder::Head Decoder::require_head(std::string_view what) const {
 
 Placement Decoder::placement() const {
   Tensor weight;
-  if (embedding()) weight = embedding()->weight;
-  else if (head().module) weight = head().table;
-  else weight = nn::named_parameters(const_cast<Decoder&>(*this)).at(0).tensor;
+  if (embedding()) {
+    weight = embedding()->weight;
+  } else if (head().module) {
+    weight = head().table;
+  } else {
+    const auto parameters = nn::named_parameters(const_cast<Decoder&>(*this));
+    if (parameters.empty())
+      fail<UsageError>(sizes_.family, "a stage without parameters lies nowhere: keep a layer");
+    weight = parameters[0].tensor;
+  }
   return {weight.device().is_meta() ? kCpu : weight.device(),
           weight.is_distributed() ? layout_of(weight).mesh() : Mesh()};
 }
@@ -52,41 +65,46 @@ double Decoder::flops(std::span<const int64_t> documents) {
   }
   // A table of lookups multiplies with nothing; a tied one does, as the head.
   int64_t weights = nn::parameter_count(*this);
-  if (embedding() && embedding() != head().module) weights -= embedding()->weight.numel();
-  const auto attention = static_cast<double>(sizes_.n_layers * 2 * sizes_.attention_dim);
+  const Head h = head();
+  if (embedding() && embedding() != h.module) weights -= embedding()->weight.numel();
+  if (h.module && !stage_.last) weights -= h.table.numel();
+  const double attention =
+      2.0 * static_cast<double>(sizes_.attention_dim) * static_cast<double>(units().size());
   return 6.0 * (static_cast<double>(weights) * tokens + attention * pairs);
 }
 
 Tensor Decoder::stack(const Tensor& x, const Metadata& metadata, Cache* cache) const {
-  Tensor h = embedding() ? embed(x, metadata) : x;  // (B, T, dim)
+  Tensor h = embeds() ? embed(x, metadata) : x;  // (B, T, dim)
   for (size_t i = 0; i < static_cast<size_t>(sizes_.n_layers); ++i)
-    h = layer(i, h, metadata, cache ? &cache->at(i) : nullptr);
+    h = layer(i, h, metadata, cache ? &(*cache)[i] : nullptr);
   return finish(h);  // (B, T, dim)
 }
 
 Tensor Decoder::features(const Tensor& x, const Metadata& metadata) const {
-  if (embedding()) check_tokens(x);
+  check_input(x);
   return run(&Decoder::stack, x, metadata, nullptr);
 }
 
-Tensor Decoder::logits(const Tensor& features) const {
+Tensor Decoder::logits(const Tensor& features) const { return run(&Decoder::head_of, features); }
+
+Tensor Decoder::head_of(const Tensor& features) const {
   return require_head("logits").module->run(
       [](const Tensor& x, const Decoder* model) { return linear(x, model->head().table); },
       features, this);
 }
 
 Tensor Decoder::forward(const Tensor& tokens, const Metadata& metadata) const {
-  if (embedding()) check_tokens(tokens);
+  check_input(tokens);
   return run(&Decoder::logits_of, tokens, metadata);
 }
 
 Tensor Decoder::logits_of(const Tensor& x, const Metadata& metadata) const {
-  return logits(stack(x, metadata, nullptr));  // (B, T, V)
+  return head_of(stack(x, metadata, nullptr));  // (B, T, V)
 }
 
 Loss Decoder::loss(const Tensor& tokens, const Tensor& targets, const Metadata& metadata,
                    const CrossEntropyOptions& options) const {
-  if (embedding()) check_tokens(tokens);
+  check_input(tokens);
   const auto [sum, count] = run(&Decoder::loss_of, tokens, targets, metadata, options);
   return {sum, count};
 }
@@ -110,7 +128,7 @@ Cache Decoder::make_cache(int64_t capacity) const {
 }
 
 Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
-  if (embedding()) check_tokens(tokens);
+  check_input(tokens);
   const int64_t seen = cache.empty() ? 0 : cache[0].length;
   bool fits = static_cast<int64_t>(cache.size()) == sizes_.n_layers;
   for (const nn::KvCache& c : cache) fits = fits && c.length == seen;
@@ -118,9 +136,12 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
     fail<ValueError>(sizes_.family, "the cache has ", cache.size(), " layers, the first of ", seen,
                      " tokens; expected ", sizes_.n_layers, " of equal length: use make_cache");
   }
-  const Metadata m = metadata(tokens.size(1), seen);
+  const int64_t count = tokens.size(1);
+  const Metadata m = metadata(count, seen);
   try {
-    return run(&Decoder::next_logits_of, tokens, m, &cache);
+    Tensor next = run(&Decoder::next_logits_of, tokens, m, &cache);
+    for (nn::KvCache& c : cache) c.length = seen + count;
+    return next;
   } catch (...) {
     for (nn::KvCache& c : cache) c.length = seen;  // some layers had taken the tokens
     throw;
@@ -129,7 +150,7 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
 
 Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
   const Tensor h = stack(x, metadata, cache);
-  return logits(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
+  return head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
 }
 
 }  // namespace tessera::models

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoder: the part of the model port that transformers share: tokens -> embedding -> layers ->
 // norm -> head, the loss without logits, and generation with a cache. A family owns its members and
-// says how each is applied; what is absent (a stage without embedding or head, a null layer) is
-// passed over.
+// says how each is applied; what is absent is passed over, so that a pipeline stage is a Decoder
+// without some of its members.
 #pragma once
 
 #include "tessera/models/model.h"
@@ -11,9 +11,19 @@ namespace tessera::models {
 
 class TESSERA_API Decoder : public LanguageModel {
  public:
+  /// A stage embeds tokens if it is the first and has the embedding; otherwise it is given features
+  /// (B, T, dim). It has a head if it is the last and has what the head multiplies with. Members
+  /// that are absent say this by themselves, but for a table that is embedding and head: the first
+  /// stage and the last both hold it.
+  struct Stage {
+    bool first = true, last = true;
+  };
+  void set_stage(Stage stage) { stage_ = stage; }
+
   [[nodiscard]] int64_t vocab_size() const final { return sizes_.vocab_size; }
   [[nodiscard]] int64_t max_seq_len() const final { return sizes_.max_seq_len; }
   [[nodiscard]] Placement placement() const final;
+  /// Of what this stage holds: attention in each of units(), no lookups.
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
 
   using LanguageModel::forward;
@@ -41,13 +51,15 @@ class TESSERA_API Decoder : public LanguageModel {
                                      nn::KvCache* cache) const = 0;
   /// What comes after the last layer; x itself where it is absent.
   [[nodiscard]] virtual Tensor finish(const Tensor& x) const = 0;
-  /// The embedding's table and its module; undefined and null without one.
+  /// The embedding, or null where it is absent.
   [[nodiscard]] virtual const nn::Embedding* embedding() const = 0;
-  /// The head, which may be the embedding, and its table (V, dim); null and undefined without one.
+  /// What the head multiplies with, a table (V, dim), and the module that it belongs to, which may
+  /// be the embedding.
   struct Head {
     const nn::Module* module = nullptr;
     Tensor table;
   };
+  /// The head, or a null module where it is absent.
   [[nodiscard]] virtual Head head() const = 0;
 
   /// ValueError unless positions [start, start + length) lie within max_seq_len.
@@ -56,6 +68,7 @@ class TESSERA_API Decoder : public LanguageModel {
  private:
   // What the entries run through the model's hooks.
   [[nodiscard]] Tensor stack(const Tensor& x, const Metadata& metadata, Cache* cache) const;
+  [[nodiscard]] Tensor head_of(const Tensor& features) const;
   [[nodiscard]] Tensor logits_of(const Tensor& x, const Metadata& metadata) const;
   [[nodiscard]] CrossEntropyResult loss_of(const Tensor& x, const Tensor& targets,
                                            const Metadata& metadata,
@@ -63,8 +76,10 @@ class TESSERA_API Decoder : public LanguageModel {
   [[nodiscard]] Tensor next_logits_of(const Tensor& x, const Metadata& metadata,
                                       Cache* cache) const;
   [[nodiscard]] Head require_head(std::string_view what) const;
-  void check_tokens(const Tensor& tokens) const;
+  [[nodiscard]] bool embeds() const { return stage_.first && embedding(); }
+  void check_input(const Tensor& x) const;
   Sizes sizes_;
+  Stage stage_;
 };
 
 }  // namespace tessera::models

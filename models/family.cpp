@@ -61,7 +61,8 @@ void ModelConfig::fields(config::Fields& f) {
 
 ModelConfig Family::flavor(std::string_view wanted) const {
   if (wanted.empty()) {
-    ModelConfig m = flavors.at(0);
+    if (flavors.empty()) fail<UsageError>("family", name, " has no flavors: give it at least one");
+    ModelConfig m = flavors[0];
     m.set_flavor("");
     return m;
   }

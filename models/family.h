@@ -117,7 +117,7 @@ struct Family {
   std::vector<ModelConfig> flavors;  ///< the published sizes; at least one
 
   /// ConfigError, with the list, if there is none of this name. An empty name: the first, under no
-  /// name, for a configuration that sets every field.
+  /// name, for a configuration that sets every field. UsageError: the family has no flavors.
   [[nodiscard]] TESSERA_API ModelConfig flavor(std::string_view name) const;
 };
 
@@ -128,6 +128,20 @@ template <ModelOfFamily Model, class Flavors>
   for (const auto& [flavor, config] : flavors)
     f.flavors.push_back(ModelConfig::of<Model>(f.name, std::string(flavor), config));
   return f;
+}
+
+/// `c`, in which every field is in its range and all fit each other; otherwise a ValueError with
+/// every fault. What a family's constructor does first.
+template <class Config> [[nodiscard]] const Config& checked(const Config& c) {
+  Config bound = c;
+  config::Fields fields;
+  fields.section("model", bound);
+  std::vector<std::string> faults = fields.check();
+  if (faults.empty()) faults = c.conflicts();
+  if (faults.empty()) return c;
+  std::string all;
+  for (const std::string& fault : faults) all += concat(all.empty() ? "" : "\n", fault);
+  throw ValueError(all);
 }
 
 /// ConfigError, with the list, if there is none of this name.

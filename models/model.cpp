@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+// What every model does alike: metadata of packed rows, and input placed where parameters lie. A
+// model that is only planned computes on the meta device, so its rotary tables go there too.
 #include "tessera/models/model.h"
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/views/views.h"
 
 namespace tessera::models {
+
+const nn::AttentionMetadata& Metadata::of(size_t kind) const {
+  if (kind >= kinds.size()) {
+    fail<IndexError>("metadata", "no kind of layer ", kind, ": there are ", kinds.size(),
+                     ", counted from 0");
+  }
+  return kinds[kind];
+}
 
 Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documents) const {
   Metadata packed = *this;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model port: what a trainer, an evaluator and a generator need of any language model, and all
 // that they see of it. A family (llama3, gpt2, ...) derives its model from LanguageModel, mostly by
-// way of Decoder (decoder.h); models.h lists them. Members may be absent (no embedding, no head,
-// null layers), so that a pipeline stage is a model like any other.
+// way of Decoder (decoder.h); models.h lists them. A pipeline stage is a model like any
+// other, some of whose members are absent.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -20,7 +20,8 @@ namespace tessera::models {
 /// and without rotary positions) has one entry for each kind and numbers them itself.
 struct Metadata {
   std::vector<nn::AttentionMetadata> kinds;
-  [[nodiscard]] const nn::AttentionMetadata& of(size_t kind = 0) const { return kinds.at(kind); }
+  /// What attention is given in layers of this kind. IndexError if there is none.
+  [[nodiscard]] TESSERA_API const nn::AttentionMetadata& of(size_t kind = 0) const;
   /// The same for packed rows. (B, T) i64 each: positions since the start of each token's document,
   /// and ids of the documents; undefined: a row is one document.
   [[nodiscard]] TESSERA_API Metadata with_documents(const Tensor& positions,

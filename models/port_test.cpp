@@ -2,8 +2,11 @@
 // The model port: models without a name, stages of a model, and a family made in a few lines.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/models.h"
+#include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/toy_family.h"
 
@@ -21,6 +24,9 @@ const llama3::Config kTiny{.dim = 32,
                            .max_seq_len = 16,
                            .rope_theta = 10000,
                            .norm_eps = 1e-5};
+const gpt2::Config kTinyGpt2{
+    .dim = 24, .n_layers = 3, .n_heads = 4, .vocab_size = 50, .max_seq_len = 16};
+const std::vector<int64_t> kDocuments{5, 3};
 
 class PortTest : public testing::Test {
  protected:
@@ -81,13 +87,16 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
   first.layers.remove(1);
   last.layers.remove(1);
   int64_t parameters = 0;
+  double flops = 0;
   for (llama3::Model* m : {&first, &middle, &last}) {
     nn::initialize(*m, 3);
     parameters += nn::parameter_count(*m);
+    flops += m->flops(kDocuments);
     EXPECT_EQ(m->units().size(), 1u);
   }
   nn::initialize(whole, 3);
   EXPECT_EQ(parameters, nn::parameter_count(whole));
+  EXPECT_EQ(flops, whole.flops(kDocuments));
   const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
   const Metadata m = whole.metadata(4);
   const Tensor sent = middle.features(first.features(tokens, m), m);
@@ -100,6 +109,110 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
             whole.tok_embeddings->weight.grad().values());
   EXPECT_EQ(message_of([&] { (void)middle.loss(sent, tokens, m); }),
             "[llama3] loss needs the head, which this stage lacks: call it on the last stage");
+  EXPECT_THROW((void)middle.features(tokens, m), ShapeError);
+  EXPECT_EQ(
+      message_of([&] {
+        (void)middle.features(empty({1, 2, 3}, DType::i64), m);
+      }),
+      "[llama3] features are i64[1, 2, 3], expected floating (B, T, dim) of the stage before: "
+      "this one embeds no tokens");
+}
+
+// One table is embedding and head, so the first stage and the last both hold it.
+template <class Model> void compare_tied_stages(const typename Model::Config& config) {
+  Model whole(config), first(config), last(config);
+  first.layers.remove(1);
+  first.layers.remove(2);
+  first.norm.reset();
+  first.set_stage({.last = false});
+  last.layers.remove(0);
+  last.set_stage({.first = false});
+  if constexpr (requires { last.pos_embeddings; }) last.pos_embeddings.reset();
+  for (Model* m : {&whole, &first, &last}) nn::initialize(*m, 3);
+  EXPECT_EQ(first.flops(kDocuments) + last.flops(kDocuments), whole.flops(kDocuments));
+  const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
+  const Metadata m = whole.metadata(4);
+  const Tensor sent = first.features(tokens, m);
+  EXPECT_EQ(last.forward(sent, m).values(), whole.forward(tokens, m).values());
+  const Loss a = whole.loss(tokens, tokens, m), b = last.loss(sent, tokens, m);
+  EXPECT_EQ(a.sum.item(), b.sum.item());
+  backward(a.sum);
+  backward(b.sum);
+  const auto got = (first.tok_embeddings->weight.grad() + last.tok_embeddings->weight.grad());
+  const auto want = whole.tok_embeddings->weight.grad();
+  for (double v : (got - want).values()) EXPECT_NEAR(v, 0, 1e-4);
+  EXPECT_THROW((void)first.forward(tokens, m), UsageError);
+  EXPECT_THROW((void)first.logits(sent), UsageError);
+  EXPECT_THROW((void)last.forward(tokens, m), ShapeError);
+}
+
+TEST_F(PortTest, StagesOfATiedModelSayWhichTheyAre) {
+  llama3::Config tied = kTiny;
+  tied.enable_weight_tying = true;
+  compare_tied_stages<llama3::Model>(tied);
+  compare_tied_stages<gpt2::Model>(kTinyGpt2);
+  gpt2::Model without(kTinyGpt2);
+  without.pos_embeddings.reset();
+  nn::initialize(without, 3);
+  EXPECT_EQ(message_of([&] {
+              (void)without.forward(from_values({1}, {1, 1}, DType::i64));
+            }),
+            "[gpt2] a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
+            "both, or set_stage({.first = false})");
+}
+
+TEST_F(PortTest, AbsentLayersKeepTheirPlaceInACache) {
+  for (const size_t absent : {0u, 1u}) {
+    llama3::Model model(kTiny);
+    model.layers.remove(absent);
+    nn::initialize(model, 3);
+    const NoGrad guard;
+    const Tensor tokens = from_values({1, 2, 3, 4, 5}, {1, 5}, DType::i64);
+    const Tensor whole = model.forward(tokens);  // (1, T, V)
+    Cache cache = model.make_cache(5);
+    int64_t at = 0;
+    for (const int64_t count : {2, 1, 2}) {
+      const Tensor last = model.next_logits(slice(tokens, 1, {at, at + count}), cache);
+      at += count;
+      const auto got = last.values(), want = slice(whole, 1, {at - 1, at}).values();
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << at;
+    }
+    for (const nn::KvCache& c : cache) EXPECT_EQ(c.length, 5);
+  }
+}
+
+TEST_F(PortTest, FeaturesAndLogitsComeApartInMixedPrecision) {
+  llama3::Model model(kTiny);
+  nn::initialize(model, 3);
+  const auto units = model.units();
+  nn::mixed_precision(model, units, DType::bf16);
+  const Tensor tokens = from_values({1, 2, 3, 4}, {1, 4}, DType::i64);
+  const Metadata m = model.metadata(4);
+  const Tensor features = model.features(tokens, m);
+  EXPECT_EQ(features.dtype(), DType::bf16);
+  const Tensor logits = model.logits(features);
+  EXPECT_EQ(logits.values(), model.forward(tokens, m).values());
+  backward(sum(logits));
+  for (const auto& p : nn::named_parameters(model))
+    EXPECT_EQ(p.tensor.grad().dtype(), DType::f32) << p.name;
+}
+
+TEST_F(PortTest, WhatIsMissingIsATypedError) {
+  EXPECT_EQ(message_of([] { (void)Metadata().of(2); }),
+            "[metadata] no kind of layer 2: there are 0, counted from 0");
+  const Family none{.name = "none", .description = "", .flavors = {}};
+  EXPECT_EQ(message_of([&] { (void)none.flavor(""); }),
+            "[family] none has no flavors: give it at least one");
+  llama3::Config config = kTiny;
+  config.n_layers = 1;
+  llama3::Model model(config);
+  model.tok_embeddings.reset();
+  model.output.reset();
+  model.norm.reset();
+  model.layers.remove(0);
+  EXPECT_THROW((void)model.placement(), UsageError);
+  config.n_layers = 0;
+  EXPECT_THROW(llama3::Model{config}, ValueError);
 }
 
 TEST_F(PortTest, AFamilyIsAFolderAndALine) {

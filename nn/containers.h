@@ -28,7 +28,11 @@ template <class T> class ModuleList {
     modules_.push_back(std::move(made));
     return module;
   }
-  void remove(size_t i) { modules_.at(i).reset(); }
+  /// IndexError where there is no place.
+  void remove(size_t i) {
+    if (i >= size()) missing(i);
+    modules_[i].reset();
+  }
   /// Places, empty ones too.
   [[nodiscard]] size_t size() const { return modules_.size(); }
   [[nodiscard]] bool has(size_t i) const { return i < size() && modules_[i]; }

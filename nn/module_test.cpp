@@ -405,6 +405,7 @@ TEST_F(ModuleTest, AListHoldsItsModulesInPlace) {
   EXPECT_FALSE(mixed.has(0) || mixed.has(20) || mixed.has(21));
   EXPECT_EQ(std::distance(mixed.begin(), mixed.end()), 19);
   EXPECT_THROW((void)mixed[0], IndexError);
+  EXPECT_THROW(mixed.remove(21), IndexError);
   struct Stage final : Layer<Stage> {
     ModuleList<Mix> layers{3};
     void visit(Visitor& v) override { v.children("layers", layers); }

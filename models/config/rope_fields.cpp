@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names are those of Llama 3.1's published configuration. The two frequency factors bound the pairs
+// that are stretched in part, so the lower must lie below the higher.
 #include "tessera/models/config/rope_fields.h"
 
 namespace tessera::config {

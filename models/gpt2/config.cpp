@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// attention_dropout is a field only so that configurations which name it are answered: attention's
+// kernels keep no probabilities that could be dropped.
 #include "tessera/models/gpt2/config.h"
 
 #include <array>

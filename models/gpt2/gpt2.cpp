@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Positions are numbers in order unless the batch is packed; they are made where the tokens lie.
+// Dropout draws nothing where its share is 0.
 #include "tessera/models/gpt2/gpt2.h"
 
 #include "tessera/dist/dtensor.h"
@@ -18,19 +20,6 @@ constexpr double kStd = 0.02;
 // Two layers of each block write to the residual stream.
 Init residual_init(const Config& c) {
   return Init::normal(kStd / std::sqrt(2.0 * static_cast<double>(c.n_layers)));
-}
-
-const Config& checked(const Config& c) {
-  const auto require = [](bool ok, const auto&... message) {
-    if (!ok) fail<ValueError>("gpt2", message...);
-  };
-  require(c.dim > 0 && c.n_layers > 0 && c.n_heads > 0 && c.vocab_size > 0,
-          "dim, n_layers, n_heads and vocab_size must be positive");
-  require(c.dim % c.n_heads == 0, "dim ", c.dim, " is not a multiple of n_heads ", c.n_heads);
-  require(c.max_seq_len > 0, "max_seq_len ", c.max_seq_len, " must be positive");
-  require(c.attention_dropout == 0, "attention_dropout is ", c.attention_dropout,
-          ", but attention drops no probabilities: set it to 0 and use residual_dropout");
-  return c;
 }
 
 }  // namespace
@@ -73,7 +62,7 @@ Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
 
 Model::Model(const Config& c)
     : Decoder({.family = "gpt2",
-               .vocab_size = checked(c).vocab_size,
+               .vocab_size = models::checked(c).vocab_size,
                .max_seq_len = c.max_seq_len,
                .n_layers = c.n_layers,
                .attention_dim = c.dim}),
@@ -112,6 +101,11 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
 }
 
 Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) const {
+  if (!pos_embeddings) {
+    fail<UsageError>("gpt2",
+                     "a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
+                     "both, or set_stage({.first = false})");
+  }
   Tensor positions = metadata.of().position_ids;  // (B, T), or (T) where all rows are alike
   if (!positions.defined()) {
     const op::Arange made{.start = static_cast<double>(metadata.of().start),

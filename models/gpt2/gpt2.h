@@ -36,8 +36,8 @@ class TESSERA_API Block final : public nn::Layer<Block> {
 class TESSERA_API Model final : public models::Decoder {
  public:
   using Config = gpt2::Config;
-  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: sizes that do
-  /// not fit, or attention dropout.
+  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: fields out of
+  /// their ranges, or that do not fit each other.
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
@@ -48,9 +48,10 @@ class TESSERA_API Model final : public models::Decoder {
   /// The positions of packed rows are also rows of pos_embeddings.
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  // A pipeline stage lacks some of these.
+  // A pipeline stage lacks some of these; the first and the last both hold tok_embeddings and say
+  // which they are by set_stage.
   std::optional<nn::Embedding> tok_embeddings;  // also the head
-  std::optional<nn::Embedding> pos_embeddings;  // there where tokens are embedded
+  std::optional<nn::Embedding> pos_embeddings;  // where tokens are embedded
   nn::Dropout dropout;
   nn::ModuleList<Block> layers;
   std::optional<nn::LayerNorm> norm;
@@ -60,9 +61,8 @@ class TESSERA_API Model final : public models::Decoder {
   [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const models::Metadata& metadata,
                              nn::KvCache* cache) const override;
   [[nodiscard]] Tensor finish(const Tensor& x) const override;
-  // A last stage has the table as its head, but embeds nothing.
   [[nodiscard]] const nn::Embedding* embedding() const override {
-    return pos_embeddings ? &*tok_embeddings : nullptr;
+    return tok_embeddings ? &*tok_embeddings : nullptr;
   }
   [[nodiscard]] Head head() const override;
   Config config_;

@@ -287,8 +287,8 @@ TEST_F(Gpt2Test, BadInputIsNamed) {
     FAIL();
   } catch (const ValueError& error) {
     EXPECT_STREQ(error.what(),
-                 "[gpt2] attention_dropout is 0.1, but attention drops no probabilities: set it to "
-                 "0 and use residual_dropout");
+                 "[--model.attention_dropout] is 0.1, but attention drops no probabilities: set it "
+                 "to 0 and use --model.residual_dropout");
   }
   Model model(kTiny);
   nn::initialize(model, 0);

@@ -21,17 +21,6 @@ Init head_init(const Config& c) {
   return Init::truncated_normal(1 / std::sqrt(static_cast<double>(c.dim)));
 }
 
-const Config& checked(const Config& c) {
-  const auto require = [](bool ok, const auto&... message) {
-    if (!ok) fail<ValueError>("llama3", message...);
-  };
-  require(c.dim > 0 && c.n_layers > 0 && c.n_heads > 0 && c.ffn_dim > 0 && c.vocab_size > 0,
-          "dim, n_layers, n_heads, ffn_dim and vocab_size must be positive");
-  require(c.dim % c.n_heads == 0, "dim ", c.dim, " is not a multiple of n_heads ", c.n_heads);
-  require(c.max_seq_len > 0, "max_seq_len ", c.max_seq_len, " must be positive");
-  return c;
-}
-
 }  // namespace
 
 Block::Block(const Config& c, int64_t layer)
@@ -62,7 +51,7 @@ Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
 
 Model::Model(const Config& c)
     : Decoder({.family = "llama3",
-               .vocab_size = checked(c).vocab_size,
+               .vocab_size = models::checked(c).vocab_size,
                .max_seq_len = c.max_seq_len,
                .n_layers = c.n_layers,
                .attention_dim = c.n_heads * c.head_dim()}),

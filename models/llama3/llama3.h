@@ -33,8 +33,8 @@ class TESSERA_API Block final : public nn::Layer<Block> {
 class TESSERA_API Model final : public models::Decoder {
  public:
   using Config = llama3::Config;
-  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: sizes that do
-  /// not fit.
+  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: fields out of
+  /// their ranges, or that do not fit each other.
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
@@ -42,7 +42,8 @@ class TESSERA_API Model final : public models::Decoder {
   [[nodiscard]] std::vector<nn::Module*> units() override;
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  // A pipeline stage lacks some of these.
+  // A pipeline stage lacks some of these; where the embedding is the head, the first and the last
+  // both hold tok_embeddings and say which they are by set_stage.
   std::optional<nn::Embedding> tok_embeddings;
   nn::ModuleList<Block> layers;
   std::optional<nn::RmsNorm> norm;

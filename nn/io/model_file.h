@@ -11,7 +11,9 @@
 namespace tessera::nn {
 
 /// Writes the model whole, also where it lies cut over a mesh; then all its ranks call it, and the
-/// first of them writes. IoError: the file cannot be written; the old one is there still.
+/// first of them writes. Plain parameters are written by whoever calls: of several ranks that hold
+/// the same, the caller lets one do it, since two must not write one path at once. IoError: the
+/// file cannot be written; the old one is there still.
 TESSERA_API void save(Module& model, const std::string& path, const io::Metadata& metadata = {});
 /// Reads what save wrote, or any file with the same names; parameters that are distributed keep
 /// their layouts. IoError, DataError: the file, or what in it does not fit.

@@ -24,7 +24,7 @@ class TESSERA_API AdamW final : public Optimizer {
   explicit AdamW(const std::vector<Group>& groups);
   [[nodiscard]] const AdamWOptions& options(size_t group = 0) const;
   [[nodiscard]] double lr(size_t group = 0) const override { return options(group).lr; }
-  void set_lr(double lr, size_t group) override;
+  void set_lr(double lr, size_t group = 0) override;
   /// Options of the steps to come; UsageError for another dtype of the moments.
   void set_options(const AdamWOptions& options, size_t group);
 

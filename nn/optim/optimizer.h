@@ -60,7 +60,7 @@ class TESSERA_API Optimizer {
   [[nodiscard]] size_t group_count() const { return groups_.size(); }
   [[nodiscard]] virtual double lr(size_t group = 0) const = 0;
   /// ValueError unless it is finite and not negative.
-  virtual void set_lr(double lr, size_t group) = 0;
+  virtual void set_lr(double lr, size_t group = 0) = 0;
   /// What the learning rates of all groups are multiplied by in the steps to come, 1 at first: a
   /// schedule sets it before each step. ValueError unless it is finite and not negative.
   void set_lr_factor(double factor);

@@ -101,6 +101,10 @@ TEST_F(OptimizerTest, GroupsHaveOptionsOfTheirOwn) {
   any.set_lr(0, 1);
   any.set_lr_factor(0.5);
   EXPECT_EQ(any.lr(1), 0);
+  const double first = any.lr();
+  any.set_lr(2 * first);  // of group 0
+  EXPECT_EQ(any.lr(0), 2 * first);
+  any.set_lr(first);
   step();
   EXPECT_EQ(a.item(), 0.25);
   EXPECT_EQ(c.item(), 0.5);

@@ -22,7 +22,7 @@ class TESSERA_API SGD final : public Optimizer {
   explicit SGD(const std::vector<Group>& groups);
   [[nodiscard]] const SGDOptions& options(size_t group = 0) const;
   [[nodiscard]] double lr(size_t group = 0) const override { return options(group).lr; }
-  void set_lr(double lr, size_t group) override;
+  void set_lr(double lr, size_t group = 0) override;
   /// Options of the steps to come; UsageError where they give a group momentum that had none, or
   /// take it away.
   void set_options(const SGDOptions& options, size_t group);
