@@ -14,9 +14,9 @@ void Config::fields(config::Fields& f) {
         {.min = 1, .max = 1 << 24, .unit = "tokens"});
   f.add("norm_eps", norm_eps, "added to the variance in norms", {.min = 0, .max = 1});
   f.add("embedding_dropout", embedding_dropout, "share of the embeddings that is dropped",
-        {.min = 0, .max = 0.999});
+        {.min = 0, .max = 0.999, .free_on_resume = true});
   f.add("residual_dropout", residual_dropout, "share of what layers add that is dropped",
-        {.min = 0, .max = 0.999});
+        {.min = 0, .max = 0.999, .free_on_resume = true});
   f.add("attention_dropout", attention_dropout,
         "share of attention's probabilities that is dropped: 0 alone is supported",
         {.min = 0, .max = 0.999});
