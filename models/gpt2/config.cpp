@@ -37,8 +37,8 @@ std::vector<std::string> Config::conflicts() const {
   return faults;
 }
 
-std::span<const Flavor> flavors() {
-  static const std::array<Flavor, 5> all{{
+std::span<const models::Flavor<Config>> flavors() {
+  static const std::array<models::Flavor<Config>, 5> all{{
       {"debugmodel", {.dim = 256, .n_layers = 6, .n_heads = 8, .vocab_size = 2048}},
       {"124M", {}},
       {"355M", {.dim = 1024, .n_layers = 24, .n_heads = 16}},
@@ -48,14 +48,7 @@ std::span<const Flavor> flavors() {
   return all;
 }
 
-const Config& flavor(std::string_view name) {
-  std::string names;
-  for (const Flavor& f : flavors()) {
-    if (f.name == name) return f.config;
-    names += concat(names.empty() ? "" : ", ", f.name);
-  }
-  fail<ValueError>("gpt2", "there is no flavor \"", name, "\": there are ", names);
-}
+const Config& flavor(std::string_view name) { return models::find_flavor("gpt2", flavors(), name); }
 
 Config debugmodel() { return flavor("debugmodel"); }
 
