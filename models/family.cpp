@@ -55,7 +55,8 @@ void ModelConfig::wrong_type(const std::type_info& type) const {
 
 void ModelConfig::fields(config::Fields& f) {
   f.add("name", family_, "family of the model");
-  f.add("flavor", flavor_, "published size that the other values of the model come from");
+  f.add("flavor", flavor_, "published size that the other values of the model come from",
+        {.free_on_resume = true});
   held().fields(f);
 }
 

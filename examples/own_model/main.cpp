@@ -14,12 +14,13 @@ int main(int argc, char** argv) {
   const std::vector<std::pair<std::string, own::Bigram::Config>> sizes{{"tiny", {}},
                                                                        {"wide", {.dim = 256}}};
   train::Catalogue catalogue;
-  catalogue.families.push_back(
-      models::family<own::Bigram>("bigram", "the next token from the last", sizes));
-  catalogue.recipes.push_back({"bigram", "a bigram on bytes", [&] {
+  const models::Family bigram =
+      models::family<own::Bigram>("bigram", "the next token from the last", sizes);
+  catalogue.families.push_back(bigram);
+  catalogue.recipes.push_back({"bigram", "a bigram on bytes", [bigram] {
                                  train::Config c;
                                  c.recipe = "bigram";
-                                 c.model = catalogue.families.back().flavor("tiny");
+                                 c.model = bigram.flavor("tiny");
                                  c.training.steps = 30;
                                  c.training.mixed_precision_param = DType::f32;
                                  c.training.seq_len = 64;

@@ -25,6 +25,7 @@ struct Limits {
   bool above_min = false;                 ///< min itself is not allowed
   std::string_view unit = {};             ///< "tokens", "steps"
   std::vector<std::string> choices = {};  ///< of a text field; empty: any
+  bool free_on_resume = false;  ///< a model's field that may differ from that of its checkpoint
 };
 
 /// A member that is one of the field's choices (an enum, a dtype), by its place in their list;

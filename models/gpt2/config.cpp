@@ -16,9 +16,9 @@ void Config::fields(config::Fields& f) {
         {.min = 1, .max = 1 << 24, .unit = "tokens"});
   f.add("norm_eps", norm_eps, "added to the variance in norms", {.min = 0, .max = 1});
   f.add("embedding_dropout", embedding_dropout, "share of the embeddings that is dropped",
-        {.min = 0, .max = 0.999});
+        {.min = 0, .max = 0.999, .free_on_resume = true});
   f.add("residual_dropout", residual_dropout, "share of what layers add that is dropped",
-        {.min = 0, .max = 0.999});
+        {.min = 0, .max = 0.999, .free_on_resume = true});
   f.add("attention_dropout", attention_dropout,
         "share of attention's probabilities that is dropped: 0 alone is supported",
         {.min = 0, .max = 0.999});
@@ -39,8 +39,8 @@ std::vector<std::string> Config::conflicts() const {
   return faults;
 }
 
-std::span<const Flavor> flavors() {
-  static const std::array<Flavor, 5> all{{
+std::span<const models::Flavor<Config>> flavors() {
+  static const std::array<models::Flavor<Config>, 5> all{{
       {"debugmodel", {.dim = 256, .n_layers = 6, .n_heads = 8, .vocab_size = 2048}},
       {"124M", {}},
       {"355M", {.dim = 1024, .n_layers = 24, .n_heads = 16}},
@@ -50,14 +50,7 @@ std::span<const Flavor> flavors() {
   return all;
 }
 
-const Config& flavor(std::string_view name) {
-  std::string names;
-  for (const Flavor& f : flavors()) {
-    if (f.name == name) return f.config;
-    names += concat(names.empty() ? "" : ", ", f.name);
-  }
-  fail<ValueError>("gpt2", "there is no flavor \"", name, "\": there are ", names);
-}
+const Config& flavor(std::string_view name) { return models::find_flavor("gpt2", flavors(), name); }
 
 Config debugmodel() { return flavor("debugmodel"); }
 

@@ -44,8 +44,8 @@ namespace {
 constexpr RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
 }  // namespace
 
-std::span<const Flavor> flavors() {
-  static const std::array<Flavor, 6> all{{
+std::span<const models::Flavor<Config>> flavors() {
+  static const std::array<models::Flavor<Config>, 6> all{{
       {"debugmodel",
        {.dim = 256,
         .n_layers = 6,
@@ -78,12 +78,7 @@ std::span<const Flavor> flavors() {
 }
 
 const Config& flavor(std::string_view name) {
-  std::string names;
-  for (const Flavor& f : flavors()) {
-    if (f.name == name) return f.config;
-    names += concat(names.empty() ? "" : ", ", f.name);
-  }
-  fail<ValueError>("llama3", "there is no flavor \"", name, "\": there are ", names);
+  return models::find_flavor("llama3", flavors(), name);
 }
 
 Config debugmodel() { return flavor("debugmodel"); }

@@ -5,6 +5,7 @@
 
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/models/config/flavor.h"
 
 #include <span>
 #include <string>
@@ -30,12 +31,8 @@ struct TESSERA_API Config {
 
 /// 6 layers of 256: trains in minutes on a laptop.
 TESSERA_API Config debugmodel();
-struct Flavor {
-  std::string_view name;
-  Config config;
-};
 /// debugmodel, 1B, 3B, 8B, 70B, 405B.
-TESSERA_API std::span<const Flavor> flavors();
+TESSERA_API std::span<const models::Flavor<Config>> flavors();
 /// ValueError, with the list, if there is no flavor of this name.
 TESSERA_API const Config& flavor(std::string_view name);
 

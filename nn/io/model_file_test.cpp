@@ -12,7 +12,7 @@
 namespace tessera::nn {
 namespace {
 
-class ModelFileTest : public train::FolderTest {};
+class ModelFileTest : public test::FolderTest {};
 
 TEST_F(ModelFileTest, AModelComesBackAsItWas) {
   const Session session;

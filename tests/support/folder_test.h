@@ -11,7 +11,7 @@
 #include <string>
 #include <unistd.h>
 
-namespace tessera::train {
+namespace tessera::test {
 
 class FolderTest : public testing::Test {
  protected:
@@ -34,4 +34,4 @@ class FolderTest : public testing::Test {
   std::string folder_;
 };
 
-}  // namespace tessera::train
+}  // namespace tessera::test

@@ -80,7 +80,7 @@ class Child {
   int result_ = -1;
 };
 
-class TinyRunTest : public FolderTest {
+class TinyRunTest : public test::FolderTest {
  protected:
   TinyRunTest() {
     std::string text;

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-class CliTest : public FolderTest {
+class CliTest : public test::FolderTest {
  protected:
   CliTest() {
     std::string text;

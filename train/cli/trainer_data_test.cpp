@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-class TrainerDataTest : public FolderTest {
+class TrainerDataTest : public test::FolderTest {
  protected:
   TrainerDataTest() {
     std::string lines;

@@ -37,7 +37,7 @@ void holds(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text << "\nhas no\n" << part;
 }
 
-class DataTest : public FolderTest {
+class DataTest : public test::FolderTest {
  protected:
   template <class T = int32_t>
   [[nodiscard]] std::string put_npy(const std::string& name, const Ids& ids,

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Texts = std::vector<std::string>;
 
-class TextReaderTest : public FolderTest {
+class TextReaderTest : public test::FolderTest {
  protected:
   [[nodiscard]] std::string put_gz(const std::string& name, const std::string& bytes) const {
     const std::string path = put(name, "");

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class MonitorTest : public FolderTest {
+class MonitorTest : public test::FolderTest {
  protected:
   [[nodiscard]] std::function<void(const std::string&)> printer() {
     return [this](const std::string& line) { lines_.push_back(line); };

@@ -28,7 +28,7 @@ using Json = nlohmann::json;
 using test::trace_faults;
 using Faults = std::vector<std::string>;
 
-class ProfilerTest : public FolderTest {
+class ProfilerTest : public test::FolderTest {
  protected:
   [[nodiscard]] Json parsed(const std::string& path) const {
     return Json::parse(io::read_file(path));

@@ -15,7 +15,8 @@ namespace {
 template <class T> using Options = std::vector<std::pair<std::string, T>>;
 
 const Options<DType>& precisions() {
-  static const Options<DType> all{{"float32", DType::f32}, {"bfloat16", DType::bf16}};
+  static const Options<DType> all{
+      {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float64", DType::f64}};
   return all;
 }
 
@@ -164,6 +165,10 @@ std::vector<std::string> Config::conflicts() const {
   };
   require(training.seq_len <= model.max_seq_len(), "[--training.seq_len] ", training.seq_len,
           " is above --model.max_seq_len ", model.max_seq_len());
+  require(
+      (model.dtype() == DType::f64) == (training.mixed_precision_param == DType::f64),
+      "[--training.mixed_precision_param] float64 goes with --training.dtype float64 alone, and "
+      "the other way round: give both");
   require(sample.tokens == 0 || model.vocab_size() >= ByteTokenizer::kVocabulary,
           "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,
           " tokens of bytes, beyond --model.vocab_size ", model.vocab_size(),

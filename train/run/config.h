@@ -99,9 +99,10 @@ struct Catalogue {
 /// ConfigError with a suggestion if there is no such recipe.
 TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {});
 
-/// The recipe that `--recipe NAME` or the file names (none if a model is named), then the fields of
-/// `--config FILE`, then `--model.name` and `--model.flavor`, then `--section.field value` in
-/// order; where the words stand does not matter. ConfigError: every fault, a line each.
+/// The recipe and the model that the words or the file of `--config FILE` name (`--recipe`,
+/// `--model.name`, `--model.flavor`, wherever they stand; a model without a recipe has the plain
+/// defaults, and rows no longer than it takes), then the fields of the file, then
+/// `--section.field value` in order. ConfigError: every fault, a line each.
 TESSERA_API Config parse_config(std::span<const std::string> arguments,
                                 const Catalogue& catalogue = {});
 /// The fields that these arguments may set, with their defaults: the text of `--help`.

@@ -103,5 +103,47 @@ TEST_F(FamilyTest, HelpAndListsKnowIt) {
   EXPECT_NE(err_.str().find("[--model.n_layers] unknown field"), std::string::npos) << err_.str();
 }
 
+TEST_F(FamilyTest, EveryFamilyTrainsInF64) {
+  for (const char* recipe : {"llama3_debugmodel", "gpt2_debugmodel"}) {
+    const auto losses = [&](const Words& precision) {
+      Words words{"train",
+                  "--recipe",
+                  recipe,
+                  "--training.steps",
+                  "2",
+                  "--model.dim",
+                  "32",
+                  "--model.n_layers",
+                  "1",
+                  "--model.n_heads",
+                  "2",
+                  "--training.local_batch_size",
+                  "2",
+                  "--training.seq_len",
+                  "8",
+                  "--threads",
+                  "1",
+                  "--dataloader.path",
+                  path("text.txt"),
+                  "--dump_folder",
+                  path(recipe),
+                  "--sample.tokens",
+                  "2"};
+      if (std::string_view(recipe).starts_with("llama"))
+        words.insert(words.end(), {"--model.n_kv_heads", "2", "--model.ffn_dim", "64"});
+      words.insert(words.end(), precision.begin(), precision.end());
+      EXPECT_EQ(run(words), 0) << err_.str();
+      return read_metrics(path(recipe) + "/metrics.jsonl", "loss").values;
+    };
+    const auto wide =
+        losses({"--training.dtype", "float64", "--training.mixed_precision_param", "float64"});
+    EXPECT_NE(out_.str().find("precision: parameters f64, computed in f64"), std::string::npos);
+    const auto single = losses({});
+    ASSERT_EQ(wide.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(wide[i], single[i], 1e-5) << recipe;
+    EXPECT_NE(wide, single);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -133,7 +133,7 @@ std::string without_times(std::string text) {
   return std::regex_replace(text, times, "*");
 }
 
-class FieldEffects : public FolderTest {
+class FieldEffects : public test::FolderTest {
  protected:
   FieldEffects() {
     std::string text, held;

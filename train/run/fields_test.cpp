@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/config/fields.h"
 
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/train/run/config.h"
@@ -195,6 +196,47 @@ TEST(Config, FilesFromBeforeFamiliesHadNamesAreOfTheFirst) {
   EXPECT_EQ(again.model.flavor(), "");
   EXPECT_EQ(again.model.as<llama3::Config>().dim, 64);
   EXPECT_EQ(again.model.as<llama3::Config>().n_kv_heads, 8);
+}
+
+std::string file_of(const std::string& json) {
+  const std::string path = testing::TempDir() + "named_model.json";
+  io::write_file_atomically(path, json);
+  return path;
+}
+
+TEST(Config, AFileThatNamesTheFamilyKeepsTheRecipesSize) {
+  const std::string same = file_of(R"({"model": {"name": "llama3", "n_heads": 8}})");
+  const Config c = parse_config(Words{"--recipe", "llama3_8b", "--config", same});
+  EXPECT_EQ(c.model.flavor(), "8B");
+  EXPECT_EQ(c.model.as<llama3::Config>().n_heads, 8);
+  EXPECT_EQ(c.model.as<llama3::Config>().n_layers, 32);
+  const std::string other = file_of(R"({"recipe": "llama3_8b", "model": {"name": "gpt2"}})");
+  EXPECT_NE(error_of({"--config", other}).find("[--model.flavor] is missing: give a size of gpt2"),
+            std::string::npos);
+}
+
+TEST(Config, AFilesModelFieldsAreOfTheModelThatTheWordsName) {
+  const std::string file = file_of(R"({"model": {"n_heads": 4, "residual_dropout": 0.1}})");
+  const Config c =
+      parse_config(Words{"--config", file, "--model.name", "gpt2", "--model.flavor", "debugmodel"});
+  EXPECT_EQ(c.model.as<gpt2::Config>().n_heads, 4);
+  EXPECT_EQ(c.model.as<gpt2::Config>().residual_dropout, 0.1);
+  const std::string named = file_of(R"({"model": {"name": "llama3", "flavor": "1B"}})");
+  EXPECT_NE(error_of({"--config", named, "--model.flavor", "3B"})
+                .find("[--model.flavor] 3B beside --config"),
+            std::string::npos);
+  EXPECT_EQ(parse_config(Words{"--config", named}).recipe, "");
+}
+
+TEST(Config, NameAndFlavorSuffice) {
+  for (const models::Family& family : models::families()) {
+    for (const models::ModelConfig& m : family.flavors) {
+      EXPECT_EQ(error_of({"--model.name", family.name, "--model.flavor", m.flavor()}), "no error")
+          << family.name << ' ' << m.flavor();
+    }
+  }
+  EXPECT_EQ(parse_config(Words{"--model.name", "gpt2", "--model.flavor", "124M"}).training.seq_len,
+            1024);
 }
 
 }  // namespace

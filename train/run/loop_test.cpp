@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Mode = nn::ActivationCheckpointConfig::Mode;
 
-class LoopTest : public FolderTest {
+class LoopTest : public test::FolderTest {
  protected:
   LoopTest() {
     std::string text;

@@ -64,11 +64,16 @@ template <class F> void collect(std::vector<std::string>& faults, F f) {
   }
 }
 
-// Another family or size in the place of the model; what it is computed in stays.
+// Another family or size in the place of the model; what it is computed in stays. A file from
+// before families had names is of the first one, and sets every field.
 void choose_model(Config& c, const std::optional<std::string>& family,
                   const std::optional<std::string>& flavor, const Catalogue& catalogue) {
-  const std::string name =
-      family.value_or(c.model ? c.model.family() : catalogue.families.at(0).name);
+  if (catalogue.families.empty()) fail<UsageError>("config", "the catalogue has no model family");
+  if (!family && !flavor && !c.model) {
+    c.model = catalogue.families[0].flavor("");
+    return;
+  }
+  const std::string name = family.value_or(c.model ? c.model.family() : catalogue.families[0].name);
   const models::Family& chosen = models::find_family(catalogue.families, name);
   if (!flavor) {
     if (c.model && c.model.family() == name) return;
@@ -81,26 +86,53 @@ void choose_model(Config& c, const std::optional<std::string>& family,
   c.model = std::move(next);
 }
 
-// Where the fields' defaults come from: a recipe, or the plain defaults for a model that is named.
-// Faults are added to `faults`, and something with fields comes back all the same.
-Config base(const std::optional<std::string>& recipe_name, bool model_named,
-            const Catalogue& catalogue, std::vector<std::string>& faults) {
-  Config c;
-  if (!recipe_name && model_named) return c;
-  const std::string& first = catalogue.recipes.at(0).name;
-  collect(faults, [&] { c = recipe(recipe_name.value_or(first), catalogue); });
-  if (!c.model) c = recipe(first, catalogue);
-  return c;
-}
+// What stands before any field is set: the recipe, with the model that the words or the file name.
+struct Start {
+  Sources words, file;
+  std::string text;  // of the file
+  Config config;
+  std::vector<std::string> faults;
+};
 
-// Those of the file; a file from before families had names is of the first one.
-void take_file(Config& c, std::string_view text, const std::string& where, const Sources& named,
-               const Catalogue& catalogue, std::vector<std::string>& faults) {
-  if (named.family || named.flavor || !c.model) {
-    collect(faults, [&] { choose_model(c, named.family, named.flavor.value_or(""), catalogue); });
-    if (!c.model) c.model = catalogue.families.at(0).flavor("");
+// Where there are faults, the configuration has fields all the same, so that theirs are found too.
+Start start(std::span<const std::string> arguments, const Catalogue& catalogue) {
+  Start s{.words = sources(arguments), .file = {}, .text = {}, .config = {}, .faults = {}};
+  Sources &words = s.words, &file = s.file;
+  s.faults = std::move(words.faults);
+  if (words.file) {
+    try {
+      s.text = io::read_file(*words.file, kMostBytes);
+    } catch (const IoError& error) {
+      s.faults.push_back(concat("[--config] ", error.what()));
+      words.file.reset();
+    }
   }
-  for (auto& fault : c.fields().parse_json(text, where)) faults.push_back(std::move(fault));
+  file = named_in(s.text);
+  if (file.recipe && file.recipe->empty()) file.recipe.reset();  // a run without a recipe
+  const auto one = [&](std::string_view option, const std::optional<std::string>& by_word,
+                       const std::optional<std::string>& by_file, std::string_view what) {
+    if (by_word && by_file && *by_word != *by_file) {
+      s.faults.push_back(concat('[', option, "] ", *by_word, " beside --config ", *words.file,
+                                ", which is of ", what, " '", *by_file, "': give one of them"));
+    }
+    return by_word ? by_word : by_file;
+  };
+  const auto named = one("--recipe", words.recipe, file.recipe, "recipe");
+  const auto family = one("--model.name", words.family, file.family, "family");
+  const auto flavor = one("--model.flavor", words.flavor, file.flavor, "flavor");
+
+  const bool plain = !named && (family || flavor);
+  if (!plain) {
+    if (catalogue.recipes.empty()) fail<UsageError>("config", "the catalogue has no recipe");
+    const std::string& first = catalogue.recipes[0].name;
+    collect(s.faults, [&] { s.config = recipe(named.value_or(first), catalogue); });
+    if (!s.config.model) s.config = recipe(first, catalogue);
+  }
+  collect(s.faults, [&] { choose_model(s.config, family, flavor, catalogue); });
+  if (!s.config.model) choose_model(s.config, {}, {}, catalogue);
+  TrainingConfig& training = s.config.training;
+  if (plain) training.seq_len = std::min(training.seq_len, s.config.model.max_seq_len());
+  return s;
 }
 
 }  // namespace
@@ -117,52 +149,34 @@ Config recipe(std::string_view name, const Catalogue& catalogue) {
 }
 
 Config parse_config(std::span<const std::string> arguments, const Catalogue& catalogue) {
-  Sources from = sources(arguments);
-  std::vector<std::string> faults = std::move(from.faults);
-  std::string text;
-  if (from.file) {
-    try {
-      text = io::read_file(*from.file, kMostBytes);
-    } catch (const IoError& error) {
-      faults.push_back(concat("[--config] ", error.what()));
-      from.file.reset();
-    }
-  }
-  const Sources of_file = named_in(text);
-  if (from.recipe && of_file.recipe && *from.recipe != *of_file.recipe) {
-    faults.push_back(concat("[--recipe] ", *from.recipe, " beside --config ", *from.file,
-                            ", which is of recipe ", *of_file.recipe, ": give one of them"));
-  }
-  const bool model_named = from.family || from.flavor || of_file.family;
-  std::optional<std::string> named = from.recipe ? from.recipe : of_file.recipe;
-  if (named && named->empty()) named.reset();  // a file of a run without a recipe
-  Config config = base(named, model_named, catalogue, faults);
-  if (from.file) take_file(config, text, *from.file, of_file, catalogue, faults);
-  if (from.family || from.flavor)
-    collect(faults, [&] { choose_model(config, from.family, from.flavor, catalogue); });
-  if (!config.model) config.model = catalogue.families.at(0).flavor("");
-  for (auto& fault : config.fields().parse(from.rest)) faults.push_back(std::move(fault));
-  for (auto& fault : config.conflicts()) faults.push_back(std::move(fault));
-  config::throw_if_any(faults);
-  return config;
+  Start s = start(arguments, catalogue);
+  config::Fields fields = s.config.fields();
+  const auto add = [&](std::vector<std::string> more) {
+    std::ranges::move(more, std::back_inserter(s.faults));
+  };
+  if (s.words.file) add(fields.parse_json(s.text, *s.words.file));
+  add(fields.parse(s.words.rest));
+  add(s.config.conflicts());
+  config::throw_if_any(s.faults);
+  return std::move(s.config);
 }
 
 std::string config_help(std::span<const std::string> arguments, const Catalogue& catalogue) {
-  const Sources from = sources(arguments);
-  std::vector<std::string> faults;
-  Config config = base(from.recipe, from.family || from.flavor, catalogue, faults);
-  const std::string family =
-      from.family.value_or(config.model ? config.model.family() : catalogue.families.at(0).name);
-  if (!config.model || config.model.family() != family || from.flavor) {
-    const models::Family& chosen = models::find_family(catalogue.families, family);
-    config.model = chosen.flavor(from.flavor.value_or(chosen.flavors.at(0).flavor()));
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  const Sources named = sources(arguments);
+  // A family alone has fields already; its first size gives their defaults.
+  if (named.family && !named.flavor && !named.recipe) {
+    const models::Family& family = models::find_family(catalogue.families, *named.family);
+    words.push_back(concat("--model.flavor=", family.flavors.at(0).flavor()));
   }
+  Start s = start(words, catalogue);
+  config::throw_if_any(s.faults);
   return concat(
       "  --recipe NAME, --config FILE: where other values than these come from; then "
       "--section.field value\n  --model.name FAMILY, --model.flavor SIZE: another model; "
       "--help after them shows its fields\nfields, with the defaults of ",
-      config.recipe.empty() ? config.title() : concat("--recipe ", config.recipe), ":\n",
-      config.fields().help());
+      s.config.recipe.empty() ? s.config.title() : concat("--recipe ", s.config.recipe), ":\n",
+      s.config.fields().help());
 }
 
 Config read_config(const std::string& path, const Catalogue& catalogue) {
@@ -172,8 +186,11 @@ Config read_config(const std::string& path, const Catalogue& catalogue) {
 Config parse_run_config(std::string_view json, const std::string& where,
                         const Catalogue& catalogue) {
   Config config;
+  const Sources named = named_in(json);
   std::vector<std::string> faults;
-  take_file(config, json, where, named_in(json), catalogue, faults);
+  collect(faults, [&] { choose_model(config, named.family, named.flavor, catalogue); });
+  if (!config.model) choose_model(config, {}, {}, catalogue);
+  for (auto& f : config.fields().parse_json(json, where)) faults.push_back(std::move(f));
   for (auto& f : config.conflicts()) faults.push_back(std::move(f));
   std::string text;
   for (const auto& f : faults) text += (text.empty() ? "" : "; ") + f;

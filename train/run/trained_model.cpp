@@ -8,6 +8,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 namespace tessera::train {
 namespace {
@@ -58,8 +59,13 @@ std::vector<nn::NamedParameter> TrainedModel::tensors() const {
   std::vector<nn::NamedParameter> all =
       checkpoint_ ? checkpoint_->read_all("model") : file_->read_all();
   // A model saved alone may have been exported in another dtype.
+  std::map<std::string, DType> dtypes;
+  const auto model = config.model.make();
+  for (const auto& p : nn::named_parameters(*model)) dtypes[p.name] = p.tensor.dtype();
+  for (const auto& b : nn::named_buffers(*model)) dtypes[b.name] = b.tensor.dtype();
   for (auto& [name, tensor] : all) {
-    if (is_floating(tensor.dtype())) tensor = cast(tensor, config.model.dtype());
+    const auto own = dtypes.find(name);
+    if (own != dtypes.end() && is_floating(tensor.dtype())) tensor = cast(tensor, own->second);
   }
   return all;
 }

@@ -96,7 +96,7 @@ class SumsByName {
   std::vector<std::pair<std::string, Tensor>> sums_;
 };
 
-std::string_view precision_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "f32"; }
+std::string_view precision_name(DType dtype) { return name(dtype); }
 
 }  // namespace
 
@@ -269,7 +269,8 @@ StepRecord Trainer::step() {
     counts.data<double>()[1] += model_->flops(document_lengths(batch));
   }
   world_.group().all_reduce(counts)->wait();
-  const Tensor scale = tensor(1 / std::max(1.0, counts.data<double>()[0]));
+  const Tensor scale = from_values({1 / std::max(1.0, counts.data<double>()[0])}, {},
+                                   compute_dtype(config_.model.dtype()));
 
   SumsByName sums;  // the loss first
   for (const Batch& batch : batches) {
@@ -317,7 +318,8 @@ StepRecord Trainer::step() {
   }
   record.lr = config_.optimizer.lr * factor;
   record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
-  if (done_++ == 0) world_.first_step_done();
+  ++done_;
+  if (!std::exchange(stepped_, true)) world_.first_step_done();
   remember(record);
   monitor_->end_step(record);
   return record;
@@ -355,8 +357,10 @@ void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale, d
       cause = concat("parameter ", p.name, " already is not finite");
   }
   if (cause.empty()) {
-    // The step again, looking at every op; anomaly mode knows the modules of backward.
+    // The step again with its random numbers, looking at every op; anomaly mode knows the modules
+    // of backward.
     Context& context = Context::current();
+    context.call_keys.set_step(static_cast<uint64_t>(done_));
     struct Restore {
       bool& anomaly;
       bool before;

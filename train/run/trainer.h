@@ -97,6 +97,7 @@ class TESSERA_API Trainer {
   int64_t done_ = 0, stride_ = 1;
   int64_t schedule_start_ = 0, data_start_ = 0;  // the steps at which they stood at 0
   bool stopped_ = false;
+  bool stepped_ = false;  // a step of this process has ended
 };
 
 }  // namespace tessera::train

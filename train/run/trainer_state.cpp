@@ -156,11 +156,14 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
       faults.push_back(std::move(f));
   }
   std::vector<std::string> changes;
+  config::Fields fields = config_.fields();
   for (const auto& [field, before, now] : config_differences(m.config, config_.fields().dump())) {
     if (field.starts_with("checkpoint.")) continue;
     const bool on_both = !before.empty() && !now.empty();
     const auto text = [](const std::string& v) { return v.empty() ? "absent" : v; };
-    if (field.starts_with("model.") && on_both)
+    const config::Field* known = fields.find(field);
+    const bool free = known && known->limits.free_on_resume;
+    if (field.starts_with("model.") && on_both && !free)
       faults.push_back(fmt::format("{} is {}, expected {}", field, before, now));
     else changes.push_back(fmt::format("{} from {} to {}", field, text(before), text(now)));
   }
