@@ -229,7 +229,7 @@ TEST_F(Gpt2Test, FieldsAndTheirConflicts) {
                 "[--model.dim] 768 is not a multiple of --model.n_heads 7",
                 "[--model.attention_dropout] is 0.1, but attention drops no probabilities: set it "
                 "to 0 and use --model.residual_dropout"}));
-  for (const Flavor& f : flavors()) EXPECT_TRUE(f.config.conflicts().empty()) << f.name;
+  for (const auto& f : flavors()) EXPECT_TRUE(f.config.conflicts().empty()) << f.name;
 }
 
 // The gradients of all parameters; rows cut over the mesh's ranks, if there is one.
