@@ -3,6 +3,7 @@
 #include "tessera/autograd/node.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/rank.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
@@ -35,7 +36,7 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
   Tensor settled;
   if (dy[0].is_distributed() && leaf_.is_distributed() &&
       dy[0].impl().layout != leaf_.impl().layout)
-    settled = Context::current().distributor->settle(dy[0], leaf_);
+    settled = detail::distributor_of("backward", leaf_).settle(dy[0], leaf_);
   const Tensor& g = settled.defined() ? settled : dy[0];
   if (leaf.grad.defined()) {
     leaf.grad = add(leaf.grad, g);

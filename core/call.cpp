@@ -7,6 +7,7 @@
 #include "tessera/core/module_path.h"
 #include "tessera/core/op_row.h"
 #include "tessera/core/process.h"
+#include "tessera/core/rank.h"
 
 #include <algorithm>
 #include <cmath>
@@ -187,13 +188,14 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
 }
 
 // A distributed tensor where no op runs on such.
+[[noreturn]] __attribute__((cold)) void fail_no_rank(std::string_view who, const Tensor& x) {
+  fail<UsageError>(who, x.meta(),
+                   " is distributed, but this thread is no rank: the world it was made in has "
+                   "ended, or is another thread's; take its full_tensor() before that world ends");
+}
 __attribute__((cold)) void check_plain(const OpRow& row, Tensors in) {
   for (const Tensor& t : in) {
-    if (!t.defined() || !t.is_distributed()) continue;
-    fail<UsageError>(
-        row.name, t.meta(),
-        " is distributed, but this thread is no rank: the world it was made in has "
-        "ended, or is another thread's; take its full_tensor() before that world ends");
+    if (t.defined() && t.is_distributed()) fail_no_rank(row.name, t);
   }
 }
 
@@ -280,9 +282,13 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
 
 void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) {
   if (!like.is_distributed()) return call(row, op, {}, out);
+  distributor_of(row.name, like).call_like(row, op, like, out);
+}
+
+Distributor& distributor_of(std::string_view who, const Tensor& x) {
   const Context* context = Context::current_or_null();
-  if (!context || !context->distributor) check_plain(row, {&like, 1});
-  context->distributor->call_like(row, op, like, out);
+  if (!context || !context->distributor) fail_no_rank(who, x);
+  return *context->distributor;
 }
 
 Cost bytes_moved(Metas in, Metas out) {

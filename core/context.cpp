@@ -20,9 +20,13 @@ Context::Context(const Options& o) : options(o), number(++Process::get().context
   cpu_allocator_ = make_cpu_allocator();
 }
 
-// States may hold tensors, whose bytes and handles go back to this rank's allocator and pool.
+// States may hold tensors, whose bytes and handles go back to this rank's allocator and pool. What
+// was made last goes first: while it goes it may ask what was there before it, such as a mesh.
 Context::~Context() {
-  states_.clear();
+  while (!states_.empty()) {
+    const auto last = std::move(states_.back());
+    states_.pop_back();
+  }
   cpu_allocator_ = nullptr;
 }
 

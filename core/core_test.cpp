@@ -118,6 +118,30 @@ TEST(Context, MayEndInAnyOrder) {
   EXPECT_EQ(Context::current_or_null(), nullptr);
 }
 
+// Asks, while it goes, what was made before it, and makes what was not there.
+struct EarlyState {
+  std::vector<std::string>* log = nullptr;
+  ~EarlyState() { log->emplace_back("early"); }
+};
+struct NewState {
+  int value = 3;
+};
+struct LateState {
+  ~LateState() {
+    auto* log = Context::current().state<EarlyState>().log;
+    log->push_back("late, new " + std::to_string(Context::current().state<NewState>().value));
+  }
+};
+TEST(Context, StatesGoBackToFront) {
+  std::vector<std::string> log;
+  {
+    Context context;
+    context.state<EarlyState>().log = &log;
+    (void)context.state<LateState>();
+  }
+  EXPECT_EQ(log, (std::vector<std::string>{"late, new 3", "early"}));
+}
+
 TEST(Context, ThreadsWithoutOneGetATypedError) {
   std::thread([] { EXPECT_THROW((void)empty({2}), UsageError); }).join();
 }

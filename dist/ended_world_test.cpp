@@ -29,7 +29,7 @@ using trial::error_of;
 struct Kept {
   Mesh mesh;
   Layout layout;
-  Tensor x, loss;  // the loss has a graph
+  Tensor x, loss, leaf;  // the loss has a graph; leaf lies otherwise than x
 };
 
 Kept made_here() {
@@ -39,6 +39,7 @@ Kept made_here() {
   k.x = distribute(ones({4, 6}), k.layout);
   const Tensor w = trial::variable(ones({6, 3}), Layout::replicated(k.mesh));
   k.loss = sum(matmul(k.x, w));
+  k.leaf = trial::variable(ones({4, 6}), Layout::replicated(k.mesh));
   return k;
 }
 
@@ -119,6 +120,7 @@ TEST(EndedWorld, InASessionWithoutAWorld) {
   use_tensor(k);
   EXPECT_ENDED(distribute(ones({4, 6}), k.layout));
   EXPECT_ENDED((backward(k.loss), 0));
+  EXPECT_ENDED((backward(k.leaf, {.gradient = k.x}), 0));
 }
 
 TEST(EndedWorld, InAnotherWorld) {
@@ -141,6 +143,7 @@ TEST(EndedWorld, InAnotherWorld) {
       EXPECT_ENDED(local_region([](const std::vector<Tensor>& in) { return in; },
                                 {{k.x, {AxisType::varying, AxisType::invariant}}}, {}));
       EXPECT_ENDED((backward(k.loss), 0));
+      EXPECT_ENDED((backward(k.leaf, {.gradient = k.x}), 0));
       k = fresh;
     });
   }

@@ -11,7 +11,8 @@
 
 namespace tessera::detail {
 
-/// UsageError: `what` belongs to a world that has ended.
+/// UsageError: `what` belongs to a world that has ended, or to another rank; or this thread has no
+/// Context of the rank (the body of a parallel_for, a thread that reads data).
 template <class What>
 [[noreturn]] __attribute__((noinline, cold)) void fail_ended(std::string_view who,
                                                              const What& what) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// From a mode to the options of each block: every n-th block, ops that are kept, or a budget.
 #include "tessera/nn/activation_checkpoint.h"
 
 #include <charconv>

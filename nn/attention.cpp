@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Projections, rotary positions and the cache around the fused op.
 #include "tessera/nn/attention.h"
 
 #include "tessera/kernels/assign/assign.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// When joining weights pays, and the split of the product whose gradients meet in one tensor.
 #include "tessera/nn/fused_linear.h"
 
 #include "tessera/autograd/autograd.h"

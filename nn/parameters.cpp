@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Walks the tree in the order of visit(), and puts new bytes into the tensors that are there.
 #include "tessera/nn/parameters.h"
 
 #include "tessera/dist/dtensor.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Where a library of ours is looked for, and which reason is told when none opens.
 #include "tessera/dist/library/open_library_impl.h"
 
 #include <dlfcn.h>

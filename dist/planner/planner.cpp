@@ -159,8 +159,9 @@ struct Planner::Impl {
   PlanCache cache;
   Counts counts;
 
-  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
-    const LayoutId on = created_on ? created_on->id() : LayoutId::none;
+  // `created_on`: of an op without inputs, where its outputs lie; empty for any other.
+  const OpPlan& plan(const OpRow& row, const void* op, Tensors in, Layout created_on) {
+    const LayoutId on = created_on ? created_on.id() : LayoutId::none;
     const uint64_t h = PlanCache::hash(row, op, in, on);
     if (const OpPlan* hit = cache.find(h, row, op, in, on)) {
       ++counts.hits;
@@ -181,12 +182,12 @@ struct Planner::Impl {
     return cache.insert(std::move(entry));
   }
 
-  static OpPlan make(const OpRow& row, const void* op, Tensors in, const Layout* created_on);
+  static OpPlan make(const OpRow& row, const void* op, Tensors in, Layout created_on);
 };
 
-OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const Layout* created_on) {
+OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout created_on) {
   const Layouts lies = layouts_of(row, in);
-  const Mesh mesh = created_on ? created_on->mesh() : common_mesh(row, in, lies);
+  const Mesh mesh = created_on ? created_on.mesh() : common_mesh(row, in, lies);
   const MetaArray metas(in);
   const MetaList made = row.meta(op, metas);
   std::vector<TensorMeta> outputs;
@@ -206,12 +207,12 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, const L
   ShardingRule rule;
   const size_t operands = in.size() + outputs.size();
   if (created_on) {
-    check_fits(*created_on, outputs[0].shape, row.name);
-    if (created_on->has_partial())
-      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on->placements_text());
-    if (!created_on->is_replicated() && !row.sharding)
+    check_fits(created_on, outputs[0].shape, row.name);
+    if (created_on.has_partial())
+      fail<LayoutError>(row.name, "cannot make a partial tensor ", created_on.placements_text());
+    if (!created_on.is_replicated() && !row.sharding)
       fail<LayoutError>(row.name, "is not shardable: ", row.not_shardable);
-    strategy.operands.assign(operands, created_on->states());
+    strategy.operands.assign(operands, created_on.states());
   } else if (row.sharding) {
     rule = row.sharding(op, metas);
     strategy = choose_strategy(row.name, rule, mesh, inputs, row.kind == OpKind::in_place);
@@ -316,7 +317,7 @@ TensorList sent(const OpRow& row, const OpPlan& plan, Tensors in) {
 }  // namespace
 
 TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
-  const OpPlan& plan = impl_->plan(row, op, in, nullptr);
+  const OpPlan& plan = impl_->plan(row, op, in, {});
   if (plan.asks) return sent(row, plan, in);
   TensorList same;
   for (const Tensor& t : in) same.push_back(t);
@@ -325,7 +326,7 @@ TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
 
 void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context& context = Context::current();
-  const OpPlan& plan = impl_->plan(row, op, in, nullptr);
+  const OpPlan& plan = impl_->plan(row, op, in, {});
   const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
   TensorList given;
   if (__builtin_expect(plan.asks, false)) {
@@ -442,7 +443,7 @@ Tensor Planner::whole(const Tensor& x) { return detail::gather_whole(x); }
 
 void Planner::create(const OpRow& row, const void* op, Layout layout, TensorList& out) {
   Context& context = Context::current();
-  const OpPlan& plan = impl_->plan(row, op, {}, &layout);
+  const OpPlan& plan = impl_->plan(row, op, {}, layout);
   SmallVector<Tensor, 2> made;
   for (const OpPlan::Output& o : plan.out)
     made.push_back(empty(o.local.shape, o.local.dtype, o.local.device));

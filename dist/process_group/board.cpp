@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The first failure of a group: the claim decides who writes it, the text follows, and readers wait
+// for the text a bounded time.
 #include "tessera/dist/process_group/board_impl.h"
 
 #include <algorithm>

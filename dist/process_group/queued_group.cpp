@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Waits and tests of queued works: they move the work of the whole group on, look at deadlines, and
+// tell an error once; one that nobody waited for is kept for the end of the world.
 #include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <numeric>

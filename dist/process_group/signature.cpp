@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which fields of each collective its members must agree on; counts of all members go in as one
+// hash.
 #include "tessera/dist/process_group/signature_impl.h"
 
 namespace tessera {

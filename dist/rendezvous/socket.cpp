@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Listening, connecting until the deadline, and frames in and out of buffers without blocking.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/socket_impl.h"
 

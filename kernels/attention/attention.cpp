@@ -9,9 +9,6 @@
 namespace tessera::op {
 namespace {
 
-// Places of the first optional input of masks.
-constexpr size_t kMaskOperands = 3, kBackwardMaskOperands = 7;
-
 struct Sizes {
   int64_t b, h, t, d, h_kv, s, dv;
 };
@@ -51,8 +48,8 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
 
 int64_t blocks_of(int64_t n) { return (n + kAttentionBlock - 1) / kAttentionBlock; }
 
-// `first`: the place of the query positions.
-template <class Op> void check_mask(const Op& op, size_t first, Metas in) {
+template <class Op> void check_mask(const Op& op, Metas in) {
+  constexpr size_t first = Op::mask_operands;
   const std::string_view name = Op::name;
   const Sizes z = sizes_of(op.heads_inner, in);
   const auto check_ids = [&](size_t i, const char* what, const char* letters, int64_t n) {
@@ -195,7 +192,7 @@ double products(const Sizes& z, const AttentionMask& mask, double scores, double
 
 MetaList Attention::meta(Metas in) const {
   check(name, dtypes, heads_inner, in);
-  check_mask(*this, kMaskOperands, in);
+  check_mask(*this, in);
   const Sizes z = sizes_of(heads_inner, in);
   return {{output_shape(heads_inner, in), in[0].dtype, in[0].device},
           {{z.b, z.h, z.t}, compute_dtype(in[0].dtype), in[0].device}};
@@ -203,10 +200,10 @@ MetaList Attention::meta(Metas in) const {
 
 ShardingRule Attention::sharding(Metas in) const {
   ShardingRule r;
-  const Factors f = add_factors(r, sizes_of(heads_inner, in), in.has(kMaskOperands + 4), "sde");
+  const Factors f = add_factors(r, sizes_of(heads_inner, in), in.has(mask_operands + 4), "sde");
   r.operand(f.queries(heads_inner, f.d));
   r.operand(f.keys(heads_inner, f.d)).operand(f.keys(heads_inner, f.e));
-  add_mask_operands(r, in, kMaskOperands, f);
+  add_mask_operands(r, in, mask_operands, f);
   r.stricter_because(kWholeValues);
   return r.outputs_from_here().operand(f.queries(heads_inner, f.e)).operand(f.rows());
 }
@@ -217,7 +214,7 @@ Grads Attention::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor dout = dy[0].defined() ? dy[0] : zeros_like(s.output(0));
   const AttentionBackward op{mask, heads_inner, scale, query_start, key_start};
   TensorList in{s.input(0), s.input(1), s.input(2), s.output(0), s.output(1), dout, dy[1]};
-  for (size_t i = kMaskOperands; i < s.inputs(); ++i)
+  for (size_t i = mask_operands; i < s.inputs(); ++i)
     in.push_back(s.has_input(i) ? s.input(i) : Tensor());
   auto [dq, dk, dv] = call(op, Tensors(in.data(), in.size()));
   return {dq, dk, dv};
@@ -231,7 +228,7 @@ Cost Attention::cost(Metas in, Metas out) const {
 
 MetaList AttentionBackward::meta(Metas in) const {
   check(name, dtypes, heads_inner, in);
-  check_mask(*this, kBackwardMaskOperands, in);
+  check_mask(*this, in);
   const Sizes z = sizes_of(heads_inner, in);
   const TensorMeta want{output_shape(heads_inner, in), in[0].dtype, in[0].device};
   if (in[3].shape != want.shape || in[5].shape != want.shape) {
@@ -253,13 +250,12 @@ MetaList AttentionBackward::meta(Metas in) const {
 ShardingRule AttentionBackward::sharding(Metas in) const {
   ShardingRule r;
   // With lse known, keys no longer depend on each other: dq is a sum over them.
-  const Factors f =
-      add_factors(r, sizes_of(heads_inner, in), in.has(kBackwardMaskOperands + 4), "de");
+  const Factors f = add_factors(r, sizes_of(heads_inner, in), in.has(mask_operands + 4), "de");
   const auto q = f.queries(heads_inner, f.d), o = f.queries(heads_inner, f.e),
              k = f.keys(heads_inner, f.d), v = f.keys(heads_inner, f.e);
   r.operand(q).operand(k).operand(v).operand(o).operand(f.rows()).operand(o);
   add_operand(r, in, 6, f.rows());
-  add_mask_operands(r, in, kBackwardMaskOperands, f);
+  add_mask_operands(r, in, mask_operands, f);
   r.stricter_because(kWholeValues);
   r.outputs_from_here().operand(q).operand(k).operand(v);
   if (in.has(6)) return r.linear({5, 6});

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 
 void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
-  const MaskOperands masks(in, 3);
+  const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;

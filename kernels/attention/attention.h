@@ -25,14 +25,16 @@ namespace op {
 ///   5, 6  document ids of queries and of keys, in the same shapes: where the mask asks for them
 ///   7, 8  blocks and bits of a block map (block_map.h), which has the last word on its blocks
 /// Keys in order of their positions, and documents in order of their ids, are fastest: the mask is
-/// a range of keys for each query then. A row that sees nothing is 0, its lse -inf. ShapeError,
-/// DTypeError, ValueError: what does not fit, and a block map that names bits that are not there
-/// (CUDA gives NaN in such rows).
+/// a range of keys for each query then. A row that sees nothing is 0, its lse -inf. An inf or NaN
+/// that a row does not see may make it NaN on the CPU (0 * inf) where its block of 64 queries sees
+/// that block of 64 keys: zero such values first. ShapeError, DTypeError, ValueError: what does not
+/// fit, and a block map that names bits that are not there (CUDA gives NaN in such rows).
 struct Attention {
   AttentionMask mask = {};
   bool heads_inner = false;
   double scale = 0;
-  int64_t query_start = 0, key_start = 0;  // positions of query 0 and key 0 where none are given
+  int64_t query_start = 0, key_start = 0;     // positions of query 0 and key 0 where none are given
+  static constexpr size_t mask_operands = 3;  // the place of the first of masks' inputs
   static constexpr std::string_view name = "scaled_dot_product_attention";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 2;
@@ -54,6 +56,7 @@ struct AttentionBackward {
   bool heads_inner = false;
   double scale = 0;
   int64_t query_start = 0, key_start = 0;
+  static constexpr size_t mask_operands = 7;
   static constexpr std::string_view name = "scaled_dot_product_attention_backward";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 3;
@@ -84,7 +87,7 @@ struct AttentionOptions {
   int64_t query_start = 0, key_start = 0;
   Tensor query_positions = {}, key_positions = {};  ///< (B, T) or (T), (B, S) or (S), i64
   Tensor query_documents = {}, key_documents = {};  ///< the same, of a mask with document()
-  BlockMap block_map = {};
+  BlockMap block_map = {};  ///< a block that it calls full, or gives bits, does not ask the mask
 };
 /// {o, lse}.
 TESSERA_API std::array<Tensor, 2> scaled_dot_product_attention_with_lse(

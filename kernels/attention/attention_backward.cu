@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 }  // namespace
 
 void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
-  const MaskOperands masks(in, 7);
+  const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
   const Tensor lse = row_major(in[4], stream);
   const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();

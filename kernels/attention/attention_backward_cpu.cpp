@@ -120,7 +120,7 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
 
 template <class C> void backward(const AttentionBackward& op, Tensors in, Outputs y) {
   const Problem z(op, in, micro::kLanes<C>);
-  const SeenKeys seen(op, z.mask_sizes(), in, 7);
+  const SeenKeys seen(op, z.mask_sizes(), in);
   std::vector<std::vector<RowBlock>> blocks;
   std::vector<std::vector<KeyBlock>> keys;
   for (int64_t b = 0; b < seen.lists(); ++b) {

@@ -80,8 +80,8 @@ TESSERA_INLINE void forward_block(Path& path, const SeenKeys& seen, const Rows& 
     const int64_t low = std::max(range.any.first, first_key),
                   end = std::min(range.any.last + 1, end_key),
                   origin = std::min(seen.start(rows.batch, rows.query), low);
-    for (int64_t next = low - (low - origin) % kBlock; next < end; next += kBlock) {
-      // A document may start before the keys of this part do.
+    for (int64_t next = low - (low - origin) % kBlock; low < end && next < end; next += kBlock) {
+      // A document may start before the keys of this part do, and end there too.
       const int64_t key = std::max({next, first_key, int64_t{0}});
       const int64_t keys = std::min(next + kBlock, end) - key;
       add(key, keys, Hidden{range.sees_all(key, keys) ? nullptr : ranges});
@@ -108,11 +108,16 @@ KeyRange keys_of_blocks(const SeenKeys& seen, int64_t batch, std::span<const Row
   return any;
 }
 
-// Divides by the sum and gives the row's log-sum-exp.
+// Divides by the sum and gives the row's log-sum-exp. A row that sees nothing is 0, even where an
+// infinity lies among the hidden values (0 * inf).
 template <class C> TESSERA_INLINE C finish_row(C* row, int64_t n, C top, C sum) {
-  const C inverse = sum == 0 ? C(0) : C(1) / sum;  // a sum of NaN stays one
+  if (sum == 0) {
+    for (int64_t j = 0; j < n; ++j) row[j] = 0;
+    return -kInf<C>;
+  }
+  const C inverse = C(1) / sum;  // a sum of NaN stays one
   for (int64_t j = 0; j < n; ++j) row[j] *= inverse;
-  return sum == 0 ? -kInf<C> : top + static_cast<C>(std::log(sum));
+  return top + static_cast<C>(std::log(sum));
 }
 
 // Parts of the keys to the whole: (splits, rows, width + 2) of acc, maximum and sum; the first
@@ -136,7 +141,7 @@ template <class C> void join_splits(C* parts, int64_t splits, int64_t n, int64_t
 template <class Path> void forward(const Attention& op, Tensors in, Outputs y) {
   using C = typename Path::C;
   const Problem p(op, in, micro::kLanes<C>);
-  const SeenKeys seen(op, p.mask_sizes(), in, 3);
+  const SeenKeys seen(op, p.mask_sizes(), in);
   const Plan plan(p, seen);
   const bool inner = op.heads_inner;
   const Operand<C> q(in[0], inner), k(in[1], inner), v(in[2], inner), o(y[0], inner);

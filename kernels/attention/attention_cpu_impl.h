@@ -94,7 +94,10 @@ struct BlockRange {
   BlockRange() = default;
   BlockRange(const KeyRange* rows, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      any.first = std::min(any.first, rows[i].first), any.last = std::max(any.last, rows[i].last);
+      if (!rows[i].empty()) {
+        any.first = std::min(any.first, rows[i].first);
+        any.last = std::max(any.last, rows[i].last);
+      }
       all.first = std::max(all.first, rows[i].first), all.last = std::min(all.last, rows[i].last);
     }
   }

@@ -68,6 +68,20 @@ TEST(Attention, ARowThatSeesNothingIsZero) {
   EXPECT_EQ(lse.values()[0], -INFINITY);
 }
 
+// Others of its block see the key that holds the infinity.
+TEST(Attention, ARowThatSeesNothingIsZeroBesideAnInfinity) {
+  const Session session;
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const auto made = [&](uint64_t i) { return cast(normal({1, 2, 70, 8}, {1, i}), dtype); };
+    const Tensor q = made(1), k = made(2), v = made(3);
+    assign_(slice(v, 2, {60, 61}), full({1, 2, 1, 8}, INFINITY, dtype));
+    const auto [o, lse] =
+        scaled_dot_product_attention_with_lse(q, k, v, {.mask = kCausal, .query_start = -3});
+    for (const double x : slice(o, 2, {0, 3}).values()) EXPECT_EQ(x, 0) << dtype;
+    for (const double x : slice(lse, 2, {0, 3}).values()) EXPECT_EQ(x, -INFINITY) << dtype;
+  }
+}
+
 TEST(Attention, BothOrdersOfDimsAgree) {
   const Session session;
   const Tensor q = normal({2, 9, 4, 8}, {1, 1}), k = normal({2, 9, 2, 8}, {1, 2}),
@@ -225,6 +239,22 @@ TEST(Attention, OneQueryAgainstACacheIsTheLastRow) {
       }
     }
   }
+}
+
+// The keys are cut into two parts, at key 320; the query's document ends just before.
+TEST(Attention, OneQueryOfADocumentThatEndsBesideACut) {
+  const Session session;
+  const Tensor q = normal({1, 2, 1, 8}, {1, 1}), k = normal({1, 2, 600, 8}, {1, 2}),
+               v = normal({1, 2, 600, 8}, {1, 3});
+  const Tensor got = scaled_dot_product_attention(q, k, v,
+                                                  {.mask = AttentionMask::document(),
+                                                   .query_documents = full({1}, 1, DType::i64),
+                                                   .key_documents = documents_of({290, 21, 289})});
+  const Range document{290, 311};
+  const Tensor want = scaled_dot_product_attention(q, slice(k, 2, document), slice(v, 2, document));
+  const auto a = got.values(), b = want.values();
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
 }
 
 TEST(Attention, ASinkTakesItsShareAndLeavesUnseenRowsZero) {

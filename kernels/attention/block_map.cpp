@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Asks the predicate once for each pair, and keeps bits where a block is neither empty nor full.
 #include "tessera/kernels/attention/block_map.h"
 
 #include "tessera/core/error.h"
@@ -54,7 +55,7 @@ BlockMap make_block_map(const BlockMapSizes& z, const AttentionPredicate& sees) 
         }
         *at = seen == 0 ? BlockMap::kEmpty : BlockMap::kFull;
         if (seen == 0 || seen == rows * columns) continue;
-        *at = BlockMap::kBits + static_cast<int32_t>(bits.size()) / static_cast<int32_t>(kBlock);
+        *at = BlockMap::kBits + static_cast<int32_t>(bits.size() / static_cast<size_t>(kBlock));
         bits.insert(bits.end(), words.begin(), words.end());
       }
     }

@@ -2,7 +2,8 @@
 // Block maps of attention: what each block of 64 queries sees of each block of 64 keys. A map lets
 // a kernel pass over whole blocks, and carries masks that AttentionMask cannot say: bits, for the
 // blocks that are seen in part. Made once for a batch, and read by the forward and backward op of
-// every layer.
+// every layer. It is PyTorch's BlockMask with its mask_mod, for blocks of 64 alone and without a
+// head dim.
 #pragma once
 
 #include "tessera/core/tensor.h"

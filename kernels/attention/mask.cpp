@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Masks as text, with brackets only where AND and OR meet.
 #include "tessera/kernels/attention/mask.h"
 
 #include <ostream>

@@ -7,6 +7,7 @@
 #include "tessera/core/api.h"
 #include "tessera/core/error.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iosfwd>
 
@@ -18,11 +19,13 @@ namespace tessera {
 ///   window(w)   they are less than w places apart; causal() & window(w): the last w keys
 ///   chunk(c)    both lie in one chunk of c places, counted from 0 (Llama 4, 2025)
 ///   prefix(n)   j < n; causal() | prefix(n) is a prefix language model's
-/// `a & b`: both hold; `a | b`: one does. ValueError: a size below 1, or more than kMost conditions.
+/// `a & b`: both hold; `a | b`: one does. A size above kLongest counts as kLongest: no sequence is
+/// as long. ValueError: a size below 1, or more than kMost conditions.
 class AttentionMask {
  public:
   enum class Kind : uint8_t { both, either, causal, document, window, chunk, prefix };
   static constexpr int kMost = 8;
+  static constexpr int64_t kLongest = int64_t{1} << 48;
 
   constexpr AttentionMask() = default;
   [[nodiscard]] static constexpr AttentionMask causal() { return {Kind::causal, 0}; }
@@ -90,7 +93,7 @@ class AttentionMask {
   constexpr AttentionMask(Kind kind, int64_t n, const char* name = nullptr) : size_(1) {
     if (name && n < 1)
       fail<ValueError>("attention_mask", name, '(', n, "): expected 1 or more keys");
-    codes_[0] = n * kKinds + static_cast<int64_t>(kind);
+    codes_[0] = std::min(n, kLongest) * kKinds + static_cast<int64_t>(kind);
   }
   static constexpr AttentionMask join(const AttentionMask& a, const AttentionMask& b, Kind kind) {
     const int n = a.size_ + b.size_ + 1;

@@ -3,6 +3,7 @@
 // documents in any order, cut sequences, and block maps.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/seen_keys_impl.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -13,9 +14,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <sstream>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -185,6 +188,7 @@ std::vector<Mask> masks() {
   made.push_back((kCausal | Mask::prefix(30)) & kDocument);
   made.push_back(kCausal & (Mask::window(9) | Mask::prefix(4)) & (kDocument | Mask::chunk(20)));
   made.push_back(kCausal & Mask::window(0x7fffffff));
+  made.push_back(Mask::window(2) & Mask::prefix(3));  // most queries see nothing
   return made;
 }
 
@@ -238,6 +242,38 @@ TEST(AttentionMask, EveryMaskInEveryOrderIsThePlainFormula) {
       }
     }
   }
+}
+
+// The largest sizes are those of a mask that hides nothing.
+TEST(AttentionMask, TheLargestSizesHideNothing) {
+  const Session session;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr Mask kWindow = Mask::window(kMost);
+  const Operands x = operands({1, 2, 1, 70, 75, 6, 4}, DType::f32);
+  const auto expect_same = [&](const Mask& mask, const Mask& want, int64_t query_start) {
+    const auto a = attend(x, {.mask = mask, .query_start = query_start}),
+               b = attend(x, {.mask = want, .query_start = query_start});
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].values(), b[i].values()) << text_of(mask);
+  };
+  for (const int64_t start : {0, 5}) {
+    for (const Mask& mask : {kWindow, Mask::chunk(kMost), Mask::prefix(kMost)}) {
+      expect_same(mask, Mask(), start);
+      expect_same(mask & kCausal, kCausal, start);
+    }
+  }
+  EXPECT_EQ(kWindow, Mask::window(Mask::kLongest));
+}
+
+TEST(AttentionMask, NoKeysAreOneRange) {
+  const auto seen = [](const Mask& mask, int64_t position) {
+    const auto r = op::attention::range_seen(mask, position, 20, 0, {7, 6});
+    return std::pair{r.range.first, r.range.last};
+  };
+  const std::pair<int64_t, int64_t> none{0, -1};
+  EXPECT_EQ(seen(Mask::window(2) & Mask::prefix(3), 10), none);
+  EXPECT_EQ(seen(kDocument, 10), none);
+  EXPECT_EQ(seen(kCausal, -5), none);
+  EXPECT_EQ(seen(kCausal & Mask::window(3), 10), (std::pair<int64_t, int64_t>{8, 10}));
 }
 
 // Keys in order are ranges, so queries may come in any order at the same bits.

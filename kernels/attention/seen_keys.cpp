@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Ranges are tried first. A batch whose keys or documents are out of order, or a mask that leaves a
+// gap for one query, turns all of the call to lists of blocks.
 #include "tessera/kernels/attention/seen_keys_impl.h"
 
 namespace tessera::op::attention {

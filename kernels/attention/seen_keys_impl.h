@@ -20,6 +20,7 @@ inline constexpr int64_t kBlock = kAttentionBlock;  // queries or keys worked on
 
 struct KeyRange {
   int64_t first, last;  // both seen; none if last < first
+  [[nodiscard]] bool empty() const { return last < first; }
 };
 
 /// The range of keys that a query sees, while there is one.
@@ -34,22 +35,22 @@ struct OneRange {
   friend OneRange operator|(const OneRange& a, const OneRange& b) {
     const KeyRange &x = a.range, &y = b.range;
     const bool one = a.one && b.one;
-    if (x.last < x.first) return {y, one};
-    if (y.last < y.first) return {x, one};
+    if (x.empty()) return {y, one};
+    if (y.empty()) return {x, one};
     return {{x.first < y.first ? x.first : y.first, x.last > y.last ? x.last : y.last},
             one && x.first <= y.last + 1 && y.first <= x.last + 1};
   }
 };
 
 /// What a query at `position` sees of `keys` keys at the positions from `start` on; `document`: the
-/// keys of its document.
+/// keys of its document. No keys are {0, -1}.
 inline OneRange range_seen(const AttentionMask& mask, int64_t position, int64_t keys, int64_t start,
                            const KeyRange& document) {
   using Kind = AttentionMask::Kind;
   const int64_t at = position - start;  // the key where the query stands
   const OneRange all{{0, keys - 1}};
   const auto between = [&](int64_t first, int64_t last) { return all & OneRange{{first, last}}; };
-  return mask.evaluate(all, [&](Kind kind, int64_t n) {
+  OneRange seen = mask.evaluate(all, [&](Kind kind, int64_t n) {
     switch (kind) {
       case Kind::causal: return between(0, at);
       case Kind::document: return between(document.first, document.last);
@@ -61,6 +62,8 @@ inline OneRange range_seen(const AttentionMask& mask, int64_t position, int64_t 
       default: return between(0, n - 1 - start);
     }
   });
+  if (seen.range.empty()) seen.range = {0, -1};
+  return seen;
 }
 
 /// Of a list of blocks: the keys [kBlock * block, + kBlock) are seen, of which those in `bits` by
@@ -78,11 +81,10 @@ struct MaskSizes {
 
 class SeenKeys {
  public:
-  /// `operands`: the place of the query positions, which the other operands of masks follow.
   /// ValueError: a block map that names bits that are not there.
   template <class Op>
-  SeenKeys(const Op& op, const MaskSizes& sizes, Tensors in, size_t operands)
-      : SeenKeys(Op::name, op.mask, sizes, MaskOperands(in, operands), op.query_start,
+  SeenKeys(const Op& op, const MaskSizes& sizes, Tensors in)
+      : SeenKeys(Op::name, op.mask, sizes, MaskOperands(in, Op::mask_operands), op.query_start,
                  op.key_start) {}
 
   /// One for each batch, or one for all.

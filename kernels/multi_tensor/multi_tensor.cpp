@@ -2,6 +2,7 @@
 // Sums of squares and scaling of lists on CPU, and the norms and clipping made of them.
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 
+#include "tessera/core/rank.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
@@ -261,7 +262,7 @@ double norm(const std::vector<Tensor>& tensors) {
       if (like == sums.end()) sums.push_back(sum);
       else *like = add(*like, sum);
     }
-    for (const Tensor& s : sums) squares += Context::current().distributor->whole(s).item();
+    for (const Tensor& s : sums) squares += detail::distributor_of("norm", s).whole(s).item();
   } else {
     squares = call(op::SumSquares{}, Tensors(tensors)).item();
   }

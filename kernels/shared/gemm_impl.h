@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices inside rooms; computed by the matmul room.
+// Products of matrices inside rooms. Declared here, so that rooms need no private header of
+// matmul's, and defined in matmul/: the one thing of shared/ that links upwards.
 #pragma once
 
 #include "tessera/core/op_types.h"

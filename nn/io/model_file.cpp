@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// All ranks gather each tensor; the first of the mesh writes.
 #include "tessera/nn/io/model_file.h"
 
 #include "tessera/core/scopes.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks of options, and one fused op for all parameters of a group that have done as many steps.
 #include "tessera/nn/optim/adamw.h"
 
 #include "tessera/kernels/adamw/adamw.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One norm and one scale for all gradients; a norm that is not finite leaves them as they are.
 #include "tessera/nn/optim/clip.h"
 
 #include "tessera/kernels/multi_tensor/multi_tensor.h"

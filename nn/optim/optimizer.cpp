@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A step goes by group and by the steps that parameters have done, so that each of its updates is
+// one call. States are made at the first gradient, lying as their parameter does.
 #include "tessera/nn/optim/optimizer.h"
 
 #include "tessera/core/scopes.h"
