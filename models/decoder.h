@@ -6,6 +6,9 @@
 #pragma once
 
 #include "tessera/models/model.h"
+#include "tessera/nn/containers.h"
+
+#include <optional>
 
 namespace tessera::models {
 
@@ -80,6 +83,35 @@ class TESSERA_API Decoder : public LanguageModel {
   void check_input(const Tensor& x) const;
   Sizes sizes_;
   Stage stage_;
+};
+
+/// A decoder whose layers are all Blocks, called as `block(x, metadata, cache)`, with a Norm behind
+/// them: what a family without kinds of layers derives from. It makes the members and visits them.
+template <class Block, class Norm> class UniformDecoder : public Decoder {
+ public:
+  /// The layers that are there.
+  [[nodiscard]] std::vector<nn::Module*> units() final {
+    std::vector<nn::Module*> all;
+    for (Block& block : layers) all.push_back(&block);
+    return all;
+  }
+
+  // A pipeline stage lacks some of these; where the embedding is the head, the first and the last
+  // both hold tok_embeddings and say which they are by set_stage.
+  std::optional<nn::Embedding> tok_embeddings;
+  nn::ModuleList<Block> layers;
+  std::optional<Norm> norm;
+
+ protected:
+  using Decoder::Decoder;
+  [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const Metadata& metadata,
+                             nn::KvCache* cache) const final {
+    return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
+  }
+  [[nodiscard]] Tensor finish(const Tensor& x) const final { return norm ? (*norm)(x) : x; }
+  [[nodiscard]] const nn::Embedding* embedding() const final {
+    return tok_embeddings ? &*tok_embeddings : nullptr;
+  }
 };
 
 }  // namespace tessera::models

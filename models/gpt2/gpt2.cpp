@@ -61,11 +61,11 @@ Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
 }
 
 Model::Model(const Config& c)
-    : Decoder({.family = "gpt2",
-               .vocab_size = models::checked(c).vocab_size,
-               .max_seq_len = c.max_seq_len,
-               .n_layers = c.n_layers,
-               .attention_dim = c.dim}),
+    : UniformDecoder({.family = "gpt2",
+                      .vocab_size = models::checked(c).vocab_size,
+                      .max_seq_len = c.max_seq_len,
+                      .n_layers = c.n_layers,
+                      .attention_dim = c.dim}),
       dropout(c.embedding_dropout),
       config_(c) {
   tok_embeddings.emplace(c.vocab_size, c.dim, Init::normal(kStd), c.dtype);
@@ -80,12 +80,6 @@ void Model::visit(nn::Visitor& visitor) {
   visitor.child("dropout", dropout);
   visitor.children("layers", layers);
   if (norm) visitor.child("norm", *norm);
-}
-
-std::vector<nn::Module*> Model::units() {
-  std::vector<nn::Module*> all;
-  for (Block& layer : layers) all.push_back(&layer);
-  return all;
 }
 
 double Model::flops(std::span<const int64_t> documents) {
@@ -117,13 +111,6 @@ Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) cons
   }
   return dropout((*tok_embeddings)(tokens) + (*pos_embeddings)(positions));
 }
-
-Tensor Model::layer(size_t i, const Tensor& x, const models::Metadata& metadata,
-                    nn::KvCache* cache) const {
-  return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
-}
-
-Tensor Model::finish(const Tensor& x) const { return norm ? (*norm)(x) : x; }
 
 Model::Head Model::head() const {
   if (!tok_embeddings) return {};

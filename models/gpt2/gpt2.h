@@ -33,7 +33,7 @@ class TESSERA_API Block final : public nn::Layer<Block> {
                                nn::KvCache* cache = nullptr) const;
 };
 
-class TESSERA_API Model final : public models::Decoder {
+class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNorm> {
  public:
   using Config = gpt2::Config;
   /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: fields out of
@@ -41,29 +41,17 @@ class TESSERA_API Model final : public models::Decoder {
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
-  /// The layers that are there.
-  [[nodiscard]] std::vector<nn::Module*> units() override;
   /// The table of positions multiplies with nothing, so it does not count.
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
   /// The positions of packed rows are also rows of pos_embeddings.
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  // A pipeline stage lacks some of these; the first and the last both hold tok_embeddings and say
-  // which they are by set_stage.
-  std::optional<nn::Embedding> tok_embeddings;  // also the head
-  std::optional<nn::Embedding> pos_embeddings;  // where tokens are embedded
+  /// Where tokens are embedded; tok_embeddings is also the head.
+  std::optional<nn::Embedding> pos_embeddings;
   nn::Dropout dropout;
-  nn::ModuleList<Block> layers;
-  std::optional<nn::LayerNorm> norm;
 
  private:
   [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata& metadata) const override;
-  [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const models::Metadata& metadata,
-                             nn::KvCache* cache) const override;
-  [[nodiscard]] Tensor finish(const Tensor& x) const override;
-  [[nodiscard]] const nn::Embedding* embedding() const override {
-    return tok_embeddings ? &*tok_embeddings : nullptr;
-  }
   [[nodiscard]] Head head() const override;
   Config config_;
 };

@@ -50,11 +50,11 @@ Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
 }
 
 Model::Model(const Config& c)
-    : Decoder({.family = "llama3",
-               .vocab_size = models::checked(c).vocab_size,
-               .max_seq_len = c.max_seq_len,
-               .n_layers = c.n_layers,
-               .attention_dim = c.n_heads * c.head_dim()}),
+    : UniformDecoder({.family = "llama3",
+                      .vocab_size = models::checked(c).vocab_size,
+                      .max_seq_len = c.max_seq_len,
+                      .n_layers = c.n_layers,
+                      .attention_dim = c.n_heads * c.head_dim()}),
       config_(c) {
   tok_embeddings.emplace(c.vocab_size, c.dim,
                          c.enable_weight_tying ? head_init(c) : Init::normal(1), c.dtype);
@@ -70,12 +70,6 @@ void Model::visit(nn::Visitor& visitor) {
   if (output) visitor.child("output", *output);
 }
 
-std::vector<nn::Module*> Model::units() {
-  std::vector<nn::Module*> all;
-  for (Block& layer : layers) all.push_back(&layer);
-  return all;
-}
-
 models::Metadata Model::metadata(int64_t length, int64_t start) const {
   check_positions(length, start);
   nn::AttentionMetadata m = nn::causal_metadata(
@@ -88,13 +82,6 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
 Tensor Model::embed(const Tensor& tokens, const models::Metadata&) const {
   return (*tok_embeddings)(tokens);
 }
-
-Tensor Model::layer(size_t i, const Tensor& x, const models::Metadata& metadata,
-                    nn::KvCache* cache) const {
-  return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
-}
-
-Tensor Model::finish(const Tensor& x) const { return norm ? (*norm)(x) : x; }
 
 Model::Head Model::head() const {
   if (output) return {&*output, output->weight};

@@ -30,7 +30,7 @@ class TESSERA_API Block final : public nn::Layer<Block> {
                                nn::KvCache* cache = nullptr) const;
 };
 
-class TESSERA_API Model final : public models::Decoder {
+class TESSERA_API Model final : public models::UniformDecoder<Block, nn::RmsNorm> {
  public:
   using Config = llama3::Config;
   /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: fields out of
@@ -38,25 +38,12 @@ class TESSERA_API Model final : public models::Decoder {
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
-  /// The layers that are there.
-  [[nodiscard]] std::vector<nn::Module*> units() override;
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  // A pipeline stage lacks some of these; where the embedding is the head, the first and the last
-  // both hold tok_embeddings and say which they are by set_stage.
-  std::optional<nn::Embedding> tok_embeddings;
-  nn::ModuleList<Block> layers;
-  std::optional<nn::RmsNorm> norm;
   std::optional<nn::Linear> output;  // none where the embedding is the head
 
  private:
   [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata&) const override;
-  [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const models::Metadata& metadata,
-                             nn::KvCache* cache) const override;
-  [[nodiscard]] Tensor finish(const Tensor& x) const override;
-  [[nodiscard]] const nn::Embedding* embedding() const override {
-    return tok_embeddings ? &*tok_embeddings : nullptr;
-  }
   [[nodiscard]] Head head() const override;
   Config config_;
 };
