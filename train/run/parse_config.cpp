@@ -112,8 +112,9 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   const auto one = [&](std::string_view option, const std::optional<std::string>& by_word,
                        const std::optional<std::string>& by_file, std::string_view what) {
     if (by_word && by_file && *by_word != *by_file) {
-      s.faults.push_back(concat('[', option, "] ", *by_word, " beside --config ", *words.file,
-                                ", which is of ", what, " '", *by_file, "': give one of them"));
+      s.faults.push_back(
+          concat('[', option, "] ", *by_word, " beside --config ", *words.file, ", which is of ",
+                 what, ' ', by_file->empty() ? "without a name" : *by_file, ": give one of them"));
     }
     return by_word ? by_word : by_file;
   };
