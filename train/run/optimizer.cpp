@@ -97,7 +97,7 @@ std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
   std::vector<std::regex> patterns;
   for (const std::string& text : config.param_groups) {
     const ParsedGroup g = parsed_group(text);
-    PatternGroup& group = groups.emplace_back(g.pattern, std::vector<nn::NamedParameter>(), common);
+    PatternGroup& group = groups.emplace_back(PatternGroup{g.pattern, {}, common});
     group.options.lr = g.lr.value_or(config.lr);
     group.options.weight_decay = g.weight_decay.value_or(config.weight_decay);
     patterns.emplace_back(g.pattern);
