@@ -3,7 +3,7 @@
 // multiply-add where the machine has it. f32 is compiled for every instruction set; f64 serves
 // tests and references.
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/shared/micro_gemm_impl.h"
+#include "tessera/kernels/products/micro_gemm_impl.h"
 
 namespace tessera::micro {
 namespace {

@@ -2,10 +2,10 @@
 // Products by Intel's matrix tiles: a tile holds 16 rows of 64 bytes; four tiles of sums are fed
 // from two of each operand. The kernel gives a process its tiles on request.
 #include "tessera/core/process.h"
-#include "tessera/kernels/shared/micro_tiles_impl.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
 
 #if defined(__x86_64__) && defined(__linux__)
-#include "tessera/kernels/shared/intrinsics_impl.h"
+#include "tessera/kernels/products/intrinsics_impl.h"
 
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -83,6 +83,11 @@ bool has_tiles() {
   return given && Process::get().isa() == Isa::avx512;
 }
 
+bool has_pair_products() {
+  static const bool given = __builtin_cpu_supports("avx512bf16");
+  return given && Process::get().isa() == Isa::avx512;
+}
+
 TileScope::TileScope() { set_up(); }
 TileScope::~TileScope() { release(); }
 
@@ -111,6 +116,7 @@ TESSERA_TILES void tile_block(int64_t m, int64_t n, int64_t k, const bf16* a, in
 namespace tessera::micro {
 
 bool has_tiles() { return false; }
+bool has_pair_products() { return false; }
 TileScope::TileScope() = default;
 TileScope::~TileScope() = default;
 

@@ -12,6 +12,9 @@ namespace tessera::micro {
 /// Whether this machine has tiles and lets the process use them. Instruction sets chosen below
 /// AVX-512 leave them out.
 bool has_tiles();
+/// The same of vector instructions that add products of pairs of bf16 (AVX512-BF16), which machines
+/// with tiles have, and some without.
+bool has_pair_products();
 
 /// While one lives, its thread's tiles are set up for tile_block.
 class TileScope {
