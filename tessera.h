@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/autograd/to.h"
 #include "tessera/core/tensor.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
@@ -11,6 +12,7 @@
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/visualize.h"
 #include "tessera/dist/world.h"
+#include "tessera/kernels/cross_entropy/losses.h"
 #include "tessera/kernels/rooms.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/models.h"
@@ -20,6 +22,7 @@
 #include "tessera/nn/layers.h"
 #include "tessera/nn/module.h"
 #include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/averaged_model.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/optim/sgd.h"
 #include "tessera/nn/parameters.h"

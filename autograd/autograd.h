@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reverse-mode autograd: Session, backward, grad, hooks, saved-tensor hooks and user-defined
-// functions. A graph is recorded while ops run (unless NoGrad lives) and walked by backward, latest
-// op first.
+// functions. Ops record a graph while they run (except under NoGrad); backward walks it from the
+// latest op.
 #pragma once
 
 #include "tessera/autograd/tape.h"
@@ -16,7 +16,7 @@
 
 namespace tessera {
 
-/// What a program holds while it uses Tessera on one rank: a Context with a tape.
+/// A Context with a tape: a program creates one on each rank before it uses Tessera.
 class Session {
  public:
   explicit Session(const Context::Options& options = {}) : context_(options) {
@@ -30,15 +30,15 @@ class Session {
 };
 
 struct BackwardOptions {
-  Tensor gradient = {};       ///< of the output; may be left out for a one-element output
+  Tensor gradient = {};       ///< of the output; optional for a one-element output
   bool retain_graph = false;  ///< keep saved tensors for another backward
   bool create_graph =
       false;  ///< record backward itself, for gradients of gradients (keeps saved tensors too)
 };
 
 /// Accumulates d output / d leaf into grad() of every leaf that requires grad.
-/// AutogradError: nothing requires grad, no gradient given for an output of more than one element,
-/// second run.
+/// AutogradError: nothing requires grad, no gradient for an output of more than one element, second
+/// backward of a graph.
 TESSERA_API void backward(const Tensor& output, const BackwardOptions& options = {});
 
 struct GradOptions {
@@ -46,7 +46,7 @@ struct GradOptions {
   bool retain_graph = false;
   bool create_graph = false;
   bool allow_unused =
-      false;  ///< an input that the outputs do not depend on gives an undefined tensor
+      false;  ///< the gradient of an input that the outputs do not depend on is undefined
 };
 
 /// d outputs / d inputs, without touching grad(). Inputs may be leaves or results.
@@ -54,7 +54,7 @@ TESSERA_API std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
                                      const std::vector<Tensor>& inputs,
                                      const GradOptions& options = {});
 
-/// Keeps a hook; remove() ends it. Letting the handle go does not.
+/// Handle of a hook. remove() unregisters the hook; destroying the handle does not.
 class HookHandle {
  public:
   HookHandle() = default;
@@ -67,23 +67,23 @@ class HookHandle {
   std::shared_ptr<bool> active_;
 };
 
-/// Runs when the gradient of `t` is complete, before it is used; a defined result replaces the
-/// gradient.
+/// The hook runs when the gradient of `t` is complete, before it is used; a defined result replaces
+/// the gradient.
 TESSERA_API HookHandle register_hook(const Tensor& t, GradHook hook);
-/// Runs after a leaf's grad() holds this backward's gradient.
+/// The hook runs after this backward's gradient was added to the leaf's grad().
 TESSERA_API HookHandle register_post_accumulate_hook(const Tensor& leaf,
                                                      std::function<void(const Tensor& leaf)> hook);
-/// Runs after the op that made `t` has computed its inputs' gradients.
+/// The hook runs after the op that made `t` has computed the gradients of its inputs.
 TESSERA_API HookHandle register_node_hook(const Tensor& t, NodePostHook hook);
-/// Runs once in each backward, when the gradients of all `tensors` that take part have arrived (at
-/// its end at latest).
+/// The hook runs once in each backward, when the gradients of all participating `tensors` are
+/// complete (at the end at the latest).
 TESSERA_API HookHandle register_all_gradients_hook(
     const std::vector<Tensor>& tensors, std::function<void(const std::vector<Tensor>& grads)> hook);
-/// Runs once when the outermost backward under way ends; UsageError outside one.
+/// The callback runs once when the outermost running backward ends; UsageError outside backward.
 TESSERA_API void queue_final_callback(std::function<void()> callback);
 
-/// While it lives, tensors saved for backward pass through `pack`, and through `unpack` when
-/// backward needs them.
+/// During its lifetime, tensors saved for backward pass through `pack`, and later through `unpack`
+/// when backward needs them.
 class TESSERA_API SavedTensorHooks {
  public:
   SavedTensorHooks(PackHook pack, UnpackHook unpack);
@@ -92,7 +92,7 @@ class TESSERA_API SavedTensorHooks {
   SavedTensorHooks& operator=(const SavedTensorHooks&) = delete;
 };
 
-/// What a user-defined function keeps between forward and backward.
+/// State of a user-defined function between forward and backward.
 class TESSERA_API FunctionContext {
  public:
   void save(std::vector<Tensor> tensors);
@@ -110,7 +110,7 @@ class TESSERA_API FunctionContext {
 
 struct Function {
   std::string name;
-  std::function<TensorList(FunctionContext&, Tensors inputs)> forward;  ///< runs unrecorded
+  std::function<TensorList(FunctionContext&, Tensors inputs)> forward;  ///< runs without recording
   std::function<Grads(FunctionContext&, const Grads& dy)>
       backward;  ///< one gradient per input; undefined = zero
 };

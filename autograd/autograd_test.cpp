@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-Tensor variable(std::initializer_list<double> v) { return tensor(v).set_requires_grad(); }
+Tensor variable(std::initializer_list<Scalar> v) { return tensor(v).set_requires_grad(); }
 
 TEST(Autograd, AccumulatesOverPathsAndBackwards) {
   const Session session;
@@ -108,6 +108,14 @@ TEST(Autograd, NoGradRecordsNothing) {
   EXPECT_FALSE((x * x).requires_grad());
 }
 
+TEST(Autograd, PrintedResultsNameTheirOp) {
+  const Session session;
+  const Tensor x = variable({3, 0.5});
+  EXPECT_EQ(concat(x + x), "tensor([6., 1.], grad_fn=<add>)");
+  EXPECT_EQ(concat(exp(x * 0.0)), "tensor([1., 1.], grad_fn=<exp>)");
+  EXPECT_EQ(concat((x + x).detach()), "tensor([6., 1.])");
+}
+
 TEST(Autograd, OnlyFloatingLeavesAreVariables) {
   const Session session;
   EXPECT_THROW(tensor(1, DType::i64).set_requires_grad(), DTypeError);
@@ -129,6 +137,28 @@ TEST(Hooks, ReplaceGradientsOfLeavesAndResultsUntilRemoved) {
   EXPECT_EQ(x.grad().item(), 61);
 }
 
+TEST(Hooks, AReplacementMustHaveTheGradientsShapeAndDtype) {
+  const Session session;
+  const auto message = []<class Error>(const Tensor& replacement, bool of_leaf) {
+    Tensor x = variable({1, 2, 3});
+    const Tensor y = x * 3;
+    register_hook(of_leaf ? x : y, [&](const Tensor&) { return replacement; });
+    try {
+      backward(sum(y));
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error of this type");
+  };
+  EXPECT_EQ(message.operator()<ShapeError>(tensor({1, 2}), true),
+            "[hook] gave a gradient of another shape for the leaf f32[3]: given f32[2], expected "
+            "f32[3]");
+  EXPECT_NE(message.operator()<ShapeError>(tensor(1), false).find("for output 0 of affine"),
+            std::string::npos);
+  EXPECT_NE(message.operator()<DTypeError>(tensor({1, 2, 3}, DType::f64), true).find("cast it"),
+            std::string::npos);
+}
+
 TEST(Hooks, PostAccumulateNodeAndFinalCallbacksRunInOrder) {
   const Session session;
   std::string order;
@@ -144,6 +174,19 @@ TEST(Hooks, PostAccumulateNodeAndFinalCallbacksRunInOrder) {
   backward(sum(y));
   EXPECT_EQ(order, "node accumulated final ");
   EXPECT_THROW(queue_final_callback([] {}), UsageError);
+}
+
+TEST(Hooks, ALeafIsReadyBeforeTheRestOfBackwardRuns) {
+  const Session session;
+  const Tensor x = variable({2}), first = variable({3}), last = variable({5});
+  const Tensor h = x * first;
+  std::string order;
+  register_node_hook(h, [&](const Grads&, const Grads&) { order += "h "; });
+  for (const Tensor& leaf : {x, first, last})
+    register_post_accumulate_hook(
+        leaf, [&](const Tensor& t) { order += t.handle() == last.handle() ? "last " : "leaf "; });
+  backward(h * last);
+  EXPECT_EQ(order, "last h leaf leaf ");
 }
 
 TEST(Hooks, AllGradientsArriveOnceEvenWhenSomeTakeNoPart) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass: count the edges into every reachable node, then run ready nodes, latest first.
-// State lives in the pass; nodes hold their slot in it, restored at the end, so a pass may run
+// The backward pass: count the edges into every reachable node, then run ready nodes, latest first,
+// and a leaf as soon as its last gradient is there, so that its hooks overlap the rest of backward.
+// State belongs to the pass; a node stores its slot in it, restored at the end, so a pass may run
 // inside another (hooks, recompute).
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/module_path.h"
@@ -26,7 +27,7 @@ class BackwardPass {
       s.node->pass_ = s.outer_pass;
       s.node->slot_ = s.outer_slot;
     }
-    if (--tape_.passes == 0) tape_.final_callbacks.clear();  // left over where a pass threw
+    if (--tape_.passes == 0) tape_.final_callbacks.clear();  // left over from a pass that threw
   }
 
   void add_root(const Tensor& output, const Tensor& gradient) {
@@ -102,8 +103,7 @@ class BackwardPass {
     }
   }
 
-  // With captures, only what lies between outputs and inputs runs. Inputs of a node are older than
-  // it.
+  // With captures, only nodes between outputs and inputs run. Inputs of a node are older than it.
   void prune() {
     std::vector<size_t> order(states_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -122,11 +122,12 @@ class BackwardPass {
 
   void push(size_t i) {
     states_[i].queued = true;
-    heap_.emplace_back(states_[i].node->sequence, i);
+    const uint64_t sequence = states_[i].node->sequence;
+    heap_.emplace_back(sequence == 0 ? UINT64_MAX : sequence, i);
     std::push_heap(heap_.begin(), heap_.end());
   }
 
-  // By value and moved, so that a gradient with one user stays the only handle on its bytes.
+  // By value and moved, so that a gradient with one user has a single handle.
   static void accumulate(Tensor& into, Tensor g) {
     into = into.defined() ? add(into, g) : std::move(g);
   }
@@ -186,12 +187,22 @@ class BackwardPass {
     }
   }
 
-  // A gradient lies as distributed as the one it stands for; a plain 0-dim constant lies anywhere.
-  static void check_replacement(const Tensor& replaced, const Tensor& g) {
-    if (replaced.is_distributed() == g.is_distributed() || replaced.rank() == 0) return;
-    fail<LayoutError>("hook", "gave a ", replaced.is_distributed() ? "distributed" : "plain",
-                      " gradient ", replaced.meta(), " for a ",
-                      g.is_distributed() ? "distributed" : "plain", " one");
+  // A replacement is as the gradient is; only a plain 0-dim constant may stand for a distributed
+  // one. whose(): the tensor with the hook, in words.
+  template <class Whose>
+  static void check_replacement(const Tensor& replaced, const Tensor& g, const Whose& whose) {
+    if (replaced.is_distributed() != g.is_distributed() && replaced.rank() != 0) {
+      fail<LayoutError>("hook", "gave a ", replaced.is_distributed() ? "distributed" : "plain",
+                        " gradient ", replaced.meta(), " for a ",
+                        g.is_distributed() ? "distributed" : "plain", " one of ", whose());
+    }
+    const auto differs = [&](const char* what) {
+      return concat("gave a gradient of another ", what, " for ", whose(), ": given ",
+                    replaced.meta(), ", expected ", g.meta());
+    };
+    if (replaced.shape() != g.shape()) fail<ShapeError>("hook", differs("shape"));
+    if (replaced.dtype() != g.dtype()) fail<DTypeError>("hook", differs("dtype"), "; cast it");
+    if (replaced.device() != g.device()) fail<DeviceError>("hook", differs("device"));
   }
 
   static void run_gradient_hooks(Node& node, Grads& dy) {
@@ -201,7 +212,8 @@ class BackwardPass {
       for (size_t i = 0; i < hooks.size(); ++i) {
         Tensor replaced = hooks[i](dy[0]);
         if (!replaced.defined()) continue;
-        check_replacement(replaced, dy[0]);
+        check_replacement(replaced, dy[0],
+                          [&] { return concat("the leaf ", leaf->leaf().meta()); });
         dy[0] = std::move(replaced);
       }
       return;
@@ -213,7 +225,9 @@ class BackwardPass {
       if (!g.defined()) continue;
       Tensor replaced = hook(g);
       if (!replaced.defined()) continue;
-      check_replacement(replaced, g);
+      check_replacement(replaced, g, [&, output = output] {
+        return concat("output ", output, " of ", node.name(), in_module(node.module_path));
+      });
       g = std::move(replaced);
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame stands for one checkpointed call. While its function runs, saved tensors are replaced by
-// numbered slots; the first slot that backward unpacks runs the function again, which fills them
-// all. A filled slot is dropped with the node that saved it, or when the pass ends.
+// A frame is one checkpointed call. While its function runs, saved tensors are replaced by numbered
+// slots; the first slot that backward unpacks runs the function again, which fills all slots. A
+// filled slot is freed with the node that saved it, or when the backward pass ends.
 #include "tessera/autograd/checkpoint.h"
 
 #include "tessera/autograd/checkpoint_impl.h"
@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// Ends a recompute that has all it needs.
+// Thrown to stop a recompute that has filled all slots.
 struct Finished {
   const void* frame;
 };
@@ -49,7 +49,7 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   friend class Observer;
   friend class Replayer;
 
-  // What forward knows of a saved tensor, and what recompute made of it.
+  // A saved tensor: its description in forward, its value from recompute.
   struct Slot {
     TensorMeta meta;
     size_t call = 0;       // ops that ran before it was saved
@@ -64,7 +64,7 @@ class Frame final : public std::enable_shared_from_this<Frame> {
     SmallVector<uint32_t, 2> versions;  // of what is kept
     std::string text;                   // with `debug`
   };
-  // What a node holds in place of a tensor.
+  // A node holds this in place of the tensor.
   struct Holder {
     Holder(std::shared_ptr<Frame> f, size_t s) : frame(std::move(f)), slot(s) {}
     ~Holder() {
@@ -96,14 +96,14 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   CallKeys keys_;
   std::vector<Slot> slots_;
   std::vector<Call> calls_;
-  std::vector<Call> again_;  // of the recompute under way
-  size_t refilled_ = 0;      // slots that the recompute under way has reached
+  std::vector<Call> again_;  // of the running recompute
+  size_t refilled_ = 0;      // slots that the running recompute has filled
   bool recorded_ = false, filled_ = false;
 };
 
-// Counts and describes the ops of forward, and keeps what the policy or the budget says. Ranks that
-// run the same ops on distributed tensors must keep the same: what is weighed is the whole tensor,
-// and whose bytes a saved tensor holds follows from the ops, not from how parts happen to lie.
+// Counts and describes the ops of forward, and stores the outputs that the policy or the budget
+// chooses. All ranks must choose the same: sizes are global, and the ops alone, not local aliasing,
+// decide whose bytes a saved tensor holds.
 class Observer final : public NestedInterceptor {
  public:
   Observer(Frame& frame, Context& context)
@@ -133,7 +133,7 @@ class Observer final : public NestedInterceptor {
   }
   /// A tensor that backward would hold without the checkpoint.
   void saved(const Tensor& t) { saved_.push_back(bytes_of(t)); }
-  /// Lets go of what does not fit the budget.
+  /// Frees stored outputs that exceed the budget.
   void settle(double budget) {
     int64_t stored = 0;
     std::vector<Choice> choices;
@@ -155,7 +155,7 @@ class Observer final : public NestedInterceptor {
     double seconds = 0;
     bool stored = false;
   };
-  // What stands for the bytes that t shows, shared by its aliases.
+  // Identifies the bytes of t, equal for its aliases.
   static const void* bytes_of(const Tensor& t) {
     return t.is_distributed() ? static_cast<const void*>(t.impl().local.get())
                               : static_cast<const void*>(&t.storage());
@@ -174,7 +174,7 @@ class Observer final : public NestedInterceptor {
       if (maker == maker_.end()) maker_.erase(bytes_of(out[0]));
       else maker_[bytes_of(out[0])] = maker->second;
     }
-    // Not when they were saved: the outputs of an op are saved before it is seen here.
+    // Only now, because the outputs of an op are saved before the op is observed.
     for (const void* bytes : saved_) {
       if (const auto maker = maker_.find(bytes); maker != maker_.end())
         candidates_[maker->second].stored = true;
@@ -190,7 +190,7 @@ class Observer final : public NestedInterceptor {
   std::vector<const void*> saved_;
 };
 
-// Gives kept outputs to the ops that made them.
+// Supplies stored outputs in place of running their ops.
 class Replayer final : public NestedInterceptor {
  public:
   explicit Replayer(Frame& frame)
@@ -204,7 +204,7 @@ class Replayer final : public NestedInterceptor {
     for (size_t i = 0; i < call.kept.size(); ++i) {
       if (call.kept[i].storage().version() == call.versions[i]) continue;
       fail<InPlaceError>("checkpoint", "output ", i, " of ", row.name, ", ", call.kept[i].meta(),
-                         ", which is kept for recompute, was written in place; write a copy");
+                         ", which is stored for recompute, was written in place; write a copy");
     }
     out = std::move(call.kept);
     call.kept.clear();
@@ -288,7 +288,7 @@ void Frame::recompute() {
   std::vector<Tensor> inputs;
   for (const Input& input : inputs_) {
     Tensor t = input.saved.defined() ? input.saved.unpack("checkpoint") : Tensor();
-    // Apart from its graph: a hook that the function registers on it must not register again.
+    // Detached, so that a hook that the function registers on it has no effect in recompute.
     if (t.defined()) t = t.detach();
     if (input.requires_grad) t.set_requires_grad();
     inputs.push_back(std::move(t));
@@ -318,7 +318,7 @@ void Frame::recompute() {
     differs(concat("forward saved ", slots_.size(), " tensors, recompute ", refilled_));
   filled_ = true;
   again_.clear();
-  // Slots of nodes that this pass does not release are computed again by the next one.
+  // Slots of nodes that this pass does not release are recomputed in the next pass.
   if (tape.passes > 0) {
     queue_final_callback([frame = weak_from_this()] {
       if (const auto self = frame.lock()) {
@@ -375,7 +375,7 @@ void Frame::differs(const std::string& what) const {
                       "\n      recompute ", line(again_));
     }
   } else {
-    trace = "; `debug` shows the ops of both passes";
+    trace = "; set `debug` to list the ops of both passes";
   }
   fail<AutogradError>("checkpoint", what,
                       ": the function must do the same when it runs again during backward", trace);
@@ -388,9 +388,9 @@ TensorList checkpoint(const CheckpointedFunction& fn, const std::vector<Tensor>&
   if (options.memory_budget) {
     const double b = *options.memory_budget;
     if (!(b >= 0 && b <= 1))
-      fail<ValueError>("checkpoint", "memory_budget ", b, " does not lie in [0, 1]");
+      fail<ValueError>("checkpoint", "memory_budget ", b, " is not in [0, 1]");
     if (options.keep)
-      fail<ValueError>("checkpoint", "memory_budget and keep both say what is kept: give one");
+      fail<ValueError>("checkpoint", "memory_budget and keep are both set: give one of them");
   }
   if (!Context::current().grad_enabled || options.memory_budget == 1.0) return fn(inputs);
   return std::make_shared<Frame>(fn, options)->forward(inputs);

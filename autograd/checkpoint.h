@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing: a function's saved tensors are not stored but computed again when
-// backward needs them (Chen et al., "Training deep nets with sublinear memory cost", 2016). The
-// graph is the one that the function recorded, so gradients have the same bits, hooks run once, and
-// checkpoints nest. A policy may keep the outputs of chosen ops; recompute then replays them.
+// Activation checkpointing: a function's saved tensors are not stored but recomputed when backward
+// needs them (Chen et al., "Training deep nets with sublinear memory cost", 2016). Backward uses
+// the graph recorded in forward, so gradients have the same bits, hooks run once, and checkpoints
+// nest. A policy may store the outputs of chosen ops; recompute then reuses them.
 #pragma once
 
 #include "tessera/autograd/autograd.h"
@@ -16,51 +16,53 @@
 
 namespace tessera {
 
-/// An op that ran in a checkpointed function, as a policy sees it.
+/// An op that ran in a checkpointed function, as passed to a policy.
 struct CheckpointedOp {
   std::string_view name;
   Tensors in, out;
   const std::vector<std::string>& module_path;
-  int64_t earlier;  ///< calls of ops of this name that came before it in the function
+  int64_t earlier;  ///< number of earlier ops of this name in the function
 };
-/// True: the op's outputs are kept and it does not run again.
+/// True: the op's outputs are stored and recompute does not run it.
 using KeepPolicy = std::function<bool(const CheckpointedOp&)>;
 
-/// Keeps the outputs of the ops named, but for matmul every second one only, as torchtitan's
-/// selective mode does; matmuls of modules whose path contains an entry of `recompute_paths` never.
+/// Stores the outputs of the named ops, but only of every second matmul, as torchtitan's selective
+/// mode does, and never of matmuls in modules whose path contains an entry of `recompute_paths`.
 TESSERA_API KeepPolicy keep_ops(std::vector<std::string> names,
                                 std::vector<std::string> recompute_paths = {});
-/// The ops that are dear to compute for the bytes that they give: attention, products, max, topk.
+/// The ops that are expensive relative to the bytes of their outputs: attention, matmuls, max,
+/// topk.
 TESSERA_API const std::vector<std::string>& dear_ops();
 
 struct CheckpointOptions {
-  /// Which outputs are kept; empty: none, everything is computed again.
+  /// Which outputs are stored; empty: none, everything is recomputed.
   KeepPolicy keep = {};
-  /// Instead of `keep`: the share, in [0, 1], of the bytes stored without checkpointing that may be
-  /// kept. What is kept is the choice of ops (knapsack, by each op's cost) that saves most time.
+  /// Instead of `keep`: the fraction, in [0, 1], of the activation bytes without checkpointing that
+  /// may be stored. The stored outputs are those that save most time (knapsack over op costs).
   std::optional<double> memory_budget = {};
-  /// Recompute draws the random numbers that forward drew.
+  /// Recompute draws the same random numbers as forward. False: it draws new ones, so dropout masks
+  /// differ and gradients do not match the forward values.
   bool preserve_rng_state = true;
-  /// Recompute must save tensors of the shapes and dtypes that forward saved.
+  /// Recompute must save tensors of the same shapes and dtypes as forward, else AutogradError.
   bool determinism_check = true;
-  /// Errors show the ops of both passes side by side where they differ.
+  /// Records the ops of forward and of recompute; errors list both from where they differ.
   bool debug = false;
-  /// Recompute ends with the last tensor that backward needs.
+  /// Recompute stops after the last tensor that backward needs.
   bool early_stop = true;
 };
 
 using CheckpointedFunction = std::function<TensorList(Tensors)>;
 
-/// fn(inputs), recorded; `fn` runs again during backward, so it must capture what it needs by value
-/// or outlive the graph. Inputs are stored (through enclosing saved-tensor hooks). Without
-/// gradients it is a plain call. AutogradError: recompute saved other tensors than forward did, or
-/// backward was called inside fn. InPlaceError: an input or a parameter was written in between.
-/// ValueError: a budget outside [0, 1], or one beside `keep`.
+/// Runs and records fn(inputs). `fn` runs again during backward, so its captures must be by value
+/// or outlive the graph. Inputs are stored (through enclosing saved-tensor hooks). Under NoGrad it
+/// is a plain call. AutogradError: recompute saved other tensors than forward, or backward was
+/// called inside fn. InPlaceError: an input or a parameter was written in between. ValueError: a
+/// budget outside [0, 1], or one together with `keep`.
 TESSERA_API TensorList checkpoint(const CheckpointedFunction& fn, const std::vector<Tensor>& inputs,
                                   const CheckpointOptions& options = {});
 
-/// Ops called while it lives are none of a checkpointed function's: for what is done once and not
-/// again when the function runs again (filling a cache).
+/// Ops called during its lifetime do not belong to the enclosing checkpointed function: for work
+/// that recompute does not repeat (filling a cache).
 class TESSERA_API OutsideCheckpoint {
  public:
   OutsideCheckpoint();

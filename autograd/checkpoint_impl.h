@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ops a memory budget keeps: a knapsack of bytes against the time that recompute saves. And
-// interceptors that stand inside another one, which goes on seeing every op (a profiler).
+// Choice of ops for a memory budget: a knapsack of bytes against saved recompute time. Also
+// interceptors nested in another one (a profiler), which still sees every op.
 #pragma once
 
 #include "tessera/core/device.h"
@@ -12,20 +12,19 @@
 
 namespace tessera {
 
-/// An op's outputs: what they weigh, and what computing them again takes.
+/// An op's outputs: their bytes and the time to recompute them.
 struct Choice {
   int64_t bytes = 0;
   double seconds = 0;
 };
-/// The choices that fit into `bytes` together and save most time; exact but for the rounding of
-/// bytes to a thousandth of the budget.
+/// The choices that fit into `bytes` together and save most time; exact except for rounding bytes
+/// to a thousandth of the budget.
 std::vector<bool> choose_kept(const std::vector<Choice>& choices, int64_t bytes);
-/// Time of an op by its cost on a machine like `device`; only the ratio of two such times means
-/// something.
+/// Estimated time of an op from its cost on `device`; only ratios of these times are meaningful.
 double estimated_seconds(const Cost& cost, Device device);
 
-/// An interceptor of checkpointing. The one that stood before all of them is told of each op too;
-/// an enclosing checkpoint is not, since the ops inside are the inner one's.
+/// An interceptor for checkpointing. It forwards each op to the interceptor outside all
+/// checkpoints, but not to an enclosing checkpoint, because ops belong to the innermost one.
 class NestedInterceptor : public Interceptor {
  public:
   explicit NestedInterceptor(Interceptor* before) : outer_(before) {

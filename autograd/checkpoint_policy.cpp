@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies of what a checkpointed function keeps: ops by name, and the best that fits a budget.
+// Policies for the outputs that a checkpointed function stores: ops by name, or the best within a
+// budget.
 #include "tessera/autograd/checkpoint.h"
 #include "tessera/autograd/checkpoint_impl.h"
 #include "tessera/core/module_path.h"

@@ -59,7 +59,7 @@ HookHandle register_all_gradients_hook(const std::vector<Tensor>& tensors,
     std::vector<Tensor> grads;
     size_t missing = 0;
     bool waiting = false;
-    uint64_t pass = 0;  // an earlier one may have thrown
+    uint64_t pass = 0;  // an earlier pass may have thrown
     std::function<void(const std::vector<Tensor>&)> hook;
     void finish() {
       waiting = false;
@@ -94,7 +94,7 @@ HookHandle register_all_gradients_hook(const std::vector<Tensor>& tensors,
 
 void queue_final_callback(std::function<void()> callback) {
   Tape& tape = Tape::current();
-  if (tape.passes == 0) fail<UsageError>("queue_final_callback", "no backward is under way");
+  if (tape.passes == 0) fail<UsageError>("queue_final_callback", "no backward is running");
   tape.final_callbacks.push_back(std::move(callback));
 }
 
@@ -114,7 +114,7 @@ void FunctionContext::save(std::vector<Tensor> tensors) {
 std::vector<Tensor> FunctionContext::saved() const {
   if (released_)
     fail<AutogradError>(
-        name_, "backward ran a second time: its saved tensors are gone; pass retain_graph");
+        name_, "backward ran a second time: its saved tensors were freed; pass retain_graph");
   std::vector<Tensor> tensors;
   for (const SavedTensor& s : saved_) tensors.push_back(s.unpack(name_));
   return tensors;
@@ -154,9 +154,9 @@ TensorList apply(const Function& function, const std::vector<Tensor>& inputs) {
   bool any = false;
   for (const Tensor& t : inputs) any |= t.requires_grad();
   if (!any || !Context::current().grad_enabled) return out;
-  node->sequence = Tape::current().next_sequence();
+  Tape::current().add(*node);
   node->outputs = static_cast<int32_t>(out.size());
-  // A function is no op, so that an interceptor could not name its module later.
+  // A function is not an op, so an interceptor could not name its module later.
   const Context& context = Context::current();
   if (context.options.anomaly || context.interceptor)
     node->module_path = joined_path(context.module_path);

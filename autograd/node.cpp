@@ -1,29 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Freeing a graph, accumulating into leaves, and saved tensors with their hooks.
+// Who may join a graph, accumulating into leaves, and saved tensors with their hooks.
 #include "tessera/autograd/node.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/process.h"
 #include "tessera/core/rank.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 namespace tessera {
-
-// Frees a graph without recursion: a chain of a million ops must not need a million stack frames.
-Node::~Node() {
-  std::vector<Ref<Node>> pending;
-  const auto take_edges = [&pending](Node& n) {
-    for (Edge& e : n.edges) {
-      if (e.node) pending.push_back(std::move(e.node));
-    }
-  };
-  take_edges(*this);
-  while (!pending.empty()) {
-    const Ref<Node> node = std::move(pending.back());
-    pending.pop_back();
-    if (node->use_count() == 1) take_edges(*node);
-  }
-}
 
 AccumulateNode::AccumulateNode(Ref<TensorImpl> leaf) : leaf_(std::move(leaf)) {
   leaf_.impl().leaf_node = this;
@@ -41,7 +26,7 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
   if (leaf.grad.defined()) {
     leaf.grad = add(leaf.grad, g);
   } else {
-    // A gradient that something else can see is copied: optimizers and clipping write gradients in
+    // A gradient that is visible elsewhere is copied: optimizers and clipping write gradients in
     // place.
     const TensorImpl& impl = g.impl();
     const uint32_t owners = impl.local ? 2 : 1;  // a distributed tensor and its local part
@@ -81,10 +66,38 @@ Tensor SavedTensor::unpack(std::string_view op) const {
   return tensor_;
 }
 
+namespace {
+
+// A graph has no locks: while its Context exists, Contexts of other threads may not join it.
+void check_thread(const Tensor& t, uint32_t context) {
+  if (Context::find(context) || !Process::get().context_exists(context)) return;
+  fail<UsageError>("autograd", t.meta(),
+                   t.is_leaf() ? ", a leaf that requires grad," : ", which autograd recorded,",
+                   " is in use by a rank or Session of another thread: make the leaf inside each "
+                   "rank, or from t.detach(); to read its values only, use NoGrad");
+}
+
+// The first Context that records a leaf keeps it for its lifetime.
+void claim(const Tensor& t, uint32_t context) {
+  std::atomic<uint32_t>& user = t.impl().leaf->context;
+  for (uint32_t before = user; before != context;) {
+    if (before != 0) check_thread(t, before);
+    if (Context::find(before) || user.compare_exchange_weak(before, context)) return;
+  }
+}
+
+}  // namespace
+
 Edge edge_of(const Tensor& t) {
   if (!t.defined() || !t.requires_grad()) return {};
   TensorImpl& impl = t.impl();
-  if (impl.node) return {Ref<Node>(static_cast<Node*>(impl.node.get())), impl.node_output};
+  const uint32_t context = Context::current().number;
+  if (impl.node) {
+    auto* node = static_cast<Node*>(impl.node.get());
+    if (node->context != context) check_thread(t, node->context);
+    return {Ref<Node>(node), impl.node_output};
+  }
+  claim(t, context);
   if (impl.leaf_node) return {Ref<Node>(static_cast<Node*>(impl.leaf_node)), 0};
   return {Ref<Node>(new AccumulateNode(t.handle())), 0};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph: a node per recorded op, edges to the nodes that made its inputs. A node holds only
-// what its op saves. Sequence numbers grow with recording, so they order the graph: backward runs
-// the latest ready node first.
+// The graph: a node per recorded op, with edges to the nodes that made its inputs. A node holds
+// only the tensors that its op saves. Sequence numbers increase with recording and order the graph:
+// backward runs the latest ready node first.
 #pragma once
 
 #include "tessera/core/op_row.h"
@@ -16,7 +16,7 @@ namespace tessera {
 
 class Node;
 
-/// Where the gradient of an input goes: output `index` of `node`. Null when the input needs none.
+/// The destination of an input's gradient: output `index` of `node`. Null if the input needs none.
 struct Edge {
   Ref<Node> node;
   int32_t index = 0;
@@ -28,18 +28,17 @@ using NodePostHook = std::function<void(const Grads& inputs, const Grads& output
 
 class TESSERA_API Node : public GradNode {
  public:
-  ~Node() override;
-  [[nodiscard]] virtual std::string_view name() const = 0;
-  /// Gradients of the inputs in `needs`, from those of the outputs. Called twice with two Needs it
-  /// gives two parts.
+  /// Gradients of the inputs in `needs`, from those of the outputs. May be called several times
+  /// with different Needs.
   virtual Grads apply(const Grads& dy, const Needs& needs) = 0;
-  /// Lets go of saved tensors; a second backward is then an error.
+  /// Releases saved tensors; a second backward is then an error.
   virtual void release() {}
   [[nodiscard]] virtual const TensorMeta* input_meta(size_t) const { return nullptr; }
 
   SmallVector<Edge, 2> edges;
   uint64_t sequence = 0;  // 0: leaves
   int32_t outputs = 1;
+  uint32_t context = 0;  // number of the Context that recorded it; 0: leaves
 
   struct Hooks {
     std::vector<std::pair<int32_t, GradHook>> gradient;  // before the node runs, by output
@@ -70,7 +69,7 @@ class AccumulateNode final : public Node {
 using PackHook = std::function<std::any(const Tensor&)>;
 using UnpackHook = std::function<Tensor(const std::any&)>;
 
-/// A tensor kept for backward: its handle and version, or what a pack hook made of it.
+/// A tensor saved for backward: its handle and version, or the result of a pack hook.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -83,14 +82,14 @@ class SavedTensor {
   struct Packed {
     std::any value;
     UnpackHook unpack;
-    Edge edge;  // what is unpacked joins the graph here again, for gradients of gradients
+    Edge edge;  // connects the unpacked tensor to the graph, for gradients of gradients
   };
   Tensor tensor_;
   uint32_t version_ = 0;
   std::shared_ptr<Packed> packed_;
 };
 
-/// The edge that `t`'s gradient flows along; null if it needs none.
+/// The edge for the gradient of `t`; null if it needs none.
 [[nodiscard]] TESSERA_API Edge edge_of(const Tensor& t);
 /// Makes `out` output `index` of `node`.
 void attach(const Tensor& out, const Ref<Node>& node, int32_t index);

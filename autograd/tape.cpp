@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node of a recorded op: a copy of the op and what its `saves` names, in one block where the op
-// is small.
+// The node of a recorded op: a copy of the op and the tensors that its `saves` declares, in one
+// block if the op is small.
 #include "tessera/autograd/tape.h"
 
 #include "tessera/core/context.h"
@@ -10,8 +10,7 @@
 namespace tessera {
 namespace {
 
-// The node of a recorded op. The op's value lies behind the node in the same block when it is
-// small.
+// The node of a recorded op. A small op's value is after the node in the same block.
 class OpNode final : public Node {
  public:
   OpNode(const OpRow& row, const void* op) : row_(row) {
@@ -49,7 +48,7 @@ class OpNode final : public Node {
   Grads apply(const Grads& dy, const Needs& needs) override {
     if (released_) {
       fail<AutogradError>(row_.name,
-                          "backward ran a second time over a graph whose saved tensors are gone: "
+                          "backward ran a second time over a graph whose saved tensors were freed: "
                           "pass retain_graph");
     }
     if (!row_.vjp)
@@ -113,7 +112,7 @@ void Tape::record(const OpRow& row, const void* op, Tensors in, Outputs out) {
   if (!floating) return;
   auto* op_node = new OpNode(row, op);
   const Ref<Node> node(op_node);
-  node->sequence = next_sequence();
+  add(*node);
   node->outputs = static_cast<int32_t>(out.size());
   for (const Tensor& t : in) node->edges.push_back(edge_of(t));
   op_node->save(in, out, saved_hooks.empty() ? nullptr : &saved_hooks.back());
@@ -122,6 +121,11 @@ void Tape::record(const OpRow& row, const void* op, Tensors in, Outputs out) {
   }
   const Context& context = Context::current();
   if (context.options.anomaly) node->module_path = joined_path(context.module_path);
+}
+
+void Tape::add(Node& node) {
+  node.sequence = ++sequence_;
+  node.context = Context::current().number;
 }
 
 void Tape::check_write(const OpRow& row, const Tensor& x) {

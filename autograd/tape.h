@@ -16,7 +16,8 @@ class TESSERA_API Tape final : public Recorder {
   static Tape& current();
   void record(const OpRow& row, const void* op, Tensors in, Outputs out) override;
   void check_write(const OpRow& row, const Tensor& x) override;
-  [[nodiscard]] uint64_t next_sequence() { return ++sequence_; }
+  /// Makes `node` the latest of this tape.
+  void add(Node& node);
 
   struct SavedHooks {
     PackHook pack;
@@ -24,8 +25,8 @@ class TESSERA_API Tape final : public Recorder {
   };
   std::vector<SavedHooks> saved_hooks;                 // the innermost pair is used
   std::vector<std::function<void()>> final_callbacks;  // run when the outermost backward ends
-  int passes = 0;                                      // backward passes under way
-  uint64_t outermost = 0;                              // outermost passes begun so far
+  int passes = 0;                                      // running backward passes
+  uint64_t outermost = 0;                              // outermost passes started so far
 
  private:
   uint64_t sequence_ = 0;

@@ -88,8 +88,7 @@ class Arguments {
       end = 0;
     }
     if (end == 0 || end != value.size() || n < least) {
-      fail<ValueError>("bench", name, " is '", value, "', expected a whole number of at least ",
-                       least);
+      fail<ValueError>("bench", name, " is '", value, "', expected an integer of at least ", least);
     }
     return n;
   }

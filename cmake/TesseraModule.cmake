@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # A module: its own include root, objects compiled once, a static archive, its headers and its place in the package.
 
-# tessera_include_root(<name> <target of the link> <out-var>): <build>/include/<name>/tessera/<last part of the target>.
-# One root per module is what makes a forbidden include fail; the link lets headers lie beside their sources.
-function(tessera_include_root name source out)
+# The link alone.
+function(tessera_include_link name source out)
   set(root ${PROJECT_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${root}/tessera)
   cmake_path(GET source FILENAME leaf)
   file(RELATIVE_PATH relative ${root}/tessera ${source})
   file(CREATE_LINK ${relative} ${root}/tessera/${leaf} SYMBOLIC)
+  set(${out} ${root} PARENT_SCOPE)
+endfunction()
+
+# tessera_include_root(<name> <target of the link> <out-var>): <build>/include/<name>/tessera/<last part of the target>.
+# One root per module is what makes a forbidden include fail; the link lets headers lie beside their sources.
+function(tessera_include_root name source out)
+  tessera_include_link(${name} ${source} root)
   foreach(prefix ${root} include/${name})  # __FILE__ is core/tensor.h; the second is what ccache makes of the first
     target_compile_options(tessera_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${prefix}/tessera/=>)
   endforeach()
@@ -81,6 +87,27 @@ function(tessera_shared_library)
   install(TARGETS tessera EXPORT tessera-shared)
   install(FILES tessera.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
   install(EXPORT tessera-shared NAMESPACE tessera:: FILE tessera-shared.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+endfunction()
+
+# The laws and their mutation run as a component, tessera::laws, for ops outside the repository.
+function(tessera_laws_library)
+  tessera_include_link(laws ${PROJECT_SOURCE_DIR}/tests/laws root)
+  tessera_include_link(tests ${PROJECT_SOURCE_DIR}/tests tests)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/laws/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  add_library(tessera_laws_objects OBJECT ${sources})
+  target_include_directories(tessera_laws_objects PRIVATE ${root} ${tests})
+  target_link_libraries(tessera_laws_objects PRIVATE tessera_flags tessera)
+  target_compile_options(tessera_laws_objects PRIVATE $<$<CONFIG:Release>:-O1>)
+  add_library(tessera_laws STATIC $<TARGET_OBJECTS:tessera_laws_objects>)
+  add_library(tessera::laws ALIAS tessera_laws)
+  target_sources(tessera_laws PUBLIC FILE_SET HEADERS BASE_DIRS ${root} FILES ${root}/tessera/laws/judge.h)
+  target_link_libraries(tessera_laws PUBLIC tessera)
+  set_target_properties(tessera_laws PROPERTIES
+    EXPORT_NAME laws LINKER_LANGUAGE CXX VERIFY_INTERFACE_HEADER_SETS ON)
+  install(TARGETS tessera_laws EXPORT tessera-laws FILE_SET HEADERS)
+  install(EXPORT tessera-laws NAMESPACE tessera:: FILE tessera-laws.cmake
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 endfunction()
 

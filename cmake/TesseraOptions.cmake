@@ -36,11 +36,18 @@ endif()
 
 # Bits must not depend on contraction; instruction sets above the baseline are chosen at run time.
 add_library(tessera_flags INTERFACE)
-set(_cxx_flags -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Woverloaded-virtual
-  -Wno-psabi     # what takes or returns a vector is inlined, so its calling convention is moot
-  -Wno-restrict  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105651)
+set(_cxx_flags -Wall -Wextra -Wnon-virtual-dtor -Wcast-align -Woverloaded-virtual
+  -Wno-psabi  # what takes or returns a vector is inlined, so its calling convention is moot
   -ffp-contract=off -fno-math-errno -fno-trapping-math
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND _cxx_flags -Wshadow -Wno-restrict)  # g++ 12 sees overlaps in std::string's operator+ (GCC bug 105651)
+else()
+  list(APPEND _cxx_flags
+    -Wno-unknown-pragmas  # `GCC ivdep`, which spares a check of aliases
+    -Wno-bitwise-instead-of-logical -Wno-bitwise-conditional-parentheses  # (a > b) | (a != a) ? a : b has no branch
+    -Wno-undefined-var-template)  # RowOf<Op>::row: the linker says which op stands in no list
+endif()
 set(_cuda_flags -Wall -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND _cxx_flags -march=x86-64-v2)
@@ -53,19 +60,25 @@ target_compile_options(tessera_flags INTERFACE
 
 # By default a precompiled header is a system header, and what it includes warns of nothing.
 set(CMAKE_PCH_PROLOGUE "")
-# tessera_precompile(<target> <header>...): what most of its sources include, parsed once. g++ only. The target's own flags
-# and include folders compile it, so a header that the layering forbids is not found here either.
+# tessera_precompile(<target> <header>...): what most of its sources include, parsed once. g++ and clang only. The target's own
+# flags and include folders compile it, so a header that the layering forbids is not found here either.
+set(_precompile_flags)  # what ccache asks for
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(_precompile_flags -fpch-preprocess)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(_precompile_flags "SHELL:-Xclang -fno-pch-timestamp")
+endif()
 function(tessera_precompile target)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(_precompile_flags)
     target_precompile_headers(${target} PRIVATE ${ARGN})
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache asks for it
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${_precompile_flags}>")
   endif()
 endfunction()
 
 # tessera_precompiled_like(<target> <other>): the header of a target with the same flags, which sees no more than this one.
 function(tessera_precompiled_like target other)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(_precompile_flags)
     target_precompile_headers(${target} REUSE_FROM ${other})
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${_precompile_flags}>")
   endif()
 endfunction()

@@ -5,12 +5,12 @@
 // allocates.
 #include "tessera/core/allocator.h"
 
+#include "tessera/core/block_size_impl.h"
 #include "tessera/core/error.h"
 #include "tessera/core/pool.h"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -21,27 +21,9 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kSmallLimit = 64 << 10;
 constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kLargeCacheFloor = 64 << 20;
 constexpr int64_t kSmallCacheLimit = 1 << 20;  // per class
-
-int size_class(int64_t bytes) {  // classes of 64, 128, ... 1024, then eight per power of two
-  if (bytes <= 1024) return static_cast<int>((bytes + 63) / 64) - 1;
-  const int power = 63 - std::countl_zero(static_cast<uint64_t>(bytes - 1));
-  const int eighth = static_cast<int>((bytes - 1) >> (power - 3)) & 7;
-  return 16 + (power - 10) * 8 + eighth;
-}
-int64_t class_bytes(int c) {
-  if (c < 16) return (c + 1) * 64;
-  const int power = 10 + (c - 16) / 8, eighth = (c - 16) % 8;
-  return (int64_t{1} << power) + (int64_t{eighth} + 1) * (int64_t{1} << (power - 3));
-}
-constexpr int kClasses = 16 + 6 * 8;
-
-int64_t rounded(int64_t bytes) {
-  return bytes <= kSmallLimit ? class_bytes(size_class(bytes)) : (bytes + 4095) / 4096 * 4096;
-}
 
 class CpuAllocator final : public Allocator {
  public:
@@ -52,7 +34,7 @@ class CpuAllocator final : public Allocator {
 
   void* allocate(int64_t bytes) override {
     if (has_remote_.load(std::memory_order_acquire)) drain();
-    const int64_t size = rounded(bytes);
+    const int64_t size = rounded_block(bytes);
     stats_.live += size;
     if (stats_.live > stats_.peak) stats_.peak = stats_.live;
     if (size <= kSmallLimit) {
@@ -119,7 +101,7 @@ class CpuAllocator final : public Allocator {
     return block;
   }
   void put_back(void* block, int64_t bytes) {
-    int64_t size = rounded(bytes);
+    int64_t size = rounded_block(bytes);
     if (size <= kSmallLimit) {
       auto& list = small_[static_cast<size_t>(size_class(bytes))];
       stats_.live -= size;

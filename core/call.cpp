@@ -27,11 +27,11 @@ struct Inputs {
                                                       const Tensor& odd) {
   for (const Tensor& t : in) {
     if (t.defined() && t.device() != odd.device()) {
-      fail<DeviceError>(row.name, "inputs lie on different devices: ", t.meta(), " on ", t.device(),
+      fail<DeviceError>(row.name, "inputs are on different devices: ", t.meta(), " on ", t.device(),
                         ", ", odd.meta(), " on ", odd.device(), "; move one with to_device");
     }
   }
-  fail<DeviceError>(row.name, "inputs lie on different devices");
+  fail<DeviceError>(row.name, "inputs are on different devices");
 }
 
 Inputs look(const OpRow& row, Tensors in) {
@@ -55,7 +55,7 @@ Inputs look(const OpRow& row, Tensors in) {
   return seen;
 }
 
-// The elements of an operand that an op in place gets: bytes [first, last] of a storage.
+// The elements of an operand of an in-place op: bytes [first, last] of a storage.
 struct Operand {
   const TensorImpl* x;
   const Storage* storage;
@@ -63,8 +63,8 @@ struct Operand {
   bool written;
 };
 
-// Whether two operands have an element in common, where their bytes are interleaved. Of parts of
-// one tensor (equal strides) it is known: when the distance of their starts is a sum of strides.
+// Whether two operands with interleaved bytes share an element. Slices of one tensor (equal
+// strides) do if the distance of their starts is a sum of strides.
 bool share_elements(const TensorImpl& a, const TensorImpl& b) {
   const Shape &m = a.meta.shape, &n = b.meta.shape;
   if (a.meta.dtype != b.meta.dtype || m.rank() != n.rank()) return true;
@@ -107,8 +107,8 @@ bool same_elements(const TensorImpl& a, const TensorImpl& b) {
   return true;
 }
 
-// Kernels write in an order of their own, so what they write must be no other element they write or
-// read; an operand may be read that is the written one itself.
+// Kernels write in any order, so a written element must not be another element that they write or
+// read; an operand may be both read and written.
 void check_aliases(const OpRow& row, Tensors in) {
   SmallVector<Operand, 8> operands;
   for (size_t i = 0; i < in.size(); ++i) {
@@ -167,7 +167,7 @@ void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, 
   kernel(op, in, out, context.stream(device));
 }
 
-// The first op whose output is not a number while its inputs are is the culprit.
+// Reports the first op with NaN in its output and none in its inputs.
 __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Tensors in,
                                     Tensors out) {
   const auto has_nan = [](const Tensor& t) {
@@ -187,10 +187,10 @@ __attribute__((cold)) void find_nan(const Context& context, const OpRow& row, Te
   }
 }
 
-// A distributed tensor where no op runs on such.
+// A distributed tensor on a thread without a planner.
 [[noreturn]] __attribute__((cold)) void fail_no_rank(std::string_view who, const Tensor& x) {
   fail<UsageError>(who, x.meta(),
-                   " is distributed, but this thread is no rank: the world it was made in has "
+                   " is distributed, but this thread is not a rank: the world it was made in has "
                    "ended, or is another thread's; take its full_tensor() before that world ends");
 }
 __attribute__((cold)) void check_plain(const OpRow& row, Tensors in) {
@@ -205,8 +205,7 @@ __attribute__((cold)) Context& no_context(const OpRow& row, Tensors in) {
   return Context::current();
 }
 
-// The interceptor is put aside while the op runs, so that it sees what the program calls and no
-// more.
+// The interceptor is disabled while the op runs, so that it sees only the program's calls.
 __attribute__((cold)) void intercepted(Context& context, const OpRow& row, const void* op,
                                        Tensors in, TensorList& out, const Inputs& seen) {
   struct Aside {

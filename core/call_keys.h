@@ -13,12 +13,12 @@ namespace tessera {
 
 /// Keys of random numbers drawn while a model runs (dropout): a function of the seed, the step, the
 /// module path and the number of the draw in that module, so that they are the same on any mesh. A
-/// copy, put back later, draws the same keys again.
+/// copy that is restored later draws the same keys again.
 class TESSERA_API CallKeys {
  public:
-  /// What follows is drawn from `seed`, from the first draw of step 0 on.
+  /// Restarts with `seed` at the first draw of step 0.
   void set_seed(uint64_t seed);
-  /// What follows is drawn for `step`, from its first draw on.
+  /// Restarts at the first draw of `step`.
   void set_step(uint64_t step);
   [[nodiscard]] RngKey next(const std::vector<std::string>& module_path);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes and ends a rank's Context; finds its allocators and streams.
+// Creates and destroys a rank's Context; finds its allocators and streams.
 #include "tessera/core/context.h"
 
 #include "tessera/core/cuda_backend.h"
@@ -10,9 +10,15 @@ namespace tessera {
 
 Context::Context() : Context(Options{}) {}
 
-Context::Context(const Options& o) : options(o), number(++Process::get().contexts_) {
-  if (options.threads < 0)
-    fail<ValueError>("context", "threads is ", options.threads, ": expected 0 (all cores) or more");
+namespace {
+const Context::Options& checked(const Context::Options& o) {
+  if (o.threads < 0)
+    fail<ValueError>("context", "threads is ", o.threads, ": expected 0 (all cores) or more");
+  return o;
+}
+}  // namespace
+
+Context::Context(const Options& o) : options(checked(o)), number(Process::get().add_context()) {
   if (options.threads == 0) options.threads = Process::get().cores();
 #ifdef __SANITIZE_THREAD__
   options.threads = 1;  // how OpenMP joins its threads is hidden from the sanitizer
@@ -20,14 +26,15 @@ Context::Context(const Options& o) : options(o), number(++Process::get().context
   cpu_allocator_ = make_cpu_allocator();
 }
 
-// States may hold tensors, whose bytes and handles go back to this rank's allocator and pool. What
-// was made last goes first: while it goes it may ask what was there before it, such as a mesh.
+// States may contain tensors, whose bytes and handles return to this rank's allocator and pool. The
+// last state is destroyed first, because it may use earlier ones, such as a mesh.
 Context::~Context() {
   while (!states_.empty()) {
     const auto last = std::move(states_.back());
     states_.pop_back();
   }
   cpu_allocator_ = nullptr;
+  Process::get().remove_context(number);
 }
 
 Context& Context::current() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Context: all state of one rank, reached through one thread-local pointer, so that ranks can be
-// threads. Worker threads have no Context: kernels take what they need before a parallel region.
+// threads. Worker threads have no Context: kernels read it before a parallel region.
 #pragma once
 
 #include "tessera/core/allocator.h"
@@ -16,14 +16,14 @@
 
 namespace tessera {
 
-/// All state of one rank. Make one per rank thread; it becomes the thread's current one while it
-/// lives.
+/// All state of one rank. Make one per rank thread; it is the thread's current Context for its
+/// lifetime.
 class TESSERA_API Context : public Pool {
  public:
   struct Options {
     int threads = 0;             ///< kernel threads of this rank; 0 = all cores
-    bool deterministic = false;  ///< same bits on every run, whatever it costs
-    bool anomaly = false;        ///< stop at the first NaN and say which op made it
+    bool deterministic = false;  ///< same bits on every run, even if slower
+    bool anomaly = false;        ///< stop at the first NaN and name the op that made it
   };
   Context();
   explicit Context(const Options& options);
@@ -32,8 +32,8 @@ class TESSERA_API Context : public Pool {
   /// The calling thread's context; UsageError on a thread without one.
   static Context& current();
   static Context* current_or_null() noexcept { return static_cast<Context*>(current_); }
-  /// The calling thread's context, or one around it, that has this number; null: it ended, or is
-  /// another thread's.
+  /// The calling thread's context, or an enclosing one, with this number; null if it ended or
+  /// belongs to another thread.
   static Context* find(uint32_t number) noexcept;
 
   Recorder* recorder = nullptr;
@@ -43,19 +43,21 @@ class TESSERA_API Context : public Pool {
   Interceptor* interceptor = nullptr;
   bool grad_enabled = true;
   Options options;
-  /// Differs from that of every other Context that this process has or had.
+  /// Unique among all Contexts of this process, past ones included.
   const uint32_t number;
-  /// Where the program is, for error messages and anomaly mode (`layers.3.attention`).
+  /// Path of the running module, for error messages and anomaly mode (`layers.3.attention`).
   std::vector<std::string> module_path;
   CallKeys call_keys;  ///< random numbers of ops that draw them while the model runs
+  /// The key of the next draw in the current module.
+  [[nodiscard]] RngKey next_key() { return call_keys.next(module_path); }
   /// Called after every op when set (profilers, op traces).
   std::function<void(const OpRow&, const void* op, Tensors in, Tensors out)> op_hook;
 
   [[nodiscard]] const Ref<Allocator>& allocator(Device device);
   [[nodiscard]] Stream stream(Device device);
 
-  /// What a module keeps per rank (primitive caches, plans): one T, made on first use, gone with
-  /// the Context.
+  /// Per-rank state of a module (primitive caches, plans): one T, made on first use, destroyed
+  /// with the Context.
   template <class T> [[nodiscard]] T& state() {
     for (auto& [key, value] : states_) {
       if (key == &kStateKey<T>) return *static_cast<T*>(value.get());

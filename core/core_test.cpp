@@ -4,10 +4,13 @@
 #include "tessera/core/process.h"
 #include "tessera/core/rng.h"
 #include "tessera/core/rule.h"
+#include "tessera/core/scalar.h"
 #include "tessera/core/tensor.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <thread>
 
 namespace tessera {
@@ -33,16 +36,74 @@ TEST(Shape, DimsCountFromTheEndAndAreBounded) {
   }
 }
 
-TEST(Tensor, LiteralsPrintAndReadBack) {
+TEST(Tensor, LiteralsReadBack) {
   const Context context;
   const Tensor x = tensor({{1, 2}, {3, 4.5}});
-  EXPECT_EQ(concat(x), "f32[2, 2] [[1, 2], [3, 4.5]]");
   EXPECT_EQ(x.values(), (std::vector<double>{1, 2, 3, 4.5}));
   EXPECT_EQ(tensor(3, DType::i64).item(), 3);
   EXPECT_THROW((void)x.item(), ShapeError);
   EXPECT_THROW((void)x.data<double>(), DTypeError);
   EXPECT_THROW((void)tensor({{1, 2}, {3}}), ShapeError);
+  EXPECT_EQ(tensor({{1}, {2}}).shape(), (Shape{2, 1}));
+  EXPECT_EQ(tensor({1}).shape(), Shape{1});
+  EXPECT_EQ(tensor({9007199254740993}, DType::i64).to_vector<int64_t>()[0], 9007199254740993);
   EXPECT_THROW((void)Tensor().shape(), UsageError);
+}
+
+TEST(Scalar, KeepsIntegersAndDoubles) {
+  constexpr int64_t kBig = 9007199254740993;  // no double holds it
+  EXPECT_EQ(Scalar(kBig).whole(), kBig);
+  EXPECT_EQ(concat(Scalar(kBig)), "9007199254740993");
+  EXPECT_EQ((-Scalar(kBig)).whole(), -kBig);
+  EXPECT_EQ(Scalar(0.5).real(), 0.5);
+  EXPECT_FALSE(Scalar(0.5).is_whole());
+  EXPECT_TRUE(Scalar(2.0).is_whole());
+  EXPECT_TRUE(std::signbit((-Scalar(0)).real()));
+  EXPECT_FALSE(Scalar(std::numeric_limits<uint64_t>::max()).is_whole());
+  EXPECT_FALSE(Scalar(0x1p63).fits(DType::i64));
+  EXPECT_FALSE(Scalar(INFINITY).fits(DType::i64));
+  EXPECT_TRUE(Scalar(-1).fits(DType::i32));
+  EXPECT_FALSE(Scalar(int64_t{1} << 31).fits(DType::i32));
+  EXPECT_FALSE(Scalar(-1).fits(DType::u8));
+  EXPECT_EQ(Scalar(true), Scalar(1));
+}
+
+TEST(Tensor, SpansAndVectorsKeepAllBits) {
+  const Context context;
+  const std::vector<int64_t> ids{1, 9007199254740993, -9007199254740993, 4};
+  const Tensor x = from_span(ids, {2, 2});
+  EXPECT_EQ(x.dtype(), DType::i64);
+  EXPECT_EQ(x.to_vector<int64_t>(), ids);
+  EXPECT_EQ(alias(x, {2}, {2}, 1).to_vector<int64_t>(), (std::vector<int64_t>{ids[1], ids[3]}));
+  EXPECT_EQ(tensor<int64_t>({9007199254740993}).item<int64_t>(), 9007199254740993);
+  EXPECT_EQ(tensor<int32_t>(5).dtype(), DType::i32);
+  EXPECT_EQ(from_span(std::vector<float>{}).shape(), (Shape{0}));
+  EXPECT_EQ(tensor({1, 0}, DType::bool_).to_vector<bool>(), (std::vector<bool>{true, false}));
+  EXPECT_THROW((void)x.to_vector<int32_t>(), DTypeError);
+  EXPECT_THROW((void)x.item<int64_t>(), ShapeError);
+  EXPECT_THROW((void)from_span(ids, {3}), ShapeError);
+}
+
+TEST(Tensor, ABlobIsNotCopiedAndGoesBackToItsOwner) {
+  const Context context;
+  std::vector<float> memory{1, 2, 3, 4};
+  std::vector<void*> given_back;
+  const auto keep = [&](void* p) { given_back.push_back(p); };
+  {
+    const Tensor x = from_blob(memory.data(), {2, 2}, DType::f32, keep);
+    const Tensor view = alias(x, {2}, {1}, 2);
+    memory[2] = 5;
+    EXPECT_EQ(view.values(), (std::vector<double>{5, 4}));
+    EXPECT_EQ(x.data<float>(), memory.data());
+  }
+  EXPECT_EQ(given_back, (std::vector<void*>{memory.data()}));
+  (void)from_blob(nullptr, {0}, DType::f32, keep);  // no bytes: told of all the same
+  EXPECT_EQ(given_back.size(), 2u);
+  EXPECT_EQ(from_blob(memory.data(), {4}, DType::f32).values()[0], 1);
+  EXPECT_THROW((void)from_blob(nullptr, {1}, DType::f32), ValueError);
+  EXPECT_THROW((void)from_blob(reinterpret_cast<char*>(memory.data()) + 1, {1}, DType::f32),
+               ValueError);
+  EXPECT_THROW((void)from_blob(memory.data(), {4}, DType::f32, {}, kMeta), DeviceError);
 }
 
 TEST(Tensor, MetaTensorsHaveShapeAndNoBytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core asks of the CUDA library (libtessera_cuda.so), which is loaded on first use of a
-// CUDA device.
+// Interface of the CUDA library (libtessera_cuda.so), which is loaded on first use of a CUDA
+// device.
 #pragma once
 
 #include "tessera/core/allocator.h"

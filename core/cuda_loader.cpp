@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the CUDA library and refuses what cannot work: another library, one over a second copy of
-// the core, no device.
+// Opens the CUDA library and refuses unusable cases: another library, one with a second copy of the
+// core, no device.
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
 #include "tessera/core/process.h"

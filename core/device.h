@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where bytes live. `meta` tensors have a shape and a dtype and no bytes.
+// Devices of tensors. `meta` tensors have a shape and a dtype but no bytes.
 #pragma once
 
 #include "tessera/core/api.h"

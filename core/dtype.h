@@ -64,14 +64,14 @@ TESSERA_DTYPE(uint8_t, u8);
 TESSERA_DTYPE(bool, bool_);
 #undef TESSERA_DTYPE
 
-/// What arithmetic on T is done in: f32 for narrower floats, else T itself.
+/// The type that arithmetic on T uses: f32 for narrower floats, else T itself.
 template <class T> struct Compute { using type = T; };
 template <class T>
 requires(kIsDType<T>&& is_floating(dtype_of<T>) && sizeof(T) < 4) struct Compute<T> {
   using type = float;
 };
 template <class T> using compute_t = typename Compute<T>::type;
-/// The same of a dtype; what ops keep statistics and tables of `t` in.
+/// The same for a dtype; ops store statistics and tables of `t` in it.
 constexpr DType compute_dtype(DType t) {
   return is_floating(t) && item_size(t) < 4 ? DType::f32 : t;
 }

@@ -28,26 +28,25 @@ class TESSERA_API Error : public std::runtime_error {
 
 TESSERA_ERROR(ShapeError);          ///< wrong rank, size, dim or index
 TESSERA_ERROR(DTypeError);          ///< wrong or mixed dtypes
-TESSERA_ERROR(DeviceError);         ///< wrong or mixed devices, or a device that is not there
+TESSERA_ERROR(DeviceError);         ///< wrong, mixed or missing devices
 TESSERA_ERROR(IndexError);          ///< an index or dim out of range
 TESSERA_ERROR(StorageError);        ///< released or foreign bytes, out of memory
 TESSERA_ERROR(AutogradError);       ///< a gradient that cannot be computed
-TESSERA_ERROR(InPlaceError);        ///< writing what autograd still needs
+TESSERA_ERROR(InPlaceError);        ///< writing a tensor that autograd still needs
 TESSERA_ERROR(LayoutError);         ///< distributed layouts that do not fit
 TESSERA_ERROR(ValueError);          ///< an attribute, field or datum out of its range
 TESSERA_ERROR(ConfigError);         ///< unknown or ill-typed configuration
 TESSERA_ERROR(DataError);           ///< missing, empty, corrupt or too short data
 TESSERA_ERROR(IoError);             ///< a file or folder that cannot be read or written
-TESSERA_ERROR(NumericError);        ///< NaN or infinity where training must stop
-TESSERA_ERROR(UsageError);          ///< the library used against its contract
-TESSERA_ERROR(LaunchError);         ///< ranks, launcher variables or ports that make no sense
-TESSERA_ERROR(CollectiveMismatch);  ///< ranks that disagree on a collective, a mesh or a group
-TESSERA_ERROR(CollectiveTimeout);   ///< a rank that did not arrive in time
+TESSERA_ERROR(NumericError);        ///< NaN or infinity that must stop training
+TESSERA_ERROR(UsageError);          ///< wrong use of the library
+TESSERA_ERROR(LaunchError);         ///< invalid ranks, launcher variables or ports
+TESSERA_ERROR(CollectiveMismatch);  ///< ranks disagree on a collective, a mesh or a group
+TESSERA_ERROR(CollectiveTimeout);   ///< a rank did not arrive in time
 TESSERA_ERROR(PeerFailed);          ///< another rank threw, left or died
 #undef TESSERA_ERROR
 
-/// Concatenates anything printable. Compiled for size: texts are made in hundreds of places,
-/// seldom.
+/// Concatenates anything printable. Compiled for size: it is called rarely, in hundreds of places.
 template <class... Parts>
 [[nodiscard]] __attribute__((noinline, cold)) std::string concat(const Parts&... parts) {
   std::ostringstream text;

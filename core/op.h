@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is. An op is a value whose members are its room: attributes, meta, sharding, cpu,
-// cuda, vjp, samples. `complete_op` is the checklist: what is missing is a one-line compile error,
+// Defines what an op is: a value whose members form its room: attributes, meta, sharding, cpu,
+// cuda, vjp, samples. `complete_op` is the checklist: a missing member is a one-line compile error,
 // an opt-out is a sentence. `call(op, in)` runs: meta check -> distributed plan if an input is
 // distributed -> device kernel -> autograd record.
 //
@@ -13,11 +13,11 @@
 //   void         cuda(Tensors in, Outputs y, Stream) const;
 //   Grads        vjp (const Saved&, const Grads& dy, Needs) const;
 //   static std::vector<Sample<Op>> samples();
-//   attributes() where there are data members; optional: local(const Piece&), cost(Metas in, Metas
-//   out), plan_key(): what meta and sharding read of the attributes (default: all).
+//   attributes() if there are data members; optional: local(const Piece&), cost(Metas in, Metas
+//   out), plan_key(): the attributes that meta and sharding read (default: all).
 // A View room has `Geometry view(const Geometry&)` instead of meta, cpu, cuda and dtypes. An
-// InPlace room has also `static constexpr bool writes(size_t i, size_t n)`; its outputs are what it
-// writes.
+// InPlace room also has `static constexpr bool writes(size_t i, size_t n)`; its outputs are the
+// operands that it writes.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -150,7 +150,7 @@ template <class Op> consteval bool complete_op() {
   static_assert(op_has::attributes<Op> || std::is_empty_v<Op>,
                 "room has data members but no `auto attributes() const { return std::tie(...); }`");
   static_assert(!(op_has::plan_key<Op> && op_has::local<Op>),
-                "room has both plan_key and local: a kept plan would run a local form with the "
+                "room has both plan_key and local: a cached plan would run a local form with the "
                 "attributes of an earlier call; drop plan_key");
   if constexpr (!ViewOp<Op>) {
     static_assert(op_has::dtypes<Op>, "room has no `static constexpr DTypeSet dtypes`");
@@ -167,7 +167,7 @@ template <class Op> consteval bool complete_op() {
 }
 
 /// The op's row in the table: declared for every op, defined where a list of rooms includes
-/// op_row.h. A room that stands in no list is an undefined reference to RowOf<Op>::row. (A static
+/// op_row.h. A room that no list names is an undefined reference to RowOf<Op>::row. (A static
 /// member, because compilers differ on whether a list's use instantiates a variable template that
 /// was declared extern.)
 template <class Op> struct RowOf { TESSERA_API static const OpRow row; };
@@ -184,7 +184,7 @@ constexpr int outputs_of = [] {
 }();
 }  // namespace detail
 
-/// Runs `op`. Gives its output; a std::array of them where it has several; nothing where it works
+/// Runs `op`. Returns its output, a std::array of outputs if it has several, or nothing if it works
 /// in place. Throws the error of the room's meta check before any work is done.
 template <class Op> auto call(const Op& op, Tensors in) {
   TensorList out;
@@ -201,8 +201,8 @@ template <class Op> auto call(const Op& op, Tensors in) {
 template <class Op> auto call(const Op& op, std::initializer_list<Tensor> in) {
   return call(op, Tensors(in.begin(), in.size()));
 }
-/// Runs an op that has no inputs. Where `like` is distributed the output lies as it does
-/// (replicated where it is partial), and each rank computes its own part.
+/// Runs an op that has no inputs. If `like` is distributed, the output gets its layout (replicated
+/// where `like` is partial), and each rank computes its own shard.
 template <class Op> Tensor call_like(const Op& op, const Tensor& like) {
   TensorList out;
   detail::call_like(RowOf<Op>::row, &op, like, out);

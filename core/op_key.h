@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attributes as a cache key. Floats compare and hash by their bits, so that 0 and -0 are two keys
-// and NaN is one; what is neither a number nor a list of numbers is compared by its own == and
-// hashed by its bytes or, at last, by its text.
+// and NaN is one; other types than numbers and lists of numbers compare by their own == and hash
+// by their bytes, else by their text.
 #pragma once
 
 #include "tessera/core/error.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rows of an op table share: compiled once here rather than for every op of the table.
+// Code shared by the rows of an op table, compiled once instead of for every op.
 #include "tessera/core/op_row.h"
 
 namespace tessera::detail {
@@ -20,8 +20,9 @@ std::shared_ptr<const void> local_op(const OpRow& row, const void* op, const Pie
 }
 
 void add_sample(std::vector<SampleRow>& rows, const OpRow& row, const void* op,
-                const std::vector<Arg>& in, const std::string& throws, bool bench) {
-  rows.push_back({copy_of(row, op), in, throws, bench});
+                const std::vector<Arg>& in, const std::string& throws, bool bench,
+                const std::vector<std::vector<double>>& known) {
+  rows.push_back({copy_of(row, op), in, throws, bench, known});
 }
 
 void add_text(std::vector<std::string>& texts, std::string text) {

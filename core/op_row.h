@@ -3,7 +3,7 @@
 // lists its rooms once:
 //   #include "tessera/core/op_row.h"
 //   TESSERA_ROOM(my::op::SquaredRelu)            // in one .cpp; defines RowOf<SquaredRelu>::row
-// An explicit list, because registration by static initialisers drops ops from static archives.
+// The list is explicit, because a linker drops static initialisers from static archives.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -26,6 +26,7 @@ struct SampleRow {
   std::vector<Arg> in;
   std::string throws;
   bool bench = false;
+  std::vector<std::vector<double>> known;
 };
 
 struct OpRow {
@@ -52,7 +53,7 @@ struct OpRow {
   Grads (*vjp)(const void* op, const Saved&, const Grads& dy, Needs) = nullptr;
   Cost (*cost)(const void* op, Metas in, Metas out) = nullptr;
   std::vector<std::string> (*attributes)(const void* op) = nullptr;
-  /// Keys of the plan cache: what decides a plan is the same in two ops of this row.
+  /// Key of the plan cache: whether two ops of this row always have the same plan.
   bool (*same)(const void* a, const void* b) = nullptr;
   uint64_t (*key_hash)(const void* op) = nullptr;
   std::vector<SampleRow> (*samples)() = nullptr;
@@ -61,20 +62,21 @@ struct OpRow {
 class Context;
 
 namespace detail {
-/// Runs the kernel of `device` on plain tensors, without checks or records: for `call` and
+/// Runs the kernel of `device` on plain tensors, unchecked and unrecorded: for `call` and
 /// distributors.
 TESSERA_API void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in,
                             Outputs out, Device device);
 /// Anomaly mode: NumericError if the op made NaN from plain inputs without it.
 TESSERA_API void find_nan(const Context& context, const OpRow& row, Tensors in, Tensors out);
-/// A copy of an op, kept by what points at it.
+/// A copy of an op, owned by its users.
 TESSERA_API std::shared_ptr<const void> copy_of(const OpRow& row, const void* op);
 /// The op that a piece runs.
 TESSERA_API std::shared_ptr<const void> local_op(const OpRow& row, const void* op, const Piece&);
 TESSERA_API void add_sample(std::vector<SampleRow>& rows, const OpRow& row, const void* op,
-                            const std::vector<Arg>& in, const std::string& throws, bool bench);
+                            const std::vector<Arg>& in, const std::string& throws, bool bench,
+                            const std::vector<std::vector<double>>& known);
 TESSERA_API void add_text(std::vector<std::string>& texts, std::string text);
-/// What rows of ops without attributes or a cost of their own share.
+/// Shared by rows of ops without attributes or their own cost.
 TESSERA_API std::vector<std::string> no_attributes(const void* op);
 TESSERA_API bool always_same(const void* a, const void* b);
 TESSERA_API uint64_t hash_of_nothing(const void* op);
@@ -85,7 +87,7 @@ template <class Op> auto plan_key(const Op& op) {
   else return op.attributes();
 }
 
-/// The functions of a row. Every op gets its own copy of them, so they hold little: the rest is
+/// The functions of a row. Every op gets its own copy of them, so they are small: the rest is
 /// compiled once, in op_row.cpp.
 template <class Op> struct RowFunctions {
   static const Op& as(const void* op) { return *static_cast<const Op*>(op); }
@@ -124,7 +126,7 @@ template <class Op> struct RowFunctions {
   static std::vector<SampleRow> samples() {
     std::vector<SampleRow> rows;
     for (const auto& s : Op::samples())
-      add_sample(rows, RowOf<Op>::row, &s.op, s.in, s.throws, s.bench);
+      add_sample(rows, RowOf<Op>::row, &s.op, s.in, s.throws, s.bench, s.known);
     return rows;
   }
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small types in a room's signatures: what meta, kernels, sharding and vjp are given and give
-// back.
+// The small types in a room's signatures: arguments and results of meta, kernels, sharding and vjp.
 #pragma once
 
 #include "tessera/core/small_vector.h"
@@ -49,7 +48,7 @@ class MetaArray {
   SmallVector<const TensorMeta*, 8> pointers_;
 };
 
-/// What backward keeps of the forward call; metas of all operands are always kept.
+/// Operands of the forward call that are saved for backward; metas of all operands always are.
 struct Saves {
   uint32_t input_mask = 0, output_mask = 0;  // bit i: operand i; an op on a list saves all or none
   static constexpr uint32_t kAll = ~0u;
@@ -71,7 +70,8 @@ struct Saves {
   }
 };
 
-/// What vjp reads of the forward call. Reading what `saves` does not declare is a UsageError.
+/// The saved operands of the forward call, for vjp. Reading one that `saves` does not declare is a
+/// UsageError.
 class Saved {
  public:
   Saved(Tensors in, Tensors out, Metas in_metas, Metas out_metas)
@@ -100,7 +100,7 @@ class Grads : public SmallVector<Tensor, 3> {
   using SmallVector::SmallVector;
 };
 
-/// Which inputs' gradients are asked for.
+/// The inputs whose gradients are needed.
 class Needs {
  public:
   Needs() = default;
@@ -121,27 +121,27 @@ struct Geometry {
   int64_t offset = 0;
 };
 
-/// How partial outputs of a dropped factor become the whole.
+/// The reduction that makes partial outputs of a dropped factor complete.
 enum class Join : uint8_t { sum, max, min };
 
-/// How the pieces of one call become one result while they run; implemented by whoever runs them.
+/// Reduces over the pieces of one call while they run; implemented by the caller of the pieces.
 class TESSERA_API Joiner {
  public:
   virtual ~Joiner();
-  /// x becomes the join of all pieces' x, on each of them. Called by every piece, the empty ones
-  /// too, in the same order, with contiguous plain tensors of one shape and dtype.
+  /// All-reduces x over the pieces. Every piece calls it, empty ones too, in the same order, with
+  /// contiguous plain tensors of one shape and dtype.
   virtual void all_reduce(const Tensor& x, Join join) = 0;
 };
 
 /// One rank's part of a call: for each operand (inputs, then outputs) and dim, the range that this
-/// rank holds. A dim that is not cut has begin 0 and size == global.
+/// rank holds. A dim that is not sharded has begin 0 and size == global.
 struct Piece {
   struct Range {
     int64_t begin = 0, size = 0, global = 0;
   };
   std::vector<std::vector<Range>> operands;
-  /// Over the pieces of the factor that joins inside; null where that is whole. `local` keeps it in
-  /// the op, as no attribute.
+  /// Reduces over the pieces of the factor that joins inside; null if that factor is not sharded.
+  /// `local` stores it in the op, not as an attribute.
   std::shared_ptr<Joiner> joiner;
   [[nodiscard]] const Range& range(size_t operand, int dim) const {
     return operands[operand][static_cast<size_t>(dim)];
@@ -153,13 +153,13 @@ struct Piece {
   }
 };
 
-/// What one call costs, for the bench: floating-point operations and bytes moved.
+/// Cost of one call, for the bench: floating-point operations and bytes moved.
 struct Cost {
   double flops = 0, bytes = 0;
 };
 
 namespace detail {
-/// Every operand read or written once; what an op without `cost` is charged.
+/// Every operand read or written once: the cost of an op that defines no `cost`.
 TESSERA_API Cost bytes_moved(Metas in, Metas out);
 }  // namespace detail
 

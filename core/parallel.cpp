@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How chunks are shared among threads: each begins with a share of chunks side by side, at every
-// call the same one, so that what lies in its cache since the last op need not come from another's.
-// Then it helps the others. Beyond 64 threads, some begin in the same share.
+// Distribution of chunks over threads: each thread begins with the same adjacent chunks in every
+// call, so that data of the last op is in its cache, then it takes chunks of others. Beyond 64
+// threads, several begin with the same chunks.
 #include "tessera/core/parallel.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads and instruction sets for CPU kernels. Work is cut into chunks that do not depend on the
+// Threads and instruction sets for CPU kernels. Work is split into chunks that do not depend on the
 // thread count, so results do not either. `simd` runs a loop compiled for the machine's instruction
 // set: the lambda (and what it inlines) is compiled once per set, from baseline code, without one
 // file per set.
@@ -39,10 +39,15 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
 }
 
 #if defined(__x86_64__) && !defined(__CUDACC__)
+#ifdef __clang__
+#define TESSERA_WIDE_VECTORS ""  // its general tuning takes 512 bits where it may
+#else
+#define TESSERA_WIDE_VECTORS ",prefer-vector-width=512"
+#endif
 #define TESSERA_AVX2 __attribute__((target("avx2,fma,f16c,bmi2")))
 #define TESSERA_AVX512 \
   __attribute__((      \
-      target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,prefer-vector-width=512")))
+      target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2" TESSERA_WIDE_VECTORS)))
 namespace detail {
 template <class F> TESSERA_AVX2 __attribute__((noinline)) void run_avx2(F& f) { f(); }
 template <class F> TESSERA_AVX512 __attribute__((noinline)) void run_avx512(F& f) { f(); }

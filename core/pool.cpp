@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Free lists by size class, without a lock: a block goes to the rank that frees it.
+// Free lists by size class, without a lock: a block joins the list of the rank that frees it.
 #include "tessera/core/pool.h"
 
 #include <new>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of small objects: free lists of one rank, so that an op call needs no malloc. The rank's
-// `Context` is a Pool; the one thread-local pointer of the library stands here, below everything
-// that is allocated.
+// `Context` is a Pool; the thread's pointer to it is declared here, because all allocations use it.
 #pragma once
 
 #include "tessera/core/api.h"

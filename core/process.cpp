@@ -37,6 +37,22 @@ void Process::limit_isa(Isa isa) {
   isa_ = isa;
 }
 
+bool Process::context_exists(uint32_t number) {
+  const std::lock_guard lock(contexts_mutex_);
+  return contexts_.contains(number);
+}
+
+uint32_t Process::add_context() {
+  const std::lock_guard lock(contexts_mutex_);
+  contexts_.insert(++contexts_made_);
+  return contexts_made_;
+}
+
+void Process::remove_context(uint32_t number) {
+  const std::lock_guard lock(contexts_mutex_);
+  contexts_.erase(number);
+}
+
 CudaBackend& Process::cuda() {
   std::call_once(cuda_once_, [this] { cuda_ = std::make_unique<CudaLoader>(this); });
   return cuda_->backend();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Process: what exists once per process, that is the CPU's features and the CUDA library.
+// Process: state that exists once per process: the CPU's features and the CUDA library.
 #pragma once
 
 #include "tessera/core/ref.h"
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 
 namespace tessera {
 
@@ -28,10 +28,12 @@ class TESSERA_API Process {
   /// Limits kernels to `isa` (tests compare instruction sets); throws ValueError above what the
   /// machine has.
   void limit_isa(Isa isa);
-  /// The CUDA library, loaded on first use; DeviceError says why there is none.
+  /// The CUDA library, loaded on first use; DeviceError says why it cannot be loaded.
   CudaBackend& cuda();
   [[nodiscard]] bool cuda_available() noexcept;
   [[nodiscard]] const Ref<Allocator>& cuda_allocator(int device);
+  /// Whether the Context with this number still exists, on whichever thread.
+  [[nodiscard]] bool context_exists(uint32_t number);
   ~Process();
 
  private:
@@ -41,7 +43,11 @@ class TESSERA_API Process {
   int cores_ = 1;
   std::once_flag cuda_once_;
   std::unique_ptr<CudaLoader> cuda_;
-  std::atomic<uint32_t> contexts_{0};  // made so far
+  uint32_t add_context();  // its number
+  void remove_context(uint32_t number);
+  std::mutex contexts_mutex_;
+  uint32_t contexts_made_ = 0;
+  std::set<uint32_t> contexts_;  // numbers of those that exist
 };
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How code that runs no op reaches the Distributor of its rank.
+// Access to the Distributor of the calling rank, for code that runs no op.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -9,8 +9,8 @@
 
 namespace tessera::detail {
 
-/// The Distributor of the calling thread, for the distributed `x`. UsageError, in the name of
-/// `who`: this thread is no rank.
+/// The Distributor of the calling thread, for the distributed `x`. UsageError, named `who`: this
+/// thread is not a rank.
 TESSERA_API Distributor& distributor_of(std::string_view who, const Tensor& x);
 
 }  // namespace tessera::detail

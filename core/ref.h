@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// Base of objects held by Ref<T>. `T::destroy(T*)` may be overridden by hiding it.
+/// Base of objects held by Ref<T>. T may hide `destroy`, which the last owner calls.
 template <class T> class RefCounted {
  public:
   RefCounted() = default;
@@ -23,9 +23,10 @@ template <class T> class RefCounted {
     // The last owner needs no atomic write: nobody else can see the object.
     if (refs_.load(std::memory_order_acquire) == 1 ||
         refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete static_cast<const T*>(this);
+      static_cast<const T*>(this)->destroy();
     }
   }
+  void destroy() const noexcept { delete static_cast<const T*>(this); }
   [[nodiscard]] uint32_t use_count() const noexcept {
     return refs_.load(std::memory_order_acquire);
   }

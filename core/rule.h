@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharding rules as data: a factor map for one mesh axis (product over axes). `rule("m k, k n -> m
 // n", in)`: a factor that an output keeps may be sharded, one that it drops leaves the output
-// Partial, to be joined. `replicate` factors must be whole. Constant text is parsed at compile
-// time, so a malformed rule does not compile. A dim of size 1 against a larger factor is broadcast:
-// it maps to no factor. A dim may hold `scale` units of its factor (heads of a group, reshape), so
-// cuts of the factor are cuts of the dim at multiples of `scale`. An in-place op changes no layout:
-// an operand that it writes and that lacks a cut factor is written alike everywhere. A factor that
-// joins inside leaves no Partial: the ranks that hold its pieces talk while the op runs.
+// Partial. `replicate` factors must not be sharded. Constant text is parsed at compile time, so a
+// malformed rule does not compile. A dim of size 1 against a larger factor is broadcast: it maps to
+// no factor. A dim may have `scale` elements per unit of its factor (heads of a group, reshape), so
+// shards of the factor are shards of the dim at multiples of `scale`. An in-place op changes no
+// layout: a written operand without the sharded factor gets equal values on all ranks. A factor
+// that joins inside leaves no Partial: the ranks that hold its pieces communicate in the op.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -22,9 +22,9 @@
 
 namespace tessera {
 
-/// Where a dim of an operand stands in the factor map.
+/// The factor of a dim of an operand.
 struct DimFactor {
-  int16_t factor = -1;  // -1: broadcast or private to the operand, never cut
+  int16_t factor = -1;  // -1: broadcast or private to the operand, never sharded
   int64_t scale = 1;
 };
 
@@ -32,7 +32,7 @@ struct Factor {
   int64_t size = 0;
   Join join = Join::sum;
   bool replicate = false;
-  bool inside = false;  // the op joins over its pieces itself: an output without it is complete
+  bool inside = false;  // the op reduces over its pieces itself: an output without it is complete
   char letter = 0;      // for messages
 };
 
@@ -72,24 +72,24 @@ class TESSERA_API ShardingRule {
  public:
   ShardingRule() = default;
 
-  // --- how rooms state it -------------------------------------------------------------------------------------
-  /// These factors (letters of the text) must be whole on every rank.
+  // --- for rooms -------------------------------------------------------------------------------------
+  /// These factors (letters of the text) cannot be sharded.
   ShardingRule& replicate(std::string_view letters);
   ShardingRule& replicate_factor(int factor);
-  /// This factor may be cut although outputs lack it and are complete: the op's local form joins
-  /// over the pieces by Piece::joiner. One factor of a rule at most.
+  /// This factor may be sharded although outputs lack it and are complete: the op's local form
+  /// reduces over the pieces by Piece::joiner. At most one factor of a rule.
   ShardingRule& joins_inside(char letter);
-  /// Partials of dropped factors join by `j` (default sum).
+  /// Partials of dropped factors are reduced by `j` (default sum).
   ShardingRule& join(Join j);
   /// f is linear jointly in these inputs: Partial(sum) of them all gives Partial(sum). May be
   /// called several times.
   ShardingRule& linear(std::initializer_list<int> inputs);
   ShardingRule& linear(std::vector<int> inputs);
   ShardingRule& linear_all(int first, int count);
-  /// f of its one input never falls (rises): Partial(max) gives Partial(max) (min).
+  /// f of its one input is non-decreasing (non-increasing): Partial(max) gives Partial(max) (min).
   ShardingRule& monotone_up();
   ShardingRule& monotone_down();
-  /// An exact linearity or a free factor that is left out on purpose, with the reason; the laws
+  /// An exact linearity or a free factor that the rule omits on purpose, with the reason; the laws
   /// list it.
   ShardingRule& stricter_because(std::string_view why);
 
@@ -102,7 +102,7 @@ class TESSERA_API ShardingRule {
   /// Sets the factors' sizes in the order they were added.
   ShardingRule& with_sizes(std::span<const int64_t> sizes);
 
-  // --- what engines read -----------------------------------------------------------------------------------------
+  // --- for planner and laws -----------------------------------------------------------------------------------------
   [[nodiscard]] int inputs() const { return inputs_; }
   [[nodiscard]] int operands() const { return static_cast<int>(operands_.size()); }
   [[nodiscard]] std::span<const DimFactor> dims(int operand) const {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples: the inputs a room gives of itself, from which the laws, the bench and the docs are made.
-// An Arg says how to fill an input; its dtype is the law's choice among the room's dtypes unless it
-// is fixed.
+// Samples: example inputs that a room provides for laws, benchmarks and docs. An Arg says how to
+// fill an input; a law chooses its dtype among the room's dtypes unless it is fixed.
 #pragma once
 
 #include "tessera/core/dtype.h"
@@ -35,7 +34,7 @@ struct Arg {
 
   /// Uniform in [lo, hi).
   [[nodiscard]] Arg uniform(double lo, double hi) const { return with(Fill::uniform, lo, hi); }
-  /// Whole numbers in [lo, hi) of the law's dtype, none negative where it has no sign.
+  /// Integers in [lo, hi) of the law's dtype, non-negative if it is unsigned.
   [[nodiscard]] Arg whole(int64_t lo, int64_t hi) const {
     return with(Fill::integers, static_cast<double>(lo), static_cast<double>(hi));
   }
@@ -70,13 +69,13 @@ struct Arg {
   }
 };
 
-/// Standard normal values in the law's dtype (small whole numbers for integer dtypes).
+/// Standard normal values in the law's dtype (small integers for integer dtypes).
 inline Arg arg(Shape shape) {
   Arg a;
   a.shape = shape;
   return a;
 }
-/// Whole numbers in [low, high) of dtype i64.
+/// Integers in [low, high) of dtype i64.
 inline Arg index_arg(Shape shape, int64_t low, int64_t high) {
   Arg a;
   a.shape = shape;
@@ -100,7 +99,7 @@ inline Arg no_arg() {
 }
 
 /// One call of an op: attributes and inputs. `throws` names the error type that a bad one must
-/// raise.
+/// raise; `known` are the outputs, row-major, of one whose result comes from another source.
 template <class Op> struct Sample {
   Sample(Op o, std::vector<Arg> inputs, std::string error = {}, bool timed_only = false)
       : op(std::move(o)), in(std::move(inputs)), throws(std::move(error)), bench(timed_only) {}
@@ -108,6 +107,7 @@ template <class Op> struct Sample {
   std::vector<Arg> in;
   std::string throws;
   bool bench;  // large enough to be timed; left out of the laws
+  std::vector<std::vector<double>> known;
 };
 
 template <class Op> Sample<Op> bad(Op op, std::vector<Arg> in, std::string error) {
@@ -115,6 +115,15 @@ template <class Op> Sample<Op> bad(Op op, std::vector<Arg> in, std::string error
 }
 template <class Op> Sample<Op> timed(Op op, std::vector<Arg> in) {
   return {std::move(op), std::move(in), {}, true};
+}
+/// A call and its outputs (the written operands of an op that works in place), from a source that
+/// is not this op's code: PyTorch, a textbook, a calculation by hand. The inputs are `listed`; each
+/// dtype that holds them exactly is compared, so choose numbers of few binary digits.
+template <class Op>
+Sample<Op> known(Op op, std::vector<Arg> in, std::vector<std::vector<double>> outputs) {
+  Sample<Op> sample(std::move(op), std::move(in));
+  sample.known = std::move(outputs);
+  return sample;
 }
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for the calling rank while an object lives: whether gradients are recorded, and the
-// name of the part of the program that runs.
+// Settings of the calling rank for the lifetime of an object: whether gradients are recorded, and
+// the path of the running module.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// Turns recording on or off while it lives.
+/// Turns recording on or off during its lifetime.
 class GradMode {
  public:
   explicit GradMode(bool enabled) : context_(Context::current()), before_(context_.grad_enabled) {
@@ -25,13 +25,13 @@ class GradMode {
   bool before_;
 };
 
-/// Nothing is recorded while it lives.
+/// Turns recording off during its lifetime.
 class NoGrad : public GradMode {
  public:
   NoGrad() : GradMode(false) {}
 };
 
-/// Names the part of the program that runs while it lives.
+/// Adds a name to the module path during its lifetime.
 class ModuleScope {
  public:
   explicit ModuleScope(std::string name) : context_(Context::current()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vector whose first N elements live inside it: shapes, outputs and gradients of an op call never
-// touch the heap. It only grows at the end; elements are not copied while it fits.
+// A vector that stores its first N elements inline: shapes, outputs and gradients of an op call
+// need no heap allocation. It only grows at the end; elements are not copied while they fit.
 #pragma once
 
 #include <cstddef>

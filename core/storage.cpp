@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes come from the allocator when a storage is made or regained, and go back to it.
+// Bytes come from the allocator when a storage is made or regained, and go back to it. On the meta
+// device an allocator counts, and its block is null.
 #include "tessera/core/storage.h"
 
 namespace tessera {
@@ -10,18 +11,18 @@ Storage::Storage(Ref<Allocator> allocator, int64_t bytes, Device device)
 }
 
 Storage::~Storage() {
-  if (data_) allocator_->free(data_, bytes_);
+  if (allocator_ && bytes_ > 0 && !released_) allocator_->free(data_, bytes_);
 }
 
 void Storage::release_bytes() noexcept {
-  if (data_) allocator_->free(data_, bytes_);
+  if (allocator_ && bytes_ > 0 && !released_) allocator_->free(data_, bytes_);
   data_ = nullptr;
   released_ = true;
 }
 
 void Storage::regain_bytes() {
   if (!released_) return;
-  if (bytes_ > 0) data_ = allocator_->allocate(bytes_);
+  if (bytes_ > 0 && allocator_) data_ = allocator_->allocate(bytes_);
   released_ = false;
 }
 

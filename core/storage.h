@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of bytes that tensors alias. It knows its device, counts the writes (version) that
-// autograd checks, and can release its bytes and regain them while its identity, views and version
-// stay.
+// A block of bytes that tensors alias. It has a device, counts writes (version) for autograd's
+// checks, and can release its bytes and regain them, while its identity, views and version are
+// unchanged.
 #pragma once
 
 #include "tessera/core/allocator.h"

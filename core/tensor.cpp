@@ -4,13 +4,35 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/meta_memory.h"
 #include "tessera/core/process.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace tessera {
 
 GradNode::~GradNode() = default;
+
+// Nodes that are freed by the destructor of another, through edges or whatever it saved, wait until
+// that has run. Thread-local, because a graph may outlive its Context.
+void GradNode::destroy() const noexcept {
+  static thread_local std::vector<const GradNode*>* waiting = nullptr;
+  if (waiting) {
+    waiting->push_back(this);
+    return;
+  }
+  std::vector<const GradNode*> nodes;
+  waiting = &nodes;
+  delete this;
+  while (!nodes.empty()) {
+    const GradNode* node = nodes.back();
+    nodes.pop_back();
+    delete node;
+  }
+  waiting = nullptr;
+}
 
 TensorImpl::TensorImpl(const TensorMeta& m, const Shape& s, int64_t o, Ref<Storage> st)
     : meta(m),
@@ -67,8 +89,8 @@ Tensor Tensor::detach() const {
 
 void Tensor::only_local(std::string_view what) const {
   fail<LayoutError>(what, meta(),
-                    " is distributed, this rank holds a part of it: read local() for the part, or "
-                    "full_tensor() for the whole");
+                    " is distributed: read local() for this rank's shard, or "
+                    "full_tensor() for the global tensor");
 }
 
 void Tensor::undefined() {
@@ -83,7 +105,8 @@ void Tensor::wrong_type(DType asked) const {
 Tensor empty(const Shape& shape, DType dtype, Device device) {
   const int64_t n = checked_numel(shape, item_size(dtype), "empty");
   Ref<Allocator> allocator;
-  if (!device.is_meta() && n > 0) allocator = Context::current().allocator(device);
+  if (n > 0)
+    allocator = device.is_meta() ? detail::meta_counter() : Context::current().allocator(device);
   auto storage = make_ref<Storage>(std::move(allocator), n * item_size(dtype), device);
   return Tensor(make_ref<TensorImpl>(TensorMeta{shape, dtype, device}, contiguous_strides(shape), 0,
                                      std::move(storage)));
@@ -106,27 +129,88 @@ Tensor make_distributed(const Tensor& local, const Shape& global, LayoutId layou
   return Tensor(std::move(whole));
 }
 
+namespace {
+
+template <class T> T element(double value) {
+  if constexpr (is_floating(dtype_of<T>)) return static_cast<T>(static_cast<compute_t<T>>(value));
+  else return static_cast<T>(value);
+}
+template <class T> T element(Scalar value) {
+  if constexpr (is_floating(dtype_of<T>)) return element<T>(value.real());
+  else return value.is_whole() ? static_cast<T>(value.whole()) : static_cast<T>(value.real());
+}
+
+template <class V> Tensor made_of(std::span<const V> values, const Shape& shape, DType dtype) {
+  Tensor t = empty(shape, dtype);
+  dispatch<kAllDTypes>(dtype, [&]<class T>() {
+    std::ranges::transform(values, t.data<T>(), [](const V& v) { return element<T>(v); });
+  });
+  return t;
+}
+
+}  // namespace
+
 Tensor from_values(std::span<const double> values, const Shape& shape, DType dtype) {
   const int64_t n = checked_numel(shape, item_size(dtype), "from_values");
   if (n != static_cast<int64_t>(values.size())) {
     fail<ShapeError>("from_values", values.size(), " values do not fill ", shape, ", which holds ",
                      n);
   }
+  return made_of(values, shape, dtype);
+}
+
+Tensor detail::from_elements(const void* values, int64_t count, const Shape& shape, DType dtype) {
+  const int64_t n = checked_numel(shape, item_size(dtype), "from_span");
+  if (n != count)
+    fail<ShapeError>("from_span", count, " values do not fill ", shape, ", which holds ", n);
   Tensor t = empty(shape, dtype);
-  dispatch<kAllDTypes>(dtype, [&]<class T>() {
-    T* to = t.data<T>();
-    for (size_t i = 0; i < values.size(); ++i) {
-      if constexpr (is_floating(dtype_of<T>))
-        to[i] = static_cast<T>(static_cast<compute_t<T>>(values[i]));
-      else to[i] = static_cast<T>(values[i]);
-    }
-  });
+  if (n > 0) std::memcpy(t.raw_data(), values, static_cast<size_t>(n * item_size(dtype)));
   return t;
 }
 
-Tensor tensor(double value, DType dtype) { return from_values({value}, {}, dtype); }
-Tensor tensor(std::initializer_list<double> row, DType dtype) {
-  return from_values(row, {static_cast<int64_t>(row.size())}, dtype);
+namespace {
+
+// Gives out memory that others own, and tells them when no storage needs it any more. Released
+// bytes stay where they are.
+class Blob final : public Allocator {
+ public:
+  Blob(void* data, std::function<void(void*)> deleter)
+      : data_(data), deleter_(std::move(deleter)) {}
+  ~Blob() override {
+    if (deleter_) deleter_(data_);
+  }
+  void* allocate(int64_t) override { return data_; }
+  void free(void*, int64_t) noexcept override {}
+  void empty_cache() override {}
+  [[nodiscard]] MemoryStats stats() const override { return {}; }
+  void reset_peak() override {}
+
+ private:
+  void* data_;
+  std::function<void(void*)> deleter_;
+};
+
+}  // namespace
+
+Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void(void*)> deleter,
+                 Device device) {
+  const int64_t size = item_size(dtype), n = checked_numel(shape, size, "from_blob");
+  if (device.is_meta()) fail<DeviceError>("from_blob", "a meta tensor has no bytes: given ", shape);
+  if (n > 0 && (!data || std::bit_cast<uintptr_t>(data) % static_cast<uintptr_t>(size) != 0))
+    fail<ValueError>("from_blob", "the pointer ", data, " is null or not aligned to the ", size,
+                     " bytes of ", dtype, ": given shape ", shape);
+  auto storage =
+      make_ref<Storage>(Ref<Allocator>(make_ref<Blob>(data, std::move(deleter))), n * size, device);
+  return Tensor(make_ref<TensorImpl>(TensorMeta{shape, dtype, device}, contiguous_strides(shape), 0,
+                                     std::move(storage)));
+}
+
+Tensor tensor(Scalar value, DType dtype) {
+  return made_of(std::span<const Scalar>(&value, 1), {}, dtype);
+}
+Tensor tensor(std::initializer_list<Scalar> row, DType dtype) {
+  return made_of(std::span<const Scalar>(row.begin(), row.size()),
+                 {static_cast<int64_t>(row.size())}, dtype);
 }
 Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, DType dtype) {
   std::vector<double> all;
@@ -140,36 +224,51 @@ Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, DType d
                      dtype);
 }
 
-std::vector<double> Tensor::values() const {
+void Tensor::read(void* to) const {
   if (is_distributed()) only_local("values");
-  if (!device().is_cpu()) return to_device(*this, kCpu).values();
+  if (!device().is_cpu()) return to_device(*this, kCpu).read(to);
+  if (numel() == 0) return;
+  const auto size = static_cast<size_t>(item_size(dtype()));
+  const auto* from = static_cast<const std::byte*>(raw_data());
+  auto* out = static_cast<std::byte*>(to);
+  if (is_contiguous()) {
+    std::memcpy(out, from, static_cast<size_t>(numel()) * size);
+    return;
+  }
+  Shape at = Shape::filled(rank(), 0);
+  for (int64_t i = 0, n = numel(); i < n; ++i, out += size) {
+    int64_t place = 0;
+    for (int d = 0; d < rank(); ++d) place += at[d] * strides()[d];
+    std::memcpy(out, from + place * static_cast<int64_t>(size), size);
+    for (int d = rank() - 1; d >= 0 && ++at[d] == shape()[d]; --d) at[d] = 0;
+  }
+}
+
+std::vector<double> Tensor::values() const {
   std::vector<double> out;
-  if (numel() == 0) return out;
-  out.reserve(static_cast<size_t>(numel()));
   dispatch<kAllDTypes>(dtype(), [&]<class T>() {
-    const T* p = data<T>();
-    Shape at = Shape::filled(rank(), 0);
-    for (int64_t i = 0, n = numel(); i < n; ++i) {
-      int64_t place = 0;
-      for (int d = 0; d < rank(); ++d) place += at[d] * strides()[d];
-      out.push_back(static_cast<double>(p[place]));
-      for (int d = rank() - 1; d >= 0 && ++at[d] == shape()[d]; --d) at[d] = 0;
-    }
+    const auto exact = to_vector<T>();
+    out.reserve(exact.size());
+    for (const T v : exact) out.push_back(static_cast<double>(v));
   });
   return out;
 }
 
 double Tensor::item() const {
   if (is_distributed()) only_local("item");
-  if (numel() != 1)
-    fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
+  if (numel() != 1) not_one();
   return values()[0];
+}
+
+void Tensor::not_one() const {
+  fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
 }
 
 void copy_bytes(const Tensor& to, const Tensor& from) {
   if (to.shape() != from.shape() || to.dtype() != from.dtype() || !to.is_contiguous() ||
       !from.is_contiguous()) {
-    fail<ShapeError>("copy_bytes", "expected two contiguous tensors alike, given ", to.meta(),
+    fail<ShapeError>("copy_bytes",
+                     "expected two contiguous tensors of equal shape and dtype, given ", to.meta(),
                      " and ", from.meta());
   }
   const int64_t bytes = to.numel() * item_size(to.dtype());

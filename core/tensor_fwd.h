@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of tensors by name, for interfaces that pass them on: whoever looks inside includes
-// tensor.h.
+// Lists of tensors as incomplete types, for interfaces that only pass them on; code that reads them
+// includes tensor.h.
 #pragma once
 
 #include "tessera/core/small_vector.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces of a rank are a list from the innermost scope outwards.
+// The traces of a rank form a list from the innermost scope outwards.
 #include "tessera/dist/comm_trace.h"
 
 #include "tessera/autograd/tape.h"
@@ -65,7 +65,7 @@ std::string CommTrace::table() const {
   }
   for (const auto& [op, sum] : sums)
     os << op << ": " << sum.first << " of " << sum.second << " bytes\n";
-  if (entries_.empty()) os << "nothing was sent\n";
+  if (entries_.empty()) os << "no communication\n";
   return os.str();
 }
 

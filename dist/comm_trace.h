@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CommTrace: what is sent while it lives. Whoever sends for a layout (redistribute, planner, an op
-// that joins inside) calls record_collective; tests then pin what is sent, and people read the
-// table.
+// CommTrace: records the collectives during its lifetime. Redistribute, the planner and ops that
+// communicate inside call record_collective. Tests pin the collectives; people read the table.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -16,16 +15,15 @@ namespace tessera {
 
 /// One collective as this rank saw it.
 struct CommEntry {
-  std::string op;    ///< `all_gather`, ...
-  std::string axes;  ///< the mesh axes that it ran over, `dp,tp`
-  int64_t bytes =
-      0;  ///< of its larger side on this rank: what all_gather gives, reduce_scatter takes
-  std::string path;  ///< module path, `layers.3.attention`; empty outside modules
-  std::string tag;   ///< `forward`, or `grad` in backward
+  std::string op;     ///< `all_gather`, ...
+  std::string axes;   ///< the mesh axes that it ran over, `dp,tp`
+  int64_t bytes = 0;  ///< larger side on this rank: output of all_gather, input of reduce_scatter
+  std::string path;   ///< module path, `layers.3.attention`; empty outside modules
+  std::string tag;    ///< `forward`, or `grad` in backward
 };
 
-/// Records every collective of this rank from here to the end of the scope. Traces may nest: each
-/// sees all that is sent while it lives. Lives and dies on one rank, in scope order.
+/// Records every collective of this rank until the end of the scope. Traces may nest; each records
+/// all collectives of its lifetime. Created and destroyed on one rank, in scope order.
 class TESSERA_API CommTrace {
  public:
   CommTrace();
@@ -34,11 +32,11 @@ class TESSERA_API CommTrace {
   CommTrace& operator=(const CommTrace&) = delete;
 
   [[nodiscard]] std::span<const CommEntry> entries() const { return entries_; }
-  /// How many there were: in all, of one op, of one op with one tag. Empty text stands for all.
+  /// Number of collectives: all, of one op, or of one op with one tag. Empty text means all.
   [[nodiscard]] int count(std::string_view op = {}, std::string_view tag = {}) const;
   [[nodiscard]] int64_t bytes(std::string_view op = {}, std::string_view tag = {}) const;
   void clear() { entries_.clear(); }
-  /// A table: op, axes, bytes, tag and module path by line; then the sums by op.
+  /// A table: op, axes, bytes, tag and module path per line, then sums by op.
   [[nodiscard]] std::string table() const;
 
  private:
@@ -49,10 +47,10 @@ class TESSERA_API CommTrace {
 };
 TESSERA_API std::ostream& operator<<(std::ostream&, const CommTrace&);
 
-/// What a collective that runs now is for: `grad` inside a backward pass, else `forward`.
+/// Tag of a collective that runs now: `grad` inside a backward pass, else `forward`.
 TESSERA_API std::string_view trace_tag();
-/// Tells the living traces of this rank that `op` runs over these axes of the mesh. Costs a few
-/// nanoseconds where there is none.
+/// Records in all traces of this rank that `op` runs over these mesh axes. Costs a few nanoseconds
+/// without traces.
 TESSERA_API void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
                                    int64_t bytes, std::string_view tag = "forward");
 

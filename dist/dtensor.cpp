@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making and reading distributed tensors. Each wrap checks the part against the chunk rule.
+// Creating and reading distributed tensors. Wrapping checks each local tensor against the chunk
+// rule.
 #include "tessera/dist/dtensor.h"
 
 #include "tessera/autograd/autograd.h"
@@ -16,8 +17,7 @@ namespace {
 
 void check_distributed(const Tensor& x, std::string_view who) {
   if (!x.is_distributed())
-    fail<LayoutError>(who, x.meta(),
-                      " is plain, not distributed: distribute(x, layout) makes it so");
+    fail<LayoutError>(who, x.meta(), " is plain, not distributed: use distribute(x, layout)");
   detail::check_lives(x, who);
 }
 
@@ -27,7 +27,7 @@ AxisList all_axes(Mesh mesh) {
   return axes;
 }
 
-// A part's meta as numbers, to be compared between ranks.
+// The meta of a local tensor as numbers, to compare between ranks.
 struct PartMeta {
   int64_t dtype = 0, rank = 0, sizes[kMaxRank] = {}, global[kMaxRank] = {};
   uint64_t layout = 0;  // hash of its text
@@ -71,13 +71,13 @@ Tensor distribute(const Tensor& whole, Layout layout, int source) {
         "distributed tensors from the start");
   }
   if (layout.has_partial()) {
-    fail<LayoutError>(
-        "distribute", layout.placements_text(),
-        " is partial: values are distributed whole, or cut; redistribute() makes partials");
+    fail<LayoutError>("distribute", layout.placements_text(),
+                      " is partial: distribute() makes replicated or sharded tensors, "
+                      "redistribute() partial ones");
   }
   const Mesh mesh = layout.mesh();
   if (source >= mesh.size())
-    fail<LayoutError>("distribute", "source ", source, " is no position of ", mesh.text());
+    fail<LayoutError>("distribute", "source ", source, " is not a position of ", mesh.text());
   const NoGrad guard;
   Tensor part = whole.detach();
   if (source >= 0) {
@@ -93,7 +93,7 @@ Tensor distribute(const Tensor& whole, Layout layout, int source) {
 
 namespace {
 
-// The sum of the parts along each cut dim is its global size, however uneven they are.
+// The global size of a sharded dim is the sum over its shards, however uneven they are.
 Shape joined(const Shape& part, Layout layout, const std::vector<PartMeta>& all) {
   const Mesh mesh = layout.mesh();
   Shape global = part;
@@ -131,7 +131,7 @@ Tensor assembled(const Tensor& local, Layout layout, const Shape* given) {
   for (int d = 0; given && d < given->rank(); ++d) own.global[d] = (*given)[d];
   own.layout = std::hash<std::string>{}(layout.text());
   const Mesh mesh = layout.mesh();
-  const bool alone = whole_group(mesh).backend() == "fake";  // others' parts are not there to check
+  const bool alone = whole_group(mesh).backend() == "fake";  // there are no other shards to check
   const auto all = exchange(mesh, own);
   for (int m = 0; m < mesh.size(); ++m) {
     const PartMeta& part = all[static_cast<size_t>(m)];
@@ -186,7 +186,7 @@ Tensor full_tensor(const Tensor& x) {
   return detail::gather_whole(x);
 }
 
-Tensor full(const Shape& shape, double value, DType dtype, Layout layout) {
+Tensor full(const Shape& shape, Scalar value, DType dtype, Layout layout) {
   return call_on(op::Fill{shape, dtype, kCpu, value}, layout);
 }
 

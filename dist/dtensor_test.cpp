@@ -4,6 +4,7 @@
 #include "tessera/dist/dtensor.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -202,6 +203,27 @@ TEST(DTensor, RandomFillsAreTheSameBitsOnAnyLayout) {
       EXPECT_EQ(
           full_tensor(normal({7, 9}, {3, 4}, 0.5, 2.0, DType::f32, Layout::of(mesh, p))).values(),
           whole.values());
+  });
+}
+
+TEST(DTensor, OperatorsWithNumbersKeepTheLayout) {
+  on_ranks(4, [](World&) {
+    const Mesh m = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Layout cut = Layout::of(m, {Shard(0), Shard(1)});
+    const Tensor whole = ramp({5, 3}), x = distribute(whole, cut);
+    const auto same = [&](const Tensor& y, const Tensor& expected) {
+      EXPECT_EQ(layout_of(y), cut);
+      EXPECT_EQ(full_tensor(y).values(), expected.values());
+    };
+    same(x > 4, whole > 4);
+    same(7 == x, whole == 7);
+    same(~(x <= 3), whole > 3);
+    same(1 - x, 1 - whole);
+    same(30 / (x + 1), 30 / (whole + 1));
+    same(where(x > 4, x, 0), where(whole > 4, whole, 0));
+    same(randn_like(x) * 0, zeros({5, 3}));
+    x += 1;
+    same(x, whole + 1);
   });
 }
 

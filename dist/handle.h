@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Mesh and a Layout are: a pointer to data that a rank's Context owns, and that Context's
-// number. No number is given twice, so a handle that outlived its world is known to have, whatever
-// lies at the address now. Looking costs one compare.
+// Base of Mesh and Layout: a pointer to data that a rank's Context owns, and that Context's number.
+// Numbers are never reused, so a handle that outlived its world is detected, even if the memory has
+// been reused. The check costs one compare.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -18,7 +18,7 @@ template <class What>
                                                              const What& what) {
   fail<UsageError>(who, what,
                    " is used here, but the world it was made in has ended, or is another rank's: "
-                   "make it anew in the world that uses it");
+                   "create it again in the world that uses it");
 }
 
 template <class Data> class Handle {

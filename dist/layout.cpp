@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts: building and interning, and where a rank's part begins.
+// Building and interning of layouts, and the offset of a rank's shard.
 #include "tessera/dist/layout.h"
 
 #include "tessera/core/context.h"
@@ -158,11 +158,11 @@ Layout Layout::ordered(Mesh mesh, std::span<const Placement> placements,
       const Placement& p = placements[static_cast<size_t>(axis)];
       const Placement& first = placements[static_cast<size_t>(mesh.index(order[0]))];
       if (placed[static_cast<size_t>(axis)])
-        fail<LayoutError>("layout", "axis \"", name, "\" stands twice in the order of cuts");
+        fail<LayoutError>("layout", "axis \"", name, "\" occurs twice in the order of axes");
       if (p.kind != Placement::Kind::shard || !(p == first)) {
         fail<LayoutError>("layout", "axis \"", name, "\" is ", p,
-                          ", but stands in the order of a dim cut by ", first, " on \"", order[0],
-                          "\": list axes that cut the same dim");
+                          ", but is listed for a dim sharded by ", first, " on \"", order[0],
+                          "\": list axes that shard the same dim");
       }
       placed[static_cast<size_t>(axis)] = true;
       place(axis);
@@ -189,7 +189,7 @@ std::vector<Placement> Layout::placements() const {
 Layout Layout::with(std::string_view axis, Placement placement) const {
   const auto at = static_cast<size_t>(mesh().index(axis));
   if (placement == this->placement(static_cast<int>(at))) return *this;
-  // The other axes keep their order; this one goes last among those that cut its dim.
+  // The other axes keep their order; this one becomes the last of its dim.
   std::vector<Placement> all = placements();
   all[at] = placement;
   std::vector<std::vector<std::string>> orders;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout: how one tensor lies on a mesh. For each tensor dim the ordered list of mesh axes that cut
-// it, and for each other axis Replicate or Partial(op). The order replaces strided shards: a dim
-// cut over (tp, dp) is cut over tp first, each part then over dp. Immutable, held by value and
-// interned per rank, so equality is a pointer compare. It holds no dtype and no shape: those are
-// the tensor's. A tensor keeps its layout's number, which is given out once: one that outlived its
-// world finds no layout.
+// Layout: the placement of a tensor on a mesh. For each tensor dim the ordered list of mesh axes
+// that shard it, and for each other axis Replicate or Partial(op). The order replaces strided
+// shards: a dim sharded over (tp, dp) is split over tp first, each shard then over dp. Immutable,
+// used by value and interned per rank, so equality is a pointer compare. It stores no dtype and no
+// shape: the tensor does. A tensor stores its layout's number, which is never reused: a tensor that
+// outlived its world finds no layout.
 #pragma once
 
 #include "tessera/core/op_types.h"
@@ -20,8 +20,7 @@
 
 namespace tessera {
 
-/// What one mesh axis does to a tensor, as users write and read it, in the order of the mesh's
-/// axes:
+/// The placement of a tensor on one mesh axis; users write one per axis, in mesh order:
 /// `{Shard(0), Replicate()}`.
 struct Placement {
   enum class Kind : uint8_t { replicate, shard, partial };
@@ -39,7 +38,7 @@ constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
 }
 TESSERA_API std::ostream& operator<<(std::ostream&, const Placement&);
 
-/// State of one axis inside a layout: a placement, and for a shard its place in the dim's list.
+/// State of one axis in a layout: a placement, and for a shard its index in the dim's list.
 struct AxisState {
   Placement placement;
   int8_t position = 0;
@@ -48,11 +47,11 @@ struct AxisState {
 using AxisStates = std::array<AxisState, kMaxAxes>;  // beyond the mesh's axes: replicate
 using AxisList = SmallVector<int, kMaxAxes>;
 
-/// The axes that cut `dim`, outermost first.
+/// The axes that shard `dim`, outermost first.
 TESSERA_API AxisList axes_of(const AxisStates& states, int dim);
 
-/// The one chunk rule: part `index` of `parts` of a range holds ceil(size / parts) elements, the
-/// last ones fewer or none. `global` of the result stays that of `whole`.
+/// The chunk rule: chunk `index` of `parts` has ceil(size / parts) elements, the last ones fewer or
+/// none. `global` of the result is that of `whole`.
 constexpr Piece::Range chunk(const Piece::Range& whole, int parts, int index) {
   const int64_t step = (whole.size + parts - 1) / parts;
   const int64_t begin = step * index < whole.size ? step * index : whole.size;
@@ -63,8 +62,8 @@ constexpr Piece::Range chunk(const Piece::Range& whole, int parts, int index) {
 /// The range of `dim` that the member at `coordinates` holds under `states`.
 TESSERA_API Piece::Range range_of(Mesh mesh, const AxisStates& states,
                                   std::span<const int> coordinates, const Shape& global, int dim);
-/// Whether the pending reductions may run in any order: sums and averages do, or one kind of
-/// extreme.
+/// Whether the pending reductions may run in any order: only sums and averages, or only one of max
+/// and min.
 TESSERA_API bool reductions_commute(const AxisStates& states);
 
 namespace detail {
@@ -77,23 +76,23 @@ struct LayoutData {
 };
 }  // namespace detail
 
-/// A handle on a layout, as cheap to copy as a pointer; empty until it is given one. Whatever is
-/// asked of it is a UsageError where it is empty or the world it was made in has ended.
+/// A handle of a layout, as cheap to copy as a pointer; empty by default. Using it is a UsageError
+/// if it is empty or its world has ended.
 class TESSERA_API Layout {
  public:
   Layout() = default;
-  /// One placement per axis of the mesh; axes that cut the same dim do so in mesh order.
+  /// One placement per axis of the mesh; axes that shard the same dim do so in mesh order.
   /// LayoutError: another number of placements, a negative dim, more axes than the mesh has.
   static Layout of(Mesh mesh, std::span<const Placement> placements);
   static Layout of(Mesh mesh, std::initializer_list<Placement> placements) {
     return of(mesh, std::span<const Placement>(placements.begin(), placements.size()));
   }
-  /// As `of`, with the order in which axes cut a dim: each list names axes of one dim, outermost
-  /// first (`{{"tp", "dp"}}`); dims without a list keep mesh order.
+  /// As `of`, with the order in which axes shard a dim: each list names axes of one dim, outermost
+  /// first (`{{"tp", "dp"}}`); dims without a list use mesh order.
   static Layout ordered(Mesh mesh, std::span<const Placement> placements,
                         const std::vector<std::vector<std::string>>& orders);
   static Layout replicated(Mesh mesh);
-  /// What engines build: the interned layout of these states.
+  /// For engines: the interned layout of these states.
   static Layout intern(Mesh mesh, const AxisStates& states);
 
   explicit operator bool() const { return handle_.address() != nullptr; }
@@ -101,7 +100,7 @@ class TESSERA_API Layout {
 
   [[nodiscard]] Mesh mesh() const { return data().mesh; }
   [[nodiscard]] const AxisStates& states() const { return data().states; }
-  /// What a tensor that lies so keeps.
+  /// The number that a tensor of this layout stores.
   [[nodiscard]] LayoutId id() const { return data().id; }
   [[nodiscard]] const Placement& placement(int axis) const {
     return states()[static_cast<size_t>(axis)].placement;
@@ -110,14 +109,14 @@ class TESSERA_API Layout {
     return placement(mesh().index(axis));
   }
   [[nodiscard]] std::vector<Placement> placements() const;
-  /// The same layout with what is partial replicated.
+  /// The same layout with partial axes replicated.
   [[nodiscard]] Layout without_partials() const;
   /// The same layout with another placement on one axis; a shard goes last in its dim's list.
   [[nodiscard]] Layout with(std::string_view axis, Placement placement) const;
   [[nodiscard]] AxisList axes_of(int dim) const { return tessera::axes_of(states(), dim); }
   [[nodiscard]] bool has_partial() const { return data().has_partial; }
   [[nodiscard]] bool is_replicated() const { return data().replicated; }
-  /// Highest dim that an axis cuts, -1 for none.
+  /// Highest sharded dim, -1 for none.
   [[nodiscard]] int last_sharded_dim() const { return data().last_dim; }
 
   /// The range of `dim` that this rank holds, of a tensor of this global shape.
@@ -127,7 +126,7 @@ class TESSERA_API Layout {
   [[nodiscard]] Piece::Range range_at(std::span<const int> coordinates, const Shape& global,
                                       int dim) const;
 
-  /// `mesh(dp=2, tp=4) {Shard(0), Replicate()}`, with the order where it is not the mesh's.
+  /// `mesh(dp=2, tp=4) {Shard(0), Replicate()}`, with the order if it is not the mesh's.
   [[nodiscard]] std::string text() const;
   /// Only the placements.
   [[nodiscard]] std::string placements_text() const;
@@ -142,16 +141,16 @@ class TESSERA_API Layout {
 /// Its text.
 TESSERA_API std::ostream& operator<<(std::ostream&, Layout);
 
-/// LayoutError unless a tensor of this global shape can lie so: each sharded dim exists.
+/// LayoutError unless a tensor of this global shape can have this layout: each sharded dim exists.
 TESSERA_API void check_fits(Layout layout, const Shape& global, std::string_view where);
 
-/// As core's, of the tensor that lies as `layout`.
+/// As core's, for a tensor of layout `layout`.
 inline Tensor make_distributed(const Tensor& local, const Shape& global, Layout layout) {
   return make_distributed(local, global, layout.id());
 }
 
 namespace detail {
-/// The layout of x, empty where x is plain. UsageError that names x where its world has ended.
+/// The layout of x, empty if x is plain. UsageError that names x if its world has ended.
 TESSERA_API Layout layout_of(const Tensor& x, std::string_view who);
 /// That error alone.
 TESSERA_API void check_lives(const Tensor& x, std::string_view who);

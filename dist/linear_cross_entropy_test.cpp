@@ -40,5 +40,29 @@ TEST(LinearCrossEntropyOnRanks, LossAndGradientsAreThoseOfOneRank) {
   });
 }
 
+// 1e4 less the maximum of its own piece, then less that of the row.
+TEST(LinearCrossEntropyOnRanks, LargeLogitsKeepTheDigitsOfSmallLosses) {
+  on_ranks(2, [](World&) {
+    const Mesh m = Mesh::make({{"tp", 2}});
+    const Tensor x = tensor({{1e4, 0, 1e4 - 5, 0}, {1e4 - 5, 0, 1e4, -INFINITY}}),
+                 weight = tensor({2, 1, 1, 1});
+    const Tensor t = distribute(tensor({0, 2}, DType::i64), Layout::of(m, {Replicate()}));
+    const Tensor cut = distribute(x, Layout::of(m, {Shard(1)}));
+    EXPECT_NEAR(full_tensor(cross_entropy(cut, t).sum).item(), 2 * 0.0067153485, 2e-9);
+    const Tensor weights = distribute(weight, Layout::of(m, {Shard(0)}));
+    EXPECT_NEAR(full_tensor(cross_entropy(cut, t, {.weight = weights}).sum).item(),
+                3 * 0.0067153485, 3e-9);
+    Tensor hidden = variable(tensor({{1, 0}, {0, 1}}), Layout::of(m, {Replicate()}));
+    const Tensor head = tensor({{1e4, 1e4 - 5}, {0, 0}, {1e4 - 5, 1e4}, {0, 0}});
+    Tensor piece = variable(head, Layout::of(m, {Shard(0)}));
+    const auto [sum, count] = linear_cross_entropy(hidden, piece, t);
+    EXPECT_NEAR(full_tensor(sum).item(), 2 * 0.0067153485, 2e-9);
+    backward(sum);
+    const auto slope = full_tensor(piece.grad()).values();  // softmax less the target
+    EXPECT_NEAR(slope[0], -0.0066928509, 6e-8);             // one is subtracted in f32
+    EXPECT_NEAR(slope[1], 0.0066928509, 2e-9);
+  });
+}
+
 }  // namespace
 }  // namespace tessera

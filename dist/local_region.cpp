@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions and their conversions. A conversion is a redistribution over one axis, and its gradient
-// is the redistribution between the gradients' types, so the table needs no case of its own.
+// is the redistribution between the gradients' types, so the table needs no separate cases.
 #include "tessera/dist/local_region.h"
 
 #include "tessera/autograd/autograd.h"
@@ -47,7 +47,7 @@ void check_types(Layout layout, const std::vector<AxisType>& types, std::string_
   }
 }
 
-// The layout of the gradient of a value that lies as `layout` and has these types.
+// The layout of the gradient of a value with layout `layout` and these types.
 Layout gradient_layout(Layout layout, const std::vector<AxisType>& types) {
   AxisStates states = layout.states();
   for (size_t a = 0; a < states.size() && a < types.size(); ++a) {
@@ -58,10 +58,10 @@ Layout gradient_layout(Layout layout, const std::vector<AxisType>& types) {
   return Layout::intern(layout.mesh(), states);
 }
 
-// The two ways over the border are each other's transpose, so gradients of gradients cross it too.
+// Entering and leaving a region are each other's transpose, so gradients of gradients work too.
 Tensor wrap(const Tensor& part, Layout layout, const Shape& global, Layout gradient);
 
-// This rank's part of x, whose gradient is a part of a tensor that lies as `gradient`.
+// This rank's local tensor of x, whose gradient is a shard of a tensor with layout `gradient`.
 Tensor unwrap(const Tensor& x, Layout gradient) {
   const Function function{
       "local_region.input",
@@ -90,7 +90,8 @@ Tensor wrap(const Tensor& part, Layout layout, const Shape& global, Layout gradi
 
 Tensor leave(const Tensor& part, const RegionOutput& out, size_t index) {
   if (part.is_distributed())
-    fail<LayoutError>("local_region", "output ", index, " is distributed; fn gives local parts");
+    fail<LayoutError>("local_region", "output ", index,
+                      " is distributed; fn must return local tensors");
   const Shape expected = out.layout.local_shape(out.global);
   if (!(part.shape() == expected)) {
     fail<LayoutError>("local_region", "output ", index, " is ", part.meta(), ", but ",
@@ -105,11 +106,11 @@ Placement placement_of(AxisType type, int dim) {
                                      : Replicate();
 }
 
-// Types that a value of one axis starts from and ends in, and the cut dims.
+// Input and output type of a value on one axis, and the sharded dims.
 struct Conversion {
   AxisType from, to;
   int from_dim, to_dim;
-  // The gradient goes the other way between the types of gradients.
+  // The gradient is converted back between the types of gradients.
   [[nodiscard]] Conversion transposed() const {
     return {gradient_type(to), gradient_type(from), to_dim, from_dim};
   }
@@ -132,8 +133,8 @@ Tensor converted(const Tensor& x, Mesh line, const Conversion& c, const Shape& w
   return apply(function, {x})[0];
 }
 
-// Size of a cut dim over all ranks of the axis: the sum of the parts, which must follow the chunk
-// rule. Every rank sees all sizes, so all throw or none.
+// Global size of a sharded dim: the sum over the ranks of the axis, which must follow the chunk
+// rule. Every rank gets all sizes, so either all throw or none.
 int64_t whole_size(const Tensor& x, int dim, Mesh line) {
   ProcessGroup& group = line.group(0);
   const Tensor mine = full({1}, static_cast<double>(x.shape()[dim]), DType::i64);

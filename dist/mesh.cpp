@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meshes are kept as explicit lists of ranks: a slice, a flatten of non-neighbours and any rank
-// array are then one case, and axes of size 1 cannot be ambiguous. The table of a rank owns its
-// meshes and the groups, which are found by their exact list of ranks.
+// Meshes store explicit lists of ranks, so slices, flattened non-adjacent axes and arbitrary rank
+// arrays are one case, and axes of size 1 are never ambiguous. The table of a rank owns its meshes
+// and groups; a group is found by its exact list of ranks.
 #include "tessera/dist/mesh.h"
 
 #include "tessera/core/context.h"
@@ -20,14 +20,14 @@ struct MeshTable {
   std::vector<std::unique_ptr<detail::MeshData>> meshes;
   std::map<std::vector<int>, Ref<ProcessGroup>> groups;
 
-  // Where meshes are made: on a rank.
+  // The table of the calling rank.
   static MeshTable& current() {
     auto& table = Context::current().state<MeshTable>();
     table.world = &current_group();
     table.owner = Context::current().number;
     return table;
   }
-  // That of the world that `mesh` was made in, which may be one around the current one.
+  // The table of the mesh's world, which may be an enclosing world.
   static MeshTable& of(const Mesh& mesh) {
     (void)mesh.data();  // it lives
     return Context::find(mesh.handle_.owner())->state<MeshTable>();
@@ -108,7 +108,7 @@ uint64_t hash_of(std::string_view text) {  // FNV-1a: equal on every machine
   return h;
 }
 
-// Every rank of the group has asked for the same thing, or CollectiveMismatch on all of them.
+// Checks that all ranks of the group have the same arguments; CollectiveMismatch on all otherwise.
 void check_agreement(ProcessGroup& group, const std::string& asked) {
   // The fake back end has no other ranks that could disagree.
   if (group.size() == 1 || group.backend() == "fake") return;
@@ -173,13 +173,13 @@ Mesh Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
   }
   const auto twice = std::ranges::adjacent_find(members);
   if (twice != members.end())
-    fail<LayoutError>("mesh", "rank ", *twice, " stands twice in ", list(ranks),
+    fail<LayoutError>("mesh", "rank ", *twice, " occurs twice in ", list(ranks),
                       "; name each once");
   if (!std::ranges::binary_search(members, world.rank())) {
     fail<LayoutError>("mesh", "this rank, ", world.rank(), ", is not among the mesh's ranks ",
-                      list(ranks), "; make a mesh on its members alone");
+                      list(ranks), "; create a mesh only on its members");
   }
-  // The members in ascending order: ranks that disagree on the order still meet in one group.
+  // Members in ascending order, so that ranks that disagree on the order still get one group.
   MeshTable& table = MeshTable::current();
   check_agreement(table.group(members, "mesh"), wish(axes, ranks));
   check_axes("mesh", axes, static_cast<int64_t>(ranks.size()));
@@ -302,14 +302,14 @@ Mesh Mesh::slice(std::initializer_list<std::string_view> names) const {
   (void)resolve(names);
   std::vector<std::vector<int>> groups;
   std::vector<int> kept(static_cast<size_t>(axes()),
-                        -1);  // where an axis of this mesh went, if it went alone
+                        -1);  // new index of an axis, if it is not merged
   for (const std::string_view name : names) {
     groups.push_back(resolve({name}));
     if (has(name)) kept[static_cast<size_t>(index(name))] = static_cast<int>(groups.size()) - 1;
   }
   const Mesh mesh = merged(groups, {names.begin(), names.end()});
   auto& flattened = mesh.data().flattened;
-  // A flattened name stays usable where all its axes are.
+  // A flattened name remains valid in meshes with all its axes.
   for (const auto& [flat, parts] : data().flattened) {
     std::vector<int> there;
     for (const int a : parts) there.push_back(kept[static_cast<size_t>(a)]);

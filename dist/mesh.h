@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mesh: named axes over an array of ranks, held by value. A slice is the part that holds the
-// calling rank; slices, flattens, unflattens and re-presentations of the same ranks share
-// communicators. Meshes are interned per rank: equal meshes are one object, so equality is a
-// pointer compare. Size 1 axes are axes like others.
+// Mesh: named axes over an array of ranks, used by value. A slice is the sub-mesh with the calling
+// rank; slices, flattened, unflattened and reshaped meshes of the same ranks share communicators.
+// Meshes are interned per rank: equal meshes are one object, so equality is a pointer compare. Axes
+// of size 1 are not special.
 #pragma once
 
 #include "tessera/dist/handle.h"
@@ -31,20 +31,20 @@ struct MeshData {
   std::vector<int> ranks;        // row-major over axes
   size_t position = 0;           // of this rank among them
   std::vector<int> coordinates;  // of this rank
-  // Names that flatten gave, and groups by listed axes; both only ever grow.
+  // Names made by flatten, and groups by listed axes; both only grow.
   mutable std::vector<std::pair<std::string, std::vector<int>>> flattened;
   mutable std::vector<std::pair<uint32_t, ProcessGroup*>> groups;
 };
 }  // namespace detail
 
-/// A handle on a mesh, as cheap to copy as a pointer; empty until it is given one. Whatever is
-/// asked of it is a UsageError where it is empty or the world it was made in has ended.
+/// A handle of a mesh, as cheap to copy as a pointer; empty by default. Using it is a UsageError if
+/// it is empty or its world has ended.
 class TESSERA_API Mesh {
  public:
   Mesh() = default;
-  /// All ranks of the world, row-major: the last axis varies fastest. Collective over the world:
-  /// verified to agree on all ranks (LayoutError: sizes do not multiply to the world's; a name used
-  /// twice, CollectiveMismatch: ranks disagree, with who differs).
+  /// All ranks of the world, row-major: the last axis varies fastest. Collective over the world,
+  /// which checks that all ranks agree. LayoutError: sizes do not multiply to the world's; a name
+  /// used twice. CollectiveMismatch: ranks disagree; it names them.
   static Mesh make(std::vector<MeshAxis> axes);
   /// Any array of world ranks, each at most once; called by the ranks in it.
   static Mesh make(std::vector<MeshAxis> axes, std::vector<int> ranks);
@@ -58,7 +58,7 @@ class TESSERA_API Mesh {
   [[nodiscard]] int size(std::string_view axis) const { return size(index(axis)); }
   [[nodiscard]] int size() const { return static_cast<int>(ranks().size()); }  ///< of all axes
   [[nodiscard]] std::span<const int> ranks() const { return data().ranks; }
-  /// Index of the axis of this name; LayoutError that lists the names there are.
+  /// Index of the axis of this name; LayoutError, with the list of names, if there is none.
   [[nodiscard]] int index(std::string_view name) const;
   /// Whether there is an axis of this name.
   [[nodiscard]] bool has(std::string_view name) const;
@@ -66,35 +66,35 @@ class TESSERA_API Mesh {
   [[nodiscard]] int coordinate(int axis) const { return coordinates()[static_cast<size_t>(axis)]; }
   [[nodiscard]] std::span<const int> coordinates() const { return data().coordinates; }
 
-  /// Where the rank `ranks()[position]` stands on an axis.
+  /// Coordinate of the rank `ranks()[position]` on an axis.
   [[nodiscard]] int coordinate_at(int position, int axis) const;
 
   /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those
-  /// axes, the first listed axis slowest. Made on first use (by all its members), then kept; one
-  /// group for one ordered list of ranks, whichever mesh asks. LayoutError: an axis that is not
-  /// there or is listed twice.
+  /// axes, the first listed axis slowest. Created on first use (by all its members) and cached;
+  /// meshes share the group of an ordered list of ranks. LayoutError: an axis that does not exist
+  /// or is listed twice.
   [[nodiscard]] ProcessGroup& group(std::span<const int> axes) const;
   [[nodiscard]] ProcessGroup& group(int axis) const {
     return group(std::span<const int>(&axis, 1));
   }
 
-  /// The sub-mesh of the named axes, in that order, that holds this rank. A name may be one that
-  /// flatten gave to several axes. LayoutError: a name that is not there, an axis used twice.
+  /// The sub-mesh of the named axes, in that order, with this rank. A name may be one that flatten
+  /// gave to several axes. LayoutError: an unknown name, an axis used twice.
   [[nodiscard]] Mesh slice(std::initializer_list<std::string_view> names) const;
   /// `mesh["tp"]`: the slice of one name.
   [[nodiscard]] Mesh operator[](std::string_view name) const { return slice({name}); }
-  /// The named axes (neighbours or not) merged into one named `name`, at the place of the first
-  /// listed, which is the slowest. From then on slices of this mesh know the name too.
-  /// LayoutError: a name that is an axis already or names other axes.
+  /// Merges the named axes (adjacent or not) into one named `name`, at the position of the first
+  /// listed, which is the slowest. Later slices of this mesh may use the name too. LayoutError: the
+  /// name is already an axis or names other axes.
   [[nodiscard]] Mesh flatten(std::initializer_list<std::string_view> names, std::string name) const;
-  /// One axis cut into several; sizes must multiply to its size.
+  /// Splits one axis into several; sizes must multiply to its size.
   [[nodiscard]] Mesh unflatten(std::string_view name, std::vector<MeshAxis> into) const;
   /// Other axes over exactly the same ranks in the same order: dense (pp, dp, cp, tp) against
   /// sparse (pp, edp, ep). Sizes multiply to this mesh's, and an axis that keeps its name keeps its
   /// ranks.
   [[nodiscard]] Mesh represent(std::vector<MeshAxis> axes) const;
 
-  /// `mesh(dp=2, tp=4)`; the ranks follow where they are not 0, 1, 2, ...
+  /// `mesh(dp=2, tp=4)`; followed by the ranks if they are not 0, 1, 2, ...
   [[nodiscard]] std::string text() const;
 
  private:

@@ -287,7 +287,7 @@ TEST(Mesh, WhatCannotBeAMeshSaysWhy) {
       const int n = static_cast<int>(ranks.size());
       return error_of<LayoutError>([&] { (void)Mesh::make({{"x", n}}, std::move(ranks)); });
     };
-    EXPECT_TEXT(array_error({0, 1, 2, 2}), "rank 2 stands twice");
+    EXPECT_TEXT(array_error({0, 1, 2, 2}), "rank 2 occurs twice");
     EXPECT_TEXT(array_error({0, 1, 2, 4}), "expected 0 to 3");
     EXPECT_TEXT(array_error({-1, 0}), "expected 0 to 3");
     EXPECT_TEXT(array_error({(world.rank() + 1) % 4, (world.rank() + 2) % 4}), "is not among");

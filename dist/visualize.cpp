@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dims are cut by different axes, so the parts of a 2-D tensor are always a grid: its lines are the
-// cuts of each dim, however uneven.
+// Dims are sharded by different axes, so the shards of a 2-D tensor always form a grid, however
+// uneven they are.
 #include "tessera/dist/visualize.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A World attaches the rank's CommState to its Context, whose op calls then move collectives on.
-// One made inside another takes that over and hands it back at its end.
+// A World attaches the rank's CommState to its Context, whose op calls then advance collectives. A
+// nested World takes the CommState over and returns it at its end.
 #include "tessera/dist/world.h"
 
 #include "tessera/core/process.h"
@@ -87,8 +87,8 @@ World& World::current() {
   Context* context = Context::current_or_null();
   World* world = context ? context->state<CurrentWorld>().world : nullptr;
   if (!world) {
-    fail<UsageError>("world",
-                     "this thread is no rank: call this inside run_ranks, or make a World first");
+    fail<UsageError>(
+        "world", "this thread is not a rank: call this inside run_ranks, or make a World first");
   }
   return *world;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// World: one rank's place among all ranks, and everything that it needs to compute there: Context,
-// tape, planner, the group of all ranks. Ranks are threads of this process (`run_ranks`) or
+// World: a rank, with everything that it needs to compute: Context, tape, planner, the group of all
+// ranks. Ranks are threads of this process (`run_ranks`) or
 // processes started by mpirun, srun or torchrun (launch/run.h).
 #pragma once
 
@@ -15,8 +15,8 @@ namespace tessera {
 
 class Planner;
 
-/// Who moves pending collectives on besides the rank itself: nobody, a thread of its own, or that
-/// thread only where cores exceed ranks x threads.
+/// Whether a progress thread advances pending collectives besides the rank itself: never, always,
+/// or only if there are more cores than ranks x threads.
 enum class ProgressThread : uint8_t { never, always, idle_cores };
 
 struct WorldOptions {
@@ -25,15 +25,15 @@ struct WorldOptions {
   /// Deadlines of collectives, before and after first_step_done().
   std::chrono::milliseconds init_timeout{300'000}, train_timeout{100'000};
   ProgressThread progress = ProgressThread::idle_cores;
-  std::string flight_folder = {};  ///< of dumped flight records; empty: that of temporary files
+  std::string flight_folder = {};  ///< folder of flight record dumps; empty: the temporary folder
 };
 
 class TESSERA_API World {
  public:
-  /// On the rank's own thread; may be made inside another World of the rank, over a subgroup of it.
-  /// `local_ranks` ranks share this host, this one being `local_rank`.
+  /// Called on the rank's own thread, possibly inside another World of the rank, over a subgroup of
+  /// it. `local_ranks` ranks share this host; this one is `local_rank`.
   World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ranks, int local_rank);
-  /// Ends as finish() does; while an exception unwinds, the other ranks get PeerFailed.
+  /// Ends like finish(); while an exception unwinds, the other ranks get PeerFailed.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -50,11 +50,11 @@ class TESSERA_API World {
   [[nodiscard]] Session& session() { return session_; }
   /// Runs ops on distributed tensors for this rank.
   [[nodiscard]] Planner& planner() { return *planner_; }
-  /// From now on collectives have options.train_timeout (the first step compiles, allocates and
-  /// tunes).
+  /// Sets the deadline of collectives to options.train_timeout (the first step takes longer: it
+  /// compiles, allocates and tunes).
   void first_step_done();
-  /// Completes what is under way and tells the others that this rank starts nothing more: who waits
-  /// for it from now on gets PeerFailed. Called once; ~World does it otherwise.
+  /// Completes pending operations and tells the other ranks that this rank starts no more: a rank
+  /// that waits for it later gets PeerFailed. Called once; otherwise ~World does it.
   void finish();
 
  private:
@@ -63,8 +63,8 @@ class TESSERA_API World {
   int local_ranks_, local_rank_, exceptions_;
   bool finished_ = false;
   std::unique_ptr<Planner> planner_;
-  Context* outer_ = nullptr;      // of the World around this one
-  int64_t outer_timeout_ms_ = 0;  // which it gets back
+  Context* outer_ = nullptr;      // Context of the enclosing World
+  int64_t outer_timeout_ms_ = 0;  // deadline to restore there
   Session session_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data parallel training without a wrapper: the weights lie replicated, the batch is cut over the
-// mesh's axis, and layouts do the rest. The same program as on one rank, on four.
+// Data parallel training without a wrapper: weights are replicated, the batch is sharded over the
+// mesh's axis, and layouts do the rest. The program for four ranks is that for one rank.
 #include <iostream>
 #include <tessera/tessera.h>
 
@@ -20,11 +20,10 @@ int main() {
     for (int step = 0; step < 100; ++step) {
       const Tensor error = matmul(x, w) - y;
       const Tensor mean_square = mean(error * error);  // partial: each rank has a part of the sum
-      backward(mean_square);                           // so has w.grad(); nothing was sent so far
+      backward(mean_square);                           // so has w.grad(); no communication so far
       const NoGrad guard;
-      const Tensor g = redistribute(w.grad(), everywhere);  // one all_reduce
-      w = (w - g * 0.3).detach();
-      w.set_requires_grad();
+      w -= 0.3 * redistribute(w.grad(), everywhere);  // one all_reduce
+      w.set_grad({});
       loss = full_tensor(mean_square).item();
     }
     if (world.rank() == 0) std::cout << describe(w) << "loss " << loss << '\n';

@@ -13,8 +13,7 @@ int main() {
   Tensor slope = tensor(0).set_requires_grad(), offset = tensor(0).set_requires_grad();
   optim::SGD optimizer({slope, offset}, {.lr = 0.5});
   for (int step = 0; step < 100; ++step) {
-    const Tensor gap = x * slope + offset - y;
-    const Tensor loss = mean(gap * gap);
+    const Tensor loss = mse_loss(x * slope + offset, y);
     backward(loss);
     optimizer.step();
     optimizer.zero_grad();

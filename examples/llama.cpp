@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama on one page: RMS norms, rotary positions, grouped-query attention and SwiGLU, put together
-// from layers and ops in 45 lines. It learns a text (or the file given) byte by byte, then goes on
-// from its first letters by itself.
+// Llama on one page: RMS norms, RoPE, grouped-query attention and SwiGLU, built from layers and ops
+// in 45 lines. It learns a text (or a given file) byte by byte, then generates text from its first
+// letters.
 #include <iostream>
 #include <tessera/tessera.h>
 using namespace tessera;
@@ -59,10 +59,8 @@ struct Llama final : nn::Layer<Llama> {
 
 int main(int argc, char** argv) {
   const std::string text = argc > 1 ? io::read_file(argv[1]) : std::string(kText);
-  const std::vector<int64_t> bytes = train::ByteTokenizer::encode(text);
   const Session session({.threads = 1});  // so small a model shares out badly
-  const Tensor ids = from_values(std::vector<double>(bytes.begin(), bytes.end()),
-                                 {std::ssize(bytes)}, DType::i64);  // (n)
+  const Tensor ids = from_span(train::ByteTokenizer::encode(text));  // (n)
   Llama model;
   nn::initialize(model, /*seed=*/1);
   optim::AdamW optimizer(nn::parameters(model), {.lr = 3e-3});

@@ -14,8 +14,7 @@ int main() {
 
   Tensor loss;
   for (int step = 1; step <= 300; ++step) {
-    const Tensor gap = net(x) - target;
-    backward(loss = mean(gap * gap));
+    backward(loss = mse_loss(net(x), target));
     optimizer.step();
     optimizer.zero_grad();
     if (step % 100 == 0) std::cout << "step " << step << "  loss " << loss.item() << '\n';

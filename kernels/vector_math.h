@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementary functions for kernel loops. The f32 ones are branch-free polynomials of explicit fma,
 // so that loops over them vectorise and give the same bits on every instruction set and place in
-// the vector; f64 uses libm, CUDA its own. Errors in ulp of f32: pow 1, exp, log, log1p, expm1,
-// sin and cos 2, tanh and erf 5. What the polynomials do not cover (`rare_angle`, `rare_power`) is
-// a few arguments that the caller gives to libm instead; `rare_logarithm`, to the whole log.
+// the vector; f64 uses libm, CUDA its own. Errors in ulp of f32: pow 1, exp, exp2, log, log2,
+// log10, log1p, expm1, sin and cos 2, tanh and erf 5. What the polynomials do not cover
+// (`rare_angle`, `rare_power`) is a few arguments that the caller gives to libm instead;
+// `rare_logarithm`, to the whole log.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -27,6 +28,11 @@ TESSERA_MATH double fma(double a, double b, double c) { return __builtin_fma(a, 
 TESSERA_MATH double exp(double x) { return ::exp(x); }
 TESSERA_MATH double log(double x) { return ::log(x); }
 TESSERA_MATH double log_of_normal(double x) { return ::log(x); }
+TESSERA_MATH double exp2(double x) { return ::exp2(x); }
+TESSERA_MATH double log2(double x) { return ::log2(x); }
+TESSERA_MATH double log2_of_normal(double x) { return ::log2(x); }
+TESSERA_MATH double log10(double x) { return ::log10(x); }
+TESSERA_MATH double log10_of_normal(double x) { return ::log10(x); }
 TESSERA_MATH double tanh(double x) { return ::tanh(x); }
 TESSERA_MATH double log1p(double x) { return ::log1p(x); }
 TESSERA_MATH double expm1(double x) { return ::expm1(x); }
@@ -55,6 +61,11 @@ TESSERA_MATH double normal_cdf(double x) { return 0.5 * ::erfc(x * -0.7071067811
 TESSERA_MATH float exp(float x) { return ::expf(x); }
 TESSERA_MATH float log(float x) { return ::logf(x); }
 TESSERA_MATH float log_of_normal(float x) { return ::logf(x); }
+TESSERA_MATH float exp2(float x) { return ::exp2f(x); }
+TESSERA_MATH float log2(float x) { return ::log2f(x); }
+TESSERA_MATH float log2_of_normal(float x) { return ::log2f(x); }
+TESSERA_MATH float log10(float x) { return ::log10f(x); }
+TESSERA_MATH float log10_of_normal(float x) { return ::log10f(x); }
 TESSERA_MATH float tanh(float x) { return ::tanhf(x); }
 TESSERA_MATH float log1p(float x) { return ::log1pf(x); }
 TESSERA_MATH float expm1(float x) { return ::expm1f(x); }
@@ -65,6 +76,21 @@ TESSERA_MATH float pow(float x, float y) { return ::powf(x, y); }
 TESSERA_MATH float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f); }
 #else
 
+/// 2^n e^r for |r| up to log(2) / 2, where the low bits of `shifted`, 1.5 * 2^23 + 254 + n, hold
+/// n and the biases of two exponents.
+TESSERA_MATH float exp_from_parts(float r, float shifted) {
+  float p = fma(r, 1.9875691500e-4f, 1.3981999507e-3f);
+  p = fma(p, r, 8.3334519073e-3f);
+  p = fma(p, r, 4.1665795894e-2f);
+  p = fma(p, r, 1.6666665459e-1f);
+  p = fma(p, r, 5.0000001201e-1f);
+  p = fma(p, r * r, r) + 1.0f;
+  // Two factors, 2^(n/2) each, reach subnormals and infinity without overflow on the way. Of
+  // 0x4b400000 (no n) and of its half the shift by 23 leaves none.
+  const int32_t bits = std::bit_cast<int32_t>(shifted), half = bits >> 1;
+  return p * std::bit_cast<float>(half << 23) * std::bit_cast<float>((bits - half) << 23);
+}
+
 TESSERA_MATH float exp(float x) {
   // Beyond these the result is 0 or infinity; the clamp keeps the exponent arithmetic in range.
   const float c = within(x, -104.0f, 89.0f);
@@ -74,17 +100,14 @@ TESSERA_MATH float exp(float x) {
   const float n = shifted - 12583166.0f;
   float r = fma(n, -0.693359375f, c);
   r = fma(n, 2.12194440e-4f, r);
-  float p = fma(r, 1.9875691500e-4f, 1.3981999507e-3f);
-  p = fma(p, r, 8.3334519073e-3f);
-  p = fma(p, r, 4.1665795894e-2f);
-  p = fma(p, r, 1.6666665459e-1f);
-  p = fma(p, r, 5.0000001201e-1f);
-  p = fma(p, r * r, r) + 1.0f;
-  // The low bits of `shifted` hold n + 254; two factors, 2^(n/2) each, reach subnormals and
-  // infinity without overflow on the way. Of 0x4b400000 (no n) and of its half the shift by 23
-  // leaves none.
-  const int32_t bits = std::bit_cast<int32_t>(shifted), half = bits >> 1;
-  const float y = p * std::bit_cast<float>(half << 23) * std::bit_cast<float>((bits - half) << 23);
+  const float y = exp_from_parts(r, shifted);
+  return x != x ? x : y;
+}
+
+TESSERA_MATH float exp2(float x) {
+  const float c = within(x, -151.0f, 129.0f);
+  const float shifted = c + 12583166.0f;
+  const float y = exp_from_parts((c - (shifted - 12583166.0f)) * 0.693147182f, shifted);
   return x != x ? x : y;
 }
 
@@ -109,6 +132,14 @@ struct Binary32 {
     const float tail = fma(z, fma(fma(f, odd, even), f, -0.5f), whole * 9.05800061e-06f);
     return fma(whole, 0.69313812f, f + tail);
   }
+  [[nodiscard]] TESSERA_MATH float log2(float whole) const {
+    return fma(log(0.0f), 1.44269504f, whole);
+  }
+  [[nodiscard]] TESSERA_MATH float log10(float whole) const {
+    // log10(2) in two parts: a product of whole with the first is exact.
+    const float tail = fma(whole, 2.48745664e-4f, log(0.0f) * 0.434294482f);
+    return fma(whole, 0.30078125f, tail);
+  }
 };
 TESSERA_MATH float log_at_edge(float x) {  // of zero, negative numbers, infinity and NaN
   const float y = x == 0.0f ? -std::numeric_limits<float>::infinity() : x;
@@ -118,17 +149,24 @@ TESSERA_MATH bool positive_and_finite(float x) {
   return (x > 0.0f) & (x < std::numeric_limits<float>::infinity());
 }
 
-/// log of a positive number that is neither subnormal nor infinite; the same bits.
-TESSERA_MATH float log_of_normal(float x) {
+/// log, log2 or log10 of a positive number that is neither subnormal nor infinite.
+template <auto kLog> TESSERA_MATH float logarithm_of_normal(float x) {
   const Binary32 parts(x);
-  return parts.log(parts.k());
+  return (parts.*kLog)(parts.k());
 }
-TESSERA_MATH float log(float x) {
+/// The same of any number; the same bits.
+template <auto kLog> TESSERA_MATH float logarithm(float x) {
   const bool subnormal = x < 1.17549435e-38f;
   const Binary32 parts(x * (subnormal ? 8388608.0f : 1.0f));
-  const float y = parts.log(parts.k() - (subnormal ? 23.0f : 0.0f));
+  const float y = (parts.*kLog)(parts.k() - (subnormal ? 23.0f : 0.0f));
   return positive_and_finite(x) ? y : log_at_edge(x);
 }
+TESSERA_MATH float log_of_normal(float x) { return logarithm_of_normal<&Binary32::log>(x); }
+TESSERA_MATH float log(float x) { return logarithm<&Binary32::log>(x); }
+TESSERA_MATH float log2_of_normal(float x) { return logarithm_of_normal<&Binary32::log2>(x); }
+TESSERA_MATH float log2(float x) { return logarithm<&Binary32::log2>(x); }
+TESSERA_MATH float log10_of_normal(float x) { return logarithm_of_normal<&Binary32::log10>(x); }
+TESSERA_MATH float log10(float x) { return logarithm<&Binary32::log10>(x); }
 
 TESSERA_MATH float tanh(float x) {
   // A quotient of polynomials up to 9.4, where it has become 1, rounded or cut.
@@ -166,8 +204,8 @@ TESSERA_MATH float expm1(float x) {
   p = fma(p, c, 4.166586507e-2f);
   p = fma(p, c, 1.666666762e-1f);
   const float small = fma(fma(p, c, 0.5f) * c, c, c);
-  const float a = x < 0.0f ? -x : x;
-  return a <= 0.5f ? small : exp(x) - 1.0f;
+  const float a = x < 0.0f ? -x : x, kept = x == 0.0f ? x : small;  // keeps the sign of zero
+  return a <= 0.5f ? kept : exp(x) - 1.0f;
 }
 
 /// sin (odd = 0) or cos (odd = 1) for |x| below 65536.
@@ -211,13 +249,24 @@ TESSERA_MATH float erf(float x) {
   const float y = within(c * erf_slope(fma(c * c, 0.130154103f, -1.0f)), -1.0f, 1.0f);
   return x != x ? x : y;
 }
-/// Its error is absolute, 2e-7: a lower tail of its own would cost as much again. Of NaN it is no
-/// NaN: who multiplies by x has that for nothing.
+/// The lower tail is half the eighth power of a polynomial, so that it keeps its digits: its
+/// relative error is 1e-6 down to -3, 1e-5 to -5.5 and 1e-4 to -8, below which it is 0. Of NaN it
+/// is no NaN: who multiplies by x has that for nothing.
 TESSERA_MATH float normal_cdf(float x) {
-  const float c = within(x, -5.54371716f, 5.54371716f);
-  const float y = fma(c * 0.35355339f, erf_slope(fma(c * c, 0.0650770515f, -1.0f)), 0.5f);
-  const int32_t bits = std::bit_cast<int32_t>(y), above = bits < 0 ? 0 : bits;
-  return std::bit_cast<float>(above > 0x3f800000 ? 0x3f800000 : above);  // within [0, 1]
+  constexpr uint32_t kEnd = std::bit_cast<uint32_t>(8.0f);
+  const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+  const float a = std::bit_cast<float>(size < kEnd ? size : kEnd);
+  const float t = fma(a, 0.25f, -1.0f), t2 = t * t, t4 = t2 * t2;
+  const float p =
+      fma(fma(t, -0.0466654988f, 0.0779136311f), t2, fma(t, 0.017563891f, -0.175329013f));
+  const float q =
+      fma(fma(t, -0.0038066992f, -0.00399671117f), t2, fma(t, 0.0208268829f, -0.011588029f));
+  const float r =
+      fma(fma(t, -4.66787025e-05f, -0.000312106704f), t2, fma(t, 0.000352413602f, 0.0017527555f));
+  const float slope = fma(fma(fma(t4, 4.82176928e-05f, r), t4, q), t4, p);
+  const float root = fma(a, slope, 1.0f), root2 = root * root, root4 = root2 * root2;
+  const float tail = size < kEnd ? 0.5f * root4 * root4 : 0.0f;
+  return x < 0.0f ? tail : 1.0f - tail;
 }
 
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.
@@ -265,7 +314,7 @@ TESSERA_MATH float pow(float x, float y) {
 /// Whether sin and cos must be asked of libm.
 TESSERA_MATH bool rare_angle(double) { return false; }
 TESSERA_MATH bool rare_angle(float x) { return !(x < 65536.0f && x > -65536.0f); }
-/// Whether log_of_normal is not log.
+/// Whether log_of_normal is not log (nor log2_of_normal log2, log10_of_normal log10).
 TESSERA_MATH bool rare_logarithm(double) { return false; }
 TESSERA_MATH bool rare_logarithm(float x) {
   return std::bit_cast<uint32_t>(x) - 0x00800000u >= 0x7f000000u;

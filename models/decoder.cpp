@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head is applied within its own module's run, by the loss too, which never has logits: its
-// hooks see both, also where the embedding is the head. Logits of features run through the model
-// too, which may hold its parameters in another precision. A step of generation sets the length of
-// every entry of the cache, also of absent layers; one that fails gives all their old length back,
-// so that it can be tried again.
+// The head is applied within its module's run, also by the loss, which has no logits, so its hooks
+// see both, even with tied embeddings. logits(features) runs through the model too, because of
+// mixed precision. A generation step sets the length of every cache entry, also of absent layers;
+// if it fails, all lengths are restored, so that it can be repeated.
 #include "tessera/models/decoder.h"
 
 #include "tessera/dist/dtensor.h"
@@ -28,7 +27,7 @@ void Decoder::check_input(const Tensor& x) const {
 void Decoder::check_positions(int64_t length, int64_t start) const {
   if (start < 0 || length < 1 || start + length > sizes_.max_seq_len) {
     fail<ValueError>(sizes_.family, "positions ", start, " to ", start + length,
-                     " do not lie within max_seq_len ", sizes_.max_seq_len);
+                     " are not within max_seq_len ", sizes_.max_seq_len);
   }
 }
 
@@ -50,7 +49,7 @@ Placement Decoder::placement() const {
   } else {
     const auto parameters = nn::named_parameters(const_cast<Decoder&>(*this));
     if (parameters.empty())
-      fail<UsageError>(sizes_.family, "a stage without parameters lies nowhere: keep a layer");
+      fail<UsageError>(sizes_.family, "a stage without parameters has no device: keep a layer");
     weight = parameters[0].tensor;
   }
   return {weight.device().is_meta() ? kCpu : weight.device(),
@@ -61,10 +60,11 @@ double Decoder::flops(std::span<const int64_t> documents) {
   double tokens = 0, pairs = 0;
   for (const int64_t length : documents) {
     tokens += static_cast<double>(length);
-    pairs += static_cast<double>(length) * static_cast<double>(length);
+    pairs += static_cast<double>(length) * static_cast<double>(length + 1) / 2;  // causal
   }
-  // A table of lookups multiplies with nothing; a tied one does, as the head.
-  int64_t weights = nn::parameter_count(*this);
+  // Matrices are in matmuls; the embedding is not, unless it is tied to the head.
+  int64_t weights = 0;
+  for (const Tensor& p : nn::parameters(*this)) weights += p.rank() > 1 ? p.numel() : 0;
   const Head h = head();
   if (embedding() && embedding() != h.module) weights -= embedding()->weight.numel();
   if (h.module && !stage_.last) weights -= h.table.numel();
@@ -121,8 +121,8 @@ CrossEntropyResult Decoder::loss_of(const Tensor& x, const Tensor& targets,
 
 Cache Decoder::make_cache(int64_t capacity) const {
   if (capacity < 1 || capacity > sizes_.max_seq_len) {
-    fail<ValueError>(sizes_.family, "a cache of ", capacity,
-                     " tokens does not lie within max_seq_len ", sizes_.max_seq_len);
+    fail<ValueError>(sizes_.family, "a cache of ", capacity, " tokens is not within max_seq_len ",
+                     sizes_.max_seq_len);
   }
   return Cache(static_cast<size_t>(sizes_.n_layers), {.capacity = capacity});
 }
@@ -143,7 +143,7 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
     for (nn::KvCache& c : cache) c.length = seen + count;
     return next;
   } catch (...) {
-    for (nn::KvCache& c : cache) c.length = seen;  // some layers had taken the tokens
+    for (nn::KvCache& c : cache) c.length = seen;  // some layers had appended the tokens
     throw;
   }
 }

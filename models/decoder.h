@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoder: the part of the model port that transformers share: tokens -> embedding -> layers ->
+// Decoder: the part of LanguageModel that transformers share: tokens -> embedding -> layers ->
 // norm -> head, the loss without logits, and generation with a cache. A family owns its members and
-// says how each is applied; what is absent is passed over, so that a pipeline stage is a Decoder
+// defines how each is applied; absent members are skipped, so that a pipeline stage is a Decoder
 // without some of its members.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace tessera::models {
 
 class TESSERA_API Decoder : public LanguageModel {
  public:
-  /// A stage embeds tokens if it is the first and has the embedding; otherwise it is given features
-  /// (B, T, dim). It has a head if it is the last and has what the head multiplies with. Members
-  /// that are absent say this by themselves, but for a table that is embedding and head: the first
-  /// stage and the last both hold it.
+  /// A stage embeds tokens if it is the first and has the embedding; otherwise its input is
+  /// features (B, T, dim). It has a head if it is the last and has the head's weight. Absent
+  /// members decide this, except with tied embeddings, whose weight both the first and the last
+  /// stage hold.
   struct Stage {
     bool first = true, last = true;
   };
@@ -26,7 +26,7 @@ class TESSERA_API Decoder : public LanguageModel {
   [[nodiscard]] int64_t vocab_size() const final { return sizes_.vocab_size; }
   [[nodiscard]] int64_t max_seq_len() const final { return sizes_.max_seq_len; }
   [[nodiscard]] Placement placement() const final;
-  /// Of what this stage holds: attention in each of units(), no lookups.
+  /// Of the members of this stage: attention in each of units(), no lookups.
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
 
   using LanguageModel::forward;
@@ -40,36 +40,35 @@ class TESSERA_API Decoder : public LanguageModel {
 
  protected:
   struct Sizes {
-    std::string_view family;  ///< that errors name
+    std::string_view family;  ///< for errors
     int64_t vocab_size = 0, max_seq_len = 0, n_layers = 0;
-    int64_t attention_dim = 0;  ///< of a layer: query heads x (head size of keys + of values) / 2
+    int64_t attention_dim = 0;  ///< per layer: query heads x (head size of keys + of values) / 2
   };
   explicit Decoder(const Sizes& sizes) : sizes_(sizes) {}
 
-  // What a family says of its members.
+  // Implemented by each family.
   /// tokens (B, T) -> (B, T, dim).
   [[nodiscard]] virtual Tensor embed(const Tensor& tokens, const Metadata& metadata) const = 0;
-  /// Layer i, x (B, T, dim) -> (B, T, dim); x itself where the layer is absent.
+  /// Layer i, x (B, T, dim) -> (B, T, dim); x itself if the layer is absent.
   [[nodiscard]] virtual Tensor layer(size_t i, const Tensor& x, const Metadata& metadata,
                                      nn::KvCache* cache) const = 0;
-  /// What comes after the last layer; x itself where it is absent.
+  /// The final norm; x itself if it is absent.
   [[nodiscard]] virtual Tensor finish(const Tensor& x) const = 0;
-  /// The embedding, or null where it is absent.
+  /// The embedding, or null if it is absent.
   [[nodiscard]] virtual const nn::Embedding* embedding() const = 0;
-  /// What the head multiplies with, a table (V, dim), and the module that it belongs to, which may
-  /// be the embedding.
+  /// The weight (V, dim) of the head, and the module that owns it, which may be the embedding.
   struct Head {
     const nn::Module* module = nullptr;
     Tensor table;
   };
-  /// The head, or a null module where it is absent.
+  /// The head, or a null module if it is absent.
   [[nodiscard]] virtual Head head() const = 0;
 
   /// ValueError unless positions [start, start + length) lie within max_seq_len.
   void check_positions(int64_t length, int64_t start) const;
 
  private:
-  // What the entries run through the model's hooks.
+  // Called through the model's hooks.
   [[nodiscard]] Tensor stack(const Tensor& x, const Metadata& metadata, Cache* cache) const;
   [[nodiscard]] Tensor head_of(const Tensor& features) const;
   [[nodiscard]] Tensor logits_of(const Tensor& x, const Metadata& metadata) const;
@@ -85,19 +84,19 @@ class TESSERA_API Decoder : public LanguageModel {
   Stage stage_;
 };
 
-/// A decoder whose layers are all Blocks, called as `block(x, metadata, cache)`, with a Norm behind
-/// them: what a family without kinds of layers derives from. It makes the members and visits them.
+/// A decoder whose layers are all Blocks, called as `block(x, metadata, cache)`, followed by a
+/// Norm: the base of families with one kind of layer. It owns the members and visits them.
 template <class Block, class Norm> class UniformDecoder : public Decoder {
  public:
-  /// The layers that are there.
+  /// The layers that are present.
   [[nodiscard]] std::vector<nn::Module*> units() final {
     std::vector<nn::Module*> all;
     for (Block& block : layers) all.push_back(&block);
     return all;
   }
 
-  // A pipeline stage lacks some of these; where the embedding is the head, the first and the last
-  // both hold tok_embeddings and say which they are by set_stage.
+  // A pipeline stage lacks some of these. With tied embeddings the first and the last stage both
+  // hold tok_embeddings and set_stage says which one it is.
   std::optional<nn::Embedding> tok_embeddings;
   nn::ModuleList<Block> layers;
   std::optional<Norm> norm;

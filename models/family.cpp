@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of a ModelConfig copies the struct that it holds: changing one never changes the flavor
-// that it came from. An unknown name is answered with the nearest one and the whole list.
+// Copying a ModelConfig copies the struct that it holds, so changing a copy never changes the
+// flavor. The error for an unknown name suggests the nearest one and lists all.
 #include "tessera/models/family.h"
+
+#include "tessera/nn/io/utf8.h"
 
 namespace tessera::models {
 namespace {
@@ -17,7 +19,7 @@ const auto& find(const List& list, std::string_view name, std::string_view field
   std::string all;
   for (const std::string& n : names) all += concat(all.empty() ? "" : ", ", n);
   const auto near = config::did_you_mean(name, names);
-  fail<ConfigError>(field, "there is no '", name,
+  fail<ConfigError>(field, "there is no '", io::excerpt(name),
                     "': ", near ? concat("did you mean ", *near, "? ") : "", "There are ", all);
 }
 
@@ -54,8 +56,8 @@ void ModelConfig::wrong_type(const std::type_info& type) const {
 }
 
 void ModelConfig::fields(config::Fields& f) {
-  f.add("name", family_, "family of the model");
-  f.add("flavor", flavor_, "published size that the other values of the model come from",
+  f.add("name", family_, "model family");
+  f.add("flavor", flavor_, "model size that supplies the defaults of the other model fields",
         {.free_on_resume = true});
   held().fields(f);
 }

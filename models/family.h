@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A family of models as data: its name, its published flavors, and what its configuration can do.
-// ModelConfig is a value that holds the Config struct of any family, so that programs carry, print,
-// parse and build models without naming one.
+// A family of models as data: its name, its published flavors, and its typed configuration.
+// ModelConfig is a value that holds the Config struct of any family, so that programs copy, print,
+// parse and build models without naming a family.
 #pragma once
 
 #include "tessera/models/config/fields.h"
@@ -18,7 +18,7 @@
 
 namespace tessera::models {
 
-/// What a family gives: a Model with a Config that binds its fields, and what does not fit in it.
+/// A model class of a family: it has a Config that binds its fields and reports conflicts.
 template <class Model>
 concept ModelOfFamily = std::derived_from<Model, LanguageModel> &&
     requires(typename Model::Config c, const typename Model::Config same, config::Fields f) {
@@ -49,20 +49,20 @@ class TESSERA_API ModelConfig {
   }
   [[nodiscard]] explicit operator bool() const { return held_ != nullptr; }
   [[nodiscard]] const std::string& family() const { return family_; }
-  /// The published size that it started from; empty: none.
+  /// The published size that supplied the defaults; empty: none.
   [[nodiscard]] const std::string& flavor() const { return flavor_; }
   void set_flavor(std::string flavor) { flavor_ = std::move(flavor); }
 
-  // These and the next: UsageError while it is empty.
+  // The following functions throw UsageError while it is empty.
   [[nodiscard]] int64_t vocab_size() const { return held().vocab_size(); }
   [[nodiscard]] int64_t max_seq_len() const { return held().max_seq_len(); }
   [[nodiscard]] DType& dtype() { return held().dtype(); }
   [[nodiscard]] DType dtype() const { return held().dtype(); }
-  /// Binds name, flavor and the family's own fields; they stay bound until this is assigned.
+  /// Binds name, flavor and the family's own fields; valid until this object is assigned.
   void fields(config::Fields& f);
-  /// Faults that no single field shows.
+  /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const { return held().conflicts(); }
-  /// The model, its parameters on the meta device. ValueError: sizes that do not fit.
+  /// The model, with parameters on the meta device. ValueError: conflicting sizes.
   [[nodiscard]] std::unique_ptr<LanguageModel> make() const { return held().make(); }
 
   /// The family's own struct. UsageError if it is of another family.
@@ -116,12 +116,13 @@ struct Family {
   std::string name, description;
   std::vector<ModelConfig> flavors;  ///< the published sizes; at least one
 
-  /// ConfigError, with the list, if there is none of this name. An empty name: the first, under no
-  /// name, for a configuration that sets every field. UsageError: the family has no flavors.
+  /// ConfigError, with the list of flavors, if the name is unknown. An empty name gives the first
+  /// flavor without its name, for a configuration that sets every field. UsageError: the family has
+  /// no flavors.
   [[nodiscard]] TESSERA_API ModelConfig flavor(std::string_view name) const;
 };
 
-/// A family from what its folder holds: `flavors` are (name, Config) pairs.
+/// Makes a family; `flavors` are (name, Config) pairs.
 template <ModelOfFamily Model, class Flavors>
 [[nodiscard]] Family family(std::string name, std::string description, const Flavors& flavors) {
   Family f{std::move(name), std::move(description), {}};
@@ -130,8 +131,8 @@ template <ModelOfFamily Model, class Flavors>
   return f;
 }
 
-/// `c`, in which every field is in its range and all fit each other; otherwise a ValueError with
-/// every fault. What a family's constructor does first.
+/// Returns `c` if every field is in its range and none conflict; else a ValueError with all faults.
+/// Constructors of models call it first.
 template <class Config> [[nodiscard]] const Config& checked(const Config& c) {
   Config bound = c;
   config::Fields fields;
@@ -144,7 +145,7 @@ template <class Config> [[nodiscard]] const Config& checked(const Config& c) {
   throw ValueError(all);
 }
 
-/// ConfigError, with the list, if there is none of this name.
+/// ConfigError, with the list of families, if the name is unknown.
 TESSERA_API const Family& find_family(std::span<const Family> families, std::string_view name);
 
 }  // namespace tessera::models

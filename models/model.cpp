@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every model does alike: metadata of packed rows, and input placed where parameters lie. A
-// model that is only planned computes on the meta device, so its rotary tables go there too.
+// Shared by all models: metadata of packed sequences, and inputs moved to the device of the
+// parameters. A model on the meta device has its RoPE tables there too.
 #include "tessera/models/model.h"
 
 #include "tessera/dist/dtensor.h"

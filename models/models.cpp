@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of families; a new one is a folder and a line here.
+// The list of families; a new family is a folder and a line here.
 #include "tessera/models/models.h"
 
 #include "tessera/models/gpt2/gpt2.h"

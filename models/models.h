@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The families of this repository. A program that has one more gives `run_cli` a longer list.
+// The families of this repository. A program with its own family passes `run_cli` a longer list.
 #pragma once
 
 #include "tessera/models/family.h"

@@ -8,6 +8,7 @@
 #include "tessera/models/models.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/toy_family.h"
 
 #include <gtest/gtest.h>
@@ -15,15 +16,7 @@
 namespace tessera::models {
 namespace {
 
-const llama3::Config kTiny{.dim = 32,
-                           .n_layers = 3,
-                           .n_heads = 4,
-                           .n_kv_heads = 2,
-                           .ffn_dim = 64,
-                           .vocab_size = 50,
-                           .max_seq_len = 16,
-                           .rope_theta = 10000,
-                           .norm_eps = 1e-5};
+const llama3::Config kTiny = test::tiny_llama3(3);
 const gpt2::Config kTinyGpt2{
     .dim = 24, .n_layers = 3, .n_heads = 4, .vocab_size = 50, .max_seq_len = 16};
 const std::vector<int64_t> kDocuments{5, 3};
@@ -97,7 +90,7 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
   nn::initialize(whole, 3);
   EXPECT_EQ(parameters, nn::parameter_count(whole));
   EXPECT_EQ(flops, whole.flops(kDocuments));
-  const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
+  const Tensor tokens = test::two_rows();
   const Metadata m = whole.metadata(4);
   const Tensor sent = middle.features(first.features(tokens, m), m);
   EXPECT_EQ(last.forward(sent, m).values(), whole.forward(tokens, m).values());
@@ -130,7 +123,7 @@ template <class Model> void compare_tied_stages(const typename Model::Config& co
   if constexpr (requires { last.pos_embeddings; }) last.pos_embeddings.reset();
   for (Model* m : {&whole, &first, &last}) nn::initialize(*m, 3);
   EXPECT_EQ(first.flops(kDocuments) + last.flops(kDocuments), whole.flops(kDocuments));
-  const Tensor tokens = from_values({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4}, DType::i64);
+  const Tensor tokens = test::two_rows();
   const Metadata m = whole.metadata(4);
   const Tensor sent = first.features(tokens, m);
   EXPECT_EQ(last.forward(sent, m).values(), whole.forward(tokens, m).values());
@@ -155,7 +148,7 @@ TEST_F(PortTest, StagesOfATiedModelSayWhichTheyAre) {
   without.pos_embeddings.reset();
   nn::initialize(without, 3);
   EXPECT_EQ(message_of([&] {
-              (void)without.forward(from_values({1}, {1, 1}, DType::i64));
+              (void)without.forward(test::ids({1}, {1, 1}));
             }),
             "[gpt2] a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
             "both, or set_stage({.first = false})");
@@ -166,17 +159,8 @@ TEST_F(PortTest, AbsentLayersKeepTheirPlaceInACache) {
     llama3::Model model(kTiny);
     model.layers.remove(absent);
     nn::initialize(model, 3);
-    const NoGrad guard;
-    const Tensor tokens = from_values({1, 2, 3, 4, 5}, {1, 5}, DType::i64);
-    const Tensor whole = model.forward(tokens);  // (1, T, V)
     Cache cache = model.make_cache(5);
-    int64_t at = 0;
-    for (const int64_t count : {2, 1, 2}) {
-      const Tensor last = model.next_logits(slice(tokens, 1, {at, at + count}), cache);
-      at += count;
-      const auto got = last.values(), want = slice(whole, 1, {at - 1, at}).values();
-      for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << at;
-    }
+    test::expect_cached_logits(model, test::ids({1, 2, 3, 4, 5}, {1, 5}), cache, {2, 1, 2});
     for (const nn::KvCache& c : cache) EXPECT_EQ(c.length, 5);
   }
 }
@@ -186,7 +170,7 @@ TEST_F(PortTest, FeaturesAndLogitsComeApartInMixedPrecision) {
   nn::initialize(model, 3);
   const auto units = model.units();
   nn::mixed_precision(model, units, DType::bf16);
-  const Tensor tokens = from_values({1, 2, 3, 4}, {1, 4}, DType::i64);
+  const Tensor tokens = test::ids({1, 2, 3, 4}, {1, 4});
   const Metadata m = model.metadata(4);
   const Tensor features = model.features(tokens, m);
   EXPECT_EQ(features.dtype(), DType::bf16);
@@ -221,7 +205,7 @@ TEST_F(PortTest, AFamilyIsAFolderAndALine) {
   const auto model = find_family(all, "toy").flavor("wide").make();
   EXPECT_EQ(nn::parameter_count(*model), 11 * 9);
   nn::initialize(*model, 1);
-  const Tensor tokens = from_values({1, 2, 3}, {1, 3}, DType::i64);
+  const Tensor tokens = test::ids({1, 2, 3}, {1, 3});
   const Loss l = model->loss(tokens, tokens, model->metadata(3));
   EXPECT_EQ(l.auxiliary.at(0).name, "size");
   backward(l.sum + l.auxiliary.at(0).value);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a mode to the options of each block: every n-th block, ops that are kept, or a budget.
+// Turns a mode into options for each block: every n-th block, ops whose outputs are stored, or a
+// budget.
 #include "tessera/nn/activation_checkpoint.h"
 
 #include <charconv>
@@ -7,7 +8,7 @@
 namespace tessera::nn {
 namespace {
 
-// Every how many blocks one is checkpointed; 0: by op.
+// Every n-th block is checkpointed; 0: by op.
 size_t interval(const std::string& option) {
   if (option == "op") return 0;
   size_t n = 0;
@@ -38,7 +39,7 @@ void apply_activation_checkpoint(std::span<Module* const> blocks,
   } else if (c.mode == Mode::memory_budget) {
     if (!(c.memory_budget >= 0 && c.memory_budget <= 1)) {
       fail<ValueError>("activation_checkpoint", "memory_budget ", c.memory_budget,
-                       " does not lie in [0, 1]");
+                       " is not in [0, 1]");
     }
     options.memory_budget = c.memory_budget;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Projections, rotary positions and the cache around the fused op.
+// Projections, RoPE and the KV cache around the fused op.
 #include "tessera/nn/attention.h"
 
 #include "tessera/kernels/assign/assign.h"
@@ -13,7 +13,7 @@
 namespace tessera::nn {
 namespace {
 
-// Writes k and v (B, T, Hkv, D) behind what the cache holds; they become all that it holds then.
+// Appends k and v (B, T, Hkv, D) to the cache and sets them to all cached keys and values.
 void remember(KvCache& cache, Tensor& k, Tensor& v) {
   if (Context::current().grad_enabled)
     fail<UsageError>("attention", "a cache is written in place: generate under NoGrad");
@@ -34,12 +34,13 @@ void remember(KvCache& cache, Tensor& k, Tensor& v) {
   cache.length = end;
 }
 
-// Queries and keys are the same tokens, but for those that a cache holds before them.
+// Queries and keys are the same tokens, except cached ones before them.
 AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
   if (cache && (m.documents.defined() || m.token_positions.defined())) {
-    fail<ValueError>("attention",
-                     "a cache keeps no documents or positions of its tokens: give metadata without "
-                     "them, and each row one document in order");
+    fail<ValueError>(
+        "attention",
+        "a cache stores no documents or positions of its tokens: give metadata without "
+        "them, and each row one document in order");
   }
   return {.mask = m.documents.defined() ? m.mask & AttentionMask::document() : m.mask,
           .heads_inner = true,
@@ -72,7 +73,7 @@ Attention::Attention(const Config& c)
   if (c.head_dim < 1) fail<ValueError>("attention", "head_dim ", c.head_dim, " is not positive");
   if (c.rotary && c.head_dim % 2 != 0) {
     fail<ValueError>("attention", "head_dim ", c.head_dim,
-                     " is not even, but rotary positions turn pairs: set rotary to false");
+                     " is not even, but RoPE rotates pairs: set rotary to false");
   }
   if (c.qk_norm_eps > 0) {
     q_norm.emplace(c.head_dim, c.qk_norm_eps, c.dtype);
@@ -90,6 +91,11 @@ void Attention::visit(Visitor& visitor) {
   visitor.child("k_norm", *k_norm);
 }
 
+std::string Attention::extra_repr() const {
+  return concat("n_heads=", config_.n_heads, ", n_kv_heads=", config_.n_kv_heads,
+                ", head_dim=", config_.head_dim);
+}
+
 Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
                           KvCache* cache) const {
   if (x.rank() != 3) fail<ShapeError>("attention", "x is ", x.meta(), ", expected (B, T, dim)");
@@ -105,7 +111,7 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
   Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
   Tensor v = heads(qkv[2], config_.n_kv_heads);                   // (B, T, Hkv, D)
-  // Saved for backward: where the others are new, a view would keep the bytes of all three.
+  // A copy for backward: with new q and k, a view would keep the bytes of all three.
   if (config_.rotary || q_norm) v = contiguous(v);
   const AttentionOptions options = options_of(metadata, cache);
   if (cache) remember(*cache, k, v);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with grouped heads, and rotary positions unless the model learns its own. What
-// positions and mask a batch has is input data, made once outside the layers and given to each of
-// them.
+// Attention with grouped heads, and RoPE unless the model learns its positions. Positions and mask
+// of a batch are input data, made once outside the layers and passed to each of them.
 #pragma once
 
 #include "tessera/kernels/attention/block_map.h"
@@ -10,23 +9,24 @@
 #include "tessera/nn/layers.h"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace tessera::nn {
 
-/// What attention needs to know of a batch besides its activations. Where a token stands for its
-/// rotary embedding and for the mask are two things: packed documents count the first anew.
+/// Inputs of attention besides activations. A token's position for RoPE and its position for the
+/// mask may differ: in packed documents the first restarts with each document.
 struct AttentionMetadata {
-  /// Tables (N, head_dim / 2), f32 (f64 for f64). None where positions are not rotary.
+  /// Tables (N, head_dim / 2), f32 (f64 for f64). Undefined without RoPE.
   Tensor cos = {}, sin = {};
   /// (B, T) i64: each token's row of the tables, or of learned positions; undefined: in order.
   Tensor position_ids = {};
   int64_t start = 0;  ///< learned position of token 0
   AttentionMask mask = AttentionMask::causal();
-  /// (B, T) or (T) i64: tokens of one id see each other only, besides what the mask says.
+  /// (B, T) or (T) i64: tokens attend only to tokens of the same id, within the mask.
   Tensor documents = {};
-  /// (B, T) or (T) i64: the place of each token in the sequence, which masks speak of; undefined:
-  /// in order from 0, or behind what a cache holds.
+  /// (B, T) or (T) i64: the position of each token in the sequence, for the mask; undefined: in
+  /// order from 0, or after the tokens in the cache.
   Tensor token_positions = {};
   BlockMap block_map = {};
 };
@@ -35,17 +35,17 @@ TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, 
                                               int64_t start = 0, const RopeScaling& scaling = {},
                                               DType dtype = DType::f32);
 
-/// Keys and values of the tokens that a layer has seen. Made for `capacity` tokens by the first
-/// forward that is given it.
+/// Keys and values of earlier tokens of a layer. The first forward that gets it allocates
+/// `capacity` tokens.
 struct KvCache {
   int64_t capacity = 0, length = 0;
   Tensor k = {}, v = {};  ///< (B, capacity, Hkv, D)
 };
 
 /// attention(x, metadata, cache = nullptr): x (B, T, dim) -> (B, T, dim). With a cache, x are the
-/// tokens after those that it holds; they are added to it. ValueError beyond its capacity, or of
-/// metadata with documents or token_positions, which it does not keep; UsageError while gradients
-/// are recorded.
+/// tokens after the cached ones and are appended to it. ValueError: more tokens than its capacity,
+/// or metadata with documents or token_positions, which it does not store; UsageError while
+/// gradients are recorded.
 class TESSERA_API Attention final : public Layer<Attention> {
  public:
   struct Config {
@@ -53,16 +53,17 @@ class TESSERA_API Attention final : public Layer<Attention> {
     Init input = Init::truncated_normal(0.02);   ///< of wq, wk and wv
     Init output = input;                         ///< of wo
     bool qkv_bias = false, output_bias = false;  ///< biases of wq, wk and wv; of wo
-    bool rotary = true;        ///< queries and keys turn by the tables of the metadata
-    bool rope_halves = false;  ///< pairs (x[i], x[i + D/2]), as Qwen, instead of neighbours
+    bool rotary = true;        ///< RoPE on queries and keys, by the tables of the metadata
+    bool rope_halves = false;  ///< pairs (x[i], x[i + D/2]), as Qwen, instead of adjacent ones
     double qk_norm_eps = 0;    ///< above 0: RMS norms over D of queries and keys, as Qwen 3
-    /// Queries, keys and values by one product, unless something hangs on wq, wk or wv.
+    /// Queries, keys and values in one matmul, unless wq, wk or wv has hooks.
     bool fused_qkv = true;
     DType dtype = DType::f32;
   };
   /// ValueError if n_heads is not a multiple of n_kv_heads, or head_dim is odd but rotary.
   explicit Attention(const Config& config);
   void visit(Visitor& visitor) override;
+  [[nodiscard]] std::string extra_repr() const override;
 
   Linear wq, wk, wv, wo;
   std::optional<RmsNorm> q_norm, k_norm;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that hold others: a list that a parent runs as it likes, and a sequence that runs itself.
+// Modules that contain others: a list whose elements the parent calls, and a sequence.
 #pragma once
 
 #include "tessera/nn/module.h"
@@ -11,9 +11,9 @@
 namespace tessera::nn {
 
 /// Modules of one type (or derived from it) that their owner lists by
-/// `visitor.children("layers", layers)` and calls itself. Elements never change their place. One
-/// that is removed leaves its place empty, so that the others keep their names: a pipeline's stage
-/// has some of a model's layers. Iteration passes empty places over.
+/// `visitor.children("layers", layers)` and calls itself. Elements never change their index.
+/// Removing one leaves its index empty, so that the others keep their names: a pipeline stage has
+/// some of a model's layers. Iteration skips empty indices.
 template <class T> class ModuleList {
  public:
   ModuleList() = default;
@@ -28,15 +28,15 @@ template <class T> class ModuleList {
     modules_.push_back(std::move(made));
     return module;
   }
-  /// IndexError where there is no place.
+  /// IndexError if there is no such index.
   void remove(size_t i) {
     if (i >= size()) missing(i);
     modules_[i].reset();
   }
-  /// Places, empty ones too.
+  /// Number of indices, empty ones included.
   [[nodiscard]] size_t size() const { return modules_.size(); }
   [[nodiscard]] bool has(size_t i) const { return i < size() && modules_[i]; }
-  /// IndexError where there is no element.
+  /// IndexError if there is no element.
   T& operator[](size_t i) { return has(i) ? *modules_[i] : missing(i); }
   const T& operator[](size_t i) const { return has(i) ? *modules_[i] : missing(i); }
   [[nodiscard]] auto begin() { return Iterator<T>(first(), last()); }
@@ -80,14 +80,14 @@ template <class T> class ModuleList {
   std::vector<std::unique_ptr<T>> modules_;
 };
 
-/// Runs its modules one after the other, under the names `0`, `1` ...:
+/// Runs its modules in order, named `0`, `1` ...:
 /// `Sequential net(Linear(1, 16), Tanh(), Linear(16, 1)); net(x)`.
 class TESSERA_API Sequential final : public Layer<Sequential> {
  public:
   template <std::derived_from<Module>... M> explicit Sequential(M... modules) {
     (push_back(std::move(modules)), ...);
   }
-  /// Moves `module`, which takes a Tensor and gives one, to the end.
+  /// Appends `module`, which maps a Tensor to a Tensor.
   template <std::derived_from<Module> M> M& push_back(M module) {
     auto made = std::make_unique<M>(std::move(module));
     M& element = *made;

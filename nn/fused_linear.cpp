@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When joining weights pays, and the split of the product whose gradients meet in one tensor.
+// Decides when concatenating weights pays, and splits the result so that gradients are written to
+// one tensor.
 #include "tessera/nn/fused_linear.h"
 
 #include "tessera/autograd/autograd.h"
@@ -13,8 +14,8 @@
 namespace tessera::nn {
 namespace {
 
-// y (..., sum of sizes) -> its pieces along the last dim; their gradients meet in one tensor, where
-// those of slices would each be padded to y's size and added.
+// y (..., sum of sizes) -> its pieces along the last dim. Their gradients are written to one
+// tensor; gradients of slices would each be padded to y's size and added.
 TensorList split_last(const Tensor& y, const std::vector<int64_t>& sizes) {
   return tessera::apply(
       {"split",
@@ -43,7 +44,7 @@ TensorList split_last(const Tensor& y, const std::vector<int64_t>& sizes) {
       {y});
 }
 
-// Joining copies the weights once, so it must be little beside the product.
+// Concatenation copies the weights, so the copy must be small compared with the matmul.
 bool worth_joining(const Tensor& x, std::span<const Tensor> weights) {
   constexpr int64_t kRows = 64;
   bool worth = weights.size() > 1 && x.rank() > 0 && x.numel() >= kRows * x.size(-1);

@@ -19,6 +19,10 @@ void Linear::visit(Visitor& visitor) {
   visitor.parameter("weight", weight, init_);
   if (bias.defined()) visitor.parameter("bias", bias, Init::constant(0));
 }
+std::string Linear::extra_repr() const {
+  return concat("in_features=", weight.size(1), ", out_features=", weight.size(0),
+                ", bias=", bias.defined() ? "True" : "False");
+}
 Tensor Linear::forward(const Tensor& x) const {
   const Tensor y = linear(x, weight);  // (..., out)
   return bias.defined() ? y + bias : y;
@@ -27,11 +31,19 @@ Tensor Linear::forward(const Tensor& x) const {
 Embedding::Embedding(int64_t vocabulary, int64_t dim, Init init, DType dtype)
     : weight(parameter({vocabulary, dim}, dtype)), init_(init) {}
 void Embedding::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
+std::string Embedding::extra_repr() const { return concat(weight.size(0), ", ", weight.size(1)); }
 Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids); }
+
+namespace {
+std::string norm_text(const Tensor& weight, double eps) {
+  return concat('(', weight.size(0), ",), eps=", eps);
+}
+}  // namespace
 
 RmsNorm::RmsNorm(int64_t dim, double eps, DType dtype)
     : weight(parameter({dim}, dtype)), eps_(eps) {}
 void RmsNorm::visit(Visitor& visitor) { visitor.parameter("weight", weight, Init::constant(1)); }
+std::string RmsNorm::extra_repr() const { return norm_text(weight, eps_); }
 Tensor RmsNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
 
 LayerNorm::LayerNorm(int64_t dim, double eps, DType dtype)
@@ -40,11 +52,13 @@ void LayerNorm::visit(Visitor& visitor) {
   visitor.parameter("weight", weight, Init::constant(1));
   visitor.parameter("bias", bias, Init::constant(0));
 }
+std::string LayerNorm::extra_repr() const { return norm_text(weight, eps_); }
 Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight, bias, eps_); }
 
 Dropout::Dropout(double p) : p_(p) {
-  if (!(p >= 0 && p < 1)) fail<ValueError>("dropout", "p ", p, " does not lie in [0, 1)");
+  if (!(p >= 0 && p < 1)) fail<ValueError>("dropout", "p ", p, " is not in [0, 1)");
 }
+std::string Dropout::extra_repr() const { return concat("p=", p_); }
 Tensor Dropout::forward(const Tensor& x) const { return dropout(x, p_, is_training()); }
 
 FeedForward::FeedForward(const Config& c)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that transformers are made of: linear, embedding, normalisation, activations and
-// feed-forward, gated or not. None of them merges batch and sequence dims, so that a cut sequence
-// stays a plain shard. A layer is called like a function of its input: `wo(x)`.
+// The layers of transformers: linear, embedding, normalisation, activations and feed-forward, gated
+// or not. None of them merges batch and sequence dims, so that a sharded sequence stays a plain
+// shard. A layer is called like a function of its input: `wo(x)`.
 #pragma once
 
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -9,13 +9,14 @@
 
 namespace tessera::nn {
 
-/// y = x W^T, plus a bias if asked for. x (..., in) -> (..., out); weight (out, in), bias (out),
-/// zeros at first.
+/// y = x W^T + bias (optional). x (..., in) -> (..., out); weight (out, in), bias (out), initially
+/// zeros.
 class TESSERA_API Linear final : public Layer<Linear> {
  public:
   Linear(int64_t in, int64_t out, Init init = Init::truncated_normal(0.02),
          DType dtype = DType::f32, bool with_bias = false);
   void visit(Visitor& visitor) override;
+  [[nodiscard]] std::string extra_repr() const override;
 
   Tensor weight;  // (out, in)
   Tensor bias;    // (out), or undefined
@@ -26,11 +27,12 @@ class TESSERA_API Linear final : public Layer<Linear> {
   Init init_;
 };
 
-/// Rows of a table. ids (...) i64 -> (..., dim); weight (vocabulary, dim).
+/// Rows of the weight. ids (...) i64 -> (..., dim); weight (vocabulary, dim).
 class TESSERA_API Embedding final : public Layer<Embedding> {
  public:
   Embedding(int64_t vocabulary, int64_t dim, Init init = Init::normal(1), DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
+  [[nodiscard]] std::string extra_repr() const override;
 
   Tensor weight;  // (vocabulary, dim)
 
@@ -40,11 +42,12 @@ class TESSERA_API Embedding final : public Layer<Embedding> {
   Init init_;
 };
 
-/// x / rms(x) * weight over the last dim. x (..., dim) -> (..., dim); weight (dim), ones at first.
+/// x / rms(x) * weight over the last dim. x (..., dim) -> (..., dim); weight (dim), initially ones.
 class TESSERA_API RmsNorm final : public Layer<RmsNorm> {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
+  [[nodiscard]] std::string extra_repr() const override;
 
   Tensor weight;  // (dim)
 
@@ -55,11 +58,12 @@ class TESSERA_API RmsNorm final : public Layer<RmsNorm> {
 };
 
 /// (x - mean(x)) / deviation(x) * weight + bias over the last dim. x (..., dim) -> (..., dim);
-/// weight (dim), ones at first, bias (dim), zeros at first.
+/// weight (dim), initially ones; bias (dim), initially zeros.
 class TESSERA_API LayerNorm final : public Layer<LayerNorm> {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
+  [[nodiscard]] std::string extra_repr() const override;
 
   Tensor weight, bias;  // (dim)
 
@@ -75,6 +79,7 @@ class TESSERA_API Dropout final : public Layer<Dropout> {
  public:
   explicit Dropout(double p);
   void visit(Visitor&) override {}
+  [[nodiscard]] std::string extra_repr() const override;
 
  private:
   friend class Layer<Dropout>;
@@ -83,8 +88,7 @@ class TESSERA_API Dropout final : public Layer<Dropout> {
 };
 
 /// An activation as a module, for a Sequential.
-template <Tensor (*function)(const Tensor&)>
-class Activation final : public Layer<Activation<function>> {
+template <Tensor (*function)(const Tensor&)> class Activation : public Layer<Activation<function>> {
  public:
   void visit(Visitor&) override {}
 
@@ -92,15 +96,18 @@ class Activation final : public Layer<Activation<function>> {
   friend class Layer<Activation>;
   [[nodiscard]] Tensor forward(const Tensor& x) const { return function(x); }
 };
-using Relu = Activation<relu>;
-using Sigmoid = Activation<sigmoid>;
-using Silu = Activation<silu>;
-using Tanh = Activation<tanh>;
-/// x times the normal distribution function of x; with `tanh_approximation` as GPT-2 computes it.
+class TESSERA_API Relu final : public Activation<relu> {};
+class TESSERA_API Sigmoid final : public Activation<sigmoid> {};
+class TESSERA_API Silu final : public Activation<silu> {};
+class TESSERA_API Tanh final : public Activation<tanh> {};
+/// x times the standard normal CDF of x; with `tanh_approximation` as GPT-2 computes it.
 class TESSERA_API Gelu final : public Layer<Gelu> {
  public:
   explicit Gelu(bool tanh_approximation = false) : tanh_approximation_(tanh_approximation) {}
   void visit(Visitor&) override {}
+  [[nodiscard]] std::string extra_repr() const override {
+    return tanh_approximation_ ? "approximate=tanh" : "approximate=none";
+  }
 
  private:
   friend class Layer<Gelu>;
@@ -127,7 +134,7 @@ class TESSERA_API FeedForward final : public Layer<FeedForward> {
   [[nodiscard]] Tensor forward(const Tensor& x) const;
 };
 
-/// w2(gelu(w1 x)), the feed-forward of the first transformers. x (..., dim) -> (..., dim).
+/// w2(gelu(w1 x)), the feed-forward of GPT-2. x (..., dim) -> (..., dim).
 class TESSERA_API Mlp final : public Layer<Mlp> {
  public:
   struct Config {

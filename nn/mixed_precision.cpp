@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copies of a unit's parameters lie in one buffer in the order of visit(), so that neighbours
-// (the weights of queries, keys and values) can be multiplied with as one.
+// The copies of a unit's parameters are in one buffer in the order of visit(), so that adjacent
+// ones (the weights of queries, keys and values) can be used in one matmul.
 #include "tessera/nn/mixed_precision.h"
 
 #include "tessera/kernels/assign/assign.h"
@@ -53,11 +53,11 @@ class PrecisionUnit {
   struct Slot {
     std::vector<Tensor*> members;  // of one parameter
     Tensor master, copy;
-    Ref<Storage> seen;  // what the copy was made from, and its version then
+    Ref<Storage> seen;  // source of the copy, with its version
     uint32_t version;
   };
 
-  // The module's members are the copies while it lives.
+  // Replaces the module's members by the copies during its lifetime.
   class Swapped {
    public:
     explicit Swapped(PrecisionUnit& unit) : unit_(unit) { set(true); }
@@ -122,8 +122,7 @@ class PrecisionUnit {
     }
   }
 
-  // What the accumulation of a leaf's gradient does, in the parameter's own dtype; recorded where
-  // backward is.
+  // Accumulates a leaf's gradient in the parameter's dtype; recorded if backward is recorded.
   static void give_gradient(Tensor master, Tensor copy) {
     Tensor g = cast(copy.grad(), master.dtype());
     copy.set_grad({});

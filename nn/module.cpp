@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Visitors' paths, and how forward runs through what hangs on a module: checkpoint outside, then
-// what wraps forward, then forward itself. Errors are explained where they leave the innermost
-// module, so that success pays nothing.
+// Paths of visitors, and the wrappers around forward: the checkpoint is outermost, then around
+// hooks, then forward. Errors get the module path when they leave the innermost module, so that
+// success costs nothing.
 #include "tessera/nn/module.h"
 
 #include "tessera/core/module_path.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/module_impl.h"
 
 #include <cstdlib>
 #include <cxxabi.h>
@@ -33,9 +34,9 @@ template <class F> HookHandle keep(std::vector<Hook<F>>& list, F hook) {
   return HookHandle(list.emplace_back(Hook<F>{std::move(hook)}).active);
 }
 
-// Nodes on both sides of a module: the one behind it sees the gradients of its outputs, the one
-// before it those of its inputs, and calls the hooks. Where no input needs a gradient, the first
-// calls them.
+// Nodes before and after a module: the one after it gets the gradients of its outputs, the one
+// before it those of its inputs and then calls the hooks. If no input needs a gradient, the node
+// after it calls them.
 class BackwardPair {
  public:
   BackwardPair(const Module& module, std::vector<Hook<BackwardHook>> hooks)
@@ -55,7 +56,7 @@ class BackwardPair {
     const Module* module;
     std::vector<Hook<BackwardHook>> hooks;
     Grads outputs;
-    bool before;  // whether a node stands before the module
+    bool before;  // whether there is a node before the module
     void finish(const Grads& inputs) {
       for (const auto& hook : hooks) {
         if (*hook.active) hook.call(*module, inputs, outputs);
@@ -161,21 +162,20 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
   return out;
 }
 
-namespace {
+Module& detail::visitable(const Module& module) { return const_cast<Module&>(module); }
 
-struct WalkedRoot {
-  const Module* running = nullptr;
-};
-
-// Visiting lists members and changes none, and modules are never made const.
-Module& visitable(const Module& module) { return const_cast<Module&>(module); }
-
-std::string type_name(const Module& module) {
+std::string detail::type_name(const Module& module) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(
       abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status), std::free);
   return status == 0 ? name.get() : typeid(module).name();
 }
+
+namespace {
+
+struct WalkedRoot {
+  const Module* running = nullptr;
+};
 
 // The first parameter or buffer without bytes; empty if all have them.
 std::string first_without_bytes(Module& module) {
@@ -202,14 +202,14 @@ const Module** Module::enter_unnamed(const Module*& outer) const {
   Context& context = Context::current();
   const Module*& running = context.state<WalkedRoot>().running;
   const std::string parent = listed_ ? "" : joined_path(context.module_path);
-  if (!listed_ && running) Visitor().walk(visitable(*running));  // it may have grown
+  if (!listed_ && running) Visitor().walk(detail::visitable(*running));  // it may have grown
   if (listed_) {
     if (!name_.empty()) return nullptr;
     outer = std::exchange(running, this);
     return &running;
   }
   if (!running && parent.empty()) return nullptr;  // by itself, or in a tree never walked
-  fail<UsageError>("module", "a ", type_name(*this), " runs inside ",
+  fail<UsageError>("module", "a ", detail::type_name(*this), " runs inside ",
                    parent.empty() ? "the root module" : "a module",
                    " whose visit() does not list it, so that its name, parameters and mode are "
                    "unknown; add visitor.child(\"its name\", its member)");
@@ -223,14 +223,14 @@ void Module::explain(Error& error) const {
   const std::vector<std::string>& parts = Context::current().module_path;
   // In a tree that was never walked, the root alone knows names.
   if (places && (listed_ || parts.size() == 1) && !says("is not initialised")) {
-    const std::string name = first_without_bytes(visitable(*this));
+    const std::string name = first_without_bytes(detail::visitable(*this));
     if (!name.empty()) {
       text += concat("; the model is not initialised: ", name,
                      " has no bytes yet, call nn::initialize or nn::load");
     }
   }
   const std::string path = joined_path(parts);
-  // What an inner module has added begins with the path of this one.
+  // The path that an inner module has added begins with the path of this one.
   if (!says(" (in " + path)) text += in_module(path);
   if (text != error.what()) static_cast<std::runtime_error&>(error) = std::runtime_error(text);
 }
@@ -287,7 +287,7 @@ std::string Visitor::listed(std::string_view name) {
   std::string path = path_.empty() ? std::string(name) : concat(path_, '.', name);
   if (!seen_.insert(path).second) {
     fail<UsageError>("visit", path,
-                     " is listed twice; each parameter, buffer and child needs a name of its own");
+                     " is listed twice; each parameter, buffer and child needs its own name");
   }
   return path;
 }
@@ -302,7 +302,7 @@ void Visitor::buffer(std::string_view name, Tensor& tensor, const Init& init, bo
   if (!passing_over_) on_buffer(path, tensor, init, persistent);
 }
 
-// Members that are passed over get their names all the same.
+// Skipped members get their names too.
 void Visitor::child(std::string_view name, Module& module) {
   module.name_ = name;
   module.listed_ = true;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Module: a part of a model. It lists its members once, in visit(); parameters, initialisation,
-// plans and checkpoints are visitors over that list. Parameters are made on the meta device and get
-// bytes when they are initialised, in place, so that a model can be planned before it exists and
-// each rank can make only its own piece. What wraps a module (hooks, checkpointing, parameters in
-// another precision) hangs on it, so that paths never change.
+// plans and checkpoints are visitors over that list. Parameters are created on the meta device and
+// allocated in place when they are initialised, so that a model can be planned without memory and
+// each rank allocates only its shard. Wrappers (hooks, checkpointing, mixed precision) are attached
+// to a module, so that paths never change.
 #pragma once
 
 #include "tessera/autograd/checkpoint.h"
@@ -13,6 +13,7 @@
 #include "tessera/nn/tensor_args.h"
 
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,19 +23,19 @@
 
 namespace tessera::nn {
 
-/// How a parameter is first filled. Values depend on (seed, parameter name, element index) alone.
+/// Initialisation of a parameter. Values depend only on (seed, parameter name, element index).
 struct Init {
   op::Distribution distribution = op::Distribution::normal;
   double mean = 0, std = 0, cut = 0;  // cut: truncated normals lie within mean +- cut * std
   static Init constant(double value) { return {op::Distribution::normal, value, 0, 0}; }
   static Init normal(double std) { return {op::Distribution::normal, 0, std, 0}; }
-  /// Cut at three standard deviations, as for torchtitan's output layer.
+  /// Truncated at three standard deviations, as torchtitan's output layer.
   static Init truncated_normal(double std) {
     return {op::Distribution::truncated_normal, 0, std, 3};
   }
 };
 
-/// A parameter without bytes, on the meta device, that requires grad: what members start as.
+/// A parameter on the meta device that requires grad: the initial state of members.
 inline Tensor parameter(const Shape& shape, DType dtype) {
   return empty(shape, dtype, kMeta).set_requires_grad();
 }
@@ -42,15 +43,15 @@ inline Tensor parameter(const Shape& shape, DType dtype) {
 class Visitor;
 class Module;
 
-/// Hooks of a module. They run with its forward, outside of its checkpoint; those of modules inside
-/// a checkpointed one run again when it is computed again.
+/// Hooks of a module. They run with its forward, outside its checkpoint; hooks of modules inside a
+/// checkpointed module run again in recompute.
 using ForwardPreHook =
     std::function<void(const Module&, TensorList& inputs)>;  ///< may replace inputs
 using ForwardHook = std::function<void(const Module&, Tensors inputs,
                                        TensorList& outputs)>;  ///< may replace outputs
-/// Sees the gradients of the module's inputs and outputs once those of its inputs are complete.
+/// Gets the gradients of the module's inputs and outputs when those of its inputs are complete.
 using BackwardHook = std::function<void(const Module&, const Grads& inputs, const Grads& outputs)>;
-/// Runs in place of forward and calls it; also when a checkpoint computes it again.
+/// Runs instead of forward and calls it; also in recompute.
 using AroundHook =
     std::function<TensorList(const Module&, const CheckpointedFunction& forward, Tensors inputs)>;
 
@@ -60,13 +61,26 @@ class TESSERA_API Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   virtual ~Module();
-  /// Lists parameters, buffers and children by name, in a fixed order. Called by visitors alone:
+  /// Lists parameters, buffers and children by name, in a fixed order. Only visitors call it:
   /// `visitor.walk(module)`.
   virtual void visit(Visitor& visitor) = 0;
   /// The name that the parent listed this module under (`wq`, `layers.3`); empty for a root.
   [[nodiscard]] const std::string& name() const { return name_; }
+  /// The text in this module's brackets in the printed tree, such as `in_features=8,
+  /// out_features=32, bias=True`. Empty: the dtypes and shapes of its own parameters.
+  [[nodiscard]] virtual std::string extra_repr() const { return {}; }
 
-  /// Sets the mode of this module and of all below it, which Dropout reads; true at first.
+  /// Converts the floating parameters, their gradients and the floating buffers to `dtype`, in
+  /// place: their handles stay valid. Optimizers keep their states, so create them afterwards.
+  /// Returns the module itself. DTypeError unless dtype is floating.
+  Module& to(DType dtype);
+  /// Moves parameters, gradients and buffers to `device`, in place as above. DeviceError names an
+  /// uninitialised parameter; on the meta device all lose their bytes.
+  Module& to(Device device);
+  /// Clears the gradients of all parameters.
+  void zero_grad();
+
+  /// Sets training mode of this module and its descendants, which Dropout reads; initially true.
   void train(bool on = true);
   void eval() { train(false); }
   [[nodiscard]] bool is_training() const { return training_; }
@@ -75,20 +89,20 @@ class TESSERA_API Module {
   HookHandle register_forward_hook(ForwardHook hook);
   HookHandle register_backward_hook(BackwardHook hook);
   HookHandle register_around_hook(AroundHook hook);
-  /// Forward is checkpointed by these options from now on; none: it is not.
+  /// Enables activation checkpointing of forward with these options; none: disables it.
   void set_checkpoint(std::optional<CheckpointOptions> options);
-  /// Whether anything hangs on it: who computes for a module must then go through its `run`.
+  /// Whether it has hooks, a checkpoint or mixed precision: its computation must then use `run`.
   [[nodiscard]] bool is_wrapped() const { return hooks_ != nullptr; }
 
-  /// Runs `body(args...)` as this module's forward: its ops' errors and random keys have the
-  /// module's path, and arguments and results pass through what hangs on the module. For entries
-  /// besides forward (`run(&Model::loss_of, tokens, targets)`) and for callers that fuse a module's
-  /// work with their own. Body is a member function of the module or captures nothing, since it may
-  /// run again in backward: what it needs are arguments. Those that are tensors (or arrays, pairs,
-  /// tuples, lists of them) are the inputs that hooks see; others are copied where something hangs
-  /// on the module, so a pointer must outlive the graph. The result is a Tensor, an array, pair,
-  /// tuple, struct of up to four or list of them. UsageError: the module runs inside one that does
-  /// not list it in visit().
+  /// Runs `body(args...)` as this module's forward: errors and random keys of its ops have the
+  /// module's path, and hooks see arguments and results. For functions besides forward
+  /// (`run(&Model::loss_of, tokens, targets)`) and for callers that fuse a module's computation
+  /// with their own. Body is a member function of the module or a lambda without captures, since it
+  /// may run again in backward. Arguments that are tensors (or arrays, pairs, tuples, lists of
+  /// them) are the inputs that hooks see; others are copied if the module is wrapped, so a pointer
+  /// must outlive the graph. The result is a Tensor, or an array, pair, tuple, struct of up to
+  /// four, or list of tensors. UsageError: the module runs inside one that does not list it in
+  /// visit().
   template <class F, class... Args> [[nodiscard]] auto run(F body, const Args&... args) const {
     static_assert(std::is_member_function_pointer_v<F> || std::is_empty_v<F>,
                   "body may run again in backward, so it captures nothing: pass what it needs as "
@@ -108,8 +122,8 @@ class TESSERA_API Module {
   }
 
  protected:
-  /// Members and elements of containers are moved into place. UsageError once something hangs on
-  /// the module, which would still mean the old one.
+  /// For members and elements of containers. UsageError if the module is wrapped, because its hooks
+  /// would still refer to the old object.
   Module(Module&& other);
 
  private:
@@ -117,7 +131,7 @@ class TESSERA_API Module {
   friend class EvalMode;
   struct Hooks;
 
-  // The module runs while it lives: its name is the last part of the path.
+  // The module runs during its lifetime: its name is the last part of the path.
   class Running {
    public:
     explicit Running(const Module& module)
@@ -145,8 +159,8 @@ class TESSERA_API Module {
   template <class F, class... Args>
   requires std::is_empty_v<F>
   static auto apply(F body, const Args&... args) { return body(args...); }
-  // Inputs leave the arguments that the body keeps, so that a checkpoint alone decides what of them
-  // is stored.
+  // Moves the inputs out of the stored arguments, so that only the checkpoint decides which of them
+  // are stored.
   template <class F, class... Args> TensorList run_wrapped(F body, const Args&... args) const {
     auto kept = std::make_tuple(detail::keep(args)...);
     TensorList inputs;
@@ -164,11 +178,10 @@ class TESSERA_API Module {
 
   Hooks& hooks();
   TensorList run_hooked(TensorList inputs, CheckpointedFunction body) const;
-  // Notes the innermost running root that was walked, and gives where; a module that was not must
-  // not run inside one.
+  // Records the innermost running root that was walked and returns where; a module that was not
+  // walked must not run inside one.
   const Module** enter_unnamed(const Module*& outer) const;
-  // Adds to an error that leaves the module what it cannot know: where it arose, and whether that
-  // is for want of parameters.
+  // Adds to an error of the module: the path, and whether its parameters are uninitialised.
   void explain(Error& error) const;
   std::string name_;
   std::unique_ptr<Hooks> hooks_;
@@ -176,10 +189,10 @@ class TESSERA_API Module {
   bool listed_ = false;  // by a parent's visit(), or as the root of a walk
 };
 
-/// What modules derive from, with themselves as the argument: `class Block final : public
-/// Layer<Block>`. An author writes visit() and `forward(...) const`; callers write `block(x, ...)`,
-/// which runs forward through `Module::run`. A forward that is private, with `friend class
-/// Layer<Block>`, cannot be called past the hooks by mistake. Its arguments arrive as const.
+/// Base class of modules, with the module as argument: `class Block final : public Layer<Block>`.
+/// An author writes visit() and `forward(...) const`; callers write `block(x, ...)`, which runs
+/// forward through `Module::run`. A private forward, with `friend class Layer<Block>`, cannot be
+/// called without its hooks by mistake. Its arguments are const.
 template <class Derived> class TESSERA_API Layer : public Module {
  public:
   template <class... Args> [[nodiscard]] auto operator()(const Args&... args) const {
@@ -198,22 +211,22 @@ template <class Derived> class TESSERA_API Layer : public Module {
 class TESSERA_API Visitor {
  public:
   virtual ~Visitor() = default;
-  /// Visits `root`, whose own path is empty, and what lies below it. UsageError: a path listed
-  /// twice, or an empty name.
+  /// Visits `root`, whose own path is empty, and its descendants. UsageError: a path listed twice,
+  /// or an empty name.
   void walk(Module& root);
   virtual void on_parameter(const std::string& /*path*/, Tensor& /*parameter*/,
                             const Init& /*init*/) {}
   virtual void on_buffer(const std::string& /*path*/, Tensor& /*buffer*/, const Init& /*init*/,
                          bool /*persistent*/) {}
-  /// False: its members are passed over.
+  /// False: its members are skipped.
   virtual bool on_module(const std::string& /*path*/, Module& /*module*/) { return true; }
 
-  // What Module::visit calls.
+  // Called by Module::visit.
   void parameter(std::string_view name, Tensor& tensor, const Init& init);
-  /// A tensor that is no parameter; persistent ones are part of checkpoints.
+  /// A tensor that is not a parameter; persistent ones are part of checkpoints.
   void buffer(std::string_view name, Tensor& tensor, const Init& init, bool persistent = true);
   void child(std::string_view name, Module& module);
-  /// The modules of a ModuleList that are there, as `name.0`, `name.1` ...
+  /// The modules of a ModuleList, as `name.0`, `name.1` ...; empty indices are skipped.
   template <class List> void children(std::string_view name, List& modules) {
     for (size_t i = 0; i < modules.size(); ++i) {
       if (modules.has(i)) child(concat(name, '.', i), modules[i]);
@@ -227,8 +240,16 @@ class TESSERA_API Visitor {
   bool passing_over_ = false;
 };
 
-/// A module and all below it compute as in evaluation while it lives; then each is in the mode that
-/// it was in.
+/// Prints the tree as PyTorch does, with the number of parameters of each module and its
+/// descendants; equal neighbours of a list are folded:
+///   Decoder(  # 2,320 parameters
+///     (tok_embeddings): Embedding(16, 8)  # 128 parameters
+///     (layers): ModuleList(  # 2,192 parameters
+///       (0-1): 2 x Block(  # 1,096 parameters each
+TESSERA_API std::ostream& operator<<(std::ostream& os, const Module& root);
+
+/// Sets a module and its descendants to eval mode during its lifetime, then restores each one's
+/// mode.
 class TESSERA_API EvalMode {
  public:
   explicit EvalMode(Module& root);

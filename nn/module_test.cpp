@@ -115,7 +115,7 @@ TEST_F(ModuleTest, EveryKindOfWrappingGetsAllTensorsAndKeepsTheRest) {
   }();
   EXPECT_EQ(y.values(), plain.values());
   backward(sum(y * y));
-  EXPECT_EQ(arounds, 2u);  // in forward and when it is computed again
+  EXPECT_EQ(arounds, 2u);  // in forward and in recompute
   EXPECT_EQ(backwards, 1u);
   EXPECT_EQ(a.grad().values(), ga);
   EXPECT_EQ(b.grad().values(), gb);

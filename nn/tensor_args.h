@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors among a module's arguments and in its result, as the lists that hooks and checkpoints
-// see. An argument that is a Tensor, or an array, pair, tuple or list of them, is an input;
-// anything else (a struct of metadata, a pointer, a number) is kept by value as it is.
+// Converts the tensors in a module's arguments and result to the lists that hooks and checkpoints
+// use. An argument that is a Tensor, or an array, pair, tuple or list of them, is an input;
+// anything else (a struct of metadata, a pointer, a number) is copied.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -39,7 +39,7 @@ template <class T>
 concept TensorResult = std::same_as<T, Tensor> || TensorTuple<T> || TensorStruct<T> ||
     std::same_as<T, TensorList> || std::same_as<T, std::vector<Tensor>>;
 
-/// Calls f with each tensor of an argument, in order; with none where it is no input.
+/// Calls f with each tensor of an argument, in order; with none if it is not an input.
 template <class T, class F> void each_tensor(T& value, const F& f) {
   using Value = std::remove_const_t<T>;
   if constexpr (std::same_as<Value, Tensor>) {
@@ -51,7 +51,7 @@ template <class T, class F> void each_tensor(T& value, const F& f) {
   }
 }
 
-/// What outlives the call of an argument: the tensors of a span, anything else by value.
+/// A copy of an argument that outlives the call: the tensors of a span, anything else by value.
 template <class T> auto keep(const T& argument) {
   using Kept = std::decay_t<const T&>;
   if constexpr (TensorRange<Kept> && std::ranges::view<Kept>) {
@@ -86,7 +86,7 @@ template <TensorResult R> TensorList to_list(const R& result) {
 inline void check_count(std::string_view what, size_t given, size_t expected) {
   if (given == expected) return;
   fail<UsageError>("module", "a hook left ", given, ' ', what, " where there were ", expected,
-                   "; it may replace them, but must keep their number");
+                   "; it may replace tensors, but not change their number");
 }
 
 template <TensorResult R> R from_list(TensorList list) {

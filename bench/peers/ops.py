@@ -18,14 +18,17 @@ from common import DTYPES, emit, median_us, rope
 
 BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
           "remainder": torch.remainder, "pow": torch.pow, "maximum": torch.maximum,
-          "minimum": torch.minimum, "logical_and": torch.logical_and,
+          "minimum": torch.minimum, "fmod": torch.fmod, "logical_and": torch.logical_and,
           "logical_or": torch.logical_or, "logical_xor": torch.logical_xor}
 UNARY = {"silu": F.silu, "exp": torch.exp, "log": torch.log, "rsqrt": torch.rsqrt,
          "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
          "copy": torch.clone, "sqrt": torch.sqrt, "sigmoid": torch.sigmoid, "relu": torch.relu,
          "abs": torch.abs, "sign": torch.sign, "floor": torch.floor, "round": torch.round,
          "reciprocal": torch.reciprocal, "log1p": torch.log1p, "expm1": torch.expm1,
-         "logical_not": torch.logical_not, "isnan": torch.isnan, "isfinite": torch.isfinite}
+         "logical_not": torch.logical_not, "isnan": torch.isnan, "isfinite": torch.isfinite,
+         "isinf": torch.isinf, "ceil": torch.ceil, "trunc": torch.trunc, "frac": torch.frac,
+         "exp2": torch.exp2, "log2": torch.log2, "log10": torch.log10, "mish": F.mish,
+         "logsigmoid": F.logsigmoid}
 COMPARISONS = {"equal": torch.eq, "less": torch.lt, "greater": torch.gt}
 SDPA = F.scaled_dot_product_attention
 
@@ -127,6 +130,15 @@ def dequantize(values, scale, to="float32", **_):
     return (values.float() * (scale[..., None] if scale.dim() else scale)).to(DTYPES[to])
 
 
+def scatter_backward(dy, index, dim=1, **_):
+    return dy.scatter(dim, index, 0), dy.gather(dim, index)
+
+
+def pad(x, before=(), after=(), value=0, **_):
+    sizes = [n for pair in zip(reversed(before), reversed(after)) for n in pair]
+    return F.pad(x, sizes, value=value)
+
+
 def matmul(a, b, transpose_a=False, transpose_b=False, **_):
     return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
 
@@ -136,12 +148,30 @@ TWINS = {
        for name, op in (BINARY | COMPARISONS).items()},
     **{name: (lambda op: lambda x, **_: op(x))(op) for name, op in UNARY.items()},
     "affine": lambda x, scale=1, shift=0, **_: x * scale + shift if shift else x * scale,
+    "compare_scalar": lambda x, relation, value, **_: COMPARISONS[relation](x, value),
     "where": lambda condition, x, y, **_: torch.where(condition, x, y),
     "gelu": lambda x, tanh=False, **_: F.gelu(x, approximate="tanh" if tanh else "none"),
     "pow_scalar": lambda x, exponent, **_: x ** exponent,
     "clamp": lambda x, low, high, **_: x.clamp(low, high),
     "masked_fill": lambda x, mask, value=0, **_: x.masked_fill(mask, value),
     "softplus": lambda x, beta=1, threshold=20, **_: F.softplus(x, beta, threshold),
+    # floor_divide itself has no gradient.
+    "floor_divide": lambda x, y, **_: torch.div(x, y, rounding_mode="floor"),
+    "leaky_relu": lambda x, slope, **_: F.leaky_relu(x, slope),
+    "elu": lambda x, alpha, **_: F.elu(x, alpha),
+    "hardtanh": lambda x, low, high, **_: F.hardtanh(x, low, high),
+    "lerp": lambda x, y, weight, **_: torch.lerp(x, y, weight),
+    "lerp_scalar": lambda x, y, weight, **_: torch.lerp(x, y, weight),
+    "clamp_tensor": lambda x, low, high, **_: x.clamp(low, high),
+    "nan_to_num": lambda x, nan, posinf, neginf, **_: torch.nan_to_num(x, nan, posinf, neginf),
+    "mse_loss": lambda x, y, **_: F.mse_loss(x, y, reduction="none"),
+    "l1_loss": lambda x, y, **_: F.l1_loss(x, y, reduction="none"),
+    "huber_loss": lambda x, y, delta, **_: F.huber_loss(x, y, reduction="none", delta=delta),
+    "bce_with_logits": lambda x, y, **_:
+        F.binary_cross_entropy_with_logits(x, y, reduction="none"),
+    "kl_div": lambda x, y, log_target, **_:
+        F.kl_div(x, y, reduction="none", log_target=bool(log_target)),
+    "count_nonzero": lambda x, dim, **_: torch.count_nonzero(x, dim),
     "sum": reduce(torch.sum), "mean": reduce(torch.mean), "prod": prod,
     "amax": reduce(torch.amax), "amin": reduce(torch.amin), "any": reduce(torch.any),
     "all": reduce(torch.all),
@@ -168,12 +198,23 @@ TWINS = {
     "embedding": lambda weight, indices, **_: F.embedding(indices, weight),
     "gather": lambda x, index, dim=1, **_: x.gather(dim, index),
     "scatter_add": lambda x, index, src, dim=1, **_: x.scatter_add(dim, index, src),
+    "scatter": lambda x, index, src, dim=1, **_: x.scatter(dim, index, src),
+    "scatter_backward": scatter_backward,
+    "scatter_reduce": lambda x, index, src, dim=1, join="prod", **_:
+        x.scatter_reduce(dim, index, src, join),
+    "flip": lambda x, dims=(), **_: x.flip(dims),
+    "pad": pad,
     "topk": lambda x, k=2, dim=-1, largest=1, **_: x.topk(k, dim, bool(largest)).values,
     "sort": lambda x, dim=-1, descending=0, **_: x.sort(dim=dim, descending=bool(descending),
                                                         stable=True).values,
     "cumsum": lambda x, dim=0, reverse=0, **_: x.cumsum(dim),
+    "cumprod": lambda x, dim, **_: x.cumprod(dim),
+    "cummax": lambda x, dim, **_: x.cummax(dim).values,
+    "cummin": lambda x, dim, **_: x.cummin(dim).values,
     "index_select": lambda x, index, dim=0, **_: x.index_select(dim, index),
     "index_add": lambda x, index, src, dim=0, **_: x.index_add(dim, index, src),
+    "index_put_": lambda x, values, index, accumulate=0, **_:
+        x.index_put_((index,), values, bool(accumulate)),
     "bincount": lambda x, bins=0, **_: torch.bincount(x, minlength=bins),
     "histogram": lambda x, bins=100, low=0, high=1, **_: torch.histc(x, bins, low, high),
     "searchsorted": lambda s, x, right=0, **_: torch.searchsorted(s, x, right=bool(right)),
@@ -191,6 +232,9 @@ ATTRIBUTES = {
     "min": "dim keepdim", "prod": "dims keepdim", "amax": "dims keepdim", "amin": "dims keepdim",
     "any": "dims keepdim", "all": "dims keepdim", "var": "dims keepdim correction root",
     "norm": "dims keepdim p", "pow_scalar": "exponent", "clamp": "low high",
+    "leaky_relu": "slope", "elu": "alpha", "hardtanh": "low high", "lerp_scalar": "weight",
+    "nan_to_num": "nan posinf neginf", "huber_loss": "delta unit", "kl_div": "log_target",
+    "cumprod": "dim", "cummax": "dim", "cummin": "dim", "count_nonzero": "dims keepdim",
     "masked_fill": "value", "softplus": "beta threshold", "triangle": "diagonal upper",
     "log_softmax": "dim",
     "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
@@ -202,18 +246,23 @@ ATTRIBUTES = {
     "add_rms_norm": "eps", "quantize": "to per_row", "dequantize": "to",
     "sgd_": "weight_decay maximize",
     "sgd_momentum_": "momentum dampening weight_decay nesterov maximize",
-    "gather": "dim", "scatter_add": "dim", "topk": "k dim largest", "cat": "dim",
+    "gather": "dim", "scatter_add": "dim", "scatter": "dim", "scatter_backward": "dim",
+    "scatter_reduce": "dim join", "flip": "dims", "pad": "before after value", "topk": "k dim largest", "cat": "dim",
     "sort": "dim descending", "cumsum": "dim reverse", "index_select": "dim", "index_add": "dim",
+    "compare_scalar": "relation value", "index_put_": "accumulate",
     "bincount": "bins", "histogram": "bins low high", "searchsorted": "right", "dropout": "p",
     "diagonal_pad": "offset", "arange": "start step count", "permutation": "count",
-    "fill": "shape",
-    "random": "shape", "adamw_": "beta1 beta2 eps weight_decay"}
+    "linspace": "start stop steps", "fill": "shape",
+    "random": "shape", "randint": "shape low high", "adamw_": "beta1 beta2 eps weight_decay"}
 
 SGD = ("sgd_", "sgd_momentum_")
 MAKERS = {"fill": lambda dtype, shape: torch.full(shape, 0.0, dtype=dtype),
           "random": lambda dtype, shape: torch.randn(shape, dtype=dtype),
           "arange": lambda dtype, start, step, count: torch.arange(start, start + step * count,
                                                                    step, dtype=dtype),
+          "linspace": lambda dtype, start, stop, steps: torch.linspace(start, stop, steps,
+                                                                       dtype=dtype),
+          "randint": lambda dtype, shape, low, high: torch.randint(low, high, shape),
           "permutation": lambda dtype, count: torch.randperm(count)}
 
 
@@ -222,7 +271,7 @@ def named(op, values):
     attrs = dict(zip(ATTRIBUTES.get(op, "").split(), values))
     if "keepdim" in attrs:
         attrs["keepdim"] = bool(attrs["keepdim"])
-    if "dims" in attrs:
+    if "dims" in attrs and op != "flip":
         mask = attrs.pop("dims")
         attrs["dim"] = [d for d in range(32) if mask >> d & 1]
     if op == "scaled_dot_product_attention" and not attrs["scale"]:
@@ -236,7 +285,8 @@ def make_inputs(op, shapes, dtype, attrs):
         if not dtype.is_floating_point:
             return torch.randint(0, 100, shape).to(dtype)
         x = torch.randn(shape)
-        positive = op in ("log", "rsqrt", "log1p", "sqrt", "pow", "pow_scalar", "reciprocal")
+        positive = op in ("log", "log2", "log10", "log1p", "rsqrt", "sqrt", "pow", "pow_scalar",
+                          "reciprocal", "kl_div")
         return (x.abs() + 0.1 if positive else x).to(dtype)
 
     inputs = [values(shape) for shape in shapes]
@@ -251,8 +301,11 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs = [values(shapes[0]).to(torch.float8_e4m3fn), torch.rand(shapes[1])]
     elif op == "embedding":
         inputs[1] = torch.randint(0, shapes[0][0], shapes[1])
-    elif op in ("gather", "scatter_add", "index_select", "index_add"):
+    elif op in ("gather", "scatter_add", "scatter", "scatter_backward", "scatter_reduce",
+                "index_select", "index_add"):
         inputs[1] = torch.randint(0, shapes[0][attrs.get("dim", 1)], shapes[1])
+    elif op == "index_put_":
+        inputs[2] = torch.randint(0, shapes[0][0], shapes[2])
     elif op == "attention_sink":
         inputs[1:] = [x.float() for x in inputs[1:]]
     elif op == "scaled_dot_product_attention":

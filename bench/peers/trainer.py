@@ -56,7 +56,7 @@ def train(bin, setting, threads, folder, steps, *more):
          "--training.local_batch_size", str(batch), "--training.seq_len", str(length),
          "--training.mixed_precision_param", "bfloat16" if precision == "mixed" else "float32",
          "--training.steps", str(steps), "--threads", str(threads), "--sample.tokens", "0",
-         "--dump_folder", str(folder / "run"), *more], cwd=ROOT, text=True, stdout=subprocess.PIPE)
+         "--dump_folder", str(folder / "run"), "--overwrite", *more], cwd=ROOT, text=True, stdout=subprocess.PIPE)
     times = [time.perf_counter() - start for line in process.stdout if line.startswith("step:")]
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0 or len(times) != steps:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA library's entry. Each host thread has one non-blocking stream per device, so ranks that
-// are threads do not wait for each other. When a thread ends its streams are kept for later
-// threads: blocks still refer to them.
+// are threads do not wait for each other. When a thread ends, its streams are kept for later
+// threads, because blocks still refer to them.
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
 #include "tessera/core/cuda/kernel_table_impl.h"

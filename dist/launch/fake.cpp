@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The back end `fake`: one rank of a world without others. Nothing moves, everything is complete at
-// once, outputs have their shapes and repeat what this rank gave.
+// The back end `fake`: one rank of a world without other ranks. Operations transfer nothing and are
+// complete at once; outputs have the right shapes and repeat this rank's values.
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 

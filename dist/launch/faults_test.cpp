@@ -112,7 +112,7 @@ int free_port() {
   while (true) {
     const int port = 10'000 + next++ % 20'000;
     try {
-      (void)listen_at(port, "");
+      (void)listen_at("localhost", port, "");
       return port;
     } catch (const LaunchError&) {
     }

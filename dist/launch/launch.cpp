@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One reader per launcher. Where several launchers' variables are set (torchrun inside srun, a
-// wrapper that copies mpirun's), mpirun decides, then torchrun, then Slurm; they must agree, unless
-// srun only started the other launcher.
+// One reader per launcher. If variables of several launchers are set (torchrun inside srun, a
+// wrapper that copies mpirun's), mpirun takes precedence, then torchrun, then Slurm; they must
+// agree, unless srun only started the other launcher.
 #include "tessera/dist/launch/launch.h"
 
 #include "tessera/core/error.h"
@@ -40,7 +40,7 @@ class Reader {
     const auto [stop, error] = std::from_chars(value.data(), end, number);
     if (error != std::errc{} || stop != end || number < low || number > high) {
       fail<LaunchError>("launch", name, "='", value, "' (", launcher_,
-                        "): expected a whole number from ", low, " to ", high,
+                        "): expected an integer from ", low, " to ", high,
                         ": correct it, or unset the launcher's variables to run one rank");
     }
     return number;
@@ -129,6 +129,7 @@ Launch read_slurm(const EnvironmentLookup& lookup) {
   reader.place(launch, "SLURM_PROCID",
                reader.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
   reader.local_place(launch, "SLURM_LOCALID", nullptr);
+  if (reader.text("SLURM_STEP_NUM_NODES") == "1") launch.local_size = launch.size;
   const int job = reader.number("SLURM_JOB_ID", 0, 2'147'483'647, "SLURM_PROCID");
   launch.job = concat(job, '.', reader.text("SLURM_STEP_ID"));
   // A job's own port: ephemeral range, so that jobs that share a node rarely share it.
@@ -215,6 +216,8 @@ Launch detect_launch(int ranks, const EnvironmentLookup& lookup) {
     return launch;
   }
   for (size_t i = 1; i < found.size(); ++i) agree(found[0], found[i]);
+  if (has("TESSERA_JOB_TOKEN")) found[0].token = lookup("TESSERA_JOB_TOKEN");
+  if (has("TESSERA_BIND_ADDR")) found[0].bind_address = lookup("TESSERA_BIND_ADDR");
   return found[0];
 }
 

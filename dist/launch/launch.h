@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who started this process, and as which rank: read from the environment once, before anything is
-// opened. What makes no sense is a LaunchError that names the variable, its value and the fix, so
-// that a bad job script ends at once and not in a rank that waits for others who never come.
+// Detects the launcher and the rank of this process from the environment, once, before anything is
+// opened. An invalid value is a LaunchError that names the variable, its value and the fix, so that
+// a bad job script fails at once instead of waiting for ranks that never start.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -14,19 +14,21 @@
 namespace tessera {
 
 enum class Launcher : uint8_t { single, threads, open_mpi, mpich, slurm, torchrun };
-/// As people call it: "mpirun (Open MPI)", "torchrun", ...
+/// Name of the launcher: "mpirun (Open MPI)", "torchrun", ...
 TESSERA_API std::ostream& operator<<(std::ostream&, Launcher);
 
-/// One process's (or, with `threads`, the whole program's) place among all ranks.
+/// The rank of a process (or, with `threads`, all ranks of the program).
 struct Launch {
   Launcher launcher = Launcher::single;
   int rank = 0;
   int size = 1;
   int local_rank = -1;         ///< among the ranks of this host; -1: the launcher does not say
   int local_size = -1;         ///< ranks of this host; -1: the launcher does not say
-  std::string master_address;  ///< host of rank 0's rendezvous; empty where MPI does it
+  std::string master_address;  ///< host of rank 0's rendezvous; empty under MPI
   int master_port = 0;
-  std::string job;  ///< tells this job's ranks from another's at the same port
+  std::string job;           ///< distinguishes jobs that use the same port
+  std::string token;         ///< TESSERA_JOB_TOKEN, a secret: never printed or sent
+  std::string bind_address;  ///< TESSERA_BIND_ADDR: where rank 0 listens; empty: master_address
   [[nodiscard]] bool by_mpi() const {
     return launcher == Launcher::open_mpi || launcher == Launcher::mpich;
   }

@@ -114,6 +114,22 @@ TEST(Launch, Slurm) {
   EXPECT_EQ(detect(with(kSlurm, {{"PMI_RANK", "2"}, {"PMI_SIZE", "6"}})).launcher, Launcher::slurm);
 }
 
+TEST(Launch, SlurmSaysWhetherThereIsOneHost) {
+  EXPECT_EQ(detect(kSlurm).local_size, -1);
+  EXPECT_EQ(detect(with(kSlurm, {{"SLURM_STEP_NUM_NODES", "3"}})).local_size, -1);
+  EXPECT_EQ(detect(with(kSlurm, {{"SLURM_STEP_NUM_NODES", "1"}})).local_size, 6);
+}
+
+TEST(Launch, TokenAndBindAddressAreOfAnyLauncher) {
+  const Environment more{{"TESSERA_JOB_TOKEN", "secret"}, {"TESSERA_BIND_ADDR", "10.0.0.7"}};
+  for (const Environment& environment : {kOpenMpi, kTorchrun, kSlurm}) {
+    EXPECT_EQ(detect(environment).token, "");
+    EXPECT_EQ(detect(environment).bind_address, "");
+    EXPECT_EQ(detect(with(environment, more)).token, "secret");
+    EXPECT_EQ(detect(with(environment, more)).bind_address, "10.0.0.7");
+  }
+}
+
 TEST(Launch, BatchScriptIsOneRank) {
   EXPECT_EQ(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"}}).launcher,
             Launcher::single);
@@ -131,7 +147,7 @@ TEST(Launch, RefusesNonsense) {
   expect_says(refusal(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "8"}})),
               {"OMPI_COMM_WORLD_RANK=8", "OMPI_COMM_WORLD_SIZE=8", "below 8"});
   expect_says(refusal(with(kTorchrun, {{"WORLD_SIZE", "0"}})), {"WORLD_SIZE='0'", "from 1"});
-  expect_says(refusal(with(kTorchrun, {{"RANK", "one"}})), {"RANK='one'", "whole number"});
+  expect_says(refusal(with(kTorchrun, {{"RANK", "one"}})), {"RANK='one'", "expected an integer"});
   expect_says(refusal(with(kTorchrun, {{"RANK", "1x"}})), {"RANK='1x'"});
   expect_says(refusal(with(kTorchrun, {{"RANK", "-1"}})), {"RANK='-1'"});
   expect_says(refusal(with(kTorchrun, {{"WORLD_SIZE", "99999999999999999999"}})),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process meets the others once, by MPI or by the rendezvous; each world then gets a board, a way
-// to move bytes and a side channel of its own.
+// A process connects to the others once, by MPI or by the rendezvous; each world then gets its own
+// board, transport and side channel.
 #include "tessera/dist/launch/launched_process_impl.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/messages/tcp_impl.h"
@@ -16,8 +16,7 @@
 namespace tessera {
 namespace {
 
-// How ranks of one host reach each other. The last two exist so that one host can stand for
-// several.
+// Transport between ranks of one host. The last two are for tests of several hosts on one.
 enum class Transport : uint8_t { shared, messages, pairs };
 
 Transport transport() {
@@ -29,6 +28,9 @@ Transport transport() {
   fail<LaunchError>("launch", "TESSERA_TRANSPORT='", value,
                     "': expected shared, messages, or pairs (every two ranks count as a host)");
 }
+
+// What ranks prove to know: with a token, restarts and steps of one job still differ.
+std::string secret_of(const Launch& launch) { return concat(launch.token, '\n', launch.job); }
 
 std::shared_ptr<WorldBoard> board_in(const std::shared_ptr<std::byte>& memory) {
   return {memory, reinterpret_cast<WorldBoard*>(memory.get())};
@@ -42,7 +44,7 @@ struct LaunchedProcess::Member {
   std::shared_ptr<CommState> comm;
   Ref<ProcessGroup> group;
   ~Member() {
-    if (comm) comm->watch = nullptr;  // groups may outlive the world, its side channel may not
+    if (comm) comm->watch = nullptr;  // groups may outlive the world, its side channel does not
   }
 };
 
@@ -88,10 +90,17 @@ std::string LaunchedProcess::connect(Deadline deadline, int wanted) {
         "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, the same on "
         "all ranks";
     remote_ = std::make_shared<RendezvousClient>(
-        RendezvousClient::Options{launch_.rank, launch_.size, launch_.master_address, launch_.job,
-                                  launch_.master_port, remedy},
+        RendezvousClient::Options{.rank = launch_.rank,
+                                  .size = launch_.size,
+                                  .host = launch_.master_address,
+                                  .secret = secret_of(launch_),
+                                  .port = launch_.master_port,
+                                  .remedy = remedy,
+                                  .bind = launch_.bind_address,
+                                  .one_host = launch_.local_size == launch_.size},
         deadline);
     bootstrap_ = remote_;
+    warn_of_open_port();
     by = concat(launch_.launcher);
   }
   RankPlace own = RankPlace::own();
@@ -116,33 +125,64 @@ std::string LaunchedProcess::connect(Deadline deadline, int wanted) {
   return by;
 }
 
+// Without a token the secret is the job's id, which others may know.
+void LaunchedProcess::warn_of_open_port() const {
+  if (rank() != 0 || size() == 1 || !launch_.token.empty() || is_loopback(remote_->address()))
+    return;
+  std::cerr << concat("warning: whoever reaches port ", remote_->port(), " of ",
+                      remote_->address().empty() ? "this host" : remote_->address(),
+                      " and knows or guesses the id of this job can join it: set TESSERA_JOB_TOKEN "
+                      "to one random text on all ranks, for example "
+                      "export TESSERA_JOB_TOKEN=$(openssl rand -hex 32)\n");
+}
+
 // Ways for messages, and a side channel. Without MPI the rendezvous is both bootstrap and side
-// channel; with MPI one is made, at whatever port is free on the host of rank 0.
+// channel; with MPI one is made, at whatever port is free on the host of rank 0, with a secret that
+// MPI carries.
 void LaunchedProcess::join_side_channel(Deadline deadline) {
   messages_ = std::make_shared<MessageWorld>();
   messages_->bootstrap = bootstrap_;
   messages_->next_id = std::make_shared<int>(0);
   messages_->places = places_;
+  const std::string& own_name = places_[static_cast<size_t>(rank())].hostname;
+  const bool one_host = std::ranges::all_of(
+      places_, [&](const RankPlace& place) { return place.hostname == own_name; });
   if (!mpi_) {
-    std::vector<std::string> hosts;
-    for (const RankPlace& place : places_) hosts.push_back(place.hostname);
-    messages_->messages = std::make_shared<TcpMessages>(*bootstrap_, hosts, deadline);
+    // Where rank 0's host meets rank 0 at a loopback address, other hosts need another one.
+    const bool reachable = one_host || !is_loopback(remote_->address());
+    messages_->messages = std::make_shared<TcpMessages>(
+        *bootstrap_,
+        TcpMessages::Options{.address = reachable ? remote_->address() : "",
+                             .hostname = own_name,
+                             .secret = secret_of(launch_)},
+        deadline);
     messages_->backend = "tcp";
     return;
   }
   messages_->messages = mpi_;
   messages_->backend = "mpi";
-  const auto options = [&](const std::string& host, int port) {
-    return RendezvousClient::Options{launch_.rank,   launch_.size, host,
-                                     "side channel", port,         "open the ports between hosts"};
-  };
-  if (launch_.rank == 0) remote_ = std::make_shared<RendezvousClient>(options("", 0), deadline);
-  const auto ports = bootstrap_->all_gather(
-      all_, "side channel", std::to_string(remote_ ? remote_->port() : 0), deadline);
-  if (launch_.rank == 0) return;
-  const bool here = places_[0].hostname == places_[static_cast<size_t>(launch_.rank)].hostname;
-  remote_ = std::make_shared<RendezvousClient>(
-      options(here ? "localhost" : places_[0].hostname, std::atoi(ports[0].c_str())), deadline);
+  RendezvousClient::Options options{.rank = launch_.rank,
+                                    .size = launch_.size,
+                                    .host = one_host ? "localhost" : places_[0].hostname,
+                                    .secret = random_secret(),
+                                    .remedy = "open the ports between hosts",
+                                    .bind = launch_.bind_address,
+                                    .one_host = one_host};
+  PackedWriter mine;
+  if (rank() == 0) {
+    remote_ = std::make_shared<RendezvousClient>(options, deadline);
+    mine.put(remote_->port()).text(remote_->address()).text(options.secret);
+  }
+  const auto theirs = bootstrap_->all_gather(all_, "side channel", mine.bytes(), deadline);
+  if (rank() == 0) return;
+  PackedReader in(theirs[0]);
+  options.port = in.get<int>();
+  const std::string address = in.text();
+  options.secret = in.text();
+  const bool with_zero = own_name == places_[0].hostname;
+  if (!address.empty()) options.host = address;
+  else if (with_zero) options.host = "localhost";
+  remote_ = std::make_shared<RendezvousClient>(options, deadline);
 }
 
 LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
@@ -233,7 +273,7 @@ void LaunchedProcess::run(int n, const std::function<void(World&)>& fn, const Wo
       member.comm->fail_world(e.what());
       throw;
     } catch (...) {
-      member.comm->fail_world("an exception that is no std::exception");
+      member.comm->fail_world("an exception that is not a std::exception");
       throw;
     }
   }

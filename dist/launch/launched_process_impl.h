@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process of a launched job: the bootstrap that lives as long as the process, and the worlds
+// One process of a launched job: the bootstrap, which exists as long as the process, and the worlds
 // that it joins one after another (one in programs, one per test in test programs). Worlds share
-// nothing but the bootstrap, so a world that failed does not harm the next one.
+// only the bootstrap, so a failed world does not affect the next one.
 #pragma once
 
 #include "tessera/dist/launch/run.h"
@@ -12,7 +12,7 @@ namespace tessera {
 
 class TESSERA_API LaunchedProcess {
  public:
-  /// Meets the other processes; LaunchError as run_launched.
+  /// Connects to the other processes; LaunchError as run_launched.
   LaunchedProcess(const Launch& launch, std::chrono::milliseconds timeout);
   ~LaunchedProcess();
   LaunchedProcess(const LaunchedProcess&) = delete;
@@ -26,12 +26,13 @@ class TESSERA_API LaunchedProcess {
   /// others. `ready` sees the World before fn.
   void run(int n, const std::function<void(World&)>& fn, const WorldOptions& options,
            const std::function<void(World&)>& ready = {});
-  /// What each process says; a barrier.
+  /// All-gathers a text of each process; a barrier.
   std::vector<std::string> exchange(std::string_view mine, std::chrono::milliseconds timeout);
 
  private:
   struct Member;  // this process in one world
   [[nodiscard]] std::string connect(Deadline deadline, int wanted);
+  void warn_of_open_port() const;
   void join_side_channel(Deadline deadline);
   [[nodiscard]] Member make_shared(int n, Deadline deadline);
   [[nodiscard]] Member make_messages(int n, Deadline deadline);
@@ -40,10 +41,10 @@ class TESSERA_API LaunchedProcess {
   Launch launch_;
   std::vector<int> all_;
   std::vector<RankPlace> places_;
-  std::shared_ptr<MpiMessages> mpi_;  // null where MPI did not start the ranks
+  std::shared_ptr<MpiMessages> mpi_;  // null if MPI did not start the ranks
   std::shared_ptr<RendezvousClient> remote_;
   std::shared_ptr<Bootstrap> bootstrap_;
-  std::shared_ptr<MessageWorld> messages_;  // null where all share memory
+  std::shared_ptr<MessageWorld> messages_;  // null if all share memory
   std::string text_;
   uint64_t worlds_ = 0;
   bool clean_ = false;  // all others are known to end well too

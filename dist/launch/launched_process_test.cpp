@@ -68,6 +68,41 @@ TEST(LaunchedWorld, ErrorsComeOut) {
                DataError);
 }
 
+// Rank 0 of two, to which rank 1 never comes; what it says on stderr.
+std::string printed_alone_of_two(const std::string& bind_address, const std::string& token) {
+  Launch launch = alone();
+  launch.size = 2;
+  launch.bind_address = bind_address;
+  launch.token = token;
+  WorldOptions options;
+  options.init_timeout = std::chrono::milliseconds(20);
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(run_launched(
+                   launch, [](World&) { FAIL(); }, options),
+               CollectiveTimeout);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(LaunchedWorld, WarnsOfAPortThatOthersReachWithoutASecret) {
+  EXPECT_EQ(printed_alone_of_two("", ""), "") << "localhost";
+  EXPECT_EQ(printed_alone_of_two("0.0.0.0", "random"), "");
+  const std::string text = printed_alone_of_two("0.0.0.0", "");
+  for (const char* part : {"warning: whoever reaches port", "can join", "TESSERA_JOB_TOKEN"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(LaunchedWorld, TheStartEndsAtItsDeadline) {
+  Launch launch = alone();
+  launch.rank = 1;
+  launch.size = 2;
+  launch.master_port = 1;  // nobody listens there
+  WorldOptions options;
+  options.init_timeout = std::chrono::milliseconds(20);
+  EXPECT_THROW(run_launched(
+                   launch, [](World&) { FAIL(); }, options),
+               LaunchError);
+}
+
 TEST(LaunchedWorld, RefusesAnUnknownTransport) {
   const char* before = std::getenv("TESSERA_TRANSPORT");
   const std::string saved = before ? before : "";

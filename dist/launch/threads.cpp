@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads meet in a segment that the first of them allocates; a table under a lock says who makes
-// which group, so that members which make different ones are told instead of waiting for each
-// other.
+// The first thread of a group allocates its segment. A table under a lock records which rank
+// creates which group, so that members that create different groups get an error instead of waiting
+// for each other.
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
 
@@ -111,7 +111,7 @@ void run_threads(int n, const std::function<void(World&)>& fn, const WorldOption
         comm->fail_world(e.what());
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
-        comm->fail_world("an exception that is no std::exception");
+        comm->fail_world("an exception that is not a std::exception");
       }
     } catch (const std::exception& e) {  // no World could be made
       errors[static_cast<size_t>(rank)] = std::current_exception();

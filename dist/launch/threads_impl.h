@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of this process: groups whose segments lie on the heap. `direct` is the back end
-// `threads`; `staged` moves payloads as processes of one host do, so that tests reach that code
+// Ranks as threads of this process: groups whose segments are on the heap. `direct` is the back end
+// `threads`; `staged` transfers payloads as processes of one host do, so that tests cover that code
 // without processes.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Hands out segments on the heap and sees who is making which group.
+/// Allocates segments on the heap and records which rank creates which group.
 class HeapSegments final : public SegmentSource {
  public:
   std::shared_ptr<std::byte> segment(std::span<const int> world_ranks, const std::string& name,
@@ -27,13 +27,13 @@ class HeapSegments final : public SegmentSource {
   struct Forming {
     std::shared_ptr<std::byte> memory;
     std::string name;
-    int first = 0;  // the rank that named it
+    int first = 0;  // the rank that created it
     size_t joined = 0;
   };
   std::mutex mutex_;
   std::map<Key, Forming> forming_;
   std::map<std::pair<Key, int>, int> made_;  // by members and rank
-  std::map<int, Key> making_;                // what each rank is in the middle of
+  std::map<int, Key> making_;                // the group that each rank is creating
 };
 
 /// run_ranks with the payload mode chosen.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a library of ours is looked for, and which reason is told when none opens.
+// Search path of our wrapper libraries, and the error if none can be opened.
 #include "tessera/dist/library/open_library_impl.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ OpenedLibrary open_library(const std::string& library, const char* entry) {
       if (!opened.symbol) opened.why_not = path + " has no " + entry;
       return opened;
     }
-    // The most telling reason is that of a file which is there.
+    // Reports the error of an existing file, if any.
     if (const char* why = dlerror(); opened.why_not.empty() || std::filesystem::exists(path))
       opened.why_not = why;
   }

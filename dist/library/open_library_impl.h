@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a library of our own that wraps an outside one (libtessera_mpi.so, libtessera_nccl.so) on
-// first use: beside the library or program that holds this code, then as the linker would.
+// Opens a wrapper library (libtessera_mpi.so, libtessera_nccl.so) on first use: next to the library
+// or program with this code, then by the linker's search.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -10,13 +10,13 @@
 namespace tessera {
 
 struct OpenedLibrary {
-  void* symbol = nullptr;  ///< the entry, a function that gives the table; null: see `why_not`
+  void* symbol = nullptr;  ///< the entry, a function that returns the table; null: see `why_not`
   std::string why_not;
 };
 OpenedLibrary open_library(const std::string& library, const char* entry);
 
-/// The table of an opened library. LaunchError says why there is none and, by `remedy`, how to get
-/// it, or that it is of another build.
+/// The table of an opened library. LaunchError: it cannot be opened, with `remedy`, or it is of
+/// another build.
 template <class Api>
 const Api& table_of(const OpenedLibrary& opened, int version, const char* library,
                     const char* remedy) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group over messages: how it is made, the order of its collectives, when and why it has failed.
-// What a collective sends is in moves.cpp, send and recv in pairs.cpp.
+// A group over messages: creation, order of collectives, and failures. The data of collectives is
+// in moves.cpp, send and recv in pairs.cpp.
 #include "tessera/dist/messages/group_impl.h"
 #include "tessera/dist/shared_memory/mapped_segments_impl.h"
 
@@ -12,7 +12,7 @@ namespace {
 using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
-// The farewell travels by another way than the messages before it, so these get time to arrive.
+// A farewell uses another connection than earlier messages, so these get time to arrive.
 constexpr std::chrono::milliseconds kGrace{300};
 
 bool is_message(const Collective& c) { return c.kind == Kind::send || c.kind == Kind::recv; }
@@ -86,7 +86,7 @@ MessageGroup::~MessageGroup() {
 Ref<Work> MessageGroup::start(Collective c) {
   auto w = make_ref<MessageWork>(std::move(c), Ref<MessageGroup>(this));
   const auto guard = comm().lock();
-  world_->side->look();  // peers that gave up have told so: their old messages must not be taken
+  world_->side->look();  // discards messages of peers that have given up
   if (is_message(w->c)) post(w);
   else queue_.push_back(w);
   if (!advance()) comm().add(Ref<ProcessGroup>(this), this);
@@ -151,7 +151,7 @@ bool MessageGroup::failed() {
 
 void MessageGroup::end_with_failure(const Ref<MessageWork>& w) {
   if (w->done) return;
-  // Messages may still be read or written: what they touch lives on.
+  // Messages may still be in progress: their buffers are kept alive.
   struct Owner {
     Ref<MessageWork> work;
     Tensor in, out;
@@ -187,7 +187,7 @@ void MessageGroup::end_all() {
 }
 
 bool MessageGroup::advance() {
-  // An error of the transport is one of the group: its peers must learn of it.
+  // An error of the transport fails the group: its peers must be notified.
   try {
     while (!failed() && !queue_.empty()) {
       const Ref<MessageWork> w = queue_.front();
@@ -201,7 +201,7 @@ bool MessageGroup::advance() {
     }
     if (messages_ > 0 && !failure_->happened()) advance_pairs();
   } catch (const std::exception& e) {
-    // A connection that breaks is mostly the consequence of what the side channel is about to say.
+    // A broken connection is mostly the consequence of a failure that the side channel will report.
     for (int i = 0; i < 30 && !failure_->happened() && !comm().board()->failure.happened(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       world_->side->look();
@@ -222,7 +222,7 @@ int MessageGroup::waits_for(const MessageWork& w) const {
   return -1;
 }
 
-// True once a peer that owes something has left for good.
+// True once a peer whose data is missing has left.
 bool MessageGroup::left_behind(int member, const MessageWork& w) {
   if (member < 0 || member == rank() ||
       comm().board()->rank(world(member)).left.load(std::memory_order_seq_cst) == 0) {
@@ -259,7 +259,7 @@ void MessageGroup::time_out(QueuedWork& w) {
     const int waited_for = world(member);
     late =
         concat("rank ", waited_for,
-               head.stage == MessageWork::Stage::opening ? " never arrived" : " does not move on");
+               head.stage == MessageWork::Stage::opening ? " never arrived" : " makes no progress");
     const std::string seen = comm().describe(waited_for);  // also learns who waits for whom
     culprit = comm().culprit(waited_for);
     late += "; " + (culprit == waited_for ? seen

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The back end for ranks that share no memory (by MPI or TCP): collectives over messages between
-// pairs. Every collective opens with one message from each rank to each other: its signature, and
-// the payload where that is small. When all agree, larger payloads follow in one or two exchanges;
-// sums are made by the same tree as everywhere (each rank reduces its share of the elements), so
-// the bits are the same. Collectives of a group run one after another, so messages of a pair and
-// tag keep their meaning by their order alone. Failures travel by the side channel.
+// pairs. Every collective begins with one message from each rank to each other: its signature, and
+// a small payload. If all agree, larger payloads follow in one or two exchanges; sums use the same
+// tree as other back ends (each rank reduces its share of the elements), so the bits are the same.
+// Collectives of a group run one after another, so the order of messages of a pair and tag
+// identifies them. Failures are sent over the side channel.
 #pragma once
 
 #include "tessera/dist/messages/messages_impl.h"
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-/// What the groups of one rank share.
+/// State shared by the groups of one rank.
 struct MessageWorld {
   std::shared_ptr<Messages> messages;
   std::shared_ptr<Bootstrap> bootstrap;
@@ -30,7 +30,7 @@ struct MessageWorld {
 };
 
 /// A group over messages, or over shared memory where all members are on one host. Called by all
-/// members, in the same order on each; CollectiveMismatch where they disagree.
+/// members, in the same order on each; CollectiveMismatch if they disagree.
 Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::vector<int> ranks,
                                      int rank, std::string name, Deadline deadline);
 
@@ -94,8 +94,8 @@ class MessageGroup final : public QueuedGroup {
     std::deque<std::shared_ptr<Unexpected>> unexpected;
     std::shared_ptr<Opening> opening;  // of the message that comes next
     Messages::Handle handle = nullptr;
-    Ref<MessageWork> current;                   // who gets the payload that is on its way
-    std::shared_ptr<Unexpected> to_unexpected;  // or nobody yet
+    Ref<MessageWork> current;                   // receiver of the incoming payload
+    std::shared_ptr<Unexpected> to_unexpected;  // or none yet
   };
 
   Ref<Work> start(Collective c) override;
@@ -111,7 +111,7 @@ class MessageGroup final : public QueuedGroup {
   void publish_wait(const QueuedWork& w) override;
   [[nodiscard]] const MessageWork& head_of(const QueuedWork& w) const;
   [[nodiscard]] std::string where(const MessageWork& w) const;
-  /// Who owes this work something, -1 where only this rank does.
+  /// The rank that this work waits for, -1 if only this rank is pending.
   [[nodiscard]] int waits_for(const MessageWork& w) const;
 
   // moves.cpp: collectives.
@@ -138,7 +138,7 @@ class MessageGroup final : public QueuedGroup {
   std::deque<Ref<MessageWork>> queue_;
   std::vector<std::deque<Ref<MessageWork>>> outgoing_;
   std::vector<Inbox> inboxes_;
-  int messages_ = 0;                                    // sends and recvs under way
+  int messages_ = 0;                                    // pending sends and recvs
   std::chrono::steady_clock::time_point left_since_{};  // a peer of the head left, or epoch
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between the processes of a world, without blocking: what the engine for ranks that share
-// no memory is built on. Messages of one pair and tag keep their order.
+// Non-blocking messages between the processes of a world, used by the engine for ranks without
+// shared memory. Messages of one pair and tag keep their order.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@ namespace tessera {
 
 class Messages {
  public:
-  /// A message under way; null when there is none.
+  /// A pending message; null if there is none.
   using Handle = void*;
   virtual ~Messages() = default;
-  /// Bytes stay where they are, unchanged, until the message is done or abandoned with an owner.
+  /// Bytes must remain valid and unchanged until the message is done or abandoned with an owner.
   virtual Handle send(int to, int tag, const void* data, size_t bytes) = 0;
   virtual Handle receive(int from, int tag, void* data, size_t bytes) = 0;
-  /// True once it is complete; the handle is then null. PeerFailed where the transport says so.
+  /// True once it is complete; the handle is then null. PeerFailed if the transport reports it.
   virtual bool done(Handle& handle) = 0;
-  /// Gives up on a message; `owner` keeps its bytes alive for as long as anybody may touch them.
+  /// Abandons a message; `owner` keeps its bytes alive while the transport may use them.
   virtual void abandon(Handle& handle, std::shared_ptr<const void> owner) = 0;
   [[nodiscard]] virtual int largest_tag() const = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over messages: openings from all to all, then up to two exchanges. Large reductions
-// and broadcasts go in shares, one per rank, so that every rank sends and receives about as much.
+// Collectives over messages: opening messages from all to all, then up to two exchanges. Large
+// reductions and broadcasts are split into shares, one per rank, to balance the traffic.
 #include "tessera/dist/messages/group_impl.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
 
@@ -215,7 +215,7 @@ void MessageGroup::first_exchange(MessageWork& w) {
   }
 }
 
-// Reduces what this rank is in charge of: its share, its part, or everything.
+// Reduces this rank's elements: its share, its chunk, or all.
 void MessageGroup::reduce(MessageWork& w) {
   const Collective& c = w.c;
   if (!w.temporary) return;

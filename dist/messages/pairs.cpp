@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// send and recv over messages: an opening with tag, type and a small payload, then the rest. Per
-// source one message is taken at a time; one that nobody waits for yet, while a recv of another tag
-// waits, is kept on the heap.
+// send and recv over messages: an opening with tag, type and a small payload, then the rest. One
+// message per source is received at a time; one without a matching recv, while a recv of another
+// tag waits, is stored on the heap.
 #include "tessera/dist/messages/group_impl.h"
 
 #include <algorithm>

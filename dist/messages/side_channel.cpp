@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// On one host a look reads /proc and the board that all share. Across hosts the board is this
-// rank's own copy: a thread publishes its line now and then, and a look takes in the others'
-// notices.
+// On one host, look() reads /proc and the shared board. Across hosts the board is this rank's copy:
+// a thread publishes its entry periodically, and look() reads the other ranks' notices.
 #include "tessera/dist/messages/side_channel_impl.h"
 
 namespace tessera {
@@ -80,7 +79,8 @@ void SideChannel::look_at_processes() {
 }
 
 void SideChannel::look_at_remote() {
-  // Who waits says for whom, sooner than the heart beats: a peer may be about to blame it.
+  // A waiting rank publishes for whom it waits before the next heartbeat, so that peers can blame
+  // the right rank.
   const WorldBoard::Rank& own = board_->rank(rank_);
   const std::pair now(own.operation.load(std::memory_order_relaxed),
                       own.waits_for.load(std::memory_order_relaxed));

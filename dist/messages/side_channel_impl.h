@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// SideChannel: what a rank can learn of the others while it waits for them, so that an error names
-// the rank that is to blame and not just the peer that was waited for. On one host it looks at
-// process ids and at the shared board; across hosts it uses the rendezvous' connections, which
-// break with their process and carry a heartbeat. Looking is cheap and limited to 50 times a
-// second.
+// SideChannel: state of the other ranks while this rank waits, so that an error names the rank that
+// caused it, not just the peer that was waited for. On one host it checks process ids and the
+// shared board; across hosts it uses the rendezvous' connections, which break with their process
+// and carry a heartbeat. Checks are cheap and limited to 50 per second.
 #pragma once
 
 #include "tessera/dist/process_group/comm_state_impl.h"
@@ -24,14 +23,14 @@ class SideChannel final : public Watch {
 
   /// Claims the board's failure for a rank that died.
   void look() noexcept override;
-  /// "rank 2 (process 4711 on node1) is stopped (SIGSTOP)", and what it was last seen doing.
+  /// "rank 2 (process 4711 on node1) is stopped (SIGSTOP)", and its last known operation.
   [[nodiscard]] std::string describe(int world_rank) override;
   void failed(std::string_view why) override;
   void left() override;
 
   /// The failure of a group without shared memory, by its id; filled when any member reports it.
   std::shared_ptr<Failure> group_failure(uint64_t id);
-  /// Tells all ranks of the failure that this rank has claimed.
+  /// Notifies all ranks of the failure that this rank has claimed.
   void report(uint64_t id, const Failure& failure);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A message goes as a header and its bytes. What comes is read into the receive posted for its tag,
-// or kept until one is posted; what the socket does not take at once waits in line.
+// A message is a header and its bytes. Incoming bytes are read into the receive posted for their
+// tag, or stored until one is posted; outgoing bytes that the socket does not accept are queued.
 #include "tessera/core/error.h"
 #include "tessera/dist/messages/tcp_impl.h"
 
@@ -29,40 +29,73 @@ struct TcpMessages::Message {
   std::shared_ptr<const void> owner;  // of the bytes, once nobody waits for it
 };
 
-TcpMessages::TcpMessages(Bootstrap& bootstrap, const std::vector<std::string>& hosts,
-                         Deadline deadline)
-    : rank_(bootstrap.rank()), peers_(hosts.size()) {
-  const int size = static_cast<int>(hosts.size());
-  const std::string remedy = "open the ports between the hosts";
-  const Descriptor listening = listen_at(0, remedy);
-  std::vector<int> all(hosts.size());
+namespace {
+
+constexpr const char* kRemedy = "open the ports between the hosts";
+
+// Proofs for one rank are none for another.
+std::string door_of(int rank) { return concat("messages of rank ", rank); }
+
+}  // namespace
+
+TcpMessages::TcpMessages(Bootstrap& bootstrap, const Options& options, Deadline deadline)
+    : rank_(bootstrap.rank()), peers_(static_cast<size_t>(bootstrap.size())) {
+  Door door(listen_at(options.address, 0, kRemedy), {.secret = options.secret,
+                                                     .name = door_of(rank_),
+                                                     .most = peers_.size() + kMoreStrangers,
+                                                     .patience = options.patience});
+  const Listening& own = door.listening();
+  std::vector<int> all(peers_.size());
   std::iota(all.begin(), all.end(), 0);
-  const auto ports =
-      bootstrap.all_gather(all, "ports", std::to_string(port_of(listening)), deadline);
-  // To lower ranks this one connects; the higher ones connect to it and say who they are.
-  for (int r = 0; r < rank_; ++r) {
-    const auto i = static_cast<size_t>(r);
-    const bool here = hosts[i] == hosts[static_cast<size_t>(rank_)];
-    peers_[i].socket =
-        connect_to(here ? "localhost" : hosts[i], std::atoi(ports[i].c_str()), deadline, remedy);
-    const auto mine = static_cast<int32_t>(rank_);  // an empty socket takes four bytes at once
-    (void)::send(peers_[i].socket.get(), &mine, sizeof(mine), MSG_NOSIGNAL);
-  }
-  std::vector<Descriptor> strangers;
-  for (int missing = size - 1 - rank_; missing > 0;) {
+  const std::string& host = own.address.empty() ? options.hostname : own.address;
+  const auto places = bootstrap.all_gather(
+      all, "ports", PackedWriter().text(host).text(options.hostname).put(own.port).bytes(),
+      deadline);
+  connect_all(door, places, options.secret, deadline);
+  bootstrap.barrier(all, "connected", deadline);
+}
+
+// To lower ranks this one connects; the higher ones connect to it.
+void TcpMessages::connect_all(Door& door, const std::vector<std::string>& places,
+                              const std::string& secret, Deadline deadline) {
+  const int size = static_cast<int>(peers_.size());
+  const auto knock_at = [&](int rank) {
+    PackedReader theirs(places[static_cast<size_t>(rank)]),
+        ours(places[static_cast<size_t>(rank_)]);
+    std::string host = theirs.text();
+    (void)ours.text();
+    const std::string hostname = theirs.text();
+    if (host == hostname && hostname == ours.text()) host = "localhost";
+    return Knock(connect_to(host, theirs.get<int>(), deadline, kRemedy), secret, door_of(rank),
+                 rank_, size);
+  };
+  std::vector<Knock> knocks;
+  for (int r = 0; r < rank_; ++r) knocks.push_back(knock_at(r));
+  const auto connected = [](const Peer& peer) { return static_cast<bool>(peer.socket); };
+  while (std::ranges::count_if(peers_, connected) < size - 1) {
     if (std::chrono::steady_clock::now() > deadline) {
-      fail<CollectiveTimeout>("launch", "rank ", rank_, " waited in vain for ", missing,
-                              " connections of higher ranks; ", remedy);
+      const auto missing = size - 1 - std::ranges::count_if(peers_, connected);
+      fail<CollectiveTimeout>("launch", "rank ", rank_, " has no connection to ", missing,
+                              " of the other ", size - 1, " ranks; ", kRemedy);
     }
-    while (Descriptor fd = accept_from(listening)) strangers.push_back(std::move(fd));
-    for (Descriptor& stranger : strangers) {
-      int32_t theirs = -1;
-      if (!stranger || ::recv(stranger.get(), &theirs, sizeof(theirs), MSG_PEEK) < 4) continue;
-      (void)::recv(stranger.get(), &theirs, sizeof(theirs), 0);
-      const Descriptor socket = std::move(stranger);
-      if (theirs <= rank_ || theirs >= size || peers_[static_cast<size_t>(theirs)].socket) continue;
-      peers_[static_cast<size_t>(theirs)].socket = Descriptor(dup(socket.get()));
-      --missing;
+    for (int r = 0; r < rank_; ++r) {
+      Peer& peer = peers_[static_cast<size_t>(r)];
+      if (peer.socket) continue;
+      Knock& knock = knocks[static_cast<size_t>(r)];
+      switch (knock.advance()) {
+        case Knock::State::waits: break;
+        case Knock::State::welcome: peer.socket = knock.take().release(); break;
+        case Knock::State::refused:
+          fail<LaunchError>("launch", "rank ", r, " refused rank ", rank_, ": ", knock.why());
+        case Knock::State::broken: knock = knock_at(r); break;  // dropped among strangers
+      }
+    }
+    for (Door::Guest& guest : door.admit()) {
+      if (guest.rank <= rank_ || guest.rank >= size || guest.size != size) continue;
+      Peer& peer = peers_[static_cast<size_t>(guest.rank)];
+      if (peer.socket) continue;
+      Door::welcome(guest);
+      peer.socket = guest.stream.release();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -150,7 +183,7 @@ void TcpMessages::begin(Peer& peer) {
   constexpr uint64_t kKeptAtMost = uint64_t{1}
                                    << 34;  // more than any peer of ours would send ahead
   if (peer.header.bytes > kKeptAtMost)
-    return fail_all(peer, "it announces a message beyond reason");
+    return fail_all(peer, "it announces an implausibly large message");
   peer.current = std::make_shared<Message>();
   peer.current->header = peer.header;
   peer.current->kept.resize(peer.header.bytes);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages over TCP, for worlds that torchrun or srun started on several hosts. One connection per
-// pair of ranks, all made at the start, so that nothing later can wait for a connection. Everything
-// moves in calls of the rank; there is no thread.
+// pair of ranks, all made at the start, so that nothing later waits for a connection; both ends
+// prove that they know the job's secret. Messages advance in calls of the rank; there is no thread.
 #pragma once
 
 #include "tessera/dist/messages/messages_impl.h"
-#include "tessera/dist/rendezvous/socket_impl.h"
+#include "tessera/dist/rendezvous/door_impl.h"
 
 #include <deque>
 #include <mutex>
@@ -14,9 +14,14 @@ namespace tessera {
 
 class TcpMessages final : public Messages {
  public:
-  /// Called by all ranks; `hosts` are names or addresses by rank. LaunchError: a peer that cannot
-  /// be reached.
-  TcpMessages(Bootstrap& bootstrap, const std::vector<std::string>& hosts, Deadline deadline);
+  struct Options {
+    std::string address;   ///< where this rank listens; empty: on all interfaces of its host
+    std::string hostname;  ///< its host's, for the others if it listens on all interfaces
+    std::string secret;    ///< the job's
+    std::chrono::milliseconds patience{5000};  ///< with connections that do not prove themselves
+  };
+  /// Called by all ranks. LaunchError: a peer that cannot be reached or refuses.
+  TcpMessages(Bootstrap& bootstrap, const Options& options, Deadline deadline);
   ~TcpMessages() override;
 
   Handle send(int to, int tag, const void* data, size_t bytes) override;
@@ -39,6 +44,8 @@ class TcpMessages final : public Messages {
     size_t header_bytes = 0, body_bytes = 0;
     bool broken = false;
   };
+  void connect_all(Door& door, const std::vector<std::string>& places, const std::string& secret,
+                   Deadline deadline);
   void write_some(Peer& peer);
   void read_some(Peer& peer);
   void begin(Peer& peer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtessera_mpi.so offers: the few MPI calls that the back end needs, as a table of plain
-// functions. The library links MPI and nothing of Tessera, so it serves the static archives and the
-// shared library alike, and a run without MPI never loads it.
+// Interface of libtessera_mpi.so: the few MPI calls that the back end needs, as a table of plain
+// functions. The library links MPI but not Tessera, so it works with the static archives and the
+// shared library, and a run without MPI never loads it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct TesseraMpiApi {
   int (*finish)();
   int (*send)(const void* data, int bytes, int to, int tag, void** request);
   int (*receive)(void* data, int bytes, int from, int tag, void** request);
-  /// Moves MPI on. Once *done is set the request no longer exists; the code is the message's own.
+  /// Advances MPI. Once *done is set the request no longer exists; the code is that of the message.
   int (*test)(void** request, int* done);
   /// Asks MPI to drop a receive that nothing has matched yet; test it until it is done.
   int (*cancel)(void* request);

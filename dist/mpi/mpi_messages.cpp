@@ -206,7 +206,7 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
           if (state->from[i].handle)
             missing += concat(missing.empty() ? "rank " : ", rank ", members[i]);
         }
-        fail<CollectiveTimeout>("mpi", "exchange '", key, "': waited in vain for ",
+        fail<CollectiveTimeout>("mpi", "exchange '", key, "': got no answer from ",
                                 missing.empty() ? "its messages to leave" : missing);
       }
       if (gone && turns % 512 == 511) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI as messages and as bootstrap. One object per process starts MPI once and ends it only when
-// that cannot hang.
+// MPI for messages and bootstrap. One object per process initialises MPI once and finalises it only
+// if that cannot hang.
 #pragma once
 
 #include "tessera/dist/messages/messages_impl.h"

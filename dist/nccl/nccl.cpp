@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call of NCCL starts something and returns; ends are polled. Errors and deadlines abort the
-// communicator, and the host group tells the other members.
+// NCCL calls are non-blocking; completion is polled. Errors and deadlines abort the communicator,
+// and the host group notifies the other members.
 #include "tessera/dist/nccl/nccl.h"
 
 #include "tessera/dist/library/open_library_impl.h"
@@ -252,7 +252,7 @@ void NcclGroup::queue(NcclWork& w) {
   }
 }
 
-// Kinds that are made of messages between pairs, in one group of calls.
+// Collectives made of messages between pairs, in one group of calls.
 void NcclGroup::queue_pairs(NcclWork& w) {
   Collective& c = w.c;
   const int me = rank();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The back end `nccl`: collectives on CUDA tensors, by libtessera_nccl.so, which is opened on first
-// use. Communicators do not block: starting, running and ending are polled against the deadline,
-// and a failure of any member aborts them on all.
+// use. Communicators are non-blocking: start, run and end are polled against the deadline, and a
+// failure of any member aborts all of them.
 #pragma once
 
 #include "tessera/dist/process_group/process_group.h"
 
 namespace tessera {
 
-/// The members of `host`, each with a GPU of its own, as a group for tensors on `device`. Called by
-/// all members; `host` carries the communicator's id and news of failures, and is kept. Operations
-/// run on the Context's stream of the device, so they follow what was queued there. Sums are
+/// A group of the members of `host`, each with its own GPU, for tensors on `device`. Called by all
+/// members; `host` transfers the communicator's id and failures, and is kept. Operations run on the
+/// Context's stream of the device, so after earlier work of that stream. Sums are
 /// NCCL's: reproducible for one communicator, but not bit for bit those of the CPU. With
 /// TESSERA_NCCL_CHECK=1 every collective first compares its signature over `host`. LaunchError: no
 /// libtessera_nccl.so, or a start that fails; DeviceError: not a CUDA device.

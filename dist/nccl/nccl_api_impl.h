@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtessera_nccl.so offers: NCCL's calls and the CUDA events that tell when they are done, as
-// a table of plain functions. The library uses nothing of Tessera (see mpi_api_impl.h).
+// Interface of libtessera_nccl.so: NCCL's calls, and CUDA events for their completion, as a table
+// of plain functions. The library does not depend on Tessera (see mpi_api_impl.h).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ struct TesseraNcclId {
 };
 
 /// Functions that return int give 0, kNcclPending (state and event_done alone) or an error code
-/// that `error_text` explains. Communicators do not block: a call may return while it is under way.
+/// that `error_text` explains. Communicators are non-blocking: a call may return before it is
+/// complete.
 struct TesseraNcclApi {
   int version;  ///< kTesseraNcclVersion of the library's build
   int (*make_id)(TesseraNcclId* id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of GPUs and an operation of it: an event behind the operation in its stream says when it
-// has ended; the host group carries what NCCL does not, the communicator's id and news of failures.
+// A group of GPUs and its operations: an event after the operation in its stream marks its end; the
+// host group transfers the communicator's id and failures, which NCCL does not.
 #pragma once
 
 #include "tessera/dist/nccl/nccl_api_impl.h"

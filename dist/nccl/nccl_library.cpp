@@ -14,7 +14,7 @@ namespace {
 static_assert(sizeof(TesseraNcclId) == sizeof(ncclUniqueId));
 constexpr int kCudaOffset = 1000;
 
-// Under way is no error: the caller polls `state`.
+// Pending is not an error: the caller polls `state`.
 int of(ncclResult_t code) { return code == ncclInProgress ? 0 : static_cast<int>(code); }
 int of(cudaError_t code) { return code == cudaSuccess ? 0 : kCudaOffset + static_cast<int>(code); }
 ncclComm_t comm(void* communicator) { return static_cast<ncclComm_t>(communicator); }

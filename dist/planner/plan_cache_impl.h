@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans by call, in a table of fixed size: two places per hash, the older plan gives way. Keys hold
-// everything that a plan depends on, so an equal key means an equal plan on every rank.
+// Cache of plans by call, a table of fixed size: two entries per hash, the older plan is replaced.
+// Keys contain everything that a plan depends on, so an equal key means an equal plan on every
+// rank.
 #pragma once
 
 #include "tessera/core/op_row.h"
@@ -16,7 +17,7 @@ namespace tessera {
 struct OpPlan {
   struct Input {
     Layout target;                            // empty: undefined
-    const RedistributePlan* moves = nullptr;  // null: stays as it is
+    const RedistributePlan* moves = nullptr;  // null: no redistribution
     bool sends = false;                       // by a recorded redistribute, else moved in place
   };
   struct Output {
@@ -27,8 +28,8 @@ struct OpPlan {
   std::shared_ptr<const void> local_op;
   SmallVector<Input, 4> in;
   SmallVector<Output, 2> out;
-  bool asks = false;  // only a wish permits it
-  // This rank holds nothing of a factor that outputs drop: it adds the join's neutral value.
+  bool asks = false;  // needs explicit permission
+  // This rank has no elements of a factor that outputs drop: it adds the reduction's neutral value.
   std::optional<double> neutral;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call: find or make the plan, move what must move, run the local op on local parts, wrap what it
-// made, record the call on global tensors.
+// A call: find or make the plan, redistribute inputs, run the local op on local tensors, wrap its
+// outputs, record the call on global tensors.
 #include "tessera/dist/planner/planner.h"
 
 #include "tessera/autograd/autograd.h"
@@ -20,10 +20,10 @@ namespace tessera {
 namespace {
 
 struct Wishes {
-  int automatic = 0;  // AutoRedistribute scopes that live
+  int automatic = 0;  // active AutoRedistribute scopes
 };
 
-// Joins small tensors over the axes that cut a factor, for ops that join inside.
+// Reduces small tensors over the axes that shard a factor, for ops that join inside.
 class AxisJoiner final : public Joiner {
  public:
   AxisJoiner(Mesh mesh, AxisList axes) : mesh_(mesh), axes_(std::move(axes)) {}
@@ -52,7 +52,7 @@ std::string draw(Tensors in) {
   return text;
 }
 
-using Layouts = SmallVector<Layout, 4>;  // of inputs, empty for what is plain or undefined
+using Layouts = SmallVector<Layout, 4>;  // of inputs, empty for plain or undefined ones
 
 Layouts layouts_of(const OpRow& row, Tensors in) {
   Layouts layouts;
@@ -61,13 +61,13 @@ Layouts layouts_of(const OpRow& row, Tensors in) {
   return layouts;
 }
 
-// The mesh of the distributed inputs. Plain inputs must be 0-dim constants: every rank holds them.
+// The mesh of the distributed inputs. Plain inputs must be 0-dim constants, equal on every rank.
 Mesh common_mesh(const OpRow& row, Tensors in, const Layouts& layouts) {
   Layout first;
   for (Layout layout : layouts) {
     if (!layout) continue;
     if (first && first.mesh() != layout.mesh()) {
-      fail<LayoutError>(row.name, "inputs lie on different meshes:", draw(in),
+      fail<LayoutError>(row.name, "inputs are on different meshes:", draw(in),
                         "\n  bring them to one mesh by full_tensor() and distribute()");
     }
     first = layout;
@@ -75,7 +75,7 @@ Mesh common_mesh(const OpRow& row, Tensors in, const Layouts& layouts) {
   for (size_t i = 0; i < in.size(); ++i) {
     if (!in[i].defined() || in[i].is_distributed()) continue;
     if (in[i].rank() > 0 || (in[i].requires_grad() && Context::current().grad_enabled)) {
-      fail<LayoutError>(row.name, "a plain tensor meets a distributed one:", draw(in),
+      fail<LayoutError>(row.name, "a plain tensor is used with a distributed one:", draw(in),
                         "\n  make input ", i, " distributed: distribute(x, layout)",
                         in[i].rank() == 0 ? "; only constants may stay plain"
                                           : "; only 0-dim constants may stay plain");
@@ -84,7 +84,7 @@ Mesh common_mesh(const OpRow& row, Tensors in, const Layouts& layouts) {
   return first.mesh();
 }
 
-// The call that gives a tensor this layout, with the order of cuts where it is not the mesh's.
+// The call that gives a tensor this layout, with the order of axes if it is not the mesh's.
 std::string redistribute_call(size_t input, Layout target) {
   const Mesh mesh = target.mesh();
   std::string placements, orders;
@@ -118,11 +118,12 @@ std::string redistribute_call(size_t input, Layout target) {
                       move_name(s.move), " of ", in[i].meta(), ')');
     }
   }
-  fail<LayoutError>(row.name, "would have to send data over axis ", axes, ':', draw(in), fixes,
+  fail<LayoutError>(row.name, "would have to communicate over axis ", axes, ':', draw(in), fixes,
                     "\n  or let the planner choose: AutoRedistribute scope;");
 }
 
-// What a rank without any of a dropped factor gives, so that kernels need not know of nothing.
+// The contribution of a rank without elements of a dropped factor, so that kernels need no special
+// case.
 std::optional<double> neutral_value(const ShardingRule& rule, const Piece& piece, OpKind kind) {
   if (kind != OpKind::compute) return {};
   for (int i = 0; i < rule.inputs(); ++i) {
@@ -159,7 +160,7 @@ struct Planner::Impl {
   PlanCache cache;
   Counts counts;
 
-  // `created_on`: of an op without inputs, where its outputs lie; empty for any other.
+  // `created_on`: the layout of the outputs of an op without inputs; empty otherwise.
   const OpPlan& plan(const OpRow& row, const void* op, Tensors in, Layout created_on) {
     const LayoutId on = created_on ? created_on.id() : LayoutId::none;
     const uint64_t h = PlanCache::hash(row, op, in, on);
@@ -270,7 +271,8 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout 
   plan.neutral = created_on ? std::nullopt : neutral_value(rule, piece, row.kind);
   if (plan.neutral) return plan;
   plan.local_op = detail::local_op(row, op, piece);
-  // A rule and a local form that disagree would corrupt values, so the local op is asked too.
+  // A rule and a local form that disagree would corrupt values, so the local op's shapes are
+  // checked.
   std::vector<TensorMeta> local_metas(in.size());
   SmallVector<const TensorMeta*, 8> pointers;
   for (size_t i = 0; i < in.size(); ++i) {
@@ -304,7 +306,7 @@ Planner::Counts Planner::counts() const {
 }
 
 namespace {
-// What is recorded: the inputs, or what they are sent as where that was asked for.
+// The recorded inputs: redistributed ones if the redistribution is recorded.
 TensorList sent(const OpRow& row, const OpPlan& plan, Tensors in) {
   Context& context = Context::current();
   const bool backward = context.recorder && Tape::current().passes > 0;
@@ -344,13 +346,13 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
     if (plain && in[i].requires_grad() && context.grad_enabled)
       (void)common_mesh(row, in, layouts_of(row, in));  // throws
     const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
-    // A constant lies replicated: next to a partial sum it is zero on all ranks but one.
+    // A constant is replicated: next to a partial sum it is zero on all ranks but one.
     if (!p.moves || (p.sends && !plain)) local.push_back(part);
     else
       local.push_back(
           detail::run_redistribute(*p.moves, part, in[i].shape(), p.target.mesh(), "forward"));
   }
-  // A plan may be that of a call with other attributes, where they do not decide it.
+  // The plan may come from a call with other attributes that do not decide the plan.
   const void* local_op = row.local ? plan.local_op.get() : op;
   bool gradients = false;
   for (const Tensor& t : in) gradients |= t.defined() && t.requires_grad();
@@ -373,7 +375,7 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
         return Geometry{local[0].shape(), local[0].strides(), local[0].offset()};
       };
       if (row.can_view && !local[0].is_contiguous() && !row.can_view(local_op, geometry())) {
-        // Cutting a dim leaves gaps between rows of the part, which a merge of dims cannot express.
+        // Sharding a dim leaves gaps between rows of the shard, which merged dims cannot express.
         const NoGrad guard;
         local[0] = copy(local[0]);
       }
@@ -426,7 +428,7 @@ Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
     if (states[a].placement.kind != Kind::shard) continue;
     const auto dim = static_cast<size_t>(states[a].placement.dim);
     bool& place = taken[dim][static_cast<size_t>(states[a].position)];
-    if (std::exchange(place, true)) return gradient;  // an order of cuts of its own
+    if (std::exchange(place, true)) return gradient;  // it has its own order of axes
     ++cuts[dim];
   }
   for (size_t d = 0; d < kMaxRank; ++d) {
@@ -440,6 +442,8 @@ Tensor Planner::settle(const Tensor& gradient, const Tensor& leaf) {
 }
 
 Tensor Planner::whole(const Tensor& x) { return detail::gather_whole(x); }
+
+std::string Planner::layout_text(const Tensor& x) { return detail::layout_of(x, "print").text(); }
 
 void Planner::create(const OpRow& row, const void* op, Layout layout, TensorList& out) {
   Context& context = Context::current();

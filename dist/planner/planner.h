@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, moves of the
-// inputs, layouts of the outputs) that is kept by op, attributes and the inputs' layouts, shapes
-// and dtypes; a kept plan costs a lookup. A plan that sends is a LayoutError that names the fix,
-// but inside an AutoRedistribute scope, and in backward, where it is traced as `grad`.
+// Planner: runs ops on distributed tensors. A call becomes a plan (the local op, redistributions of
+// the inputs, layouts of the outputs), cached by op, attributes and the inputs' layouts, shapes and
+// dtypes; a cached plan costs a lookup. A plan that communicates is a LayoutError that names the
+// fix, except in an AutoRedistribute scope, and in backward, where it is traced as `grad`.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -11,11 +11,12 @@
 #include "tessera/dist/layout.h"
 
 #include <memory>
+#include <string>
 
 namespace tessera {
 
-/// While it lives, ops whose operands lie unfittingly move them by the cheapest plan instead of
-/// throwing; what they send is traced as `forward`.
+/// During its lifetime, ops whose operands have layouts that do not fit redistribute them by the
+/// cheapest plan instead of throwing; the collectives are traced as `forward`.
 class TESSERA_API AutoRedistribute {
  public:
   AutoRedistribute();
@@ -36,12 +37,13 @@ class TESSERA_API Planner final : public Distributor {
   void call_like(const OpRow& row, const void* op, const Tensor& like, TensorList& out) override;
   Tensor settle(const Tensor& gradient, const Tensor& leaf) override;
   Tensor whole(const Tensor& x) override;
-  /// Runs an op without inputs; its outputs lie as `layout`, each rank computes its own part.
+  std::string layout_text(const Tensor& x) override;
+  /// Runs an op without inputs; its outputs get `layout`, each rank computes its own shard.
   void create(const OpRow& row, const void* op, Layout layout, TensorList& out);
 
   struct Counts {
     uint64_t hits = 0, misses = 0;
-    size_t plans = 0;  ///< kept; bounded
+    size_t plans = 0;  ///< cached; bounded
   };
   [[nodiscard]] Counts counts() const;
 
@@ -50,7 +52,7 @@ class TESSERA_API Planner final : public Distributor {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The output of an op that has no inputs, lying as `layout`: `call_on(op::Fill{...}, layout)`.
+/// The output of an op that has no inputs, with layout `layout`: `call_on(op::Fill{...}, layout)`.
 template <class Op> Tensor call_on(const Op& op, Layout layout) {
   auto* planner = dynamic_cast<Planner*>(Context::current().distributor);
   if (!planner) fail<UsageError>(Op::name, "this Context has no planner: it belongs to no World");

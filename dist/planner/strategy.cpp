@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search: few axes disagree at a time, so all combinations of their choices are priced with the
-// very plans that would run.
+// The search: few axes disagree at a time, so all combinations of their choices are evaluated with
+// the plans that would run.
 #include "tessera/dist/planner/strategy.h"
 
 #include "tessera/dist/redistribute/plan.h"
@@ -33,8 +33,8 @@ bool in_linearity(const ShardingRule& rule, int index, int operand) {
   return std::find(set.begin(), set.end(), operand) != set.end();
 }
 
-// Whether cuts of `dim` by these axes fall on whole factor units, at the same places as the cuts of
-// the factor: at every member, for even parts and uneven ones.
+// Whether shards of `dim` by these axes contain whole factor units and match the shards of the
+// factor: on every member, for even and uneven shards.
 bool cuts_agree(Mesh mesh, std::span<const int> axes, int64_t factor_size, int64_t scale) {
   int64_t parts = 1;
   for (int a : axes) parts *= mesh.size(a);
@@ -62,7 +62,7 @@ class Chooser {
 
   bool run(Strategy& best) {
     descend(0);
-    if (!found_) {  // what the inputs agree on cuts a factor between its units
+    if (!found_) {  // the inputs' common choice splits a factor within a unit
       for (Choices& c : options_) c = all_;
       descend(0);
     }
@@ -72,8 +72,8 @@ class Chooser {
   }
 
  private:
-  // Choices for an axis: the one that the inputs already agree with, or the few that move least.
-  // The estimate looks at the axis alone; what the combinations really cost is priced later.
+  // Choices for an axis: the one that the inputs already match, or the few with least
+  // communication. The estimate considers only this axis; combinations are evaluated later.
   [[nodiscard]] Choices options(int axis) const {
     std::vector<std::pair<double, size_t>> ranked;
     for (size_t c = 0; c < all_.size(); ++c) {
@@ -90,7 +90,8 @@ class Chooser {
     return few;
   }
 
-  // Bytes received for the inputs to be as `c` wants them on `axis`, and whether they are already.
+  // Bytes received to give the inputs the placement of `c` on `axis`, and whether they have it
+  // already.
   [[nodiscard]] std::pair<double, bool> estimate(int axis, const AxisChoice& c) const {
     const double share = 1 - 1.0 / mesh_.size(axis);
     double cost = 0;
@@ -120,7 +121,7 @@ class Chooser {
     }
   }
 
-  // The order in which the axes of a factor cut it: as they already cut the largest input, then the
+  // The order in which axes shard a factor: as they already shard the largest input, then the
   // mesh's.
   AxisList order_of(int factor) {
     AxisList order;
@@ -154,7 +155,8 @@ class Chooser {
       for (int a = 0; a < mesh_.axes(); ++a) {
         const AxisChoice& c = chosen_[static_cast<size_t>(a)];
         Placement p = placement_under(c, rule_, o);
-        // What an in-place op writes without the cut factor is written alike everywhere.
+        // A written operand of an in-place op without the sharded factor gets equal values on all
+        // ranks.
         if (in_place_ && o >= rule_.inputs() && c.kind == AxisChoice::Kind::factor &&
             p.kind == Kind::partial)
           p = Replicate();
@@ -182,7 +184,7 @@ class Chooser {
   void price() {
     Strategy s;
     if (!build(s)) return;
-    double small = 0;  // what decides between strategies that send nothing
+    double small = 0;  // tie-breaker between strategies without communication
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const StrategyInput& in = inputs_[i];
       if (!in.meta || in.states == s.operands[i]) continue;
@@ -193,7 +195,7 @@ class Chooser {
         s.asks |= asks(step.move);
         small += 1e-3 * bytes;
         if (communicates(step.move)) s.received += 1;         // a collective is never free
-        if (step.move == Move::pad) s.received += 1 + bytes;  // nor is a field of zeros
+        if (step.move == Move::pad) s.received += 1 + bytes;  // nor is padding with zeros
       }
       s.received += plan.received(mesh_, bytes);
     }
@@ -245,7 +247,7 @@ std::vector<AxisChoice> axis_choices(const ShardingRule& rule,
   using CK = AxisChoice::Kind;
   for (size_t f = 0; f < rule.factors().size(); ++f) {
     if (rule.factors()[f].replicate) continue;
-    bool used = inputs.empty();  // an op without inputs may be cut anywhere
+    bool used = inputs.empty();  // an op without inputs may be sharded anywhere
     for (size_t i = 0; i < inputs.size(); ++i)
       used |= inputs[i].meta && dim_of(rule, static_cast<int>(i), static_cast<int>(f)) >= 0;
     if (used) all.push_back({CK::factor, static_cast<int>(f), ReduceOp::sum});
@@ -262,7 +264,7 @@ std::vector<AxisChoice> axis_choices(const ShardingRule& rule,
 
 namespace {
 
-// In-place ops on lists work on entries that share no factor: each may lie in its own way. Gives
+// In-place ops on lists work on entries that share no factor: each may have its own layout. Returns
 // the entry of each operand, -1 for operands without factors.
 std::vector<int> entries_of(const ShardingRule& rule) {
   std::vector<int> parent(rule.factors().size());
@@ -313,8 +315,8 @@ ShardingRule rule_of_entry(const ShardingRule& rule, std::span<const int> operan
   return own;
 }
 
-// Chooses for each entry alone. False where an entry writes nothing, because what it is for is then
-// unknown, or where one cannot run.
+// Chooses for each entry separately. False if an entry writes nothing, because its purpose is then
+// unknown, or if one cannot run.
 bool choose_by_entry(const ShardingRule& rule, Mesh mesh, std::span<const StrategyInput> inputs,
                      Strategy& best) {
   const std::vector<int> entry = entries_of(rule);
@@ -373,10 +375,10 @@ Strategy choose_strategy(std::string_view op, const ShardingRule& rule, Mesh mes
     lie += concat("\n  input ", i, ": ", *inputs[i].meta, ' ', layout.placements_text(),
                   inputs[i].written ? " (written)" : "");
   }
-  fail<LayoutError>(
-      op,
-      "writes in place, so what it writes cannot move, and it cannot run where its operands lie:",
-      lie, "\n  redistribute the other operands to the layout of the written ones");
+  fail<LayoutError>(op,
+                    "writes in place, so its written operand cannot be redistributed, and it "
+                    "cannot run with these layouts:",
+                    lie, "\n  redistribute the other operands to the layout of the written ones");
 }
 
 }  // namespace tessera

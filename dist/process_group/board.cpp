@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first failure of a group: the claim decides who writes it, the text follows, and readers wait
-// for the text a bounded time.
+// The first failure of a group: the claim decides which rank writes it, the text follows, and
+// readers wait a limited time for the text.
 #include "tessera/dist/process_group/board_impl.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool Failure::claim(FailureKind of, int world_rank, std::string_view why) {
 }
 
 void Failure::raise(std::string_view where) const {
-  // A process may have died between the claim and the text, so even this wait has an end.
+  // A process may have died between the claim and the text, so this wait has a limit too.
   for (int i = 0; i < 2000 && state.load(std::memory_order_acquire) != 2; ++i) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks of a group or world read of each other while they wait: its first failure, who has
-// left, who waits for whom. Plain data that is valid when zero, in memory that threads share by
-// address and processes by a mapped segment.
+// State that ranks of a group or world read from each other while they wait: its first failure,
+// which ranks have left, which rank waits for which. Plain data that is valid when zero, in memory
+// that threads share by address and processes by a mapped segment.
 #pragma once
 
 #include "tessera/dist/process_group/process_group.h"
@@ -14,21 +14,21 @@ namespace tessera {
 
 enum class FailureKind : uint32_t { none, peer, timeout, mismatch };
 
-/// The first failure of a group or world; whoever claims it first writes it, once.
+/// The first failure of a group or world; written once, by the first rank that claims it.
 struct Failure {
   std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 readable
   FailureKind kind;
-  int32_t rank;  // world rank that is to blame
+  int32_t rank;  // world rank that caused it
   std::array<char, 2036> text;
 
   [[nodiscard]] bool happened() const { return state.load(std::memory_order_seq_cst) != 0; }
-  /// False where another failure was there before.
+  /// False if there was an earlier failure.
   bool claim(FailureKind of, int world_rank, std::string_view why);
   /// Waits for the text (its writer is in the middle of a copy), then throws the typed error.
   [[noreturn]] void raise(std::string_view where) const;
 };
 
-/// Of a whole world (or of its ranks on one host): who has left, and why the world ends.
+/// Board of a world (or of its ranks on one host): which ranks have left, and why the world ended.
 struct WorldBoard {
   Failure failure;
   struct alignas(64) Rank {
@@ -42,10 +42,10 @@ struct WorldBoard {
   [[nodiscard]] Rank& rank(int world_rank) { return reinterpret_cast<Rank*>(this + 1)[world_rank]; }
 };
 
-/// What a group whose members share memory opens with: its failure, and where they sleep.
+/// Header of a group whose members share memory: its failure, and the futex on which they sleep.
 struct SegmentHeader {
   Failure failure;
-  alignas(64) std::atomic<uint32_t> event;  // futex: counts changes that somebody slept for
+  alignas(64) std::atomic<uint32_t> event;  // futex: counts changes that sleeping ranks wait for
   alignas(64) std::atomic<uint32_t> sleepers;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work moves on under one lock, by the rank's own calls or by its thread. Sleepers wait on a futex,
-// so that processes can wake each other.
+// Work advances under one lock, by the rank's own calls or by its progress thread. Sleeping ranks
+// wait on a futex, so that processes can wake each other.
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 #include <climits>
@@ -161,7 +161,7 @@ void CommState::waits_for(int rank) {
 
 int CommState::culprit(int waited_for) const {
   if (!board_) return waited_for;
-  // A circle ends nowhere; any of its ranks is as good as another.
+  // In a cycle, any of its ranks may be named.
   for (int steps = 0; steps < 64; ++steps) {
     const int next = board_->rank(waited_for).waits_for.load(std::memory_order_relaxed) - 1;
     if (next < 0 || next == world_rank || next == waited_for) break;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CommState: what the groups of one rank share: the deadline, the flight record, the list of work
-// under way, how to wait, and the world's board. Work of all groups moves on in every wait, test
-// and op call of the rank, and on a thread of its own only where cores are idle; the lock is taken
-// only if that thread exists.
+// CommState: state shared by the groups of one rank: the deadline, the flight record, the list of
+// pending work, how to wait, and the world's board. Work of all groups advances in every wait, test
+// and op call of the rank, and on a progress thread only if cores are idle; the lock is used only
+// if that thread exists.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -16,70 +16,70 @@
 
 namespace tessera {
 
-/// Hangs on a rank's Context: the group of its world, which current_group() finds.
+/// State of a rank's Context: the group of its world, for current_group().
 struct CurrentGroup {
   ProcessGroup* group = nullptr;
 };
 
-/// A group with work under way.
+/// A group with pending work.
 class Pending {
  public:
   virtual ~Pending() = default;
-  /// Moves on without blocking; true when nothing is left. Errors are kept in the Work.
+  /// Advances without blocking; true when nothing is pending. Errors are stored in the Work.
   virtual bool advance() = 0;
-  /// The rank gives up: ends all work with `why`; afterwards no peer touches the rank's tensors.
+  /// The rank gives up: ends all work with `why`; afterwards no peer uses the rank's tensors.
   virtual void abandon(std::string_view why) = 0;
 
  private:
   friend class CommState;
-  bool listed_ = false;  // among those with work under way
+  bool listed_ = false;  // in the list of groups with pending work
 };
 
-/// What memory alone does not show: processes that died, failures across hosts. See SideChannel.
+/// Detects failures that shared memory does not show: dead processes, other hosts. See SideChannel.
 class Watch {
  public:
   virtual ~Watch() = default;
-  /// Claims the board's failure for a rank that died. Often called, so it limits itself.
+  /// Claims the board's failure for a dead rank. Called often, so it limits its rate.
   virtual void look() noexcept = 0;
   /// What a rank is doing, for errors that name it.
   [[nodiscard]] virtual std::string describe(int world_rank) = 0;
-  /// This rank failed, or starts nothing more: for those who share no board with it.
+  /// This rank failed or starts no more work: for ranks that do not share its board.
   virtual void failed(std::string_view why) = 0;
   virtual void left() = 0;
 };
 
 class CommState final : public Progress {
  public:
-  /// `board` outlives this (its owner is kept); null where nobody shares memory.
+  /// `board` outlives this (its owner is kept); null without shared memory.
   CommState(int world_rank, std::shared_ptr<WorldBoard> board);
   ~CommState() override;
 
   const int world_rank;
   FlightRecorder recorder;
   std::atomic<int64_t> timeout_ms{300'000};
-  bool may_spin = false;  // cores are not fewer than the threads of all local ranks
+  bool may_spin = false;  // there are at least as many cores as threads of local ranks
 
   [[nodiscard]] WorldBoard* board() const { return board_.get(); }
 
   /// The rank's Context: its op calls poll. With `thread`, a progress thread polls instead.
   void attach(Context& context, bool thread);
   void detach();
-  /// Another Context of the same rank polls from now on (a World inside a World).
+  /// Lets another Context of the same rank poll (a World inside a World).
   void move_to(Context& context);
   [[nodiscard]] Context* attached() const { return context_; }
 
-  /// Puts a group on the list of those with work under way; called with the lock held.
+  /// Adds a group to the list of groups with pending work; called with the lock held.
   void add(Ref<ProcessGroup> group, Pending* pending);
   void poll() noexcept override;
-  /// Completes what is under way, to the deadline at most. Throws the first error of work that
-  /// nobody held any more when it ended, or CollectiveTimeout for what is left.
+  /// Completes pending work within the deadline. Throws the first error of work whose handle was
+  /// dropped before it ended, or CollectiveTimeout for the rest.
   void drain();
-  /// Work ended in an error that nobody will ask it for; called with the lock held. Forgotten once
-  /// the rank has been told of an error of any work.
+  /// Stores the error of work without a handle; called with the lock held. Dropped once the rank
+  /// has received an error of any work.
   void lost(std::exception_ptr error) {
     if (!told_ && !lost_) lost_ = std::move(error);
   }
-  /// Throws the error of a work to whoever asks for it.
+  /// Throws the error of a work to its caller.
   [[noreturn]] void tell(const std::exception_ptr& error) {
     {
       const auto guard = lock();
@@ -88,15 +88,15 @@ class CommState final : public Progress {
     }
     std::rethrow_exception(error);
   }
-  /// Tells the world that this rank failed (the first failure counts) and drops what is under way.
+  /// Reports to the world that this rank failed (the first failure counts) and drops pending work.
   void fail_world(std::string_view why);
   void leave();
 
   std::shared_ptr<Watch> watch;  // set before the first operation; null among threads
-  /// On the board: what this rank started last, and whom it waits for (-1: nobody).
+  /// Sets on the board the last operation of this rank, and the rank that it waits for (-1: none).
   void started(const Collective& c);
   void waits_for(int rank);
-  /// Who holds up `waited_for`: the rank at the end of the chain of those that wait themselves.
+  /// The rank that delays `waited_for`: the end of the chain of waiting ranks.
   [[nodiscard]] int culprit(int waited_for) const;
   /// "rank 2 (process 17 on n1) runs; ..." or "".
   [[nodiscard]] std::string describe(int rank) const { return watch ? watch->describe(rank) : ""; }
@@ -124,8 +124,8 @@ class CommState final : public Progress {
   std::thread thread_;
 };
 
-/// How a rank waits: spins a few microseconds where cores are plenty, yields, then sleeps on
-/// `header` (woken by peers, or after a millisecond to look at everything else).
+/// Waiting of a rank: spins a few microseconds if there are enough cores, yields, then sleeps on
+/// `header` (woken by peers, or after a millisecond to check everything else).
 class Waiter {
  public:
   Waiter(const CommState& comm, SegmentHeader* header) : comm_(comm), header_(header) {}
@@ -164,7 +164,7 @@ class Waiter {
   int steps_ = 0;
 };
 
-/// Wakes whoever sleeps on the group; after a change that peers wait for.
+/// Wakes ranks that sleep on the group, after a change that they wait for.
 void wake(SegmentHeader& header);
 
 }  // namespace tessera

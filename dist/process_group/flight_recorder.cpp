@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of the last operations, dumped as JSON. A signal handler only counts; the rank itself sees
-// the count and writes the dump.
+// A ring of the last operations, dumped as JSON. A signal handler only counts requests; the rank
+// checks the count and writes the dump.
 #include "tessera/dist/process_group/flight_recorder.h"
 
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
 #include <filesystem>
-#include <fstream>
 #include <unistd.h>
 
 namespace tessera {
@@ -19,7 +22,7 @@ int64_t now_ns() {
       .count();
 }
 
-// The one thing a signal handler may touch: how often a dump was asked for, in this process.
+// The only state of the signal handler: the number of dump requests in this process.
 std::atomic<uint32_t>& dump_requests() {
   static std::atomic<uint32_t> requests{0};
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
@@ -145,9 +148,21 @@ bool FlightRecorder::dump(std::string_view reason) const noexcept {
   try {
     std::error_code none;
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), none);
-    std::ofstream file(path_, std::ios::trunc);
-    file << json(reason) << '\n';
-    return static_cast<bool>(file.flush());
+    // The name can be guessed, perhaps by others who may write in the folder, so no link is
+    // followed: a new file takes the place of what is there.
+    const std::string aside = path_ + ".part", text = json(reason) + '\n';
+    ::unlink(aside.c_str());
+    const int fd =
+        ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    std::FILE* file = fd < 0 ? nullptr : ::fdopen(fd, "w");
+    bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if (file) written = std::fclose(file) == 0 && written;
+    written = written && std::rename(aside.c_str(), path_.c_str()) == 0;
+    if (!written) {
+      std::fprintf(stderr, "warning: no flight record in %s: %s\n", path_.c_str(),
+                   std::strerror(errno));
+    }
+    return written;
   } catch (...) {
     return false;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlightRecorder: the last operations of one rank, always on, in a ring of fixed size. It is dumped
-// as JSON when a wait times out, a group is aborted or the process gets SIGUSR2, and tells after a
-// hang which rank was where. Entering costs two clock reads and no allocation.
+// FlightRecorder: the last operations of one rank, always recorded, in a ring of fixed size. It is
+// dumped as JSON when a wait times out, a group is aborted or the process gets SIGUSR2, to show
+// after a hang what each rank was doing. An entry costs two clock reads and no allocation.
 #pragma once
 
 #include "tessera/dist/process_group/process_group.h"
@@ -14,40 +14,40 @@ namespace tessera {
 class TESSERA_API FlightRecorder {
  public:
   enum class State : uint8_t { queued, started, done, failed };
-  /// One operation as profilers see it; times in nanoseconds of the steady clock, 0: not yet.
+  /// One operation for profilers; times in nanoseconds of the steady clock, 0: not yet.
   struct Operation {
     CollectiveKind kind{};
     std::string group;
-    int64_t bytes = 0;  ///< of the larger side on this rank
+    int64_t bytes = 0;  ///< larger of input and output on this rank
     int64_t queued = 0, started = 0, ended = 0;
   };
   static constexpr size_t kEntries = 256;
 
   FlightRecorder(int world_rank, std::string folder);
 
-  /// Enters one operation and gives its number, for started() and ended().
+  /// Records an operation and returns its number, for started() and ended().
   uint64_t enter(const ProcessGroup& group, const Collective& c);
   void started(uint64_t record);
   void ended(uint64_t record, bool failed);
 
-  /// Where dump() writes: `<folder>/tessera_flight_<process>_rank<r>.json`.
+  /// Folder of dump(): `<folder>/tessera_flight_<process>_rank<r>.json`.
   [[nodiscard]] const std::string& path() const { return path_; }
   void set_folder(const std::string& folder);
   /// Writes the record with `reason`, the latest operation last. Never throws: a full disk must not
   /// hide the error that is being reported; false if nothing could be written.
   bool dump(std::string_view reason) const noexcept;
   [[nodiscard]] std::string json(std::string_view reason) const;
-  /// Operations entered so far.
+  /// Number of operations recorded so far.
   [[nodiscard]] uint64_t count() const { return next_.load(std::memory_order_relaxed); }
 
-  /// The operations from number `first` on that have ended, up to the first that has not; `first`
-  /// becomes the number to go on from. Those that the ring has lost are left out.
+  /// The ended operations from number `first`, up to the first that has not ended; sets `first` for
+  /// the next call. Operations that the ring has overwritten are missing.
   [[nodiscard]] std::vector<Operation> ended_since(uint64_t& first) const;
 
-  /// From now on SIGUSR2 asks every rank of this process for a dump, which each does at its next
-  /// wait or op call. For programs (main calls it once).
+  /// Installs a SIGUSR2 handler: every rank of this process then dumps at its next wait or op call.
+  /// For programs (main calls it once).
   static void install_signal_handler();
-  /// Dumps if a signal has arrived since the last look. One load when none has.
+  /// Dumps if a signal has arrived since the last call; otherwise costs one load.
   void dump_if_asked();
 
  private:

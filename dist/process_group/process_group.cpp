@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every back end would repeat: an operation's arguments are checked, then it gets its number
-// and its record, then it starts; and how the members of a subgroup find each other.
+// Code shared by all back ends: checks an operation's arguments, numbers and records it, and starts
+// it; also the creation of subgroups.
 #include "tessera/dist/process_group/process_group.h"
 
 #include "tessera/dist/process_group/comm_state_impl.h"
@@ -28,7 +28,7 @@ std::string list(const Counts& counts) {
   return text + "]";
 }
 
-// The counts of all members: as given, or even parts of `whole` elements.
+// The counts of all members: as given, or equal counts of `whole` elements.
 Counts fill_counts(Kind kind, const Counts& given, int n, int64_t whole, std::string_view what) {
   if (given.empty()) {
     if (whole % n != 0) {
@@ -69,7 +69,7 @@ void check_pair(Kind kind, const Tensor& in, const Tensor& out) {
                    ": dtypes must be equal");
 }
 
-// in and out share no byte, unless the one is this rank's part of the other, `offset` elements in.
+// in and out must not overlap, unless one is this rank's chunk of the other, at `offset` elements.
 void check_overlap(Kind kind, const Tensor& in, const Tensor& out, const Tensor& part,
                    int64_t offset) {
   const auto range = [](const Tensor& t) {
@@ -158,8 +158,8 @@ void ProcessGroup::check(CollectiveKind kind, const Tensor& x, std::string_view 
   if (x.storage().released())
     fail<StorageError>(concat(kind), "the bytes of ", what, " ", x.meta(), " are released");
   if (!accepts(x.device())) {
-    fail<DeviceError>(concat(kind), what, " lies on ", x.device(), ", which the back end ",
-                      backend(), " does not move");
+    fail<DeviceError>(concat(kind), what, " is on ", x.device(), ", which the back end ", backend(),
+                      " does not move");
   }
 }
 
@@ -173,7 +173,7 @@ Ref<Work> ProcessGroup::launch(Collective c) {
   const bool message = c.kind == Kind::send || c.kind == Kind::recv;
   c.sequence = message ? ++messages_ : ++sequence_;
   c.timeout = timeout();
-  // What autograd saved must notice that it is overwritten.
+  // Increases the version, so that autograd detects the write to saved tensors.
   if (c.out.defined()) c.out.storage().bump_version();
   {
     const auto guard = comm_->lock();
@@ -355,7 +355,7 @@ Ref<ProcessGroup> ProcessGroup::subgroup(std::span<const int> members, std::stri
   std::vector<bool> seen(ranks_.size());
   for (int m : members) {
     if (m < 0 || m >= size()) {
-      fail<IndexError>(where, "member ", m, " is no rank of group ", name_, ", which has 0 to ",
+      fail<IndexError>(where, "member ", m, " is not a rank of group ", name_, ", which has 0 to ",
                        size() - 1);
     }
     if (seen[static_cast<size_t>(m)]) fail<UsageError>(where, "member ", m, " is named twice");
@@ -387,8 +387,9 @@ ProcessGroup& current_group() {
   Context* context = Context::current_or_null();
   ProcessGroup* group = context ? context->state<CurrentGroup>().group : nullptr;
   if (!group) {
-    fail<UsageError>("process_group",
-                     "this thread is no rank: call this inside run_ranks, or make a World first");
+    fail<UsageError>(
+        "process_group",
+        "this thread is not a rank: call this inside run_ranks, or make a World first");
   }
   return *group;
 }

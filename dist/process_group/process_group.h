@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProcessGroup: collectives among an ordered list of ranks, one interface over every back end. This
-// class checks arguments, numbers the operation, writes the flight record and hands one
-// `Collective` to the back end; a back end only moves bytes. Every operation gives a Work that owns
-// its buffers and ends, by its deadline at latest, in a result or a typed error that names rank,
-// op, sequence number and peer.
+// class checks arguments, numbers the operation, writes the flight record and passes one
+// `Collective` to the back end; a back end only transfers bytes. Every operation returns a Work
+// that owns its buffers and ends, at the latest by its deadline, with a result or a typed error
+// that names rank, op, sequence number and peer.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-/// How values of several ranks become one. avg is the sum divided by the group's size; floats only.
+/// Reduction over ranks. avg is the sum divided by the group's size; floats only.
 enum class ReduceOp : uint8_t { sum, avg, max, min };
 TESSERA_API std::ostream& operator<<(std::ostream&, ReduceOp);
 
@@ -38,22 +38,22 @@ enum class CollectiveKind : uint8_t {
 };
 TESSERA_API std::ostream& operator<<(std::ostream&, CollectiveKind);
 
-using Counts = std::vector<int64_t>;  ///< elements per rank of the group; empty: even parts
+using Counts = std::vector<int64_t>;  ///< elements per rank of the group; empty: equal counts
 
 class NcclGroup;
-class CommState;       ///< what one rank's groups share; comm_state_impl.h
+class CommState;       ///< state shared by the groups of a rank; comm_state_impl.h
 class FlightRecorder;  ///< flight_recorder.h
 
-/// One operation as back ends see it: checked, numbered, counts filled in.
+/// One operation for back ends: checked, numbered, with counts filled in.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   ReduceOp op = ReduceOp::sum;
   DType dtype = DType::u8;
-  Tensor in = {}, out = {};        ///< contiguous; undefined where this rank has none
+  Tensor in = {}, out = {};        ///< contiguous; undefined if this rank has none
   Counts send = {}, receive = {};  ///< elements to and from each rank, as the kind needs
-  int root = -1;                   ///< root, or the peer of send and recv, as rank of the group
+  int root = -1;                   ///< root, or the peer of send and recv, as a rank of the group
   int tag = 0;                     ///< of send and recv
-  int64_t count = 0;               ///< elements of the whole operation, as all ranks must agree on
+  int64_t count = 0;               ///< elements of the whole operation, equal on all ranks
   uint64_t sequence = 0;  ///< from 1, among the group's collectives or among its send and recv
   uint64_t record = 0;    ///< its entry in the flight recorder
   std::chrono::milliseconds timeout{0};
@@ -62,14 +62,14 @@ struct Collective {
 /// Prints as in errors: `all_reduce sum f32[10]`, `broadcast bf16[5] from 0`.
 TESSERA_API std::ostream& operator<<(std::ostream&, const Collective&);
 
-/// An operation under way. Owns its buffers until it ends; may be dropped before that. Used on the
+/// A pending operation. Owns its buffers until it ends; may be dropped before that. Used on the
 /// rank's own thread.
 class TESSERA_API Work : public RefCounted<Work> {
  public:
   virtual ~Work();
-  /// Moves the operation on; true when it is complete. Throws what wait() would.
+  /// Advances the operation; true when it is complete. Throws the errors of wait().
   virtual bool test() = 0;
-  /// Until it is complete. CollectiveTimeout, CollectiveMismatch or PeerFailed otherwise.
+  /// Waits until it is complete. CollectiveTimeout, CollectiveMismatch or PeerFailed otherwise.
   virtual void wait() = 0;
 };
 
@@ -84,24 +84,25 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   [[nodiscard]] std::span<const int> ranks() const { return ranks_; }  ///< members' world ranks
   [[nodiscard]] const std::string& name() const { return name_; }      ///< for messages and records
   [[nodiscard]] virtual std::string_view backend() const = 0;
-  /// How long a wait may last, counted from the first wait() or test() of a Work that is not
-  /// complete. One value for all groups of a rank.
+  /// Deadline of a wait, counted from the first wait() or test() of an incomplete Work. One value
+  /// for all groups of a rank.
   [[nodiscard]] std::chrono::milliseconds timeout() const;
   void set_timeout(std::chrono::milliseconds timeout);
   /// The record of this rank's operations in all its groups.
   [[nodiscard]] FlightRecorder& recorder() const;
 
-  // Tensors are contiguous; dtype, sizes, op and root agree on all ranks; outputs are allocated.
-  // The Work holds them. Sums follow one balanced binary tree over the group's ranks on `threads`
-  // and `mpi`, floats narrower than f32 in f32 with one rounding at the end; integers wrap. max and
-  // min give NaN where any rank has one. Errors: ShapeError (sizes or counts that do not fit),
-  // DTypeError, DeviceError, LayoutError (a distributed tensor), UsageError (not contiguous).
+  // Tensors must be contiguous; dtype, sizes, op and root must be equal on all ranks; outputs must
+  // be allocated. The Work owns them. Sums follow one balanced binary tree over the group's ranks
+  // on `threads` and `mpi`, floats narrower than f32 in f32 with one rounding at the end; integers
+  // wrap. max and min give NaN if any rank has one. Errors: ShapeError (sizes or counts that do not
+  // match), DTypeError, DeviceError, LayoutError (a distributed tensor), UsageError (not
+  // contiguous).
   Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);        ///< in place
   Ref<Work> reduce(const Tensor& x, int root, ReduceOp op = ReduceOp::sum);  ///< in place at root
   Ref<Work> broadcast(const Tensor& x, int root);
-  /// out: the members' inputs one after another; counts[i] elements of member i.
+  /// out: the concatenated inputs of all members; counts[i] elements of member i.
   Ref<Work> all_gather(const Tensor& in, const Tensor& out, const Counts& counts = {});
-  /// out: this member's part of the reduced input; counts[i] elements go to member i.
+  /// out: this member's chunk of the reduced input; counts[i] elements go to member i.
   Ref<Work> reduce_scatter(const Tensor& in, const Tensor& out, ReduceOp op = ReduceOp::sum,
                            const Counts& counts = {});
   Ref<Work> all_to_all(const Tensor& in, const Tensor& out, const Counts& send = {},
@@ -113,25 +114,25 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   Ref<Work> barrier();
 
   // Counts are those of all members and equal on all of them; for all_to_all, this rank's own.
-  // in may be this rank's part of out in all_gather and gather, out this rank's part of in in
+  // in may be this rank's chunk of out in all_gather and gather, out this rank's chunk of in in
   // reduce_scatter and scatter; other overlaps are not allowed.
 
-  /// The group of `members` (ranks of this group, in their new order). Called by every member, and
-  /// by nobody else, in the same order; verified, never a silent hang.
+  /// The group of `members` (ranks of this group, in their new order). Called by exactly the
+  /// members, in the same order; a mismatch is an error, never a hang.
   Ref<ProcessGroup> subgroup(std::span<const int> members, std::string name);
   /// Members of equal colour form a group, ordered by (key, rank); a negative colour gives null.
   /// Called by all.
   Ref<ProcessGroup> split(int color, int key = 0, std::string name = "split");
-  /// Ends every operation of this group on every rank with PeerFailed that carries `why`.
+  /// Ends every operation of this group on every rank with PeerFailed and the message `why`.
   virtual void abort(std::string_view why) = 0;
-  /// Throws the failure that has ended this group or its world, if one has.
+  /// Throws the failure that ended this group or its world, if any.
   virtual void raise_failure(std::string_view /*where*/) {}
 
  protected:
   ProcessGroup(int rank, std::vector<int> ranks, std::string name, std::shared_ptr<CommState> comm);
-  /// Whether this back end moves tensors of `device`.
+  /// Whether this back end supports tensors of `device`.
   [[nodiscard]] virtual bool accepts(Device device) const { return device.is_cpu(); }
-  /// c's record is entered, its arguments are checked; the result is marked done by the back end.
+  /// c is already recorded and checked; the back end marks the result as done.
   virtual Ref<Work> start(Collective c) = 0;
   virtual Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) = 0;
 
@@ -152,7 +153,7 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   uint64_t sequence_ = 0, messages_ = 0;
 };
 
-/// All ranks of the calling rank's world, in order; UsageError on a thread that is no rank.
+/// All ranks of the calling rank's world, in order; UsageError on a thread that is not a rank.
 [[nodiscard]] TESSERA_API ProcessGroup& current_group();
 
 }  // namespace tessera

@@ -351,6 +351,26 @@ TEST(FlightRecorder, GivesWhatHasEndedOnce) {
   });
 }
 
+TEST(FlightRecorder, DoesNotFollowLinks) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / concat("tessera_links_", getpid());
+  fs::create_directories(folder);
+  WorldOptions options;
+  options.flight_folder = folder.string();
+  std::ofstream(folder / "victim") << "precious";
+  const auto rank = [&](World& w) {
+    const FlightRecorder& recorder = w.group().recorder();
+    for (const char* suffix : {"", ".part"})
+      fs::create_symlink(folder / "victim", recorder.path() + suffix);
+    EXPECT_TRUE(recorder.dump("test"));
+    EXPECT_FALSE(fs::is_symlink(recorder.path()));
+    EXPECT_NE(slurp(recorder.path()).find("\"reason\": \"test\""), std::string::npos);
+  };
+  run_ranks(1, rank, options);
+  EXPECT_EQ(slurp((folder / "victim").string()), "precious");
+  fs::remove_all(folder);
+}
+
 TEST(FlightRecorder, SurvivesAFolderThatCannotBe) {
   WorldOptions options;
   options.flight_folder = "/proc/no/such/folder";

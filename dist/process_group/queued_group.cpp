@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits and tests of queued works: they move the work of the whole group on, look at deadlines, and
-// tell an error once; one that nobody waited for is kept for the end of the world.
+// Waits and tests of queued works: they advance the work of the whole group, check deadlines, and
+// throw an error once; the error of a dropped work is thrown when the world ends.
 #include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <numeric>
@@ -9,7 +9,7 @@ namespace tessera {
 
 QueuedWork::QueuedWork(Collective collective, Ref<QueuedGroup> owner)
     : c(std::move(collective)), group_(std::move(owner)) {}
-// Let go of without a look at how it ended.
+// Dropped without checking its result.
 QueuedWork::~QueuedWork() {
   if (error) group_->let_go(error);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engines over shared memory and over messages have in common: works that are moved on by
-// whoever waits, end with a result or an error that is told once, and time out.
+// Base of the engines over shared memory and over messages: works that advance in any wait, end
+// with a result or an error that is thrown once, and time out.
 #pragma once
 
 #include "tessera/dist/process_group/comm_state_impl.h"
@@ -33,14 +33,14 @@ class QueuedGroup : public ProcessGroup, public Pending {
  public:
   bool test(QueuedWork& w);
   void wait(QueuedWork& w);
-  /// A work was dropped that had ended in this error.
+  /// The error of a work that was dropped.
   void let_go(std::exception_ptr error);
 
  protected:
   using ProcessGroup::ProcessGroup;
-  /// What a waiting rank sleeps on; null: it only pauses.
+  /// The futex of a waiting rank; null: it only pauses.
   [[nodiscard]] virtual SegmentHeader* wakes_on() const { return nullptr; }
-  /// Tells ranks that wait for this one whom it waits for itself; called with the lock held.
+  /// Publishes the rank that this rank waits for; called with the lock held.
   virtual void publish_wait(const QueuedWork& w) = 0;
   /// The deadline has passed: claims the failure, unless the work ended meanwhile.
   virtual void time_out(QueuedWork& w) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree over ranks, a block of elements at a time, over loops that know the types. Averages are
-// sums, divided at the end.
+// The tree over ranks, one block of elements at a time, with typed loops. Averages are sums,
+// divided at the end.
 #include "tessera/core/parallel.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
 

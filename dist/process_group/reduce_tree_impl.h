@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one order in which ranks' values are reduced: a balanced binary tree over the group's ranks.
+// The order in which ranks' values are reduced: a balanced binary tree over the group's ranks.
 // A tree over n leaves splits at the largest power of two below n, so the tree over a flattened
 // axis is the tree of the slow axis over trees of the fast one whenever the fast one is a power of
 // two: a sum over nested axes equals the sum over the flattened one, bit for bit.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which fields of each collective its members must agree on; counts of all members go in as one
-// hash.
+// The fields of each collective that must be equal on all members; counts of all members enter as
+// one hash.
 #include "tessera/dist/process_group/signature_impl.h"
 
 namespace tessera {

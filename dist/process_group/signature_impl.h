@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signature: what all members must say alike of a collective, as plain data that back ends compare
-// before a byte of the payload moves.
+// Signature: the properties of a collective that must be equal on all members, as plain data that
+// back ends compare before any payload is transferred.
 #pragma once
 
 #include "tessera/dist/process_group/process_group.h"
 
 namespace tessera {
 
-/// What ranks must agree on.
+/// Properties that must be equal on all ranks.
 struct Signature {
   int64_t count;
-  uint64_t counts_hash;  // of the counts of all members; 0 where the kind has none in common
+  uint64_t counts_hash;  // of the counts of all members; 0 if the kind has no common counts
   int32_t root;
   CollectiveKind kind;
-  ReduceOp op;  // sum where nothing is reduced
+  ReduceOp op;  // sum if nothing is reduced
   DType dtype;
 
   explicit Signature(const Collective& c);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding the moves. Each one brings a stack nearer to its target, so the search is a short loop.
+// Finds the moves. Each one brings a stack of axes nearer to its target, so the search is a short
+// loop.
 #include "tessera/dist/redistribute/plan.h"
 
 #include <algorithm>
@@ -60,7 +61,7 @@ class Search {
   AxisList& have(int dim) { return have_[static_cast<size_t>(dim)]; }
   AxisList& want(int dim) { return want_[static_cast<size_t>(dim)]; }
 
-  // How many cuts of `dim` are already as wanted, from the outermost on.
+  // Number of axes of `dim` that already match the target, from the outermost.
   size_t settled(int dim) {
     size_t n = 0;
     while (n < have(dim).size() && n < want(dim).size() && have(dim)[n] == want(dim)[n]) ++n;
@@ -86,7 +87,7 @@ class Search {
     if (!step.axes.empty()) plan_.steps.push_back(std::move(step));
   }
 
-  // Appends a wanted cut to a dim whose present cuts are all as wanted.
+  // Appends the next target axis to a dim whose current axes all match.
   bool push() {
     for (Move move : {Move::slice, Move::reduce_scatter, Move::all_to_all}) {
       for (int d = 0; d < dims_; ++d) {
@@ -98,7 +99,7 @@ class Search {
                           : move == Move::reduce_scatter ? Kind::partial
                                                          : Kind::shard;
         if (p.kind != kind) continue;
-        // As many of the next cuts as are in the same state.
+        // As many of the next axes as have the same state.
         AxisList run;
         for (size_t i = n; i < want(d).size() && state(want(d)[i]).placement == p; ++i)
           run.push_back(want(d)[i]);
@@ -115,7 +116,7 @@ class Search {
     return false;
   }
 
-  // Reduces what is to be whole; what is to be cut waits for its dim.
+  // Reduces axes whose target is replicate; axes whose target is a shard wait for their dim.
   bool reduce() {
     AxisList run;
     ReduceOp op = ReduceOp::sum;
@@ -130,8 +131,8 @@ class Search {
     return true;
   }
 
-  // Undoes the innermost cuts of a dim: first where others wait for it, and of axes that cut no dim
-  // later rather than of those that may still change dims by all_to_all.
+  // Removes the innermost axes of a dim: first where other axes wait for it, and first axes that
+  // shard no dim in the target, before those that may still change dims by all_to_all.
   bool pop() {
     int best = -1, best_score = 0;
     for (int d = 0; d < dims_; ++d) {
@@ -146,7 +147,7 @@ class Search {
     const bool pads = target(have(best).back()) == Partial();
     AxisList run;
     for (size_t i = have(best).size(); i-- > settled(best);) {
-      // Further cuts go along, but those that may yet move to another dim.
+      // Further axes are included, except those that may still move to another dim.
       const Placement& t = target(have(best)[i]);
       const bool may_move = t.kind == Kind::shard && t.dim != best;
       if (!run.empty() && (may_move || (t == Partial()) != pads)) break;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a redistribution: which moves lead from one layout to another. A pure function of the
-// two layouts, so every rank plans the same. The axes that cut a dim form a stack: only the
-// innermost cut can be undone, a new one goes innermost. Moves that shrink or keep the data come
-// first (slice, reduce_scatter, all_to_all), then reductions, then gathers; neighbouring moves of
-// one kind run as one collective over the merged axes. Parts are counted by the nested chunk rule,
-// so merging is exact for any size, where a flat cut of the merged axes would not be.
+// The plan of a redistribution: the moves from one layout to another. A pure function of the two
+// layouts, so every rank has the same plan. The axes that shard a dim form a stack: only the
+// innermost shard can be removed, a new one becomes innermost. Moves that shrink or keep the data
+// come first (slice, reduce_scatter, all_to_all), then reductions, then gathers; adjacent moves of
+// one kind run as one collective over the merged axes. Shard sizes follow the nested chunk rule, so
+// merging is exact for any size; a flat split over the merged axes would not be.
 #pragma once
 
 #include "tessera/dist/layout.h"
@@ -14,24 +14,24 @@
 namespace tessera {
 
 enum class Move : uint8_t {
-  slice,       ///< replicate -> shard: keep the own part
+  slice,       ///< replicate -> shard: keep the own shard
   zero,        ///< replicate -> partial: the first rank keeps the values, others hold zero (sum)
-  pad,         ///< shard -> partial(sum): the part in a field of zeros
+  pad,         ///< shard -> partial(sum): the shard, padded with zeros
   all_gather,  ///< shard -> replicate
   all_reduce,  ///< partial -> replicate
   reduce_scatter,  ///< partial -> shard
   all_to_all,      ///< shard -> shard of another dim
 };
 TESSERA_API std::string_view move_name(Move move);
-/// Whether ranks exchange data.
+/// Whether the move communicates.
 constexpr bool communicates(Move move) { return move >= Move::all_gather; }
 
-/// Whether a move is made on request alone: it sends, or fills a field of zeros.
+/// Whether the move needs explicit permission: it communicates, or pads with zeros.
 constexpr bool asks(Move move) { return communicates(move) || move == Move::pad; }
 
 struct RedistributeStep {
   Move move = Move::slice;
-  AxisList axes;  ///< in the order of the cut; size-1 axes are left out, they move nothing
+  AxisList axes;  ///< in the order of the shards, without axes of size 1
   int from_dim = -1, to_dim = -1;
   ReduceOp op = ReduceOp::sum;
   AxisStates before, after;
@@ -40,8 +40,8 @@ struct RedistributeStep {
 struct RedistributePlan {
   SmallVector<RedistributeStep, 3> steps;
   [[nodiscard]] bool communicates() const;
-  /// Elements that a rank receives when it holds a tensor of `numel` elements so, estimated for
-  /// even parts; reductions count as much as what they bring.
+  /// Elements that a rank receives for a tensor of `numel` elements, estimated for even shards; a
+  /// reduction counts as the elements of its result.
   [[nodiscard]] double received(Mesh mesh, double numel) const;
 };
 

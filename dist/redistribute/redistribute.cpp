@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the moves of a plan on this rank's part. Collectives take parts one after another, so a cut
-// of an inner dim is packed before and unpacked after; a cut of the outermost dim needs neither.
+// Runs the moves of a plan on this rank's local tensor. Collectives use concatenated chunks, so
+// shards of an inner dim are packed before and unpacked after; shards of the outermost dim need
+// neither.
 #include "tessera/dist/redistribute/redistribute.h"
 
 #include "tessera/autograd/autograd.h"
@@ -17,7 +18,7 @@ namespace {
 
 using Ranges = std::vector<Piece::Range>;
 
-// What each member of the step's group holds of `dim` under `states`.
+// The range of `dim` of each member of the step's group under `states`.
 Ranges member_ranges(Mesh mesh, const RedistributeStep& step, const AxisStates& states,
                      const Shape& global, int dim) {
   Ranges ranges;
@@ -27,7 +28,7 @@ Ranges member_ranges(Mesh mesh, const RedistributeStep& step, const AxisStates& 
   return ranges;
 }
 
-struct Blocks {  // sizes around a dim, and whether all parts of it are alike
+struct Blocks {  // sizes around a dim, and whether all its chunks are equal
   int64_t outer = 1, inner = 1;
   bool even = true;
   Blocks(const Shape& shape, int dim, const Ranges& parts) {
@@ -42,7 +43,7 @@ Shape sized(Shape shape, int dim, int64_t size) {
   return shape;
 }
 
-// The parts of x along `dim`, flat, one after another.
+// The chunks of x along `dim`, flattened and concatenated.
 Tensor pack(const Tensor& x, int dim, const Ranges& parts) {
   const Blocks b(x.shape(), dim, parts);
   const auto n = static_cast<int64_t>(parts.size());
@@ -60,7 +61,7 @@ Tensor pack(const Tensor& x, int dim, const Ranges& parts) {
   return cat(flat);
 }
 
-// The inverse: parts that lie flat one after another, side by side along `dim`.
+// The inverse: from flattened chunks to chunks along `dim`.
 Tensor unpack(const Tensor& flat, const Shape& part, int dim, const Ranges& parts) {
   const Blocks b(part, dim, parts);
   const auto n = static_cast<int64_t>(parts.size());
@@ -159,7 +160,7 @@ class Runner {
     x_ = unpack(flat, part, d, parts);
   }
   void all_reduce(const RedistributeStep& step) {
-    // In place, so never on bytes of the tensor that is being redistributed: a slice may be a view.
+    // In place, so never on bytes of the input tensor: a slice may be a view.
     const Tensor y = x_.impl().storage == source_.impl().storage ? copy(x_) : contiguous(x_);
     trace(step, y);
     group(step).all_reduce(y, step.op)->wait();
@@ -207,7 +208,7 @@ struct PlanTable {
   std::unordered_map<std::pair<LayoutId, LayoutId>, RedistributePlan, Hash> plans;
 };
 
-// Where the gradient of a redistribution goes, given how it arrives.
+// The target layout of the gradient of a redistribution, given its layout.
 Layout gradient_layout(Layout source, Layout arriving) {
   AxisStates states = source.states();
   for (size_t a = 0; a < states.size(); ++a) {
@@ -219,7 +220,7 @@ Layout gradient_layout(Layout source, Layout arriving) {
   return Layout::intern(source.mesh(), states);
 }
 
-// Redistributed on bytes of its own.
+// Redistributed, with its own bytes.
 Tensor fresh(const Tensor& x, Layout to) {
   Tensor y = detail::redistribute_unrecorded(x, to, trace_tag());
   const Tensor part(y.impl().local);
@@ -255,7 +256,7 @@ Tensor redistribute_unrecorded(const Tensor& x, Layout to, std::string_view tag)
 Tensor lying_on(const Tensor& x, Mesh mesh) {
   if (x.is_distributed()) return x;
   if (x.rank() > 0) {
-    fail<LayoutError>("backward", "the gradient ", x.meta(), " is plain, but its tensor lies on ",
+    fail<LayoutError>("backward", "the gradient ", x.meta(), " is plain, but its tensor is on ",
                       mesh.text(), ": distribute() it");
   }
   return make_distributed(x, x.shape(), Layout::replicated(mesh));

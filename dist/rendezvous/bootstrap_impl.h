@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bootstrap: how ranks that have no group yet exchange a few bytes (addresses, memory segments, ids
-// of communicators). By MPI's messages, or by the rendezvous at MASTER_ADDR:MASTER_PORT.
+// Bootstrap: exchange of a few bytes (addresses, memory segments, ids of communicators) between
+// ranks that have no group yet. By MPI messages, or by the rendezvous at MASTER_ADDR:MASTER_PORT.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ class Bootstrap {
   void barrier(std::span<const int> members, std::string_view key, Deadline deadline) {
     (void)all_gather(members, key, {}, deadline);
   }
-  /// Called now and then while an exchange waits; throws where waiting has become vain.
+  /// Called periodically while an exchange waits; throws if waiting is useless.
   std::function<void()> interrupted;
   /// Ends the bootstrap. `clean`: all ranks are known to come here, so it may wait for them.
   virtual void finish(bool clean) noexcept = 0;

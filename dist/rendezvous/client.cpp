@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client has no thread: what the server sends is read in the calls that wait, by whichever
-// thread of the rank calls.
+// The client has no thread: messages of the server are read in calls that wait, by any thread of
+// the rank.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <sys/socket.h>
 
 namespace tessera {
 namespace {
 
 constexpr int kSliceMs = 20;
-// How long a server that is alive may take to answer a question.
+// Time limit for an answer of a live server.
 constexpr auto kAnswer = std::chrono::milliseconds(500);
+constexpr auto kPause = std::chrono::milliseconds(100);
+constexpr int kAttempts = 20;
+constexpr const char* kDoor = "rendezvous";
+
+// A server that knows the secret, and says why this rank cannot be in its world.
+class Refused final : public LaunchError {
+ public:
+  using LaunchError::LaunchError;
+};
 
 std::string exchange_key(std::string_view key, std::span<const int> members) {
   std::string full(key);
@@ -18,27 +32,83 @@ std::string exchange_key(std::string_view key, std::span<const int> members) {
   return full;
 }
 
+// Listens where the other ranks will look for this host.
+Listening listen_for(const RendezvousClient::Options& options) {
+  const std::string& host = options.bind.empty() ? options.host : options.bind;
+  const std::string remedy =
+      "choose another port by MASTER_PORT (the same on all ranks), or end the program that uses "
+      "this one; set MASTER_ADDR to an address of rank 0's host, or TESSERA_BIND_ADDR to the one "
+      "to listen at";
+  Listening listening = listen_at(host, options.port, remedy);
+  const bool named = !host.starts_with("localhost") && host != listening.address;
+  // Many systems give the host's own name a loopback address, which other hosts cannot mean.
+  if (!is_loopback(listening.address) || !named || options.one_host) return listening;
+  std::cerr << concat("rendezvous: MASTER_ADDR ", host, " is ", listening.address,
+                      " on its own host, where others cannot connect, so rank 0 listens on all "
+                      "interfaces; set MASTER_ADDR to the address that the other hosts use\n");
+  listening.socket = Descriptor();
+  return listen_at("", options.port, remedy);
+}
+
 }  // namespace
 
 RendezvousClient::RendezvousClient(const Options& options, Deadline deadline) : options_(options) {
   if (options_.rank == 0) {
-    server_ = std::make_unique<RendezvousServer>(options_.port, options_.size, options_.job);
-    options_.port = server_->port();
+    serve(deadline);
+  } else {
+    stream_ = enter(deadline);
+    address_ = address_of(stream_.fd());
   }
-  const std::string host = options_.rank == 0 ? "localhost" : options_.host;
-  stream_ = FrameStream(connect_to(host, options_.port, deadline, options_.remedy));
-  PackedWriter hello;
-  hello.put(wire::kMagic).put(wire::kVersion).text(options_.job);
-  hello.put(static_cast<int32_t>(options_.rank)).put(static_cast<int32_t>(options_.size));
-  std::unique_lock lock(mutex_);
-  stream_.send(wire::kHello, hello.bytes());
-  while (!welcome_ && refused_.empty() && !broken_ && wait_for(lock, deadline)) continue;
-  if (!refused_.empty()) fail<LaunchError>("launch", refused_);
-  if (!welcome_) {
-    fail<LaunchError>("launch", "what answers at ", host, ":", options_.port,
-                      " is not rank 0 of this job (", broken_ ? "it hung up" : "it says nothing",
-                      "); ", options_.remedy);
+}
+
+void RendezvousClient::serve(Deadline deadline) {
+  Listening listening;
+  try {
+    listening = listen_for(options_);
+  } catch (const LaunchError&) {
+    try {  // if another job listens there, that is the better message
+      (void)enter(std::min(deadline, deadline_after(std::chrono::seconds(1))));
+    } catch (const Refused&) {
+      throw;
+    } catch (const LaunchError&) {
+    }
+    throw;
   }
+  options_.port = listening.port;
+  address_ = listening.address;
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0)
+    fail<LaunchError>("launch", "no file descriptors left for the rendezvous");
+  stream_ = FrameStream(Descriptor(ends[0]));
+  Descriptor theirs(ends[1]);
+  const auto size = static_cast<size_t>(options_.size);
+  server_ = std::make_unique<RendezvousServer>(
+      Door(std::move(listening), {.secret = options_.secret,
+                                  .name = kDoor,
+                                  .most = size + kMoreStrangers,
+                                  .patience = options_.patience}),
+      options_.size, std::move(theirs));
+}
+
+// The connection to a server that accepts this rank.
+FrameStream RendezvousClient::enter(Deadline deadline) const {
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  Knock::State state = Knock::State::broken;
+  // Under a flood of strangers a server may drop the wrong one: then this one comes again.
+  for (int i = 0; i < kAttempts && state == Knock::State::broken; ++i) {
+    if (i > 0) std::this_thread::sleep_for(kPause);
+    Knock knock(connect_to(options_.host, options_.port, deadline, options_.remedy),
+                options_.secret, kDoor, options_.rank, options_.size);
+    while ((state = knock.advance()) == Knock::State::waits && now() < deadline)
+      wait_readable(knock.fd(), kSliceMs);
+    if (state == Knock::State::welcome) return knock.take();
+    if (state == Knock::State::refused) fail<Refused>("launch", knock.why());
+    if (now() + kPause > deadline) break;
+  }
+  fail<LaunchError>("launch", "what answers at ", options_.host, ":", options_.port,
+                    " is not rank 0 of this job (",
+                    state == Knock::State::broken ? "it hung up" : "it does not answer", "); ",
+                    options_.remedy);
 }
 
 RendezvousClient::~RendezvousClient() { finish(false); }
@@ -87,7 +157,7 @@ std::vector<std::string> RendezvousClient::all_gather(std::span<const int> membe
     if (broken_)
       fail<PeerFailed>("launch", "exchange '", key, "': rank 0, which serves it, died or left");
     if (const auto found = missing_.find(full); found != missing_.end())
-      fail<CollectiveTimeout>("launch", "exchange '", key, "': waited in vain for ", found->second);
+      fail<CollectiveTimeout>("launch", "exchange '", key, "': got no answer from ", found->second);
     if (wait_for(lock, asked ? deadline + kAnswer : deadline) || broken_) continue;
     if (asked)
       fail<CollectiveTimeout>("launch", "exchange '", key, "': rank 0, which serves it, is silent");
@@ -147,9 +217,8 @@ std::vector<RemoteStatus> RendezvousClient::table(Deadline deadline) {
 
 void RendezvousClient::pump() {
   if (broken_ || !stream_.open()) return;
-  const bool here = stream_.fill() && stream_.flush();
-  while (auto frame = stream_.next()) handle(std::move(*frame));
-  if (here && !stream_.garbled()) return;
+  const bool here = stream_.read([this](Frame frame) { handle(std::move(frame)); });
+  if (here && stream_.flush()) return;
   broken_ = true;
   if (lost_ < 0) lost_ = 0;
 }
@@ -157,7 +226,6 @@ void RendezvousClient::pump() {
 void RendezvousClient::handle(Frame frame) {
   PackedReader in(frame.payload);
   switch (frame.type) {
-    case wire::kWelcome: welcome_ = true; return;
     case wire::kRefused: refused_ = frame.payload; return;
     case wire::kGathered: {
       const std::string key = in.text();

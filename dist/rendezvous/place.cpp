@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places from the kernel: the boot id and the process-id namespace make a host; the time a process
-// started tells it from a later one with its number.
+// The boot id and the process-id namespace identify a host; the start time distinguishes a process
+// from a later one with the same id.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/bootstrap_impl.h"
 #include "tessera/dist/rendezvous/place_impl.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a rank runs: host and process. A host is one running kernel and one process-id namespace:
-// processes that can see each other in /proc.
+// Host and process of a rank. A host is one running kernel and one process-id namespace: processes
+// that can see each other in /proc.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct RankPlace {
   static RankPlace unpack(std::string_view bytes);
 };
 
-/// What /proc says of a process of this host.
+/// State of a process of this host, from /proc.
 enum class ProcessState : uint8_t { running, stopped, gone };
 [[nodiscard]] ProcessState process_state(int64_t pid, uint64_t started);
 

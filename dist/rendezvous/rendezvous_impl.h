@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rendezvous of worlds that MPI did not start: a server in rank 0's process and a client in
-// every rank, rank 0 too. It serves the bootstrap's exchanges, and later the side channel: who is
-// connected, notices from one rank to all others, the last sequence number of each. One thread
-// serves all connections with poll; it ends with the last rank.
+// every rank, including rank 0. It serves the bootstrap's exchanges, and later the side channel:
+// connected ranks, notices from one rank to all others, the last sequence number of each. One
+// thread serves all connections with poll; it ends with the last rank. Only who knows the job's
+// secret gets in (door_impl.h). Processes that know it but belong to another world end both worlds
+// with an error, as their ranks cannot be told apart; a world that is complete is not affected.
 #pragma once
 
-#include "tessera/dist/rendezvous/socket_impl.h"
+#include "tessera/dist/rendezvous/door_impl.h"
 
 #include <atomic>
 #include <map>
@@ -15,7 +17,7 @@
 
 namespace tessera {
 
-/// What the side channel knows of a rank from its connection.
+/// State of a rank, from its connection.
 struct RemoteStatus {
   enum class State : uint8_t { never_joined, connected, left, lost };
   State state = State::never_joined;
@@ -26,11 +28,10 @@ struct RemoteStatus {
 
 class RendezvousServer {
  public:
-  /// Serves on a thread of its own until all have left. LaunchError where the port is taken.
-  RendezvousServer(int port, int size, std::string job);
+  /// Serves on its own thread until all ranks have left. `rank_zero` is connected to rank 0.
+  RendezvousServer(Door door, int size, Descriptor rank_zero);
   /// Serves the rest: at most `linger` for ranks that have not left.
   ~RendezvousServer();
-  [[nodiscard]] int port() const { return port_; }
   void set_linger(std::chrono::milliseconds linger) { linger_ms_ = linger.count(); }
 
  private:
@@ -45,7 +46,8 @@ class RendezvousServer {
   };
   void serve();
   bool serve_once();
-  void join(FrameStream stream, const Frame& hello);
+  void join(Door::Guest guest);
+  [[nodiscard]] std::string conflict_with(const Door::Guest& guest) const;
   void handle(int rank, const Frame& frame);
   void gather(int rank, PackedReader& in);
   void gone(int rank, RemoteStatus::State how);
@@ -55,11 +57,11 @@ class RendezvousServer {
   void to_all_but(int rank, uint8_t type, std::string_view payload);
   [[nodiscard]] std::string table() const;
 
-  Descriptor listening_, wake_read_, wake_write_;
-  int port_;
-  std::string job_, stray_;
+  Door door_;
+  Descriptor wake_read_, wake_write_;
   std::vector<Peer> peers_;
-  std::vector<FrameStream> strangers_;  // connected, not yet introduced
+  std::string conflict_;  // why there can be no world; empty: there can
+  size_t concerned_ = 0;  // ranks of both worlds that must learn of it
   std::map<std::string, Exchange> exchanges_;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> linger_ms_{1000};
@@ -70,9 +72,14 @@ class RendezvousClient final : public Bootstrap {
  public:
   struct Options {
     int rank = 0, size = 1;
-    std::string host, job;
-    int port = 0;
-    std::string remedy;  ///< how to choose another address, for errors
+    std::string host;       ///< MASTER_ADDR
+    std::string secret;     ///< the job's, equal on all ranks; it is not sent
+    int port = 0;           ///< of rank 0; there 0 means any
+    std::string remedy;     ///< how to choose another address, for errors
+    std::string bind = {};  ///< where rank 0 listens, if not at `host`
+    /// Whether all ranks are known to run on rank 0's host: then it never listens elsewhere.
+    bool one_host = false;
+    std::chrono::milliseconds patience{5000};  ///< with connections that do not prove themselves
   };
   /// Rank 0 makes the server first. LaunchError: nobody there, another program or job there, a
   /// world of another size.
@@ -83,6 +90,9 @@ class RendezvousClient final : public Bootstrap {
   [[nodiscard]] int size() const override { return options_.size; }
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] int port() const { return options_.port; }
+  /// Numeric address of this rank's host on the way to rank 0; of rank 0, where it listens (empty:
+  /// on all interfaces).
+  [[nodiscard]] const std::string& address() const { return address_; }
   std::vector<std::string> all_gather(std::span<const int> members, std::string_view key,
                                       std::string_view mine, Deadline deadline) override;
   void finish(bool clean) noexcept override;
@@ -94,15 +104,17 @@ class RendezvousClient final : public Bootstrap {
     int from;
     std::string text;
   };
-  /// What has arrived since the last call.
+  /// Notices that arrived since the last call.
   std::vector<Notice> take_notices();
-  /// A rank whose connection broke without a farewell, or -1; the server's own break is rank 0.
+  /// A rank whose connection broke without a farewell, or -1; rank 0 if the server's broke.
   [[nodiscard]] int lost_rank();
   void publish(uint64_t sequence, std::string_view operation);
   /// Of all ranks; empty if the server does not answer in time.
   std::vector<RemoteStatus> table(Deadline deadline);
 
  private:
+  void serve(Deadline deadline);
+  [[nodiscard]] FrameStream enter(Deadline deadline) const;
   // With the lock held.
   void pump();
   void handle(Frame frame);
@@ -117,9 +129,9 @@ class RendezvousClient final : public Bootstrap {
   std::map<std::string, std::string> missing_;
   std::vector<Notice> notices_;
   std::vector<RemoteStatus> table_;
-  bool welcome_ = false, table_came_ = false, broken_ = false;
+  bool table_came_ = false, broken_ = false;
   int lost_ = -1;
-  std::string refused_;
+  std::string refused_, address_;
 };
 
 }  // namespace tessera

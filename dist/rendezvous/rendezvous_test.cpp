@@ -7,15 +7,20 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <unistd.h>
 
 namespace tessera {
 namespace {
 
 using namespace std::chrono_literals;
 
-RendezvousClient::Options options_of(int rank, int size, int port, const std::string& job = "j") {
-  return {rank, size, "localhost", job, port, "choose another MASTER_PORT"};
+RendezvousClient::Options options_of(int rank, int size, int port,
+                                     const std::string& secret = "s") {
+  return {.rank = rank,
+          .size = size,
+          .host = "localhost",
+          .secret = secret,
+          .port = port,
+          .remedy = "choose another MASTER_PORT"};
 }
 
 // Runs fn(client) for every rank of a fresh world, each on a thread; rank 0 finds the port.
@@ -155,31 +160,53 @@ TEST(Rendezvous, NoticesAndStatus) {
 }
 
 TEST(Rendezvous, PortTaken) {
-  const Descriptor taken = listen_at(0, "");
-  const std::string port = std::to_string(port_of(taken));
-  expect_says(message_of<LaunchError>([&] {
-                RendezvousClient zero(options_of(0, 2, port_of(taken)), deadline_after(1s));
-              }),
+  const Listening taken = listen_at("localhost", 0, "");
+  const std::string port = std::to_string(taken.port);
+  expect_says(message_of<LaunchError>(
+                  [&] { RendezvousClient zero(options_of(0, 2, taken.port), deadline_after(1s)); }),
               {port.c_str(), "in use", "MASTER_PORT"});
 }
 
 TEST(Rendezvous, NobodyThere) {
-  int port = 0;
-  {
-    const Descriptor free = listen_at(0, "");
-    port = port_of(free);
-  }
+  const int port = listen_at("localhost", 0, "").port;
   expect_says(message_of<LaunchError>(
                   [&] { RendezvousClient one(options_of(1, 2, port), deadline_after(100ms)); }),
               {"rank 0 cannot be reached", "localhost", "MASTER_PORT"});
 }
 
 TEST(Rendezvous, AnotherProgramThere) {
-  const Descriptor mute = listen_at(0, "");
+  const Listening mute = listen_at("localhost", 0, "");
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient one(options_of(1, 2, port_of(mute)), deadline_after(100ms));
+                RendezvousClient one(options_of(1, 2, mute.port), deadline_after(100ms));
               }),
-              {"is not rank 0 of this job", "says nothing"});
+              {"is not rank 0 of this job", "does not answer"});
+}
+
+TEST(Rendezvous, ListensOnlyAtItsAddress) {
+  const auto address_at = [](const std::string& host, const std::string& bind, bool one_host) {
+    RendezvousClient::Options options = options_of(0, 1, 0);
+    options.host = host;
+    options.bind = bind;
+    options.one_host = one_host;
+    return RendezvousClient(options, deadline_after(10s)).address();
+  };
+  EXPECT_TRUE(is_loopback(address_at("localhost", "", false)));
+  EXPECT_EQ(address_at("127.0.0.1", "", false), "127.0.0.1");
+  EXPECT_EQ(address_at("127.0.0.2", "", false), "127.0.0.2");
+  EXPECT_EQ(address_at("127.0.0.1", "0.0.0.0", false), "") << "all interfaces, where asked for";
+  EXPECT_EQ(address_at("no.such.host.invalid", "127.0.0.1", false), "127.0.0.1");
+  // 203.0.113.1 is of no host (RFC 5737).
+  expect_says(message_of<LaunchError>([&] { (void)address_at("203.0.113.1", "", true); }),
+              {"203.0.113.1", "not an address of this host", "MASTER_ADDR", "TESSERA_BIND_ADDR"});
+}
+
+TEST(Rendezvous, NobodyElseOfThePortsHostIsReached) {
+  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  RendezvousClient::Options elsewhere = options_of(1, 2, zero.port());
+  elsewhere.host = "127.0.0.3";
+  expect_says(
+      message_of<LaunchError>([&] { RendezvousClient one(elsewhere, deadline_after(50ms)); }),
+      {"cannot be reached", "127.0.0.3"});
 }
 
 TEST(Rendezvous, AnotherWorldSize) {
@@ -187,10 +214,10 @@ TEST(Rendezvous, AnotherWorldSize) {
   expect_says(message_of<LaunchError>([&] {
                 RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
               }),
-              {"3 ranks", "rank 0 says 2"});
+              {"rank 1 of 3", "a world of 2 ranks"});
   expect_says(message_of<LaunchError>(
                   [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(10s)); }),
-              {"3 ranks", "rank 0 says 2"});
+              {"rank 1 of 3", "a world of 2 ranks"});
 }
 
 TEST(Rendezvous, TheSameRankTwice) {
@@ -205,25 +232,69 @@ TEST(Rendezvous, TheSameRankTwice) {
               {"two processes"});
 }
 
-TEST(Rendezvous, AnotherJob) {
-  RendezvousClient zero(options_of(0, 2, 0, "mine"), deadline_after(10s));
+TEST(Rendezvous, AnotherJobsRankIsRefusedAtOnceAndChangesNothing) {
+  RendezvousClient zero(options_of(0, 3, 0, "mine"), deadline_after(10s));
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient one(options_of(1, 2, zero.port(), "theirs"), deadline_after(10s));
+                RendezvousClient one(options_of(1, 3, zero.port(), "theirs"), deadline_after(60s));
               }),
-              {"'mine'", "'theirs'", "MASTER_PORT"});
+              {"another job", "MASTER_PORT", "TESSERA_JOB_TOKEN"});
+  RendezvousClient one(options_of(1, 3, zero.port(), "mine"), deadline_after(10s));
+  std::thread other([&] { one.barrier(first(2), "pair", deadline_after(10s)); });
+  zero.barrier(first(2), "pair", deadline_after(10s));
+  other.join();
   expect_says(message_of<CollectiveTimeout>(
-                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(50ms)); }),
-              {"rank 1 (never joined)", "'theirs' tried to join"});
+                  [&] { (void)zero.all_gather(first(3), "all", "", deadline_after(50ms)); }),
+              {"rank 2 (never joined)", "another job", "tried to join"});
 }
 
-TEST(Rendezvous, GarbageDoesNotHurt) {
+TEST(Rendezvous, AnotherJobsRankZeroIsToldWhoListensThere) {
+  RendezvousClient mine(options_of(0, 2, 0, "mine"), deadline_after(10s));
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient theirs(options_of(0, 2, mine.port(), "theirs"),
+                                        deadline_after(60s));
+              }),
+              {"another job", "MASTER_PORT"});
+}
+
+// Two worlds start at one port, their ranks in any order; those that come last find no world any
+// more, but must learn why.
+TEST(Rendezvous, TwoWorldsOfTwoSizesAtOnePortAllFail) {
+  const int port = listen_at("localhost", 0, "").port;
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  const auto rank_of = [&](int rank, int size, std::chrono::milliseconds delay) {
+    return std::thread([&, rank, size, delay] {
+      std::this_thread::sleep_for(delay);
+      const std::string text = message_of<LaunchError>([&] {
+        RendezvousClient client(options_of(rank, size, port), deadline_after(60s));
+        client.barrier(first(size), "join", deadline_after(60s));
+      });
+      const std::lock_guard lock(mutex);
+      messages.push_back(text);
+    });
+  };
+  std::vector<std::thread> ranks;
+  ranks.push_back(rank_of(0, 2, 0ms));
+  ranks.push_back(rank_of(2, 3, 100ms));
+  ranks.push_back(rank_of(0, 3, 200ms));
+  ranks.push_back(rank_of(1, 2, 300ms));
+  ranks.push_back(rank_of(1, 3, 400ms));
+  for (std::thread& rank : ranks) rank.join();
+  ASSERT_EQ(messages.size(), 5u);
+  for (const std::string& text : messages)
+    expect_says(text, {" of 3 ", "a world of 2 ranks", "MASTER_PORT"});
+}
+
+TEST(Rendezvous, ACompleteWorldIsNotEndedByAnother) {
   in_world(2, [](RendezvousClient& client) {
+    client.barrier(first(2), "joined", deadline_after(10s));
     if (client.rank() == 0) {
-      const std::string http = "GET / HTTP/1.1\r\n\r\n";
-      FrameStream stranger(connect_to("localhost", client.port(), deadline_after(1s), ""));
-      stranger.send(255, http);
-      FrameStream huge(connect_to("localhost", client.port(), deadline_after(1s), ""));
-      (void)!write(huge.fd(), http.data(), http.size());
+      for (const int size : {2, 3}) {
+        EXPECT_NE(message_of<LaunchError>([&] {
+                    RendezvousClient late(options_of(1, size, client.port()), deadline_after(60s));
+                  }).find("MASTER_PORT"),
+                  std::string::npos);
+      }
     }
     client.barrier(first(2), "end", deadline_after(10s));
   });

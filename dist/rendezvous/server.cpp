@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread polls all connections; exchanges are found by key and members, and end with an error
-// as soon as a member is gone or is seen in an exchange that cannot be this one.
+// One thread polls all connections; exchanges are identified by key and members, and end with an
+// error as soon as a member is gone or takes part in another exchange. After a conflict of two
+// worlds the server stays for a moment, so that ranks that come late learn of it too.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"
 
 #include <algorithm>
 #include <fcntl.h>
-#include <poll.h>
+#include <iostream>
 #include <unistd.h>
 
 namespace tessera {
 
 using Clock = std::chrono::steady_clock;
 
-RendezvousServer::RendezvousServer(int port, int size, std::string job)
-    : listening_(listen_at(port,
-                           "choose another port by MASTER_PORT (the same on all ranks), or end the "
-                           "program that uses this one")),
-      port_(port_of(listening_)),
-      job_(std::move(job)),
-      peers_(static_cast<size_t>(size)) {
+namespace {
+
+constexpr auto kTellConflict = std::chrono::milliseconds(2000);
+
+}  // namespace
+
+RendezvousServer::RendezvousServer(Door door, int size, Descriptor rank_zero)
+    : door_(std::move(door)), peers_(static_cast<size_t>(size)) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     fail<LaunchError>("launch", "no file descriptors left for the rendezvous");
   wake_read_ = Descriptor(ends[0]);
   wake_write_ = Descriptor(ends[1]);
+  peers_[0] = {FrameStream(std::move(rank_zero)), {}, Clock::now()};
+  peers_[0].status.state = RemoteStatus::State::connected;
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -39,98 +43,84 @@ void RendezvousServer::serve() {
   Clock::time_point end = Clock::time_point::max();
   while (Clock::now() < end) {
     if (!serve_once()) return;
-    if (stop_ && end == Clock::time_point::max())
-      end = Clock::now() + std::chrono::milliseconds(linger_ms_.load());
+    if (stop_ && end == Clock::time_point::max()) {
+      const auto linger = std::chrono::milliseconds(linger_ms_.load());
+      end = Clock::now() + (conflict_.empty() ? linger : std::max(linger, kTellConflict));
+    }
   }
 }
 
 // False when asked to stop and nobody is left to serve.
 bool RendezvousServer::serve_once() {
-  std::vector<pollfd> ready{{listening_.get(), POLLIN, 0}, {wake_read_.get(), POLLIN, 0}};
-  const auto watch = [&](const FrameStream& stream) {
-    const int events = POLLIN | (stream.wants_to_write() ? POLLOUT : 0);
-    ready.push_back({stream.fd(), static_cast<short>(events), 0});  // negative fds are ignored
-  };
-  for (const Peer& peer : peers_) watch(peer.stream);
-  for (const FrameStream& stranger : strangers_) watch(stranger);
-  (void)poll(ready.data(), ready.size(), stop_ ? 10 : 500);
-  if (stop_ &&
-      std::none_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.stream.open(); })) {
+  std::vector<pollfd> ready{{stop_ ? -1 : wake_read_.get(), POLLIN, 0}};
+  for (const Peer& peer : peers_) {
+    const int events = POLLIN | (peer.stream.wants_to_write() ? POLLOUT : 0);
+    ready.push_back({peer.stream.fd(), static_cast<short>(events), 0});  // negative: ignored
+  }
+  door_.watch(ready);
+  (void)poll(ready.data(), ready.size(), stop_ ? 10 : door_.busy() ? 50 : 500);
+  if (stop_ && concerned_ == 0 &&
+      std::ranges::none_of(peers_, [](const Peer& p) { return p.stream.open(); })) {
     return false;
   }
-
-  const size_t known = 2 + peers_.size();
-  const size_t strangers = ready.size() - known;
   for (size_t r = 0; r < peers_.size(); ++r) {
+    const int rank = static_cast<int>(r);
     FrameStream& stream = peers_[r].stream;
-    if (!stream.open() || ready[2 + r].revents == 0) continue;
-    const bool here = stream.fill();
-    while (auto frame = stream.next()) handle(static_cast<int>(r), *frame);
-    if (!here || !stream.flush() || stream.garbled()) {
-      stream.close();
-      if (peers_[r].status.state == RemoteStatus::State::connected)
-        gone(static_cast<int>(r), RemoteStatus::State::lost);
-    }
+    if (!stream.open() || ready[1 + r].revents == 0) continue;
+    if (stream.read([&](const Frame& frame) { handle(rank, frame); }) && stream.flush()) continue;
+    stream.close();
+    if (peers_[r].status.state == RemoteStatus::State::connected)
+      gone(rank, RemoteStatus::State::lost);
   }
-  std::vector<FrameStream> rest;
-  for (size_t i = 0; i < strangers; ++i) {
-    FrameStream& stream = strangers_[i];
-    const bool here = ready[known + i].revents == 0 || stream.fill();
-    if (auto frame = stream.next()) join(std::move(stream), *frame);
-    else if (here && !stream.garbled()) rest.push_back(std::move(stream));
-  }
-  strangers_ = std::move(rest);
-  while (Descriptor fd = accept_from(listening_)) strangers_.emplace_back(std::move(fd));
+  for (Door::Guest& guest : door_.admit()) join(std::move(guest));
   return true;
 }
 
-void RendezvousServer::join(FrameStream stream, const Frame& hello) {
-  PackedReader in(hello.payload);
-  const auto magic = in.get<uint64_t>();
-  const auto version = in.get<uint32_t>();
-  const std::string job = in.text();
-  const auto rank = in.get<int32_t>();
-  const auto size = in.get<int32_t>();
-  if (hello.type != wire::kHello || !in.ok() || magic != wire::kMagic) return;  // a stranger
-  const auto refuse = [&](const std::string& why) { stream.send(wire::kRefused, why); };
+std::string RendezvousServer::conflict_with(const Door::Guest& guest) const {
   const int expected = static_cast<int>(peers_.size());
-  if (version != wire::kVersion) {
-    stray_ = concat("a process of another build (protocol ", version, ") tried to join");
-    return refuse(concat("rank 0 is of another build of Tessera (protocol ", wire::kVersion,
-                         ", here ", version, "): start all ranks from one build"));
+  constexpr const char* kRemedy =
+      ", or, if these are two jobs, another MASTER_PORT for one of them";
+  if (guest.size != expected) {
+    return concat("rank ", guest.rank, " of ", guest.size, " came to a world of ", expected,
+                  " ranks: set the same world size on all ranks", kRemedy);
   }
-  if (job != job_) {
-    stray_ = concat("a process of job '", job, "' tried to join job '", job_, "'");
-    return refuse(concat("the rank 0 that answers belongs to job '", job_, "', this is job '", job,
-                         "': choose another MASTER_PORT"));
-  }
-  std::string conflict;
-  if (size != expected) {
-    conflict = concat("rank ", rank, " says that the world has ", size, " ranks, rank 0 says ",
-                      expected, ": set the same world size on all ranks");
-  } else if (rank < 0 || rank >= expected ||
-             peers_[static_cast<size_t>(rank)].status.state != RemoteStatus::State::never_joined) {
-    conflict = concat("two processes say that they are rank ", rank, " of ", size,
-                      ": give every process its own rank");
-  }
+  const bool taken =
+      guest.rank < 0 || guest.rank >= expected ||
+      peers_[static_cast<size_t>(guest.rank)].status.state != RemoteStatus::State::never_joined;
+  return taken ? concat("two processes say that they are rank ", guest.rank, " of ", guest.size,
+                        ": give every process its own rank", kRemedy)
+               : "";
+}
+
+void RendezvousServer::join(Door::Guest guest) {
+  const std::string conflict = conflict_.empty() ? conflict_with(guest) : conflict_;
   if (!conflict.empty()) {
-    refuse(conflict);
-    // A world that is complete does not suffer from who comes too late.
-    const bool complete = std::ranges::none_of(
-        peers_, [](const Peer& p) { return p.status.state == RemoteStatus::State::never_joined; });
-    if (!complete) to_all_but(-1, wire::kRefused, conflict);
+    Door::refuse(guest.stream, conflict);
+    const auto joined = std::ranges::count_if(
+        peers_, [](const Peer& p) { return p.status.state != RemoteStatus::State::never_joined; });
+    if (!conflict_.empty()) {
+      concerned_ -= std::min<size_t>(concerned_, 1);
+      return;
+    }
+    std::cerr << concat("rendezvous: ", conflict, '\n');
+    if (static_cast<size_t>(joined) < peers_.size()) {
+      conflict_ = conflict;
+      to_all_but(-1, wire::kRefused, conflict);
+      // All ranks of both worlds, less those who know it now.
+      const size_t both = peers_.size() + static_cast<size_t>(std::max(guest.size, 1));
+      concerned_ = both - std::min<size_t>(both, static_cast<size_t>(joined) + 1);
+    }
     return;
   }
-  Peer& peer = peers_[static_cast<size_t>(rank)];
-  peer.stream = std::move(stream);
+  Door::welcome(guest);
+  Peer& peer = peers_[static_cast<size_t>(guest.rank)];
+  peer.stream = std::move(guest.stream);
   peer.status.state = RemoteStatus::State::connected;
   peer.heard = Clock::now();
-  peer.stream.send(wire::kWelcome, {});
   for (size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r].status.state != RemoteStatus::State::lost) continue;
     peer.stream.send(wire::kLost, PackedWriter().put(static_cast<int32_t>(r)).bytes());
   }
-  while (auto frame = peer.stream.next()) handle(rank, *frame);
 }
 
 void RendezvousServer::handle(int rank, const Frame& frame) {
@@ -151,7 +141,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
               concat(text.empty() ? "rank " : ", rank ", member, joined ? "" : " (never joined)");
         }
       }
-      if (!stray_.empty()) text += "; " + stray_;
+      if (!door_.stray().empty()) text += "; " + door_.stray();
       return peer.stream.send(wire::kMissing, PackedWriter().text(key).text(text).bytes());
     }
     case wire::kNotify:
@@ -169,7 +159,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
 
 void RendezvousServer::gather(int rank, PackedReader& in) {
   const std::string key = in.text();
-  std::vector<int> members(in.get<uint32_t>() % (1u << 20));
+  std::vector<int> members(std::min<size_t>(in.get<uint32_t>(), peers_.size()));
   for (int& member : members) member = in.get<int32_t>();
   std::string part = in.text();
   FrameStream& stream = peers_[static_cast<size_t>(rank)].stream;

@@ -4,7 +4,9 @@
 #include "tessera/dist/rendezvous/socket_impl.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <netdb.h>
@@ -28,10 +30,55 @@ void prepare(int fd) {
 
 struct Addresses {
   addrinfo* list = nullptr;
+  int code = 0;  // an error of getaddrinfo
+  Addresses(const std::string& host, int port) {
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+    if (code != 0) list = nullptr;
+  }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
   ~Addresses() {
     if (list) freeaddrinfo(list);
   }
 };
+
+// Numeric address and port.
+std::pair<std::string, int> text_of(const sockaddr_storage& address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(),
+                  port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return {};
+  return {host.data(), std::atoi(port.data())};
+}
+
+std::pair<std::string, int> own_end(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  return text_of(address, size);
+}
+
+// A socket that listens at this address, or none and an error number.
+Descriptor try_listen(const addrinfo& at, int& error) {
+  Descriptor fd(socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC, at.ai_protocol));
+  const int off = 0, on = 1;
+  if (fd) {
+    prepare(fd.get());
+    // Only leftovers of closed connections may be overruled, never another program that listens.
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    // All interfaces are those of IPv4 too.
+    if (at.ai_family == AF_INET6)
+      setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    if (bind(fd.get(), at.ai_addr, at.ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0)
+      return fd;
+  }
+  error = errno;
+  return {};
+}
 
 // One attempt at all addresses of a name; an error number, or 0 and the socket.
 int try_connect(const addrinfo* list, Deadline deadline, Descriptor& connected) {
@@ -90,107 +137,91 @@ bool FrameStream::flush() {
   return true;
 }
 
+size_t FrameStream::missing() const {
+  if (in_.size() < kHeader) return kHeader - in_.size();
+  uint32_t size = 0;
+  std::memcpy(&size, in_.data(), sizeof(size));
+  return kHeader + size - in_.size();
+}
+
 bool FrameStream::fill() {
-  if (!open()) return false;
-  char chunk[16384];
-  while (true) {
-    const ssize_t n = ::recv(fd(), chunk, sizeof(chunk), 0);
-    if (n > 0) {
-      in_.append(chunk, static_cast<size_t>(n));
-      continue;
-    }
-    if (n < 0 && errno == EINTR) continue;
-    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  constexpr size_t kChunk = 65536;
+  while (open() && !garbled_) {
+    const size_t wanted = missing(), had = in_.size();
+    if (wanted == 0) return true;
+    garbled_ = had >= kHeader && had + wanted > kHeader + largest_;
+    if (garbled_) return true;
+    in_.resize(had + std::min(wanted, kChunk));
+    const ssize_t n = ::recv(fd(), in_.data() + had, in_.size() - had, 0);
+    const int error = errno;
+    in_.resize(had + static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    if (n > 0 || (n < 0 && error == EINTR)) continue;
+    return n < 0 && (error == EAGAIN || error == EWOULDBLOCK);
   }
+  return open();
 }
 
 std::optional<Frame> FrameStream::next() {
-  if (garbled_ || in_.size() - used_ < kHeader) return {};
-  uint32_t size = 0;
-  std::memcpy(&size, in_.data() + used_, sizeof(size));
-  if (size > kMaxFrame) {
-    garbled_ = true;
-    return {};
-  }
-  if (in_.size() - used_ < kHeader + size) return {};
+  if (garbled_ || missing() > 0) return {};
   Frame frame;
-  frame.type = static_cast<uint8_t>(in_[used_ + sizeof(size)]);
-  frame.payload = in_.substr(used_ + kHeader, size);
-  used_ += kHeader + size;
-  if (used_ == in_.size()) {
-    in_.clear();
-    used_ = 0;
-  }
+  frame.type = static_cast<uint8_t>(in_[kHeader - 1]);
+  frame.payload = std::exchange(in_, {});
+  frame.payload.erase(0, kHeader);
   return frame;
 }
 
-Descriptor listen_at(int port, const std::string& remedy) {
-  const int off = 0, on = 1;
+Listening listen_at(const std::string& host, int port, const std::string& remedy) {
+  // "::" takes IPv4 too, where there is IPv6.
+  const auto names = host.empty() ? std::vector<std::string>{"::", "0.0.0.0"} : std::vector{host};
   int error = 0;
-  for (const int family :
-       {AF_INET6, AF_INET}) {  // an IPv6 socket takes IPv4 too, where there is IPv6
-    Descriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!fd) {
-      error = errno;
-      continue;
+  std::string why;
+  for (const std::string& name : names) {
+    const Addresses addresses(name, port);
+    if (addresses.code != 0) why = gai_strerror(addresses.code);
+    for (const addrinfo* a = addresses.list; a && error != EADDRINUSE; a = a->ai_next) {
+      if (Descriptor fd = try_listen(*a, error)) {
+        auto [address, chosen] = own_end(fd.get());
+        if (address == "::" || address == "0.0.0.0") address.clear();
+        return {std::move(fd), address, chosen};
+      }
     }
-    prepare(fd.get());
-    // Only leftovers of closed connections may be overruled, never another program that listens.
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    sockaddr_storage address{};
-    socklen_t size = 0;
-    if (family == AF_INET6) {
-      setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-      auto* a = reinterpret_cast<sockaddr_in6*>(&address);
-      a->sin6_family = AF_INET6;
-      a->sin6_addr = in6addr_any;
-      a->sin6_port = htons(static_cast<uint16_t>(port));
-      size = sizeof(*a);
-    } else {
-      auto* a = reinterpret_cast<sockaddr_in*>(&address);
-      a->sin_family = AF_INET;
-      a->sin_addr.s_addr = htonl(INADDR_ANY);
-      a->sin_port = htons(static_cast<uint16_t>(port));
-      size = sizeof(*a);
-    }
-    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-        listen(fd.get(), SOMAXCONN) == 0) {
-      return fd;
-    }
-    error = errno;
-    if (error == EADDRINUSE) break;
   }
-  fail<LaunchError>("launch", "cannot listen at port ", port, ": ", std::strerror(error), "; ",
-                    remedy);
+  if (error != 0)
+    why = error == EADDRNOTAVAIL ? "not an address of this host" : std::strerror(error);
+  fail<LaunchError>("launch", "cannot listen at ", host.empty() ? "all interfaces" : host,
+                    ", port ", port, ": ", why, "; ", remedy);
 }
 
-int port_of(const Descriptor& listening) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
-}
-
-Descriptor accept_from(const Descriptor& listening) {
+Descriptor accept_from(const Descriptor& listening, int& error) {
   Descriptor fd(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  error = fd ? 0 : errno;
   if (fd) prepare(fd.get());
   return fd;
 }
 
+std::string address_of(int fd) { return own_end(fd).first; }
+
+std::string address_of_peer(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return "a closed connection";
+  const auto [host, port] = text_of(address, size);
+  return concat(host, ':', port);
+}
+
+bool is_loopback(std::string_view address) {
+  return address.starts_with("127.") || address.starts_with("::ffff:127.") || address == "::1";
+}
+
 Descriptor connect_to(const std::string& host, int port, Deadline deadline,
                       const std::string& remedy) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
   std::string why;
   auto pause = std::chrono::milliseconds(2);
   do {
-    Addresses addresses;
-    if (const int code =
-            getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses.list);
-        code != 0) {
-      why = gai_strerror(code);
+    const Addresses addresses(host, port);
+    if (addresses.code != 0) {
+      why = gai_strerror(addresses.code);
     } else {
       Descriptor connected;
       const int error = try_connect(addresses.list, deadline, connected);

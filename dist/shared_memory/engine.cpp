@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of a group's collectives, agreement, failure and deadlines. Bytes are moved in
-// moves.cpp, send and recv in messages.cpp.
+// Order of a group's collectives, agreement, failure and deadlines. Data transfer is in moves.cpp,
+// send and recv in messages.cpp.
 #include "tessera/dist/shared_memory/engine_impl.h"
 
 #include <algorithm>
@@ -126,8 +126,8 @@ bool SharedGroup::failed() {
 }
 
 void SharedGroup::end_all() {
-  // Nobody may be in this rank's tensors when they go. Whoever looks at the failure from now on
-  // leaves them alone, so this waits for a copy at most.
+  // No peer may use this rank's tensors when they are freed. Peers that see the failure do not use
+  // them any more, so this waits at most for one copy.
   if (!queue_.empty() && queue_.front()->exposed) {
     for (int p = 0; p < size(); ++p) {
       while (p != rank() && cell(p).touching.load(std::memory_order_seq_cst) != 0)
@@ -404,7 +404,7 @@ void SharedGroup::time_out(QueuedWork& w) {
     if (message) late += concat(" (its last collective here is #", last, ')');
     else if (head.stage == SharedWork::Stage::arriving)
       late += concat(" never arrived (its last collective here is #", last, ')');
-    else late += " arrived but does not move on";
+    else late += " arrived but makes no progress";
   }
   if (culprit < 0) return;  // the last peer came while this rank looked
   const int waited_for = culprit;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine behind `threads`, and behind processes of one host: a group over memory that all its
-// members see. A collective is announced in the rank's cell (signature, addresses, a small
-// payload); when all have arrived and agree, either every rank finishes from the cells alone (small
-// payloads), or the payload moves: `direct`, from tensor to tensor (threads), or `staged`, through
-// double buffered slots in rounds. All ways reduce in the same order, so they give the same bits.
-// Collectives of a group run in the order of their numbers; send and recv have channels of their
-// own.
+// The engine of `threads` and of processes of one host: a group over memory that all its members
+// share. A rank announces a collective in its cell (signature, addresses, a small payload). When
+// all have arrived and agree, either every rank finishes from the cells (small payloads), or the
+// payload is transferred: `direct`, from tensor to tensor (threads), or `staged`, through double
+// buffered slots in rounds. All of these reduce in the same order, so they give the same bits.
+// Collectives of a group run in the order of their numbers; send and recv have separate channels.
 #pragma once
 
 #include "tessera/dist/process_group/queued_group_impl.h"
@@ -18,18 +17,17 @@ namespace tessera {
 
 enum class PayloadMode : uint8_t { direct, staged };
 
-/// Where groups get their segments: the heap for threads, mapped files for processes.
+/// Provides the segments of groups: from the heap for threads, mapped files for processes.
 class SegmentSource {
  public:
   virtual ~SegmentSource() = default;
-  /// The segment of a new group of these world ranks, at least `bytes` long and zero where nobody
-  /// has used it. Every member calls it once per group; members are matched by `world_ranks`, then
-  /// by the order of their calls. May block, to `timeout` at most. CollectiveMismatch where members
-  /// are seen to disagree.
+  /// The segment of a new group of these world ranks, at least `bytes` long and initially zero.
+  /// Every member calls it once per group; members are matched by `world_ranks`, then by the order
+  /// of their calls. May block until `timeout`. CollectiveMismatch if members disagree.
   virtual std::shared_ptr<std::byte> segment(std::span<const int> world_ranks,
                                              const std::string& name, int world_rank, size_t bytes,
                                              std::chrono::milliseconds timeout) = 0;
-  /// The group stands, all its members having met in it, or could not be made.
+  /// The creation of the group has ended: all members have joined it, or it failed.
   virtual void settled(int world_rank) = 0;
 };
 
@@ -56,8 +54,8 @@ class SharedWork final : public QueuedWork {
 
   enum class Stage : uint8_t { queued, arriving, rounds, leaving };
   Stage stage = Stage::queued;
-  bool exposed = false;  // peers may touch the tensors
-  uint8_t phase = 0;     // of a turn: write a round, reduce an earlier one, read the one before
+  bool exposed = false;  // peers may use the tensors
+  uint8_t phase = 0;     // of a turn: write a round, reduce an earlier one, read the previous one
   int64_t turn = 0, rounds = 0;  // of staging
   int64_t moved = 0;             // bytes of a message
 };
@@ -75,7 +73,7 @@ class SharedGroup final : public QueuedGroup {
 
  private:
   enum class Step : uint8_t { blocked, moved, finished, failed };
-  struct Message {  // one that came before its recv
+  struct Message {  // one that arrived before its recv
     int64_t tag, count, bytes, moved;
     DType dtype;
     std::unique_ptr<std::byte[]> data;
@@ -83,7 +81,7 @@ class SharedGroup final : public QueuedGroup {
   struct Inbox {
     std::deque<Ref<SharedWork>> posted;
     std::deque<Message> unexpected;
-    Ref<SharedWork> current;     // where the message that is arriving goes;
+    Ref<SharedWork> current;     // destination of the incoming message;
     bool to_unexpected = false;  // or to the last of `unexpected`
   };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first member makes the memory and names its descriptor; the others open that through /proc,
-// and all learn whether all could.
+// The first member creates the memory and publishes its descriptor; the others open it through
+// /proc, and all learn whether it succeeded everywhere.
 #include "tessera/dist/rendezvous/socket_impl.h"
 #include "tessera/dist/shared_memory/mapped_segments_impl.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the bytes of a collective move: all at once, from cells or from tensors, or round by round
-// through staging slots. In a round of all_reduce and reduce each rank leaves its own share of its
-// slot free and puts the reduced share there; kinds with a part per rank cut a slot into slices.
+// Data transfer of a collective: at once, from cells or from tensors, or in rounds through staging
+// slots. In a round of all_reduce and reduce each rank leaves its own share of its slot free and
+// writes the reduced share there; collectives with a chunk per rank split a slot into slices.
 #include "tessera/core/parallel.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
 #include "tessera/dist/shared_memory/engine_impl.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What members of a group see of each other: plain data in memory that threads share by address and
-// processes by a mapped segment (at different addresses, so there are offsets and no pointers; the
-// payload addresses are used by threads alone). All of it is valid when zero, so a fresh mapping
-// needs no initialisation. SegmentLayout says where everything lies.
+// The shared data of a group's members: plain data in memory that threads share by address and
+// processes by a mapped segment (at different addresses, so with offsets instead of pointers; only
+// threads use the payload addresses). All of it is valid when zero, so a new mapping needs no
+// initialisation. SegmentLayout has the offsets.
 #pragma once
 
 #include "tessera/dist/process_group/board_impl.h"
@@ -20,16 +20,16 @@ struct Announcement {
   Signature signature;
   int64_t extent;      // bytes that must pass through this rank's staging, see SharedGroup
   uint64_t in, out;    // addresses, for threads
-  uint32_t is_inline;  // the payload lies in the cell
+  uint32_t is_inline;  // the payload is in the cell
 };
 
 struct alignas(64) Cell {
   // Written by the owner, read by all.
   std::atomic<uint64_t> arrived;   // sequence number of the latest announcement
   std::atomic<uint64_t> written;   // rounds of staging filled so far, in this group's life
-  std::atomic<uint64_t> reduced;   // rounds whose share is reduced
-  std::atomic<uint64_t> read;      // rounds after which the owner needs nothing more of its peers
-  std::atomic<uint32_t> touching;  // the owner is in its peers' tensors
+  std::atomic<uint64_t> reduced;   // rounds whose share has been reduced
+  std::atomic<uint64_t> read;      // rounds after which the owner needs no more data of its peers
+  std::atomic<uint32_t> touching;  // the owner is using its peers' tensors
   alignas(64) std::array<Announcement, 2> announcements;
 };
 
@@ -45,7 +45,7 @@ struct alignas(64) Channel {
   alignas(64) std::atomic<uint64_t> taken;
 };
 
-/// Where everything of a group of `n` lies, in bytes from the start of its segment.
+/// Offsets in the segment of a group of `n` ranks, in bytes.
 class SegmentLayout {
  public:
   static constexpr size_t kInlineBytes = 16 * 1024;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model family of one's own: what follows a token depends on that token alone. The port asks for
-// a Config with fields and for the parts of a decoder; loss, checkpoints, generation and the
-// command line come with it.
+// Your own model family: the next token depends only on the last token. LanguageModel requires a
+// Config with fields and the members of a decoder; loss, checkpoints, generation and the command
+// line come with it.
 #pragma once
 
 #include "tessera/models/decoder.h"
@@ -15,8 +15,8 @@ class Bigram final : public tessera::models::Decoder {
     int64_t dim = 32, vocab_size = 258, max_seq_len = 4096;
     tessera::DType dtype = tessera::DType::f32;
     void fields(tessera::config::Fields& f) {
-      f.add("dim", dim, "width of the table's rows", {.min = 1});
-      f.add("vocab_size", vocab_size, "rows of the table", {.min = 1});
+      f.add("dim", dim, "hidden size", {.min = 1});
+      f.add("vocab_size", vocab_size, "vocabulary size", {.min = 1});
     }
     [[nodiscard]] std::vector<std::string> conflicts() const { return {}; }
   };

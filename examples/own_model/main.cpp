@@ -30,10 +30,11 @@ int main(int argc, char** argv) {
                                  return c;
                                }});
   std::vector<std::string> words(argv + 1, argv + argc);
-  if (!words.empty()) return train::run_cli(words, std::cout, std::cerr, catalogue);
+  if (!words.empty()) return train::run_program(words, catalogue);
 
   const std::string dump = concat(argv[0], "_out");
-  words = {"train", "--recipe", "bigram", "--dataloader.path", __FILE__, "--dump_folder", dump};
+  words = {"train",  "--recipe",      "bigram", "--dataloader.path",
+           __FILE__, "--dump_folder", dump,     "--overwrite"};
   if (train::run_cli(words, std::cout, std::cerr, catalogue) != 0) return 1;
   const train::Curve loss = train::read_metrics(dump + "/metrics.jsonl", "loss");
   words = {"generate", "--checkpoint", dump, "--prompt", "int ", "--tokens", "5"};

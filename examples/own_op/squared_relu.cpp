@@ -33,6 +33,7 @@ Grads SquaredRelu::vjp(const Saved& s, const Grads& dy, Needs) const {
 
 std::vector<Sample<SquaredRelu>> SquaredRelu::samples() {
   return {Sample<SquaredRelu>{{}, {arg({5, 7})}}, Sample<SquaredRelu>{{}, {arg({})}},
+          known(SquaredRelu{}, {arg({3}).listed({-3, 1.5, 2})}, {{0, 2.25, 4}}),
           bad(SquaredRelu{}, {index_arg({3}, 0, 4)}, "DTypeError")};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A room of one's own: relu(x)^2 (So et al., Primer, 2021). What the library's checklist asks for
-// is all here, so the op is differentiable (any number of times), has a sharding rule, and can be
-// put through the laws.
+// Your own room: relu(x)^2 (So et al., Primer, 2021). It has all that the library's checklist
+// requires, so the op is differentiable (any number of times), has a sharding rule, and goes
+// through the laws (main.cpp).
 #pragma once
 
 #include "tessera/tessera.h"

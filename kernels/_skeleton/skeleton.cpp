@@ -55,6 +55,8 @@ std::vector<Sample<Skeleton>> Skeleton::samples() {
   return {
       {{1}, {arg({5, 7}), arg({7})}},
       {{-0.5}, {arg({2, 5, 6}), arg({6})}},
+      known(Skeleton{2}, {arg({2, 2}).listed({1, 2, 3, 4}), arg({2}).listed({0.5, -1})},
+            {{1, -4, 3, -8}}),  // by hand
       timed(Skeleton{1}, {arg({4096, 1024}), arg({1024})}),
       bad(Skeleton{}, {arg({4, 6}), arg({5})}, "ShapeError"),
       bad(Skeleton{}, {arg({4, 6}).as(DType::f32), arg({6}).as(DType::bf16)}, "DTypeError"),

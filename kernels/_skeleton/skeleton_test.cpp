@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the laws cannot say: known numbers and edges.
+// What the laws cannot say: edges, the public function, values by hand.
 #include "tessera/kernels/skeleton/skeleton.h"
 
 #include "tessera/autograd/autograd.h"

@@ -245,6 +245,9 @@ std::vector<Sample<AdamW>> AdamW::samples() {
   mismatched[4] = arg({4});
   auto integers = of({{3}}, 1);
   for (size_t i = 2; i < 6; ++i) integers[i] = arg({3}).as(DType::i64);
+  const auto pair = [](double a, double b) { return arg({2}).listed({a, b}); };
+  const auto one = [](double a) { return arg({1}).listed({a}); };
+  const auto single = [](double a) { return arg({}).listed({a}); };
   return {
       {AdamW{}, of({{5, 7}}, 1)},
       {AdamW{0.8, 0.95, 1e-6, 0}, of({{37}, {5, 6}, {}}, 10)},
@@ -253,6 +256,19 @@ std::vector<Sample<AdamW>> AdamW::samples() {
       {AdamW{}, mixed_of(DType::bf16, DType::f32, DType::bf16)},
       {AdamW{}, mixed_of(DType::f32, DType::f32, DType::bf16)},
       {AdamW{.seed = 3, .streams = {{5, 6}}}, mixed_of(DType::bf16, DType::bf16, DType::bf16)},
+      known(AdamW{},
+            {single(0.125).as(DType::f64), single(3).as(DType::f64), pair(1, -2), one(4), single(2),
+             pair(0.5, 0.25), one(-1), single(1), pair(0.25, -0.5), one(2), single(-0.5),
+             pair(0.5, 1), one(0.5), single(0.25)},
+            {{0.9889270833681101, -1.9867631529397347},
+             {3.9343220295399792},
+             {2.0151494728732047},
+             {0.275, -0.42500000000000004},
+             {1.7},
+             {-0.35},
+             {0.49975, 0.9990625},
+             {0.5005},
+             {0.25075}}),
       timed(AdamW{}, of({{1024, 1024}}, 2)),
       timed(AdamW{.seed = 3, .streams = {{5}}}, of({{1024, 1024}}, 2)),
       bad(AdamW{}, undefined, "UsageError"),

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA arange, by the function that the CPU calls too.
+// CUDA arange and linspace, by the functions that the CPU calls too.
 #include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/shared/launch.cuh"
 
 namespace tessera::op {
 namespace {
 
-template <class T> __global__ void arange_kernel(Arange op, T* y) {
-  for (int64_t i = first_item(); i < op.count; i += item_step()) y[i] = op.element<T>(i);
+template <class Op, class T> __global__ void write_elements(Op op, T* y) {
+  for (int64_t i = first_item(); i < op.count; i += item_step()) y[i] = op.template element<T>(i);
+}
+
+template <class Op> void launch(const Op& op, const Tensor& y, Stream stream) {
+  if (op.count == 0) return;
+  dispatch<Op::dtypes>(op.dtype, [&]<class T>() {
+    write_elements<<<blocks_for(op.count), kThreads, 0, handle(stream)>>>(op, y.data<T>());
+  });
+  check_launch(op.name);
 }
 
 }  // namespace
 
-void Arange::cuda(Tensors, Outputs y, Stream stream) const {
-  if (count == 0) return;
-  dispatch<dtypes>(dtype, [&]<class T>() {
-    arange_kernel<<<blocks_for(count), kThreads, 0, handle(stream)>>>(*this, y[0].data<T>());
-  });
-  check_launch(name);
-}
+void Arange::cuda(Tensors, Outputs y, Stream stream) const { launch(*this, y[0], stream); }
+void Linspace::cuda(Tensors, Outputs y, Stream stream) const { launch(*this, y[0], stream); }
 
 }  // namespace tessera::op

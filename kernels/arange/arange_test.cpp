@@ -42,5 +42,15 @@ TEST(Arange, Errors) {
   EXPECT_EQ(arange(2147483640, 2147483648, 1, DType::i32).values().back(), 2147483647);
 }
 
+TEST(Linspace, ReachesBothEnds) {
+  Context context;
+  EXPECT_EQ(linspace(0, 1, 5).values(), (std::vector<double>{0, 0.25, 0.5, 0.75, 1}));
+  EXPECT_EQ(linspace(3, -3, 3).values(), (std::vector<double>{3, 0, -3}));
+  EXPECT_EQ(linspace(2, 9, 1).values(), (std::vector<double>{2}));
+  EXPECT_EQ(linspace(2, 9, 0).numel(), 0);
+  EXPECT_EQ(linspace(0, 0.3, 12, DType::f64).values().back(), 0.3);
+  EXPECT_THROW((void)linspace(0, 1, -1), ShapeError);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -2,8 +2,12 @@
 // Checks, sharding and CPU kernel of assign_: a strided copy, by way of a cast where dtypes differ.
 #include "tessera/kernels/assign/assign.h"
 
+#include "tessera/core/context.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
+
+#include <functional>
+#include <type_traits>
 
 namespace tessera::op {
 
@@ -34,6 +38,8 @@ std::vector<Sample<Assign>> Assign::samples() {
       {{}, {arg({5, 7}), arg({5, 7})}},
       {{}, {arg({6, 5}), arg({6, 5}).whole(0, 2).as(DType::f32)}},
       {{}, {arg({}), arg({})}},
+      known(Assign{}, {arg({3}).listed({0, 0, 0}), arg({3}).listed({1, 0, 1})}, {{1, 0, 1}}),
+      known(Assign{}, {arg({2}).listed({4, 5}), arg({2}).listed({-2.5, 3})}, {{-2.5, 3}}),
       timed(Assign{}, {arg({1024, 1024}), arg({1024, 1024}).as(DType::f32)}),
       bad(Assign{}, {arg({4, 6}), arg({6})}, "ShapeError"),
       bad(Assign{}, {arg({4}), no_arg()}, "UsageError"),
@@ -41,3 +47,46 @@ std::vector<Sample<Assign>> Assign::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+namespace {
+
+template <class Operand, class F>
+const Tensor& write(std::string_view name, const Tensor& x, const Operand& y, const F& f) {
+  if constexpr (std::is_same_v<Operand, Tensor>) check_unrecorded(name, x, y);
+  else check_unrecorded(name, x, x);
+  assign_(x, f(x, y));
+  return x;
+}
+
+}  // namespace
+
+void check_unrecorded(std::string_view op, const Tensor& to, const Tensor& from) {
+  if (!Context::current().grad_enabled || !(to.requires_grad() || from.requires_grad())) return;
+  fail<InPlaceError>(op, "would write ", to.meta(), " from ", from.meta(),
+                     ", of which one requires grad: in-place ops are not recorded; write "
+                     "`x = x + y` to record it, or write it under NoGrad");
+}
+
+const Tensor& operator+=(const Tensor& x, const Tensor& y) {
+  return write("add_", x, y, std::plus<>());
+}
+const Tensor& operator-=(const Tensor& x, const Tensor& y) {
+  return write("sub_", x, y, std::minus<>());
+}
+const Tensor& operator*=(const Tensor& x, const Tensor& y) {
+  return write("mul_", x, y, std::multiplies<>());
+}
+const Tensor& operator/=(const Tensor& x, const Tensor& y) {
+  return write("div_", x, y, std::divides<>());
+}
+const Tensor& operator+=(const Tensor& x, Scalar y) { return write("add_", x, y, std::plus<>()); }
+const Tensor& operator-=(const Tensor& x, Scalar y) { return write("sub_", x, y, std::minus<>()); }
+const Tensor& operator*=(const Tensor& x, Scalar y) {
+  return write("mul_", x, y, std::multiplies<>());
+}
+const Tensor& operator/=(const Tensor& x, Scalar y) {
+  return write("div_", x, y, std::divides<>());
+}
+
+}  // namespace tessera

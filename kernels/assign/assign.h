@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // assign_: writes a tensor's values into another of the same shape, converted to its dtype. What
-// refreshes a buffer or a copy in lower precision without giving it new bytes.
+// refreshes a buffer or a copy in lower precision without giving it new bytes. And `x += y` and its
+// kin, which write what they compute over x.
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/core/scalar.h"
 
 namespace tessera {
 namespace op {
@@ -27,5 +29,21 @@ using assign_ops = OpList<Assign>;
 
 /// to = from, converted as cast does. ShapeError unless the shapes are equal.
 inline void assign_(const Tensor& to, const Tensor& from) { call(op::Assign{}, {to, from}); }
+
+/// Throws an InPlaceError where autograd would have to record that `op` writes values of `from`
+/// into `to`: in-place ops are not recorded.
+TESSERA_API void check_unrecorded(std::string_view op, const Tensor& to, const Tensor& from);
+
+/// x and its views have the result: `x[slice(0, 2)] += 1` changes x. The operand broadcasts to x's
+/// shape (ShapeError) and has its dtype, a number is rounded to it. Not recorded: InPlaceError
+/// where x or the operand requires grad, but under NoGrad.
+TESSERA_API const Tensor& operator+=(const Tensor& x, const Tensor& y);
+TESSERA_API const Tensor& operator-=(const Tensor& x, const Tensor& y);
+TESSERA_API const Tensor& operator*=(const Tensor& x, const Tensor& y);
+TESSERA_API const Tensor& operator/=(const Tensor& x, const Tensor& y);
+TESSERA_API const Tensor& operator+=(const Tensor& x, Scalar y);
+TESSERA_API const Tensor& operator-=(const Tensor& x, Scalar y);
+TESSERA_API const Tensor& operator*=(const Tensor& x, Scalar y);
+TESSERA_API const Tensor& operator/=(const Tensor& x, Scalar y);
 
 }  // namespace tessera

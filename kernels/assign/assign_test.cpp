@@ -63,5 +63,41 @@ TEST(Assign, IsSeenByAutograd) {
   EXPECT_EQ(x.values(), (std::vector<double>{3, 4}));
 }
 
+TEST(InPlaceOperators, WriteOverWhatIsThere) {
+  const Session session;
+  const Tensor x = tensor({1, 2, 4}), other = x;
+  x += tensor({1, 1, 1});
+  x *= 2;
+  x -= 2;
+  x /= tensor({2, 2, 2});
+  EXPECT_EQ(other.values(), (std::vector<double>{1, 2, 4}));
+  x[slice(0, 2)] += 10;
+  EXPECT_EQ(other.values(), (std::vector<double>{11, 12, 4}));
+  const Tensor whole = tensor<int64_t>({9007199254740993});
+  whole += 2;
+  EXPECT_EQ(whole.item<int64_t>(), 9007199254740995);
+}
+
+TEST(InPlaceOperators, TheOperandBroadcastsAndDoesNotGrowTheTensor) {
+  const Session session;
+  const Tensor x = zeros({2, 3});
+  x += tensor({1, 2, 3});
+  EXPECT_EQ(x.values(), (std::vector<double>{1, 2, 3, 1, 2, 3}));
+  const Tensor row = zeros({3});
+  EXPECT_THROW(row += x, ShapeError);
+  EXPECT_THROW(row += tensor({1, 2, 3}, DType::f64), DTypeError);
+}
+
+TEST(InPlaceOperators, AreForLeavesUnderNoGrad) {
+  const Session session;
+  const Tensor x = tensor({1, 2}).set_requires_grad(), buffer = zeros({2});
+  EXPECT_THROW(x += 1, InPlaceError);
+  EXPECT_THROW(buffer += x, InPlaceError);
+  const NoGrad guard;
+  x -= x * 0.5;
+  EXPECT_EQ(x.values(), (std::vector<double>{0.5, 1}));
+  EXPECT_TRUE(x.requires_grad());
+}
+
 }  // namespace
 }  // namespace tessera

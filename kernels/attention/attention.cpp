@@ -212,7 +212,9 @@ Attention Attention::local(const Piece& piece) const { return local_op(*this, pi
 
 Grads Attention::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor dout = dy[0].defined() ? dy[0] : zeros_like(s.output(0));
-  const AttentionBackward op{mask, heads_inner, scale, query_start, key_start};
+  // Wider dtypes round o as finely as sums of p dp are.
+  const bool all_keys = item_size(s.output(0).dtype()) < 4;
+  const AttentionBackward op{mask, heads_inner, scale, query_start, key_start, all_keys};
   TensorList in{s.input(0), s.input(1), s.input(2), s.output(0), s.output(1), dout, dy[1]};
   for (size_t i = mask_operands; i < s.inputs(); ++i)
     in.push_back(s.has_input(i) ? s.input(i) : Tensor());
@@ -249,8 +251,9 @@ MetaList AttentionBackward::meta(Metas in) const {
 
 ShardingRule AttentionBackward::sharding(Metas in) const {
   ShardingRule r;
-  // With lse known, keys no longer depend on each other: dq is a sum over them.
-  const Factors f = add_factors(r, sizes_of(heads_inner, in), in.has(mask_operands + 4), "de");
+  // With lse and delta known, keys no longer depend on each other: dq is a sum over them.
+  const Factors f =
+      add_factors(r, sizes_of(heads_inner, in), in.has(mask_operands + 4), all_keys ? "sde" : "de");
   const auto q = f.queries(heads_inner, f.d), o = f.queries(heads_inner, f.e),
              k = f.keys(heads_inner, f.d), v = f.keys(heads_inner, f.e);
   r.operand(q).operand(k).operand(v).operand(o).operand(f.rows()).operand(o);

@@ -51,11 +51,16 @@ struct Attention {
 };
 
 /// q, k, v, o, lse, dout, dlse (optional) and the six optional inputs of Attention -> dq, dk, dv.
+/// The gradient of a score is p (dp - delta), with p its softmax, dp = dout v' and delta the row's
+/// sum of p dp. That is also the sum of dout o, but o is rounded to its dtype: in bf16 the
+/// difference is wrong where p is nearly 1. `all_keys`: k and v hold all keys that lse is of, so
+/// that delta is the sum of p dp, and o is not read.
 struct AttentionBackward {
   AttentionMask mask = {};
   bool heads_inner = false;
   double scale = 0;
   int64_t query_start = 0, key_start = 0;
+  bool all_keys = false;
   static constexpr size_t mask_operands = 7;
   static constexpr std::string_view name = "scaled_dot_product_attention_backward";
   static constexpr DTypeSet dtypes = kFloats;
@@ -63,7 +68,9 @@ struct AttentionBackward {
   static constexpr NotDifferentiable vjp{
       "the fused gradient of attention is differentiated once only; write it with matmul and "
       "softmax for more"};
-  auto attributes() const { return std::tie(mask, heads_inner, scale, query_start, key_start); }
+  auto attributes() const {
+    return std::tie(mask, heads_inner, scale, query_start, key_start, all_keys);
+  }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   AttentionBackward local(const Piece& piece) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA attention, backward. With p = exp(s - lse) and delta = sum(dout o) - dlse: ds = p (dout v' -
-// delta). One kernel per side (a block owns a tile of queries, or of keys), so nothing is added
-// atomically.
+// CUDA attention, backward. With p = exp(s - lse), dp = dout v' and delta = sum(dout o) - dlse, or
+// with all keys sum(p dp) - dlse: ds = p (dp - delta). One kernel per side (a block owns a tile of
+// queries, or of keys), so nothing is added atomically.
 #include "tessera/kernels/attention/attention_impl.cuh"
 
 namespace tessera::op {
@@ -59,7 +59,7 @@ template <class C, int kRows> struct Tiles {
       const int64_t row = (b * z.heads + head) * z.queries + first + i;
       const bool inside = first + i < z.queries;
       lse[i] = inside ? in.lse[row] : minus_infinity<C>();
-      delta[i] = inside ? in.delta[row] : C(0);
+      delta[i] = inside && in.delta ? in.delta[row] : C(0);
     }
   }
   template <class T>
@@ -89,6 +89,37 @@ template <class C, int kRows> struct Tiles {
     }
   }
 };
+
+// delta of every row by p dp; `in` has none yet. A block owns a tile of queries.
+template <class T>
+__global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
+    weighted_delta_kernel(Operands<T> in, const compute_t<T>* dlse, compute_t<T>* delta,
+                          AttentionSizes z) {
+  using C = compute_t<T>;
+  constexpr int kRows = kTile<T>, kPitch = kRows + 1;
+  extern __shared__ __align__(16) unsigned char bytes[];
+  Tiles<C, kRows> tiles(bytes, z.d, z.dv);
+  const int64_t count = ceil_div(z.queries, kRows), first = blockIdx.x % count * kRows;
+  const int64_t head = blockIdx.x / count % z.heads, b = blockIdx.x / count / z.heads;
+  const int64_t kv_head = head / (z.heads / z.kv_heads);
+  const bool sums = threadIdx.x < kRows && first + threadIdx.x < z.queries;
+
+  tiles.load_queries(in, z, b, head, first);
+  C sum = 0;
+  for (int64_t key = 0; key < z.keys; key += kRows) {
+    const TileMask mask = z.tile(b, first, key);
+    if (mask.part == kNone) continue;
+    __syncthreads();
+    tiles.load_keys(in, z, b, kv_head, key);
+    __syncthreads();
+    tiles.weigh(z, mask, b, first, key);
+    __syncthreads();
+    for (int j = 0; sums && j < kRows; ++j) sum += tiles.ds[threadIdx.x * kPitch + j];
+  }
+  if (!sums) return;
+  const int64_t row = (b * z.heads + head) * z.queries + first + threadIdx.x;
+  delta[row] = sum - (dlse ? dlse[row] : C(0));
+}
 
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
@@ -212,15 +243,23 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     constexpr int kRows = kTile<T>;
     const auto heads = [&](size_t i) { return Heads<const T>(in[i], heads_inner); };
     const Tensor delta = empty(lse.shape(), dtype_of<C>, lse.device());  // (B, H, T)
-    if (delta.numel() > 0) {
-      delta_kernel<T><<<blocks_for(delta.numel(), kThreads / 32), kThreads, 0, handle(stream)>>>(
-          heads(3), heads(5), dlse.defined() ? dlse.data<C>() : nullptr, delta.data<C>(), z);
-      check_launch(name);
-    }
-    const Operands<T> operands{heads(0), heads(1),      heads(2),
-                               heads(5), lse.data<C>(), delta.data<C>()};
+    const C* dlses = dlse.defined() ? dlse.data<C>() : nullptr;
+    Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.data<C>(), nullptr};
     const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
     const auto kept = z.cut_into_tiles(kRows, masks, stream);
+    if (delta.numel() > 0 && all_keys) {
+      const auto kernel = weighted_delta_kernel<T>;
+      allow_shared(kernel, bytes);
+      const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+      kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
+          operands, dlses, delta.data<C>(), z);
+      check_launch(name);
+    } else if (delta.numel() > 0) {
+      delta_kernel<T><<<blocks_for(delta.numel(), kThreads / 32), kThreads, 0, handle(stream)>>>(
+          heads(3), heads(5), dlses, delta.data<C>(), z);
+      check_launch(name);
+    }
+    operands.delta = delta.data<C>();
     with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
       if (y[0].numel() > 0) {
         const auto kernel = query_kernel<T, kColumns>;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's gradient on the CPU. A task is one key head with its group of query heads; its keys
 // are first copied to padded f32, which costs 1/T of the work and serves every dtype and stride. It
-// goes over blocks of queries, and for each over the blocks of keys that they see. Sums run in a
-// fixed order: the same bits on every run and thread count. With documents, blocks of queries and
-// of keys start where documents do: a document has the same bits alone and among others, and no
-// infinity of another reaches it, as a product of zero would let it. Of a single query, the heads
-// of a group are the rows of one block.
+// goes over blocks of queries, and for each over the blocks of keys that they see, twice where
+// delta is a sum over all of them: the weights are kept in between. Sums run in a fixed order: the
+// same bits on every run and thread count. With documents, blocks of queries and of keys start
+// where documents do: a document has the same bits alone and among others, and no infinity of
+// another reaches it, as a product of zero would let it. Of a single query, the heads of a group
+// are the rows of one block.
 #include "tessera/kernels/attention/attention_plan_impl.h"
-#include "tessera/kernels/shared/micro_tiles_impl.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
 
 #include <omp.h>
 
@@ -21,14 +22,14 @@ template <class C> struct BackwardScratch {
   C *q, *dq, *dout, *out;                  // (kBlock, padded d) twice, (kBlock, padded dv) twice
   C *q_t, *dout_t, *p, *ds, *lse, *delta;  // (d, width), (dv, width), (keys, width) twice, (width)
   static int64_t room(const Problem& z) {
-    return 2 * (z.s + kBlock) * (z.padded_d + z.padded_dv) + kBlock * (z.d + z.dv + 2 * kBlock + 2);
+    return 2 * (z.s + kBlock) * (z.padded_d + z.padded_dv) + kBlock * (z.d + z.dv + 2 * z.s + 2);
   }
   TESSERA_INLINE BackwardScratch(C* at, const Problem& z) {
     const int64_t rows = z.s + kBlock;
     k = at, dk = k + z.s * z.padded_d, q = dk + z.s * z.padded_d, dq = q + kBlock * z.padded_d;
     v = at + 2 * rows * z.padded_d, dv = v + z.s * z.padded_dv;
     dout = dv + z.s * z.padded_dv, out = dout + kBlock * z.padded_dv;
-    p = v + 2 * rows * z.padded_dv, ds = p + kBlock * kBlock, lse = ds + kBlock * kBlock;
+    p = v + 2 * rows * z.padded_dv, ds = p + z.s * kBlock, lse = ds + z.s * kBlock;
     delta = lse + kBlock, q_t = delta + kBlock, dout_t = q_t + kBlock * z.d;
   }
 };
@@ -37,33 +38,39 @@ template <class C> struct BackwardScratch {
 template <class C> struct BackwardOperands {
   Operand<C> q, k, v, o, dout, dq, dk, dv;
   const Tensor &lse, &dlse;
-  bool has_dlse;
+  bool has_dlse, all_keys;
 };
 
-// A block of queries against keys, some of which its last rows may not see.
+// p and dp of a block of queries against keys, some of which its last rows may not see.
+template <int64_t width, class C>
+TESSERA_INLINE void block_weights(const Problem& z, const BackwardScratch<C>& w, int64_t key,
+                                  int64_t keys, const Hidden& hidden, int64_t rows) {
+  C *p = w.p + key * width, *dp = w.ds + key * width;
+  micro::block<C>(keys, width, z.d, w.k + key * z.padded_d, z.padded_d, 1, w.q_t, width, p, width,
+                  false);
+  micro::block<C>(keys, width, z.dv, w.v + key * z.padded_dv, z.padded_dv, 1, w.dout_t, width, dp,
+                  width, false);
+  hidden.hide<width>(p, key, keys, rows);
+  for (int64_t j = 0; j < keys; ++j) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; ++i)
+      p[j * width + i] = weight(std::min(p[j * width + i] - w.lse[i], C(88)));
+  }
+}
+
+// The gradients of these keys and what they add to dq; p and dp become anything.
 template <int64_t width, class C>
 TESSERA_INLINE void block_gradient(const Problem& z, const BackwardScratch<C>& w, int64_t key,
-                                   int64_t keys, const Hidden& hidden, int64_t rows) {
+                                   int64_t keys, int64_t rows) {
   const C scale = static_cast<C>(z.scale);
   const int64_t at = key * z.padded_d, v_at = key * z.padded_dv;
-  micro::block<C>(keys, width, z.d, w.k + at, z.padded_d, 1, w.q_t, width, w.p, width, false);
-  micro::block<C>(keys, width, z.dv, w.v + v_at, z.padded_dv, 1, w.dout_t, width, w.ds, width,
-                  false);
-  hidden.hide<width>(w.p, key, keys, rows);
-  for (int64_t j = 0; j < keys; ++j) {
-    C *p = w.p + j * width, *ds = w.ds + j * width;
-#pragma GCC ivdep
-    for (int64_t i = 0; i < width; ++i) {
-      const C e = weight(std::min(p[i] - w.lse[i], C(88)));
-      p[i] = e;
-      ds[i] = e * (ds[i] - w.delta[i]) * scale;
-    }
-  }
-  micro::block<C>(keys, z.padded_dv, rows, w.p, width, 1, w.dout, z.padded_dv, w.dv + v_at,
+  C *p = w.p + key * width, *ds = w.ds + key * width;
+  score_gradients<width>(p, ds, keys, w.delta, scale);
+  micro::block<C>(keys, z.padded_dv, rows, p, width, 1, w.dout, z.padded_dv, w.dv + v_at,
                   z.padded_dv, true);
-  micro::block<C>(keys, z.padded_d, rows, w.ds, width, 1, w.q, z.padded_d, w.dk + at, z.padded_d,
+  micro::block<C>(keys, z.padded_d, rows, ds, width, 1, w.q, z.padded_d, w.dk + at, z.padded_d,
                   true);
-  micro::block<C>(rows, z.padded_d, keys, w.ds, 1, width, w.k + at, z.padded_d, w.dq, z.padded_d,
+  micro::block<C>(rows, z.padded_d, keys, ds, 1, width, w.k + at, z.padded_d, w.dq, z.padded_d,
                   true);
 }
 
@@ -80,7 +87,8 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
     y.load(at(y), step(y), y.d, n, d, padded, to);
   };
   load(x.q, z.d, z.padded_d, w.q);
-  load(x.dout, z.dv, z.padded_dv, w.dout), load(x.o, z.dv, z.padded_dv, w.out);
+  load(x.dout, z.dv, z.padded_dv, w.dout);
+  if (!x.all_keys) load(x.o, z.dv, z.padded_dv, w.out);
   transpose_block<width>(w.q, n, z.d, z.padded_d, static_cast<C>(z.scale), w.q_t);
   transpose_block<width>(w.dout, n, z.dv, z.padded_dv, C(1), w.dout_t);
   const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
@@ -94,26 +102,29 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
     if (i >= n) continue;
     const C l = lse[(block.row + i) * lse_step];
     if (l != -kInf<C>) w.lse[i] = l;
-    const C sum = rows::dot(w.dout + i * z.padded_dv, w.out + i * z.padded_dv, z.dv);
-    w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * dlse_step] : sum;
+    if (!x.all_keys)
+      w.delta[i] = rows::dot(w.dout + i * z.padded_dv, w.out + i * z.padded_dv, z.dv);
+    if (x.has_dlse) w.delta[i] -= dlse[(block.row + i) * dlse_step];
   }
   for (int64_t i = 0; i < n * z.padded_d; ++i) w.dq[i] = 0;
   const Rows rows{batch, folded ? 0 : block.row, n, folded};
-  if (seen.in_ranges()) {
-    // Rows of a group see the same keys, so that nothing is masked.
-    const KeyRange* own = seen.ranges(batch) + rows.query;
-    const BlockRange range(own, folded ? 1 : n);
-    for (auto b = block_of_key(keys, range.any.first); b != keys.end() && b->key <= range.any.last;
-         ++b) {
-      const int64_t key = std::max(b->key, range.any.first),
-                    end = std::min(b->key + b->keys, range.any.last + 1);
-      const Hidden hidden{range.sees_all(key, end - key) ? nullptr : own};
-      block_gradient<width>(z, w, key, end - key, hidden, n);
-    }
+  const auto weigh = [&](int64_t key, int64_t count, const Hidden& hidden)
+                         TESSERA_LAMBDA { block_weights<width>(z, w, key, count, hidden, n); };
+  const auto finish = [&](int64_t key, int64_t count, const Hidden&)
+                          TESSERA_LAMBDA { block_gradient<width>(z, w, key, count, n); };
+  if (x.all_keys) {
+    for_seen(seen, rows, keys, z.s,
+             [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+               weigh(key, count, hidden);
+               add_deltas<width>(w.p + key * width, w.ds + key * width, count, w.delta);
+             });
+    for_seen(seen, rows, keys, z.s, finish);
   } else {
-    for_blocks(seen, rows, z.s, 0, z.s,
-               [&](int64_t key, int64_t count, const Hidden& hidden)
-                   TESSERA_LAMBDA { block_gradient<width>(z, w, key, count, hidden, n); });
+    for_seen(seen, rows, keys, z.s,
+             [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+               weigh(key, count, hidden);
+               finish(key, count, hidden);
+             });
   }
   x.dq.save(w.dq, z.padded_d, n, z.d, at(x.dq), step(x.dq), x.dq.d);
 }
@@ -132,7 +143,7 @@ template <class C> void backward(const AttentionBackward& op, Tensors in, Output
   const BackwardOperands<C> x{
       operand(in[0]), operand(in[1]), operand(in[2]), operand(in[3]), operand(in[5]),
       operand(y[0]),  operand(y[1]),  operand(y[2]),  in[4],          has_dlse ? in[6] : in[4],
-      has_dlse};
+      has_dlse,       op.all_keys};
   const int64_t room = micro::round_up(BackwardScratch<C>::room(z), 16);
   const int threads = Context::current().options.threads;
   const Tensor scratch = empty({threads, room}, dtype_of<C>);

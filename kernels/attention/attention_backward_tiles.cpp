@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's gradient of bf16 operands by matrix tiles. A task is one key head with its group of
-// query heads. It goes over blocks of queries, and for each over the blocks of keys that they see;
+// query heads. It goes over blocks of queries, and for each over the blocks of keys that they see,
+// twice where delta is a sum over all of them: the weights are kept in between;
 // weights and their gradients are rounded to bf16 for the products, sums are f32. With documents,
 // blocks of queries and of keys start where documents do, so that a document has the same bits
 // alone and among others.
@@ -46,7 +47,7 @@ struct TileScratch {
     take(q_t, kBlock * d32 / 2), take(dout_t, kBlock * v32 / 2);
     take(q, kBlock * d16 / 2), take(dout, kBlock * v16 / 2);
     take(wide, kBlock * most), take(other, kBlock * most), take(dq_t, kBlock * d16);
-    take(p, kBlock * kBlock), take(ds, kBlock * kBlock), take(lse, kBlock), take(delta, kBlock);
+    take(p, s * kBlock), take(ds, s * kBlock), take(lse, kBlock), take(delta, kBlock);
     take(p_rows, kBlock * kBlock), take(ds_rows, kBlock * kBlock);
     take(ds_pairs, kBlock * kBlock / 2), take(words, 32 * d32);
     return used;
@@ -60,34 +61,41 @@ template <int64_t width> TESSERA_INLINE void to_bf16(const float* from, int64_t 
     to[i].bits = static_cast<uint16_t>(tiles::rounded(from[i]) >> 16);
 }
 
-// One block of queries against one block of keys.
+// p and dp of a block of queries against keys. Products write up to 16 rows more, which the next
+// block of keys overwrites.
 template <int64_t width>
-TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, const KeyBlock& b,
-                                   const Hidden& hidden, int64_t rows) {
+TESSERA_INLINE void block_weights(const Problem& z, const TileScratch& w, int64_t key, int64_t keys,
+                                  const Hidden& hidden, int64_t rows) {
   const float scale = static_cast<float>(z.scale);
-  const int64_t m = micro::round_up(b.keys, 16), padded = micro::round_up(b.keys, 32);
-  micro::tile_block(m, width, w.d32, w.k + b.key * w.d32, w.d32, w.q_t, width, w.p, width, false);
-  micro::tile_block(m, width, w.v32, w.v + b.key * w.v32, w.v32, w.dout_t, width, w.ds, width,
-                    false);
-  for (int64_t i = 0; i < b.keys * width; ++i) w.p[i] *= scale;
-  hidden.hide<width>(w.p, b.key, b.keys, rows);
-  for (int64_t j = 0; j < b.keys; ++j) {
-    float *p = w.p + j * width, *ds = w.ds + j * width;
+  const int64_t m = micro::round_up(keys, 16);
+  float *p = w.p + key * width, *dp = w.ds + key * width;
+  micro::tile_block(m, width, w.d32, w.k + key * w.d32, w.d32, w.q_t, width, p, width, false);
+  micro::tile_block(m, width, w.v32, w.v + key * w.v32, w.v32, w.dout_t, width, dp, width, false);
+  for (int64_t i = 0; i < keys * width; ++i) p[i] *= scale;
+  hidden.hide<width>(p, key, keys, rows);
+  for (int64_t j = 0; j < keys; ++j) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < width; ++i) {
-      const float e = vmath::exp(p[i] - w.lse[i]);
-      p[i] = e;
-      ds[i] = e * (ds[i] - w.delta[i]) * scale;
-    }
+    for (int64_t i = 0; i < width; ++i) p[j * width + i] = vmath::exp(p[j * width + i] - w.lse[i]);
   }
-  for (int64_t i = b.keys * width; i < padded * width; ++i) w.p[i] = w.ds[i] = 0;
-  to_bf16<width>(w.p, padded, w.p_rows);
-  to_bf16<width>(w.ds, padded, w.ds_rows);
-  tiles::pair_rows<width>(w.ds, padded, w.ds_pairs);
-  tiles::add_rows<width>(b.keys, w.v16, w.p_rows, w.dout, w.other, w.dv + b.key * w.v16);
-  tiles::add_rows<width>(b.keys, w.d16, w.ds_rows, w.q, w.other, w.dk + b.key * w.d16);
-  tiles::add_columns<width>(w.d16, b.keys, w.k_t + b.key, w.columns, z.s - b.key, w.words,
-                            w.ds_pairs, w.dq_t);
+}
+
+// The gradients of these keys and what they add to dq; dp becomes anything.
+template <int64_t width>
+TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, int64_t key,
+                                   int64_t keys) {
+  const int64_t behind = (micro::round_up(keys, 32) - keys) * width;
+  const float* p = w.p + key * width;
+  float* ds = w.ds + key * width;
+  score_gradients<width>(p, ds, keys, w.delta, static_cast<float>(z.scale));
+  to_bf16<width>(p, keys, w.p_rows);
+  to_bf16<width>(ds, keys, w.ds_rows);
+  tiles::clear(w.p_rows + keys * width, behind);
+  tiles::clear(w.ds_rows + keys * width, behind);
+  tiles::pair_rows(w.ds_rows, width, micro::round_up(keys, 32), width, w.ds_pairs);
+  tiles::add_rows<width>(keys, w.v16, w.p_rows, w.dout, w.other, w.dv + key * w.v16);
+  tiles::add_rows<width>(keys, w.d16, w.ds_rows, w.q, w.other, w.dk + key * w.d16);
+  tiles::add_columns<width>(w.d16, keys, w.k_t + key, w.columns, z.s - key, w.words, w.ds_pairs,
+                            w.dq_t);
 }
 
 // (rows, d) at `from` as both right-hand operands of products; d32 and d16: d up to a multiple.
@@ -105,7 +113,7 @@ TESSERA_INLINE void load_queries(const Operand<float>& x, const std::byte* from,
 struct Operands {
   Operand<float> q, k, v, o, dout, dq;
   const Tensor &lse, &dlse;
-  bool has_dlse;
+  bool has_dlse, all_keys;
 };
 
 template <int64_t width>
@@ -116,8 +124,10 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
   const auto at = [&](const Operand<float>& y) { return y.head(batch, head) + block.row * y.t; };
   load_queries<width>(x.q, at(x.q), n, z.d, w.d16, w.d32, w.rows, w.q_t, w.q);
   load_queries<width>(x.dout, at(x.dout), n, z.dv, w.v16, w.v32, w.rows, w.dout_t, w.dout);
-  x.o.load(at(x.o), x.o.t, x.o.d, n, z.dv, z.padded_dv, w.wide);
-  x.dout.load(at(x.dout), x.dout.t, x.dout.d, n, z.dv, z.padded_dv, w.other);
+  if (!x.all_keys) {
+    x.o.load(at(x.o), x.o.t, x.o.d, n, z.dv, z.padded_dv, w.wide);
+    x.dout.load(at(x.dout), x.dout.t, x.dout.d, n, z.dv, z.padded_dv, w.other);
+  }
   const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
   const float *lse = x.lse.data<float>() + batch * ls[0] + head * ls[1],
               *dlse = x.dlse.data<float>() + batch * ds[0] + head * ds[1];
@@ -128,24 +138,29 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
     if (i >= n) continue;
     const float l = lse[(block.row + i) * ls[2]];
     if (l != -kInf<float>) w.lse[i] = l;
-    const float sum = rows::dot(w.other + i * z.padded_dv, w.wide + i * z.padded_dv, z.dv);
-    w.delta[i] = x.has_dlse ? sum - dlse[(block.row + i) * ds[2]] : sum;
+    if (!x.all_keys)
+      w.delta[i] = rows::dot(w.other + i * z.padded_dv, w.wide + i * z.padded_dv, z.dv);
+    if (x.has_dlse) w.delta[i] -= dlse[(block.row + i) * ds[2]];
   }
   for (int64_t i = 0; i < w.d16 * width; ++i) w.dq_t[i] = 0;
-  if (seen.in_ranges()) {
-    const KeyRange* own = seen.ranges(batch) + block.row;
-    const BlockRange range(own, n);
-    for (auto b = block_of_key(keys, range.any.first); b != keys.end() && b->key <= range.any.last;
-         ++b) {
-      const KeyBlock part{b->key, std::min(b->keys, range.any.last + 1 - b->key)};
-      const Hidden hidden{range.sees_all(part.key, part.keys) ? nullptr : own};
-      block_gradient<width>(z, w, part, hidden, n);
-    }
+  const Rows rows{batch, block.row, n, false};
+  const auto weigh = [&](int64_t key, int64_t count, const Hidden& hidden)
+                         TESSERA_LAMBDA { block_weights<width>(z, w, key, count, hidden, n); };
+  const auto finish = [&](int64_t key, int64_t count, const Hidden&)
+                          TESSERA_LAMBDA { block_gradient<width>(z, w, key, count); };
+  if (x.all_keys) {
+    for_seen(seen, rows, keys, z.s,
+             [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+               weigh(key, count, hidden);
+               add_deltas<width>(w.p + key * width, w.ds + key * width, count, w.delta);
+             });
+    for_seen(seen, rows, keys, z.s, finish);
   } else {
-    for_blocks(seen, {batch, block.row, n, false}, z.s, 0, z.s,
-               [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
-                 block_gradient<width>(z, w, {key, count}, hidden, n);
-               });
+    for_seen(seen, rows, keys, z.s,
+             [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+               weigh(key, count, hidden);
+               finish(key, count, hidden);
+             });
   }
   tiles::transpose_back<width>(w.dq_t, w.d16, w.wide, z.padded_d);
   x.dq.save(w.wide, z.padded_d, n, z.d, at(x.dq), x.dq.t, x.dq.d);
@@ -164,9 +179,9 @@ void backward_by_tiles(const AttentionBackward& op, Tensors in, Outputs y) {
   }
   const bool inner = op.heads_inner, has_dlse = in.size() > 6 && in[6].defined();
   const auto operand = [&](const Tensor& t) { return Operand<float>(t, inner); };
-  const Operands x{operand(in[0]), operand(in[1]),           operand(in[2]),
-                   operand(in[3]), operand(in[5]),           operand(y[0]),
-                   in[4],          has_dlse ? in[6] : in[4], has_dlse};
+  const Operands x{operand(in[0]), operand(in[1]), operand(in[2]), operand(in[3]),
+                   operand(in[5]), operand(y[0]),  in[4],          has_dlse ? in[6] : in[4],
+                   has_dlse,       op.all_keys};
   const Operand<float> dk = operand(y[1]), dv = operand(y[2]);
   const TileScratch layout(z);
   const int64_t room = TileScratch(z).place(z, nullptr);

@@ -55,6 +55,44 @@ inline auto block_of_key(const std::vector<KeyBlock>& blocks, int64_t key) {
                               [&](const KeyBlock& b) { return b.key + b.keys <= key; });
 }
 
+// Calls f(key, keys, hidden) for each block of keys that `rows` see, for the gradient.
+template <class F>
+TESSERA_INLINE void for_seen(const SeenKeys& seen, const Rows& rows,
+                             const std::vector<KeyBlock>& keys, int64_t all_keys, F&& f) {
+  if (!seen.in_ranges()) return for_blocks(seen, rows, all_keys, 0, all_keys, f);
+  // Rows of a group see the same keys, so that nothing is masked.
+  const KeyRange* own = seen.ranges(rows.batch) + rows.query;
+  const BlockRange range(own, rows.folded ? 1 : rows.rows);
+  for (auto b = block_of_key(keys, range.any.first); b != keys.end() && b->key <= range.any.last;
+       ++b) {
+    const int64_t key = std::max(b->key, range.any.first),
+                  count = std::min(b->key + b->keys, range.any.last + 1) - key;
+    f(key, count, Hidden{range.sees_all(key, count) ? nullptr : own});
+  }
+}
+
+// delta (width) += the sum over keys of p dp, both (keys, width). An infinity that is not seen adds
+// nothing.
+template <int64_t width, class C>
+TESSERA_INLINE void add_deltas(const C* p, const C* dp, int64_t keys, C* delta) {
+  for (int64_t j = 0; j < keys; ++j) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; ++i) {
+      const C weight = p[j * width + i];
+      delta[i] += weight == C(0) ? C(0) : weight * dp[j * width + i];
+    }
+  }
+}
+// dp (keys, width) becomes the gradient of scores before they are scaled.
+template <int64_t width, class C>
+TESSERA_INLINE void score_gradients(const C* p, C* dp, int64_t keys, const C* delta, C scale) {
+  for (int64_t j = 0; j < keys; ++j) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; ++i)
+      dp[j * width + i] = p[j * width + i] * (dp[j * width + i] - delta[i]) * scale;
+  }
+}
+
 // A part of one head's row blocks (of one key head's, if its group is folded into rows) over a part
 // of the keys.
 struct Task {

@@ -57,6 +57,11 @@ Args documents(int64_t t, int64_t s) {
   return {ids({2, t}, {0, 0, 0, 1, 1, 2, 2, 5, 5, 5, 5, 6, 6, 6}),
           ids({2, s}, {0, 0, 0, 1, 1, 1, 2, 2, 2, 4, 5, 5, 5, 5, 6, 6, 6, 8})};
 }
+// Two heads on one key head, of which the results are known.
+Args known_qkv() {
+  return {arg({1, 2, 2, 2}).listed({1, 0.5, -1, 2, 0, 1, 2, -0.5}),
+          arg({1, 1, 2, 2}).listed({1, -1, 0.5, 2}), arg({1, 1, 2, 1}).listed({2, -1})};
+}
 constexpr Sizes kSmall{2, 4, 2, 7, 9, 6, 5};
 constexpr Sizes kLong{1, 2, 1, 131, 140, 24, 16};
 constexpr Sizes kWhole{1, 2, 2, 320, 320, 4, 4}, kUneven{2, 2, 1, 100, 130, 4, 4};
@@ -173,6 +178,14 @@ std::vector<Sample<Attention>> Attention::samples() {
   time({causal & Mask::chunk(256), true}, heads);
   time({causal & Mask::document(), true}, heads, {no_arg(), no_arg(), packed, packed});
   time({causal, true, 0, 4095}, {1, 32, 8, 1, 4096, 128, 128});
+  all.push_back(
+      known(Attention{}, known_qkv(),
+            {{-0.00928464797997075, -0.970031887771185, -0.6788745956044887, 1.562539250019142},
+             {1.4614936982505236, 2.48491333344076, 1.5274290717257288, 1.9253805802066162}}));
+  all.push_back(
+      known(Attention{causal}, known_qkv(),
+            {{2, -0.970031887771185, 2, 1.562539250019142},
+             {0.35355339059327373, 2.48491333344076, -0.7071067811865475, 1.9253805802066162}}));
   for (auto& sample : bad_samples<Attention>(qkv(false, kSmall))) all.push_back(std::move(sample));
   const auto add = [&](std::vector<Arg> in, const char* error) {
     all.push_back(bad(Attention{}, std::move(in), error));
@@ -193,12 +206,47 @@ std::vector<Sample<AttentionBackward>> AttentionBackward::samples() {
   auto all = good_samples<Op>([](bool inner, const Sizes& z, int variant) {
     return gradient_operands(inner, z, variant % 2 == 0);
   });
+  for (size_t i = 0, n = all.size(); i < n; i += 3) {
+    all.push_back(all[i]);
+    all.back().op.all_keys = true;
+  }
   const Mask causal = Mask::causal();
   const auto time = [&](const Op& op, const Sizes& z) {
     all.push_back(timed(op, gradient_operands(op.heads_inner, z, false)));
   };
   time({causal, true}, {8, 16, 16, 512, 512, 16, 16});
   time({causal & Mask::window(128), true}, {1, 16, 4, 1024, 1024, 64, 64});
+  time({causal, true, 0, 0, 0, true}, {8, 16, 16, 512, 512, 16, 16});
+  const Arg dout = arg({1, 2, 2, 1}).listed({1, 2, -1, 0.5}),
+            dlse = arg({1, 2, 2}).listed({0.5, -1, 1, 2}).statistic();
+  for (const bool all_keys : {false, true}) {
+    all.push_back(
+        known(Op{{}, false, 0, 0, 0, all_keys},
+              known_qkv() + Args{arg({1, 2, 2, 1})
+                                     .listed({-0.00928464797997075, -0.970031887771185,
+                                              -0.6788745956044887, 1.562539250019142}),
+                                 arg({1, 2, 2})
+                                     .listed({1.4614936982505236, 2.48491333344076,
+                                              1.5274290717257288, 1.9253805802066162})
+                                     .statistic(),
+                                 dout, dlse},
+              {{0.46975305208421747, -1.0507513595389362, -0.33610619242581846, -1.518896751377827,
+                0.2900163952168274, 1.7954355346317725, 1.3771592426622712, -1.191887644108151},
+               {3.231268163143145, -0.43436130277121415, 0.657819133382867, -0.8030755643052441},
+               {0.6702652656972397, 1.8297347343027601}}));
+    all.push_back(known(
+        Op{causal, false, 0, 0, 0, all_keys},
+        known_qkv() + Args{arg({1, 2, 2, 1}).listed({2, -0.970031887771185, 2, 1.562539250019142}),
+                           arg({1, 2, 2})
+                               .listed({0.35355339059327373, 2.48491333344076, -0.7071067811865475,
+                                        1.9253805802066162})
+                               .statistic(),
+                           dout, dlse},
+        {{0.35355339059327373, -0.35355339059327373, -0.33610619242581846, -1.518896751377827,
+          0.7071067811865475, -0.7071067811865475, 1.3771592426622712, -1.191887644108151},
+         {2.9988688401612578, 0.28361980767728207, 0.8902184563647544, -1.5210566747537406},
+         {0.44706861648906715, 2.0529313835109333}}));
+  }
   const Args good = gradient_operands(false, kSmall, true);
   for (auto& sample : bad_samples<Op>(good)) all.push_back(std::move(sample));
   for (const size_t i : {size_t{3}, size_t{5}}) {

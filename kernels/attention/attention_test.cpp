@@ -48,6 +48,34 @@ TEST(Attention, AgreesWithThePlainFormulaAcrossBlocks) {
   }
 }
 
+// One key has nearly all the weight: the gradients are small differences, which o rounded to bf16
+// would drown.
+TEST(Attention, GradientsOfASaturatedSoftmaxKeepTheirDigitsInBf16) {
+  const Session session;
+  for (const int64_t t : {1, 70, 150}) {
+    const auto make = [&](uint64_t key) {
+      return normal({1, 2, t, 64}, {3, key}, 0, 1, DType::bf16);
+    };
+    const Tensor k = sign(make(1)), q = k * 1.5, v = make(2), dout = make(3);  // a query is its key
+    const auto gradients = [&](DType type) {
+      std::vector<Tensor> in;
+      for (const Tensor& x : {q, k, v}) in.push_back(cast(x, type).detach().set_requires_grad());
+      const Tensor o = scaled_dot_product_attention(in[0], in[1], in[2]);
+      return grad({o}, in, {.grad_outputs = {cast(dout, type)}});
+    };
+    const auto got = gradients(DType::bf16), want = gradients(DType::f64);
+    for (size_t i = 0; i < 3; ++i) {
+      const auto x = got[i].values(), y = want[i].values();
+      double off = 0, most = 0;
+      for (size_t j = 0; j < y.size(); ++j) {
+        off = std::max(off, std::abs(x[j] - y[j]));
+        most = std::max(most, std::abs(y[j]));
+      }
+      EXPECT_LE(off, 0.01 * most) << "input " << i << " of " << t << " tokens";
+    }
+  }
+}
+
 TEST(Attention, LargeScoresStayFinite) {
   const Session session;
   Tensor q = normal({1, 1, 70, 8}, {1, 1}, 0, 100).set_requires_grad(),

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/shared/micro_tiles_impl.h"
-#include "tessera/kernels/shared/micro_words_impl.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
+#include "tessera/kernels/products/micro_words_impl.h"
 
 #include <bit>
 #include <cstring>

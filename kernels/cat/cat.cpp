@@ -3,6 +3,7 @@
 // order; others one by one into their ranges of it.
 #include "tessera/kernels/cat/cat.h"
 
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
 
@@ -110,6 +111,10 @@ std::vector<Sample<Cat>> Cat::samples() {
       {Cat{-1}, {arg({5, 6, 3}), arg({5, 6, 4})}},
       {Cat{1}, {arg({5, 2, 7}), arg({5, 0, 7}), arg({5, 1, 7})}},
       {Cat{0}, {arg({6})}},
+      known(Cat{0}, {arg({1, 2}).listed({1, 2}), arg({2, 2}).listed({3, 4, 5, 6})},
+            {{1, 2, 3, 4, 5, 6}}),
+      known(Cat{1}, {arg({2, 1}).listed({1, 2}), arg({2, 2}).listed({3, 4, 5, 6})},
+            {{1, 3, 4, 2, 5, 6}}),
       timed(Cat{0}, {arg({512, 1024}), arg({512, 1024})}),
       timed(Cat{1}, {arg({1024, 512}), arg({1024, 512})}),
       bad(Cat{0}, {arg({3, 4}), arg({3, 5})}, "ShapeError"),
@@ -137,6 +142,28 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim) {
     rows.push_back(unsqueeze(tensors[i], d));
   }
   return cat(rows, d);
+}
+
+Tensor roll(const Tensor& x, int64_t shift, std::optional<int> dim) {
+  if (!dim) return reshape(roll(flatten(x), shift, 0), x.shape());
+  if (x.rank() == 0)
+    fail<ShapeError>("roll", "a 0-dim tensor has no dim ", *dim, ": given ", x.meta());
+  const int d = normalize_dim(*dim, x.rank(), "roll");
+  const int64_t n = x.shape()[d];
+  if (n == 0) return copy(x);
+  const int64_t first = ((-shift) % n + n) % n;  // what comes to stand at 0
+  if (first == 0) return copy(x);
+  return cat({narrow(x, d, first, n - first), narrow(x, d, 0, first)}, d);
+}
+
+Tensor roll(const Tensor& x, const std::vector<int64_t>& shifts, Dims dims) {
+  if (shifts.size() != dims.size())
+    fail<ShapeError>("roll", "expected a shift for each dim: given ", shifts.size(), " shifts and ",
+                     dims.size(), " dims for ", x.meta());
+  if (dims.size() == 0) return copy(x);
+  Tensor y = x;
+  for (size_t i = 0; i < dims.size(); ++i) y = roll(y, shifts[i], dims.begin()[i]);
+  return y;
 }
 
 }  // namespace tessera

@@ -63,5 +63,19 @@ TEST(Cat, Errors) {
   }
 }
 
+TEST(Roll, MovesElementsAndTheLastOnesToTheFront) {
+  Context context;
+  const Tensor x = tensor({{1, 2, 3}, {4, 5, 6}});
+  EXPECT_EQ(roll(x, 1, 1).values(), (std::vector<double>{3, 1, 2, 6, 4, 5}));
+  EXPECT_EQ(roll(x, -1, -1).values(), (std::vector<double>{2, 3, 1, 5, 6, 4}));
+  EXPECT_EQ(roll(x, 7, 1).values(), roll(x, 1, 1).values());
+  EXPECT_EQ(roll(x, 1).values(), (std::vector<double>{6, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(roll(x, {1, 1}, {0, 1}).values(), (std::vector<double>{6, 4, 5, 3, 1, 2}));
+  EXPECT_EQ(roll(zeros({0, 2}), 3, 0).shape(), (Shape{0, 2}));
+  EXPECT_EQ(roll(tensor(4), 3).item(), 4);
+  EXPECT_THROW((void)roll(x, 1, 2), IndexError);
+  EXPECT_THROW((void)roll(x, {1, 2, 3}, {0, 1}), ShapeError);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -9,20 +9,51 @@ namespace {
 template <class T>
 __global__ void backward_kernel(const T* logits, const int64_t* targets, const compute_t<T>* lse,
                                 const compute_t<T>* dsum, const compute_t<T>* dlse,
+                                const compute_t<T>* dloss, const compute_t<T>* weight,
+                                const compute_t<T>* hits, const compute_t<T>* all_weights,
                                 RowLoss<compute_t<T>> shares, T* dlogits, int64_t n,
                                 int64_t classes, int64_t begin, int64_t ignore_index) {
   using C = compute_t<T>;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const int64_t row = i / classes, target = targets[row];
-    const bool counts = dsum && target != ignore_index;
-    const C hit = counts ? *dsum : C(0),
-            all =
-                (counts ? hit * shares.softmax_share(lse[row]) : C(0)) + (dlse ? dlse[row] : C(0));
+    const bool counts = target != ignore_index;
+    const C hit = counts ? (dsum ? *dsum : C(0)) + (dloss ? dloss[row] : C(0)) : C(0),
+            share = weight ? shares.share(hits[row], all_weights ? *all_weights : C(0)) : C(1),
+            all = (counts ? hit * shares.softmax_share(lse[row], share) : C(0)) +
+                  (dlse ? dlse[row] : C(0));
     C g = all == C(0) ? C(0) : vmath::exp(static_cast<C>(logits[i]) - lse[row]) * all;
-    g -= hit * shares.each;
-    if (target != ignore_index && i % classes == target - begin) g -= hit * shares.hit;
+    g -= hit * shares.each * (weight ? weight[i % classes] : C(1));
+    if (counts && i % classes == target - begin)
+      g -= hit * shares.hit * (weight ? hits[row] : C(1));
     dlogits[i] = static_cast<T>(g);
   }
+}
+
+// 1 for each row that counts.
+template <class C>
+__global__ void mark_counted(const int64_t* targets, C* hits, int64_t rows, int64_t ignore_index) {
+  for (int64_t row = first_item(); row < rows; row += item_step())
+    hits[row] = targets[row] == ignore_index ? C(0) : C(1);
+}
+
+// One block, in a fixed order.
+template <class C> __global__ void sum_weights(const C* weights, int64_t n, C* total) {
+  __shared__ C shared[32];
+  C sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += weights[i];
+  sum = block_reduce(sum, SumOf{}, shared);
+  if (threadIdx.x == 0) *total = sum;
+}
+
+/// The sum of all weights, also where `weights` are a piece.
+template <class C>
+Tensor sum_of_weights(std::string_view name, const Tensor& weights, Joiner* joiner, Stream stream) {
+  const Tensor total = empty({1}, dtype_of<C>, weights.device());
+  sum_weights<<<1, kSumThreads, 0, handle(stream)>>>(weights.data<C>(), weights.numel(),
+                                                     total.data<C>());
+  check_launch(name);
+  if (joiner) joiner->all_reduce(total, Join::sum);
+  return total;
 }
 
 }  // namespace
@@ -33,7 +64,9 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const auto scratch = [&](const Shape& s) { return empty(s, dtype_of<C>, logits.device()); };
-    const Tensor losses = scratch({rows});
+    const bool weighted = in.size() > 2 && in[2].defined();
+    const Tensor weights = weighted ? row_major(in[2], stream) : Tensor();
+    const Tensor losses = y[3], hits = y[4];
     if (rows > 0) {
       const Tensor own_top = scratch({rows}), top = scratch({rows}), sums = scratch({3, rows});
       const int64_t* target = targets.data<int64_t>();
@@ -42,20 +75,34 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       const int64_t all_classes = vocabulary ? vocabulary : classes;
       row_parts<T><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
           logits.data<T>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
-          classes, begin, all_classes, ignore_index);
+          classes, begin, all_classes, ignore_index, weighted ? weights.data<C>() : nullptr,
+          hits.data<C>());
       check_launch(name);
       if (joiner) {
         joiner->all_reduce(top, Join::max);
-        rescale<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(own_top.data<C>(), top.data<C>(),
-                                                                   sum, rows);
+        const Tensor own =
+            weighted && totals ? sum_of_weights<C>(name, weights, nullptr, stream) : Tensor();
+        rescale<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
+            target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows, classes, begin,
+            ignore_index, own.defined() ? own.data<C>() : nullptr,
+            weighted ? hits.data<C>() : nullptr);
         check_launch(name);
         joiner->all_reduce(alias(sums, {totals ? 3 : 2, rows}, {rows, 1}, sums.offset()),
                            Join::sum);
+        if (weighted) joiner->all_reduce(hits, Join::sum);
+      }
+      Tensor all;
+      if (weighted && totals) all = sum_of_weights<C>(name, weights, joiner.get(), stream);
+      if (!weighted) {
+        mark_counted<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(target, hits.data<C>(),
+                                                                        rows, ignore_index);
+        check_launch(name);
       }
       row_losses<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
           target, top.data<C>(), sum, sum + rows, totals,
           RowLoss<C>(label_smoothing, z_loss, all_classes), y[2].data<C>(), losses.data<C>(), rows,
-          ignore_index);
+          ignore_index, weighted ? hits.data<C>() : nullptr,
+          all.defined() ? all.data<C>() : nullptr);
       check_launch(name);
     }
     sum_losses<<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(),
@@ -70,13 +117,22 @@ void CrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor logits = row_major(in[0], stream), targets = row_major(in[1], stream),
                lse = row_major(in[2], stream);
-  const bool has_sum = in.size() > 3 && in[3].defined(), has_lse = in.size() > 4 && in[4].defined();
-  const Tensor dlse = has_lse ? row_major(in[4], stream) : Tensor();
+  const auto packed = [&](size_t i) {
+    return in.size() > i && in[i].defined() ? row_major(in[i], stream) : Tensor();
+  };
+  const Tensor dsum = packed(3), dlse = packed(4), dloss = packed(5), weights = packed(6),
+               hits = packed(7);
   dispatch<dtypes>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
+    const auto pointer = [](const Tensor& t) -> const C* {
+      return t.defined() ? t.data<C>() : nullptr;
+    };
+    Tensor all;
+    if (weights.defined() && label_smoothing > 0)
+      all = sum_of_weights<C>(name, weights, joiner.get(), stream);
     backward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        logits.data<T>(), targets.data<int64_t>(), lse.data<C>(),
-        has_sum ? in[3].data<C>() : nullptr, has_lse ? dlse.data<C>() : nullptr,
+        logits.data<T>(), targets.data<int64_t>(), lse.data<C>(), pointer(dsum), pointer(dlse),
+        pointer(dloss), pointer(weights), pointer(hits), pointer(all),
         RowLoss<C>(label_smoothing, z_loss, vocabulary ? vocabulary : logits.shape().back()),
         y[0].data<T>(), n, logits.shape().back(), begin, ignore_index);
   });

@@ -35,6 +35,17 @@ TEST(CrossEntropy, AnIgnoredRowOfInfinitiesHasNoGradient) {
   }
 }
 
+TEST(CrossEntropy, LargeLogitsKeepTheDigitsOfSmallLosses) {
+  const Session session;
+  const Tensor logits = tensor({{0, 1e4 - 5, 1e4, 0}}), target = tensor({2}, DType::i64);
+  EXPECT_NEAR(cross_entropy(logits, target).sum.item(), 0.0067153485, 1e-9);  // log(1 + exp(-5))
+  EXPECT_NEAR(cross_entropy(logits, target, {.weight = tensor({1, 1, 3, 1})}).sum.item(),
+              3 * 0.0067153485, 3e-9);
+  // 0.9 of the target, and 0.1 of the mean of 1e4, 5, 0 and 1e4 more than that.
+  const double smoothed = cross_entropy(logits, target, {.label_smoothing = 0.1}).sum.item();
+  EXPECT_NEAR(smoothed, 0.0067153485 + 0.025 * 20005, 4e-5);
+}
+
 TEST(CrossEntropy, NothingButIgnoredRowsIsZeroOfZero) {
   const Session session;
   const auto [sum, count] = cross_entropy(zeros({2, 4}), tensor({-100, -100}, DType::i64));
@@ -52,6 +63,13 @@ TEST(CrossEntropy, ATargetOutOfRangeIsNamed) {
               std::string::npos)
         << e.what();
   }
+}
+
+TEST(CrossEntropy, TakesTargetsOf32Bits) {
+  Context context;
+  const Tensor logits = tensor({{1, 2, 3}, {0, 5, 0}});
+  EXPECT_EQ(cross_entropy(logits, tensor({2, -100}, DType::i32)).sum.item(),
+            cross_entropy(logits, tensor({2, -100}, DType::i64)).sum.item());
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "tessera/kernels/shared/piece_index_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace tessera {
@@ -85,16 +84,12 @@ void Dropout::cpu(Tensors in, Outputs y) const {
   const Mask mask{{std::bit_cast<uint64_t>(*in[1].data<int64_t>()),
                    std::bit_cast<uint64_t>(*in[2].data<int64_t>())},
                   threshold()};
-  constexpr int64_t kGrain = 16384;
   const PieceIndex place(x.shape(), start, whole);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
     T* to = y[0].data<T>();
-    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin, n = 0; i < end; i += n) {
-        n = std::min(place.left(i), end - i);
-        drop_run(mask, scale(), place.global(i), n, from + i, to + i);
-      }
+    for_each_run(place, x.numel(), [&](uint64_t number, int64_t i, int64_t n) {
+      drop_run(mask, scale(), number, n, from + i, to + i);
     });
   });
 }
@@ -107,12 +102,17 @@ Grads Dropout::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 
 std::vector<Sample<Dropout>> Dropout::samples() {
   const Arg seed = index_arg({}, 0, 1 << 30), stream = seed;
+  const Arg six = arg({6}).listed({1, 2, 3, 4, 5, 6});
+  const auto seed_of = [](double v) { return arg({}).listed({v}).as(DType::i64); };
   return {
       {Dropout{0.5, {5, 77}, {0, 0}}, {arg({5, 77}), seed, stream}},
       {Dropout{0.1, {5, 6, 7}, {0, 0, 0}}, {arg({5, 6, 7}), seed, stream}},
       {Dropout{0.25, {9, 200}, {2, 7}}, {arg({5, 133}), seed, stream}},
       {Dropout{0, {5}, {0}}, {arg({5}), seed, stream}},
       {Dropout{0.3, {}, {}}, {arg({}), seed, stream}},
+      known(Dropout{0.5, {6}, {0}}, {six, seed_of(3), seed_of(5)}, {{0, 0, 0, 8, 0, 12}}),
+      known(Dropout{0.25, {6}, {0}}, {six, seed_of(3), seed_of(5)},
+            {{1.3333333333333333, 0, 0, 5.333333333333333, 6.666666666666667, 8}}),
       timed(Dropout{0.1, {4096, 1024}, {0, 0}}, {arg({4096, 1024}), seed, stream}),
       bad(Dropout{1, {5}, {0}}, {arg({5}), seed, stream}, "ValueError"),
       bad(Dropout{-0.1, {5}, {0}}, {arg({5}), seed, stream}, "ValueError"),
@@ -144,8 +144,7 @@ void check_probability(const Tensor& x, double p) {
 Tensor dropout(const Tensor& x, double p, bool training) {
   check_probability(x, p);
   if (!training || p == 0) return x;
-  Context& context = Context::current();
-  return dropout(x, p, context.call_keys.next(context.module_path));
+  return dropout(x, p, Context::current().next_key());
 }
 
 Tensor dropout(const Tensor& x, double p, RngKey key) {

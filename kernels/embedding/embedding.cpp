@@ -3,7 +3,10 @@
 // owned by one task each and add their tokens in order, in f32 for narrower floats.
 #include "tessera/kernels/embedding/embedding.h"
 
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
+#include "tessera/kernels/views/views.h"
 
 #include <cstring>
 
@@ -48,6 +51,10 @@ MetaList Embedding::meta(Metas in) const {
   if (weight.shape.rank() != 2) fail<ShapeError>(name, "the weight must be (V, D): given ", weight);
   check_ids(name, ids);
   check_piece(name, begin, weight.shape[0], vocabulary);
+  const int64_t rows = vocabulary ? vocabulary : weight.shape[0];
+  if (padding < -1 || padding >= rows)
+    fail<IndexError>(name, "padding_idx ", padding, " is out of range: expected 0 to ", rows - 1,
+                     " for ", weight, " (-1: none)");
   Shape out = ids.shape;
   out.push_back(weight.shape[1]);
   return {{out, weight.dtype, weight.device}};
@@ -59,7 +66,7 @@ ShardingRule Embedding::sharding(Metas in) const {
 
 Embedding Embedding::local(const Piece& piece) const {
   const Piece::Range& rows = piece.range(0, 0);
-  return {begin + rows.begin, vocabulary ? vocabulary : rows.global};
+  return {begin + rows.begin, vocabulary ? vocabulary : rows.global, padding};
 }
 
 void Embedding::cpu(Tensors in, Outputs y) const {
@@ -93,9 +100,13 @@ void Embedding::cpu(Tensors in, Outputs y) const {
 
 Grads Embedding::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   Grads g(2);
-  if (needs[0])
-    g[0] = call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary},
-                {dy[0], s.input(1), s.input(0)});
+  if (!needs[0]) return g;
+  const Tensor& ids = s.input(1);
+  const auto is_padding = [&] {
+    return unsqueeze(equal(ids, full_like(ids, static_cast<double>(padding))), -1);  // (..., 1)
+  };
+  g[0] = call(EmbeddingBackward{s.input_meta(0).shape[0], begin, vocabulary},
+              {padding < 0 ? dy[0] : masked_fill(dy[0], is_padding(), 0), ids, s.input(0)});
   return g;
 }
 
@@ -104,12 +115,20 @@ std::vector<Sample<Embedding>> Embedding::samples() {
       {Embedding{}, {arg({7, 5}), index_arg({6, 5}, 0, 7)}},
       {Embedding{}, {arg({5, 6}), index_arg({}, 0, 5)}},
       {Embedding{4, 20}, {arg({8, 5}), index_arg({19}, 0, 20)}},
+      {Embedding{0, 0, 6}, {arg({7, 5}), index_arg({9}, 0, 6)}},  // padding is not in the ids
+      known(Embedding{},
+            {arg({3, 2}).listed({1, 2, 3, 4, 5, 6}), arg({3}).listed({2, 0, 2}).as(DType::i64)},
+            {{5, 6, 1, 2, 5, 6}}),
+      known(Embedding{1, 9},
+            {arg({3, 2}).listed({1, 2, 3, 4, 5, 6}), arg({3}).listed({3, 0, 8}).as(DType::i64)},
+            {{5, 6, 0, 0, 0, 0}}),
       timed(Embedding{}, {arg({2048, 256}), index_arg({8, 512}, 0, 2048)}),
       bad(Embedding{}, {arg({7, 5}), index_arg({3}, 7, 9)}, "IndexError"),
       bad(Embedding{}, {arg({7, 5}), index_arg({3}, -2, 0)}, "IndexError"),
       bad(Embedding{}, {arg({7}), index_arg({3}, 0, 7)}, "ShapeError"),
       bad(Embedding{}, {arg({7, 5}), arg({3}).as(DType::f32)}, "DTypeError"),
       bad(Embedding{}, {arg({7, 5}).as(DType::i64), index_arg({3}, 0, 7)}, "DTypeError"),
+      bad(Embedding{0, 0, 7}, {arg({7, 5}), index_arg({3}, 0, 7)}, "IndexError"),
       bad(Embedding{15, 20}, {arg({7, 5}), index_arg({3}, 0, 20)}, "ValueError"),
   };
 }
@@ -227,6 +246,9 @@ std::vector<Sample<EmbeddingBackward>> EmbeddingBackward::samples() {
       {EmbeddingBackward{5, 0, 0}, {arg({6}), index_arg({}, 0, 5)}},
       {EmbeddingBackward{8, 4, 20}, {arg({19, 5}), index_arg({19}, 0, 20)}},
       {EmbeddingBackward{7, 0, 0}, {arg({9, 5}), index_arg({9}, 0, 7), arg({7, 5})}},
+      known(EmbeddingBackward{3, 0, 0},
+            {arg({3, 2}).listed({1, 2, 3, 4, 5, 6}), arg({3}).listed({2, 0, 2}).as(DType::i64)},
+            {{3, 4, 0, 0, 6, 8}}),
       timed(EmbeddingBackward{2048, 0, 0}, {arg({8, 512, 256}), index_arg({8, 512}, 0, 2048)}),
       bad(EmbeddingBackward{7, 0, 0}, {arg({3, 5}), index_arg({3}, 7, 9)}, "IndexError"),
       bad(EmbeddingBackward{7, 0, 0}, {arg({4, 5}), index_arg({3}, 0, 7)}, "ShapeError"),
@@ -238,3 +260,19 @@ std::vector<Sample<EmbeddingBackward>> EmbeddingBackward::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+
+Tensor embedding(const Tensor& weight, const Tensor& ids, std::optional<int64_t> padding_idx) {
+  op::Embedding op;
+  if (padding_idx && weight.rank() == 2) {
+    const int64_t rows = weight.shape()[0];
+    if (*padding_idx < -rows || *padding_idx >= rows)
+      fail<IndexError>(op.name, "padding_idx ", *padding_idx, " is out of range for weight ",
+                       weight.meta(), ": expected ", -rows, " to ", rows - 1);
+    op.padding = *padding_idx + (*padding_idx < 0 ? rows : 0);
+  }
+  return call(op, {weight, as_index(ids)});
+}
+
+}  // namespace tessera

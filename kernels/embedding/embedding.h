@@ -5,18 +5,21 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/pointwise/index_dtype.h"
+
+#include <optional>
 
 namespace tessera {
 namespace op {
 
 /// weight (V, D), ids (...) i64 -> (..., D). On a piece, `begin` is its first row and `vocabulary`
-/// the global V (0: own).
+/// the global V (0: own). The gradient passes by ids equal to `padding` (-1: none).
 struct Embedding {
-  int64_t begin = 0, vocabulary = 0;
+  int64_t begin = 0, vocabulary = 0, padding = -1;
   static constexpr std::string_view name = "embedding";
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr Saves saves = Saves::input(0, 1);
-  auto attributes() const { return std::tie(begin, vocabulary); }
+  auto attributes() const { return std::tie(begin, vocabulary, padding); }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Embedding local(const Piece& piece) const;
@@ -48,9 +51,10 @@ using embedding_ops = OpList<Embedding, EmbeddingBackward>;
 
 }  // namespace op
 
-/// IndexError for an id outside [0, V) (on CUDA its row is NaN: a kernel cannot throw).
-inline Tensor embedding(const Tensor& weight, const Tensor& ids) {
-  return call(op::Embedding{}, {weight, ids});
-}
+/// Rows of weight (V, D) by ids (...), i64 or i32 -> (..., D). The row `padding_idx`, which may
+/// count from the end, gets no gradient; its values are read like any other's. IndexError for an id
+/// or a padding_idx outside [0, V) (on CUDA an id's row is NaN: a kernel cannot throw).
+TESSERA_API Tensor embedding(const Tensor& weight, const Tensor& ids,
+                             std::optional<int64_t> padding_idx = {});
 
 }  // namespace tessera

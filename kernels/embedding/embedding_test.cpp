@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/embedding/embedding.h"
 
+#include "tessera/autograd/autograd.h"
 #include "tessera/core/context.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/reduce/reduce.h"
 
 #include <gtest/gtest.h>
 
 namespace tessera {
 namespace {
 
-Tensor ids(std::initializer_list<double> values) { return tensor(values, DType::i64); }
+Tensor ids(std::initializer_list<Scalar> values) { return tensor(values, DType::i64); }
 
 TEST(Embedding, TakesRows) {
   Context context;
@@ -46,6 +48,24 @@ TEST(Embedding, NamesTheIdThatIsOutside) {
     EXPECT_STREQ(e.what(), "[embedding] id 5 at position 2 is out of range: expected 0 to 4");
   }
   EXPECT_THROW((void)embedding(zeros({5, 2}), ids({-1})), IndexError);
+}
+
+TEST(Embedding, PaddingGetsNoGradient) {
+  const Session session;
+  Tensor table = tensor({{1, 2}, {3, 4}, {5, 6}});
+  table.set_requires_grad();
+  const Tensor y = embedding(table, ids({2, 0, 2}), -1);
+  EXPECT_EQ(y.values(), (std::vector<double>{5, 6, 1, 2, 5, 6}));
+  backward(sum(y));
+  EXPECT_EQ(table.grad().values(), (std::vector<double>{1, 1, 0, 0, 0, 0}));
+  EXPECT_THROW((void)embedding(table, ids({0}), 3), IndexError);
+  EXPECT_THROW((void)embedding(table, ids({0}), -4), IndexError);
+}
+
+TEST(Embedding, TakesIdsOf32Bits) {
+  Context context;
+  EXPECT_EQ(embedding(tensor({{1, 2}, {3, 4}}), tensor({1}, DType::i32)).values(),
+            (std::vector<double>{3, 4}));
 }
 
 }  // namespace

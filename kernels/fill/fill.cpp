@@ -3,6 +3,7 @@
 // a time, all lanes of a block of counters in one vector.
 #include "tessera/kernels/fill/fill.h"
 
+#include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/shared/philox_impl.h"
 #include "tessera/kernels/shared/piece_index_impl.h"
@@ -14,14 +15,6 @@
 
 namespace tessera::op {
 namespace {
-
-// An output that no input decides: every dim may be cut, `local` says where the piece lies.
-ShardingRule free_rule(const Shape& shape) {
-  ShardingRule r;
-  SmallVector<DimFactor, kMaxRank> dims;
-  for (int64_t size : shape) dims.push_back({static_cast<int16_t>(r.add_factor(size)), 1});
-  return r.outputs_from_here().operand(dims);
-}
 
 void check_no_inputs(std::string_view name, Metas in) {
   if (in.size() != 0) fail<UsageError>(name, "takes no inputs: given ", in.size());
@@ -107,13 +100,13 @@ MetaList Fill::meta(Metas in) const {
   return {{shape, dtype, device}};
 }
 
-ShardingRule Fill::sharding(Metas) const { return free_rule(shape); }
+ShardingRule Fill::sharding(Metas in) const { return pointwise_rule(in, shape); }
 
 void Fill::cpu(Tensors, Outputs y) const {
   const int64_t n = y[0].numel();
   if (n == 0) return;
   dispatch<dtypes>(dtype, [&]<class T>() {
-    if (value == 0 && !std::signbit(value)) {  // all bits zero in every dtype
+    if (value == Scalar()) {  // all bits zero in every dtype
       auto* bytes = static_cast<std::byte*>(y[0].raw_data());
       parallel_for(n * static_cast<int64_t>(sizeof(T)), 262144,
                    [bytes](int64_t begin, int64_t end) {
@@ -121,9 +114,7 @@ void Fill::cpu(Tensors, Outputs y) const {
                    });
       return;
     }
-    T item;
-    if constexpr (is_floating(dtype_of<T>)) item = static_cast<T>(static_cast<compute_t<T>>(value));
-    else item = static_cast<T>(value);
+    const T item = element<T>();
     T* to = y[0].data<T>();
     constexpr int64_t kGrain = 262144 / static_cast<int64_t>(sizeof(T));
     parallel_for(n, kGrain,
@@ -136,6 +127,8 @@ std::vector<Sample<Fill>> Fill::samples() {
       {Fill{{5, 7}, DType::f32, kCpu, 1.5}, {}},
       {Fill{{}, DType::bf16, kCpu, 0.25}, {}},
       {Fill{{5}, DType::f32, kMeta, 0}, {}},
+      known(Fill{{2, 1}, DType::f64, kCpu, -1.5}, {}, {{-1.5, -1.5}}),
+      known(Fill{{3}, DType::i64, kCpu, 7}, {}, {{7, 7, 7}}),
       timed(Fill{{1024, 1024}, DType::f32, kCpu, 0}, {}),
       bad(Fill{{-1, 4}, DType::f32, kCpu, 0}, {}, "ShapeError"),
       bad(Fill{{4}, DType::f32, kCpu, 0}, {arg({4})}, "UsageError"),
@@ -166,40 +159,20 @@ MetaList Random::meta(Metas in) const {
                      " for shape ", shape);
   if (distribution != Distribution::uniform && !(std >= 0))
     fail<ValueError>(name, "std must be at least 0: given ", std, " for shape ", shape);
-  if (whole.rank() > 0) {
-    bool fits = whole.rank() == shape.rank() && start.rank() == shape.rank();
-    for (int d = 0; fits && d < shape.rank(); ++d)
-      fits = start[d] >= 0 && shape[d] <= whole[d] - start[d];
-    if (!fits)
-      fail<ShapeError>(name, "a piece of shape ", shape, " at ", start, " does not lie inside ",
-                       whole);
-  }
+  check_place(*this);
   return {{shape, dtype, device}};
 }
 
-ShardingRule Random::sharding(Metas) const { return free_rule(shape); }
+ShardingRule Random::sharding(Metas in) const { return pointwise_rule(in, shape); }
 
-Random Random::local(const Piece& piece) const {
-  Random r = *this;
-  r.shape = piece.local_shape(0);
-  if (whole.rank() == 0) r.whole = shape;
-  r.start = start.rank() == 0 ? Shape::filled(shape.rank(), 0) : start;
-  for (int d = 0; d < shape.rank(); ++d) r.start[d] += piece.range(0, d).begin;
-  return r;
-}
+Random Random::local(const Piece& piece) const { return placed(*this, piece); }
 
 void Random::cpu(Tensors, Outputs y) const {
-  const int64_t total = y[0].numel();
-  if (total == 0) return;
-  constexpr int64_t kGrain = 16384;
-  const PieceIndex place = whole.rank() ? PieceIndex(shape, start, whole) : PieceIndex(total);
+  if (y[0].numel() == 0) return;
   dispatch<dtypes>(dtype, [&]<class T>() {
     T* to = y[0].data<T>();
-    parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin, n = 0; i < end; i += n) {
-        n = std::min(place.left(i), end - i);
-        random_run(*this, place.global(i), n, to + i);
-      }
+    for_each_run(place_of_output(*this), y[0].numel(), [&](uint64_t number, int64_t i, int64_t n) {
+      random_run(*this, number, n, to + i);
     });
   });
 }
@@ -220,6 +193,9 @@ std::vector<Sample<Random>> Random::samples() {
   Random truncated = of({6, 80}, Distribution::truncated_normal, DType::f64);
   truncated.low = -1;
   truncated.high = 0.5;
+  Random known_truncated = truncated;
+  known_truncated.shape = {2};
+  known_truncated.dtype = DType::f32;
   Random uniform = of({5, 6, 7}, Distribution::uniform, DType::bf16);
   uniform.low = -2;
   uniform.high = 3;
@@ -240,6 +216,13 @@ std::vector<Sample<Random>> Random::samples() {
       {truncated, {}},
       {uniform, {}},
       {meta_device, {}},
+      known(of({6}, Distribution::normal, DType::f32), {},
+            {{-0.20721265079632828, 0.7823000315927979, 0.1645017849728728, -0.4495644555410949,
+              0.0025882442151973174, 0.07742782113655594}}),
+      known(of({5}, Distribution::uniform, DType::f32), {},
+            {{0.7207483649253845, 0.29120999574661255, 0.8917365670204163, 0.8058285117149353,
+              0.9970036149024963}}),
+      known(known_truncated, {}, {{-0.20721265079632828, -0.970961407900781}}),
       timed(of({1024, 1024}, Distribution::normal, DType::f32), {}),
       bad(of({4}, Distribution::normal, DType::i64), {}, "DTypeError"),
       bad(negative, {}, "ValueError"),
@@ -249,3 +232,29 @@ std::vector<Sample<Random>> Random::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+namespace {
+
+op::Random drawn(const Shape& shape, DType dtype, Device device, op::Distribution distribution) {
+  return {shape, dtype, device, distribution, 0, 1, 0, 1, Context::current().next_key(), {}, {}};
+}
+
+}  // namespace
+
+void manual_seed(uint64_t seed) { Context::current().call_keys.set_seed(seed); }
+
+Tensor rand(const Shape& shape, DType dtype, Device device) {
+  return call(drawn(shape, dtype, device, op::Distribution::uniform), {});
+}
+Tensor randn(const Shape& shape, DType dtype, Device device) {
+  return call(drawn(shape, dtype, device, op::Distribution::normal), {});
+}
+Tensor rand_like(const Tensor& x) {
+  return call_like(drawn(x.shape(), x.dtype(), x.device(), op::Distribution::uniform), x);
+}
+Tensor randn_like(const Tensor& x) {
+  return call_like(drawn(x.shape(), x.dtype(), x.device(), op::Distribution::normal), x);
+}
+
+}  // namespace tessera

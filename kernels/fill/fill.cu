@@ -32,10 +32,7 @@ template <class T> __global__ void random_kernel(Random op, PieceIndex place, in
 void Fill::cuda(Tensors, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
   dispatch<kAllDTypes>(dtype, [&]<class T>() {
-    T converted;
-    if constexpr (is_floating(dtype_of<T>))
-      converted = static_cast<T>(static_cast<compute_t<T>>(value));
-    else converted = static_cast<T>(value);
+    const T converted = element<T>();
     if constexpr (sizeof(T) == 1) launch_fill<uint8_t>(y[0], converted, stream);
     else if constexpr (sizeof(T) == 2) launch_fill<uint16_t>(y[0], converted, stream);
     else if constexpr (sizeof(T) == 4) launch_fill<uint32_t>(y[0], converted, stream);
@@ -47,7 +44,7 @@ void Fill::cuda(Tensors, Outputs y, Stream stream) const {
 void Random::cuda(Tensors, Outputs y, Stream stream) const {
   const int64_t n = y[0].numel();
   if (n == 0) return;
-  const PieceIndex place = whole.rank() ? PieceIndex(shape, start, whole) : PieceIndex(n);
+  const PieceIndex place = place_of_output(*this);
   dispatch<dtypes>(dtype, [&]<class T>() {
     random_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(*this, place, n, y[0].data<T>());
   });

@@ -6,6 +6,7 @@
 
 #include "tessera/core/op.h"
 #include "tessera/core/rng.h"
+#include "tessera/core/scalar.h"
 
 namespace tessera {
 namespace op {
@@ -14,7 +15,7 @@ struct Fill {
   Shape shape;
   DType dtype = DType::f32;
   Device device = kCpu;
-  double value = 0;
+  Scalar value;
   static constexpr std::string_view name = "fill";
   static constexpr DTypeSet dtypes = kAllDTypes;
   static constexpr NotDifferentiable vjp{"it has no tensor input"};
@@ -25,6 +26,13 @@ struct Fill {
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
   static std::vector<Sample<Fill>> samples();
+  /// The value as a T: whole numbers with all their bits, fractions truncated in integer dtypes.
+  template <class T> [[nodiscard]] T element() const {
+    if constexpr (is_floating(dtype_of<T>))
+      return static_cast<T>(static_cast<compute_t<T>>(value.real()));
+    else if (value.is_whole()) return static_cast<T>(value.whole());
+    else return static_cast<T>(value.real());
+  }
 };
 
 /// How random bits become numbers. Truncated normals are redrawn until they lie in [low, high].
@@ -80,7 +88,7 @@ using fill_ops = OpList<Fill, Random>;
 }  // namespace op
 
 /// `shape` of one value, converted to `dtype`. ShapeError for a negative size.
-inline Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
+inline Tensor full(const Shape& shape, Scalar value, DType dtype = DType::f32,
                    Device device = kCpu) {
   return call(op::Fill{shape, dtype, device, value}, {});
 }
@@ -91,7 +99,7 @@ inline Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device =
   return full(shape, 1, dtype, device);
 }
 /// As x: shape, dtype, device and, of a distributed x, layout.
-inline Tensor full_like(const Tensor& x, double value) {
+inline Tensor full_like(const Tensor& x, Scalar value) {
   return call_like(op::Fill{x.shape(), x.dtype(), x.device(), value}, x);
 }
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
@@ -127,5 +135,16 @@ inline Tensor uniform(const Shape& shape, RngKey key, double low = 0, double hig
       op::Random{shape, dtype, device, op::Distribution::uniform, 0, 1, low, high, key, {}, {}},
       {});
 }
+
+/// What random functions without a key draw from here on is decided by `seed`.
+TESSERA_API void manual_seed(uint64_t seed);
+/// Even in [0, 1), of a floating dtype. The key is the next draw of the current module: calls
+/// differ, and a program draws the same after the same seed. `uniform` takes a key.
+TESSERA_API Tensor rand(const Shape& shape, DType dtype = DType::f32, Device device = kCpu);
+/// Standard normals, in the same way. `normal` takes a key.
+TESSERA_API Tensor randn(const Shape& shape, DType dtype = DType::f32, Device device = kCpu);
+/// As x: shape, dtype, device and, of a distributed x, layout.
+TESSERA_API Tensor rand_like(const Tensor& x);
+TESSERA_API Tensor randn_like(const Tensor& x);
 
 }  // namespace tessera

@@ -87,5 +87,26 @@ TEST(Random, Errors) {
   EXPECT_THROW((void)call(piece, {}), ShapeError);
 }
 
+TEST(Random, DrawsWithoutAKeyDifferAndFollowTheSeed) {
+  Context context;
+  manual_seed(7);
+  const Tensor a = randn({4, 3}), b = randn({4, 3}), c = rand({5}, DType::f64);
+  EXPECT_NE(a.values(), b.values());
+  EXPECT_EQ(c.dtype(), DType::f64);
+  for (const double v : c.values()) EXPECT_TRUE(v >= 0 && v < 1);
+  manual_seed(7);
+  EXPECT_EQ(randn({4, 3}).values(), a.values());
+  manual_seed(8);
+  EXPECT_NE(randn({4, 3}).values(), a.values());
+}
+
+TEST(Random, LikeTakesShapeAndDtype) {
+  Context context;
+  const Tensor x = zeros({2, 0, 3}, DType::bf16);
+  EXPECT_EQ(rand_like(x).shape(), x.shape());
+  EXPECT_EQ(randn_like(x).dtype(), DType::bf16);
+  EXPECT_THROW((void)randn_like(zeros({2}, DType::i64)), DTypeError);
+}
+
 }  // namespace
 }  // namespace tessera

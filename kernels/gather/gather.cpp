@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather and scatter_add on CPU. Lines along `dim` are independent of each other, so threads share
-// them out; within a line scatter_add goes in index order.
+// gather and scatter_add on CPU: gather element by element, scatter_add line by line in the order
+// of the index.
 #include "tessera/kernels/gather/gather.h"
 
-#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/shared/index_lines_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
+#include "tessera/kernels/views/views.h"
 
 #include <atomic>
 #include <cstring>
@@ -12,75 +13,10 @@
 namespace tessera::op {
 namespace {
 
-// Shapes: index and `like` are equal but for `dim`.
-int check_operands(std::string_view name, int dim, const TensorMeta& x, const TensorMeta& index,
-                   DTypeSet dtypes) {
-  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "the input must be of ", dtypes, ": given ", x);
-  if (index.dtype != DType::i64)
-    fail<DTypeError>(name, "the index must be i64: given ", index, "; cast it");
-  const int d = normalize_dim(dim, x.shape.rank(), name);
-  bool fits = x.shape.rank() > 0 && index.shape.rank() == x.shape.rank();
-  for (int i = 0; fits && i < x.shape.rank(); ++i) fits = i == d || index.shape[i] == x.shape[i];
-  if (!fits)
-    fail<ShapeError>(name, "input and index must have equal shapes but for dim ", dim, ": given ",
-                     x, " and ", index);
-  return d;
-}
-
-// Every dim but `dim` is one factor of all operands; `along` gives the factor of `dim` in each
-// operand. `left_out`: an optional input that is not given.
-ShardingRule line_rule(const Shape& shape, int dim, ShardingRule r,
-                       std::initializer_list<DimFactor> along, size_t inputs, int left_out = -1) {
-  std::vector<SmallVector<DimFactor, kMaxRank>> operands(along.size());
-  for (int d = 0; d < shape.rank(); ++d) {
-    const DimFactor f =
-        d == dim ? DimFactor{} : DimFactor{static_cast<int16_t>(r.add_factor(shape[d])), 1};
-    for (size_t o = 0; o < operands.size(); ++o)
-      operands[o].push_back(d == dim ? along.begin()[o] : f);
-  }
-  for (size_t o = 0; o < operands.size(); ++o) {
-    if (o == inputs) r.outputs_from_here();
-    if (static_cast<int>(o) == left_out) operands[o].clear();
-    r.operand(operands[o]);
-  }
-  return r;
-}
-
 constexpr int64_t kGrain = 16384;
 
-// Throws before anything is written.
-void check_range(std::string_view name, const Tensor& index, int64_t size) {
-  const LoopNest<1> nest(index.shape(), {&index});
-  const int last = nest.shape.rank() - 1;
-  const int64_t n = nest.shape[last], rows = index.numel() / n, stride = nest.strides[0][last];
-  const auto limit = static_cast<uint64_t>(size);
-  const int64_t cuts = (n + kGrain - 1) / kGrain, piece = (n + cuts - 1) / cuts;
-  std::atomic<bool> outside = false;
-  parallel_for(rows * cuts, std::max<int64_t>(1, kGrain / piece), [&](int64_t begin, int64_t end) {
-    simd([&]() TESSERA_LAMBDA {
-      int64_t any = 0;
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t* at = index.data<int64_t>() + nest.row_offsets(task / cuts)[0];
-        const int64_t first = task % cuts * piece, stop = std::min(n, first + piece);
-        for (int64_t i = first; i < stop; ++i)
-          any |= static_cast<int64_t>(static_cast<uint64_t>(at[i * stride]) >= limit);
-      }
-      if (any) outside.store(true, std::memory_order_relaxed);
-    });
-  });
-  for (int64_t row = 0; outside && row < rows; ++row) {  // the first one
-    const int64_t* at = index.data<int64_t>() + nest.row_offsets(row)[0];
-    for (int64_t i = 0; i < n; ++i) {
-      if (static_cast<uint64_t>(at[i * stride]) < limit) continue;
-      fail<IndexError>(name, "index ", at[i * stride], " at position ", row * n + i,
-                       " (row-major) of ", index.meta(), " is out of range: expected 0 to ",
-                       size - 1);
-    }
-  }
-}
-
 // `x` under the index's shape, standing still along `dim`: what an index moves from.
-Tensor line_starts(const Tensor& x, const Shape& shape, int dim) {
+Tensor still_along(const Tensor& x, const Shape& shape, int dim) {
   Shape strides = x.strides();
   strides[dim] = 0;
   return alias(x, shape, strides, x.offset());
@@ -91,7 +27,7 @@ Tensor line_starts(const Tensor& x, const Shape& shape, int dim) {
 // --- gather -------------------------------------------------------------------------------------------------------
 
 MetaList Gather::meta(Metas in) const {
-  check_operands(name, dim, in[0], in[1], dtypes);
+  check_index(name, dim, in[0], in[1], dtypes);
   return {{in[1].shape, in[0].dtype, in[0].device}};
 }
 
@@ -99,20 +35,20 @@ ShardingRule Gather::sharding(Metas in) const {
   const int d = normalize_dim(dim, in[0].shape.rank(), name);
   ShardingRule r;
   const DimFactor m{static_cast<int16_t>(r.add_factor(in[1].shape[d], 'm')), 1};
-  return line_rule(in[0].shape, d, r, {DimFactor{}, m, m}, 2).linear({0});
+  return line_rule(in[0].shape, in[1].shape, d, r, {DimFactor{}, m, m}, 2).linear({0});
 }
 
 void Gather::cpu(Tensors in, Outputs y) const {
   const Tensor &x = in[0], &index = in[1];
   if (index.numel() == 0) return;
   const int d = normalize_dim(dim, x.rank(), name);
-  const Tensor starts = line_starts(x, index.shape(), d);
+  const Tensor starts = still_along(x, index.shape(), d);
   const LoopNest<3> nest(index.shape(), {&y[0], &index, &starts});
   const int last = nest.shape.rank() - 1;
   const int64_t n = nest.shape[last], rows = index.numel() / n, move = x.strides()[d];
   const int64_t si = nest.strides[1][last], sx = nest.strides[2][last];
   const auto limit = static_cast<uint64_t>(x.shape()[d]);
-  if (limit == 0) check_range(name, index, 0);
+  if (limit == 0) check_index_range(name, index, 0);
   std::atomic<bool> outside = false;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
@@ -143,13 +79,18 @@ void Gather::cpu(Tensors in, Outputs y) const {
                    }
                  });
   });
-  if (outside) check_range(name, index, x.shape()[d]);
+  if (outside) check_index_range(name, index, x.shape()[d]);
 }
 
 Grads Gather::vjp(const Saved& s, const Grads& dy, Needs needs) const {
   Grads g(2);
   const Shape& x = s.input_meta(0).shape;
-  if (needs[0]) g[0] = scatter_zeros(x[normalize_dim(dim, x.rank(), name)], dim, s.input(1), dy[0]);
+  if (!needs[0]) return g;
+  const int d = normalize_dim(dim, x.rank(), name);
+  g[0] = scatter_zeros(x[d], d, s.input(1), dy[0]);
+  for (int i = 0; i < x.rank(); ++i) {  // what a smaller index does not reach
+    if (i != d && g[0].shape()[i] != x[i]) g[0] = call(SlicePad{i, 0, 1, x[i]}, {g[0]});
+  }
   return g;
 }
 
@@ -159,9 +100,14 @@ std::vector<Sample<Gather>> Gather::samples() {
       {Gather{0}, {arg({7, 5}), index_arg({9, 5}, 0, 7)}},
       {Gather{-2}, {arg({5, 6, 7}), index_arg({5, 8, 7}, 0, 6)}},
       {Gather{0}, {arg({37}), index_arg({19}, 0, 37)}},
+      {Gather{1}, {arg({6, 7, 5}), index_arg({5, 8, 5}, 0, 7)}},
+      known(
+          Gather{1},
+          {arg({2, 3}).listed({1, 2, 3, 4, 5, 6}), arg({2, 2}).listed({2, 0, 1, 1}).as(DType::i64)},
+          {{3, 1, 5, 5}}),
       timed(Gather{1}, {arg({1024, 1024}), index_arg({1024, 1024}, 0, 1024)}),
       bad(Gather{1}, {arg({5, 7}), index_arg({5, 2}, 7, 9)}, "IndexError"),
-      bad(Gather{1}, {arg({5, 7}), index_arg({4, 2}, 0, 7)}, "ShapeError"),
+      bad(Gather{1}, {arg({5, 7}), index_arg({6, 2}, 0, 7)}, "ShapeError"),
       bad(Gather{0}, {arg({5, 7}), index_arg({5}, 0, 5)}, "ShapeError"),
       bad(Gather{2}, {arg({5, 7}), index_arg({5, 2}, 0, 7)}, "IndexError"),
       bad(Gather{0}, {arg({5}), arg({5}).as(DType::f32)}, "DTypeError"),
@@ -190,7 +136,7 @@ MetaList ScatterAdd::meta(Metas in) const {
         in.has(0) ? " and a given input: expected 0, the input's own" : ": expected 0 or more");
   }
   const TensorMeta x = target_of(*this, in);
-  check_operands(name, dim, x, in[1], dtypes);
+  check_index(name, dim, x, in[1], dtypes);
   if (in[2].dtype != x.dtype)
     fail<DTypeError>(name, "input and src must share one dtype: given ", x, " and ", in[2]);
   if (!(in[2].shape == in[1].shape))
@@ -208,7 +154,7 @@ ShardingRule ScatterAdd::sharding(Metas in) const {
   const DimFactor n{static_cast<int16_t>(r.add_factor(shape[d], 'n')), 1};
   const DimFactor m{static_cast<int16_t>(r.add_factor(in[1].shape[d], 'm')), 1};
   r.replicate(in.has(0) ? "n m" : "n");
-  r = line_rule(shape, d, r, {n, m, m, n}, 3, in.has(0) ? -1 : 0);
+  r = line_rule(shape, in[1].shape, d, r, {n, m, m, n}, 3, in.has(0) ? -1 : 0);
   return in.has(0) ? r.linear({0, 2}) : r.linear({2});
 }
 
@@ -216,7 +162,7 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
   const Tensor &index = in[1], &src = in[2];
   const Shape& shape = y[0].shape();
   const int d = normalize_dim(dim, shape.rank(), name);
-  if (index.numel() > 0) check_range(name, index, shape[d]);
+  check_index_range(name, index, shape[d]);
   const auto bytes = static_cast<size_t>(y[0].numel() * item_size(y[0].dtype()));
   if (in[0].defined()) strided_copy(y[0], in[0]);
   else if (bytes > 0) std::memset(y[0].raw_data(), 0, bytes);
@@ -241,41 +187,15 @@ void ScatterAdd::cpu(Tensors in, Outputs y) const {
       });
     };
     if (narrow) convert(to, out);
-    // Lines with different places outside `dim` are disjoint: blocks of columns and rows are shared
-    // out.
-    int64_t inner = 1;
-    for (int i = d + 1; i < shape.rank(); ++i) inner *= index.shape()[i];
-    const int64_t m = index.shape()[d], n = shape[d], outer = index.numel() / inner / m;
-    const Tensor i_rows = row_major(index), s_rows = row_major(src);
-    const int64_t* indices = i_rows.data<int64_t>();
-    const T* from = s_rows.data<T>();
-    const int64_t width = std::min<int64_t>(inner, 512), blocks = (inner + width - 1) / width;
-    parallel_for(outer * blocks, std::max<int64_t>(1, kGrain / (width * m)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t task = begin; task < end; ++task) {
-                     const int64_t o = task / blocks, first = task % blocks * width,
-                                   last = std::min(inner, first + width);
-                     const auto add = [](A& sum, T v) {
-                       if constexpr (is_floating(dtype_of<A>)) sum += static_cast<A>(v);
-                       else
-                         sum =
-                             static_cast<A>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(v));
-                     };
-                     if (inner == 1) {
-                       A* line = to + o * n;
-                       const int64_t* at = indices + o * m;
-                       const T* values = from + o * m;
-                       for (int64_t j = 0; j < m; ++j) add(line[at[j]], values[j]);
-                       continue;
-                     }
-                     for (int64_t j = 0; j < m; ++j) {
-                       const int64_t row = (o * m + j) * inner;
-                       for (int64_t c = first; c < last; ++c) {
-                         add(to[(o * n + indices[row + c]) * inner + c], from[row + c]);
-                       }
-                     }
-                   }
-                 });
+    const int64_t* indices = index.data<int64_t>();
+    const T* from = src.data<T>();
+    const int64_t move = sums.strides()[d];
+    IndexLines(sums, index, src, d).each([=](int64_t line, int64_t i, int64_t j) TESSERA_LAMBDA {
+      A& sum = to[line + indices[i] * move];
+      const T v = from[j];
+      if constexpr (is_floating(dtype_of<A>)) sum += static_cast<A>(v);
+      else sum = static_cast<A>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(v));
+    });
     if (narrow) convert(out, to);
   });
 }
@@ -293,12 +213,21 @@ std::vector<Sample<ScatterAdd>> ScatterAdd::samples() {
       {ScatterAdd{0, 0}, {arg({7, 5}), index_arg({9, 5}, 0, 7), arg({9, 5})}},
       {ScatterAdd{-2, 0}, {arg({5, 6, 7}), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
       {ScatterAdd{0, 0}, {arg({19}), index_arg({37}, 0, 19), arg({37})}},
+      {ScatterAdd{1, 0}, {arg({6, 7, 5}), index_arg({5, 8, 5}, 0, 7), arg({5, 8, 5})}},
       {ScatterAdd{1, 7}, {no_arg(), index_arg({5, 6}, 0, 7), arg({5, 6})}},
       {ScatterAdd{-2, 6}, {no_arg(), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
+      known(ScatterAdd{1, 0},
+            {arg({2, 3}).listed({1, 2, 3, 4, 5, 6}),
+             arg({2, 2}).listed({2, 0, 1, 1}).as(DType::i64), arg({2, 2}).listed({10, 20, 30, 40})},
+            {{21, 2, 13, 4, 75, 6}}),
+      known(ScatterAdd{0, 3},
+            {no_arg(), arg({2, 2}).listed({2, 0, 1, 0}).as(DType::i64),
+             arg({2, 2}).listed({1, 2, 3, 4})},
+            {{0, 6, 3, 0, 1, 0}}),
       timed(ScatterAdd{1, 0},
             {arg({1024, 1024}), index_arg({1024, 1024}, 0, 1024), arg({1024, 1024})}),
       bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({5, 2}, 7, 9), arg({5, 2})}, "IndexError"),
-      bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({4, 2}, 0, 7), arg({4, 2})}, "ShapeError"),
+      bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({6, 2}, 0, 7), arg({6, 2})}, "ShapeError"),
       bad(ScatterAdd{1, 0}, {arg({5, 7}), index_arg({5, 2}, 0, 7), arg({5, 3})}, "ShapeError"),
       bad(ScatterAdd{1, 7}, {no_arg(), index_arg({5, 2}, 7, 9), arg({5, 2})}, "IndexError"),
       bad(ScatterAdd{1, 7}, {arg({5, 7}), index_arg({5, 2}, 0, 7), arg({5, 2})}, "ValueError"),
@@ -310,3 +239,36 @@ std::vector<Sample<ScatterAdd>> ScatterAdd::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+namespace {
+
+// A tensor without dims counts as one of one element.
+Tensor one_dim(const Tensor& x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
+
+}  // namespace
+
+Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  if (x.rank() == 0 && index.rank() == 0)
+    return reshape(gather(one_dim(x), dim, one_dim(index)), {});
+  return call(op::Gather{dim}, {x, as_index(index)});
+}
+
+Tensor detail::first_elements(const Tensor& x, const Shape& shape) {
+  bool fits = x.rank() == shape.rank();
+  for (int d = 0; fits && d < shape.rank(); ++d) fits = shape[d] <= x.shape()[d];
+  Tensor y = x;
+  for (int d = 0; fits && d < shape.rank(); ++d) {
+    if (shape[d] < x.shape()[d]) y = narrow(y, d, 0, shape[d]);
+  }
+  return y;
+}
+
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
+  if (x.rank() == 0 && index.rank() == 0 && src.rank() == 0)
+    return reshape(scatter_add(one_dim(x), dim, one_dim(index), one_dim(src)), {});
+  return call(op::ScatterAdd{dim, 0},
+              {x, as_index(index), detail::first_elements(src, index.shape())});
+}
+
+}  // namespace tessera

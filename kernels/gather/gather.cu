@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA gather and scatter_add. scatter_add gives a thread one column and adds in index order: no
+// CUDA gather and scatter_add. scatter_add gives a thread one line and adds in index order: no
 // atomics.
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/block_reduce.cuh"
-#include "tessera/kernels/shared/launch.cuh"
+#include "tessera/kernels/shared/index_lines.cuh"
 
 namespace tessera::op {
 namespace {
@@ -24,16 +24,11 @@ __global__ void gather_kernel(const T* x, const int64_t* index, T* y, int64_t to
 
 // Narrow floats are summed in f32 and rounded once, so `sums` is of the compute type.
 template <class T>
-__global__ void scatter_kernel(const int64_t* index, const T* src, compute_t<T>* sums,
-                               int64_t columns, int64_t n, int64_t m, int64_t inner) {
-  for (int64_t c = first_item(); c < columns; c += item_step()) {
-    const int64_t outer = c / inner, place = c % inner;
-    for (int64_t j = 0; j < m; ++j) {
-      const int64_t from = (outer * m + j) * inner + place, at = index[from];
-      if (at < 0 || at >= n) continue;
-      sums[(outer * n + at) * inner + place] += static_cast<compute_t<T>>(src[from]);
-    }
-  }
+__global__ void scatter_kernel(DeviceLines lines, const int64_t* index, const T* src,
+                               compute_t<T>* sums) {
+  each_indexed<false>(lines, index, [=](int64_t at, int64_t from) {
+    if (at >= 0) sums[at] += static_cast<compute_t<T>>(src[from]);
+  });
 }
 
 }  // namespace
@@ -41,7 +36,11 @@ __global__ void scatter_kernel(const int64_t* index, const T* src, compute_t<T>*
 void Gather::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t total = y[0].numel();
   if (total == 0) return;
-  const Tensor x = row_major(in[0], stream), index = row_major(in[1], stream);
+  const Tensor index = row_major(in[1], stream);
+  Shape reached = index.shape();
+  const int d = normalize_dim(dim, in[0].rank(), name);
+  reached[d] = in[0].shape()[d];
+  const Tensor x = row_major(alias(in[0], reached, in[0].strides(), in[0].offset()), stream);
   const DimView from(x.shape(), dim, name), to(index.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     gather_kernel<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
@@ -57,9 +56,7 @@ void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
   };
   const bool given = in[0].defined();
   if (in[1].numel() == 0) return given ? copy_strided(in[0], y[0], stream) : zero(y[0]);
-  const Tensor index = row_major(in[1], stream), src = row_major(in[2], stream);
-  const DimView from(index.shape(), dim, name), to(y[0].shape(), dim, name);
-  const int64_t columns = to.outer * to.inner;
+  const Tensor &index = in[1], &src = in[2];
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     constexpr bool kNarrow = !std::is_same_v<C, T>;
@@ -67,8 +64,9 @@ void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
     if (!given) zero(sums);
     else if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
     else copy_strided(in[0], sums, stream);
-    scatter_kernel<<<blocks_for(columns, 64), 64, 0, handle(stream)>>>(
-        index.data<int64_t>(), src.data<T>(), sums.data<C>(), columns, to.n, from.n, to.inner);
+    const DeviceLines lines(sums, index, src, normalize_dim(dim, index.rank(), name));
+    scatter_kernel<<<blocks_for(lines.count, 64), 64, 0, handle(stream)>>>(
+        lines, index.data<int64_t>(), src.data<T>(), sums.data<C>());
     check_launch(name);
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&sums, 1), y, stream);
   });

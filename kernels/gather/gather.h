@@ -4,12 +4,13 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/pointwise/index_dtype.h"
 
 namespace tessera {
 namespace op {
 
-/// x (..., n, ...), index i64 (..., m, ...) equal to x but for `dim` -> x's values at index, of
-/// index's shape.
+/// x (..., n, ...), index i64 (..., m, ...), no larger than x but along `dim` -> x's values at
+/// index, of index's shape.
 struct Gather {
   int dim = 0;
   static constexpr std::string_view name = "gather";
@@ -45,18 +46,21 @@ using gather_ops = OpList<Gather, ScatterAdd>;
 
 }  // namespace op
 
-/// IndexError for an index outside the dim (on CUDA its value is NaN or dropped: a kernel cannot
-/// throw).
-inline Tensor gather(const Tensor& x, int dim, const Tensor& index) {
-  return call(op::Gather{dim}, {x, index});
-}
-inline Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
-  return call(op::ScatterAdd{dim, 0}, {x, index, src});
-}
+/// y[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`, of index's shape. index is i64 or
+/// i32, has as many dims as x, and is no larger but along `dim`. IndexError for an index outside
+/// the dim (on CUDA its value is NaN or dropped: a kernel cannot throw).
+TESSERA_API Tensor gather(const Tensor& x, int dim, const Tensor& index);
+/// x with src[..., j, ...] added at [..., index[..., j, ...], ...] along `dim`, in the order of the
+/// index. index as in gather; src is at least as large as it, and what lies beyond is not read.
+TESSERA_API Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
 /// The same onto zeros of `size` along dim: the gradient of gather. It lies where src and index
 /// lie.
 inline Tensor scatter_zeros(int64_t size, int dim, const Tensor& index, const Tensor& src) {
-  return call(op::ScatterAdd{dim, size}, {Tensor(), index, src});
+  return call(op::ScatterAdd{dim, size}, {Tensor(), as_index(index), src});
 }
+namespace detail {
+/// The part of x of this shape from its first element on; x itself where it is smaller.
+TESSERA_API Tensor first_elements(const Tensor& x, const Shape& shape);
+}  // namespace detail
 
 }  // namespace tessera

@@ -54,5 +54,39 @@ TEST(Gather, NamesTheIndexThatIsOutside) {
   EXPECT_THROW((void)scatter_add(zeros({2, 3}), 1, at, ones({2, 2})), IndexError);
 }
 
+TEST(Gather, TakesASmallerIndex) {
+  Context context;
+  const Tensor x = tensor({{1, 2, 3}, {4, 5, 6}, {7, 8, 9}});
+  EXPECT_EQ(gather(x, 1, from_values({2, 0}, {1, 2}, DType::i64)).values(),
+            (std::vector<double>{3, 1}));
+  EXPECT_EQ(gather(x, 0, from_values({2, 0}, {2, 1}, DType::i64)).values(),
+            (std::vector<double>{7, 1}));
+  EXPECT_EQ(
+      scatter_add(x, 0, from_values({2, 1}, {1, 2}, DType::i64), tensor({{10, 20, 30}, {1, 1, 1}}))
+          .values(),
+      (std::vector<double>{1, 2, 3, 4, 25, 6, 17, 8, 9}));
+  EXPECT_THROW((void)gather(x, 1, zeros({4, 1}, DType::i64)), ShapeError);
+  EXPECT_THROW((void)scatter_add(x, 0, from_values({2, 1}, {1, 2}, DType::i64), ones({1, 1})),
+               ShapeError);
+}
+
+TEST(Gather, TakesTensorsWithoutDims) {
+  Context context;
+  const Tensor zero = zeros({}, DType::i64);
+  EXPECT_EQ(gather(tensor(3), 0, zero).item(), 3);
+  EXPECT_EQ(gather(tensor(3), -1, zero).rank(), 0);
+  EXPECT_EQ(scatter_add(tensor(3), 0, zero, tensor(4)).item(), 7);
+  EXPECT_THROW((void)gather(tensor(3), 1, zero), IndexError);
+  EXPECT_THROW((void)gather(tensor(3), 0, tensor(1, DType::i64)), IndexError);
+}
+
+TEST(Gather, TakesIndicesOf32Bits) {
+  Context context;
+  const Tensor x = tensor({1, 2, 3}), at = tensor({2, 0}, DType::i32);
+  EXPECT_EQ(gather(x, 0, at).values(), (std::vector<double>{3, 1}));
+  EXPECT_EQ(scatter_add(x, 0, at, tensor({10, 20})).values(), (std::vector<double>{21, 2, 13}));
+  EXPECT_EQ(scatter_zeros(3, 0, at, tensor({10, 20})).values(), (std::vector<double>{20, 0, 10}));
+}
+
 }  // namespace
 }  // namespace tessera

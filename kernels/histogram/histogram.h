@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/pointwise/index_dtype.h"
 
 namespace tessera {
 namespace op {
@@ -52,10 +53,12 @@ using histogram_ops = OpList<Bincount, Histogram>;
 
 }  // namespace op
 
-/// How often each of 0 .. bins - 1 occurs in x i64 (any shape) -> (bins) i64: torch.bincount with
-/// minlength = bins, except that a larger value is an IndexError and not a longer result (on CUDA
-/// it is not counted).
-inline Tensor bincount(const Tensor& x, int64_t bins) { return call(op::Bincount{bins}, {x}); }
+/// How often each of 0 .. bins - 1 occurs in x, i64 or i32 (any shape) -> (bins) i64:
+/// torch.bincount with minlength = bins, except that a larger value is an IndexError and not a
+/// longer result (on CUDA it is not counted).
+inline Tensor bincount(const Tensor& x, int64_t bins) {
+  return call(op::Bincount{bins}, {as_index(x)});
+}
 /// How many elements of x (any shape) lie in each of `bins` equal parts of [low, high] -> (bins)
 /// i64: torch.histc, but counts are i64 and the range is always given. ValueError where low >=
 /// high.

@@ -64,5 +64,10 @@ TEST(Histogram, Errors) {
   EXPECT_THROW((void)histogram(zeros({2}), 3, 0, std::nan("")), ValueError);
 }
 
+TEST(Histogram, BincountTakesNumbersOf32Bits) {
+  Context context;
+  EXPECT_EQ(bincount(tensor({1, 0, 1}, DType::i32), 3).values(), (std::vector<double>{1, 2, 0}));
+}
+
 }  // namespace
 }  // namespace tessera

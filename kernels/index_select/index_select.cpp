@@ -5,6 +5,7 @@
 
 #include "tessera/kernels/shared/rows_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
+#include "tessera/kernels/views/views.h"
 
 #include <cstring>
 
@@ -133,6 +134,11 @@ std::vector<Sample<IndexSelect>> IndexSelect::samples() {
       {IndexSelect{1}, {arg({5, 7}), index_arg({6}, 0, 7)}},
       {IndexSelect{-2}, {arg({5, 6, 7}), index_arg({8}, 0, 6)}},
       {IndexSelect{0}, {arg({37}), index_arg({19}, 0, 37)}},
+      known(IndexSelect{1},
+            {arg({2, 3}).listed({1, 2, 3, 4, 5, 6}), arg({2}).listed({2, 0}).as(DType::i64)},
+            {{3, 1, 6, 4}}),
+      known(IndexSelect{0}, {arg({2}).listed({0, 1}), arg({3}).listed({1, 0, 1}).as(DType::i64)},
+            {{1, 0, 1}}),
       timed(IndexSelect{0}, {arg({4096, 512}), index_arg({4096}, 0, 4096)}),
       timed(IndexSelect{1}, {arg({1024, 1024}), index_arg({1024}, 0, 1024)}),
       bad(IndexSelect{1}, {arg({5, 7}), index_arg({2}, 7, 9)}, "IndexError"),
@@ -316,6 +322,13 @@ std::vector<Sample<IndexAdd>> IndexAdd::samples() {
       {IndexAdd{-2, 0}, {arg({5, 6, 7}), index_arg({8}, 0, 6), arg({5, 8, 7})}},
       {IndexAdd{0, 7}, {no_arg(), index_arg({9}, 0, 7), arg({9, 5})}},
       {IndexAdd{-1, 19}, {no_arg(), index_arg({37}, 0, 19), arg({5, 37})}},
+      known(IndexAdd{0, 0},
+            {arg({3, 2}).listed({1, 2, 3, 4, 5, 6}), arg({2}).listed({2, 2}).as(DType::i64),
+             arg({2, 2}).listed({10, 20, 30, 40})},
+            {{1, 2, 3, 4, 45, 66}}),
+      known(IndexAdd{1, 3},
+            {no_arg(), arg({2}).listed({2, 0}).as(DType::i64), arg({2, 2}).listed({1, 2, 3, 4})},
+            {{2, 0, 1, 4, 0, 3}}),
       timed(IndexAdd{0, 0}, {arg({4096, 512}), index_arg({4096}, 0, 4096), arg({4096, 512})}),
       bad(IndexAdd{1, 0}, {arg({5, 7}), index_arg({2}, 7, 9), arg({5, 2})}, "IndexError"),
       bad(IndexAdd{1, 0}, {arg({5, 7}), index_arg({2}, 0, 7), arg({5, 3})}, "ShapeError"),
@@ -330,3 +343,28 @@ std::vector<Sample<IndexAdd>> IndexAdd::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+
+Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::optional<int> dim) {
+  constexpr std::string_view kName = "repeat_interleave";
+  if (!dim) return repeat_interleave(flatten(x), counts, 0);
+  const int d = normalize_dim(*dim, x.rank(), kName);
+  if (!kIntegers.has(counts.dtype()))
+    fail<DTypeError>(kName, "counts must be i64 or i32: given ", counts.meta());
+  if (counts.rank() != 1 || x.rank() == 0 || counts.numel() != x.shape()[d])
+    fail<ShapeError>(kName, "expected a count for each element of dim ", *dim, ": given counts ",
+                     counts.meta(), " for ", x.meta());
+  std::vector<double> places;
+  const std::vector<double> times = counts.values();
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (times[i] < 0)
+      fail<ValueError>(kName, "counts must not be negative: given ", times[i], " at position ", i,
+                       " of ", counts.meta());
+    places.insert(places.end(), static_cast<size_t>(times[i]), static_cast<double>(i));
+  }
+  const Tensor index = from_values(places, {static_cast<int64_t>(places.size())}, DType::i64);
+  return index_select(x, d, to_device(index, x.device()));
+}
+
+}  // namespace tessera

@@ -4,6 +4,9 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/pointwise/index_dtype.h"
+
+#include <optional>
 
 namespace tessera {
 namespace op {
@@ -45,20 +48,26 @@ using index_select_ops = OpList<IndexSelect, IndexAdd>;
 
 }  // namespace op
 
-/// x (..., n, ...), index i64 (m) -> (..., m, ...). IndexError for an index outside 0 to n - 1 (on
-/// CUDA its slice is NaN: a kernel cannot throw), DTypeError for an index that is not i64.
+/// x (..., n, ...), index (m) of i64 or i32 -> (..., m, ...). IndexError for an index outside 0 to
+/// n - 1 (on CUDA its slice is NaN: a kernel cannot throw), DTypeError for another index.
 inline Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
-  return call(op::IndexSelect{dim}, {x, index});
+  return call(op::IndexSelect{dim}, {x, as_index(index)});
 }
 /// x (..., n, ...) plus the slices of src (..., m, ...) at the places index (m) along `dim`; equal
 /// places add up in the order of the index, narrow floats in f32 and rounded once. Errors as
 /// index_select's (on CUDA a slice outside is dropped).
 inline Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
-  return call(op::IndexAdd{dim, 0}, {x, index, src});
+  return call(op::IndexAdd{dim, 0}, {x, as_index(index), src});
 }
 /// The same onto zeros of `size` along dim: the gradient of index_select.
 inline Tensor index_zeros(int64_t size, int dim, const Tensor& index, const Tensor& src) {
-  return call(op::IndexAdd{dim, size}, {Tensor(), index, src});
+  return call(op::IndexAdd{dim, size}, {Tensor(), as_index(index), src});
 }
+/// Element i of `dim` counts[i] times in a row: (a, b, c) by (2, 0, 1) -> (a, a, c). counts is i64
+/// or i32 of the dim's size and is read on the host, since the result's shape depends on it;
+/// without a dim x is flattened first. ValueError for a negative count, ShapeError for another
+/// shape.
+TESSERA_API Tensor repeat_interleave(const Tensor& x, const Tensor& counts,
+                                     std::optional<int> dim = {});
 
 }  // namespace tessera

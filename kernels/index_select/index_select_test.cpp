@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-Tensor places(std::initializer_list<double> values) { return tensor(values, DType::i64); }
+Tensor places(std::initializer_list<Scalar> values) { return tensor(values, DType::i64); }
 
 TEST(IndexSelect, TakesSlices) {
   Context context;
@@ -52,6 +52,28 @@ TEST(IndexSelect, NamesTheIndexThatIsOutside) {
   }
   EXPECT_THROW((void)index_select(zeros({0, 3}), 0, places({0})), IndexError);
   EXPECT_THROW((void)index_add(zeros({2}), 0, places({-1}), ones({1})), IndexError);
+}
+
+TEST(IndexSelect, TakesIndicesOf32Bits) {
+  Context context;
+  const Tensor x = tensor({1, 2, 3}), at = tensor({2, 0}, DType::i32);
+  EXPECT_EQ(index_select(x, 0, at).values(), (std::vector<double>{3, 1}));
+  EXPECT_EQ(index_add(x, 0, at, tensor({10, 20})).values(), (std::vector<double>{21, 2, 13}));
+}
+
+TEST(IndexSelect, RepeatsEachElementByItsCount) {
+  Context context;
+  const Tensor x = tensor({{1, 2, 3}, {4, 5, 6}});
+  EXPECT_EQ(repeat_interleave(x, places({2, 0, 1}), 1).values(),
+            (std::vector<double>{1, 1, 3, 4, 4, 6}));
+  EXPECT_EQ(repeat_interleave(x, tensor({0, 2}, DType::i32), -2).values(),
+            (std::vector<double>{4, 5, 6, 4, 5, 6}));
+  EXPECT_EQ(repeat_interleave(x, places({0, 0, 0, 0, 1, 2})).values(),
+            (std::vector<double>{5, 6, 6}));
+  EXPECT_EQ(repeat_interleave(x, places({0, 0}), 0).shape(), (Shape{0, 3}));
+  EXPECT_THROW((void)repeat_interleave(x, places({1, -1}), 0), ValueError);
+  EXPECT_THROW((void)repeat_interleave(x, places({1, 1}), 1), ShapeError);
+  EXPECT_THROW((void)repeat_interleave(x, tensor({1, 1}), 0), DTypeError);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/rows_impl.h"
+#include "tessera/kernels/views/views.h"
 
 #include <cmath>
 
@@ -95,11 +96,22 @@ Grads LayerNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
 }
 
 std::vector<Sample<LayerNorm>> LayerNorm::samples() {
+  const Arg x = arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), weight = arg({3}).listed({1, -2, 0.5});
   return {
       {LayerNorm{}, {arg({5, 7}), arg({7}), arg({7})}},
       {LayerNorm{0.1}, {arg({2, 5, 6}), arg({6}), arg({6})}},
       {LayerNorm{}, {arg({5}), arg({5}), no_arg()}},
       {LayerNorm{}, {arg({5, 70}), arg({70}), no_arg()}},
+      known(LayerNorm{0.1}, {x, weight, arg({3}).listed({0.25, 1, -1})},
+            {{-0.7862555203016797, 1.5181277601508398, -0.3523402998114503, 1.2034625892455924,
+              3.38365647311398, -0.8808171763443009},
+             {2.3333333333333335, -0.16666666666666666},
+             {0.7771916402262596, 1.4301938838683883}}),
+      known(LayerNorm{}, {x, weight, no_arg()},
+            {{-1.0690415314502977, 0.5345207657251492, 0.6681509571564359, 1.0690312230509016,
+              2.6725780576272533, 0.13362890288136264},
+             {2.3333333333333335, -0.16666666666666666},
+             {0.8017811485877232, 1.6035468345763522}}),
       timed(LayerNorm{}, {arg({8, 512, 256}), arg({256}), arg({256})}),
       bad(LayerNorm{}, {arg({4, 6}), arg({5}), arg({6})}, "ShapeError"),
       bad(LayerNorm{}, {arg({4, 6}), arg({6}), arg({4, 6})}, "ShapeError"),
@@ -197,6 +209,15 @@ std::vector<Sample<LayerNormBackward>> LayerNormBackward::samples() {
       {LayerNormBackward{}, operands({2, 5, 6})},
       {LayerNormBackward{}, operands({40, 5})},
       {LayerNormBackward{}, operands({5})},
+      known(LayerNormBackward{},
+            {arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), arg({3}).listed({1, -2, 0.5}),
+             arg({2}).listed({2.3333333333333335, -0.16666666666666666}).statistic(),
+             arg({2}).listed({0.8017811485877232, 1.6035468345763522}).statistic(),
+             arg({2, 3}).listed({1, 2, -1, 0.5, 1, 3})},
+            {{1.5462934423416206, -2.319438015898161, 0.7731445735565396, -1.2598766418798975,
+              -0.6300310951926124, 1.8899077370725097},
+             {-0.5345259199248471, -1.870809794538776, -0.5345284970246956},
+             {1.5, 3, 2}}),
       timed(LayerNormBackward{}, operands({8, 512, 256})),
       bad(LayerNormBackward{}, wrong, "ShapeError"),
       bad(LayerNormBackward{}, wide, "ShapeError"),
@@ -204,3 +225,23 @@ std::vector<Sample<LayerNormBackward>> LayerNormBackward::samples() {
 }
 
 }  // namespace tessera::op
+
+namespace tessera {
+
+Tensor detail::layer_norm_dims(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                               double eps) {
+  const int lead = x.rank() - weight.rank();
+  bool fits = lead >= 0 && (!bias.defined() || bias.shape() == weight.shape());
+  for (int d = 0; fits && d < weight.rank(); ++d) fits = x.shape()[lead + d] == weight.shape()[d];
+  if (!fits) {
+    fail<ShapeError>("layer_norm", "weight", bias.defined() ? " and bias" : "",
+                     " must have the shape of x's last dims: x is ", x.meta(), ", weight is ",
+                     weight.meta(), bias.defined() ? ", bias is " : "",
+                     bias.defined() ? concat(bias.meta()) : "");
+  }
+  return reshape(
+      layer_norm(flatten(x, lead), flatten(weight), bias.defined() ? flatten(bias) : bias, eps),
+      x.shape());
+}
+
+}  // namespace tessera

@@ -45,10 +45,19 @@ using layer_norm_ops = OpList<LayerNorm, LayerNormBackward>;
 
 }  // namespace op
 
-/// x (..., d), weight (d) and bias (d) (may be left out) of one floating dtype -> (..., d).
-/// ShapeError, DTypeError; ValueError where eps < 0.
+namespace detail {
+/// Over as many trailing dims as the weight has.
+TESSERA_API Tensor layer_norm_dims(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                   double eps);
+}  // namespace detail
+
+/// x (..., d), weight (d) and bias (d) (may be left out) of one floating dtype -> (..., d). A
+/// weight of several dims, and a bias of the same shape, normalise over as many trailing dims of x,
+/// whose sizes they have (torch's normalized_shape). ShapeError, DTypeError; ValueError where eps <
+/// 0.
 inline Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                          double eps = 1e-5) {
+  if (weight.rank() > 1) return detail::layer_norm_dims(x, weight, bias, eps);
   return call(op::LayerNorm{eps}, {x, weight, bias})[0];
 }
 

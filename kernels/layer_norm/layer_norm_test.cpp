@@ -48,5 +48,20 @@ TEST(LayerNorm, Errors) {
   EXPECT_THROW((void)layer_norm(zeros({3, 4}, DType::i64), ones({4}, DType::i64)), DTypeError);
 }
 
+// Mean 2.5 and variance 1.25 over (2, 2).
+TEST(LayerNorm, NormalisesOverSeveralDims) {
+  Context context;
+  const Tensor x = tensor({{1, 2}, {3, 4}}), weight = tensor({{1, 1}, {1, 2}}),
+               bias = tensor({{0, 0}, {0, 1}});
+  const double unit = 1 / std::sqrt(1.25);
+  const auto y = layer_norm(x, weight, bias, 0).values();
+  const std::vector<double> expected{-1.5 * unit, -0.5 * unit, 0.5 * unit, 3 * unit + 1};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(y[i], expected[i], 1e-6);
+  EXPECT_EQ(layer_norm(zeros({0, 2, 2}), weight).shape(), (Shape{0, 2, 2}));
+  EXPECT_THROW((void)layer_norm(zeros({2, 3}), weight), ShapeError);
+  EXPECT_THROW((void)layer_norm(zeros({2}), weight), ShapeError);
+  EXPECT_THROW((void)layer_norm(x, weight, zeros({4})), ShapeError);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/products/gemm_impl.h"
 #include "tessera/kernels/shared/loss_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
 
@@ -27,6 +27,11 @@ template <class C, class P, class T> struct Chunk {
   C *top = nullptr, *sum = nullptr, *picked = nullptr, *total = nullptr;  // total: may be null
   const int64_t* targets = nullptr;
   int64_t classes = 0, stride = 0, begin = 0, ignore_index = 0;
+
+  [[nodiscard]] TESSERA_INLINE bool holds_target(int64_t row) const {
+    const int64_t at = targets[row] - begin;
+    return targets[row] != ignore_index && at >= 0 && at < classes;
+  }
 };
 
 // A row as C. Logits are rounded to T also where the products run on something wider, so that
@@ -51,19 +56,22 @@ template <class C> TESSERA_INLINE void exponentials(C* e, int64_t n, C top) {
   }
 }
 
-// Statistics of a row; `e` becomes exp(x - maximum).
+// Statistics of a row, as cross_entropy's; `e` becomes exp(x - maximum).
 template <class C, class P, class T>
 TESSERA_INLINE void statistics_of(const Chunk<C, P, T>& chunk, int64_t row, C* e) {
   const int64_t n = chunk.classes, at = chunk.targets[row] - chunk.begin;
   load_row(chunk, row, e);
-  const bool here = chunk.targets[row] != chunk.ignore_index && at >= 0 && at < n;
-  chunk.picked[row] = here ? e[at] : C(0);
-  if (chunk.total) chunk.total[row] = rows::sum(e, n);
   const C m = rows::max(e, n);
+  C base = base_of(m);
   chunk.top[row] = m;
-  exponentials(e, n, m);
-  // A piece of nothing, or of nothing but -inf, adds nothing to the row.
-  chunk.sum[row] = m == -std::numeric_limits<C>::infinity() ? C(0) : rows::sum(e, n);
+  chunk.picked[row] = chunk.holds_target(row) ? e[at] - base : C(0);
+  if (chunk.total) {
+    for (int64_t i = 0; i < n; ++i) e[i] -= base;
+    chunk.total[row] = rows::sum(e, n);
+    base = C(0);
+  }
+  exponentials(e, n, base);
+  chunk.sum[row] = rows::sum(e, n);
 }
 
 // Writes the gradient of a row over its logits: e is the softmax but for the factor `scale`.
@@ -84,6 +92,19 @@ TESSERA_INLINE void gradient_of(const Chunk<C, P, T>& chunk, int64_t row, const 
 
 template <class C> C lse_of(C top, C sum) { return top + static_cast<C>(std::log(sum)); }
 
+// Tokens of a chunk.
+int64_t step_of(const LinearCrossEntropy& op, int64_t tokens, int64_t classes, int64_t d,
+                DType dtype) {
+  return chunk_tokens(tokens, op.vocabulary ? op.vocabulary : classes, op.weight_gradient ? d : 0,
+                      item_size(dtype));
+}
+
+// Rows of logits start on cache lines, and not all on the same few of a cache.
+int64_t row_stride(int64_t classes) {
+  const int64_t padded = (classes + 31) / 32 * 32;
+  return padded % 1024 ? padded : padded + 32;
+}
+
 // Operands are T; products run on P, everything else on C.
 template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tensors in, Outputs y) {
   const DType type = in[0].dtype(), product = dtype_of<P>;
@@ -95,8 +116,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
                 vocabulary = op.vocabulary ? op.vocabulary : classes;
   check_targets(op.name, targets, vocabulary, op.ignore_index);
   const RowLoss<C> loss(op.label_smoothing, op.z_loss, vocabulary);
-  const int64_t step =
-      chunk_tokens(tokens, vocabulary, op.weight_gradient ? d : 0, item_size(type));
+  const int64_t step = step_of(op, tokens, classes, d, type);
   const bool smooth = op.label_smoothing > 0, gradient = op.hidden_gradient || op.weight_gradient;
   const int64_t kinds = smooth ? 3 : 2;
 
@@ -110,8 +130,7 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
   if (!op.hidden_gradient) std::memset(y[2].raw_data(), 0, static_cast<size_t>(item_size(type)));
   if (!op.weight_gradient) std::memset(y[3].raw_data(), 0, static_cast<size_t>(item_size(type)));
 
-  // Rows of logits start on cache lines, and not all on the same few of a cache.
-  const int64_t padded = (classes + 31) / 32 * 32, stride = padded % 1024 ? padded : padded + 32;
+  const int64_t stride = row_stride(classes);
   const Tensor logits = empty({step, stride}, product), tops = empty({2, step}, dtype_of<C>);
   double total = 0;
   int64_t count = 0;
@@ -163,23 +182,25 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
       std::copy_n(chunk.top, rows, own_top);
       op.joiner->all_reduce(alias(tops, {rows}, {1}, tops.offset()), Join::max);
       for (int64_t row = 0; row < rows; ++row) {
-        if (chunk.sum[row] != C(0))
-          chunk.sum[row] *= static_cast<C>(std::exp(own_top[row] - chunk.top[row]));
+        const C shift = base_of(own_top[row]) - chunk.top[row];
+        if (chunk.sum[row] != C(0)) chunk.sum[row] *= static_cast<C>(std::exp(shift));
+        if (chunk.holds_target(row)) chunk.picked[row] += shift;
+        if (smooth && classes > 0) chunk.total[row] += static_cast<C>(classes) * shift;
       }
       op.joiner->all_reduce(sums, Join::sum);
       for_each_row<C>(gradient ? rows : 0, classes, 1, [&](int64_t row, C* e, int64_t) {
         simd([&]() TESSERA_LAMBDA {
           const C lse = lse_of(chunk.top[row], chunk.sum[row]);
           load_row(chunk, row, e);
-          exponentials(e, classes, lse);
-          gradient_of(chunk, row, e, loss.softmax_share(lse), loss);
+          exponentials(e, classes, base_of(chunk.top[row]));
+          gradient_of(chunk, row, e, loss.softmax_share(lse) / chunk.sum[row], loss);
         });
       });
     }
     for (int64_t row = 0; row < rows; ++row) {
       if (chunk.targets[row] == op.ignore_index) continue;
-      const C lse = lse_of(chunk.top[row], chunk.sum[row]);
-      total += loss.value(lse, chunk.picked[row], smooth ? chunk.total[row] : C(0));
+      total += loss.value(chunk.top[row], static_cast<C>(std::log(chunk.sum[row])),
+                          chunk.picked[row], smooth ? chunk.total[row] : C(0));
       ++count;
     }
 
@@ -307,6 +328,20 @@ Cost LinearCrossEntropy::cost(Metas in, Metas out) const {
   return c;
 }
 
+int64_t LinearCrossEntropy::workspace(Metas in) const {
+  const DType type = in[0].dtype, wide = compute_dtype(type);
+  const bool cast = type != wide && !gemm_takes(type);
+  const int64_t product = item_size(cast ? wide : type), sum = item_size(wide);
+  const int64_t hidden = in[0].shape.numel(), weight = in[1].shape.numel(),
+                tokens = in[2].shape.numel(), classes = in[1].shape[0];
+  const int64_t step = step_of(*this, tokens, classes, in[1].shape[1], type);
+  int64_t bytes = step * row_stride(classes) * product;
+  if (cast) bytes += (hidden + weight) * product;
+  if (hidden_gradient && (joiner || cast)) bytes += hidden * sum;
+  if (weight_gradient && type != wide && (cast || step < tokens)) bytes += weight * sum;
+  return bytes;
+}
+
 std::vector<Sample<LinearCrossEntropy>> LinearCrossEntropy::samples() {
   const auto operands = [](Shape tokens, int64_t d, int64_t classes) {
     Shape hidden = tokens;
@@ -314,6 +349,9 @@ std::vector<Sample<LinearCrossEntropy>> LinearCrossEntropy::samples() {
     return std::vector<Arg>{arg(hidden), arg({classes, d}), index_arg(tokens, 0, classes)};
   };
   using L = LinearCrossEntropy;
+  const Arg hidden = arg({2, 2}).listed({1, 0.5, -1, 2}),
+            weight = arg({3, 2}).listed({1, -1, 0.5, 2, 0, 1}),
+            targets = arg({2}).listed({0, 2}).as(DType::i64);
   return {
       {L{}, operands({6}, 5, 7)},
       {L{.ignore_index = 2}, operands({2, 5}, 6, 8)},
@@ -323,6 +361,18 @@ std::vector<Sample<LinearCrossEntropy>> LinearCrossEntropy::samples() {
       {L{.hidden_gradient = false, .weight_gradient = false}, operands({5}, 6, 7)},
       {L{}, operands({}, 5, 6)},
       {L{}, operands({70}, 6, 40)},
+      known(L{}, {hidden, weight, targets},
+            {{3.254086410610201},
+             {2},
+             {-0.5, 2.1522337695316582, 0.40951304901537877, 0.8141154400387307},
+             {-0.7892861068809213, -0.3915738921954439, -0.24045388426891512, 1.921199980452403,
+              1.0297399911498366, -1.5296260882569594}}),
+      known(L{.label_smoothing = 0.25, .z_loss = 0.5}, {hidden, weight, targets},
+            {{12.421410218093236},
+             {2},
+             {0.6507223569660254, 4.099310978584713, 1.8007931396335235, 7.6144682442470994},
+             {-0.10904532060467707, -0.2484228279910278, -2.082050924125642, 8.350740571482175,
+              0.53989926198422, 0.32868800683117805}}),
       timed(L{}, operands({8, 512}, 256, 2048)),
       timed(L{}, operands({2, 512}, 768, 50257)),
       bad(L{}, {arg({5, 6}), arg({7, 5}), index_arg({5}, 0, 7)}, "ShapeError"),
@@ -376,6 +426,8 @@ std::vector<Sample<LinearCrossEntropyBackward>> LinearCrossEntropyBackward::samp
       {B{}, {arg({5, 7}), scalar}},
       {B{}, {arg({2, 5, 6}), scalar}},
       {B{}, {arg({}), scalar}},
+      known(B{}, {arg({2, 2}).listed({1, -2, 0.5, 3}), arg({}).listed({2}).statistic()},
+            {{2, -4, 1, 6}}),
       timed(B{}, {arg({2048, 256}), scalar}),
       bad(B{}, {arg({5, 7}), arg({1}).statistic()}, "ShapeError"),
       bad(B{}, {arg({5, 7}), arg({}).as(DType::bf16)}, "DTypeError"),
@@ -394,7 +446,7 @@ CrossEntropyResult linear_cross_entropy(const Tensor& hidden, const Tensor& weig
   auto [sum, count, d_hidden, d_weight] =
       call(op::LinearCrossEntropy{options.ignore_index, options.label_smoothing, options.z_loss,
                                   wants(hidden), wants(weight)},
-           {hidden, weight, targets});
+           {hidden, weight, as_index(targets)});
   return {sum, count};
 }
 

@@ -3,7 +3,7 @@
 // cross_entropy takes them.
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/products/gemm_impl.h"
 #include "tessera/kernels/shared/loss_rows.cuh"
 
 namespace tessera::op {
@@ -18,8 +18,8 @@ __global__ void row_gradients(const C* logits, const int64_t* targets, const C* 
     const int64_t row = i / classes, target = targets[row];
     C g = 0;
     if (target != ignore_index) {
-      const C lse = top[row] + vmath::log(sums[row]);
-      g = vmath::exp(logit_of<T, C>(logits[i]) - lse) * loss.softmax_share(lse) - loss.each;
+      const C scale = loss.softmax_share(top[row] + vmath::log(sums[row])) / sums[row];
+      g = vmath::exp(logit_of<T, C>(logits[i]) - base_of(top[row])) * scale - loss.each;
       if (i % classes == target - begin) g -= loss.hit;
     }
     gradients[i] = static_cast<T>(g);
@@ -87,8 +87,9 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       check_launch(name);
       if (joiner) {
         joiner->all_reduce(top, Join::max);
-        rescale<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(own_top.data<C>(),
-                                                                      top.data<C>(), sum, rows);
+        rescale<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
+            target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows, classes, begin,
+            ignore_index);
         check_launch(name);
         joiner->all_reduce(sums, Join::sum);
       }

@@ -37,6 +37,8 @@ struct LinearCrossEntropy {
   void cuda(Tensors in, Outputs y, Stream stream) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
   Cost cost(Metas in, Metas out) const;
+  /// Bytes that cpu takes at once besides inputs and outputs.
+  int64_t workspace(Metas in) const;
   static std::vector<Sample<LinearCrossEntropy>> samples();
 };
 
@@ -60,7 +62,7 @@ using linear_cross_entropy_ops = OpList<LinearCrossEntropy, LinearCrossEntropyBa
 }  // namespace op
 
 /// cross_entropy(linear(hidden, weight), targets) without the logits: hidden (..., D) and weight
-/// (V, D) of one floating dtype, targets (...) i64. Logits are rounded to that
+/// (V, D) of one floating dtype, targets (...) i64 or i32. Logits are rounded to that
 /// dtype, sums over tokens are f32 or wider. Gradients are made only for operands
 /// that require them while recording is on. IndexError for a target outside [0, V) that is not
 /// ignored; ShapeError, DTypeError and ValueError as in cross_entropy.

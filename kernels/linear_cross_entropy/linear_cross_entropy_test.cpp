@@ -79,6 +79,13 @@ TEST(LinearCrossEntropy, MakesOnlyTheGradientsThatAreWanted) {
   EXPECT_EQ(made[2], (std::vector<Shape>{{}, {}}));
 }
 
+TEST(LinearCrossEntropy, LargeLogitsKeepTheDigitsOfSmallLosses) {
+  const Session session;
+  const Tensor weight = tensor({{0}, {1e4 - 5}, {1e4}, {0}}), target = tensor({2}, DType::i64);
+  const auto [sum, count] = linear_cross_entropy(tensor({{1}}), weight, target);
+  EXPECT_NEAR(sum.item(), 0.0067153485, 1e-9);  // log(1 + exp(-5))
+}
+
 TEST(LinearCrossEntropy, NothingCounts) {
   const Session session;
   Tensor h = normal({3, 5}, {1, 1}).set_requires_grad(), w = normal({7, 5}, {1, 2});
@@ -138,6 +145,13 @@ TEST(LinearCrossEntropy, ATargetOutOfRangeIsNamed) {
               std::string::npos)
         << e.what();
   }
+}
+
+TEST(LinearCrossEntropy, TakesTargetsOf32Bits) {
+  Context context;
+  const Tensor hidden = tensor({{1, 2}}), weight = tensor({{1, 0}, {0, 1}, {1, 1}});
+  EXPECT_EQ(linear_cross_entropy(hidden, weight, tensor({2}, DType::i32)).sum.item(),
+            linear_cross_entropy(hidden, weight, tensor({2}, DType::i64)).sum.item());
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ Labels parse_term(std::string_view text, std::string_view what, std::string_view
     const Label label = letter ? c : kEllipsis;
     if (c == '.') i += 2;
     if (has(labels, label))
-      fail<ValueError>("einsum", label == kEllipsis ? "..." : shown(label), " stands twice in ",
+      fail<ValueError>("einsum", label == kEllipsis ? "..." : shown(label), " occurs twice in ",
                        what, " of \"", equation,
                        "\": expected each once; take a diagonal with diagonal()");
     labels.push_back(label);
@@ -134,10 +134,6 @@ std::vector<Term> bind(Equation& e, std::string_view text, const std::vector<Ten
   for (const Label l : e.result) {
     if (!sizes.contains(l))
       fail<ValueError>("einsum", shown(l), " of the result is in no operand of \"", text, "\"");
-  }
-  for (const auto& [l, size] : sizes) {
-    if (l < 0 && !has(e.result, l))
-      fail<ValueError>("einsum", "\"", text, "\" has ... in an operand but not in the result");
   }
   return terms;
 }

@@ -13,7 +13,8 @@ namespace tessera {
 /// `einsum("bshd,hdm->bsm", {x, w})`: one term of letters per operand, one letter per dim; equal
 /// letters are one dim, of one size; letters that the result lacks are summed over. Spaces do not
 /// count. Without "->" the result has the letters that occur once, in the order of the alphabet.
-/// "..." in terms stands for the dims that have no letter, aligned at the right.
+/// "..." in terms stands for the dims that have no letter, aligned at the right; a result without
+/// it sums over them.
 ///
 /// Operands are contracted in pairs from left to right: put the pair with the smallest result
 /// first. A letter that both operands of a pair and the rest have is a batch dim of the product;

@@ -54,12 +54,12 @@ TEST(Einsum, Errors) {
             "f32[4, 5]");
   EXPECT_EQ(
       message_of("ii->i", {a}),
-      "ValueError [einsum] 'i' stands twice in term 0 of \"ii->i\": expected each once; take a "
+      "ValueError [einsum] 'i' occurs twice in term 0 of \"ii->i\": expected each once; take a "
       "diagonal with diagonal()");
   EXPECT_EQ(message_of("ij->ik", {a}),
             "ValueError [einsum] 'k' of the result is in no operand of \"ij->ik\"");
   EXPECT_EQ(message_of("ij->ii", {a}),
-            "ValueError [einsum] 'i' stands twice in the result of \"ij->ii\": expected each once; "
+            "ValueError [einsum] 'i' occurs twice in the result of \"ij->ii\": expected each once; "
             "take a diagonal with diagonal()");
   EXPECT_EQ(message_of("i1->i", {a}),
             "ValueError [einsum] terms have letters and ...: given '1' in \"i1->i\" (term 0)");
@@ -67,14 +67,22 @@ TEST(Einsum, Errors) {
             "ValueError [einsum] an ellipsis has three dots: given \"i..j->i\" (term 0)");
   EXPECT_EQ(message_of("ij,jk->ik", {a}),
             "ValueError [einsum] \"ij,jk->ik\" has 2 terms: given 1 operands");
-  EXPECT_EQ(message_of("...i->i", {a}),
-            "ValueError [einsum] \"...i->i\" has ... in an operand but not in the result");
   EXPECT_EQ(
       message_of("ij->i->j", {a}),
       "ValueError [einsum] terms have letters and ...: given '-' in \"ij->i->j\" (the result)");
   EXPECT_EQ(message_of("ij,kl->ik", {a, zeros({4, 5}, DType::f64)}),
             "DTypeError [einsum] operands must share one dtype of f64, f32, bf16, f16: operand 0 "
             "is f32[2, 3], operand 1 is f64[4, 5]; cast one");
+}
+
+TEST(Einsum, SumsOverAnEllipsisThatTheResultLacks) {
+  Context context;
+  const Tensor x = tensor({{1, 2, 3}, {4, 5, 6}});
+  EXPECT_EQ(einsum("...i->i", {x}).values(), (std::vector<double>{5, 7, 9}));
+  EXPECT_EQ(einsum("...->", {x}).values(), (std::vector<double>{21}));
+  EXPECT_EQ(einsum("...i,...i->i", {x, x}).values(), (std::vector<double>{17, 29, 45}));
+  EXPECT_EQ(einsum("...i,ij->j", {x, from_values({1, 0, 2}, {3, 1})}).values(),
+            (std::vector<double>{23}));
 }
 
 }  // namespace

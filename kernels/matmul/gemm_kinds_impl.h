@@ -2,7 +2,7 @@
 // Who can compute a GEMM; matmul.cpp chooses.
 #pragma once
 
-#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/products/gemm_impl.h"
 
 #include <string>
 

@@ -148,7 +148,8 @@ void library_gemm(const Gemm& g) {
   Eigen::setNbThreads(Context::current().options.threads);
   const auto with = [](const float* p, int64_t rows, int64_t cols, int64_t row, int64_t col,
                        auto&& f) {
-    if (col == 1)
+    // The stride of a single column may be any number.
+    if (col == 1 || cols == 1)
       f(Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>(p, rows, cols,
                                                           Eigen::OuterStride<>(row)));
     else

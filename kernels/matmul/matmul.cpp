@@ -9,7 +9,7 @@
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/shared/micro_tiles_impl.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>
@@ -295,6 +295,11 @@ std::vector<Sample<MatMul>> MatMul::samples() {
       {{false, true}, {arg({5, 1, 6, 7}), arg({3, 8, 7})}},
       {{false, false}, {arg({1, 1}), arg({1, 1})}},
       {{false, false}, {arg({70, 65}), arg({65, 33})}},
+      known(MatMul{}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6}), arg({3, 1}).listed({1, 0.5, -2})},
+            {{-4, -5.5}}),
+      known(MatMul{true, true},
+            {arg({2, 2}).listed({1, 2, 3, 4}), arg({2, 2}).listed({5, 6, 7, 8})},
+            {{23, 31, 34, 46}}),
       timed(MatMul{false, true}, {arg({4096, 256}), arg({768, 256})}),
       timed(MatMul{false, false}, {arg({1024, 1024}), arg({1024, 1024})}),
       bad(MatMul{}, {arg({8, 256, 512}), arg({256, 8})}, "ShapeError"),
@@ -369,6 +374,9 @@ std::vector<Sample<ContractLeading>> ContractLeading::samples() {
       {ContractLeading{}, {arg({7, 5}), arg({7, 6})}},
       {ContractLeading{}, {arg({2, 5, 6}), arg({2, 5, 7})}},
       {ContractLeading{}, {arg({5}), arg({6})}},
+      known(ContractLeading{},
+            {arg({2, 2}).listed({1, 2, 3, 4}), arg({2, 3}).listed({1, 0, 2, -1, 3, 1})},
+            {{-2, 9, 5, -2, 12, 8}}),
       timed(ContractLeading{}, {arg({4096, 256}), arg({4096, 768})}),
       bad(ContractLeading{}, {arg({7, 5}), arg({6, 6})}, "ShapeError"),
       bad(ContractLeading{}, {arg({7, 5}).as(DType::f32), arg({7, 6}).as(DType::f64)},
@@ -377,4 +385,24 @@ std::vector<Sample<ContractLeading>> ContractLeading::samples() {
 }
 
 }  // namespace op
+
+Tensor detail::matmul_vectors(const Tensor& a, const Tensor& b, bool transpose_a,
+                              bool transpose_b) {
+  const bool row = a.rank() == 1, column = b.rank() == 1;
+  const auto inner = [](const Tensor& x, bool from_last) {
+    return x.rank() == 0   ? -1
+           : x.rank() == 1 ? x.numel()
+                           : x.shape()[x.rank() - (from_last ? 1 : 2)];
+  };
+  if (const int64_t k = inner(a, !transpose_a); k < 0 || k != inner(b, transpose_b))
+    fail<ShapeError>("matmul", "inner dimensions differ: a is ", a.meta(), ", b is ", b.meta());
+  // A column is given as a transposed row: its elements then lie side by side.
+  const Tensor y = tessera::call(op::MatMul{transpose_a && !row, transpose_b || column},
+                                 {row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 0) : b});
+  Shape shape = y.shape();
+  if (column) shape = shape.without(shape.rank() - 1);
+  if (row) shape = shape.without(shape.rank() - (column ? 1 : 2));
+  return reshape(y, shape);
+}
+
 }  // namespace tessera

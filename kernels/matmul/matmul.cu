@@ -3,7 +3,7 @@
 // accumulation for the narrow floats and true f32 (no TF32). The algorithm of a shape is asked for
 // once and kept, per rank thread.
 #include "tessera/kernels/matmul/matmul.h"
-#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/products/gemm_impl.h"
 #include "tessera/kernels/shared/launch.cuh"
 
 #include <cublasLt.h>

@@ -48,12 +48,23 @@ using matmul_ops = OpList<MatMul, ContractLeading>;
 
 }  // namespace op
 
-/// Matrix product over the last two dims; see op::MatMul. ShapeError names both operands.
+namespace detail {
+/// One operand or both have one dim.
+TESSERA_API Tensor matmul_vectors(const Tensor& a, const Tensor& b, bool transpose_a,
+                                  bool transpose_b);
+}  // namespace detail
+
+/// Matrix product over the last two dims; see op::MatMul. An operand with one dim is a vector, a
+/// row on the left and a column on the right, whose dim of size 1 the result lacks: (k) and (k)
+/// give
+/// (), (..., m, k) and (k) give (..., m); `transpose` of a vector changes nothing. ShapeError names
+/// both operands.
 inline Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false,
                      bool transpose_b = false) {
+  if (a.rank() == 1 || b.rank() == 1) return detail::matmul_vectors(a, b, transpose_a, transpose_b);
   return call(op::MatMul{transpose_a, transpose_b}, {a, b});
 }
-/// x (..., in) times weight (out, in) transposed: (..., out).
+/// x (..., in) times weight (out, in) transposed: (..., out); of a weight (in): (...).
 inline Tensor linear(const Tensor& x, const Tensor& weight) {
   return matmul(x, weight, false, true);
 }

@@ -4,8 +4,11 @@
 #include "tessera/kernels/matmul/matmul.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/process.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/peak.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>
@@ -112,7 +115,7 @@ TEST(MatMul, PartsAndPanelsAgreeWithSlices) {
 }
 
 TEST(MatMul, FewRowsAgreeInEveryOrientation) {
-  for (const int64_t rows : {1, 2, 3, 4, 5}) {
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     const Session session;
     in_every_orientation(rows, 1027, 333, [](const auto& a, const auto& b, bool ta, bool tb) {
       const Tensor wide = matmul(cast(a, DType::f64), cast(b, DType::f64), ta, tb);
@@ -120,6 +123,46 @@ TEST(MatMul, FewRowsAgreeInEveryOrientation) {
       EXPECT_LT(worst(matmul(cast(a, DType::bf16), cast(b, DType::bf16), ta, tb), wide), 1);
     });
   }
+}
+
+// Sums of f32 in an order of their own: what bf16 rounds is all that differs.
+TEST(MatMul, FewRowsOfBf16AreRoundedOnce) {
+  if (!micro::has_pair_products()) return;
+  for (const int64_t rows : {1, 3, 6, 8}) {
+    std::vector<std::vector<double>> first;
+    for (const int threads : {1, 2, 3}) {
+      const Session session({.threads = threads});
+      size_t at = 0;
+      in_every_orientation(rows, 769, 333, [&](const auto& a, const auto& b, bool ta, bool tb) {
+        const Tensor x = cast(a, DType::bf16), y = cast(b, DType::bf16),
+                     narrow = matmul(x, y, ta, tb);
+        if (threads == 1) {
+          const Tensor wide = matmul(cast(x, DType::f64), cast(y, DType::f64), ta, tb);
+          const auto got = narrow.values(), want = wide.values();
+          for (size_t i = 0; i < want.size(); ++i)
+            ASSERT_NEAR(got[i], want[i], 1e-4 + std::abs(want[i]) / 256) << rows << ta << tb;
+          first.push_back(got);
+        } else {
+          EXPECT_EQ(narrow.values(), first[at++]) << rows << ta << tb;
+        }
+      });
+    }
+  }
+}
+
+// As large as the library's, which other instruction sets leave it.
+TEST(MatMul, ASingleColumnMayHaveAnyStride) {
+  const Session session;
+  const Isa isa = Process::get().isa();
+  const Tensor a = select(normal({400, 1, 5}, {4, 1}), 2, 0);  // (400, 1), strides 5 and 5
+  const Tensor b = normal({1, 300}, {4, 2}),
+               wide = matmul(cast(a, DType::f64), cast(b, DType::f64));
+  for (const Isa each : {isa, Isa::baseline}) {
+    Process::get().limit_isa(each);
+    EXPECT_LT(worst(matmul(a, b), wide), 1e-5);
+    EXPECT_LT(worst(matmul(b, a, true, true), transpose(wide, 0, 1)), 1e-5);
+  }
+  Process::get().limit_isa(isa);
 }
 
 TEST(MatMul, PermutedOperandsAreReadInPlace) {
@@ -139,6 +182,39 @@ TEST(MatMul, RowsOfOneFromAPermutedBatch) {
 TEST(MatMul, NoInnerElementsGiveZeros) {
   const Session session;
   EXPECT_EQ(matmul(empty({2, 0}), empty({0, 3})).values(), std::vector<double>(6, 0));
+}
+
+TEST(MatMul, AVectorIsARowOnTheLeftAndAColumnOnTheRight) {
+  Context context;
+  const Tensor a = tensor({{1, 2, 3}, {4, 5, 6}}), v = tensor({1, 0, -1}), w = tensor({2, 1});
+  EXPECT_EQ(matmul(v, v).item(), 2);
+  EXPECT_EQ(matmul(v, v).rank(), 0);
+  EXPECT_EQ(matmul(a, v).values(), (std::vector<double>{-2, -2}));
+  EXPECT_EQ(matmul(w, a).values(), (std::vector<double>{6, 9, 12}));
+  EXPECT_EQ(matmul(a, w, true).values(), (std::vector<double>{6, 9, 12}));
+  EXPECT_EQ(matmul(v, a, false, true).values(), (std::vector<double>{-2, -2}));
+  EXPECT_EQ(matmul(zeros({2, 3, 4}), zeros({4})).shape(), (Shape{2, 3}));
+  EXPECT_EQ(matmul(zeros({3}), zeros({2, 3, 4})).shape(), (Shape{2, 4}));
+  EXPECT_EQ(linear(v, a).values(), (std::vector<double>{-2, -2}));
+  EXPECT_EQ(linear(a, v).values(), (std::vector<double>{-2, -2}));
+}
+
+TEST(MatMul, VectorsOfOtherSizesAreNamed) {
+  Context context;
+  try {
+    (void)matmul(zeros({2, 3}), zeros({2}));
+    FAIL();
+  } catch (const ShapeError& e) {
+    EXPECT_STREQ(e.what(), "[matmul] inner dimensions differ: a is f32[2, 3], b is f32[2]");
+  }
+  EXPECT_THROW((void)matmul(zeros({3}), zeros({})), ShapeError);
+}
+
+TEST(Peak, IsThatOfTheThreadsAndOfFloatingDTypes) {
+  const Session session({.threads = 1});
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+    EXPECT_GT(measure_peak(dtype, 0), 1e8) << dtype;
+  EXPECT_THROW((void)measure_peak(DType::i64, 0), DTypeError);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "tessera/core/context.h"
 #include "tessera/core/parallel.h"
 #include "tessera/core/tensor.h"
-#include "tessera/kernels/shared/gemm_impl.h"
+#include "tessera/kernels/products/gemm_impl.h"
 
 #include <algorithm>
 #include <cstdint>

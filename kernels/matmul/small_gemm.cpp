@@ -3,7 +3,7 @@
 // also what multiplies f64, which serves tests and references.
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
-#include "tessera/kernels/shared/micro_gemm_impl.h"
+#include "tessera/kernels/products/micro_gemm_impl.h"
 
 namespace tessera {
 namespace {

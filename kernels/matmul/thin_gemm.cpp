@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of a few rows with a matrix, as generation of one token makes them: each element of b is
 // read once, in place, so the bandwidth of memory is all that counts. f32 goes by plain vectors,
-// bf16 by the dot products of pairs that machines with tiles have. Sums are of f32, in an order
-// that depends on the sizes alone. Compiled with contraction on, like micro_gemm.cpp.
+// bf16 by dot products of pairs where the machine has them, so that nothing is unpacked. Sums are
+// of f32, in an order that depends on the sizes alone. Compiled with contraction on, like
+// micro_gemm.cpp.
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
-#include "tessera/kernels/shared/micro_gemm_impl.h"
-#include "tessera/kernels/shared/micro_tiles_impl.h"
+#include "tessera/kernels/products/micro_gemm_impl.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
 
 #include <algorithm>
@@ -83,16 +84,18 @@ TESSERA_INLINE void rows_by_columns(const Gemm& g, int64_t batch, int64_t begin,
   for (; j < end; ++j) dots.template operator()<1>(j);
 }
 
-void wide_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
-  const auto rows = [&]<int64_t count>() {
-    simd([&]() TESSERA_LAMBDA { rows_by_columns<count>(g, batch, begin, end); });
-  };
-  switch (g.m) {
-    case 1: return rows.template operator()<1>();
-    case 2: return rows.template operator()<2>();
-    case 3: return rows.template operator()<3>();
-    default: return rows.template operator()<4>();
+// f of the number `rows`, up to `most`, as a constant.
+template <int64_t most, class F> void with_rows(int64_t rows, F&& f) {
+  if constexpr (most > 1) {
+    if (rows < most) return with_rows<most - 1>(rows, f);
   }
+  f.template operator()<most>();
+}
+
+void wide_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
+  with_rows<4>(g.m, [&]<int64_t rows>() {
+    simd([&]() TESSERA_LAMBDA { rows_by_columns<rows>(g, batch, begin, end); });
+  });
 }
 
 // A row of f32 where rows of b lie whole: four vectors of columns at once.
@@ -126,22 +129,35 @@ template <int64_t rows>
 TESSERA_TILE_WORDS void narrow_by_columns(const Gemm& g, int64_t batch, int64_t begin,
                                           int64_t end) {
   const Operands<bf16> at(g, batch);
-  constexpr int64_t kColumns = 4;
+  constexpr int64_t kColumns = rows > 4 ? 2 : 4;  // whose sums fit the registers
   for (int64_t j = begin; j < end; j += kColumns) {
     const int64_t count = std::min(kColumns, end - j);
     __m512 lanes[rows][kColumns];
     for (auto& row : lanes) {
       for (auto& x : row) x = _mm512_setzero_ps();
     }
-    for (int64_t p = 0; p < g.k; p += 32) {
-      __m512i x[rows];
-      for (int64_t i = 0; i < rows; ++i) x[i] = tile_words::read(at.a + i * g.a_row + p, g.k - p);
+    const bf16* columns[kColumns];
+    // Columns beyond the last are read as the last.
+    for (int64_t c = 0; c < kColumns; ++c)
+      columns[c] = at.b + (j + std::min(c, count - 1)) * g.b_col;
+    int64_t p = 0;
+    for (; p + 32 <= g.k; p += 32) {
+      __m512bh x[rows];
+      for (int64_t i = 0; i < rows; ++i)
+        x[i] = (__m512bh)_mm512_loadu_si512(at.a + i * g.a_row + p);
       for (int64_t c = 0; c < kColumns; ++c) {
-        // Columns beyond the last are read as the last.
-        const int64_t column = j + std::min(c, count - 1);
-        const auto y = (__m512bh)tile_words::read(at.b + column * g.b_col + p, g.k - p);
-        for (int64_t i = 0; i < rows; ++i)
-          lanes[i][c] = _mm512_dpbf16_ps(lanes[i][c], (__m512bh)x[i], y);
+        // A column is too short for the machine to guess where the next ones are.
+        _mm_prefetch(reinterpret_cast<const char*>(columns[c] + kColumns * g.b_col + p),
+                     _MM_HINT_T0);
+        const auto y = (__m512bh)_mm512_loadu_si512(columns[c] + p);
+        for (int64_t i = 0; i < rows; ++i) lanes[i][c] = _mm512_dpbf16_ps(lanes[i][c], x[i], y);
+      }
+    }
+    for (int64_t c = 0; p < g.k && c < kColumns; ++c) {
+      const auto y = (__m512bh)tile_words::read(columns[c] + p, g.k - p);
+      for (int64_t i = 0; i < rows; ++i) {
+        const auto x = (__m512bh)tile_words::read(at.a + i * g.a_row + p, g.k - p);
+        lanes[i][c] = _mm512_dpbf16_ps(lanes[i][c], x, y);
       }
     }
     for (int64_t i = 0; i < rows; ++i) {
@@ -188,22 +204,16 @@ TESSERA_TILE_WORDS void narrow_by_rows(const Gemm& g, int64_t batch, int64_t beg
 }
 
 void narrow(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
-  if (!by_columns(g)) {
-    if (g.m == 1) narrow_by_rows<1>(g, batch, begin, end);
-    else narrow_by_rows<2>(g, batch, begin, end);
-    return;
+  if (by_columns(g)) {
+    return with_rows<8>(g.m,
+                        [&]<int64_t rows>() { narrow_by_columns<rows>(g, batch, begin, end); });
   }
-  switch (g.m) {
-    case 1: return narrow_by_columns<1>(g, batch, begin, end);
-    case 2: return narrow_by_columns<2>(g, batch, begin, end);
-    case 3: return narrow_by_columns<3>(g, batch, begin, end);
-    default: return narrow_by_columns<4>(g, batch, begin, end);
-  }
+  with_rows<2>(g.m, [&]<int64_t rows>() { narrow_by_rows<rows>(g, batch, begin, end); });
 }
 
 #else
 
-void narrow(const Gemm&, int64_t, int64_t, int64_t) {}  // has_tiles() is false
+void narrow(const Gemm&, int64_t, int64_t, int64_t) {}  // has_pair_products() is false
 
 #endif
 
@@ -213,8 +223,10 @@ bool thin_gemm(const Gemm& g) {
   constexpr int64_t kLeast = 64 * 64;  // elements of b, below which others start sooner
   const bool columns_lie = by_columns(g);
   if ((!columns_lie && g.b_col != 1) || g.n * g.k < kLeast) return false;
-  const int64_t few = columns_lie ? 4 : 2;
-  const bool narrow_rows = g.dtype == DType::bf16 && g.m <= few && micro::has_tiles();
+  // From more rows on tiles or, where rows of b lie whole, the library are faster.
+  const bool tiles = micro::has_tiles();
+  const int64_t few = columns_lie ? (tiles ? 4 : 8) : (tiles ? 2 : 1);
+  const bool narrow_rows = g.dtype == DType::bf16 && g.m <= few && micro::has_pair_products();
   // Other products of a few whole rows of b read them in place too.
   const bool wide_rows = g.dtype == DType::f32 && g.m <= (columns_lie ? 4 : 1);
   if (!narrow_rows && !wide_rows) return false;

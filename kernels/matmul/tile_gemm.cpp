@@ -7,7 +7,7 @@
 // sum depends on k alone: results are equal for all numbers of threads.
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/matmul/parts_impl.h"
-#include "tessera/kernels/shared/micro_tiles_impl.h"
+#include "tessera/kernels/products/micro_tiles_impl.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "tessera/kernels/matmul/tile_words_impl.h"

@@ -2,12 +2,13 @@
 // How bf16 operands lie for matrix tiles. A tile of a holds 16 rows of 32 elements; a tile of b
 // holds 16 pairs of rows by 16 columns, where a word has the even row below and the odd row above.
 // A block here is two tiles: of a, 32 rows by 32 of k; of b, 32 of k by 32 columns. What an operand
-// lacks to a whole block is zero. Included by tile_gemm.cpp alone, for machines that have tiles.
+// lacks to a whole block is zero. Included by tile_gemm.cpp, for machines that have tiles, and by
+// thin_gemm.cpp, for those that have dot products of pairs.
 #pragma once
 
 #include "tessera/core/dtype.h"
-#include "tessera/kernels/shared/intrinsics_impl.h"
-#include "tessera/kernels/shared/micro_words_impl.h"
+#include "tessera/kernels/products/intrinsics_impl.h"
+#include "tessera/kernels/products/micro_words_impl.h"
 
 #include <cstdint>
 

@@ -8,7 +8,7 @@
 #include "tessera/kernels/matmul/parts_impl.h"
 
 #if defined(__x86_64__)
-#include "tessera/kernels/shared/intrinsics_impl.h"
+#include "tessera/kernels/products/intrinsics_impl.h"
 
 #include <algorithm>
 #include <cstdint>

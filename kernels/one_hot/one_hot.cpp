@@ -56,6 +56,8 @@ std::vector<Sample<OneHot>> OneHot::samples() {
        {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32, DType::bool_})
     all.push_back({{7, t}, {index_arg({5, 6}, 0, 7)}});
   all.push_back({{3, DType::f32}, {index_arg({}, 0, 3)}});
+  all.push_back(
+      known(OneHot{3, DType::f32}, {arg({2}).listed({2, 0}).as(DType::i64)}, {{0, 0, 1, 1, 0, 0}}));
   all.push_back(timed(OneHot{512, DType::f32}, {index_arg({8, 512}, 0, 512)}));
   all.push_back(bad(OneHot{3, DType::f32}, {index_arg({4}, 3, 9)}, "IndexError"));
   all.push_back(bad(OneHot{3, DType::f32}, {index_arg({4}, -2, 0)}, "IndexError"));

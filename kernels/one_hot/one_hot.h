@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/pointwise/index_dtype.h"
 
 namespace tessera {
 namespace op {
@@ -27,10 +28,10 @@ using one_hot_ops = OpList<OneHot>;
 
 }  // namespace op
 
-/// ids (...) i64 -> (..., classes). IndexError for an id outside [0, classes) (on CUDA its row is
-/// zero: a kernel cannot throw), ShapeError for negative classes, DTypeError for other ids.
+/// ids (...), i64 or i32 -> (..., classes). IndexError for an id outside [0, classes) (on CUDA its
+/// row is zero: a kernel cannot throw), ShapeError for negative classes, DTypeError for other ids.
 inline Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype = DType::i64) {
-  return call(op::OneHot{classes, dtype}, {ids});
+  return call(op::OneHot{classes, dtype}, {as_index(ids)});
 }
 
 }  // namespace tessera

@@ -31,5 +31,10 @@ TEST(OneHot, Edges) {
   }
 }
 
+TEST(OneHot, TakesIdsOf32Bits) {
+  Context context;
+  EXPECT_EQ(one_hot(tensor({1, 0}, DType::i32), 2).values(), (std::vector<double>{0, 1, 1, 0}));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -123,6 +123,8 @@ std::vector<Sample<Permutation>> Permutation::samples() {
       {Permutation{17, {3, 5}, 0, 17, kCpu}, {}},
       {Permutation{300, {4, 6}, 100, 70, kCpu}, {}},
       {Permutation{9, {3, 5}, 0, 9, kMeta}, {}},
+      known(Permutation{7, {3, 5}, 0, 7, kCpu}, {}, {{1, 3, 2, 0, 5, 6, 4}}),
+      known(Permutation{9, {4, 6}, 2, 5, kCpu}, {}, {{6, 3, 5, 4, 1}}),
       timed(Permutation{1 << 20, {3, 5}, 0, 1 << 20, kCpu}, {}),
       bad(Permutation{-1, {3, 5}, 0, -1, kCpu}, {}, "ShapeError"),
       bad(Permutation{9, {3, 5}, 4, 6, kCpu}, {}, "ShapeError"),

@@ -34,12 +34,10 @@ namespace {
 
 bool is_whole(double v) { return v == std::floor(v) && std::abs(v) < 1e300; }
 
-Tensor zero_of(const Tensor& x) { return full({}, 0, x.dtype(), x.device()); }
-
 }  // namespace
 
 template <> struct Variants<Affine> {
-  static std::vector<Affine> all() { return {{{}, 2.5, 0}, {{}, -0.5, 0}, {{}, 1, 3}}; }
+  static std::vector<Affine> all() { return {{{}, 2, 0}, {{}, -3, -0.0}, {{}, 1, 3}}; }
 };
 template <> struct Variants<PowScalar> {
   static std::vector<PowScalar> all() { return {{{}, 2}, {{}, 3}, {{}, 4}, {{}, 1}, {{}, 0}}; }
@@ -56,41 +54,45 @@ template <> struct Variants<MaskedFill> {
 
 MetaList Affine::meta(Metas in) const {
   MetaList out = Pointwise::meta(in);
-  const bool fits = in_range(scale, DType::i64) && in_range(shift, DType::i64);
-  if (!is_floating(in[0].dtype) && !fits) {
-    fail<ValueError>(name, "integers take a scale and a shift from -2^63 to below 2^63: given ",
-                     in[0], ", ", scale, " and ", shift, "; cast the input");
-  }
+  check_scalar(name, scale, in[0]);
+  check_scalar(name, shift, in[0]);
   return out;
 }
 
 // --- remainder and powers -----------------------------------------------------------------------------------------
 
+void check_divisors(std::string_view name, const Tensor& b) {
+  if (is_floating(b.dtype())) return;
+  const Tensor divisors = row_major(b);
+  dispatch<kIntegers>(b.dtype(), [&]<class T>() {
+    const T* v = divisors.data<T>();
+    for (int64_t i = 0; i < divisors.numel(); ++i) {
+      if (v[i] == 0)
+        fail<ValueError>(name, "element ", i, " of the divisor ", b.meta(),
+                         " is 0: integers cannot be divided by it");
+    }
+  });
+}
+
 void Remainder::cpu(Tensors in, Outputs y) const {
-  const Tensor& b = in[1];
-  if (!is_floating(b.dtype()) && y[0].numel() > 0) {
-    const Tensor divisors = row_major(b);
-    dispatch<kIntegers>(b.dtype(), [&]<class T>() {
-      const T* v = divisors.data<T>();
-      for (int64_t i = 0; i < divisors.numel(); ++i) {
-        if (v[i] == 0)
-          fail<ValueError>(name, "element ", i, " of the divisor ", b.meta(),
-                           " is 0; integers have no remainder by it");
-      }
-    });
-  }
+  if (y[0].numel() > 0) check_divisors(name, in[1]);
   Pointwise::cpu(in, y);
+}
+
+// A quotient rounded to the dtype first may reach the next whole number.
+Tensor Remainder::grad_b(const Saved& s, const Tensor& dy) {
+  return neg(mul(dy, floor_divide(s.input(0), s.input(1))));
 }
 
 Tensor Pow::grad_a(const Saved& s, const Tensor& dy) {
   const Tensor &a = s.input(0), &b = s.input(1);
   // A zero power has no slope, even at a = 0, where a^(b - 1) is infinite.
-  return masked_fill(mul(mul(dy, b), pow(a, affine(b, 1, -1))), equal(b, zero_of(b)), 0);
+  return masked_fill(mul(mul(dy, b), pow(a, affine(b, 1, -1))), b == 0, 0);
 }
 
 Tensor Pow::grad_b(const Saved& s, const Tensor& dy) {
-  const Tensor &a = s.input(0), &b = s.input(1), zero = zero_of(a);
-  const Tensor flat = logical_and(equal(a, zero), greater_equal(b, zero));  // log(0) is no slope
+  const Tensor &a = s.input(0), &b = s.input(1);
+  const Tensor flat = logical_and(a == 0, b >= 0);  // log(0) is no slope
   return masked_fill(mul(mul(dy, s.output()), log(a)), flat, 0);
 }
 
@@ -148,11 +150,7 @@ Grads MaximumBackward::vjp(const Saved& s, const Grads& g, Needs needs) const {
 
 MetaList MaskedFill::meta(Metas in) const {
   MetaList out = Pointwise::meta(in);
-  if (!is_floating(in[0].dtype) && !is_whole(value))
-    fail<DTypeError>(name, "integers take whole values: given ", in[0], " and ", value);
-  if (!in_range(value, in[0].dtype))
-    fail<ValueError>(name, "value ", value, " is beyond the range of ", in[0].dtype, ": given ",
-                     in[0], "; cast the input");
+  check_scalar(name, value, in[0]);
   return out;
 }
 
@@ -163,6 +161,12 @@ Grads MaskedFill::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 }
 
 // --- what moves values unchanged ----------------------------------------------------------------------------------
+
+MetaList Cast::meta(Metas in) const {
+  if (saturate && !is_floating(to))
+    fail<DTypeError>(name, "saturate is for floats: given ", in[0], " to ", to, "; clamp it first");
+  return {{in[0].shape, to, in[0].device}};
+}
 
 ShardingRule Cast::sharding(Metas in) const {
   ShardingRule r = pointwise_rule(in, in[0].shape);
@@ -177,6 +181,16 @@ ShardingRule Cast::sharding(Metas in) const {
 void Cast::cpu(Tensors in, Outputs y) const {
   dispatch<kAllDTypes>(in[0].dtype(), [&]<class From>() {
     dispatch<kAllDTypes>(to, [&]<class To>() {
+      if constexpr (is_floating(dtype_of<To>)) {
+        struct Saturate {
+          TESSERA_INLINE To f(compute_t<From> x) const {
+            constexpr auto kTop = static_cast<compute_t<To>>(largest_number(dtype_of<To>));
+            const auto v = static_cast<compute_t<To>>(x), below = v > kTop ? kTop : v;
+            return To(below < -kTop ? -kTop : below);
+          }
+        };
+        if (saturate) return map_elements<To, From>(Saturate{}, y[0], in);
+      }
       struct Convert {
         TESSERA_INLINE To f(compute_t<From> x) const {
           if constexpr (is_floating(dtype_of<To>) && sizeof(To) < 4)
@@ -196,8 +210,15 @@ std::vector<Sample<Cast>> Cast::samples() {
     const bool narrow = to == DType::u8 || to == DType::bool_;
     all.push_back({Cast{{}, to}, {narrow ? arg({5, 7}).uniform(0, 2) : arg({5, 7})}});
   }
+  all.push_back(known(Cast{{}, DType::i64}, {arg({3}).listed({2.75, -2.75, 3})}, {{2, -2, 3}}));
+  all.push_back(known(Cast{{}, DType::f32}, {arg({3}).listed({1, 0, 1})}, {{1, 0, 1}}));
+  all.push_back(known(Cast{{}, DType::bool_}, {arg({3}).listed({2, 0, 1})}, {{1, 0, 1}}));
+  all.push_back({Cast{{}, DType::f8_e5m2, true}, {arg({5, 7})}});
+  all.push_back(
+      known(Cast{{}, DType::f8_e4m3, true}, {arg({3}).listed({1000, -1000, 3})}, {{448, -448, 3}}));
   all.push_back(timed(Cast{{}, DType::bf16}, {arg({1024, 1024})}));
   all.push_back(bad(Cast{}, {no_arg()}, "UsageError"));
+  all.push_back(bad(Cast{{}, DType::i32, true}, {arg({5})}, "DTypeError"));
   return all;
 }
 
@@ -251,7 +272,7 @@ template <> void Pointwise<Where, 3>::cpu(Tensors in, Outputs y) const {
 template <> void Pointwise<MaskedFill, 2>::cpu(Tensors in, Outputs y) const {
   uint64_t bits = 0;
   dispatch<MaskedFill::dtypes>(y[0].dtype(), [&]<class T>() {
-    const T v = static_cast<T>(static_cast<const MaskedFill&>(*this).value);
+    const T v = static_cast<T>(static_cast<const MaskedFill&>(*this).constant<compute_t<T>>());
     std::memcpy(static_cast<void*>(&bits), &v, sizeof(v));
   });
   dispatch_bits(y[0].dtype(),
@@ -276,6 +297,10 @@ std::vector<Sample<Where>> Where::samples() {
       {Where{}, {bool_arg({7}), arg({5, 1}), arg({})}},
       bad(Where{}, {arg({3}).as(DType::f32), arg({3}), arg({3})}, "DTypeError"),
       bad(Where{}, {bool_arg({2}), arg({3}), arg({3})}, "ShapeError"),
+      known(Where{},
+            {arg({3}).as(DType::bool_).listed({1, 0, 1}), arg({3}).listed({1, 2, 3}),
+             arg({}).listed({-4})},
+            {{1, -4, 3}}),
       timed(Where{}, {bool_arg({1024, 1024}), arg({1024, 1024}), arg({1024, 1024})}),
   };
 }
@@ -283,3 +308,33 @@ std::vector<Sample<Where>> Where::samples() {
 template struct InstantiatePointwise<pointwise_arithmetic_ops>;
 
 }  // namespace tessera::op
+
+namespace tessera {
+namespace {
+
+// The number as a 0-dim tensor like x, which any layout takes.
+Tensor constant(std::string_view name, const Scalar& v, const Tensor& x) {
+  op::check_scalar(name, v, x.meta());
+  return full({}, v, x.dtype(), x.device());
+}
+
+}  // namespace
+
+Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
+  return masked_fill(a, logical_not(condition), b);
+}
+Tensor div(const Tensor& x, Scalar b) {
+  if (!is_floating(x.dtype()))
+    fail<DTypeError>("div", x.meta(), " / ", b, ": cast to a floating dtype first");
+  return affine(x, 1 / b.real(), -0.0);
+}
+Tensor div(Scalar a, const Tensor& x) {
+  if (!is_floating(x.dtype()))
+    fail<DTypeError>("div", a, " / ", x.meta(), ": cast to a floating dtype first");
+  return a == Scalar(1) ? reciprocal(x) : div(constant("div", a, x), x);
+}
+Tensor remainder(const Tensor& x, Scalar b) { return remainder(x, constant("remainder", b, x)); }
+Tensor remainder(Scalar a, const Tensor& x) { return remainder(constant("remainder", a, x), x); }
+Tensor pow(Scalar a, const Tensor& x) { return pow(constant("pow", a, x), x); }
+
+}  // namespace tessera

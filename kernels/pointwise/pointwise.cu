@@ -68,7 +68,14 @@ template <> void Pointwise<Copy, 1>::cuda(Tensors in, Outputs y, Stream stream) 
 }
 
 void Cast::cuda(Tensors in, Outputs y, Stream stream) const {
-  convert(row_major(in[0], stream), y[0], stream);
+  const Tensor x = row_major(in[0], stream);
+  if (!saturate) return convert(x, y[0], stream);
+  const DType wide = to == DType::f64 ? to : DType::f32;
+  Tensor bounded = empty(x.shape(), wide, x.device());
+  convert(x, bounded, stream);
+  const double top = largest_number(to);
+  Clamp{{}, -top, top}.cuda(Tensors(&bounded, 1), Outputs(&bounded, 1), stream);
+  convert(bounded, y[0], stream);
 }
 
 template struct InstantiateOnCuda<pointwise_arithmetic_ops>;

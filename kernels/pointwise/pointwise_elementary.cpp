@@ -33,8 +33,10 @@ Tensor Silu::bend(const Tensor& x, const Tensor& dy, const Tensor& g) {
   return mul(mul(dy, g), mul(mul(s, affine(s, -1, 1)), curve));
 }
 
-Tensor Gelu::bend(const Tensor& x, const Tensor& dy, const Tensor& g) const {
-  const Tensor x2 = mul(x, x);
+Tensor Gelu::bend(const Tensor& input, const Tensor& dy, const Tensor& g) const {
+  // Beyond, the result is 0 in every dtype, and powers of x overflow in f16.
+  const double far = tanh_approximation ? 8 : 40;
+  const Tensor x = clamp(input, {-far, far}), x2 = mul(x, x);
   if (!tanh_approximation) {  // (2 - x^2) times the density
     const Tensor density = affine(exp(affine(x2, -0.5, 0)), 0.3989422804014327, 0);
     return mul(mul(dy, g), mul(density, affine(x2, -1, 2)));

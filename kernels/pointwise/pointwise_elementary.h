@@ -9,6 +9,7 @@ namespace op {
 
 struct Exp : Unary<Exp> {
   static constexpr std::string_view name = "exp";
+  static constexpr double kKnown[][2] = {{1, 2.718281828459045}, {-0.5, 0.6065306597126334}};
   static constexpr Saves saves = Saves::output();
   static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
@@ -18,6 +19,7 @@ struct Exp : Unary<Exp> {
 
 struct Expm1 : Unary<Expm1> {
   static constexpr std::string_view name = "expm1";
+  static constexpr double kKnown[][2] = {{1, 1.718281828459045}, {-0.5, -0.3934693402873666}};
   static constexpr Saves saves = Saves::output();
   static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
@@ -27,6 +29,7 @@ struct Expm1 : Unary<Expm1> {
 
 struct Log : Unary<Log> {
   static constexpr std::string_view name = "log";
+  static constexpr double kKnown[][2] = {{2, 0.6931471805599453}, {0.25, -1.3862943611198906}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   static constexpr double kLow = 0.1, kHigh = 4;
@@ -38,6 +41,7 @@ struct Log : Unary<Log> {
 
 struct Log1p : Unary<Log1p> {
   static constexpr std::string_view name = "log1p";
+  static constexpr double kKnown[][2] = {{1, 0.6931471805599453}, {-0.5, -0.6931471805599453}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   static constexpr double kLow = -0.8, kHigh = 4;
@@ -45,8 +49,48 @@ struct Log1p : Unary<Log1p> {
   static Tensor grad(const Saved& s, const Tensor& dy) { return div(dy, affine(s.input(0), 1, 1)); }
 };
 
+/// Logarithms to the bases 2 and 10.
+template <class Op> struct LogToBase : Unary<Op> {
+  static constexpr Saves saves = Saves::input(0);
+  static constexpr bool kLong = true;
+  static constexpr double kLow = 0.1, kHigh = 4;
+  template <class T> TESSERA_MATH static bool rare(T x) { return vmath::rare_logarithm(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) {
+    return div(affine(dy, 1 / Op::kLogOfBase, 0), s.input(0));
+  }
+};
+struct Log2 : LogToBase<Log2> {
+  static constexpr std::string_view name = "log2";
+  static constexpr double kKnown[][2] = {{8, 3}, {0.75, -0.41503749927884376}};
+  static constexpr double kLogOfBase = 0.69314718055994531;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::log2_of_normal(x); }
+  template <class T> TESSERA_MATH static T exact(T x) { return vmath::log2(x); }
+};
+struct Log10 : LogToBase<Log10> {
+  static constexpr std::string_view name = "log10";
+  static constexpr double kKnown[][2] = {{1000, 3}, {0.5, -0.3010299956639812}};
+  static constexpr double kLogOfBase = 2.3025850929940457;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::log10_of_normal(x); }
+  template <class T> TESSERA_MATH static T exact(T x) { return vmath::log10(x); }
+};
+
+/// 2^x.
+struct Exp2 : Unary<Exp2> {
+  static constexpr std::string_view name = "exp2";
+  static constexpr double kKnown[][2] = {
+      {3, 8}, {0.5, 1.4142135623730951}, {-1.5, 0.35355339059327373}};
+  static constexpr Saves saves = Saves::output();
+  static constexpr bool kLong = true;
+  static constexpr int kMonotone = 1;
+  template <class T> TESSERA_MATH static T f(T x) { return vmath::exp2(x); }
+  static Tensor grad(const Saved& s, const Tensor& dy) {
+    return affine(mul(dy, s.output()), Log2::kLogOfBase, 0);
+  }
+};
+
 struct Sqrt : Unary<Sqrt> {
   static constexpr std::string_view name = "sqrt";
+  static constexpr double kKnown[][2] = {{2, 1.4142135623730951}, {0.25, 0.5}};
   static constexpr Saves saves = Saves::output();
   static constexpr double kLow = 0.1, kHigh = 4;
   template <class T> TESSERA_MATH static T f(T x) { return std::sqrt(x); }
@@ -57,6 +101,8 @@ struct Sqrt : Unary<Sqrt> {
 
 struct Rsqrt : Fused<Rsqrt> {
   static constexpr std::string_view name = "rsqrt", backward_name = "rsqrt_backward";
+  static constexpr double kKnown[][2] = {{2, 0.7071067811865475}, {0.25, 2}};
+  static constexpr double kKnownBackward[][3] = {{0.5, 3, -0.1875}};
   static constexpr Saves saves = Saves::output();
   static constexpr double kLow = 0.1, kHigh = 4;
   template <class T> TESSERA_MATH static T f(T x) { return T(1) / std::sqrt(x); }
@@ -68,6 +114,7 @@ struct Rsqrt : Fused<Rsqrt> {
 
 struct Sin : Unary<Sin> {
   static constexpr std::string_view name = "sin";
+  static constexpr double kKnown[][2] = {{1, 0.8414709848078965}, {-2.5, -0.5984721441039565}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::sin(x); }
@@ -78,6 +125,7 @@ struct Sin : Unary<Sin> {
 
 struct Cos : Unary<Cos> {
   static constexpr std::string_view name = "cos";
+  static constexpr double kKnown[][2] = {{1, 0.5403023058681398}, {-2.5, -0.8011436155469337}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return vmath::cos(x); }
@@ -90,6 +138,8 @@ struct Cos : Unary<Cos> {
 
 struct Tanh : Fused<Tanh> {
   static constexpr std::string_view name = "tanh", backward_name = "tanh_backward";
+  static constexpr double kKnown[][2] = {{0.5, 0.46211715726000974}, {-1, -0.7615941559557649}};
+  static constexpr double kKnownBackward[][3] = {{0.5, 3, 2.25}};
   static constexpr Saves saves = Saves::output();
   static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
@@ -102,6 +152,9 @@ struct Tanh : Fused<Tanh> {
 
 struct Erf : Fused<Erf> {
   static constexpr std::string_view name = "erf", backward_name = "erf_backward";
+  static constexpr double kKnown[][2] = {{0.5, 0.5204998778130465}, {-1, -0.8427007929497149}};
+  static constexpr double kKnownBackward[][3] = {{0.5, 3, 2.6363477368063344},
+                                                 {-1, 1, 0.4151074974205947}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
@@ -115,6 +168,8 @@ struct Erf : Fused<Erf> {
 /// 1 / (1 + exp(-x)).
 struct Sigmoid : Fused<Sigmoid> {
   static constexpr std::string_view name = "sigmoid", backward_name = "sigmoid_backward";
+  static constexpr double kKnown[][2] = {{1, 0.7310585786300049}, {-2, 0.11920292202211755}};
+  static constexpr double kKnownBackward[][3] = {{0.25, 2, 0.375}};
   static constexpr Saves saves = Saves::output();
   static constexpr bool kLong = true;
   static constexpr int kMonotone = 1;
@@ -128,6 +183,8 @@ struct Sigmoid : Fused<Sigmoid> {
 /// max(x, 0); NaN stays. The gradient at 0 is 0.
 struct Relu : Fused<Relu> {
   static constexpr std::string_view name = "relu", backward_name = "relu_backward";
+  static constexpr double kKnown[][2] = {{-1.5, 0}, {2, 2}};
+  static constexpr double kKnownBackward[][3] = {{0, 3, 0}, {2, 3, 3}};
   static constexpr DTypeSet dtypes = kNumbers;
   static constexpr Saves saves = Saves::output();
   static constexpr int kMonotone = 1;
@@ -140,6 +197,9 @@ struct Relu : Fused<Relu> {
 /// x * sigmoid(x).
 struct Silu : Fused<Silu> {
   static constexpr std::string_view name = "silu", backward_name = "silu_backward";
+  static constexpr double kKnown[][2] = {{1, 0.7310585786300049}, {-2, -0.2384058440442351}};
+  static constexpr double kKnownBackward[][3] = {{1, 1, 0.9276705118714869},
+                                                 {-2, 3, -0.27235274635468637}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   template <class T> TESSERA_MATH static T f(T x) { return x * vmath::sigmoid(x); }
@@ -180,6 +240,9 @@ struct TanhGelu {
 struct Gelu : Fused<Gelu> {
   bool tanh_approximation = false;
   static constexpr std::string_view name = "gelu", backward_name = "gelu_backward";
+  static constexpr double kKnown[][2] = {{1, 0.8413447460685429}, {1, 0.8411919906082768}};
+  static constexpr double kKnownBackward[][3] = {{1, 1, 1.0833154705876864},
+                                                 {1, 1, 1.0829640838457826}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   auto attributes() const { return std::tie(tanh_approximation); }
@@ -192,13 +255,19 @@ struct Gelu : Fused<Gelu> {
   template <class Run> void visit(Run&& run) const {
     tanh_approximation ? run(TanhGelu{}) : run(ExactGelu{});
   }
-  Tensor bend(const Tensor& x, const Tensor& dy, const Tensor& g) const;
+  Tensor bend(const Tensor& input, const Tensor& dy, const Tensor& g) const;
 };
 
 /// log(1 + exp(beta x)) / beta; x itself where beta x > threshold.
 struct Softplus : Fused<Softplus> {
   double beta = 1, threshold = 20;
   static constexpr std::string_view name = "softplus", backward_name = "softplus_backward";
+  static constexpr double kKnown[][2] = {
+      {-2, 0.1269280110429725}, {0.5, 0.6007716325381491}, {1, 1.3132616875182228}, {1, 1}};
+  static constexpr double kKnownBackward[][3] = {{-2, 3, 0.3576087660663526},
+                                                 {0.5, 3, 2.3318995835240734},
+                                                 {1, 1, 0.7310585786300049},
+                                                 {1, 3, 3}};
   static constexpr Saves saves = Saves::input(0);
   static constexpr bool kLong = true;
   static constexpr auto kFirst = kSmoothPoints;
@@ -216,16 +285,19 @@ struct Softplus : Fused<Softplus> {
 };
 
 using pointwise_elementary_ops =
-    OpList<Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Backward<Rsqrt>, Sin, Cos, Tanh, Backward<Tanh>,
-           Erf, Backward<Erf>, Sigmoid, Backward<Sigmoid>, Relu, Backward<Relu>, Silu,
-           Backward<Silu>, Gelu, Backward<Gelu>, Softplus, Backward<Softplus>>;
+    OpList<Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sqrt, Rsqrt, Backward<Rsqrt>, Sin, Cos, Tanh,
+           Backward<Tanh>, Erf, Backward<Erf>, Sigmoid, Backward<Sigmoid>, Relu, Backward<Relu>,
+           Silu, Backward<Silu>, Gelu, Backward<Gelu>, Softplus, Backward<Softplus>>;
 
 }  // namespace op
 
 inline Tensor exp(const Tensor& x) { return call(op::Exp{}, {x}); }
+inline Tensor exp2(const Tensor& x) { return call(op::Exp2{}, {x}); }
 /// exp(x) - 1, accurate near 0.
 inline Tensor expm1(const Tensor& x) { return call(op::Expm1{}, {x}); }
 inline Tensor log(const Tensor& x) { return call(op::Log{}, {x}); }
+inline Tensor log2(const Tensor& x) { return call(op::Log2{}, {x}); }
+inline Tensor log10(const Tensor& x) { return call(op::Log10{}, {x}); }
 /// log(1 + x), accurate near 0.
 inline Tensor log1p(const Tensor& x) { return call(op::Log1p{}, {x}); }
 inline Tensor sqrt(const Tensor& x) { return call(op::Sqrt{}, {x}); }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/core/scalar.h"
 #include "tessera/kernels/vector_math.h"
 
 #include <array>
@@ -17,7 +18,8 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-Tensor affine(const Tensor& x, double scale, double shift);
+Tensor affine(const Tensor& x, Scalar scale, Scalar shift);
+Tensor neg(const Tensor& x);
 Tensor exp(const Tensor& x);
 Tensor cast(const Tensor& x, DType dtype);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
@@ -32,7 +34,11 @@ TESSERA_API Tensor sum_to(const Tensor& g, const Shape& shape);
 
 namespace op {
 
-/// What the family's kernels need to know of an op: its input count and dtypes.
+/// What the family's kernels need to know of an op: its input count and dtypes. Its results at a
+/// few points, from a source that is not this code, stand in
+///   static constexpr double kKnown[][2] = {{1, 2.718281828459045}};   // inputs, then the result
+/// and row i is of the attributes Variants<Op>::all()[i % size]; those of Backward<Op>, (saved, dy,
+/// dx), in Op::kKnownBackward.
 template <class Op, int N> struct Pointwise {
   static constexpr int kInputs = N;
   static constexpr DTypeSet dtypes = kFloats;

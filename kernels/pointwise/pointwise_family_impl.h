@@ -6,6 +6,7 @@
 #include "tessera/kernels/pointwise/pointwise_family.h"
 #include "tessera/kernels/pointwise/pointwise_loops_impl.h"
 
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace tessera::op {
 /// Defined in pointwise.cpp.
 [[noreturn]] void wrong_pointwise_dtypes(std::string_view name, Metas in, DTypeSet expected,
                                          int condition);
+/// ValueError where an element of `b` is 0 and its dtype has no infinity.
+void check_divisors(std::string_view name, const Tensor& b);
 Shape broadcast_inputs(std::string_view name, Metas in);
 
 /// The attribute sets that samples of an op cover; overloads beside an op's list add to it.
@@ -51,10 +54,37 @@ template <class Op> Arg second_arg(const Shape& s) {
     return arg(s).uniform(Op::kSecondLow, Op::kSecondHigh);
   else return Op::kBoolOutput ? first_arg<Op>(s) : arg(s);
 }
+template <class Op> Arg third_arg(const Shape& s) {
+  if constexpr (requires { Op::kThird; })
+    return arg(s).listed({Op::kThird.begin(), Op::kThird.end()});
+  else return arg(s);
+}
 template <class Op> std::vector<Arg> args_of(const Shape& a, const Shape& b, const Shape& c) {
   if constexpr (Op::kInputs == 1) return {first_arg<Op>(a)};
   else if constexpr (Op::kInputs == 2) return {first_arg<Op>(a), second_arg<Op>(b)};
-  else return {first_arg<Op>(a), second_arg<Op>(b), arg(c)};
+  else return {first_arg<Op>(a), second_arg<Op>(b), third_arg<Op>(c)};
+}
+
+/// The known values of an op's samples: its own, or those that the op gives its fused gradient.
+template <class Op> struct KnownOf {
+  static constexpr std::span<const double[Op::kInputs + 1]> rows() {
+    if constexpr (requires { Op::kKnown; }) return Op::kKnown;
+    else return {};
+  }
+};
+template <class Of> struct KnownOf<Backward<Of>> {
+  static constexpr std::span<const double[3]> rows() {
+    if constexpr (requires { Of::kKnownBackward; }) return Of::kKnownBackward;
+    else return {};
+  }
+};
+template <class Op> Sample<Op> known_row(const Op& op, const double (&row)[Op::kInputs + 1]) {
+  std::vector<Arg> in;
+  for (int i = 0; i < Op::kInputs; ++i) {
+    const Arg a = i == Op::kBoolInput ? arg({}).as(DType::bool_) : arg({});
+    in.push_back(a.listed({row[i]}));
+  }
+  return known(op, in, {{row[Op::kInputs]}});
 }
 
 template <class Op, int N> MetaList Pointwise<Op, N>::meta(Metas in) const {
@@ -136,6 +166,9 @@ template <class Op, int N> std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
     mixed[1] = arg({3}).as(DType::bf16);
     all.push_back(bad(variants[0], mixed, "DTypeError"));
   }
+  const auto rows = KnownOf<Op>::rows();
+  for (size_t i = 0; i < rows.size(); ++i)
+    all.push_back(known_row(variants[i % variants.size()], rows[i]));
   return all;
 }
 
@@ -144,7 +177,9 @@ template <class Op, int N> std::vector<Sample<Op>> Pointwise<Op, N>::samples() {
 template <class List> struct InstantiatePointwise;
 template <class... Ops> struct InstantiatePointwise<OpList<Ops...>> {
   template <class Op> static auto members() {
-    return std::tuple{&Op::meta, &Op::sharding, &Op::cpu, &Op::samples};
+    // An op with a rule of its own may call the family's from another file.
+    return std::tuple{&Op::meta, &Op::sharding, &Pointwise<Op, Op::kInputs>::sharding, &Op::cpu,
+                      &Op::samples};
   }
   static auto all() { return std::tuple{members<Ops>()...}; }
 };

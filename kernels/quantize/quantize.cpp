@@ -28,7 +28,7 @@ template <class T> TESSERA_INLINE float largest(const T* x, int64_t n) {
 }
 
 float scale_of(float amax, DType to) {
-  const float scale = amax / largest_f8(to);
+  const float scale = amax / static_cast<float>(largest_number(to));
   return scale == 0 ? 1 : scale;
 }
 
@@ -72,7 +72,7 @@ void Quantize::cpu(Tensors in, Outputs y) const {
   const Tensor x = contiguous(in[0].detach());
   const int64_t total = x.numel(), rows = y[1].numel(), n = per_row ? x.shape().back() : total;
   float* scales = y[1].data<float>();
-  const float limit = largest_f8(to);
+  const float limit = static_cast<float>(largest_number(to));
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     dispatch<kF8>(to, [&]<class F8>() {
       const T* from = x.data<T>();
@@ -128,6 +128,9 @@ std::vector<Sample<Quantize>> Quantize::samples() {
       {Q{DType::f8_e4m3, true}, {arg({2, 5, 70})}},
       {Q{DType::f8_e5m2}, {arg({6})}},
       {Q{}, {arg({})}},
+      known(Q{}, {arg({4}).listed({0.5, -3.5, 1.75, 7})}, {{32, -224, 112, 448}, {0.015625}}),
+      known(Q{DType::f8_e5m2, true}, {arg({2, 2}).listed({0.5, -7, 3.5, 1.75})},
+            {{4096, -57344, 57344, 28672}, {0.0001220703125, 0.00006103515625}}),
       timed(Q{}, {arg({2048, 2048})}),
       timed(Q{DType::f8_e4m3, true}, {arg({2048, 2048})}),
       bad(Q{}, {arg({5}).as(DType::f64)}, "DTypeError"),
@@ -193,6 +196,10 @@ std::vector<Sample<Dequantize>> Dequantize::samples() {
       {D{DType::bf16}, {arg({5, 7}), scale({5})}},
       {D{}, {arg({2, 5, 6}), scale({2, 5})}},
       {D{}, {arg({}), scale({})}},
+      known(D{}, {arg({3}).listed({1.5, -2, 0}), arg({}).listed({0.25}).as(DType::f32)},
+            {{0.375, -0.5, 0}}),
+      known(D{}, {arg({2, 1}).listed({1.5, -2}), arg({2}).listed({0.25, 3}).as(DType::f32)},
+            {{0.375, -6}}),
       timed(D{}, {arg({2048, 2048}).as(DType::f8_e4m3), scale({})}),
       timed(D{DType::bf16}, {arg({2048, 2048}).as(DType::f8_e4m3), scale({2048})}),
       bad(D{}, {arg({5, 7}), scale({7})}, "ShapeError"),

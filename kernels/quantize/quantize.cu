@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA quantize: magnitudes are joined as the integers that their bits are, whose maximum does not
 // depend on the order.
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/quantize/quantize.h"
 #include "tessera/kernels/shared/block_reduce.cuh"
 #include "tessera/kernels/shared/launch.cuh"
@@ -81,12 +82,13 @@ void Quantize::cuda(Tensors in, Outputs y, Stream stream) const {
     }
     if (joiner) joiner->all_reduce(maxima, Join::max);
     make_scales<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-        maxima.data<float>(), rows, largest_f8(to), y[1].data<float>());
+        maxima.data<float>(), rows, static_cast<float>(largest_number(to)), y[1].data<float>());
     check_launch(name);
     if (total == 0) return;
     dispatch<kF8>(to, [&]<class F8>() {
       round_kernel<T, F8><<<blocks_for(total), kThreads, 0, handle(stream)>>>(
-          x.data<T>(), y[1].data<float>(), total, n, largest_f8(to), y[0].data<F8>());
+          x.data<T>(), y[1].data<float>(), total, n, static_cast<float>(largest_number(to)),
+          y[0].data<F8>());
       check_launch(name);
     });
   });

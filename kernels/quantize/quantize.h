@@ -51,9 +51,6 @@ struct Dequantize {
 
 using quantize_ops = OpList<Quantize, Dequantize>;
 
-/// Largest finite value of an f8 dtype.
-constexpr float largest_f8(DType t) { return t == DType::f8_e4m3 ? 448.0f : 57344.0f; }
-
 }  // namespace op
 
 struct Quantized {

@@ -48,7 +48,7 @@ void check_reduced(std::string_view name, DTypeSet dtypes, const TensorMeta& x, 
   }
 }
 
-DimMask mask_of(std::initializer_list<int> dims, int rank, std::string_view name) {
+DimMask mask_of(Dims dims, int rank, std::string_view name) {
   DimMask mask = 0;
   for (int dim : dims) {
     const int d = normalize_dim(dim, rank, name);
@@ -246,29 +246,34 @@ template struct Truth<All>;
 
 namespace tessera {
 
-Tensor sum(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor sum(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::Sum{{op::mask_of(dims, x.rank(), "sum"), keepdim}}, {x});
 }
-Tensor mean(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
-  return call(op::Mean{{op::mask_of(dims, x.rank(), "mean"), keepdim}, 0}, {x});
+Tensor mean(const Tensor& x, Dims dims, bool keepdim) {
+  const op::DimMask mask = op::mask_of(dims, x.rank(), "mean");
+  if (x.dtype() != DType::bool_) return call(op::Mean{{mask, keepdim}, 0}, {x});
+  const int64_t n = op::reduced_count(x.shape(), mask);
+  if (n == 0) fail<ShapeError>("mean", "the mean of no elements is not a number: given ", x.meta());
+  const Tensor count = cast(call(op::CountNonzero{{mask, keepdim}}, {x}), DType::f64);
+  return cast(div(count, full({}, static_cast<double>(n), DType::f64, x.device())), DType::f32);
 }
-Tensor logsumexp(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::LogSumExp{{op::mask_of(dims, x.rank(), "logsumexp"), keepdim}}, {x});
 }
 
-Tensor prod(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor prod(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::Prod{{op::mask_of(dims, x.rank(), "prod"), keepdim}}, {x});
 }
-Tensor amax(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor amax(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::AMax{{{op::mask_of(dims, x.rank(), "amax"), keepdim}}}, {x});
 }
-Tensor amin(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor amin(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::AMin{{{op::mask_of(dims, x.rank(), "amin"), keepdim}}}, {x});
 }
-Tensor any(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor any(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::Any{{{op::mask_of(dims, x.rank(), "any"), keepdim}}}, {x});
 }
-Tensor all(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
+Tensor all(const Tensor& x, Dims dims, bool keepdim) {
   return call(op::All{{{op::mask_of(dims, x.rank(), "all"), keepdim}}}, {x});
 }
 

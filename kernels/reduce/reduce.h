@@ -5,6 +5,7 @@
 // kernel of a few lines over reduce_elements on each device.
 #pragma once
 
+#include "tessera/kernels/reduce/reduce_count.h"
 #include "tessera/kernels/reduce/reduce_extreme.h"
 #include "tessera/kernels/reduce/reduce_family.h"
 #include "tessera/kernels/reduce/reduce_norm.h"
@@ -12,8 +13,10 @@
 namespace tessera {
 namespace op {
 
+/// Sum of the elements; 0 of nothing. Narrow floats are summed in f32.
 struct Sum : Reduce<Sum> {
   static constexpr std::string_view name = "sum";
+  static constexpr double kKnown[] = {7, 8, 0};
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
@@ -25,6 +28,7 @@ struct Sum : Reduce<Sum> {
 struct Mean : Reduce<Mean> {
   int64_t count = 0;
   static constexpr std::string_view name = "mean";
+  static constexpr double kKnown[] = {2.3333333333333335, 2.6666666666666665, 0};
   static constexpr DTypeSet dtypes = kFloats;
   auto attributes() const { return std::tie(dims, keepdim, count); }
   ShardingRule sharding(Metas in) const;
@@ -38,6 +42,7 @@ struct Mean : Reduce<Mean> {
 /// log(sum(exp(x))), stable; minus infinity where every x is.
 struct LogSumExp : Reduce<LogSumExp> {
   static constexpr std::string_view name = "logsumexp";
+  static constexpr double kKnown[] = {4.169846019556285, 5.132845233727576, 1.0986122886681098};
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr Saves saves = Saves::input(0) | Saves::output();
   ShardingRule sharding(Metas in) const;
@@ -49,6 +54,7 @@ struct LogSumExp : Reduce<LogSumExp> {
 /// Product; integers wrap around.
 struct Prod : Reduce<Prod> {
   static constexpr std::string_view name = "prod";
+  static constexpr double kKnown[] = {8, 0, 0};
   static Arg fill(const Shape& s) { return arg(s).uniform(0.5, 1.6); }
   static constexpr Saves saves = Saves::input(0);
   ShardingRule sharding(Metas in) const;
@@ -86,10 +92,12 @@ template <class Op> struct Peak : Reduce<Op> {
 };
 struct AMax : Peak<AMax> {
   static constexpr std::string_view name = "amax";
+  static constexpr double kKnown[] = {4, 5, 0};
   static constexpr bool kLargest = true;
 };
 struct AMin : Peak<AMin> {
   static constexpr std::string_view name = "amin";
+  static constexpr double kKnown[] = {1, 0, 0};
   static constexpr bool kLargest = false;
 };
 
@@ -104,36 +112,33 @@ template <class Op> struct Truth : Reduce<Op> {
 };
 struct Any : Truth<Any> {
   static constexpr std::string_view name = "any";
+  static constexpr double kKnown[] = {1, 1, 0};
   static constexpr bool kLargest = true;
 };
 struct All : Truth<All> {
   static constexpr std::string_view name = "all";
+  static constexpr double kKnown[] = {1, 0, 0};
   static constexpr bool kLargest = false;
 };
 
 using reduce_ops = ConcatOps<OpList<Sum, Mean, LogSumExp, Prod, ProdBackward, AMax, AMin, Any, All>,
-                             extreme_ops, norm_ops>;
+                             count_ops, extreme_ops, norm_ops>;
 
 }  // namespace op
 
 /// Over `dims` (all when empty); dims may count from the end. Empty sums are 0; the mean of nothing
-/// is a ShapeError.
-TESSERA_API Tensor sum(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
-TESSERA_API Tensor mean(const Tensor& x, std::initializer_list<int> dims = {},
-                        bool keepdim = false);
-TESSERA_API Tensor logsumexp(const Tensor& x, std::initializer_list<int> dims,
-                             bool keepdim = false);
+/// is a ShapeError; of bool it is f32, the share of true elements.
+TESSERA_API Tensor sum(const Tensor& x, Dims dims = {}, bool keepdim = false);
+TESSERA_API Tensor mean(const Tensor& x, Dims dims = {}, bool keepdim = false);
+TESSERA_API Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim = false);
 /// The product; 1 of nothing. Its gradient is right with any number of zeros.
-TESSERA_API Tensor prod(const Tensor& x, std::initializer_list<int> dims = {},
-                        bool keepdim = false);
+TESSERA_API Tensor prod(const Tensor& x, Dims dims = {}, bool keepdim = false);
 /// The largest (smallest) value over `dims`, NaN if any is; ties share the gradient. ShapeError of
 /// nothing.
-TESSERA_API Tensor amax(const Tensor& x, std::initializer_list<int> dims = {},
-                        bool keepdim = false);
-TESSERA_API Tensor amin(const Tensor& x, std::initializer_list<int> dims = {},
-                        bool keepdim = false);
+TESSERA_API Tensor amax(const Tensor& x, Dims dims = {}, bool keepdim = false);
+TESSERA_API Tensor amin(const Tensor& x, Dims dims = {}, bool keepdim = false);
 /// bool -> bool, over `dims`. DTypeError for anything else: compare first.
-TESSERA_API Tensor any(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
-TESSERA_API Tensor all(const Tensor& x, std::initializer_list<int> dims = {}, bool keepdim = false);
+TESSERA_API Tensor any(const Tensor& x, Dims dims = {}, bool keepdim = false);
+TESSERA_API Tensor all(const Tensor& x, Dims dims = {}, bool keepdim = false);
 
 }  // namespace tessera

@@ -167,6 +167,9 @@ template <class Op> std::vector<Sample<Op>> Extreme<Op>::samples() {
       {Op{{1, false}}, {arg({5, 6, 7}).distinct()}},
       {Op{{-2, true}}, {arg({5, 6, 2}).distinct()}},
       {Op{{-1, false}}, {arg({}).distinct()}},
+      known(Op{{1, false}}, {arg({2, 4}).listed({3, 1, 5, 1, 2, 6, 6, 4})},
+            Op::kLargest ? std::vector<std::vector<double>>{{5, 6}, {2, 1}}
+                         : std::vector<std::vector<double>>{{1, 2}, {1, 0}}),
       timed(Op{{-1, false}}, {arg({1024, 1024})}),
       timed(Op{{0, false}}, {arg({1024, 1024})}),
       bad(Op{{2, false}}, {arg({3, 4})}, "IndexError"),
@@ -179,3 +182,10 @@ template struct Extreme<Max>;
 template struct Extreme<Min>;
 
 }  // namespace tessera::op
+
+namespace tessera {
+
+Tensor argmax(const Tensor& x) { return argmax(reshape(x, {-1}), 0); }
+Tensor argmin(const Tensor& x) { return argmin(reshape(x, {-1}), 0); }
+
+}  // namespace tessera

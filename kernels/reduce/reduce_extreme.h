@@ -45,12 +45,14 @@ inline std::array<Tensor, 2> max(const Tensor& x, int dim, bool keepdim = false)
 inline std::array<Tensor, 2> min(const Tensor& x, int dim, bool keepdim = false) {
   return call(op::Min{{dim, keepdim}}, {x});
 }
-/// The indices alone (i64).
+/// The indices alone (i64); without a dim, of the flattened x.
 inline Tensor argmax(const Tensor& x, int dim, bool keepdim = false) {
   return max(x, dim, keepdim)[1];
 }
 inline Tensor argmin(const Tensor& x, int dim, bool keepdim = false) {
   return min(x, dim, keepdim)[1];
 }
+TESSERA_API Tensor argmax(const Tensor& x);
+TESSERA_API Tensor argmin(const Tensor& x);
 
 }  // namespace tessera

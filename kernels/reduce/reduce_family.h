@@ -3,9 +3,8 @@
 // rule, kernels of a few lines over reduce_elements, and its gradient in ops.
 #pragma once
 
+#include "tessera/core/dims.h"
 #include "tessera/core/op.h"
-
-#include <initializer_list>
 
 namespace tessera {
 namespace op {
@@ -13,6 +12,9 @@ namespace op {
 /// Which dims are reduced: bit d for dim d.
 using DimMask = uint32_t;
 
+/// What an op gives: its results over dim 1 of {{1, 2, 4}, {3, 0, 5}, {0, 0, 0}} (of what is not
+/// zero, for bool), from a source that is not this code, stand in
+///   static constexpr double kKnown[] = {7, 8, 0};
 template <class Op> struct Reduce {
   DimMask dims = 0;
   bool keepdim = false;
@@ -29,7 +31,7 @@ template <class Op> struct Reduce {
 
 /// The set of `dims` of a tensor of this rank, all where none is given; dims may count from the
 /// end. IndexError, or ShapeError where one is given twice.
-DimMask mask_of(std::initializer_list<int> dims, int rank, std::string_view name);
+DimMask mask_of(Dims dims, int rank, std::string_view name);
 
 }  // namespace op
 }  // namespace tessera

@@ -60,6 +60,12 @@ template <class T, bool kLargest> struct PeakOf {
   }
 };
 
+/// 1 where one of these bits of an element, read as an unsigned number, is set.
+template <int64_t kBits> struct BitsSet : SumOf<int64_t> {
+  using A = int64_t;
+  TESSERA_INLINE static A map(A x, A) { return (x & kBits) != 0; }
+};
+
 // --- the family ---------------------------------------------------------------------------------------------------
 
 template <class Op> MetaList Reduce<Op>::meta(Metas in) const {
@@ -91,7 +97,9 @@ template <class Op> std::vector<Sample<Op>> Reduce<Op>::samples() {
     if constexpr (requires { Op::fill(s); }) return Op::fill(s);
     else return arg(s);
   };
-  const bool truth = Op::dtypes.has(DType::bool_);
+  const bool truth = Op::dtypes.has(DType::bool_) && !Op::dtypes.has(DType::f32);
+  // No reduction takes floats of eight bits.
+  const DType unfit = Op::dtypes.has(DType::bool_) ? DType::f8_e5m2 : DType::bool_;
   std::vector<Sample<Op>> all{
       {of(0b10, false), {fill({5, 37})}},
       {of(0b01, true), {fill({6, 5})}},
@@ -104,12 +112,18 @@ template <class Op> std::vector<Sample<Op>> Reduce<Op>::samples() {
       timed(of(0b10, false), {fill({1024, 1024})}),
       timed(of(0b01, false), {fill({1024, 1024})}),
       bad(of(0b100, false), {arg({3, 4})}, "IndexError"),
-      bad(of(0b1, false), {arg({3}).as(truth ? DType::f32 : DType::bool_)}, "DTypeError"),
+      bad(of(0b1, false), {arg({3}).as(unfit)}, "DTypeError"),
   };
   if constexpr (requires { Op::count; }) {
     Op counted = of(0b10, false);
     counted.count = 60;
     all.push_back({counted, {arg({6, 5})}});
+  }
+  if constexpr (requires { Op::kKnown; }) {
+    std::vector<double> x{1, 2, 4, 3, 0, 5, 0, 0, 0};
+    for (double& v : x) v = truth ? v != 0 : v;
+    all.push_back(known(of(0b10, false), {arg({3, 3}).listed(x)},
+                        {{std::begin(Op::kKnown), std::end(Op::kKnown)}}));
   }
   if (!Op::kOfNothing || requires { Op::count; })
     all.push_back(bad(of(0b10, false), {arg({3, 0})}, "ShapeError"));

@@ -110,6 +110,9 @@ std::vector<Sample<Var>> Var::samples() {
       {of(0b11, false, 2.5, false), {arg({19, 5})}},
       {of(0b10, false, 1, true), {arg({5, 37})}},
       {of(0b10, false, 0, false), {arg({6, 5})}},
+      known(of(0b10, false, 1, false), {arg({2, 3}).listed({1, 2, 4, 3, 3, 3})},
+            {{2.3333333333333335, 0}}),
+      known(of(0b10, false, 0, true), {arg({1, 4}).listed({1, 2, 3, 4})}, {{1.118033988749895}}),
       timed(of(0b10, false, 1, false), {arg({1024, 1024})}),
       timed(of(0b01, false, 1, false), {arg({1024, 1024})}),
       bad(of(0b1, false, 1, false), {arg({1, 5})}, "ShapeError"),
@@ -189,6 +192,15 @@ std::vector<Sample<Norm>> Norm::samples() {
     all.push_back({of(0b101, false), {of_sizes({3, 5, 6})}});
     all.push_back({of(0b11, false), {of_sizes({19, 5})}});
   }
+  const auto known_row = [&](double p, double of_row) {
+    all.push_back(known(Norm{{0b1, false}, p}, {arg({3}).listed({1, -2, 4})}, {{of_row}}));
+  };
+  known_row(2, 4.58257569495584);
+  known_row(1, 7);
+  known_row(0, 3);
+  known_row(3, 4.179339196381232);
+  known_row(kInf, 4);
+  known_row(-kInf, 1);
   all.push_back(timed(Norm{{0b10, false}, 2}, {arg({1024, 1024})}));
   all.push_back(timed(Norm{{0b01, false}, 1}, {arg({1024, 1024})}));
   all.push_back(bad(Norm{{0b100, false}, 2}, {arg({3, 4})}, "IndexError"));
@@ -202,13 +214,19 @@ std::vector<Sample<Norm>> Norm::samples() {
 
 namespace tessera {
 
-Tensor var(const Tensor& x, std::initializer_list<int> dims, double correction, bool keepdim) {
+Tensor var(const Tensor& x, Dims dims, double correction, bool keepdim) {
   return call(op::Var{{op::mask_of(dims, x.rank(), "var"), keepdim}, correction, false}, {x});
 }
-Tensor stddev(const Tensor& x, std::initializer_list<int> dims, double correction, bool keepdim) {
+Tensor stddev(const Tensor& x, Dims dims, double correction, bool keepdim) {
   return call(op::Var{{op::mask_of(dims, x.rank(), "var"), keepdim}, correction, true}, {x});
 }
-Tensor vector_norm(const Tensor& x, double p, std::initializer_list<int> dims, bool keepdim) {
+std::array<Tensor, 2> var_mean(const Tensor& x, Dims dims, double correction, bool keepdim) {
+  return {var(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+std::array<Tensor, 2> std_mean(const Tensor& x, Dims dims, double correction, bool keepdim) {
+  return {stddev(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+Tensor vector_norm(const Tensor& x, double p, Dims dims, bool keepdim) {
   return call(op::Norm{{op::mask_of(dims, x.rank(), "norm"), keepdim}, p}, {x});
 }
 

@@ -5,6 +5,8 @@
 
 #include "tessera/kernels/reduce/reduce_family.h"
 
+#include <array>
+
 namespace tessera {
 namespace op {
 
@@ -46,14 +48,18 @@ using norm_ops = OpList<Var, Norm>;
 }  // namespace op
 
 /// Over `dims` (all when empty). ShapeError where n - correction is not above 0.
-TESSERA_API Tensor var(const Tensor& x, std::initializer_list<int> dims = {}, double correction = 1,
+TESSERA_API Tensor var(const Tensor& x, Dims dims = {}, double correction = 1,
                        bool keepdim = false);
 /// The standard deviation: the root of var.
-TESSERA_API Tensor stddev(const Tensor& x, std::initializer_list<int> dims = {},
-                          double correction = 1, bool keepdim = false);
+TESSERA_API Tensor stddev(const Tensor& x, Dims dims = {}, double correction = 1,
+                          bool keepdim = false);
+/// {var, mean} and {stddev, mean} of the same dims.
+TESSERA_API std::array<Tensor, 2> var_mean(const Tensor& x, Dims dims = {}, double correction = 1,
+                                           bool keepdim = false);
+TESSERA_API std::array<Tensor, 2> std_mean(const Tensor& x, Dims dims = {}, double correction = 1,
+                                           bool keepdim = false);
 /// The vector norm over `dims` (all when empty), e.g. `vector_norm(x, 2, {-1})`. ValueError of a p
 /// that is NaN, ShapeError of nothing where p < 0 or infinite.
-TESSERA_API Tensor vector_norm(const Tensor& x, double p = 2, std::initializer_list<int> dims = {},
-                               bool keepdim = false);
+TESSERA_API Tensor vector_norm(const Tensor& x, double p = 2, Dims dims = {}, bool keepdim = false);
 
 }  // namespace tessera

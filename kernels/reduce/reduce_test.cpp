@@ -211,5 +211,66 @@ TEST(Reduce, Errors) {
   EXPECT_THROW((void)sum(zeros({2, 2}), {0, -2}), ShapeError);
 }
 
+TEST(Reduce, DimsAreANumberAListASpanOrAVector) {
+  const Session session;
+  const Tensor x = tensor({{1, 2}, {3, 4}});
+  const std::vector<double> rows{3, 7};
+  const std::vector<int> one{1};
+  EXPECT_EQ(sum(x, 1).values(), rows);
+  EXPECT_EQ(sum(x, {1}).values(), rows);
+  EXPECT_EQ(sum(x, one).values(), rows);
+  EXPECT_EQ(sum(x, std::span<const int>(one)).values(), rows);
+  EXPECT_EQ(sum(x, -1, true).shape(), (Shape{2, 1}));
+  EXPECT_EQ(sum(x, {0, 1}).item(), 10);
+  EXPECT_EQ(sum(x).item(), 10);
+  EXPECT_EQ(var(x, 1).values(), (std::vector<double>{0.5, 0.5}));
+  EXPECT_EQ(vector_norm(x, 1, 0).values(), (std::vector<double>{4, 6}));
+}
+
+TEST(Reduce, CountsAreExact) {
+  const Session session;
+  const Tensor x = tensor({{0, -0.0, 2}, {NAN, 1e-40, -1}});
+  EXPECT_EQ(count_nonzero(x).item(), 4);
+  EXPECT_EQ(count_nonzero(x, 1).values(), (std::vector<double>{1, 3}));
+  EXPECT_EQ(count_nonzero(x, 0).dtype(), DType::i64);
+  for (const DType t : {DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8})
+    EXPECT_EQ(count_nonzero(tensor({{0, 3}, {1, 0}, {2, 2}}, t), 0).values(),
+              (std::vector<double>{2, 2}))
+        << t;
+  EXPECT_EQ(count_nonzero(tensor({-2147483648.0, 0}, DType::i32)).item(), 1);
+  EXPECT_EQ(count_nonzero(zeros({0, 3}), 0).values(), (std::vector<double>{0, 0, 0}));
+}
+
+TEST(Reduce, TheMeanOfBoolIsAShare) {
+  const Session session;
+  const Tensor x = tensor({{1, 0, 1}, {0, 0, 1}}, DType::bool_);
+  EXPECT_EQ(mean(x).item(), 0.5);
+  EXPECT_EQ(mean(x).dtype(), DType::f32);
+  EXPECT_EQ(mean(x, 0).values(), (std::vector<double>{0.5, 0, 1}));
+  EXPECT_EQ(mean(x, 1, true).shape(), (Shape{2, 1}));
+  const int64_t n = (1 << 25) + 3;  // beyond what f32 counts
+  EXPECT_EQ(mean(ones({n}, DType::bool_)).item(), 1);
+  EXPECT_THROW((void)mean(zeros({0}, DType::bool_)), ShapeError);
+  EXPECT_THROW((void)mean(ones({2}, DType::i64)), DTypeError);
+}
+
+TEST(Reduce, VarianceWithItsMean) {
+  const Session session;
+  const Tensor x = tensor({{1, 3}, {2, 6}});
+  const auto [spread, center] = var_mean(x, 1);
+  EXPECT_EQ(spread.values(), (std::vector<double>{2, 8}));
+  EXPECT_EQ(center.values(), (std::vector<double>{2, 4}));
+  EXPECT_EQ(std_mean(x, 1, 0, true)[0].values(), (std::vector<double>{1, 2}));
+  EXPECT_EQ(std_mean(x, 1, 0, true)[1].shape(), (Shape{2, 1}));
+}
+
+TEST(Reduce, ArgmaxOfAllElements) {
+  const Session session;
+  const Tensor x = tensor({{1, 7}, {7, -2}});
+  EXPECT_EQ(argmax(x).item(), 1);
+  EXPECT_EQ(argmin(transpose(x, 0, 1)).item(), 3);
+  EXPECT_EQ(argmax(tensor(3)).item(), 0);
+}
+
 }  // namespace
 }  // namespace tessera

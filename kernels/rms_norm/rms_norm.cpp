@@ -91,11 +91,20 @@ Grads RmsNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
 }
 
 std::vector<Sample<RmsNorm>> RmsNorm::samples() {
+  const Arg x = arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), weight = arg({3}).listed({1, -2, 0.5});
   return {
       {{1e-5}, {arg({5, 7}), arg({7})}},
       {{0.1}, {arg({2, 5, 6}), arg({6})}},
       {{1e-5}, {arg({5}), arg({5})}},
       {{1e-5}, {arg({3, 70}), arg({70})}},
+      known(RmsNorm{0.1}, {x, weight},
+            {{0.37529331252040077, -1.501173250081603, 0.7505866250408015, 0.6956083436402524,
+              2.7824333745610095, 0},
+             {0.37529331252040077, 1.3912166872805047}}),
+      known(RmsNorm{}, {x, weight},
+            {{0.3779642030348929, -1.5118568121395717, 0.7559284060697858, 0.7745873742487619,
+              3.0983494969950476, 0},
+             {0.3779642030348929, 1.5491747484975238}}),
       timed(RmsNorm{}, {arg({8, 512, 256}), arg({256})}),
       bad(RmsNorm{}, {arg({4, 6}), arg({5})}, "ShapeError"),
       bad(RmsNorm{}, {arg({4, 6}).as(DType::f32), arg({6}).as(DType::bf16)}, "DTypeError"),
@@ -138,6 +147,13 @@ std::vector<Sample<AddRmsNorm>> AddRmsNorm::samples() {
       {AddRmsNorm{0.1}, {arg({2, 5, 6}), arg({2, 5, 6}), arg({6})}},
       {AddRmsNorm{}, {arg({5}), arg({5}), arg({5})}},
       {AddRmsNorm{}, {arg({3, 70}), arg({3, 70}), arg({70})}},
+      known(AddRmsNorm{},
+            {arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), arg({2, 3}).listed({1, 1, -1, 2, 0, -3}),
+             arg({3}).listed({1, -2, 0.5})},
+            {{0.7385484423204121, -2.215645326961236, 0.553911331740309, 1.0741713195168505,
+              0.8593370556134804, -0.6445027917101103},
+             {2, 3, 3, 2.5, -1, -3},
+             {0.36927422116020603, 0.4296685278067402}}),
       timed(AddRmsNorm{}, {arg({8, 512, 256}), arg({8, 512, 256}), arg({256})}),
       bad(AddRmsNorm{}, {arg({4, 6}), arg({6}), arg({6})}, "ShapeError"),
       bad(AddRmsNorm{}, {arg({4, 6}), arg({4, 6}), arg({5})}, "ShapeError"),
@@ -242,6 +258,9 @@ std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
   auto wrong = operands({5, 7}), wrong_more = with_more({5, 7});
   wrong[3] = arg({5, 6});
   wrong_more[4] = arg({7});
+  const Arg x = arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), weight = arg({3}).listed({1, -2, 0.5}),
+            rstd = arg({2}).listed({0.3779642030348929, 1.5491747484975238}).statistic(),
+            dy = arg({2, 3}).listed({1, 2, -1, 0.5, 1, 3});
   return {
       {RmsNormBackward{}, operands({5, 7})},
       {RmsNormBackward{}, operands({2, 5, 6})},
@@ -249,6 +268,14 @@ std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
       {RmsNormBackward{}, operands({5})},
       {RmsNormBackward{}, with_more({5, 7})},
       {RmsNormBackward{}, with_more({40, 5})},
+      known(RmsNormBackward{}, {x, weight, rstd, dy, no_arg()},
+            {{0.5399486300720941, -1.1878879580651693, 0.45895560663135837, -0.6196364380275146,
+              -0.3099018724424947, 2.3237621227462855},
+             {0.7652578901592739, -0.03731793635795211, -1.5118568121395717}}),
+      known(RmsNormBackward{}, {x, weight, rstd, dy, arg({2, 3}).listed({1, 1, -1, 2, 0, -3})},
+            {{1.5399486300720941, -0.18788795806516934, -0.5410443933686416, 1.3803635619724854,
+              -0.3099018724424947, -0.6762378772537145},
+             {0.7652578901592739, -0.03731793635795211, -1.5118568121395717}}),
       timed(RmsNormBackward{}, operands({8, 512, 256})),
       timed(RmsNormBackward{}, with_more({8, 512, 256})),
       bad(RmsNormBackward{}, wrong, "ShapeError"),

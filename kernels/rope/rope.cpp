@@ -98,6 +98,9 @@ std::vector<Sample<Rope>> Rope::samples() {
   flat[3] = index_arg({5, 2}, 0, 6);
   auto narrow = operands({2, 5, 3, 8}, 0, 6);
   narrow[3] = index_arg({2, 5}, 0, 6).as(DType::i32);
+  const Arg four = arg({1, 1, 4}).listed({1, 2, 3, 4});
+  const Arg c = arg({1, 2}).listed({0.5, 1.25}).statistic(),
+            s = arg({1, 2}).listed({0.5, 1}).statistic();
   return {
       {{false}, operands({5, 5, 6, 10})},
       {{true}, operands({2, 7, 2, 4})},
@@ -107,6 +110,9 @@ std::vector<Sample<Rope>> Rope::samples() {
       {{true, true}, operands({2, 5, 5, 66}, 0, 6)},
       {{false, true, 4}, operands({2, 5, 2, 9}, 4)},
       {{false, false, 4}, operands({2, 6, 5, 7}, 4, 5)},
+      known(Rope{}, {four, c, s}, {{-0.5, 1.5, -0.25, 8}}),
+      known(Rope{true}, {four, c, s}, {{1.5, 0.5, 7.75, 2}}),
+      known(Rope{false, true}, {four, c, s}, {{-1, -1.5, 2, 7}}),
       timed(Rope{false}, operands({8, 512, 16, 16})),
       timed(Rope{false}, operands({2, 1024, 32, 64})),
       timed(Rope{false, true}, operands({2, 1024, 32, 64})),

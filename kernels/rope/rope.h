@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/pointwise/index_dtype.h"
 
 namespace tessera {
 namespace op {
@@ -33,15 +34,17 @@ using rope_ops = OpList<Rope>;
 }  // namespace op
 
 struct RopeOptions {
-  bool halves = false;    ///< pairs (x[i], x[i + r/2]) instead of (x[2i], x[2i + 1])
-  int64_t rotary = 0;     ///< how many values of a head turn; 0: all
-  Tensor positions = {};  ///< (..., t) i64, the table row of each token; else token i has row i
+  bool halves = false;  ///< pairs (x[i], x[i + r/2]) instead of (x[2i], x[2i + 1])
+  int64_t rotary = 0;   ///< how many values of a head turn; 0: all
+  Tensor positions =
+      {};  ///< (..., t) i64 or i32, the table row of each token; else token i has row i
 };
 /// The tables are constants: asking for their gradient is an AutogradError.
 inline Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin,
                    const RopeOptions& o = {}) {
   const op::Rope op{false, o.halves, o.rotary};
-  return o.positions.defined() ? call(op, {x, cos, sin, o.positions}) : call(op, {x, cos, sin});
+  return o.positions.defined() ? call(op, {x, cos, sin, as_index(o.positions)})
+                               : call(op, {x, cos, sin});
 }
 
 /// How frequencies are stretched to contexts longer than the model was trained on.

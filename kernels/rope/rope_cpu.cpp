@@ -5,6 +5,7 @@
 #include "tessera/kernels/shared/rows_impl.h"
 
 #include <cstring>
+#include <utility>
 
 namespace tessera::op {
 namespace {
@@ -48,16 +49,11 @@ template <class C, class T> TESSERA_INLINE void store_as(T* p, const Lanes<C>& v
 
 // Each value's other of its pair: neighbours, or (halves) the other half of the vector.
 template <bool halves, class C> TESSERA_INLINE Lanes<C> swap_pairs(const Lanes<C>& x) {
-  using Index __attribute__((vector_size(64))) =
-      std::conditional_t<sizeof(C) == 4, int32_t, int64_t>;
-  if constexpr (sizeof(C) == 4) {
-    constexpr Index kNext{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14},
-        kHalf{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7};
-    return __builtin_shuffle(x, halves ? kHalf : kNext);
-  } else {
-    constexpr Index kNext{1, 0, 3, 2, 5, 4, 7, 6}, kHalf{4, 5, 6, 7, 0, 1, 2, 3};
-    return __builtin_shuffle(x, halves ? kHalf : kNext);
+  constexpr size_t kAway = halves ? kLanes<C> / 2 : 1;
+  return [&]<size_t... I>(std::index_sequence<I...>) TESSERA_LAMBDA {
+    return __builtin_shufflevector(x, x, (I ^ kAway)...);
   }
+  (std::make_index_sequence<kLanes<C>>());
 }
 
 // One head whose pairs lie within vectors: adjacent ones, or halves of a head of one vector. c

@@ -113,5 +113,13 @@ TEST(Rope, ScalingThatContradictsItselfIsAnError) {
     EXPECT_TRUE(scaled[i] == plain[i] || scaled[i] == plain[i] / 16) << i;
 }
 
+TEST(Rope, TakesPositionsOf32Bits) {
+  Context context;
+  const auto [cos, sin] = rope_tables(4, 2, 10000);
+  const Tensor x = ones({2, 1, 2});  // (T, H, D)
+  EXPECT_EQ(rope(x, cos, sin, {.positions = tensor({3, 1}, DType::i32)}).values(),
+            rope(x, cos, sin, {.positions = tensor({3, 1}, DType::i64)}).values());
+}
+
 }  // namespace
 }  // namespace tessera

@@ -173,11 +173,16 @@ std::vector<Sample<Sgd>> Sgd::samples() {
   undefined[4] = no_arg();
   auto mismatched = lists_of(lr, {{3}}, {any, any});
   mismatched[2] = arg({4});
+  const Arg rate = arg({}).listed({0.25}).as(DType::f64), p = arg({2}).listed({1, -2}),
+            g = arg({2}).listed({0.5, 0.25}), four = arg({1}).listed({4}),
+            minus_one = arg({1}).listed({-1}), two = arg({}).listed({2}), one = arg({}).listed({1});
   return {
       {S{}, lists_of(lr, {{5, 7}}, {any, any})},
       {S{0.1, true}, lists_of(lr, {{37}, {5, 6}, {}}, {any, any})},
       {S{0.1, true}, lists_of(lr, {{10, 5}, {5}}, {any, any})},
       {S{0.1}, lists_of(lr, {{37}, {5, 6}}, {DType::bf16, DType::f32})},
+      known(S{0.5}, {rate, p, four, two, g, minus_one, one}, {{0.75, -1.8125}, {3.75}, {1.5}}),
+      known(S{0.5, true}, {rate, p, g}, {{1, -1.6875}}),
       timed(S{0.1}, lists_of(lr, {{1024, 1024}}, {any, any})),
       bad(S{}, undefined, "UsageError"),
       bad(S{}, mismatched, "ShapeError"),
@@ -216,12 +221,21 @@ std::vector<Sample<SgdMomentum>> SgdMomentum::samples() {
   mismatched[4] = arg({4});
   auto wide_rate = lists_of(later, {{3}}, {any, any, any});
   wide_rate[0] = arg({1}).value(1).as(DType::f64);
+  const Arg rate = arg({}).listed({0.25}).as(DType::f64), step = arg({}).listed({2}).as(DType::f64),
+            p = arg({2}).listed({1, -2}), g = arg({2}).listed({0.5, 0.25}),
+            b = arg({2}).listed({0.25, -0.5}), four = arg({1}).listed({4}),
+            minus_one = arg({1}).listed({-1}), two = arg({}).listed({2}), one = arg({}).listed({1}),
+            half = arg({1}).listed({0.5}), minus_four = arg({}).listed({-4});
   return {
       {S{}, lists_of(first, {{5, 7}}, {any, any, any})},
       {S{0.8, 0.5, 0.1, false, true}, lists_of(later, {{37}, {5, 6}, {}}, {any, any, any})},
       {S{.momentum = 0.8, .nesterov = true}, lists_of(later, {{5, 7}}, {any, any, any})},
       {S{}, lists_of(later, {{10, 5}, {5}}, {DType::bf16, DType::f32, DType::f32})},
       {S{}, lists_of(later, {{37}, {5, 6}}, {DType::f32, DType::f32, DType::bf16})},
+      known(S{0.5, 0.25, 0.5}, {rate, step, p, four, two, g, minus_one, one, b, half, minus_four},
+            {{0.78125, -1.796875}, {3.75}, {2.125}, {0.875, -0.8125}, {1}, {-0.5}}),
+      known(S{.momentum = 0.5, .nesterov = true}, {rate, step, p, g, b},
+            {{0.796875, -2.0625}, {0.625, 0}}),
       timed(S{.weight_decay = 0.1}, lists_of(later, {{1024, 1024}}, {any, any, any})),
       bad(S{}, undefined, "UsageError"),
       bad(S{}, mismatched, "ShapeError"),

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/core/parallel.h"
-#include "tessera/kernels/shared/micro_gemm_impl.h"
+#include "tessera/kernels/products/micro_gemm_impl.h"
 
 #include <omp.h>
 #include <type_traits>

@@ -127,12 +127,19 @@ Grads Softmax::vjp(const Saved& s, const Grads& dy, Needs) const {
 }
 
 std::vector<Sample<Softmax>> Softmax::samples() {
+  const Arg x = arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0});
   return {
       {{-1}, {arg({5, 7})}},
       {{0}, {arg({5, 6})}},
       {{1}, {arg({5, 9, 6})}},
       {{-1}, {arg({})}},
       {{-1}, {arg({3, 67})}},
+      known(Softmax{-1}, {x},
+            {{0.04201006613406605, 0.11419519938459449, 0.8437947344813395, 0.5465493872661796,
+              0.12195165230972885, 0.3314989604240915}}),
+      known(Softmax{0}, {x},
+            {{0.6224593312018546, 0.9525741268224334, 0.9820137900379085, 0.37754066879814546,
+              0.04742587317756679, 0.017986209962091555}}),
       timed(Softmax{-1}, {arg({4096, 512})}),
       bad(Softmax{3}, {arg({4, 6})}, "IndexError"),
       bad(Softmax{}, {index_arg({4}, 0, 3)}, "DTypeError"),
@@ -164,6 +171,12 @@ std::vector<Sample<SoftmaxBackward>> SoftmaxBackward::samples() {
       {{-1}, {arg({5, 7}).uniform(0, 1), arg({5, 7})}},
       {{0}, {arg({5, 6}).uniform(0, 1), arg({5, 6})}},
       {{1}, {arg({5, 9, 6}).uniform(0, 1), arg({5, 9, 6})}},
+      known(SoftmaxBackward{-1},
+            {arg({2, 3}).listed({0.04201006613406605, 0.11419519938459449, 0.8437947344813395,
+                                 0.5465493872661796, 0.12195165230972885, 0.3314989604240915}),
+             arg({2, 3}).listed({1, 2, -1, 0.5, 1, 3})},
+            {{0.06609839731993587, 0.2938692717096423, -0.3599676690295781, -0.4862776846708971,
+              -0.0475273915023605, 0.5338050761732576}}),
       timed(SoftmaxBackward{-1}, {arg({4096, 512}), arg({4096, 512})}),
       bad(SoftmaxBackward{}, {arg({4, 6}), arg({4, 5})}, "ShapeError"),
   };
@@ -182,12 +195,19 @@ Grads LogSoftmax::vjp(const Saved& s, const Grads& dy, Needs) const {
 }
 
 std::vector<Sample<LogSoftmax>> LogSoftmax::samples() {
+  const Arg x = arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0});
   return {
       {{-1}, {arg({5, 7})}},
       {{0}, {arg({5, 6})}},
       {{1}, {arg({5, 9, 6})}},
       {{-1}, {arg({})}},
       {{-1}, {arg({3, 67})}},
+      known(LogSoftmax{-1}, {x},
+            {{-3.1698460195562856, -2.1698460195562856, -0.16984601955628567, -0.6041306053367284,
+              -2.1041306053367284, -1.1041306053367284}}),
+      known(LogSoftmax{0}, {x},
+            {{-0.4740769841801067, -0.048587351573741965, -0.01814992791780978, -0.9740769841801067,
+              -3.048587351573742, -4.0181499279178094}}),
       timed(LogSoftmax{-1}, {arg({4096, 512})}),
       bad(LogSoftmax{3}, {arg({4, 6})}, "IndexError"),
       bad(LogSoftmax{}, {index_arg({4}, 0, 3)}, "DTypeError"),
@@ -215,6 +235,12 @@ std::vector<Sample<LogSoftmaxBackward>> LogSoftmaxBackward::samples() {
       {{-1}, {arg({5, 7}).uniform(-3, 0), arg({5, 7})}},
       {{0}, {arg({5, 6}).uniform(-3, 0), arg({5, 6})}},
       {{1}, {arg({5, 9, 6}).uniform(-3, 0), arg({5, 9, 6})}},
+      known(LogSoftmaxBackward{-1},
+            {arg({2, 3}).listed({-3.1698460195562856, -2.1698460195562856, -0.16984601955628567,
+                                 -0.6041306053367284, -2.1041306053367284, -1.1041306053367284}),
+             arg({2, 3}).listed({1, 2, -1, 0.5, 1, 3})},
+            {{0.9159798677318679, 1.7716096012308111, -2.687589468962679, -1.9594722426978084,
+              0.4512175646062202, 1.5082546780915882}}),
       timed(LogSoftmaxBackward{-1}, {arg({4096, 512}), arg({4096, 512})}),
       bad(LogSoftmaxBackward{}, {arg({4, 6}), arg({4, 5})}, "ShapeError"),
   };

@@ -8,6 +8,7 @@
 namespace tessera {
 namespace op {
 
+/// exp(x - m) / sum(exp(x - m)) with m = max(x).
 struct Softmax {
   int dim = -1;
   static constexpr std::string_view name = "softmax";
@@ -72,7 +73,6 @@ using softmax_ops = OpList<Softmax, SoftmaxBackward, LogSoftmax, LogSoftmaxBackw
 }  // namespace op
 
 /// Along `dim`, which may count from the end; x itself has any rank. DTypeError unless floating.
-
 inline Tensor softmax(const Tensor& x, int dim = -1) { return call(op::Softmax{dim}, {x}); }
 /// log(softmax(x)), without the loss of digits; minus infinity where x is.
 inline Tensor log_softmax(const Tensor& x, int dim = -1) { return call(op::LogSoftmax{dim}, {x}); }

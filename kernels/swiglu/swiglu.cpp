@@ -84,12 +84,16 @@ Grads Swiglu::vjp(const Saved& s, const Grads& dy, Needs) const {
 }
 
 std::vector<Sample<Swiglu>> Swiglu::samples() {
+  const Arg gate = arg({3}).listed({1, -2, 3}), up = arg({3}).listed({0.5, 2, -3});
   return {
       {Swiglu{}, {arg({5, 7}), arg({5, 7})}},
       {Swiglu{}, {arg({2, 5, 3}), arg({2, 5, 3})}},
       {Swiglu{}, {arg({}), arg({})}},
       // Multiples of 1/8 stay clear of the limit, where no difference quotient is a gradient.
       {Swiglu{0.7, 1.702, 1}, {arg({5, 7}).distinct(), arg({5, 7}).distinct()}},
+      known(Swiglu{}, {gate, up}, {{0.36552928931500245, -0.4768116880884702, -8.5731671414019}}),
+      known(Swiglu{2.5, 1.702, 1}, {gate, up},
+            {{1.268693648899232, -0.19302413056737558, -3.6975207524271454}}),
       timed(Swiglu{}, {arg({8, 512, 768}), arg({8, 512, 768})}),
       timed(Swiglu{7, 1.702, 1}, {arg({8, 512, 768}), arg({8, 512, 768})}),
       bad(Swiglu{}, {arg({5, 7}), arg({5, 6})}, "ShapeError"),
@@ -148,11 +152,19 @@ void SwigluBackward::cpu(Tensors in, Outputs y) const {
 }
 
 std::vector<Sample<SwigluBackward>> SwigluBackward::samples() {
+  const Arg gate = arg({3}).listed({1, -2, 3}), up = arg({3}).listed({0.5, 2, -3}),
+            dy = arg({3}).listed({1, 2, 0.5});
   return {
       {SwigluBackward{}, {arg({5, 7}), arg({5, 7}), arg({5, 7})}},
       {SwigluBackward{}, {arg({2, 5, 3}), arg({2, 5, 3}), arg({2, 5, 3})}},
       {SwigluBackward{0.7, 1.702, 1},
        {arg({5, 7}).distinct(), arg({5, 7}).distinct(), arg({5, 7})}},
+      known(SwigluBackward{}, {gate, up, dy},
+            {{0.46383525593574343, -0.36313699513958186, -1.632156159022754},
+             {0.7310585786300049, -0.4768116880884702, 1.4288611902336499}}),
+      known(SwigluBackward{2.5, 1.702, 1}, {gate, up, dy},
+            {{1.6016694098345012, -0.4428921258512516, 0},
+             {0.8457957659328212, -0.12868275371158372, 0}}),
       timed(SwigluBackward{}, {arg({8, 512, 768}), arg({8, 512, 768}), arg({8, 512, 768})}),
       bad(SwigluBackward{}, {arg({5, 7}), arg({5, 7}), arg({5, 6})}, "ShapeError"),
       bad(SwigluBackward{.limit = -1}, {arg({5}), arg({5}), arg({5})}, "ValueError"),

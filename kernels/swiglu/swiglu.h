@@ -9,6 +9,8 @@
 namespace tessera {
 namespace op {
 
+/// g sigmoid(alpha g) (u + up_shift), with g = min(gate, limit) and u = clamp(up, -limit, limit)
+/// where there is a limit.
 struct Swiglu {
   double limit = 0, alpha = 1, up_shift = 0;  // limit 0: none
   static constexpr std::string_view name = "swiglu";

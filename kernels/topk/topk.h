@@ -8,6 +8,7 @@
 namespace tessera {
 namespace op {
 
+/// x (..., n, ...) -> values and indices (..., k, ...): the k largest, or smallest, in order.
 struct TopK {
   int64_t k = 1;
   int dim = -1;

@@ -59,6 +59,8 @@ std::vector<Sample<Triangle>> Triangle::samples() {
       {{-3, false}, {arg({3, 8, 5})}},
       {{-2, true}, {arg({6, 5})}},
       {{9, false}, {arg({5, 6})}},
+      known(Triangle{0, true}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{1, 2, 3, 0, 5, 6}}),
+      known(Triangle{-1, false}, {arg({3, 2}).listed({1, 2, 3, 4, 5, 6})}, {{0, 0, 3, 0, 5, 6}}),
       timed(Triangle{0, true}, {arg({1024, 1024})}),
       timed(Triangle{0, false}, {arg({1024, 1024})}),
       bad(Triangle{}, {arg({5})}, "ShapeError"),

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions made of reshape, permute and slice. They have no op of their own, so that gradients,
-// layouts and plans are those of the ops below; each checks what it was given under its own name.
+// Functions made of reshape, permute, expand and slice. They have no op of their own, so that
+// gradients, layouts and plans are those of the ops below; each checks what it was given under its
+// own name.
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
 #include <algorithm>
@@ -35,12 +38,20 @@ std::vector<int64_t> equal_sizes(int64_t total, int64_t size) {
 
 }  // namespace
 
-Tensor squeeze(const Tensor& x, int dim) {
-  const int d = existing_dim(x, dim, "squeeze");
-  if (x.shape()[d] != 1)
-    fail<ShapeError>("squeeze", "dim ", dim, " must have size 1: given ", x.meta(),
-                     "; select one of its elements, or flatten it into its neighbour");
-  return reshape(x, x.shape().without(d));
+Tensor squeeze(const Tensor& x, Dims dims) {
+  uint32_t gone = 0;
+  for (const int dim : dims) {
+    const int d = existing_dim(x, dim, "squeeze");
+    if (x.shape()[d] != 1)
+      fail<ShapeError>("squeeze", "dim ", dim, " must have size 1: given ", x.meta(),
+                       "; select one of its elements, or flatten it into its neighbour");
+    gone |= 1u << d;
+  }
+  Shape shape;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (!(gone >> d & 1)) shape.push_back(x.shape()[d]);
+  }
+  return reshape(x, shape);
 }
 
 Tensor squeeze(const Tensor& x) {
@@ -167,6 +178,51 @@ Tensor diag_embed(const Tensor& x, int64_t offset, int dim1, int dim2) {
     fail<ShapeError>("diag_embed", "a 0-dim tensor has no diagonal to give: given ", x.meta());
   const int64_t size = x.shape().back() + (offset < 0 ? -offset : offset);
   return call(op::DiagonalPad{offset, dim1, dim2, size, size}, {x});
+}
+
+Tensor eye(int64_t rows, int64_t columns, DType dtype, Device device) {
+  const int64_t width = columns == -1 ? rows : columns;
+  if (rows < 0 || width < 0)
+    fail<ShapeError>("eye", "sizes must not be negative: given ", rows, " and ", columns);
+  return call(op::DiagonalPad{0, 0, 1, rows, width},
+              {ones({std::min(rows, width)}, dtype, device)});
+}
+
+Tensor repeat(const Tensor& x, const Shape& times) {
+  const int lead = times.rank() - x.rank();
+  if (lead < 0 || std::ranges::any_of(times, [](int64_t t) { return t < 0; }))
+    fail<ShapeError>("repeat", "expected a number of times, 0 or more, for each dim of ", x.meta(),
+                     ", after those of new leading dims: given ", times);
+  Shape apart, spread, whole;  // a repeated dim is two dims, (times, size), while it is spread
+  for (int d = 0; d < times.rank(); ++d) {
+    const int64_t size = d < lead ? 1 : x.shape()[d - lead], t = times[d];
+    if (size != 1 && t != 1) {
+      apart.push_back(1);
+      spread.push_back(t);
+    }
+    apart.push_back(size);
+    spread.push_back(size == 1 ? t : size);
+    whole.push_back(t * size);
+  }
+  return reshape(copy(expand(reshape(x, apart), spread)), whole);
+}
+
+Tensor tile(const Tensor& x, const Shape& times) {
+  Shape all = Shape::filled(std::max(x.rank() - times.rank(), 0), 1);
+  for (const int64_t t : times) all.push_back(t);
+  return repeat(x, all);
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t times, std::optional<int> dim) {
+  if (times < 0)
+    fail<ShapeError>("repeat_interleave", "the number of times must not be negative: given ", times,
+                     " for ", x.meta());
+  if (!dim) return repeat_interleave(flatten(x), times, 0);
+  const int d = existing_dim(x, *dim, "repeat_interleave");
+  const Tensor apart = unsqueeze(x, d + 1);
+  Shape spread = apart.shape();
+  spread[d + 1] = times;
+  return flatten(copy(expand(apart, spread)), d, d + 1);
 }
 
 }  // namespace tessera

@@ -147,6 +147,7 @@ std::vector<Sample<Reshape>> Reshape::samples() {
       {Reshape{{7, 1, 6}}, {arg({1, 7, 6})}},
       {Reshape{{}}, {arg({1, 1})}},
       {Reshape{{2, 3, 1, 4, 5}}, {arg({6, 20})}},
+      known(Reshape{{3, 2}}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{1, 2, 3, 4, 5, 6}}),
       timed(Reshape{{1024, 32, 32}}, {arg({1024, 1024})}),
       bad(Reshape{{7, 2}}, {arg({3, 4})}, "ShapeError"),
       bad(Reshape{{-1, 4}}, {arg({3, 4})}, "ShapeError"),
@@ -193,6 +194,7 @@ std::vector<Sample<Permute>> Permute::samples() {
       {Permute{{1, 0}}, {arg({5, 7})}},
       {Permute{{2, 0, 1}}, {arg({5, 6, 7})}},
       {Permute{{}}, {arg({})}},
+      known(Permute{{1, 0}}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{1, 4, 2, 5, 3, 6}}),
       timed(Permute{{1, 0}}, {arg({1024, 1024})}),
       bad(Permute{{0, 0}}, {arg({3, 4})}, "ShapeError"),
       bad(Permute{{0}}, {arg({3, 4})}, "ShapeError"),
@@ -202,7 +204,7 @@ std::vector<Sample<Permute>> Permute::samples() {
 // --- expand -------------------------------------------------------------------------------------------------------
 
 Geometry Expand::view(const Geometry& in) const {
-  check_sizes(name, to);
+  check_sizes(name, to, "; -1 keeps the size of a dim that the input has");
   (void)checked_numel(to, 1, name);
   const int lead = to.rank() - in.shape.rank();
   Geometry out{to, Shape::filled(to.rank(), 0), in.offset};
@@ -240,6 +242,8 @@ std::vector<Sample<Expand>> Expand::samples() {
       {Expand{{6, 5, 7}}, {arg({7})}},
       {Expand{{5}}, {arg({})}},
       {Expand{{5, 6}}, {arg({5, 6})}},
+      known(Expand{{2, 2, 3}}, {arg({2, 1}).listed({1, 2})},
+            {{1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2}}),
       timed(Expand{{1024, 1024}}, {arg({1024})}),
       bad(Expand{{5, 7}}, {arg({5, 2})}, "ShapeError"),
       bad(Expand{{7}}, {arg({5, 7})}, "ShapeError"),
@@ -283,6 +287,8 @@ std::vector<Sample<Slice>> Slice::samples() {
       {Slice{1, 2, 2, 2}, {arg({5, 7, 6})}},
       {Slice{0, 0, 1, 5}, {arg({5, 3})}},
       {Slice{0, 2, 1, 0}, {arg({4, 5})}},
+      known(Slice{1, 0, 2, 2}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{1, 3, 4, 6}}),
+      known(Slice{0, 1, 1, 1}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{4, 5, 6}}),
       timed(Slice{1, 128, 1, 512}, {arg({1024, 1024})}),
       bad(Slice{0, 2, 1, 3}, {arg({4})}, "IndexError"),
       bad(Slice{2, 0, 1, 1}, {arg({4, 5})}, "IndexError"),
@@ -338,6 +344,7 @@ std::vector<Sample<SlicePad>> SlicePad::samples() {
       {SlicePad{-1, 0, 3, 8}, {arg({5, 3})}},
       {SlicePad{1, 2, 2, 7}, {arg({5, 2, 6})}},
       {SlicePad{0, 0, 1, 5}, {arg({5, 3})}},
+      known(SlicePad{1, 1, 2, 4}, {arg({2, 2}).listed({1, 2, 3, 4})}, {{0, 1, 0, 2, 0, 3, 0, 4}}),
       timed(SlicePad{1, 128, 1, 1024}, {arg({1024, 512})}),
       bad(SlicePad{0, 2, 1, 4}, {arg({3})}, "IndexError"),
       bad(SlicePad{0, 0, 0, 4}, {arg({3})}, "ValueError"),
@@ -390,7 +397,12 @@ Tensor transpose(const Tensor& x, int dim0, int dim1) {
 }
 
 Tensor expand(const Tensor& x, const Shape& shape) {
-  return x.shape() == shape ? x : call(op::Expand{shape}, {x});
+  if (x.shape() == shape) return x;
+  Shape to = shape;
+  const int lead = to.rank() - x.rank();
+  for (int d = std::max(lead, 0); d < to.rank(); ++d)
+    to[d] = to[d] == -1 ? x.shape()[d - lead] : to[d];
+  return call(op::Expand{to}, {x});
 }
 
 Tensor slice(const Tensor& x, int dim, Range range) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views: reshape, permute, expand, slice, diagonal. They alias the bytes of their input and cost no
 // kernel. The gradients of slice and diagonal are slice_pad and diagonal_pad, which have kernels.
-// squeeze, flatten, split and the like are made of these (rearrange.cpp), and name themselves in
-// errors.
+// squeeze, flatten, split, repeat and the like are made of these (rearrange.cpp), and name
+// themselves in errors.
 #pragma once
 
+#include "tessera/core/dims.h"
 #include "tessera/core/op.h"
 
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -147,13 +149,16 @@ TESSERA_API Tensor reshape(const Tensor& x, Shape shape);
 TESSERA_API Tensor permute(const Tensor& x, const Shape& order);
 /// Swaps two dims, which may count from the end.
 TESSERA_API Tensor transpose(const Tensor& x, int dim0, int dim1);
+/// x broadcast to `shape`, without copying; -1 keeps the size of a dim that x has. ShapeError where
+/// the shape does not fit.
 TESSERA_API Tensor expand(const Tensor& x, const Shape& shape);
 
 /// A range of an index; negative ends count from the end of the dim.
 struct Range {
   int64_t start = 0, stop = std::numeric_limits<int64_t>::max(), step = 1;
 };
-/// `x[slice(1, 3)]`: of dim 0. More dims by the function form.
+/// `x[slice(1, 3)]`: of dim 0. Of more dims: `x[{slice(1, 3), slice()}]`, or the function form.
+inline Range slice() { return {}; }
 inline Range slice(int64_t start, int64_t stop = std::numeric_limits<int64_t>::max(),
                    int64_t step = 1) {
   return {start, stop, step};
@@ -168,8 +173,8 @@ inline Tensor index(const Tensor& x, int64_t at) { return select(x, 0, at); }
 // Made of the above. Dims may count from the end; IndexError names the function where one does not
 // exist.
 
-/// Without `dim`, which must have size 1 (ShapeError); unlike torch's, which then does nothing.
-TESSERA_API Tensor squeeze(const Tensor& x, int dim);
+/// Without these dims, which must have size 1 (ShapeError); unlike torch's, which keeps others.
+TESSERA_API Tensor squeeze(const Tensor& x, Dims dims);
 /// Without any dims of size 1.
 TESSERA_API Tensor squeeze(const Tensor& x);
 /// With a new dim of size 1 at `dim` of the result: (B, D) at 1 -> (B, 1, D).
@@ -195,5 +200,19 @@ TESSERA_API Tensor diagonal(const Tensor& x, int64_t offset = 0, int dim1 = 0, i
 /// The transpose of diagonal: x (..., N) on that diagonal of new dims, zeros elsewhere ->
 /// (..., N + |offset|, N + |offset|).
 TESSERA_API Tensor diag_embed(const Tensor& x, int64_t offset = 0, int dim1 = -2, int dim2 = -1);
+/// Ones on the main diagonal, zeros elsewhere -> (rows, columns); `columns` -1: as many as rows.
+/// ShapeError for a negative size.
+TESSERA_API Tensor eye(int64_t rows, int64_t columns = -1, DType dtype = DType::f32,
+                       Device device = kCpu);
+/// The whole of x over and over: times[d] copies along dim d, as torch's `x.repeat`. `times` has
+/// one number per dim of x, after those of new leading dims: (3) by {2, 2} -> (2, 6). Always a
+/// copy. ShapeError for fewer numbers than x has dims, or a negative one.
+TESSERA_API Tensor repeat(const Tensor& x, const Shape& times);
+/// The same, where leading dims of x that have no number are not repeated.
+TESSERA_API Tensor tile(const Tensor& x, const Shape& times);
+/// Each element of `dim` `times` times in a row: (a, b) by 2 -> (a, a, b, b). Without a dim x is
+/// flattened first. ShapeError for negative times. By a number of times per element:
+/// index_select.h.
+TESSERA_API Tensor repeat_interleave(const Tensor& x, int64_t times, std::optional<int> dim = {});
 
 }  // namespace tessera

@@ -195,5 +195,65 @@ TEST(Views, DiagonalIsAView) {
   EXPECT_THROW((void)diag_embed(tensor(1)), ShapeError);
 }
 
+TEST(Views, ExpandKeepsASizeOfMinusOne) {
+  Context context;
+  const Tensor x = from_values({1, 2}, {2, 1});
+  EXPECT_EQ(expand(x, {-1, 3}).values(), (std::vector<double>{1, 1, 1, 2, 2, 2}));
+  EXPECT_EQ(expand(x, {2, -1, -1}).shape(), (Shape{2, 2, 1}));
+  EXPECT_EQ(expand(zeros({0, 1}), {-1, 4}).shape(), (Shape{0, 4}));
+  EXPECT_THROW((void)expand(x, {-1, 2, 1}), ShapeError);  // a new dim has no size to keep
+}
+
+TEST(Views, SqueezeTakesSeveralDims) {
+  Context context;
+  const Tensor x = count_up({1, 3, 1, 2, 1});
+  EXPECT_EQ(squeeze(x, {0, -1}).shape(), (Shape{3, 1, 2}));
+  EXPECT_EQ(squeeze(x, {2, 0, 4}).shape(), (Shape{3, 2}));
+  EXPECT_EQ(squeeze(x, Dims{}).shape(), x.shape());
+  EXPECT_THROW((void)squeeze(x, {0, 1}), ShapeError);
+  EXPECT_THROW((void)squeeze(x, {0, 5}), IndexError);
+}
+
+TEST(Views, RepeatLaysCopiesSideBySide) {
+  Context context;
+  const Tensor x = tensor({{1, 2}, {3, 4}});
+  EXPECT_EQ(repeat(x, {2, 1}).values(), (std::vector<double>{1, 2, 3, 4, 1, 2, 3, 4}));
+  EXPECT_EQ(repeat(x, {1, 2}).values(), (std::vector<double>{1, 2, 1, 2, 3, 4, 3, 4}));
+  EXPECT_EQ(repeat(tensor({1, 2}), {2, 2}).values(), (std::vector<double>{1, 2, 1, 2, 1, 2, 1, 2}));
+  EXPECT_EQ(repeat(full({1, 1}, 7), {2, 3}).values(), (std::vector<double>(6, 7)));
+  EXPECT_EQ(repeat(tensor(5), {3}).values(), (std::vector<double>{5, 5, 5}));
+  EXPECT_EQ(repeat(x, {0, 2}).shape(), (Shape{0, 4}));
+  EXPECT_EQ(tile(x, {2}).values(), repeat(x, {1, 2}).values());
+  EXPECT_THROW((void)repeat(x, {2}), ShapeError);
+  EXPECT_THROW((void)repeat(x, {1, -1}), ShapeError);
+}
+
+TEST(Views, RepeatGivesACopy) {
+  Context context;
+  const Tensor x = ones({1, 2});
+  EXPECT_NE(&repeat(x, {1, 1}).storage(), &x.storage());
+  EXPECT_NE(&repeat(x, {3, 1}).storage(), &x.storage());
+}
+
+TEST(Views, RepeatInterleaveRepeatsEachElement) {
+  Context context;
+  const Tensor x = tensor({{1, 2}, {3, 4}});
+  EXPECT_EQ(repeat_interleave(x, 2).values(), (std::vector<double>{1, 1, 2, 2, 3, 3, 4, 4}));
+  EXPECT_EQ(repeat_interleave(x, 2, 0).values(), (std::vector<double>{1, 2, 1, 2, 3, 4, 3, 4}));
+  EXPECT_EQ(repeat_interleave(x, 3, -1).shape(), (Shape{2, 6}));
+  EXPECT_EQ(repeat_interleave(x, 0, 1).shape(), (Shape{2, 0}));
+  EXPECT_THROW((void)repeat_interleave(x, -1, 0), ShapeError);
+  EXPECT_THROW((void)repeat_interleave(x, 2, 2), IndexError);
+}
+
+TEST(Views, EyeHasOnesOnTheDiagonal) {
+  Context context;
+  EXPECT_EQ(eye(2).values(), (std::vector<double>{1, 0, 0, 1}));
+  EXPECT_EQ(eye(2, 3).values(), (std::vector<double>{1, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(eye(3, 1, DType::i64).values(), (std::vector<double>{1, 0, 0}));
+  EXPECT_EQ(eye(0).shape(), (Shape{0, 0}));
+  EXPECT_THROW((void)eye(-1), ShapeError);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value that a field's limits forbid never stays: it is set, checked and taken back. Faults are
-// collected, so that one run names all of them. For an unknown field, the same name in another
-// section is tried first, then the nearest by edits, of which the swap of two letters is one.
+// A value outside a field's limits is set, checked and reverted. Faults are collected, so that one
+// run reports all of them. For an unknown field, the suggestion is the same name in another
+// section, else the nearest name by edit distance (a swap of two letters is one edit).
 #include "tessera/models/config/fields.h"
 
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
+
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -23,7 +25,7 @@ template <class T> std::optional<T> parsed(std::string_view text) {
   return value;
 }
 
-// "1_000" and "1e3" are integers too, as people write them.
+// "1_000" and "1e3" are integers too.
 std::optional<int64_t> parsed_integer(std::string_view text) {
   std::string digits(text);
   std::erase(digits, '_');
@@ -39,13 +41,13 @@ std::optional<bool> parsed_bool(std::string_view text) {
   return std::nullopt;
 }
 
-// A JSON array of texts, or texts with commas between.
+// A JSON array of texts, or comma-separated texts.
 std::optional<std::vector<std::string>> parsed_list(std::string_view text) {
   std::vector<std::string> list;
   if (text.starts_with('[')) {
-    const auto json = nlohmann::json::parse(text, nullptr, false);
-    if (!json.is_array()) return std::nullopt;
-    for (const auto& item : json) {
+    const io::ParsedJson json = io::parse_json(text);
+    if (!json.value.is_array()) return std::nullopt;
+    for (const auto& item : json.value) {
       if (!item.is_string()) return std::nullopt;
       list.push_back(item.get<std::string>());
     }
@@ -57,16 +59,6 @@ std::optional<std::vector<std::string>> parsed_list(std::string_view text) {
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return list;
-}
-
-// A dump must hold every text exactly, and JSON is UTF-8.
-bool is_utf8(const std::string& text) {
-  try {
-    (void)nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -145,10 +137,13 @@ std::optional<std::string> Field::check() const {
                        wanted.empty() ? "a number" : wanted);
   };
   const auto one_of = [&](const std::string& given) {
-    return fmt::format("[--{}] '{}' is not one of {}", path, given, type());
+    return fmt::format("[--{}] '{}' is not one of {}", path, io::excerpt(given), type());
   };
   const auto text_fault = [&](const std::string& given) -> std::optional<std::string> {
-    if (!is_utf8(given)) return fmt::format("[--{}] is not valid UTF-8", path);
+    // A dump must hold every text exactly, and JSON is UTF-8. The system ends paths at a NUL.
+    if (io::first_invalid_utf8(given) != given.npos)
+      return fmt::format("[--{}] is not valid UTF-8", path);
+    if (given.find('\0') != given.npos) return fmt::format("[--{}] holds a NUL byte", path);
     if (limits.choices.empty() || std::ranges::count(limits.choices, given)) return std::nullopt;
     return one_of(given);
   };
@@ -179,7 +174,7 @@ std::optional<std::string> Field::check() const {
 
 std::optional<std::string> Field::assign(std::string_view given) {
   const auto wrong = [&] {
-    return fmt::format("[--{}] '{}' is not valid: expected {}", path, given, type());
+    return fmt::format("[--{}] '{}' is not valid: expected {}", path, io::excerpt(given), type());
   };
   const auto set = [&](auto& to, const auto& from) -> std::optional<std::string> {
     if (!from) return wrong();
@@ -210,7 +205,7 @@ std::optional<std::string> Field::assign(std::string_view given) {
         else {
           const auto at = std::ranges::find(limits.choices, given);
           if (at == limits.choices.end())
-            return fmt::format("[--{}] '{}' is not one of {}", path, given, type());
+            return fmt::format("[--{}] '{}' is not one of {}", path, io::excerpt(given), type());
           v.set(static_cast<size_t>(at - limits.choices.begin()));
           return std::nullopt;
         }
@@ -224,18 +219,32 @@ Field* Fields::find(std::string_view path) {
 }
 
 std::string Fields::unknown(std::string_view path) const {
-  // The field's own name under another section is a likelier slip than a typing error.
+  const std::string shown = io::excerpt(path);
+  // A wrong section is a likelier mistake than a misspelled name.
   for (const Field& f : fields_) {
     if (leaf(f.path) == leaf(path)) {
-      return fmt::format("[--{}] unknown field; did you mean --{}?", path, f.path);
+      return fmt::format("[--{}] unknown field; did you mean --{}?", shown, f.path);
     }
   }
   std::vector<std::string> paths;
   for (const Field& f : fields_) paths.push_back(f.path);
   if (const auto near = did_you_mean(path, paths)) {
-    return fmt::format("[--{}] unknown field; did you mean --{}?", path, *near);
+    return fmt::format("[--{}] unknown field; did you mean --{}?", shown, *near);
   }
-  return fmt::format("[--{}] unknown field; --help lists all of them", path);
+  return fmt::format("[--{}] unknown field; --help lists all of them", shown);
+}
+
+std::optional<std::string> Fields::unknown_section(std::string_view name) const {
+  std::vector<std::string> sections;
+  for (const Field& f : fields_) {
+    const std::string own = f.path.substr(0, f.path.find('.'));
+    if (own == f.path) continue;
+    if (own == name) return std::nullopt;
+    sections.push_back(own);
+  }
+  const auto near = did_you_mean(name, sections);
+  return fmt::format("[{}] unknown section; {}", io::excerpt(name),
+                     near ? fmt::format("did you mean {}?", *near) : "--help lists all of them");
 }
 
 std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
@@ -243,7 +252,8 @@ std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string_view word = arguments[i];
     if (!word.starts_with("--")) {
-      faults.push_back(fmt::format("[{}] not a field: expected --section.field value", word));
+      faults.push_back(
+          fmt::format("[{}] not a field: expected --section.field value", io::excerpt(word)));
       continue;
     }
     word.remove_prefix(2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields: the one list of a configuration's fields. A Config struct binds each of its members once,
-// with name, help, unit and range; the command line, JSON files, --help, error messages and the
-// resolved dump are all read from that list.
+// Fields: the list of a configuration's fields. A Config struct binds each of its members once,
+// with name, help, unit and range. The command line, JSON files, --help, error messages and the
+// resolved dump all use this list.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -25,11 +25,12 @@ struct Limits {
   bool above_min = false;                 ///< min itself is not allowed
   std::string_view unit = {};             ///< "tokens", "steps"
   std::vector<std::string> choices = {};  ///< of a text field; empty: any
-  bool free_on_resume = false;  ///< a model's field that may differ from that of its checkpoint
+  bool free_on_resume = false;  ///< a model field that may differ between checkpoint and run
+  bool per_rank = false;        ///< may differ between the ranks of a run
 };
 
-/// A member that is one of the field's choices (an enum, a dtype), by its place in their list;
-/// where it is none of them, `get` gives their number.
+/// A member with one of the field's choices (an enum, a dtype), as an index into their list; `get`
+/// returns the number of choices if the value is none of them.
 struct Choice {
   std::function<size_t()> get;
   std::function<void(size_t)> set;
@@ -43,30 +44,30 @@ struct Field {
   std::string help;
   Limits limits;
 
-  [[nodiscard]] std::string text() const;  ///< the value, as one would write it on the command line
-  [[nodiscard]] std::string type() const;  ///< "integer", "number", ...
-  [[nodiscard]] std::string range() const;  ///< "at least 1"; empty when anything goes
-  /// Parses and checks `text`; gives what is wrong with it, or nothing. A list is written as a JSON
-  /// array or with commas between.
+  [[nodiscard]] std::string text() const;   ///< the value as written on the command line
+  [[nodiscard]] std::string type() const;   ///< "integer", "number", ...
+  [[nodiscard]] std::string range() const;  ///< "at least 1"; empty without limits
+  /// Parses, checks and sets `text`; returns the error message, if any. A list is a JSON array or
+  /// comma-separated.
   [[nodiscard]] std::optional<std::string> assign(std::string_view text);
-  /// What is wrong with the present value.
+  /// The error message for the current value, if it is invalid.
   [[nodiscard]] std::optional<std::string> check() const;
 };
 
 class TESSERA_API Fields {
  public:
-  /// Fields of `config`, below `section` (none at the top).
+  /// Adds the fields of `config` in `section` (empty: top level).
   template <class Config> void section(std::string_view section, Config& config) {
     section_ = section;
     config.fields(*this);
     section_ = {};
   }
-  // What a Config's fields() calls.
+  // Called by a Config's fields().
   template <class T>
   void add(std::string_view name, T& value, std::string_view help, Limits limits = {}) {
     fields_.push_back({path_of(name), &value, std::string(help), std::move(limits)});
   }
-  /// A member that takes the value listed beside the name chosen.
+  /// Adds a member whose value is chosen by name from `options`.
   template <class T>
   void add_choice(std::string_view name, T& value, std::string_view help,
                   std::vector<std::pair<std::string, T>> options) {
@@ -88,13 +89,13 @@ class TESSERA_API Fields {
   [[nodiscard]] const std::vector<Field>& all() const { return fields_; }
   [[nodiscard]] Field* find(std::string_view path);
   /// Sets fields from `--section.field value`, `--section.field=value`, `--section.flag` and
-  /// `--section.no-flag`. Gives one message per fault and leaves what is faulty as it was.
+  /// `--section.no-flag`. Returns one message per fault; faulty fields keep their values.
   [[nodiscard]] std::vector<std::string> parse(std::span<const std::string> arguments);
   /// Sets fields from a JSON object of sections, as dump() writes it; types must be those of the
-  /// fields, infinities are the texts "inf" and "-inf", an optional field's none is null. Same
-  /// reporting; every message begins with `where`.
+  /// fields, infinities are the texts "inf" and "-inf", none is null. Returns messages as parse()
+  /// does, of the first faults; each begins with `where`.
   [[nodiscard]] std::vector<std::string> parse_json(std::string_view text, std::string_view where);
-  /// Faults of the present values.
+  /// Error messages for the current values.
   [[nodiscard]] std::vector<std::string> check() const;
   /// Two lines per field, by section: name and help; type, default, unit and range.
   [[nodiscard]] std::string help() const;
@@ -106,18 +107,20 @@ class TESSERA_API Fields {
     return section_.empty() ? std::string(name) : concat(section_, '.', name);
   }
   [[nodiscard]] std::string unknown(std::string_view path) const;
+  /// The error message for the name of a section, if there is no such section.
+  [[nodiscard]] std::optional<std::string> unknown_section(std::string_view name) const;
   std::vector<Field> fields_;
   std::string_view section_;
 };
 
-/// The candidate nearest to `word` (edit distance), if it is near enough to be meant.
+/// The candidate nearest to `word` by edit distance, if it is near enough.
 TESSERA_API std::optional<std::string> did_you_mean(std::string_view word,
                                                     std::span<const std::string> candidates);
 /// Throws one ConfigError with all messages, a line each, if there are any.
 TESSERA_API void throw_if_any(std::span<const std::string> messages);
 
-/// ConfigError with every fault of a component's configuration: programs fill those in without the
-/// command line.
+/// ConfigError with every fault of a component's configuration, for programs that set it without
+/// the command line.
 template <class Config> void require_valid(std::string_view section, Config config) {
   Fields fields;
   fields.section(section, config);

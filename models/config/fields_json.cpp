@@ -1,68 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields from JSON and back. Types are taken strictly: a number in quotes is a fault, not a number.
-// A file may name a field once only, and holds infinities as texts, since JSON has none.
+// Fields from and to JSON. Types are strict: a number in quotes is an error. A file may name a
+// field only once, and stores infinities as texts, since JSON has none.
 #include "tessera/models/config/fields.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace tessera::config {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 32;  // fields lie at most three deep
+constexpr size_t kMostFaults = 50;  // of one file
 
-std::string position_of(std::string_view text, size_t byte) {
-  const std::string_view before = text.substr(0, std::min(byte > 0 ? byte - 1 : 0, text.size()));
-  const auto line = std::ranges::count(before, '\n') + 1;
-  const size_t start = before.rfind('\n') + 1;  // npos + 1 is 0
-  return fmt::format("line {}, column {}", line, before.size() - start + 1);
-}
-
-// JSON with the names that an object holds more than once.
-struct Parsed {
-  ordered_json json;
-  std::vector<std::string> faults;
-};
-
-Parsed parsed_json(std::string_view text, std::string_view where) {
-  Parsed result;
-  std::vector<std::set<std::string>> open;
-  bool too_deep = false;
-  const auto note = [&](int depth, ordered_json::parse_event_t event, ordered_json& value) {
-    using Event = ordered_json::parse_event_t;
-    too_deep = too_deep || depth > kMaxDepth;
-    if (event == Event::object_start) open.emplace_back();
-    if (event == Event::object_end) open.pop_back();
-    if (event == Event::key && !open.back().insert(value.get<std::string>()).second) {
-      result.faults.push_back(
-          fmt::format("[{}] '{}' stands there twice", where, value.get<std::string>()));
-    }
-    return !too_deep;  // a value that is printed must not be deeper than the stack
-  };
-  try {
-    result.json = ordered_json::parse(text, note);
-    if (too_deep) {
-      result.json = nullptr;
-      result.faults = {fmt::format("[{}] nested deeper than {} levels", where, kMaxDepth)};
-    } else if (!result.json.is_object())
-      result.faults = {fmt::format("[{}] not a JSON object of fields", where)};
-  } catch (const ordered_json::parse_error& error) {
-    result.faults = {
-        fmt::format("[{}] not JSON: wrong at {}", where, position_of(text, error.byte))};
-  } catch (const ordered_json::out_of_range&) {
-    result.faults = {fmt::format("[{}] a number is too large for a double", where)};
-  }
-  if (!result.json.is_object()) result.json = ordered_json::object();
-  return result;
-}
-
-// The value as one would write it on the command line; none where its type is not the field's.
+// The value as written on the command line; none if its type is not the field's.
 std::optional<std::string> as_text(const Field& field, const ordered_json& json) {
   const auto number = [&]() -> std::optional<std::string> {
     if (json.is_number()) return json.dump();
@@ -110,27 +64,42 @@ ordered_json as_json(const Field& field) {
 }  // namespace
 
 std::vector<std::string> Fields::parse_json(std::string_view text, std::string_view where) {
-  Parsed parsed = parsed_json(text, where);
-  std::vector<std::string>& faults = parsed.faults;
+  const io::ParsedJson parsed = io::parse_json(text);
+  std::vector<std::string> faults;
+  const auto full = [&] { return faults.size() >= kMostFaults; };
+  const auto note = [&](std::string_view fault) {
+    if (!full()) faults.push_back(fmt::format("[{}] {}", where, fault));
+  };
+  for (const std::string& fault : parsed.faults) note(fault);
+  if (!parsed.value.is_object()) {
+    if (faults.empty()) note("not a JSON object of fields");
+    return faults;
+  }
   const auto set = [&](const std::string& path, const ordered_json& value) {
+    if (full()) return;
     Field* field = find(path);
     if (!field) {
-      faults.push_back(fmt::format("[{}] {}", where, unknown(path)));
+      note(unknown(path));
       return;
     }
     const auto word = as_text(*field, value);
     const auto fault = word ? field->assign(*word)
-                            : fmt::format("[--{}] {} is not valid: expected {}", path, value.dump(),
-                                          field->type());
-    if (fault) faults.push_back(fmt::format("[{}] {}", where, *fault));
+                            : fmt::format("[--{}] {} is not valid: expected {}", path,
+                                          io::excerpt(value.dump()), field->type());
+    if (fault) note(*fault);
   };
-  for (const auto& [key, value] : parsed.json.items()) {
-    if (!value.is_object()) {
+  for (const auto& [key, value] : parsed.value.items()) {
+    if (!value.is_object() || find(key)) {
       set(key, value);
       continue;
     }
+    if (value.empty() && !full()) {
+      if (const auto fault = unknown_section(key)) note(*fault);
+    }
     for (const auto& [name, member] : value.items()) set(concat(key, '.', name), member);
   }
+  if (full())
+    faults.push_back(fmt::format("[{}] only the first {} faults are shown", where, kMostFaults));
   return faults;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flavor: a published size of a model family under its name.
+// A flavor: a published size of a model family, with its name.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -15,7 +15,7 @@ template <class Config> struct Flavor {
   Config config;
 };
 
-/// ValueError, with the list, if there is no flavor of this name.
+/// ValueError, with the list of flavors, if the name is unknown.
 template <class Config>
 [[nodiscard]] const Config& find_flavor(std::string_view family,
                                         std::span<const Flavor<Config>> flavors,

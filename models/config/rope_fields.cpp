@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names are those of Llama 3.1's published configuration. The two frequency factors bound the pairs
-// that are stretched in part, so the lower must lie below the higher.
+// Names are those of Llama 3.1's published configuration. Frequencies between the two frequency
+// factors are scaled in part, so the low one must be below the high one.
 #include "tessera/models/config/rope_fields.h"
 
 namespace tessera::config {
 
 void rope_fields(Fields& f, double& theta, RopeScaling& r) {
   using Kind = RopeScaling::Kind;
-  f.add("rope_theta", theta, "base of the rotary angles", {.min = 1, .max = 1e12});
+  f.add("rope_theta", theta, "base of the RoPE frequencies", {.min = 1, .max = 1e12});
   f.add_choice<Kind>("rope_scaling", r.kind,
-                     "how rotary angles are stretched; llama: as Llama 3.1's",
+                     "scaling of RoPE frequencies for longer contexts; llama: as in Llama 3.1",
                      {{"none", Kind::none}, {"llama", Kind::llama3}});
-  f.add("rope_scaling_factor", r.factor, "the context is longer by this much",
+  f.add("rope_scaling_factor", r.factor, "factor by which the context is extended",
         {.min = 1, .max = 1e6});
   f.add("rope_low_freq_factor", r.low_freq_factor,
-        "pairs that turn at most so often in the original context are stretched in full",
+        "frequencies below this, in turns per original context, are scaled by the full factor",
         {.min = 0, .max = 1e6, .above_min = true});
-  f.add("rope_high_freq_factor", r.high_freq_factor, "pairs that turn at least so often stay",
+  f.add("rope_high_freq_factor", r.high_freq_factor,
+        "frequencies above this, in turns per original context, are not scaled",
         {.min = 0, .max = 1e6, .above_min = true});
   f.add("rope_original_max_position_embeddings", r.original_max_position,
-        "the context before it was stretched", {.min = 1, .max = 1 << 30, .unit = "tokens"});
+        "context length before scaling", {.min = 1, .max = 1 << 30, .unit = "tokens"});
 }
 
 std::vector<std::string> rope_conflicts(const RopeScaling& r) {

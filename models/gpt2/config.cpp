@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_dropout is a field only so that configurations which name it are answered: attention's
-// kernels keep no probabilities that could be dropped.
+// attention_dropout is a field only to give configurations that set it a clear error: the attention
+// kernels do not store attention weights, so there is nothing to drop.
 #include "tessera/models/gpt2/config.h"
 
 #include <array>
@@ -8,21 +8,21 @@
 namespace tessera::gpt2 {
 
 void Config::fields(config::Fields& f) {
-  f.add("dim", dim, "width of the residual stream", {.min = 1, .max = 1 << 20});
+  f.add("dim", dim, "hidden size", {.min = 1, .max = 1 << 20});
   f.add("n_layers", n_layers, "number of layers", {.min = 1, .max = 4096});
-  f.add("n_heads", n_heads, "heads", {.min = 1, .max = 4096});
-  f.add("vocab_size", vocab_size, "rows of the embedding", {.min = 1, .max = 1 << 24});
-  f.add("max_seq_len", max_seq_len, "longest context: positions that are learned",
+  f.add("n_heads", n_heads, "number of attention heads", {.min = 1, .max = 4096});
+  f.add("vocab_size", vocab_size, "vocabulary size", {.min = 1, .max = 1 << 24});
+  f.add("max_seq_len", max_seq_len, "maximum sequence length: number of learned positions",
         {.min = 1, .max = 1 << 24, .unit = "tokens"});
-  f.add("norm_eps", norm_eps, "added to the variance in norms", {.min = 0, .max = 1});
-  f.add("embedding_dropout", embedding_dropout, "share of the embeddings that is dropped",
+  f.add("norm_eps", norm_eps, "eps of LayerNorm", {.min = 0, .max = 1});
+  f.add("embedding_dropout", embedding_dropout, "dropout probability of the embeddings",
         {.min = 0, .max = 0.999, .free_on_resume = true});
-  f.add("residual_dropout", residual_dropout, "share of what layers add that is dropped",
+  f.add("residual_dropout", residual_dropout,
+        "dropout probability of attention and feed-forward outputs",
         {.min = 0, .max = 0.999, .free_on_resume = true});
   f.add("attention_dropout", attention_dropout,
-        "share of attention's probabilities that is dropped: 0 alone is supported",
-        {.min = 0, .max = 0.999});
-  f.add("fused_qkv", fused_qkv, "queries, keys and values by one product");
+        "dropout probability of attention weights; only 0 is supported", {.min = 0, .max = 0.999});
+  f.add("fused_qkv", fused_qkv, "compute queries, keys and values in one matmul");
 }
 
 std::vector<std::string> Config::conflicts() const {

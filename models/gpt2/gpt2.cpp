@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Positions are numbers in order unless the batch is packed; they are made where the tokens lie.
-// Dropout draws nothing where its share is 0.
+// Positions are 0, 1, ... unless the batch is packed; they are created on the device of the tokens.
+// Dropout with p = 0 draws no random numbers.
 #include "tessera/models/gpt2/gpt2.h"
 
 #include "tessera/dist/dtensor.h"
@@ -17,7 +17,7 @@ using nn::Init;
 
 constexpr double kStd = 0.02;
 
-// Two layers of each block write to the residual stream.
+// Two layers of each block add to the residual stream.
 Init residual_init(const Config& c) {
   return Init::normal(kStd / std::sqrt(2.0 * static_cast<double>(c.n_layers)));
 }
@@ -100,7 +100,7 @@ Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) cons
                      "a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
                      "both, or set_stage({.first = false})");
   }
-  Tensor positions = metadata.of().position_ids;  // (B, T), or (T) where all rows are alike
+  Tensor positions = metadata.of().position_ids;  // (B, T), or (T) if equal for all rows
   if (!positions.defined()) {
     const op::Arange made{.start = static_cast<double>(metadata.of().start),
                           .count = tokens.size(1),

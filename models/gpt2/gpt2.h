@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPT-2 (Radford et al., OpenAI, 2019): pre-norm transformer with LayerNorm, learned positions,
-// biases, GELU by its tanh approximation, and the embedding as the head. Names of members are those
-// of our other decoders. Initialisation is transformers': normal, 0.02 wide, also for positions
-// (OpenAI's first code had 0.01 there); what writes to the residual stream 0.02 / sqrt(2 n_layers);
-// biases zero. Dropout is 0 unless asked for; OpenAI trained with 0.1.
+// biases, GELU by its tanh approximation, and tied embeddings. Names of members are those of our
+// other decoders. Initialisation is that of transformers: normal with standard deviation 0.02, also
+// for positions (OpenAI's first code used 0.01); 0.02 / sqrt(2 n_layers) for the output projections
+// of attention and feed-forward; biases zero. Dropout is 0 by default; OpenAI trained with 0.1.
 #pragma once
 
 #include "tessera/models/decoder.h"
@@ -36,17 +36,17 @@ class TESSERA_API Block final : public nn::Layer<Block> {
 class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNorm> {
  public:
   using Config = gpt2::Config;
-  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: fields out of
-  /// their ranges, or that do not fit each other.
+  /// Parameters are on the meta device until nn::initialize or nn::load. ValueError: fields that
+  /// are out of range or conflict.
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
-  /// The table of positions multiplies with nothing, so it does not count.
+  /// Without the position embeddings, which are in no matmul.
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
-  /// The positions of packed rows are also rows of pos_embeddings.
+  /// Positions in packed documents also index pos_embeddings.
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  /// Where tokens are embedded; tok_embeddings is also the head.
+  /// Present in the stage that embeds tokens; tok_embeddings is also the head.
   std::optional<nn::Embedding> pos_embeddings;
   nn::Dropout dropout;
 

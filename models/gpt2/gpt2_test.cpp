@@ -4,13 +4,12 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
-#include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
-#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/decoders.h"
 
 #include <gtest/gtest.h>
 
@@ -20,20 +19,18 @@
 namespace tessera::gpt2 {
 namespace {
 
+using test::deviation;
+using test::ids;
+
 const Config kTiny{.dim = 24, .n_layers = 2, .n_heads = 8, .vocab_size = 50, .max_seq_len = 16};
 
 class Gpt2Test : public testing::Test {
  protected:
-  static Tensor ids(const std::vector<double>& values, const Shape& shape) {
-    return from_values(values, shape, DType::i64);
-  }
   Session session_;
 };
 
 TEST_F(Gpt2Test, NamesAreThoseOfOurDecoders) {
   Model model(kTiny);
-  std::vector<std::string> names;
-  for (const auto& p : nn::named_parameters(model)) names.push_back(p.name);
   std::vector<std::string> expected{"tok_embeddings.weight", "pos_embeddings.weight"};
   for (const std::string layer : {"layers.0.", "layers.1."}) {
     for (const auto* name : {"attention.wq", "attention.wk", "attention.wv", "attention.wo",
@@ -43,41 +40,31 @@ TEST_F(Gpt2Test, NamesAreThoseOfOurDecoders) {
     }
   }
   expected.insert(expected.end(), {"norm.weight", "norm.bias"});
-  EXPECT_EQ(names, expected);
+  EXPECT_EQ(test::parameter_names(model), expected);
 }
 
 TEST_F(Gpt2Test, FlavorsHaveTheirPublishedSizes) {
-  const std::pair<std::string_view, int64_t> sizes[]{{"124M", 124'439'808},
-                                                     {"355M", 354'823'168},
-                                                     {"774M", 774'030'080},
-                                                     {"1558M", 1'557'611'200}};
-  for (const auto& [name, count] : sizes) {
-    Model model(flavor(name));  // on the meta device: no bytes
-    EXPECT_EQ(nn::parameter_count(model), count) << name;
-    const Tensor tokens = empty({1, 8}, DType::i64, kMeta);
-    const NoGrad guard;
-    const Tensor logits = model.forward(tokens);
-    EXPECT_TRUE(logits.device().is_meta());
-    EXPECT_EQ(logits.shape(), (Shape{1, 8, 50257})) << name;
-  }
+  test::expect_sizes<Model>(flavor, 50257,
+                            {{"124M", 124'439'808},
+                             {"355M", 354'823'168},
+                             {"774M", 774'030'080},
+                             {"1558M", 1'557'611'200}});
   EXPECT_THROW((void)flavor("125M"), ValueError);
   EXPECT_EQ(flavors().size(), 5u);
 }
 
 TEST_F(Gpt2Test, DebugModelHasItsSize) {
   Model model(debugmodel());
-  const int64_t dense = 2048 * 256 + 6 * (12 * 256 * 256 + 13 * 256) + 2 * 256;
-  EXPECT_EQ(nn::parameter_count(model), dense + 1024 * 256);
+  const int64_t matrices = 2048 * 256 + 6 * 12 * 256 * 256, vectors = 6 * 13 * 256 + 2 * 256;
+  EXPECT_EQ(nn::parameter_count(model), matrices + vectors + 1024 * 256);
   const std::vector<int64_t> documents{100, 28};
-  EXPECT_EQ(model.flops(documents), 6.0 * (dense * 128 + 6 * 256 * 2 * (100 * 100 + 28 * 28)));
+  // 100 * 101 / 2 and 28 * 29 / 2 pairs of tokens, none between documents.
+  EXPECT_EQ(model.flops(documents), 6.0 * (matrices * 128 + 6 * 2 * 256 * (5050 + 406)));
 }
 
 TEST_F(Gpt2Test, InitialisationIsThePublished) {
   Model model(debugmodel());
   nn::initialize(model, 0);
-  const auto deviation = [](const Tensor& t) {
-    return norm({t}) / std::sqrt(static_cast<double>(t.numel()));
-  };
   EXPECT_NEAR(deviation(model.tok_embeddings->weight), 0.02, 2e-4);
   EXPECT_NEAR(deviation(model.pos_embeddings->weight), 0.02, 2e-4);
   for (size_t layer : {0u, 5u}) {
@@ -91,26 +78,8 @@ TEST_F(Gpt2Test, InitialisationIsThePublished) {
 }
 
 TEST_F(Gpt2Test, LossWithoutLogitsIsTheLoss) {
-  const auto run = [](bool fused) {
-    Model model(kTiny);
-    nn::initialize(model, 3);
-    const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
-    const Tensor targets = ids({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4});
-    const CrossEntropyResult made = cross_entropy(model.forward(tokens), targets);
-    const models::Loss loss =
-        fused ? model.loss(tokens, targets, model.metadata(4)) : models::Loss{made.sum, made.count};
-    EXPECT_EQ(loss.count.item(), 7);
-    EXPECT_NEAR(loss.sum.item() / 7, std::log(50.0), 0.1);  // of a model that guesses
-    backward(loss.sum);
-    std::vector<double> values{loss.sum.item()};
-    for (const auto& p : nn::named_parameters(model)) {
-      for (double v : p.tensor.grad().values()) values.push_back(v);
-    }
-    return values;
-  };
-  const auto a = run(true), b = run(false);
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-5 * (1 + std::abs(b[i]))) << i;
+  // That of a model that guesses.
+  EXPECT_NEAR(test::expect_loss_without_logits<Model>(kTiny), std::log(50.0), 0.1);
 }
 
 TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
@@ -119,15 +88,8 @@ TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
   const Tensor tokens = ids({1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 11, 12}, {2, 6});  // (B, T)
   models::Cache cache = model.make_cache(6);
   EXPECT_THROW((void)model.next_logits(tokens, cache), UsageError) << "gradients are recorded";
+  test::expect_cached_logits(model, tokens, cache, {3, 1, 2});
   const NoGrad guard;
-  const Tensor whole = model.forward(tokens);  // (B, T, V)
-  int64_t at = 0;
-  for (int64_t count : {3, 1, 2}) {
-    const Tensor last = model.next_logits(slice(tokens, 1, {at, at + count}), cache);  // (B, 1, V)
-    at += count;
-    const auto got = last.values(), want = slice(whole, 1, {at - 1, at}).values();
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << at;
-  }
   EXPECT_THROW((void)model.next_logits(slice(tokens, 1, {0, 1}), cache), ValueError);
   EXPECT_THROW((void)model.make_cache(17), ValueError);
 }
@@ -170,31 +132,7 @@ TEST_F(Gpt2Test, InF64GradientsAreThoseOfDifferences) {
   Config config = kTiny;
   config.dtype = DType::f64;
   Model model(config);
-  nn::initialize(model, 3);
-  const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
-  const Tensor targets = ids({2, 3, 4, -100, 8, 7, 6, 5}, {2, 4});
-  const auto loss = [&] { return model.loss(tokens, targets, model.metadata(4)).sum; };
-  const Tensor sum = loss();
-  EXPECT_EQ(sum.dtype(), DType::f64);
-  EXPECT_EQ(model.forward(tokens).dtype(), DType::f64);
-  backward(sum);
-  const NoGrad guard;
-  for (const auto& p : nn::named_parameters(model)) {
-    ASSERT_EQ(p.tensor.grad().dtype(), DType::f64) << p.name;
-    double* x = p.tensor.detach().data<double>();
-    for (int64_t i : {int64_t{1}, p.tensor.numel() / 2}) {
-      const double at = x[i], h = 1e-5;
-      x[i] = at + h;
-      const double above = loss().item();
-      x[i] = at - h;
-      const double below = loss().item();
-      x[i] = at;
-      const double slope = (above - below) / (2 * h);
-      EXPECT_NEAR(p.tensor.grad().values()[static_cast<size_t>(i)], slope,
-                  1e-8 * (1 + std::abs(slope)))
-          << p.name << ' ' << i;
-    }
-  }
+  test::expect_gradients_of_differences(model);
 }
 
 TEST_F(Gpt2Test, MixedPrecisionAndCheckpointsKeepTheLoss) {
@@ -206,7 +144,7 @@ TEST_F(Gpt2Test, MixedPrecisionAndCheckpointsKeepTheLoss) {
       nn::apply_activation_checkpoint(units, {.mode = nn::ActivationCheckpointConfig::Mode::full});
       nn::mixed_precision(model, units, DType::bf16);
     }
-    const Tensor tokens = ids({1, 2, 3, 4, 9, 8, 7, 6}, {2, 4});
+    const Tensor tokens = test::two_rows();
     const Tensor sum = model.loss(tokens, tokens, model.metadata(4)).sum;
     backward(sum);
     for (const auto& p : nn::named_parameters(model))
@@ -240,17 +178,17 @@ std::vector<std::vector<double>> gradients(std::optional<Mesh> mesh, bool packed
   nn::initialize(model, 3, [mesh](const std::string&, const TensorMeta&) {
     return mesh ? Layout::replicated(*mesh) : Layout();
   });
-  const auto ids = [mesh](const std::vector<double>& values) {
-    const Tensor rows = from_values(values, {4, 3}, DType::i64);
+  const auto lying = [mesh](const std::vector<double>& values) {
+    const Tensor rows = ids(values, {4, 3});
     return mesh ? distribute(rows, Layout::of(*mesh, {Shard(0)})) : rows;
   };
   models::Metadata metadata = model.metadata(3);
   if (packed)
-    metadata = metadata.with_documents(ids({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0}),
-                                       ids({0, 0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 2}));
+    metadata = metadata.with_documents(lying({0, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0}),
+                                       lying({0, 0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 2}));
   backward(model
-               .loss(ids({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
-                     ids({2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, -100}), metadata)
+               .loss(lying({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
+                     lying({2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, -100}), metadata)
                .sum);
   std::vector<std::vector<double>> all;
   for (const auto& p : nn::named_parameters(model))
@@ -291,11 +229,7 @@ TEST_F(Gpt2Test, BadInputIsNamed) {
                  "to 0 and use --model.residual_dropout");
   }
   Model model(kTiny);
-  nn::initialize(model, 0);
-  EXPECT_THROW((void)model.metadata(17), ValueError);
-  EXPECT_THROW((void)model.forward(ids({1, 2}, {2})), ShapeError);
-  EXPECT_THROW((void)model.forward(ids({1, 50}, {1, 2})), IndexError);
-  EXPECT_THROW((void)model.forward(from_values({1, 2}, {1, 2})), DTypeError);
+  test::expect_typed_errors(model);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The defaults are 8B of Llama 3; the sizes say where they differ, all by Llama 3.1's scaling.
-// Conflicts are what no range of one field shows: rotary pairs need an even head size, each key
-// head an equal number of query heads.
+// The defaults are those of Llama 3 8B; other sizes list their differences, all use Llama 3.1's
+// scaling. Conflicts between fields: RoPE needs an even head size, and n_heads must be a multiple
+// of n_kv_heads.
 #include "tessera/models/llama3/config.h"
 
 #include "tessera/models/config/rope_fields.h"
@@ -11,17 +11,18 @@
 namespace tessera::llama3 {
 
 void Config::fields(config::Fields& f) {
-  f.add("dim", dim, "width of the residual stream", {.min = 2, .max = 1 << 20});
+  f.add("dim", dim, "hidden size", {.min = 2, .max = 1 << 20});
   f.add("n_layers", n_layers, "number of layers", {.min = 1, .max = 4096});
-  f.add("n_heads", n_heads, "query heads", {.min = 1, .max = 4096});
-  f.add("n_kv_heads", n_kv_heads, "key and value heads", {.min = 1, .max = 4096});
-  f.add("ffn_dim", ffn_dim, "width of the feed-forward", {.min = 1, .max = 1 << 24});
-  f.add("vocab_size", vocab_size, "rows of the embedding", {.min = 1, .max = 1 << 24});
-  f.add("max_seq_len", max_seq_len, "longest context",
+  f.add("n_heads", n_heads, "number of query heads", {.min = 1, .max = 4096});
+  f.add("n_kv_heads", n_kv_heads, "number of key and value heads", {.min = 1, .max = 4096});
+  f.add("ffn_dim", ffn_dim, "hidden size of the feed-forward layers", {.min = 1, .max = 1 << 24});
+  f.add("vocab_size", vocab_size, "vocabulary size", {.min = 1, .max = 1 << 24});
+  f.add("max_seq_len", max_seq_len, "maximum sequence length",
         {.min = 1, .max = 1 << 30, .unit = "tokens"});
-  f.add("norm_eps", norm_eps, "added to the mean square in norms", {.min = 0, .max = 1});
-  f.add("enable_weight_tying", enable_weight_tying, "the head is the embedding's table");
-  f.add("fused_qkv", fused_qkv, "queries, keys and values by one product");
+  f.add("norm_eps", norm_eps, "eps of RMSNorm", {.min = 0, .max = 1});
+  f.add("enable_weight_tying", enable_weight_tying,
+        "share the weights of the token embedding and the output head");
+  f.add("fused_qkv", fused_qkv, "compute queries, keys and values in one matmul");
   config::rope_fields(f, rope_theta, rope_scaling);
 }
 

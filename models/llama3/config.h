@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Llama 3 is made of, its fields on the command line and the sizes that Meta published and
+// The configuration of Llama 3, its command-line fields and the sizes that Meta published and
 // torchtitan trains.
 #pragma once
 
@@ -19,13 +19,13 @@ struct TESSERA_API Config {
   int64_t vocab_size = 128256, max_seq_len = 131072;
   double rope_theta = 500000, norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
-  bool enable_weight_tying = false;  ///< the head multiplies with the embedding's table
-  bool fused_qkv = true;             ///< queries, keys and values by one product
+  bool enable_weight_tying = false;  ///< the head uses the weight of the embedding
+  bool fused_qkv = true;             ///< queries, keys and values in one matmul
   DType dtype = DType::f32;          ///< of parameters
 
   [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
   void fields(config::Fields& f);
-  /// Faults that no single field shows.
+  /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
 };
 
@@ -33,7 +33,7 @@ struct TESSERA_API Config {
 TESSERA_API Config debugmodel();
 /// debugmodel, 1B, 3B, 8B, 70B, 405B.
 TESSERA_API std::span<const models::Flavor<Config>> flavors();
-/// ValueError, with the list, if there is no flavor of this name.
+/// ValueError, with the list of flavors, if the name is unknown.
 TESSERA_API const Config& flavor(std::string_view name);
 
 }  // namespace tessera::llama3

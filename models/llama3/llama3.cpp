@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table that is embedding and head is initialised as a head. Rotary tables are made for a run of
-// positions and placed where the parameters lie, so that layers never move them.
+// Tied embeddings are initialised as a head. RoPE tables are made for a range of positions on the
+// device of the parameters, so that layers never move them.
 #include "tessera/models/llama3/llama3.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -12,7 +12,7 @@ namespace {
 
 using nn::Init;
 
-// Layers that write to the residual stream start smaller the deeper they lie.
+// Layers that add to the residual stream have smaller initial values the deeper they are.
 Init residual_init(int64_t layer) {
   return Init::truncated_normal(0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1)));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 3 (Meta, 2024): pre-norm transformer, rotary positions with Llama 3.1's scaling, grouped
-// heads, SwiGLU; the head of the small ones is the embedding. Names of members and the
-// initialisation are torchtitan's; linears are cut at three standard deviations.
+// Llama 3 (Meta, 2024): pre-norm transformer, RoPE with Llama 3.1's scaling, grouped-query
+// attention, SwiGLU; tied embeddings in 1B and 3B. Names of members and the initialisation are
+// torchtitan's; initial weights of linears are truncated at three standard deviations.
 #pragma once
 
 #include "tessera/models/decoder.h"
@@ -33,14 +33,14 @@ class TESSERA_API Block final : public nn::Layer<Block> {
 class TESSERA_API Model final : public models::UniformDecoder<Block, nn::RmsNorm> {
  public:
   using Config = llama3::Config;
-  /// Parameters lie on the meta device until nn::initialize or nn::load. ValueError: fields out of
-  /// their ranges, or that do not fit each other.
+  /// Parameters are on the meta device until nn::initialize or nn::load. ValueError: fields that
+  /// are out of range or conflict.
   explicit Model(const Config& config);
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
-  std::optional<nn::Linear> output;  // none where the embedding is the head
+  std::optional<nn::Linear> output;  // none with tied embeddings
 
  private:
   [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata&) const override;

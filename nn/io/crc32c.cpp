@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight bytes an instruction where the processor has SSE 4.2, which is asked at run time, so the
-// build needs no flag; elsewhere a byte at a time by a table. Both give the same sum.
+// Eight bytes per instruction if the processor has SSE 4.2, checked at run time, so the build needs
+// no flag; otherwise one byte at a time with a table. Both give the same sum.
 #include "tessera/nn/io/crc32c.h"
 
 #include <array>

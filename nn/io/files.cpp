@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file is durable when it is synced, renamed and its folder is synced, in this order. The lock of
-// a folder is the system's own (flock), which goes with its process however that ends; the text in
-// `.lock` only tells others who holds it.
+// a folder is the system's (flock), which ends with its process in any case; the text in `.lock`
+// only tells others who holds it. What is written has a name that others can guess, so no link
+// there is followed; what is read is opened without waiting, because a FIFO may have no writer.
 #include "tessera/nn/io/files.h"
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -54,14 +57,69 @@ void write_all(int fd, std::string_view bytes, const std::string& path) {
   }
 }
 
-}  // namespace
+std::string_view kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
 
-std::string read_file(const std::string& path, size_t most) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.ok()) io_error("open", path);
+struct stat status_of(const Descriptor& file, const std::string& path) {
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) io_error("open", path);
-  if (S_ISDIR(info.st_mode)) fail<IoError>("file", path, " is a folder, expected a file");
+  return info;
+}
+
+// For files that cannot replace what has their name.
+[[noreturn]] void refuse_link(const std::string& path) {
+  std::error_code ignored;
+  fail<IoError>("file", path, " is a symbolic link to ", fs::read_symlink(path, ignored).string(),
+                ", which is not followed; remove it");
+}
+
+// Until a pipe or device has data or ends.
+void wait_for_data(int fd, const std::string& path) {
+  constexpr int kSeconds = 10;
+  pollfd one{fd, POLLIN, 0};
+  int ready = 0;
+  do ready = ::poll(&one, 1, kSeconds * 1000);
+  while (ready < 0 && errno == EINTR);
+  if (ready < 0) io_error("read", path);
+  if (ready == 0) fail<IoError>("file", path, " gave nothing for ", kSeconds, " s; give a file");
+}
+
+}  // namespace
+
+int open_file(const std::string& path, std::string_view where) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file.ok()) fail<IoError>(where, "cannot open ", path, ": ", std::strerror(errno));
+  const struct stat info = status_of(file, path);
+  if (!S_ISREG(info.st_mode))
+    fail<IoError>(where, path, " is ", kind_of(info.st_mode), ", expected a file");
+  return file.release();
+}
+
+int create_file(const std::string& path) {
+  ::unlink(path.c_str());
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) io_error("create", path);
+  return fd;
+}
+
+int open_to_append(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 && errno == ELOOP) refuse_link(path);
+  if (fd < 0) io_error("open", path);
+  return fd;
+}
+
+std::string read_file(const std::string& path, size_t most) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file.ok()) io_error("open", path);
+  const struct stat info = status_of(file, path);
+  const bool endless = most == std::numeric_limits<size_t>::max();
+  if (S_ISDIR(info.st_mode) || (endless && !S_ISREG(info.st_mode)))
+    fail<IoError>("file", path, " is ", kind_of(info.st_mode), ", expected a file");
   std::string bytes(std::min(static_cast<size_t>(info.st_size), most), '\0');
   size_t used = 0;
   for (;;) {  // a pipe or a growing file may hold more than stat says
@@ -69,17 +127,22 @@ std::string read_file(const std::string& path, size_t most) {
     if (used == bytes.size()) bytes.resize(bytes.size() + 4096);
     const ssize_t n = ::read(file.get(), bytes.data() + used, bytes.size() - used);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      wait_for_data(file.get(), path);
+      continue;
+    }
     if (n < 0) io_error("read", path);
     if (n == 0) break;
     used += static_cast<size_t>(n);
   }
+  if (used == 0 && S_ISFIFO(info.st_mode))
+    fail<IoError>("file", path, " is a FIFO that nobody writes to; give a file");
   bytes.resize(used);
   return bytes;
 }
 
 FileSum sum_of_file(const std::string& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.ok()) io_error("open", path);
+  const Descriptor file(open_file(path, "file"));
   std::string piece(size_t{1} << 20, '\0');
   FileSum sum;
   for (;;) {
@@ -99,8 +162,7 @@ FileSum write_file_atomically(
   const std::string aside = concat(path, ".tmp.", ::getpid());
   FileSum sum;
   try {
-    Descriptor file(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file.ok()) io_error("create", aside);
+    Descriptor file(create_file(aside));
     produce([&](std::string_view bytes) {
       write_all(file.get(), bytes, aside);
       sum.crc32c = crc32c(bytes, sum.crc32c);
@@ -153,8 +215,13 @@ void require_space(const std::string& folder, uint64_t bytes, std::string_view w
 FolderLock::FolderLock(const std::string& folder, std::string_view field) {
   require_writable_folder(folder, field);
   const std::string path = (fs::path(folder) / ".lock").string();
-  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  Descriptor file(
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644));
+  if (!file.ok() && errno == ELOOP) refuse_link(path);
   if (!file.ok()) io_error("create", path);
+  // The text would overwrite a file that also has another name.
+  if (const struct stat info = status_of(file, path); !S_ISREG(info.st_mode) || info.st_nlink > 1)
+    fail<IoError>("file", path, " is not a lock that a run made; remove it");
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
     char host[256] = {};
     ::gethostname(host, sizeof host - 1);
@@ -162,10 +229,10 @@ FolderLock::FolderLock(const std::string& folder, std::string_view field) {
     if (::ftruncate(file.get(), 0) != 0) io_error("write", path);
     write_all(file.get(), holder, path);
   } else if (errno == EWOULDBLOCK) {
-    std::string holder = read_file(path);
-    for (char& c : holder)
-      if (c < ' ' || c > '~') c = '?';
-    fail<IoError>(field, "folder ", folder, " is used by another run (", holder.substr(0, 300),
+    std::string holder(300, '\0');
+    holder.resize(static_cast<size_t>(
+        std::max<ssize_t>(0, ::pread(file.get(), holder.data(), holder.size(), 0))));
+    fail<IoError>(field, "folder ", folder, " is used by another run (", excerpt(holder),
                   "); wait until it ends or give another folder");
   }
   fd_ = file.release();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files: whole or not at all. What is written goes to a neighbour first, is synced, and then takes
-// its name. Sizes and checksums of what was written, free space, and the lock that keeps two runs
-// out of one folder.
+// Atomic file writes: data goes to a temporary file first, is synced, and then renamed. Also sizes
+// and checksums, free space, and the lock that prevents two runs in one folder.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -21,31 +20,40 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 
-/// The file's bytes; IoError if it cannot be read or holds more than `most` (a device may never
-/// end).
+/// Opens a file for reading; the caller closes the descriptor. IoError, which begins with `where`:
+/// cannot be opened, or is a folder, FIFO, socket or device. Never waits for a FIFO's writer.
+[[nodiscard]] TESSERA_API int open_file(const std::string& path, std::string_view where);
+/// Creates an empty file for writing in place of any file or link of this name, which is not
+/// followed; the caller closes the descriptor.
+[[nodiscard]] TESSERA_API int create_file(const std::string& path);
+/// Opens an existing file for writing at its end; the caller closes the descriptor. IoError: cannot
+/// be opened, or is a symbolic link.
+[[nodiscard]] TESSERA_API int open_to_append(const std::string& path);
+/// The file's bytes; IoError if it cannot be read or is larger than `most`. With `most` it may be a
+/// pipe or device, which may never end: IoError if a FIFO has no writer or nothing comes for 10 s.
 TESSERA_API std::string read_file(const std::string& path,
                                   size_t most = std::numeric_limits<size_t>::max());
 /// Size and checksum, read in pieces; IoError if it cannot be read.
 TESSERA_API FileSum sum_of_file(const std::string& path);
-/// Writes what `produce` gives to `write`; readers see the old file or the whole new one. IoError
-/// names the cause. Gives the sum of what was written.
+/// Writes the bytes that `produce` passes to `write`; readers see the old file or the complete new
+/// one. IoError names the cause. Returns the checksum of the new file.
 TESSERA_API FileSum write_file_atomically(
     const std::string& path,
     const std::function<void(const std::function<void(std::string_view)>& write)>& produce);
 TESSERA_API FileSum write_file_atomically(const std::string& path, std::string_view bytes);
-/// Makes the names in the folder durable. IoError if it cannot.
+/// Syncs the folder, so that its file names are durable. IoError if it cannot.
 TESSERA_API void sync_folder(const std::string& path);
-/// Makes the folder and proves that files can be written in it; IoError otherwise.
+/// Creates the folder and checks that files can be written in it; IoError otherwise.
 TESSERA_API void require_writable_folder(const std::string& path, std::string_view field);
 /// IoError, with both figures, unless the file system of `folder` has `bytes` free.
 TESSERA_API void require_space(const std::string& folder, uint64_t bytes, std::string_view where);
 
-/// A folder that is this run's alone while the object lives, also if the process is killed. On a
-/// file system without locks it keeps nobody out.
+/// An exclusive lock of a folder during the object's lifetime, released when the process ends in
+/// any way. On a file system without locks it has no effect.
 class TESSERA_API FolderLock {
  public:
-  /// Makes the folder where it is missing. IoError, which names the holder, if it is locked; as
-  /// require_writable_folder.
+  /// Creates the folder if needed. IoError, which names the holder, if it is locked; other errors
+  /// as require_writable_folder.
   FolderLock(const std::string& folder, std::string_view field);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -3,6 +3,7 @@
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/nn/containers.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
@@ -11,6 +12,11 @@
 
 namespace tessera::nn {
 namespace {
+
+struct Many final : Layer<Many> {
+  ModuleList<Linear> layers;
+  void visit(Visitor& v) override { v.children("layers", layers); }
+};
 
 class ModelFileTest : public test::FolderTest {};
 
@@ -28,6 +34,21 @@ TEST_F(ModelFileTest, AModelComesBackAsItWas) {
   Linear other(4, 5);
   EXPECT_THROW(load(other, path), DataError);
   EXPECT_THROW(load(b, folder_ + "/none"), IoError);
+}
+
+// Quadratic time would be half a minute.
+TEST_F(ModelFileTest, TimeIsLinearInTheNumberOfParameters) {
+  const Session session({.threads = 1});
+  const std::string path = folder_ + "/many.safetensors";
+  Many a, b;
+  for (int i = 0; i < 60'000; ++i) {
+    a.layers.emplace_back(1, 1, Init::normal(1));
+    b.layers.emplace_back(1, 1, Init::normal(1));
+  }
+  initialize(a, 1);
+  save(a, path);
+  load(b, path);
+  EXPECT_EQ(b.layers[59'999].weight.item(), a.layers[59'999].weight.item());
 }
 
 TEST_F(ModelFileTest, PartsAreWrittenAsOneFileAndReadAsParts) {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening checks the whole header: tensors must tile the file without overlap or hole, and sizes
-// are multiplied with a look at overflow, so a read allocates what is there. Types without a DType
-// are known by width: such a file opens, only those tensors cannot be read.
+// Opening checks the whole header: tensors must cover the file without overlap or gap, and sizes
+// are checked for overflow, so a read never allocates more than the file has. A file with dtypes
+// that we do not support can be opened; only those tensors cannot be read.
 #include "tessera/nn/io/safetensors.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/files.h"
-
-#include <nlohmann/json.hpp>
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <optional>
 #include <set>
 #include <sys/stat.h>
@@ -25,7 +24,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr size_t kMaxTensors = 1'000'000, kMaxName = 1024;
@@ -70,13 +69,7 @@ std::string_view file_type_name(DType dtype) {
   return std::ranges::find(kTypes, std::optional(dtype), &FileType::dtype)->name;
 }
 
-// Names reach error messages and terminals.
-std::string quoted(const std::string& name) {
-  std::string text = "'";
-  for (char c : name.substr(0, 80))
-    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return text + "'";
-}
+std::string quoted(const std::string& name) { return concat('\'', excerpt(name), '\''); }
 
 std::optional<uint64_t> unsigned_integer(const Json& j) {
   if (!j.is_number_unsigned()) return std::nullopt;
@@ -86,17 +79,15 @@ std::optional<uint64_t> unsigned_integer(const Json& j) {
 }  // namespace
 
 void SafetensorsFile::corrupt(const std::string& what) const {
-  fail<DataError>("safetensors", path_, " is not a whole safetensors file: ", what);
+  fail<DataError>("safetensors", path_, " is not a complete safetensors file: ", what);
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  if (fd_ < 0 || ::fstat(fd_, &info) != 0) {
-    fail<IoError>("safetensors", "cannot open ", path, ": ", std::strerror(errno));
-  }
+  fd_ = open_file(path, "safetensors");
   try {
-    if (!S_ISREG(info.st_mode)) fail<IoError>("safetensors", path, " is not a regular file");
+    struct stat info {};
+    if (::fstat(fd_, &info) != 0)
+      fail<IoError>("safetensors", "cannot open ", path, ": ", std::strerror(errno));
     const auto file_bytes = static_cast<uint64_t>(info.st_size);
     uint64_t length = 0;
     if (file_bytes < sizeof(length))
@@ -127,22 +118,9 @@ SafetensorsFile::~SafetensorsFile() { ::close(fd_); }
 
 void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
   if (header.empty() || header.front() != '{') corrupt("the header does not begin with '{'");
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth) corrupt("the header is nested too deeply");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      corrupt(concat("the key ", quoted(value.get<std::string>()), " appears twice"));
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(header, check);
-  } catch (const Json::exception&) {
-    corrupt("the header is not valid JSON");
-  }
+  const ParsedJson parsed = parse_json(header, kMaxDepth);
+  if (!parsed.faults.empty()) corrupt(concat("header: ", parsed.faults[0]));
+  const Json& json = parsed.value;
   if (json.size() > kMaxTensors) corrupt("it lists too many tensors");
 
   for (const auto& [name, value] : json.items()) {
@@ -157,7 +135,7 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
     const auto bad = [&, &tensor = name](const std::string& what) {
       corrupt(concat("tensor ", quoted(tensor), ' ', what));
     };
-    if (name.size() > kMaxName) bad("has too long a name");
+    if (name.size() > kMaxName) bad(concat("has a name of more than ", kMaxName, " bytes"));
     if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
         !value.contains("shape") || !value.contains("data_offsets")) {
       bad("does not have exactly dtype, shape and data_offsets");
@@ -244,17 +222,19 @@ FileSum write_safetensors(const std::string& path, const std::vector<nn::NamedPa
     const int64_t x = item_size(a->tensor.dtype()), y = item_size(b->tensor.dtype());
     return x != y ? x > y : a->name < b->name;
   });
-  nlohmann::ordered_json json;
-  json["__metadata__"] = metadata;
+  Json json = Json::object();
+  append_member(json, "__metadata__", metadata);
+  std::set<std::string_view> names{"__metadata__"};
   uint64_t at = 0;
   for (const auto* t : order) {
-    if (json.contains(t->name))
+    if (!names.insert(t->name).second)
       fail<UsageError>("safetensors", "two tensors are named ", quoted(t->name));
     const auto bytes = static_cast<uint64_t>(t->tensor.numel() * item_size(t->tensor.dtype()));
-    json[t->name] = {
-        {"dtype", file_type_name(t->tensor.dtype())},
-        {"shape", std::vector<int64_t>(t->tensor.shape().begin(), t->tensor.shape().end())},
-        {"data_offsets", {at, at + bytes}}};
+    append_member(
+        json, t->name,
+        {{"dtype", file_type_name(t->tensor.dtype())},
+         {"shape", std::vector<int64_t>(t->tensor.shape().begin(), t->tensor.shape().end())},
+         {"data_offsets", {at, at + bytes}}});
     at += bytes;
   }
   std::string header = json.dump();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: named tensors in one file (u64 header length, JSON header, bytes). Read strictly,
-// since files come from strangers: every rule of the format is checked before a byte is used.
-// Written aside, synced and renamed.
+// safetensors: named tensors in one file (u64 header length, JSON header, bytes). Files are
+// untrusted input: every rule of the format is checked before a byte is used. Writes are atomic.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -33,7 +32,7 @@ class TESSERA_API SafetensorsFile {
   [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
   [[nodiscard]] bool has(const std::string& name) const { return entries_.contains(name); }
-  /// DataError: no such tensor, or a dtype that tensors here do not have.
+  /// DataError: no such tensor, or an unsupported dtype.
   [[nodiscard]] Tensor read(const std::string& name) const;
   /// All tensors, by name.
   [[nodiscard]] std::vector<nn::NamedParameter> read_all() const;
@@ -48,8 +47,8 @@ class TESSERA_API SafetensorsFile {
   uint64_t buffer_ = 0;  // where the bytes begin
 };
 
-/// Writes CPU or device tensors; metadata gets `format: pt` unless it names one, without which
-/// other readers refuse. Gives the file's sum.
+/// Writes CPU or device tensors; adds `format: pt` to the metadata unless it has a format, because
+/// other readers require one. Returns the file's checksum.
 TESSERA_API FileSum write_safetensors(const std::string& path,
                                       const std::vector<nn::NamedParameter>& tensors,
                                       Metadata metadata = {});

@@ -89,11 +89,18 @@ TEST_F(SafetensorsTest, CorruptFilesAreRefused) {
       {"{" + a + "}", 9, "tensors end at byte 8, the file at 9"},
       {"{" + a + "}", 7, "has data_offsets outside the file"},
       {" {" + a + "}", 8, "does not begin with '{'"},
-      {"{" + a, 8, "not valid JSON"},
-      {"{" + a + "}{}", 8, "not valid JSON"},
-      {"{" + a + "," + a + "}", 8, "the key 'a' appears twice"},
+      {"{" + a, 8, "header: not JSON: wrong at line 1, column 54"},
+      {"{" + a + "}{}", 8, "header: not JSON: wrong at line 1, column 55"},
+      {"{" + a + "}" + std::string(1, '\0') + "}", 8, "header: not JSON: a NUL byte at line 1"},
+      {R"({"a\u0000":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8,
+       "header: the name 'a\\x00' holds a NUL byte"},
+      {"{" + a + "," + a + "}", 8, "header: 'a' occurs twice"},
+      {R"({"a\nb\u001b":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", 8,
+       "tensor 'a\\nb\\x1b' has an unknown dtype"},
+      {"{\"" + std::string(2000, 'n') + "\":1}", 8,
+       "tensor '" + std::string(200, 'n') + "...' has a name of more than 1024 bytes"},
       {R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8,
-       "the key 'dtype' appears twice"},
+       "header: 'dtype' occurs twice"},
       {"{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8,
        "tensors overlap at byte 4"},
       {"{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[9,13]}})", 13,
@@ -116,12 +123,24 @@ TEST_F(SafetensorsTest, CorruptFilesAreRefused) {
        "has a shape that is not a list"},
       {R"({"__metadata__":{"n":1}})", 0, "__metadata__ 'n' is not text"},
       {R"({"__metadata__":"x"})", 0, "__metadata__ is not an object"},
-      {R"({"a":[[[[[[[[]]]]]]]]})", 0, "nested too deeply"},
+      {R"({"a":[[[[[[[[]]]]]]]]})", 0, "header: nested deeper than 4 levels"},
   };
   for (const Case& c : cases) {
     put(c.header, c.bytes);
     EXPECT_NE(error().find(c.message), std::string::npos) << c.header << "\n" << error();
   }
+}
+
+// Quadratic time would be half a minute in each of both directions.
+TEST_F(SafetensorsTest, TimeIsLinearInTheNumberOfTensors) {
+  constexpr int kTensors = 60'000;
+  std::vector<nn::NamedParameter> tensors;
+  for (int i = 0; i < kTensors; ++i)
+    tensors.push_back({concat("layers.", i, ".weight"), full({1}, i)});
+  write_safetensors(path_, tensors);
+  const SafetensorsFile file(path_);
+  EXPECT_EQ(file.entries().size(), tensors.size());
+  EXPECT_EQ(file.read("layers.59999.weight").item(), kTensors - 1);
 }
 
 TEST_F(SafetensorsTest, BadLengthsAreRefusedBeforeAnythingIsAllocated) {

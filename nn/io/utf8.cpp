@@ -41,4 +41,25 @@ size_t first_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
+std::string excerpt(std::string_view text, size_t most) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out;
+  for (size_t shown = 0; !text.empty(); ++shown) {
+    if (shown == most) return out + "...";
+    const auto c = static_cast<unsigned char>(text[0]);
+    // U+0080 to U+009F control terminals as the ones below U+0020 do.
+    const bool control =
+        c < 0x20 || c == 0x7F ||
+        (c == 0xC2 && text.size() > 1 && static_cast<unsigned char>(text[1]) < 0xA0);
+    const size_t n = control ? 0 : utf8_length(text);
+    if (n > 0) out += text.substr(0, n);
+    else if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
+    else if (c == '\r') out += "\\r";
+    else out += {'\\', 'x', kDigits[c >> 4], kDigits[c & 15]};
+    text.remove_prefix(n == 0 ? 1 : n);
+  }
+  return out;
+}
+
 }  // namespace tessera::io

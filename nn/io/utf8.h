@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8: how long a character is, and where a text stops being text.
+// UTF-8: length of a character, position of the first invalid byte, and excerpts of untrusted text
+// for error messages.
 #pragma once
 
 #include "tessera/core/api.h"
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace tessera::io {
@@ -14,5 +16,8 @@ namespace tessera::io {
 TESSERA_API size_t utf8_length(std::string_view text);
 /// Offset of the first byte that begins no character; npos if `text` is UTF-8 throughout.
 TESSERA_API size_t first_invalid_utf8(std::string_view text);
+/// Untrusted text as an error message quotes it: on one line, control characters and bytes that are
+/// not UTF-8 as `\n`, `\t`, `\r` or `\x1b`, cut to `most` characters with `...` behind them.
+TESSERA_API std::string excerpt(std::string_view text, size_t most = 200);
 
 }  // namespace tessera::io

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One norm and one scale for all gradients; a norm that is not finite leaves them as they are.
+// One norm and one factor for all gradients; with a non-finite norm they are unchanged.
 #include "tessera/nn/optim/clip.h"
 
 #include "tessera/kernels/multi_tensor/multi_tensor.h"

@@ -1,31 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step goes by group and by the steps that parameters have done, so that each of its updates is
-// one call. States are made at the first gradient, lying as their parameter does.
+// A step handles parameters by group and by their number of steps, so that each update is one call.
+// States are created with the first gradient, in the layout of their parameter.
 #include "tessera/nn/optim/optimizer.h"
 
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 
 namespace tessera::optim {
-namespace {
-
-void copy_values(const Tensor& to, const Tensor& from) {
-  if (&to.impl() == &from.impl()) return;
-  const Tensor whole = contiguous(from.is_distributed() ? full_tensor(from) : from);
-  if (to.is_distributed()) copy_bytes(local(to), local(distribute(whole, layout_of(to))));
-  else copy_bytes(to, whole);
-}
-
-}  // namespace
-
 Parameters::Parameters(const std::vector<Tensor>& tensors) {
   for (const Tensor& t : tensors) list_.push_back({"", t});
 }
@@ -51,7 +38,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<GroupSpec> groups) : nam
                        ": a parameter belongs to one group, once");
     if (!names.insert(names_[i]).second)
       fail<UsageError>(name_, "two parameters are called ", names_[i],
-                       ": their states need names of their own");
+                       ": their states need different names");
   }
   states_.resize(parameters_.size());
   parameter_steps_.resize(parameters_.size());
@@ -64,9 +51,10 @@ Optimizer::Optimizer(std::string_view name, std::vector<GroupSpec> groups) : nam
 void Optimizer::add(Tensor parameter, std::string name) {
   if (!parameter.defined()) fail<UsageError>(name_, "parameter ", name, " is undefined");
   if (!parameter.is_leaf())
-    fail<UsageError>(name_, "parameter ", name, ", ", parameter.meta(),
-                     ", is no leaf but the result of an op: give what it was computed from, or "
-                     "detach() it before set_requires_grad()");
+    fail<UsageError>(
+        name_, "parameter ", name, ", ", parameter.meta(),
+        ", is not a leaf but the result of an op: give the leaf that it was computed from, or "
+        "detach() it before set_requires_grad()");
   if (parameter.device().is_meta())
     fail<UsageError>(name_, "parameter ", name, ", ", parameter.meta(),
                      ", has no bytes yet: initialize or load the model first");
@@ -90,7 +78,7 @@ bool Optimizer::takes_part(size_t parameter) const {
 void Optimizer::step() {
   const NoGrad guard;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    std::map<int64_t, std::vector<size_t>> ready;  // by the steps that they have done
+    std::map<int64_t, std::vector<size_t>> ready;  // by their number of steps
     for (size_t i = groups_[g].begin; i < groups_[g].end; ++i) {
       if (parameters_[i].grad().defined()) ready[parameter_steps_[i]].push_back(i);
     }
@@ -126,6 +114,20 @@ void Optimizer::require_group(size_t group) const {
     fail<IndexError>(name_, "no group ", group, ": there are ", groups_.size(), ", counted from 0");
 }
 
+void Optimizer::require_states(size_t group, const GroupSpec& spec) const {
+  const GroupPart& part = groups_[group];
+  if (spec.states == part.states && (spec.states.empty() || spec.state_dtype == part.state_dtype))
+    return;
+  const auto text = [](const std::vector<std::string>& states, DType dtype) {
+    std::string list;
+    for (const std::string& s : states) list += concat(list.empty() ? "" : " and ", s);
+    return list.empty() ? std::string("nothing") : concat(list, " in ", dtype);
+  };
+  fail<UsageError>(name_, "group ", group, " keeps ", text(part.states, part.state_dtype),
+                   " between steps, these options need ", text(spec.states, spec.state_dtype),
+                   ": make a new optimizer for them");
+}
+
 void Optimizer::require_range(std::string_view optimizer, std::string_view field, double value,
                               double min, double below) {
   if (std::isfinite(value) && value >= min && value < below) return;
@@ -136,7 +138,7 @@ void Optimizer::require_range(std::string_view optimizer, std::string_view field
 }
 
 void Optimizer::set_lr_factor(double factor) {
-  require_range(name_, "the factor of lr", factor, 0, std::numeric_limits<double>::infinity());
+  require_range(name_, "the factor of lr", factor, 0);
   lr_factor_ = factor;
 }
 
@@ -173,7 +175,7 @@ void Optimizer::load_state(const OptimizerState& from) {
   std::string wrong;
   std::vector<std::pair<Tensor, const Tensor*>> pairs;
   std::vector<int64_t> steps(parameters_.size());
-  // Takes what is called `name`, if it is there and as it has to be.
+  // Loads the tensor `name`, if it exists with the right shape and dtype.
   const auto take = [&](const std::string& name, const Shape& shape, DType dtype, bool needed) {
     const auto found = left.find(name);
     const Tensor* t = found == left.end() ? nullptr : found->second;
@@ -205,7 +207,7 @@ void Optimizer::load_state(const OptimizerState& from) {
   for (const auto& [name, t] : left) wrong += concat("; ", name, " is of no parameter here");
   if (!wrong.empty())
     fail<DataError>(name_, "the state given does not fit the parameters: ", wrong.substr(2));
-  for (const auto& [to, t] : pairs) copy_values(to, *t);
+  for (const auto& [to, t] : pairs) nn::copy_values(to, *t);
   set_steps(from.steps, steps);
 }
 

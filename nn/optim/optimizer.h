@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all optimizers share: parameters in groups, which of them take part in a step, the tensors
-// that are kept for each of them between steps, and what of it a checkpoint holds. Parameters
-// without a gradient are passed over; each counts its own steps, so that its bias correction is
-// right whenever it joins in. An optimizer of one's own derives from Optimizer and writes update().
+// Base of all optimizers: parameter groups, states per parameter, and the state dict of
+// checkpoints. Parameters without a gradient are skipped; each parameter counts its own steps, so
+// that its bias correction is right even if it had no gradient at first. Your own optimizer derives
+// from Optimizer and implements update().
 #pragma once
 
 #include "tessera/core/tensor.h"
 #include "tessera/nn/parameters.h"
 
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,8 +17,8 @@
 
 namespace tessera::optim {
 
-/// What an optimizer steps: tensors under their names (`nn::named_parameters(net)`), or alone
-/// (`nn::parameters(net)`, `{w, b}`), then named by their numbers. Names are keys of the states and
+/// The parameters of an optimizer: tensors with names (`nn::named_parameters(net)`), or without
+/// (`nn::parameters(net)`, `{w, b}`), then named by their index. Names are the keys of states and
 /// of the random numbers that round bf16.
 class TESSERA_API Parameters {
  public:
@@ -27,16 +28,16 @@ class TESSERA_API Parameters {
   [[nodiscard]] const std::vector<nn::NamedParameter>& list() const { return list_; }
 
  private:
-  std::vector<nn::NamedParameter> list_;  // without names where tensors alone were given
+  std::vector<nn::NamedParameter> list_;  // empty names if only tensors were given
 };
 
-/// Parameters that are stepped with the same options.
+/// Parameters with the same options.
 template <class Options> struct ParameterGroup {
   Parameters parameters;
   Options options = {};
 };
 
-/// What a checkpoint holds of an optimizer.
+/// The state of an optimizer in a checkpoint.
 struct OptimizerState {
   int64_t steps = 0;
   /// `<parameter>.<state>`, such as `w.exp_avg`; `<parameter>.step`, () i64, for those that had no
@@ -50,62 +51,64 @@ class TESSERA_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Steps the parameters that have a gradient, in place; gradients stay.
+  /// Updates the parameters that have a gradient, in place; does not clear gradients.
   virtual void step();
   void zero_grad();
 
-  /// All parameters in the order given, group after group, and their names.
+  /// All parameters in the given order, group by group, and their names.
   [[nodiscard]] const std::vector<Tensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] size_t group_count() const { return groups_.size(); }
   [[nodiscard]] virtual double lr(size_t group = 0) const = 0;
   /// ValueError unless it is finite and not negative.
   virtual void set_lr(double lr, size_t group = 0) = 0;
-  /// What the learning rates of all groups are multiplied by in the steps to come, 1 at first: a
-  /// schedule sets it before each step. ValueError unless it is finite and not negative.
+  /// Factor of the learning rates of all groups in future steps, initially 1; a schedule sets it
+  /// before each step. ValueError unless it is finite and not negative.
   void set_lr_factor(double factor);
 
-  /// Calls of step() so far, and of each parameter the steps that it took part in.
+  /// Number of step() calls, and for each parameter the number of steps with a gradient.
   [[nodiscard]] int64_t steps() const { return steps_; }
   [[nodiscard]] const std::vector<int64_t>& parameter_steps() const { return parameter_steps_; }
-  /// Sets both: `steps` for every parameter that takes part, or one number each.
+  /// Sets both: `steps` for every parameter, or one number each.
   void set_steps(int64_t steps, std::span<const int64_t> of_parameters = {});
 
-  /// The tensors kept are those that step() works on: copy them to keep their values.
+  /// The tensors are those that step() updates: copy them to keep their values.
   [[nodiscard]] OptimizerState state() const;
-  /// Takes the values of `from`, whole tensors where states are distributed too. DataError names
-  /// what is missing, unknown or of another shape or dtype, all at once.
+  /// Loads the values of `from`, which are global tensors even if states are distributed. DataError
+  /// names everything that is missing, unknown or of another shape or dtype.
   void load_state(const OptimizerState& from);
-  /// Of this rank's states.
+  /// Bytes of this rank's states.
   [[nodiscard]] int64_t state_bytes() const;
 
  protected:
-  /// What the base needs to know of a group. A state has its parameter's shape, device and layout,
-  /// is zero at first, and f64 for a parameter that is.
+  /// Properties of a group. A state has its parameter's shape, device and layout, is initially
+  /// zero, and is f64 for an f64 parameter.
   struct GroupSpec {
     Parameters parameters;
     std::vector<std::string> states = {};
     DType state_dtype = DType::f32;
   };
-  /// What is stepped in one call: parameters of a group that have taken part equally often.
+  /// Parameters of one update() call: those of a group with the same number of steps.
   struct Update {
     size_t group = 0;
     int64_t step = 1;  ///< of these parameters, from 1
-    double lr = 0;     ///< times the factor
+    double lr = 0;     ///< already multiplied by the factor
     std::vector<Tensor> parameters = {}, grads = {};
-    std::vector<std::vector<Tensor>> states = {};  ///< by state, then as the parameters
+    std::vector<std::vector<Tensor>> states = {};  ///< by state, then by parameter
     std::vector<uint64_t> streams = {};            ///< of each parameter's random numbers
   };
-  /// `name` begins the errors. UsageError: no parameters in the whole or in a group; one that is
-  /// undefined, no leaf, on the meta device or there twice; a name that is there twice. Those that
+  /// Errors begin with `name`. UsageError: no parameters at all or in a group; a parameter that is
+  /// undefined, not a leaf, on the meta device or given twice; a name given twice. Parameters that
   /// do not require grad get their states with their first gradient.
   Optimizer(std::string_view name, std::vector<GroupSpec> groups);
   virtual void update(const Update& u) = 0;
   /// IndexError unless there is such a group.
   void require_group(size_t group) const;
+  /// UsageError unless the states that `spec` names are those that `group` keeps.
+  void require_states(size_t group, const GroupSpec& spec) const;
   /// ValueError, which names the field, unless `value` is finite and in [min, below).
   static void require_range(std::string_view optimizer, std::string_view field, double value,
-                            double min, double below);
+                            double min, double below = std::numeric_limits<double>::infinity());
 
  private:
   struct GroupPart {
@@ -123,11 +126,51 @@ class TESSERA_API Optimizer {
   std::vector<GroupPart> groups_;
   std::vector<Tensor> parameters_;
   std::vector<std::string> names_;
-  std::vector<std::vector<Tensor>> states_;  // by parameter; none before a frozen one is thawed
+  std::vector<std::vector<Tensor>> states_;  // by parameter; empty until its first gradient
   std::vector<int64_t> parameter_steps_;
   std::vector<uint64_t> streams_;
   int64_t steps_ = 0;
   double lr_factor_ = 1;
+};
+
+/// An optimizer whose groups have `Options`, among them `lr`. The derived class gives one function
+/// that checks the options of a group and says which states they need.
+template <class Options> class TESSERA_API OptimizerWith : public Optimizer {
+ public:
+  using Group = ParameterGroup<Options>;
+  [[nodiscard]] const Options& options(size_t group = 0) const {
+    require_group(group);
+    return options_[group];
+  }
+  [[nodiscard]] double lr(size_t group = 0) const override { return options(group).lr; }
+  void set_lr(double lr, size_t group = 0) override {
+    Options changed = options(group);
+    changed.lr = lr;
+    set_options(changed, group);
+  }
+  /// Options of the steps to come. Errors as of the constructor; UsageError where they need other
+  /// states than the group keeps.
+  void set_options(const Options& options, size_t group) {
+    require_group(group);
+    require_states(group, spec_({Parameters{}, options}));
+    options_[group] = options;
+  }
+
+ protected:
+  using SpecOf = GroupSpec (*)(const Group&);
+  OptimizerWith(std::string_view name, const std::vector<Group>& groups, SpecOf spec)
+      : Optimizer(name, specs(groups, spec)), spec_(spec) {
+    for (const Group& group : groups) options_.push_back(group.options);
+  }
+
+ private:
+  static std::vector<GroupSpec> specs(const std::vector<Group>& groups, SpecOf spec) {
+    std::vector<GroupSpec> list;
+    for (const Group& group : groups) list.push_back(spec(group));
+    return list;
+  }
+  std::vector<Options> options_;
+  SpecOf spec_;
 };
 
 }  // namespace tessera::optim

@@ -23,7 +23,7 @@ using Names = std::vector<std::string>;
 
 class OptimizerTest : public testing::Test {
  protected:
-  static Tensor leaf(std::initializer_list<double> values) {
+  static Tensor leaf(std::initializer_list<Scalar> values) {
     return tensor(values).set_requires_grad();
   }
   static Names names_of(const OptimizerState& state) {
@@ -218,7 +218,7 @@ TEST_F(OptimizerTest, FaultsOfParameters) {
                SGD(std::vector<nn::NamedParameter>{{"w", a}, {"w", b}});
              }),
              "two parameters are called w");
-  expect_has(error([&] { SGD({a, b * 2.0}); }), "parameter 1, f32[1], is no leaf");
+  expect_has(error([&] { SGD({a, b * 2.0}); }), "parameter 1, f32[1], is not a leaf");
   expect_has(error([&] { SGD({a, Tensor()}); }), "parameter 1 is undefined");
   nn::Linear net(2, 3);
   expect_has(error([&] { SGD(nn::named_parameters(net)); }),

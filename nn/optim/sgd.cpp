@@ -12,50 +12,24 @@ constexpr std::string_view kName = "SGD";
 
 }  // namespace
 
-std::vector<Optimizer::GroupSpec> SGD::specs(const std::vector<Group>& groups) {
-  constexpr double kAny = std::numeric_limits<double>::infinity();
-  std::vector<GroupSpec> specs;
-  for (const auto& [parameters, o] : groups) {
-    require_range(kName, "lr", o.lr, 0, kAny);
-    require_range(kName, "momentum", o.momentum, 0, kAny);
-    require_range(kName, "dampening", o.dampening, -kAny, kAny);
-    require_range(kName, "weight_decay", o.weight_decay, 0, kAny);
-    if (o.nesterov && !(o.momentum > 0 && o.dampening == 0))
-      fail<ValueError>(kName, "nesterov needs momentum > 0 and no dampening: given ", o.momentum,
-                       " and ", o.dampening);
-    specs.push_back({parameters});
-    if (o.momentum > 0) specs.back().states = {"momentum_buffer"};
-  }
-  return specs;
+Optimizer::GroupSpec SGD::spec(const Group& group) {
+  const SGDOptions& o = group.options;
+  require_range(kName, "lr", o.lr, 0);
+  require_range(kName, "momentum", o.momentum, 0);
+  require_range(kName, "dampening", o.dampening, -std::numeric_limits<double>::infinity());
+  require_range(kName, "weight_decay", o.weight_decay, 0);
+  if (o.nesterov && !(o.momentum > 0 && o.dampening == 0))
+    fail<ValueError>(kName, "nesterov needs momentum > 0 and no dampening: given ", o.momentum,
+                     " and ", o.dampening);
+  GroupSpec spec{group.parameters};
+  if (o.momentum > 0) spec.states = {"momentum_buffer"};
+  return spec;
 }
 
 SGD::SGD(Parameters parameters, const SGDOptions& options)
     : SGD(std::vector<Group>{{std::move(parameters), options}}) {}
 
-SGD::SGD(const std::vector<Group>& groups) : Optimizer(kName, specs(groups)) {
-  for (const Group& group : groups) options_.push_back(group.options);
-}
-
-const SGDOptions& SGD::options(size_t group) const {
-  require_group(group);
-  return options_[group];
-}
-
-void SGD::set_lr(double lr, size_t group) {
-  SGDOptions changed = options(group);
-  changed.lr = lr;
-  set_options(changed, group);
-}
-
-void SGD::set_options(const SGDOptions& options, size_t group) {
-  require_group(group);
-  SGDOptions& now = options_[group];
-  (void)specs({{Parameters{}, options}});
-  if ((options.momentum > 0) != (now.momentum > 0))
-    fail<UsageError>(kName, "group ", group, " has momentum ", now.momentum, ": it cannot become ",
-                     options.momentum, ", as buffers are kept from the first step on or never");
-  now = options;
-}
+SGD::SGD(const std::vector<Group>& groups) : OptimizerWith(kName, groups, spec) {}
 
 void SGD::update(const Update& u) {
   const SGDOptions& o = options(u.group);

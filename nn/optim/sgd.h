@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient descent, with momentum (Sutskever et al., 2013) where asked for:
+// Gradient descent, optionally with momentum (Sutskever et al., 2013):
 // `optim::SGD optimizer(nn::parameters(net), {.lr = 0.1, .momentum = 0.9})`.
 #pragma once
 
@@ -13,24 +13,16 @@ struct SGDOptions {
   bool maximize = false;
 };
 
-/// State: `momentum_buffer` where momentum is above 0; a parameter's first gradient fills it.
-class TESSERA_API SGD final : public Optimizer {
+/// State: `momentum_buffer` if momentum is above 0, initially a parameter's first gradient.
+class TESSERA_API SGD final : public OptimizerWith<SGDOptions> {
  public:
-  using Group = ParameterGroup<SGDOptions>;
-  /// ValueError for options out of range; UsageError as Optimizer says.
+  /// ValueError for options out of range; UsageError as Optimizer.
   explicit SGD(Parameters parameters, const SGDOptions& options = {});
   explicit SGD(const std::vector<Group>& groups);
-  [[nodiscard]] const SGDOptions& options(size_t group = 0) const;
-  [[nodiscard]] double lr(size_t group = 0) const override { return options(group).lr; }
-  void set_lr(double lr, size_t group = 0) override;
-  /// Options of the steps to come; UsageError where they give a group momentum that had none, or
-  /// take it away.
-  void set_options(const SGDOptions& options, size_t group);
 
  private:
   void update(const Update& u) override;
-  static std::vector<GroupSpec> specs(const std::vector<Group>& groups);
-  std::vector<SGDOptions> options_;
+  static GroupSpec spec(const Group& group);
 };
 
 }  // namespace tessera::optim

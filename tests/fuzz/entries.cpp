@@ -72,7 +72,7 @@ bool manifest_input(const std::string& text) {
 
 bool config_input(std::string_view bytes) {
   const bool file = bytes.starts_with('{');
-  const size_t nul = file ? std::min(bytes.find('\0'), bytes.size()) : 0;
+  const size_t nul = file ? std::min(bytes.rfind('\0'), bytes.size()) : 0;
   const std::string_view json = bytes.substr(0, nul);
   std::string_view lines = bytes.substr(std::min(bytes.size(), file ? nul + 1 : 0));
   bool accepted = file && accepts([&] { comes_back(parse_run_config(json, "input")); });

@@ -44,17 +44,21 @@ using Entry = bool (*)(std::string_view);
 
 std::vector<std::string> corpus(const std::string& name) {
   std::set<std::string> paths;
-  for (const auto& file : fs::directory_iterator("tests/fuzz/corpus/" + name))
-    paths.insert(file.path().string());
+  for (const auto& file : fs::directory_iterator("tests/fuzz/corpus/" + name)) {
+    if (file.is_regular_file()) paths.insert(file.path().string());
+  }
   std::vector<std::string> inputs;
   for (const std::string& path : paths) inputs.push_back(io::read_file(path));
   return inputs;
 }
 
 void expect_answers(const std::string& name, Entry entry) {
-  const std::vector<std::string> seeds = corpus(name);
-  ASSERT_FALSE(seeds.empty());
+  std::vector<std::string> seeds = corpus(name);
+  const std::vector<std::string> refused = corpus(name + "/refused");
+  ASSERT_FALSE(seeds.empty() || refused.empty());
   for (const std::string& seed : seeds) EXPECT_TRUE(entry(seed)) << "a seed is refused: " << seed;
+  for (const std::string& seed : refused) EXPECT_FALSE(entry(seed)) << "accepted: " << seed;
+  seeds.insert(seeds.end(), refused.begin(), refused.end());
   constexpr size_t kMostBytes = size_t{8} << 20;
   constexpr std::chrono::seconds kLongest(5);
   const int wanted = std::getenv("TESSERA_TEST_FULL") ? 200'000 : 4'000;

@@ -12,6 +12,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/rope/rope.h"
+#include "tessera/kernels/scatter/scatter.h"
 #include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/swiglu/swiglu.h"
 #include "tessera/kernels/topk/topk.h"
@@ -95,20 +96,37 @@ TEST_F(Golden, Embedding) {
 
 TEST_F(Golden, Gather) {
   each("gather", {"x"}, [&](const X& x) -> Results {
-    // PyTorch reads the corner that the index covers; here the other dims must be equal.
-    const Tensor index = get("index");
-    const int dim = normalize_dim(integer("dim"), index.rank(), "gather");
-    Tensor from = x[0];
-    for (int d = 0; d < index.rank(); ++d) {
-      if (d != dim) from = slice(from, d, {0, index.size(d)});
-    }
-    return {{"y", gather(from, dim, index)}};
+    return {{"y", gather(x[0], integer("dim"), get("index"))}};
   });
 }
 
 TEST_F(Golden, ScatterAdd) {
   each("scatter_add", {"x", "src"}, [&](const X& x) -> Results {
     return {{"y", scatter_add(x[0], integer("dim"), get("index"), x[1])}};
+  });
+}
+
+TEST_F(Golden, Scatter) {
+  open("scatter");
+  for (const auto& name : cases_) {
+    case_ = name;
+    const bool value = !has("src");
+    const std::vector<std::string> inputs{"x", "src"};
+    run({inputs.begin(), inputs.end() - (value ? 1 : 0)}, [&](const X& x) -> Results {
+      const Tensor index = get("index");
+      return {{"y", value ? scatter(x[0], integer("dim"), index, number("value"))
+                          : scatter(x[0], integer("dim"), index, x[1])}};
+    });
+  }
+}
+
+TEST_F(Golden, ScatterReduce) {
+  using R = ScatterReduction;
+  const std::map<std::string, R> reductions{
+      {"sum", R::sum}, {"prod", R::prod}, {"mean", R::mean}, {"amax", R::amax}, {"amin", R::amin}};
+  each("scatter_reduce", {"x", "src"}, [&](const X& x) -> Results {
+    return {{"y", scatter_reduce(x[0], 1, get("index"), x[1], reductions.at(attribute("reduce")),
+                                 flag("include_self"))}};
   });
 }
 

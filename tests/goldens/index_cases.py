@@ -22,6 +22,34 @@ def scatter_add(g):
              dim=1)
 
 
+def scatter(g):
+    """`index` is smaller than x outside `dim`; no place is written twice, where torch's gradient of
+    src is wrong."""
+    for dim in (0, -1):
+        index = torch.stack([torch.randperm(7, generator=g.rng)[:4] for _ in range(5)])
+        index = index if dim else index.mT.contiguous()
+        src = {"src": g.randn(*index.shape)}
+        g.record(f"dim_{'last' if dim < 0 else dim}", lambda x, src, index: x.scatter(dim, index, src),
+                 {"x": g.randn(7, 7), **src}, {"index": index}, dim=dim)
+    g.record("value", lambda x, index: x.scatter(1, index, 2.5), {"x": g.randn(3, 5, 4)},
+             {"index": g.randint(0, 5, 3, 8, 2)}, dim=1, value=2.5)
+
+
+def scatter_reduce(g):
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        for include_self in (True, False):
+            g.record(f"{reduce}{'' if include_self else '_alone'}",
+                     lambda x, src, index: x.scatter_reduce(1, index, src, reduce,
+                                                            include_self=include_self),
+                     {"x": g.randn(3, 5, 4), "src": g.randn(2, 8, 4)},
+                     {"index": g.randint(0, 5, 2, 8, 4)}, reduce=reduce, include_self=include_self)
+    src = g.randn(2, 9)
+    src[0, 1] = src[1, 3] = src[1, 4] = 0
+    g.record("zero_factors", lambda x, src, index: x.scatter_reduce(1, index, src, "prod"),
+             {"x": torch.cat((g.randn(2, 3), torch.zeros(2, 1)), 1), "src": src},
+             {"index": g.randint(0, 4, 2, 9)}, reduce="prod", include_self=True)
+
+
 def topk(g):
     for case, k, dim in (("last", 3, -1), ("middle", 2, 1)):
         g.record(case, lambda x: dict(zip(("y", "indices"), x.topk(k, dim))),
@@ -41,6 +69,8 @@ ROOMS = {
     "embedding": embedding,
     "gather": gather,
     "scatter_add": scatter_add,
+    "scatter": scatter,
+    "scatter_reduce": scatter_reduce,
     "topk": topk,
     "cat": cat,
 }

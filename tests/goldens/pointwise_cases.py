@@ -40,7 +40,8 @@ def steps(g):
     """Ops without a slope: values alone."""
     halves = torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5])
     x = torch.cat((halves, g.randn(9, scale=3.0)))
-    for name, fn in (("floor", torch.floor), ("round", torch.round), ("sign", torch.sign)):
+    for name, fn in (("floor", torch.floor), ("round", torch.round), ("sign", torch.sign),
+                     ("ceil", torch.ceil), ("trunc", torch.trunc)):
         g.put(name, x=x, y=fn(x))
 
 
@@ -60,6 +61,45 @@ def binary(g):
     g.record("pow_whole", torch.pow, {"a": a, "b": torch.tensor([0.0, 1, 2, 3, 0, 2, 4])})
 
 
+def activations(g):
+    for name, fn in (("leaky_relu", F.leaky_relu), ("leaky_relu_0.3", lambda x: F.leaky_relu(x, 0.3)),
+                     ("elu", F.elu), ("elu_0.6", lambda x: F.elu(x, 0.6)), ("mish", F.mish),
+                     ("logsigmoid", F.logsigmoid), ("hardtanh", F.hardtanh), ("relu6", F.relu6),
+                     ("exp2", torch.exp2), ("frac", torch.frac)):
+        g.record(name, fn, {"x": g.randn(2, 11, scale=3.0)})
+        g.record(name + "_bf16", fn, {"x": g.randn(2, 5, scale=3.0, dtype=torch.bfloat16)})
+    for name, fn in (("mish", F.mish), ("logsigmoid", F.logsigmoid), ("elu", F.elu)):
+        g.record(name + "_far", fn, {"x": torch.tensor([-200.0, -60, -20, 20, 60, 200])})
+    for name, fn in (("log2", torch.log2), ("log10", torch.log10)):
+        g.record(name, fn, {"x": g.randn(2, 11, scale=5.0).abs() + 0.05})
+
+
+def blends(g):
+    """Of a, b and c; where they tie, who has the gradient."""
+    def three():
+        a, b, c = g.randn(3, 7), g.randn(7), g.randn(3, 1)
+        a[1, 2:5] = b[2:5]
+        a[2, 5] = c[2, 0]
+        return {"a": a, "b": b, "c": c}
+
+    g.record("clamp", lambda a, b, c: a.clamp(b, c), three())
+    g.record("clamp_min", lambda a, b, c: a.clamp(min=b) + 0 * c, three())
+    g.record("lerp", torch.lerp, three())
+    g.record("lerp_0.3", lambda a, b, c: torch.lerp(a, b, 0.3) + 0 * c, three())
+    g.record("lerp_0.7", lambda a, b, c: torch.lerp(a, b, 0.7) + 0 * c, three())
+    g.record("fmod", lambda a, b, c: torch.fmod(9 * a, b) + 0 * c, three())
+
+
+def quotients(g):
+    """Whole quotients and rests, where rounding is felt: values alone, as f32 has them."""
+    a = torch.cat((torch.tensor([1.0, 6, -6, 5, -5, 0, -0.0, 1e30, -1e30, 3]), g.randn(40, scale=99.0)))
+    b = torch.cat((torch.tensor([0.1, 0.2, 0.2, -2, 2, 3, 3, 7, 0.3, 1e31]), g.randn(40)))
+    for name, fn in (("floor_divide", torch.floor_divide), ("fmod", torch.fmod)):
+        g.put(name, a=a, b=b, y=fn(a, b))
+        ints = g.randint(-50, 50, 20), g.randint(1, 9, 20) * (2 * g.randint(0, 2, 20) - 1)
+        g.put(name + "_i64", a=ints[0], b=ints[1], y=fn(*ints))
+
+
 def triangle(g):
     for upper, fn in ((True, torch.triu), (False, torch.tril)):
         for diagonal in (0, 2, -1):
@@ -74,4 +114,5 @@ def one_hot(g):
 
 
 ROOMS = {"pointwise": pointwise, "unary": unary, "steps": steps, "binary": binary,
+         "activations": activations, "blends": blends, "quotients": quotients,
          "triangle": triangle, "one_hot": one_hot}

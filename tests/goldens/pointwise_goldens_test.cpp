@@ -53,7 +53,9 @@ TEST_F(Golden, Steps) {
   const std::map<std::string, Function> functions{
       {"floor", [](const Tensor& x) { return floor(x); }},
       {"round", [](const Tensor& x) { return round(x); }},
-      {"sign", sign}};
+      {"sign", sign},
+      {"ceil", [](const Tensor& x) { return ceil(x); }},
+      {"trunc", [](const Tensor& x) { return trunc(x); }}};
   open("steps");
   for (const auto& name : cases_) {
     case_ = name;
@@ -73,6 +75,52 @@ TEST_F(Golden, Binary) {
     const size_t narrow = case_.find("_bf16");
     return {{"y", functions.at(case_.substr(0, narrow))(x[0], x[1])}};
   });
+}
+
+TEST_F(Golden, Activations) {
+  const std::map<std::string, Function> functions{
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x); }},
+      {"leaky_relu_0.3", [](const Tensor& x) { return leaky_relu(x, 0.3); }},
+      {"elu", [](const Tensor& x) { return elu(x); }},
+      {"elu_0.6", [](const Tensor& x) { return elu(x, 0.6); }},
+      {"mish", mish},
+      {"logsigmoid", logsigmoid},
+      {"hardtanh", [](const Tensor& x) { return hardtanh(x); }},
+      {"relu6", relu6},
+      {"exp2", [](const Tensor& x) { return exp2(x); }},
+      {"log2", [](const Tensor& x) { return log2(x); }},
+      {"log10", [](const Tensor& x) { return log10(x); }},
+      {"frac", frac}};
+  each("activations", {"x"}, [&](const X& x) -> Results {
+    std::string name = case_;
+    for (const std::string suffix : {"_bf16", "_far"}) {
+      if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+    }
+    return {{"y", functions.at(name)(x[0])}};
+  });
+}
+
+TEST_F(Golden, Blends) {
+  const std::map<std::string, std::function<Tensor(const X&)>> functions{
+      {"clamp", [](const X& x) { return clamp(x[0], x[1], x[2]); }},
+      {"clamp_min", [](const X& x) { return clamp(x[0], x[1]) + x[2] * 0; }},
+      {"lerp", [](const X& x) { return lerp(x[0], x[1], x[2]); }},
+      {"lerp_0.3", [](const X& x) { return lerp(x[0], x[1], 0.3) + x[2] * 0; }},
+      {"lerp_0.7", [](const X& x) { return lerp(x[0], x[1], 0.7) + x[2] * 0; }},
+      {"fmod", [](const X& x) { return fmod(x[0] * 9, x[1]) + x[2] * 0; }}};
+  each("blends", {"a", "b", "c"}, [&](const X& x) -> Results {
+    return {{"y", functions.at(case_)(x)}};
+  });
+}
+
+TEST_F(Golden, Quotients) {
+  open("quotients");
+  for (const auto& name : cases_) {
+    case_ = name;
+    const Tensor a = get("a"), b = get("b");
+    const Tensor y = name.starts_with("fmod") ? fmod(a, b) : floor_divide(a, b);
+    EXPECT_EQ(y.values(), get("y").values()) << name;
+  }
 }
 
 TEST_F(Golden, Triangle) {

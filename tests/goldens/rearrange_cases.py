@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases of views and of what is made of them (a case per function), and of einsum."""
 import torch
+import torch.nn.functional as F
 
 
 def pieces(parts):
@@ -22,6 +23,36 @@ def rearrange(g):
     g.record("diagonal_below", lambda x: x.diagonal(-2, 2, 0), x(3, 2, 5))
     g.record("diag_embed", lambda x: x.diag_embed(1), x(2, 3))
     g.record("diag_embed_first", lambda x: x.diag_embed(-2, 2, 0), x(2, 3))
+
+
+def shapes(g):
+    x = lambda *shape: {"x": g.randn(*shape)}
+    g.record("flip", lambda x: x.flip((0, -1)), x(3, 2, 4))
+    g.record("roll", lambda x: x.roll((2, -1), (0, 2)), x(3, 2, 4))
+    g.record("roll_flat", lambda x: x.roll(5), x(3, 4))
+    g.record("repeat", lambda x: x.repeat(2, 1, 3), x(3, 2))
+    g.record("tile", lambda x: x.tile(2, 2), x(2, 3, 2))
+    g.record("repeat_interleave", lambda x: x.repeat_interleave(3, 1), x(2, 3, 2))
+    g.record("repeat_interleave_counts",
+             lambda x: x.repeat_interleave(torch.tensor([2, 0, 3]), 1), x(2, 3, 2))
+    g.record("pad_constant", lambda x: F.pad(x, (1, 2, 0, 3), value=1.5), x(2, 3, 2))
+    g.record("pad_crop", lambda x: F.pad(x, (-1, 2, 1, -2)), x(2, 3, 4))
+    g.record("pad_reflect", lambda x: F.pad(x, (2, 1, 1, 3), mode="reflect"), x(2, 4, 5))
+    g.record("pad_replicate", lambda x: F.pad(x, (2, 1, 0, 3), mode="replicate"), x(2, 4, 5))
+    g.record("pad_circular", lambda x: F.pad(x, (2, 5, 1, 0), mode="circular"), x(2, 4, 5))
+
+
+def vectors(g):
+    for case, a, b in (("dot", (5,), (5,)), ("row", (4,), (4, 3)), ("column", (3, 4), (4,)),
+                       ("rows", (4,), (2, 4, 3)), ("columns", (2, 3, 4), (4,))):
+        g.record(case, lambda a, b: a @ b, {"a": g.randn(*a), "b": g.randn(*b)})
+    g.record("linear", lambda a, b: F.linear(a, b), {"a": g.randn(4), "b": g.randn(3, 4)})
+
+
+def layer_norm_dims(g):
+    x, shape = g.randn(2, 3, 4), (3, 4)
+    g.record("two_dims", lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, 1e-5),
+             {"x": x, "weight": g.randn(*shape), "bias": g.randn(*shape)})
 
 
 def stack(g):
@@ -49,6 +80,7 @@ EQUATIONS = {
     "ellipsis_one": ("...i,ij->j...", (2, 3, 4), (4, 2)),
     "three": ("bi,bj,ijk->bk", (3, 2), (3, 4), (2, 4, 5)),
     "chain": ("ab,bc,ca->", (2, 3), (3, 4), (4, 2)),
+    "ellipsis_summed": ("...ij,jk->ik", (2, 3, 4, 5), (5, 2)),
 }
 
 
@@ -64,4 +96,5 @@ def einsum(g):
              equation="abc->cb")
 
 
-ROOMS = {"rearrange": rearrange, "stack": stack, "einsum": einsum}
+ROOMS = {"rearrange": rearrange, "shapes": shapes, "vectors": vectors,
+         "layer_norm_dims": layer_norm_dims, "stack": stack, "einsum": einsum}

@@ -57,6 +57,21 @@ def reduce(g):
     both("norm_2_bf16", lambda x, dims: torch.linalg.vector_norm(x, 2, dims), torch.bfloat16)
 
 
+def cumulative(g):
+    """Along dim 1 of (3, 7, 2), and along the last where the case ends in `_last`."""
+    for suffix, dim in (("", 1), ("_last", 2)):
+        x = g.randn(3, 7, 2)
+        g.record("cumprod" + suffix, lambda x: x.cumprod(dim), {"x": x}, dim=dim)
+        x = x.clone()
+        x[0, 2, 0] = x[1, 1, 1] = x[1, 4, 1] = x[2, 0, 0] = 0
+        g.record("cumprod_zeros" + suffix, lambda x: x.cumprod(dim), {"x": x}, dim=dim)
+        for kind, fn in (("cummax", torch.cummax), ("cummin", torch.cummin)):
+            for ties in ("", "_ties"):
+                x = g.randn(3, 7, 2)
+                g.record(kind + ties + suffix, lambda x: dict(zip(("y", "indices"), fn(x, dim))),
+                         {"x": x.round() if ties else x}, dim=dim)
+
+
 def log_softmax(g):
     g.record("last", lambda x: x.log_softmax(-1), {"x": g.randn(2, 3, 19)}, dim=-1)
     g.record("middle", lambda x: x.log_softmax(1), {"x": g.randn(3, 11, 4)}, dim=1)
@@ -66,4 +81,4 @@ def log_softmax(g):
 
 
 ROOMS = {"logsumexp": logsumexp, "max": max_over_dim, "min": min_over_dim, "reduce": reduce,
-         "log_softmax": log_softmax}
+         "log_softmax": log_softmax, "cumulative": cumulative}

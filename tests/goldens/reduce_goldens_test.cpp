@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reduce family and log_softmax against PyTorch.
+#include "tessera/kernels/cummax/cummax.h"
+#include "tessera/kernels/cumprod/cumprod.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/softmax/softmax.h"
 
@@ -17,6 +19,15 @@ TEST_F(Golden, Min) {
   each("min", {"x"}, [&](const X& x) -> Results {
     const auto [y, indices] = min(x[0], integer("dim"));
     EXPECT_EQ(argmin(x[0], integer("dim")).values(), indices.values());
+    return {{"y", y}, {"indices", indices}};
+  });
+}
+
+TEST_F(Golden, Cumulative) {
+  each("cumulative", {"x"}, [&](const X& x) -> Results {
+    const int dim = integer("dim");
+    if (case_.starts_with("cumprod")) return {{"y", cumprod(x[0], dim)}};
+    const auto [y, indices] = case_.starts_with("cummax") ? cummax(x[0], dim) : cummin(x[0], dim);
     return {{"y", y}, {"indices", indices}};
   });
 }

@@ -6,19 +6,16 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
-#include "tessera/nn/parameters.h"
+#include "tessera/tests/support/trained_golden.h"
 
 #include "golden.h"
-#include <nlohmann/json.hpp>
-
-#include <fstream>
 
 namespace tessera {
 namespace {
 
 struct TinyGpt2 {
   explicit TinyGpt2(DType dtype)
-      : golden(nlohmann::json::parse(std::ifstream("tests/goldens/tiny_gpt2.json"))),
+      : golden(test::golden_json("tiny_gpt2")),
         model({.dim = golden["model"]["dim"],
                .n_layers = golden["model"]["n_layers"],
                .n_heads = golden["model"]["n_heads"],
@@ -26,10 +23,7 @@ struct TinyGpt2 {
                .max_seq_len = golden["model"]["max_seq_len"],
                .norm_eps = golden["model"]["norm_eps"],
                .dtype = dtype}) {
-    std::vector<nn::NamedParameter> initial;
-    for (const auto& p : nn::named_parameters(model))
-      initial.push_back({p.name, cast(file.read("initial/" + p.name), dtype)});
-    nn::load(model, initial);
+    test::load_initial(model, file);
     tokens = file.read("data/tokens");
   }
   [[nodiscard]] Tensor inputs(int64_t step) const {
@@ -40,7 +34,7 @@ struct TinyGpt2 {
   }
 
   Session session;
-  io::SafetensorsFile file{"tests/goldens/tiny_gpt2.safetensors"};
+  io::SafetensorsFile file = test::golden_tensors("tiny_gpt2");
   nlohmann::json golden;
   gpt2::Model model;
   Tensor tokens;  // (20, 2, 17)
@@ -49,13 +43,9 @@ struct TinyGpt2 {
 void twenty_steps(DType dtype, bool logits_made, double tolerance, double loss_tolerance) {
   TinyGpt2 tiny(dtype);
   gpt2::Model& model = tiny.model;
-  const nlohmann::json &golden = tiny.golden, &o = golden["optimizer"];
+  const nlohmann::json& golden = tiny.golden;
   const auto parameters = nn::named_parameters(model);
-  optim::AdamW optimizer(parameters, {.lr = o["lr"],
-                                      .beta1 = o["beta1"],
-                                      .beta2 = o["beta2"],
-                                      .eps = o["eps"],
-                                      .weight_decay = o["weight_decay"]});
+  optim::AdamW optimizer(parameters, test::golden_optimizer<optim::AdamWOptions>(golden));
 
   for (int64_t step = 0; step < golden["steps"]; ++step) {
     const Tensor input = tiny.inputs(step), target = tiny.targets(step);
@@ -83,7 +73,8 @@ void twenty_steps(DType dtype, bool logits_made, double tolerance, double loss_t
       }
     }
     const auto at = static_cast<size_t>(step);
-    const double norm = optim::clip_grad_norm_(optimizer.parameters(), o["max_norm"]);
+    const double norm =
+        optim::clip_grad_norm_(optimizer.parameters(), golden["optimizer"]["max_norm"]);
     EXPECT_NEAR(loss.item(), golden["loss"][at], loss_tolerance) << "step " << step + 1;
     EXPECT_NEAR(norm, golden["grad_norm"][at], loss_tolerance * norm) << "step " << step + 1;
     optimizer.step();

@@ -30,6 +30,26 @@ for standard in 20 23; do
   done
 done
 consume own_op "$source/examples/own_op" own_op
+grep '^laws:' "$scratch/own_op.log"
+
+# Errors planted in the op are found by the law that is named.
+planted() { # planted <name> <law> <sed script>
+  local log=$scratch/$1.log folder=$scratch/$1
+  cp -r "$source/examples/own_op" "$folder"
+  sed -i "$3" "$folder/squared_relu.cpp"
+  if ! cmp -s "$folder/squared_relu.cpp" "$source/examples/own_op/squared_relu.cpp" &&
+    cmake -G Ninja -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$prefix" >"$log" 2>&1 &&
+    cmake --build "$folder/build" >>"$log" 2>&1 &&
+    ! "$folder/build/own_op" --no-mutants >>"$log" 2>&1 && grep -q "^\[squared_relu\].*: $2 law: " "$log"; then
+    echo "$1: found by the $2 law"
+  else
+    cat "$log"
+    echo "$1: FAILED"
+    exit 1
+  fi
+}
+planted wrong_gradient Gradient 's/dy\[0\] \* 2\.0/dy[0] * 2.02/'
+planted wrong_formula Known 's/from\[i\] \* from\[i\]/T(1.01) * &/; s/dy\[0\] \* 2\.0/dy[0] * 2.02/'
 consume own_model "$source/examples/own_model" own_model
 "$prefix/bin/tessera" --help >/dev/null && echo "installed program: ok"
 
@@ -52,11 +72,12 @@ if grep -rlE '#include <(cuda|cublas|Eigen|dnnl|oneapi|nlohmann|fmt)' "$prefix/i
   exit 1
 fi
 
-# The umbrella header is cheap: under 1 s of CPU is the goal, above 3 s is a failure (best of three).
+# The umbrella header stays cheap to include. Lines after preprocessing are counted, most of them the standard library's:
+# the time they take to compile depends on what else the machine does.
 echo '#include <tessera/tessera.h>' >"$scratch/umbrella.cpp"
-TIMEFORMAT='%U %S'
-best=$(for _ in 1 2 3; do
-  { time "${CXX:-c++}" -std=c++20 -O0 -c "$scratch/umbrella.cpp" -I"$prefix/include" -o "$scratch/umbrella.o"; } 2>&1
-done | awk '{t = $1 + $2; if (NR == 1 || t < best) best = t} END {print best}')
-echo "#include <tessera/tessera.h> at -O0: $best s of CPU"
-awk -v t="$best" 'BEGIN {exit !(t <= 3)}'
+lines=$("${CXX:-c++}" -std=c++20 -E -P "$scratch/umbrella.cpp" -I"$prefix/include" | wc -l)
+echo "#include <tessera/tessera.h>: $lines lines"
+if [ "$lines" -gt 110000 ]; then
+  echo "more than 110000 lines: FAILED"
+  exit 1
+fi

@@ -83,7 +83,7 @@ Outcome determinism_law(const Subject& s) {
   const bool alike = slice_law(s).checks > 0;
   const Isa machine = Process::get().isa();
   for (const SampleRow& sample : s.samples) {
-    if (!sample.throws.empty()) continue;
+    if (!sample.throws.empty() || !sample.known.empty()) continue;
     for (const DType t : run_dtypes(*s.row, sample)) {
       const bool floats = t == DType::f32 || t == DType::bf16;
       if (sample.bench ? floats && cheap(s, sample, t) : floats || t == exact_dtype(*s.row)) {

@@ -3,29 +3,17 @@
 // review. Set TESSERA_UPDATE_GOLDENS=1 to write the files anew.
 #include "tessera/autograd/autograd.h"
 #include "tessera/tests/laws/pieces.h"
+#include "tessera/tests/support/expect_golden.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <set>
+#include <sstream>
 
 namespace tessera::laws {
 namespace {
 
-void expect_golden(const std::string& path, const std::string& text) {
-  if (const char* update = std::getenv("TESSERA_UPDATE_GOLDENS"); update && *update == '1') {
-    std::ofstream(path) << text;
-    return;
-  }
-  std::ifstream file(path);
-  ASSERT_TRUE(file) << path
-                    << " is missing: run from the source folder, or with TESSERA_UPDATE_GOLDENS=1";
-  std::ostringstream golden;
-  golden << file.rdbuf();
-  EXPECT_EQ(text, golden.str())
-      << path << " differs; if it should, run with TESSERA_UPDATE_GOLDENS=1 and review the change";
-}
+using test::expect_golden;
 
 Call first_call(const Subject& s, const SampleRow& sample) {
   Random random("goldens");

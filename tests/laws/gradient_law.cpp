@@ -12,7 +12,7 @@ namespace tessera::laws {
 namespace {
 
 struct Accuracy {
-  double step = 1e-3, tolerance = 1e-6;
+  double step = 2.5e-4, tolerance = 1e-6;
 };
 
 struct Point {  // a differentiable call

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/core/op_row.h"
+#include "tessera/laws/judge.h"
 #include "tessera/tests/laws/arguments.h"
 
 #include <functional>
@@ -27,11 +28,6 @@ struct Subject {
 };
 Subject subject_of(const OpRow& row);
 
-struct Failure {
-  std::string op, sample, what;
-};
-std::ostream& operator<<(std::ostream&, const Failure&);
-
 /// What a law found, and how many things it compared: a law that compared nothing has not been
 /// kept.
 struct Outcome {
@@ -44,11 +40,14 @@ struct Law {
   Outcome (*judge)(const Subject&);
   bool (*concerns)(const OpRow&);  // ops of which at least one check is expected
 };
-/// All laws that need no GPU.
+/// All laws that need neither GPU nor ranks.
 std::span<const Law> laws();
+/// What a law finds; a law that should have compared something and did not has failed.
+Outcome judged_by(const Law&, const Subject&);
 
 Outcome meta_law(
     const Subject&);  ///< meta is what the kernel wrote; all of it, and nothing else, is written
+Outcome known_law(const Subject&);  ///< results are those that were worked out elsewhere
 Outcome gradient_law(
     const Subject&);  ///< vjp against finite differences in f64, whole and in parts
 Outcome second_order_law(
@@ -64,6 +63,9 @@ Outcome slice_law(const Subject&);        ///< bits of an element do not depend 
 Outcome samples_law(const Subject&);      ///< the samples are enough to judge by
 Outcome determinism_law(const Subject&);  ///< thread counts and instruction sets agree
 Outcome device_law(const Subject&);       ///< CUDA against CPU; needs a GPU
+/// The sharding law with the real planner: on ranks (threads) and meshes, all layouts that the rule
+/// allows. Needs a rule.
+Outcome distributed_law(const Subject&);
 
 // --- what laws are written with ------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/process.h"
+#include "tessera/tests/laws/every_op.h"
 #include "tessera/tests/laws/waivers.h"
 
 #include <gtest/gtest.h>
@@ -34,12 +35,8 @@ class OfEveryOp : public testing::TestWithParam<const OpRow*> {
   void holds(std::string_view name) const {
     const Session session({.threads = 1});  // the determinism law sets its own
     const OpRow& row = *GetParam();
-    const Law& law = *std::ranges::find(laws(), name, &Law::name);
-    Outcome outcome = law.judge(subject_of(row));
-    if (outcome.failures.empty() && outcome.checks == 0 && law.concerns(row)) {
-      outcome.failures.push_back(
-          {std::string(row.name), "all samples", "the law found nothing to check"});
-    }
+    const Outcome outcome =
+        judged_by(*std::ranges::find(laws(), name, &Law::name), subject_of(row));
     if (const Waiver* w = waiver(row.name, name)) {
       EXPECT_FALSE(outcome.failures.empty())
           << "the law is kept: delete its waiver (" << w->reason << ')';
@@ -49,14 +46,8 @@ class OfEveryOp : public testing::TestWithParam<const OpRow*> {
   }
 };
 
-std::string test_name(const testing::TestParamInfo<const OpRow*>& info) {
-  std::string text(info.param->name);
-  std::ranges::replace_if(
-      text, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return text;
-}
-
 class Meta : public OfEveryOp {};
+class Known : public OfEveryOp {};
 class Gradient : public OfEveryOp {};
 class SecondOrder : public OfEveryOp {};
 class Reference : public OfEveryOp {};
@@ -68,8 +59,10 @@ class Slices : public OfEveryOp {};
 class Samples : public OfEveryOp {};
 class Determinism : public OfEveryOp {};
 class Cuda : public OfEveryOp {};
+class Distributed : public OfEveryOp {};
 
 TEST_P(Meta, Holds) { holds("Meta"); }
+TEST_P(Known, Holds) { holds("Known"); }
 TEST_P(Gradient, Holds) { holds("Gradient"); }
 TEST_P(SecondOrder, Holds) { holds("SecondOrder"); }
 TEST_P(Reference, Holds) { holds("Reference"); }
@@ -89,19 +82,29 @@ TEST_P(Cuda, Holds) {
   EXPECT_TRUE(outcome.failures.empty()) << listing(outcome.failures);
 }
 
-const auto kRows = testing::ValuesIn(kernel_rows().begin(), kernel_rows().end());
-INSTANTIATE_TEST_SUITE_P(Laws, Meta, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Gradient, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, SecondOrder, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Reference, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Layout, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Errors, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Sharding, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Linearity, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Slices, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Samples, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Determinism, kRows, test_name);
-INSTANTIATE_TEST_SUITE_P(Laws, Cuda, kRows, test_name);
+TEST_P(Distributed, Holds) {
+  if (!GetParam()->sharding) GTEST_SUCCEED() << GetParam()->not_shardable;
+  else {
+    const Outcome outcome = distributed_law(subject_of(*GetParam()));
+    EXPECT_TRUE(outcome.failures.empty()) << listing(outcome.failures);
+    std::cout << outcome.checks << " calls checked\n";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Laws, Meta, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Known, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Gradient, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, SecondOrder, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Reference, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Layout, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Errors, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Sharding, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Linearity, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Slices, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Samples, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Determinism, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Cuda, every_op(), name_of_op);
+INSTANTIATE_TEST_SUITE_P(Laws, Distributed, every_op(), name_of_op);
 
 TEST(LawsTest, WaiversNameOpsAndLaws) {
   for (const Waiver& w : kWaivers) {

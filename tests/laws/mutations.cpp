@@ -10,28 +10,46 @@
 namespace tessera::laws {
 namespace {
 
+// The law that must notice a formula that is wrong everywhere alike.
+constexpr std::string_view kKnownLaw = "Known";
+
 Tensor scaled(const Tensor& x, double by) {
   auto v = x.values();
   for (double& e : v) e *= by;
   return place(v, x.shape(), x.dtype());
 }
 
-// Writes one element in the middle anew, off by a little.
-void spoil(const Tensor& y) {
-  if (y.numel() == 0) return;
+// Writes elements first .. last - 1 anew, each changed by `off`.
+template <class F> void change(const Tensor& y, int64_t first, int64_t last, F&& off) {
   auto v = y.values();
-  double& e = v[v.size() / 2];
-  e = y.dtype() == DType::bool_ ? 1 - e : is_floating(y.dtype()) ? e * 1.25 + 0.25 : e + 1;
-  const Tensor spoiled = from_values(v, y.shape(), y.dtype());
-  const auto item = item_size(y.dtype());
-  const auto bytes = packed(spoiled);
-  int64_t rest = y.numel() / 2, where = 0;
-  for (int d = y.rank() - 1; d >= 0; --d) {
-    where += rest % y.shape()[d] * y.strides()[d];
-    rest /= y.shape()[d];
+  for (int64_t i = first; i < last; ++i) {
+    double& e = v[static_cast<size_t>(i)];
+    e = y.dtype() == DType::bool_ ? 1 - e : is_floating(y.dtype()) ? off(e) : e + 1;
   }
-  std::copy_n(&bytes[static_cast<size_t>(y.numel() / 2 * item)], item,
-              static_cast<std::byte*>(y.raw_data()) + where * item);
+  const auto item = item_size(y.dtype());
+  const auto bytes = packed(from_values(v, y.shape(), y.dtype()));
+  for (int64_t i = first; i < last; ++i) {
+    int64_t rest = i, where = 0;
+    for (int d = y.rank() - 1; d >= 0; --d) {
+      where += rest % y.shape()[d] * y.strides()[d];
+      rest /= y.shape()[d];
+    }
+    std::copy_n(&bytes[static_cast<size_t>(i * item)], item,
+                static_cast<std::byte*>(y.raw_data()) + where * item);
+  }
+}
+
+// One element in the middle, off by a little.
+void spoil(const Tensor& y) {
+  const int64_t n = y.numel();
+  change(y, n / 2, std::min(n, n / 2 + 1), [](double e) { return e * 1.25 + 0.25; });
+}
+
+// Every element, by one factor: what a wrong constant in a formula does. Eighths are what 8 bits
+// can tell apart.
+void scale_all(const Tensor& y) {
+  const double by = item_size(y.dtype()) == 1 ? 1.25 : 1.01;
+  change(y, 0, y.numel(), [by](double e) { return e * by; });
 }
 
 // The rule without its linearities.
@@ -55,8 +73,8 @@ ShardingRule without_linearities(const ShardingRule& r) {
 
 struct Seen {  // of all good samples
   size_t inputs = 0, outputs = 0;
+  size_t known = 0;            // outputs of samples whose results are known
   std::set<size_t> gradients;  // inputs with a gradient that is not zero
-  std::set<size_t> many;       // outputs of more than one element
   std::set<int> replicated;    // factors replicated with size >= 2
   std::set<int> inside;        // factors that join inside with size >= 2
   std::set<std::vector<int>>
@@ -67,15 +85,13 @@ struct Seen {  // of all good samples
 Seen look(const Subject& s) {
   Seen seen;
   std::set<std::vector<int>> candidates, declared;
+  for (const SampleRow& sample : s.samples) seen.known = std::max(seen.known, sample.known.size());
   for (const SampleRow& sample : good_samples(s)) {
     Random random(concat(s.row->name, " mutations"));
     const TensorVector in = inputs_of(sample, exact_dtype(*s.row), random);
     const TensorVector out = run(s, sample.op.get(), in);
     seen.inputs = std::max(seen.inputs, in.size());
     seen.outputs = std::max(seen.outputs, out.size());
-    for (size_t o = 0; o < out.size(); ++o) {
-      if (out[o].numel() > 1) seen.many.insert(o);
-    }
     if (s.vjp) {
       Needs needs(in.size(), false);
       for (size_t i = 0; i < in.size(); ++i)
@@ -213,8 +229,16 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
   }
   for (size_t o = 0; o < seen.outputs; ++o) {
     if (row.kind != OpKind::view) {
-      // In every dtype but the exact one; and in all, unless that is another function of one number
-      // that no law knows.
+      const auto spoils = [&](std::string what, std::string_view law, auto when, auto how) {
+        add(concat("output ", o, ' ', what), law, [&](Subject& m) {
+          m.cpu = [original = s.cpu, o, when, how](const void* op, Tensors in, Outputs y) {
+            original(op, in, y);
+            if (o < y.size() && when(in, y)) how(y[o]);
+          };
+        });
+      };
+      const auto always = [](Tensors, Outputs) { return true; };
+      // The exact dtype stays right.
       const auto rounds = [t = exact_dtype(row)](Tensors in, Outputs y) {
         const auto narrower = [&](const Tensor& x) {
           return x.defined() && is_floating(x.dtype()) && x.dtype() != t;
@@ -222,23 +246,11 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
         return std::ranges::any_of(in, narrower) || std::ranges::any_of(y, narrower);
       };
       const bool several = !std::has_single_bit(row.dtypes.bits) && !good_samples(s)[0].in.empty();
-      if (several) {
-        add(concat("output ", o, " off in one element, rounded dtypes"), "Reference",
-            [&](Subject& m) {
-              m.cpu = [original = s.cpu, o, rounds](const void* op, Tensors in, Outputs y) {
-                original(op, in, y);
-                if (o < y.size() && rounds(in, y)) spoil(y[o]);
-              };
-            });
-      }
-      if (seen.many.contains(o) || s.vjp) {
-        add(concat("output ", o, " off in one element"), "Sharding", [&](Subject& m) {
-          m.cpu = [original = s.cpu, o](const void* op, Tensors in, Outputs y) {
-            original(op, in, y);
-            if (o < y.size()) spoil(y[o]);
-          };
-        });
-      }
+      if (several) spoils("off in one element, rounded dtypes", "Reference", rounds, spoil);
+      spoils("off in one element", "Sharding", always, spoil);
+      // No law but this one can notice it where the gradient is wrong by the same factor. (An op of
+      // lists has as many outputs as a sample has tensors.)
+      if (o < std::max<size_t>(seen.known, 1)) spoils("scaled", kKnownLaw, always, scale_all);
     }
     if (row.kind != OpKind::compute) continue;
     add(concat("meta dtype of output ", o), "Meta", [&](Subject& m) {
@@ -260,7 +272,7 @@ std::vector<Mutant> mutants_of(const OpRow& row) {
     });
   }
   if (row.kind == OpKind::view) {
-    add("view begins one element late", "Meta", [&](Subject& m) {
+    add("view begins one element late", kKnownLaw, [&](Subject& m) {
       m.view = [original = s.view](const void* op, const Geometry& g) {
         Geometry v = original(op, g);
         ++v.offset;
@@ -292,6 +304,17 @@ std::string killed_by(const Mutant& m) {
     }
   }
   return {};
+}
+
+MutationRun mutation_run(const OpRow& row) {
+  MutationRun run;
+  for (const Mutant& m : mutants_of(row)) {
+    ++run.made;
+    const std::string law = killed_by(m);
+    if (law.empty() || (m.first_law == kKnownLaw && law != kKnownLaw))
+      run.survivors.push_back(m.what);
+  }
+  return run;
 }
 
 }  // namespace tessera::laws

@@ -17,4 +17,11 @@ std::vector<Mutant> mutants_of(const OpRow& row);
 /// The law that notices the mutant; empty if none does.
 std::string killed_by(const Mutant& m);
 
+struct MutationRun {
+  size_t made = 0;
+  std::vector<std::string> survivors;  // what was spoiled and not noticed
+};
+/// Makes all mutants of an op. One that is made for the known values must be noticed by them.
+MutationRun mutation_run(const OpRow& row);
+
 }  // namespace tessera::laws

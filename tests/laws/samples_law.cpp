@@ -82,6 +82,14 @@ Outcome samples_law(const Subject& s) {
   }
   report.check(good[0], bad > 0 ? std::nullopt : std::optional<std::string>("there is none"),
                "bad sample");
+  const bool known =
+      std::ranges::any_of(s.samples, [](const SampleRow& r) { return !r.known.empty(); });
+  report.check(good[0],
+               known ? std::nullopt
+                     : std::optional<std::string>(
+                           "there is none; write down one result, known(op, inputs, outputs), from "
+                           "a source that is not this op's code, such as PyTorch"),
+               "known value");
   report.attempt(good[0], "judging the samples", [&] {
     if (s.row->kind != OpKind::view) judge_dtypes(s, good, report);
     judge_attributes(s, good, report);

@@ -146,7 +146,7 @@ void judge(const Subject& s, const SampleRow& sample, Report& report) {
     return report.check(sample, concat("AutogradError without an op's sentence: ", e.what()),
                         "gradient of the gradient");
   }
-  const double e = f32 ? 2e-2 : 1e-3;
+  const double e = f32 ? 2e-2 : 2.5e-4;
   const double numeric = (8 * (at(e) - at(-e)) - (at(2 * e) - at(-2 * e))) / (12 * e);
   std::optional<std::string> problem;
   if (!(std::abs(numeric - analytic) <=

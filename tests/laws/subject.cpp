@@ -29,8 +29,9 @@ std::span<const Law> laws() {
   static constexpr auto kSharded = [](const OpRow& r) { return r.sharding != nullptr; };
   static constexpr auto kComputes = [](const OpRow& r) { return r.kind != OpKind::view; };
   static constexpr auto kSeldom = [](const OpRow&) { return false; };
-  static constexpr std::array<Law, 11> kLaws{{
+  static constexpr std::array<Law, 12> kLaws{{
       {"Meta", meta_law, kAny},
+      {"Known", known_law, kSeldom},  // the samples law asks for the values
       {"Gradient", gradient_law, kDifferentiable},
       {"SecondOrder", second_order_law, kDifferentiable},
       {"Reference", reference_law, kSeldom},
@@ -43,6 +44,15 @@ std::span<const Law> laws() {
       {"Determinism", determinism_law, kComputes},
   }};
   return kLaws;
+}
+
+Outcome judged_by(const Law& law, const Subject& s) {
+  Outcome outcome = law.judge(s);
+  if (outcome.failures.empty() && outcome.checks == 0 && law.concerns(*s.row)) {
+    outcome.failures.push_back({std::string(s.row->name), "all samples",
+                                concat("the law ", law.name, " found nothing to check")});
+  }
+  return outcome;
 }
 
 void Report::add(const SampleRow& sample, std::string what) {
@@ -69,8 +79,9 @@ std::string describe(const OpRow& row, const SampleRow& sample) {
 
 std::vector<SampleRow> good_samples(const Subject& s) {
   std::vector<SampleRow> good;
-  std::ranges::copy_if(s.samples, std::back_inserter(good),
-                       [](const SampleRow& r) { return r.throws.empty() && !r.bench; });
+  std::ranges::copy_if(s.samples, std::back_inserter(good), [](const SampleRow& r) {
+    return r.throws.empty() && !r.bench && r.known.empty();
+  });
   return good;
 }
 

@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
 export TESSERA_TEST_SEED=${TESSERA_TEST_SEED:-1}
 trap 'rm -rf "$folder"' EXIT
-tests='-*staged*:*direct*:Faults.*:ProcessFaults.*:*Stress*:Launch.*:LaunchedWorld.*:ProcessState.*:Rendezvous.*'
+tests='-*staged*:*direct*:Faults.*:ProcessFaults.*:*Stress*:Launch.*:LaunchedWorld.*:ProcessState.*:Rendezvous.*:Door.*:Strangers.*'
 
 run() { # run <name> <command>...
   local name=$1 status=0

@@ -24,21 +24,48 @@ namespace tessera::train {
 
 using Words = std::vector<std::string>;
 
+/// Words of a Llama of some thousand parameters, for bytes.
+inline Words tiny_model() {
+  return {"--model.dim",        "32", "--model.n_layers", "2",  "--model.n_heads",    "4",
+          "--model.n_kv_heads", "2",  "--model.ffn_dim",  "64", "--model.vocab_size", "260"};
+}
+/// A sentence again and again, for tests in which a model learns.
+inline std::string fox_text(int times) {
+  std::string text;
+  for (int i = 0; i < times; ++i) text += "the quick brown fox jumps over the lazy dog; ";
+  return text;
+}
+/// The words of both lists, one behind the other.
+inline Words joined(Words first, const Words& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 /// A `tessera` process; killed at the end of its life if it still runs. The test program's main
-/// must know `--as-tessera`.
+/// must know `--as-tessera`. Both outputs go to `log`, or the errors to `errors` if it is given.
 class Child {
  public:
-  Child(const Words& words, const std::string& log) {
-    Words all{std::filesystem::read_symlink("/proc/self/exe").string(), "--as-tessera"};
-    all.insert(all.end(), words.begin(), words.end());
-    std::vector<char*> arguments;
-    for (std::string& word : all) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
+  /// `environment`: variables more, as `NAME=value`. `program`: a copy of this one, or empty.
+  Child(const Words& words, const std::string& log, const Words& environment = {},
+        std::string program = "", const std::string& errors = {}) {
+    if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
+    Words all = joined({std::move(program), "--as-tessera"}, words), variables = environment;
+    for (char** e = environ; *e; ++e) variables.emplace_back(*e);
+    const auto pointers = [](Words& texts) {
+      std::vector<char*> list;
+      for (std::string& text : texts) list.push_back(text.data());
+      list.push_back(nullptr);
+      return list;
+    };
+    const std::vector<char*> arguments = pointers(all), with = pointers(variables);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ) != 0)
+    if (errors.empty()) posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    else
+      posix_spawn_file_actions_addopen(&actions, 2, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                       0600);
+    if (posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), with.data()) != 0)
       pid_ = -1;
     posix_spawn_file_actions_destroy(&actions);
   }
@@ -98,12 +125,7 @@ class TinyRunTest : public test::FolderTest {
     set("dataloader.path", path("text.txt"));
     set("dump_folder", path(dump));
     set("threads", "1");
-    set("model.dim", "32");
-    set("model.n_layers", "2");
-    set("model.n_heads", "4");
-    set("model.n_kv_heads", "2");
-    set("model.ffn_dim", "64");
-    set("model.vocab_size", "260");
+    words = joined(words, tiny_model());
     set("training.steps", "20");
     set("training.local_batch_size", "2");
     set("training.seq_len", "16");
@@ -113,8 +135,7 @@ class TinyRunTest : public test::FolderTest {
     set("debug.seed", "7");
     set("checkpoint.enable", "true");
     set("checkpoint.last_save_model_only", "false");
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined(words, more);
   }
   [[nodiscard]] Config config(const std::string& dump, const Words& more = {}) const {
     const Words words = train(dump, more);

@@ -16,8 +16,8 @@ class Toy final : public models::Decoder {
     int64_t vocab_size = 11, max_seq_len = 8, dim = 4;
     DType dtype = DType::f32;
     void fields(config::Fields& f) {
-      f.add("dim", dim, "width", {.min = 1});
-      f.add("vocab_size", vocab_size, "rows of the table", {.min = 1});
+      f.add("dim", dim, "hidden size", {.min = 1});
+      f.add("vocab_size", vocab_size, "vocabulary size", {.min = 1});
     }
     [[nodiscard]] std::vector<std::string> conflicts() const { return {}; }
   };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step that a save replaces waits as `step-N.replaced`: after a kill it gets its name back if
-// there is no step-N, and what is `.partial` goes. A purge renames before it removes, and counts
-// whole steps alone, so that damaged ones never push out a good one.
+// A step that a save replaces is renamed to `step-N.replaced`. After a kill it gets its name back
+// if there is no step-N, and `.partial` folders are removed. A purge renames before it removes, and
+// counts only complete steps, so that damaged ones never displace a good one.
 #include "tessera/train/checkpoint/checkpoint.h"
 
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -22,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Endings of folders that are no checkpoints: being written or removed, and set aside for the one
-// that replaces it.
+// Suffixes of folders that are not checkpoints: being written or removed, and replaced by a newer
+// save.
 constexpr std::string_view kPartial = ".partial", kReplaced = ".replaced";
 constexpr std::array<std::string_view, 4> kExcludable{"optimizer", "lr_scheduler", "dataloader",
                                                       "train_state"};
@@ -32,7 +33,7 @@ std::string below(const std::string& folder, std::string_view name) {
   return (fs::path(folder) / name).string();
 }
 
-// The N of `step-N`, written as numbers are.
+// The N of `step-N`, without leading zeros.
 std::optional<int64_t> step_of(std::string_view name) {
   constexpr std::string_view kStep = "step-";
   if (!name.starts_with(kStep)) return std::nullopt;
@@ -65,6 +66,14 @@ void remove_quietly(const std::string& folder) {
   fs::remove_all(folder, ignored);
 }
 
+// After the renaming it is no longer a checkpoint, even if the removal fails.
+void remove_step(const std::string& folder) {
+  const std::string going = folder + std::string(kPartial);
+  remove_quietly(going);
+  rename(folder, going);
+  remove_quietly(going);
+}
+
 std::vector<std::string> split(std::string_view text) {
   std::vector<std::string> words;
   while (!text.empty()) {
@@ -75,19 +84,12 @@ std::vector<std::string> split(std::string_view text) {
   return words;
 }
 
-std::string shown(std::string_view name) {
-  std::string text(name.substr(0, 200));
-  for (char& c : text)
-    if (c < ' ' || c > '~') c = '?';
-  return text;
-}
-
 TensorEntry entry_of(const Tensor& t) {
   return {std::string(name(t.dtype())), {t.shape().begin(), t.shape().end()}};
 }
 
 std::string text_of(const TensorEntry& e) {
-  return fmt::format("{}[{}]", shown(e.dtype), fmt::join(e.shape, ", "));
+  return fmt::format("{}[{}]", io::excerpt(e.dtype), fmt::join(e.shape, ", "));
 }
 
 uint64_t bytes_of(const std::vector<nn::NamedParameter>& tensors) {
@@ -113,11 +115,19 @@ Manifest read_manifest(const std::string& folder) {
   const std::string path = below(folder, kManifestFile);
   std::error_code error;
   if (!fs::exists(path, error))
-    fail<DataError>("checkpoint", folder, " is not whole: it has no ", kManifestFile);
-  return parse_manifest(io::read_file(path), path);
+    fail<DataError>("checkpoint", folder, " is incomplete or damaged: it has no ", kManifestFile);
+  Manifest manifest = parse_manifest(io::read_file(path), path);
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  if (const auto step = step_of(name); step && *step != manifest.progress.step) {
+    fail<DataError>("checkpoint", folder, " is named ", name, ", but its manifest is of step ",
+                    manifest.progress.step, "; rename it to step-", manifest.progress.step,
+                    " if that step is missing, or remove it");
+  }
+  return manifest;
 }
 
-// What is wrong with the files that a manifest lists; their bytes are read if `sums`.
+// Faults of the files that a manifest lists; reads their bytes if `sums`.
 std::vector<std::string> file_faults(const std::string& folder, const Manifest& manifest,
                                      bool sums) {
   std::vector<std::string> faults;
@@ -140,7 +150,7 @@ std::vector<std::string> file_faults(const std::string& folder, const Manifest& 
   return faults;
 }
 
-// Without reading the tensors: enough to tell what may be purged.
+// Without reading the tensors, which is enough for a purge.
 bool looks_whole(const std::string& folder) {
   try {
     return file_faults(folder, read_manifest(folder), false).empty();
@@ -152,48 +162,48 @@ bool looks_whole(const std::string& folder) {
 }  // namespace
 
 void CheckpointConfig::fields(config::Fields& f) {
-  f.add("enable", enable, "save checkpoints, and go on from the latest one");
-  f.add("folder", folder, "where they are, below dump_folder");
-  f.add("interval", interval, "steps from one to the next", {.min = 1, .unit = "steps"});
-  f.add("keep_latest_k", keep_latest_k, "older ones are removed after a save; 0: none",
+  f.add("enable", enable, "save checkpoints and resume from the latest one");
+  f.add("folder", folder, "checkpoint folder, below dump_folder");
+  f.add("interval", interval, "steps between checkpoints", {.min = 1, .unit = "steps"});
+  f.add("keep_latest_k", keep_latest_k, "checkpoints to keep; 0 keeps all",
         {.min = 0, .max = 1 << 30});
   f.add("last_save_model_only", last_save_model_only,
-        "after the last step save the model alone, to use and not to go on from");
-  f.add("export_dtype", export_dtype, "of a model saved alone",
+        "save only the model after the last step; training cannot resume from it");
+  f.add("export_dtype", export_dtype, "dtype of a checkpoint that last_save_model_only saves",
         {.choices = {"float32", "bfloat16", "float16"}});
-  f.add("load_step", load_step, "the step to go on from; -1: the latest whole one",
+  f.add("load_step", load_step, "step of the checkpoint to resume from; -1: the latest valid one",
         {.min = -1, .unit = "steps"});
   f.add("initial_load_path", initial_load_path,
-        "checkpoint (a step's folder or a run's) to begin with when the run has none of its own");
+        "checkpoint to start from if the run has none of its own: a step folder or a dump folder");
   f.add("initial_load_model_only", initial_load_model_only,
-        "of that one take the model alone, and begin at step 0");
+        "load only the model from initial_load_path and start at step 0");
   f.add("exclude_from_loading", exclude_from_loading,
-        "what begins anew when a run goes on, with commas: optimizer, lr_scheduler, dataloader, "
-        "train_state");
+        "parts that are not loaded on resume, separated by commas: optimizer, lr_scheduler, "
+        "dataloader, train_state");
 }
 
 std::vector<std::string> CheckpointConfig::conflicts() const {
   std::vector<std::string> faults;
   if (keep_latest_k == 1) {
     faults.emplace_back(
-        "[--checkpoint.keep_latest_k] 1 would leave nothing if the one is damaged: give 0 or at "
-        "least 2");
+        "[--checkpoint.keep_latest_k] 1 would leave no checkpoint if that one is damaged: give 0 "
+        "(keep all) or at least 2");
   }
   if (folder.empty()) faults.emplace_back("[--checkpoint.folder] is empty; give a folder");
   for (const std::string& part : split(exclude_from_loading)) {
     if (std::ranges::count(kExcludable, part)) continue;
-    faults.push_back(fmt::format("[--checkpoint.exclude_from_loading] '{}' is not one of {}", part,
-                                 fmt::join(kExcludable, ", ")));
+    faults.push_back(fmt::format("[--checkpoint.exclude_from_loading] '{}' is not one of {}",
+                                 io::excerpt(part), fmt::join(kExcludable, ", ")));
   }
   if (!last_save_model_only && export_dtype != "float32") {
     faults.emplace_back(
-        "[--checkpoint.export_dtype] is of a model saved alone: it needs "
+        "[--checkpoint.export_dtype] applies only to a checkpoint of the model alone: it needs "
         "--checkpoint.last_save_model_only");
   }
   if (excludes("train_state") && !excludes("lr_scheduler")) {
     faults.emplace_back(
-        "[--checkpoint.exclude_from_loading] train_state begins the steps anew, and so must "
-        "lr_scheduler: exclude both");
+        "[--checkpoint.exclude_from_loading] without train_state the step count restarts at 0, and "
+        "the schedule must restart with it: exclude lr_scheduler too");
   }
   return faults;
 }
@@ -227,12 +237,12 @@ std::unique_ptr<CheckpointReader> CheckpointFolder::latest(const Warn& warn) con
     try {
       return std::make_unique<CheckpointReader>(folder_of(*step));
     } catch (const Error& error) {
-      warn(concat("warning: passed over a checkpoint: ", error.what()));
+      warn(concat("warning: skipped a checkpoint: ", error.what()));
     }
   }
   if (!all.empty()) {
     fail<DataError>("checkpoint", "none of the ", all.size(), " step folders in ", path_,
-                    " is whole; move them away to start anew");
+                    " is complete; move them away to start again");
   }
   return nullptr;
 }
@@ -263,7 +273,7 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
   const std::string whole = folder_of(c.progress.step);
   const std::string partial = whole + std::string(kPartial);
   const std::string replaced = whole + std::string(kReplaced);
-  Manifest manifest{c.progress, c.seed, c.config, c.data_windows, {}, product_route()};
+  Manifest manifest{c.progress, c.seed, c.config, c.data_windows, {}, product_route(), c.data};
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) fail<IoError>("checkpoint", "cannot create ", path_, ": ", error.message());
@@ -272,8 +282,9 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
                     "checkpoint");
   try {
     fs::remove_all(partial, error);
-    fs::create_directory(partial, error);
-    if (error) fail<IoError>("checkpoint", "cannot create ", partial, ": ", error.message());
+    if (!fs::create_directory(partial, error) || error)  // nobody else's
+      fail<IoError>("checkpoint", "cannot create ", partial, ": ",
+                    error ? error.message() : "it exists already");
     manifest.files.push_back(write_part(partial, "model", c.model, c.progress.step));
     if (!c.optimizer.empty())
       manifest.files.push_back(write_part(partial, "optimizer", c.optimizer, c.progress.step));
@@ -294,6 +305,10 @@ uint64_t CheckpointFolder::save(const Checkpoint& c) const {
   return bytes;
 }
 
+void CheckpointFolder::clear() const {
+  for (const int64_t step : steps()) remove_step(folder_of(step));
+}
+
 void CheckpointFolder::purge(int64_t keep, int64_t saved) const {
   if (keep == 0) return;
   std::vector<int64_t> whole;
@@ -301,12 +316,8 @@ void CheckpointFolder::purge(int64_t keep, int64_t saved) const {
     if (step != saved && looks_whole(folder_of(step))) whole.push_back(step);
   }
   while (static_cast<int64_t>(whole.size()) >= keep) {
-    const std::string folder = folder_of(whole.front());
+    remove_step(folder_of(whole.front()));
     whole.erase(whole.begin());
-    const std::string going = folder + std::string(kPartial);
-    remove_quietly(going);
-    rename(folder, going);  // no longer a checkpoint, however far the removal gets
-    remove_quietly(going);
   }
 }
 
@@ -315,7 +326,7 @@ CheckpointReader::CheckpointReader(std::string step_folder)
   const std::vector<std::string> faults = file_faults(path_, manifest_, true);
   if (!faults.empty())
     fail<DataError>("checkpoint", path_,
-                    " is not whole: ", fmt::format("{}", fmt::join(faults, "; ")));
+                    " is incomplete or damaged: ", fmt::format("{}", fmt::join(faults, "; ")));
   for (const CheckpointFile& file : manifest_.files)
     files_.push_back(std::make_unique<io::SafetensorsFile>(below(path_, file.name)));
 }
@@ -326,13 +337,13 @@ Tensor CheckpointReader::read(const std::string& tensor) const {
     if (listed == manifest_.files[i].tensors.end()) continue;
     Tensor t = files_[i]->read(tensor);
     if (entry_of(t) != listed->second) {
-      fail<DataError>("checkpoint", path_, " does not fit together: ", shown(tensor), " is ",
+      fail<DataError>("checkpoint", path_, " is inconsistent: ", io::excerpt(tensor), " is ",
                       text_of(entry_of(t)), " in ", manifest_.files[i].name, " and ",
                       text_of(listed->second), " in its manifest");
     }
     return t;
   }
-  fail<DataError>("checkpoint", path_, " has no tensor ", shown(tensor));
+  fail<DataError>("checkpoint", path_, " has no tensor ", io::excerpt(tensor));
 }
 
 std::vector<nn::NamedParameter> CheckpointReader::read_all(std::string_view part) const {
@@ -370,7 +381,8 @@ std::vector<std::string> tensor_differences(const std::map<std::string, TensorEn
   }
   for (const auto& [name, entry] : there) {
     if (!known.contains(name))
-      differences.push_back(concat(shown(name), ", ", text_of(entry), ", is not in this run"));
+      differences.push_back(
+          concat(io::excerpt(name), ", ", text_of(entry), ", is not in this run"));
   }
   return differences;
 }
@@ -378,7 +390,7 @@ std::vector<std::string> tensor_differences(const std::map<std::string, TensorEn
 std::vector<ConfigDifference> config_differences(std::string_view before, std::string_view now) {
   const auto fields = [](std::string_view text) {
     std::map<std::string, std::string> flat;
-    const auto json = nlohmann::json::parse(text, nullptr, false);
+    const nlohmann::ordered_json json = io::parse_json(text).value;
     if (!json.is_object()) fail<DataError>("config", "not a JSON object");
     for (const auto& [section, value] : json.items()) {
       if (!value.is_object()) flat[section] = value.dump();

@@ -149,6 +149,24 @@ TEST_F(CheckpointTest, NothingWholeIsAnErrorAndNotANewStart) {
   }
 }
 
+TEST_F(CheckpointTest, AStepIsWhatItsFolderSays) {
+  folder_.save(example(10));
+  folder_.save(example(20));
+  fs::rename(folder_.folder_of(20), folder_.folder_of(30));
+  const std::string error = " is named step-30, but its manifest is of step 20; ";
+  EXPECT_EQ(error_at(30), "[checkpoint] " + folder_.folder_of(30) + error +
+                              "rename it to step-20 if that step is missing, or remove it");
+  EXPECT_EQ(latest()->manifest().progress.step, 10);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(error), std::string::npos) << warnings_[0];
+  EXPECT_THROW((void)open_checkpoint(folder_.folder_of(30) + "/", {}), DataError);
+  folder_.save(example(12));
+  folder_.purge(2, 12);  // counts no step of another name
+  EXPECT_EQ(folder_.steps(), (std::vector<int64_t>{10, 12, 30}));
+  fs::rename(folder_.folder_of(30), path_ + "/best");
+  EXPECT_EQ(open_checkpoint(path_ + "/best", {})->manifest().progress.step, 20);
+}
+
 TEST_F(CheckpointTest, AStepIsReplacedWhole) {
   folder_.save(example(1, 1));
   folder_.save(example(1, 8));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checksum is of the text, not of the values: it is compared before the JSON is parsed. Then
-// the parser is strict: each member is asked for once, and one that nobody asked for is an error.
+// the parser is strict: every member must be known.
 #include "tessera/train/checkpoint/manifest.h"
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
+#include "tessera/nn/io/json_impl.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -21,9 +21,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kVersion = 1;
-constexpr int kMaxDepth = 64;
 constexpr std::string_view kFormat = "tessera checkpoint";
-// The text's end is fixed to the letter, so that the checksum covers every byte before it.
+// The end of the text is fixed exactly, so that the checksum covers every byte before it.
 constexpr std::string_view kBeforeSum = ",\n \"crc32c\": \"", kAfterSum = "\"\n}\n";
 constexpr size_t kSumDigits = 8;
 
@@ -37,7 +36,7 @@ std::optional<uint32_t> parsed_hex(std::string_view text) {
   return sum;
 }
 
-// A file of the folder itself, which no name can lead out of.
+// A file in the folder itself: the name cannot contain a path.
 bool is_plain_name(std::string_view name) {
   const auto ok = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
@@ -46,7 +45,7 @@ bool is_plain_name(std::string_view name) {
          std::ranges::all_of(name, ok);
 }
 
-// Reads the members of one object; what is not asked for is an error.
+// Reads the members of one object; unknown members are an error.
 class Object {
  public:
   Object(const Json& json, std::string name, const std::string& where)
@@ -70,16 +69,21 @@ class Object {
     if (!value.is_string()) bad(concat("has a ", key, " that is not text"));
     return value.get<std::string>();
   }
+  uint32_t sum(const char* key) {
+    const auto value = parsed_hex(text(key));
+    if (!value) bad(concat("has a ", key, " that is not eight hexadecimal digits"));
+    return *value;
+  }
   const Json& object(const char* key) {
     const Json& value = at(key);
     if (!value.is_object()) bad(concat("has a ", key, " that is not an object"));
     return value;
   }
   void finish() const {
-    if (json_.size() != asked_) bad("has members that nobody knows");
+    if (json_.size() != asked_) bad("has unknown members");
   }
   [[noreturn]] void bad(const std::string& what) const {
-    fail<DataError>("checkpoint", where_, " is no manifest: ", name_, ' ', what);
+    fail<DataError>("checkpoint", where_, " is not a valid manifest: ", name_, ' ', what);
   }
 
  private:
@@ -109,32 +113,26 @@ CheckpointFile file_entry(const std::string& name, const Json& json, const std::
   CheckpointFile file{name, object.text("part"), {}, {}};
   if (file.part != "model" && file.part != "optimizer") object.bad("is of an unknown part");
   file.sum.bytes = static_cast<uint64_t>(object.integer("bytes"));
-  const auto sum = parsed_hex(object.text("crc32c"));
-  if (!sum) object.bad("has a crc32c that is not eight hexadecimal digits");
-  file.sum.crc32c = *sum;
+  file.sum.crc32c = object.sum("crc32c");
   for (const auto& [tensor, entry] : object.object("tensors").items())
     file.tensors.emplace(tensor, tensor_entry(entry, where));
   object.finish();
   return file;
 }
 
-// JSON without repeated keys and without depths that recursion could fall into.
+DataFile data_entry(const std::string& name, const Json& json, const std::string& where) {
+  Object object(json, "a data file", where);
+  DataFile file{name, static_cast<uint64_t>(object.integer("bytes")), object.integer("modified"),
+                object.sum("crc32c")};
+  object.finish();
+  return file;
+}
+
 Json strict_json(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth)
-      fail<DataError>("checkpoint", where, " is no manifest: it is nested too deeply");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      fail<DataError>("checkpoint", where, " is no manifest: a key appears twice");
-    return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::exception&) {
-    fail<DataError>("checkpoint", where, " is no manifest: it is not valid JSON");
-  }
+  io::ParsedJson parsed = io::parse_json(text);
+  if (!parsed.faults.empty())
+    fail<DataError>("checkpoint", where, " is not a valid manifest: ", parsed.faults[0]);
+  return std::move(parsed.value);
 }
 
 void check_sum(std::string_view text, const std::string& where) {
@@ -142,9 +140,10 @@ void check_sum(std::string_view text, const std::string& where) {
   const std::string_view body = text.substr(0, text.size() - std::min(text.size(), tail));
   const std::string_view end = text.substr(body.size());
   if (text.size() <= tail || !end.starts_with(kBeforeSum) || !end.ends_with(kAfterSum))
-    fail<DataError>("checkpoint", where, " is no manifest: it does not end with its checksum");
+    fail<DataError>("checkpoint", where,
+                    " is not a valid manifest: it does not end with its checksum");
   if (end.substr(kBeforeSum.size(), kSumDigits) != hex(io::crc32c(body)))
-    fail<DataError>("checkpoint", where, " is no manifest: its checksum does not fit");
+    fail<DataError>("checkpoint", where, " is not a valid manifest: its checksum does not match");
 }
 
 }  // namespace
@@ -166,11 +165,19 @@ std::string manifest_text(const Manifest& m) {
   for (const CheckpointFile& file : m.files) {
     Json tensors = Json::object();
     for (const auto& [name, entry] : file.tensors)
-      tensors[name] = {{"dtype", entry.dtype}, {"shape", entry.shape}};
+      io::append_member(tensors, name, {{"dtype", entry.dtype}, {"shape", entry.shape}});
     files[file.name] = {{"part", file.part},
                         {"bytes", file.sum.bytes},
                         {"crc32c", hex(file.sum.crc32c)},
                         {"tensors", std::move(tensors)}};
+  }
+  Json data = Json::object();
+  std::set<std::string_view> names;  // printable ones, so two files may have the same
+  for (const DataFile& file : m.data) {
+    if (!names.insert(file.name).second) continue;
+    io::append_member(
+        data, file.name,
+        {{"bytes", file.bytes}, {"modified", file.modified}, {"crc32c", hex(file.crc32c)}});
   }
   const Json json{{"format", kFormat},
                   {"version", kVersion},
@@ -180,6 +187,7 @@ std::string manifest_text(const Manifest& m) {
                   {"dataloader", {{"step", m.progress.data_step}, {"windows", m.data_windows}}},
                   {"seed", m.seed},
                   {"products", m.products},
+                  {"data", std::move(data)},
                   {"config", Json::parse(m.config)},
                   {"files", std::move(files)}};
   std::string text = json.dump(1);
@@ -211,6 +219,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   data.finish();
   m.seed = static_cast<uint64_t>(top.integer("seed"));
   if (json.contains("products")) m.products = top.text("products");
+  if (json.contains("data")) {
+    for (const auto& [name, file] : top.object("data").items())
+      m.data.push_back(data_entry(name, file, where));
+  }
   m.config = top.object("config").dump(2);
   std::set<std::string> names;
   for (const auto& [name, entry] : top.object("files").items()) {

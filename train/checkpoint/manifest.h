@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a checkpoint: what it holds, how far the run was, and the size and checksum of
-// each file. It is written last, so a folder with a manifest that fits its files is whole. It ends
-// with a checksum of itself: a manifest with a wrong bit is none, whatever the bit says.
+// The manifest of a checkpoint: its contents, the progress of the run, and the size and checksum of
+// each file. It is written last, so a folder whose manifest matches its files is complete. It ends
+// with its own checksum, so that any flipped bit is detected.
 #pragma once
 
 #include "tessera/nn/io/files.h"
+#include "tessera/train/data/fingerprint.h"
 
 #include <cstdint>
 #include <map>
@@ -14,14 +15,14 @@
 
 namespace tessera::train {
 
-/// What a tensor must agree in with the one that it is read into.
+/// Properties of a tensor that must match when it is loaded.
 struct TensorEntry {
   std::string dtype;  ///< "f32"
   std::vector<int64_t> shape;
   bool operator==(const TensorEntry&) const = default;
 };
 
-/// A part is what is loaded together; it may have several files.
+/// A file of a checkpoint. A part is loaded as one and may have several files.
 struct CheckpointFile {
   std::string name, part;  ///< part: "model" or "optimizer"
   io::FileSum sum;
@@ -29,7 +30,7 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// How far a run is. The counters differ only where a checkpoint was loaded in part.
+/// Progress of a run. The counters differ only after a checkpoint was loaded in part.
 struct Progress {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< as the optimizer's bias correction counts
@@ -42,9 +43,10 @@ struct TESSERA_API Manifest {
   Progress progress;
   uint64_t seed = 0;         ///< of initialisation, data order and random numbers
   std::string config;        ///< the run's resolved configuration, a JSON object
-  int64_t data_windows = 0;  ///< of the whole data, which the order depends on; 0: not known
+  int64_t data_windows = 0;  ///< number of windows of the data, which decides the order; 0: unknown
   std::vector<CheckpointFile> files;
-  std::string products = {};  ///< product_route() of the run; empty: not known
+  std::string products = {};  ///< product_route() of the run; empty: unknown
+  DataFingerprint data = {};  ///< of the training data; empty: unknown
 
   /// Whether a file of this part is listed.
   [[nodiscard]] bool has(std::string_view part) const;
@@ -56,7 +58,7 @@ struct TESSERA_API Manifest {
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
 [[nodiscard]] TESSERA_API std::string manifest_text(const Manifest& manifest);
-/// DataError, which begins with `where`: anything but the whole text of a manifest of this version.
+/// DataError, which begins with `where`: not the complete text of a manifest of this version.
 [[nodiscard]] TESSERA_API Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tessera::train

@@ -20,6 +20,7 @@ Manifest example() {
   m.config = "{\n  \"a\": 1,\n  \"model\": {\n    \"dim\": 0.1\n  }\n}";
   m.data_windows = 1000;
   m.products = "oneDNN";
+  m.data = {{"b/a.txt", 5, 1'700'000'000'123'456'789, 0xc0ffee}, {"c.txt", 0, 0, 0}};
   m.files.push_back({"model.safetensors",
                      "model",
                      {1234, 0xdeadbeef},
@@ -76,11 +77,12 @@ TEST(ManifestTest, ComesBackAsItWas) {
   alone.files.pop_back();
   EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
   EXPECT_FALSE(alone.has("optimizer"));
-  // Of a program that did not note who computed products.
+  // Of a program that noted neither the data nor who computed products.
   std::string body = body_of(manifest_text(m));
-  const std::string line = "\n \"products\": \"oneDNN\",";
-  const Manifest older = parse_manifest(sealed(body.erase(body.find(line), line.size())), "here");
+  const size_t from = body.find("\n \"products\""), to = body.find("\n \"config\"");
+  const Manifest older = parse_manifest(sealed(body.erase(from, to - from)), "here");
   EXPECT_EQ(older.products, "");
+  EXPECT_TRUE(older.data.empty());
   EXPECT_EQ(older.files, m.files);
   EXPECT_TRUE(alone.tensors("optimizer").empty());
 }
@@ -95,15 +97,16 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
     return error_of(sealed(body.replace(at, from.size(), to)));
   };
   const auto holds = [](const std::string& error, const std::string& part) {
-    EXPECT_NE(error.find("[checkpoint] here is no manifest: "), error.npos) << error;
+    EXPECT_NE(error.find("[checkpoint] here is not a valid manifest: "), error.npos) << error;
     EXPECT_NE(error.find(part), error.npos) << error;
   };
   holds(error_of(""), "does not end with its checksum");
   holds(error_of(text.substr(0, text.size() - 1)), "does not end with its checksum");
   holds(error_of(text + "\n"), "does not end with its checksum");
-  holds(error_of("{" + text), "its checksum does not fit");
-  holds(error_of(sealed("{")), "not valid JSON");
-  holds(error_of(sealed("[1")), "not valid JSON");
+  holds(error_of("{" + text), "its checksum does not match");
+  holds(error_of(sealed("{")), "not JSON: wrong at line 1, column 2");
+  holds(error_of(sealed("[1")), "not JSON: wrong at line 2, column 10");
+  holds(error_of(sealed(body_of(text) + std::string(1, '\0'))), "not JSON: a NUL byte at line");
   holds(error_of(sealed("{\"format\": \"tessera checkpoint\"")), "has no version");
   holds(with("\"tessera checkpoint\"", "\"another\""), "is not of the format");
   holds(with("\"version\": 1", "\"version\": 2"), "is of version 2; this program reads version 1");
@@ -113,18 +116,29 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
         "has a step that is not an integer");
   holds(with("\"step\": 10", "\"step\": \"10\""), "has a step that is not an integer");
   holds(with("\"oneDNN\"", "7"), "has a products that is not text");
-  holds(with("\"seed\": 42", "\"seed\": 42, \"seed\": 43"), "a key appears twice");
-  holds(with("\"seed\": 42", "\"seed\": 42, \"sead\": 43"), "has members that nobody knows");
-  holds(with("\"steps\": 9", "\"steps\": 9, \"x\": 1"), "has members that nobody knows");
+  holds(with("\"seed\": 42", "\"seed\": 42, \"seed\": 43"), "'seed' occurs twice");
+  holds(with("\"seed\": 42", "\"seed\": 42, \"sead\": 43"), "has unknown members");
+  holds(with("\"steps\": 9", "\"steps\": 9, \"x\": 1"), "has unknown members");
   holds(with("\"model.safetensors\"", "\"../model.safetensors\""), "has a name that is not of a-z");
   holds(with("\"model.safetensors\"", "\"manifest.json\""), "has a name that is not of a-z");
   holds(with("\"part\": \"model\"", "\"part\": \"other\""), "is of an unknown part");
   holds(with("\"part\": \"model\"", "\"part\": \"optimizer\""), "has no file of the model");
   holds(with("\"deadbeef\"", "\"DEADBEEF\""), "eight hexadecimal digits");
   holds(with("\"w.exp_avg\"", "\"w\""), "has a tensor in two files");
+  holds(with("\"00c0ffee\"", "\"c0ffee\""), "a data file has a crc32c that is not eight");
+  holds(with("\"modified\": 0", "\"modified\": -1"), "has a modified that is not an integer");
+  holds(with("\"modified\": 0", "\"modified\": 0, \"x\": 0"), "has unknown members");
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "[";
-  holds(with("\"seed\": 42", "\"seed\": " + deep), "nested too deeply");
+  holds(with("\"seed\": 42", "\"seed\": " + deep), "nested deeper than 32 levels");
+}
+
+// Quadratic time would be half a minute.
+TEST(ManifestTest, TimeIsLinearInTheNumberOfTensors) {
+  Manifest m = example();
+  for (int i = 0; i < 60'000; ++i)
+    m.files[0].tensors[concat("layers.", i, ".weight")] = {"f32", {i, 2}};
+  EXPECT_EQ(parse_manifest(manifest_text(m), "here"), m);
 }
 
 // A change of any kind is found; with a checksum made to fit, what is read is a manifest again.

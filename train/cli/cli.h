@@ -10,9 +10,15 @@
 
 namespace tessera::train {
 
-/// Runs `tessera <arguments>`. Gives the exit status: 0, 1 for a failure at run time, 2 for wrong
-/// usage. A program with model families or recipes of its own adds them to `catalogue`.
+/// Runs `tessera <arguments>`. Returns the exit status: 0, 1 for a failure at run time, 2 for wrong
+/// usage. A program adds its own model families and recipes to `catalogue`.
 TESSERA_API int run_cli(std::span<const std::string> arguments, std::ostream& out,
                         std::ostream& err, const Catalogue& catalogue = {});
+
+/// The same as the whole of a `main`, on the standard streams. A write that fails, as on a full
+/// disk, gives the status 1. A pipe that its reader closes ends a command with the status 0, but
+/// training goes on, and it never waits for a slow reader.
+TESSERA_API int run_program(std::span<const std::string> arguments,
+                            const Catalogue& catalogue = {});
 
 }  // namespace tessera::train

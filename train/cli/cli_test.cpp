@@ -8,8 +8,8 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/safetensors.h"
-#include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/parameter_of.h"
+#include "tessera/tests/support/tiny_run.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -17,58 +17,32 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <sstream>
 
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
-class CliTest : public test::FolderTest {
+class CliTest : public TinyRunTest {
  protected:
-  CliTest() {
-    std::string text;
-    for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog; ";
-    io::write_file_atomically(folder_ + "/text.txt", text);
-  }
-  int run(const Words& words) {
-    out_.str("");
-    err_.str("");
-    return run_cli(words, out_, err_);
-  }
+  CliTest() { (void)put("text.txt", fox_text(200)); }
   [[nodiscard]] Words train(const std::string& dump, const Words& more = {}) const {
-    Words words{"train",
-                "--dataloader.path",
-                folder_ + "/text.txt",
-                "--dump_folder",
-                folder_ + "/" + dump,
-                "--model.dim",
-                "32",
-                "--model.n_layers",
-                "2",
-                "--model.n_heads",
-                "4",
-                "--model.n_kv_heads",
-                "2",
-                "--model.ffn_dim",
-                "64",
-                "--model.vocab_size",
-                "260",
-                "--training.steps",
-                "12",
-                "--training.local_batch_size",
-                "4",
-                "--training.seq_len",
-                "32",
-                "--optimizer.lr",
-                "1e-2",
-                "--sample.tokens",
-                "8",
-                "--debug.seed",
-                "7"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    const Words words =
+        joined({"train", "--dataloader.path", path("text.txt"), "--dump_folder", path(dump)},
+               tiny_model());
+    const Words options{"--training.steps",
+                        "12",
+                        "--training.local_batch_size",
+                        "4",
+                        "--training.seq_len",
+                        "32",
+                        "--optimizer.lr",
+                        "1e-2",
+                        "--sample.tokens",
+                        "8",
+                        "--debug.seed",
+                        "7"};
+    return joined(joined(words, options), more);
   }
   [[nodiscard]] Config config(const Words& more = {}) const {
     const Words words = train("a", more);
@@ -79,8 +53,6 @@ class CliTest : public test::FolderTest {
   }
   [[nodiscard]] std::string out() const { return out_.str(); }
   [[nodiscard]] std::string err() const { return err_.str(); }
-
-  std::ostringstream out_, err_;
 };
 
 TEST_F(CliTest, TrainsAndLeavesEverythingBehind) {
@@ -120,7 +92,8 @@ TEST_F(CliTest, DataParallelTrainsAsOneRankDoes) {
   const auto losses = [&](int ranks, const std::string& rows) {
     std::vector<double> all;
     run_ranks(ranks, [&](World& world) {
-      Trainer trainer(config({"--training.local_batch_size", rows, "--training.steps", "8"}));
+      Trainer trainer(
+          config({"--training.local_batch_size", rows, "--training.steps", "8", "--overwrite"}));
       for (int i = 0; i < 8; ++i) {
         const StepRecord r = trainer.step();
         if (world.rank() == 0) all.insert(all.end(), {r.loss, r.grad_norm});
@@ -193,9 +166,7 @@ TEST_F(CliTest, EvaluationChecksSeqLenAndDataFirst) {
   ASSERT_EQ(run(train("a", {"--model.max_seq_len", "64"})), 0) << err();
   for (const char* ranks : {"0", "3"}) {
     const auto eval = [&](const Words& more) {
-      Words words{"eval", "--checkpoint", folder_ + "/a", "--ranks", ranks};
-      words.insert(words.end(), more.begin(), more.end());
-      return run(words);
+      return run(joined({"eval", "--checkpoint", folder_ + "/a", "--ranks", ranks}, more));
     };
     EXPECT_EQ(eval({"--seq_len", "65"}), 2);
     EXPECT_EQ(err(), "error: [--seq_len] 65 is above the model's max_seq_len 64\n");
@@ -224,6 +195,9 @@ TEST_F(CliTest, ComparesTwoConfigurations) {
             std::string::npos)
       << out();
   words[2] = folder_ + "/c.json";
+  EXPECT_EQ(run(words), 2);
+  EXPECT_NE(err().find("compare/a holds the results of another run"), std::string::npos) << err();
+  words.emplace_back("--overwrite");
   EXPECT_EQ(run(words), 1);
   EXPECT_TRUE(err().starts_with("error: [compare] largest relative difference: loss: ")) << err();
 }
@@ -279,7 +253,6 @@ TEST_F(CliTest, WrongUsageIsStatus2) {
   EXPECT_EQ(run({"train", "--training.steps", "0", "--x"}), 2);
   EXPECT_EQ(std::ranges::count(err(), '\n'), 2);
   EXPECT_EQ(run({"generate"}), 2);
-  EXPECT_EQ(run({"recipes", "--help"}), 0);
 }
 
 TEST_F(CliTest, FailuresAtRunTimeAreStatus1) {
@@ -300,6 +273,10 @@ TEST_F(CliTest, HelpListsWhatThereIs) {
   EXPECT_NE(out().find("--training.steps"), std::string::npos);
   EXPECT_NE(out().find("integer; default 10 steps, 1 to 1000000000000"), std::string::npos)
       << out();
+  EXPECT_EQ(run({"compare", "--help"}), 0);
+  EXPECT_TRUE(out().starts_with("usage: tessera compare A.json B.json [fields]\n")) << out();
+  EXPECT_EQ(run({"recipes", "--help"}), 0);
+  EXPECT_TRUE(out().starts_with("usage: tessera recipes\n")) << out();
   EXPECT_EQ(run({"recipes"}), 0);
   EXPECT_TRUE(out().starts_with("llama3_debugmodel"));
   EXPECT_NE(out().find("llama3_405b"), std::string::npos);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands of the program, a file each: a command takes the words after its name, writes to `out`
-// and gives the exit status; its help lists its fields. ConfigError for wrong usage.
+// Commands of the program, one file each: a command gets the arguments after its name, writes to
+// `out` and returns the exit status; its help lists its fields. ConfigError for wrong usage.
 #pragma once
 
 #include "tessera/models/config/fields.h"
@@ -9,15 +9,20 @@
 #include <iosfwd>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::train {
 
 using Arguments = std::span<const std::string>;
 
-/// `tessera train [fields]`: trains, then prints samples.
+/// `tessera train [fields]`: trains, then prints samples. `--estimate`: prints the memory that it
+/// would need instead.
 int train_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string train_help(Arguments arguments, const Catalogue& catalogue);
 
-/// `tessera generate --checkpoint DIR --prompt TEXT [--prompt TEXT]...`: prints as tokens come.
+/// `tessera generate --checkpoint DIR --prompt TEXT [--prompt TEXT]...`: prints tokens as they are
+/// generated.
 int generate_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string generate_help(Arguments arguments, const Catalogue& catalogue);
 
@@ -25,11 +30,12 @@ std::string generate_help(Arguments arguments, const Catalogue& catalogue);
 int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string eval_help(Arguments arguments, const Catalogue& catalogue);
 
-/// `tessera compare A.json B.json`: two configurations from one seed, step by step.
+/// `tessera compare A.json B.json`: runs two configurations from one seed and compares each step.
 int compare_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string compare_help(Arguments arguments, const Catalogue& catalogue);
 
-/// `tessera plot RUN_FOLDER`: a curve of its metrics.jsonl on the terminal, or as an SVG file.
+/// `tessera plot RUN_FOLDER...`: plots a metric of each metrics.jsonl on the terminal or to an SVG
+/// file.
 int plot_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string plot_help(Arguments arguments, const Catalogue& catalogue);
 
@@ -37,14 +43,14 @@ std::string plot_help(Arguments arguments, const Catalogue& catalogue);
 int trace_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string trace_help(Arguments arguments, const Catalogue& catalogue);
 
-/// `tessera config [fields]`: the configuration that the fields make, as JSON.
+/// `tessera config [fields]`: prints the resolved configuration as JSON.
 int config_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-/// `tessera recipes`, `tessera models`: what there is.
+/// `tessera recipes`, `tessera models`: list the recipes and the model families.
 int recipes_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 int models_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string no_fields(Arguments arguments, const Catalogue& catalogue);
 
-/// A command's own fields, from its words. ConfigError: every fault.
+/// Parses the fields of a command. ConfigError: every fault.
 template <class C> C parsed_fields(Arguments arguments) {
   C config;
   config::Fields fields;
@@ -52,19 +58,23 @@ template <class C> C parsed_fields(Arguments arguments) {
   config::throw_if_any(fields.parse(arguments));
   return config;
 }
-/// The same where the first word may be the folder.
-template <class C> C parsed_folder(Arguments arguments) {
+/// The same for commands whose first arguments, until a field, may be folders; one of the field
+/// `folder` comes last. ConfigError if there is none, or more than `most`.
+template <class C>
+std::pair<C, std::vector<std::string>> parsed_folders(Arguments arguments, size_t most) {
   C config;
   config::Fields fields;
   fields.section("", config);
-  if (!arguments.empty() && !arguments[0].starts_with("--")) {
-    config.folder = arguments[0];
-    arguments = arguments.subspan(1);
-  }
+  std::vector<std::string> folders;
+  for (; !arguments.empty() && !arguments[0].starts_with("--"); arguments = arguments.subspan(1))
+    folders.push_back(arguments[0]);
   std::vector<std::string> faults = fields.parse(arguments);
-  if (config.folder.empty()) faults.emplace_back("[--folder] is missing: give the folder of a run");
+  if (!config.folder.empty()) folders.push_back(config.folder);
+  if (folders.empty()) faults.emplace_back("[--folder] is missing: give the folder of a run");
+  if (folders.size() > most)
+    faults.push_back(concat("[--folder] ", folders.size(), " folders are given, expected ", most));
   config::throw_if_any(faults);
-  return config;
+  return {config, folders};
 }
 template <class C> std::string help_of_fields() {
   C config;

@@ -3,23 +3,19 @@
 #include "tessera/train/cli/commands.h"
 
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trace_faults.h"
-#include "tessera/train/cli/cli.h"
 #include "tessera/train/monitor/chrome_trace.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <filesystem>
-#include <sstream>
-#include <unistd.h>
 
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 class CommandsTest : public testing::Test {
  protected:
@@ -27,44 +23,25 @@ class CommandsTest : public testing::Test {
     folder() = testing::TempDir() + "commands_test." + std::to_string(::getpid());
     fs::remove_all(folder());
     fs::create_directories(folder());
-    std::string text;
-    for (int i = 0; i < 50; ++i) text += "the quick brown fox jumps over the lazy dog; ";
-    io::write_file_atomically(folder() + "/text.txt", text);
-    const auto [status, out, err] = run({"train",
-                                         "--ranks",
-                                         "2",
-                                         "--threads",
-                                         "1",
-                                         "--dataloader.path",
-                                         folder() + "/text.txt",
-                                         "--dump_folder",
-                                         folder() + "/run",
-                                         "--model.dim",
-                                         "32",
-                                         "--model.n_layers",
-                                         "2",
-                                         "--model.n_heads",
-                                         "4",
-                                         "--model.n_kv_heads",
-                                         "2",
-                                         "--model.ffn_dim",
-                                         "64",
-                                         "--model.vocab_size",
-                                         "260",
-                                         "--training.steps",
-                                         "6",
-                                         "--training.local_batch_size",
-                                         "2",
-                                         "--training.seq_len",
-                                         "16",
-                                         "--sample.tokens",
-                                         "0",
-                                         "--metrics.summary",
-                                         "layers",
-                                         "--metrics.enable_tensorboard",
-                                         "--profiler.enable_profiling",
-                                         "--profiler.profile_freq",
-                                         "5"});
+    io::write_file_atomically(folder() + "/text.txt", fox_text(50));
+    const Words words = joined({"train", "--ranks", "2", "--threads", "1", "--dataloader.path",
+                                folder() + "/text.txt", "--dump_folder", folder() + "/run"},
+                               tiny_model());
+    const Words options{"--training.steps",
+                        "6",
+                        "--training.local_batch_size",
+                        "2",
+                        "--training.seq_len",
+                        "16",
+                        "--sample.tokens",
+                        "0",
+                        "--metrics.summary",
+                        "layers",
+                        "--metrics.enable_tensorboard",
+                        "--profiler.enable_profiling",
+                        "--profiler.profile_freq",
+                        "5"};
+    const auto [status, out, err] = run(joined(words, options));
     EXPECT_EQ(status, 0) << err;
     trained() = out;
   }
@@ -84,9 +61,8 @@ class CommandsTest : public testing::Test {
     return {status, out.str(), err.str()};
   }
   static std::string generated(const Words& more) {
-    Words words{"generate", "--checkpoint", folder() + "/run", "--threads", "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto [status, out, err] = run(words);
+    const auto [status, out, err] =
+        run(joined({"generate", "--checkpoint", folder() + "/run", "--threads", "1"}, more));
     EXPECT_EQ(status, 0) << err;
     return out;
   }
@@ -144,11 +120,29 @@ TEST_F(CommandsTest, Plots) {
   EXPECT_EQ(std::get<0>(run({"plot", folder()})), 1);
 }
 
+TEST_F(CommandsTest, PlotsSeveralRunsOverOneAnother) {
+  const std::string a = folder() + "/run", b = folder() + "/longer";
+  fs::create_directories(b);
+  io::write_file_atomically(b + "/metrics.jsonl",
+                            "{\"step\": 1, \"loss\": 9}\n{\"step\": 20, \"loss\": 1}\n");
+  const auto [status, out, err] = run({"plot", a, b, "--height", "20"});
+  ASSERT_EQ(status, 0) << err;
+  EXPECT_EQ(std::ranges::count(out, '\n'), 20);
+  EXPECT_NE(out.find("\nA " + a + "  "), out.npos) << out;
+  EXPECT_NE(out.find("\nB " + b + "  9 at step 1 \u2192 1 at step 20\n"), out.npos) << out;
+  const std::string svg = folder() + "/both.svg";
+  EXPECT_EQ(std::get<0>(run({"plot", a, "--folder", b, "--svg", svg})), 0);
+  EXPECT_NE(io::read_file(svg).find(">" + b + ": 9 at step 1"), std::string::npos);
+  const auto [missing, nothing, why] = run({"plot", a, folder() + "/none"});
+  EXPECT_EQ(missing, 1);
+  EXPECT_EQ(why, "error: [file] cannot open " + folder() +
+                     "/none/metrics.jsonl: No such file or directory\n");
+}
+
 TEST_F(CommandsTest, GeneratesForSeveralPromptsAtOnce) {
   const Words draws{"--tokens", "12", "--temperature", "1", "--top_p", "0.9", "--seed", "3"};
-  Words one{"--prompt", "the "}, several{"--prompt", "the ", "--prompt=fox", "--prompt", "dog "};
-  one.insert(one.end(), draws.begin(), draws.end());
-  several.insert(several.end(), draws.begin(), draws.end());
+  const Words one = joined({"--prompt", "the "}, draws);
+  const Words several = joined({"--prompt", "the ", "--prompt=fox", "--prompt", "dog "}, draws);
   const std::string alone = generated(one), all = generated(several);
   EXPECT_TRUE(alone.starts_with("the "));
   EXPECT_EQ(generated(one), alone);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each configuration says how many ranks it has, so they are threads and a launcher is refused. The
-// table is printed in full before a difference above the tolerance fails.
+// Each configuration sets its number of ranks, so they are threads and a launcher is refused. The
+// whole table is printed before a difference above the tolerance fails.
 #include "tessera/dist/launch/run.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/run/compare.h"

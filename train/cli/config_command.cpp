@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What there is to choose from, and what a choice makes: config, recipes, models.
+// The commands config, recipes and models.
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/cli/commands.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,8 @@ namespace tessera::train {
 namespace {
 
 void require_no_fields(Arguments arguments, std::string_view command) {
-  if (!arguments.empty()) fail<ConfigError>(command, "takes no fields: given ", arguments[0]);
+  if (!arguments.empty())
+    fail<ConfigError>(command, "takes no fields: given ", io::excerpt(arguments[0]));
 }
 
 }  // namespace

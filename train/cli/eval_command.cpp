@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is not given is the run's own: its held-out text (else the text it was trained on), rows and
-// row length. The data is read once before there are ranks, so that none waits for one that fails.
+// Defaults are those of the run: its validation data (else its training data), batch size and
+// sequence length. The data is read once before ranks start, so that no rank waits for one that
+// fails.
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/run/build_model.h"
 #include "tessera/train/run/evaluate.h"
+#include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/trained_model.h"
 
 #include <fmt/format.h>
@@ -22,19 +24,34 @@ struct EvalConfig {
   void fields(config::Fields& f) {
     f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("dataset_path", dataset_path,
-          "text to evaluate on; none: the run's validation.dataset_path, else its dataloader.path");
-    f.add("steps", steps, "batches; -1: all of the data", {.min = -1, .max = 1e12});
+          "data to evaluate on; none: the run's validation.dataset_path, else its dataloader.path");
+    f.add("steps", steps, "number of batches; -1: all of the data", {.min = -1, .max = 1e12});
     f.add("local_batch_size", local_batch_size,
-          "rows of a batch on each rank; 0: training.local_batch_size of the run",
+          "batch size per rank; 0: training.local_batch_size of the run",
           {.min = 0, .max = 1 << 20, .unit = "sequences"});
-    f.add("seq_len", seq_len, "length of a row; 0: training.seq_len of the run",
+    f.add("seq_len", seq_len, "sequence length; 0: training.seq_len of the run",
           {.min = 0, .max = 1 << 24, .unit = "tokens"});
-    f.add("ranks", ranks, "ranks as threads of this process; 0: one, or those of a launcher",
+    f.add("ranks", ranks,
+          "ranks to run as threads of this process; 0: one rank, or one per process of a launcher",
           {.min = 0, .max = 4096, .unit = "ranks"});
-    f.add("threads", threads, "threads of the kernels per rank; 0: the cores shared out",
-          {.min = 0, .max = 4096, .unit = "threads"});
+    f.add("threads", threads,
+          "kernel threads per rank; 0: the cores divided among the ranks of the host",
+          {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
   }
 };
+
+// The ranks of eval open the checkpoint each for itself, and may find another one.
+void check_agreement(EvalConfig own, Config run, const EvaluationPlan& plan, const Warn& warn) {
+  RankFacts facts;
+  facts.add("command", "eval");
+  config::Fields fields;
+  fields.section("", own);
+  facts.add_fields(fields);
+  facts.add_fields(run.fields(), "the checkpoint's ");
+  facts.add_data(plan.path, plan.path_field);
+  require_equal_ranks("eval", facts);
+  compare_kernels("eval", run.debug.deterministic && !run.debug.deterministic_warn_only, warn);
+}
 
 }  // namespace
 
@@ -44,12 +61,10 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
     fail<ConfigError>("--checkpoint", "is missing: give the dump folder of a run");
   if (c.steps == 0) fail<ConfigError>("--steps", "0: expected at least 1, or -1 for all");
   const Launch launch = detect_launch(static_cast<int>(c.ranks));
-  const TrainedModel trained = open_trained_model(
-      c.checkpoint,
-      [&](const std::string& line) {
-        if (launch.rank == 0) out << line << '\n';
-      },
-      catalogue);
+  const Warn warn = [&](const std::string& line) {
+    if (launch.rank == 0) out << line << '\n';
+  };
+  const TrainedModel trained = open_trained_model(c.checkpoint, warn, catalogue);
   const Config& run = trained.config;
   const std::string& held_out = run.validation.dataset_path;
   const auto or_else = [](int64_t given, int64_t of_run) { return given > 0 ? given : of_run; };
@@ -66,8 +81,10 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
   }
   check_evaluation_data(run.dataloader, plan);
   const auto on_rank = [&](World& world) {
+    check_agreement(c, run, plan, warn);
     DataLoader data = evaluation_data(run.dataloader, plan);
     const auto model = build_model(run, [&](nn::Module& m) { nn::load(m, trained.tensors()); });
+    check_replicas("eval", model_tensors(*model), "after loading");
     const Evaluation e = evaluate(*model, data, c.steps);
     if (world.rank() != 0) return;
     out << fmt::format("loss: {:.5f}  perplexity: {:.4f}  tokens: {}  data: {}\n", e.loss,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of several prompts grow together, but are read one after another: the first to begin is
-// printed as it grows, the others when all have ended. A field that is given twice keeps the last
-// value, so prompts are taken out before the fields are parsed.
+// Texts of several prompts are generated together but printed one after another: the first one
+// while it is generated, the others when all are complete. A field that is given twice keeps the
+// last value, so prompts are extracted before the fields are parsed.
 #include "tessera/autograd/autograd.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
@@ -23,21 +23,24 @@ struct GenerateConfig {
   double temperature = 0.8, top_p = 1;
   void fields(config::Fields& f) {
     f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
-    f.add("prompt", prompt, "text to go on from; give it again for more texts at once");
-    f.add("tokens", tokens, "length of the text", {.min = 0, .max = 1 << 24, .unit = "tokens"});
-    f.add("temperature", temperature, "0: always the likeliest token", {.min = 0, .max = 100});
-    f.add("top_k", top_k, "draw from the k likeliest tokens", {.min = 1, .max = 1 << 24});
-    f.add("top_p", top_p, "draw from the likeliest that hold this probability together",
+    f.add("prompt", prompt,
+          "text to continue; give it several times to continue several texts at once");
+    f.add("tokens", tokens, "tokens to generate", {.min = 0, .max = 1 << 24, .unit = "tokens"});
+    f.add("temperature", temperature, "sampling temperature; 0: always the most likely token",
+          {.min = 0, .max = 100});
+    f.add("top_k", top_k, "sample from the k most likely tokens", {.min = 1, .max = 1 << 24});
+    f.add("top_p", top_p,
+          "sample from the fewest most likely tokens whose probabilities sum to this",
           {.min = 0, .max = 1, .above_min = true});
-    f.add("context", context, "tokens that the model sees; 0: training.seq_len of the run",
-          {.min = 0, .max = 1 << 24});
-    f.add("seed", seed, "of the draws", {.min = 0});
-    f.add("threads", threads, "threads of the kernels; 0: all cores", {.min = 0, .max = 4096});
+    f.add("context", context, "context length; 0: training.seq_len of the run",
+          {.min = 0, .max = 1 << 24, .unit = "tokens"});
+    f.add("seed", seed, "seed of sampling", {.min = 0});
+    f.add("threads", threads, "kernel threads; 0: all cores", {.min = 0, .max = 4096});
   }
 };
 
-// Takes each `--prompt TEXT` and `--prompt=TEXT` out of the arguments; one without text stays, and
-// is a fault there.
+// Extracts each `--prompt TEXT` and `--prompt=TEXT` from the arguments; one without text remains
+// and is an error of the parser.
 std::vector<std::string> take_prompts(std::span<const std::string> arguments,
                                       std::vector<std::string>& rest) {
   constexpr std::string_view kField = "--prompt", kFieldIs = "--prompt=";
@@ -52,7 +55,7 @@ std::vector<std::string> take_prompts(std::span<const std::string> arguments,
   return prompts;
 }
 
-// Several texts come at once: one is shown as it grows, the others wait for their turn.
+// Prints several texts that arrive at once: one immediately, the others afterwards.
 class Texts {
  public:
   Texts(std::ostream& out, const std::vector<std::string>& prompts)

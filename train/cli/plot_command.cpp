@@ -15,32 +15,39 @@ struct PlotConfig {
   int64_t width = 0, height = 0;
   bool log_scale = false;
   void fields(config::Fields& f) {
-    f.add("folder", folder, "dump folder of a run; its name alone will do, as the first word");
-    f.add("metric", metric, "what to show: loss, grad_norm, lr, tokens_per_second");
-    f.add("log_scale", log_scale, "logarithms of the values");
-    f.add("width", width, "of the plot; 0: as the terminal, or 80",
+    f.add("folder", folder,
+          "dump folder of a run; the first arguments may be the folders of several runs, which are "
+          "laid over one another");
+    f.add("metric", metric, "metric to plot: loss, grad_norm, lr, tokens_per_second");
+    f.add("log_scale", log_scale, "logarithmic y axis");
+    f.add("width", width, "width of the plot; 0: that of the terminal, or 80",
           {.min = 0, .max = 1000, .unit = "characters"});
-    f.add("height", height, "of the plot; 0: as the terminal, at most 24",
+    f.add("height", height, "height of the plot; 0: that of the terminal, at most 24",
           {.min = 0, .max = 1000, .unit = "lines"});
-    f.add("svg", svg, "write an SVG file of this name instead");
+    f.add("svg", svg, "write the plot to this SVG file instead of the terminal");
   }
 };
 
 }  // namespace
 
 int plot_command(Arguments arguments, std::ostream& out, const Catalogue&) {
-  const auto c = parsed_folder<PlotConfig>(arguments);
-  const Curve curve = read_metrics(c.folder + "/metrics.jsonl", c.metric);
-  PlotOptions options{.title = c.folder, .name = c.metric, .log_scale = c.log_scale};
+  const auto [c, folders] = parsed_folders<PlotConfig>(arguments, 1000);
+  std::vector<NamedCurve> curves;
+  for (const std::string& folder : folders)
+    curves.push_back({folder, read_metrics(folder + "/metrics.jsonl", c.metric)});
+  PlotOptions options{.title = curves.size() == 1 ? curves[0].name : "",
+                      .name = c.metric,
+                      .log_scale = c.log_scale};
   if (!c.svg.empty()) {
-    io::write_file_atomically(c.svg, svg_plot(curve, options));
+    io::write_file_atomically(c.svg, svg_plot(curves, options));
     out << "wrote " << c.svg << '\n';
     return 0;
   }
   const Screen::Style style = Screen::style_of(out);
   options.width = c.width > 0 ? static_cast<int>(c.width) : style.width;
+  options.color = style.color;
   options.height = c.height > 0 ? static_cast<int>(c.height) : std::min(style.height - 1, 24);
-  out << terminal_plot(curve, options);
+  out << terminal_plot(curves, options);
   return 0;
 }
 

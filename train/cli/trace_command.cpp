@@ -14,30 +14,31 @@ namespace fs = std::filesystem;
 struct TraceConfig {
   std::string folder;
   void fields(config::Fields& f) {
-    f.add("folder", folder,
-          "that of one iteration, `profiling/traces/iteration_10`; its name "
-          "alone will do, as the first word");
+    f.add(
+        "folder", folder,
+        "traces of one iteration, such as profiling/traces/iteration_10; the first argument may be "
+        "the folder itself");
   }
 };
 
 }  // namespace
 
 int trace_command(Arguments arguments, std::ostream& out, const Catalogue&) {
-  const auto c = parsed_folder<TraceConfig>(arguments);
+  const std::string folder = parsed_folders<TraceConfig>(arguments, 1).second[0];
   std::error_code error;
   std::vector<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(c.folder, error)) {
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("rank") && name.ends_with("_trace.json"))
       paths.push_back(entry.path().string());
   }
-  if (error) fail<IoError>("trace", "cannot read folder ", c.folder, ": ", error.message());
+  if (error) fail<IoError>("trace", "cannot read folder ", folder, ": ", error.message());
   if (paths.empty())
-    fail<DataError>("trace", c.folder,
+    fail<DataError>("trace", folder,
                     " holds no rank<r>_trace.json; give the folder of one "
-                    "iteration, as profiling/traces/iteration_10");
+                    "iteration, such as profiling/traces/iteration_10");
   std::ranges::sort(paths);
-  const std::string to = (fs::path(c.folder) / "trace.json").string();
+  const std::string to = (fs::path(folder) / "trace.json").string();
   join_traces(paths, to);
   out << "wrote " << to << ", of " << paths.size() << " ranks\n";
   return 0;

@@ -1,24 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be refused is refused, and signals are handled, before there are ranks.
+// Checks the configuration and the memory, and installs signal handlers, before ranks start. The
+// reader of the output may leave or stall: the run and its files do not depend on it.
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/cli/standard_output.h"
+#include "tessera/train/memory/estimate.h"
 #include "tessera/train/monitor/screen.h"
 #include "tessera/train/run/stop_signals.h"
 #include "tessera/train/run/trainer.h"
 
+#include <algorithm>
 #include <ostream>
 
 namespace tessera::train {
+namespace {
+
+constexpr std::string_view kEstimate = "--estimate";
+
+HostRanks ranks_of(const Launch& launch) {
+  const bool threads = launch.launcher == Launcher::single || launch.launcher == Launcher::threads;
+  if (threads) return {.all = launch.size, .of_host = launch.size, .of_process = launch.size};
+  return {.all = launch.size, .of_host = std::max(1, launch.local_size)};
+}
+
+void print_estimate(const Config& config, const HostRanks& ranks, std::ostream& out) {
+  const MemoryEstimate e = estimate_memory(config, ranks.all);
+  const FreeMemory free = free_memory();
+  out << "memory that a rank of " << ranks.all << " needs to train " << config.title() << ":\n"
+      << memory_table(e) << ranks.of_host << (ranks.of_host == 1 ? " rank" : " ranks")
+      << " on this host: " << byte_count(e.total * ranks.of_host) << '\n';
+  if (free.host != FreeMemory::kUnknown)
+    out << "free: " << byte_count(free.host) << " (" << free.host_source << ")\n";
+  if (free.process != FreeMemory::kUnknown)
+    out << "free for this process: " << byte_count(free.process) << " (" << free.process_source
+        << ")\n";
+}
+
+}  // namespace
+
+std::string train_help(Arguments arguments, const Catalogue& catalogue) {
+  return concat("  ", kEstimate,
+                ": print the memory that training needs, by kind, and exit; nothing is allocated\n",
+                config_help(arguments, catalogue));
+}
 
 int train_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
-  const Config config = parse_config(arguments, catalogue);
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  const bool estimate = std::erase(words, kEstimate) > 0;
+  const Config config = parse_config(words, catalogue);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   (void)config.training.micro_batches(launch.size);  // before any rank waits for another
-  FlightRecorder::install_signal_handler();          // SIGUSR2 dumps what the ranks are doing
-  if (config.checkpoint.enable) install_stop_signals();
+  const HostRanks ranks = ranks_of(launch);
+  if (estimate) {
+    if (launch.rank == 0) print_estimate(config, ranks, out);
+    return 0;
+  }
+  FlightRecorder::install_signal_handler();  // SIGUSR2 dumps flight records
+  install_stop_signals(config.checkpoint.enable);
+  if (auto* output = dynamic_cast<StandardOutput*>(out.rdbuf())) output->write_in_background();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
-  // A launcher's ranks may have terminals of their own, whose output lands anywhere.
+  if (config.memory.check && launch.local_rank <= 0) {  // once on each host
+    const std::string warning = check_memory(config, ranks, free_memory());
+    if (!warning.empty()) out << warning << '\n';
+  }
+  // Under a launcher each rank may have its own terminal, so there is no progress bar.
   const bool alone = launch.launcher == Launcher::single;
   Screen screen(out, alone ? Screen::style_of(out) : Screen::Style{});
   const auto run = [&](World&) {

@@ -4,15 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "--as-tessera") {
-    return tessera::train::run_cli(std::vector<std::string>(argv + 2, argv + argc), std::cout,
-                                   std::cerr);
+    return tessera::train::run_program(std::vector<std::string>(argv + 2, argv + argc));
   }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row s of a run over W windows is window P(s mod W), with P a permutation of key (seed, s / W)
-// computed for one window at a time. A thread makes rows ahead into a bounded queue; a seek empties
-// it, and drops what was just being made. The rank makes the tensors, in its Context.
+// computed for one window at a time. A thread prepares rows in a bounded queue; a seek empties the
+// queue and drops the row in progress. The rank creates the tensors, in its Context.
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"
@@ -23,8 +23,8 @@ namespace {
 
 constexpr int64_t kNoTarget = -100;
 
-// The place of `i` in a seeded permutation of [0, n): a Feistel network on the next power of four,
-// walked until it falls inside. Needs no table, so an epoch of any size costs nothing.
+// The image of `i` under a seeded permutation of [0, n): a Feistel network on the next power of
+// four, iterated until the value is inside. Needs no table, so an epoch of any size costs nothing.
 uint64_t permuted(uint64_t i, uint64_t n, RngKey key) {
   const auto half = std::max<uint64_t>(1, (static_cast<uint64_t>(std::bit_width(n - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half) - 1;
@@ -39,12 +39,12 @@ uint64_t permuted(uint64_t i, uint64_t n, RngKey key) {
   return i;
 }
 
-// A micro-batch as the worker makes it, which has no Context and so no tensors.
+// A micro-batch from the worker thread, which has no Context and so cannot create tensors.
 struct Rows {
   std::vector<int64_t> tokens, targets, positions, documents;
 };
 
-// Signals are for the threads of the program, never for a worker.
+// Signals are handled by the program's threads, never by a worker.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -60,7 +60,7 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-// Cuts a source into windows and makes rows of them. Does not change once made.
+// Splits a source into windows and makes rows from them. Immutable.
 class RowMaker {
  public:
   RowMaker(std::unique_ptr<TokenSource> source, const DataConfig& config, const BatchPlan& plan,
@@ -71,6 +71,7 @@ class RowMaker {
         documents_apart_(config.packing == "documents"),
         shuffle_(config.shuffle && !plan.evaluation) {
     info_.files = static_cast<int64_t>(files.paths.size());
+    info_.listing = files.listing;
     info_.documents = source_->documents();
     info_.tokens = source_->tokens();
     if (source_->row_length() > 0) cut_rows(files);
@@ -101,7 +102,7 @@ class RowMaker {
       std::copy_n(ids.begin(), std::min(n, ids.size() - 1),
                   rows.tokens.begin() + static_cast<ptrdiff_t>(row));
       for (size_t i = 0; i + 1 < n; ++i) {
-        // The end of a document says nothing of which one comes next.
+        // The end of a document does not predict the next document.
         if (!documents_apart_ || starts[i + 1] == 0) rows.targets[row + i] = ids[i + 1];
       }
       int64_t position = 0, document = 0;
@@ -121,7 +122,7 @@ class RowMaker {
       fail<DataError>(plan_.path_field, files.paths[0], " holds rows of ", length,
                       " tokens, but a seq_len of ", plan_.seq_len, " needs rows of ",
                       plan_.seq_len + 1, ", its inputs and the token after them; set seq_len to ",
-                      length - 1, " or cut the rows anew");
+                      length - 1, " or make rows of that length");
     }
     stride_ = length;
     info_.windows = info_.tokens / length;
@@ -185,15 +186,17 @@ DataFiles find_checked(const DataConfig& config, const BatchPlan& plan,
 
 void DataConfig::fields(config::Fields& f) {
   f.add("path", path,
-        "data to train on: text, .jsonl (also .gz), .npy of tokens, or a folder of them");
-  f.add("text_field", text_field, "field of a .jsonl line that holds the document");
+        "training data: a text file, .jsonl (also .gz), .npy of token ids, or a folder of these");
+  f.add("text_field", text_field, "field of each .jsonl line that contains the document");
   f.add("packing", packing,
-        "documents: tokens see their own document only; concat: all before them in the row",
+        "documents: tokens attend only within their document; concat: to all earlier tokens of the "
+        "sequence",
         {.choices = {"documents", "concat"}});
-  f.add("shuffle", shuffle, "rows in another order in each epoch; off: as they lie");
-  f.add("begin_id", begin_id, "token that starts a document of .npy data; -1: none",
+  f.add("shuffle", shuffle,
+        "shuffle the sequences anew in each epoch; false: keep the order of the data");
+  f.add("begin_id", begin_id, "token id that begins each document of .npy data; -1: none",
         {.min = -1, .max = 1 << 24});
-  f.add("num_prefetch_batches", num_prefetch_batches, "batches made ahead of the training",
+  f.add("num_prefetch_batches", num_prefetch_batches, "batches prepared ahead of training",
         {.min = 1, .max = 1024});
 }
 
@@ -203,8 +206,8 @@ int64_t shuffled_window(int64_t sample, int64_t windows, uint64_t seed) {
       permuted(static_cast<uint64_t>(sample % windows), static_cast<uint64_t>(windows), key));
 }
 
-// Owns the thread. The queue holds micro-batches in the order in which they are asked for, each
-// with what went wrong when it was made; a seek starts a new generation of them.
+// Owns the thread. The queue contains micro-batches in the order of requests, each with its error,
+// if any; a seek starts a new generation.
 class DataLoader::Worker {
  public:
   Worker(const DataConfig& config, const BatchPlan& plan,
@@ -283,7 +286,7 @@ class DataLoader::Worker {
     while (!failure_ && make_one(stop)) continue;
   }
 
-  // Waits for room, makes a micro-batch and queues it; false if a stop was asked for.
+  // Waits for space, makes a micro-batch and queues it; false after a stop request.
   bool make_one(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const auto room = [&] {
@@ -323,7 +326,7 @@ class DataLoader::Worker {
   std::exception_ptr failure_;             // of reading: final
   std::deque<Made> queue_;
   int64_t next_made_ = 0, next_taken_ = 0, generation_ = 0;
-  std::jthread thread_;  // last, so that it has stopped before what it uses goes
+  std::jthread thread_;  // last, so that it stops before members that it uses are destroyed
 };
 
 DataLoader::DataLoader(const DataConfig& config, const BatchPlan& plan,

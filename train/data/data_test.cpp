@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <numeric>
 #include <set>
+#include <sys/stat.h>
 
 namespace tessera::train {
 namespace {
@@ -309,7 +310,16 @@ TEST_F(DataTest, BadDataIsNamed) {
   holds(error_of(""), "DataError [dataloader.path] no data given; pass --dataloader.path FILE");
   holds(error_of(folder_ + "/none"), "[dataloader.path] " + folder_ + "/none does not exist");
   holds(error_of(folder_), "holds no text file");
+  static_cast<void>(put("weights.bin", "x"));
+  holds(error_of(folder_), "0 taken; passed over: 1 of other suffixes (weights.bin)");
   holds(error_of(put("empty.txt", "")), "empty.txt is empty; give text");
+  for (const char* name : {"/fifo.txt", "/fifo.npy"}) {
+    ASSERT_EQ(::mkfifo((folder_ + name).c_str(), 0600), 0);
+    holds(error_of(folder_ + name),
+          "DataError [dataloader.path] " + folder_ + name +
+              " is a FIFO, device or socket, expected a file or a folder");
+  }
+  holds(error_of("/dev/zero"), "/dev/zero is a FIFO, device or socket");
   holds(error_of(put("empty.jsonl", "\n{\"text\": \"\"}\n")), "empty.jsonl is empty");
   holds(error_of(folder_), " and its neighbours are empty");
   holds(error_of(put("short.txt", "abc"), 5),

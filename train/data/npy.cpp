@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Header and size are checked once, against each other, before any element is used. Each read asks
-// for the size again, since touching a page beyond the end of a file that was cut kills the
-// process. Ids are held against the vocabulary as they are copied.
+// Header and size are checked against each other once, before any element is used. Each read checks
+// the size again, since reading a page beyond the end of a truncated file kills the process. Ids
+// are checked against the vocabulary when they are copied.
 #include "tessera/train/data/npy.h"
 
 #include "tessera/core/error.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <fcntl.h>
 #include <optional>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -23,7 +23,7 @@
 namespace tessera::train {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "elements are used as they lie");
+static_assert(std::endian::native == std::endian::little, "elements are used in file byte order");
 
 constexpr std::string_view kWhere = "data";
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -56,7 +56,7 @@ class HeaderText {
       if (key == "descr" && !descr) descr = peek() == '[' ? rest() : quoted();
       else if (key == "fortran_order" && !fortran) fortran = boolean();
       else if (key == "shape" && !shaped) header.shape = tuple(), shaped = true;
-      else fault(concat("key '", printable(key), "'"));
+      else fault(concat("key '", io::excerpt(key), "'"));
       if (structured_) break;
       if (!take(',') && peek() != '}') fault("no comma between two keys");
     }
@@ -64,7 +64,7 @@ class HeaderText {
       fault("descr, fortran_order or shape is missing");
     const auto type = std::ranges::find(kTypes, *descr, &TypeName::descr);
     if (type == kTypes.end()) {
-      fail<DataError>(kWhere, path_, " holds elements of type ", printable(*descr),
+      fail<DataError>(kWhere, path_, " holds elements of type ", io::excerpt(*descr),
                       ", expected <u2, <i4, <u4 or <i8 (uint16, int32, uint32 or int64); convert "
                       "it with numpy.save(FILE, array.astype('<i4'))");
     }
@@ -80,8 +80,7 @@ class HeaderText {
  private:
   [[noreturn]] void fault(std::string_view what) const {
     fail<DataError>(kWhere, path_, " has a header that is not NumPy's, at byte ", at_, " of '",
-                    printable(text_.substr(0, 100)), "': ", what,
-                    "; write the file with numpy.save");
+                    io::excerpt(text_, 100), "': ", what, "; write the file with numpy.save");
   }
   char peek() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
@@ -104,7 +103,7 @@ class HeaderText {
     at_ = end + 1;
     return inside;
   }
-  // The fields of a structured type, which is refused whatever they are.
+  // The fields of a structured type, which is always refused.
   std::string_view rest() {
     structured_ = true;
     return text_.substr(at_, 40);
@@ -190,14 +189,14 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
 }
 
 NpyFile::NpyFile(const std::string& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = io::open_file(path, kWhere);
   const auto io_error = [&](std::string_view what) {
     const int error = errno;
-    if (fd_ >= 0) ::close(fd_);
+    ::close(fd_);
     fail<IoError>(kWhere, "cannot ", what, ' ', path, ": ", std::strerror(error));
   };
   struct stat info {};
-  if (fd_ < 0 || ::fstat(fd_, &info) != 0) io_error("open");
+  if (::fstat(fd_, &info) != 0) io_error("open");
   mapped_ = static_cast<size_t>(info.st_size);
   if (mapped_ == 0) {
     ::close(fd_);
@@ -218,7 +217,7 @@ NpyFile::NpyFile(const std::string& path) : path_(path) {
     const auto there = static_cast<int64_t>(mapped_ - header_.data_offset);
     if (overflow || bytes != there) {
       fail<DataError>(kWhere, path, overflow || bytes > there ? " is cut short" : " is too long",
-                      ": its header tells of shape ", shape_text(header_.shape), ", ", width(),
+                      ": its header has shape ", shape_text(header_.shape), ", ", width(),
                       " bytes each, but ", there, " bytes follow; copy or write it again");
     }
     if (size_ == 0) {
@@ -247,12 +246,12 @@ NpyFile::~NpyFile() {
 
 int64_t NpyFile::width() const { return kTypes[static_cast<size_t>(header_.type)].width; }
 
-// Pages beyond the end of a file that was cut kill the process when touched.
+// Reading pages beyond the end of a truncated file kills the process.
 void NpyFile::require_whole() const {
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || static_cast<size_t>(info.st_size) >= mapped_) return;
-  fail<DataError>(kWhere, path_, " was cut while it was read: ", info.st_size, " bytes, expected ",
-                  mapped_, "; leave the data alone while it is trained on");
+  fail<DataError>(kWhere, path_, " was truncated while it was read: ", info.st_size,
+                  " bytes, expected ", mapped_, "; do not change data during training");
 }
 
 void NpyFile::read(int64_t from, std::span<int64_t> to, int64_t limit) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integers of NumPy's .npy files (format 1.0 to 3.0), mapped into memory: a file of any size opens
-// at once and costs no memory of its own, and the ranks of a machine share its pages. Little-endian
+// Integers of NumPy's .npy files (format 1.0 to 3.0), memory-mapped: a file of any size opens at
+// once, needs no memory of its own, and the ranks of a machine share its pages. Little-endian
 // uint16, int32, uint32 and int64, in C order, of one or two dimensions.
 #pragma once
 
@@ -21,8 +21,8 @@ struct NpyHeader {
   std::vector<int64_t> shape;
   size_t data_offset = 0;  ///< bytes before the first element
 };
-/// Reads the header at the front of `bytes`. DataError, which names `path`: not .npy, or of a type,
-/// order or shape that is not taken.
+/// Reads the header at the front of `bytes`. DataError, which names `path`: not .npy, or of an
+/// unsupported type, order or shape.
 TESSERA_API NpyHeader parse_npy_header(std::string_view bytes, const std::string& path);
 
 class TESSERA_API NpyFile {
@@ -39,8 +39,8 @@ class TESSERA_API NpyFile {
   [[nodiscard]] int64_t size() const { return size_; }  ///< elements
   /// Bytes of an element.
   [[nodiscard]] int64_t width() const;
-  /// Elements [from, from + to.size()), which are there. DataError if one is not in [0, limit), or
-  /// the file has been cut since it was opened.
+  /// Reads elements [from, from + to.size()), which must exist. DataError if one is not in [0,
+  /// limit), or the file was truncated after it was opened.
   void read(int64_t from, std::span<int64_t> to, int64_t limit) const;
 
  private:

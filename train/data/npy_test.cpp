@@ -105,8 +105,7 @@ TEST_F(NpyTest, EveryCutIsFound) {
   const std::string whole = bytes("u2");
   for (size_t n = 0; n < whole.size(); ++n)
     EXPECT_NE(error_of(whole.substr(0, n)), "no error") << n;
-  holds(error_of(whole.substr(0, whole.size() - 1)),
-        "is cut short: its header tells of shape (7,), 2");
+  holds(error_of(whole.substr(0, whole.size() - 1)), "is cut short: its header has shape (7,), 2");
   holds(error_of(whole.substr(0, 50)), "ends within its header: 50 bytes, expected 128");
   holds(error_of(whole + "xx"), "is too long");
 }
@@ -157,7 +156,7 @@ TEST_F(NpyTest, AFileThatIsCutLaterIsAnError) {
     static_cast<void>(all(file));
     ADD_FAILURE() << "no error";
   } catch (const DataError& error) {
-    holds(error.what(), "was cut while it was read: 130 bytes, expected 142");
+    holds(error.what(), "was truncated while it was read: 130 bytes, expected 142");
   }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A text file is read whole; JSONL a line at a time, so its memory is that of the longest line.
+// A text file is read at once; JSONL line by line, so it needs memory for the longest line only.
 // UTF-8 is checked before any parser sees the text, so that an error names file, line and byte.
 #include "tessera/train/data/text_reader.h"
 
 #include "tessera/core/error.h"
+#include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/data/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -13,8 +13,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
+#include <map>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -30,21 +30,37 @@ constexpr std::array<std::string_view, 8> kTextSuffixes{".h",  ".cpp", ".cu", ".
 
 bool is_gz(const std::string& path) { return path.ends_with(".gz"); }
 
-// The suffix that says what a file holds, whether compressed or not.
+// The suffix for the format of a file, without .gz.
 std::string suffix_of(const fs::path& path) {
   return (is_gz(path.string()) ? path.stem() : path).extension().string();
+}
+
+// Why a file or folder of a data folder is passed over; empty: it is not.
+std::string_view why_not(const fs::path& path, fs::file_type type) {
+  const std::string name = path.filename().string();
+  if (name.starts_with('.')) return "hidden";
+  if (type == fs::file_type::symlink) return "links";
+  const bool folder = type == fs::file_type::directory;
+  if (folder && name == "build") return "build folders";
+  if (!folder) {
+    const std::string suffix = suffix_of(path);
+    const bool data = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".npy" ||
+                      std::ranges::count(kTextSuffixes, suffix) > 0;
+    if (!data) return "of other suffixes";
+    if (type != fs::file_type::regular) return "not files";
+  }
+  // An unreadable file is an error of its reader; an unreadable folder would be passed over
+  // silently.
+  if (folder && ::access(path.c_str(), R_OK | X_OK) != 0) return "unreadable";
+  return {};
 }
 
 // The bytes of a file, plain or by gzip, a block at a time.
 class Blocks {
  public:
   explicit Blocks(const std::string& path) : path_(path), buffer_(1 << 20, '\0') {
-    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd_ < 0 || ::fstat(fd_, &info_) != 0) io_error("open");
-    if (S_ISDIR(info_.st_mode)) {
-      ::close(fd_);
-      fail<DataError>(kWhere, path, " is a folder, expected a file");
-    }
+    fd_ = io::open_file(path, kWhere);
+    if (::fstat(fd_, &info_) != 0) io_error("open");
     if (!is_gz(path)) return;
     gz_ = ::gzdopen(fd_, "rb");  // owns the descriptor from here on
     if (gz_ == nullptr) io_error("open");
@@ -89,7 +105,7 @@ class Blocks {
                       " unpacked bytes: ", code == Z_BUF_ERROR ? "the file ends early" : reason,
                       "; expected a whole gzip file, `gzip -t` checks it");
     }
-    // zlib hands on what is not gzip as it is; the name promised otherwise.
+    // zlib passes data that is not gzip through unchanged, but the name says gzip.
     if (n > 0 && ::gzdirect(gz_) != 0) {
       fail<DataError>(kWhere, path_,
                       " is not gzip, as its name says; compress it or rename it without .gz");
@@ -129,11 +145,7 @@ void read_text(const std::string& path, const std::function<void(std::string_vie
   if (!text.empty()) document(text);
 }
 
-// A stretch of `text` that fits in an error message.
-std::string excerpt(std::string_view text) {
-  constexpr size_t kMost = 40;
-  return printable(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
-}
+constexpr size_t kExcerpt = 40;  // characters: an error also shows path, line and fields
 
 class JsonLines {
  public:
@@ -151,13 +163,14 @@ class JsonLines {
       not_utf8(path_, line_, start + bad, text[bad]);
     const nlohmann::json value = parsed(text);
     if (!value.is_object()) {
-      fault("is ", a(value), ", expected an object such as {\"", field_,
-            "\": \"...\"}: ", excerpt(text), "; write one document a line");
+      fault("is ", a(value), ", expected an object such as {\"", io::excerpt(field_),
+            "\": \"...\"}: ", io::excerpt(text, kExcerpt), "; write one document per line");
     }
     const auto found = value.find(field_);
-    if (found == value.end()) fault("has no field '", field_, "'; ", fields_of(value));
+    if (found == value.end()) fault("has no field '", io::excerpt(field_), "'; ", fields_of(value));
     if (!found->is_string()) {
-      fault("field '", field_, "' is ", a(*found), ", expected a string; ", fields_of(value));
+      fault("field '", io::excerpt(field_), "' is ", a(*found), ", expected a string; ",
+            fields_of(value));
     }
     const auto& document = found->get_ref<const std::string&>();
     if (!document.empty()) document_(document);
@@ -167,15 +180,20 @@ class JsonLines {
   template <class... Parts> [[noreturn]] void fault(const Parts&... parts) const {
     fail<DataError>(kWhere, path_, ", line ", line_, ": ", parts...);
   }
+  // The line may be long, so the error shows the position, not the beginning.
+  [[noreturn]] void not_json(std::string_view text, size_t at) const {
+    fault("not JSON at byte ", at + 1, " of the line, near '",
+          io::excerpt(text.substr(at < 10 ? 0 : at - 10), kExcerpt),
+          "'; write one document per line as {\"", io::excerpt(field_), "\": \"...\"}");
+  }
   nlohmann::json parsed(std::string_view text) const {
+    // The parser would end there and leave out the rest.
+    if (const size_t nul = text.find('\0'); nul != text.npos) not_json(text, nul);
     try {
       return nlohmann::json::parse(text);
     } catch (const nlohmann::json::parse_error& error) {
       const size_t at = std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());
-      // The line may be long, so what is shown is the place, not the beginning.
-      fault("not JSON at byte ", at + 1, " of the line, near '",
-            excerpt(text.substr(at < 10 ? 0 : at - 10)), "'; write one document a line as {\"",
-            field_, "\": \"...\"}");
+      not_json(text, at);
     } catch (const nlohmann::json::exception& error) {  // a number beyond every range
       fault("not JSON: ", error.what());
     }
@@ -190,8 +208,8 @@ class JsonLines {
     size_t count = 0;
     for (const auto& [name, member] : value.items()) {
       if (++count > kMost) break;
-      names +=
-          (names.empty() ? "" : ", ") + excerpt(name) + (member.is_string() ? "" : " (no text)");
+      names += (names.empty() ? "" : ", ") + io::excerpt(name, kExcerpt) +
+               (member.is_string() ? "" : " (no text)");
     }
     if (count > kMost) names += ", ...";
     if (names.empty()) return "the object is empty";
@@ -241,24 +259,47 @@ DataFormat format_of(const std::string& path) {
   return lines ? DataFormat::jsonl : DataFormat::text;
 }
 
-std::vector<std::string> data_files(const std::string& folder) {
-  std::vector<std::string> files;
+DataFolder data_files(const std::string& folder) {
+  DataFolder all;
   std::error_code error;
   const auto options = fs::directory_options::skip_permission_denied;
   for (fs::recursive_directory_iterator at(folder, options, error), end; !error && at != end;
        at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (at->is_directory() && (name.starts_with('.') || name == "build"))
-      at.disable_recursion_pending();
-    const std::string suffix = suffix_of(at->path());
-    const bool data = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".npy" ||
-                      std::ranges::count(kTextSuffixes, suffix) > 0;
-    if (data && !name.starts_with('.') && at->is_regular_file() && !at->is_symlink())
-      files.push_back(at->path().string());
+    const std::string path = at->path().string();
+    const fs::file_type type = at->symlink_status(error).type();
+    if (error) break;
+    const std::string_view why = why_not(at->path(), type);
+    const bool is_folder = type == fs::file_type::directory;
+    if (!why.empty()) all.passed_over.push_back({path, why});
+    else if (!is_folder) all.files.push_back(path);
+    if (!why.empty() && is_folder) at.disable_recursion_pending();
   }
   if (error) fail<IoError>(kWhere, "cannot list folder ", folder, ": ", error.message());
-  std::ranges::sort(files);
-  return files;
+  std::ranges::sort(all.files);
+  std::ranges::sort(all.passed_over, {}, &DataFolder::PassedOver::path);
+  return all;
+}
+
+std::string DataFolder::text(const std::string& folder) const {
+  constexpr size_t kMost = 6;
+  const auto names = [&](const std::vector<std::string>& paths) {
+    std::string list;
+    for (size_t i = 0; i < std::min(paths.size(), kMost); ++i) {
+      const fs::path name = fs::path(paths[i]).lexically_relative(folder);
+      list += (list.empty() ? "" : ", ") + io::excerpt(name.string(), kExcerpt);
+    }
+    return paths.size() > kMost ? list + ", ..." : list;
+  };
+  std::string line = concat(files.size(), " taken");
+  if (!files.empty()) line += concat(" (", names(files), ')');
+  std::map<std::string_view, std::vector<std::string>> by_reason;
+  for (const PassedOver& p : passed_over) by_reason[p.why].push_back(p.path);
+  std::string_view before = "; passed over: ";
+  for (const auto& [why, paths] : by_reason) {
+    line += concat(before, paths.size(), ' ', why, " (", names(paths), ')');
+    before = ", ";
+  }
+  return line;
 }
 
 void read_documents(const std::string& path, const std::string& field,

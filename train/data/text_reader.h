@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Documents out of files: a text file is one, a line of a JSONL file is one, and both may be
-// compressed by gzip. What is not UTF-8 is an error, since no tokenizer could give it back.
+// Reads documents from files: a text file is one document, a line of a JSONL file is one, and both
+// may be compressed with gzip. Invalid UTF-8 is an error, since no tokenizer could reproduce it.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -15,18 +15,29 @@ namespace tessera::train {
 
 enum class DataFormat { text, jsonl, npy };
 
-/// By the name: .jsonl, .ndjson and .json hold a document a line, .npy tokens, all else text; .gz
-/// may follow. DataError for .npy.gz, which cannot be mapped.
+/// The format by file name: .jsonl, .ndjson and .json have one document per line, .npy token ids,
+/// all others text; .gz may follow. DataError for .npy.gz, which cannot be mapped.
 TESSERA_API DataFormat format_of(const std::string& path);
 
-/// Files below `folder` that data comes from, sorted by path: text files (.h .cpp .cu .cuh .md .txt
-/// .py .cmake), .jsonl and .ndjson, each also with .gz, and .npy. Hidden ones, `build` and links
-/// are left out. IoError if it cannot be listed.
-TESSERA_API std::vector<std::string> data_files(const std::string& folder);
+struct DataFolder {
+  struct PassedOver {
+    std::string path;
+    std::string_view why;  ///< "links"
+  };
+  std::vector<std::string> files;       ///< to read
+  std::vector<PassedOver> passed_over;  ///< files and folders that are not read
+  /// A line for people: how many files were taken and how many were not, by reason, with names.
+  [[nodiscard]] std::string text(const std::string& folder) const;
+};
+/// Data files below `folder`, sorted by path: text files (.h .cpp .cu .cuh .md .txt
+/// .py .cmake), .jsonl and .ndjson, each also with .gz, and .npy. Passed over: links (so no loop
+/// and no file twice), hidden files and folders, folders named `build`, other suffixes, what is no
+/// file, and what may not be read. IoError if it cannot be listed.
+TESSERA_API DataFolder data_files(const std::string& folder);
 
-/// Gives each document that is not empty to `document`, in order. `field` holds the text of a JSONL
-/// line. Returns early once a stop is asked for. IoError: cannot be read. DataError, with line and
-/// byte: not gzip, cut short, not UTF-8, not JSON, no such field.
+/// Calls `document` with each non-empty document, in order. `field` is the JSONL field of the text.
+/// Returns early after a stop request. IoError: cannot be read. DataError, with line and
+/// byte: not gzip, truncated, not UTF-8, not JSON, no such field.
 TESSERA_API void read_documents(const std::string& path, const std::string& field,
                                 const std::function<void(std::string_view)>& document,
                                 const std::stop_token& stop = {});

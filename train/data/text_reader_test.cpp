@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sys/stat.h>
 #include <zlib.h>
 
 namespace tessera::train {
@@ -84,9 +85,27 @@ TEST_F(TextReaderTest, AFolderIsItsDataInOrder) {
     static_cast<void>(put(name, "x"));
   fs::create_symlink(folder_ + "/b.txt", folder_ + "/link.txt");
   Texts names;
-  for (const auto& file : data_files(folder_))
+  for (const auto& file : data_files(folder_).files)
     names.push_back(fs::path(file).lexically_relative(folder_).string());
   EXPECT_EQ(names, (Texts{"a/shard.jsonl.gz", "a/x.cpp", "b.txt", "c.md.gz", "z.npy"}));
+}
+
+TEST_F(TextReaderTest, AFolderSaysWhatItPassesOver) {
+  for (const char* name : {"b.txt", "a/x.cpp", "a/image.png", ".git/x.txt", "a/build/x.txt"})
+    static_cast<void>(put(name, "x"));
+  fs::create_symlink("b.txt", folder_ + "/link.txt");
+  fs::create_directory_symlink("..", folder_ + "/a/loop");
+  fs::create_symlink("gone", folder_ + "/broken.txt");
+  ASSERT_EQ(::mkfifo((folder_ + "/fifo.txt").c_str(), 0600), 0);
+  EXPECT_EQ(data_files(folder_).text(folder_),
+            "2 taken (a/x.cpp, b.txt); passed over: 1 build folders (a/build), 1 hidden (.git), "
+            "3 links (a/loop, broken.txt, link.txt), 1 not files (fifo.txt), "
+            "1 of other suffixes (a/image.png)");
+  for (int i = 0; i < 9; ++i) static_cast<void>(put(concat("b", i, "\n.txt"), "x"));
+  const std::string many = data_files(folder_).text(folder_);
+  EXPECT_TRUE(many.starts_with(
+      "11 taken (a/x.cpp, b.txt, b0\\n.txt, b1\\n.txt, b2\\n.txt, b3\\n.txt, ...); passed over: "))
+      << many;
 }
 
 TEST_F(TextReaderTest, AFileOfTextIsADocument) {
@@ -144,6 +163,10 @@ TEST_F(TextReaderTest, BadLinesAreNamed) {
   holds(fault("[{\"text\": \"a\"}]"), at + ": is an array, expected an object such as {\"text\"");
   holds(fault("null"), at + ": is null");
   holds(fault("1e999"), at + ": not JSON");
+  holds(fault(std::string("{\"text\": \"a\"}\0 and more", 23)),
+        at + ": not JSON at byte 14 of the line, near 'ext\": \"a\"}\\x00 and more'");
+  holds(fault("{\"a\\nb\\u001b\": \"a\"}"), at + ": has no field 'text'; it has: a\\nb\\x1b;");
+  holds(fault("", "te\nxt"), "line 1: has no field 'te\\nxt'; it has: text;");
   holds(fault("{\"body\": \"a\", \"id\": 7}"),
         at + ": has no field 'text'; it has: body, id (no text); choose one with text_field");
   holds(fault("{}"), at + ": has no field 'text'; the object is empty");
@@ -164,7 +187,7 @@ TEST_F(TextReaderTest, BadFilesAreNamed) {
   holds(error_of(put("a.txt", "good\nbad \xE9\n")),
         "DataError [data] " + folder_ + "/a.txt, line 2, byte 9 of the file: 0xE9 is not UTF-8");
   holds(error_of(folder_ + "/none.txt"), "IoError [data] cannot open " + folder_ + "/none.txt");
-  holds(error_of(folder_), "DataError [data] " + folder_ + " is a folder, expected a file");
+  holds(error_of(folder_), "IoError [data] " + folder_ + " is a folder, expected a file");
   holds(error_of(put("a.txt.gz", "not packed")),
         "DataError [data] " + folder_ + "/a.txt.gz is not gzip, as its name says");
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text is tokenised once into one array, of two bytes an id where the vocabulary allows, with a
-// sorted list of where documents start. Mapped files are one stream by their running ends, whose
-// ids are checked before training, unless a file is so large that it would take long.
+// Text is tokenised once into one array, with two bytes per id if the vocabulary allows, and a
+// sorted list of document starts. Mapped files form one stream by their cumulative ends; their ids
+// are checked before training, unless a file is so large that the check would take long.
 #include "tessera/train/data/token_source.h"
 
 #include "tessera/core/error.h"
@@ -39,7 +39,7 @@ template <class Id> class TextSource final : public TokenSource {
       if (tokenizer.end_id() >= 0) stream_.push_back(static_cast<Id>(tokenizer.end_id()));
       if (tokens() > start) starts_.push_back(start);
     };
-    // About a token a byte at most: what is never written costs no memory, but growing would.
+    // At most about one token per byte: unwritten pages cost no memory, but growing would.
     size_t most = 0;
     for (const std::string& path : files.paths) {
       std::error_code error;
@@ -113,9 +113,10 @@ class NpySource final : public TokenSource {
     };
     if (length_of(file) == length_of(first)) return;
     fail<DataError>(kWhere, file.path(), " holds ", kind(length_of(file)), ", but ", first.path(),
-                    " ", kind(length_of(first)), "; the files of a folder must be alike");
+                    " ", kind(length_of(first)),
+                    "; all files of a folder must have the same shape");
   }
-  // Ids beyond the vocabulary are found before training, unless that would take long.
+  // Finds ids beyond the vocabulary before training, unless that would take long.
   void check(const NpyFile& file, const std::stop_token& stop) const {
     constexpr int64_t kMostBytes = int64_t{1} << 28, kBlock = 1 << 16;
     if (file.header().type == NpyType::u16 && options_.vocabulary > UINT16_MAX) return;
@@ -140,16 +141,21 @@ DataFiles find_data(const std::string& path, const std::string& field) {
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     if (status.type() == fs::file_type::not_found) fail<DataError>(field, path, " does not exist");
-    fail<IoError>(field, "cannot look at ", path, ": ", error.message());
+    fail<IoError>(field, "cannot access ", path, ": ", error.message());
   }
   DataFiles files{{path}};
   if (fs::is_directory(status)) {
-    files.paths = data_files(path);
+    DataFolder folder = data_files(path);
+    files.listing = folder.text(path);
+    files.paths = std::move(folder.files);
     if (files.paths.empty()) {
       fail<DataError>(field, "folder ", path,
                       " holds no text file (.h .cpp .cu .cuh .md .txt .py .cmake), .jsonl or "
-                      ".ndjson, also with .gz, and no .npy");
+                      ".ndjson, also with .gz, and no .npy: ",
+                      files.listing);
     }
+  } else if (!fs::is_regular_file(status)) {
+    fail<DataError>(field, path, " is a FIFO, device or socket, expected a file or a folder");
   }
   const auto npy = [](const std::string& p) { return format_of(p) == DataFormat::npy; };
   files.npy = npy(files.paths[0]);
@@ -175,9 +181,9 @@ std::unique_ptr<TokenSource> open_source(const DataFiles& files, const Tokenizer
       source = std::make_unique<TextSource<uint16_t>>(files, tokenizer, options, stop);
     else source = std::make_unique<TextSource<int32_t>>(files, tokenizer, options, stop);
   } catch (const std::bad_alloc&) {
-    fail<DataError>(kWhere, "the text of ", files.paths[0],
-                    files.paths.size() > 1 ? " and its neighbours" : "",
-                    " does not fit in memory; tokenise it into .npy files, which are mapped");
+    fail<DataError>(
+        kWhere, "the text of ", files.paths[0], files.paths.size() > 1 ? " and its neighbours" : "",
+        " does not fit in memory; tokenise it into .npy files, which are memory-mapped");
   }
   if (stop.stop_requested()) return nullptr;
   if (source->tokens() == 0) {

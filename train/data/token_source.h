@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where tokens come from, as one array: text, read once and held in memory at two or four bytes a
-// token, or .npy files, mapped. Also where documents start in it.
+// Source of tokens, as one array: text, read once and stored in memory with two or four bytes per
+// token, or memory-mapped .npy files. Also the starts of documents.
 #pragma once
 
 #include "tessera/train/data/tokenizer.h"
@@ -14,7 +14,7 @@
 
 namespace tessera::train {
 
-/// Read by one thread at a time.
+/// Used by one thread at a time.
 class TESSERA_API TokenSource {
  public:
   TokenSource() = default;
@@ -23,33 +23,35 @@ class TESSERA_API TokenSource {
   virtual ~TokenSource() = default;
 
   [[nodiscard]] virtual int64_t tokens() const = 0;
-  /// 0: a stream, to be cut anywhere; else it is rows of so many tokens.
+  /// Tokens per row; 0: one stream without rows.
   [[nodiscard]] virtual int64_t row_length() const = 0;
-  /// 0: not known before all is read.
+  /// 0: unknown until all data is read.
   [[nodiscard]] virtual int64_t documents() const = 0;
-  /// Tokens [from, from + to.size()), and into `starts` 1 where one begins a document. DataError: a
-  /// token beyond the vocabulary.
+  /// Reads tokens [from, from + to.size()) and sets `starts` to 1 where a document begins.
+  /// DataError: a token beyond the vocabulary.
   virtual void read(int64_t from, std::span<int64_t> to, std::span<uint8_t> starts) const = 0;
 };
 
 struct SourceOptions {
-  std::string text_field;  ///< of JSONL
-  int64_t begin_id = -1;   ///< token that starts a document of .npy data; -1: none
+  std::string text_field;  ///< JSONL field of the text
+  int64_t begin_id = -1;   ///< token id that begins a document of .npy data; -1: none
   int64_t vocabulary = 0;  ///< ids are below it
 };
 
-/// What a path names: itself, or the data of a folder.
+/// Data files of a path: the file itself, or those of a folder.
 struct DataFiles {
   std::vector<std::string> paths;
   bool npy = false;
+  std::string listing = {};  ///< as DataFolder::text; empty for a file
 };
-/// IoError: cannot be read. DataError: not there, a folder without data, or one of text and .npy.
-/// `field` is what the errors name.
+/// IoError: cannot be read. DataError: missing, neither a file nor a folder, a folder
+/// without data, or one with text and .npy.
+/// Errors name `field`.
 TESSERA_API DataFiles find_data(const std::string& path, const std::string& field);
 
-/// Reads all of it; small .npy files are checked against the vocabulary, large ones as they are
-/// read. Null if a stop was asked for. IoError, DataError: read_documents and NpyFile say which;
-/// also .npy files of several shapes, and no token at all.
+/// Reads all data; small .npy files are checked against the vocabulary now, large ones when they
+/// are read. Null after a stop request. IoError, DataError: as read_documents and NpyFile; also
+/// .npy files of different shapes, and data without tokens.
 TESSERA_API std::unique_ptr<TokenSource> open_source(const DataFiles& files,
                                                      const Tokenizer& tokenizer,
                                                      const SourceOptions& options,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What turns text into tokens and back, and the one that needs no file: a token per byte, and two
-// that mark where a document begins and ends.
+// The interface of tokenizers, and the byte tokenizer, which needs no file: one token per byte, and
+// two marks for begin and end of a document.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -13,7 +13,7 @@
 
 namespace tessera::train {
 
-/// Called from several threads at once, so it has no state that changes.
+/// Called from several threads at once, so it must not have mutable state.
 class TESSERA_API Tokenizer {
  public:
   Tokenizer() = default;
@@ -21,26 +21,26 @@ class TESSERA_API Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
   virtual ~Tokenizer() = default;
 
-  /// Ids are below it.
+  /// Vocabulary size: ids are below it.
   [[nodiscard]] virtual int64_t vocabulary() const = 0;
-  /// The marks around a document; -1: none.
+  /// Token ids for begin and end of a document; -1: none.
   [[nodiscard]] virtual int64_t begin_id() const = 0;
   [[nodiscard]] virtual int64_t end_id() const = 0;
-  /// How many bytes at the front of `text` have the same tokens whatever follows them: about
-  /// `most`, so that long documents need no long buffers; all of it where no such place is known.
+  /// Length of a prefix of `text`, about `most` bytes, whose tokens do not depend on the following
+  /// bytes, so that long documents are tokenised in pieces; the whole length if none is known.
   [[nodiscard]] virtual size_t piece(std::string_view text, size_t most) const = 0;
-  /// Appends the tokens of `text`, which is UTF-8 or a piece of it, without marks.
+  /// Appends the tokens of `text` (UTF-8, or a piece of it) without marks.
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
-  /// The text; marks and ids beyond the vocabulary give nothing.
+  /// The text; marks and ids beyond the vocabulary are dropped.
   [[nodiscard]] virtual std::string text(std::span<const int64_t> tokens) const = 0;
 };
 
 class TESSERA_API ByteTokenizer final : public Tokenizer {
  public:
   static constexpr int64_t kBegin = 256, kEnd = 257, kVocabulary = 258;
-  /// The bytes alone, without marks.
+  /// Appends the bytes as tokens, without marks.
   [[nodiscard]] static std::vector<int64_t> encode(std::string_view text);
-  /// The bytes; marks and ids beyond the vocabulary give nothing.
+  /// The bytes; marks and ids beyond the vocabulary are dropped.
   [[nodiscard]] static std::string decode(std::span<const int64_t> tokens);
 
   [[nodiscard]] int64_t vocabulary() const override { return kVocabulary; }
@@ -55,8 +55,8 @@ class TESSERA_API ByteTokenizer final : public Tokenizer {
   }
 };
 
-/// Text for a terminal: control characters but tab and newline become '.', invalid UTF-8 the
-/// replacement character.
+/// Text for a terminal: control characters except tab and newline become '.', invalid UTF-8 becomes
+/// the replacement character.
 TESSERA_API std::string printable(std::string_view text);
 
 }  // namespace tessera::train

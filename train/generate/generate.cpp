@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts of one length need no padding and share one cache. When it is full it begins anew with
-// the last half of the context. A draw's key is (seed, number of the prompt, number of the token):
-// it does not depend on the prompts beside it.
+// Prompts of one length need no padding and share one cache. When it is full, it restarts with the
+// last half of the context. The key of a draw is (seed, index of the prompt, index of the token),
+// so it does not depend on the other prompts.
 #include "tessera/train/generate/generate.h"
 
 #include "tessera/core/rng.h"
@@ -15,7 +15,7 @@
 namespace tessera::train {
 namespace {
 
-// Prompts of one length, which stay of one length while they grow.
+// Prompts of one length, which grow in step.
 class Batch {
  public:
   Batch(const models::LanguageModel& model, const GenerateOptions& options,
@@ -38,7 +38,7 @@ class Batch {
       const Tensor logits = next_logits();  // (B, V)
       for (size_t i = 0; i < rows_.size(); ++i) {
         if (!ended_[i]) choose(i, logits, static_cast<uint64_t>(made));
-        // A text that has ended keeps its row until all have.
+        // A text that has ended keeps its row until all have ended.
         if (ended_[i]) {
           tokens_[i].push_back(ByteTokenizer::kEnd);
           continue;
@@ -63,12 +63,12 @@ class Batch {
     else tokens_[i].push_back(next);
   }
 
-  // What follows the tokens that the cache does not hold yet, and then does.
+  // The logits after the tokens that are not yet in the cache; adds them to the cache.
   Tensor next_logits() {
     const auto length = static_cast<int64_t>(tokens_[0].size());
     const auto held = cache_.empty() ? 0 : cache_[0].length;
     if (cache_.empty() || held + length - seen_ > context_) {
-      // A full cache starts over with the last tokens, so that each is computed twice at most.
+      // A full cache restarts with the last tokens, so that each is computed at most twice.
       const int64_t kept = cache_.empty() ? context_ : (context_ + 1) / 2;
       cache_ = model_.make_cache(std::min(context_, length + options_.tokens));
       seen_ = length - std::min(kept, length);
@@ -92,7 +92,7 @@ class Batch {
   int64_t seen_ = 0;  // tokens that the cache holds or has dropped
 };
 
-// Bytes at the end of `text` that begin a UTF-8 character which is longer than what is there.
+// Number of bytes at the end of `text` that begin an incomplete UTF-8 character.
 size_t begun_character(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto c = static_cast<unsigned char>(text[text.size() - back]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only the k likeliest are sorted, equal ones by id, so that the order is unique. Exponents are
-// taken below the largest logit and never overflow.
+// Only the k most likely tokens are sorted, ties by id, so that the order is unique. Exponents are
+// relative to the largest logit and never overflow.
 #include "tessera/train/generate/sampling.h"
 
 #include "tessera/core/error.h"
@@ -60,7 +60,7 @@ std::vector<Candidate> candidates(std::span<const double> logits, const Sampling
   const double top = logits[static_cast<size_t>(order[0])];
   for (int64_t i = 0; i < k; ++i) {
     const double below = logits[static_cast<size_t>(order[static_cast<size_t>(i)])] - top;
-    // At temperature 0 only the top is left, and 0 / 0 must not come up.
+    // Temperature 0 takes only the top token, and avoids 0 / 0.
     all.push_back(
         {order[static_cast<size_t>(i)], below == 0 ? 1 : std::exp(below / o.temperature)});
   }
@@ -80,7 +80,7 @@ int64_t draw(std::span<const Candidate> all, double u) {
     u -= c.probability;
     if (u < 0) return c.token;
   }
-  // Rounding may leave a little of u: it falls on the last that is possible at all.
+  // If rounding leaves a remainder of u, the last possible token is drawn.
   const auto last =
       std::find_if(all.rbegin(), all.rend(), [](const Candidate& c) { return c.probability > 0; });
   return last->token;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling: which token comes next, by temperature, top-k and top-p over one row of logits. On the
-// host in f64, so that the distribution is exact and the same on any device.
+// Sampling of the next token by temperature, top-k and top-p over one row of logits. On the host in
+// f64, so that the distribution is the same on any device.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -12,9 +12,9 @@
 namespace tessera::train {
 
 struct SamplingOptions {
-  double temperature = 0;  ///< 0: always the likeliest token
-  int64_t top_k = 40;      ///< only the k likeliest; of equal ones the first
-  double top_p = 1;        ///< only the likeliest that reach this probability together
+  double temperature = 0;  ///< 0: always the most likely token
+  int64_t top_k = 40;      ///< only the k most likely tokens; ties: the first
+  double top_p = 1;        ///< only the fewest most likely tokens whose probabilities sum to this
 };
 /// ValueError if one is out of its range: temperature >= 0 and finite, top_k >= 1, 0 < top_p <= 1.
 TESSERA_API void check(const SamplingOptions& options);
@@ -23,13 +23,13 @@ struct Candidate {
   int64_t token = 0;
   double probability = 0;
 };
-/// What the next token is drawn from, likeliest first, with probabilities that sum to 1: softmax of
-/// logits / temperature, cut to the k likeliest, of these to the fewest that hold top_p, each time
-/// normalised. One token, certain, at temperature 0. NumericError if a logit is NaN or +infinity,
-/// or all are -infinity; ValueError if there are none.
+/// The candidates for the next token, most likely first, with probabilities that sum to 1: softmax
+/// of logits / temperature, reduced to the k most likely, then to the fewest that sum to top_p,
+/// each time normalised. At temperature 0: one token with probability 1. NumericError if a logit is
+/// NaN or +infinity, or all are -infinity; ValueError if there are none.
 TESSERA_API std::vector<Candidate> candidates(std::span<const double> logits,
                                               const SamplingOptions& options);
-/// The candidate that `u` in [0, 1) falls on.
+/// The candidate at `u` in [0, 1) of the cumulative distribution.
 TESSERA_API int64_t draw(std::span<const Candidate> candidates, double u);
 
 }  // namespace tessera::train

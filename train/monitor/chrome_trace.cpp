@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An event is one line and names its process, so traces of ranks are joined by copying lines,
-// whatever their size. What overlaps in time is a pair of events under an id.
+// An event is one line and names its process, so traces of ranks of any size are joined by copying
+// lines. Overlapping events are a pair of begin and end with an id.
 #include "tessera/train/monitor/chrome_trace.h"
 
 #include "tessera/core/error.h"
@@ -48,7 +48,7 @@ TraceArgs& TraceArgs::number(std::string_view name, double value) {
 }
 
 struct TraceWriter::File {
-  explicit File(std::string p) : path(std::move(p)), handle(std::fopen(path.c_str(), "we")) {}
+  explicit File(std::string p) : path(std::move(p)), handle(::fdopen(io::create_file(path), "w")) {}
   ~File() {
     if (!handle) return;
     std::fclose(handle);

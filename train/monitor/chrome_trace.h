@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chrome's trace format (JSON), which Perfetto and chrome://tracing open: events go to the file as
-// they come, one a line, so that memory stays bounded. The file has its name once it is whole.
+// Chrome's trace format (JSON), for Perfetto and chrome://tracing. Events are written to the file
+// immediately, one per line, so that memory stays bounded. The complete file is renamed.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -15,7 +15,7 @@
 
 namespace tessera::train {
 
-/// Names and values that an event shows; a value is text or a number.
+/// Names and values of an event; a value is text or a number.
 class TESSERA_API TraceArgs {
  public:
   TraceArgs& text(std::string_view name, std::string_view value);
@@ -31,21 +31,21 @@ class TESSERA_API TraceWriter {
  public:
   /// Events belong to process `pid`, called `process_name`. IoError if the file cannot be made.
   TraceWriter(std::string path, int pid, std::string_view process_name);
-  /// Without close() nothing is left behind.
+  /// Without close(), removes the file.
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   void name_thread(int tid, std::string_view name);
-  /// Something that went on from `begin` to `end`. Those of one thread must nest.
+  /// An event from `begin` to `end`. Events of one thread must nest.
   void complete(int tid, std::string_view name, std::string_view category, int64_t begin,
                 int64_t end, const TraceArgs& args = {});
-  /// The same for what overlaps others: shown in rows of its own.
+  /// The same for events that overlap others, shown in separate rows.
   void overlapping(uint64_t id, std::string_view name, std::string_view category, int64_t begin,
                    int64_t end, const TraceArgs& args = {});
   /// A number over time.
   void counter(std::string_view name, int64_t time, double value);
-  /// Ends the file and gives it its name. IoError if not all of it was written.
+  /// Completes and renames the file. IoError if not all of it was written.
   void close();
   [[nodiscard]] const std::string& path() const { return path_; }
 
@@ -58,8 +58,8 @@ class TESSERA_API TraceWriter {
   std::unique_ptr<File> file_;
 };
 
-/// Joins whole traces into one that shows all their processes. DataError if one is no trace of
-/// TraceWriter, IoError.
+/// Joins complete traces into one with all their processes. DataError if one is not a trace of
+/// TraceWriter; IoError.
 TESSERA_API void join_traces(const std::vector<std::string>& paths, const std::string& to);
 
 }  // namespace tessera::train

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that goes on keeps the lines up to its step and drops later ones, by one atomic write; from
-// then on each line is flushed as it comes. A reader passes over a last line without its end, and
-// of a step that is there twice it takes the later.
+// A resumed run keeps the lines up to its step and drops later ones, by one atomic write; then each
+// line is flushed at once. A reader skips an incomplete last line, and uses the later line of a
+// step that occurs twice.
 #include "tessera/train/monitor/metrics.h"
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cerrno>
@@ -22,15 +23,15 @@
 namespace tessera::train {
 
 void MetricsConfig::fields(config::Fields& f) {
-  f.add("log_freq", log_freq, "print every n-th step, and the first and last",
+  f.add("log_freq", log_freq, "steps between log lines; the first and last step are always logged",
         {.min = 1, .unit = "steps"});
-  f.add("enable_tensorboard", enable_tensorboard, "write event files for TensorBoard");
-  f.add("save_tb_folder", save_tb_folder, "where event files go, below the dump folder");
+  f.add("enable_tensorboard", enable_tensorboard, "write TensorBoard event files");
+  f.add("save_tb_folder", save_tb_folder, "folder of TensorBoard event files, below dump_folder");
   f.add("disable_color_printing", disable_color_printing,
-        "plain lines without a progress bar, on a terminal too");
+        "print without colors and progress bar, on terminals too");
   f.add("measure_ceiling", measure_ceiling,
-        "measure once how fast matrix products can be, so that steps show their share of it");
-  f.add("summary", summary, "of the model at the start: sums, or what each layer holds",
+        "measure the peak FLOP/s of the machine's multiply-add instructions, to report mfu");
+  f.add("summary", summary, "model summary at the start: none, total, or a line per layer",
         {.choices = {"none", "total", "layers"}});
 }
 
@@ -58,6 +59,11 @@ std::string byte_count(int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::optional<double> mfu_of(double flops, double ceiling, bool holds) {
+  if (!(ceiling > 0) || !holds || !(flops <= ceiling)) return {};
+  return 100 * flops / ceiling;
+}
+
 std::string step_line(const StepRecord& r, const StepFacts& f) {
   std::string line;
   // One colour of the terminal's sixteen per part, so that the eye finds a column again.
@@ -76,18 +82,20 @@ std::string step_line(const StepRecord& r, const StepFacts& f) {
   part(36, memory);
   part(34, fmt::format("tps: {}", with_separators(std::llround(r.tokens_per_second))));
   part(36, fmt::format("tflops: {:.2f}", flops / 1e12));
-  if (f.ceiling_flops > 0) part(35, fmt::format("mfu: {:.2f}%", 100 * flops / f.ceiling_flops));
+  const auto mfu = mfu_of(flops, f.ceiling_flops, f.ceiling_holds);
+  if (mfu) part(35, fmt::format("mfu: {:.2f}%", *mfu));
+  else if (f.ceiling_flops > 0) part(35, "mfu: N/A");
   if (f.seconds_left >= 0) part(90, fmt::format("eta: {}", duration(f.seconds_left)));
   return line;
 }
 
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // The JSON object with a step of one line; nothing where it is none.
 std::optional<Json> parsed_line(std::string_view line) {
-  Json json = Json::parse(line, nullptr, false);
+  Json json = io::parse_json(line).value;
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return {};
   return json;
 }
@@ -120,8 +128,8 @@ MetricsLog::MetricsLog(const std::string& path, int64_t after) : path_(path) {
     });
   }
   io::write_file_atomically(path, kept);
-  file_.reset(new File{std::fopen(path.c_str(), "ae")});
-  if (!file_->handle) fail<IoError>("metrics", "cannot create ", path, ": ", std::strerror(errno));
+  file_.reset(new File{::fdopen(io::open_to_append(path), "a")});
+  if (!file_->handle) fail<IoError>("metrics", "cannot open ", path, ": ", std::strerror(errno));
 }
 MetricsLog::~MetricsLog() = default;
 
@@ -157,7 +165,8 @@ Curve read_metrics(const std::string& path, std::string_view name) {
       by_step[json->at("step").get<int64_t>()] = at->get<double>();
   });
   if (by_step.empty())
-    fail<DataError>("metrics", path, " has no step with a number called \"", name, "\"");
+    fail<DataError>("metrics", path, " has no step with a number called \"", io::excerpt(name),
+                    "\"");
   Curve curve;
   for (const auto& [step, value] : by_step) {
     curve.steps.push_back(static_cast<double>(step));

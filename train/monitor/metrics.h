@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people and programs see of a step: the step line, and a JSON line in metrics.jsonl, which
-// `tessera plot` reads back.
+// Output of a step: the step line for people, and a JSON line in metrics.jsonl, which `tessera
+// plot` reads.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,21 +28,25 @@ struct StepRecord {
   double loss = 0, grad_norm = 0, lr = 0;
   double tokens_per_second = 0;
   double flops = 0;  ///< operations of the step, on all ranks
-  /// Auxiliary losses as `loss/<name>`, and the model's own figures.
+  /// Auxiliary losses as `loss/<name>`, and the model's statistics.
   std::vector<std::pair<std::string, double>> statistics = {};
 };
 
-/// What the step line shows besides the record.
+/// Values of the step line besides the record.
 struct StepFacts {
-  int64_t peak_bytes = 0, total_bytes = 0;  ///< a total of 0 leaves the percentage out
+  int64_t peak_bytes = 0, total_bytes = 0;  ///< total 0: no percentage
   double flops_per_token = 0;
-  double ceiling_flops = 0;  ///< per second, of all ranks; 0 leaves mfu out
-  double seconds_left = -1;  ///< below 0 leaves eta out
-  bool color = false;        ///< with the escape codes of terminals
+  double ceiling_flops = 0;   ///< peak FLOP/s of all ranks; 0: no mfu
+  bool ceiling_holds = true;  ///< false: the peak changed since it was measured, mfu is N/A
+  double seconds_left = -1;   ///< below 0: no eta
+  bool color = false;         ///< with terminal escape codes
 };
 /// `step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.45GiB(1.87%)  tps: 4,306  tflops: 0.17
-/// mfu: 41.20%  eta: 1m 05s`; mfu is the share of the measured ceiling.
+/// mfu: 41.20%  eta: 1m 05s`; `mfu: N/A` where mfu_of has none.
 TESSERA_API std::string step_line(const StepRecord& record, const StepFacts& facts);
+/// Model FLOPs utilization: FLOP/s in percent of the peak. None without a peak (0), where it does
+/// not hold, or above 100 %: a peak that is exceeded is none.
+[[nodiscard]] TESSERA_API std::optional<double> mfu_of(double flops, double ceiling, bool holds);
 /// 1234567 as "1,234,567".
 TESSERA_API std::string with_separators(int64_t value);
 /// 3725 seconds as "1h 02m".
@@ -49,17 +54,17 @@ TESSERA_API std::string duration(double seconds);
 /// 1536 as "1.5 KiB".
 TESSERA_API std::string byte_count(int64_t bytes);
 
-/// Writes `metrics.jsonl`, a line per step, as the run goes.
+/// Writes `metrics.jsonl`, a line per step, during the run.
 class TESSERA_API MetricsLog {
  public:
-  /// Begins a new file; a run that goes on after step `after` keeps the lines of the steps to
-  /// there. IoError if it cannot.
+  /// Begins a new file; a run resumed after step `after` keeps the lines up to that step. IoError
+  /// if it cannot.
   explicit MetricsLog(const std::string& path, int64_t after = 0);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
   void write(const StepRecord& record);
-  /// The loss on held-out data after a step; what is not finite is written as null.
+  /// The validation loss after a step; non-finite values are written as null.
   void write_validation(int64_t step, double loss);
 
  private:
@@ -69,13 +74,14 @@ class TESSERA_API MetricsLog {
   std::unique_ptr<File> file_;
 };
 
-/// One number by step.
+/// A metric by step.
 struct Curve {
   std::vector<double> steps, values;
 };
-/// The field `name` of each line of a metrics.jsonl, in order; a later line of a step counts. Lines
-/// without the field or with null are left out, so is a last line that is being written. IoError:
-/// unreadable. DataError: a line that is no JSON object with a step, or no line has the field.
+/// The field `name` of each line of a metrics.jsonl, in order; for a repeated step the later line
+/// counts. Lines without the field or with null are skipped, and an incomplete last line too.
+/// IoError: unreadable. DataError: a line is not a JSON object with a step, or no line has the
+/// field.
 TESSERA_API Curve read_metrics(const std::string& path, std::string_view name);
 
 }  // namespace tessera::train

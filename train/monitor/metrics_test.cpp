@@ -38,6 +38,21 @@ TEST(Metrics, TheStepLineIsTorchtitans) {
   EXPECT_EQ(stripped, plain);
 }
 
+TEST(Metrics, MfuIsNotAvailableWhereThePeakIsExceededOrDoesNotHold) {
+  EXPECT_EQ(mfu_of(25, 100, true), 25);
+  EXPECT_EQ(mfu_of(100, 100, true), 100);
+  EXPECT_FALSE(mfu_of(101, 100, true));
+  EXPECT_FALSE(mfu_of(25, 100, false));
+  EXPECT_FALSE(mfu_of(25, 0, true));
+  const StepRecord r{.step = 1, .loss = 1, .tokens_per_second = 1000};
+  StepFacts facts{.flops_per_token = 1e9, .ceiling_flops = 1e11};
+  EXPECT_NE(step_line(r, facts).find("  mfu: N/A"), std::string::npos);  // 1e12 of 1e11
+  facts.ceiling_flops = 4e12;
+  EXPECT_NE(step_line(r, facts).find("  mfu: 25.00%"), std::string::npos);
+  facts.ceiling_holds = false;
+  EXPECT_NE(step_line(r, facts).find("  mfu: N/A"), std::string::npos);
+}
+
 TEST(Metrics, NumbersForPeople) {
   EXPECT_EQ(with_separators(0), "0");
   EXPECT_EQ(with_separators(999), "999");
@@ -98,6 +113,8 @@ TEST(Metrics, ReadsWhatIsWholeAndRefusesTheRest) {
     io::write_file_atomically(path, bad);
     EXPECT_THROW((void)read_metrics(path, "loss"), DataError) << bad;
   }
+  io::write_file_atomically(path, std::string("{\"step\": 1, \"loss\": 2}\0x\n", 25));
+  EXPECT_THROW((void)read_metrics(path, "loss"), DataError);
   ::unlink(path.c_str());
   EXPECT_THROW((void)read_metrics(path, "loss"), IoError);
 }

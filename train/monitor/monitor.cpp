@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first step is not like the others: the time left is reckoned without it, and the ceiling is
-// measured after it. Activations are what forward leaves alive; gradients are counted after
-// backward.
+// The first step is slower than the others: the remaining time is estimated without it, and the
+// peak is measured after it. Later measurements are short and ever rarer, and tell whether the peak
+// still holds. Activations are the bytes alive after forward; gradients are counted after backward.
 #include "tessera/train/monitor/monitor.h"
 
 #include "tessera/core/context.h"
 #include "tessera/dist/world.h"
-#include "tessera/train/monitor/ceiling.h"
+#include "tessera/kernels/matmul/peak.h"
 #include "tessera/train/monitor/summary.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <unistd.h>
+#include <utility>
 
 namespace tessera::train {
 namespace {
@@ -30,7 +32,7 @@ double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-// `tb/20261121-1930`, so that runs into one folder stay apart.
+// `tb/20261121-1930`, so that runs in one folder stay separate.
 std::string dated(const std::string& folder) {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -123,23 +125,53 @@ void Monitor::end_step(const StepRecord& record) {
   memory_.peak = std::max(memory_.peak, stats().peak);
   if (log_) log_->write(record);
   if (tensorboard_) write_tensorboard(record);
+  explain_excess(record);
   show(record);
-  if (record.step != first_) return;
-  if (config_.measure_ceiling && record.step < facts_.steps) measure();
-  first_ended_ = Clock::now();
+  const int64_t count = record.step - first_ + 1;
+  if (config_.measure_ceiling && record.step < facts_.steps && (count & (count - 1)) == 0)
+    measure(count == 1 ? 0.02 : 0.004);
+  if (count == 1) first_ended_ = Clock::now();
 }
 
 // After the first step, which is slow for other reasons, so that nobody waits longer to see it.
-void Monitor::measure() {
+void Monitor::measure(double seconds) {
   const Tensor sum = empty({1}, DType::f64);
   world_.group().barrier()->wait();  // ranks share the cores, so they are measured together
-  *sum.data<double>() = measure_ceiling(facts_.compute);
+  // Where threads outnumber the processors of the host, they take turns.
+  const double threads = Context::current().options.threads * world_.local_ranks();
+  const double share = std::min(1.0, static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)) / threads);
+  *sum.data<double>() = share * measure_peak(facts_.compute, seconds);
   world_.group().all_reduce(sum)->wait();
-  ceiling_ = *sum.data<double>();
-  Context::current().allocator(kCpu)->reset_peak();  // which is to be that of training
+  peak_measured(*sum.data<double>());
+}
+
+void Monitor::peak_measured(double flops) {
+  if (ceiling_ == 0) {
+    ceiling_ = flops;
+    print_(
+        fmt::format("ceiling: {:.3g} TFLOP/s, the measured peak of {} multiply-adds; mfu is "
+                    "relative to it",
+                    ceiling_ / 1e12, name(facts_.compute)));
+    return;
+  }
+  constexpr double kDrift = 0.1;
+  const bool holds = std::abs(flops - ceiling_) <= kDrift * ceiling_;
+  if (holds != ceiling_holds_)
+    print_(
+        fmt::format("mfu is {} now: the peak was measured again as {:.3g} TFLOP/s, {:+.0f} % "
+                    "from the ceiling",
+                    holds ? "available" : "N/A", flops / 1e12, 100 * (flops / ceiling_ - 1)));
+  ceiling_holds_ = holds;
+}
+
+// Once, since it is the ceiling that is wrong.
+void Monitor::explain_excess(const StepRecord& r) {
+  const double flops = flops_per_token(r) * r.tokens_per_second;
+  if (ceiling_ == 0 || flops <= ceiling_ || std::exchange(exceeded_, true)) return;
   print_(
-      fmt::format("ceiling: {:.3g} TFLOP/s of {} matrix products, measured; mfu is the share of it",
-                  ceiling_ / 1e12, name(facts_.compute)));
+      fmt::format("mfu is N/A where it is above 100 %: step {} ran {:.3g} TFLOP/s, so the "
+                  "ceiling was measured too low",
+                  r.step, flops / 1e12));
 }
 
 void Monitor::write_tensorboard(const StepRecord& r) {
@@ -162,7 +194,7 @@ void Monitor::write_tensorboard(const StepRecord& r) {
       {"memory/gradients(GiB)", static_cast<double>(memory_.gradients) / kGiB},
       {"memory/optimizer(GiB)", static_cast<double>(memory_.optimizer) / kGiB},
       {"memory/activations(GiB)", static_cast<double>(memory_.activations) / kGiB}};
-  if (ceiling_ > 0) scalars.push_back({"mfu(%)", 100 * flops / ceiling_});
+  if (const auto mfu = mfu_of(flops, ceiling_, ceiling_holds_)) scalars.push_back({"mfu(%)", *mfu});
   for (const auto& [name, value] : r.statistics) scalars.push_back({name, value});
   tensorboard_->write(r.step, scalars);
 }
@@ -176,6 +208,7 @@ void Monitor::show(const StepRecord& r) {
                          .total_bytes = machine_memory(),
                          .flops_per_token = flops_per_token(r),
                          .ceiling_flops = ceiling_,
+                         .ceiling_holds = ceiling_holds_,
                          .seconds_left = left,
                          .color = bar && screen_->style().color}));
   if (!bar) return;
@@ -183,8 +216,7 @@ void Monitor::show(const StepRecord& r) {
   const auto now = Clock::now();
   if (seconds(now - bar_drawn_) < 0.1 && r.step != facts_.steps) return;
   bar_drawn_ = now;
-  screen_->bar(
-      progress_bar(r.step, facts_.steps, per_step, r.loss, left, screen_->style().width - 1));
+  screen_->bar(progress_bar(r.step, facts_.steps, per_step, r.loss, left, screen_->width() - 1));
 }
 
 void Monitor::validation(int64_t step, double loss, double perplexity) {

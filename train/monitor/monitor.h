@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Monitor: all that is seen of a run, behind a few calls of the trainer: step lines and the bar,
-// metrics.jsonl, TensorBoard, the profiler's traces, memory by kind, the measured ceiling. Made on
+// Monitor: all output of a run, behind a few calls of the trainer: step lines and the progress bar,
+// metrics.jsonl, TensorBoard, profiler traces, memory by kind, the ceiling. Created on
 // each rank; rank 0 prints and writes metrics.
 #pragma once
 
@@ -24,31 +24,31 @@ class World;
 
 namespace tessera::train {
 
-/// What a run is, as far as its monitor must know.
+/// Properties of a run that its monitor needs.
 struct MonitorFacts {
   std::string dump_folder;
   int64_t steps = 0;
-  int64_t tokens_per_step = 0;  ///< of all ranks
-  int64_t done = 0;             ///< steps of the runs that this one goes on from
-  DType compute = DType::f32;   ///< of most matrix products; the ceiling is measured in it
+  int64_t tokens_per_step = 0;  ///< over all ranks
+  int64_t done = 0;             ///< steps done before this run resumed
+  DType compute = DType::f32;   ///< dtype of most matmuls, whose peak is measured
   std::vector<Tensor> parameters = {};
-  int64_t optimizer_bytes = 0;  ///< of this rank
+  int64_t optimizer_bytes = 0;  ///< on this rank
 };
 
-/// Bytes of one rank's tensors at their most, by kind. `rest`: what ops need for a moment, buffers,
-/// data, and gradients that were there already at the peak.
+/// Peak bytes of one rank's tensors, by kind. `rest`: temporaries of ops, buffers, data, and
+/// gradients that existed at the peak.
 struct MemoryByKind {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
-  int64_t activations = 0;  ///< kept by forward for backward
-  int64_t peak = 0;         ///< of all together
+  int64_t activations = 0;  ///< stored by forward for backward
+  int64_t peak = 0;         ///< of all kinds together
   [[nodiscard]] int64_t rest() const;
   [[nodiscard]] std::string text() const;
 };
 
 class TESSERA_API Monitor {
  public:
-  /// `print` gets lines for people; `screen`, if there is one, the bar. IoError: files that cannot
-  /// be made. ConfigError: a profiler's cycle that does not fit.
+  /// `print` gets lines for people; `screen`, if any, the progress bar. IoError: a file cannot be
+  /// created. ConfigError: profiler fields that conflict.
   Monitor(const MetricsConfig& metrics, const ProfilerConfig& profiler, MonitorFacts facts,
           World& world, std::function<void(const std::string&)> print = {},
           Screen* screen = nullptr);
@@ -56,7 +56,7 @@ class TESSERA_API Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  /// A part of a step while it lives: a bar in the trace. Memory is watched in those called
+  /// A phase of a step during its lifetime: an event in the trace. Memory is measured in the phases
   /// "forward" and "backward", time in "data".
   class TESSERA_API Phase {
    public:
@@ -76,19 +76,23 @@ class TESSERA_API Monitor {
   [[nodiscard]] Phase phase(std::string_view name) { return {*this, name}; }
 
   void begin_step(int64_t step);
-  /// Collective after the first step where the ceiling is measured.
+  /// Collective after this run's step 1, 2, 4, 8, ..., which measure the ceiling.
   void end_step(const StepRecord& record);
-  /// The loss on held-out data after a step, for metrics.jsonl and TensorBoard.
+  /// Records the validation loss after a step in metrics.jsonl and TensorBoard.
   void validation(int64_t step, double loss, double perplexity);
-  /// Ends traces and the bar; says what memory was used for.
+  /// Ends traces and the progress bar; prints peak memory by kind.
   void finish();
 
   [[nodiscard]] const MemoryByKind& memory() const { return memory_; }
-  /// Operations per second of all ranks; 0 while not measured.
+  /// The ceiling: peak FLOP/s of all ranks as measured after the first step; 0 before.
   [[nodiscard]] double ceiling() const { return ceiling_; }
+  /// Takes a measurement of the peak. The first is the ceiling; after one that is more than 10 %
+  /// off, mfu is N/A until one is near the ceiling again.
+  void peak_measured(double flops);
 
  private:
-  void measure();
+  void measure(double seconds);
+  void explain_excess(const StepRecord& record);
   void write_tensorboard(const StepRecord& record);
   void show(const StepRecord& record);
   [[nodiscard]] double seconds_per_step() const;
@@ -105,6 +109,7 @@ class TESSERA_API Monitor {
   std::optional<TensorBoardWriter> tensorboard_;
   MemoryByKind memory_;
   double ceiling_ = 0;
+  bool ceiling_holds_ = true, exceeded_ = false;
   int64_t first_ = 0, done_ = 0;  // steps of this run: the first and the latest
   Clock::time_point step_began_, first_ended_, bar_drawn_;
   double step_seconds_ = 0, data_seconds_ = 0;  // of the latest step

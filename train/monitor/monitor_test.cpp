@@ -12,7 +12,6 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
-#include "tessera/train/monitor/ceiling.h"
 #include "tessera/train/monitor/summary.h"
 
 #include <gtest/gtest.h>
@@ -61,6 +60,33 @@ TEST_F(MonitorTest, LinesFilesAndTheCeilingOnEveryRank) {
   for (const auto& entry : fs::recursive_directory_iterator(folder_ + "/tb"))
     events += entry.is_regular_file() && entry.file_size() > 1000;
   EXPECT_EQ(events, 1u);
+}
+
+TEST_F(MonitorTest, MfuIsNotAvailableWhileThePeakHasDrifted) {
+  run_ranks(1, [&](World& world) {
+    Monitor monitor({.log_freq = 1, .measure_ceiling = false}, {},
+                    {.dump_folder = folder_, .steps = 9, .tokens_per_step = 1}, world, printer());
+    const auto line_of = [&](int64_t step, double flops) {
+      monitor.begin_step(step);
+      monitor.end_step({.step = step, .loss = 1, .tokens_per_second = 1, .flops = flops});
+      return lines_.back();
+    };
+    monitor.peak_measured(1e12);
+    EXPECT_NE(line_of(1, 5e11).find("mfu: 50.00%"), std::string::npos);
+    monitor.peak_measured(0.91e12);
+    EXPECT_NE(line_of(2, 5e11).find("mfu: 50.00%"), std::string::npos);
+    monitor.peak_measured(0.89e12);
+    EXPECT_NE(lines_.back().find("mfu is N/A now: the peak was measured again as 0.89 TFLOP/s"),
+              std::string::npos)
+        << lines_.back();
+    EXPECT_NE(line_of(3, 5e11).find("mfu: N/A"), std::string::npos);
+    monitor.peak_measured(1.05e12);
+    EXPECT_NE(line_of(4, 5e11).find("mfu: 50.00%"), std::string::npos);
+    EXPECT_EQ(monitor.ceiling(), 1e12);
+    // Never above 100 %, and never silently.
+    EXPECT_NE(line_of(5, 1.2e12).find("mfu: N/A"), std::string::npos);
+    EXPECT_EQ(lines_with("above 100 %: step 5 ran 1.2 TFLOP/s"), 1u);
+  });
 }
 
 TEST_F(MonitorTest, ABarOnATerminalAndNoneWhereItIsNotWanted) {
@@ -149,13 +175,6 @@ TEST(Summary, LayersThatAreAlikeAreOneLine) {
   EXPECT_NE(total_summary(model, 1024).find("of them trained); memory: parameters "),
             std::string::npos);
   EXPECT_NE(total_summary(model, 1024).find("optimizer 1.0 KiB"), std::string::npos);
-}
-
-TEST(Ceiling, IsPositiveInEveryDtypeAndLeavesNothingBehind) {
-  const Session session;
-  const int64_t live = Context::current().allocator(kCpu)->stats().live;
-  for (const DType dtype : {DType::f32, DType::bf16}) EXPECT_GT(measure_ceiling(dtype, 0), 1e6);
-  EXPECT_EQ(Context::current().allocator(kCpu)->stats().live, live);
 }
 
 }  // namespace

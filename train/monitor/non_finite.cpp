@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search looks at every op's operands and outputs, this rank's parts alone, so it sends
-// nothing. The op hook that was there before is set aside until it ends.
+// The search checks the operands and outputs of every op, only this rank's shards, so it does not
+// communicate. It replaces an existing op hook until it ends.
 #include "tessera/train/monitor/non_finite.h"
 
 #include "tessera/core/op_row.h"

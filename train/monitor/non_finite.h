@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding where a value stopped being finite: a look at every op while a step runs again.
+// Finds the op that first made a non-finite value, by checking every op while a step is repeated.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -9,19 +9,19 @@
 
 namespace tessera::train {
 
-/// Whether this rank's part holds no NaN and no infinity; true for integers and undefined tensors.
+/// Whether this rank's shard has no NaN and no infinity; true for integers and undefined tensors.
 [[nodiscard]] TESSERA_API bool all_finite(const Tensor& t);
 
-/// While it lives, notes the first op whose output is not finite though its inputs are.
+/// During its lifetime, records the first op with finite inputs and a non-finite output.
 class TESSERA_API FirstNonFinite {
  public:
   FirstNonFinite();
   ~FirstNonFinite();
   FirstNonFinite(const FirstNonFinite&) = delete;
   FirstNonFinite& operator=(const FirstNonFinite&) = delete;
-  /// Whether what follows is backward, where ops have no module.
+  /// Set in backward, where ops have no module path.
   void in_backward(bool on) { backward_ = on; }
-  /// "op swiglu in module layers.1.feed_forward"; empty while there is none.
+  /// "op swiglu in module layers.1.feed_forward"; empty if there is none.
   [[nodiscard]] const std::string& found() const { return found_; }
 
  private:

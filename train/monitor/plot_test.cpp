@@ -7,8 +7,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <fcntl.h>
 #include <limits>
 #include <sstream>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace tessera::train {
 namespace {
@@ -68,6 +72,52 @@ TEST(Plot, AFallingLineInBraille) {
 )");
 }
 
+TEST(Plot, SeveralRunsShareTheAxesAndHaveALegend) {
+  const std::vector<NamedCurve> runs{{"a", {{1, 2, 3}, {3, 2, 1}}}, {"b", {{2, 5}, {2, 4}}}};
+  PlotOptions options{.width = 34, .height = 12};
+  EXPECT_EQ(terminal_plot(runs, options), R"(loss
+A a  3 at step 1 → 1 at step 3
+B b  2 at step 2 → 4 at step 5
+4 ┤                            BBB
+  │                      BBBBBB
+3 ┤AAA              BBBBBB
+  │  AAAA      BBBBB
+2 ┤      ABBBBB
+  │         AAAAA
+1 ┤             AAA
+  └────────┴──────────────┴───────
+           2              4
+)");
+  options.color = true;
+  const std::string text = terminal_plot(runs, options);
+  for (const char* part : {"\033[34m\u2501\033[0m a  3 at step 1", "\033[31m\u2501\033[0m b  2 at"})
+    EXPECT_NE(text.find(part), text.npos) << text;
+  const std::string svg = svg_plot(runs, {.name = "loss & more"});
+  for (const char* part : {">loss &amp; more<", ">a: 3 at step 1 \u2192 1 at step 3<",
+                           ">b: 2 at step 2 \u2192 4 at step 5<"})
+    EXPECT_NE(svg.find(part), svg.npos) << svg;
+  EXPECT_NE(svg.find("stroke=\"#1f6fb4\""), svg.npos);
+  EXPECT_NE(svg.find("stroke=\"#d1495b\""), svg.npos);
+}
+
+TEST(Plot, ManyRunsOfAnyLengthFit) {
+  std::vector<NamedCurve> runs{{"empty", {}}, {"nan", {{1}, {kNan}}}};
+  for (const int n : {1, 2, 3, 500})
+    runs.push_back({"a run with a long\nname \xC3\xA9 " + std::string(60, 'x'), falling(n)});
+  for (int i = 0; i < 30; ++i) runs.push_back({"more", falling(i)});
+  EXPECT_EQ(terminal_plot({runs[0], runs[1]}, {}), "there is nothing to show yet\n");
+  for (const size_t count : {size_t{6}, runs.size()}) {
+    const std::vector<NamedCurve> some(runs.begin(), runs.begin() + static_cast<ptrdiff_t>(count));
+    for (const int width : {1, 24, 80}) {
+      const auto lines = lines_of(terminal_plot(some, {.width = width, .height = 20}));
+      EXPECT_EQ(lines.size(), std::max<size_t>(20, count + 6));
+      for (const auto& line : lines)
+        EXPECT_LE(columns(line), static_cast<size_t>(std::max(width, 24))) << line;
+    }
+    EXPECT_TRUE(svg_plot(some, {}).ends_with("</svg>\n"));
+  }
+}
+
 TEST(Plot, FitsAnyTerminal) {
   for (const int n : {1, 2, 3, 100, 5000}) {
     for (const int width : {1, 24, 25, 80, 211}) {
@@ -86,7 +136,7 @@ TEST(Plot, FitsAnyTerminal) {
 }
 
 TEST(Plot, OddValues) {
-  EXPECT_NE(terminal_plot({}, {}).find("nothing to show"), std::string::npos);
+  EXPECT_NE(terminal_plot(Curve{}, {}).find("nothing to show"), std::string::npos);
   EXPECT_NE(terminal_plot({{1, 2}, {kNan, kNan}}, {}).find("nothing to show"), std::string::npos);
   // Logarithms leave out what has none.
   EXPECT_NE(terminal_plot({{1, 2}, {-1, 0}}, {.log_scale = true}).find("nothing"),
@@ -118,6 +168,38 @@ TEST(ScreenTest, ABarStaysBelowTheLines) {
     screen.line("two");
   }
   EXPECT_EQ(out.str(), "one\n\r\033[K012345678\r\033[Ktwo\n012345678\r\033[K");
+}
+
+TEST(ScreenTest, TheBarFollowsTheWidthOfTheTerminal) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(terminal, 0);
+  const auto resize = [&](unsigned short width) {
+    const winsize size{.ws_row = 24, .ws_col = width, .ws_xpixel = 0, .ws_ypixel = 0};
+    ASSERT_EQ(::ioctl(terminal, TIOCSWINSZ, &size), 0);
+  };
+  std::ostringstream out;
+  {
+    Screen screen(out, {.bar = true, .terminal = terminal});
+    const auto drawn = [&] {
+      out.str("");
+      screen.bar("0123456789");
+      return out.str();
+    };
+    resize(7);
+    EXPECT_EQ(drawn(), "\r\033[K012345");
+    EXPECT_EQ(screen.width(), 7);
+    resize(40);
+    EXPECT_EQ(drawn(), "\r\033[K0123456789");
+    resize(1);
+    EXPECT_EQ(drawn(), "\r\033[K");
+    resize(0);  // unknown: the last one known stays
+    EXPECT_EQ(drawn(), "\r\033[K");
+    resize(3);
+    out.str("");
+    screen.line("a line");
+    EXPECT_EQ(out.str(), "\r\033[Ka line\n01");
+  }
+  ::close(terminal);
 }
 
 TEST(ScreenTest, PlainLinesWhereThereIsNoTerminal) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops are seen through core's Interceptor, which tells when one begins and ends. Collectives have
-// their times from the flight recorder and their axes and module from CommTrace; both list them in
-// the order in which they were started.
+// core's Interceptor reports the begin and end of each op. The times of collectives come from the
+// flight recorder, their axes and module from CommTrace; both list them in order of their start.
 #include "tessera/train/monitor/profiler.h"
 
 #include "tessera/autograd/node.h"
@@ -40,7 +39,7 @@ std::string text_of(Tensors tensors) {
   return text;
 }
 
-// Bytes of this rank's parts.
+// Bytes of this rank's shards.
 double bytes_of(Tensors tensors) {
   int64_t sum = 0;
   for (const Tensor& t : tensors) {
@@ -57,7 +56,7 @@ std::string_view kind_name(OpKind kind) {
 
 }  // namespace
 
-// Sees each op of the program while it is in place; writes to `trace` where there is one.
+// Intercepts each op of the program; writes to `trace` if there is one.
 class Profiler::Recorder final : public Interceptor {
  public:
   Recorder(World& world, std::shared_ptr<TraceWriter>& trace)
@@ -145,12 +144,12 @@ struct Profiler::State {
 };
 
 void ProfilerConfig::fields(config::Fields& f) {
-  f.add("enable_profiling", enable_profiling, "write Chrome traces of some steps");
-  f.add("save_traces_folder", save_traces_folder, "where traces go, below the dump folder");
-  f.add("profile_freq", profile_freq, "a trace every n steps", {.min = 1, .unit = "steps"});
-  f.add("profiler_active", profiler_active, "steps that a trace holds",
+  f.add("enable_profiling", enable_profiling, "write Chrome traces of profiled steps");
+  f.add("save_traces_folder", save_traces_folder, "folder of the traces, below dump_folder");
+  f.add("profile_freq", profile_freq, "steps between traces", {.min = 1, .unit = "steps"});
+  f.add("profiler_active", profiler_active, "steps recorded per trace",
         {.min = 1, .unit = "steps"});
-  f.add("profiler_warmup", profiler_warmup, "steps before them that are watched but not recorded",
+  f.add("profiler_warmup", profiler_warmup, "profiler warm-up steps before the recorded ones",
         {.min = 0, .unit = "steps"});
 }
 

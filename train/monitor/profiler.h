@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiler: what a rank does in some steps, as a Chrome trace: phases of the step, every op with
-// module path, shapes and bytes, collectives with their axes, memory over time. It stands between
-// the program and its ops while a cycle warms up and records, and costs nothing otherwise.
+// Profiler: records some steps of a rank as a Chrome trace: phases of the step, every op with
+// module path, shapes and bytes, collectives with their axes, memory over time. It intercepts ops
+// only in warm-up and recorded steps, and costs nothing otherwise.
 #pragma once
 
 #include "tessera/models/config/fields.h"
@@ -24,30 +24,30 @@ struct TESSERA_API ProfilerConfig {
   std::string save_traces_folder = "profiling/traces";
   int64_t profile_freq = 10, profiler_active = 1, profiler_warmup = 3;
   void fields(config::Fields& f);
-  /// Faults that no single field shows.
+  /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
 };
 
-/// Made on each rank, used on its thread but for spans. Every profile_freq steps the last
-/// profiler_active ones are recorded, after profiler_warmup steps that are not, into
+/// Created on each rank and used on its thread, except spans. Of every profile_freq steps the last
+/// profiler_active ones are recorded, after profiler_warmup unrecorded ones, in
 /// `<save_traces_folder>/iteration_<step>/rank<r>_trace.json`.
 class TESSERA_API Profiler {
  public:
-  /// Folders are below `dump_folder` where they are not absolute.
+  /// A relative folder is below `dump_folder`.
   Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world);
-  /// Drops a trace that is not whole.
+  /// Drops an incomplete trace.
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
   void begin_step(int64_t step);
-  /// Gives the path of the trace that ended with this step, if one did.
+  /// Returns the path of the trace that ended with this step, if any.
   std::string end_step(int64_t step);
-  /// Ends a trace that the last step left open, and gives its path.
+  /// Ends a trace that is still open, and returns its path.
   std::string finish();
 
-  /// From now to the end of its life: a bar in the trace, in the row of the calling thread. Any
-  /// thread may make one; nothing happens while no step is recorded.
+  /// An event of the trace for its lifetime, in the row of the calling thread. Any thread may
+  /// create one; it has no effect outside recorded steps.
   class TESSERA_API Span {
    public:
     Span(Profiler* profiler, std::string_view name);

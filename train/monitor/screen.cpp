@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line erases the bar, is printed and draws it again below. The bar is cut to the terminal's
-// width: one that wrapped could not be erased.
+// Printing a line erases the bar and draws it again below. The bar is cut to the terminal's width,
+// because a wrapped bar could not be erased; the width is asked for each time, so no signal handler
+// is needed for a resize.
 #include "tessera/train/monitor/screen.h"
 
 #include "tessera/train/monitor/metrics.h"
@@ -16,6 +17,14 @@
 namespace tessera::train {
 namespace {
 constexpr std::string_view kEraseLine = "\r\033[K";
+
+// A terminal that does not know its size says 0.
+void read_size(Screen::Style& style) {
+  winsize size{};
+  if (ioctl(style.terminal, TIOCGWINSZ, &size) != 0) return;
+  if (size.ws_col > 0) style.width = size.ws_col;
+  if (size.ws_row > 0) style.height = size.ws_row;
+}
 }  // namespace
 
 Screen::Style Screen::style_of(const std::ostream& out) {
@@ -27,17 +36,19 @@ Screen::Style Screen::style_of(const std::ostream& out) {
   const char* no_color = std::getenv("NO_COLOR");
   style.bar = true;
   style.color = !no_color || *no_color == 0;
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0) {
-    style.width = size.ws_col;
-    style.height = size.ws_row;
-  }
+  style.terminal = STDOUT_FILENO;
+  read_size(style);
   return style;
 }
 
 void Screen::set_plain() {
   clear_bar();
   style_.bar = style_.color = false;
+}
+
+int Screen::width() {
+  if (style_.terminal >= 0) read_size(style_);
+  return style_.width;
 }
 
 void Screen::line(std::string_view text) {
@@ -49,7 +60,7 @@ void Screen::line(std::string_view text) {
 
 void Screen::bar(const std::string& text) {
   if (!style_.bar) return;
-  bar_ = text.substr(0, static_cast<size_t>(std::max(1, style_.width - 1)));
+  bar_ = text;
   out_ << kEraseLine;
   draw_bar();
   out_.flush();
@@ -63,7 +74,8 @@ void Screen::clear_bar() {
 }
 
 void Screen::draw_bar() {
-  if (!bar_.empty()) out_ << bar_;
+  const auto most = static_cast<size_t>(std::max(0, width() - 1));
+  out_ << std::string_view(bar_).substr(0, most);
 }
 
 std::string progress_bar(int64_t step, int64_t steps, double seconds_per_step, double loss,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Screen: lines for people, and on a terminal a bar below them that shows how far a run is. Where
-// the output is no terminal there are plain lines alone.
+// Screen: lines for people, and on a terminal a progress bar below them. If the output is not a
+// terminal, only plain lines.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -15,24 +15,27 @@ namespace tessera::train {
 class TESSERA_API Screen {
  public:
   struct Style {
-    bool bar = false;    ///< a line is drawn over and over
-    bool color = false;  ///< escape codes may be used
+    bool bar = false;    ///< draw a progress bar
+    bool color = false;  ///< use escape codes
     int width = 80, height = 24;
+    int terminal = -1;  ///< descriptor that knows the width, which may change; -1: it is fixed
   };
   Screen(std::ostream& out, const Style& style) : out_(out), style_(style) {}
-  /// What fits `out`: a bar and colours where it is the standard output on a terminal (colours not
-  /// where NO_COLOR is set), plain lines otherwise.
+  /// The style for `out`: bar and colours if it is the standard output on a terminal (no colours if
+  /// NO_COLOR is set), plain lines otherwise.
   static Style style_of(const std::ostream& out);
   ~Screen() { clear_bar(); }
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
   [[nodiscard]] const Style& style() const { return style_; }
-  /// Neither bar nor colours from now on.
+  /// Characters of a line now: a terminal may have been resized.
+  [[nodiscard]] int width();
+  /// Turns bar and colours off.
   void set_plain();
-  /// A line of its own, above the bar; flushed.
+  /// Prints a line above the bar and flushes.
   void line(std::string_view text);
-  /// The bar below the last line from now on; it is cut to the terminal's width.
+  /// Sets the bar below the last line, cut to less than width().
   void bar(const std::string& text);
   void clear_bar();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model weighs on this rank: parameters, gradients and optimizer states in sum, and what
-// each layer holds. Layers that are alike are one line.
+// Model summary on this rank: total parameters, gradients and optimizer states, and the parameters
+// of each layer. Equal layers share one line.
 #pragma once
 
 #include "tessera/nn/module.h"
@@ -11,16 +11,16 @@
 
 namespace tessera::train {
 
-/// Bytes of this rank's parts of the tensors; undefined ones weigh nothing.
+/// Bytes of this rank's shards of the tensors; undefined ones count as 0.
 TESSERA_API int64_t bytes_of(std::span<const Tensor> tensors);
-/// Elements that need a gradient, and all.
+/// Number of elements that require grad, and of all.
 struct ParameterCounts {
   int64_t trained = 0, all = 0;
 };
 TESSERA_API ParameterCounts count_parameters(nn::Module& model);
 
 /// `5,243,392 parameters; memory: parameters 20.0 MiB, gradients 20.0 MiB, optimizer 40.0 MiB, 80.0
-/// MiB together` with the optimizer's states weighing `optimizer_bytes`.
+/// MiB together`, with `optimizer_bytes` of optimizer states.
 TESSERA_API std::string total_summary(nn::Module& model, int64_t optimizer_bytes);
 /// A table: a line per layer with its parameters, their share and bytes, and below it the weights
 /// with their shapes. Equal neighbours of a list (`layers.0` to `layers.5`) are shown once.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file is made anew under time, host and process, never opened again, so that two runs cannot
-// mix. Each record is flushed: a viewer sees the run as it goes.
+// Each run creates a new file named by time, host and process, so that two runs cannot mix. Each
+// record is flushed, so that a viewer sees the running training.
 #include "tessera/train/monitor/tensorboard.h"
 
 #include "tessera/core/error.h"

@@ -25,13 +25,13 @@ TESSERA_API std::string event_record(double wall_time, int64_t step,
 
 class TESSERA_API TensorBoardWriter {
  public:
-  /// Begins `folder/events.out.tfevents.<seconds>.<host>.<process>.<n>`, and the folder if need be;
-  /// IoError if it cannot. A file that is there is never touched.
+  /// Creates `folder/events.out.tfevents.<seconds>.<host>.<process>.<n>`, and the folder if needed;
+  /// IoError if it cannot. Existing files are never changed.
   explicit TensorBoardWriter(const std::string& folder);
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
-  /// One event, at once in the file. IoError.
+  /// Writes one event and flushes. IoError.
   void write(int64_t step, std::span<const Scalar> scalars);
   [[nodiscard]] const std::string& path() const { return path_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains both from one seed, one after the other, each in a world of its own. One that is cut short
-// keeps the learning rates of its whole length.
+// Trains both from one seed, one after the other, each in its own world. A shortened run keeps the
+// learning rates of the full run.
 #include "tessera/train/run/compare.h"
 
 #include "tessera/dist/launch/run.h"
@@ -35,7 +35,7 @@ void shorten(Config& config, int64_t steps) {
 }
 
 void widen(Comparison::Largest& largest, double difference, int64_t step) {
-  // A difference that is not a number is the largest of all.
+  // NaN counts as the largest difference.
   if (difference > largest.difference ||
       (std::isnan(difference) && !std::isnan(largest.difference)))
     largest = {difference, step};
@@ -44,13 +44,15 @@ void widen(Comparison::Largest& largest, double difference, int64_t step) {
 }  // namespace
 
 void CompareConfig::fields(config::Fields& f) {
-  f.add("steps", steps, "steps to compare; 0: all of the shorter run",
+  f.add("steps", steps, "steps to compare; 0: all steps of the shorter run",
         {.min = 0, .max = 1e12, .unit = "steps"});
-  f.add("seed", seed, "of both runs; none: debug.seed of the first", {.min = 0});
+  f.add("seed", seed, "seed of both runs; none: debug.seed of the first", {.min = 0});
   f.add("tolerance", tolerance,
-        "fail where a loss or gradient norm differs by more, relatively; none: only report",
+        "fail if a loss or gradient norm differs by more than this relative tolerance; none: only "
+        "report",
         {.min = 0, .max = 1});
-  f.add("dump_folder", dump_folder, "what the runs write goes into a and b below it");
+  f.add("dump_folder", dump_folder, "output folder; the runs write into its subfolders a and b");
+  f.add("overwrite", overwrite, "remove the results of earlier runs from these subfolders");
 }
 
 double relative_difference(double a, double b) {
@@ -66,7 +68,10 @@ Comparison compare(Config a, Config b, const CompareConfig& options,
   const std::filesystem::path folder(options.dump_folder);
   a.dump_folder = (folder / "a").string();
   b.dump_folder = (folder / "b").string();
-  for (Config* config : {&a, &b}) shorten(*config, steps);
+  for (Config* config : {&a, &b}) {
+    shorten(*config, steps);
+    config->overwrite = options.overwrite;
+  }
   // Faults of the second are found before the first runs.
   std::vector<std::string> faults = a.faults();
   std::ranges::move(b.faults(), std::back_inserter(faults));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sections in the order of --help and the dump. What no single field shows is asked (conflicts)
-// only when every field is in its range.
+// The sections in the order of --help and the dump. Conflicts are checked only if every field is in
+// its range.
 #include "tessera/train/run/config.h"
 
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/data/tokenizer.h"
 
 #include <algorithm>
@@ -23,41 +24,59 @@ const Options<DType>& precisions() {
 struct ParameterDType {
   DType& dtype;
   void fields(config::Fields& f) {
-    f.add_choice("dtype", dtype, "of parameters, gradients and activations", precisions());
+    f.add_choice("dtype", dtype, "dtype of parameters, gradients and activations", precisions());
   }
 };
 
-// Modules know nothing of configuration files, so their fields are listed here.
+// nn does not depend on configuration fields, so those of its structs are listed here.
 struct ActivationCheckpointFields {
   nn::ActivationCheckpointConfig& c;
   void fields(config::Fields& f) {
     using Mode = nn::ActivationCheckpointConfig::Mode;
-    f.add_choice("mode", c.mode, "what of a layer is computed again in backward, not stored",
+    f.add_choice("mode", c.mode, "which activations are recomputed in backward instead of stored",
                  Options<Mode>{{"none", Mode::none},
                                {"full", Mode::full},
                                {"selective", Mode::selective},
                                {"memory_budget", Mode::memory_budget}});
-    f.add("selective_ac_option", c.selective_option,
-          "selective: op (products and attention are stored) or n (every n-th layer in full)");
+    f.add(
+        "selective_ac_option", c.selective_option,
+        "selective mode: op stores the outputs of attention and of every second matmul; a number n "
+        "recomputes every n-th layer in full");
     f.add("force_recompute_paths", c.force_recompute_paths,
-          "selective by op: products of modules whose path holds one of these are computed again");
+          "selective mode op: matmuls in modules whose path contains one of these texts are always "
+          "recomputed");
     f.add("memory_budget", c.memory_budget,
-          "memory_budget: share of the bytes stored without checkpointing that may be stored",
+          "memory_budget mode: fraction of the activation memory without checkpointing that may be "
+          "used",
           {.min = 0, .max = 1});
-    f.add("early_stop", c.early_stop, "recompute ends with the last tensor that backward needs");
+    f.add("early_stop", c.early_stop,
+          "stop recomputing once backward has all tensors that it needs");
+    f.add("preserve_rng_state", c.preserve_rng_state,
+          "recompute repeats the dropout masks of forward; false: it draws new ones, so gradients "
+          "do not match the loss");
+    f.add_choice("determinism_check", c.determinism_check,
+                 "check that recompute saves tensors of the same shapes and dtypes as forward",
+                 Options<bool>{{"default", true}, {"none", false}});
+    f.add("debug", c.debug,
+          "record the ops of forward and of recompute, and list both when they differ");
   }
 };
 
 struct TopFields {
   Config& c;
   void fields(config::Fields& f) {
-    f.add("recipe", c.recipe, "the recipe that the other defaults come from");
-    f.add("dump_folder", c.dump_folder, "where everything is written");
+    f.add("recipe", c.recipe, "recipe that supplies the defaults of the other fields");
+    f.add("dump_folder", c.dump_folder, "output folder of the run");
+    f.add("overwrite", c.overwrite,
+          "remove the results of an earlier run from dump_folder and start at step 0; without it, "
+          "such a folder is refused unless the run resumes from a checkpoint there");
     f.add("ranks", c.ranks,
-          "ranks as threads of this process; 0: one, or the processes that a launcher started",
+          "ranks to run as threads of this process; 0: one rank, or one per process of a launcher "
+          "(mpirun, srun, torchrun)",
           {.min = 0, .max = 4096, .unit = "ranks"});
-    f.add("threads", c.threads, "threads of the kernels per rank; 0: the cores shared out",
-          {.min = 0, .max = 4096, .unit = "threads"});
+    f.add("threads", c.threads,
+          "kernel threads per rank; 0: the cores divided among the ranks of the host",
+          {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
   }
 };
 
@@ -70,17 +89,18 @@ bool is_layer_interval(const std::string& option) {
 }  // namespace
 
 void TrainingConfig::fields(config::Fields& f) {
-  f.add("steps", steps, "optimizer steps", {.min = 1, .max = 1e12, .unit = "steps"});
-  f.add("local_batch_size", local_batch_size, "rows that a rank computes with at once",
+  f.add("steps", steps, "number of optimizer steps", {.min = 1, .max = 1e12, .unit = "steps"});
+  f.add("local_batch_size", local_batch_size, "micro-batch size per rank",
         {.min = 1, .max = 1 << 20, .unit = "sequences"});
   f.add("global_batch_size", global_batch_size,
-        "rows of a step on all ranks, added up over micro-batches; -1: local_batch_size x ranks",
+        "batch size of a step over all ranks, reached by gradient accumulation; -1: "
+        "local_batch_size x ranks",
         {.min = -1, .max = 1 << 30, .unit = "sequences"});
-  f.add("seq_len", seq_len, "length of a row", {.min = 1, .max = 1 << 24, .unit = "tokens"});
-  f.add("max_norm", max_norm, "gradients are scaled to this norm at most; inf: never",
+  f.add("seq_len", seq_len, "sequence length", {.min = 1, .max = 1 << 24, .unit = "tokens"});
+  f.add("max_norm", max_norm, "gradients are clipped to this norm; inf: no clipping",
         {.min = 0, .above_min = true});
   f.add_choice("mixed_precision_param", mixed_precision_param,
-               "what parameters are computed with; gradients are added up in training.dtype",
+               "dtype that forward and backward compute in; gradients accumulate in training.dtype",
                precisions());
 }
 
@@ -96,36 +116,59 @@ int64_t TrainingConfig::micro_batches(int64_t ranks) const {
 }
 
 void ValidationConfig::fields(config::Fields& f) {
-  f.add("enable", enable, "compute the loss on held-out text too");
-  f.add("dataset_path", dataset_path, "held-out text: a file or a folder");
-  f.add("freq", freq, "validate after the first and every n-th step",
+  f.add("enable", enable, "compute the validation loss during training");
+  f.add("dataset_path", dataset_path, "validation data: a file or a folder");
+  f.add("freq", freq, "steps between validations; the first step is validated too",
         {.min = 1, .max = 1e12, .unit = "steps"});
-  f.add("steps", steps, "batches of a validation; -1: all of the data",
+  f.add("steps", steps, "batches per validation; -1: all of the data",
         {.min = -1, .max = 1e12, .unit = "steps"});
   f.add("local_batch_size", local_batch_size,
-        "rows of a batch on each rank; none: training.local_batch_size",
+        "batch size per rank; none: training.local_batch_size",
         {.min = 1, .max = 1 << 20, .unit = "sequences"});
-  f.add("seq_len", seq_len, "length of a row; none: training.seq_len",
+  f.add("seq_len", seq_len, "sequence length; none: training.seq_len",
         {.min = 1, .max = 1 << 24, .unit = "tokens"});
 }
 
+void CommConfig::fields(config::Fields& f) {
+  f.add("init_timeout_seconds", init_timeout_seconds,
+        "deadline of the start of all ranks, and of each collective until the first step is done",
+        {.min = 1, .max = 1e6, .unit = "seconds"});
+  f.add("train_timeout_seconds", train_timeout_seconds,
+        "deadline of each collective after the first step",
+        {.min = 1, .max = 1e6, .unit = "seconds"});
+}
+
 void DebugConfig::fields(config::Fields& f) {
-  f.add("seed", seed, "of initialisation, data order, rounding, dropout and samples", {.min = 0});
+  f.add("seed", seed,
+        "seed of initialisation, data order, stochastic rounding, dropout and samples", {.min = 0});
   f.add("deterministic", deterministic,
-        "one kernel thread per rank unless --threads says more, so that bits do not depend on the "
-        "number of cores; runs of equal threads and instruction set have equal bits without it");
-  f.add("detect_anomaly", detect_anomaly, "check every op's output for NaN; slow");
+        "make results independent of the number of cores: one kernel thread per rank unless "
+        "--threads is given; with equal threads and instruction set, runs are bitwise equal "
+        "without it");
+  f.add("deterministic_warn_only", deterministic_warn_only,
+        "with deterministic: warn instead of failing if a resumed run cannot be bitwise equal to "
+        "an uninterrupted one, because matmuls use another library or instruction set");
+  f.add("detect_anomaly", detect_anomaly, "check the output of every op for NaN; slow");
+  f.add("replica_check_freq", replica_check_freq,
+        "steps between comparisons of the parameters of all ranks, bit by bit; 0: only after "
+        "initialisation or loading",
+        {.min = 0, .max = 1e12, .unit = "steps"});
+}
+
+void MemoryConfig::fields(config::Fields& f) {
+  f.add("check", check,
+        "before anything is allocated, compare the memory that training needs with what is free, "
+        "and refuse to start if it does not fit");
 }
 
 void SampleConfig::fields(config::Fields& f) {
-  f.add("prompt", prompt, "text that the samples after training go on from");
-  f.add("tokens", tokens, "length of each sample; 0: none",
+  f.add("prompt", prompt, "prompt of the samples generated after training");
+  f.add("tokens", tokens, "length of each sample; 0: no samples",
         {.min = 0, .max = 1 << 20, .unit = "tokens"});
-  f.add("temperature", temperature, "of the sampled text",
+  f.add("temperature", temperature, "sampling temperature",
         {.min = 0, .max = 100, .above_min = true});
-  f.add("top_k", top_k, "sampled text draws from the k likeliest tokens",
-        {.min = 1, .max = 1 << 24});
-  f.add("top_p", top_p, "sampled text draws from the likeliest that hold this probability",
+  f.add("top_k", top_k, "sample from the k most likely tokens", {.min = 1, .max = 1 << 24});
+  f.add("top_p", top_p, "sample from the fewest most likely tokens whose probabilities sum to this",
         {.min = 0, .max = 1, .above_min = true});
 }
 
@@ -149,7 +192,9 @@ config::Fields Config::fields() {
   f.section("dataloader", dataloader);
   f.section("validation", validation);
   f.section("checkpoint", checkpoint);
+  f.section("comm", comm);
   f.section("debug", debug);
+  f.section("memory", memory);
   f.section("metrics", metrics);
   f.section("profiler", profiler);
   f.section("sample", sample);
@@ -165,10 +210,9 @@ std::vector<std::string> Config::conflicts() const {
   };
   require(training.seq_len <= model.max_seq_len(), "[--training.seq_len] ", training.seq_len,
           " is above --model.max_seq_len ", model.max_seq_len());
-  require(
-      (model.dtype() == DType::f64) == (training.mixed_precision_param == DType::f64),
-      "[--training.mixed_precision_param] float64 goes with --training.dtype float64 alone, and "
-      "the other way round: give both");
+  require((model.dtype() == DType::f64) == (training.mixed_precision_param == DType::f64),
+          "[--training.mixed_precision_param] float64 and --training.dtype float64 need "
+          "each other: give both");
   require(sample.tokens == 0 || model.vocab_size() >= ByteTokenizer::kVocabulary,
           "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,
           " tokens of bytes, beyond --model.vocab_size ", model.vocab_size(),
@@ -189,13 +233,13 @@ std::vector<std::string> Config::conflicts() const {
     faults.push_back(std::move(fault));
   const auto& ac = activation_checkpoint;
   require(ac.selective_option == "op" || is_layer_interval(ac.selective_option),
-          "[--activation_checkpoint.selective_ac_option] '", ac.selective_option,
+          "[--activation_checkpoint.selective_ac_option] '", io::excerpt(ac.selective_option),
           "' is neither 'op' nor a positive number of layers");
   require(validation.steps != 0, "[--validation.steps] 0: expected at least 1, or -1 for all");
   require(validation.seq_len.value_or(1) <= model.max_seq_len(), "[--validation.seq_len] ",
           validation.seq_len.value_or(0), " is above --model.max_seq_len ", model.max_seq_len());
   require(!validation.enable || !validation.dataset_path.empty(),
-          "[--validation.dataset_path] is empty; give held-out text, or leave out "
+          "[--validation.dataset_path] is empty; give validation data, or leave out "
           "--validation.enable");
   return faults;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training run is made of. Each component owns a small Config and sees no other; this one
-// only composes them. Section and field names are torchtitan's where the meaning is the same.
+// The configuration of a training run. Each component owns a small Config and sees no other; this
+// one only composes them. Section and field names are torchtitan's if the meaning is the same.
 #pragma once
 
 #include "tessera/models/config/fields.h"
@@ -22,16 +22,16 @@
 
 namespace tessera::train {
 
-/// Sizes of a step and its precision. The dtype of parameters, `training.dtype`, is the model's.
+/// Batch sizes and precision. The dtype of parameters, `training.dtype`, is a field of the model.
 struct TESSERA_API TrainingConfig {
   int64_t steps = 10000, local_batch_size = 8;
-  int64_t global_batch_size = -1;  ///< sequences of a step on all ranks; -1: one micro-batch each
+  int64_t global_batch_size = -1;  ///< sequences of a step over all ranks; -1: one micro-batch
   int64_t seq_len = 2048;
   double max_norm = 1;
   DType mixed_precision_param = DType::bf16;
   void fields(config::Fields& f);
-  /// Micro-batches that each of `ranks` ranks adds up in a step. ConfigError: global_batch_size is
-  /// no multiple of what the ranks take at once.
+  /// Number of micro-batches that each of `ranks` ranks accumulates in a step. ConfigError:
+  /// global_batch_size is not a multiple of local_batch_size x ranks.
   [[nodiscard]] int64_t micro_batches(int64_t ranks) const;
 };
 
@@ -43,9 +43,21 @@ struct TESSERA_API ValidationConfig {
   void fields(config::Fields& f);
 };
 
+/// Deadlines of the start and of collectives.
+struct TESSERA_API CommConfig {
+  int64_t init_timeout_seconds = 300, train_timeout_seconds = 100;
+  void fields(config::Fields& f);
+};
+
 struct TESSERA_API DebugConfig {
   int64_t seed = 0;
-  bool deterministic = false, detect_anomaly = false;
+  bool deterministic = false, deterministic_warn_only = false, detect_anomaly = false;
+  int64_t replica_check_freq = 100;
+  void fields(config::Fields& f);
+};
+
+struct TESSERA_API MemoryConfig {
+  bool check = true;
   void fields(config::Fields& f);
 };
 
@@ -58,6 +70,7 @@ struct TESSERA_API SampleConfig {
 
 struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
+  bool overwrite = false;
   int64_t ranks = 0, threads = 0;
   models::ModelConfig model;
   TrainingConfig training;
@@ -67,7 +80,9 @@ struct TESSERA_API Config {
   DataConfig dataloader;
   ValidationConfig validation;
   CheckpointConfig checkpoint;
+  CommConfig comm;
   DebugConfig debug;
+  MemoryConfig memory;
   MetricsConfig metrics;
   ProfilerConfig profiler;
   SampleConfig sample;
@@ -76,7 +91,7 @@ struct TESSERA_API Config {
   [[nodiscard]] std::string title() const;
   /// All fields, bound to this object, which must outlive the list.
   [[nodiscard]] config::Fields fields();
-  /// Faults that no single field shows: parts that do not fit together.
+  /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Faults of single fields and conflicts.
   [[nodiscard]] std::vector<std::string> faults() const;
@@ -86,29 +101,30 @@ struct Recipe {
   std::string name, description;
   std::function<Config()> make;
 };
-/// Those of this repository.
+/// The recipes of this repository.
 TESSERA_API std::vector<Recipe> recipes();
 
-/// What a configuration may name. A program with a family or recipe of its own adds to the lists.
+/// The families and recipes that a configuration may name. A program adds its own to these lists.
 struct Catalogue {
-  /// The first is that of files that name none.
+  /// The first is the default of files that name no family.
   std::vector<models::Family> families = models::families();
-  /// The first is taken where neither a recipe nor a model is named.
+  /// The first is the default if neither a recipe nor a model is named.
   std::vector<Recipe> recipes = train::recipes();
 };
 /// ConfigError with a suggestion if there is no such recipe.
 TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {});
 
-/// The recipe and the model that the words or the file of `--config FILE` name (`--recipe`,
-/// `--model.name`, `--model.flavor`, wherever they stand; a model without a recipe has the plain
-/// defaults, and rows no longer than it takes), then the fields of the file, then
+/// Starts from the recipe and the model that the arguments or the file of `--config FILE` name
+/// (`--recipe`, `--model.name`, `--model.flavor`, at any position; a model without a recipe gets
+/// the default fields, with seq_len at most its max_seq_len). Then sets the fields of the file,
+/// then
 /// `--section.field value` in order. ConfigError: every fault, a line each.
 TESSERA_API Config parse_config(std::span<const std::string> arguments,
                                 const Catalogue& catalogue = {});
-/// The fields that these arguments may set, with their defaults: the text of `--help`.
+/// The text of `--help`: the fields for these arguments, with their defaults.
 TESSERA_API std::string config_help(std::span<const std::string> arguments,
                                     const Catalogue& catalogue = {});
-/// A configuration that a run wrote as config.json. DataError if it does not hold one.
+/// Reads the config.json of a run. DataError if it is not a configuration.
 TESSERA_API Config read_config(const std::string& path, const Catalogue& catalogue = {});
 /// The same from its text; errors name `where`.
 TESSERA_API Config parse_run_config(std::string_view json, const std::string& where,

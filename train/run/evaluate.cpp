@@ -11,7 +11,7 @@
 namespace tessera::train {
 namespace {
 
-// This rank's part of a sum that the ranks hold partially.
+// This rank's summand of a partial sum.
 double own(const Tensor& x) { return (x.is_distributed() ? local(x) : x).item(); }
 
 DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int ranks, int rank) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a model on held-out data, per token over all ranks. Every rank takes as many batches
-// as every other, rows beyond the data count nothing, so no rank ever waits for one that is done.
+// The loss of a model on validation data, per token over all ranks. Every rank runs the same number
+// of batches, and padded rows do not count, so no rank waits for one that has finished.
 #pragma once
 
 #include "tessera/models/model.h"
@@ -11,26 +11,26 @@
 namespace tessera::train {
 
 struct Evaluation {
-  double loss = 0;        ///< mean of -log p per token; NaN if no token counts
+  double loss = 0;        ///< mean of -log p per token; NaN without tokens
   double perplexity = 0;  ///< e to the loss
-  int64_t tokens = 0;     ///< that count
+  int64_t tokens = 0;     ///< tokens with a target
 };
 
-/// Held-out data and how much of it a rank takes at once.
+/// Validation data and batch size.
 struct EvaluationPlan {
-  std::string path, path_field;  ///< the field that errors name
+  std::string path, path_field;  ///< path_field: for errors
   int64_t seq_len = 0, vocabulary = 0, rows = 1;
 };
-/// This rank's rows of the whole set in its own order; `like` says how documents are read. Errors
-/// are those of DataLoader.
+/// This rank's rows of the whole data set, in order; `like` says how documents are read. Errors are
+/// those of DataLoader.
 TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
-/// Reads the data once and throws what is wrong with it: before there are ranks, so that none of
-/// them waits for one that fails.
+/// Reads the data once and throws its errors, before ranks start, so that no rank waits for one
+/// that fails.
 TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
-/// Takes `steps` batches of evaluation_data, -1: all. Collective over the World; the result is that
-/// of all ranks. Nothing is recorded, and the model is in eval mode meanwhile.
+/// Evaluates `steps` batches of evaluation_data (-1: all). Collective over the World; the result
+/// covers all ranks. Runs under NoGrad with the model in eval mode.
 TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps);
 
 }  // namespace tessera::train

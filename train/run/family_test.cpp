@@ -127,6 +127,7 @@ TEST_F(FamilyTest, EveryFamilyTrainsInF64) {
                   path("text.txt"),
                   "--dump_folder",
                   path(recipe),
+                  "--overwrite",
                   "--sample.tokens",
                   "2"};
       if (std::string_view(recipe).starts_with("llama"))

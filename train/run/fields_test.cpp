@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/config/fields.h"
 
+#include "tessera/dist/launch/run.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/train/run/config.h"
+#include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
 
@@ -34,6 +36,22 @@ TEST(Config, FieldsAreSet) {
   EXPECT_FALSE(c.lr_scheduler.decay_ratio);
   EXPECT_EQ(c.dump_folder, "x/y");
   EXPECT_EQ(c.training.seq_len, 1024);
+}
+
+TEST(Config, DeadlinesReachTheWorld) {
+  const Config plain = parse_config(Words{});
+  EXPECT_EQ(world_options(plain).init_timeout, std::chrono::seconds(300));
+  EXPECT_EQ(world_options(plain).train_timeout, std::chrono::seconds(100));
+  const Config c =
+      parse_config(Words{"--comm.init_timeout_seconds", "7", "--comm.train_timeout_seconds", "5"});
+  run_ranks(
+      1,
+      [](World& world) {
+        EXPECT_EQ(world.group().timeout(), std::chrono::seconds(7));
+        world.first_step_done();
+        EXPECT_EQ(world.group().timeout(), std::chrono::seconds(5));
+      },
+      world_options(c));
 }
 
 TEST(Config, TheRecipeSetsDefaultsWhereverItStands) {
@@ -111,6 +129,25 @@ TEST(Config, EveryFieldIsDocumentedAndHasAGoodDefault) {
   }
 }
 
+// "dtype of the moments", never "of both moments": a help text names the thing first.
+TEST(Config, EveryHelpTextNamesTheThing) {
+  for (const models::Family& family : models::families()) {
+    Config c = parse_config(Words{"--model.name", family.name, "--model.flavor", "debugmodel"});
+    const config::Fields fields = c.fields();
+    for (const config::Field& f : fields.all()) {
+      const std::string first = f.help.substr(0, f.help.find(' '));
+      for (const char* word : {"of", "what", "where", "how", "that", "older"})
+        EXPECT_NE(first, word) << f.path << ": " << f.help;
+    }
+  }
+  const std::string help = recipe("llama3_debugmodel").fields().help();
+  for (const char* text :
+       {"steps between checkpoints", "checkpoint folder, below dump_folder",
+        "checkpoints to keep; 0 keeps all", "which activations are recomputed in backward",
+        "dtype of parameters, gradients and activations", "are scaled by the full factor"})
+    EXPECT_NE(help.find(text), help.npos) << text;
+}
+
 TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
   Config c = parse_config(Words{"--training.max_norm", "inf", "--lr_scheduler.total_steps", "none",
                                 "--optimizer.param_groups", "norm lr=0,[wv].* weight_decay=0.5",
@@ -125,6 +162,30 @@ TEST(Config, InfinitiesNonesAndListsSurviveTheDump) {
   EXPECT_EQ(again.training.max_norm, std::numeric_limits<double>::infinity());
   const Words list{"--optimizer.param_groups", R"(["a{1,2} lr=1"])"};
   EXPECT_EQ(parse_config(list).optimizer.param_groups, Words{"a{1,2} lr=1"});
+}
+
+TEST(Config, AFileOfManyFaultsShowsTheFirst) {
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += concat(i == 0 ? "{" : ",", "\"f", i, "\": {\"x\": 1}");
+  try {
+    (void)parse_run_config(text + "}", "here");
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("[here] [--f49.x] unknown field"), what.npos);
+    EXPECT_TRUE(what.ends_with("; [here] only the first 50 faults are shown")) << what.size();
+  }
+}
+
+TEST(Config, TextsHoldNoNulBytes) {
+  EXPECT_EQ(error_of({"--dataloader.path", std::string("a\0b", 3)}),
+            "[--dataloader.path] holds a NUL byte");
+  EXPECT_EQ(error_of({"--optimizer.param_groups", std::string("[\"a\"]\0", 6)}),
+            "[--optimizer.param_groups] '[\"a\"]\\x00' is not valid: expected list of texts");
+  Config c;
+  c.model = models::families()[0].flavor("debugmodel");
+  c.dump_folder = std::string("out\0", 4);
+  EXPECT_EQ(c.faults(), Words{"[--dump_folder] holds a NUL byte"});
 }
 
 TEST(Config, AFileStandsBetweenRecipeAndCommandLine) {
@@ -223,7 +284,7 @@ TEST(Config, AFilesModelFieldsAreOfTheModelThatTheWordsName) {
   EXPECT_EQ(c.model.as<gpt2::Config>().residual_dropout, 0.1);
   const std::string named = file_of(R"({"model": {"name": "llama3", "flavor": "1B"}})");
   EXPECT_NE(error_of({"--config", named, "--model.flavor", "3B"})
-                .find("[--model.flavor] 3B beside --config"),
+                .find("[--model.flavor] 3B conflicts with --config"),
             std::string::npos);
   EXPECT_EQ(parse_config(Words{"--config", named}).recipe, "");
 }

@@ -8,19 +8,16 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
-#include "tessera/nn/io/safetensors.h"
-#include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/parameter_of.h"
+#include "tessera/tests/support/trained_golden.h"
 #include "tessera/train/run/compare.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 namespace tessera::train {
 namespace {
@@ -39,6 +36,7 @@ class LoopTest : public test::FolderTest {
   [[nodiscard]] Config tiny() const {
     Config c = recipe("llama3_debugmodel");
     c.dump_folder = folder_ + "/run";
+    c.overwrite = true;
     c.threads = 1;
     c.dataloader.path = folder_ + "/text.txt";
     auto& model = c.model.as<llama3::Config>();
@@ -85,36 +83,23 @@ class LoopTest : public test::FolderTest {
 // more ranks need, hold no token that counts.
 std::vector<double> golden_losses(const std::string& folder, int ranks, const std::string& golden,
                                   int64_t local_rows) {
-  const auto json = nlohmann::json::parse(std::ifstream("tests/goldens/" + golden + ".json"));
-  const auto &m = json["model"], &o = json["optimizer"];
+  const auto json = test::golden_json(golden);
   Config c = recipe("llama3_debugmodel");
   c.dump_folder = folder;
   c.threads = 1;
-  c.model.as<llama3::Config>() = {.dim = m["dim"],
-                                  .n_layers = m["n_layers"],
-                                  .n_heads = m["n_heads"],
-                                  .n_kv_heads = m["n_kv_heads"],
-                                  .ffn_dim = m["ffn_dim"],
-                                  .vocab_size = m["vocab_size"],
-                                  .max_seq_len = 64,
-                                  .rope_theta = m["rope_theta"],
-                                  .norm_eps = m["norm_eps"]};
+  c.model.as<llama3::Config>() = test::golden_llama3(json);
   c.training.steps = json["steps"];
   c.training.local_batch_size = local_rows;
   c.training.global_batch_size = std::max(json["batch"].get<int64_t>(), ranks * local_rows);
   c.training.seq_len = json["seq_len"];
-  c.training.max_norm = o["max_norm"];
-  c.optimizer = {.lr = o["lr"],
-                 .beta1 = o["beta1"],
-                 .beta2 = o["beta2"],
-                 .eps = o["eps"],
-                 .weight_decay = o["weight_decay"]};
+  c.training.max_norm = json["optimizer"]["max_norm"];
+  c.optimizer = test::golden_optimizer<decltype(c.optimizer)>(json);
   c.lr_scheduler.warmup_steps = 0;
   c.lr_scheduler.decay_ratio = 0.0;
   c.sample.tokens = 0;
   std::vector<double> losses;
   const auto on_rank = [&](World& world) {
-    const io::SafetensorsFile file("tests/goldens/" + golden + ".safetensors");
+    const io::SafetensorsFile file = test::golden_tensors(golden);
     const Tensor tokens = file.read("data/tokens");  // (20, 2, 17)
     const auto source = [&](int64_t step, int64_t, int64_t first, int64_t count) -> Batch {
       const Tensor all = select(tokens, 0, step);  // (2, 17)
@@ -129,10 +114,7 @@ std::vector<double> golden_losses(const std::string& folder, int ranks, const st
       return batch;
     };
     Trainer trainer(c, {}, nullptr, source);
-    std::vector<nn::NamedParameter> initial;
-    for (const auto& p : nn::named_parameters(trainer.model()))
-      initial.push_back({p.name, file.read("initial/" + p.name)});
-    nn::load(trainer.model(), initial);
+    test::load_initial(trainer.model(), file);
     for (int64_t i = 0; i < c.training.steps; ++i) {
       const StepRecord r = trainer.step();
       if (world.rank() == 0) losses.push_back(r.loss);
@@ -143,7 +125,7 @@ std::vector<double> golden_losses(const std::string& folder, int ranks, const st
 }
 
 TEST_F(LoopTest, TwentyStepsEqualPyTorchOnAnyRanks) {
-  const auto json = nlohmann::json::parse(std::ifstream("tests/goldens/tiny_llama.json"));
+  const auto json = test::golden_json("tiny_llama");
   const auto one = golden_losses(folder_ + "/one", 1, "tiny_llama", 2);
   ASSERT_EQ(one.size(), 20u);
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], json["loss"][i], 1e-4) << i + 1;
@@ -326,6 +308,7 @@ TEST_F(LoopTest, CompareFindsWhatDiffersAndWhatDoesNot) {
   CompareConfig options;
   options.steps = 4;
   options.dump_folder = folder_ + "/compare";
+  options.overwrite = true;
   const Comparison close = compare(a, b, options);
   ASSERT_EQ(close.a.size(), 4u);
   EXPECT_LE(close.loss.difference, 1e-5);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first pattern that finds a name takes the parameter. What is wrong with a text is found
-// without a model; a pattern that is left without parameters is an error too, since the run would
-// train with other values than were asked for and not say so.
+// The first pattern that matches a name gets the parameter. Entries are checked without a model. A
+// pattern without parameters is an error too, since the run would silently ignore its values.
 #include "tessera/train/run/optimizer.h"
+
+#include "tessera/nn/io/utf8.h"
 
 #include <charconv>
 #include <optional>
@@ -29,28 +30,28 @@ std::optional<double> parsed_factor(std::string_view text, double max) {
 ParsedGroup parsed_group(const std::string& text) {
   ParsedGroup group;
   const auto wrong = [&](const auto&... what) {
-    group.fault = concat("[--optimizer.param_groups] '", text, "': ", what...,
+    group.fault = concat("[--optimizer.param_groups] '", io::excerpt(text), "': ", what...,
                          "; expected 'PATTERN [lr=X] [weight_decay=Y]'");
     return group;
   };
   std::istringstream words(text);
   if (!(words >> group.pattern)) return wrong("no pattern");
-  // The compiler of expressions recurses as deep as they are long.
+  // std::regex recurses as deep as a pattern is long.
   constexpr size_t kLongest = 500;
   if (group.pattern.size() > kLongest) return wrong("a pattern above ", kLongest, " characters");
   try {
     (void)std::regex(group.pattern);
   } catch (const std::regex_error&) {
-    return wrong("'", group.pattern, "' is not a regular expression");
+    return wrong("'", io::excerpt(group.pattern), "' is not a regular expression");
   }
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals);
     if (equals == word.npos || (key != "lr" && key != "weight_decay"))
-      return wrong("'", word, "' sets neither lr nor weight_decay");
+      return wrong("'", io::excerpt(word), "' sets neither lr nor weight_decay");
     const double max = key == "lr" ? 1e6 : 1e3;
     const auto value = parsed_factor(std::string_view(word).substr(equals + 1), max);
-    if (!value) return wrong("'", word, "' is not a number from 0 to ", max);
+    if (!value) return wrong("'", io::excerpt(word), "' is not a number from 0 to ", max);
     (key == "lr" ? group.lr : group.weight_decay) = value;
   }
   if (!group.lr && !group.weight_decay) return wrong("it changes nothing");
@@ -60,18 +61,20 @@ ParsedGroup parsed_group(const std::string& text) {
 }  // namespace
 
 void OptimizerConfig::fields(config::Fields& f) {
-  f.add("lr", lr, "learning rate after warm-up", {.min = 0, .max = 1e6});
-  f.add("beta1", beta1, "decay of the mean of gradients", {.min = 0, .max = 0.999999});
-  f.add("beta2", beta2, "decay of the mean of their squares", {.min = 0, .max = 0.9999999});
-  f.add("eps", eps, "added to the root of the squares", {.min = 0, .max = 1, .above_min = true});
-  f.add("weight_decay", weight_decay, "share of a parameter taken off per step, times lr",
+  f.add("lr", lr, "learning rate after warm-up, before decay", {.min = 0, .max = 1e6});
+  f.add("beta1", beta1, "AdamW: decay rate of the first moment", {.min = 0, .max = 0.999999});
+  f.add("beta2", beta2, "AdamW: decay rate of the second moment", {.min = 0, .max = 0.9999999});
+  f.add("eps", eps, "AdamW: added to the denominator for numerical stability",
+        {.min = 0, .max = 1, .above_min = true});
+  f.add("weight_decay", weight_decay, "AdamW: decoupled weight decay coefficient",
         {.min = 0, .max = 1e3});
-  f.add_choice("state_dtype", state_dtype, "of both moments; bfloat16 is rounded stochastically",
+  f.add_choice("state_dtype", state_dtype,
+               "dtype of the moments; bfloat16 is rounded stochastically",
                std::vector<std::pair<std::string, DType>>{{"float32", DType::f32},
                                                           {"bfloat16", DType::bf16}});
   f.add("param_groups", param_groups,
-        "'PATTERN [lr=X] [weight_decay=Y]' each: parameters with values of their own, first match "
-        "wins");
+        "parameter groups with their own values, each 'PATTERN [lr=X] [weight_decay=Y]': a regular "
+        "expression for parameter names; the first match wins");
 }
 
 std::vector<std::string> parameter_group_faults(const std::vector<std::string>& groups) {
@@ -115,7 +118,7 @@ std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
   for (size_t i = 0; i < patterns.size(); ++i) {
     if (!groups[i].parameters.empty()) continue;
     faults.push_back(concat("[--optimizer.param_groups] no parameter is left for '",
-                            groups[i].pattern, "': names are like ", example));
+                            io::excerpt(groups[i].pattern), "': names are like ", example));
   }
   config::throw_if_any(faults);
   return groups;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// From words and files to a Config. What decides which fields there are (recipe, family, flavor) is
-// found first, wherever it stands; then the file's fields are set, then the words'.
+// Parses arguments and files to a Config. Recipe, family and flavor, which decide the fields, are
+// read first, at any position; then the fields of the file are set, then those of the arguments.
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/run/config.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{16} << 20;  // of a configuration file
 
-// What the arguments say before any field is set.
+// The arguments that are read before any field is set.
 struct Sources {
   std::optional<std::string> recipe, file, family, flavor;
   std::vector<std::string> rest, faults;
@@ -39,11 +39,11 @@ Sources sources(std::span<const std::string> arguments) {
   return s;
 }
 
-// The same of a configuration file. What is not JSON is found when its fields are set.
+// The same for a configuration file. Invalid JSON is reported when its fields are set.
 Sources named_in(std::string_view json_text) {
   Sources s;
-  const auto json = nlohmann::json::parse(json_text, nullptr, false);
-  const auto text = [](const nlohmann::json& object, const char* key,
+  const nlohmann::ordered_json json = io::parse_json(json_text).value;
+  const auto text = [](const nlohmann::ordered_json& object, const char* key,
                        std::optional<std::string>& to) {
     if (object.is_object() && object.contains(key) && object[key].is_string())
       to = object[key].get<std::string>();
@@ -55,7 +55,7 @@ Sources named_in(std::string_view json_text) {
   return s;
 }
 
-// Calls f; a ConfigError is one more fault.
+// Calls f and adds its ConfigError, if any, to the faults.
 template <class F> void collect(std::vector<std::string>& faults, F f) {
   try {
     f();
@@ -64,8 +64,8 @@ template <class F> void collect(std::vector<std::string>& faults, F f) {
   }
 }
 
-// Another family or size in the place of the model; what it is computed in stays. A file from
-// before families had names is of the first one, and sets every field.
+// Replaces the model by another family or size, with the same dtype. A file without a family is of
+// the first one, and sets every field.
 void choose_model(Config& c, const std::optional<std::string>& family,
                   const std::optional<std::string>& flavor, const Catalogue& catalogue) {
   if (catalogue.families.empty()) fail<UsageError>("config", "the catalogue has no model family");
@@ -86,7 +86,8 @@ void choose_model(Config& c, const std::optional<std::string>& family,
   c.model = std::move(next);
 }
 
-// What stands before any field is set: the recipe, with the model that the words or the file name.
+// The state before any field is set: the recipe, with the model that the arguments or the file
+// name.
 struct Start {
   Sources words, file;
   std::string text;  // of the file
@@ -94,7 +95,7 @@ struct Start {
   std::vector<std::string> faults;
 };
 
-// Where there are faults, the configuration has fields all the same, so that theirs are found too.
+// Even with faults the configuration has fields, so that their faults are found too.
 Start start(std::span<const std::string> arguments, const Catalogue& catalogue) {
   Start s{.words = sources(arguments), .file = {}, .text = {}, .config = {}, .faults = {}};
   Sources &words = s.words, &file = s.file;
@@ -103,7 +104,7 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
     try {
       s.text = io::read_file(*words.file, kMostBytes);
     } catch (const IoError& error) {
-      s.faults.push_back(concat("[--config] ", error.what()));
+      s.faults.push_back(concat("[--config] ", io::excerpt(error.what(), 300)));
       words.file.reset();
     }
   }
@@ -112,9 +113,10 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   const auto one = [&](std::string_view option, const std::optional<std::string>& by_word,
                        const std::optional<std::string>& by_file, std::string_view what) {
     if (by_word && by_file && *by_word != *by_file) {
-      s.faults.push_back(
-          concat('[', option, "] ", *by_word, " beside --config ", *words.file, ", which is of ",
-                 what, ' ', by_file->empty() ? "without a name" : *by_file, ": give one of them"));
+      s.faults.push_back(concat(
+          '[', option, "] ", io::excerpt(*by_word), " conflicts with --config ",
+          io::excerpt(*words.file), ", which is of ", what, ' ',
+          by_file->empty() ? "without a name" : io::excerpt(*by_file), ": give one of them"));
     }
     return by_word ? by_word : by_file;
   };
@@ -145,7 +147,7 @@ Config recipe(std::string_view name, const Catalogue& catalogue) {
   for (const Recipe& r : catalogue.recipes) names.push_back(r.name);
   const auto near = config::did_you_mean(name, names);
   fail<ConfigError>(
-      "--recipe", "there is no recipe '", name, '\'',
+      "--recipe", "there is no recipe '", io::excerpt(name), '\'',
       near ? concat("; did you mean ", *near, '?') : "; `tessera recipes` lists them");
 }
 
@@ -155,7 +157,7 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   const auto add = [&](std::vector<std::string> more) {
     std::ranges::move(more, std::back_inserter(s.faults));
   };
-  if (s.words.file) add(fields.parse_json(s.text, *s.words.file));
+  if (s.words.file) add(fields.parse_json(s.text, io::excerpt(*s.words.file)));
   add(fields.parse(s.words.rest));
   add(s.config.conflicts());
   config::throw_if_any(s.faults);
@@ -165,7 +167,7 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
 std::string config_help(std::span<const std::string> arguments, const Catalogue& catalogue) {
   std::vector<std::string> words(arguments.begin(), arguments.end());
   const Sources named = sources(arguments);
-  // A family alone has fields already; its first size gives their defaults.
+  // A family without a flavor uses its first size for the defaults.
   if (named.family && !named.flavor && !named.recipe) {
     const models::Family& family = models::find_family(catalogue.families, *named.family);
     words.push_back(concat("--model.flavor=", family.flavors.at(0).flavor()));
@@ -173,9 +175,9 @@ std::string config_help(std::span<const std::string> arguments, const Catalogue&
   Start s = start(words, catalogue);
   config::throw_if_any(s.faults);
   return concat(
-      "  --recipe NAME, --config FILE: where other values than these come from; then "
-      "--section.field value\n  --model.name FAMILY, --model.flavor SIZE: another model; "
-      "--help after them shows its fields\nfields, with the defaults of ",
+      "  --recipe NAME, --config FILE: replace the defaults below; --section.field value overrides "
+      "both\n  --model.name FAMILY, --model.flavor SIZE: another model; add --help to list its "
+      "fields\nfields, with the defaults of ",
       s.config.recipe.empty() ? s.config.title() : concat("--recipe ", s.config.recipe), ":\n",
       s.config.fields().help());
 }

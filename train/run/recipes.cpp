@@ -14,7 +14,7 @@ Config debugmodel(std::string_view recipe, const models::Family& family) {
   c.recipe = recipe;
   c.model = family.flavor("debugmodel");
   c.training.steps = 10;
-  // Half of the machines that it is tried on have no bf16 products.
+  // Many machines for a first try have no bf16 matmul instructions.
   c.training.mixed_precision_param = DType::f32;
   c.lr_scheduler.warmup_steps = 2;
   c.lr_scheduler.decay_ratio = 0.8;
@@ -32,18 +32,24 @@ Config gpt2_debugmodel() {
   return c;
 }
 
-Config llama3_published(std::string_view recipe, std::string_view flavor) {
+// What all published sizes have in common, whatever they are trained on.
+Config published(std::string_view recipe, const models::Family& family, std::string_view flavor) {
   Config c;
   c.recipe = recipe;
-  c.model = llama3::family().flavor(flavor);
+  c.model = family.flavor(flavor);
+  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::selective;
+  c.validation.freq = 500;
+  c.sample.tokens = 0;
+  return c;
+}
+
+Config llama3_published(std::string_view recipe, std::string_view flavor) {
+  Config c = published(recipe, llama3::family(), flavor);
   c.training.steps = 1000;
   c.training.local_batch_size = 1;
   c.training.seq_len = 8192;
   c.optimizer.lr = 3e-4;
-  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::selective;
-  c.validation.freq = 500;
   c.validation.steps = 1200;
-  c.sample.tokens = 0;
   return c;
 }
 
@@ -70,18 +76,13 @@ Config llama3_405b() {
 }
 
 Config gpt2_published(std::string_view recipe, std::string_view flavor, double lr) {
-  Config c;
-  c.recipe = recipe;
-  c.model = gpt2::family().flavor(flavor);
+  Config c = published(recipe, gpt2::family(), flavor);
   c.training.steps = 10000;
   c.training.local_batch_size = 8;
   c.training.global_batch_size = 512;
   c.training.seq_len = 1024;
   c.optimizer.lr = lr;
-  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::selective;
-  c.validation.freq = 500;
   c.validation.steps = 200;
-  c.sample.tokens = 0;
   return c;
 }
 
@@ -96,8 +97,8 @@ std::vector<Recipe> recipes() {
   return {
       {"llama3_debugmodel", "Llama 3 with 6 layers of 256, byte tokenizer; minutes on two cores",
        llama3_debugmodel},
-      {"llama3_1b", "Llama 3.2 1B: 16 layers of 2048, the head is the embedding", llama3_1b},
-      {"llama3_3b", "Llama 3.2 3B: 28 layers of 3072, the head is the embedding", llama3_3b},
+      {"llama3_1b", "Llama 3.2 1B: 16 layers of 2048, tied embeddings", llama3_1b},
+      {"llama3_3b", "Llama 3.2 3B: 28 layers of 3072, tied embeddings", llama3_3b},
       {"llama3_8b", "Llama 3.1 8B: 32 layers of 4096", llama3_8b},
       {"llama3_70b", "Llama 3.1 70B: 80 layers of 8192", llama3_70b},
       {"llama3_405b", "Llama 3.1 405B: 126 layers of 16384", llama3_405b},

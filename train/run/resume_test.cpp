@@ -114,8 +114,8 @@ TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
   fs::remove_all(path("again/checkpoint/step-20"));
   fs::remove_all(path("again/checkpoint/step-15/manifest.json"));
   ASSERT_EQ(run(train("again", every5)), 0) << err_.str();
-  EXPECT_NE(out_.str().find("warning: passed over a checkpoint: "), std::string::npos);
-  EXPECT_NE(out_.str().find("training goes on after step 10"), std::string::npos) << out_.str();
+  EXPECT_NE(out_.str().find("warning: skipped a checkpoint: "), std::string::npos);
+  EXPECT_NE(out_.str().find("training resumes after step 10"), std::string::npos) << out_.str();
   expect_equal_bits("straight", "again", 20);
   // Metrics are those of one run; only the speed differs.
   const auto losses = [&](const std::string& dump) {
@@ -129,7 +129,7 @@ TEST_F(ResumeTest, TheCommandLineGoesOnFromTheLatest) {
   EXPECT_EQ(losses("straight"), losses("again"));
   // A finished run has nothing left to do.
   ASSERT_EQ(run(train("again", every5)), 0) << err_.str();
-  EXPECT_NE(out_.str().find("training goes on after step 20"), std::string::npos);
+  EXPECT_NE(out_.str().find("training resumes after step 20"), std::string::npos);
   EXPECT_EQ(losses("again").size(), kLines);
 }
 
@@ -140,7 +140,7 @@ TEST_F(ResumeTest, ALoadedStepMayBeAnEarlierOne) {
   Words back = every5;
   back.insert(back.end(), {"--checkpoint.load_step", "5"});
   ASSERT_EQ(run(train("a", back)), 0) << err_.str();
-  EXPECT_NE(out_.str().find("also holds later steps, to step-20"), std::string::npos);
+  EXPECT_NE(out_.str().find("also has later steps, up to step-20"), std::string::npos);
   EXPECT_EQ(manifest("a", 20).files, before.files);
   back.back() = "7";
   const std::string error = error_of(train("a", back));
@@ -177,7 +177,7 @@ TEST_F(ResumeTest, TheLastSaveMayHoldTheModelAlone) {
   EXPECT_EQ(run(generate), 0) << err_.str();
   Words longer = last;
   longer.insert(longer.end(), {"--training.steps", "8"});
-  EXPECT_NE(error_of(train("a", longer)).find("step-6 holds the model alone, of step 6"),
+  EXPECT_NE(error_of(train("a", longer)).find("step-6 contains only the model, of step 6"),
             std::string::npos);
   longer.insert(longer.end(), {"--checkpoint.load_step", "4"});
   EXPECT_EQ(run(train("a", longer)), 0) << err_.str();
@@ -238,26 +238,53 @@ TEST_F(ResumeTest, OtherDataIsNoticed) {
   io::write_file_atomically(path("text.txt"),
                             io::read_file(path("text.txt")) + std::string(100, 'x'));
   ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
-  TESSERA_EXPECT_HOLDS(out_.str(), "its order from here on is another");
+  TESSERA_EXPECT_HOLDS(out_.str(), "its order differs from here on");
 }
 
-// Other instructions, other bits: the run goes on all the same.
-TEST_F(ResumeTest, AnotherRouteOfProductsIsAWarning) {
+// Of the same size: the number of windows, and so their order, is the same.
+TEST_F(ResumeTest, ChangedDataIsNamed) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  std::string text = io::read_file(path("text.txt"));
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("warning: "), std::string::npos) << out_.str();
+  text[text.size() / 2] ^= 1;
+  (void)put("text.txt", text);
+  ASSERT_EQ(run(train("a", {"--training.steps", "4"})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(),
+                       concat("warning: the data is not that of ", path("a/checkpoint/step-3"),
+                              ": text.txt has the checksum "));
+  // From then on the checkpoints are of the new data.
+  ASSERT_EQ(run(train("a", {"--training.steps", "5"})), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("warning: "), std::string::npos) << out_.str();
+}
+
+TEST_F(ResumeTest, AnotherRouteOfMatmulsIsAWarningOrUnderDeterministicAnError) {
   const Isa isa = Process::get().isa();
   if (isa == Isa::baseline) return;  // there is no lower one to resume on
   ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
   const std::string before = manifest("a", 2).products;
   EXPECT_EQ(before, product_route());
   ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
-  EXPECT_EQ(out_.str().find("warning: products"), std::string::npos) << out_.str();
+  EXPECT_EQ(out_.str().find("warning: matmuls"), std::string::npos) << out_.str();
   Process::get().limit_isa(Isa::baseline);
   const std::string here = product_route();
+  const std::string what = concat("matmuls of ", path("a/checkpoint/step-3"), " were computed by ",
+                                  before, ", here they are by ", here);
+  const std::string error =
+      error_of(train("a", {"--training.steps", "4", "--debug.deterministic"}));
+  EXPECT_EQ(run(train("a", {"--training.steps", "4", "--debug.deterministic",
+                            "--debug.deterministic_warn_only"})),
+            0)
+      << err_.str();
+  const std::string warned = out_.str();
+  fs::remove_all(path("a/checkpoint/step-4"));
   EXPECT_EQ(run(train("a", {"--training.steps", "4"})), 0) << err_.str();
   Process::get().limit_isa(isa);
-  TESSERA_EXPECT_HOLDS(out_.str(), concat("warning: products at ", path("a/checkpoint/step-3"),
-                                          " were computed by ", before, ", here they are by ", here,
-                                          ": from here on bits differ from those of a run without "
-                                          "a stop"));
+  TESSERA_EXPECT_HOLDS(error, concat("[checkpoint] ", what, ", so the run cannot continue"));
+  const std::string warning =
+      concat("warning: ", what, ": from here on, bits differ from those of an uninterrupted run");
+  TESSERA_EXPECT_HOLDS(warned, warning);
+  TESSERA_EXPECT_HOLDS(out_.str(), warning);
   EXPECT_EQ(manifest("a", 4).products, here);
 }
 
@@ -295,8 +322,8 @@ TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
   fs::create_directory(path("new"));
   fs::copy(path("a/config.json"), path("new/config.json"));
   EXPECT_EQ(run({"generate", "--checkpoint", path("new")}), 1);
-  TESSERA_EXPECT_HOLDS(err_.str(), "holds neither a checkpoint nor model.safetensors yet");
-  EXPECT_NE(text("a").find("warning: passed over a checkpoint"), std::string::npos);
+  TESSERA_EXPECT_HOLDS(err_.str(), "contains neither a checkpoint nor model.safetensors");
+  EXPECT_NE(text("a").find("warning: skipped a checkpoint"), std::string::npos);
 }
 
 TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
@@ -309,7 +336,8 @@ TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
       error, "error: [dump_folder] folder " + path("a") + " is used by another run (process ");
   first.signal(SIGKILL);
   EXPECT_EQ(first.wait(), -SIGKILL);
-  EXPECT_EQ(run(train("a")), 0) << err_.str();  // a lock does not outlive its process
+  // A lock does not outlive its process.
+  EXPECT_EQ(run(train("a", {"--overwrite"})), 0) << err_.str();
 }
 
 TEST_F(ResumeTest, SignalsSave) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both ramps count from one, so neither the first nor the last step has a rate of 0. Halves are
-// rounded as Python does, so the phases begin in the same steps as torchtitan's.
+// Warm-up and decay count from one, so neither the first nor the last step has a rate of 0. Halves
+// are rounded as in Python, so the phases begin at the same steps as torchtitan's.
 #include "tessera/train/run/schedule.h"
 
 #include <algorithm>
@@ -10,15 +10,16 @@
 namespace tessera::train {
 
 void ScheduleConfig::fields(config::Fields& f) {
-  f.add("warmup_steps", warmup_steps, "steps over which lr rises linearly",
+  f.add("warmup_steps", warmup_steps, "steps of linear learning rate warm-up",
         {.min = 0, .max = 1e12, .unit = "steps"});
-  f.add("total_steps", total_steps, "steps that the schedule is made for; none: training.steps",
+  f.add("total_steps", total_steps, "length of the learning rate schedule; none: training.steps",
         {.min = 1, .max = 1e12, .unit = "steps"});
   f.add("decay_ratio", decay_ratio,
-        "share of the steps, at the end, over which lr decays; none: all after warm-up",
+        "fraction of the steps, at the end, in which lr decays; none: all steps after warm-up",
         {.min = 0, .max = 1});
-  f.add("decay_type", decay_type, "shape of the decay", {.choices = {"linear", "sqrt", "cosine"}});
-  f.add("min_lr_factor", min_lr_factor, "what the decay goes down to, as a share of lr",
+  f.add("decay_type", decay_type, "shape of the learning rate decay",
+        {.choices = {"linear", "sqrt", "cosine"}});
+  f.add("min_lr_factor", min_lr_factor, "final learning rate as a fraction of optimizer.lr",
         {.min = 0, .max = 1});
 }
 
@@ -27,7 +28,7 @@ double lr_factor(const ScheduleConfig& c, int64_t step, int64_t steps) {
   const int64_t warmup = std::min(c.warmup_steps, total);
   int64_t decay = total - warmup;
   if (c.decay_ratio) {
-    // Halves go to the even neighbour, as in Python's round.
+    // Halves are rounded to even, as in Python's round.
     decay = std::min(
         decay, static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *c.decay_ratio)));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learning rate over a run: linear warm-up, a stable part and a decay, as torchtitan computes
-// them. A function of the step alone, so there is nothing to save or restore.
+// The learning rate schedule: linear warm-up, a stable phase and a decay, as torchtitan computes
+// them. A function of the step, so there is no state to save or restore.
 #pragma once
 
 #include "tessera/models/config/fields.h"
@@ -12,8 +12,7 @@ namespace tessera::train {
 
 struct TESSERA_API ScheduleConfig {
   int64_t warmup_steps = 200;
-  std::optional<int64_t> total_steps =
-      {};  ///< that the schedule is made for; none: those of the run
+  std::optional<int64_t> total_steps = {};  ///< length of the schedule; none: steps of the run
   std::optional<double> decay_ratio = {};
   std::string decay_type = "linear";
   double min_lr_factor = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What signals ask reaches all ranks as a sum of codes. One request to end weighs more than all
-// ranks' to save together, so the sum alone says what to do, and all ranks do the same.
+// Requests of signals reach all ranks as a sum of codes. The code of one stop request exceeds the
+// sum of save requests of all ranks, so the sum decides, and all ranks do the same.
 #include "tessera/train/run/stop_signals.h"
 
 #include <atomic>
@@ -9,16 +9,16 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t kStop = int64_t{1} << 32;  // above the sum of all who ask to save
+constexpr int64_t kStop = int64_t{1} << 32;  // above the sum of all save requests
 
-// The one thing that the handlers touch; once per process, for the ranks of all its threads.
+// The only state that the handlers change; once per process, for the ranks of all its threads.
 std::atomic<SignalRequest>& pending() {
   static std::atomic<SignalRequest> request{SignalRequest::none};
   static_assert(std::atomic<SignalRequest>::is_always_lock_free);
   return request;
 }
 
-// Ending outranks going on, whichever comes first.
+// A stop request takes precedence over a save request.
 void on_signal(int signal) {
   SignalRequest none = SignalRequest::none;
   if (signal == SIGTERM) pending().store(SignalRequest::save_and_stop);
@@ -27,13 +27,13 @@ void on_signal(int signal) {
 
 }  // namespace
 
-void install_stop_signals() {
+void install_stop_signals(bool saves) {
   pending();  // made before a handler can run
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGUSR1, &action, nullptr);
+  if (saves) sigaction(SIGTERM, &action, nullptr);
 }
 
 int64_t request_code() {
@@ -45,7 +45,7 @@ int64_t request_code() {
 }
 
 SignalRequest agreed_request(int64_t codes) {
-  // A request that came in between is met by the same save, of the same step. One to end stays.
+  // A save request that arrived meanwhile is served by the same save. A stop request remains.
   SignalRequest save = SignalRequest::save;
   if (codes > 0) pending().compare_exchange_strong(save, SignalRequest::none);
   return codes >= kStop ? SignalRequest::save_and_stop

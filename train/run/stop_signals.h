@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What signals ask of a run: SIGTERM to save and end, SIGUSR1 to save and go on. The handlers only
-// note it; the ranks ask between steps.
+// Signals of a run: SIGTERM requests to save and stop, SIGUSR1 to save and continue. The handlers
+// only record the request; the ranks check between steps.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -11,13 +11,13 @@ namespace tessera::train {
 
 enum class SignalRequest : uint8_t { none, save, save_and_stop };
 
-/// From now on this process's SIGTERM and SIGUSR1 are requests. Called once, by the program.
-TESSERA_API void install_stop_signals();
-/// What signals to this process have asked so far, as a number that ranks add up with whatever they
-/// exchange.
+/// Installs the handler of SIGUSR1 and, for a run that `saves` checkpoints, that of SIGTERM, which
+/// otherwise ends the process. Called once, by the program.
+TESSERA_API void install_stop_signals(bool saves);
+/// The requests to this process so far, as a number that ranks sum over all ranks.
 [[nodiscard]] TESSERA_API int64_t request_code();
-/// The request that a sum of codes means, the same on all ranks. One to save is met from here on:
-/// the caller saves before anything else.
+/// The request of a sum of codes, the same on all ranks. A save request then counts as served: the
+/// caller must save next, or say that it cannot.
 [[nodiscard]] TESSERA_API SignalRequest agreed_request(int64_t codes);
 
 }  // namespace tessera::train

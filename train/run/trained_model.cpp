@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a checkpoint and model.safetensors the one of the higher step counts. A checkpoint brings its
-// own configuration: the folder's config.json may be of a later command.
+// Uses the checkpoint or model.safetensors, whichever has the higher step. A checkpoint contains
+// its configuration: the folder's config.json may be of a later command.
 #include "tessera/train/run/trained_model.h"
 
 #include "tessera/core/scopes.h"
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The step that a run noted in model.safetensors; 0 if it is not there.
+// The step in the metadata of model.safetensors; 0 if missing.
 int64_t step_of_file(const std::string& path) {
   if (!fs::exists(path)) return 0;
   const io::Metadata metadata = io::SafetensorsFile(path).metadata();
@@ -49,7 +49,7 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
     return model;
   }
   if (!fs::exists(file))
-    fail<DataError>("checkpoint", path, " holds neither a checkpoint nor model.safetensors yet");
+    fail<DataError>("checkpoint", path, " contains neither a checkpoint nor model.safetensors");
   model.file_ = std::make_shared<const io::SafetensorsFile>(file);
   return model;
 }

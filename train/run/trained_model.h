@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trained model, from what a run leaves behind: its dump folder, with checkpoints or with
-// model.safetensors, or one step's folder.
+// Opens a trained model: from the dump folder of a run, with checkpoints or model.safetensors, or
+// from a step folder.
 #pragma once
 
 #include "tessera/train/checkpoint/checkpoint.h"
@@ -12,22 +12,22 @@
 
 namespace tessera::train {
 
-/// Opened once for all ranks, which read on their own.
+/// Opened once for all ranks; each rank reads tensors itself.
 class TESSERA_API TrainedModel {
  public:
   Config config;
-  /// In the dtype of config.model. DataError, IoError: they cannot be read.
+  /// Tensors in the dtype of config.model. DataError, IoError: they cannot be read.
   [[nodiscard]] std::vector<nn::NamedParameter> tensors() const;
 
  private:
   friend TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                          const Catalogue& catalogue);
   std::shared_ptr<const CheckpointReader> checkpoint_;
-  std::shared_ptr<const io::SafetensorsFile> file_;  // where there is no checkpoint
+  std::shared_ptr<const io::SafetensorsFile> file_;  // if there is no checkpoint
 };
-/// Of a dump folder the latest: a whole checkpoint, or model.safetensors where its step is higher.
-/// Checks the bytes of a checkpoint, but makes no tensors. IoError, DataError: nothing there, or it
-/// is damaged.
+/// Opens the latest model of a dump folder: a complete checkpoint, or model.safetensors if its step
+/// is higher. Checks the bytes of a checkpoint, but creates no tensors. IoError, DataError: missing
+/// or damaged.
 [[nodiscard]] TESSERA_API TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                                           const Catalogue& catalogue = {});
 

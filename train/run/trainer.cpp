@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder is locked first, and data and checkpoint are read before a run's files are written. A
-// step counts the tokens of all its micro-batches first and scales the loss by that, so gradients
-// only add up, are reduced once and clipped. What is not finite never reaches the optimizer.
+// step first counts the tokens of all its micro-batches and scales the loss by the count, so
+// gradients accumulate, are reduced once and clipped. Non-finite values never reach the optimizer.
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
@@ -18,6 +18,7 @@
 #include "tessera/train/monitor/plot.h"
 #include "tessera/train/monitor/summary.h"
 #include "tessera/train/run/build_model.h"
+#include "tessera/train/run/rank_check.h"
 
 #include <fmt/format.h>
 
@@ -44,20 +45,13 @@ std::string_view isa_name(Isa isa) {
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
 }
 
-// What is wrong is found before any work is done.
-const Config& checked(const Config& config, const World& world) {
-  config::throw_if_any(config.faults());
-  (void)config.training.micro_batches(world.size());
-  return config;
-}
-
 int64_t valid_targets(const Batch& batch) {
   const auto* targets = local(batch.targets).data<int64_t>();
   const int64_t all = local(batch.targets).numel();
   return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
 }
 
-// Of this rank's rows; a row without positions is one document.
+// Lengths of documents on this rank; a sequence without positions is one document.
 std::vector<int64_t> document_lengths(const Batch& batch) {
   const Tensor tokens = local(batch.tokens);
   const int64_t rows = tokens.size(0), length = tokens.size(1);
@@ -71,10 +65,10 @@ std::vector<int64_t> document_lengths(const Batch& batch) {
   return lengths;
 }
 
-// Of all ranks.
+// The value over all ranks.
 double value_of(const Tensor& x) { return (x.is_distributed() ? full_tensor(x) : x).item(); }
 
-// Values of micro-batches, added up under their names.
+// Sums of named values over micro-batches.
 class SumsByName {
  public:
   void add(const std::string& name, const Tensor& value) {
@@ -85,7 +79,7 @@ class SumsByName {
     }
     sums_.emplace_back(name, value.detach());
   }
-  /// Of all ranks, in the order of their first coming.
+  /// Sums over all ranks, in order of first use.
   [[nodiscard]] std::vector<std::pair<std::string, double>> values() const {
     std::vector<std::pair<std::string, double>> all;
     for (const auto& [name, sum] : sums_) all.emplace_back(name, value_of(sum));
@@ -104,24 +98,29 @@ WorldOptions world_options(const Config& config) {
   const int64_t threads = config.debug.deterministic && config.threads == 0 ? 1 : config.threads;
   return {.threads = static_cast<int>(threads),
           .deterministic = config.debug.deterministic,
-          .anomaly = config.debug.detect_anomaly};
+          .anomaly = config.debug.detect_anomaly,
+          .init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
+          .train_timeout = std::chrono::seconds(config.comm.train_timeout_seconds),
+          .flight_folder = config.dump_folder};
 }
 
 Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print,
                  Screen* screen, BatchSource source)
-    : config_(checked(config, World::current())),
+    : config_(config),
       world_(World::current()),
-      mesh_(Mesh::make({{"dp", world_.size()}})),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
+      source_(std::move(source)),
+      fingerprint_(checked_fingerprint()),
+      mesh_(Mesh::make({{"dp", world_.size()}})),
       lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
                                : nullptr),
-      source_(std::move(source)),
       micro_batches_(config.training.micro_batches(world_.size())),
       checkpoints_(in_folder(config.checkpoint.folder)) {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   Context& context = Context::current();
   context.options.anomaly = config_.debug.detect_anomaly;
   context.call_keys.set_seed(seed);
+  claim_folder();
   if (!source_) open_data();
   const ValidationConfig& v = config_.validation;
   if (v.enable) {
@@ -145,7 +144,12 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   // Bad data is found before anything is written or trained.
   if (data_) static_cast<void>(data_->info());
   if (validation_data_) static_cast<void>(validation_data_->info());
+  if (world_.rank() == 0 && overwrite_) remove_results();
   restore();
+  check_replicas("train", model_tensors(*model_), concat("before step ", done_ + 1));
+  // Before the metrics, so that a run that was killed here is known as the same one.
+  if (world_.rank() == 0)
+    io::write_file_atomically(in_folder("config.json"), config_.fields().dump());
   monitor_ =
       std::make_unique<Monitor>(config_.metrics, config_.profiler,
                                 MonitorFacts{.dump_folder = config_.dump_folder,
@@ -156,9 +160,23 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                                              .parameters = parameters_,
                                              .optimizer_bytes = optimizer_->state_bytes()},
                                 world_, print_, screen);
-  if (world_.rank() != 0) return;
-  io::write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  announce();
+  if (world_.rank() == 0) announce();
+}
+
+DataFingerprint Trainer::checked_fingerprint() {
+  DataFingerprint data;
+  RankFacts facts;
+  facts.add("command", "train");
+  facts.add_fields(config_.fields());
+  if (!source_) data = facts.add_data(config_.dataloader.path, "dataloader.path");
+  if (config_.validation.enable)
+    facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
+  require_equal_ranks("train", facts);
+  compare_kernels("train", config_.debug.deterministic && !config_.debug.deterministic_warn_only,
+                  print_);
+  config::throw_if_any(config_.faults());
+  (void)config_.training.micro_batches(world_.size());
+  return data;
 }
 
 // Each rank reads its own rows of the global batch, which is the same on any mesh and for any
@@ -193,7 +211,10 @@ void Trainer::announce() {
         "data: {}, {}{} tokens, {} windows of {}", c.dataloader.path,
         data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
         with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
+    if (!data.listing.empty()) print_("data files: " + data.listing);
   }
+  if (validation_data_ && !validation_data_->info().listing.empty())
+    print_("validation files: " + validation_data_->info().listing);
   print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
                      precision_name(c.model.dtype()),
                      precision_name(c.training.mixed_precision_param),
@@ -237,8 +258,8 @@ std::vector<Batch> Trainer::next_batches() {
   return batches;
 }
 
-// Sums over tokens times `scale`: a 0-dim factor and no attribute, so that a new count needs no new
-// plan.
+// Sums over tokens times `scale`, which is a 0-dim tensor and not an attribute, so that a new count
+// needs no new plan.
 models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
   models::Loss loss = model_->loss(batch.tokens, batch.targets,
                                    metadata_.with_documents(batch.positions, batch.documents));
@@ -247,7 +268,7 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
   return loss;
 }
 
-// Gradients of replicated parameters are partial over the axis that cuts the batch.
+// Gradients of replicated parameters are partial over the axis that shards the batch.
 void Trainer::reduce_gradients() {
   for (Tensor& p : parameters_) {
     if (const Tensor g = p.grad(); g.defined()) p.set_grad(redistribute(g, layout_of(p)));
@@ -319,6 +340,8 @@ StepRecord Trainer::step() {
   record.lr = config_.optimizer.lr * factor;
   record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
   ++done_;
+  if (const int64_t freq = config_.debug.replica_check_freq; freq > 0 && done_ % freq == 0)
+    check_replicas("train", model_tensors(*model_), concat("after step ", done_));
   if (!std::exchange(stepped_, true)) world_.first_step_done();
   remember(record);
   monitor_->end_step(record);
@@ -357,8 +380,8 @@ void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale, d
       cause = concat("parameter ", p.name, " already is not finite");
   }
   if (cause.empty()) {
-    // The step again with its random numbers, looking at every op; anomaly mode knows the modules
-    // of backward.
+    // Repeats the step with its random numbers and checks every op; anomaly mode records the
+    // modules for backward.
     Context& context = Context::current();
     context.call_keys.set_step(static_cast<uint64_t>(done_));
     struct Restore {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer: composes model, data, optimizer and schedule, runs the steps and writes what a run
-// leaves behind: config.json, metrics.jsonl, loss.svg and model.safetensors in the dump folder.
-// Data parallel by layouts alone: parameters are replicated over the mesh's one axis, the batch is
-// cut over it, gradients come out partial, add up over micro-batches and are reduced once a step.
-// One rank is a mesh like any other.
+// Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
+// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Data parallel by layouts:
+// parameters are replicated over the mesh's one axis, the batch is sharded over it, gradients are
+// partial, accumulate over micro-batches and are reduced once per step. One rank is a mesh too.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -22,7 +21,7 @@
 
 namespace tessera::train {
 
-/// What a World must be made with for a run of `config`.
+/// The options of the World for a run of `config`.
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
 
 /// Rows [first, first + count) of the `rows` rows of step `step` (from 0), plain tensors.
@@ -30,37 +29,43 @@ using BatchSource = std::function<Batch(int64_t step, int64_t rows, int64_t firs
 
 class TESSERA_API Trainer {
  public:
-  /// Checks the configuration (ConfigError: every fault) and that the dump folder can be written
-  /// and is no other run's, reads the data, makes the model and takes up the checkpoint that the
-  /// run goes on from, before anything is trained. Made on every rank of a World; rank 0 writes.
-  /// `print` gets the lines that people read, on rank 0, and `screen` the bar. A `source` takes the
-  /// place of dataloader's data.
+  /// Checks that the ranks agree on configuration, build and data (CollectiveMismatch on all ranks:
+  /// what differs, with values and ranks) and the configuration (ConfigError: every fault), locks
+  /// the dump folder and checks that it is writable and holds no other run's results (ConfigError
+  /// on all ranks; `overwrite` removes them), reads the data, builds the model and loads the
+  /// checkpoint to resume from. Created on every rank of a World; rank 0 writes files. `print` gets
+  /// lines for people on rank 0, and `screen` the progress bar. A `source` replaces the data of
+  /// dataloader.
   explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {},
                    Screen* screen = nullptr, BatchSource source = {});
 
-  /// One optimizer step. NumericError, before parameters change, if loss or gradient norm is not
-  /// finite; it names the step and the op and module that made the first such value.
+  /// One optimizer step. CollectiveMismatch if parameters differ between ranks, which every
+  /// debug.replica_check_freq steps are compared. NumericError, before parameters change, if loss
+  /// or gradient norm is not finite; it names the step and the op and module that made the first
+  /// non-finite value.
   StepRecord step();
   /// The loss on validation.dataset_path; UsageError unless validation is enabled.
   Evaluation validate();
-  /// All steps that are left, with checkpoints between them, then the plot and the model. A request
-  /// of a signal to stop ends it after a checkpoint.
+  /// Runs all remaining steps with checkpoints between them, then writes the plot and the model. A
+  /// stop signal ends it after a checkpoint.
   void run();
-  /// Writes the checkpoint of the steps done so far; called on every rank.
+  /// Writes a checkpoint of the current step; called on every rank.
   void save(bool model_only = false);
-  /// Greedy and sampled text of the model as it is.
+  /// Prints greedy and sampled text of the current model.
   void print_samples();
 
   [[nodiscard]] models::LanguageModel& model() { return *model_; }
-  /// Records of past steps for the plot: all of them up to some thousands, then every second,
+  /// Records of past steps for the plot: all of them up to several thousand, then every second,
   /// fourth, ...
   [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
 
  private:
+  /// Before any work: what the ranks disagree on, then faults of the configuration.
+  [[nodiscard]] DataFingerprint checked_fingerprint();
   [[nodiscard]] std::vector<Batch> next_batches();
   [[nodiscard]] models::Loss loss_of(const Batch& batch, const Tensor& scale) const;
   void open_data();
-  /// Of all ranks and micro-batches.
+  /// Over all ranks and micro-batches.
   [[nodiscard]] int64_t tokens_per_step() const;
   void reduce_gradients();
   [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
@@ -69,6 +74,10 @@ class TESSERA_API Trainer {
   void announce();
   void remember(const StepRecord& record);
   // trainer_state.cpp
+  void claim_folder();
+  [[nodiscard]] std::string results_in_the_way();
+  [[nodiscard]] std::string source_in_the_way() const;
+  void remove_results();
   void restore();
   [[nodiscard]] std::unique_ptr<CheckpointReader> choose_checkpoint(bool& own);
   void check_fits(const CheckpointReader& from, bool own, bool with_optimizer);
@@ -76,15 +85,16 @@ class TESSERA_API Trainer {
   void load_optimizer(const CheckpointReader* from, int64_t steps);
   void remember_earlier_steps();
   [[nodiscard]] int64_t data_windows() { return data_ ? data_->info().windows : 0; }
-  /// Saves where it is time or a signal asks; true if the run is to end.
+  /// Saves a checkpoint if one is due or requested by a signal; true if the run must stop.
   [[nodiscard]] bool checkpoint_or_stop();
 
   Config config_;
   World& world_;
-  Mesh mesh_;
   std::function<void(const std::string&)> print_;
-  std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
   BatchSource source_;
+  DataFingerprint fingerprint_;  // of the training data
+  Mesh mesh_;
+  std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
   std::optional<DataLoader> data_, validation_data_;
   std::unique_ptr<models::LanguageModel> model_;
   int64_t micro_batches_ = 1;
@@ -95,7 +105,8 @@ class TESSERA_API Trainer {
   std::vector<StepRecord> records_;
   CheckpointFolder checkpoints_;
   int64_t done_ = 0, stride_ = 1;
-  int64_t schedule_start_ = 0, data_start_ = 0;  // the steps at which they stood at 0
+  int64_t schedule_start_ = 0, data_start_ = 0;  // the step at which each counter was 0
+  bool overwrite_ = false;
   bool stopped_ = false;
   bool stepped_ = false;  // a step of this process has ended
 };

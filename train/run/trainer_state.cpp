@@ -1,51 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer saves and takes up again. Rank 0 alone reads and writes files; what it read
-// reaches the others tensor by tensor, so that nothing is held twice.
+// Saving and resuming a Trainer. Only rank 0 reads and writes files; it broadcasts tensors one by
+// one, so that none is in memory twice.
 #include "tessera/dist/dtensor.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/run/build_model.h"
+#include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/stop_signals.h"
 #include "tessera/train/run/trainer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a checkpoint adds to the name of a parameter that counts its own optimizer steps.
+// Suffix in checkpoints for the step count of a parameter that skipped some optimizer steps.
 constexpr const char* kOwnSteps = ".step";
+
+constexpr const char* kConfig = "config.json";
+// What a run writes into its dump folder besides checkpoints.
+constexpr std::array<const char*, 4> kResults{kConfig, "metrics.jsonl", "loss.svg",
+                                              "model.safetensors"};
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What a checkpoint holds of the model.
-std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
-  std::vector<nn::NamedParameter> all = nn::named_parameters(model);
-  for (auto& b : nn::named_buffers(model, true)) all.push_back(std::move(b));
-  return all;
-}
-
-// Plain and whole, without a copy where each rank holds the whole already. Collective.
+// Makes the tensors plain and global, without a copy if they are replicated. Collective.
 void make_whole(std::vector<nn::NamedParameter>& tensors) {
   for (auto& [name, t] : tensors) {
     if (t.is_distributed()) t = layout_of(t).is_replicated() ? local(t) : full_tensor(t);
   }
 }
 
-// While it lives the others wait for rank 0's disk, which may take longer than a step ever does.
+// Raises the deadline during its lifetime: the other ranks wait for rank 0's disk, which may take
+// longer than any step.
 class Patience {
  public:
   explicit Patience(ProcessGroup& group) : group_(group), before_(group.timeout()) {
@@ -60,7 +63,7 @@ class Patience {
   std::chrono::milliseconds before_;
 };
 
-// What rank 0 decides, for all.
+// Decided by rank 0 for all ranks.
 struct Decision {
   int64_t found = 0, with_optimizer = 0;
   Progress progress;
@@ -78,7 +81,97 @@ Decision agreed(World& world, Decision d) {
   return d;
 }
 
+// Rank 0's text.
+std::string agreed(World& world, const std::string& text) {
+  const Tensor size = full({1}, static_cast<double>(text.size()), DType::i64);
+  world.group().broadcast(size, 0)->wait();
+  const Tensor bytes = empty({*size.data<int64_t>()}, DType::u8);
+  if (world.rank() == 0) std::ranges::copy(text, bytes.data<uint8_t>());
+  if (bytes.numel() > 0) world.group().broadcast(bytes, 0)->wait();
+  return {bytes.data<uint8_t>(), bytes.data<uint8_t>() + bytes.numel()};
+}
+
 }  // namespace
+
+// What the folder holds decides before any work, on all ranks.
+void Trainer::claim_folder() {
+  // config.json must not ask for it again when a run is repeated or resumed from that file.
+  overwrite_ = std::exchange(config_.overwrite, false);
+  const Patience patience(world_.group());
+  std::string conflict;
+  if (world_.rank() == 0) {
+    if (config_.checkpoint.enable || (overwrite_ && !checkpoints_.steps().empty())) {
+      checkpoint_lock_ = std::make_unique<io::FolderLock>(checkpoints_.path(), "checkpoint.folder");
+      checkpoints_.recover();
+    }
+    conflict = overwrite_ ? source_in_the_way() : results_in_the_way();
+  }
+  conflict = agreed(world_, conflict);
+  if (conflict.empty()) return;
+  meet_before_failing();
+  fail<ConfigError>("--dump_folder", conflict);
+}
+
+// The error if the dump folder holds results that this run would replace; empty: none. A run that
+// was killed before its first checkpoint may start again, because it makes the same results.
+std::string Trainer::results_in_the_way() {
+  namespace fs = std::filesystem;
+  const bool saves = config_.checkpoint.enable;
+  const std::vector<int64_t> steps = checkpoints_.steps();
+  if (saves && !steps.empty()) return "";  // resumes, or says why it cannot
+  const auto parsed = [](const std::string& text) { return io::parse_json(text).value; };
+  const bool same = fs::exists(in_folder(kConfig)) &&
+                    parsed(io::read_file(in_folder(kConfig))) == parsed(config_.fields().dump());
+  std::vector<std::string> found;
+  for (const std::string name : kResults) {
+    const fs::path path = in_folder(name);
+    if (!fs::exists(fs::symlink_status(path)) || (same && name == kConfig)) continue;
+    if (!fs::is_regular_file(path) || fs::file_size(path) > 0) found.push_back(name);
+  }
+  if (found.empty() && steps.empty()) return "";
+  if (saves && same && found == std::vector<std::string>{"metrics.jsonl"}) {
+    print_(fmt::format("{} has no checkpoint yet: the run starts again at step 0",
+                       config_.dump_folder));
+    return "";
+  }
+  if (!steps.empty()) {
+    found.push_back(steps.size() == 1 ? checkpoints_.folder_of(steps[0])
+                                      : fmt::format("{} checkpoints up to {}", steps.size(),
+                                                    checkpoints_.folder_of(steps.back())));
+  }
+  return fmt::format(
+      "{} holds the results of another run ({}), which are kept: give another --dump_folder, or "
+      "--overwrite to remove them{}",
+      config_.dump_folder, fmt::join(found, ", "),
+      steps.empty() ? "" : ", or --checkpoint.enable to resume from the latest checkpoint");
+}
+
+// The error if the run would remove the checkpoint that it is to begin with; empty: it would not.
+std::string Trainer::source_in_the_way() const {
+  namespace fs = std::filesystem;
+  const std::string& source = config_.checkpoint.initial_load_path;
+  if (!config_.checkpoint.enable || source.empty()) return "";
+  for (const std::string& folder : {config_.dump_folder, checkpoints_.path()}) {
+    const fs::path from =
+        fs::weakly_canonical(source).lexically_relative(fs::weakly_canonical(folder));
+    if (from.empty() || *from.begin() == "..") continue;
+    return fmt::format(
+        "--overwrite would remove {}, which --checkpoint.initial_load_path names: "
+        "give another --dump_folder",
+        source);
+  }
+  return "";
+}
+
+void Trainer::remove_results() {
+  for (const char* name : kResults) {
+    std::error_code error;
+    std::filesystem::remove(in_folder(name), error);
+    if (error)
+      fail<IoError>("--overwrite", "cannot remove ", in_folder(name), ": ", error.message());
+  }
+  checkpoints_.clear();
+}
 
 void Trainer::restore() {
   const CheckpointConfig& c = config_.checkpoint;
@@ -89,8 +182,6 @@ void Trainer::restore() {
   std::unique_ptr<CheckpointReader> from;  // rank 0's
   Decision d;
   if (world_.rank() == 0) {
-    checkpoint_lock_ = std::make_unique<io::FolderLock>(checkpoints_.path(), "checkpoint.folder");
-    checkpoints_.recover();
     bool own = true;
     from = choose_checkpoint(own);
     if (from) {
@@ -118,7 +209,7 @@ void Trainer::restore() {
   data_start_ = done_ - d.progress.data_step;
   if (world_.rank() != 0) return;
   remember_earlier_steps();
-  print_(fmt::format("loaded {} in {:.2f} s; training goes on after step {}", from->path(),
+  print_(fmt::format("loaded {} in {:.2f} s; training resumes after step {}", from->path(),
                      seconds_since(start), done_));
 }
 
@@ -128,8 +219,8 @@ std::unique_ptr<CheckpointReader> Trainer::choose_checkpoint(bool& own) {
     auto reader = checkpoints_.at(c.load_step);
     if (const int64_t newest = checkpoints_.steps().back(); newest > c.load_step) {
       print_(fmt::format(
-          "warning: {} also holds later steps, to step-{}: they are replaced as this run reaches "
-          "them, and a run that loads the latest would go on from there",
+          "warning: {} also has later steps, up to step-{}: this run replaces them as it reaches "
+          "them; until then, a run that loads the latest step resumes from there",
           checkpoints_.path(), newest));
     }
     return reader;
@@ -143,8 +234,8 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
   const Manifest& m = from.manifest();
   if (with_optimizer && !m.has("optimizer")) {
     fail<DataError>(
-        "checkpoint", from.path(), " holds the model alone, of step ", m.progress.step,
-        "; to go on from it give ",
+        "checkpoint", from.path(), " contains only the model, of step ", m.progress.step,
+        "; to resume from it give ",
         own ? "--checkpoint.load_step of a full one, or --checkpoint.exclude_from_loading optimizer"
             : "--checkpoint.initial_load_model_only true");
   }
@@ -172,16 +263,25 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
                     " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
   }
   if (!own) return;
+  if (const auto other = data_differences(m.data, fingerprint_);
+      !other.empty() && !m.data.empty() && !config_.checkpoint.excludes("dataloader")) {
+    print_(fmt::format("warning: the data is not that of {}: {}", from.path(), first_few(other)));
+  }
   if (m.data_windows != data_windows() && !config_.checkpoint.excludes("dataloader")) {
     print_(fmt::format(
-        "warning: the data has {} windows and had {} at {}: its order from here on is another",
+        "warning: the data has {} windows, but had {} at {}: its order differs from here on",
         data_windows(), m.data_windows, from.path()));
   }
   if (const std::string here = product_route(); !m.products.empty() && m.products != here) {
-    print_(fmt::format(
-        "warning: products at {} were computed by {}, here they are by {}: from here on bits "
-        "differ from those of a run without a stop",
-        from.path(), printable(m.products), here));
+    const std::string what = fmt::format("matmuls of {} were computed by {}, here they are by {}",
+                                         from.path(), io::excerpt(m.products), here);
+    if (config_.debug.deterministic && !config_.debug.deterministic_warn_only) {
+      fail<DataError>("checkpoint", what,
+                      ", so the run cannot continue with the same bits: resume on a machine like "
+                      "the first, or give --debug.deterministic_warn_only");
+    }
+    print_(fmt::format("warning: {}: from here on, bits differ from those of an uninterrupted run",
+                       what));
   }
   if (!changes.empty()) {
     print_(
@@ -204,7 +304,7 @@ void Trainer::load(const CheckpointReader* from, const std::vector<nn::NamedPara
   }
 }
 
-// Moments, and the steps of those parameters that had no gradient in some of them.
+// Loads moments, and the step counts of parameters that had no gradient in some steps.
 void Trainer::load_optimizer(const CheckpointReader* from, int64_t steps) {
   load(from, optimizer_->state().tensors);
   optimizer_->set_steps(steps);
@@ -222,17 +322,17 @@ void Trainer::load_optimizer(const CheckpointReader* from, int64_t steps) {
   optimizer_->set_steps(steps, {counts.data<int64_t>(), own.size()});
 }
 
-// For the plot; a file that is not there or not readable leaves the plot shorter.
+// For the plot; if the file is missing or not readable, the plot is shorter.
 void Trainer::remember_earlier_steps() {
   const std::string path = in_folder("metrics.jsonl");
   if (done_ == 0 || !std::filesystem::exists(path)) return;
   std::istringstream lines(io::read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::ordered_json json = io::parse_json(line).value;
     const auto number = [&](const char* key) {
       return json.contains(key) && json[key].is_number() ? json[key].get<double>() : 0.0;
     };
-    // Lines of validation have no loss of a step.
+    // Skips lines of validations.
     if (!json.is_object() || !json.contains("loss") || number("step") < 1 ||
         number("step") > static_cast<double>(done_))
       continue;
@@ -252,7 +352,8 @@ void Trainer::save(bool model_only) {
                config_.fields().dump(),
                data_windows(),
                model_tensors(*model_),
-               {}};
+               {},
+               fingerprint_};
   make_whole(c.model);
   if (model_only) {
     for (auto& [name, t] : c.model)
@@ -273,18 +374,23 @@ void Trainer::save(bool model_only) {
 
 bool Trainer::checkpoint_or_stop() {
   const CheckpointConfig& c = config_.checkpoint;
-  if (!c.enable) return false;
   const Tensor codes = empty({1}, DType::i64);
   *codes.data<int64_t>() = request_code();
   world_.group().all_reduce(codes)->wait();
   const SignalRequest request = agreed_request(*codes.data<int64_t>());
+  if (!c.enable) {
+    if (request == SignalRequest::save)
+      print_(fmt::format("SIGUSR1 after step {}: nothing is saved without --checkpoint.enable",
+                         done_));
+    return false;
+  }
   const bool last = done_ >= config_.training.steps;
   if (last || request != SignalRequest::none || done_ % c.interval == 0)
     save(last && c.last_save_model_only);
   stopped_ = request == SignalRequest::save_and_stop && !last;
   if (stopped_)
-    print_(fmt::format("stopped by SIGTERM after step {}; the same command goes on from there",
-                       done_));
+    print_(fmt::format("stopped by SIGTERM after step {}; the same command{} resumes from there",
+                       done_, overwrite_ ? " without --overwrite" : ""));
   return stopped_;
 }
 

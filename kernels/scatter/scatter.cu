@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA scatter, its gradient and scatter_reduce: a thread follows one line in the order of the
+// index, so that the bits are the same on every run without atomics.
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/scatter/scatter.h"
+#include "tessera/kernels/shared/index_lines.cuh"
+
+namespace tessera::op {
+namespace {
+
+template <class T>
+__global__ void scatter_kernel(DeviceLines lines, const int64_t* index, const T* src, T* y) {
+  each_indexed<false>(lines, index, [=](int64_t at, int64_t from) {
+    if (at >= 0) y[at] = src[from];
+  });
+}
+
+// From the last index on: what comes before it for the same place finds the gradient taken.
+template <class T>
+__global__ void scatter_backward_kernel(DeviceLines lines, const int64_t* index, T* dx, T* dsrc) {
+  each_indexed<true>(lines, index, [=](int64_t at, int64_t to) {
+    dsrc[to] = at >= 0 ? dx[at] : T{};
+    if (at >= 0) dx[at] = T{};
+  });
+}
+
+// Narrow floats are joined in f32 and rounded once, so `y` is of the compute type.
+template <class T>
+__global__ void scatter_reduce_kernel(ScatterReduce op, DeviceLines lines, const int64_t* index,
+                                      const T* src, compute_t<T>* y) {
+  each_indexed<false>(lines, index, [=](int64_t at, int64_t from) {
+    if (at >= 0) y[at] = op.joined(y[at], static_cast<compute_t<T>>(src[from]));
+  });
+}
+
+unsigned blocks_of(const DeviceLines& lines) { return blocks_for(lines.count, 64); }
+
+}  // namespace
+
+void Scatter::cuda(Tensors in, Outputs y, Stream stream) const {
+  if (y[0].numel() == 0) return;
+  copy_strided(in[0], y[0], stream);
+  const Tensor &index = in[1], &src = in[2];
+  if (index.numel() == 0) return;
+  const DeviceLines lines(y[0], index, src, normalize_dim(dim, index.rank(), name));
+  dispatch<dtypes>(src.dtype(), [&]<class T>() {
+    scatter_kernel<<<blocks_of(lines), 64, 0, handle(stream)>>>(lines, index.data<int64_t>(),
+                                                                src.data<T>(), y[0].data<T>());
+  });
+  check_launch(name);
+}
+
+void ScatterBackward::cuda(Tensors in, Outputs y, Stream stream) const {
+  if (y[0].numel() > 0) copy_strided(in[0], y[0], stream);
+  const Tensor& index = in[1];
+  if (index.numel() == 0) return;
+  const DeviceLines lines(y[0], index, y[1], normalize_dim(dim, index.rank(), name));
+  dispatch<dtypes>(y[0].dtype(), [&]<class T>() {
+    scatter_backward_kernel<<<blocks_of(lines), 64, 0, handle(stream)>>>(
+        lines, index.data<int64_t>(), y[0].data<T>(), y[1].data<T>());
+  });
+  check_launch(name);
+}
+
+void ScatterReduce::cuda(Tensors in, Outputs y, Stream stream) const {
+  if (y[0].numel() == 0) return;
+  const Tensor &index = in[1], &src = in[2];
+  if (index.numel() == 0) return copy_strided(in[0], y[0], stream);
+  dispatch<dtypes>(src.dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    constexpr bool kNarrow = !std::is_same_v<C, T>;
+    Tensor all = kNarrow ? empty(y[0].shape(), dtype_of<C>, y[0].device()) : y[0];
+    if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&all, 1), stream);
+    else copy_strided(in[0], all, stream);
+    const DeviceLines lines(all, index, src, normalize_dim(dim, index.rank(), name));
+    scatter_reduce_kernel<<<blocks_of(lines), 64, 0, handle(stream)>>>(
+        *this, lines, index.data<int64_t>(), src.data<T>(), all.data<C>());
+    check_launch(name);
+    if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&all, 1), y, stream);
+  });
+}
+
+}  // namespace tessera::op

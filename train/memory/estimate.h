@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that training needs, known before any of it is allocated: a step of the model on the
+// meta device, on one rank of a fake world, whose tensors are counted and not made.
+#pragma once
+
+#include "tessera/train/memory/free_memory.h"
+#include "tessera/train/run/config.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// Bytes of one rank at the peak of a step.
+struct MemoryEstimate {
+  struct Part {
+    std::string name;
+    int64_t bytes = 0;
+  };
+  std::vector<Part> parts;  ///< largest first; they sum to `total`
+  int64_t counted = 0;      ///< tensors of training: what a run reports as `memory at its peak`
+  int64_t total = 0;        ///< also text kept as tokens and what no count sees
+};
+
+/// The table of `--estimate`: a line per part with its share.
+[[nodiscard]] TESSERA_API std::string memory_table(const MemoryEstimate& estimate);
+
+/// For one rank of `ranks` in a run of `config`, which has no faults. Allocates no tensor of the
+/// model's size; takes milliseconds per hundred layers. Data are counted as far as the size of
+/// their files tells.
+[[nodiscard]] TESSERA_API MemoryEstimate estimate_memory(const Config& config, int ranks);
+
+/// The ranks of a run as this host sees them.
+struct HostRanks {
+  int all = 1;         ///< of the run
+  int of_host = 1;     ///< those that share this host's memory
+  int of_process = 1;  ///< those that are threads of this process
+};
+
+/// Compares what training needs with what is free. StorageError, with the largest parts and the
+/// settings that would need less, if the counted tensors alone do not fit. Returns a warning if the
+/// total does not, and nothing otherwise.
+[[nodiscard]] TESSERA_API std::string check_memory(const Config& config, const HostRanks& ranks,
+                                                   const FreeMemory& free);
+
+}  // namespace tessera::train

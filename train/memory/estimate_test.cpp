@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Estimates against runs: the allocator's peak of a rank, which does not depend on the machine's
+// load.
+#include "tessera/train/memory/estimate.h"
+
+#include "tessera/core/context.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/run/trainer.h"
+
+#include <mutex>
+
+namespace tessera::train {
+namespace {
+
+class MemoryCheck : public test::FolderTest {
+ protected:
+  void SetUp() override { (void)put("text.txt", fox_text(200)); }
+
+  [[nodiscard]] Config config(const Words& more = {}) const {
+    const Words words{"--dataloader.path",
+                      folder_ + "/text.txt",
+                      "--dump_folder",
+                      folder_ + "/run",
+                      "--threads",
+                      "1",
+                      "--training.steps",
+                      "2",
+                      "--training.local_batch_size",
+                      "3",
+                      "--training.seq_len",
+                      "65",
+                      "--sample.tokens",
+                      "0",
+                      "--metrics.measure_ceiling",
+                      "false"};
+    return parse_config(joined(joined(words, tiny_model()), more));
+  }
+  // The peak of rank 0's tensors in two steps.
+  [[nodiscard]] int64_t peak_of(const Config& config, int ranks) const {
+    std::filesystem::remove_all(folder_ + "/run");
+    int64_t peak = 0;
+    run_ranks(
+        ranks,
+        [&](World& world) {
+          Trainer trainer(config);
+          (void)trainer.step();
+          (void)trainer.step();
+          if (world.rank() == 0) peak = Context::current().allocator(kCpu)->stats().peak;
+        },
+        world_options(config));
+    return peak;
+  }
+  void expect_near(const Words& more, int ranks = 1) const {
+    const Config c = config(more);
+    const auto actual = static_cast<double>(peak_of(c, ranks));
+    const MemoryEstimate e = estimate_memory(c, ranks);
+    EXPECT_GT(static_cast<double>(e.counted), 0.8 * actual)
+        << concat(more.size()) << memory_table(e);
+    EXPECT_LT(static_cast<double>(e.counted), 1.25 * actual) << memory_table(e);
+    int64_t sum = 0;
+    for (const auto& part : e.parts) {
+      EXPECT_GE(part.bytes, 0) << part.name;
+      sum += part.bytes;
+    }
+    EXPECT_EQ(sum, e.total);
+  }
+};
+
+TEST_F(MemoryCheck, TheEstimateIsNearThePeakOfARun) { expect_near({}); }
+TEST_F(MemoryCheck, TheEstimateFollowsMixedPrecision) {
+  expect_near({"--training.mixed_precision_param", "bfloat16"});
+}
+TEST_F(MemoryCheck, TheEstimateFollowsRecompute) {
+  expect_near({"--activation_checkpoint.mode", "full"});
+  expect_near({"--activation_checkpoint.mode", "selective"});
+}
+TEST_F(MemoryCheck, TheEstimateFollowsMicroBatchesAndPacking) {
+  expect_near({"--training.global_batch_size", "9", "--dataloader.packing", "concat"});
+}
+TEST_F(MemoryCheck, TheEstimateIsOfOneRankOfSeveral) { expect_near({}, 2); }
+TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {
+  Config c = recipe("gpt2_debugmodel");
+  c.training.local_batch_size = 1;
+  c.training.seq_len = 63;
+  c.dataloader.path = folder_ + "/text.txt";
+  c.dump_folder = folder_ + "/run";
+  c.metrics.measure_ceiling = false;
+  c.threads = 1;
+  const auto actual = static_cast<double>(peak_of(c, 1));
+  const auto counted = static_cast<double>(estimate_memory(c, 1).counted);
+  EXPECT_GT(counted, 0.8 * actual);
+  EXPECT_LT(counted, 1.25 * actual);
+}
+
+TEST_F(MemoryCheck, AModelFarBeyondTheMachineIsEstimatedWithoutItsMemory) {
+  Config c = recipe("llama3_8b");
+  const MemoryEstimate e = estimate_memory(c, 8);
+  // 8,030,261,248 parameters of 4 bytes, and two moments each.
+  constexpr int64_t kParameters = 8'030'261'248 * 4;
+  for (const auto& part : e.parts) {
+    if (part.name == "parameters") {
+      EXPECT_EQ(part.bytes, kParameters);
+    }
+    if (part.name == "optimizer states") {
+      EXPECT_EQ(part.bytes, 2 * kParameters);
+    }
+  }
+  EXPECT_GT(e.counted, 4 * kParameters);
+}
+
+TEST_F(MemoryCheck, TrainingThatDoesNotFitIsRefusedInASentence) {
+  const Config c = config();
+  const MemoryEstimate e = estimate_memory(c, 1);
+  const FreeMemory little{.host = e.counted / 2, .host_source = "a cgroup limit of 9.0 MiB"};
+  try {
+    (void)check_memory(c, {}, little);
+    FAIL() << "it fits";
+  } catch (const StorageError& error) {
+    const std::string text = error.what();
+    for (const std::string& part :
+         {std::string("[memory] training needs about "), byte_count(e.total),
+          byte_count(e.counted / 2), std::string(" are free (a cgroup limit of 9.0 MiB)"),
+          e.parts[0].name, std::string("--memory.check false trains anyway")})
+      EXPECT_NE(text.find(part), text.npos) << text;
+    EXPECT_EQ(text.find('\n'), text.npos);
+  }
+}
+
+TEST_F(MemoryCheck, WhatIsNearTheLimitIsAWarning) {
+  const Config c = config();
+  const MemoryEstimate e = estimate_memory(c, 1);
+  const FreeMemory enough{.host = e.total, .host_source = "x"},
+      near{.host = e.total - 1, .host_source = "x"};
+  EXPECT_EQ(check_memory(c, {}, enough), "");
+  EXPECT_EQ(check_memory(c, {}, near).find("warning: training needs about "), 0u);
+  EXPECT_EQ(check_memory(c, {}, {}), "");  // unknown
+}
+
+TEST_F(MemoryCheck, RanksOfAHostAddUp) {
+  const Config c = config();
+  const MemoryEstimate e = estimate_memory(c, 4);
+  const HostRanks two{.all = 4, .of_host = 2};
+  EXPECT_EQ(check_memory(c, two, {.host = 2 * e.total, .host_source = "x"}), "");
+  EXPECT_THROW((void)check_memory(c, two, {.host = 2 * e.counted - 2, .host_source = "x"}),
+               StorageError);
+  // A limit of the process counts its own ranks alone.
+  EXPECT_EQ(check_memory(c, two, {.process = e.total, .process_source = "x"}), "");
+  EXPECT_THROW((void)check_memory(c, two, {.process = e.counted - 1, .process_source = "x"}),
+               StorageError);
+}
+
+TEST_F(MemoryCheck, TheTableIsPrintedAlone) {
+  std::ostringstream out, err;
+  const Words words{"train",         "--estimate",     "--recipe", "llama3_debugmodel",
+                    "--dump_folder", folder_ + "/none"};
+  EXPECT_EQ(run_cli(words, out, err), 0) << err.str();
+  for (const char* part :
+       {"parameters ", "optimizer states ", "activations ", "total ", "1 rank on this host: "})
+    EXPECT_NE(out.str().find(part), std::string::npos) << out.str();
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/none"));
+  EXPECT_EQ(out.str().find("step:"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dump folder holds the results of one run: another run is refused and changes nothing, unless it
+// resumes or is told to overwrite.
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/run/trainer.h"
+
+#include <map>
+#include <sys/stat.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DumpFolderTest : public TinyRunTest {
+ protected:
+  /// A run of two steps without checkpoints; later words win.
+  [[nodiscard]] Words plain(const Words& more = {}) const {
+    return train("a", joined({"--training.steps", "2", "--checkpoint.enable", "false"}, more));
+  }
+  [[nodiscard]] std::map<std::string, std::string> contents(const std::string& dump) const {
+    std::map<std::string, std::string> files;
+    for (const auto& file : fs::recursive_directory_iterator(path(dump)))
+      if (file.is_regular_file() && file.path().filename() != ".lock")
+        files[file.path().string()] = io::read_file(file.path().string());
+    return files;
+  }
+  void expect_refused(const Words& words, const std::string& error) {
+    const auto before = contents("a");
+    EXPECT_EQ(run(words), 2);
+    EXPECT_EQ(err_.str(), "error: [--dump_folder] " + path("a") +
+                              " holds the results of another run (" + error + "\n");
+    EXPECT_TRUE(contents("a") == before);
+  }
+};
+
+constexpr const char* kHelp =
+    "which are kept: give another --dump_folder, or --overwrite to remove them";
+
+TEST_F(DumpFolderTest, ASecondRunKeepsTheResultsOfTheFirst) {
+  ASSERT_EQ(run(plain()), 0) << err_.str();
+  const std::string files = "metrics.jsonl, loss.svg, model.safetensors), ";
+  expect_refused(plain(), files + kHelp);
+  expect_refused(plain({"--ranks", "2", "--training.local_batch_size", "1"}),
+                 "config.json, " + files + kHelp);
+  expect_refused(plain({"--checkpoint.enable", "true"}), "config.json, " + files + kHelp);
+}
+
+TEST_F(DumpFolderTest, OverwriteStartsAnew) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "4", "--checkpoint.interval", "1"})), 0)
+      << err_.str();
+  ASSERT_EQ(run(plain({"--overwrite"})), 0) << err_.str();
+  const auto after = contents("a");
+  ASSERT_EQ(run(train("a", {"--training.steps", "2", "--checkpoint.enable", "false",
+                            "--dump_folder", path("b")})),
+            0)
+      << err_.str();
+  EXPECT_EQ(after.size(), contents("b").size());
+  EXPECT_EQ(after.at(path("a/model.safetensors")), contents("b").at(path("b/model.safetensors")));
+  // The run's own record does not repeat it.
+  TESSERA_EXPECT_HOLDS(after.at(path("a/config.json")), "\"overwrite\": false");
+  ASSERT_EQ(run(train("a", {"--overwrite", "--training.steps", "3"})), 0) << err_.str();
+  EXPECT_EQ(CheckpointFolder(path("a/checkpoint")).steps(), std::vector<int64_t>{3});
+}
+
+TEST_F(DumpFolderTest, ABadRunOverwritesNothing) {
+  ASSERT_EQ(run(plain()), 0) << err_.str();
+  const auto before = contents("a");
+  EXPECT_EQ(run(plain({"--overwrite", "--dataloader.path", path("none")})), 1);
+  EXPECT_TRUE(contents("a") == before);
+}
+
+TEST_F(DumpFolderTest, OverwriteKeepsTheCheckpointThatTheRunBeginsWith) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  fs::create_directory_symlink(path("a"), path("link"));
+  for (const char* from : {"a", "a/checkpoint/step-2", "link/checkpoint"}) {
+    EXPECT_EQ(run(train("a", {"--overwrite", "--checkpoint.initial_load_path", path(from)})), 2);
+    TESSERA_EXPECT_HOLDS(err_.str(), "[--dump_folder] --overwrite would remove " + path(from));
+  }
+  EXPECT_EQ(CheckpointFolder(path("a/checkpoint")).steps(), std::vector<int64_t>{2});
+  EXPECT_EQ(run(train("ab", {"--overwrite", "--checkpoint.initial_load_path", path("a")})), 0)
+      << err_.str();
+}
+
+TEST_F(DumpFolderTest, CheckpointsAreKeptOrResumed) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2", "--checkpoint.interval", "1"})), 0)
+      << err_.str();
+  expect_refused(plain(), "config.json, metrics.jsonl, loss.svg, 2 checkpoints up to " +
+                              path("a/checkpoint/step-2") + "), " + kHelp +
+                              ", or --checkpoint.enable to resume from the latest checkpoint");
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "training resumes after step 2");
+}
+
+TEST_F(DumpFolderTest, ARunThatEndedBeforeItsFirstCheckpointStartsAgain) {
+  run_ranks(1, [&](World&) { Trainer(config("a")).step(); });
+  ASSERT_EQ(run(train("a")), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), path("a") + " has no checkpoint yet: the run starts again");
+  run_ranks(1, [&](World&) { Trainer(config("b")).step(); });
+  EXPECT_EQ(run(train("b", {"--debug.seed", "8"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "(config.json, metrics.jsonl), which are kept");
+}
+
+TEST_F(DumpFolderTest, FilesOfOthersInTheFolderDoNotMatter) {
+  (void)put("a/notes.txt", "mine");
+  ASSERT_EQ(run(plain()), 0) << err_.str();
+  ASSERT_EQ(run(plain({"--overwrite"})), 0) << err_.str();
+  EXPECT_EQ(io::read_file(path("a/notes.txt")), "mine");
+}
+
+TEST_F(DumpFolderTest, FlightRecordsAreWrittenThere) {
+  const Config c = config("a");
+  run_ranks(
+      2, [&](World& w) { EXPECT_TRUE(w.group().recorder().dump("test")); }, world_options(c));
+  int records = 0;
+  for (const auto& file : fs::directory_iterator(path("a")))
+    records += file.path().filename().string().starts_with("tessera_flight_");
+  EXPECT_EQ(records, 2);
+}
+
+TEST_F(DumpFolderTest, TheFilesOfADataFolderAreListed) {
+  (void)put("data/b.txt", fox_text(20));
+  (void)put("data/c.bin", "x");
+  fs::create_symlink("b.txt", path("data/link.txt"));
+  ASSERT_EQ(run(plain({"--dataloader.path", path("data"), "--validation.enable",
+                       "--validation.dataset_path", path("data")})),
+            0)
+      << err_.str();
+  for (const char* what : {"\ndata files: ", "\nvalidation files: "}) {
+    TESSERA_EXPECT_HOLDS(out_.str(), what + std::string("1 taken (b.txt); passed over: 1 links "
+                                                        "(link.txt), 1 of other suffixes (c.bin)"));
+  }
+}
+
+TEST_F(DumpFolderTest, ASaveRequestWithoutCheckpointsSaysSo) {
+  for (const char* ranks : {"1", "2"}) {
+    Child child(plain({"--training.steps", "1000000", "--metrics.log_freq", "1000000", "--ranks",
+                       ranks, "--overwrite"}),
+                path("log"));
+    const auto logged = [&](const std::string& text) {
+      return child.wait_for(
+          [&] { return io::read_file(path("log")).find(text) != std::string::npos; });
+    };
+    ASSERT_TRUE(logged("step:  1")) << io::read_file(path("log"));
+    child.signal(SIGUSR1);
+    EXPECT_TRUE(logged(": nothing is saved without --checkpoint.enable"))
+        << io::read_file(path("log"));
+    EXPECT_TRUE(child.running());
+    child.signal(SIGTERM);
+    EXPECT_EQ(child.wait(), -SIGTERM);
+  }
+}
+
+TEST_F(DumpFolderTest, AConfigurationThatNobodyWritesIsRefused) {
+  ASSERT_EQ(::mkfifo(path("fifo.json").c_str(), 0600), 0);
+  EXPECT_EQ(run({"config", "--config", path("fifo.json")}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), path("fifo.json") + " is a FIFO that nobody writes to");
+  EXPECT_EQ(run({"config", "--config", path(".")}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), " is a folder, expected a file");
+}
+
+}  // namespace
+}  // namespace tessera::train

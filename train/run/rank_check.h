@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that the ranks of a run agree: before any work on configuration, build and data, then on
+// the bits of replicated tensors. Ranks exchange a digest first, and texts only if digests differ.
+// The first collective of a run, so that ranks that differ in any way reach it.
+#pragma once
+
+#include "tessera/models/config/fields.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/train/data/fingerprint.h"
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::train {
+
+/// A property of a run that is equal on all its ranks.
+struct RankFact {
+  std::string name, value;  ///< "optimizer.lr", "0.001"
+};
+
+class TESSERA_API RankFacts {
+ public:
+  /// Starts with the build of this library and the program: version, compiler, build id.
+  RankFacts();
+  void add(std::string name, std::string value) {
+    facts_.push_back({std::move(name), std::move(value)});
+  }
+  /// Every field that may not differ by rank; `prefix` goes before its path.
+  void add_fields(const config::Fields& fields, std::string_view prefix = "");
+  /// The files of the data set that `field` names, which are returned; an error of reading them is
+  /// a fact too, and thrown by no one here.
+  DataFingerprint add_data(const std::string& path, const std::string& field);
+  [[nodiscard]] const std::vector<RankFact>& all() const { return facts_; }
+
+ private:
+  std::vector<RankFact> facts_;
+};
+
+/// Facts that differ between the ranks of the World, with each value and its ranks:
+/// `optimizer.lr is 0.001 on ranks 0, 2, 3 and 0.05 on rank 1`. Collective; equal on all ranks.
+[[nodiscard]] TESSERA_API std::vector<std::string> rank_differences(
+    const std::vector<RankFact>& facts);
+/// CollectiveMismatch on all ranks, which lists what differs; `where` begins its message.
+TESSERA_API void require_equal_ranks(std::string_view where, const RankFacts& facts);
+
+/// Waits until all ranks are here, each about to throw the same error: no rank then sees only that
+/// another one failed.
+TESSERA_API void meet_before_failing();
+
+/// How this process computes matmuls, which decides bits. Ranks that differ are a warning, or an
+/// error as require_equal_ranks if `strict`.
+TESSERA_API void compare_kernels(std::string_view where, bool strict,
+                                 const std::function<void(const std::string&)>& warn);
+
+/// Compares the bits of the ranks that hold the same elements of each tensor: all ranks for a plain
+/// or replicated tensor, those with the same shard for a sharded one; partial ones are not
+/// compared. Names and order are equal on all ranks. Collective. CollectiveMismatch on all ranks
+/// names `when` ("after step 3"), the tensors and the ranks.
+TESSERA_API void check_replicas(std::string_view where,
+                                const std::vector<nn::NamedParameter>& tensors,
+                                std::string_view when);
+
+/// At most twelve of these, separated by semicolons, and how many more there are.
+[[nodiscard]] TESSERA_API std::string first_few(const std::vector<std::string>& texts);
+/// `rank 1`, `ranks 0, 2, 3`, `ranks 0 to 6, 9`; ascending.
+[[nodiscard]] TESSERA_API std::string ranks_text(const std::vector<int>& ranks);
+
+}  // namespace tessera::train
