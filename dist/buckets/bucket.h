@@ -43,8 +43,8 @@ class TESSERA_API Bucket {
   Bucket(Bucket&&) noexcept;
   Bucket& operator=(Bucket&&) noexcept;
 
-  [[nodiscard]] int size() const;                  ///< number of parameters
-  [[nodiscard]] DType param_dtype() const;         ///< of whole()
+  [[nodiscard]] int size() const;                       ///< number of parameters
+  [[nodiscard]] DType param_dtype() const;              ///< of whole()
   [[nodiscard]] const Shape& whole_shape(int i) const;  ///< of whole()[i]: a tp rank's own part
   /// Bytes of all whole tensors; of the padded buffer of gradients; of this rank's part of it.
   [[nodiscard]] int64_t gathered_bytes() const;
@@ -70,9 +70,11 @@ class TESSERA_API Bucket {
   /// Reduces whole gradients (undefined: zeros), in param_dtype() or any floating dtype, as far as
   /// `how`. Reduce::all gives this rank's shards: parts of one buffer, under way, each with a
   /// storage of its own, so that a leaf keeps it without a copy. Otherwise undefined tensors.
-  /// `into`: gradients that the leaves hold already (undefined: none). If they are what this bucket
-  /// gave last, the sum goes to their bytes, and the result is undefined.
-  /// A call first completes the reduction before it: one buffer of gradients is in use at most.
+  /// `into`: gradients that the leaves hold already, contiguous and theirs alone, as those that an
+  /// earlier call gave (undefined: none). Where one is given, the shard is added to its bytes,
+  /// under way too, and the result is undefined. A call first completes the reduction of the call
+  /// before it, so that a bucket has one buffer of gradients at most. After Reduce::scatter,
+  /// Reduce::all waits for the scattered sum.
   [[nodiscard]] std::vector<Tensor> reduce(std::span<const Tensor> gradients,
                                            Reduce how = Reduce::all,
                                            std::span<const Tensor> into = {});
