@@ -112,7 +112,9 @@ struct Function {
   std::string name;
   std::function<TensorList(FunctionContext&, Tensors inputs)> forward;  ///< runs without recording
   std::function<Grads(FunctionContext&, const Grads& dy)>
-      backward;  ///< one gradient per input; undefined = zero
+      backward;  ///< one gradient per input; undefined = zero. May be under way (core/pending.h),
+                 ///< and parts of one buffer (carve): a leaf then keeps them without waiting or
+                 ///< copying
 };
 
 /// Runs a user-defined function and records it as one node.
