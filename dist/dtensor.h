@@ -32,8 +32,8 @@ namespace tessera {
 [[nodiscard]] TESSERA_API Tensor from_local(const Tensor& local, Layout layout,
                                             const Shape& global);
 
-/// As from_local, for a part whose shape follows from the layout: checked against the layout on this
-/// rank alone, without communication. LayoutError: another shape.
+/// As from_local, for a part whose shape follows from the layout: checked against the layout on
+/// this rank alone, without communication. LayoutError: another shape.
 [[nodiscard]] TESSERA_API Tensor wrap_local(const Tensor& local, Layout layout,
                                             const Shape& global);
 

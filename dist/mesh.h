@@ -71,7 +71,7 @@ class TESSERA_API Mesh {
   [[nodiscard]] int size(int axis) const { return this->axis(axis).size; }
   [[nodiscard]] int size(std::string_view axis) const { return size(index(axis)); }
   [[nodiscard]] int size() const { return static_cast<int>(ranks().size()); }  ///< of all axes
-  [[nodiscard]] std::span<const int> ranks() const { return data().ranks; }  ///< of the World
+  [[nodiscard]] std::span<const int> ranks() const { return data().ranks; }    ///< of the World
   /// Index of the axis of this name; LayoutError, with the list of names, if there is none.
   [[nodiscard]] int index(std::string_view name) const;
   /// Whether there is an axis of this name.

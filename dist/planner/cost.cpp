@@ -42,8 +42,7 @@ double fastest(ProcessGroup& group, const Tensor& x, int times) {
     const auto begin = std::chrono::steady_clock::now();
     group.all_reduce(x)->wait();
     best = std::min(
-        best,
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   return best;
 }

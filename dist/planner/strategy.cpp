@@ -106,8 +106,9 @@ class Chooser {
     constexpr size_t kKept = 3;
     for (size_t a = 0; a < ranked_.size(); ++a) chosen_[a] = ranked_[a][0];
     search([&](size_t a) {
-      return matched_[a] || mesh_.size(static_cast<int>(a)) == 1 ? 1
-                                                                 : std::min(kKept, ranked_[a].size());
+      return matched_[a] || mesh_.size(static_cast<int>(a)) == 1
+                 ? 1
+                 : std::min(kKept, ranked_[a].size());
     });
     if (!found_) {  // together, the best of the axes split a factor within a unit
       for (size_t a = 0; a < ranked_.size(); ++a) {
@@ -309,8 +310,8 @@ class Chooser {
         if (kind == Kind::partial) partial.push_back(a);
         if (kind == Kind::shard) held /= mesh_.size(a);
       }
-      s.cost += reduction_cost(costs_, mesh_, std::span<const int>(partial.data(), partial.size()),
-                               held);
+      s.cost +=
+          reduction_cost(costs_, mesh_, std::span<const int>(partial.data(), partial.size()), held);
     }
     if (found_ && std::pair(s.asks, s.cost) >= std::pair(best_.asks, best_.cost)) return false;
     found_ = true;
@@ -487,9 +488,8 @@ bool choose_by_entry(const ShardingRule& rule, Mesh mesh, std::span<const Strate
 }  // namespace
 
 Strategy choose_strategy(std::string_view op, const ShardingRule& rule, Mesh mesh,
-                         std::span<const StrategyInput> inputs,
-                         std::span<const TensorMeta> outputs, bool in_place,
-                         const MeshCosts& costs) {
+                         std::span<const StrategyInput> inputs, std::span<const TensorMeta> outputs,
+                         bool in_place, const MeshCosts& costs) {
   Strategy best;
   if (in_place) outputs = {};  // they are inputs too
   if (in_place && choose_by_entry(rule, mesh, inputs, costs, best)) return best;

@@ -3,9 +3,9 @@
 // the op on its own shard. A rule is about one mesh axis: on it everything is replicated, or one
 // factor is sharded, or the inputs of one linearity are partial, or the one input of a monotone op
 // is. The strategy of a call is one such choice per axis. Axes on which the inputs already match a
-// choice keep it; the others get the cheapest, where a Partial output costs its later reduction, and
-// what needs no permission precedes what does. The search starts from the best choice of each axis
-// and changes one axis at a time, so it prices at most operands x axes x 4 strategies.
+// choice keep it; the others get the cheapest, where a Partial output costs its later reduction,
+// and what needs no permission precedes what does. The search starts from the best choice of each
+// axis and changes one axis at a time, so it prices at most operands x axes x 4 strategies.
 #pragma once
 
 #include "tessera/core/op_row.h"
