@@ -132,7 +132,9 @@ struct Function {
   std::string name;
   std::function<TensorList(FunctionContext&, Tensors inputs)> forward;  ///< runs without recording
   std::function<Grads(FunctionContext&, const Grads& dy)>
-      backward;  ///< one gradient per input; undefined = zero
+      backward;  ///< one gradient per input; undefined = zero. May be under way (core/pending.h),
+                 ///< and parts of one buffer (carve): a leaf then keeps them without waiting or
+                 ///< copying
   /// Backward runs in each pass that reaches the function, also if none of its outputs has a
   /// gradient (all of dy is undefined then): for a function that communicates, which ranks must not
   /// skip one by one.
