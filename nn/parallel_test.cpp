@@ -10,7 +10,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/attention.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>

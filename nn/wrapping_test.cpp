@@ -10,7 +10,7 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/containers.h"
 #include "tessera/nn/fused_linear.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>

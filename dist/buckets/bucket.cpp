@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two flat forms of a list: whole tensors one after another in their order, and padded parts, one
-// per member of the group, with this member's blocks of all tensors in that order. A block begins at
-// the same element of every part: the first member's block is never smaller than another's. Copies
-// between the forms are assign_ of views, so they run on any device and convert dtypes on the way.
+// per member of the group, with this member's blocks of all tensors in that order. A block begins
+// at the same element of every part: the first member's block is never smaller than another's.
+// Copies between the forms are assign_ of views, so they run on any device and convert dtypes on
+// the way.
 #include "tessera/dist/buckets/bucket.h"
 
 #include "tessera/core/scopes.h"
@@ -36,8 +37,7 @@ struct Item {
   }
   // A member's block of the whole tensor g, of any strides.
   [[nodiscard]] Tensor of_whole(const Tensor& g, size_t member) const {
-    return alias(g, block(member), g.strides(),
-                 g.offset() + rows[member].begin * g.strides()[dim]);
+    return alias(g, block(member), g.strides(), g.offset() + rows[member].begin * g.strides()[dim]);
   }
 };
 
@@ -110,7 +110,8 @@ void Bucket::State::check_layout(const Tensor& x, Layout layout, int number) {
     fail<LayoutError>(kWho, "parameter ", number, ", ", x.meta(), ", is ", layout.text(), ": ",
                       why...);
   };
-  if (layout.mesh() != mesh) refuse("the first one lies on ", mesh.text(), "; make a bucket of each");
+  if (layout.mesh() != mesh)
+    refuse("the first one lies on ", mesh.text(), "; make a bucket of each");
   int dim = -1;
   for (const int a : shard_axes) {
     const Placement& p = layout.placement(a);
@@ -199,7 +200,9 @@ Bucket& Bucket::operator=(Bucket&&) noexcept = default;
 
 int Bucket::size() const { return static_cast<int>(state_->items.size()); }
 DType Bucket::param_dtype() const { return state_->param; }
-const Shape& Bucket::whole_shape(int i) const { return state_->items[static_cast<size_t>(i)].whole; }
+const Shape& Bucket::whole_shape(int i) const {
+  return state_->items[static_cast<size_t>(i)].whole;
+}
 int64_t Bucket::gathered_bytes() const { return state_->whole * item_size(state_->param); }
 int64_t Bucket::gradient_bytes() const {
   return state_->part * static_cast<int64_t>(state_->members) * item_size(state_->sum);
@@ -215,8 +218,7 @@ void Bucket::gather(std::span<const Tensor> shards) {
   for (size_t i = 0; i < shards.size(); ++i) {
     const Tensor& x = shards[i];
     if (x.shape() != s.items[i].shard || x.dtype() != s.own) {
-      fail<ShapeError>(kWho, "shard ", i, " is ", x.meta(), ", expected ", s.own,
-                       s.items[i].shard);
+      fail<ShapeError>(kWho, "shard ", i, " is ", x.meta(), ", expected ", s.own, s.items[i].shard);
     }
     now.push_back({&x.storage(), x.storage().version()});
   }
@@ -237,8 +239,7 @@ void Bucket::gather(std::span<const Tensor> shards) {
   for (size_t i = 0; i < shards.size(); ++i)
     assign_(s.in_parts(s.received, s.items[i], s.me, s.items[i].shard), shards[i]);
   s.trace(CollectiveKind::all_gather, s.shard_axes, s.received);
-  s.gathering =
-      s.group(s.shard_axes).all_gather(alias(s.received, {s.part}, {1}, own), s.received);
+  s.gathering = s.group(s.shard_axes).all_gather(alias(s.received, {s.part}, {1}, own), s.received);
 }
 
 // Writes the whole tensors: the same values as before, or others.
@@ -355,13 +356,13 @@ std::vector<Tensor> Bucket::State::give(const Tensor& sums, std::span<const Tens
 }
 
 // Where nobody shares the sums and nothing was added up, they are the gradients themselves.
-bool Bucket::State::alone() const {
-  return members == 1 && !replicas && !scattered.defined();
-}
+bool Bucket::State::alone() const { return members == 1 && !replicas && !scattered.defined(); }
 std::vector<Tensor> Bucket::State::kept(std::span<const Tensor> gradients,
                                         std::span<const Tensor> into) {
   std::vector<Tensor> out;
-  const auto as = [](const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : cast(x, dtype); };
+  const auto as = [](const Tensor& x, DType dtype) {
+    return x.dtype() == dtype ? x : cast(x, dtype);
+  };
   for (size_t i = 0; i < items.size(); ++i) {
     const Tensor g = gradients[i].defined() ? as(as(gradients[i], sum), own)
                                             : full(items[i].whole, 0, own, device);
@@ -389,9 +390,8 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
   if (s.alone() && how == Reduce::all && !s.added.defined()) return s.kept(gradients, into);
   const bool onto = s.added.defined();
   if (!onto) {
-    const bool holes = s.padded || std::ranges::any_of(gradients, [](const Tensor& g) {
-      return !g.defined();
-    });
+    const bool holes =
+        s.padded || std::ranges::any_of(gradients, [](const Tensor& g) { return !g.defined(); });
     const Shape all{s.part * static_cast<int64_t>(s.members)};
     s.added = holes ? full(all, 0, s.sum, s.device) : empty(all, s.sum, s.device);
   }

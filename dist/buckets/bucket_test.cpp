@@ -28,8 +28,7 @@ List parameters(Layout layout, DType dtype = DType::f32,
                 const std::vector<Shape>& shapes = kShapes) {
   List list;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    list.parameters.push_back(
-        distribute(cast(normal(shapes[i], {1, 10 + i}), dtype), layout));
+    list.parameters.push_back(distribute(cast(normal(shapes[i], {1, 10 + i}), dtype), layout));
     list.shards.push_back(local(list.parameters.back()));
   }
   return list;
@@ -144,7 +143,8 @@ TEST(Bucket, OtherDimsAreShardedToo) {
     const List list = parameters(layout, DType::f32, {{3, 5}, {2, 4, 3}, {4, 1}});
     Bucket bucket(list.parameters, {{"dp"}, {}});
     bucket.gather(list.shards);
-    const std::vector<Tensor> whole = bucket.whole(), given = gradients(bucket, w.rank(), DType::f32),
+    const std::vector<Tensor> whole = bucket.whole(),
+                              given = gradients(bucket, w.rank(), DType::f32),
                               shards = bucket.reduce(given);
     for (size_t i = 0; i < whole.size(); ++i) {
       expect_same(whole[i], full_tensor(list.parameters[i]), concat('#', i));
@@ -272,10 +272,9 @@ TEST(Bucket, GivesGradientsThatLeavesKeep) {
             given = shards[0].defined() ? shards[0].address() : given;
             Grads out;
             for (size_t i = 0; i < shards.size(); ++i) {
-              out.push_back(shards[i].defined()
-                                ? make_distributed(std::exchange(shards[i], {}),
-                                                   leaves[i].shape(), layout)
-                                : Tensor());
+              out.push_back(shards[i].defined() ? make_distributed(std::exchange(shards[i], {}),
+                                                                   leaves[i].shape(), layout)
+                                                : Tensor());
             }
             return out;
           }};
@@ -284,8 +283,8 @@ TEST(Bucket, GivesGradientsThatLeavesKeep) {
         const Tensor mine = local(whole[0]);
         EXPECT_EQ(mine.values(), full_tensor(leaves[0]).values());
         // Each rank's own share of a sum over the ranks.
-        const Tensor x = make_distributed(full({2, 5}, w.rank() + 1), {2 * n, 5},
-                                          Layout::of(mesh, {Shard(0)}));
+        const Tensor x =
+            make_distributed(full({2, 5}, w.rank() + 1), {2 * n, 5}, Layout::of(mesh, {Shard(0)}));
         backward(sum(matmul(x, whole[0])));
         bucket.release();
         EXPECT_EQ(local(leaves[0].grad()).address(), given) << "a copy was made";
@@ -356,8 +355,9 @@ TEST(Bucket, RefusesWhatDoesNotFit) {
     const auto on = [&](std::vector<Placement> p) {
       return distribute(zeros({4, 4}), Layout::of(mesh, p));
     };
-    const std::vector<Tensor> good{on({Shard(0), Replicate()})}, replicated{on({Replicate(), Replicate()})},
-        plain{zeros({4})}, mixed{good[0], cast(good[0], DType::bf16)}, last{on({Shard(0), Shard(0)})};
+    const std::vector<Tensor> good{on({Shard(0), Replicate()})},
+        replicated{on({Replicate(), Replicate()})}, plain{zeros({4})},
+        mixed{good[0], cast(good[0], DType::bf16)}, last{on({Shard(0), Shard(0)})};
     EXPECT_THROW(Bucket({}, {{"dp"}, {}}), UsageError);
     EXPECT_THROW(Bucket(plain, {{"dp"}, {}}), LayoutError);
     EXPECT_THROW(Bucket(replicated, {{"dp"}, {}}), LayoutError);

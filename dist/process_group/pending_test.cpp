@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes under way: what is released, dropped, read or written while a collective still uses it, what
-// is started on the result of another collective, and refills that keep the version.
+// Bytes under way: what is released, dropped, read or written while a collective still uses it,
+// what is started on the result of another collective, and refills that keep the version.
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/threads_impl.h"
 #include "tessera/kernels/fill/fill.h"
@@ -203,15 +203,17 @@ TEST_P(UnderWay, ALeafTakesAGradientUnderWay) {
     const Tensor a = zeros({kLarge}).set_requires_grad(), b = zeros({kLarge}).set_requires_grad();
     const void* buffer = nullptr;
     bool waited = true;
-    const Function reduced{
-        "reduced", [](FunctionContext&, Tensors in) { return TensorList{in[0] * 1, in[1] * 1}; },
-        [&](FunctionContext&, const Grads&) {
-          const Tensor flat = empty({2 * kLarge});
-          test::fill<float>(flat, 7, w.rank());
-          buffer = flat.raw_data();
-          (void)w.group().all_reduce(flat);
-          return Grads{carve(flat, 0, {kLarge}), carve(flat, kLarge, {kLarge})};
-        }};
+    const Function reduced{"reduced",
+                           [](FunctionContext&, Tensors in) {
+                             return TensorList{in[0] * 1, in[1] * 1};
+                           },
+                           [&](FunctionContext&, const Grads&) {
+                             const Tensor flat = empty({2 * kLarge});
+                             test::fill<float>(flat, 7, w.rank());
+                             buffer = flat.raw_data();
+                             (void)w.group().all_reduce(flat);
+                             return Grads{carve(flat, 0, {kLarge}), carve(flat, kLarge, {kLarge})};
+                           }};
     hold(w);
     backward(sum(apply(reduced, {a, b})[0]));
     if (w.rank() == 0) {
@@ -234,8 +236,8 @@ TEST_P(UnderWay, ALeafTakesAGradientUnderWay) {
     backward(sum(apply(reduced, {a, b})[0]));
     expect(2);
     scale_({a.grad()}, 0);  // in place, through the view
-    EXPECT_EQ(b.grad().data<float>()[1], 2 * test::reduced<float>(7, std::vector<int>{0, 1},
-                                                                  ReduceOp::sum, kLarge + 1));
+    EXPECT_EQ(b.grad().data<float>()[1],
+              2 * test::reduced<float>(7, std::vector<int>{0, 1}, ReduceOp::sum, kLarge + 1));
   });
 }
 
