@@ -69,9 +69,7 @@ void replicate(std::span<Module* const> modules, Mesh mesh, const std::string& a
     const std::string& name = mesh.axis(a).name;
     if (name == axis || std::ranges::find(cut, name) != cut.end()) names.push_back(name);
   }
-  const Mesh stored = names.size() == 1   ? mesh.slice({names[0]})
-                      : names.size() == 2 ? mesh.slice({names[0], names[1]})
-                                          : mesh.slice({names[0], names[1], names[2]});
+  const Mesh stored = mesh.slice(names);
   for (auto& s : members.slots) {
     const Layout layout = s.parameter.is_distributed() ? layout_of(s.parameter) : Layout();
     detail::lie_on(s.parameter, moved(layout, stored));

@@ -96,7 +96,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
   const Layout by_rows = Layout::of(mesh, {Shard(0)});
   const Shape global{rows * mesh.size(), length};
   const auto ids = [&] {
-    return from_local(empty({rows, length}, DType::i64, kMeta), by_rows, global);  // (B, T)
+    return wrap_local(empty({rows, length}, DType::i64, kMeta), by_rows, global);  // (B, T)
   };
   Inputs inputs{{ids(), ids()}, model.metadata(length)};
   if (config.dataloader.packing == "documents") {

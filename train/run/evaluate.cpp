@@ -55,7 +55,7 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
     const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
     if (step == 0) metadata = model.metadata(seq_len);
     const auto placed = [&](const Tensor& part) {
-      return by_rows && part.defined() ? from_local(part, by_rows, {rows * world.size(), seq_len})
+      return by_rows && part.defined() ? wrap_local(part, by_rows, {rows * world.size(), seq_len})
                                        : part;
     };
     const models::Loss result =

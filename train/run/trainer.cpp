@@ -250,7 +250,7 @@ std::vector<Batch> Trainer::next_batches() {
                                          i * at_once + world_.rank() * mine, mine)
                                : data_->at(done_ - data_start_, i);
     const auto whole = [&](const Tensor& rows) {
-      return rows.defined() ? from_local(rows, by_rows, global) : rows;
+      return rows.defined() ? wrap_local(rows, by_rows, global) : rows;
     };
     batches.push_back(
         {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
