@@ -3,14 +3,14 @@
 // tensors, whose gradients are redistributed one by one. The same bits where degrees are powers of
 // two, in every mode of activation checkpointing; and the collectives of a step, which follow from
 // the units alone.
+#include "tessera/models/data_parallel.h"
+
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/parallel/fully_shard.h"
-#include "tessera/nn/parallel/replicate.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -64,17 +64,9 @@ struct Result {
 void wrap(LanguageModel& model, Mesh mesh, const Setting& s) {
   nn::apply_activation_checkpoint(model.units(), s.checkpoint);
   if (s.pass == "shard") {
-    const nn::DataAxes axes{{"dp_shard"}, {"dp_replicate"}};
-    for (nn::Module* unit : model.units()) nn::fully_shard(*unit, mesh, axes, s.policy);
-    if (auto* llama = dynamic_cast<llama3::Model*>(&model)) {
-      const std::vector<nn::Module*> head{&*llama->norm, &*llama->output};
-      nn::fully_shard(head, mesh, axes, s.policy);
-    }
-    nn::fully_shard(model, mesh, axes, s.policy);
+    fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}}, s.policy);
   } else if (s.pass == "replicate") {
-    const nn::ReplicatePolicy policy{s.policy.precision, s.policy.accumulation};
-    for (nn::Module* unit : model.units()) nn::replicate(*unit, mesh, "dp_replicate", policy);
-    nn::replicate(model, mesh, "dp_replicate", policy);
+    replicate(model, mesh, "dp_replicate", {s.policy.precision, s.policy.accumulation});
   }
 }
 
@@ -198,6 +190,12 @@ TEST(DataParallel, CheckpointsAndReshardingChangeNoBit) {
                    plain, family + " reshard " + std::to_string(static_cast<int>(reshard)) + ' ');
     }
   }
+}
+
+TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
+  const Result r = run({.pass = "shard", .shards = 2});
+  for (const CommEntry& e : r.trace)
+    std::cout << e.op << ' ' << e.axes << ' ' << e.bytes << ' ' << e.tag << ' ' << e.path << '\n';
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include "tessera/nn/parallel/wrap_impl.h"
 
 #include <algorithm>
-#include <set>
 
 namespace tessera::nn {
 namespace {
@@ -50,25 +49,28 @@ void replicate(std::span<Module* const> modules, Mesh mesh, const std::string& a
   const Bucket::Axes axes{{}, {axis}};
   detail::Faults faults(pass);
   if (modules.empty()) faults.add("no module is given");
-  detail::find_bad_axes(faults, mesh, axes);
+  try {
+    (void)mesh.axes_named(axis);
+  } catch (const LayoutError& error) {
+    faults.add(error.what());
+  }
   detail::find_wrapped(faults, modules);
   faults.raise();
   detail::FreeMembers members = detail::free_members(modules);
   (void)detail::find_taken(faults, members.slots);
   const std::vector<std::string> cut = cut_axes(members.slots, mesh);
-  if (std::ranges::find(cut, axis) != cut.end())
-    faults.add("a parameter is cut over ", axis, " already, expected Replicate");
+  for (const int a : mesh.axes_named(axis)) {
+    if (std::ranges::find(cut, mesh.axis(a).name) != cut.end())
+      faults.add("a parameter is cut over ", mesh.axis(a).name, " already, expected Replicate");
+  }
   for (const auto& s : members.slots) {
     if (s.parameter.is_distributed() && layout_of(s.parameter).mesh() != mesh)
       faults.add(s.name, " lies on ", layout_of(s.parameter).mesh().text(), ", expected ",
                  mesh.text());
   }
   faults.raise();
-  std::vector<std::string_view> names;
-  for (int a = 0; a < mesh.axes(); ++a) {
-    const std::string& name = mesh.axis(a).name;
-    if (name == axis || std::ranges::find(cut, name) != cut.end()) names.push_back(name);
-  }
+  std::vector<std::string_view> names{axis};
+  names.insert(names.end(), cut.begin(), cut.end());
   const Mesh stored = mesh.slice(names);
   for (auto& s : members.slots) {
     const Layout layout = s.parameter.is_distributed() ? layout_of(s.parameter) : Layout();

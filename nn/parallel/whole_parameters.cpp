@@ -3,6 +3,7 @@
 // of the bucket become Replicate and Partial, all others stay. A gradient in another layout is
 // redistributed first, so that one that is equal on all ranks counts once.
 #include "tessera/autograd/checkpoint.h"
+#include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -14,28 +15,27 @@ namespace {
 Tensor part(const Tensor& t) { return t.is_distributed() ? Tensor(t.impl().local) : t; }
 
 // On `compute`, as `stored` except on the axes of the bucket: Replicate, or Partial for gradients.
+// An axis of the bucket may stand for several of `compute`.
 Layout layout_on(Mesh compute, Layout stored, const Bucket::Axes& axes, bool gradient) {
-  const auto covered = [&](const std::string& name) {
-    for (const auto* list : {&axes.shard, &axes.replicate}) {
-      for (const std::string& axis : *list) {
-        if (axis == name) return true;
-      }
+  std::vector<bool> covered(static_cast<size_t>(compute.axes()));
+  for (const auto* list : {&axes.shard, &axes.replicate}) {
+    for (const std::string& axis : *list) {
+      for (const int a : compute.axes_named(axis)) covered[static_cast<size_t>(a)] = true;
     }
-    return false;
-  };
-  std::vector<Placement> placements(static_cast<size_t>(compute.axes()));
-  std::vector<std::vector<std::string>> orders;
-  for (int a = 0; a < compute.axes(); ++a) {
-    const std::string& name = compute.axis(a).name;
-    Placement& p = placements[static_cast<size_t>(a)];
-    if (covered(name)) p = gradient ? Partial() : Replicate();
-    else if (stored.mesh().has(name)) p = stored.placement(name);
   }
+  std::vector<Placement> placements(covered.size());
+  for (size_t a = 0; a < covered.size(); ++a) {
+    const std::string& name = compute.axis(static_cast<int>(a)).name;
+    if (covered[a]) placements[a] = gradient ? Partial() : Replicate();
+    else if (stored.mesh().has(name)) placements[a] = stored.placement(name);
+  }
+  std::vector<std::vector<std::string>> orders;
   for (int d = 0; d <= stored.last_sharded_dim(); ++d) {
     std::vector<std::string> order;
     for (const int a : stored.axes_of(d)) {
       const std::string& name = stored.mesh().axis(a).name;
-      if (!covered(name)) order.push_back(name);
+      if (compute.has(name) && !covered[static_cast<size_t>(compute.index(name))])
+        order.push_back(name);
     }
     if (order.size() > 1) orders.push_back(std::move(order));
   }
@@ -146,7 +146,9 @@ Grads BucketParameters::reduce(const Grads& gradients, bool last) {
   std::vector<Tensor> parts;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Tensor& g = gradients[i];
-    parts.push_back(g.defined() ? part(redistribute(g, slots_[i].gradient)) : Tensor());
+    parts.push_back(g.defined() ? part(tessera::detail::redistribute_unrecorded(
+                                      g, slots_[i].gradient, trace_tag()))
+                                : Tensor());
   }
   const Reduce how = last || accumulation_ == Accumulation::shards ? Reduce::all
                      : accumulation_ == Accumulation::whole        ? Reduce::none
