@@ -340,8 +340,8 @@ Mesh Mesh::merged(const std::vector<std::vector<int>>& groups,
   return MeshTable::of(*this).intern(std::move(axes), std::move(ranks), mesh.ranks[mesh.position]);
 }
 
-Mesh Mesh::slice(std::initializer_list<std::string_view> names) const {
-  (void)resolve({names.begin(), names.size()});
+Mesh Mesh::slice(std::span<const std::string_view> names) const {
+  (void)resolve(names);
   std::vector<std::vector<int>> groups;
   std::vector<int> kept(static_cast<size_t>(axes()),
                         -1);  // new index of an axis, if it is not merged

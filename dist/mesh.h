@@ -94,9 +94,17 @@ class TESSERA_API Mesh {
     return group(std::span<const int>(&axis, 1), channel);
   }
 
+  /// Indices of the axes that a name stands for: one, or those that flatten gave it to.
+  /// LayoutError: an unknown name.
+  [[nodiscard]] std::vector<int> axes_named(std::string_view name) const {
+    return resolve({&name, 1});
+  }
   /// The sub-mesh of the named axes, in that order, with this rank. A name may be one that flatten
   /// gave to several axes. LayoutError: an unknown name, an axis used twice.
-  [[nodiscard]] Mesh slice(std::initializer_list<std::string_view> names) const;
+  [[nodiscard]] Mesh slice(std::span<const std::string_view> names) const;
+  [[nodiscard]] Mesh slice(std::initializer_list<std::string_view> names) const {
+    return slice({names.begin(), names.size()});
+  }
   /// `mesh["tp"]`: the slice of one name.
   [[nodiscard]] Mesh operator[](std::string_view name) const { return slice({name}); }
   /// Merges the named axes (adjacent or not) into one named `name`, at the position of the first

@@ -37,6 +37,12 @@ Tensor LanguageModel::forward(const Tensor& tokens) const {
   return forward(tokens, m);
 }
 
+std::vector<std::vector<nn::Module*>> LanguageModel::data_parallel_units() {
+  std::vector<std::vector<nn::Module*>> all;
+  for (nn::Module* unit : units()) all.push_back({unit});
+  return all;
+}
+
 Tensor LanguageModel::placed(const Tensor& x) const {
   const Placement at = placement();
   const Tensor there = at.device.is_cuda() ? to_device(x, at.device) : x;

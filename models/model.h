@@ -61,6 +61,9 @@ class TESSERA_API LanguageModel : public nn::Module {
   [[nodiscard]] virtual Placement placement() const = 0;
   /// The modules that are checkpointed, cast and sharded as units: usually the layers.
   [[nodiscard]] virtual std::vector<nn::Module*> units() = 0;
+  /// Modules whose parameters a data-parallel pass gathers and reduces together, in the order of
+  /// forward; what is in none of them belongs to the model itself. Default: each of units().
+  [[nodiscard]] virtual std::vector<std::vector<nn::Module*>> data_parallel_units();
   /// Floating-point operations that forward and backward over documents of these lengths need: 6
   /// per token and weight in matmuls, and attention of each token to itself and the earlier tokens
   /// of its document. Recompute is not counted. torchtitan counts all pairs of a sequence.

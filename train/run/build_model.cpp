@@ -2,7 +2,7 @@
 #include "tessera/train/run/build_model.h"
 
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 
 namespace tessera::train {
 
