@@ -98,8 +98,9 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// Statistics of the model (such as the load of experts), for the step log.
   [[nodiscard]] virtual std::vector<NamedValue> statistics() const { return {}; }
   /// Called on every rank under NoGrad once per step, after gradients are reduced and before the
-  /// optimizer step (to update a router's bias).
-  virtual void before_optimizer_step() {}
+  /// optimizer step (to update a router's bias). Where `skip`, () bool and plain, is true, the step
+  /// is not finite: buffers must keep their values, as parameters do.
+  virtual void before_optimizer_step(const Tensor& skip) { static_cast<void>(skip); }
 
  protected:
   /// `x` on the device of this model, replicated over its mesh.

@@ -52,7 +52,7 @@ void twenty_steps(const std::string& name, bool logits_made) {
     optimizer.zero_grad();
   }
   for (const auto& p : parameters) {
-    const double expected = golden["final_sum_of_squares"][p.name], n = norm({p.tensor});
+    const double expected = golden["final_sum_of_squares"][p.name], n = norm({p.tensor}).item();
     EXPECT_NEAR(n * n, expected, 1e-5 * expected) << p.name;
   }
 }

@@ -47,11 +47,12 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 
   models::Metadata metadata;
+  data.seek(0);
   const Tensor sums = empty({2}, DType::f64);  // loss, tokens
   double* total = sums.data<double>();
   std::fill_n(total, 2, 0.0);
   for (int64_t step = 0; step < batches; ++step) {
-    const Batch batch = data.at(step);
+    const Batch batch = data.next();
     const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
     if (step == 0) metadata = model.metadata(seq_len);
     const auto placed = [&](const Tensor& part) {
