@@ -94,8 +94,8 @@ class TESSERA_API Mesh {
     return group(std::span<const int>(&axis, 1), channel);
   }
 
-  /// Indices of the axes that a name stands for: one, or those that flatten gave it to. LayoutError:
-  /// an unknown name.
+  /// Indices of the axes that a name stands for: one, or those that flatten gave it to.
+  /// LayoutError: an unknown name.
   [[nodiscard]] std::vector<int> axes_named(std::string_view name) const {
     return resolve({&name, 1});
   }

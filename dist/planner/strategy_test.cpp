@@ -41,8 +41,7 @@ struct Case {
     const MetaList made = op.meta(in);
     const std::vector<TensorMeta> outputs(made.begin(), made.end());
     const ShardingRule rule = op.sharding(in);
-    const Strategy s =
-        choose_strategy(Op::name, rule, mesh, inputs, outputs, in_place, costs);
+    const Strategy s = choose_strategy(Op::name, rule, mesh, inputs, outputs, in_place, costs);
     EXPECT_LE(s.priced, rule.operands() * mesh.axes() * 4) << Op::name;
     EXPECT_GT(s.priced, 0);
     return s;
@@ -118,7 +117,8 @@ TEST(Strategy, AttentionBackwardOnSixAxes) {
       add({batch, heads, length, dim}, false);  // o
       add({batch, heads, length}, false);       // lse
       add({batch, heads, length, dim}, true);   // dout
-      const Strategy s = c.choose(op::AttentionBackward{.mask = AttentionMask::causal()}, mesh, false);
+      const Strategy s =
+          c.choose(op::AttentionBackward{.mask = AttentionMask::causal()}, mesh, false);
       EXPECT_TRUE(s.asks);
     }
   });
@@ -194,15 +194,15 @@ TEST(Costs, AreSumsOfLatencyAndBytes) {
     MeshCosts costs;
     costs.axes[0] = {1e-5, 1e9};
     costs.axes[1] = {2e-6, 1e10};
-    const auto cost = [&](std::initializer_list<Placement> from, std::initializer_list<Placement> to,
-                          double bytes) {
-      return plan_cost(costs, mesh,
-                       plan_redistribute(mesh, Layout::of(mesh, from).states(),
-                                         Layout::of(mesh, to).states()),
-                       bytes);
+    const auto cost = [&](std::initializer_list<Placement> from,
+                          std::initializer_list<Placement> to, double bytes) {
+      return plan_cost(
+          costs, mesh,
+          plan_redistribute(mesh, Layout::of(mesh, from).states(), Layout::of(mesh, to).states()),
+          bytes);
     };
     const Placement R = Replicate(), S0 = Shard(0), P = Partial();
-    EXPECT_EQ(cost({R, S0, R}, {R, R, R}, 1e6), 2'000'000 + 75'000'000);    // 3/4 MB received
+    EXPECT_EQ(cost({R, S0, R}, {R, R, R}, 1e6), 2'000'000 + 75'000'000);     // 3/4 MB received
     EXPECT_EQ(cost({P, R, R}, {R, R, R}, 1e6), 10'000'000 + 1'000'000'000);  // 2 x 1/2 MB
     EXPECT_EQ(cost({P, R, R}, {S0, R, R}, 1e6), 10'000'000 + 500'000'000);
     EXPECT_EQ(cost({R, R, S0}, {R, R, R}, 1e6), 0);
