@@ -168,7 +168,8 @@ TEST_P(TensorParallel, ComposesWithDataParallelismAndCheckpoints) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorParallel, testing::Values("llama3", "gpt2", "tied"));
 
-int count(const Result& r, std::string_view op, std::string_view tag, std::string_view axes = "tp") {
+int count(const Result& r, std::string_view op, std::string_view tag,
+          std::string_view axes = "tp") {
   int n = 0;
   for (const CommEntry& e : r.trace) n += e.op == op && e.tag == tag && e.axes == axes;
   return n;
@@ -197,12 +198,13 @@ TEST(TensorParallelPlan, FullyShardIsInnermostInItsDim) {
   const auto has = [&](const std::string& line) {
     return std::ranges::find(r.layouts, line) != r.layouts.end();
   };
-  EXPECT_TRUE(has("layers.0.attention.wq.weight {dp_replicate: Replicate(), dp_shard: Shard(0), "
-                  "tp: Shard(0)} dim 0 by tp, then dp_shard"));
-  EXPECT_TRUE(has("layers.1.feed_forward.w2.weight {dp_replicate: Replicate(), dp_shard: Shard(0), "
-                  "tp: Shard(1)}"));
   EXPECT_TRUE(
-      has("norm.weight {dp_replicate: Replicate(), dp_shard: Shard(0), tp: Replicate()}"));
+      has("layers.0.attention.wq.weight {dp_replicate: Replicate(), dp_shard: Shard(0), "
+          "tp: Shard(0)} dim 0 by tp, then dp_shard"));
+  EXPECT_TRUE(
+      has("layers.1.feed_forward.w2.weight {dp_replicate: Replicate(), dp_shard: Shard(0), "
+          "tp: Shard(1)}"));
+  EXPECT_TRUE(has("norm.weight {dp_replicate: Replicate(), dp_shard: Shard(0), tp: Replicate()}"));
 }
 
 TEST(TensorParallelPlan, IsDataThatPrints) {

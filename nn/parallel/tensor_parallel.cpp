@@ -36,8 +36,7 @@ bool matches(std::string_view pattern, std::string_view path) {
 // An alias of x, whose gradient is summed over the axis.
 Tensor with_whole_gradient(const Tensor& x, const std::string& axis) {
   return tessera::apply(
-      {"tensor_parallel",
-       [](FunctionContext&, Tensors in) { return TensorList{in[0].detach()}; },
+      {"tensor_parallel", [](FunctionContext&, Tensors in) { return TensorList{in[0].detach()}; },
        [axis](FunctionContext&, const Grads& dy) {
          if (!dy[0].defined()) return Grads{};
          return Grads{redistribute(dy[0], layout_of(dy[0]).with(axis, Replicate()))};
@@ -55,10 +54,9 @@ Tensor brought(const Tensor& x, const std::string& axis, Placement to) {
 
 void add_hooks(Module& module, const TensorParallelStyle& style, const std::string& axis) {
   if (style.input) {
-    module.register_forward_pre_hook(
-        [axis, to = *style.input](const Module&, TensorList& inputs) {
-          for (Tensor& x : inputs) x = brought(x, axis, to);
-        });
+    module.register_forward_pre_hook([axis, to = *style.input](const Module&, TensorList& inputs) {
+      for (Tensor& x : inputs) x = brought(x, axis, to);
+    });
   }
   if (!style.output) return;
   module.register_forward_hook([axis, to = *style.output, of_ids = style.of_ids](
@@ -118,8 +116,7 @@ void find_sharded(Faults& faults, Module& root, Mesh mesh) {
   for (const NamedParameter& p : named_parameters(root)) {
     if (!p.tensor.is_distributed()) continue;
     const Layout layout = layout_of(p.tensor);
-    if (layout.mesh() != mesh)
-      faults.add(p.name, " lies on ", layout.mesh(), ", not on ", mesh);
+    if (layout.mesh() != mesh) faults.add(p.name, " lies on ", layout.mesh(), ", not on ", mesh);
     else if (!layout.is_replicated())
       faults.add(p.name, " is sharded already, ", layout.placements_text(),
                  ": call tensor_parallel once, before fully_shard and replicate");
