@@ -96,7 +96,8 @@ Result run(const Setting& s) {
     const CommTrace trace;
     const Loss loss = model->loss(tokens, tokens, metadata);
     backward(loss.sum);
-    Result here{.loss = full_tensor(loss.sum).item()};
+    Result here;
+    here.loss = full_tensor(loss.sum).item();
     here.trace.assign(trace.entries().begin(), trace.entries().end());
     for (const auto& p : nn::named_parameters(*model)) {
       here.parameters[p.name] = full_tensor(p.tensor).values();
