@@ -7,10 +7,10 @@
 
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/kernels/views/views.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,6 @@ struct Setting {
   nn::ActivationCheckpointConfig checkpoint = {};
   nn::ShardPolicy policy = {};
   int batches = 1;
-  bool last_named = true;
 };
 
 struct Result {
@@ -67,7 +66,18 @@ void wrap(LanguageModel& model, Mesh mesh, const Setting& s) {
     fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}}, s.policy);
   } else if (s.pass == "replicate") {
     replicate(model, mesh, "dp_replicate", {s.policy.precision, s.policy.accumulation});
+  } else if (s.policy.precision.param) {
+    nn::mixed_precision(model, model.units(), s.policy.precision);
   }
+}
+
+// Rows of a fixed batch, shared by the ranks.
+Tensor tokens_of(Mesh mesh, int64_t begin, int64_t end) {
+  std::vector<double> numbers;
+  for (int64_t i = begin * kLength; i < end * kLength; ++i)
+    numbers.push_back(static_cast<double>((i * i + 3 * i) % kVocabulary));
+  return distribute(from_values(numbers, {end - begin, kLength}, DType::i64),
+                    Layout::of(mesh, {Shard(0), Shard(0), Replicate()}));
 }
 
 // Two steps, of which the second knows the order of the first; parameters do not change.
@@ -78,10 +88,6 @@ Result run(const Setting& s) {
     const auto model = make(s.family, s.dtype);
     wrap(*model, mesh, s);
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
-    std::vector<double> numbers;
-    for (int64_t i = 0; i < kRows * kLength; ++i)
-      numbers.push_back(static_cast<double>((i * i + 3 * i) % kVocabulary));
-    const Layout by_row = Layout::of(mesh, {Shard(0), Shard(0), Replicate()});
     const Metadata metadata = model->metadata(kLength);
     for (int step = 0; step < 2; ++step) {
       model->zero_grad();
@@ -89,8 +95,7 @@ Result run(const Setting& s) {
       std::vector<double> losses;
       for (int b = 0; b < s.batches; ++b) {
         const int64_t rows = kRows / s.batches;
-        const Tensor all = from_values(numbers, {kRows, kLength}, DType::i64);
-        const Tensor tokens = distribute(slice(all, 0, {b * rows, (b + 1) * rows}), by_row);
+        const Tensor tokens = tokens_of(mesh, b * rows, (b + 1) * rows);
         const nn::MicroBatch micro(b + 1 == s.batches);
         const Loss loss = model->loss(tokens, tokens, metadata);
         losses.push_back(full_tensor(loss.sum).item());
@@ -192,10 +197,170 @@ TEST(DataParallel, CheckpointsAndReshardingChangeNoBit) {
   }
 }
 
+TEST(DataParallel, MixedPrecisionGivesTheBitsOfThePlainPath) {
+  const nn::ShardPolicy policy{.precision = {.param = DType::bf16, .reduce = DType::f32}};
+  for (const int ranks : {1, 2}) {
+    const Result plain = run({.replicas = ranks, .policy = policy});
+    expect_equal(run({.pass = "shard", .shards = ranks, .policy = policy}),
+                 run({.shards = ranks, .policy = policy}), "shards ");
+    expect_equal(run({.pass = "replicate", .replicas = ranks, .policy = policy}), plain,
+                 "replicas ");
+  }
+}
+
+// The collectives of a step by kind, axes, bytes and the module that starts them in forward, from
+// shapes, units and policy.
+std::vector<std::string> expected(const Setting& s) {
+  struct Group {
+    std::string name;
+    int64_t elements = 0;  // padded to equal parts
+  };
+  const auto model = make(s.family, s.dtype);
+  (void)nn::parameter_count(*model);  // gives names
+  std::map<const TensorImpl*, bool> taken;
+  const auto group_of = [&](const std::vector<nn::Module*>& modules, std::string name) {
+    Group g{std::move(name)};
+    for (nn::Module* m : modules) {
+      for (const Tensor& p : nn::parameters(*m)) {
+        if (std::exchange(taken[p.handle().get()], true)) continue;
+        const int64_t rows = (p.size(0) + s.shards - 1) / s.shards;
+        g.elements += rows * s.shards * (p.numel() / p.size(0));
+      }
+    }
+    return g;
+  };
+  std::vector<Group> begun, ended;
+  for (const auto& unit : model->data_parallel_units())
+    ended.push_back(group_of(unit, unit[0]->name()));
+  begun = ended;
+  if (const Group root = group_of({model.get()}, ""); root.elements > 0) {
+    begun.insert(begun.begin(), root);
+    ended.push_back(root);
+  }
+  const auto& precision = s.policy.precision;
+  const int64_t sent = item_size(precision.param.value_or(s.dtype)),
+                summed = item_size(precision.reduce.value_or(s.dtype));
+  std::vector<std::string> table;
+  const auto gather = [&](const Group& g, const std::string& path) {
+    table.push_back(concat("all_gather dp_shard ", g.elements * sent, ' ', path));
+  };
+  if (s.shards > 1) {
+    // A unit starts the gather of the next; the root, which may have no parameters, that of the
+    // first.
+    for (size_t i = 0; i < begun.size(); ++i) gather(begun[i], i > 0 ? begun[i - 1].name : "");
+  }
+  const auto reshard = s.policy.reshard_after_forward;
+  const size_t n = ended.size();
+  std::vector<bool> freed(n, s.shards > 1 && reshard != nn::Reshard::never);
+  if (reshard == nn::Reshard::automatic) {
+    const bool root = ended.back().name.empty();
+    freed[n - 1] = false;               // the root, or the last
+    if (root) freed[n - 2] = false;     // the last
+  }
+  for (size_t i = n; i-- > 0;) {
+    const bool root = ended[i].name.empty();
+    // The root's backward begins first and ends last.
+    const auto reduce = [&](const Group& g) {
+      if (s.shards > 1) table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
+      if (s.replicas > 1)
+        table.push_back(concat("all_reduce dp_replicate ", g.elements / s.shards * summed, ' '));
+    };
+    if (freed[i]) gather(ended[i], ""), freed[i] = false;
+    if (i > 0 && freed[i - 1]) gather(ended[i - 1], ""), freed[i - 1] = false;
+    if (!root) reduce(ended[i]);
+    if (i == 0 && ended.back().name.empty()) reduce(ended.back());
+  }
+  return table;
+}
+
 TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
-  const Result r = run({.pass = "shard", .shards = 2});
-  for (const CommEntry& e : r.trace)
-    std::cout << e.op << ' ' << e.axes << ' ' << e.bytes << ' ' << e.tag << ' ' << e.path << '\n';
+  const auto check = [](const Setting& s) {
+    std::vector<std::string> got;
+    for (const CommEntry& e : run(s).trace) {
+      if (e.op == "all_reduce" && e.tag == "forward") continue;  // of the loss that the test reads
+      got.push_back(concat(e.op, ' ', e.axes, ' ', e.bytes, ' ', e.path));
+    }
+    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' '
+                                << s.shards << ' '
+                                << static_cast<int>(s.policy.reshard_after_forward);
+  };
+  for (const std::string family : {"llama3", "gpt2"}) {
+    for (const auto reshard :
+         {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
+      check({.family = family,
+             .pass = "shard",
+             .shards = 2,
+             .policy = {.reshard_after_forward = reshard}});
+    }
+    check({.family = family, .pass = "shard", .shards = 3});
+    check({.family = family,
+           .pass = "shard",
+           .replicas = 2,
+           .shards = 2,
+           .policy = {.precision = {.param = DType::bf16, .reduce = DType::f32}}});
+    check({.family = family, .pass = "replicate", .replicas = 2});
+  }
+}
+
+TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {
+  for (const std::string family : {"llama3", "gpt2"}) {
+    std::map<std::string, std::vector<double>> all;
+    for (const std::string pass : {"plain", "shard", "replicate"}) {
+      const Setting s{.family = family,
+                      .pass = pass,
+                      .replicas = pass == "replicate" ? 2 : 1,
+                      .shards = pass == "replicate" ? 1 : 2};
+      test::on_ranks(2, [&](World& world) {
+        const Mesh mesh =
+            Mesh::make({{"dp_replicate", s.replicas}, {"dp_shard", s.shards}, {"tp", 1}});
+        const auto model = make(family, DType::f32);
+        wrap(*model, mesh, s);
+        nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+        const NoGrad guard;
+        const Tensor tokens =
+            distribute(from_values({1, 2, 3, 4, 5, 6}, {2, 3}, DType::i64), Layout::replicated(mesh));
+        const Metadata metadata = model->metadata(3);
+        std::vector<double> values = full_tensor(model->forward(tokens, metadata)).values();
+        const auto add = [&values](const Tensor& t) {
+          for (const double v : full_tensor(t).values()) values.push_back(v);
+        };
+        add(model->logits(model->features(tokens, metadata)));
+        Cache cache = model->make_cache(8);
+        for (int i = 0; i < 2; ++i) add(model->next_logits(tokens, cache));
+        if (world.rank() == 0) all[pass] = values;
+      });
+    }
+    EXPECT_EQ(all["shard"], all["plain"]) << family;
+    EXPECT_EQ(all["replicate"], all["plain"]) << family;
+  }
+}
+
+TEST(DataParallel, AStepThatFailedLeavesNoTrace) {
+  const Result plain = run({.shards = 2});
+  test::on_ranks(2, [&](World& world) {
+    const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
+    const auto model = make("llama3", DType::f32);
+    wrap(*model, mesh, {.pass = "shard", .checkpoint = {.mode = Mode::full}});
+    nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+    const Metadata metadata = model->metadata(kLength);
+    int calls = 0;
+    const auto step = [&] {
+      const Tensor tokens = tokens_of(mesh, 0, kRows);
+      model->zero_grad();
+      backward(model->loss(tokens, tokens, metadata).sum);
+    };
+    Context::current().op_hook = [&](const OpRow&, const void*, Tensors, Tensors) {
+      if (++calls == 40 || calls == 160) fail<UsageError>("test", "stop");
+    };
+    for (int i = 0; i < 2; ++i) EXPECT_THROW(step(), UsageError);
+    Context::current().op_hook = nullptr;
+    EXPECT_GE(calls, 160);
+    step();
+    for (const auto& p : nn::named_parameters(*model)) {
+      const auto got = full_tensor(p.tensor.grad()).values();
+      EXPECT_EQ(got, plain.gradients.at(p.name)) << p.name << " on " << world.rank();
+    }
+  });
 }
 
 }  // namespace
