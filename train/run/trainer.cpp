@@ -10,6 +10,7 @@
 #include "tessera/core/draws.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/io/files.h"
@@ -105,11 +106,11 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
       source_(std::move(source)),
       fingerprint_(checked_fingerprint()),
-      mesh_(Mesh::make({{"dp", world_.size()}})),
+      mesh_(Mesh::make(config.parallelism.axes(world_.size()))),
       share_(data_share(mesh_)),
       lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
                                : nullptr),
-      micro_batches_(config.training.micro_batches(world_.size())),
+      micro_batches_(config.training.micro_batches(share_.parts)),
       checkpoints_(in_folder(config.checkpoint.folder)) {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   Context& context = Context::current();
@@ -125,7 +126,8 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                          .path_field = "validation.dataset_path",
                          .seq_len = v.seq_len.value_or(config_.training.seq_len),
                          .vocabulary = config_.model.vocab_size(),
-                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size)});
+                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size)},
+                        mesh_);
   }
 
   model_ = build_model(config_, [&](nn::Module& model) {
@@ -158,6 +160,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
 }
 
 DataFingerprint Trainer::checked_fingerprint() {
+  world_.group().recorder().set_entries(static_cast<size_t>(config_.comm.trace_buf_size));
   DataFingerprint data;
   RankFacts facts;
   facts.add("command", "train");
@@ -168,8 +171,7 @@ DataFingerprint Trainer::checked_fingerprint() {
   require_equal_ranks("train", facts);
   compare_kernels("train", config_.debug.deterministic && !config_.debug.deterministic_warn_only,
                   print_);
-  config::throw_if_any(config_.faults());
-  (void)config_.training.micro_batches(world_.size());
+  config::throw_if_any(config_.faults_on(world_.size()));
   return data;
 }
 
@@ -208,6 +210,10 @@ void Trainer::announce() {
   }
   if (validation_data_ && !validation_data_->info().listing.empty())
     print_("validation files: " + validation_data_->info().listing);
+  print_(fmt::format("mesh: {}, {}", mesh_.text(),
+                     share_.parts == world_.size()
+                         ? "each rank reads its own rows"
+                         : fmt::format("rows cut into {} parts", share_.parts)));
   print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
                      precision_name(c.model.dtype()),
                      precision_name(c.training.mixed_precision_param),
@@ -276,10 +282,14 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
   return loss;
 }
 
-// Gradients of replicated parameters are partial over the axis that shards the batch.
+// Gradients of replicated parameters are partial over the axes that shard the batch.
 void Trainer::reduce_gradients() {
+  const bool narrow = config_.training.mixed_precision_reduce == DType::bf16;
   for (Tensor& p : parameters_) {
-    if (const Tensor g = p.grad(); g.defined()) p.set_grad(redistribute(g, layout_of(p)));
+    const Tensor g = p.grad();
+    if (!g.defined()) continue;
+    const DType kept = g.dtype(), sent = narrow && kept == DType::f32 ? DType::bf16 : kept;
+    p.set_grad(cast(redistribute(cast(g, sent), layout_of(p)), kept));
   }
 }
 
@@ -449,7 +459,7 @@ void Trainer::run() {
 
 void Trainer::print_samples() {
   const SampleConfig& c = config_.sample;
-  if (c.tokens == 0 || world_.rank() != 0 || stopped_) return;
+  if (c.tokens == 0 || stopped_) return;
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,

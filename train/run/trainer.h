@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
-// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Data parallel by layouts:
-// parameters are replicated over the mesh's one axis, the batch is sharded over it, gradients are
-// partial, accumulate over micro-batches and are reduced once per step. One rank is a mesh too.
+// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of dp_replicate,
+// dp_shard and tp. Data parallel by layouts: parameters are replicated over all axes, the batch is
+// sharded over the data axes, gradients are partial there, accumulate over micro-batches and are
+// reduced once per step. One rank is a mesh too.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -52,7 +53,7 @@ class TESSERA_API Trainer {
   void run();
   /// Writes a checkpoint of the current step; called on every rank.
   void save(bool model_only = false);
-  /// Prints greedy and sampled text of the current model.
+  /// Prints greedy and sampled text of the current model. Collective: all ranks run the model.
   void print_samples();
 
   [[nodiscard]] models::LanguageModel& model() { return *model_; }
