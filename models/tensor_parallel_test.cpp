@@ -5,6 +5,7 @@
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
@@ -94,6 +95,11 @@ Result run(const Setting& s) {
       if (s.pass == "replicate") nn::replicate(*m, mesh, "dp_replicate");
     }
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+    // Biases begin as zeros, which may be added twice unseen.
+    for (const auto& p : nn::named_parameters(*model)) {
+      if (p.name.ends_with("bias"))
+        nn::copy_values(p.tensor, normal(p.tensor.shape(), {3, 1}, 0, 0.1, p.tensor.dtype()));
+    }
     Context::current().call_keys.set_seed(3);
     const Layout by_row = Layout::of(mesh, {{"dp_replicate", Shard(0)}, {"dp_shard", Shard(0)}});
     const Tensor tokens = distribute(numbers(kRows), by_row);
