@@ -254,14 +254,15 @@ std::vector<std::string> expected(const Setting& s) {
   std::vector<bool> freed(n, s.shards > 1 && reshard != nn::Reshard::never);
   if (reshard == nn::Reshard::automatic) {
     const bool root = ended.back().name.empty();
-    freed[n - 1] = false;               // the root, or the last
-    if (root) freed[n - 2] = false;     // the last
+    freed[n - 1] = false;            // the root, or the last
+    if (root) freed[n - 2] = false;  // the last
   }
   for (size_t i = n; i-- > 0;) {
     const bool root = ended[i].name.empty();
     // The root's backward begins first and ends last.
     const auto reduce = [&](const Group& g) {
-      if (s.shards > 1) table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
+      if (s.shards > 1)
+        table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
       if (s.replicas > 1)
         table.push_back(concat("all_reduce dp_replicate ", g.elements / s.shards * summed, ' '));
     };
@@ -280,13 +281,11 @@ TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
       if (e.op == "all_reduce" && e.tag == "forward") continue;  // of the loss that the test reads
       got.push_back(concat(e.op, ' ', e.axes, ' ', e.bytes, ' ', e.path));
     }
-    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' '
-                                << s.shards << ' '
-                                << static_cast<int>(s.policy.reshard_after_forward);
+    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' ' << s.shards
+                                << ' ' << static_cast<int>(s.policy.reshard_after_forward);
   };
   for (const std::string family : {"llama3", "gpt2"}) {
-    for (const auto reshard :
-         {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
+    for (const auto reshard : {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
       check({.family = family,
              .pass = "shard",
              .shards = 2,
@@ -317,8 +316,8 @@ TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {
         wrap(*model, mesh, s);
         nn::initialize(*model, 5, nn::laid_out(*model, mesh));
         const NoGrad guard;
-        const Tensor tokens =
-            distribute(from_values({1, 2, 3, 4, 5, 6}, {2, 3}, DType::i64), Layout::replicated(mesh));
+        const Tensor tokens = distribute(from_values({1, 2, 3, 4, 5, 6}, {2, 3}, DType::i64),
+                                         Layout::replicated(mesh));
         const Metadata metadata = model->metadata(3);
         std::vector<double> values = full_tensor(model->forward(tokens, metadata)).values();
         const auto add = [&values](const Tensor& t) {
