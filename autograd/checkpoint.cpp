@@ -5,6 +5,7 @@
 #include "tessera/autograd/checkpoint.h"
 
 #include "tessera/autograd/checkpoint_impl.h"
+#include "tessera/core/draws.h"
 #include "tessera/core/module_path.h"
 
 #include <algorithm>
@@ -94,6 +95,7 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   std::vector<Input> inputs_;
   std::vector<std::string> module_path_;
   CallKeys keys_;
+  int64_t row_ = 0;
   std::vector<Slot> slots_;
   std::vector<Call> calls_;
   std::vector<Call> again_;  // of the running recompute
@@ -240,6 +242,7 @@ TensorList Frame::forward(const std::vector<Tensor>& inputs) {
   }
   module_path_ = context.module_path;
   keys_ = context.call_keys;
+  row_ = micro_batch_row();
   Observer observer(*this, context);
   TensorList out;
   {
@@ -301,6 +304,7 @@ void Frame::recompute() {
     const Restore<std::vector<std::string>> path(context.module_path, module_path_);
     const Restore<CallKeys> keys(context.call_keys,
                                  options_.preserve_rng_state ? keys_ : context.call_keys);
+    const Restore<int64_t> row(micro_batch_row(), row_);
     const Restore<Interceptor*> interceptor(context.interceptor, &replayer);
     const SavedTensorHooks hooks([this](const Tensor& t) { return pack_again(t); },
                                  [](const std::any&) -> Tensor {

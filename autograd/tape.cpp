@@ -120,7 +120,8 @@ void Tape::record(const OpRow& row, const void* op, Tensors in, Outputs out) {
     if (is_floating(out[i].dtype())) attach(out[i], node, static_cast<int32_t>(i));
   }
   const Context& context = Context::current();
-  if (context.options.anomaly) node->module_path = joined_path(context.module_path);
+  if (context.options.anomaly || context.op_hook)
+    node->module_path = joined_path(context.module_path);
 }
 
 void Tape::add(Node& node) {

@@ -167,10 +167,10 @@ TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
     const Trial t;
     const Tensor p = t.partial({3, 5}), whole = Trial::whole({3, 5});
     TESSERA_EXPECT_HOLDS(error_of<LayoutError>([&] { (void)norm({p}); }), "redistribute(input");
-    EXPECT_EQ(norm({redistribute(p, {R})}), norm({whole}));
-    EXPECT_EQ(norm({redistribute(p, {S0})}), norm({whole}));
-    EXPECT_EQ(norm({t.on(whole, S1), t.on(whole, R), t.on(whole, S0)}),
-              norm({whole, whole, whole}));
+    EXPECT_EQ(norm({redistribute(p, {R})}).item(), norm({whole}).item());
+    EXPECT_EQ(norm({redistribute(p, {S0})}).item(), norm({whole}).item());
+    EXPECT_EQ(norm({t.on(whole, S1), t.on(whole, R), t.on(whole, S0)}).item(),
+              norm({whole, whole, whole}).item());
     EXPECT_THROW((void)norm({t.on(whole, S0), whole}), LayoutError);
     expect_refused_or_right([&] { return max(p, 1)[0]; }, max(whole, 1)[0]);
     expect_refused_or_right([&] { return exp(p); }, exp(whole));
@@ -179,8 +179,8 @@ TEST(PartialBugs, NormsMaximaAndScalingNeverTakeTermsForTheSum) {
     const Mesh two = Mesh::make({{"x", 2}, {"y", 2}});
     const Tensor a = t.on(whole, S0), b = distribute(whole, Layout::of(two, {S0, S1})),
                  c = copy(whole), d = copy(whole);
-    const double size = norm({c, d});
-    EXPECT_EQ(norm({a, b}), size);
+    const double size = norm({c, d}).item();
+    EXPECT_EQ(norm({a, b}).item(), size);
     scale_({a, b}, 0.5 / size);
     scale_({c, d}, 0.5 / size);
     expect_same(a, c, 0);

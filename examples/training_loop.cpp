@@ -30,7 +30,6 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
                           .vocabulary = model.config().vocab_size,
                           .global_rows = kRows,
                           .rows = kRows,
-                          .micro_batches = kMicroBatches,
                           .seed = kSeed});
   int64_t done = 0;
   const auto warn = [](const std::string& line) { std::cerr << line << '\n'; };
@@ -43,19 +42,20 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
   for (; done < last; ++done) {
     double loss = 0;
     for (int64_t micro = 0; micro < kMicroBatches; ++micro) {  // gradients add up
-      const train::Batch batch = data.at(done, micro);
+      const train::Batch batch = data.at((done * kMicroBatches + micro) * kRows);
       const Tensor part = model.loss(batch.tokens, batch.targets, metadata).sum / kTokensPerStep;
       backward(part);
       loss += part.item();
     }
-    const double norm = optim::clip_grad_norm_(optimizer.parameters(), /*max_norm=*/1);
+    const Tensor norm = optim::clip_grad_norm_(optimizer.parameters(), /*max_norm=*/1);
     optimizer.set_lr_factor(train::lr_factor(schedule, done, kSteps));
     optimizer.step();
     optimizer.zero_grad();
-    std::cout << "step " << done + 1 << "  loss " << loss << "  gradient norm " << norm << '\n';
+    std::cout << "step " << done + 1 << "  loss " << loss << "  gradient norm " << norm.item()
+              << '\n';
   }
 
-  checkpoints.save({.progress = {done, optimizer.steps(), done, done},
+  checkpoints.save({.progress = {done, optimizer.steps(), done, done * kMicroBatches * kRows},
                     .seed = kSeed,
                     .config = "{}",
                     .data_windows = data.info().windows,

@@ -153,7 +153,12 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
 
 Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
   const Tensor h = stack(x, metadata, cache);
-  return head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
+  const Tensor y = head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
+  if (!y.is_distributed()) return y;
+  Layout whole = layout_of(y);
+  for (const int axis : whole.axes_of(2))
+    whole = whole.with(whole.mesh().axis(axis).name, Replicate());
+  return redistribute(y, whole);
 }
 
 }  // namespace tessera::models

@@ -8,6 +8,7 @@
 #include "tessera/dist/mesh.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/parallel/tensor_parallel.h"
 
 #include <cstdint>
 #include <span>
@@ -69,6 +70,11 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// of its document. Recompute is not counted. torchtitan counts all pairs of a sequence.
   [[nodiscard]] virtual double flops(std::span<const int64_t> documents) = 0;
 
+  /// How tensor parallelism shards the members that are present (nn::tensor_parallel applies it).
+  /// UsageError: the family has no plan.
+  [[nodiscard]] virtual nn::TensorParallelPlan tensor_parallel_plan(
+      const nn::TensorParallelOptions& options) const;
+
   // Computation. tokens and targets (B, T) i64.
   /// Metadata for sequences of `length` tokens, the first at position `start`: made once, used for
   /// all batches of that length. ValueError beyond max_seq_len.
@@ -90,16 +96,18 @@ class TESSERA_API LanguageModel : public nn::Module {
   // Generation.
   /// A cache for `capacity` tokens. ValueError beyond max_seq_len.
   [[nodiscard]] virtual Cache make_cache(int64_t capacity) const = 0;
-  /// The logits (B, 1, vocab_size) after the last of tokens (B, T), which follow those in the cache
-  /// and are added to it. Under NoGrad. ValueError if the cache is not this model's or is full.
+  /// The logits (B, 1, vocab_size), whole in the vocabulary on each rank, after the last of tokens
+  /// (B, T), which follow those in the cache and are added to it. Under NoGrad. ValueError if the
+  /// cache is not this model's or is full.
   [[nodiscard]] virtual Tensor next_logits(const Tensor& tokens, Cache& cache) const = 0;
 
   // Training.
   /// Statistics of the model (such as the load of experts), for the step log.
   [[nodiscard]] virtual std::vector<NamedValue> statistics() const { return {}; }
   /// Called on every rank under NoGrad once per step, after gradients are reduced and before the
-  /// optimizer step (to update a router's bias).
-  virtual void before_optimizer_step() {}
+  /// optimizer step (to update a router's bias). Where `skip`, () bool and plain, is true, the step
+  /// is not finite: buffers must keep their values, as parameters do.
+  virtual void before_optimizer_step(const Tensor& skip) { static_cast<void>(skip); }
 
  protected:
   /// `x` on the device of this model, replicated over its mesh.

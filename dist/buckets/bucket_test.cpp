@@ -229,7 +229,8 @@ TEST(Bucket, AddsMicroBatchesUp) {
           }
           const std::vector<Tensor> expected = bucket.reduce(total);
           for (size_t i = 0; i < held.size(); ++i) {
-            const double far = norm({held[i] - expected[i]}), whole = norm({expected[i]});
+            const double far = norm({held[i] - expected[i]}).item(),
+                         whole = norm({expected[i]}).item();
             EXPECT_LE(far, (sum_dtype == DType::f64 ? 1e-14 : 1e-6) * whole + 1e-30);
           }
         }

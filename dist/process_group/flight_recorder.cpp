@@ -50,9 +50,31 @@ void FlightRecorder::set_folder(const std::string& folder) {
   path_ = (base / concat("tessera_flight_", getpid(), "_rank", world_rank_, ".json")).string();
 }
 
+void FlightRecorder::set_entries(size_t entries) {
+  entries_ = std::make_unique<Entry[]>(entries);
+  size_ = entries;
+  first_ = count();
+}
+
+FlightRecorder::Entry* FlightRecorder::find(uint64_t record) {
+  if (record < oldest()) return nullptr;
+  Entry& e = entries_[record % size_];
+  return e.number == record ? &e : nullptr;
+}
+
+// Of the records that the ring may hold; the next one if it is empty.
+uint64_t FlightRecorder::oldest() const {
+  const uint64_t end = count();
+  return std::max(first_, end > size_ ? end - size_ : 0);
+}
+
 uint64_t FlightRecorder::enter(const ProcessGroup& group, const Collective& c) {
   const uint64_t record = next_.load(std::memory_order_relaxed);
-  Entry& e = at(record);
+  if (size_ == 0) {
+    next_.store(record + 1, std::memory_order_relaxed);
+    return record;
+  }
+  Entry& e = entries_[record % size_];
   e.number = record;
   e.sequence = c.sequence;
   e.count = c.count;
@@ -76,25 +98,25 @@ uint64_t FlightRecorder::enter(const ProcessGroup& group, const Collective& c) {
 }
 
 void FlightRecorder::started(uint64_t record) {
-  Entry& e = at(record);
-  if (e.number != record) return;
-  e.started.store(now_ns(), std::memory_order_relaxed);
-  e.state.store(State::started, std::memory_order_relaxed);
+  Entry* e = find(record);
+  if (!e) return;
+  e->started.store(now_ns(), std::memory_order_relaxed);
+  e->state.store(State::started, std::memory_order_relaxed);
 }
 
 void FlightRecorder::ended(uint64_t record, bool failed) {
-  Entry& e = at(record);
-  if (e.number != record) return;
-  e.ended.store(now_ns(), std::memory_order_relaxed);
-  e.state.store(failed ? State::failed : State::done, std::memory_order_relaxed);
+  Entry* e = find(record);
+  if (!e) return;
+  e->ended.store(now_ns(), std::memory_order_relaxed);
+  e->state.store(failed ? State::failed : State::done, std::memory_order_relaxed);
 }
 
 std::vector<FlightRecorder::Operation> FlightRecorder::ended_since(uint64_t& first) const {
   const uint64_t end = count();
-  if (end > kEntries) first = std::max(first, end - kEntries);
+  first = std::max(first, oldest());
   std::vector<Operation> operations;
   for (; first < end; ++first) {
-    const Entry& e = entries_[first % kEntries];
+    const Entry& e = entries_[first % size_];
     const State state = e.state.load(std::memory_order_relaxed);
     const int64_t ended = e.ended.load(std::memory_order_relaxed);
     if (ended == 0 && state != State::failed) break;
@@ -107,7 +129,7 @@ std::vector<FlightRecorder::Operation> FlightRecorder::ended_since(uint64_t& fir
 
 std::string FlightRecorder::json(std::string_view reason) const {
   using Json = nlohmann::ordered_json;
-  const uint64_t end = count(), begin = end > kEntries ? end - kEntries : 0;
+  const uint64_t end = count(), begin = oldest();
   const int64_t now = now_ns();
   const auto ago = [now](const std::atomic<int64_t>& t) {
     const int64_t at = t.load(std::memory_order_relaxed);
@@ -115,7 +137,7 @@ std::string FlightRecorder::json(std::string_view reason) const {
   };
   Json operations = Json::array();
   for (uint64_t i = begin; i < end; ++i) {
-    const Entry& e = entries_[i % kEntries];
+    const Entry& e = entries_[i % size_];
     Json one{{"number", e.number},
              {"group", e.group.data()},
              {"group_size", e.size},

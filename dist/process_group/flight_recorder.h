@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlightRecorder: the last operations of one rank, always recorded, in a ring of fixed size. It is
+// FlightRecorder: the last operations of one rank, in a ring whose size is set at the start. It is
 // dumped as JSON when a wait times out, a group is aborted or the process gets SIGUSR2, to show
 // after a hang what each rank was doing. An entry costs two clock reads and no allocation.
 #pragma once
@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 
 namespace tessera {
 
@@ -21,10 +22,13 @@ class TESSERA_API FlightRecorder {
     int64_t bytes = 0;  ///< larger of input and output on this rank
     int64_t queued = 0, started = 0, ended = 0;
   };
-  static constexpr size_t kEntries = 256;
+  static constexpr size_t kEntries = 256;  ///< initial size of the ring
 
   FlightRecorder(int world_rank, std::string folder);
 
+  /// Sets the size of the ring, which is then empty; 0 records nothing. For the rank's own thread,
+  /// while no operation is pending.
+  void set_entries(size_t entries);
   /// Records an operation and returns its number, for started() and ended().
   uint64_t enter(const ProcessGroup& group, const Collective& c);
   void started(uint64_t record);
@@ -37,7 +41,7 @@ class TESSERA_API FlightRecorder {
   /// hide the error that is being reported; false if nothing could be written.
   bool dump(std::string_view reason) const noexcept;
   [[nodiscard]] std::string json(std::string_view reason) const;
-  /// Number of operations recorded so far.
+  /// Number of operations so far.
   [[nodiscard]] uint64_t count() const { return next_.load(std::memory_order_relaxed); }
 
   /// The ended operations from number `first`, up to the first that has not ended; sets `first` for
@@ -62,11 +66,15 @@ class TESSERA_API FlightRecorder {
     int root = -1, tag = 0, size = 0;
     std::array<char, 40> group{};
   };
-  Entry& at(uint64_t record) { return entries_[record % kEntries]; }
+  /// Null if the ring does not hold it.
+  Entry* find(uint64_t record);
+  [[nodiscard]] uint64_t oldest() const;
 
   int world_rank_;
   std::string path_;
-  std::array<Entry, kEntries> entries_;
+  std::unique_ptr<Entry[]> entries_ = std::make_unique<Entry[]>(kEntries);
+  size_t size_ = kEntries;
+  uint64_t first_ = 0;  // of this ring
   std::atomic<uint64_t> next_{0};
   uint32_t seen_requests_ = 0;
 };

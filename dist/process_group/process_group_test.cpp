@@ -351,6 +351,23 @@ TEST(FlightRecorder, GivesWhatHasEndedOnce) {
   });
 }
 
+TEST(FlightRecorder, TheRingMayHaveAnySize) {
+  run_ranks(2, [](World& w) {
+    FlightRecorder& recorder = w.group().recorder();
+    for (const size_t entries : {3u, 1000u, 0u}) {
+      w.group().barrier()->wait();
+      recorder.set_entries(entries);
+      uint64_t from = 0;
+      EXPECT_TRUE(recorder.ended_since(from).empty());
+      const uint64_t before = recorder.count();
+      for (int i = 0; i < 300; ++i) w.group().barrier()->wait();
+      EXPECT_EQ(recorder.count(), before + 300);
+      EXPECT_EQ(recorder.ended_since(from).size(), std::min<size_t>(entries, 300));
+      EXPECT_NE(recorder.json("test").find("\"entered\""), std::string::npos);
+    }
+  });
+}
+
 TEST(FlightRecorder, DoesNotFollowLinks) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::temp_directory_path() / concat("tessera_links_", getpid());

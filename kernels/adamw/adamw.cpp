@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kRoles{"parameter", "gradient", "first moment",
                                                  "second moment"};
+constexpr std::array<std::string_view, 3> kScalars{"lr", "step", "skip"};
 constexpr DTypeSet kNarrow = dtypes_of(DType::f32, DType::bf16);
 
 // The step's constants, rounded once to the parameters' type.
@@ -118,49 +119,50 @@ std::ostream& operator<<(std::ostream& os, const Streams& s) {
 }
 
 MetaList AdamW::meta(Metas in) const {
-  if (in.size() < 2 || (in.size() - 2) % 4 != 0) {
-    fail<UsageError>(name, "expected lr, step and four lists of equal length: given ", in.size(),
-                     " inputs");
+  if (in.size() < 3 || (in.size() - 3) % 4 != 0) {
+    fail<UsageError>(name, "expected lr, step, skip and four lists of equal length: given ",
+                     in.size(), " inputs");
   }
   if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1 && eps >= 0)) {
     fail<ValueError>(name, "expected 0 <= beta < 1 and eps >= 0: given beta1 ", beta1, ", beta2 ",
                      beta2, ", eps ", eps);
   }
-  for (size_t i = 0; i < 2; ++i) {
-    if (in[i].dtype != DType::f64)
-      fail<DTypeError>(name, i ? "step" : "lr", " must be f64: given ", in[i]);
+  for (size_t i = 0; i < kScalars.size(); ++i) {
+    const DType expected = i == 2 ? DType::bool_ : DType::f64;
+    if (in[i].dtype != expected)
+      fail<DTypeError>(name, kScalars[i], " must be ", expected, ": given ", in[i]);
     if (in[i].shape.rank() != 0)
-      fail<ShapeError>(name, i ? "step" : "lr", " must be 0-dim: given ", in[i]);
+      fail<ShapeError>(name, kScalars[i], " must be 0-dim: given ", in[i]);
   }
-  const size_t n = (in.size() - 2) / 4;
+  const size_t n = (in.size() - 3) / 4;
   if (!streams.of.empty() && streams.of.size() != n)
     fail<UsageError>(name, "expected one stream per parameter, or none: given ", streams.of.size(),
                      " for ", n, " parameters");
   for (size_t i = 0; i < n; ++i) {
     for (size_t role = 0; role < 4; ++role) {
-      if (!in.has(2 + role * n + i))
+      if (!in.has(3 + role * n + i))
         fail<UsageError>(name, kRoles[role], " ", i,
                          " is undefined: step only parameters that have a gradient");
     }
-    const TensorMeta& p = in[2 + i];
+    const TensorMeta& p = in[3 + i];
     if (!dtypes.has(p.dtype))
       fail<DTypeError>(name, "parameter ", i, " must be of ", dtypes, ": given ", p);
     for (size_t role = 1; role < 4; ++role) {
-      const TensorMeta& other = in[2 + role * n + i];
+      const TensorMeta& other = in[3 + role * n + i];
       if (!(other.shape == p.shape))
         fail<ShapeError>(name, kRoles[role], " ", i, " must have the parameter's shape: given ",
                          other, ", expected ", p);
     }
-    check_dtypes(name, i, p, in[2 + n + i], in[2 + 2 * n + i], in[2 + 3 * n + i]);
+    check_dtypes(name, i, p, in[3 + n + i], in[3 + 2 * n + i], in[3 + 3 * n + i]);
   }
   return {};
 }
 
 ShardingRule AdamW::sharding(Metas in) const {
-  const size_t n = (in.size() - 2) / 4;
+  const size_t n = (in.size() - 3) / 4;
   ShardingRule r;
-  const auto entries = own_factors(r, in, 2, n);
-  r.operand({}).operand({});
+  const auto entries = own_factors(r, in, 3, n);
+  r.operand({}).operand({}).operand({});
   for (size_t i = 0; i < 4 * n; ++i) r.operand(entries[i % n]);
   r.outputs_from_here();
   for (size_t i = 0; i < 3 * n; ++i) r.operand(entries[i % n]);
@@ -173,7 +175,7 @@ AdamW AdamW::local(const Piece& piece) const {
   if (streams.of.empty()) return op;
   for (size_t i = 0; i < streams.of.size(); ++i) {
     PiecePlace& place = op.places.emplace_back();
-    for (const Piece::Range& r : piece.operands[2 + i]) {
+    for (const Piece::Range& r : piece.operands[3 + i]) {
       place.start.push_back(r.begin);
       place.whole.push_back(r.global);
     }
@@ -184,8 +186,9 @@ AdamW AdamW::local(const Piece& piece) const {
 void AdamW::cpu(Tensors in, Outputs) const {
   const double lr = *in[0].data<double>(), step = *in[1].data<double>();
   if (!(step >= 1)) fail<ValueError>(name, "steps count from 1: given ", step);
-  const size_t n = (in.size() - 2) / 4;
-  const StepEntries<4> entries(in.subspan(2));
+  if (*in[2].data<bool>()) return;
+  const size_t n = (in.size() - 3) / 4;
+  const StepEntries<4> entries(in.subspan(3));
   std::vector<PieceIndex> pieces;
   std::vector<RngKey> keys;
   for (size_t i = 0; i < n; ++i) {
@@ -197,7 +200,7 @@ void AdamW::cpu(Tensors in, Outputs) const {
   }
   const StepConstants<float> single(*this, lr, step);
   const StepConstants<double> exact(*this, lr, step);
-  ListChunks(in.subspan(2, n), [](size_t) {
+  ListChunks(in.subspan(3, n), [](size_t) {
     return false;
   }).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
     const auto& e = entries[i];
@@ -220,16 +223,17 @@ void AdamW::cpu(Tensors in, Outputs) const {
 }
 
 std::vector<Sample<AdamW>> AdamW::samples() {
-  const auto of = [](std::initializer_list<Shape> shapes, double step) {
-    std::vector<Arg> in{arg({}).value(0.01).as(DType::f64), arg({}).value(step).as(DType::f64)};
+  const Arg go = arg({}).listed({0}).as(DType::bool_), stay = arg({}).listed({1}).as(DType::bool_);
+  const auto of = [&](std::initializer_list<Shape> shapes, double step) {
+    std::vector<Arg> in{arg({}).value(0.01).as(DType::f64), arg({}).value(step).as(DType::f64), go};
     for (int role = 0; role < 4; ++role) {
       for (const Shape& s : shapes) in.push_back(role == 3 ? arg(s).uniform(0, 1) : arg(s));
     }
     return in;
   };
   // Parameter, gradient, first and second moment of two shapes, each role of its own dtype.
-  const auto mixed_of = [](DType p, DType g, DType m) {
-    std::vector<Arg> in{arg({}).value(0.01).as(DType::f64), arg({}).value(3).as(DType::f64)};
+  const auto mixed_of = [&](DType p, DType g, DType m) {
+    std::vector<Arg> in{arg({}).value(0.01).as(DType::f64), arg({}).value(3).as(DType::f64), go};
     const DType types[] = {p, g, m, m};
     for (int role = 0; role < 4; ++role) {
       for (const Shape& s : {Shape{37}, Shape{5, 6}})
@@ -238,13 +242,13 @@ std::vector<Sample<AdamW>> AdamW::samples() {
     return in;
   };
   auto undefined = of({{3}, {4}}, 1);
-  undefined[5] = no_arg();
+  undefined[6] = no_arg();
   auto mixed = of({{3}}, 1);
-  mixed[3] = arg({3}).as(DType::bf16);
+  mixed[4] = arg({3}).as(DType::bf16);
   auto mismatched = of({{3}}, 1);
-  mismatched[4] = arg({4});
+  mismatched[5] = arg({4});
   auto integers = of({{3}}, 1);
-  for (size_t i = 2; i < 6; ++i) integers[i] = arg({3}).as(DType::i64);
+  for (size_t i = 3; i < 7; ++i) integers[i] = arg({3}).as(DType::i64);
   const auto pair = [](double a, double b) { return arg({2}).listed({a, b}); };
   const auto one = [](double a) { return arg({1}).listed({a}); };
   const auto single = [](double a) { return arg({}).listed({a}); };
@@ -257,8 +261,8 @@ std::vector<Sample<AdamW>> AdamW::samples() {
       {AdamW{}, mixed_of(DType::f32, DType::f32, DType::bf16)},
       {AdamW{.seed = 3, .streams = {{5, 6}}}, mixed_of(DType::bf16, DType::bf16, DType::bf16)},
       known(AdamW{},
-            {single(0.125).as(DType::f64), single(3).as(DType::f64), pair(1, -2), one(4), single(2),
-             pair(0.5, 0.25), one(-1), single(1), pair(0.25, -0.5), one(2), single(-0.5),
+            {single(0.125).as(DType::f64), single(3).as(DType::f64), go, pair(1, -2), one(4),
+             single(2), pair(0.5, 0.25), one(-1), single(1), pair(0.25, -0.5), one(2), single(-0.5),
              pair(0.5, 1), one(0.5), single(0.25)},
             {{0.9889270833681101, -1.9867631529397347},
              {3.9343220295399792},
@@ -269,6 +273,10 @@ std::vector<Sample<AdamW>> AdamW::samples() {
              {0.49975, 0.9990625},
              {0.5005},
              {0.25075}}),
+      known(AdamW{},
+            {single(0.125).as(DType::f64), single(3).as(DType::f64), stay, pair(1, -2),
+             pair(0.5, 0.25), pair(0.25, -0.5), pair(0.5, 1)},
+            {{1, -2}, {0.25, -0.5}, {0.5, 1}}),
       timed(AdamW{}, of({{1024, 1024}}, 2)),
       timed(AdamW{.seed = 3, .streams = {{5}}}, of({{1024, 1024}}, 2)),
       bad(AdamW{}, undefined, "UsageError"),
@@ -300,9 +308,10 @@ void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gr
   const NoGrad guard;  // a step is no part of any graph
   const Device device = parameters[0].device();
   SmallVector<Tensor, 64> in;
-  in.reserve(2 + 4 * n);
+  in.reserve(3 + 4 * n);
   in.push_back(to_device(tensor(options.lr, DType::f64), device));
   in.push_back(to_device(tensor(static_cast<double>(step), DType::f64), device));
+  in.push_back(options.skip.defined() ? options.skip : to_device(tensor(0, DType::bool_), device));
   for (const auto* list : {&parameters, &grads, &first, &second}) {
     for (const Tensor& t : *list) in.push_back(t);
   }

@@ -16,6 +16,7 @@ namespace {
 template <class C> struct StepConstants {
   C decay, beta1, rest1, beta2, rest2, scale2, eps, step_size;
   uint64_t step;
+  bool skip;
 };
 
 struct Settings {
@@ -23,7 +24,7 @@ struct Settings {
 };
 
 template <class C>
-__global__ void make_constants(Settings op, const double* lr, const double* step,
+__global__ void make_constants(Settings op, const double* lr, const double* step, const bool* skip,
                                StepConstants<C>* c) {
   c->decay = static_cast<C>(1 - *lr * op.weight_decay);
   c->beta1 = static_cast<C>(op.beta1);
@@ -34,6 +35,7 @@ __global__ void make_constants(Settings op, const double* lr, const double* step
   c->eps = static_cast<C>(op.eps);
   c->step_size = static_cast<C>(*lr / (1 - ::pow(op.beta1, *step)));
   c->step = static_cast<uint64_t>(*step);
+  c->skip = *skip;
 }
 
 // How what is bf16 is rounded.
@@ -55,6 +57,7 @@ __global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>
                             Rounding rounding) {
   using C = compute_t<P>;
   const StepConstants<C> c = *constants;
+  if (c.skip) return;
   const auto [tensor, begin, end] = batch.place();
   P* parameter = static_cast<P*>(batch.pointers[tensor][0]);
   const G* gradient = static_cast<const G*>(batch.pointers[tensor][1]);
@@ -78,15 +81,15 @@ __global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>
 }  // namespace
 
 void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 2) / 4;
+  const size_t n = (in.size() - 3) / 4;
   WrittenRows written(stream);
   std::vector<ListEntry<4>> entries;
   std::vector<Rounding> roundings(streams.of.size());
   entries.reserve(n);
   for (size_t i = 0; i < n; ++i) {
-    const Tensor& p = in[2 + i];
-    entries.push_back({written.add(p), row_major(in[2 + n + i], stream),
-                       written.add(in[2 + 2 * n + i]), written.add(in[2 + 3 * n + i])});
+    const Tensor& p = in[3 + i];
+    entries.push_back({written.add(p), row_major(in[3 + n + i], stream),
+                       written.add(in[3 + 2 * n + i]), written.add(in[3 + 3 * n + i])});
     if (streams.of.empty()) continue;
     roundings[i] = {true,
                     {seed, streams.of[i]},
@@ -103,7 +106,7 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
           bytes = empty({sizeof(StepConstants<C>)}, DType::u8, stream.device);
           make_constants<C><<<1, 1, 0, handle(stream)>>>(
               Settings{beta1, beta2, eps, weight_decay}, in[0].data<double>(), in[1].data<double>(),
-              static_cast<StepConstants<C>*>(bytes.raw_data()));
+              in[2].data<bool>(), static_cast<StepConstants<C>*>(bytes.raw_data()));
           check_launch(name);
         }
         step_kernel<P, G, M><<<blocks, kThreads, 0, handle(stream)>>>(

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw_ (Loshchilov and Hutter, 2019): one call steps a list of parameters in one pass over their
-// bytes. What changes from step to step (learning rate, step number) is a 0-dim input, so that
-// plans and graphs can be kept. Parameters and moments may be bf16, stepped in f32 and rounded to
-// the nearest or stochastically (by key, step and global element index).
+// bytes. What changes from step to step (learning rate, step number, whether to step at all) is a
+// 0-dim input, so that plans and graphs can be kept and no value is read on the host. Parameters
+// and moments may be bf16, stepped in f32 and rounded to the nearest or stochastically (by key,
+// step and global element index).
 #pragma once
 
 #include "tessera/core/op.h"
@@ -28,8 +29,9 @@ struct PiecePlace {
   Shape start, whole;
 };
 
-/// Inputs: lr () f64, step () f64 counting from 1, then n parameters, n gradients, n first and n
-/// second moments. With streams, one per parameter, what is bf16 is rounded stochastically.
+/// Inputs: lr () f64, step () f64 counting from 1, skip () bool, then n parameters, n gradients, n
+/// first and n second moments. Where `skip` is true nothing is written. With streams, one per
+/// parameter, what is bf16 is rounded stochastically.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   uint64_t seed = 0;
@@ -40,8 +42,8 @@ struct AdamW {
   static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
   auto attributes() const { return std::tie(beta1, beta2, eps, weight_decay, seed, streams); }
   static constexpr bool writes(size_t i, size_t n) {
-    const size_t tensors = (n - 2) / 4;
-    return i >= 2 && (i - 2 < tensors || i - 2 >= 2 * tensors);
+    const size_t tensors = (n - 3) / 4;
+    return i >= 3 && (i - 3 < tensors || i - 3 >= 2 * tensors);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -62,6 +64,8 @@ struct AdamWOptions {
   /// second one by less than half a unit of its last place.
   uint64_t seed = 0;
   std::vector<uint64_t> streams = {};
+  /// () bool: where true the step changes nothing, without the host knowing; undefined: false.
+  Tensor skip = {};
 };
 /// Steps every parameter in place; lists of equal length, tensors of one entry alike in shape.
 /// Parameters are f64, f32 or bf16, gradients of the parameter's dtype or f32; moments are f64

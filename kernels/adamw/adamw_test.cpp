@@ -74,7 +74,8 @@ TEST(AdamW, StochasticRoundingIsKeyedByTheGlobalElement) {
   const Shape whole{37, 90};
   const op::AdamW op{.seed = 7, .streams = {{11}}};
   const auto tensors = [&] {
-    std::vector<Tensor> in{tensor(0.01, DType::f64), tensor(4, DType::f64)};
+    std::vector<Tensor> in{tensor(0.01, DType::f64), tensor(4, DType::f64),
+                           tensor(0, DType::bool_)};
     for (uint64_t role = 0; role < 4; ++role)
       in.push_back(bf16_of(role == 3 ? uniform(whole, {1, role}) : normal(whole, {1, role})));
     return in;
@@ -86,16 +87,16 @@ TEST(AdamW, StochasticRoundingIsKeyedByTheGlobalElement) {
                                      {{3, 13}, {30, 70}},
                                      {{5, 88}, {32, 2}}}) {
     Piece piece;
-    piece.operands.resize(9);
+    piece.operands.resize(10);
     std::vector<Tensor> part = tensors();
-    for (size_t i = 2; i < 9; ++i) {
+    for (size_t i = 3; i < 10; ++i) {
       for (int d = 0; d < 2; ++d) piece.operands[i].push_back({start[d], shape[d], whole[d]});
-      if (i >= 6) continue;
+      if (i >= 7) continue;
       for (int d = 0; d < 2; ++d)
         part[i] = contiguous(slice(part[i], d, {start[d], start[d] + shape[d]}));
     }
     call(op.local(piece), Tensors(part));
-    for (const size_t role : {2u, 4u, 5u}) {
+    for (const size_t role : {3u, 5u, 6u}) {
       Tensor want = all[role];
       for (int d = 0; d < 2; ++d) want = slice(want, d, {start[d], start[d] + shape[d]});
       EXPECT_EQ(part[role].values(), contiguous(want).values()) << role;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA dropout: a thread compares the bits of its element, as the CPU does. The key is read on the
-// device, so that a captured graph can be replayed with another.
+// CUDA dropout: a thread compares the bits of its element, as the CPU does. Key and row are read on
+// the device, so that a captured graph can be replayed with another.
 #include "tessera/kernels/dropout/dropout.h"
 #include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/shared/piece_index_impl.h"
@@ -9,10 +9,11 @@ namespace tessera::op {
 namespace {
 
 template <class T>
-__global__ void dropout_kernel(const T* x, const int64_t* seed, const int64_t* stream, T* y,
-                               int64_t n, PieceIndex place, uint32_t threshold,
-                               compute_t<T> scale) {
+__global__ void dropout_kernel(const T* x, const int64_t* seed, const int64_t* stream,
+                               const int64_t* row, T* y, int64_t n, PieceIndex place,
+                               int64_t row_size, uint32_t threshold, compute_t<T> scale) {
   const RngKey key{static_cast<uint64_t>(*seed), static_cast<uint64_t>(*stream)};
+  place.base += *row * row_size;
   for (int64_t i = first_item(); i < n; i += item_step()) {
     const uint64_t at = place.global(i);
     const bool stays = rng::philox(key, at / 4).v[at % 4] >= threshold;
@@ -29,8 +30,8 @@ void Dropout::cuda(Tensors in, Outputs y, Stream stream) const {
   const PieceIndex place(x.shape(), start, whole);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     dropout_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), in[1].data<int64_t>(), in[2].data<int64_t>(), y[0].data<T>(), n, place,
-        threshold(), static_cast<compute_t<T>>(scale()));
+        x.data<T>(), in[1].data<int64_t>(), in[2].data<int64_t>(), in[3].data<int64_t>(),
+        y[0].data<T>(), n, place, row_size(), threshold(), static_cast<compute_t<T>>(scale()));
   });
   check_launch(name);
 }

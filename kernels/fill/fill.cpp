@@ -4,6 +4,7 @@
 #include "tessera/kernels/fill/fill.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/draws.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/shared/philox_impl.h"
 #include "tessera/kernels/shared/piece_index_impl.h"
@@ -237,12 +238,17 @@ namespace tessera {
 namespace {
 
 op::Random drawn(const Shape& shape, DType dtype, Device device, op::Distribution distribution) {
-  return {shape, dtype, device, distribution, 0, 1, 0, 1, Context::current().next_key(), {}, {}};
+  const Draw draw = next_draw();
+  return at_row(op::Random{shape, dtype, device, distribution, 0, 1, 0, 1, draw.key, {}, {}},
+                draw.row);
 }
 
 }  // namespace
 
-void manual_seed(uint64_t seed) { Context::current().call_keys.set_seed(seed); }
+void manual_seed(uint64_t seed) {
+  Context::current().call_keys.set_seed(seed);
+  begin_micro_batch(0);
+}
 
 Tensor rand(const Shape& shape, DType dtype, Device device) {
   return call(drawn(shape, dtype, device, op::Distribution::uniform), {});

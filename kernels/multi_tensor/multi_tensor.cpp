@@ -201,6 +201,7 @@ ShardingRule Scale::sharding(Metas in) const {
 
 void Scale::cpu(Tensors in, Outputs written) const {
   const double factor = *in[0].data<double>();
+  if (factor == 1) return;
   const auto strided = [&](size_t i) { return !written[i].is_contiguous(); };
   ListChunks(written, strided).for_each([&](int64_t, size_t i, int64_t begin, int64_t end) {
     const Tensor& x = written[i];
@@ -225,6 +226,7 @@ std::vector<Sample<Scale>> Scale::samples() {
       known(Scale{},
             {arg({}).listed({0.5}).as(DType::f64), arg({2}).listed({3, -4}), arg({}).listed({1})},
             {{1.5, -2}, {0.5}}),
+      known(Scale{}, {arg({}).listed({1}).as(DType::f64), arg({2}).listed({3, -4})}, {{3, -4}}),
       timed(Scale{}, {factor, arg({1024, 1024}), arg({1024})}),
       bad(Scale{}, {arg({}).as(DType::f32), arg({3})}, "DTypeError"),
       bad(Scale{}, {arg({1}).as(DType::f64), arg({3})}, "ShapeError"),
@@ -250,11 +252,11 @@ void check_alike(const std::vector<Tensor>& tensors, std::string_view where) {
 
 }  // namespace
 
-double norm(const std::vector<Tensor>& tensors) {
-  if (tensors.empty()) return 0;
+Tensor norm(const std::vector<Tensor>& tensors) {
+  if (tensors.empty()) return tensor(0, DType::f32);
   NoGrad no_grad;
   check_alike(tensors, "norm");
-  double squares = 0;
+  Tensor squares;
   if (tensors[0].is_distributed()) {
     // Tensors of different layouts are no one call; sums that lie alike are added up before they
     // are joined, so that few small collectives serve them all.
@@ -266,27 +268,34 @@ double norm(const std::vector<Tensor>& tensors) {
       if (like == sums.end()) sums.push_back(sum);
       else *like = add(*like, sum);
     }
-    for (const Tensor& s : sums) squares += detail::distributor_of("norm", s).whole(s).item();
+    for (const Tensor& s : sums) {
+      const Tensor whole = detail::distributor_of("norm", s).whole(s);
+      squares = squares.defined() ? add(squares, whole) : whole;
+    }
   } else {
-    squares = call(op::SumSquares{}, Tensors(tensors)).item();
+    squares = call(op::SumSquares{}, Tensors(tensors));
   }
-  return static_cast<double>(static_cast<float>(std::sqrt(squares)));
+  return cast(sqrt(squares), DType::f32);
 }
 
-void scale_(const std::vector<Tensor>& tensors, double factor) {
+void scale_(const std::vector<Tensor>& tensors, const Tensor& factor) {
   if (tensors.empty()) return;
   check_alike(tensors, "scale_");
-  const Tensor by = to_device(tensor(factor, DType::f64), tensors[0].device());
   std::vector<LayoutId> done;
   for (const Tensor& first : tensors) {  // one call for each layout
     const LayoutId layout = first.impl().layout;
     if (std::ranges::count(done, layout)) continue;
     done.push_back(layout);
-    std::vector<Tensor> in{by};
+    std::vector<Tensor> in{factor};
     std::ranges::copy_if(tensors, std::back_inserter(in),
                          [&](const Tensor& t) { return t.impl().layout == layout; });
     call(op::Scale{}, Tensors(in));
   }
+}
+
+void scale_(const std::vector<Tensor>& tensors, double factor) {
+  if (tensors.empty()) return;
+  scale_(tensors, to_device(tensor(factor, DType::f64), tensors[0].device()));
 }
 
 }  // namespace tessera

@@ -21,7 +21,8 @@ struct SumSquares {
   static std::vector<Sample<SumSquares>> samples();
 };
 
-/// factor () f64, then n tensors, each multiplied by it in place.
+/// factor () f64, then n tensors, each multiplied by it in place; a factor of 1 costs no pass over
+/// them.
 struct Scale {
   static constexpr std::string_view name = "scale_";
   static constexpr DTypeSet dtypes = kFloats;
@@ -38,10 +39,13 @@ using multi_tensor_ops = OpList<SumSquares, Scale>;
 
 }  // namespace op
 
-/// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32;
-/// () f32 on the host. Each element of a distributed tensor counts once; LayoutError where some are
-/// plain and some are not.
-TESSERA_API double norm(const std::vector<Tensor>& tensors);
+/// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32
+/// ->
+/// () f32, plain and equal on all ranks. Each element of a distributed tensor counts once;
+/// LayoutError where some are plain and some are not. Not recorded.
+TESSERA_API Tensor norm(const std::vector<Tensor>& tensors);
+/// Multiplies all tensors in place by a factor, which is () f64 and plain, or a number.
+TESSERA_API void scale_(const std::vector<Tensor>& tensors, const Tensor& factor);
 TESSERA_API void scale_(const std::vector<Tensor>& tensors, double factor);
 
 }  // namespace tessera

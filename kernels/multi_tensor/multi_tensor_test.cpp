@@ -15,12 +15,13 @@ namespace {
 
 TEST(MultiTensor, NormIsTakenInF64) {
   Context context;
-  EXPECT_EQ(norm({tensor({3}), tensor({4})}), 5);
-  EXPECT_EQ(norm({}), 0);
-  EXPECT_EQ(norm({full({1 << 20}, 1e-3)}), static_cast<double>(static_cast<float>(std::sqrt(
-                                               double(1e-3f) * double(1e-3f) * (1 << 20)))));
-  EXPECT_EQ(norm({full({2}, 1e30)}), static_cast<double>(static_cast<float>(
-                                         std::sqrt(2.0) * double(1e30f))));  // squares overflow f32
+  EXPECT_EQ(norm({tensor({3}), tensor({4})}).item(), 5);
+  EXPECT_EQ(norm({}).item(), 0);
+  EXPECT_EQ(norm({full({1 << 20}, 1e-3)}).item(), static_cast<double>(static_cast<float>(std::sqrt(
+                                                      double(1e-3f) * double(1e-3f) * (1 << 20)))));
+  EXPECT_EQ(norm({full({2}, 1e30)}).item(),
+            static_cast<double>(
+                static_cast<float>(std::sqrt(2.0) * double(1e30f))));  // squares overflow f32
 }
 
 // Far beyond the range of f32, above and below, and at every length of a last block.
@@ -48,6 +49,19 @@ TEST(MultiTensor, ScaleWorksInPlaceAndOnViews) {
   const Tensor x = tensor({{1, 2}, {3, 4}});
   scale_({slice(x, 1, {0, 1}), tensor({1})}, 10);
   EXPECT_EQ(x.values(), (std::vector<double>{10, 2, 30, 4}));
+}
+
+// No pass over the tensors, so that a step that clips nothing costs none: NaN payloads stay too.
+TEST(MultiTensor, AFactorMayBeATensorAndOneWritesNothing) {
+  Context context;
+  const Tensor x = tensor({1, 2});
+  scale_({x}, tensor(3, DType::f64));
+  EXPECT_EQ(x.values(), (std::vector<double>{3, 6}));
+  const Tensor signalling = zeros({1});
+  *static_cast<uint32_t*>(signalling.raw_data()) = 0x7f800001u;
+  scale_({signalling}, tensor(1, DType::f64));
+  EXPECT_EQ(*static_cast<uint32_t*>(signalling.raw_data()), 0x7f800001u);
+  EXPECT_THROW(scale_({x}, tensor(3, DType::f32)), DTypeError);
 }
 
 TEST(MultiTensor, Errors) {

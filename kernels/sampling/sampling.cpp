@@ -5,6 +5,7 @@
 #include "tessera/kernels/sampling/sampling.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/draws.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/cumsum/cumsum.h"
 #include "tessera/kernels/fill/fill.h"
@@ -123,23 +124,23 @@ void check_weights(const Tensor& p, int64_t least) {
 }
 
 // In (0, 1), 52 bits and a half, which f64 holds exactly; lies as `like`, of the same shape.
-Tensor uniform_like(const Tensor& like, RngKey key) {
+Tensor uniform_like(const Tensor& like, RngKey key, int64_t row) {
   const op::RandInt bits{like.shape(), 0, int64_t{1} << 52, DType::i64, like.device(), key, {}, {}};
-  return affine(cast(call_like(bits, like), DType::f64), 0x1p-52, 0x1p-53);
+  return affine(cast(call_like(at_row(bits, row), like), DType::f64), 0x1p-52, 0x1p-53);
 }
 
 }  // namespace
 
-Tensor bernoulli(const Tensor& p, RngKey key) {
+Tensor bernoulli(const Tensor& p, RngKey key, int64_t row) {
   if (!kFloats.has(p.dtype()))
     fail<DTypeError>("bernoulli", "p must be of ", kFloats, ": given ", p.meta());
   const DType wide = compute_dtype(p.dtype());
   const op::Random draw{p.shape(), wide, p.device(), op::Distribution::uniform, 0, 1, 0, 1,
                         key,       {},   {}};
-  return cast(less(call_like(draw, p), cast(p.detach(), wide)), p.dtype());
+  return cast(less(call_like(at_row(draw, row), p), cast(p.detach(), wide)), p.dtype());
 }
 
-Tensor multinomial(const Tensor& p, int64_t count, RngKey key, bool replacement) {
+Tensor multinomial(const Tensor& p, int64_t count, RngKey key, bool replacement, int64_t row) {
   constexpr std::string_view kName = "multinomial";
   if (!kFloats.has(p.dtype()))
     fail<DTypeError>(kName, "weights must be of ", kFloats, ": given ", p.meta());
@@ -153,7 +154,7 @@ Tensor multinomial(const Tensor& p, int64_t count, RngKey key, bool replacement)
   if (p.device() == kCpu && !p.is_distributed() && p.numel() > 0)
     check_weights(weights, replacement ? 1 : count);
   if (!replacement) {
-    const Tensor exponential = neg(log(uniform_like(weights, key)));  // (..., n)
+    const Tensor exponential = neg(log(uniform_like(weights, key, row)));  // (..., n)
     return topk(div(weights, exponential), count)[1];
   }
   Shape drawn = p.shape();
@@ -162,15 +163,20 @@ Tensor multinomial(const Tensor& p, int64_t count, RngKey key, bool replacement)
   const Tensor total = expand(narrow(sums, -1, n - 1, 1), drawn);  // (..., count)
   // Below the total, so that a place is found; above the sum before it, so that its weight is not
   // 0.
-  return searchsorted(sums, mul(uniform_like(total, key), total), true);
+  return searchsorted(sums, mul(uniform_like(total, key, row), total), true);
 }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype, Device device) {
-  return randint(low, high, shape, Context::current().next_key(), dtype, device);
+  const Draw draw = next_draw();
+  return call(at_row(op::RandInt{shape, low, high, dtype, device, draw.key, {}, {}}, draw.row), {});
 }
-Tensor bernoulli(const Tensor& p) { return bernoulli(p, Context::current().next_key()); }
+Tensor bernoulli(const Tensor& p) {
+  const Draw draw = next_draw();
+  return bernoulli(p, draw.key, draw.row);
+}
 Tensor multinomial(const Tensor& p, int64_t count, bool replacement) {
-  return multinomial(p, count, Context::current().next_key(), replacement);
+  const Draw draw = next_draw();
+  return multinomial(p, count, draw.key, replacement, draw.row);
 }
 
 }  // namespace tessera

@@ -60,17 +60,18 @@ inline Tensor randint(int64_t low, int64_t high, const Shape& shape, RngKey key,
 }
 /// 1 with probability p, else 0, for each element of p (any shape, floating, in [0, 1]) -> p's
 /// shape and dtype; p at or below 0 gives 0, at or above 1 gives 1. It lies as p does, and has no
-/// gradient.
-TESSERA_API Tensor bernoulli(const Tensor& p, RngKey key);
+/// gradient. `row`: the row of a larger tensor at which dim 0 begins, of which it gets the bits.
+TESSERA_API Tensor bernoulli(const Tensor& p, RngKey key, int64_t row = 0);
 /// `count` places along the last dim of p, (n) or (B, n), each with a probability in proportion to
 /// its weight -> (count) or (B, count) i64. Without replacement no place is taken twice, and they
 /// stand in the order in which they were drawn. p is floating, at least 0 and finite, and has
 /// `count` positive weights (one, with replacement) in each row: ValueError on a CPU tensor; on
 /// other devices values are not looked at. ShapeError for another rank or an empty last dim.
-TESSERA_API Tensor multinomial(const Tensor& p, int64_t count, RngKey key,
-                               bool replacement = false);
+TESSERA_API Tensor multinomial(const Tensor& p, int64_t count, RngKey key, bool replacement = false,
+                               int64_t row = 0);
 
-/// The same three by the next draw of the current module, as `rand`.
+/// The same three by the next draw of the current module, as `rand`: dim 0 counts the rows of the
+/// batch.
 TESSERA_API Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = DType::i64,
                            Device device = kCpu);
 TESSERA_API Tensor bernoulli(const Tensor& p);

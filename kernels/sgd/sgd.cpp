@@ -55,18 +55,20 @@ void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const 
 
 constexpr std::array<std::string_view, 3> kRoles{"parameter", "gradient", "buffer"};
 
-void check_scalar(std::string_view name, std::string_view what, const TensorMeta& x) {
-  if (x.dtype != DType::f64) fail<DTypeError>(name, what, " must be f64: given ", x);
+void check_scalar(std::string_view name, std::string_view what, const TensorMeta& x,
+                  DType dtype = DType::f64) {
+  if (x.dtype != dtype) fail<DTypeError>(name, what, " must be ", dtype, ": given ", x);
   if (x.shape.rank() != 0) fail<ShapeError>(name, what, " must be 0-dim: given ", x);
 }
 
 void check_lists(std::string_view name, DTypeSet dtypes, Metas in, size_t scalars, size_t roles) {
   if (in.size() < scalars || (in.size() - scalars) % roles != 0) {
-    fail<UsageError>(name, "expected ", scalars == 1 ? "lr" : "lr, step", " and ", roles,
-                     " lists of equal length: given ", in.size(), " inputs");
+    fail<UsageError>(name, "expected ", scalars == 2 ? "lr, skip" : "lr, skip, step", " and ",
+                     roles, " lists of equal length: given ", in.size(), " inputs");
   }
   check_scalar(name, "lr", in[0]);
-  if (scalars == 2) check_scalar(name, "step", in[1]);
+  check_scalar(name, "skip", in[1], DType::bool_);
+  if (scalars == 3) check_scalar(name, "step", in[2]);
   const size_t n = (in.size() - scalars) / roles;
   for (size_t i = 0; i < n; ++i) {
     for (size_t role = 0; role < roles; ++role) {
@@ -149,40 +151,44 @@ std::vector<Arg> lists_of(std::vector<Arg> scalars, std::initializer_list<Shape>
   return scalars;
 }
 Arg scalar(double v) { return arg({}).value(v).as(DType::f64); }
+Arg skip(bool on) { return arg({}).listed({on ? 1.0 : 0.0}).as(DType::bool_); }
 
 }  // namespace
 
 MetaList Sgd::meta(Metas in) const {
-  check_lists(name, dtypes, in, 1, 2);
+  check_lists(name, dtypes, in, 2, 2);
   check_decay(name, weight_decay);
   return {};
 }
 
-ShardingRule Sgd::sharding(Metas in) const { return lists_rule(in, 1, 2); }
+ShardingRule Sgd::sharding(Metas in) const { return lists_rule(in, 2, 2); }
 
 void Sgd::cpu(Tensors in, Outputs) const {
+  if (*in[1].data<bool>()) return;
   const double lr = *in[0].data<double>();
-  step_lists<2>(in.subspan(1), {*this, lr}, {*this, lr});
+  step_lists<2>(in.subspan(2), {*this, lr}, {*this, lr});
 }
 
 std::vector<Sample<Sgd>> Sgd::samples() {
   using S = Sgd;
   const std::optional<DType> any;
-  const std::vector<Arg> lr{scalar(0.1)};
+  const std::vector<Arg> lr{scalar(0.1), skip(false)};
   auto undefined = lists_of(lr, {{3}, {4}}, {any, any});
-  undefined[4] = no_arg();
+  undefined[5] = no_arg();
   auto mismatched = lists_of(lr, {{3}}, {any, any});
-  mismatched[2] = arg({4});
-  const Arg rate = arg({}).listed({0.25}).as(DType::f64), p = arg({2}).listed({1, -2}),
-            g = arg({2}).listed({0.5, 0.25}), four = arg({1}).listed({4}),
-            minus_one = arg({1}).listed({-1}), two = arg({}).listed({2}), one = arg({}).listed({1});
+  mismatched[3] = arg({4});
+  const Arg rate = arg({}).listed({0.25}).as(DType::f64), go = skip(false),
+            p = arg({2}).listed({1, -2}), g = arg({2}).listed({0.5, 0.25}),
+            four = arg({1}).listed({4}), minus_one = arg({1}).listed({-1}),
+            two = arg({}).listed({2}), one = arg({}).listed({1});
   return {
       {S{}, lists_of(lr, {{5, 7}}, {any, any})},
       {S{0.1, true}, lists_of(lr, {{37}, {5, 6}, {}}, {any, any})},
       {S{0.1, true}, lists_of(lr, {{10, 5}, {5}}, {any, any})},
       {S{0.1}, lists_of(lr, {{37}, {5, 6}}, {DType::bf16, DType::f32})},
-      known(S{0.5}, {rate, p, four, two, g, minus_one, one}, {{0.75, -1.8125}, {3.75}, {1.5}}),
-      known(S{0.5, true}, {rate, p, g}, {{1, -1.6875}}),
+      known(S{0.5}, {rate, go, p, four, two, g, minus_one, one}, {{0.75, -1.8125}, {3.75}, {1.5}}),
+      known(S{0.5, true}, {rate, go, p, g}, {{1, -1.6875}}),
+      known(S{0.5}, {rate, skip(true), p, g}, {{1, -2}}),
       timed(S{0.1}, lists_of(lr, {{1024, 1024}}, {any, any})),
       bad(S{}, undefined, "UsageError"),
       bad(S{}, mismatched, "ShapeError"),
@@ -194,7 +200,7 @@ std::vector<Sample<Sgd>> Sgd::samples() {
 }
 
 MetaList SgdMomentum::meta(Metas in) const {
-  check_lists(name, dtypes, in, 2, 3);
+  check_lists(name, dtypes, in, 3, 3);
   check_decay(name, weight_decay);
   if (!(momentum >= 0)) fail<ValueError>(name, "momentum must not be negative: given ", momentum);
   if (nesterov && !(momentum > 0 && dampening == 0))
@@ -203,39 +209,44 @@ MetaList SgdMomentum::meta(Metas in) const {
   return {};
 }
 
-ShardingRule SgdMomentum::sharding(Metas in) const { return lists_rule(in, 2, 3); }
+ShardingRule SgdMomentum::sharding(Metas in) const { return lists_rule(in, 3, 3); }
 
 void SgdMomentum::cpu(Tensors in, Outputs) const {
-  const double lr = *in[0].data<double>(), step = *in[1].data<double>();
+  const double lr = *in[0].data<double>(), step = *in[2].data<double>();
   if (!(step >= 1)) fail<ValueError>(name, "steps count from 1: given ", step);
-  step_lists<3>(in.subspan(2), {*this, lr, step}, {*this, lr, step});
+  if (*in[1].data<bool>()) return;
+  step_lists<3>(in.subspan(3), {*this, lr, step}, {*this, lr, step});
 }
 
 std::vector<Sample<SgdMomentum>> SgdMomentum::samples() {
   using S = SgdMomentum;
   const std::optional<DType> any;
-  const std::vector<Arg> first{scalar(0.1), scalar(1)}, later{scalar(0.1), scalar(7)};
+  const std::vector<Arg> first{scalar(0.1), skip(false), scalar(1)},
+      later{scalar(0.1), skip(false), scalar(7)};
   auto undefined = lists_of(later, {{3}}, {any, any, any});
-  undefined[3] = no_arg();
+  undefined[4] = no_arg();
   auto mismatched = lists_of(later, {{3}}, {any, any, any});
-  mismatched[4] = arg({4});
+  mismatched[5] = arg({4});
   auto wide_rate = lists_of(later, {{3}}, {any, any, any});
   wide_rate[0] = arg({1}).value(1).as(DType::f64);
-  const Arg rate = arg({}).listed({0.25}).as(DType::f64), step = arg({}).listed({2}).as(DType::f64),
-            p = arg({2}).listed({1, -2}), g = arg({2}).listed({0.5, 0.25}),
-            b = arg({2}).listed({0.25, -0.5}), four = arg({1}).listed({4}),
-            minus_one = arg({1}).listed({-1}), two = arg({}).listed({2}), one = arg({}).listed({1}),
-            half = arg({1}).listed({0.5}), minus_four = arg({}).listed({-4});
+  const Arg rate = arg({}).listed({0.25}).as(DType::f64), go = skip(false),
+            step = arg({}).listed({2}).as(DType::f64), p = arg({2}).listed({1, -2}),
+            g = arg({2}).listed({0.5, 0.25}), b = arg({2}).listed({0.25, -0.5}),
+            four = arg({1}).listed({4}), minus_one = arg({1}).listed({-1}),
+            two = arg({}).listed({2}), one = arg({}).listed({1}), half = arg({1}).listed({0.5}),
+            minus_four = arg({}).listed({-4});
   return {
       {S{}, lists_of(first, {{5, 7}}, {any, any, any})},
       {S{0.8, 0.5, 0.1, false, true}, lists_of(later, {{37}, {5, 6}, {}}, {any, any, any})},
       {S{.momentum = 0.8, .nesterov = true}, lists_of(later, {{5, 7}}, {any, any, any})},
       {S{}, lists_of(later, {{10, 5}, {5}}, {DType::bf16, DType::f32, DType::f32})},
       {S{}, lists_of(later, {{37}, {5, 6}}, {DType::f32, DType::f32, DType::bf16})},
-      known(S{0.5, 0.25, 0.5}, {rate, step, p, four, two, g, minus_one, one, b, half, minus_four},
+      known(S{0.5, 0.25, 0.5},
+            {rate, go, step, p, four, two, g, minus_one, one, b, half, minus_four},
             {{0.78125, -1.796875}, {3.75}, {2.125}, {0.875, -0.8125}, {1}, {-0.5}}),
-      known(S{.momentum = 0.5, .nesterov = true}, {rate, step, p, g, b},
+      known(S{.momentum = 0.5, .nesterov = true}, {rate, go, step, p, g, b},
             {{0.796875, -2.0625}, {0.625, 0}}),
+      known(S{.momentum = 0.5}, {rate, skip(true), step, p, g, b}, {{1, -2}, {0.25, -0.5}}),
       timed(S{.weight_decay = 0.1}, lists_of(later, {{1024, 1024}}, {any, any, any})),
       bad(S{}, undefined, "UsageError"),
       bad(S{}, mismatched, "ShapeError"),
@@ -268,8 +279,9 @@ void sgd_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grad
   const NoGrad guard;  // a step is no part of any graph
   const Device device = parameters[0].device();
   SmallVector<Tensor, 64> in;
-  in.reserve(2 + 3 * n);
+  in.reserve(3 + 3 * n);
   in.push_back(to_device(tensor(options.lr, DType::f64), device));
+  in.push_back(options.skip.defined() ? options.skip : to_device(tensor(0, DType::bool_), device));
   if (momentum) in.push_back(to_device(tensor(static_cast<double>(step), DType::f64), device));
   for (const auto* list : {&parameters, &grads, &buffers}) {
     for (const Tensor& t : *list) in.push_back(t);

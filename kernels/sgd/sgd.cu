@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA sgd_: learning rate and step number are read on the device, so that a captured graph can be
+// CUDA sgd_: what changes from step to step is read on the device, so that a captured graph can be
 // replayed with other values. Entries of one combination of dtypes share launches.
 #include "tessera/kernels/sgd/sgd.h"
 #include "tessera/kernels/shared/tensor_list.cuh"
@@ -13,7 +13,8 @@ struct Settings {
 };
 
 template <class P, class G>
-__global__ void plain_kernel(ListBatch<2> batch, Settings s, const double* rate) {
+__global__ void plain_kernel(ListBatch<2> batch, Settings s, const double* rate, const bool* skip) {
+  if (*skip) return;
   using C = compute_t<P>;
   const auto [tensor, begin, end] = batch.place();
   const C lr = static_cast<C>(*rate), sign = static_cast<C>(s.sign),
@@ -28,7 +29,8 @@ __global__ void plain_kernel(ListBatch<2> batch, Settings s, const double* rate)
 
 template <class P, class G, class B>
 __global__ void momentum_kernel(ListBatch<3> batch, Settings s, const double* rate,
-                                const double* step) {
+                                const bool* skip, const double* step) {
+  if (*skip) return;
   using C = compute_t<P>;
   const auto [tensor, begin, end] = batch.place();
   const C lr = static_cast<C>(*rate), sign = static_cast<C>(s.sign),
@@ -70,17 +72,17 @@ std::vector<ListEntry<kRoles>> with_dtypes(const std::vector<ListEntry<kRoles>>&
 }  // namespace
 
 void Sgd::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 1) / 2;
+  const size_t n = (in.size() - 2) / 2;
   const Settings settings{.decay = weight_decay, .sign = maximize ? -1.0 : 1.0};
   WrittenRows written(stream);
   std::vector<ListEntry<2>> entries;
-  for (size_t i = 1; i < 1 + n; ++i)
+  for (size_t i = 2; i < 2 + n; ++i)
     entries.push_back({written.add(in[i]), row_major(in[n + i], stream)});
   each_pair([&]<class P, class G>() {
     for_each_batch<2>(with_dtypes<2>(entries, {dtype_of<P>, dtype_of<G>}), dtype_of<P>,
                       [&](const ListBatch<2>& batch, unsigned blocks) {
                         plain_kernel<P, G><<<blocks, kThreads, 0, handle(stream)>>>(
-                            batch, settings, in[0].data<double>());
+                            batch, settings, in[0].data<double>(), in[1].data<bool>());
                         check_launch(name);
                       });
   });
@@ -88,18 +90,19 @@ void Sgd::cuda(Tensors in, Outputs, Stream stream) const {
 }
 
 void SgdMomentum::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 2) / 3;
+  const size_t n = (in.size() - 3) / 3;
   const Settings settings{momentum, 1 - dampening, weight_decay, maximize ? -1.0 : 1.0, nesterov};
   WrittenRows written(stream);
   std::vector<ListEntry<3>> entries;
-  for (size_t i = 2; i < 2 + n; ++i)
+  for (size_t i = 3; i < 3 + n; ++i)
     entries.push_back(
         {written.add(in[i]), row_major(in[n + i], stream), written.add(in[2 * n + i])});
   const auto run = [&]<class P, class G, class B>() {
     for_each_batch<3>(with_dtypes<3>(entries, {dtype_of<P>, dtype_of<G>, dtype_of<B>}), dtype_of<P>,
                       [&](const ListBatch<3>& batch, unsigned blocks) {
                         momentum_kernel<P, G, B><<<blocks, kThreads, 0, handle(stream)>>>(
-                            batch, settings, in[0].data<double>(), in[1].data<double>());
+                            batch, settings, in[0].data<double>(), in[1].data<bool>(),
+                            in[2].data<double>());
                         check_launch(name);
                       });
   };

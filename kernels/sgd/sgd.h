@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sgd_: one call steps a list of parameters in one pass over their bytes, with momentum as in
-// Sutskever et al. (2013) where asked for. As adamw_: the learning rate and the step number are
-// 0-dim inputs; bf16 is stepped in f32 and rounded to the nearest.
+// Sutskever et al. (2013) where asked for. As adamw_: the learning rate, the step number and
+// whether to step at all are 0-dim inputs; bf16 is stepped in f32 and rounded to the nearest.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -11,7 +11,8 @@
 namespace tessera {
 namespace op {
 
-/// Inputs: lr () f64, then n parameters and n gradients.
+/// Inputs: lr () f64, skip () bool, then n parameters and n gradients. Where `skip` is true nothing
+/// is written.
 ///   g = gradient (negative where `maximize`) + weight_decay p;  p -= lr g
 struct Sgd {
   double weight_decay = 0;
@@ -20,7 +21,7 @@ struct Sgd {
   static constexpr DTypeSet dtypes = dtypes_of(DType::f64, DType::f32, DType::bf16);
   static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
   auto attributes() const { return std::tie(weight_decay, maximize); }
-  static constexpr bool writes(size_t i, size_t n) { return i >= 1 && i < 1 + (n - 1) / 2; }
+  static constexpr bool writes(size_t i, size_t n) { return i >= 2 && i < 2 + (n - 2) / 2; }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs written) const;
@@ -28,7 +29,8 @@ struct Sgd {
   static std::vector<Sample<Sgd>> samples();
 };
 
-/// Inputs: lr () f64, step () f64 counting from 1, then n parameters, n gradients, n buffers.
+/// Inputs: lr () f64, skip () bool, step () f64 counting from 1, then n parameters, n gradients, n
+/// buffers. Where `skip` is true nothing is written.
 ///   b = g in step 1, momentum b + (1 - dampening) g after;  p -= lr b, lr (g + momentum b) where
 /// `nesterov`
 struct SgdMomentum {
@@ -41,8 +43,8 @@ struct SgdMomentum {
     return std::tie(momentum, dampening, weight_decay, nesterov, maximize);
   }
   static constexpr bool writes(size_t i, size_t n) {
-    const size_t tensors = (n - 2) / 3;
-    return i >= 2 && (i - 2 < tensors || i - 2 >= 2 * tensors);
+    const size_t tensors = (n - 3) / 3;
+    return i >= 3 && (i - 3 < tensors || i - 3 >= 2 * tensors);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -59,6 +61,8 @@ struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;  ///< needs momentum > 0 and no dampening
   bool maximize = false;
+  /// () bool: where true the step changes nothing, without the host knowing; undefined: false.
+  Tensor skip = {};
 };
 /// Steps every parameter in place; lists of equal length, tensors of one entry alike in shape.
 /// `buffers` hold the momentum and are read from step 2 on; an empty list without momentum.

@@ -84,6 +84,16 @@ template <class Op> Op placed(Op op, const Piece& piece) {
   return op;
 }
 
+/// The op whose dim 0 begins at row `row`, which a draw says; without dims it is the op itself.
+template <class Op> Op at_row(Op op, int64_t row) {
+  if (row == 0 || op.shape.rank() == 0) return op;
+  op.start = Shape::filled(op.shape.rank(), 0);
+  op.start[0] = row;
+  op.whole = op.shape;
+  op.whole[0] += row;
+  return op;
+}
+
 /// Where the elements of an op's output stand in the whole.
 template <class Op> PieceIndex place_of_output(const Op& op) {
   return op.whole.rank() ? PieceIndex(op.shape, op.start, op.whole) : PieceIndex(op.shape.numel());

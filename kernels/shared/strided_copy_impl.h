@@ -127,8 +127,8 @@ template <class Bits> void copy_elements(const Tensor& to, const Tensor& from) {
 /// to = from; of one dtype and shape.
 inline void strided_copy(const Tensor& to, const Tensor& from) {
   if (to.dtype() != from.dtype() || !(to.shape() == from.shape())) {
-    fail<UsageError>("strided_copy", "expected two tensors alike: given ", to.meta(), " and ",
-                     from.meta());
+    fail<UsageError>("strided_copy", "expected two tensors of one shape and dtype: given ",
+                     to.meta(), " and ", from.meta());
   }
   if (to.numel() == 0) return;
   switch (item_size(to.dtype())) {

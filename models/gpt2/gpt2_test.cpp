@@ -73,7 +73,7 @@ TEST_F(Gpt2Test, InitialisationIsThePublished) {
     EXPECT_NEAR(deviation(block.feed_forward.w1.weight), 0.02, 3e-4);
     EXPECT_NEAR(deviation(block.attention.wo.weight), 0.02 / std::sqrt(12.0), 2e-4);
     EXPECT_NEAR(deviation(block.feed_forward.w2.weight), 0.02 / std::sqrt(12.0), 2e-4);
-    EXPECT_EQ(norm({block.attention.wq.bias, block.feed_forward.w2.bias}), 0);
+    EXPECT_EQ(norm({block.attention.wq.bias, block.feed_forward.w2.bias}).item(), 0);
   }
 }
 

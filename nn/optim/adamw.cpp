@@ -46,7 +46,8 @@ void AdamW::update(const Update& u) {
           .eps = o.eps,
           .weight_decay = o.weight_decay,
           .seed = o.seed,
-          .streams = narrow ? u.streams : std::vector<uint64_t>()});
+          .streams = narrow ? u.streams : std::vector<uint64_t>(),
+          .skip = u.skip});
 }
 
 }  // namespace tessera::optim

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One norm and one factor for all gradients; with a non-finite norm they are unchanged.
+// One norm and one factor for all gradients, both tensors. A factor of 1, which scale_ passes over,
+// stands for no clipping and for a norm that is not finite.
 #include "tessera/nn/optim/clip.h"
 
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
-
-#include <cmath>
+#include "tessera/kernels/pointwise/pointwise.h"
 
 namespace tessera::optim {
 
@@ -17,13 +19,15 @@ std::vector<Tensor> grads_of(const std::vector<Tensor>& parameters) {
   return grads;
 }
 
-double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
   if (!(max_norm > 0))
     fail<ValueError>("clip_grad_norm_", "max_norm must be above 0: given ", max_norm);
   const std::vector<Tensor> grads = grads_of(parameters);
-  const double before = norm(grads);
-  const double factor = max_norm / (before + 1e-6);
-  if (factor < 1 && std::isfinite(before)) scale_(grads, factor);
+  const NoGrad guard;
+  const Tensor before = norm(grads);
+  const Tensor size = affine(cast(before, DType::f64), 1, 1e-6);
+  const Tensor factor = div(full({}, max_norm, DType::f64, before.device()), size);
+  scale_(grads, where(isfinite(before), clamp(factor, {.max = 1}), 1));
   return before;
 }
 

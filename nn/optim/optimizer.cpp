@@ -75,7 +75,7 @@ bool Optimizer::takes_part(size_t parameter) const {
   return parameters_[parameter].requires_grad() || !states_[parameter].empty();
 }
 
-void Optimizer::step() {
+void Optimizer::step(const Tensor& skip) {
   const NoGrad guard;
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::map<int64_t, std::vector<size_t>> ready;  // by their number of steps
@@ -83,7 +83,9 @@ void Optimizer::step() {
       if (parameters_[i].grad().defined()) ready[parameter_steps_[i]].push_back(i);
     }
     for (const auto& [done, members] : ready) {
-      update(gathered(g, done, members));
+      Update u = gathered(g, done, members);
+      u.skip = skip;
+      update(u);
       for (size_t i : members) parameter_steps_[i] = done + 1;
     }
   }

@@ -51,8 +51,10 @@ class TESSERA_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates the parameters that have a gradient, in place; does not clear gradients.
-  virtual void step();
+  /// Updates the parameters that have a gradient, in place; does not clear gradients. `skip`, ()
+  /// bool and plain: where it is true, parameters and states keep their values; the host does not
+  /// read it, so steps are counted all the same (set_steps() takes them back). Undefined: false.
+  virtual void step(const Tensor& skip = {});
   void zero_grad();
 
   /// All parameters in the given order, group by group, and their names.
@@ -96,6 +98,7 @@ class TESSERA_API Optimizer {
     std::vector<Tensor> parameters = {}, grads = {};
     std::vector<std::vector<Tensor>> states = {};  ///< by state, then by parameter
     std::vector<uint64_t> streams = {};            ///< of each parameter's random numbers
+    Tensor skip = {};  ///< () bool: where true, nothing is written; undefined: false
   };
   /// Errors begin with `name`. UsageError: no parameters at all or in a group; a parameter that is
   /// undefined, not a leaf, on the meta device or given twice; a name given twice. Parameters that

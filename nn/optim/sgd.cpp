@@ -39,7 +39,8 @@ void SGD::update(const Update& u) {
         .dampening = o.dampening,
         .weight_decay = o.weight_decay,
         .nesterov = o.nesterov,
-        .maximize = o.maximize});
+        .maximize = o.maximize,
+        .skip = u.skip});
 }
 
 }  // namespace tessera::optim

@@ -47,7 +47,7 @@ inline std::vector<std::string> parameter_names(nn::Module& root) {
 
 /// Root of the mean of squares.
 inline double deviation(const Tensor& t) {
-  return norm({t}) / std::sqrt(static_cast<double>(t.numel()));
+  return norm({t}).item() / std::sqrt(static_cast<double>(t.numel()));
 }
 
 /// Flavors have so many parameters, and give logits over `vocabulary`; nothing gets bytes.

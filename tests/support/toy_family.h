@@ -41,7 +41,7 @@ class Toy final : public models::Decoder {
   [[nodiscard]] std::vector<models::NamedValue> statistics() const override {
     return {{"steps", tensor(steps)}};
   }
-  void before_optimizer_step() override { ++steps; }
+  void before_optimizer_step(const Tensor&) override { ++steps; }
 
   nn::Embedding table;
   double steps = 0;

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr std::string_view kFormat = "tessera checkpoint";
 // The end of the text is fixed exactly, so that the checksum covers every byte before it.
 constexpr std::string_view kBeforeSum = ",\n \"crc32c\": \"", kAfterSum = "\"\n}\n";
@@ -184,7 +184,7 @@ std::string manifest_text(const Manifest& m) {
                   {"step", m.progress.step},
                   {"optimizer", {{"steps", m.progress.optimizer_steps}}},
                   {"lr_scheduler", {{"step", m.progress.schedule_step}}},
-                  {"dataloader", {{"step", m.progress.data_step}, {"windows", m.data_windows}}},
+                  {"dataloader", {{"rows", m.progress.data_rows}, {"windows", m.data_windows}}},
                   {"seed", m.seed},
                   {"products", m.products},
                   {"data", std::move(data)},
@@ -200,8 +200,9 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const Json json = strict_json(text, where);
   Object top(json, "it", where);
   if (top.text("format") != kFormat) top.bad(concat("is not of the format '", kFormat, '\''));
-  if (const int64_t version = top.integer("version"); version != kVersion) {
-    top.bad(concat("is of version ", version, "; this program reads version ", kVersion));
+  const int64_t version = top.integer("version");
+  if (version < 1 || version > kVersion) {
+    top.bad(concat("is of version ", version, "; this program reads versions 1 to ", kVersion));
   }
   const auto counter = [&](const char* section, const char* key) {
     Object object(top.at(section), section, where);
@@ -214,7 +215,8 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   m.progress.optimizer_steps = counter("optimizer", "steps");
   m.progress.schedule_step = counter("lr_scheduler", "step");
   Object data(top.at("dataloader"), "dataloader", where);
-  m.progress.data_step = data.integer("step");
+  if (version == 1) m.data_batches = data.integer("step");
+  else m.progress.data_rows = data.integer("rows");
   m.data_windows = data.integer("windows");
   data.finish();
   m.seed = static_cast<uint64_t>(top.integer("seed"));

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,12 +31,12 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// Progress of a run. The counters differ only after a checkpoint was loaded in part.
+/// Progress of a run. The steps differ only after a checkpoint was loaded in part.
 struct Progress {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< as the optimizer's bias correction counts
   int64_t schedule_step = 0;    ///< of the learning rate's schedule
-  int64_t data_step = 0;        ///< global batches taken from the data
+  int64_t data_rows = 0;        ///< rows (sequences) taken from the data
   bool operator==(const Progress&) const = default;
 };
 
@@ -47,6 +48,9 @@ struct TESSERA_API Manifest {
   std::vector<CheckpointFile> files;
   std::string products = {};  ///< product_route() of the run; empty: unknown
   DataFingerprint data = {};  ///< of the training data; empty: unknown
+  /// Of version 1, which counted global batches instead of rows: how many were taken; data_rows is
+  /// then 0.
+  std::optional<int64_t> data_batches = {};
 
   /// Whether a file of this part is listed.
   [[nodiscard]] bool has(std::string_view part) const;
@@ -58,7 +62,7 @@ struct TESSERA_API Manifest {
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
 [[nodiscard]] TESSERA_API std::string manifest_text(const Manifest& manifest);
-/// DataError, which begins with `where`: not the complete text of a manifest of this version.
+/// DataError, which begins with `where`: not the complete text of a manifest of version 1 or 2.
 [[nodiscard]] TESSERA_API Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tessera::train

@@ -109,7 +109,8 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
   holds(error_of(sealed(body_of(text) + std::string(1, '\0'))), "not JSON: a NUL byte at line");
   holds(error_of(sealed("{\"format\": \"tessera checkpoint\"")), "has no version");
   holds(with("\"tessera checkpoint\"", "\"another\""), "is not of the format");
-  holds(with("\"version\": 1", "\"version\": 2"), "is of version 2; this program reads version 1");
+  holds(with("\"version\": 2", "\"version\": 3"),
+        "is of version 3; this program reads versions 1 to 2");
   holds(with("\"step\": 10", "\"step\": -10"), "has a step that is not an integer from 0");
   holds(with("\"step\": 10", "\"step\": 1e1"), "has a step that is not an integer from 0");
   holds(with("\"step\": 10", "\"step\": 18446744073709551615"),

@@ -82,8 +82,9 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
   check_evaluation_data(run.dataloader, plan);
   const auto on_rank = [&](World& world) {
     check_agreement(c, run, plan, warn);
-    DataLoader data = evaluation_data(run.dataloader, plan);
-    const auto model = build_model(run, [&](nn::Module& m) { nn::load(m, trained.tensors()); });
+    const Mesh mesh = Mesh::make(ParallelismConfig().axes(world.size()));
+    DataLoader data = evaluation_data(run.dataloader, plan, mesh);
+    const auto model = build_model(run, [&](nn::Module& m) { trained.fill(m, mesh); });
     check_replicas("eval", model_tensors(*model), "after loading");
     const Evaluation e = evaluate(*model, data, c.steps);
     if (world.rank() != 0) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts of several prompts are generated together but printed one after another: the first one
-// while it is generated, the others when all are complete. A field that is given twice keeps the
+// while it is generated, the others when all are complete. All ranks run the model, rank 0 prints. A field that is given twice keeps the
 // last value, so prompts are extracted before the fields are parsed.
-#include "tessera/autograd/autograd.h"
+#include "tessera/dist/launch/run.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/data/tokenizer.h"
@@ -19,7 +19,7 @@ namespace {
 
 struct GenerateConfig {
   std::string checkpoint, prompt;
-  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, threads = 0;
+  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, ranks = 0, threads = 0;
   double temperature = 0.8, top_p = 1;
   void fields(config::Fields& f) {
     f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
@@ -35,7 +35,12 @@ struct GenerateConfig {
     f.add("context", context, "context length; 0: training.seq_len of the run",
           {.min = 0, .max = 1 << 24, .unit = "tokens"});
     f.add("seed", seed, "seed of sampling", {.min = 0});
-    f.add("threads", threads, "kernel threads; 0: all cores", {.min = 0, .max = 4096});
+    f.add("ranks", ranks,
+          "ranks to run as threads of this process; 0: one rank, or one per process of a launcher",
+          {.min = 0, .max = 4096, .unit = "ranks"});
+    f.add("threads", threads,
+          "kernel threads per rank; 0: the cores divided among the ranks of the host",
+          {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
   }
 };
 
@@ -107,21 +112,32 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
   if (c.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
     faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
   config::throw_if_any(faults);
-  const Session session({.threads = static_cast<int>(c.threads)});
-  const TrainedModel trained = open_trained_model(
-      c.checkpoint, [&](const std::string& line) { out << line << '\n'; }, catalogue);
+  const Launch launch = detect_launch(static_cast<int>(c.ranks));
+  const Warn warn = [&](const std::string& line) {
+    if (launch.rank == 0) out << line << '\n';
+  };
+  const TrainedModel trained = open_trained_model(c.checkpoint, warn, catalogue);
   const Config& config = trained.config;
-  const auto model = build_model(config, [&](nn::Module& m) { nn::load(m, trained.tensors()); });
   const GenerateOptions options{.tokens = c.tokens,
                                 .temperature = c.temperature,
                                 .top_k = c.top_k,
                                 .top_p = c.top_p,
                                 .context = c.context > 0 ? c.context : config.training.seq_len,
                                 .seed = static_cast<uint64_t>(c.seed)};
-  Texts texts(out, prompts);
-  (void)generate(*model, prompts, options,
-                 [&](size_t row, std::string_view bytes) { texts.add(row, bytes); });
-  texts.finish();
+  check(options);
+  const auto on_rank = [&](World& world) {
+    const Mesh mesh = Mesh::make(ParallelismConfig().axes(world.size()));
+    const auto model = build_model(config, [&](nn::Module& m) { trained.fill(m, mesh); });
+    if (world.rank() != 0) {
+      (void)generate(*model, prompts, options);
+      return;
+    }
+    Texts texts(out, prompts);
+    (void)generate(*model, prompts, options,
+                   [&](size_t row, std::string_view bytes) { texts.add(row, bytes); });
+    texts.finish();
+  };
+  run_launched(launch, on_rank, {.threads = static_cast<int>(c.threads)});
   return 0;
 }
 

@@ -50,7 +50,7 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
   const bool estimate = std::erase(words, kEstimate) > 0;
   const Config config = parse_config(words, catalogue);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
-  (void)config.training.micro_batches(launch.size);  // before any rank waits for another
+  config::throw_if_any(config.faults_on(launch.size));  // before any rank waits for another
   const HostRanks ranks = ranks_of(launch);
   if (estimate) {
     if (launch.rank == 0) print_estimate(config, ranks, out);

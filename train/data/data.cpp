@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row s of a run over W windows is window P(s mod W), with P a permutation of key (seed, s / W)
+// Row n of a run over W windows is window P(n mod W), with P a permutation of key (seed, n / W)
 // computed for one window at a time. A thread prepares rows in a bounded queue; a seek empties the
 // queue and drops the row in progress. The rank creates the tensors, in its Context.
 #include "tessera/train/data/data.h"
@@ -83,9 +83,9 @@ class RowMaker {
 
   [[nodiscard]] const DataInfo& info() const { return info_; }
 
-  // The `batch`-th micro-batch of the run.
-  [[nodiscard]] Rows make(int64_t batch) const {
-    const int64_t t = plan_.seq_len, first = batch * plan_.global_rows + plan_.first_row;
+  // The micro-batch that begins at row `begin` of the run.
+  [[nodiscard]] Rows make(int64_t begin) const {
+    const int64_t t = plan_.seq_len, first = begin + plan_.first_row;
     const auto size = static_cast<size_t>(plan_.rows * t);
     Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
               std::vector<int64_t>(positions_ ? size : 0),
@@ -137,10 +137,10 @@ class RowMaker {
                     plan_.evaluation ? 1 : t,
                     " and the token after it; give more data or a smaller seq_len");
   }
-  [[nodiscard]] int64_t window(int64_t sample) const {
-    if (plan_.evaluation) return sample;
-    if (!shuffle_) return sample % info_.windows;
-    return shuffled_window(sample, info_.windows, plan_.seed);
+  [[nodiscard]] int64_t window(int64_t row) const {
+    if (plan_.evaluation) return row;
+    if (!shuffle_) return row % info_.windows;
+    return shuffled_window(row, info_.windows, plan_.seed);
   }
 
   std::unique_ptr<TokenSource> source_;
@@ -151,10 +151,9 @@ class RowMaker {
 };
 
 void check(const BatchPlan& p) {
-  if (p.seq_len < 1 || p.rows < 1 || p.micro_batches < 1 || p.first_row < 0 ||
-      p.first_row + p.rows > p.global_rows) {
+  if (p.seq_len < 1 || p.rows < 1 || p.first_row < 0 || p.first_row + p.rows > p.global_rows) {
     fail<ValueError>(p.path_field, "rows [", p.first_row, ", ", p.first_row + p.rows, ") of ",
-                     p.global_rows, ", ", p.micro_batches, " micro-batches, seq_len ", p.seq_len,
+                     p.global_rows, ", seq_len ", p.seq_len,
                      "; expected at least one of each, and rows of the micro-batch");
   }
 }
@@ -200,10 +199,10 @@ void DataConfig::fields(config::Fields& f) {
         {.min = 1, .max = 1024});
 }
 
-int64_t shuffled_window(int64_t sample, int64_t windows, uint64_t seed) {
-  const RngKey key{seed, stream_of("data") + static_cast<uint64_t>(sample / windows)};
+int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed) {
+  const RngKey key{seed, stream_of("data") + static_cast<uint64_t>(row / windows)};
   return static_cast<int64_t>(
-      permuted(static_cast<uint64_t>(sample % windows), static_cast<uint64_t>(windows), key));
+      permuted(static_cast<uint64_t>(row % windows), static_cast<uint64_t>(windows), key));
 }
 
 // Owns the thread. The queue contains micro-batches in the order of requests, each with its error,
@@ -229,14 +228,14 @@ class DataLoader::Worker {
   Batch next() {
     const DataInfo& data = info();
     std::unique_lock lock(mutex_);
-    if (plan_.evaluation && next_taken_ >= data.batches) {
-      fail<ValueError>(plan_.path_field, config_.path, " holds ", data.batches,
-                       " micro-batches, asked for number ", next_taken_ + 1);
+    if (plan_.evaluation && next_taken_ >= data.windows) {
+      fail<ValueError>(plan_.path_field, config_.path, " holds ", data.windows,
+                       " rows, asked for those from ", next_taken_);
     }
     changed_.wait(lock, [&] { return !queue_.empty(); });
     const Made made = std::move(queue_.front());
     queue_.pop_front();
-    ++next_taken_;
+    next_taken_ += plan_.global_rows;
     lock.unlock();
     changed_.notify_all();
     if (made.error) std::rethrow_exception(made.error);
@@ -247,18 +246,13 @@ class DataLoader::Worker {
             optional(made.rows.positions), optional(made.rows.documents)};
   }
 
-  void seek(int64_t step, int64_t micro) {
-    if (step < 0 || micro < 0 || micro >= plan_.micro_batches) {
-      fail<ValueError>(plan_.path_field, "step ", step, ", micro-batch ", micro,
-                       ": expected a step from 0 and a micro-batch in [0, ", plan_.micro_batches,
-                       ')');
-    }
-    const int64_t batch = step * plan_.micro_batches + micro;
+  void seek(int64_t row) {
+    if (row < 0) fail<ValueError>(plan_.path_field, "rows are counted from 0: asked for row ", row);
     {
       const std::scoped_lock lock(mutex_);
-      if (batch == next_taken_) return;
+      if (row == next_taken_) return;
       queue_.clear();
-      next_taken_ = next_made_ = batch;
+      next_taken_ = next_made_ = row;
       ++generation_;
     }
     changed_.notify_all();
@@ -291,14 +285,15 @@ class DataLoader::Worker {
     std::unique_lock lock(mutex_);
     const auto room = [&] {
       return static_cast<int64_t>(queue_.size()) < config_.num_prefetch_batches &&
-             (!plan_.evaluation || next_made_ < maker_->info().batches);
+             (!plan_.evaluation || next_made_ < maker_->info().windows);
     };
     if (!changed_.wait(lock, stop, room)) return false;
-    const int64_t batch = next_made_++, generation = generation_;
+    const int64_t row = next_made_, generation = generation_;
+    next_made_ += plan_.global_rows;
     lock.unlock();
     Made made;
     try {
-      made.rows = maker_->make(batch);
+      made.rows = maker_->make(row);
     } catch (...) {
       made.error = std::current_exception();
     }
@@ -325,7 +320,8 @@ class DataLoader::Worker {
   std::unique_ptr<const RowMaker> maker_;  // set once, when all is read
   std::exception_ptr failure_;             // of reading: final
   std::deque<Made> queue_;
-  int64_t next_made_ = 0, next_taken_ = 0, generation_ = 0;
+  int64_t next_made_ = 0, next_taken_ = 0;  // first rows of micro-batches
+  int64_t generation_ = 0;
   std::jthread thread_;  // last, so that it stops before members that it uses are destroyed
 };
 
@@ -339,9 +335,9 @@ DataLoader::~DataLoader() = default;
 
 const DataInfo& DataLoader::info() { return worker_->info(); }
 Batch DataLoader::next() { return worker_->next(); }
-void DataLoader::seek(int64_t step, int64_t micro) { worker_->seek(step, micro); }
-Batch DataLoader::at(int64_t step, int64_t micro) {
-  worker_->seek(step, micro);
+void DataLoader::seek(int64_t row) { worker_->seek(row); }
+Batch DataLoader::at(int64_t row) {
+  worker_->seek(row);
   return worker_->next();
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches for training and evaluation. Tokens are split into windows; the windows of a step are a
-// function of (seed, step), a permutation of all windows per epoch, so a run on any mesh resumes
-// from the step alone. One thread per loader reads, tokenises and prefetches.
+// Batches for training and evaluation. Tokens are split into windows; row n of a run is a function
+// of (seed, n), a permutation of all windows per epoch, so a run resumes from the number of rows
+// taken alone, on any mesh and with any batch size. One thread per loader reads, tokenises and
+// prefetches.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -30,15 +31,14 @@ struct Batch {
   Tensor positions = {}, documents = {};
 };
 
-/// The rows (sequences) that a loader makes. Row r of micro-batch m of step s is sample
-/// (s * micro_batches + m) * global_rows + r of the run, on every mesh.
+/// The rows (sequences) that a loader makes. A micro-batch is `global_rows` successive rows of the
+/// run, whichever ranks read them; this rank makes `rows` of them.
 struct BatchPlan {
-  int64_t seq_len = 0;        ///< tokens of a row
-  int64_t vocabulary = 0;     ///< vocabulary size of the model: ids are below it
-  int64_t global_rows = 1;    ///< rows of a micro-batch over all ranks
-  int64_t first_row = 0;      ///< first row of this rank
-  int64_t rows = 1;           ///< rows of this rank
-  int64_t micro_batches = 1;  ///< micro-batches per step
+  int64_t seq_len = 0;      ///< tokens of a row
+  int64_t vocabulary = 0;   ///< vocabulary size of the model: ids are below it
+  int64_t global_rows = 1;  ///< rows of a micro-batch over all ranks
+  int64_t first_row = 0;    ///< first row of this rank in the micro-batch
+  int64_t rows = 1;         ///< rows of this rank
   uint64_t seed = 0;
   /// For evaluation: the whole data set once, in order; the last window and additional rows are
   /// padded with ignored targets.
@@ -70,17 +70,18 @@ class TESSERA_API DataLoader {
   /// The next micro-batch of the run. Throws an error of making it; the call after that continues
   /// with the following one. ValueError beyond the end of an evaluation.
   [[nodiscard]] Batch next();
-  /// Makes the first micro-batch of `step` (from 0) the next one.
-  void seek(int64_t step, int64_t micro = 0);
-  /// The micro-batch of a step; in order it costs no more than next().
-  [[nodiscard]] Batch at(int64_t step, int64_t micro = 0);
+  /// Makes the micro-batch that begins at row `row` of the run (from 0) the next one. ValueError if
+  /// it is negative.
+  void seek(int64_t row);
+  /// The micro-batch that begins at row `row`; in order it costs no more than next().
+  [[nodiscard]] Batch at(int64_t row);
 
  private:
   class Worker;
   std::unique_ptr<Worker> worker_;
 };
 
-/// The window of sample number `sample` of a run: a permutation of all `windows` per epoch.
-TESSERA_API int64_t shuffled_window(int64_t sample, int64_t windows, uint64_t seed);
+/// The window of row number `row` of a run: a permutation of all `windows` per epoch.
+TESSERA_API int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed);
 
 }  // namespace tessera::train

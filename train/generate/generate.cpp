@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts of one length need no padding and share one cache. When it is full, it restarts with the
 // last half of the context. The key of a draw is (seed, index of the prompt, index of the token),
-// so it does not depend on the other prompts.
+// so it does not depend on the other prompts. On a mesh all ranks run the model and take the choices
+// of its first rank, so that they cannot part.
 #include "tessera/train/generate/generate.h"
 
 #include "tessera/core/rng.h"
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 namespace tessera::train {
 namespace {
@@ -35,9 +37,13 @@ class Batch {
   void run(std::vector<std::string>& texts, const OnToken& on_token) {
     for (int64_t made = 0; made < options_.tokens && !std::ranges::all_of(ended_, std::identity());
          ++made) {
-      const Tensor logits = next_logits();  // (B, V)
+      const Tensor logits = next_logits();                   // (B, V)
+      const Tensor chosen = empty({logits.size(0)}, DType::i64);  // (B)
+      for (size_t i = 0; i < rows_.size(); ++i)
+        chosen.data<int64_t>()[i] = choose(i, logits, static_cast<uint64_t>(made));
+      agree_on(chosen);
       for (size_t i = 0; i < rows_.size(); ++i) {
-        if (!ended_[i]) choose(i, logits, static_cast<uint64_t>(made));
+        if (!ended_[i]) take(i, chosen.data<int64_t>()[i]);
         // A text that has ended keeps its row until all have ended.
         if (ended_[i]) {
           tokens_[i].push_back(ByteTokenizer::kEnd);
@@ -51,14 +57,25 @@ class Batch {
   }
 
  private:
-  void choose(size_t i, const Tensor& logits, uint64_t made) {
+  [[nodiscard]] int64_t choose(size_t i, const Tensor& logits, uint64_t made) const {
+    if (ended_[i]) return ByteTokenizer::kEnd;
     const auto row = static_cast<int64_t>(i);
     // The model's table may be longer than the tokenizer's vocabulary.
     const Tensor known =
         slice(slice(logits, 0, {row, row + 1}), 1, {0, ByteTokenizer::kVocabulary});
     const RngKey key{options_.seed, stream_of(concat("generate.", rows_[i]))};
-    const int64_t next =
-        draw(candidates(known.values(), options_.sampling()), rng::uniform4(key, made).v[0]);
+    return draw(candidates(known.values(), options_.sampling()), rng::uniform4(key, made).v[0]);
+  }
+
+  void agree_on(const Tensor& chosen) const {
+    const Mesh mesh = model_.placement().mesh;
+    if (!mesh || mesh.size() == 1) return;
+    std::vector<int> axes(static_cast<size_t>(mesh.axes()));
+    std::iota(axes.begin(), axes.end(), 0);
+    mesh.group(axes).broadcast(chosen, 0)->wait();
+  }
+
+  void take(size_t i, int64_t next) {
     if (next == ByteTokenizer::kEnd) ended_[i] = true;
     else tokens_[i].push_back(next);
   }
@@ -79,7 +96,7 @@ class Batch {
     seen_ = length;
     if (const Mesh mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
-    return select(logits.is_distributed() ? local(logits) : logits, 1, 0);
+    return select(logits.is_distributed() ? full_tensor(logits) : logits, 1, 0);
   }
 
   const models::LanguageModel& model_;

@@ -93,10 +93,10 @@ struct Inputs {
 };
 Inputs inputs_of(const models::LanguageModel& model, const Config& config, const Mesh& mesh,
                  int64_t rows, int64_t length) {
-  const Layout by_rows = Layout::of(mesh, {Shard(0)});
-  const Shape global{rows * mesh.size(), length};
+  const DataShare share = data_share(mesh);
+  const Shape global{rows * share.parts, length};
   const auto ids = [&] {
-    return wrap_local(empty({rows, length}, DType::i64, kMeta), by_rows, global);  // (B, T)
+    return wrap_local(empty({rows, length}, DType::i64, kMeta), share.by_rows, global);  // (B, T)
   };
   Inputs inputs{{ids(), ids()}, model.metadata(length)};
   if (config.dataloader.packing == "documents") {
@@ -137,7 +137,7 @@ int64_t batch_bytes(const Batch& batch) {
 
 MemoryEstimate estimate_on(World& world, const Config& config) {
   const MetaMemory memory;
-  const Mesh mesh = Mesh::make({{"dp", world.size()}});
+  const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
   const Layout whole = Layout::replicated(mesh);
   const auto model = build_model(config, [&](nn::Module& m) {
     nn::lay_out(m, [&](const std::string&, const TensorMeta&) { return whole; });
@@ -150,7 +150,7 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
     for (int i = 0; i < 2; ++i) states.push_back(empty(local(p).shape(), dtype, kMeta));
   }
   const TrainingConfig& training = config.training;
-  const int64_t micro_batches = training.micro_batches(world.size());
+  const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
   const int64_t held = memory.stats().live;  // also buffers
 
   std::optional<Peak> peak(std::in_place, memory, parameters);
@@ -213,12 +213,7 @@ std::string remedies(const Config& config, int ranks, int64_t total) {
   const auto try_with = [&](const std::string& words, const auto& change) {
     Config other = config;
     change(other);
-    if (!other.faults().empty()) return;
-    try {
-      (void)other.training.micro_batches(ranks);
-    } catch (const ConfigError&) {
-      return;
-    }
+    if (!other.faults_on(ranks).empty()) return;
     const int64_t needs = estimate_memory(other, ranks).total;
     if (needs < total - total / 20) found.emplace_back(needs, words);
   };

@@ -3,6 +3,7 @@
 // communicate. It replaces an existing op hook until it ends.
 #include "tessera/train/monitor/non_finite.h"
 
+#include "tessera/core/module_path.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/dtensor.h"
 
@@ -12,10 +13,10 @@
 namespace tessera::train {
 namespace {
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string path;
-  for (const auto& p : parts) path += (path.empty() || p.empty() ? "" : ".") + p;
-  return path.empty() ? "the loss" : path;
+std::string place(const std::vector<std::string>& module_path, bool backward) {
+  const std::string path = joined_path(module_path);
+  return concat(backward ? " in backward of " : " in ",
+                path.empty() ? "the loss" : concat("module ", path));
 }
 
 }  // namespace
@@ -29,12 +30,12 @@ bool all_finite(const Tensor& t) {
 FirstNonFinite::FirstNonFinite()
     : context_(Context::current()), before_(std::move(context_.op_hook)) {
   context_.op_hook = [this](const OpRow& row, const void*, Tensors in, Tensors out) {
-    if (!found_.empty() || std::ranges::all_of(out, all_finite) ||
-        !std::ranges::all_of(in, all_finite))
+    if (!found_.empty()) return;
+    if (std::ranges::all_of(out, all_finite) || !std::ranges::all_of(in, all_finite)) {
+      ++ops_;
       return;
-    found_ =
-        concat("op ", row.name,
-               backward_ ? " in backward" : concat(" in module ", joined(context_.module_path)));
+    }
+    found_ = concat("op ", row.name, place(context_.module_path, backward_));
   };
 }
 

@@ -19,15 +19,19 @@ class TESSERA_API FirstNonFinite {
   ~FirstNonFinite();
   FirstNonFinite(const FirstNonFinite&) = delete;
   FirstNonFinite& operator=(const FirstNonFinite&) = delete;
-  /// Set in backward, where ops have no module path.
+  /// Set in backward, where ops run under the path of the module of their forward op.
   void in_backward(bool on) { backward_ = on; }
-  /// "op swiglu in module layers.1.feed_forward"; empty if there is none.
+  /// "op swiglu in module layers.1.feed_forward", "op mul in backward of module norm"; empty if
+  /// there is none.
   [[nodiscard]] const std::string& found() const { return found_; }
+  /// Ops before it, which tells which rank was the first of several.
+  [[nodiscard]] int64_t ops_before() const { return ops_; }
 
  private:
   Context& context_;
   std::function<void(const OpRow&, const void*, Tensors, Tensors)> before_;
   std::string found_;
+  int64_t ops_ = 0;
   bool backward_ = false;
 };
 

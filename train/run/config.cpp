@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 
 namespace tessera::train {
 namespace {
@@ -94,7 +95,7 @@ void TrainingConfig::fields(config::Fields& f) {
         {.min = 1, .max = 1 << 20, .unit = "sequences"});
   f.add("global_batch_size", global_batch_size,
         "batch size of a step over all ranks, reached by gradient accumulation; -1: "
-        "local_batch_size x ranks",
+        "local_batch_size x ranks that read different rows",
         {.min = -1, .max = 1 << 30, .unit = "sequences"});
   f.add("seq_len", seq_len, "sequence length", {.min = 1, .max = 1 << 24, .unit = "tokens"});
   f.add("max_norm", max_norm, "gradients are clipped to this norm; inf: no clipping",
@@ -102,15 +103,18 @@ void TrainingConfig::fields(config::Fields& f) {
   f.add_choice("mixed_precision_param", mixed_precision_param,
                "dtype that forward and backward compute in; gradients accumulate in training.dtype",
                precisions());
+  f.add_choice("mixed_precision_reduce", mixed_precision_reduce,
+               "dtype in which gradients are reduced over ranks; float64 gradients stay so",
+               Options<DType>{{"float32", DType::f32}, {"bfloat16", DType::bf16}});
 }
 
-int64_t TrainingConfig::micro_batches(int64_t ranks) const {
-  const int64_t at_once = local_batch_size * ranks;
+int64_t TrainingConfig::micro_batches(int64_t parts) const {
+  const int64_t at_once = local_batch_size * parts;
   if (global_batch_size == -1) return 1;
   if (global_batch_size < 1 || global_batch_size % at_once != 0) {
     fail<ConfigError>("--training.global_batch_size", global_batch_size,
                       " is not a multiple of --training.local_batch_size ", local_batch_size, " x ",
-                      ranks, ranks == 1 ? " rank" : " ranks", " = ", at_once);
+                      parts, parts == 1 ? " rank" : " ranks", " = ", at_once);
   }
   return global_batch_size / at_once;
 }
@@ -136,6 +140,10 @@ void CommConfig::fields(config::Fields& f) {
   f.add("train_timeout_seconds", train_timeout_seconds,
         "deadline of each collective after the first step",
         {.min = 1, .max = 1e6, .unit = "seconds"});
+  f.add("trace_buf_size", trace_buf_size,
+        "latest collectives of each rank that are kept, for the flight record of a timeout and for "
+        "profiles; 0: none",
+        {.min = 0, .max = 1e7, .unit = "collectives"});
 }
 
 void DebugConfig::fields(config::Fields& f) {
@@ -188,6 +196,7 @@ config::Fields Config::fields() {
   }
   f.section("optimizer", optimizer);
   f.section("lr_scheduler", lr_scheduler);
+  f.section("parallelism", parallelism);
   f.section("activation_checkpoint", checkpointing);
   f.section("dataloader", dataloader);
   f.section("validation", validation);
@@ -220,12 +229,13 @@ std::vector<std::string> Config::conflicts() const {
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
-  try {
-    if (ranks > 0 || training.global_batch_size == 0)
-      (void)training.micro_batches(std::max<int64_t>(1, ranks));
-  } catch (const ConfigError& error) {
-    faults.emplace_back(error.what());
-  }
+  require(parallelism.data_parallel_shard_degree != 0,
+          "[--parallelism.data_parallel_shard_degree] 0: expected at least 1, or -1 for the ranks "
+          "that the other degrees leave");
+  require(training.global_batch_size != 0,
+          "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "
+          "-1 for one micro-batch");
+  if (ranks > 0) std::ranges::move(conflicts_on(ranks), std::back_inserter(faults));
   require(lr_scheduler.total_steps.value_or(training.steps) >= training.steps,
           "[--lr_scheduler.total_steps] ", lr_scheduler.total_steps.value_or(0),
           " is below --training.steps ", training.steps);
@@ -242,6 +252,25 @@ std::vector<std::string> Config::conflicts() const {
           "[--validation.dataset_path] is empty; give validation data, or leave out "
           "--validation.enable");
   return faults;
+}
+
+// What does not fit the ranks: none while a degree or batch size has a fault of its own.
+std::vector<std::string> Config::conflicts_on(int64_t n) const {
+  if (parallelism.data_parallel_shard_degree == 0 || training.global_batch_size == 0) return {};
+  try {
+    (void)training.micro_batches(parallelism.data_parts(n));
+  } catch (const ConfigError& error) {
+    return {error.what()};
+  }
+  return {};
+}
+
+std::vector<std::string> Config::faults_on(int64_t n) const {
+  std::vector<std::string> all = faults();
+  for (std::string& fault : conflicts_on(n)) {
+    if (std::ranges::count(all, fault) == 0) all.push_back(std::move(fault));
+  }
+  return all;
 }
 
 std::vector<std::string> Config::faults() const {

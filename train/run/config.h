@@ -11,6 +11,7 @@
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/profiler.h"
 #include "tessera/train/run/optimizer.h"
+#include "tessera/train/run/parallelism.h"
 #include "tessera/train/run/schedule.h"
 
 #include <functional>
@@ -28,11 +29,12 @@ struct TESSERA_API TrainingConfig {
   int64_t global_batch_size = -1;  ///< sequences of a step over all ranks; -1: one micro-batch
   int64_t seq_len = 2048;
   double max_norm = 1;
-  DType mixed_precision_param = DType::bf16;
+  DType mixed_precision_param = DType::bf16, mixed_precision_reduce = DType::f32;
   void fields(config::Fields& f);
-  /// Number of micro-batches that each of `ranks` ranks accumulates in a step. ConfigError:
-  /// global_batch_size is not a multiple of local_batch_size x ranks.
-  [[nodiscard]] int64_t micro_batches(int64_t ranks) const;
+  /// Number of micro-batches that a rank accumulates in a step whose rows are cut into `parts` parts
+  /// (ParallelismConfig::data_parts). ConfigError: global_batch_size is not a multiple of
+  /// local_batch_size x parts.
+  [[nodiscard]] int64_t micro_batches(int64_t parts) const;
 };
 
 struct TESSERA_API ValidationConfig {
@@ -43,9 +45,10 @@ struct TESSERA_API ValidationConfig {
   void fields(config::Fields& f);
 };
 
-/// Deadlines of the start and of collectives.
+/// Deadlines of the start and of collectives, and their record.
 struct TESSERA_API CommConfig {
   int64_t init_timeout_seconds = 300, train_timeout_seconds = 100;
+  int64_t trace_buf_size = 2000;
   void fields(config::Fields& f);
 };
 
@@ -76,6 +79,7 @@ struct TESSERA_API Config {
   TrainingConfig training;
   OptimizerConfig optimizer;
   ScheduleConfig lr_scheduler;
+  ParallelismConfig parallelism;
   nn::ActivationCheckpointConfig activation_checkpoint;
   DataConfig dataloader;
   ValidationConfig validation;
@@ -95,6 +99,11 @@ struct TESSERA_API Config {
   [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Faults of single fields and conflicts.
   [[nodiscard]] std::vector<std::string> faults() const;
+  /// These and the conflicts with the number of ranks, which is known when the run starts.
+  [[nodiscard]] std::vector<std::string> faults_on(int64_t ranks) const;
+
+ private:
+  [[nodiscard]] std::vector<std::string> conflicts_on(int64_t ranks) const;
 };
 
 struct Recipe {

@@ -3,7 +3,9 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/dist/world.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/train/monitor/step_values.h"
+#include "tessera/train/run/parallelism.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,16 +13,13 @@
 namespace tessera::train {
 namespace {
 
-// This rank's summand of a partial sum.
-double own(const Tensor& x) { return (x.is_distributed() ? local(x) : x).item(); }
-
-DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int ranks, int rank) {
+DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int parts, int part) {
   like.path = plan.path;
   return {like,
           {.seq_len = plan.seq_len,
            .vocabulary = plan.vocabulary,
-           .global_rows = plan.rows * ranks,
-           .first_row = plan.rows * rank,
+           .global_rows = plan.rows * parts,
+           .first_row = plan.rows * part,
            .rows = plan.rows,
            .evaluation = true,
            .path_field = plan.path_field}};
@@ -28,9 +27,9 @@ DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int ranks, int r
 
 }  // namespace
 
-DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
-  const World& world = World::current();
-  return data_of(like, plan, world.size(), world.rank());
+DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan, const Mesh& mesh) {
+  const DataShare share = data_share(mesh);
+  return data_of(like, plan, share.parts, share.part);
 }
 
 void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
@@ -40,33 +39,34 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
 Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
-  World& world = World::current();
-  Layout by_rows;
-  if (const Mesh mesh = model.placement().mesh) by_rows = Layout::of(mesh, {Shard(0)});
+  const Mesh mesh = model.placement().mesh;
+  if (!mesh) {
+    fail<UsageError>("evaluate",
+                     "the model's parameters are plain: lay them out on a mesh, of one rank too");
+  }
+  const DataShare share = data_share(mesh);
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 
   models::Metadata metadata;
-  const Tensor sums = empty({2}, DType::f64);  // loss, tokens
-  double* total = sums.data<double>();
-  std::fill_n(total, 2, 0.0);
+  data.seek(0);
+  StepValues sums;
   for (int64_t step = 0; step < batches; ++step) {
-    const Batch batch = data.at(step);
+    const Batch batch = data.next();
     const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
     if (step == 0) metadata = model.metadata(seq_len);
     const auto placed = [&](const Tensor& part) {
-      return by_rows && part.defined() ? wrap_local(part, by_rows, {rows * world.size(), seq_len})
-                                       : part;
+      return part.defined() ? wrap_local(part, share.by_rows, {rows * share.parts, seq_len}) : part;
     };
     const models::Loss result =
         model.loss(placed(batch.tokens), placed(batch.targets),
                    metadata.with_documents(placed(batch.positions), placed(batch.documents)));
-    total[0] += own(result.sum);
-    total[1] += own(result.count);
+    sums.add("loss", cast(result.sum, DType::f64));
+    sums.add("tokens", cast(result.count, DType::f64));
   }
-  world.group().all_reduce(sums)->wait();
-  const double loss = total[0] / total[1];
-  return {loss, std::exp(loss), static_cast<int64_t>(total[1])};
+  const auto totals = sums.read();
+  const double loss = totals[0].second / totals[1].second;
+  return {loss, std::exp(loss), static_cast<int64_t>(totals[1].second)};
 }
 
 }  // namespace tessera::train

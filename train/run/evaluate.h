@@ -21,16 +21,17 @@ struct EvaluationPlan {
   std::string path, path_field;  ///< path_field: for errors
   int64_t seq_len = 0, vocabulary = 0, rows = 1;
 };
-/// This rank's rows of the whole data set, in order; `like` says how documents are read. Errors are
-/// those of DataLoader.
-TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
+/// This rank's rows of the whole data set, in order, as data_share of the mesh says; `like` says how
+/// documents are read. Errors are those of DataLoader.
+TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan,
+                                       const Mesh& mesh);
 
 /// Reads the data once and throws its errors, before ranks start, so that no rank waits for one
 /// that fails.
 TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
-/// Evaluates `steps` batches of evaluation_data (-1: all). Collective over the World; the result
-/// covers all ranks. Runs under NoGrad with the model in eval mode.
+/// Evaluates `steps` batches of evaluation_data of the model's mesh (-1: all). Collective over the
+/// mesh; the result covers all ranks. UsageError: plain parameters. Runs under NoGrad with the model in eval mode.
 TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps);
 
 }  // namespace tessera::train

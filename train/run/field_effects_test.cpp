@@ -53,6 +53,9 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"dump_folder", {{}, {folder + "/elsewhere"}}},
       {"overwrite", {{"--dump_folder", folder + "/used"}, {"true"}}},
       {"ranks", {{}, {"2"}}},
+      {"parallelism.data_parallel_replicate_degree", {{"--ranks", "2"}, {"2"}}},
+      {"parallelism.data_parallel_shard_degree", {{"--ranks", "2"}, {"2", "1"}}},
+      {"parallelism.tensor_parallel_degree", {{"--ranks", "2"}, {"2"}}},
       {"threads", {{}, {"2"}}},
       {"training.global_batch_size", {{}, {"6"}}},
       {"training.max_norm", {{}, {"0.01"}}},
@@ -119,6 +122,10 @@ const std::set<std::string>& shown_elsewhere() {
       "debug.replica_check_freq",                 // RankCheck: replicas that differ in one bit
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld
       "comm.train_timeout_seconds",               // Config.DeadlinesReachTheWorld
+      "comm.trace_buf_size",                      // Config.DeadlinesReachTheWorld
+      "parallelism.enable_sequence_parallel",     // tensor parallel
+      "parallelism.disable_loss_parallel",        // tensor parallel
+      "parallelism.fsdp_reshard_after_forward",   // fully_shard
       "memory.check",                             // MemoryCheck: training that does not fit
   };
   return fields;

@@ -102,8 +102,9 @@ std::vector<double> golden_losses(const std::string& folder, int ranks, const st
   const auto on_rank = [&](World& world) {
     const io::SafetensorsFile file = test::golden_tensors(golden);
     const Tensor tokens = file.read("data/tokens");  // (20, 2, 17)
-    const auto source = [&](int64_t step, int64_t, int64_t first, int64_t count) -> Batch {
-      const Tensor all = select(tokens, 0, step);  // (2, 17)
+    const auto source = [&](int64_t begin, int64_t count) -> Batch {
+      const int64_t rows = c.training.global_batch_size, first = begin % rows;
+      const Tensor all = select(tokens, 0, begin / rows);  // (2, 17)
       Batch batch{full({count, 16}, 0, DType::i64), full({count, 16}, -100, DType::i64)};
       for (int64_t row = 0; row < count && first + row < 2; ++row) {
         for (int64_t t = 0; t < 16; ++t) {
@@ -176,7 +177,8 @@ TEST_F(LoopTest, LossIsPerTokenOverRanksAndMicroBatches) {
   Config c = tiny();
   c.training.local_batch_size = 4;
   c.training.steps = 3;
-  const auto source = [&](int64_t step, int64_t, int64_t first, int64_t count) -> Batch {
+  const auto source = [&](int64_t begin, int64_t count) -> Batch {
+    const int64_t step = begin / 4, first = begin % 4;
     Batch batch{empty({count, 16}, DType::i64), empty({count, 16}, DType::i64)};
     for (int64_t row = 0; row < count; ++row) {
       for (int64_t t = 0; t < 16; ++t) {

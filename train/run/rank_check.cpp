@@ -22,6 +22,7 @@
 #include <elf.h>
 #include <link.h>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -245,6 +246,25 @@ std::string ranks_text(const std::vector<int>& ranks) {
     i = end;
   }
   return text;
+}
+
+std::vector<std::string> texts_of_ranks(const std::string& own) {
+  ProcessGroup& group = World::current().group();
+  const Tensor size = empty({1}, DType::i64);
+  *size.data<int64_t>() = std::ssize(own);
+  const Tensor sizes = of_all_ranks(group, size);  // (ranks, 1)
+  const Counts counts(sizes.data<int64_t>(), sizes.data<int64_t>() + sizes.numel());
+  const Tensor sent = empty({std::ssize(own)}, DType::u8),
+               all = empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::u8);
+  std::ranges::copy(own, reinterpret_cast<char*>(sent.data<uint8_t>()));
+  if (all.numel() > 0) group.all_gather(sent, all, counts)->wait();
+  const auto* text = reinterpret_cast<const char*>(all.data<uint8_t>());
+  std::vector<std::string> texts;
+  for (const int64_t n : counts) {
+    texts.emplace_back(text, static_cast<size_t>(n));
+    text += n;
+  }
+  return texts;
 }
 
 std::vector<std::string> rank_differences(const std::vector<RankFact>& facts) {

@@ -45,6 +45,9 @@ class TESSERA_API RankFacts {
 /// CollectiveMismatch on all ranks, which lists what differs; `where` begins its message.
 TESSERA_API void require_equal_ranks(std::string_view where, const RankFacts& facts);
 
+/// The text of each rank of the World. Collective.
+[[nodiscard]] TESSERA_API std::vector<std::string> texts_of_ranks(const std::string& own);
+
 /// Waits until all ranks are here, each about to throw the same error: no rank then sees only that
 /// another one failed.
 TESSERA_API void meet_before_failing();

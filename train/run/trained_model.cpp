@@ -5,6 +5,7 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/lay_out.h"
 
 #include <charconv>
 #include <filesystem>
@@ -68,6 +69,13 @@ std::vector<nn::NamedParameter> TrainedModel::tensors() const {
     if (own != dtypes.end() && is_floating(tensor.dtype())) tensor = cast(tensor, own->second);
   }
   return all;
+}
+
+void TrainedModel::fill(nn::Module& model, const Mesh& mesh) const {
+  nn::lay_out(model, [layout = Layout::replicated(mesh)](const std::string&, const TensorMeta&) {
+    return layout;
+  });
+  nn::load(model, tensors());
 }
 
 }  // namespace tessera::train

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
-// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Data parallel by layouts:
-// parameters are replicated over the mesh's one axis, the batch is sharded over it, gradients are
-// partial, accumulate over micro-batches and are reduced once per step. One rank is a mesh too.
+// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of dp_replicate,
+// dp_shard and tp. Data parallel by layouts: parameters are replicated over all axes, the batch is
+// sharded over the data axes, gradients are partial there, accumulate over micro-batches and are
+// reduced once per step. One rank is a mesh too.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -12,6 +13,7 @@
 #include "tessera/train/monitor/monitor.h"
 #include "tessera/train/run/config.h"
 #include "tessera/train/run/evaluate.h"
+#include "tessera/train/run/parallelism.h"
 
 #include <functional>
 #include <memory>
@@ -24,8 +26,8 @@ namespace tessera::train {
 /// The options of the World for a run of `config`.
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
 
-/// Rows [first, first + count) of the `rows` rows of step `step` (from 0), plain tensors.
-using BatchSource = std::function<Batch(int64_t step, int64_t rows, int64_t first, int64_t count)>;
+/// Rows [first, first + count) of the run, counted from 0, as plain tensors.
+using BatchSource = std::function<Batch(int64_t first, int64_t count)>;
 
 class TESSERA_API Trainer {
  public:
@@ -40,9 +42,9 @@ class TESSERA_API Trainer {
                    Screen* screen = nullptr, BatchSource source = {});
 
   /// One optimizer step. CollectiveMismatch if parameters differ between ranks, which every
-  /// debug.replica_check_freq steps are compared. NumericError, before parameters change, if loss
-  /// or gradient norm is not finite; it names the step and the op and module that made the first
-  /// non-finite value.
+  /// debug.replica_check_freq steps are compared. NumericError on all ranks if loss or gradient
+  /// norm is not finite: parameters, states and buffers are those before the step; it names the
+  /// step and the rank, op and module that made the first non-finite value.
   StepRecord step();
   /// The loss on validation.dataset_path; UsageError unless validation is enabled.
   Evaluation validate();
@@ -51,7 +53,7 @@ class TESSERA_API Trainer {
   void run();
   /// Writes a checkpoint of the current step; called on every rank.
   void save(bool model_only = false);
-  /// Prints greedy and sampled text of the current model.
+  /// Prints greedy and sampled text of the current model. Collective: all ranks run the model.
   void print_samples();
 
   [[nodiscard]] models::LanguageModel& model() { return *model_; }
@@ -63,13 +65,22 @@ class TESSERA_API Trainer {
   /// Before any work: what the ranks disagree on, then faults of the configuration.
   [[nodiscard]] DataFingerprint checked_fingerprint();
   [[nodiscard]] std::vector<Batch> next_batches();
+  /// (2) f64, equal on all ranks: tokens with a target and operations of these batches.
+  [[nodiscard]] Tensor counts_of(const std::vector<Batch>& batches);
   [[nodiscard]] models::Loss loss_of(const Batch& batch, const Tensor& scale) const;
   void open_data();
-  /// Over all ranks and micro-batches.
+  /// Over all ranks, of a micro-batch and of a step.
+  [[nodiscard]] int64_t rows_at_once() const;
+  [[nodiscard]] int64_t rows_per_step() const { return rows_at_once() * micro_batches_; }
   [[nodiscard]] int64_t tokens_per_step() const;
+  /// Calls run(batch) for each micro-batch, whose random numbers follow its rows in the step.
+  template <class F> void for_each_micro_batch(const std::vector<Batch>& batches, F&& run);
   void reduce_gradients();
   [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
                              double grad_norm);
+  [[nodiscard]] std::string non_finite_parameter();
+  [[nodiscard]] std::string first_non_finite_op(const std::vector<Batch>& batches,
+                                                const Tensor& scale);
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
   void remember(const StepRecord& record);
@@ -80,6 +91,7 @@ class TESSERA_API Trainer {
   void remove_results();
   void restore();
   [[nodiscard]] std::unique_ptr<CheckpointReader> choose_checkpoint(bool& own);
+  [[nodiscard]] int64_t rows_taken(const CheckpointReader& from);
   void check_fits(const CheckpointReader& from, bool own, bool with_optimizer);
   void load(const CheckpointReader* from, const std::vector<nn::NamedParameter>& tensors);
   void load_optimizer(const CheckpointReader* from, int64_t steps);
@@ -94,6 +106,7 @@ class TESSERA_API Trainer {
   BatchSource source_;
   DataFingerprint fingerprint_;  // of the training data
   Mesh mesh_;
+  DataShare share_;
   std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
   std::optional<DataLoader> data_, validation_data_;
   std::unique_ptr<models::LanguageModel> model_;
@@ -105,7 +118,8 @@ class TESSERA_API Trainer {
   std::vector<StepRecord> records_;
   CheckpointFolder checkpoints_;
   int64_t done_ = 0, stride_ = 1;
-  int64_t schedule_start_ = 0, data_start_ = 0;  // the step at which each counter was 0
+  int64_t schedule_start_ = 0;  // the step at which the schedule began
+  int64_t rows_ = 0;            // taken from the data
   bool overwrite_ = false;
   bool stopped_ = false;
   bool stepped_ = false;  // a step of this process has ended

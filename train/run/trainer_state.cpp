@@ -72,7 +72,7 @@ struct Decision {
 Decision agreed(World& world, Decision d) {
   Progress& p = d.progress;
   const std::array<int64_t*, 6> numbers{&d.found,           &d.with_optimizer, &p.step,
-                                        &p.optimizer_steps, &p.schedule_step,  &p.data_step};
+                                        &p.optimizer_steps, &p.schedule_step,  &p.data_rows};
   const Tensor sent = empty({static_cast<int64_t>(numbers.size())}, DType::i64);
   auto* values = sent.data<int64_t>();
   for (size_t i = 0; i < numbers.size(); ++i) values[i] = *numbers[i];
@@ -196,7 +196,7 @@ void Trainer::restore() {
       if (d.with_optimizer == 0) d.progress.optimizer_steps = 0;
       if (c.excludes("train_state")) d.progress.step = 0;
       if (c.excludes("lr_scheduler")) d.progress.schedule_step = 0;
-      if (c.excludes("dataloader")) d.progress.data_step = 0;
+      if (!model_only) d.progress.data_rows = rows_taken(*from);
     }
   }
   d = agreed(world_, d);
@@ -206,11 +206,35 @@ void Trainer::restore() {
   else optimizer_->set_steps(d.progress.optimizer_steps);
   done_ = d.progress.step;
   schedule_start_ = done_ - d.progress.schedule_step;
-  data_start_ = done_ - d.progress.data_step;
+  rows_ = d.progress.data_rows;
   if (world_.rank() != 0) return;
   remember_earlier_steps();
   print_(fmt::format("loaded {} in {:.2f} s; training resumes after step {}", from->path(),
                      seconds_since(start), done_));
+}
+
+// A checkpoint that counted global batches is read if they had as many rows as here, as far as its
+// configuration says.
+int64_t Trainer::rows_taken(const CheckpointReader& from) {
+  const Manifest& m = from.manifest();
+  if (config_.checkpoint.excludes("dataloader")) return 0;
+  if (!m.data_batches) return m.progress.data_rows;
+  for (const auto& [field, before, now] : config_differences(m.config, config_.fields().dump())) {
+    if (field != "training.local_batch_size" && field != "training.global_batch_size" &&
+        field != "ranks")
+      continue;
+    fail<DataError>("checkpoint", from.path(), " is of an earlier version, which counted ",
+                    *m.data_batches, " global batches taken from the data and not their rows, and ",
+                    field, " was ", before, ", here it is ", now,
+                    ": resume with the batch size and ranks of then and save, or begin the data "
+                    "anew with --checkpoint.exclude_from_loading dataloader");
+  }
+  const int64_t rows = *m.data_batches * rows_per_step();
+  print_(
+      fmt::format("warning: {} counted {} global batches, not rows: they are taken for {} rows, as "
+                  "of {} ranks",
+                  from.path(), *m.data_batches, rows, share_.parts));
+  return rows;
 }
 
 std::unique_ptr<CheckpointReader> Trainer::choose_checkpoint(bool& own) {
@@ -347,7 +371,7 @@ void Trainer::remember_earlier_steps() {
 void Trainer::save(bool model_only) {
   const NoGrad guard;
   const auto start = Clock::now();
-  Checkpoint c{{done_, optimizer_->steps(), done_ - schedule_start_, done_ - data_start_},
+  Checkpoint c{{done_, optimizer_->steps(), done_ - schedule_start_, rows_},
                static_cast<uint64_t>(config_.debug.seed),
                config_.fields().dump(),
                data_windows(),

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values of a step (losses, gradient norm, counts, statistics of the model) as 0-dim tensors,
+// which nothing reads before the step's last op: the host reads them all at once at its end.
+#pragma once
+
+#include "tessera/core/tensor.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::train {
+
+class TESSERA_API StepValues {
+ public:
+  /// Adds a 0-dim value to the one of this name, or appends it: sums over micro-batches. Values of
+  /// one name have one dtype and layout.
+  void add(const std::string& name, const Tensor& value);
+  /// Appends a value, whatever its name.
+  void append(const std::string& name, const Tensor& value);
+  [[nodiscard]] size_t size() const { return values_.size(); }
+  /// The value as a plain tensor, equal on all ranks. The first use joins all distributed values so
+  /// far, in one collective per layout and dtype. Collective.
+  [[nodiscard]] Tensor joined(size_t value);
+  /// Joins and reads all values, in order. Collective.
+  [[nodiscard]] std::vector<std::pair<std::string, double>> read();
+
+ private:
+  void join();
+  std::vector<std::pair<std::string, Tensor>> values_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/parallelism.h"
+
+namespace tessera::train {
+namespace {
+
+[[noreturn]] void does_not_fit(const ParallelismConfig& c, int64_t ranks, int64_t given) {
+  const bool rest = c.data_parallel_shard_degree == -1;
+  fail<ConfigError>(
+      "--parallelism", "data_parallel_replicate_degree ", c.data_parallel_replicate_degree,
+      rest ? "" : concat(" x data_parallel_shard_degree ", c.data_parallel_shard_degree),
+      " x tensor_parallel_degree ", c.tensor_parallel_degree, " = ", given,
+      rest ? ", which does not divide the " : ", but there ", rest ? "" : ranks == 1 ? "is " : "are ",
+      ranks, ranks == 1 ? " rank" : " ranks", ": give ",
+      rest ? "degrees that do" : concat("degrees that multiply to ", ranks,
+                                        ", or data_parallel_shard_degree -1 for the rest"),
+      ", or start another number of ranks");
+}
+
+}  // namespace
+
+void ParallelismConfig::fields(config::Fields& f) {
+  f.add("data_parallel_replicate_degree", data_parallel_replicate_degree,
+        "groups of ranks that hold copies of the parameters (DDP; with a shard degree, HSDP)",
+        {.min = 1, .max = 1 << 20, .unit = "ranks"});
+  f.add("data_parallel_shard_degree", data_parallel_shard_degree,
+        "ranks over which the parameters are sharded (FSDP); -1: the ranks that the other degrees "
+        "leave",
+        {.min = -1, .max = 1 << 20, .unit = "ranks"});
+  f.add("tensor_parallel_degree", tensor_parallel_degree,
+        "ranks that share each layer's matmuls and read the same rows",
+        {.min = 1, .max = 1 << 20, .unit = "ranks"});
+  f.add("enable_sequence_parallel", enable_sequence_parallel,
+        "tensor parallel: shard activations between layers over the sequence; false: replicate "
+        "them");
+  f.add("disable_loss_parallel", disable_loss_parallel,
+        "tensor parallel: gather the logits for the loss instead of sharding the vocabulary");
+  f.add_choice("fsdp_reshard_after_forward", fsdp_reshard_after_forward,
+               "free the gathered parameters after forward and gather them again in backward; "
+               "default: except those of the last unit, which backward needs first",
+               std::vector<std::pair<std::string, ReshardAfterForward>>{
+                   {"default", ReshardAfterForward::by_default},
+                   {"always", ReshardAfterForward::always},
+                   {"never", ReshardAfterForward::never}});
+}
+
+std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {
+  const int64_t replicate = data_parallel_replicate_degree, tp = tensor_parallel_degree;
+  int64_t shard = data_parallel_shard_degree;
+  if (shard == -1) {
+    if (ranks % (replicate * tp) != 0) does_not_fit(*this, ranks, replicate * tp);
+    shard = ranks / (replicate * tp);
+  } else if (replicate * shard * tp != ranks) {
+    does_not_fit(*this, ranks, replicate * shard * tp);
+  }
+  return {{"dp_replicate", static_cast<int>(replicate)},
+          {"dp_shard", static_cast<int>(shard)},
+          {"tp", static_cast<int>(tp)}};
+}
+
+int64_t ParallelismConfig::data_parts(int64_t ranks) const {
+  return ranks / axes(ranks).back().size;
+}
+
+DataShare data_share(const Mesh& mesh) {
+  DataShare share;
+  std::vector<Placement> placements;
+  for (int i = 0; i < mesh.axes(); ++i) {
+    const bool of_data = mesh.axis(i).name.starts_with("dp");
+    placements.push_back(of_data ? Shard(0) : Replicate());
+    if (!of_data) continue;
+    share.axes.push_back(i);
+    share.parts *= mesh.size(i);
+    share.part = share.part * mesh.size(i) + mesh.coordinate(i);
+  }
+  share.by_rows = Layout::of(mesh, placements);
+  share.replicated = Layout::replicated(mesh);
+  return share;
+}
+
+}  // namespace tessera::train

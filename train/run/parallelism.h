@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of a run share its work: the degrees of the parallelisms, the mesh that they make,
+// and the rows of the batch that a rank reads. These follow from its coordinates on the mesh, never
+// from its rank in the world.
+#pragma once
+
+#include "tessera/dist/layout.h"
+#include "tessera/dist/mesh.h"
+#include "tessera/models/config/fields.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// When the whole parameters of fully sharded modules are freed after forward.
+enum class ReshardAfterForward : uint8_t { by_default, always, never };
+
+struct TESSERA_API ParallelismConfig {
+  int64_t data_parallel_replicate_degree = 1;
+  int64_t data_parallel_shard_degree = -1;  ///< -1: the ranks that the other degrees leave
+  int64_t tensor_parallel_degree = 1;
+  bool enable_sequence_parallel = true, disable_loss_parallel = false;
+  ReshardAfterForward fsdp_reshard_after_forward = ReshardAfterForward::by_default;
+  void fields(config::Fields& f);
+
+  /// The axes dp_replicate, dp_shard and tp of a mesh of `ranks` ranks, outermost first; all exist,
+  /// also of size 1. ConfigError: the degrees do not multiply to `ranks`.
+  [[nodiscard]] std::vector<MeshAxis> axes(int64_t ranks) const;
+  /// Into how many parts the rows of a batch are cut on `ranks` ranks; ConfigError as axes.
+  [[nodiscard]] int64_t data_parts(int64_t ranks) const;
+};
+
+/// The rows of each batch that this rank reads. Ranks that differ only on other axes read the same.
+struct DataShare {
+  std::vector<int> axes;  ///< data axes of the mesh: those called `dp...`
+  int parts = 1;          ///< product of their sizes
+  int part = 0;           ///< which of them is this rank's
+  Layout by_rows = {};    ///< of a batch (B, ...): dim 0 sharded over the data axes
+  Layout replicated = {};
+};
+/// Of the calling rank.
+[[nodiscard]] TESSERA_API DataShare data_share(const Mesh& mesh);
+
+}  // namespace tessera::train
