@@ -229,7 +229,7 @@ TEST(Bucket, AddsMicroBatchesUp) {
           }
           const std::vector<Tensor> expected = bucket.reduce(total);
           for (size_t i = 0; i < held.size(); ++i) {
-            const double far = norm({held[i] - expected[i]}), whole = norm({expected[i]});
+            const double far = norm({held[i] - expected[i]}).item(), whole = norm({expected[i]}).item();
             EXPECT_LE(far, (sum_dtype == DType::f64 ? 1e-14 : 1e-6) * whole + 1e-30);
           }
         }
@@ -312,17 +312,26 @@ TEST(Bucket, ItsCollectivesAreOnePerListAndRecorded) {
     // First members' blocks: 3 x 4 + 4 x 4 + 2 + 1 x 6 + 6 + 3 x 4 elements.
     constexpr int64_t kPart = 54;
     ASSERT_EQ(trace.entries().size(), 3u);
-    const auto expect = [&](size_t i, const char* op, const char* axes, int64_t bytes) {
+    const auto expect = [&](size_t i, const char* op, const char* axes, DType dtype,
+                            int64_t bytes) {
+      EXPECT_EQ(trace.entries()[i].dtype, dtype);
       EXPECT_EQ(trace.entries()[i].op, op);
       EXPECT_EQ(trace.entries()[i].axes, axes);
       EXPECT_EQ(trace.entries()[i].bytes, bytes);
     };
-    expect(0, "all_gather", "dp", 2 * kPart * 2);
-    expect(1, "reduce_scatter", "dp", 2 * kPart * 4);
-    expect(2, "all_reduce", "rep", kPart * 4);
+    expect(0, "all_gather", "dp", DType::bf16, 2 * kPart * 2);
+    expect(1, "reduce_scatter", "dp", DType::f32, 2 * kPart * 4);
+    expect(2, "all_reduce", "rep", DType::f32, kPart * 4);
     EXPECT_EQ(bucket.gradient_bytes(), 2 * kPart * 4);
     EXPECT_EQ(bucket.reduced_bytes(), kPart * 4);
-    EXPECT_EQ(w.group().recorder().count() - recorded, 3u);
+    // The flight recorder saw the same, in the same order.
+    uint64_t first = recorded;
+    const auto operations = w.group().recorder().ended_since(first);
+    ASSERT_EQ(operations.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(concat(operations[i].kind), trace.entries()[i].op);
+      EXPECT_EQ(operations[i].bytes, trace.entries()[i].bytes);
+    }
   });
 }
 
