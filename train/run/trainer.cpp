@@ -282,14 +282,17 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
   return loss;
 }
 
-// Gradients of replicated parameters are partial over the axes that shard the batch.
+// Gradients of replicated parameters are partial over the axes that shard the batch. What is sent
+// narrower is rounded before the sum, on each rank.
 void Trainer::reduce_gradients() {
   const bool narrow = config_.training.mixed_precision_reduce == DType::bf16;
   for (Tensor& p : parameters_) {
-    const Tensor g = p.grad();
+    Tensor g = p.grad();
     if (!g.defined()) continue;
-    const DType kept = g.dtype(), sent = narrow && kept == DType::f32 ? DType::bf16 : kept;
-    p.set_grad(cast(redistribute(cast(g, sent), layout_of(p)), kept));
+    const DType kept = g.dtype();
+    if (narrow && kept == DType::f32)
+      g = make_distributed(cast(local(g), DType::bf16), g.shape(), layout_of(g).id());
+    p.set_grad(cast(redistribute(g, layout_of(p)), kept));
   }
 }
 
