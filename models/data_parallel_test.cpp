@@ -10,9 +10,9 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
 #include "tessera/tests/support/ranks.h"
 
@@ -354,12 +354,11 @@ TEST(DataParallel, TrainsAsThePlainPathOnEveryKindOfMesh) {
         << family;
     const auto one =
         train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 1}, {"tp", 1}}, nothing);
-    const auto tensor = train(
-        family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}},
-        [&](LanguageModel& model, Mesh mesh) {
-          nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
-          hybrid(model, mesh);
-        });
+    const auto tensor = train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}},
+                              [&](LanguageModel& model, Mesh mesh) {
+                                nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
+                                hybrid(model, mesh);
+                              });
     ASSERT_EQ(one.size(), tensor.size());
     for (size_t i = 0; i < one.size(); ++i)
       EXPECT_NEAR(tensor[i], one[i], 1e-7 * std::abs(one[i])) << family << ' ' << i;
