@@ -10,9 +10,9 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
 #include "tessera/tests/support/ranks.h"
 
@@ -31,7 +31,7 @@ constexpr int64_t kRows = 12, kLength = 6, kVocabulary = 23;
 std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype) {
   if (family == "llama3") {
     return std::make_unique<llama3::Model>(llama3::Config{.dim = 24,
-                                                          .n_layers = 3,
+                                                          .n_layers = 2,
                                                           .n_heads = 4,
                                                           .n_kv_heads = 2,
                                                           .ffn_dim = 20,
@@ -40,7 +40,7 @@ std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype) {
                                                           .dtype = dtype});
   }
   return std::make_unique<gpt2::Model>(gpt2::Config{.dim = 24,
-                                                    .n_layers = 3,
+                                                    .n_layers = 2,
                                                     .n_heads = 4,
                                                     .vocab_size = kVocabulary,
                                                     .max_seq_len = 8,
@@ -257,14 +257,15 @@ std::vector<std::string> expected(const Setting& s) {
   std::vector<bool> freed(n, s.shards > 1 && reshard != nn::Reshard::never);
   if (reshard == nn::Reshard::automatic) {
     const bool root = ended.back().name.empty();
-    freed[n - 1] = false;               // the root, or the last
-    if (root) freed[n - 2] = false;     // the last
+    freed[n - 1] = false;            // the root, or the last
+    if (root) freed[n - 2] = false;  // the last
   }
   for (size_t i = n; i-- > 0;) {
     const bool root = ended[i].name.empty();
     // The root's backward begins first and ends last.
     const auto reduce = [&](const Group& g) {
-      if (s.shards > 1) table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
+      if (s.shards > 1)
+        table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
       if (s.replicas > 1)
         table.push_back(concat("all_reduce dp_replicate ", g.elements / s.shards * summed, ' '));
     };
@@ -283,13 +284,11 @@ TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
       if (e.op == "all_reduce" && e.tag == "forward") continue;  // of the loss that the test reads
       got.push_back(concat(e.op, ' ', e.axes, ' ', e.bytes, ' ', e.path));
     }
-    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' '
-                                << s.shards << ' '
-                                << static_cast<int>(s.policy.reshard_after_forward);
+    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' ' << s.shards
+                                << ' ' << static_cast<int>(s.policy.reshard_after_forward);
   };
   for (const std::string family : {"llama3", "gpt2"}) {
-    for (const auto reshard :
-         {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
+    for (const auto reshard : {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
       check({.family = family,
              .pass = "shard",
              .shards = 2,
@@ -305,7 +304,7 @@ TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
   }
 }
 
-// Losses and norms of three steps of AdamW with clipping.
+// Losses and norms of two steps of AdamW with clipping.
 std::vector<double> train(const std::string& family, DType dtype, std::vector<MeshAxis> axes,
                           const std::function<void(LanguageModel&, Mesh)>& pass) {
   std::vector<double> values;
@@ -318,7 +317,7 @@ std::vector<double> train(const std::string& family, DType dtype, std::vector<Me
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     optim::AdamW optimizer(nn::parameters(*model), {.lr = 1e-2});
     const Metadata metadata = model->metadata(kLength);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 2; ++step) {
       const Tensor tokens = tokens_of(mesh, 0, kRows);
       const Loss loss = model->loss(tokens, tokens, metadata);
       backward(loss.sum);
@@ -355,12 +354,11 @@ TEST(DataParallel, TrainsAsThePlainPathOnEveryKindOfMesh) {
         << family;
     const auto one =
         train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 1}, {"tp", 1}}, nothing);
-    const auto tensor = train(
-        family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}},
-        [&](LanguageModel& model, Mesh mesh) {
-          nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
-          hybrid(model, mesh);
-        });
+    const auto tensor = train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}},
+                              [&](LanguageModel& model, Mesh mesh) {
+                                nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
+                                hybrid(model, mesh);
+                              });
     ASSERT_EQ(one.size(), tensor.size());
     for (size_t i = 0; i < one.size(); ++i)
       EXPECT_NEAR(tensor[i], one[i], 1e-7 * std::abs(one[i])) << family << ' ' << i;
@@ -382,8 +380,8 @@ TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {
         wrap(*model, mesh, s);
         nn::initialize(*model, 5, nn::laid_out(*model, mesh));
         const NoGrad guard;
-        const Tensor tokens =
-            distribute(from_values({1, 2, 3, 4, 5, 6}, {2, 3}, DType::i64), Layout::replicated(mesh));
+        const Tensor tokens = distribute(from_values({1, 2, 3, 4, 5, 6}, {2, 3}, DType::i64),
+                                         Layout::replicated(mesh));
         const Metadata metadata = model->metadata(3);
         std::vector<double> values = full_tensor(model->forward(tokens, metadata)).values();
         const auto add = [&values](const Tensor& t) {

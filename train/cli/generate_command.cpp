@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts of several prompts are generated together but printed one after another: the first one
-// while it is generated, the others when all are complete. All ranks run the model, rank 0 prints. A field that is given twice keeps the
-// last value, so prompts are extracted before the fields are parsed.
+// while it is generated, the others when all are complete. All ranks run the model, rank 0 prints.
+// A field that is given twice keeps the last value, so prompts are extracted before the fields are
+// parsed.
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"

@@ -10,10 +10,14 @@ namespace {
       "--parallelism", "data_parallel_replicate_degree ", c.data_parallel_replicate_degree,
       rest ? "" : concat(" x data_parallel_shard_degree ", c.data_parallel_shard_degree),
       " x tensor_parallel_degree ", c.tensor_parallel_degree, " = ", given,
-      rest ? ", which does not divide the " : ", but there ", rest ? "" : ranks == 1 ? "is " : "are ",
+      rest ? ", which does not divide the " : ", but there ",
+      rest         ? ""
+      : ranks == 1 ? "is "
+                   : "are ",
       ranks, ranks == 1 ? " rank" : " ranks", ": give ",
-      rest ? "degrees that do" : concat("degrees that multiply to ", ranks,
-                                        ", or data_parallel_shard_degree -1 for the rest"),
+      rest ? "degrees that do"
+           : concat("degrees that multiply to ", ranks,
+                    ", or data_parallel_shard_degree -1 for the rest"),
       ", or start another number of ranks");
 }
 
