@@ -48,10 +48,13 @@ class Unit::Swapped {
 // One run of a module of the unit; the outermost one is the forward that gives the order.
 class Unit::Scope {
  public:
-  Scope(Unit& unit, UnitFlow& flow, bool recompute)
+  Scope(Unit& unit, UnitFlow& flow, bool recompute, Tensors inputs)
       : unit_(unit), flow_(flow), root_(!recompute && !flow.pass) {
     if (!root_) return;
-    if (unit.options_.mesh && !std::exchange(unit.checked_, true)) unit.check_values();
+    // A model that runs on shapes alone needs no values.
+    const bool planned = std::ranges::all_of(
+        inputs, [](const Tensor& t) { return !t.defined() || t.device().is_meta(); });
+    if (unit.options_.mesh && !planned && !std::exchange(unit.checked_, true)) unit.check_values();
     flow.pass = std::make_shared<UnitPass>();
     flow.pass->number = ++flow.passes;
   }
@@ -113,7 +116,7 @@ TensorList Unit::run(const Module& module, const CheckpointedFunction& forward, 
   UnitFlow& flow = flow_of_rank();
   const Tape* tape = tape_or_null();
   const bool recompute = tape && tape->passes > 0;
-  Scope scope(*this, flow, recompute);
+  Scope scope(*this, flow, recompute, in);
   const bool first = &module == modules_.front() || recompute || opened_ != flow.pass->number;
   if (first) open(flow, recompute);
   TensorList out;
