@@ -31,7 +31,7 @@ constexpr int64_t kRows = 12, kLength = 6, kVocabulary = 23;
 std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype) {
   if (family == "llama3") {
     return std::make_unique<llama3::Model>(llama3::Config{.dim = 24,
-                                                          .n_layers = 3,
+                                                          .n_layers = 2,
                                                           .n_heads = 4,
                                                           .n_kv_heads = 2,
                                                           .ffn_dim = 20,
@@ -40,7 +40,7 @@ std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype) {
                                                           .dtype = dtype});
   }
   return std::make_unique<gpt2::Model>(gpt2::Config{.dim = 24,
-                                                    .n_layers = 3,
+                                                    .n_layers = 2,
                                                     .n_heads = 4,
                                                     .vocab_size = kVocabulary,
                                                     .max_seq_len = 8,
@@ -304,7 +304,7 @@ TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
   }
 }
 
-// Losses and norms of three steps of AdamW with clipping.
+// Losses and norms of two steps of AdamW with clipping.
 std::vector<double> train(const std::string& family, DType dtype, std::vector<MeshAxis> axes,
                           const std::function<void(LanguageModel&, Mesh)>& pass) {
   std::vector<double> values;
@@ -317,7 +317,7 @@ std::vector<double> train(const std::string& family, DType dtype, std::vector<Me
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     optim::AdamW optimizer(nn::parameters(*model), {.lr = 1e-2});
     const Metadata metadata = model->metadata(kLength);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 2; ++step) {
       const Tensor tokens = tokens_of(mesh, 0, kRows);
       const Loss loss = model->loss(tokens, tokens, metadata);
       backward(loss.sum);

@@ -161,7 +161,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   const UnitList& order = pass->begun.empty() ? order_ : pass->begun[0]->order_;
   const bool known = place + 1 < order.size() && order[place].lock().get() == this;
   pass->begun.push_back(shared_from_this());
-  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr);
+  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr, true);
   opened_ = pass->number;
   const bool gathers = std::ranges::any_of(
       groups_, [](const Group& g) { return g.parameters && g.parameters->communicates(); });
@@ -216,26 +216,32 @@ void Unit::before_backward(const std::shared_ptr<UnitPass>& pass, size_t at) {
       for (const auto& unit : pass->begun) unit->release();
     });
   }
-  gather();
-  start(backward_prefetch,
-        at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr);
+  gather_known();
+  start(backward_prefetch, at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr,
+        false);
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->finish();
   }
 }
 
-void Unit::start(const std::optional<UnitList>& wished, Unit* next) {
+// Backward does not look at members: the modules may be gone.
+void Unit::start(const std::optional<UnitList>& wished, Unit* next, bool forward) {
+  const auto gather = [forward](Unit& unit) { forward ? unit.gather() : unit.gather_known(); };
   if (!wished) {
-    if (next) next->gather();
+    if (next) gather(*next);
     return;
   }
   for (const auto& unit : *wished) {
-    if (const auto other = unit.lock()) other->gather();
+    if (const auto other = unit.lock()) gather(*other);
   }
 }
 
 void Unit::gather() {
   if (!swapped_ && opened_ == 0) refresh();
+  gather_known();
+}
+
+void Unit::gather_known() {
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->gather();
   }
