@@ -10,6 +10,7 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/parallel/fully_shard.h"
+#include "tessera/nn/parallel/replicate.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -49,13 +50,14 @@ std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype = DTy
 
 struct Setting {
   std::string family = "llama3";
-  int shards = 1, degree = 1;
-  bool plan = true, fully_sharded = false;
+  int replicas = 1, shards = 1, degree = 1;
+  bool plan = true;
+  std::string pass = "plain";  // or shard, replicate
   nn::TensorParallelOptions options = {};
   nn::ActivationCheckpointConfig checkpoint = {};
   [[nodiscard]] std::string text() const {
-    return concat(family, ", dp_shard ", shards, fully_sharded ? " fully sharded" : "", ", tp ",
-                  degree, options.sequence_parallel ? ", sequence" : "",
+    return concat(family, ", ", pass, " over ", replicas, " x ", shards, ", tp ", degree,
+                  options.sequence_parallel ? ", sequence" : "",
                   options.loss_parallel ? ", loss parallel" : "");
   }
 };
@@ -78,15 +80,18 @@ Tensor numbers(int64_t rows) {
 
 Result run(const Setting& s) {
   Result result;
-  test::on_ranks(s.shards * s.degree, [&](World& world) {
-    const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", s.shards}, {"tp", s.degree}});
+  test::on_ranks(s.replicas * s.shards * s.degree, [&](World& world) {
+    const Mesh mesh =
+        Mesh::make({{"dp_replicate", s.replicas}, {"dp_shard", s.shards}, {"tp", s.degree}});
     const auto model = make(s.family);
     if (s.plan) nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan(s.options));
     nn::apply_activation_checkpoint(model->units(), s.checkpoint);
-    if (s.fully_sharded) {
-      const nn::DataAxes axes{{"dp_shard"}, {"dp_replicate"}};
-      for (nn::Module* unit : model->units()) nn::fully_shard(*unit, mesh, axes);
-      nn::fully_shard(*model, mesh, axes);
+    std::vector<nn::Module*> wrapped = model->units();
+    wrapped.push_back(model.get());
+    for (nn::Module* m : wrapped) {
+      if (s.pass == "shard")
+        nn::fully_shard(*m, mesh, nn::DataAxes{{"dp_shard"}, {"dp_replicate"}});
+      if (s.pass == "replicate") nn::replicate(*m, mesh, "dp_replicate");
     }
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     Context::current().call_keys.set_seed(3);
@@ -155,16 +160,23 @@ TEST_P(TensorParallel, GradientsAreThoseOfOneRank) {
 
 TEST_P(TensorParallel, ComposesWithDataParallelismAndCheckpoints) {
   const Result want = run({.family = GetParam(), .plan = false});
-  for (const bool fully_sharded : {false, true}) {
-    for (const Mode mode : {Mode::none, Mode::full, Mode::selective}) {
-      const Setting s{.family = GetParam(),
-                      .shards = 2,
-                      .degree = 2,
-                      .fully_sharded = fully_sharded,
-                      .checkpoint = {.mode = mode}};
-      expect_same(run(s), want, concat(s.text(), ", checkpoint ", static_cast<int>(mode)));
+  std::vector<Setting> settings;
+  for (const Mode mode : {Mode::none, Mode::full, Mode::selective}) {
+    for (const char* pass : {"plain", "shard"}) {
+      settings.push_back({.family = GetParam(),
+                          .shards = 2,
+                          .degree = 2,
+                          .pass = pass,
+                          .checkpoint = {.mode = mode}});
     }
   }
+  settings.push_back({.family = GetParam(), .replicas = 2, .degree = 2, .pass = "replicate"});
+  settings.push_back({.family = GetParam(), .shards = 3, .degree = 2, .pass = "shard"});
+  settings.push_back(
+      {.family = GetParam(), .replicas = 2, .shards = 2, .degree = 2, .pass = "shard"});
+  for (const Setting& s : settings)
+    expect_same(run(s), want,
+                concat(s.text(), ", checkpoint ", static_cast<int>(s.checkpoint.mode)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorParallel, testing::Values("llama3", "gpt2", "tied"));
@@ -195,7 +207,7 @@ TEST(TensorParallelPlan, AStepSendsWhatTheTableSays) {
 }
 
 TEST(TensorParallelPlan, FullyShardIsInnermostInItsDim) {
-  const Result r = run({.shards = 2, .degree = 2, .fully_sharded = true});
+  const Result r = run({.shards = 2, .degree = 2, .pass = "shard"});
   const auto has = [&](const std::string& line) {
     return std::ranges::find(r.layouts, line) != r.layouts.end();
   };
