@@ -17,6 +17,7 @@
 
 namespace tessera {
 
+namespace detail {
 /// A block of an allocator; it goes back with its last owner, on any thread.
 class Block : public RefCounted<Block> {
  public:
@@ -29,6 +30,7 @@ class Block : public RefCounted<Block> {
   void* data_;
   int64_t bytes_;
 };
+}  // namespace detail
 
 /// An operation under way. It ends once, on any thread, with or without an error.
 class TESSERA_API PendingUse : public RefCounted<PendingUse> {
@@ -54,7 +56,7 @@ class TESSERA_API PendingUse : public RefCounted<PendingUse> {
   [[nodiscard]] virtual std::string text() const = 0;
 
   /// Keeps bytes until the end.
-  void keep(Ref<Block> block);
+  void keep(Ref<detail::Block> block);
   /// Called once by whoever runs the operation; nobody touches the bytes after it.
   void end(std::exception_ptr error = nullptr) noexcept;
 
@@ -69,7 +71,7 @@ class TESSERA_API PendingUse : public RefCounted<PendingUse> {
 
   std::atomic<bool> ended_{false}, told_{false};
   std::exception_ptr error_;
-  std::vector<Ref<Block>> kept_;
+  std::vector<Ref<detail::Block>> kept_;
 };
 
 }  // namespace tessera

@@ -30,13 +30,13 @@ void PendingUse::raise() {
 
 void PendingUse::wait_on(Stream) { wait(); }
 
-void PendingUse::keep(Ref<Block> block) {
+void PendingUse::keep(Ref<detail::Block> block) {
   const std::lock_guard guard(mutex_);
   if (!ended()) kept_.push_back(std::move(block));
 }
 
 void PendingUse::end(std::exception_ptr error) noexcept {
-  std::vector<Ref<Block>> kept;
+  std::vector<Ref<detail::Block>> kept;
   const std::lock_guard guard(mutex_);
   kept.swap(kept_);
   error_ = std::move(error);
@@ -96,7 +96,7 @@ void Storage::give_up_block() noexcept {
   if (!allocator_ || bytes_ == 0) return;
   if (state() & kInUse) {
     Uses& uses = *uses_.load(std::memory_order_acquire);
-    const auto block = make_ref<Block>(allocator_, data_, bytes_);
+    const auto block = make_ref<detail::Block>(allocator_, data_, bytes_);
     const std::lock_guard guard(uses.mutex);
     for (const Use& u : uses.list) u.use->keep(block);
     uses.list.clear();

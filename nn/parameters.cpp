@@ -230,7 +230,7 @@ void load(Module& root, const std::vector<NamedParameter>& source, Device device
   for_each(root, detail::other_buffers, [&](const std::string& path, Tensor& t, const Init& init) {
     if (t.device().is_meta())
       detail::become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)},
-                       t.is_distributed() ? layout_of(t) : Layout()));
+                               t.is_distributed() ? layout_of(t) : Layout()));
   });
   for (const auto& [to, from] : pairs) {
     const Tensor whole = from.is_distributed() ? full_tensor(from) : from.detach();

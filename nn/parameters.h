@@ -43,8 +43,8 @@ using LayoutOf = std::function<Layout(const std::string& name, const TensorMeta&
 /// The same, distributed: each rank fills its own shard, with the bits of the unsharded tensor.
 TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of);
 /// Fills every parameter and persistent buffer from `source`, by name, with equal shape and dtype;
-/// a distributed one, also without bytes (lay_out), keeps its layout. DataError names everything that is missing, unknown or of
-/// another shape or dtype.
+/// a distributed one, also without bytes (lay_out), keeps its layout. DataError names everything
+/// that is missing, unknown or of another shape or dtype.
 TESSERA_API void load(Module& root, const std::vector<NamedParameter>& source,
                       Device device = kCpu);
 

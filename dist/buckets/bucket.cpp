@@ -81,11 +81,14 @@ struct Bucket::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  ProcessGroup& group(const std::vector<int>& axes) const { return mesh.group(axes); }
+  // Gathers have a communicator of their own: one that is prefetched in backward must not queue
+  // behind reductions.
+  ProcessGroup& gathers() const { return mesh.group(shard_axes, "gather"); }
+  ProcessGroup& sums(const std::vector<int>& axes) const { return mesh.group(axes); }
   void describe(std::span<const Tensor> parameters);
   void check_layout(const Tensor& x, Layout layout, int number);
   void trace(CollectiveKind kind, const std::vector<int>& axes, const Tensor& payload) const {
-    record_collective(kind, mesh, axes, payload.numel() * item_size(payload.dtype()), trace_tag());
+    record_collective(kind, mesh, axes, payload, trace_tag());
   }
   // A member's block of an item in a buffer of all parts, or in one part (member 0).
   [[nodiscard]] Tensor in_parts(const Tensor& buffer, const Item& item, size_t member,
@@ -190,8 +193,8 @@ Bucket::Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy)
   for (const std::string& name : axes.shard) s.shard_axes.push_back(s.mesh.index(name));
   for (const std::string& name : axes.replicate) s.replicate_axes.push_back(s.mesh.index(name));
   s.describe(parameters);
-  if (s.members > 1) (void)s.group(s.shard_axes);
-  if (s.replicas) (void)s.group(s.replicate_axes);
+  if (s.members > 1) (void)s.gathers(), (void)s.sums(s.shard_axes);
+  if (s.replicas) (void)s.sums(s.replicate_axes);
 }
 
 Bucket::~Bucket() = default;
@@ -239,7 +242,7 @@ void Bucket::gather(std::span<const Tensor> shards) {
   for (size_t i = 0; i < shards.size(); ++i)
     assign_(s.in_parts(s.received, s.items[i], s.me, s.items[i].shard), shards[i]);
   s.trace(CollectiveKind::all_gather, s.shard_axes, s.received);
-  s.gathering = s.group(s.shard_axes).all_gather(alias(s.received, {s.part}, {1}, own), s.received);
+  s.gathering = s.gathers().all_gather(alias(s.received, {s.part}, {1}, own), s.received);
 }
 
 // Writes the whole tensors: the same values as before, or others.
@@ -401,7 +404,7 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
   if (s.members > 1) {
     const Tensor buffer = std::exchange(sums, empty({s.part}, s.sum, s.device));
     s.trace(CollectiveKind::reduce_scatter, s.shard_axes, buffer);
-    s.reducing = s.group(s.shard_axes).reduce_scatter(buffer, sums);
+    s.reducing = s.sums(s.shard_axes).reduce_scatter(buffer, sums);
   }
   if (how == Reduce::scatter) {
     (s.scattered.defined() ? s.unsummed : s.scattered) = sums;
@@ -413,7 +416,7 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
   }
   if (s.replicas) {
     s.trace(CollectiveKind::all_reduce, s.replicate_axes, sums);
-    s.reducing = s.group(s.replicate_axes).all_reduce(sums);
+    s.reducing = s.sums(s.replicate_axes).all_reduce(sums);
   }
   return s.give(sums, into);
 }

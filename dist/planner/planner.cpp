@@ -30,8 +30,7 @@ class AxisJoiner final : public Joiner {
   AxisJoiner(Mesh mesh, AxisList axes) : mesh_(mesh), axes_(std::move(axes)) {}
   void all_reduce(const Tensor& x, Join join) override {
     const std::span<const int> axes(axes_.data(), axes_.size());
-    record_collective(CollectiveKind::all_reduce, mesh_, axes, x.numel() * item_size(x.dtype()),
-                      trace_tag());
+    record_collective(CollectiveKind::all_reduce, mesh_, axes, x, trace_tag());
     const ReduceOp op = join == Join::sum   ? ReduceOp::sum
                         : join == Join::max ? ReduceOp::max
                                             : ReduceOp::min;

@@ -286,6 +286,48 @@ TEST(FullyShard, GradDifferentiatesParametersAndLeavesTheirGradientsAlone) {
   });
 }
 
+TEST(FullyShard, AGraphOutlivesItsModules) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    std::vector<Tensor> kept;
+    Tensor loss;
+    {
+      Net net;
+      shard(net, mesh, {.reshard_after_forward = Reshard::always});
+      fully_shard(net, mesh, kAxes);
+      initialize(net, 3, laid_out(net, mesh));
+      kept = parameters(net);
+      loss = both(net(rows(mesh)));
+    }
+    backward(loss);
+    const Gradients want = plain(mesh, both);
+    for (size_t i = 0; i < kept.size(); ++i)
+      EXPECT_EQ(full_tensor(kept[i].grad()).values().size(), want[i].second.size());
+  });
+}
+
+TEST(FullyShard, PrefetchFollowsTheListsThatWereSet) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    shard(net, mesh, {.reshard_after_forward = Reshard::always});
+    fully_shard(net, mesh, kAxes);
+    initialize(net, 3, laid_out(net, mesh));
+    const std::vector<Module*> b{&net.b}, none;
+    set_forward_prefetch(net.a, b);
+    set_backward_prefetch(net.b, none);
+    (void)net(rows(mesh));
+    const CommTrace trace;
+    backward(both(net(rows(mesh))));
+    std::vector<std::string> paths;
+    for (const CommEntry& e : trace.entries()) {
+      if (e.op == "all_gather" && e.tag == "forward") paths.push_back(e.path);
+    }
+    // The root starts a, a starts b, and norm with head is gathered where it begins.
+    EXPECT_EQ(paths, (std::vector<std::string>{"", "a", "norm"}));
+  });
+}
+
 TEST(FullyShard, ComputesAndReducesInTheDtypesOfItsPolicy) {
   test::on_ranks(2, [](World&) {
     const Mesh mesh = Mesh::make({{"dp", 2}});

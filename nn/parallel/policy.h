@@ -25,7 +25,8 @@ enum class Reshard : uint8_t {
   always,     ///< least memory
   never,      ///< no second gather (ZeRO-2)
 };
-/// Of `default`, `always`, `never`. ValueError: another text; it says what is offered.
+/// Of `default`, `always`, `never`. ValueError: another text, such as ZeRO-1 or a number of ranks
+/// to reshard over; it says what is offered.
 [[nodiscard]] TESSERA_API Reshard parse_reshard(std::string_view text);
 
 /// How the gradients of several micro-batches add up (see MicroBatch).

@@ -48,10 +48,13 @@ class Unit::Swapped {
 // One run of a module of the unit; the outermost one is the forward that gives the order.
 class Unit::Scope {
  public:
-  Scope(Unit& unit, UnitFlow& flow, bool recompute)
+  Scope(Unit& unit, UnitFlow& flow, bool recompute, Tensors inputs)
       : unit_(unit), flow_(flow), root_(!recompute && !flow.pass) {
     if (!root_) return;
-    if (unit.options_.mesh && !std::exchange(unit.checked_, true)) unit.check_values();
+    // A model that runs on shapes alone needs no values.
+    const bool planned = std::ranges::all_of(
+        inputs, [](const Tensor& t) { return !t.defined() || t.device().is_meta(); });
+    if (unit.options_.mesh && !planned && !std::exchange(unit.checked_, true)) unit.check_values();
     flow.pass = std::make_shared<UnitPass>();
     flow.pass->number = ++flow.passes;
   }
@@ -113,7 +116,7 @@ TensorList Unit::run(const Module& module, const CheckpointedFunction& forward, 
   UnitFlow& flow = flow_of_rank();
   const Tape* tape = tape_or_null();
   const bool recompute = tape && tape->passes > 0;
-  Scope scope(*this, flow, recompute);
+  Scope scope(*this, flow, recompute, in);
   const bool first = &module == modules_.front() || recompute || opened_ != flow.pass->number;
   if (first) open(flow, recompute);
   TensorList out;
@@ -158,7 +161,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   const UnitList& order = pass->begun.empty() ? order_ : pass->begun[0]->order_;
   const bool known = place + 1 < order.size() && order[place].lock().get() == this;
   pass->begun.push_back(shared_from_this());
-  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr);
+  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr, true);
   opened_ = pass->number;
   const bool gathers = std::ranges::any_of(
       groups_, [](const Group& g) { return g.parameters && g.parameters->communicates(); });
@@ -213,26 +216,32 @@ void Unit::before_backward(const std::shared_ptr<UnitPass>& pass, size_t at) {
       for (const auto& unit : pass->begun) unit->release();
     });
   }
-  gather();
-  start(backward_prefetch,
-        at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr);
+  gather_known();
+  start(backward_prefetch, at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr,
+        false);
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->finish();
   }
 }
 
-void Unit::start(const std::optional<UnitList>& wished, Unit* next) {
+// Backward does not look at members: the modules may be gone.
+void Unit::start(const std::optional<UnitList>& wished, Unit* next, bool forward) {
+  const auto gather = [forward](Unit& unit) { forward ? unit.gather() : unit.gather_known(); };
   if (!wished) {
-    if (next) next->gather();
+    if (next) gather(*next);
     return;
   }
   for (const auto& unit : *wished) {
-    if (const auto other = unit.lock()) other->gather();
+    if (const auto other = unit.lock()) gather(*other);
   }
 }
 
 void Unit::gather() {
   if (!swapped_ && opened_ == 0) refresh();
+  gather_known();
+}
+
+void Unit::gather_known() {
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->gather();
   }

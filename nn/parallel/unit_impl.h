@@ -104,7 +104,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void close();
   void make_whole(UnitPass* pass);
   void before_backward(const std::shared_ptr<UnitPass>& pass, size_t at);
-  static void start(const std::optional<UnitList>& wished, Unit* next);
+  void gather_known();
+  static void start(const std::optional<UnitList>& wished, Unit* next, bool forward);
 
   std::vector<Module*> modules_;
   std::vector<Slot> slots_;

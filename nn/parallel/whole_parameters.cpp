@@ -107,7 +107,12 @@ void BucketParameters::gather() {
   const OutsideCheckpoint outside;
   std::vector<Tensor> shards;
   for (const Slot& s : slots_) shards.push_back(part(s.parameter));
-  bucket_.gather(shards);
+  try {
+    bucket_.gather(shards);
+  } catch (...) {
+    bucket_.release();  // nothing is there
+    throw;
+  }
 }
 
 void BucketParameters::finish() {

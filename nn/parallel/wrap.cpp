@@ -124,6 +124,11 @@ Reshard parse_reshard(std::string_view text) {
         "ZeRO-1, which shards optimizer states alone, is not offered: `never` (ZeRO-2) "
         "sends no more and shards gradients too");
   }
+  if (!text.empty() && text.find_first_not_of("0123456789") == text.npos) {
+    fail<ValueError>("fully_shard", "reshard_after_forward is ", text,
+                     ": parameters are not kept in groups of some ranks after forward; give "
+                     "default, always or never, or a smaller dp_shard axis with replicas");
+  }
   fail<ValueError>("fully_shard", "reshard_after_forward is \"", text,
                    "\", expected default, always or never");
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts of several prompts are generated together but printed one after another: the first one
-// while it is generated, the others when all are complete. All ranks run the model, rank 0 prints. A field that is given twice keeps the
-// last value, so prompts are extracted before the fields are parsed.
+// while it is generated, the others when all are complete. All ranks run the model, rank 0 prints.
+// A field that is given twice keeps the last value, so prompts are extracted before the fields are
+// parsed.
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
@@ -127,7 +128,9 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
   check(options);
   const auto on_rank = [&](World& world) {
     const Mesh mesh = Mesh::make(ParallelismConfig().axes(world.size()));
-    const auto model = build_model(config, [&](nn::Module& m) { trained.fill(m, mesh); });
+    const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
+      trained.fill(m, layouts);
+    });
     if (world.rank() != 0) {
       (void)generate(*model, prompts, options);
       return;

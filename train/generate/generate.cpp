@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts of one length need no padding and share one cache. When it is full, it restarts with the
 // last half of the context. The key of a draw is (seed, index of the prompt, index of the token),
-// so it does not depend on the other prompts. On a mesh all ranks run the model and take the choices
-// of its first rank, so that they cannot part.
+// so it does not depend on the other prompts. On a mesh all ranks run the model and take the
+// choices of its first rank, so that they cannot part.
 #include "tessera/train/generate/generate.h"
 
 #include "tessera/core/rng.h"
@@ -37,7 +37,7 @@ class Batch {
   void run(std::vector<std::string>& texts, const OnToken& on_token) {
     for (int64_t made = 0; made < options_.tokens && !std::ranges::all_of(ended_, std::identity());
          ++made) {
-      const Tensor logits = next_logits();                   // (B, V)
+      const Tensor logits = next_logits();                        // (B, V)
       const Tensor chosen = empty({logits.size(0)}, DType::i64);  // (B)
       for (size_t i = 0; i < rows_.size(); ++i)
         chosen.data<int64_t>()[i] = choose(i, logits, static_cast<uint64_t>(made));

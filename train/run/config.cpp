@@ -232,9 +232,10 @@ std::vector<std::string> Config::conflicts() const {
   require(parallelism.data_parallel_shard_degree != 0,
           "[--parallelism.data_parallel_shard_degree] 0: expected at least 1, or -1 for the ranks "
           "that the other degrees leave");
-  require(training.global_batch_size != 0,
-          "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "
-          "-1 for one micro-batch");
+  require(
+      training.global_batch_size != 0,
+      "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "
+      "-1 for one micro-batch");
   if (ranks > 0) std::ranges::move(conflicts_on(ranks), std::back_inserter(faults));
   require(lr_scheduler.total_steps.value_or(training.steps) >= training.steps,
           "[--lr_scheduler.total_steps] ", lr_scheduler.total_steps.value_or(0),

@@ -31,8 +31,8 @@ struct TESSERA_API TrainingConfig {
   double max_norm = 1;
   DType mixed_precision_param = DType::bf16, mixed_precision_reduce = DType::f32;
   void fields(config::Fields& f);
-  /// Number of micro-batches that a rank accumulates in a step whose rows are cut into `parts` parts
-  /// (ParallelismConfig::data_parts). ConfigError: global_batch_size is not a multiple of
+  /// Number of micro-batches that a rank accumulates in a step whose rows are cut into `parts`
+  /// parts (ParallelismConfig::data_parts). ConfigError: global_batch_size is not a multiple of
   /// local_batch_size x parts.
   [[nodiscard]] int64_t micro_batches(int64_t parts) const;
 };

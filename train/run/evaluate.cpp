@@ -62,7 +62,7 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
         model.loss(placed(batch.tokens), placed(batch.targets),
                    metadata.with_documents(placed(batch.positions), placed(batch.documents)));
     sums.add("loss", cast(result.sum, DType::f64));
-    sums.add("tokens", cast(result.count, DType::f64));
+    sums.add("tokens", result.count);
   }
   const auto totals = sums.read();
   const double loss = totals[0].second / totals[1].second;

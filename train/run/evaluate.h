@@ -21,8 +21,8 @@ struct EvaluationPlan {
   std::string path, path_field;  ///< path_field: for errors
   int64_t seq_len = 0, vocabulary = 0, rows = 1;
 };
-/// This rank's rows of the whole data set, in order, as data_share of the mesh says; `like` says how
-/// documents are read. Errors are those of DataLoader.
+/// This rank's rows of the whole data set, in order, as data_share of the mesh says; `like` says
+/// how documents are read. Errors are those of DataLoader.
 TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationPlan& plan,
                                        const Mesh& mesh);
 
@@ -31,7 +31,8 @@ TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationP
 TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
 /// Evaluates `steps` batches of evaluation_data of the model's mesh (-1: all). Collective over the
-/// mesh; the result covers all ranks. UsageError: plain parameters. Runs under NoGrad with the model in eval mode.
+/// mesh; the result covers all ranks. UsageError: plain parameters. Runs under NoGrad with the
+/// model in eval mode.
 TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps);
 
 }  // namespace tessera::train

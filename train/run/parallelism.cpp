@@ -10,10 +10,14 @@ namespace {
       "--parallelism", "data_parallel_replicate_degree ", c.data_parallel_replicate_degree,
       rest ? "" : concat(" x data_parallel_shard_degree ", c.data_parallel_shard_degree),
       " x tensor_parallel_degree ", c.tensor_parallel_degree, " = ", given,
-      rest ? ", which does not divide the " : ", but there ", rest ? "" : ranks == 1 ? "is " : "are ",
+      rest ? ", which does not divide the " : ", but there ",
+      rest         ? ""
+      : ranks == 1 ? "is "
+                   : "are ",
       ranks, ranks == 1 ? " rank" : " ranks", ": give ",
-      rest ? "degrees that do" : concat("degrees that multiply to ", ranks,
-                                        ", or data_parallel_shard_degree -1 for the rest"),
+      rest ? "degrees that do"
+           : concat("degrees that multiply to ", ranks,
+                    ", or data_parallel_shard_degree -1 for the rest"),
       ", or start another number of ranks");
 }
 
@@ -38,10 +42,9 @@ void ParallelismConfig::fields(config::Fields& f) {
   f.add_choice("fsdp_reshard_after_forward", fsdp_reshard_after_forward,
                "free the gathered parameters after forward and gather them again in backward; "
                "default: except those of the last unit, which backward needs first",
-               std::vector<std::pair<std::string, ReshardAfterForward>>{
-                   {"default", ReshardAfterForward::by_default},
-                   {"always", ReshardAfterForward::always},
-                   {"never", ReshardAfterForward::never}});
+               std::vector<std::pair<std::string, nn::Reshard>>{{"default", nn::Reshard::automatic},
+                                                                {"always", nn::Reshard::always},
+                                                                {"never", nn::Reshard::never}});
 }
 
 std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
-// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of dp_replicate,
-// dp_shard and tp. Data parallel by layouts: parameters are replicated over all axes, the batch is
-// sharded over the data axes, gradients are partial there, accumulate over micro-batches and are
-// reduced once per step. One rank is a mesh too.
+// metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of
+// dp_replicate, dp_shard and tp. Data parallel by layouts: parameters are replicated over all axes,
+// the batch is sharded over the data axes, gradients are partial there, accumulate over
+// micro-batches and are reduced once per step. One rank is a mesh too.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -75,7 +75,6 @@ class TESSERA_API Trainer {
   [[nodiscard]] int64_t tokens_per_step() const;
   /// Calls run(batch) for each micro-batch, whose random numbers follow its rows in the step.
   template <class F> void for_each_micro_batch(const std::vector<Batch>& batches, F&& run);
-  void reduce_gradients();
   [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
                              double grad_norm);
   [[nodiscard]] std::string non_finite_parameter();

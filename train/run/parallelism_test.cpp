@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Degrees, the mesh that they make, and runs on it: the numbers are those of one rank.
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/run/compare.h"
+#include "tessera/train/run/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+namespace tessera::train {
+namespace {
+
+std::string text_of(const std::vector<MeshAxis>& axes) {
+  std::string text;
+  for (const MeshAxis& a : axes) text += concat(text.empty() ? "" : " ", a.name, '=', a.size);
+  return text;
+}
+
+std::string error_of(const ParallelismConfig& c, int64_t ranks) {
+  try {
+    (void)c.axes(ranks);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Parallelism, DegreesMakeAMeshOfThreeAxes) {
+  EXPECT_EQ(text_of(ParallelismConfig().axes(1)), "dp_replicate=1 dp_shard=1 tp=1");
+  EXPECT_EQ(text_of(ParallelismConfig().axes(6)), "dp_replicate=1 dp_shard=6 tp=1");
+  ParallelismConfig c{.data_parallel_replicate_degree = 2, .tensor_parallel_degree = 3};
+  EXPECT_EQ(text_of(c.axes(12)), "dp_replicate=2 dp_shard=2 tp=3");
+  EXPECT_EQ(c.data_parts(12), 4);
+  c.data_parallel_shard_degree = 1;
+  EXPECT_EQ(text_of(c.axes(6)), "dp_replicate=2 dp_shard=1 tp=3");
+}
+
+TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
+  ParallelismConfig c{.data_parallel_replicate_degree = 3, .tensor_parallel_degree = 2};
+  EXPECT_EQ(
+      error_of(c, 8),
+      "[--parallelism] data_parallel_replicate_degree 3 x tensor_parallel_degree 2 = 6, which "
+      "does not divide the 8 ranks: give degrees that do, or start another number of ranks");
+  c.data_parallel_shard_degree = 2;
+  EXPECT_EQ(
+      error_of(c, 8),
+      "[--parallelism] data_parallel_replicate_degree 3 x data_parallel_shard_degree 2 x "
+      "tensor_parallel_degree 2 = 12, but there are 8 ranks: give degrees that multiply to 8, "
+      "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
+}
+
+class ParallelismTest : public TinyRunTest {};
+
+// With other faults, before any rank starts, and once.
+TEST_F(ParallelismTest, FaultsAreFoundTogetherBeforeAnyRankStarts) {
+  const Words words = train("a", {"--ranks", "4", "--parallelism.data_parallel_replicate_degree",
+                                  "3", "--training.seq_len", "1000000"});
+  EXPECT_EQ(run(words), 2);
+  EXPECT_EQ(std::ranges::count(err_.str(), '\n'), 2) << err_.str();
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--training.seq_len] 1000000 is above");
+  TESSERA_EXPECT_HOLDS(err_.str(), "= 3, which does not divide the 4 ranks: ");
+  EXPECT_EQ(run(train("a", {"--parallelism.data_parallel_shard_degree", "0"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--parallelism.data_parallel_shard_degree] 0: expected");
+  EXPECT_EQ(
+      run(train("a", {"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",
+                      "--training.local_batch_size", "2", "--training.global_batch_size", "6"})),
+      2);
+  TESSERA_EXPECT_HOLDS(err_.str(),
+                       "6 is not a multiple of --training.local_batch_size 2 x 2 ranks");
+}
+
+// Ranks of one tp group read the same rows, whose position on the data axes counts and not their
+// rank; each row is read by one part.
+TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
+  std::map<int64_t, int> readers;
+  std::mutex mutex;
+  const auto source = [&](int64_t first, int64_t count) -> Batch {
+    const std::scoped_lock lock(mutex);
+    for (int64_t r = first; r < first + count; ++r) ++readers[r];
+    return {full({count, 16}, 1, DType::i64), full({count, 16}, 2, DType::i64)};
+  };
+  const Config c = config(
+      "a", {"--parallelism.data_parallel_replicate_degree", "2",
+            "--parallelism.tensor_parallel_degree", "2", "--training.global_batch_size", "8"});
+  run_ranks(8, [&](World& world) {
+    Trainer trainer(c, {}, nullptr, source);
+    trainer.step();
+    const DataShare share = data_share(trainer.model().placement().mesh);
+    EXPECT_EQ(share.parts, 4);
+    EXPECT_EQ(share.part, world.rank() / 2);
+  });
+  std::map<int64_t, int> expected;
+  for (int64_t r = 0; r < 8; ++r) expected[r] = 2;
+  EXPECT_EQ(readers, expected);
+}
+
+TEST_F(ParallelismTest, ARunOnAnyMeshHasTheNumbersOfOneRank) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += fox_text(1);
+  (void)put("held.txt", text);
+  const auto figures = [&](const std::string& dump, int ranks, int64_t rows, const Words& more) {
+    const Config c = config(
+        dump, joined({"--training.local_batch_size", std::to_string(rows),
+                      "--training.global_batch_size", "8", "--validation.enable",
+                      "--validation.dataset_path", path("held.txt"), "--validation.steps", "-1",
+                      "--sample.tokens", "12", "--training.mixed_precision_param", "float32"},
+                     more));
+    std::vector<double> all;
+    std::string printed;
+    run_ranks(ranks, [&](World& world) {
+      Trainer trainer(c, [&](const std::string& line) { printed += line + '\n'; });
+      std::vector<double> own;
+      for (int i = 0; i < 3; ++i) {
+        const StepRecord r = trainer.step();
+        own.insert(own.end(), {r.loss, r.grad_norm});
+      }
+      own.push_back(trainer.validate().loss);
+      trainer.print_samples();
+      if (world.rank() == 0) all = own;
+    });
+    return std::pair(all, printed);
+  };
+  const auto whole = figures("one", 1, 8, {});
+  const std::vector<double>& one = whole.first;
+  const std::string& lines = whole.second;
+  TESSERA_EXPECT_HOLDS(lines, "mesh: mesh(dp_replicate=1, dp_shard=1, tp=1), ");
+  const std::string samples = lines.substr(lines.find("greedy text:"));
+  const auto expect_alike = [&](const std::string& dump, int ranks, int64_t rows, const Words& more,
+                                const std::string& mesh) {
+    const auto [figured, printed] = figures(dump, ranks, rows, more);
+    ASSERT_EQ(figured.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_LE(relative_difference(figured[i], one[i]), 1e-5) << dump << ", " << i;
+    TESSERA_EXPECT_HOLDS(printed, mesh);
+    TESSERA_EXPECT_HOLDS(printed, samples);
+  };
+  const std::string replicate = "--parallelism.data_parallel_replicate_degree",
+                    shard = "--parallelism.data_parallel_shard_degree",
+                    tp = "--parallelism.tensor_parallel_degree";
+  expect_alike("replicate", 2, 4, {replicate, "2"}, "mesh(dp_replicate=2, dp_shard=1, tp=1)");
+  expect_alike("hybrid", 4, 1, {replicate, "2"}, "mesh(dp_replicate=2, dp_shard=2, tp=1)");
+  expect_alike("all", 4, 2, {shard, "2", tp, "2"}, "mesh(dp_replicate=1, dp_shard=2, tp=2)");
+}
+
+// The model runs on all ranks, and the first one prints.
+TEST_F(ParallelismTest, EvalAndGenerateRunOnRanks) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
+  const auto output = [&](const Words& words) {
+    EXPECT_EQ(run(words), 0) << err_.str();
+    return out_.str();
+  };
+  const Words generate{"generate", "--checkpoint", path("a"),  "--prompt", "the ",
+                       "--prompt", "fox",          "--tokens", "9"};
+  EXPECT_EQ(output(joined(generate, {"--ranks", "3"})), output(generate));
+  const Words eval{"eval",           "--checkpoint", path("a"), "--dataset_path",
+                   path("text.txt"), "--steps",      "2"};
+  TESSERA_EXPECT_HOLDS(output(joined(eval, {"--ranks", "2"})), "tokens: 128 ");
+}
+
+TEST_F(ParallelismTest, GradientsMayBeReducedInBf16) {
+  std::vector<double> norms;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const Config c = config(dtype, {"--training.mixed_precision_reduce", dtype});
+    run_ranks(2, [&](World& world) {
+      Trainer trainer(c);
+      const double norm = trainer.step().grad_norm;
+      if (world.rank() == 0) norms.push_back(norm);
+    });
+  }
+  EXPECT_NE(norms[1], norms[0]);
+  EXPECT_LE(relative_difference(norms[1], norms[0]), 1e-3);
+}
+
+}  // namespace
+}  // namespace tessera::train
