@@ -80,7 +80,7 @@ void plan_large(Report& report) {
                                                             : Replicate());
     }
     placements.resize(static_cast<size_t>(mesh.axes()));
-    metas.push_back({shape, shape.rank() > 0 ? DType::f32 : DType::f64, kCpu});
+    metas.push_back({shape, DType::f32, kCpu});
     states.push_back(Layout::of(mesh, placements).states());
   };
   const auto time = [&]<class Op>(std::string_view name, const Op& op, bool in_place) {
@@ -101,8 +101,10 @@ void plan_large(Report& report) {
     metas.clear();
     states.clear();
   };
-  add({}, false, 0);
-  add({}, false, 0);
+  for (const DType scalar : {DType::f64, DType::f64, DType::bool_}) {  // rate, step, skip
+    add({}, false, 0);
+    metas.back().dtype = scalar;
+  }
   for (uint32_t role = 0; role < 4; ++role) {
     for (uint32_t i = 0; i < 300; ++i) add({64, 32}, role == 1, role == 1 ? 7919 + i : i);
   }

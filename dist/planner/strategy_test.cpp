@@ -29,6 +29,11 @@ struct Case {
     states.push_back(layout.states());
     written.push_back(writes);
   }
+  // Of AdamW: learning rate, step, whether to skip it.
+  void add_scalars(Mesh mesh) {
+    for (const DType dtype : {DType::f64, DType::f64, DType::bool_})
+      add({}, Layout::replicated(mesh), false, dtype);
+  }
   template <class Op>
   Strategy choose(const Op& op, Mesh mesh, bool in_place, const MeshCosts& costs = {}) const {
     std::vector<const TensorMeta*> pointers;
@@ -66,8 +71,7 @@ TEST(Strategy, ManyTensorsOfManyLayoutsArePricedInLinearTime) {
     const Mesh mesh = six_axes();
     constexpr int kTensors = 300;
     Case c;
-    c.add({}, Layout::replicated(mesh), false, DType::f64);
-    c.add({}, Layout::replicated(mesh), false, DType::f64);
+    c.add_scalars(mesh);
     const auto shape = [](int i) { return Shape{64 + i % 3, 32}; };
     // Gradients lie otherwise than their parameters, and are partial.
     for (int role = 0; role < 4; ++role) {
@@ -78,8 +82,8 @@ TEST(Strategy, ManyTensorsOfManyLayoutsArePricedInLinearTime) {
       }
     }
     const Strategy s = c.choose(op::AdamW{}, mesh, true);
-    for (size_t i = 2; i < c.metas.size(); ++i) {
-      EXPECT_EQ(s.operands[i], c.states[2 + (i - 2) % kTensors]) << i;
+    for (size_t i = 3; i < c.metas.size(); ++i) {
+      EXPECT_EQ(s.operands[i], c.states[3 + (i - 3) % kTensors]) << i;
       if (HasFailure()) return;
     }
     EXPECT_TRUE(s.asks);
@@ -91,8 +95,7 @@ TEST(Strategy, WhatCannotRunInPlaceIsRefusedInLinearTime) {
     const Mesh mesh = six_axes();
     // The moments lie otherwise than the parameter, and all are written.
     Case c;
-    c.add({}, Layout::replicated(mesh), false, DType::f64);
-    c.add({}, Layout::replicated(mesh), false, DType::f64);
+    c.add_scalars(mesh);
     for (int role = 0; role < 4; ++role) {
       for (int i = 0; i < 200; ++i)
         c.add({64, 32}, some_layout(mesh, 2, static_cast<uint32_t>(i + role), false), role != 1);
@@ -163,12 +166,11 @@ TEST(Strategy, WrittenOperandsDecideTheOrderOfAxes) {
     const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
     const Layout ours = Layout::ordered(mesh, std::array{Shard(0), Shard(0)}, {{"tp", "dp"}});
     Case c;
-    c.add({}, Layout::replicated(mesh), false, DType::f64);
-    c.add({}, Layout::replicated(mesh), false, DType::f64);
+    c.add_scalars(mesh);
     for (int role = 0; role < 4; ++role)
       c.add({8, 8}, role == 1 ? Layout::of(mesh, {Shard(0), Shard(0)}) : ours, role != 1);
     const Strategy s = c.choose(op::AdamW{}, mesh, true);
-    for (size_t i = 2; i < 6; ++i) EXPECT_EQ(s.operands[i], ours.states()) << i;
+    for (size_t i = 3; i < 7; ++i) EXPECT_EQ(s.operands[i], ours.states()) << i;
   });
 }
 
