@@ -42,14 +42,16 @@ TEST(Parallelism, DegreesMakeAMeshOfThreeAxes) {
 
 TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
   ParallelismConfig c{.data_parallel_replicate_degree = 3, .tensor_parallel_degree = 2};
-  EXPECT_EQ(error_of(c, 8),
-            "[--parallelism] data_parallel_replicate_degree 3 x tensor_parallel_degree 2 = 6, which "
-            "does not divide the 8 ranks: give degrees that do, or start another number of ranks");
+  EXPECT_EQ(
+      error_of(c, 8),
+      "[--parallelism] data_parallel_replicate_degree 3 x tensor_parallel_degree 2 = 6, which "
+      "does not divide the 8 ranks: give degrees that do, or start another number of ranks");
   c.data_parallel_shard_degree = 2;
-  EXPECT_EQ(error_of(c, 8),
-            "[--parallelism] data_parallel_replicate_degree 3 x data_parallel_shard_degree 2 x "
-            "tensor_parallel_degree 2 = 12, but there are 8 ranks: give degrees that multiply to 8, "
-            "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
+  EXPECT_EQ(
+      error_of(c, 8),
+      "[--parallelism] data_parallel_replicate_degree 3 x data_parallel_shard_degree 2 x "
+      "tensor_parallel_degree 2 = 12, but there are 8 ranks: give degrees that multiply to 8, "
+      "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
 }
 
 class ParallelismTest : public TinyRunTest {};
@@ -64,11 +66,12 @@ TEST_F(ParallelismTest, FaultsAreFoundTogetherBeforeAnyRankStarts) {
   TESSERA_EXPECT_HOLDS(err_.str(), "= 3, which does not divide the 4 ranks: ");
   EXPECT_EQ(run(train("a", {"--parallelism.data_parallel_shard_degree", "0"})), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "[--parallelism.data_parallel_shard_degree] 0: expected");
-  EXPECT_EQ(run(train("a", {"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",
-                            "--training.local_batch_size", "2", "--training.global_batch_size",
-                            "6"})),
-            2);
-  TESSERA_EXPECT_HOLDS(err_.str(), "6 is not a multiple of --training.local_batch_size 2 x 2 ranks");
+  EXPECT_EQ(
+      run(train("a", {"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",
+                      "--training.local_batch_size", "2", "--training.global_batch_size", "6"})),
+      2);
+  TESSERA_EXPECT_HOLDS(err_.str(),
+                       "6 is not a multiple of --training.local_batch_size 2 x 2 ranks");
 }
 
 // Ranks of one tp group read the same rows, whose position on the data axes counts and not their
@@ -81,9 +84,9 @@ TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
     for (int64_t r = first; r < first + count; ++r) ++readers[r];
     return {full({count, 16}, 1, DType::i64), full({count, 16}, 2, DType::i64)};
   };
-  const Config c = config("a", {"--parallelism.data_parallel_replicate_degree", "2",
-                                "--parallelism.tensor_parallel_degree", "2",
-                                "--training.global_batch_size", "8"});
+  const Config c = config(
+      "a", {"--parallelism.data_parallel_replicate_degree", "2",
+            "--parallelism.tensor_parallel_degree", "2", "--training.global_batch_size", "8"});
   run_ranks(8, [&](World& world) {
     Trainer trainer(c, {}, nullptr, source);
     trainer.step();
@@ -104,8 +107,8 @@ TEST_F(ParallelismTest, ARunOnAnyMeshHasTheNumbersOfOneRank) {
     const Config c = config(
         dump, joined({"--training.local_batch_size", std::to_string(rows),
                       "--training.global_batch_size", "8", "--validation.enable",
-                      "--validation.dataset_path", path("held.txt"), "--validation.steps", "-1", "--sample.tokens", "12",
-                      "--training.mixed_precision_param", "float32"},
+                      "--validation.dataset_path", path("held.txt"), "--validation.steps", "-1",
+                      "--sample.tokens", "12", "--training.mixed_precision_param", "float32"},
                      more));
     std::vector<double> all;
     std::string printed;
@@ -151,11 +154,11 @@ TEST_F(ParallelismTest, EvalAndGenerateRunOnRanks) {
     EXPECT_EQ(run(words), 0) << err_.str();
     return out_.str();
   };
-  const Words generate{"generate", "--checkpoint",  path("a"), "--prompt", "the ", "--prompt",
-                       "fox",      "--tokens",      "9"};
+  const Words generate{"generate", "--checkpoint", path("a"),  "--prompt", "the ",
+                       "--prompt", "fox",          "--tokens", "9"};
   EXPECT_EQ(output(joined(generate, {"--ranks", "3"})), output(generate));
-  const Words eval{"eval", "--checkpoint", path("a"), "--dataset_path", path("text.txt"), "--steps",
-                   "2"};
+  const Words eval{"eval",           "--checkpoint", path("a"), "--dataset_path",
+                   path("text.txt"), "--steps",      "2"};
   TESSERA_EXPECT_HOLDS(output(joined(eval, {"--ranks", "2"})), "tokens: 128 ");
 }
 
