@@ -82,6 +82,26 @@ TESSERA_API HookHandle register_all_gradients_hook(
 /// The callback runs once when the outermost running backward ends; UsageError outside backward.
 TESSERA_API void queue_final_callback(std::function<void()> callback);
 
+/// Ops recorded during its lifetime form a region of the graph. Each backward pass calls `before`
+/// ahead of the first of them that it runs, and `after` when the last of them has run and the
+/// leaves have the gradients that came from them. So both hold where inputs need no gradient, where
+/// an output is unused, and where a result left the scope on another way. Regions nest: the outer
+/// one begins first and ends last. Neither callback is called in a pass that runs none of the ops.
+class TESSERA_API BackwardRegion {
+ public:
+  BackwardRegion(std::function<void()> before, std::function<void()> after);
+  /// Goes on with a region that was open before.
+  explicit BackwardRegion(Ref<Region> region);
+  ~BackwardRegion();
+  BackwardRegion(const BackwardRegion&) = delete;
+  BackwardRegion& operator=(const BackwardRegion&) = delete;
+  [[nodiscard]] const Ref<Region>& region() const { return region_; }
+
+ private:
+  Ref<Region> region_;
+  Ref<Region> outer_;
+};
+
 /// During its lifetime, tensors saved for backward pass through `pack`, and later through `unpack`
 /// when backward needs them.
 class TESSERA_API SavedTensorHooks {
@@ -112,10 +132,21 @@ struct Function {
   std::string name;
   std::function<TensorList(FunctionContext&, Tensors inputs)> forward;  ///< runs without recording
   std::function<Grads(FunctionContext&, const Grads& dy)>
-      backward;  ///< one gradient per input; undefined = zero
+      backward;  ///< one gradient per input; undefined = zero. May be under way (core/pending.h),
+                 ///< and parts of one buffer (carve): a leaf then keeps them without waiting or
+                 ///< copying
+  /// Backward runs in each pass that reaches the function, also if none of its outputs has a
+  /// gradient (all of dy is undefined then): for a function that communicates, which ranks must not
+  /// skip one by one.
+  bool always = false;
 };
 
 /// Runs a user-defined function and records it as one node.
 TESSERA_API TensorList apply(const Function& function, const std::vector<Tensor>& inputs);
+/// `outputs` as aliases. A backward through one of them also reaches the graph of `others`, which
+/// get no gradient from here: so functions with `always` run there at their place, the latest
+/// recorded first, whether or not this rank used their results.
+TESSERA_API TensorList reaching(const std::vector<Tensor>& outputs,
+                                const std::vector<Tensor>& others);
 
 }  // namespace tessera

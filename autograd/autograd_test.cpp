@@ -3,6 +3,7 @@
 // anomaly mode.
 #include "tessera/autograd/autograd.h"
 
+#include "tessera/autograd/checkpoint.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
@@ -261,6 +262,88 @@ TEST(Functions, AGradientOfTheWrongShapeIsNamed) {
                      [](FunctionContext&, const Grads&) { return Grads{zeros({7})}; }};
   Tensor x = variable({2});
   EXPECT_THROW(backward(apply(bad, {x})[0]), AutogradError);
+}
+
+// y = x * w, for the order in which functions run.
+Tensor noted(const Tensor& x, double w, std::vector<std::string>& order, const std::string& name,
+             bool always = false) {
+  return apply({name, [w](FunctionContext&, Tensors in) { return TensorList{in[0] * w}; },
+                [w, &order, name](FunctionContext&, const Grads& dy) {
+                  order.push_back(dy[0].defined() ? name : name + " without");
+                  return Grads{dy[0].defined() ? dy[0] * w : Tensor()};
+                },
+                always},
+               {x})[0];
+}
+
+TEST(Regions, BeginBeforeTheirFirstOpAndEndAfterTheirLeaves) {
+  const Session session;
+  Tensor x = variable({1, 2}), w = variable({3, 4});
+  std::vector<std::string> order;
+  const auto region = [&](const std::string& name) {
+    return std::make_unique<BackwardRegion>([&order, name] { order.push_back("+" + name); },
+                                            [&order, name] { order.push_back("-" + name); });
+  };
+  register_post_accumulate_hook(w, [&](const Tensor&) { order.emplace_back("leaf"); });
+  Tensor y = noted(x, 2, order, "a"), side;
+  {
+    const auto outer = region("outer");
+    y = noted(y, 2, order, "b");
+    {
+      const auto inner = region("inner");
+      side = noted(w, 3, order, "side");  // no input of the region needs a gradient
+    }
+    y = noted(y, 2, order, "c");
+    const auto unused = region("unused");
+    (void)noted(w, 2, order, "d");
+  }
+  const Tensor loss = sum(y) + sum(side);
+  for (int twice = 0; twice < 2; ++twice) {
+    backward(loss, {.retain_graph = true});
+    EXPECT_EQ(order, (std::vector<std::string>{"+outer", "c", "+inner", "side", "leaf", "-inner",
+                                               "b", "-outer", "a"}));
+    order.clear();
+  }
+  // A pass that only needs one part runs no other; a result may leave a region on another way.
+  (void)grad({loss}, {w}, {.retain_graph = true});
+  EXPECT_EQ(order, (std::vector<std::string>{"+outer", "+inner", "side", "-inner", "-outer"}));
+}
+
+TEST(Regions, BeginBeforeTheRecomputeOfTheirCheckpoint) {
+  const Session session;
+  Tensor x = variable({1, 2});
+  std::vector<std::string> order;
+  int runs = 0;
+  Tensor y;
+  {
+    const BackwardRegion region([&] { order.push_back("before, runs " + std::to_string(runs)); },
+                                [&] { order.push_back("after, runs " + std::to_string(runs)); });
+    y = checkpoint(
+        [&runs](Tensors in) {
+          ++runs;
+          return TensorList{in[0] * in[0]};
+        },
+        {x})[0];
+  }
+  backward(sum(y));
+  EXPECT_EQ(order, (std::vector<std::string>{"before, runs 1", "after, runs 2"}));
+}
+
+TEST(Functions, ThatAlwaysRunDoSoAtTheirPlace) {
+  const Session session;
+  const auto run = [](bool uses_b, bool always) {
+    std::vector<std::string> order;
+    Tensor w = variable({1, 2});
+    const Tensor a = noted(w, 2, order, "a", always), b = noted(w, 3, order, "b", always);
+    const Tensor c = noted(w, 4, order, "c", always);
+    const Tensor y = reaching({uses_b ? a + b + c : a + c}, {a, b, c})[0];
+    backward(sum(y));
+    EXPECT_EQ(w.grad().values(), std::vector<double>(2, uses_b ? 9 : 6));
+    return order;
+  };
+  EXPECT_EQ(run(true, true), (std::vector<std::string>{"c", "b", "a"}));
+  EXPECT_EQ(run(false, true), (std::vector<std::string>{"c", "b without", "a"}));
+  EXPECT_EQ(run(false, false), (std::vector<std::string>{"c", "a"}));
 }
 
 TEST(Anomaly, NamesTheOpAndModuleThatMadeNan) {

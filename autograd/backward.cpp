@@ -16,7 +16,10 @@ namespace tessera {
 class BackwardPass {
  public:
   BackwardPass(bool retain, bool create_graph)
-      : retain_(retain), tape_(Tape::current()), mode_(create_graph) {
+      : retain_(retain),
+        tape_(Tape::current()),
+        accumulated_(tape_.accumulates),
+        mode_(create_graph) {
     states_.reserve(64);
     if (tape_.passes++ == 0) ++tape_.outermost;
   }
@@ -27,6 +30,11 @@ class BackwardPass {
       s.node->pass_ = s.outer_pass;
       s.node->slot_ = s.outer_slot;
     }
+    for (RegionState& r : regions_) {
+      r.region->pass_ = r.outer_pass;
+      r.region->slot_ = r.outer_slot;
+    }
+    tape_.accumulates = accumulated_;
     if (--tape_.passes == 0) tape_.final_callbacks.clear();  // left over from a pass that threw
   }
 
@@ -46,8 +54,12 @@ class BackwardPass {
   }
 
   void run() {
+    tape_.accumulates = captures_.empty();
     discover();
     if (!captures_.empty()) prune();
+    for (const State& s : states_) {
+      if (s.needed && s.node->region) ++regions_[region_slot(s.node->region)].left;
+    }
     for (size_t r : roots_) {
       if (states_[r].dependencies == 0 && !states_[r].queued) push(r);
     }
@@ -55,8 +67,11 @@ class BackwardPass {
       std::pop_heap(heap_.begin(), heap_.end());
       const size_t at = heap_.back().second;
       heap_.pop_back();
+      // A region ends after its leaves, which run at once.
+      if (!ended_.empty() && states_[at].node->sequence != 0) end_regions();
       visit(at);
     }
+    end_regions();
     if (tape_.passes == 1) {
       auto callbacks = std::move(tape_.final_callbacks);
       tape_.final_callbacks.clear();
@@ -70,6 +85,13 @@ class BackwardPass {
     Grads buffer;
     int32_t dependencies = 0;
     bool needed = true, queued = false;
+    const void* outer_pass = nullptr;
+    size_t outer_slot = 0;
+  };
+  struct RegionState {
+    Ref<Region> region;
+    size_t left = 0;  // nodes and regions in it that have not run
+    bool begun = false;
     const void* outer_pass = nullptr;
     size_t outer_slot = 0;
   };
@@ -91,6 +113,36 @@ class BackwardPass {
     node->pass_ = this;
     node->slot_ = states_.size() - 1;
     return node->slot_;
+  }
+
+  size_t region_slot(const Ref<Region>& region) {
+    if (region->pass_ == this) return region->slot_;
+    const size_t at = regions_.size();
+    regions_.push_back({region, 0, false, region->pass_, region->slot_});
+    region->pass_ = this;
+    region->slot_ = at;
+    if (region->outer) ++regions_[region_slot(region->outer)].left;
+    return at;
+  }
+
+  void begin_region(const Ref<Region>& region) {
+    RegionState& r = regions_[region->slot_];
+    if (std::exchange(r.begun, true)) return;
+    if (region->outer) begin_region(region->outer);
+    if (region->before) region->before();
+  }
+
+  void leave_region(const Ref<Region>& region) {
+    if (--regions_[region->slot_].left > 0) return;
+    ended_.push_back(region->slot_);
+    if (region->outer) leave_region(region->outer);
+  }
+
+  void end_regions() {
+    for (size_t r : std::exchange(ended_, {})) {
+      if (const Region& region = *regions_[r].region; regions_[r].begun && region.after)
+        region.after();
+    }
   }
 
   void discover() {
@@ -157,9 +209,10 @@ class BackwardPass {
       if (c.node == node) *c.into = dy[static_cast<size_t>(c.index)];
     }
     const bool any = std::ranges::any_of(dy, [](const Tensor& t) { return t.defined(); });
-    const bool runs = any && states_[at].needed;
+    const bool runs = (any || node->always) && states_[at].needed;
     Grads dx;
     if (runs) {
+      if (node->region) begin_region(node->region);
       Needs needs(node->edges.size());
       for (size_t i = 0; i < node->edges.size(); ++i) {
         const Edge& e = node->edges[i];
@@ -185,6 +238,7 @@ class BackwardPass {
       }
       if (--target.dependencies == 0) push(e.node->slot_);
     }
+    if (node->region && states_[at].needed) leave_region(node->region);
   }
 
   // A replacement is as the gradient is; only a plain 0-dim constant may stand for a distributed
@@ -259,11 +313,14 @@ class BackwardPass {
 
   bool retain_;
   Tape& tape_;
+  bool accumulated_;  // what the pass around this one does
   GradMode mode_;
   std::vector<State> states_;
   std::vector<size_t> roots_;
   std::vector<std::pair<uint64_t, size_t>> heap_;
   std::vector<Capture> captures_;
+  std::vector<RegionState> regions_;
+  std::vector<size_t> ended_;  // regions whose `after` is due, in the order in which they ended
 };
 
 namespace {

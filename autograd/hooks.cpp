@@ -98,6 +98,13 @@ void queue_final_callback(std::function<void()> callback) {
   tape.final_callbacks.push_back(std::move(callback));
 }
 
+BackwardRegion::BackwardRegion(std::function<void()> before, std::function<void()> after)
+    : BackwardRegion(
+          make_ref<Region>(std::move(before), std::move(after), Tape::current().region)) {}
+BackwardRegion::BackwardRegion(Ref<Region> region)
+    : region_(std::move(region)), outer_(std::exchange(Tape::current().region, region_)) {}
+BackwardRegion::~BackwardRegion() { Tape::current().region = std::move(outer_); }
+
 SavedTensorHooks::SavedTensorHooks(PackHook pack, UnpackHook unpack) {
   Tape::current().saved_hooks.push_back({std::move(pack), std::move(unpack)});
 }
@@ -124,6 +131,7 @@ class FunctionNode final : public Node {
  public:
   explicit FunctionNode(const Function& function) : function_(function) {
     context_.name_ = function.name;
+    always = function.always;
   }
   [[nodiscard]] std::string_view name() const override { return context_.name_; }
   [[nodiscard]] const TensorMeta* input_meta(size_t i) const override { return &metas_[i]; }
@@ -167,6 +175,19 @@ TensorList apply(const Function& function, const std::vector<Tensor>& inputs) {
     if (is_floating(out[i].dtype())) attach(out[i], node, static_cast<int32_t>(i));
   }
   return out;
+}
+
+TensorList reaching(const std::vector<Tensor>& outputs, const std::vector<Tensor>& others) {
+  std::vector<Tensor> all = outputs;
+  all.insert(all.end(), others.begin(), others.end());
+  return apply({"reaching",
+                [n = outputs.size()](FunctionContext&, Tensors in) {
+                  TensorList out;
+                  for (const Tensor& t : in.first(n)) out.push_back(t.detach());
+                  return out;
+                },
+                [](FunctionContext&, const Grads& dy) { return dy; }},
+               all);
 }
 
 }  // namespace tessera

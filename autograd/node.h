@@ -26,6 +26,21 @@ using GradHook =
     std::function<Tensor(const Tensor&)>;  ///< may return a replacement, or undefined to keep
 using NodePostHook = std::function<void(const Grads& inputs, const Grads& outputs)>;
 
+/// The nodes recorded in one scope (a call of a module), regions nested in it included. A backward
+/// pass calls `before` ahead of the first of them that it runs, and `after` when the last of them
+/// that it reaches has run and the leaves have their gradients.
+struct TESSERA_API Region : RefCounted<Region> {
+  Region(std::function<void()> b, std::function<void()> a, Ref<Region> o)
+      : before(std::move(b)), after(std::move(a)), outer(std::move(o)) {}
+  std::function<void()> before, after;
+  Ref<Region> outer;
+
+ private:
+  friend class BackwardPass;
+  const void* pass_ = nullptr;  // as of Node
+  size_t slot_ = 0;
+};
+
 class TESSERA_API Node : public GradNode {
  public:
   /// Gradients of the inputs in `needs`, from those of the outputs. May be called several times
@@ -39,6 +54,8 @@ class TESSERA_API Node : public GradNode {
   uint64_t sequence = 0;  // 0: leaves
   int32_t outputs = 1;
   uint32_t context = 0;  // number of the Context that recorded it; 0: leaves
+  bool always = false;   // runs in each pass that reaches it, also if no output has a gradient
+  Ref<Region> region;    // the innermost that it was recorded in
 
   struct Hooks {
     std::vector<std::pair<int32_t, GradHook>> gradient;  // before the node runs, by output

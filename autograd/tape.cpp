@@ -127,6 +127,7 @@ void Tape::record(const OpRow& row, const void* op, Tensors in, Outputs out) {
 void Tape::add(Node& node) {
   node.sequence = ++sequence_;
   node.context = Context::current().number;
+  node.region = region;
 }
 
 void Tape::check_write(const OpRow& row, const Tensor& x) {

@@ -27,6 +27,8 @@ class TESSERA_API Tape final : public Recorder {
   std::vector<std::function<void()>> final_callbacks;  // run when the outermost backward ends
   int passes = 0;                                      // running backward passes
   uint64_t outermost = 0;                              // outermost passes started so far
+  Ref<Region> region;                                  // the innermost open one
+  bool accumulates = false;                            // the running pass adds to grad() of leaves
 
  private:
   uint64_t sequence_ = 0;

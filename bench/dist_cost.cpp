@@ -5,7 +5,10 @@
 #include "tessera/bench/support.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/dist/planner/strategy.h"
 #include "tessera/dist/world.h"
+#include "tessera/kernels/adamw/adamw.h"
+#include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/views/views.h"
 
 namespace tessera::bench {
@@ -62,6 +65,56 @@ void measure(Report& report) {
                }));
 }
 
+// Plans of large calls on six axes, where no two operands lie alike.
+void plan_large(Report& report) {
+  const Mesh mesh = Mesh::make({{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}, {"e", 2}, {"f", 2}});
+  std::vector<TensorMeta> metas;
+  std::vector<AxisStates> states;
+  const auto add = [&](const Shape& shape, bool partial, uint32_t seed) {
+    std::vector<Placement> placements;
+    for (int a = 0; a < mesh.axes() && shape.rank() > 0; ++a) {
+      seed = seed * 1664525u + 1013904223u;
+      const int pick = static_cast<int>(seed >> 16) % (shape.rank() + 2);
+      placements.push_back(pick < shape.rank()              ? Shard(pick)
+                           : partial && pick > shape.rank() ? Partial()
+                                                            : Replicate());
+    }
+    placements.resize(static_cast<size_t>(mesh.axes()));
+    metas.push_back({shape, shape.rank() > 0 ? DType::f32 : DType::f64, kCpu});
+    states.push_back(Layout::of(mesh, placements).states());
+  };
+  const auto time = [&]<class Op>(std::string_view name, const Op& op, bool in_place) {
+    std::vector<const TensorMeta*> pointers;
+    std::vector<StrategyInput> inputs;
+    for (size_t i = 0; i < metas.size(); ++i) {
+      pointers.push_back(&metas[i]);
+      inputs.push_back({&metas[i], states[i], false});
+      if constexpr (requires { Op::writes(i, metas.size()); })
+        inputs.back().written = Op::writes(i, metas.size());
+    }
+    const Metas in(pointers.data(), pointers.size());
+    const MetaList made = op.meta(in);
+    const std::vector<TensorMeta> outputs(made.begin(), made.end());
+    report.write(name, median_us([&] {
+                   (void)choose_strategy(name, op.sharding(in), mesh, inputs, outputs, in_place);
+                 }));
+    metas.clear();
+    states.clear();
+  };
+  add({}, false, 0);
+  add({}, false, 0);
+  for (uint32_t role = 0; role < 4; ++role) {
+    for (uint32_t i = 0; i < 300; ++i) add({64, 32}, role == 1, role == 1 ? 7919 + i : i);
+  }
+  time("plan_adamw_300_tensors_6_axes", op::AdamW{}, true);
+  uint32_t seed = 0;
+  for (const int64_t heads : {8, 4, 4, 8}) add({8, heads, 64, 16}, false, ++seed);
+  add({8, 8, 64}, false, ++seed);
+  add({8, 8, 64, 16}, true, ++seed);
+  time("plan_attention_backward_6_axes", op::AttentionBackward{.mask = AttentionMask::causal()},
+       false);
+}
+
 }  // namespace
 }  // namespace tessera::bench
 
@@ -77,5 +130,7 @@ int main(int argc, char** argv) {
     options.threads = threads;
     run_fake(
         4, 0, [&](World&) { bench::measure(report); }, options);
+    run_fake(
+        64, 5, [&](World&) { bench::plan_large(report); }, options);
   });
 }

@@ -6,9 +6,9 @@
 #include "tessera/core/process.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/mixed_precision.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
 #include <array>

@@ -34,7 +34,20 @@ struct Inputs {
   fail<DeviceError>(row.name, "inputs are on different devices");
 }
 
-Inputs look(const OpRow& row, Tensors in) {
+// Released bytes are an error; what is under way on an operand comes first. Views look at no bytes.
+__attribute__((cold, noinline)) void settle(Context& context, const OpRow& row, const Tensor& x,
+                                            Access access) {
+  Storage& storage = x.storage();
+  if (row.kind == OpKind::view) return;
+  if (storage.released()) {
+    fail<StorageError>(row.name, "the bytes of input ", x.meta(),
+                       " are released; regain them before the call");
+  }
+  storage.wait(access, x.byte_range(),
+               x.device().is_cuda() ? context.stream(x.device()) : Stream{});
+}
+
+Inputs look(Context& context, const OpRow& row, Tensors in) {
   Inputs seen;
   for (const Tensor& t : in) {
     if (!t.defined()) continue;
@@ -47,9 +60,10 @@ Inputs look(const OpRow& row, Tensors in) {
     }
     seen.distributed |= x.layout != LayoutId::none;
     seen.gradients |= x.requires_grad;
-    if (x.storage->released() && row.kind != OpKind::view) {
-      fail<StorageError>(row.name, "the bytes of input ", x.meta,
-                         " are released; regain them before the call");
+    if (__builtin_expect(!x.storage->ready(), false)) {
+      const bool writes = row.kind == OpKind::in_place &&
+                          row.writes(static_cast<size_t>(&t - in.data()), in.size());
+      settle(context, row, t, writes ? Access::write : Access::read);
     }
   }
   return seen;
@@ -149,6 +163,15 @@ void check_aliases(const OpRow& row, Tensors in) {
 void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, Outputs out,
                 Device device) {
   if (row.kind == OpKind::in_place) check_aliases(row, in);
+  struct InKernel {  // also where it throws, or a kernel's own calls run others
+    explicit InKernel(Context& c) : context(c), before(std::exchange(c.in_kernel, true)) {}
+    ~InKernel() { context.in_kernel = before; }
+    InKernel(const InKernel&) = delete;
+    InKernel& operator=(const InKernel&) = delete;
+    Context& context;
+    bool before;
+  };
+  const InKernel inside(context);
   if (device.is_cpu()) {
     row.cpu(op, in, out);
     return;
@@ -234,7 +257,7 @@ void call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
   Context* const current = Context::current_or_null();
   Context& context = __builtin_expect(current != nullptr, true) ? *current : no_context(row, in);
   if (__builtin_expect(context.progress != nullptr, false)) context.progress->poll();
-  const Inputs seen = look(row, in);
+  const Inputs seen = look(context, row, in);
   if (__builtin_expect(context.interceptor != nullptr, false))
     return intercepted(context, row, op, in, out, seen);
   if (seen.distributed) {

@@ -42,6 +42,7 @@ class TESSERA_API Context : public Pool {
   Progress* progress = nullptr;
   Interceptor* interceptor = nullptr;
   bool grad_enabled = true;
+  bool in_kernel = false;  ///< a kernel runs: what was under way on its operands has ended
   Options options;
   /// Unique among all Contexts of this process, past ones included.
   const uint32_t number;

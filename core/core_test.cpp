@@ -133,6 +133,113 @@ TEST(Storage, ReleasesAndRegainsItsBytesUnderItsViews) {
   EXPECT_EQ(x.storage().version(), version);
 }
 
+TEST(Storage, ARefillKeepsTheVersionAndIsOfReleasedBytesAlone) {
+  const Context context;
+  const Tensor x = tensor({1, 2, 3, 4}), values = tensor({1, 2, 3, 4});
+  const uint32_t version = x.storage().version();
+  EXPECT_THROW(Storage::Refill{x.storage()}, StorageError);
+  x.storage().release_bytes();
+  {
+    const Storage::Refill refill(x.storage());
+    copy_bytes(x, values);
+    EXPECT_EQ(x.storage().version(), version);
+  }
+  copy_bytes(x, values);
+  EXPECT_EQ(x.storage().version(), version + 1);
+  x.storage().release_bytes();
+  try {
+    const Storage::Refill refill(x.storage());
+    fail<ValueError>("test", "it does not come");
+  } catch (const ValueError&) {
+  }
+  EXPECT_TRUE(x.storage().released());
+}
+
+// An operation that ends when the test says so.
+class Job final : public PendingUse {
+ public:
+  [[nodiscard]] std::string text() const override { return "job"; }
+  int waits = 0;
+
+ private:
+  bool advance() override { return ended(); }
+  void block() override {
+    ++waits;
+    end();
+  }
+};
+
+TEST(Storage, WaitsForWhatIsInTheWay) {
+  const Context context;
+  const Tensor x = tensor({1, 2, 3, 4});
+  const auto reads = make_ref<Job>(), writes = make_ref<Job>();
+  x.storage().add_use(reads, Access::read, {0, 8});
+  EXPECT_EQ(x.values()[0], 1);  // beside a read
+  (void)alias(x, {2}, {1}, 2).data<float>();
+  EXPECT_EQ(reads->waits, 0);
+  (void)x.data<float>();
+  EXPECT_EQ(reads->waits, 1);
+  x.storage().add_use(writes, Access::write, {8, 12});
+  EXPECT_EQ(alias(x, {2}, {2}, 1).values()[0], 2);  // elements 1 and 3, and what lies between
+  EXPECT_EQ(writes->waits, 1);
+  EXPECT_EQ(x.values()[3], 4);
+  EXPECT_TRUE(x.storage().ready());
+  EXPECT_EQ(writes->waits, 1);
+}
+
+TEST(Storage, AnErrorUnderWayIsThrownOnce) {
+  const Context context;
+  const Tensor x = tensor({1, 2, 3, 4});
+  const auto writes = make_ref<Job>();
+  x.storage().add_use(writes, Access::write, {0, 16});
+  writes->end(std::make_exception_ptr(PeerFailed("it left")));
+  EXPECT_THROW((void)x.values(), PeerFailed);
+  EXPECT_EQ(x.values()[0], 1);
+}
+
+TEST(Storage, BytesInUseOutliveTheirStorage) {
+  Context context;
+  const auto live = [&] { return context.allocator(kCpu)->stats().live; };
+  const int64_t before = live();
+  for (const bool released : {true, false}) {
+    const auto job = make_ref<Job>();
+    {
+      const Tensor x = empty({1000});
+      x.storage().add_use(job, Access::read, x.byte_range());
+      if (released) x.storage().release_bytes();
+    }
+    EXPECT_GT(live(), before);
+    job->end();
+    EXPECT_EQ(live(), before);
+  }
+}
+
+TEST(Storage, PartsAreStoragesOfTheirOwn) {
+  Context context;
+  const auto live = [&] { return context.allocator(kCpu)->stats().live; };
+  const int64_t before = live();
+  const auto job = make_ref<Job>();
+  Tensor flat = tensor({1, 2, 3, 4, 5, 6});
+  flat.storage().add_use(job, Access::write, {0, 24});
+  Tensor a = carve(flat, 0, {2}), b = carve(flat, 2, {2, 2});
+  EXPECT_EQ(b.address(), static_cast<float*>(flat.address()) + 2);
+  EXPECT_EQ(job->waits, 0);
+  EXPECT_EQ(b.values(), (std::vector<double>{3, 4, 5, 6}));
+  EXPECT_EQ(job->waits, 1);
+  EXPECT_EQ(a.storage().use_count(), 1u);
+  copy_bytes(a, tensor({7, 8}));
+  EXPECT_EQ(b.storage().version(), 0u);
+  EXPECT_EQ(flat.values()[1], 8);
+  EXPECT_THROW((void)carve(flat, 3, {4}), ShapeError);
+  EXPECT_THROW((void)carve(alias(flat, {3}, {2}, 0), 0, {1}), UsageError);
+  EXPECT_EQ(carve(flat, 6, {0, 3}).numel(), 0);
+  flat = a = {};
+  EXPECT_EQ(b.values()[3], 6);
+  EXPECT_GT(live(), before);
+  b = {};
+  EXPECT_EQ(live(), before);
+}
+
 TEST(Allocator, ReusesBlocksAndCountsThem) {
   Context context;
   const auto& allocator = context.allocator(kCpu);

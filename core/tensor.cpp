@@ -44,18 +44,42 @@ TensorImpl::~TensorImpl() = default;
 
 int64_t Tensor::size(int dim) const { return shape()[normalize_dim(dim, rank(), "size")]; }
 
-void* Tensor::raw_data() const {
+ByteRange Tensor::byte_range() const {
+  const TensorImpl& t = impl().local ? *impl().local : impl();
+  if (t.meta.shape.numel() == 0) return {};
+  int64_t first = t.offset, last = t.offset;
+  for (int d = 0; d < t.meta.shape.rank(); ++d)
+    (t.strides[d] < 0 ? first : last) += t.strides[d] * (t.meta.shape[d] - 1);
+  const int64_t size = item_size(t.meta.dtype);
+  return {first * size, (last + 1) * size};
+}
+
+void* Tensor::address() const {
   const TensorImpl& t = impl();
   if (is_distributed()) only_local("data");
-  if (!t.storage->data()) {
-    if (t.storage->released())
-      fail<StorageError>("data", "the bytes of ", t.meta,
-                         " are released; regain them before reading");
-    if (t.meta.device.is_meta())
-      fail<DeviceError>("data", "a meta tensor ", t.meta, " has no bytes");
-    return nullptr;
-  }
+  if (!t.storage->data()) return nullptr;
   return static_cast<std::byte*>(t.storage->data()) + t.offset * item_size(t.meta.dtype);
+}
+
+const void* Tensor::read_data() const { return checked_data(Access::read); }
+void* Tensor::settled_data() const { return checked_data(Access::write); }
+
+// A kernel's operands are settled before it runs, by `call`, and not by its worker threads.
+void* Tensor::checked_data(Access access) const {
+  const TensorImpl& t = impl();
+  if (is_distributed()) only_local("data");
+  if (t.storage->released())
+    fail<StorageError>("data", "the bytes of ", t.meta,
+                       " are released; regain them before reading");
+  if (t.meta.device.is_meta()) fail<DeviceError>("data", "a meta tensor ", t.meta, " has no bytes");
+  if (!t.storage->ready()) {
+    Context* const context = Context::current_or_null();
+    if (context && !context->in_kernel) {
+      t.storage->wait(access, byte_range(),
+                      t.meta.device.is_cuda() ? context->stream(t.meta.device) : Stream{});
+    }
+  }
+  return address();
 }
 
 Tensor& Tensor::set_requires_grad(bool on) {
@@ -117,6 +141,20 @@ Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device
 Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset) {
   return Tensor(make_ref<TensorImpl>(TensorMeta{shape, x.dtype(), x.device()}, strides, offset,
                                      x.impl().storage));
+}
+
+Tensor carve(const Tensor& flat, int64_t offset, const Shape& shape) {
+  const int64_t n = checked_numel(shape, item_size(flat.dtype()), "carve");
+  if (flat.is_distributed() || !flat.is_contiguous())
+    fail<UsageError>("carve", flat.meta(),
+                     " is not contiguous, or distributed: give a flat buffer");
+  if (offset < 0 || offset + n > flat.numel()) {
+    fail<ShapeError>("carve", shape, " from element ", offset, " does not lie in ", flat.meta());
+  }
+  const int64_t size = item_size(flat.dtype()), begin = (flat.offset() + offset) * size;
+  return Tensor(make_ref<TensorImpl>(
+      TensorMeta{shape, flat.dtype(), flat.device()}, contiguous_strides(shape), 0,
+      Storage::part(flat.impl().storage, {begin, begin + n * size})));
 }
 
 Tensor make_distributed(const Tensor& local, const Shape& global, LayoutId layout) {
@@ -229,7 +267,7 @@ void Tensor::read(void* to) const {
   if (!device().is_cpu()) return to_device(*this, kCpu).read(to);
   if (numel() == 0) return;
   const auto size = static_cast<size_t>(item_size(dtype()));
-  const auto* from = static_cast<const std::byte*>(raw_data());
+  const auto* from = static_cast<const std::byte*>(read_data());
   auto* out = static_cast<std::byte*>(to);
   if (is_contiguous()) {
     std::memcpy(out, from, static_cast<size_t>(numel()) * size);
@@ -279,9 +317,9 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
   }
   to.storage().bump_version();
   if (to.device().is_cpu() && from.device().is_cpu()) {
-    std::memcpy(to.raw_data(), from.raw_data(), static_cast<size_t>(bytes));
+    std::memcpy(to.raw_data(), from.read_data(), static_cast<size_t>(bytes));
   } else {
-    Process::get().cuda().copy(to.raw_data(), to.device(), from.raw_data(), from.device(), bytes);
+    Process::get().cuda().copy(to.raw_data(), to.device(), from.read_data(), from.device(), bytes);
   }
 }
 

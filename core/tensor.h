@@ -110,13 +110,24 @@ class TESSERA_API Tensor {
   [[nodiscard]] bool is_distributed() const { return impl().layout != LayoutId::none; }
   [[nodiscard]] Storage& storage() const { return *impl().storage; }
 
-  /// First element; throws StorageError if the bytes are released, DTypeError if T is not the
-  /// tensor's type.
+  /// First element, to read and to write: waits until nothing is under way on the tensor's bytes.
+  /// StorageError if they are released, DTypeError if T is not the tensor's type.
   template <class T> [[nodiscard]] T* data() const {
     if (dtype() != dtype_of<T>) wrong_type(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
-  [[nodiscard]] void* raw_data() const;
+  [[nodiscard]] void* raw_data() const {
+    const TensorImpl& t = impl();
+    if (is_distributed() || !t.storage->ready() || !t.storage->data()) return settled_data();
+    return static_cast<std::byte*>(t.storage->data()) + t.offset * item_size(t.meta.dtype);
+  }
+  /// The same to read only: does not wait for what only reads them.
+  [[nodiscard]] const void* read_data() const;
+  /// The first element's address, whatever is under way; null where there are no bytes.
+  [[nodiscard]] void* address() const;
+  /// The bytes of its storage that hold its elements, gaps included; of a distributed tensor, this
+  /// rank's.
+  [[nodiscard]] ByteRange byte_range() const;
   /// The one element's value as a double, whatever the dtype; synchronises a device. ShapeError if
   /// numel() != 1.
   [[nodiscard]] double item() const;
@@ -173,6 +184,8 @@ class TESSERA_API Tensor {
   [[noreturn]] void only_local(std::string_view what) const;
   [[noreturn]] void wrong_type(DType asked) const;
   [[noreturn]] void not_one() const;
+  [[nodiscard]] void* settled_data() const;
+  [[nodiscard]] void* checked_data(Access access) const;
   void read(void* to) const;  // all elements, row-major
   Ref<TensorImpl> impl_;
 };
@@ -240,6 +253,12 @@ TESSERA_API Tensor from_blob(void* data, const Shape& shape, DType dtype,
                              std::function<void(void*)> deleter = {}, Device device = kCpu);
 /// A view of the same storage, unchecked and unrecorded, for View rooms and engines.
 TESSERA_API Tensor alias(const Tensor& x, const Shape& shape, const Shape& strides, int64_t offset);
+/// A contiguous part of the contiguous tensor `flat`, from element `offset`, with a storage of its
+/// own on the same bytes: its holder is its only owner and may write it in place, so a leaf takes
+/// it as its gradient without a copy. Parts must not overlap, and `flat` is no longer used for
+/// them; its bytes stay as long as any part. What is under way on them is under way on the part.
+/// ShapeError: beyond the end of `flat`. UsageError: `flat` is not contiguous. Not recorded.
+TESSERA_API Tensor carve(const Tensor& flat, int64_t offset, const Shape& shape);
 /// The tensor of `global` shape whose shard on this rank is `local`; dtype and device are those of
 /// `local`. Unchecked and unrecorded, for dist.
 TESSERA_API Tensor make_distributed(const Tensor& local, const Shape& global, LayoutId layout);

@@ -71,12 +71,13 @@ std::string CommTrace::table() const {
 
 std::ostream& operator<<(std::ostream& os, const CommTrace& trace) { return os << trace.table(); }
 
-void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes, int64_t bytes,
-                       std::string_view tag) {
+void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
+                       const Tensor& payload, std::string_view tag) {
   Context& context = Context::current();
   CommTrace* trace = context.state<LivingTraces>().innermost;
   if (!trace) return;
-  CommEntry entry{concat(op), {}, bytes, {}, std::string(tag)};
+  const DType dtype = payload.dtype();
+  CommEntry entry{concat(op), {}, dtype, payload.numel() * item_size(dtype), {}, std::string(tag)};
   for (const int a : axes) entry.axes += concat(entry.axes.empty() ? "" : ",", mesh.axis(a).name);
   entry.path = joined_path(context.module_path);
   for (; trace; trace = trace->outer_) trace->entries_.push_back(entry);

@@ -15,8 +15,9 @@ namespace tessera {
 
 /// One collective as this rank saw it.
 struct CommEntry {
-  std::string op;     ///< `all_gather`, ...
-  std::string axes;   ///< the mesh axes that it ran over, `dp,tp`
+  std::string op;    ///< `all_gather`, ...
+  std::string axes;  ///< the mesh axes that it ran over, `dp,tp`
+  DType dtype = DType::f32;
   int64_t bytes = 0;  ///< larger side on this rank: output of all_gather, input of reduce_scatter
   std::string path;   ///< module path, `layers.3.attention`; empty outside modules
   std::string tag;    ///< `forward`, or `grad` in backward
@@ -40,8 +41,8 @@ class TESSERA_API CommTrace {
   [[nodiscard]] std::string table() const;
 
  private:
-  friend TESSERA_API void record_collective(CollectiveKind, Mesh, std::span<const int>, int64_t,
-                                            std::string_view);
+  friend TESSERA_API void record_collective(CollectiveKind, Mesh, std::span<const int>,
+                                            const Tensor&, std::string_view);
   std::vector<CommEntry> entries_;
   CommTrace* outer_;
 };
@@ -49,9 +50,9 @@ TESSERA_API std::ostream& operator<<(std::ostream&, const CommTrace&);
 
 /// Tag of a collective that runs now: `grad` inside a backward pass, else `forward`.
 TESSERA_API std::string_view trace_tag();
-/// Records in all traces of this rank that `op` runs over these mesh axes. Costs a few nanoseconds
-/// without traces.
+/// Records in all traces of this rank that `op` runs over these mesh axes; `payload`: the larger
+/// side on this rank. Costs a few nanoseconds without traces.
 TESSERA_API void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
-                                   int64_t bytes, std::string_view tag = "forward");
+                                   const Tensor& payload, std::string_view tag = "forward");
 
 }  // namespace tessera

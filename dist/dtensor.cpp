@@ -113,16 +113,19 @@ Shape joined(const Shape& part, Layout layout, const std::vector<PartMeta>& all)
   return global;
 }
 
-// With the global shape given, or with that which the parts make up.
-Tensor assembled(const Tensor& local, Layout layout, const Shape* given) {
-  if (local.is_distributed())
-    fail<LayoutError>("from_local", local.meta(), " is distributed already");
+void check_wrappable(const Tensor& local, std::string_view who) {
+  if (local.is_distributed()) fail<LayoutError>(who, local.meta(), " is distributed already");
   if (local.requires_grad() && Context::current().grad_enabled) {
     fail<LayoutError>(
-        "from_local", local.meta(),
+        who, local.meta(),
         " requires grad, and its gradient's type is unknown here: use local_region, which "
         "states it");
   }
+}
+
+// With the global shape given, or with that which the parts make up.
+Tensor assembled(const Tensor& local, Layout layout, const Shape* given) {
+  check_wrappable(local, "from_local");
   check_fits(layout, given ? *given : local.shape(), "from_local");
   PartMeta own;
   own.dtype = static_cast<int64_t>(local.dtype());
@@ -175,6 +178,17 @@ Tensor from_local(const Tensor& local, Layout layout, const Shape& global) {
 }
 
 Tensor from_local(const Tensor& local, Layout layout) { return assembled(local, layout, nullptr); }
+
+Tensor wrap_local(const Tensor& local, Layout layout, const Shape& global) {
+  check_wrappable(local, "wrap_local");
+  check_fits(layout, global, "wrap_local");
+  if (const Shape expected = layout.local_shape(global); !(local.shape() == expected)) {
+    fail<LayoutError>("wrap_local", "the part of this rank is ", local.meta(), ", but ",
+                      layout.text(), " of ", global, " gives it ", expected,
+                      ": cut it by Layout::range, or join parts of other sizes by from_local");
+  }
+  return make_distributed(local.detach(), global, layout);
+}
 
 Tensor local(const Tensor& x) {
   check_distributed(x, "local");

@@ -32,6 +32,11 @@ namespace tessera {
 [[nodiscard]] TESSERA_API Tensor from_local(const Tensor& local, Layout layout,
                                             const Shape& global);
 
+/// As from_local, for a part whose shape follows from the layout: checked against the layout on
+/// this rank alone, without communication. LayoutError: another shape.
+[[nodiscard]] TESSERA_API Tensor wrap_local(const Tensor& local, Layout layout,
+                                            const Shape& global);
+
 /// This rank's local tensor, a detached alias: writing it writes x. LayoutError on a plain tensor.
 [[nodiscard]] TESSERA_API Tensor local(const Tensor& x);
 /// The global tensor on every rank: plain, detached, with its own bytes. Collective if x is sharded

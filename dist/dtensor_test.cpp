@@ -4,6 +4,7 @@
 #include "tessera/dist/dtensor.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -130,6 +131,44 @@ TEST(DTensor, FromLocalChecksEveryRanksPart) {
     Tensor wants = ramp({2, 2});
     wants.set_requires_grad();
     EXPECT_NE(layout_error([&] { (void)from_local(wants, rows); }).find("local_region"),
+              std::string::npos);
+  });
+}
+
+TEST(DTensor, WrapLocalChecksThisRanksPartAndSendsNothing) {
+  on_ranks(3, [](World& world) {
+    const Mesh m = Mesh::make({{"a", 3}});
+    const Layout rows = Layout::of(m, {Shard(0)});
+    const uint64_t before = world.group().recorder().count();
+    const int64_t mine = world.rank() == 2 ? 1 : 2;
+    const Tensor part = full({mine, 2}, world.rank(), DType::f32);
+    const Tensor x = wrap_local(part, rows, {5, 2});
+    EXPECT_EQ(x.shape(), (Shape{5, 2}));
+    EXPECT_EQ(layout_of(x), rows);
+    EXPECT_EQ(&local(x).storage(), &part.storage());
+    const std::string error = layout_error([&] { (void)wrap_local(part, rows, {9, 2}); });
+    EXPECT_NE(error.find("of [9, 2] gives it [3, 2]"), error.npos) << error;
+    EXPECT_THROW((void)wrap_local(x, rows, {5, 2}), LayoutError);
+    EXPECT_THROW((void)wrap_local(part, Layout::of(m, {Shard(2)}), {5, 2}), LayoutError);
+    EXPECT_EQ(world.group().recorder().count(), before);
+    EXPECT_EQ(full_tensor(x).values(), (std::vector<double>{0, 0, 0, 0, 1, 1, 1, 1, 2, 2}));
+  });
+}
+
+TEST(DTensor, NamedPlacementsReplicateTheOtherAxes) {
+  on_ranks(4, [](World&) {
+    const Mesh m = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}});
+    EXPECT_EQ(Layout::of(m, {{"dp_shard", Shard(0)}}),
+              Layout::of(m, {Replicate(), Shard(0), Replicate()}));
+    EXPECT_EQ(Layout::of(m, {{"tp", Shard(1)}, {"dp_shard", Partial()}}),
+              Layout::of(m, {Replicate(), Partial(), Shard(1)}));
+    EXPECT_NE(layout_error([&] {
+                (void)Layout::of(m, {{"cp", Shard(0)}});
+              }).find("no axis cp"),
+              std::string::npos);
+    EXPECT_NE(layout_error([&] {
+                (void)Layout::of(m, {{"tp", Shard(0)}, {"tp", Shard(1)}});
+              }).find("named twice"),
               std::string::npos);
   });
 }

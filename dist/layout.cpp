@@ -129,6 +129,19 @@ Layout Layout::of(Mesh mesh, std::span<const Placement> placements) {
   return ordered(mesh, placements, {});
 }
 
+Layout Layout::of(Mesh mesh, std::initializer_list<NamedPlacement> placements) {
+  std::vector<Placement> all(static_cast<size_t>(mesh.axes()));
+  std::vector<bool> named(all.size());
+  for (const NamedPlacement& p : placements) {
+    const auto axis = static_cast<size_t>(mesh.index(p.axis));
+    if (named[axis])
+      fail<LayoutError>("layout", "axis \"", p.axis, "\" is named twice; give it one placement");
+    named[axis] = true;
+    all[axis] = p.placement;
+  }
+  return of(mesh, all);
+}
+
 Layout Layout::ordered(Mesh mesh, std::span<const Placement> placements,
                        const std::vector<std::vector<std::string>>& orders) {
   if (static_cast<int>(placements.size()) != mesh.axes()) {

@@ -38,6 +38,12 @@ constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
 }
 TESSERA_API std::ostream& operator<<(std::ostream&, const Placement&);
 
+/// The placement on the axis of this name.
+struct NamedPlacement {
+  std::string_view axis;
+  Placement placement;
+};
+
 /// State of one axis in a layout: a placement, and for a shard its index in the dim's list.
 struct AxisState {
   Placement placement;
@@ -87,6 +93,9 @@ class TESSERA_API Layout {
   static Layout of(Mesh mesh, std::initializer_list<Placement> placements) {
     return of(mesh, std::span<const Placement>(placements.begin(), placements.size()));
   }
+  /// The placements on the named axes, `{{"dp_shard", Shard(0)}}`; the others replicate.
+  /// LayoutError: an unknown name, an axis named twice.
+  static Layout of(Mesh mesh, std::initializer_list<NamedPlacement> placements);
   /// As `of`, with the order in which axes shard a dim: each list names axes of one dim, outermost
   /// first (`{{"tp", "dp"}}`); dims without a list use mesh order.
   static Layout ordered(Mesh mesh, std::span<const Placement> placements,

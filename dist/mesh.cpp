@@ -12,13 +12,23 @@
 #include <numeric>
 
 namespace tessera {
+namespace {
+
+// As ranks of the world itself: its group's own list has those of an enclosing world.
+std::vector<int> all_ranks(const ProcessGroup& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
 
 /// All meshes and groups of one rank.
 struct MeshTable {
   uint32_t owner = 0;             // the number of the rank's Context
   ProcessGroup* world = nullptr;  // its group
   std::vector<std::unique_ptr<detail::MeshData>> meshes;
-  std::map<std::vector<int>, Ref<ProcessGroup>> groups;
+  std::map<std::pair<std::vector<int>, std::string>, Ref<ProcessGroup>> groups;  // and channel
 
   // The table of the calling rank.
   static MeshTable& current() {
@@ -48,11 +58,13 @@ struct MeshTable {
     return mesh;
   }
 
-  ProcessGroup& group(const std::vector<int>& ranks, const std::string& name) {
-    if (std::ranges::equal(ranks, world->ranks())) return *world;
-    const auto found = groups.find(ranks);
-    if (found != groups.end()) return *found->second;
-    return *groups.emplace(ranks, world->subgroup(ranks, name)).first->second;
+  ProcessGroup& group(const std::vector<int>& ranks, const std::string& name,
+                      const std::string& channel = {}) {
+    if (channel.empty() && ranks == all_ranks(*world)) return *world;
+    auto& group = groups[{ranks, channel}];
+    if (!group)
+      group = world->subgroup(ranks, channel.empty() ? name : concat(name, " (", channel, ')'));
+    return *group;
   }
 };
 
@@ -148,22 +160,37 @@ void check_agreement(ProcessGroup& group, const std::string& asked) {
                            "; give the same axes and ranks everywhere");
 }
 
-std::string wish(std::span<const MeshAxis> axes, std::span<const int> ranks) {
-  return concat("(", names_of(axes), ") over ", list(ranks));
+int group_size(const Mesh& mesh, std::span<const int> axes) {
+  int n = 1;
+  for (const int a : axes) n *= mesh.size(a);
+  return n;
+}
+
+std::string wish(std::span<const MeshAxis> axes, std::span<const int> ranks,
+                 const std::vector<MeshProduct>& products) {
+  std::string text = concat("(", names_of(axes), ") over ", list(ranks));
+  for (const MeshProduct& p : products) {
+    text += concat(", ", p.name, " =");
+    for (const std::string& axis : p.axes) text += ' ' + axis;
+  }
+  return text;
 }
 
 }  // namespace
 
-Mesh Mesh::make(std::vector<MeshAxis> axes) {
+Mesh Mesh::make(std::vector<MeshAxis> axes, const std::vector<MeshProduct>& products) {
   ProcessGroup& world = current_group();
+  const std::vector<int> ranks = all_ranks(world);
   // Agreement comes first: one odd rank is then named on all ranks, not left to fail alone.
-  check_agreement(world, wish(axes, world.ranks()));
+  check_agreement(world, wish(axes, ranks, products));
   check_axes("mesh", axes, world.size());
-  return MeshTable::current().intern(std::move(axes), {world.ranks().begin(), world.ranks().end()},
-                                     world.rank());
+  const Mesh mesh = MeshTable::current().intern(std::move(axes), ranks, world.rank());
+  mesh.connect(products);
+  return mesh;
 }
 
-Mesh Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
+Mesh Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks,
+                const std::vector<MeshProduct>& products) {
   const ProcessGroup& world = current_group();
   std::vector<int> members = ranks;
   std::ranges::sort(members);
@@ -181,9 +208,25 @@ Mesh Mesh::make(std::vector<MeshAxis> axes, std::vector<int> ranks) {
   }
   // Members in ascending order, so that ranks that disagree on the order still get one group.
   MeshTable& table = MeshTable::current();
-  check_agreement(table.group(members, "mesh"), wish(axes, ranks));
+  check_agreement(table.group(members, "mesh"), wish(axes, ranks, products));
   check_axes("mesh", axes, static_cast<int64_t>(ranks.size()));
-  return table.intern(std::move(axes), std::move(ranks), world.rank());
+  const Mesh mesh = table.intern(std::move(axes), std::move(ranks), world.rank());
+  mesh.connect(products);
+  return mesh;
+}
+
+// All ranks make these groups here, in one order; none is then first made where some ranks wait for
+// others.
+void Mesh::connect(const std::vector<MeshProduct>& products) const {
+  for (int a = 0; a < axes(); ++a) {
+    if (size(a) > 1) (void)group(a);
+  }
+  for (const MeshProduct& p : products) {
+    const std::vector<std::string_view> names(p.axes.begin(), p.axes.end());
+    (void)flatten_axes(names, p.name);
+    const std::vector<int> parts = resolve(names);
+    if (group_size(*this, parts) > 1) (void)group(parts);
+  }
 }
 
 bool Mesh::has(std::string_view name) const {
@@ -208,7 +251,7 @@ int Mesh::coordinate_at(int position, int axis) const {
   return position % size(axis);
 }
 
-ProcessGroup& Mesh::group(std::span<const int> axes) const {
+ProcessGroup& Mesh::group(std::span<const int> axes, std::string_view channel) const {
   uint32_t key = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
     const int a = axes[i];
@@ -221,34 +264,33 @@ ProcessGroup& Mesh::group(std::span<const int> axes) const {
     key = key << 4 | static_cast<uint32_t>(a + 1);
   }
   const detail::MeshData& mesh = data();
-  for (const auto& [k, g] : mesh.groups) {
-    if (k == key) return *g;
+  for (const detail::MeshGroup& g : mesh.groups) {
+    if (g.axes == key && g.channel == channel) return *g.group;
   }
   std::vector<int> members;
   std::string name;
   for (const int a : axes) name += concat(name.empty() ? "" : ",", axis(a).name);
-  int64_t count = 1;
-  for (const int a : axes) count *= size(a);
+  const int count = group_size(*this, axes);
   std::vector<int> strides(mesh.axes.size(), 1);
   for (size_t a = mesh.axes.size() - 1; a-- > 0;)
     strides[a] = strides[a + 1] * mesh.axes[a + 1].size;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int i = 0; i < count; ++i) {
     auto position = static_cast<int>(mesh.position);
-    int64_t rest = i;
+    int rest = i;
     for (size_t k = axes.size(); k-- > 0;) {
       const auto a = static_cast<size_t>(axes[k]);
-      const auto at = static_cast<int>(rest % mesh.axes[a].size);
+      const int at = rest % mesh.axes[a].size;
       position += (at - mesh.coordinates[a]) * strides[a];
       rest /= mesh.axes[a].size;
     }
     members.push_back(mesh.ranks[static_cast<size_t>(position)]);
   }
-  ProcessGroup& group = MeshTable::of(*this).group(members, name);
-  mesh.groups.emplace_back(key, &group);
+  ProcessGroup& group = MeshTable::of(*this).group(members, name, std::string(channel));
+  mesh.groups.push_back({key, std::string(channel), &group});
   return group;
 }
 
-std::vector<int> Mesh::resolve(std::initializer_list<std::string_view> names) const {
+std::vector<int> Mesh::resolve(std::span<const std::string_view> names) const {
   const auto& flattened = data().flattened;
   std::vector<int> all;
   for (const std::string_view name : names) {
@@ -298,13 +340,13 @@ Mesh Mesh::merged(const std::vector<std::vector<int>>& groups,
   return MeshTable::of(*this).intern(std::move(axes), std::move(ranks), mesh.ranks[mesh.position]);
 }
 
-Mesh Mesh::slice(std::initializer_list<std::string_view> names) const {
+Mesh Mesh::slice(std::span<const std::string_view> names) const {
   (void)resolve(names);
   std::vector<std::vector<int>> groups;
   std::vector<int> kept(static_cast<size_t>(axes()),
                         -1);  // new index of an axis, if it is not merged
   for (const std::string_view name : names) {
-    groups.push_back(resolve({name}));
+    groups.push_back(resolve({&name, 1}));
     if (has(name)) kept[static_cast<size_t>(index(name))] = static_cast<int>(groups.size()) - 1;
   }
   const Mesh mesh = merged(groups, {names.begin(), names.end()});
@@ -322,6 +364,10 @@ Mesh Mesh::slice(std::initializer_list<std::string_view> names) const {
 }
 
 Mesh Mesh::flatten(std::initializer_list<std::string_view> names, std::string name) const {
+  return flatten_axes({names.begin(), names.size()}, std::move(name));
+}
+
+Mesh Mesh::flatten_axes(std::span<const std::string_view> names, std::string name) const {
   const std::vector<int> parts = resolve(names);
   if (parts.empty()) fail<LayoutError>("mesh", "flatten of no axes; name those that become ", name);
   if (has(name)) {

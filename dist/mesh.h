@@ -2,7 +2,7 @@
 // Mesh: named axes over an array of ranks, used by value. A slice is the sub-mesh with the calling
 // rank; slices, flattened, unflattened and reshaped meshes of the same ranks share communicators.
 // Meshes are interned per rank: equal meshes are one object, so equality is a pointer compare. Axes
-// of size 1 are not special.
+// of size 1 are not special. Ranks are those of the mesh's World, which may be a part of another.
 #pragma once
 
 #include "tessera/dist/handle.h"
@@ -25,7 +25,18 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
+/// Several axes under one name, the first the slowest: `{"dp", {"dp_replicate", "dp_shard"}}`.
+struct MeshProduct {
+  std::string name;
+  std::vector<std::string> axes;
+};
+
 namespace detail {
+struct MeshGroup {
+  uint32_t axes = 0;    // four bits for each listed axis, counted from 1
+  std::string channel;  // of a second communicator
+  ProcessGroup* group = nullptr;
+};
 struct MeshData {
   std::vector<MeshAxis> axes;
   std::vector<int> ranks;        // row-major over axes
@@ -33,7 +44,7 @@ struct MeshData {
   std::vector<int> coordinates;  // of this rank
   // Names made by flatten, and groups by listed axes; both only grow.
   mutable std::vector<std::pair<std::string, std::vector<int>>> flattened;
-  mutable std::vector<std::pair<uint32_t, ProcessGroup*>> groups;
+  mutable std::vector<MeshGroup> groups;
 };
 }  // namespace detail
 
@@ -43,11 +54,14 @@ class TESSERA_API Mesh {
  public:
   Mesh() = default;
   /// All ranks of the world, row-major: the last axis varies fastest. Collective over the world,
-  /// which checks that all ranks agree. LayoutError: sizes do not multiply to the world's; a name
-  /// used twice. CollectiveMismatch: ranks disagree; it names them.
-  static Mesh make(std::vector<MeshAxis> axes);
+  /// which checks that all ranks agree and makes the groups of each axis of size above 1, in mesh
+  /// order, then those of the products, which are named as by `flatten`. LayoutError: sizes do not
+  /// multiply to the world's; a name used twice; a product of unknown axes. CollectiveMismatch:
+  /// ranks disagree; it names them.
+  static Mesh make(std::vector<MeshAxis> axes, const std::vector<MeshProduct>& products = {});
   /// Any array of world ranks, each at most once; called by the ranks in it.
-  static Mesh make(std::vector<MeshAxis> axes, std::vector<int> ranks);
+  static Mesh make(std::vector<MeshAxis> axes, std::vector<int> ranks,
+                   const std::vector<MeshProduct>& products = {});
 
   explicit operator bool() const { return handle_.address() != nullptr; }
   bool operator==(const Mesh&) const = default;
@@ -57,7 +71,7 @@ class TESSERA_API Mesh {
   [[nodiscard]] int size(int axis) const { return this->axis(axis).size; }
   [[nodiscard]] int size(std::string_view axis) const { return size(index(axis)); }
   [[nodiscard]] int size() const { return static_cast<int>(ranks().size()); }  ///< of all axes
-  [[nodiscard]] std::span<const int> ranks() const { return data().ranks; }
+  [[nodiscard]] std::span<const int> ranks() const { return data().ranks; }    ///< of the World
   /// Index of the axis of this name; LayoutError, with the list of names, if there is none.
   [[nodiscard]] int index(std::string_view name) const;
   /// Whether there is an axis of this name.
@@ -70,17 +84,27 @@ class TESSERA_API Mesh {
   [[nodiscard]] int coordinate_at(int position, int axis) const;
 
   /// The ranks that differ from this one only on `axes`, ordered by their coordinates on those
-  /// axes, the first listed axis slowest. Created on first use (by all its members) and cached;
-  /// meshes share the group of an ordered list of ranks. LayoutError: an axis that does not exist
-  /// or is listed twice.
-  [[nodiscard]] ProcessGroup& group(std::span<const int> axes) const;
-  [[nodiscard]] ProcessGroup& group(int axis) const {
-    return group(std::span<const int>(&axis, 1));
+  /// axes, the first listed axis slowest. One that `make` has not made is created on first use (by
+  /// all its members, so in the order of the program) and cached; meshes share the group of an
+  /// ordered list of ranks. A `channel` names a second communicator over the same ranks, whose
+  /// operations are not queued behind the first's (gathers beside reductions). LayoutError: an axis
+  /// that does not exist or is listed twice.
+  [[nodiscard]] ProcessGroup& group(std::span<const int> axes, std::string_view channel = {}) const;
+  [[nodiscard]] ProcessGroup& group(int axis, std::string_view channel = {}) const {
+    return group(std::span<const int>(&axis, 1), channel);
   }
 
+  /// Indices of the axes that a name stands for: one, or those that flatten gave it to.
+  /// LayoutError: an unknown name.
+  [[nodiscard]] std::vector<int> axes_named(std::string_view name) const {
+    return resolve({&name, 1});
+  }
   /// The sub-mesh of the named axes, in that order, with this rank. A name may be one that flatten
   /// gave to several axes. LayoutError: an unknown name, an axis used twice.
-  [[nodiscard]] Mesh slice(std::initializer_list<std::string_view> names) const;
+  [[nodiscard]] Mesh slice(std::span<const std::string_view> names) const;
+  [[nodiscard]] Mesh slice(std::initializer_list<std::string_view> names) const {
+    return slice({names.begin(), names.size()});
+  }
   /// `mesh["tp"]`: the slice of one name.
   [[nodiscard]] Mesh operator[](std::string_view name) const { return slice({name}); }
   /// Merges the named axes (adjacent or not) into one named `name`, at the position of the first
@@ -103,7 +127,9 @@ class TESSERA_API Mesh {
   friend struct std::hash<Mesh>;
   Mesh(const detail::MeshData* data, uint32_t owner) : handle_(data, owner) {}
   [[nodiscard]] const detail::MeshData& data() const { return handle_.get("mesh"); }
-  [[nodiscard]] std::vector<int> resolve(std::initializer_list<std::string_view> names) const;
+  [[nodiscard]] std::vector<int> resolve(std::span<const std::string_view> names) const;
+  [[nodiscard]] Mesh flatten_axes(std::span<const std::string_view> names, std::string name) const;
+  void connect(const std::vector<MeshProduct>& products) const;
   [[nodiscard]] Mesh merged(const std::vector<std::vector<int>>& groups,
                             std::vector<std::string> names) const;
   detail::Handle<detail::MeshData> handle_;

@@ -3,6 +3,7 @@
 // way to ask for a mesh that cannot be.
 #include "tessera/dist/mesh.h"
 
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/dist/world.h"
 #include "tessera/tests/support/ranks.h"
 
@@ -238,6 +239,86 @@ TEST(Mesh, TakesAnyArrayOfRanks) {
     EXPECT_EQ(sum_of_ranks(mesh.group(1)), island[static_cast<size_t>(self / 2 * 2)] +
                                                island[static_cast<size_t>(self / 2 * 2 + 1)]);
     EXPECT_TEXT(mesh.text(), "of ranks [");
+  });
+}
+
+TEST(Mesh, MakeMakesTheGroupsOfAxesAndProducts) {
+  on_ranks(8, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"cp", 2}, {"tp", 2}, {"pp", 1}},
+                                 {{"batch", {"dp", "cp"}}, {"one", {"pp"}}});
+    const FlightRecorder& recorder = world.group().recorder();
+    const uint64_t before = recorder.count();  // making a group ends with a barrier
+    for (int a = 0; a < 3; ++a) EXPECT_EQ(mesh.group(a).size(), 2);
+    EXPECT_EQ(mesh.group(std::vector<int>{0, 1}).size(), 4);
+    EXPECT_EQ(mesh.slice({"batch"}).group(0).size(), 4);
+    EXPECT_EQ(mesh.slice({"tp", "one"}).size(), 2);
+    EXPECT_EQ(recorder.count(), before);
+    EXPECT_EQ(mesh.group(std::vector<int>{1, 0}).size(), 4);  // of no product: on first use
+    EXPECT_EQ(recorder.count(), before + 1);
+    EXPECT_TEXT(error_of<LayoutError>([&] {
+                  (void)Mesh::make({{"dp", 8}}, {{"loss", {"dp", "cp"}}});
+                }),
+                "no axis cp");
+    EXPECT_TEXT(
+        error_of<CollectiveMismatch>([&] {
+          (void)Mesh::make({{"dp", 4}, {"tp", 2}}, {{world.rank() == 3 ? "a" : "b", {"dp", "tp"}}});
+        }),
+        "a = dp tp");
+  });
+}
+
+// Ranks may start collectives of several groups in different orders, as long as each group sees one
+// order; groups that were made on first use would meet in the wrong order here.
+TEST(Mesh, RanksMayUseTheirGroupsInDifferentOrders) {
+  on_ranks(4, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Tensor x = from_values({1}, {1}, DType::i64), y = from_values({1}, {1}, DType::i64);
+    const int first = world.rank() == 0 || world.rank() == 3 ? 0 : 1;
+    const Ref<Work> a = mesh.group(first).all_reduce(first == 0 ? x : y);
+    const Ref<Work> b = mesh.group(1 - first).all_reduce(first == 0 ? y : x);
+    a->wait();
+    b->wait();
+    EXPECT_EQ(x.values(), (std::vector<double>{2}));
+    EXPECT_EQ(y.values(), (std::vector<double>{2}));
+  });
+}
+
+TEST(Mesh, ChannelsAreOtherCommunicatorsOfTheSameRanks) {
+  on_ranks(4, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    ProcessGroup& reduce = mesh.group(0);
+    ProcessGroup& gather = mesh.group(0, "gather");
+    EXPECT_NE(&gather, &reduce);
+    EXPECT_EQ(&gather, &mesh.group(0, "gather"));
+    EXPECT_EQ(&gather, &mesh.slice({"dp"}).group(0, "gather"));
+    EXPECT_TRUE(std::ranges::equal(gather.ranks(), reduce.ranks()));
+    EXPECT_TEXT(gather.name(), "(gather)");
+    const std::vector<int> both{0, 1};
+    EXPECT_EQ(&mesh.group(both), &world.group());
+    EXPECT_NE(&mesh.group(both, "gather"), &world.group());
+    // Neither waits for the other: each order is its own.
+    const Tensor x = from_values({1}, {1}, DType::i64), y = from_values({1}, {1}, DType::i64);
+    const bool odd = world.rank() % 2 == 1;
+    const Ref<Work> a = (odd ? gather : reduce).all_reduce(odd ? y : x);
+    const Ref<Work> b = (odd ? reduce : gather).all_reduce(odd ? x : y);
+    a->wait();
+    b->wait();
+    EXPECT_EQ(sum_of_ranks(gather), sum_of_ranks(reduce));
+  });
+}
+
+// The ranks of a world inside another are counted from 0 in it.
+TEST(Mesh, OfAWorldInsideAWorldCountsItsOwnRanks) {
+  on_ranks(4, [](World& outer) {
+    const std::vector<int> odd{3, 1}, even{0, 2};
+    const auto group = outer.group().subgroup(outer.rank() % 2 ? odd : even, "half");
+    World inner(group, {}, 2, group->rank());
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 1}});
+    EXPECT_EQ(std::vector<int>(mesh.ranks().begin(), mesh.ranks().end()), (std::vector<int>{0, 1}));
+    EXPECT_EQ(mesh.coordinate(0), inner.rank());
+    EXPECT_EQ(&mesh.group(0), &inner.group());
+    EXPECT_EQ(sum_of_ranks(mesh.group(0)), 1);
+    EXPECT_EQ(Mesh::make({{"x", 2}}, {1, 0}).coordinate(0), 1 - inner.rank());
   });
 }
 

@@ -108,22 +108,24 @@ TEST(Print, ADistributedTensorOutlivesItsWorld) {
   EXPECT_EQ(concat(x), "DTensor(local=[7.], size=(1,), layout=unknown to this thread)");
 }
 
+Tensor bytes(int64_t n) { return zeros({n}, DType::u8); }
+
 TEST(CommTrace, SeesWhatIsSentWhileItLives) {
   on_ranks(2, [](World&) {
     const Mesh m = Mesh::make({{"dp", 2}, {"tp", 1}});
     const int both[] = {0, 1};
-    record_collective(CollectiveKind::all_reduce, m, {both, 1}, 1);  // nobody listens
+    record_collective(CollectiveKind::all_reduce, m, {both, 1}, bytes(1));  // nobody listens
     const CommTrace outer;
     EXPECT_EQ(outer.count(), 0);
     EXPECT_NE(outer.table().find("no communication"), std::string::npos);
     {
       const ModuleScope layers("layers.3"), attention("attention");
       const CommTrace inner;
-      record_collective(CollectiveKind::all_gather, m, both, 64);
-      record_collective(CollectiveKind::reduce_scatter, m, {both, 1}, 32, "grad");
+      record_collective(CollectiveKind::all_gather, m, both, bytes(64));
+      record_collective(CollectiveKind::reduce_scatter, m, {both, 1}, bytes(32), "grad");
       EXPECT_EQ(inner.count(), 2);
     }
-    record_collective(CollectiveKind::all_gather, m, {both, 1}, 100);
+    record_collective(CollectiveKind::all_gather, m, {both, 1}, bytes(100));
     ASSERT_EQ(outer.count(), 3);
     EXPECT_EQ(outer.count("all_gather"), 2);
     EXPECT_EQ(outer.count("all_gather", "grad"), 0);

@@ -9,6 +9,7 @@
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/parallel/policy.h"
 #include "tessera/nn/parameters.h"
 
 namespace tessera::models {
@@ -52,8 +53,10 @@ Placement Decoder::placement() const {
       fail<UsageError>(sizes_.family, "a stage without parameters has no device: keep a layer");
     weight = parameters[0].tensor;
   }
-  return {weight.device().is_meta() ? kCpu : weight.device(),
-          weight.is_distributed() ? layout_of(weight).mesh() : Mesh()};
+  // Parameters may lie on a part of the mesh that the model computes on.
+  Mesh mesh = nn::compute_mesh(*this);
+  if (!mesh && weight.is_distributed()) mesh = layout_of(weight).mesh();
+  return {weight.device().is_meta() ? kCpu : weight.device(), mesh};
 }
 
 double Decoder::flops(std::span<const int64_t> documents) {
@@ -150,7 +153,12 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
 
 Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
   const Tensor h = stack(x, metadata, cache);
-  return head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
+  const Tensor y = head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
+  if (!y.is_distributed()) return y;
+  Layout whole = layout_of(y);
+  for (const int axis : whole.axes_of(2))
+    whole = whole.with(whole.mesh().axis(axis).name, Replicate());
+  return redistribute(y, whole);
 }
 
 }  // namespace tessera::models

@@ -95,6 +95,19 @@ template <class Block, class Norm> class UniformDecoder : public Decoder {
     return all;
   }
 
+  /// The embedding, each layer, and the norm with the head; tied embeddings, which the first and
+  /// the last need, and the norm with them, are left to the model.
+  [[nodiscard]] std::vector<std::vector<nn::Module*>> data_parallel_units() override {
+    std::vector<std::vector<nn::Module*>> all = LanguageModel::data_parallel_units();
+    const nn::Module* top = head().module;
+    if (!tok_embeddings || top == &*tok_embeddings) return all;
+    all.insert(all.begin(), {&*tok_embeddings});
+    if (!top) return all;
+    all.push_back({const_cast<nn::Module*>(top)});
+    if (norm) all.back().insert(all.back().begin(), &*norm);
+    return all;
+  }
+
   // A pipeline stage lacks some of these. With tied embeddings the first and the last stage both
   // hold tok_embeddings and set_stage says which one it is.
   std::optional<nn::Embedding> tok_embeddings;

@@ -25,6 +25,12 @@ Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documen
   return packed;
 }
 
+nn::TensorParallelPlan LanguageModel::tensor_parallel_plan(const nn::TensorParallelOptions&) const {
+  fail<UsageError>("tensor_parallel",
+                   "this family of models has no plan for tensor parallelism: leave its degree 1, "
+                   "or override tensor_parallel_plan");
+}
+
 Tensor LanguageModel::forward(const Tensor& tokens) const {
   Metadata m = metadata(tokens.size(-1));
   if (tokens.device().is_meta()) {
@@ -35,6 +41,12 @@ Tensor LanguageModel::forward(const Tensor& tokens) const {
     }
   }
   return forward(tokens, m);
+}
+
+std::vector<std::vector<nn::Module*>> LanguageModel::data_parallel_units() {
+  std::vector<std::vector<nn::Module*>> all;
+  for (nn::Module* unit : units()) all.push_back({unit});
+  return all;
 }
 
 Tensor LanguageModel::placed(const Tensor& x) const {

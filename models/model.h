@@ -8,6 +8,7 @@
 #include "tessera/dist/mesh.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/parallel/tensor_parallel.h"
 
 #include <cstdint>
 #include <span>
@@ -61,10 +62,18 @@ class TESSERA_API LanguageModel : public nn::Module {
   [[nodiscard]] virtual Placement placement() const = 0;
   /// The modules that are checkpointed, cast and sharded as units: usually the layers.
   [[nodiscard]] virtual std::vector<nn::Module*> units() = 0;
+  /// Modules whose parameters a data-parallel pass gathers and reduces together, in the order of
+  /// forward; what is in none of them belongs to the model itself. Default: each of units().
+  [[nodiscard]] virtual std::vector<std::vector<nn::Module*>> data_parallel_units();
   /// Floating-point operations that forward and backward over documents of these lengths need: 6
   /// per token and weight in matmuls, and attention of each token to itself and the earlier tokens
   /// of its document. Recompute is not counted. torchtitan counts all pairs of a sequence.
   [[nodiscard]] virtual double flops(std::span<const int64_t> documents) = 0;
+
+  /// How tensor parallelism shards the members that are present (nn::tensor_parallel applies it).
+  /// UsageError: the family has no plan.
+  [[nodiscard]] virtual nn::TensorParallelPlan tensor_parallel_plan(
+      const nn::TensorParallelOptions& options) const;
 
   // Computation. tokens and targets (B, T) i64.
   /// Metadata for sequences of `length` tokens, the first at position `start`: made once, used for
@@ -87,8 +96,9 @@ class TESSERA_API LanguageModel : public nn::Module {
   // Generation.
   /// A cache for `capacity` tokens. ValueError beyond max_seq_len.
   [[nodiscard]] virtual Cache make_cache(int64_t capacity) const = 0;
-  /// The logits (B, 1, vocab_size) after the last of tokens (B, T), which follow those in the cache
-  /// and are added to it. Under NoGrad. ValueError if the cache is not this model's or is full.
+  /// The logits (B, 1, vocab_size), whole in the vocabulary on each rank, after the last of tokens
+  /// (B, T), which follow those in the cache and are added to it. Under NoGrad. ValueError if the
+  /// cache is not this model's or is full.
   [[nodiscard]] virtual Tensor next_logits(const Tensor& tokens, Cache& cache) const = 0;
 
   // Training.

@@ -6,7 +6,7 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/models.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/toy_family.h"

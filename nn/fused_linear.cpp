@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides when concatenating weights pays, and splits the result so that gradients are written to
-// one tensor.
+// one tensor. Weights that lie side by side already, as those that a pass over modules made whole,
+// are one view.
 #include "tessera/nn/fused_linear.h"
 
 #include "tessera/autograd/autograd.h"
@@ -44,6 +45,43 @@ TensorList split_last(const Tensor& y, const std::vector<int64_t>& sizes) {
       {y});
 }
 
+// The parts along dim 0 as one tensor: a view if each begins where the one before it ends.
+Tensor joined(const std::vector<Tensor>& parts) {
+  const auto part = [](const Tensor& t) { return t.is_distributed() ? Tensor(t.impl().local) : t; };
+  const Tensor first = part(parts[0]);
+  int64_t end = first.offset(), rows = 0;
+  for (const Tensor& t : parts) {
+    const Tensor p = part(t);
+    if (!p.is_contiguous() || p.impl().storage != first.impl().storage || p.offset() != end)
+      return cat(parts);
+    end += p.numel();
+    rows += p.size(0);
+  }
+  return tessera::apply(
+      {"side_by_side",
+       [rows](FunctionContext& context, Tensors in) {
+         const Tensor x = in[0].is_distributed() ? Tensor(in[0].impl().local) : in[0];
+         std::vector<int64_t> sizes;
+         for (const Tensor& t : in) sizes.push_back(t.size(0));
+         context.data = std::move(sizes);
+         Shape shape = x.shape();
+         shape[0] = rows;
+         const Tensor y = alias(x, shape, x.strides(), x.offset());
+         return TensorList{in[0].is_distributed() ? make_distributed(y, shape, in[0].impl().layout)
+                                                  : y};
+       },
+       [](FunctionContext& context, const Grads& dy) {
+         Grads pieces;
+         int64_t at = 0;
+         for (const int64_t n : std::any_cast<const std::vector<int64_t>&>(context.data)) {
+           pieces.push_back(slice(dy[0], 0, {at, at + n}));
+           at += n;
+         }
+         return pieces;
+       }},
+      parts)[0];
+}
+
 // Concatenation copies the weights, so the copy must be small compared with the matmul.
 bool worth_joining(const Tensor& x, std::span<const Tensor> weights) {
   constexpr int64_t kRows = 64;
@@ -73,9 +111,9 @@ std::vector<Tensor> fused_linear(const Tensor& x, std::span<const Tensor> weight
   }
   std::vector<int64_t> sizes;
   for (const Tensor& w : weights) sizes.push_back(w.size(0));
-  const Tensor whole = cat({weights.begin(), weights.end()});  // (sum of out, in)
-  Tensor product = linear(x, whole);                           // (..., sum of out)
-  if (!biases.empty()) product = product + cat({biases.begin(), biases.end()});
+  const Tensor whole = joined({weights.begin(), weights.end()});  // (sum of out, in)
+  Tensor product = linear(x, whole);                              // (..., sum of out)
+  if (!biases.empty()) product = product + joined({biases.begin(), biases.end()});
   for (Tensor& y : split_last(product, sizes)) all.push_back(std::move(y));
   return all;
 }

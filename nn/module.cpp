@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paths of visitors, and the wrappers around forward: the checkpoint is outermost, then around
-// hooks, then forward. Errors get the module path when they leave the innermost module, so that
+// hooks, then forward. What forward records is a region of the graph, whose begin and end are the
+// module's backward. Errors get the module path when they leave the innermost module, so that
 // success costs nothing.
 #include "tessera/nn/module.h"
 
@@ -23,6 +24,7 @@ template <class F> struct Hook {
 struct Module::Hooks {
   std::vector<Hook<ForwardPreHook>> pre;
   std::vector<Hook<ForwardHook>> post;
+  std::vector<Hook<PreBackwardHook>> pre_backward;
   std::vector<Hook<BackwardHook>> backward;
   std::vector<Hook<AroundHook>> around;
   std::optional<CheckpointOptions> checkpoint;
@@ -34,38 +36,40 @@ template <class F> HookHandle keep(std::vector<Hook<F>>& list, F hook) {
   return HookHandle(list.emplace_back(Hook<F>{std::move(hook)}).active);
 }
 
-// Nodes before and after a module: the one after it gets the gradients of its outputs, the one
-// before it those of its inputs and then calls the hooks. If no input needs a gradient, the node
-// after it calls them.
-class BackwardPair {
+// Calls of a module's backward hooks for one forward: the region of all that it records, and, if
+// gradients are to be shown, a node after it, which gets those of its outputs, and one before it,
+// which gets those of its inputs.
+class BackwardScope {
  public:
-  BackwardPair(const Module& module, std::vector<Hook<BackwardHook>> hooks)
-      : state_(std::make_shared<State>(State{&module, std::move(hooks), {}, false})) {}
+  BackwardScope(const Module& module, std::vector<Hook<PreBackwardHook>> before,
+                std::vector<Hook<BackwardHook>> after)
+      : seen_(after.empty() ? nullptr : std::make_shared<Seen>()),
+        region_(
+            [&module, hooks = std::move(before)] {
+              for (const auto& hook : hooks) {
+                if (*hook.active) hook.call(module);
+              }
+            },
+            [&module, hooks = std::move(after), seen = seen_] {
+              if (!seen) return;
+              const Seen now = std::exchange(*seen, {});
+              for (const auto& hook : hooks) {
+                if (*hook.active) hook.call(module, now.inputs, now.outputs);
+              }
+            }) {}
   void inputs(TensorList& tensors) const {
-    state_->before = through(tensors, [state = state_](const Grads& g) { state->finish(g); });
+    if (seen_) through(tensors, [seen = seen_](const Grads& g) { seen->inputs = g; });
   }
   void outputs(TensorList& tensors) const {
-    (void)through(tensors, [state = state_](const Grads& g) {
-      state->outputs = g;
-      if (!state->before) state->finish({});
-    });
+    if (seen_) through(tensors, [seen = seen_](const Grads& g) { seen->outputs = g; });
   }
 
  private:
-  struct State {
-    const Module* module;
-    std::vector<Hook<BackwardHook>> hooks;
-    Grads outputs;
-    bool before;  // whether there is a node before the module
-    void finish(const Grads& inputs) {
-      for (const auto& hook : hooks) {
-        if (*hook.active) hook.call(*module, inputs, outputs);
-      }
-      outputs = {};
-    }
+  struct Seen {
+    Grads inputs, outputs;
   };
   // Aliases of the tensors that need gradients, behind a node that shows them to `see`.
-  static bool through(TensorList& tensors, std::function<void(const Grads&)> see) {
+  static void through(TensorList& tensors, std::function<void(const Grads&)> see) {
     std::vector<Tensor> passed;
     std::vector<size_t> places;
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -73,7 +77,7 @@ class BackwardPair {
       passed.push_back(tensors[i]);
       places.push_back(i);
     }
-    if (passed.empty()) return false;
+    if (passed.empty()) return;
     const TensorList aliases = apply({"module",
                                       [](FunctionContext&, Tensors in) {
                                         TensorList out;
@@ -86,9 +90,9 @@ class BackwardPair {
                                       }},
                                      passed);
     for (size_t i = 0; i < places.size(); ++i) tensors[places[i]] = aliases[i];
-    return true;
   }
-  std::shared_ptr<State> state_;
+  std::shared_ptr<Seen> seen_;
+  BackwardRegion region_;
 };
 
 }  // namespace
@@ -96,7 +100,7 @@ class BackwardPair {
 Module::Module() = default;
 Module::~Module() = default;
 Module::Module(Module&& other) : training_(other.training_) {
-  if (other.hooks_) {
+  if (other.hooks_ || !other.attached_.empty()) {
     fail<UsageError>("module",
                      "a module with hooks, a checkpoint or another precision cannot be moved: put "
                      "it in its place first");
@@ -113,6 +117,9 @@ HookHandle Module::register_forward_pre_hook(ForwardPreHook hook) {
 }
 HookHandle Module::register_forward_hook(ForwardHook hook) {
   return keep(hooks().post, std::move(hook));
+}
+HookHandle Module::register_pre_backward_hook(PreBackwardHook hook) {
+  return keep(hooks().pre_backward, std::move(hook));
 }
 HookHandle Module::register_backward_hook(BackwardHook hook) {
   return keep(hooks().backward, std::move(hook));
@@ -139,11 +146,14 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
   const size_t count = inputs.size();
   for (const auto& hook : active(hooks_->pre)) hook.call(*this, inputs);
   detail::check_count("inputs", inputs.size(), count);
-  std::optional<BackwardPair> pair;
-  if (auto backward = active(hooks_->backward);
-      !backward.empty() && Context::current().grad_enabled) {
-    pair.emplace(*this, std::move(backward));
-    pair->inputs(inputs);
+  std::optional<BackwardScope> scope;
+  if (const Context& context = Context::current(); context.grad_enabled && context.recorder) {
+    auto before = active(hooks_->pre_backward);
+    auto after = active(hooks_->backward);
+    if (!before.empty() || !after.empty()) {
+      scope.emplace(*this, std::move(before), std::move(after));
+      scope->inputs(inputs);
+    }
   }
   for (const auto& hook : active(hooks_->around)) {
     body = [this, count, around = hook.call, inner = std::move(body)](Tensors in) {
@@ -157,7 +167,7 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
   TensorList out = hooks_->checkpoint
                        ? checkpoint(body, {inputs.begin(), inputs.end()}, *hooks_->checkpoint)
                        : body(inputs);
-  if (pair) pair->outputs(out);
+  if (scope) scope->outputs(out);
   for (const auto& hook : active(hooks_->post)) hook.call(*this, inputs, out);
   return out;
 }

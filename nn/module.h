@@ -49,7 +49,11 @@ using ForwardPreHook =
     std::function<void(const Module&, TensorList& inputs)>;  ///< may replace inputs
 using ForwardHook = std::function<void(const Module&, Tensors inputs,
                                        TensorList& outputs)>;  ///< may replace outputs
-/// Gets the gradients of the module's inputs and outputs when those of its inputs are complete.
+/// Runs before the first op of a backward through the module, and so before recompute.
+using PreBackwardHook = std::function<void(const Module&)>;
+/// Runs after the last op of a backward through the module: the parameters have the gradients of
+/// this call. Gets those of the inputs and outputs that need one; a list is empty if none does, or
+/// if none has got one.
 using BackwardHook = std::function<void(const Module&, const Grads& inputs, const Grads& outputs)>;
 /// Runs instead of forward and calls it; also in recompute.
 using AroundHook =
@@ -87,10 +91,25 @@ class TESSERA_API Module {
 
   HookHandle register_forward_pre_hook(ForwardPreHook hook);
   HookHandle register_forward_hook(ForwardHook hook);
+  HookHandle register_pre_backward_hook(PreBackwardHook hook);
   HookHandle register_backward_hook(BackwardHook hook);
   HookHandle register_around_hook(AroundHook hook);
   /// Enables activation checkpointing of forward with these options; none: disables it.
   void set_checkpoint(std::optional<CheckpointOptions> options);
+  /// What a pass over modules (a parallelisation) notes about this one, by type; null if nothing.
+  template <class T> [[nodiscard]] T* attached() const {
+    for (const auto& [key, value] : attached_) {
+      if (key == &kAttachmentKey<T>) return static_cast<T*>(value.get());
+    }
+    return nullptr;
+  }
+  /// Replaces the note of this type.
+  template <class T> void attach(std::shared_ptr<T> note) {
+    for (auto& [key, value] : attached_) {
+      if (key == &kAttachmentKey<T>) return void(value = std::move(note));
+    }
+    attached_.emplace_back(&kAttachmentKey<T>, std::move(note));
+  }
   /// Whether it has hooks, a checkpoint or mixed precision: its computation must then use `run`.
   [[nodiscard]] bool is_wrapped() const { return hooks_ != nullptr; }
 
@@ -183,8 +202,10 @@ class TESSERA_API Module {
   const Module** enter_unnamed(const Module*& outer) const;
   // Adds to an error of the module: the path, and whether its parameters are uninitialised.
   void explain(Error& error) const;
+  template <class T> static constexpr char kAttachmentKey = 0;
   std::string name_;
   std::unique_ptr<Hooks> hooks_;
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;
   bool training_ = true;
   bool listed_ = false;  // by a parent's visit(), or as the root of a walk
 };

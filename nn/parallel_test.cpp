@@ -10,11 +10,12 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/attention.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -286,6 +287,36 @@ TEST(Parallel, CheckpointsGiveTheSameBitsOnRanks) {
     EXPECT_TRUE(run({.mode = Mode::selective}) == expected);
     EXPECT_TRUE(run({.mode = Mode::memory_budget, .memory_budget = 0.3}) == expected);
   }
+}
+
+// What each rank reduces in backward, when the ranks use different parts of what they computed.
+TEST(Parallel, RanksThatUseDifferentPartsReduceTheSameInTheSameOrder) {
+  std::array<std::vector<double>, 2> gradients;
+  run_ranks(2, [&](World& world) {
+    ProcessGroup& group = world.group();
+    const auto reduced = [&group](const Tensor& w) {
+      return apply({"bucket", [](FunctionContext&, Tensors in) { return TensorList{copy(in[0])}; },
+                    [&group, like = w.detach()](FunctionContext&, const Grads& dy) {
+                      const Tensor g = dy[0].defined() ? copy(dy[0]) : zeros_like(like);
+                      group.all_reduce(g)->wait();
+                      return Grads{g};
+                    },
+                    true},
+                   {w})[0];
+    };
+    std::vector<Tensor> w, whole;
+    for (int64_t n = 1; n <= 4; ++n) {  // of different sizes, so that another order is an error
+      w.push_back(ones({n}).set_requires_grad());
+      whole.push_back(reduced(w.back()));
+    }
+    Tensor y = sum(whole[0]);
+    for (const size_t i : world.rank() == 0 ? std::array{1, 2} : std::array{2, 3})
+      y = y + sum(whole[i]);
+    backward(reaching({y}, whole)[0]);
+    for (const Tensor& t : w)
+      gradients[static_cast<size_t>(world.rank())].push_back(t.grad().values()[0]);
+  });
+  for (const auto& g : gradients) EXPECT_EQ(g, (std::vector<double>{2, 1, 2, 1}));
 }
 
 }  // namespace

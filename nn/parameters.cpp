@@ -67,9 +67,21 @@ Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, Layout layou
                          {}});
 }
 
-// Gives `to` the bytes and layout of `made`, for all its handles, with a new version, so that a
-// graph that saved the old value detects the change.
-void become(const Tensor& to, const Tensor& made) {
+// Replaces the bytes of parameters, gradients and buffers where `made` gives others than it got.
+void convert(Module& root,
+             const std::function<Tensor(const std::string& path, const Tensor&)>& made) {
+  const NoGrad guard;
+  for_each(root, detail::all, [&](const std::string& path, Tensor& t, const Init&) {
+    const Tensor grad = t.grad(), was = t.detach(), now = made(path, was);
+    if (now.handle() == was.handle()) return;
+    detail::become(t, now);
+    if (grad.defined()) t.set_grad(made(path, grad));
+  });
+}
+
+}  // namespace
+
+void detail::become(const Tensor& to, const Tensor& made) {
   TensorImpl& a = to.impl();
   const TensorImpl& b = made.impl();
   while (b.storage->version() <= a.storage->version()) b.storage->bump_version();
@@ -82,20 +94,6 @@ void become(const Tensor& to, const Tensor& made) {
   a.local = b.local;
   a.contiguous = b.contiguous;
 }
-
-// Replaces the bytes of parameters, gradients and buffers where `made` gives others than it got.
-void convert(Module& root,
-             const std::function<Tensor(const std::string& path, const Tensor&)>& made) {
-  const NoGrad guard;
-  for_each(root, detail::all, [&](const std::string& path, Tensor& t, const Init&) {
-    const Tensor grad = t.grad(), was = t.detach(), now = made(path, was);
-    if (now.handle() == was.handle()) return;
-    become(t, now);
-    if (grad.defined()) t.set_grad(made(path, grad));
-  });
-}
-
-}  // namespace
 
 std::vector<std::pair<Tensor, Tensor>> detail::matched(std::string_view who, Module& to, int kinds,
                                                        const std::vector<NamedParameter>& from,
@@ -201,14 +199,14 @@ Module& Module::to(Device device) {
 
 void initialize(Module& root, uint64_t seed, Device device) {
   for_each(root, detail::all, [&](const std::string& path, Tensor& t, const Init& init) {
-    become(t, filled({t.shape(), t.dtype(), device}, init, {seed, stream_of(path)}, {}));
+    detail::become(t, filled({t.shape(), t.dtype(), device}, init, {seed, stream_of(path)}, {}));
   });
 }
 
 void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of) {
   for_each(root, detail::all, [&](const std::string& path, Tensor& t, const Init& init) {
     const TensorMeta meta{t.shape(), t.dtype(), kCpu};
-    become(t, filled(meta, init, {seed, stream_of(path)}, layout_of(path, meta)));
+    detail::become(t, filled(meta, init, {seed, stream_of(path)}, layout_of(path, meta)));
   });
 }
 
@@ -220,7 +218,7 @@ void lay_out(Module& root, const LayoutOf& layout_of) {
     const Layout layout = layout_of(path, t.meta());
     if (!layout) return;
     const Tensor part = empty(layout.local_shape(t.shape()), t.dtype(), kMeta);
-    become(t, make_distributed(part, t.shape(), layout.id()));
+    detail::become(t, make_distributed(part, t.shape(), layout.id()));
   });
 }
 
@@ -231,13 +229,13 @@ void load(Module& root, const std::vector<NamedParameter>& source, Device device
   // seed.
   for_each(root, detail::other_buffers, [&](const std::string& path, Tensor& t, const Init& init) {
     if (t.device().is_meta())
-      become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)},
-                       t.is_distributed() ? layout_of(t) : Layout()));
+      detail::become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)},
+                               t.is_distributed() ? layout_of(t) : Layout()));
   });
   for (const auto& [to, from] : pairs) {
     const Tensor whole = from.is_distributed() ? full_tensor(from) : from.detach();
-    become(to,
-           to.is_distributed() ? distribute(whole, layout_of(to)) : to_device(copy(whole), device));
+    detail::become(to, to.is_distributed() ? distribute(whole, layout_of(to))
+                                           : to_device(copy(whole), device));
   }
 }
 
@@ -251,7 +249,7 @@ void copy_parameters(Module& to, const std::vector<NamedParameter>& from) {
   const NoGrad guard;
   for (const auto& [t, source] : detail::matched("copy_parameters", to, detail::all, from)) {
     if (!t.device().is_meta()) copy_values(t, source);
-    else become(t, source.dtype() == t.dtype() ? copy(source) : cast(source, t.dtype()));
+    else detail::become(t, source.dtype() == t.dtype() ? copy(source) : cast(source, t.dtype()));
   }
 }
 

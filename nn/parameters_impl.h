@@ -24,6 +24,9 @@ enum Kinds : uint8_t {
 std::vector<std::pair<Tensor, Tensor>> matched(std::string_view who, Module& to, int kinds,
                                                const std::vector<NamedParameter>& from,
                                                bool same_dtype = false);
+/// Gives `to` the bytes and layout of `made`, for all its handles, with a new version, so that a
+/// graph that saved the old value detects the change.
+void become(const Tensor& to, const Tensor& made);
 /// This rank's local tensor of `x` in the layout and on the device of `like`. May alias x.
 Tensor part_of(const Tensor& x, const Tensor& like);
 

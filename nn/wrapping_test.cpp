@@ -10,7 +10,7 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/containers.h"
 #include "tessera/nn/fused_linear.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
@@ -194,6 +194,56 @@ TEST_F(Wrapping, BackwardHooksRunWithoutAnInputThatNeedsGradients) {
   });
   backward(sum(table(tensor({1, 2}, DType::i64))));
   EXPECT_EQ(calls, 1);
+}
+
+TEST_F(Wrapping, BackwardHooksStandAroundTheBackwardOfTheirModule) {
+  // Two outputs, of which one is used, and no input that needs a gradient.
+  class Pair final : public Layer<Pair> {
+   public:
+    void visit(Visitor& v) override {
+      v.child("used", used);
+      v.child("unused", unused);
+    }
+    [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& tokens) const {
+      return {used(tokens), unused(tokens)};
+    }
+    Embedding used{5, 3, Init::normal(1)}, unused{5, 3, Init::normal(1)};
+  };
+  for (const bool checkpointed : {false, true}) {
+    Pair pair;
+    initialize(pair, 1);
+    if (checkpointed) pair.set_checkpoint(CheckpointOptions{});
+    std::vector<std::string> order;
+    const auto note = [&](const std::string& what) {
+      order.push_back(what + (pair.used.weight.grad().defined() ? " with gradient" : ""));
+    };
+    pair.register_pre_backward_hook([&](const Module&) { note("before"); });
+    pair.register_backward_hook([&](const Module&, const Grads& in, const Grads& out) {
+      note("after");
+      EXPECT_EQ(in.size(), 0u);
+      ASSERT_EQ(out.size(), 2u);
+      EXPECT_TRUE(out[0].defined());
+      EXPECT_FALSE(out[1].defined());
+    });
+    for (Embedding* table : {&pair.used, &pair.unused})
+      table->register_pre_backward_hook([&](const Module& m) { note(m.name()); });
+    backward(sum(pair(tensor({1, 2}, DType::i64))[0]));
+    EXPECT_EQ(order, (std::vector<std::string>{"before", "used", "after with gradient"}));
+    EXPECT_FALSE(pair.unused.weight.grad().defined());
+  }
+}
+
+TEST_F(Wrapping, HooksOfModulesInACheckpointRunOnceInBackward) {
+  Net net;
+  initialize(net, 1);
+  apply_activation_checkpoint(net.units(), {.mode = ActivationCheckpointConfig::Mode::full});
+  int before = 0, after = 0;
+  net.blocks[1].attention.wq.register_pre_backward_hook([&](const Module&) { ++before; });
+  net.blocks[1].norm.register_backward_hook(
+      [&](const Module&, const Grads& in, const Grads&) { after += in[0].defined(); });
+  backward(sum(net(input())));
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(after, 1);
 }
 
 TEST_F(Wrapping, HooksOfACheckpointedModuleRunOnce) {

@@ -154,12 +154,20 @@ void MessageGroup::end_with_failure(const Ref<MessageWork>& w) {
   // Messages may still be in progress: their buffers are kept alive.
   struct Owner {
     Ref<MessageWork> work;
-    Tensor in, out;
+    Ref<PendingUse> use;
+    explicit Owner(const Ref<MessageWork>& its)
+        : work(its), use(std::exchange(its->c.use, nullptr)) {}
+    ~Owner() {
+      if (use) use->end(work->error);
+    }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
   };
-  const auto owner = std::make_shared<Owner>(Owner{w, w->c.in, w->c.out});
+  const auto owner = std::make_shared<Owner>(w);
   for (MessageWork::Transfer& transfer : w->transfers)
     world_->messages->abandon(transfer.handle, owner);
   end(*w, capture(*failure_, where(*w)));
+  w->c.use = owner->use;
 }
 
 void MessageGroup::end_all() {
@@ -253,7 +261,9 @@ void MessageGroup::time_out(QueuedWork& w) {
   if (w.done) return;
   const MessageWork& head = head_of(w);
   const int member = waits_for(head);
-  std::string late = "its own messages to leave";
+  std::string late = head.c.after.empty()
+                         ? "its own messages to leave"
+                         : "what is under way on its tensors, " + head.c.after.back()->text();
   int culprit = comm().world_rank;
   if (member >= 0) {
     const int waited_for = world(member);

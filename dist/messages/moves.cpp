@@ -11,12 +11,8 @@ namespace {
 
 using Kind = CollectiveKind;
 
-const std::byte* input(const Collective& c) {
-  return c.in.defined() ? static_cast<const std::byte*>(c.in.raw_data()) : nullptr;
-}
-std::byte* output(const Collective& c) {
-  return c.out.defined() ? static_cast<std::byte*>(c.out.raw_data()) : nullptr;
-}
+const std::byte* input(const Collective& c) { return c.in.data; }
+std::byte* output(const Collective& c) { return c.out.data; }
 
 // A run of elements, in bytes.
 struct Run {
@@ -91,6 +87,7 @@ bool MessageGroup::transfers_done(MessageWork& w) {
 MessageGroup::Step MessageGroup::step(MessageWork& w) {
   using Stage = MessageWork::Stage;
   if (w.stage == Stage::queued) {
+    if (!w.c.may_start()) return Step::blocked;
     open(w);
     w.stage = Stage::opening;
     return Step::moved;

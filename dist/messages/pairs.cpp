@@ -35,9 +35,9 @@ void MessageGroup::post(const Ref<MessageWork>& w) {
         {world_->messages->send(world(c.root), tag_of(id_), data, bytes), c.root, false});
   };
   if (opening.is_inline() && opening.payload > 0)
-    std::memcpy(opening.data.data(), c.in.raw_data(), static_cast<size_t>(opening.payload));
+    std::memcpy(opening.data.data(), c.in.data, static_cast<size_t>(opening.payload));
   send(&opening, opening.bytes());
-  if (!opening.is_inline()) send(c.in.raw_data(), static_cast<size_t>(opening.payload));
+  if (!opening.is_inline()) send(c.in.data, static_cast<size_t>(opening.payload));
 }
 
 void MessageGroup::advance_pairs() {
@@ -79,7 +79,7 @@ void MessageGroup::advance_inbox(int from) {
                                 [&](const Ref<MessageWork>& w) { return w->c.tag == tag; });
   };
   const auto fill = [](MessageWork& w, const std::byte* data, int64_t bytes) {
-    if (bytes > 0) std::memcpy(w.c.out.raw_data(), data, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(w.c.out.data, data, static_cast<size_t>(bytes));
   };
   const auto receive = [&](void* to, int64_t bytes) {
     inbox.handle =
@@ -127,7 +127,7 @@ void MessageGroup::advance_inbox(int from) {
         finish(work);
       } else {
         inbox.current = work;
-        receive(work->c.out.raw_data(), opening.payload);
+        receive(work->c.out.data, opening.payload);
       }
       continue;
     }

@@ -47,10 +47,6 @@ int op_of(ReduceOp op) {
   return kOps[static_cast<size_t>(op)];
 }
 
-std::byte* bytes_of(const Tensor& t) {
-  return t.defined() ? static_cast<std::byte*>(t.raw_data()) : nullptr;
-}
-
 bool even(const Counts& counts) {
   return std::ranges::all_of(counts, [&](int64_t n) { return n == counts[0]; });
 }
@@ -59,8 +55,10 @@ bool even(const Counts& counts) {
 
 NcclWork::NcclWork(Collective collective, Ref<NcclGroup> owner, Stream s)
     : c(std::move(collective)), group(std::move(owner)), stream(s) {}
+// Dropped before its end: its stream orders it before whatever comes to use the bytes.
 NcclWork::~NcclWork() {
   if (event) nccl_api().event_free(event);
+  if (!done) c.use->end();
 }
 bool NcclWork::test() { return group->poll(*this); }
 void NcclWork::wait() {
@@ -68,6 +66,12 @@ void NcclWork::wait() {
     if (turns < 1000) std::this_thread::yield();
     else std::this_thread::sleep_for(kPoll);
   }
+}
+
+void NcclWork::wait_on(Stream s) {
+  if (done || s.handle == stream.handle) return;
+  if (!s.device.is_cuda()) return wait();
+  group->order(*this, s);
 }
 
 Ref<ProcessGroup> make_nccl_group(const Ref<ProcessGroup>& host, Device device) {
@@ -177,6 +181,7 @@ Ref<Work> NcclGroup::start(Collective c) {
   if (check_signatures_ && c.kind != Kind::send && c.kind != Kind::recv) compare_signatures(c);
   const auto w =
       make_ref<NcclWork>(std::move(c), Ref<NcclGroup>(this), Context::current().stream(device_));
+  for (const Ref<PendingUse>& before : std::exchange(w->c.after, {})) before->wait_on(w->stream);
   queue(*w);
   settle(&w->c, Clock::now() + w->c.timeout);
   check(api_.event_record(device_.index, w->stream.handle, &w->event), &w->c);
@@ -192,7 +197,7 @@ void NcclGroup::compare_signatures(const Collective& c) {
   host_->all_gather(own, all)->wait();
   for (int p = 0; p < size(); ++p) {
     Signature theirs;
-    std::memcpy(&theirs, bytes_of(all) + p * bytes, sizeof(Signature));
+    std::memcpy(&theirs, all.data<uint8_t>() + p * bytes, sizeof(Signature));
     if (theirs == mine) continue;
     fail<CollectiveMismatch>(where(c), "members of group ", name(), " disagree: rank ",
                              comm().world_rank, ": ", mine.text(), ", rank ",
@@ -202,8 +207,8 @@ void NcclGroup::compare_signatures(const Collective& c) {
 
 void NcclGroup::queue(NcclWork& w) {
   Collective& c = w.c;
-  void *const to = bytes_of(c.out), *const stream = w.stream.handle;
-  const void* from = bytes_of(c.in);
+  void *const to = c.out.data, *const stream = w.stream.handle;
+  const void* from = c.in.data;
   const int64_t item = item_size(c.dtype);
   const auto n = static_cast<size_t>(c.count);
   switch (c.kind) {
@@ -266,13 +271,13 @@ void NcclGroup::queue_pairs(NcclWork& w) {
                 : api_.receive(data, bytes, kNcclU8, peer, communicator_, stream),
           &c);
   };
-  if (c.kind == Kind::send) return message(true, bytes_of(c.in), c.count, c.root);
-  if (c.kind == Kind::recv) return message(false, bytes_of(c.out), c.count, c.root);
+  if (c.kind == Kind::send) return message(true, c.in.data, c.count, c.root);
+  if (c.kind == Kind::recv) return message(false, c.out.data, c.count, c.root);
   const auto part = [](const Counts& counts, int p) {
     return counts.empty() ? 0 : counts[static_cast<size_t>(p)];
   };
   check(api_.group_start(), &c);
-  std::byte *from = bytes_of(c.in), *to = bytes_of(c.out);
+  std::byte *from = c.in.data, *to = c.out.data;
   std::byte* own_from = from;
   std::byte* own_to = to;
   int64_t own = 0;
@@ -305,6 +310,10 @@ void NcclGroup::queue_pairs(NcclWork& w) {
     check(api_.copy(own_to, own_from, static_cast<size_t>(own * item), stream), &c);
 }
 
+void NcclGroup::order(const NcclWork& w, Stream s) {
+  check(api_.stream_wait(s.handle, w.event), &w.c);
+}
+
 bool NcclGroup::poll(NcclWork& w) {
   if (w.done) return true;
   raise_failure(where(w.c));
@@ -317,7 +326,9 @@ bool NcclGroup::poll(NcclWork& w) {
     w.done = true;
     recorder().ended(w.c.record, false);
     comm().waits_for(-1);
-    w.c.in = w.c.out = w.scratch = {};
+    w.c.in = w.c.out = {};
+    w.scratch = {};
+    w.c.use->end();
     return true;
   }
   if (code != kNcclPending) check(code, &w.c);

@@ -42,6 +42,7 @@ struct TesseraNcclApi {
   int (*event_record)(int device, void* stream,
                       void** event);  ///< a new event after what is queued
   int (*event_done)(void* event);
+  int (*stream_wait)(void* stream, void* event);  ///< what is queued from now on runs after it
   void (*event_free)(void* event);
   /// The code's meaning, and the communicator's last error where it is known (may be null).
   void (*error_text)(int code, void* communicator, char* text, size_t size);
@@ -51,5 +52,5 @@ const TesseraNcclApi* tessera_nccl_api();
 
 }  // extern "C"
 
-inline constexpr int kTesseraNcclVersion = 1;
+inline constexpr int kTesseraNcclVersion = 2;
 inline constexpr int kNcclPending = -1;

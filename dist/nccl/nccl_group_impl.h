@@ -16,6 +16,7 @@ class NcclWork final : public Work {
   ~NcclWork() override;
   bool test() override;
   void wait() override;
+  void wait_on(Stream s) override;
 
   Collective c;
   Ref<NcclGroup> group;
@@ -38,6 +39,8 @@ class NcclGroup final : public ProcessGroup {
   void raise_failure(std::string_view where) override;
   /// True when the operation is complete; throws typed errors, after the deadline too.
   bool poll(NcclWork& w);
+  /// Makes a stream wait for it.
+  void order(const NcclWork& w, Stream s);
 
  private:
   [[nodiscard]] bool accepts(Device device) const override { return device == device_; }

@@ -119,6 +119,9 @@ int event_done(void* event) {
   const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
   return code == cudaErrorNotReady ? kNcclPending : of(code);
 }
+int stream_wait(void* stream, void* event) {
+  return of(cudaStreamWaitEvent(cuda(stream), static_cast<cudaEvent_t>(event), 0));
+}
 void event_free(void* event) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
 
 void error_text(int code, void* communicator, char* text, size_t size) {
@@ -155,6 +158,7 @@ extern "C" __attribute__((visibility("default"))) const TesseraNcclApi* tessera_
       copy,
       event_record,
       event_done,
+      stream_wait,
       event_free,
       error_text,
   };

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <unordered_map>
 #include <utility>
 
 namespace tessera {
@@ -29,8 +30,7 @@ class AxisJoiner final : public Joiner {
   AxisJoiner(Mesh mesh, AxisList axes) : mesh_(mesh), axes_(std::move(axes)) {}
   void all_reduce(const Tensor& x, Join join) override {
     const std::span<const int> axes(axes_.data(), axes_.size());
-    record_collective(CollectiveKind::all_reduce, mesh_, axes, x.numel() * item_size(x.dtype()),
-                      trace_tag());
+    record_collective(CollectiveKind::all_reduce, mesh_, axes, x, trace_tag());
     const ReduceOp op = join == Join::sum   ? ReduceOp::sum
                         : join == Join::max ? ReduceOp::max
                                             : ReduceOp::min;
@@ -183,7 +183,9 @@ struct Planner::Impl {
     return cache.insert(std::move(entry));
   }
 
-  static OpPlan make(const OpRow& row, const void* op, Tensors in, Layout created_on);
+  OpPlan make(const OpRow& row, const void* op, Tensors in, Layout created_on);
+
+  std::unordered_map<Mesh, MeshCosts> costs;  // where they are not the constants
 };
 
 OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout created_on) {
@@ -216,7 +218,9 @@ OpPlan Planner::Impl::make(const OpRow& row, const void* op, Tensors in, Layout 
     strategy.operands.assign(operands, created_on.states());
   } else if (row.sharding) {
     rule = row.sharding(op, metas);
-    strategy = choose_strategy(row.name, rule, mesh, inputs, row.kind == OpKind::in_place);
+    const auto own = costs.find(mesh);
+    strategy = choose_strategy(row.name, rule, mesh, inputs, outputs, row.kind == OpKind::in_place,
+                               own == costs.end() ? MeshCosts{} : own->second);
   } else {
     strategy.operands.assign(operands, AxisStates{});
     for (const StrategyInput& s : inputs) {
@@ -303,6 +307,16 @@ Planner::Counts Planner::counts() const {
   Counts c = impl_->counts;
   c.plans = impl_->cache.size();
   return c;
+}
+
+MeshCosts Planner::costs(Mesh mesh) const {
+  const auto own = impl_->costs.find(mesh);
+  return own == impl_->costs.end() ? MeshCosts{} : own->second;
+}
+
+void Planner::set_costs(Mesh mesh, const MeshCosts& costs) {
+  impl_->costs[mesh] = costs;
+  impl_->cache = {};
 }
 
 namespace {

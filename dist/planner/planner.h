@@ -9,6 +9,7 @@
 #include "tessera/core/hooks.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/layout.h"
+#include "tessera/dist/planner/cost.h"
 
 #include <memory>
 #include <string>
@@ -40,6 +41,12 @@ class TESSERA_API Planner final : public Distributor {
   std::string layout_text(const Tensor& x) override;
   /// Runs an op without inputs; its outputs get `layout`, each rank computes its own shard.
   void create(const OpRow& row, const void* op, Layout layout, TensorList& out);
+
+  /// What communication on this mesh is taken to cost: constants, unless set. Setting drops all
+  /// cached plans. All ranks of the mesh set the same, as `set_costs(mesh, measure_costs(mesh))`
+  /// does.
+  [[nodiscard]] MeshCosts costs(Mesh mesh) const;
+  void set_costs(Mesh mesh, const MeshCosts& costs);
 
   struct Counts {
     uint64_t hits = 0, misses = 0;

@@ -6,7 +6,6 @@
 #include "tessera/dist/redistribute/plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
 
@@ -51,91 +50,199 @@ bool cuts_agree(Mesh mesh, std::span<const int> axes, int64_t factor_size, int64
   return agree;
 }
 
+double bytes_of(const TensorMeta& x) {
+  return static_cast<double>(x.shape.numel() * item_size(x.dtype));
+}
+
+// What a choice would do on one axis: sums over operands, exact, so that the sum of all operands
+// minus that of some is the sum of the others.
+struct Estimate {
+  int blocked = 0;  // written inputs that would change
+  int misses = 0;   // inputs that have another placement now
+  int asks = 0;     // inputs whose move needs permission
+  Picoseconds cost = 0;
+  Estimate& operator+=(const Estimate& e) {
+    blocked += e.blocked, misses += e.misses, asks += e.asks, cost += e.cost;
+    return *this;
+  }
+  friend Estimate operator-(const Estimate& x, const Estimate& y) {
+    return {x.blocked - y.blocked, x.misses - y.misses, x.asks - y.asks, x.cost - y.cost};
+  }
+  [[nodiscard]] bool before(const Estimate& e) const {
+    return (asks > 0) != (e.asks > 0) ? asks == 0 : cost < e.cost;
+  }
+};
+
 class Chooser {
  public:
-  Chooser(const ShardingRule& rule, Mesh mesh, std::span<const StrategyInput> inputs, bool in_place)
-      : rule_(rule), mesh_(mesh), inputs_(inputs), in_place_(in_place) {
-    all_ = axis_choices(rule, inputs);
-    for (int a = 0; a < mesh.axes(); ++a) options_.push_back(options(a));
+  Chooser(const ShardingRule& rule, Mesh mesh, std::span<const StrategyInput> inputs,
+          std::span<const TensorMeta> outputs, bool in_place, const MeshCosts& costs)
+      : rule_(rule),
+        mesh_(mesh),
+        inputs_(inputs),
+        outputs_(outputs),
+        in_place_(in_place),
+        costs_(costs),
+        all_(axis_choices(rule, inputs)),
+        having_(rule.factors().size()),
+        budget_(4 * rule.operands() * mesh.axes()) {
+    for (int o = 0; o < rule.operands(); ++o) {
+      const auto dims = rule.dims(o);
+      for (size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d].factor < 0) continue;
+        auto& had = having_[static_cast<size_t>(dims[d].factor)];
+        if (had.empty() || had.back().first != o) had.emplace_back(o, static_cast<int>(d));
+      }
+    }
+    for (int a = 0; a < mesh.axes(); ++a) rank(a);
     chosen_.resize(static_cast<size_t>(mesh.axes()));
   }
 
   bool run(Strategy& best) {
-    descend(0);
-    if (!found_) {  // the inputs' common choice splits a factor within a unit
-      for (Choices& c : options_) c = all_;
-      descend(0);
+    for (const Choices& ranked : ranked_) {
+      if (ranked.empty()) return false;  // on this axis, every choice changes a written operand
     }
-    if (!found_) return false;
-    best = std::move(best_);
-    return true;
+    // The choice that the inputs match already, or the few cheapest.
+    constexpr size_t kKept = 3;
+    for (size_t a = 0; a < ranked_.size(); ++a) chosen_[a] = ranked_[a][0];
+    search([&](size_t a) {
+      return matched_[a] || mesh_.size(static_cast<int>(a)) == 1
+                 ? 1
+                 : std::min(kKept, ranked_[a].size());
+    });
+    if (!found_) {  // together, the best of the axes split a factor within a unit
+      for (size_t a = 0; a < ranked_.size(); ++a) {
+        const auto whole = std::find(ranked_[a].begin(), ranked_[a].end(), AxisChoice{});
+        chosen_[a] = whole == ranked_[a].end() ? ranked_[a][0] : *whole;
+      }
+      constexpr size_t kTried = 16;
+      search([&](size_t a) { return std::min(kTried, ranked_[a].size()); });
+    }
+    best_.priced = priced_;
+    if (found_) best = std::move(best_);
+    return found_;
   }
 
  private:
-  // Choices for an axis: the one that the inputs already match, or the few with least
-  // communication. The estimate considers only this axis; combinations are evaluated later.
-  [[nodiscard]] Choices options(int axis) const {
-    std::vector<std::pair<double, size_t>> ranked;
+  // Orders the choices of an axis by what they cost on this axis alone, those that the inputs match
+  // first, without those that would change a written operand. Time is linear in the rule.
+  void rank(int axis) {
+    Estimate whole, partial_outputs;  // all inputs replicated; the reductions of all outputs
+    for (size_t i = 0; i < inputs_.size(); ++i) whole += moved(axis, i, Replicate());
+    for (size_t o = 0; o < outputs_.size(); ++o) partial_outputs += reduced(axis, o);
+    std::vector<std::pair<Estimate, size_t>> order;
     for (size_t c = 0; c < all_.size(); ++c) {
-      const auto [cost, agrees] = estimate(axis, all_[c]);
-      if (agrees) return {all_[c]};
-      ranked.emplace_back(cost, c);
+      Estimate e = whole;
+      const auto change = [&](size_t i, Placement to) {
+        e += moved(axis, i, to) - moved(axis, i, Replicate());
+      };
+      switch (all_[c].kind) {
+        case AxisChoice::Kind::replicate: break;
+        case AxisChoice::Kind::factor: {
+          Estimate dropped = partial_outputs;
+          for (const auto& [o, dim] : having_[static_cast<size_t>(all_[c].index)]) {
+            const auto at = static_cast<size_t>(o);
+            if (at < inputs_.size()) change(at, Shard(dim));
+            else if (!outputs_.empty()) dropped = dropped - reduced(axis, at - inputs_.size());
+          }
+          if (!rule_.factors()[static_cast<size_t>(all_[c].index)].inside) e += dropped;
+          break;
+        }
+        case AxisChoice::Kind::linear:
+          for (int i : rule_.linearities()[static_cast<size_t>(all_[c].index)])
+            change(static_cast<size_t>(i), Partial(all_[c].op));
+          e += partial_outputs;
+          break;
+        case AxisChoice::Kind::monotone:
+          for (size_t i = 0; i < inputs_.size(); ++i) change(i, Partial(all_[c].op));
+          e += partial_outputs;
+          break;
+      }
+      if (e.blocked == 0) order.emplace_back(e, c);
     }
-    std::stable_sort(ranked.begin(), ranked.end(),
-                     [](const auto& x, const auto& y) { return x.first < y.first; });
-    Choices few;
-    constexpr size_t kKept = 3;
-    for (size_t i = 0; i < std::min(kKept, ranked.size()); ++i)
-      few.push_back(all_[ranked[i].second]);
-    return few;
+    std::stable_sort(order.begin(), order.end(), [](const auto& x, const auto& y) {
+      const bool fits = x.first.misses == 0, other = y.first.misses == 0;
+      return fits != other ? fits : !fits && x.first.before(y.first);
+    });
+    Choices& ranked = ranked_.emplace_back();
+    for (const auto& [e, c] : order) ranked.push_back(all_[c]);
+    matched_.push_back(!order.empty() && order[0].first.misses == 0);
   }
 
-  // Bytes received to give the inputs the placement of `c` on `axis`, and whether they have it
-  // already.
-  [[nodiscard]] std::pair<double, bool> estimate(int axis, const AxisChoice& c) const {
-    const double share = 1 - 1.0 / mesh_.size(axis);
-    double cost = 0;
-    bool agrees = true;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i].meta) continue;
-      const Placement from = inputs_[i].states[static_cast<size_t>(axis)].placement;
-      const Placement to = placement_under(c, rule_, static_cast<int>(i));
-      if (from == to) continue;
-      agrees = false;
-      const double bytes =
-          static_cast<double>(inputs_[i].meta->shape.numel() * item_size(inputs_[i].meta->dtype));
-      if (inputs_[i].written) cost = std::numeric_limits<double>::infinity();
-      if (from.kind == Kind::replicate) cost += 1e-6 * bytes;
-      else if (from.kind == Kind::partial) cost += (to.kind == Kind::shard ? 1 : 2) * share * bytes;
-      else if (to.kind == Kind::shard) cost += share * bytes / mesh_.size(axis);
-      else cost += to.kind == Kind::partial ? bytes : share * bytes;
+  // An input brought to a placement on one axis.
+  [[nodiscard]] Estimate moved(int axis, size_t i, Placement to) const {
+    const StrategyInput& in = inputs_[i];
+    if (!in.meta) return {};
+    const Placement from = in.states[static_cast<size_t>(axis)].placement;
+    if (from == to) return {};
+    Estimate e{.blocked = in.written, .misses = 1};
+    const double n = mesh_.size(axis), share = 1 - 1 / n;
+    if (n == 1) return e;
+    double bytes = bytes_of(*in.meta);  // that the ranks hold which differ on this axis alone
+    for (int a = 0; a < mesh_.axes(); ++a) {
+      const bool cut = in.states[static_cast<size_t>(a)].placement.kind == Kind::shard;
+      if (a != axis && cut) bytes /= mesh_.size(a);
     }
-    return {cost, agrees};
+    const auto sent = [&](double received) {
+      e.asks = 1;
+      return collective_cost(costs_, mesh_, std::span<const int>(&axis, 1), received);
+    };
+    if (from.kind == Kind::replicate) {
+      e.cost = copy_cost(to.kind == Kind::shard ? bytes / n : bytes);
+    } else if (from.kind == Kind::partial) {
+      e.cost = sent((to.kind == Kind::shard ? 1 : 2) * share * bytes);
+    } else if (to.kind == Kind::shard) {
+      e.cost = sent(share * bytes / n);
+    } else if (to.kind == Kind::partial) {
+      e.asks = 1;
+      e.cost = copy_cost(bytes);
+    } else {
+      e.cost = sent(share * bytes);
+    }
+    return e;
+  }
+  // The reduction of an output that is partial on one axis.
+  [[nodiscard]] Estimate reduced(int axis, size_t output) const {
+    return {.cost = reduction_cost(costs_, mesh_, std::span<const int>(&axis, 1),
+                                   bytes_of(outputs_[output]))};
   }
 
-  void descend(size_t axis) {
-    if (axis == options_.size()) return price();
-    for (const AxisChoice& c : options_[axis]) {
-      chosen_[axis] = c;
-      descend(axis + 1);
+  // Prices the start, then other choices of one axis at a time, keeping the best of all.
+  template <class Count> void search(const Count& options) {
+    price();
+    for (bool better = true; better;) {
+      const int before = better_;
+      for (size_t a = 0; a < ranked_.size(); ++a) {
+        const AxisChoice start = chosen_[a];
+        AxisChoice kept = start;
+        for (size_t c = 0; c < options(a); ++c) {
+          if (ranked_[a][c] == start) continue;
+          if (priced_ == budget_) return;
+          chosen_[a] = ranked_[a][c];
+          if (price()) kept = chosen_[a];
+        }
+        chosen_[a] = kept;
+      }
+      better = better_ > before;
     }
   }
 
-  // The order in which axes shard a factor: as they already shard the largest input, then the
-  // mesh's.
-  AxisList order_of(int factor) {
+  // The order in which axes shard a factor: as they already shard the written input or else the
+  // largest, then the mesh's.
+  AxisList order_of(int factor) const {
     AxisList order;
-    int64_t largest = -1;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i].meta) continue;
-      const int d = dim_of(rule_, static_cast<int>(i), factor);
-      if (d < 0 || inputs_[i].meta->shape.numel() <= largest) continue;
+    std::pair<bool, int64_t> first{false, -1};
+    for (const auto& [o, dim] : having_[static_cast<size_t>(factor)]) {
+      const auto i = static_cast<size_t>(o);
+      if (i >= inputs_.size() || !inputs_[i].meta) continue;
+      const std::pair<bool, int64_t> rank{inputs_[i].written, inputs_[i].meta->shape.numel()};
+      if (rank <= first) continue;
       AxisList cuts;
-      for (int a : axes_of(inputs_[i].states, d)) {
+      for (int a : axes_of(inputs_[i].states, dim)) {
         if (cuts_factor(a, factor)) cuts.push_back(a);
       }
       if (cuts.empty()) continue;
-      largest = inputs_[i].meta->shape.numel();
+      first = rank;
       order = cuts;
     }
     for (int a = 0; a < mesh_.axes(); ++a) {
@@ -149,7 +256,7 @@ class Chooser {
     return c.kind == AxisChoice::Kind::factor && c.index == factor;
   }
 
-  [[nodiscard]] bool build(Strategy& s) {
+  [[nodiscard]] bool build(Strategy& s) const {
     s.operands.assign(static_cast<size_t>(rule_.operands()), AxisStates{});
     for (int o = 0; o < rule_.operands(); ++o) {
       for (int a = 0; a < mesh_.axes(); ++a) {
@@ -164,14 +271,14 @@ class Chooser {
       }
       if (!reductions_commute(s.operands[static_cast<size_t>(o)])) return false;
     }
-    for (size_t f = 0; f < rule_.factors().size(); ++f) {
-      const AxisList order = order_of(static_cast<int>(f));
-      if (order.empty()) continue;
-      for (int o = 0; o < rule_.operands(); ++o) {
-        const int d = dim_of(rule_, o, static_cast<int>(f));
-        if (d < 0) continue;
-        if (!cuts_agree(mesh_, order, rule_.factors()[f].size,
-                        rule_.dims(o)[static_cast<size_t>(d)].scale))
+    for (int a = 0; a < mesh_.axes(); ++a) {
+      const AxisChoice& c = chosen_[static_cast<size_t>(a)];
+      if (c.kind != AxisChoice::Kind::factor) continue;
+      const AxisList order = order_of(c.index);
+      if (*std::min_element(order.begin(), order.end()) != a) continue;  // done at an earlier axis
+      for (const auto& [o, dim] : having_[static_cast<size_t>(c.index)]) {
+        if (!cuts_agree(mesh_, order, rule_.factors()[static_cast<size_t>(c.index)].size,
+                        rule_.dims(o)[static_cast<size_t>(dim)].scale))
           return false;
         for (size_t i = 0; i < order.size(); ++i)
           s.operands[static_cast<size_t>(o)][static_cast<size_t>(order[i])].position =
@@ -181,40 +288,52 @@ class Chooser {
     return true;
   }
 
-  void price() {
+  // Prices the chosen strategy; true if it is the best so far.
+  bool price() {
+    ++priced_;
     Strategy s;
-    if (!build(s)) return;
-    double small = 0;  // tie-breaker between strategies without communication
+    if (!build(s)) return false;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const StrategyInput& in = inputs_[i];
       if (!in.meta || in.states == s.operands[i]) continue;
-      if (in.written) return;
+      if (in.written) return false;
       const RedistributePlan plan = plan_redistribute(mesh_, in.states, s.operands[i]);
-      const double bytes = static_cast<double>(in.meta->shape.numel() * item_size(in.meta->dtype));
-      for (const RedistributeStep& step : plan.steps) {
-        s.asks |= asks(step.move);
-        small += 1e-3 * bytes;
-        if (communicates(step.move)) s.received += 1;         // a collective is never free
-        if (step.move == Move::pad) s.received += 1 + bytes;  // nor is padding with zeros
-      }
-      s.received += plan.received(mesh_, bytes);
+      for (const RedistributeStep& step : plan.steps) s.asks |= asks(step.move);
+      s.cost += plan_cost(costs_, mesh_, plan, bytes_of(*in.meta));
     }
-    const double cost = s.received + 1e-3 * small;
-    if (found_ && cost >= cost_) return;
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const AxisStates& states = s.operands[inputs_.size() + o];
+      AxisList partial;
+      double held = bytes_of(outputs_[o]);
+      for (int a = 0; a < mesh_.axes(); ++a) {
+        const Kind kind = states[static_cast<size_t>(a)].placement.kind;
+        if (kind == Kind::partial) partial.push_back(a);
+        if (kind == Kind::shard) held /= mesh_.size(a);
+      }
+      s.cost +=
+          reduction_cost(costs_, mesh_, std::span<const int>(partial.data(), partial.size()), held);
+    }
+    if (found_ && std::pair(s.asks, s.cost) >= std::pair(best_.asks, best_.cost)) return false;
     found_ = true;
-    cost_ = cost;
+    ++better_;
     best_ = std::move(s);
+    return true;
   }
 
   const ShardingRule& rule_;
   Mesh mesh_;
   std::span<const StrategyInput> inputs_;
+  std::span<const TensorMeta> outputs_;  // empty for in-place ops
   bool in_place_;
+  const MeshCosts& costs_;
   Choices all_;
-  std::vector<Choices> options_;
-  Choices chosen_;
+  std::vector<std::vector<std::pair<int, int>>> having_;  // by factor: operands and their dims
+  int budget_;
+  std::vector<Choices> ranked_;  // by axis
+  std::vector<bool> matched_;    // by axis: the first choice fits the inputs as they are
+  Choices chosen_;               // by axis
   bool found_ = false;
-  double cost_ = 0;
+  int priced_ = 0, better_ = 0;
   Strategy best_;
 };
 
@@ -245,12 +364,17 @@ std::vector<AxisChoice> axis_choices(const ShardingRule& rule,
                                      std::span<const StrategyInput> inputs) {
   Choices all{{}};
   using CK = AxisChoice::Kind;
+  // An op without inputs may be sharded anywhere.
+  std::vector<bool> used(rule.factors().size(), inputs.empty());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].meta) continue;
+    for (const DimFactor& d : rule.dims(static_cast<int>(i))) {
+      if (d.factor >= 0) used[static_cast<size_t>(d.factor)] = true;
+    }
+  }
   for (size_t f = 0; f < rule.factors().size(); ++f) {
-    if (rule.factors()[f].replicate) continue;
-    bool used = inputs.empty();  // an op without inputs may be sharded anywhere
-    for (size_t i = 0; i < inputs.size(); ++i)
-      used |= inputs[i].meta && dim_of(rule, static_cast<int>(i), static_cast<int>(f)) >= 0;
-    if (used) all.push_back({CK::factor, static_cast<int>(f), ReduceOp::sum});
+    if (used[f] && !rule.factors()[f].replicate)
+      all.push_back({CK::factor, static_cast<int>(f), ReduceOp::sum});
   }
   for (size_t l = 0; l < rule.linearities().size(); ++l) {
     for (ReduceOp op : {ReduceOp::sum, ReduceOp::avg})
@@ -318,7 +442,7 @@ ShardingRule rule_of_entry(const ShardingRule& rule, std::span<const int> operan
 // Chooses for each entry separately. False if an entry writes nothing, because its purpose is then
 // unknown, or if one cannot run.
 bool choose_by_entry(const ShardingRule& rule, Mesh mesh, std::span<const StrategyInput> inputs,
-                     Strategy& best) {
+                     const MeshCosts& costs, Strategy& best) {
   const std::vector<int> entry = entries_of(rule);
   std::map<int, std::vector<int>> operands;
   for (size_t o = 0; o < entry.size(); ++o) operands[entry[o]].push_back(static_cast<int>(o));
@@ -351,11 +475,12 @@ bool choose_by_entry(const ShardingRule& rule, Mesh mesh, std::span<const Strate
     ShardingRule own_rule = rule_of_entry(rule, own);
     for (auto& set : linear[e]) own_rule.linear(std::move(set));
     Strategy part;
-    if (!Chooser(own_rule, mesh, own_inputs, true).run(part)) return false;
+    if (!Chooser(own_rule, mesh, own_inputs, {}, true, costs).run(part)) return false;
     for (size_t o = 0; o < own.size(); ++o)
       best.operands[static_cast<size_t>(own[o])] = part.operands[o];
-    best.received += part.received;
+    best.cost += part.cost;
     best.asks |= part.asks;
+    best.priced += part.priced;
   }
   return true;
 }
@@ -363,11 +488,13 @@ bool choose_by_entry(const ShardingRule& rule, Mesh mesh, std::span<const Strate
 }  // namespace
 
 Strategy choose_strategy(std::string_view op, const ShardingRule& rule, Mesh mesh,
-                         std::span<const StrategyInput> inputs, bool in_place) {
+                         std::span<const StrategyInput> inputs, std::span<const TensorMeta> outputs,
+                         bool in_place, const MeshCosts& costs) {
   Strategy best;
-  if (in_place && choose_by_entry(rule, mesh, inputs, best)) return best;
+  if (in_place) outputs = {};  // they are inputs too
+  if (in_place && choose_by_entry(rule, mesh, inputs, costs, best)) return best;
   best = {};
-  if (Chooser(rule, mesh, inputs, in_place).run(best)) return best;
+  if (Chooser(rule, mesh, inputs, outputs, in_place, costs).run(best)) return best;
   std::string lie;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].meta) continue;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 #include <ostream>
+#include <thread>
 
 namespace tessera {
 namespace {
@@ -73,7 +74,7 @@ void check_pair(Kind kind, const Tensor& in, const Tensor& out) {
 void check_overlap(Kind kind, const Tensor& in, const Tensor& out, const Tensor& part,
                    int64_t offset) {
   const auto range = [](const Tensor& t) {
-    const auto begin = reinterpret_cast<uintptr_t>(t.raw_data());
+    const auto begin = reinterpret_cast<uintptr_t>(t.address());
     return std::pair(begin, begin + static_cast<uintptr_t>(t.numel() * item_size(t.dtype())));
   };
   if (!in.device().is_cpu() || in.numel() == 0 || out.numel() == 0) return;
@@ -94,7 +95,61 @@ int64_t before(const Counts& counts, int part) {
   return std::accumulate(counts.begin(), counts.begin() + part, int64_t{0});
 }
 
+// The use of an operation's buffers, which storages list. It outlives the Work, but is no owner of
+// it, so that work whose handle was dropped is known to have none. Only the thread of the rank may
+// advance the Work; a tensor that ranks share may make another one wait.
+class WorkUse final : public PendingUse {
+ public:
+  explicit WorkUse(const Collective& c) : text_(concat(c)), timeout_(c.timeout) {}
+  void is_of(Work& work) {
+    const std::lock_guard guard(mutex_);
+    if (!ended()) work_ = &work;
+  }
+  [[nodiscard]] std::string text() const override { return text_; }
+  void wait_on(Stream stream) override {
+    const Ref<Work> work = mine();
+    if (work) work->wait_on(stream);
+    else wait();
+  }
+
+ private:
+  // It lives while its use has not ended.
+  Ref<Work> mine() {
+    const std::lock_guard guard(mutex_);
+    return ended() || thread_ != std::this_thread::get_id() ? nullptr : Ref<Work>(work_);
+  }
+  bool advance() override {
+    const Ref<Work> work = mine();
+    return work ? work->test() : ended();
+  }
+  void block() override {
+    if (const Ref<Work> work = mine()) return work->wait();
+    const auto deadline = std::chrono::steady_clock::now() + timeout_;
+    while (!ended()) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        fail<CollectiveTimeout>("process_group", "another rank's ", text_,
+                                " still uses the bytes of a shared tensor after ", timeout_.count(),
+                                " ms");
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  std::string text_;
+  std::chrono::milliseconds timeout_;
+  std::thread::id thread_ = std::this_thread::get_id();
+  Work* work_ = nullptr;
+};
+
 }  // namespace
+
+bool Collective::may_start() {
+  for (; !after.empty(); after.pop_back()) {
+    if (!after.back()->ended()) return false;
+    if (after.back()->failed()) after.back()->wait();
+  }
+  return true;
+}
 
 std::ostream& operator<<(std::ostream& out, ReduceOp op) {
   constexpr std::array<std::string_view, 4> kNames{"sum", "avg", "max", "min"};
@@ -127,6 +182,7 @@ std::ostream& operator<<(std::ostream& out, const Collective& c) {
 }
 
 Work::~Work() = default;
+void Work::wait_on(Stream) { wait(); }
 ProcessGroup::~ProcessGroup() = default;
 
 ProcessGroup::ProcessGroup(int rank, std::vector<int> ranks, std::string name,
@@ -169,53 +225,62 @@ void ProcessGroup::check_peer(CollectiveKind kind, int peer, std::string_view wh
                    size() - 1);
 }
 
-Ref<Work> ProcessGroup::launch(Collective c) {
+Ref<Work> ProcessGroup::launch(Collective c, const Tensor& in, const Tensor& out) {
   const bool message = c.kind == Kind::send || c.kind == Kind::recv;
+  const auto takes = [&](Buffer& buffer, const Tensor& x, Access access) {
+    if (!x.defined()) return;
+    buffer = {static_cast<std::byte*>(x.address()), x.numel(), x.device(), true};
+    for (Ref<PendingUse>& before : x.storage().pending(access, x.byte_range())) {
+      if (message || before->ended() || !before->advances()) before->wait();
+      else c.after.push_back(std::move(before));
+    }
+  };
+  takes(c.in, in, Access::read);
+  takes(c.out, out, Access::write);
   c.sequence = message ? ++messages_ : ++sequence_;
   c.timeout = timeout();
-  // Increases the version, so that autograd detects the write to saved tensors.
-  if (c.out.defined()) c.out.storage().bump_version();
+  const auto use = make_ref<WorkUse>(c);
+  c.use = use;
+  if (in.defined()) in.storage().add_use(use, Access::read, in.byte_range());
+  if (out.defined()) {
+    out.storage().add_use(use, Access::write, out.byte_range());
+    out.storage().bump_version();  // so that autograd detects the write to saved tensors
+  }
   {
     const auto guard = comm_->lock();
     c.record = comm_->recorder.enter(*this, c);
     comm_->started(c);
   }
-  return start(std::move(c));
+  try {
+    Ref<Work> work = start(std::move(c));
+    use->is_of(*work);
+    return work;
+  } catch (...) {
+    use->end();  // it has not begun
+    throw;
+  }
 }
 
 Ref<Work> ProcessGroup::all_reduce(const Tensor& x, ReduceOp op) {
   check(Kind::all_reduce, x, "x");
   check_op(Kind::all_reduce, op, x.dtype());
-  return launch({.kind = Kind::all_reduce,
-                 .op = op,
-                 .dtype = x.dtype(),
-                 .in = x,
-                 .out = x,
-                 .count = x.numel()});
+  return launch({.kind = Kind::all_reduce, .op = op, .dtype = x.dtype(), .count = x.numel()}, x, x);
 }
 
 Ref<Work> ProcessGroup::reduce(const Tensor& x, int root, ReduceOp op) {
   check(Kind::reduce, x, "x");
   check_peer(Kind::reduce, root, "root");
   check_op(Kind::reduce, op, x.dtype());
-  return launch({.kind = Kind::reduce,
-                 .op = op,
-                 .dtype = x.dtype(),
-                 .in = x,
-                 .out = rank_ == root ? x : Tensor(),
-                 .root = root,
-                 .count = x.numel()});
+  return launch(
+      {.kind = Kind::reduce, .op = op, .dtype = x.dtype(), .root = root, .count = x.numel()}, x,
+      rank_ == root ? x : Tensor());
 }
 
 Ref<Work> ProcessGroup::broadcast(const Tensor& x, int root) {
   check(Kind::broadcast, x, "x");
   check_peer(Kind::broadcast, root, "root");
-  return launch({.kind = Kind::broadcast,
-                 .dtype = x.dtype(),
-                 .in = rank_ == root ? x : Tensor(),
-                 .out = rank_ == root ? Tensor() : x,
-                 .root = root,
-                 .count = x.numel()});
+  return launch({.kind = Kind::broadcast, .dtype = x.dtype(), .root = root, .count = x.numel()},
+                rank_ == root ? x : Tensor(), rank_ == root ? Tensor() : x);
 }
 
 Ref<Work> ProcessGroup::all_gather(const Tensor& in, const Tensor& out, const Counts& counts) {
@@ -228,10 +293,9 @@ Ref<Work> ProcessGroup::all_gather(const Tensor& in, const Tensor& out, const Co
   check_overlap(Kind::all_gather, in, out, in, before(receive, rank_));
   return launch({.kind = Kind::all_gather,
                  .dtype = in.dtype(),
-                 .in = in,
-                 .out = out,
                  .receive = std::move(receive),
-                 .count = out.numel()});
+                 .count = out.numel()},
+                in, out);
 }
 
 Ref<Work> ProcessGroup::reduce_scatter(const Tensor& in, const Tensor& out, ReduceOp op,
@@ -247,10 +311,9 @@ Ref<Work> ProcessGroup::reduce_scatter(const Tensor& in, const Tensor& out, Redu
   return launch({.kind = Kind::reduce_scatter,
                  .op = op,
                  .dtype = in.dtype(),
-                 .in = in,
-                 .out = out,
                  .send = std::move(send),
-                 .count = in.numel()});
+                 .count = in.numel()},
+                in, out);
 }
 
 Ref<Work> ProcessGroup::all_to_all(const Tensor& in, const Tensor& out, const Counts& send,
@@ -265,11 +328,10 @@ Ref<Work> ProcessGroup::all_to_all(const Tensor& in, const Tensor& out, const Co
   check_overlap(Kind::all_to_all, in, out, {}, 0);
   return launch({.kind = Kind::all_to_all,
                  .dtype = in.dtype(),
-                 .in = in,
-                 .out = out,
                  .send = std::move(to),
                  .receive = std::move(from),
-                 .count = -1});  // each pair has its own; back ends compare them pair by pair
+                 .count = -1},
+                in, out);  // each pair has its own; back ends compare them pair by pair
 }
 
 Ref<Work> ProcessGroup::gather(const Tensor& in, const Tensor& out, int root,
@@ -292,11 +354,10 @@ Ref<Work> ProcessGroup::gather(const Tensor& in, const Tensor& out, int root,
   }
   return launch({.kind = Kind::gather,
                  .dtype = in.dtype(),
-                 .in = in,
-                 .out = is_root ? out : Tensor(),
                  .receive = std::move(receive),
                  .root = root,
-                 .count = count});
+                 .count = count},
+                in, is_root ? out : Tensor());
 }
 
 Ref<Work> ProcessGroup::scatter(const Tensor& in, const Tensor& out, int root,
@@ -319,33 +380,25 @@ Ref<Work> ProcessGroup::scatter(const Tensor& in, const Tensor& out, int root,
   }
   return launch({.kind = Kind::scatter,
                  .dtype = out.dtype(),
-                 .in = is_root ? in : Tensor(),
-                 .out = out,
                  .send = std::move(send),
                  .root = root,
-                 .count = count});
+                 .count = count},
+                is_root ? in : Tensor(), out);
 }
 
 Ref<Work> ProcessGroup::send(const Tensor& x, int to, int tag) {
   check(Kind::send, x, "x");
   check_peer(Kind::send, to, "the receiver");
-  return launch({.kind = Kind::send,
-                 .dtype = x.dtype(),
-                 .in = x,
-                 .root = to,
-                 .tag = tag,
-                 .count = x.numel()});
+  return launch(
+      {.kind = Kind::send, .dtype = x.dtype(), .root = to, .tag = tag, .count = x.numel()}, x);
 }
 
 Ref<Work> ProcessGroup::recv(const Tensor& x, int from, int tag) {
   check(Kind::recv, x, "x");
   check_peer(Kind::recv, from, "the sender");
-  return launch({.kind = Kind::recv,
-                 .dtype = x.dtype(),
-                 .out = x,
-                 .root = from,
-                 .tag = tag,
-                 .count = x.numel()});
+  return launch(
+      {.kind = Kind::recv, .dtype = x.dtype(), .root = from, .tag = tag, .count = x.numel()},
+      Tensor(), x);
 }
 
 Ref<Work> ProcessGroup::barrier() { return launch({.kind = Kind::barrier}); }

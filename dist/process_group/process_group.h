@@ -44,12 +44,23 @@ class NcclGroup;
 class CommState;       ///< state shared by the groups of a rank; comm_state_impl.h
 class FlightRecorder;  ///< flight_recorder.h
 
+/// The bytes of a tensor of a collective. They stay until its `use` ends, whatever becomes of the
+/// tensor (core/pending.h), so an operation owns its buffers and yet is no owner of a storage.
+struct Buffer {
+  std::byte* data = nullptr;
+  int64_t count = 0;  ///< elements
+  Device device = kCpu;
+  bool given = false;
+  [[nodiscard]] bool defined() const { return given; }
+  [[nodiscard]] int64_t numel() const { return count; }
+};
+
 /// One operation for back ends: checked, numbered, with counts filled in.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   ReduceOp op = ReduceOp::sum;
   DType dtype = DType::u8;
-  Tensor in = {}, out = {};        ///< contiguous; undefined if this rank has none
+  Buffer in = {}, out = {};        ///< undefined if this rank has none
   Counts send = {}, receive = {};  ///< elements to and from each rank, as the kind needs
   int root = -1;                   ///< root, or the peer of send and recv, as a rank of the group
   int tag = 0;                     ///< of send and recv
@@ -57,13 +68,20 @@ struct Collective {
   uint64_t sequence = 0;  ///< from 1, among the group's collectives or among its send and recv
   uint64_t record = 0;    ///< its entry in the flight recorder
   std::chrono::milliseconds timeout{0};
+  Ref<PendingUse> use = {};  ///< of its buffers; the back end ends it when nobody touches them
+  std::vector<Ref<PendingUse>> after = {};  ///< what it must not overtake on its buffers
+
+  /// Whether nothing that it comes after is under way. Throws the error of what failed.
+  bool may_start();
 };
 
 /// Prints as in errors: `all_reduce sum f32[10]`, `broadcast bf16[5] from 0`.
 TESSERA_API std::ostream& operator<<(std::ostream&, const Collective&);
 
-/// A pending operation. Owns its buffers until it ends; may be dropped before that. Used on the
-/// rank's own thread.
+/// A pending operation. Keeps its buffers until it ends, when no rank touches them any more; may be
+/// dropped before that. Used on the rank's own thread. Tensors whose bytes it reads or writes know
+/// it: whatever needs them waits by itself, so waiting is needed only to end early or to see
+/// errors.
 class TESSERA_API Work : public RefCounted<Work> {
  public:
   virtual ~Work();
@@ -71,6 +89,9 @@ class TESSERA_API Work : public RefCounted<Work> {
   virtual bool test() = 0;
   /// Waits until it is complete. CollectiveTimeout, CollectiveMismatch or PeerFailed otherwise.
   virtual void wait() = 0;
+  /// Makes what is queued on `stream` from now on run after it, without stopping the rank where the
+  /// back end can; on the CPU this is wait().
+  virtual void wait_on(Stream stream);
 };
 
 class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
@@ -92,11 +113,12 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   [[nodiscard]] FlightRecorder& recorder() const;
 
   // Tensors must be contiguous; dtype, sizes, op and root must be equal on all ranks; outputs must
-  // be allocated. The Work owns them. Sums follow one balanced binary tree over the group's ranks
-  // on `threads` and `mpi`, floats narrower than f32 in f32 with one rounding at the end; integers
-  // wrap. max and min give NaN if any rank has one. Errors: ShapeError (sizes or counts that do not
-  // match), DTypeError, DeviceError, LayoutError (a distributed tensor), UsageError (not
-  // contiguous).
+  // be allocated. Bytes may be under way: the operation then starts after what stands in its way (a
+  // send or recv waits for that at once). Sums follow one balanced binary tree over the group's
+  // ranks on `threads` and `mpi`, floats narrower than f32 in f32 with one rounding at the end;
+  // integers wrap. max and min give NaN if any rank has one. Errors: ShapeError (sizes or counts
+  // that do not match), DTypeError, DeviceError, LayoutError (a distributed tensor), UsageError
+  // (not contiguous).
   Ref<Work> all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum);        ///< in place
   Ref<Work> reduce(const Tensor& x, int root, ReduceOp op = ReduceOp::sum);  ///< in place at root
   Ref<Work> broadcast(const Tensor& x, int root);
@@ -144,7 +166,7 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   friend class World;
   void check(CollectiveKind kind, const Tensor& x, std::string_view what) const;
   void check_peer(CollectiveKind kind, int peer, std::string_view what) const;
-  Ref<Work> launch(Collective c);
+  Ref<Work> launch(Collective c, const Tensor& in = {}, const Tensor& out = {});
 
   int rank_;
   std::vector<int> ranks_;

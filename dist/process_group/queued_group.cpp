@@ -12,6 +12,7 @@ QueuedWork::QueuedWork(Collective collective, Ref<QueuedGroup> owner)
 // Dropped without checking its result.
 QueuedWork::~QueuedWork() {
   if (error) group_->let_go(error);
+  if (c.use && !c.use->ended()) c.use->end(error);
 }
 bool QueuedWork::test() { return group_->test(*this); }
 void QueuedWork::wait() { group_->wait(*this); }
@@ -24,10 +25,22 @@ void QueuedGroup::let_go(std::exception_ptr error) {
 void QueuedGroup::end(QueuedWork& w, std::exception_ptr error) {
   recorder().ended(w.c.record, error != nullptr);
   if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
-  else w.error = std::move(error);
+  else w.error = error;
   w.done = true;
   w.c.in = {};
   w.c.out = {};
+  if (w.c.use) w.c.use->end(std::move(error));
+}
+
+// What `w` comes after ends before it, and is waited for first: it has its own deadline.
+std::vector<Ref<PendingUse>> QueuedGroup::comes_after(const QueuedWork& w) {
+  const auto guard = comm().lock();
+  return w.c.after;
+}
+
+void QueuedGroup::tell(const QueuedWork& w) {
+  if (w.c.use) w.c.use->told();
+  comm().tell(w.error);
 }
 
 void QueuedGroup::check_deadline(QueuedWork& w) {
@@ -37,6 +50,9 @@ void QueuedGroup::check_deadline(QueuedWork& w) {
 }
 
 bool QueuedGroup::test(QueuedWork& w) {
+  for (const Ref<PendingUse>& before : comes_after(w)) {
+    if (!before->test()) return false;
+  }
   comm().poll();
   bool done;
   {
@@ -47,11 +63,12 @@ bool QueuedGroup::test(QueuedWork& w) {
     check_deadline(w);
     return false;
   }
-  if (w.error) comm().tell(w.error);
+  if (w.error) tell(w);
   return true;
 }
 
 void QueuedGroup::wait(QueuedWork& w) {
+  for (const Ref<PendingUse>& before : comes_after(w)) before->wait();
   Waiter waiter(comm(), wakes_on());
   bool idle = false;
   const auto try_once = [&] {
@@ -72,7 +89,7 @@ void QueuedGroup::wait(QueuedWork& w) {
   }
   comm().waits_for(-1);
   if (idle) comm().poll();  // off the list of those with work
-  if (w.error) comm().tell(w.error);
+  if (w.error) tell(w);
 }
 
 int64_t offset_of(const Counts& counts, int part) {

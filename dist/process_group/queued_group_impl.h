@@ -48,7 +48,9 @@ class QueuedGroup : public ProcessGroup, public Pending {
   [[nodiscard]] int world(int member) const { return ranks()[static_cast<size_t>(member)]; }
 
  private:
+  [[nodiscard]] std::vector<Ref<PendingUse>> comes_after(const QueuedWork& w);
   void check_deadline(QueuedWork& w);
+  [[noreturn]] void tell(const QueuedWork& w);
 };
 
 /// Elements before `part`.

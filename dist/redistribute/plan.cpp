@@ -22,14 +22,6 @@ namespace {
 
 using Kind = Placement::Kind;
 
-double cuts(Mesh mesh, const AxisStates& states) {
-  double n = 1;
-  for (int a = 0; a < mesh.axes(); ++a) {
-    if (states[static_cast<size_t>(a)].placement.kind == Kind::shard) n *= mesh.size(a);
-  }
-  return n;
-}
-
 class Search {
  public:
   Search(Mesh mesh, const AxisStates& from, const AxisStates& to)
@@ -179,21 +171,6 @@ class Search {
 
 RedistributePlan plan_redistribute(Mesh mesh, const AxisStates& from, const AxisStates& to) {
   return Search(mesh, from, to).run();
-}
-
-double RedistributePlan::received(Mesh mesh, double numel) const {
-  double total = 0;
-  for (const RedistributeStep& s : steps) {
-    if (!tessera::communicates(s.move)) continue;
-    double group = 1;
-    for (int a : s.axes) group *= mesh.size(a);
-    const double share = (group - 1) / group;
-    const double held = numel / cuts(mesh, s.before), given = numel / cuts(mesh, s.after);
-    total += share * (s.move == Move::all_gather   ? given
-                      : s.move == Move::all_reduce ? 2 * held
-                                                   : held);
-  }
-  return total;
 }
 
 }  // namespace tessera

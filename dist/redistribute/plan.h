@@ -40,9 +40,6 @@ struct RedistributeStep {
 struct RedistributePlan {
   SmallVector<RedistributeStep, 3> steps;
   [[nodiscard]] bool communicates() const;
-  /// Elements that a rank receives for a tensor of `numel` elements, estimated for even shards; a
-  /// reduction counts as the elements of its result.
-  [[nodiscard]] double received(Mesh mesh, double numel) const;
 };
 
 TESSERA_API RedistributePlan plan_redistribute(Mesh mesh, const AxisStates& from,

@@ -133,8 +133,7 @@ class Runner {
   }
   void trace(const RedistributeStep& step, const Tensor& payload) {
     record_collective(collective_of(step.move), mesh_,
-                      std::span<const int>(step.axes.data(), step.axes.size()),
-                      payload.numel() * item_size(payload.dtype()), tag_);
+                      std::span<const int>(step.axes.data(), step.axes.size()), payload, tag_);
   }
 
   void slice_own(const RedistributeStep& step) {

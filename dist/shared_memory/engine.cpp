@@ -197,12 +197,9 @@ void SharedGroup::announce(SharedWork& w) {
   const int64_t bytes = contribution(w);
   a.is_inline = bytes <= static_cast<int64_t>(SegmentLayout::kInlineBytes);
   if (a.is_inline && bytes > 0)
-    std::memcpy(payload(w, rank()), w.c.in.raw_data(), static_cast<size_t>(bytes));
-  const auto address = [](const Tensor& t) {
-    return t.defined() ? reinterpret_cast<uint64_t>(t.raw_data()) : 0;
-  };
-  a.in = address(w.c.in);
-  a.out = address(w.c.out);
+    std::memcpy(payload(w, rank()), w.c.in.data, static_cast<size_t>(bytes));
+  a.in = reinterpret_cast<uint64_t>(w.c.in.data);
+  a.out = reinterpret_cast<uint64_t>(w.c.out.data);
   // Also for a report of what the members disagree on.
   const Counts& own = w.c.send.empty() ? w.c.receive : w.c.send;
   std::copy(own.begin(), own.end(), counts(w, rank()));
@@ -289,6 +286,7 @@ SharedGroup::Step SharedGroup::step(SharedWork& w) {
   Cell& own = cell(rank());
   switch (w.stage) {
     case SharedWork::Stage::queued:
+      if (!w.c.may_start()) return Step::blocked;
       announce(w);
       w.stage = SharedWork::Stage::arriving;
       return Step::moved;
@@ -396,6 +394,10 @@ void SharedGroup::time_out(QueuedWork& w) {
   const SharedWork& head = message ? static_cast<SharedWork&>(w) : *queue_.front();
   std::string late;
   int culprit = -1;
+  if (!head.c.after.empty()) {
+    late = concat("what is under way on its tensors, ", head.c.after.back()->text());
+    culprit = comm().world_rank;
+  }
   for (int p = 0; p < size(); ++p) {
     if (message ? p != w.c.root : p == rank() || ready(head, p)) continue;
     const uint64_t last = cell(p).arrived.load(std::memory_order_seq_cst);

@@ -54,8 +54,7 @@ void SharedGroup::push(int to) {
     const int64_t bytes = std::min<int64_t>(all - w->moved, SegmentLayout::kRingBytes);
     *at<Chunk>(layout_.chunk(rank(), to, i)) = {c.count, c.tag, bytes, c.sequence, c.dtype};
     if (bytes > 0) {
-      std::memcpy(at(layout_.chunk_bytes(rank(), to, i)),
-                  static_cast<const std::byte*>(c.in.raw_data()) + w->moved,
+      std::memcpy(at(layout_.chunk_bytes(rank(), to, i)), c.in.data + w->moved,
                   static_cast<size_t>(bytes));
     }
     publish(channel.written, at_chunk + 1);
@@ -80,7 +79,7 @@ void SharedGroup::pull(int from) {
       }
       if (!match(from, *kept, **w)) return false;
       if (kept->bytes > 0)
-        std::memcpy((*w)->c.out.raw_data(), kept->data.get(), static_cast<size_t>(kept->bytes));
+        std::memcpy((*w)->c.out.data, kept->data.get(), static_cast<size_t>(kept->bytes));
       inbox.unexpected.erase(kept);
       end(**w, nullptr);
       w = inbox.posted.erase(w);
@@ -134,7 +133,7 @@ bool SharedGroup::take(int from, Inbox& inbox) {
   Message* kept = current ? nullptr : &inbox.unexpected.back();
   int64_t& moved = current ? current->moved : kept->moved;
   if (chunk.bytes > 0) {
-    std::byte* to = current ? static_cast<std::byte*>(current->c.out.raw_data()) : kept->data.get();
+    std::byte* to = current ? current->c.out.data : kept->data.get();
     std::memcpy(to + moved, at(layout_.chunk_bytes(from, rank(), i)),
                 static_cast<size_t>(chunk.bytes));
   }

@@ -26,8 +26,6 @@ void copy(std::byte* to, const std::byte* from, int64_t bytes) {
   });
 }
 
-std::byte* bytes_of(const Tensor& t) { return static_cast<std::byte*>(t.raw_data()); }
-
 // The share of `length` elements that rank r of n reduces: whole cache lines.
 struct Share {
   int64_t begin, end;
@@ -63,13 +61,13 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
   const int n = size(), me = rank();
   const int64_t item = item_size(c.dtype);
   const auto source = [&](int p) -> const std::byte* {
-    if (p == me) return c.in.defined() ? bytes_of(c.in) : nullptr;
+    if (p == me) return c.in.defined() ? c.in.data : nullptr;
     return from_cells ? payload(w, p) : reinterpret_cast<const std::byte*>(announcement(w, p).in);
   };
   const auto reduce_all = [&](int64_t offset, int64_t count) {
     std::vector<const void*> sources;
     for (int p = 0; p < n; ++p) sources.push_back(source(p) + offset * item);
-    void* const output = c.out.raw_data();
+    void* const output = c.out.data;
     reduce_tree(reduced_as(c.dtype), c.op, sources, {&output, 1}, count);
   };
   switch (c.kind) {
@@ -78,12 +76,12 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
       if (c.out.defined()) reduce_all(0, c.count);
       break;
     case Kind::broadcast:
-      if (me != c.root) copy(bytes_of(c.out), source(c.root), c.count * item);
+      if (me != c.root) copy(c.out.data, source(c.root), c.count * item);
       break;
     case Kind::all_gather:
     case Kind::gather: {
       if (!c.out.defined()) break;
-      std::byte* to = bytes_of(c.out);
+      std::byte* to = c.out.data;
       for (int p = 0; p < n; ++p) {
         const int64_t bytes = c.receive[static_cast<size_t>(p)] * item;
         copy(to, source(p), bytes);
@@ -95,7 +93,7 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
       reduce_all(offset_of(c.send, me), c.send[static_cast<size_t>(me)]);
       break;
     case Kind::all_to_all: {
-      std::byte* to = bytes_of(c.out);
+      std::byte* to = c.out.data;
       for (int p = 0; p < n; ++p) {
         int64_t offset = 0;
         for (int i = 0; i < me; ++i) offset += counts(w, p)[i];
@@ -106,7 +104,7 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
       break;
     }
     case Kind::scatter:
-      copy(bytes_of(c.out), source(c.root) + offset_of(c.send, me) * item,
+      copy(c.out.data, source(c.root) + offset_of(c.send, me) * item,
            c.send[static_cast<size_t>(me)] * item);
       break;
     default: break;
@@ -134,7 +132,7 @@ void SharedGroup::write_round(SharedWork& w, int64_t k) {
   if (!c.in.defined()) return;
   const int64_t item = item_size(c.dtype), each = per_round(w), from = k * each;
   std::byte* to = slot(rank(), k);
-  const std::byte* in = bytes_of(c.in);
+  const std::byte* in = c.in.data;
   const auto put = [&](int64_t at, int64_t begin, int64_t end) {
     if (begin < end)
       std::memcpy(to + at * item, in + begin * item, static_cast<size_t>((end - begin) * item));
@@ -163,11 +161,11 @@ void SharedGroup::reduce_round(SharedWork& w, int64_t k) {
   const Share own = share_of(std::min(per_round(w), c.count - from), rank(), size(), item);
   std::vector<const void*> sources;
   for (int p = 0; p < size(); ++p) {
-    sources.push_back(p == rank() ? bytes_of(c.in) + (from + own.begin) * item
+    sources.push_back(p == rank() ? c.in.data + (from + own.begin) * item
                                   : slot(p, k) + own.begin * item);
   }
   std::vector<void*> outputs{slot(rank(), k) + own.begin * item};
-  if (c.out.defined()) outputs.push_back(bytes_of(c.out) + (from + own.begin) * item);
+  if (c.out.defined()) outputs.push_back(c.out.data + (from + own.begin) * item);
   reduce_tree(reduced_as(c.dtype), c.op, sources, outputs, own.end - own.begin);
 }
 
@@ -176,7 +174,7 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
   if (!c.out.defined()) return;
   const int n = size(), me = rank();
   const int64_t item = item_size(c.dtype), each = per_round(w), from = k * each;
-  std::byte* out = bytes_of(c.out);
+  std::byte* out = c.out.data;
   const auto get = [&](int64_t at, const std::byte* source, int64_t count) {
     if (count > 0 && out + at * item != source)
       std::memmove(out + at * item, source, static_cast<size_t>(count * item));
@@ -199,7 +197,7 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
       for (int p = 0; p < n; ++p) {
         const int64_t whole = c.receive[static_cast<size_t>(p)];
         if (now(whole) > 0)
-          get(start + from, p == me ? bytes_of(c.in) + from * item : slot(p, k), now(whole));
+          get(start + from, p == me ? c.in.data + from * item : slot(p, k), now(whole));
         start += whole;
       }
       break;
@@ -209,7 +207,7 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
       if (count == 0) break;
       std::vector<const void*> sources;
       for (int p = 0; p < n; ++p) {
-        sources.push_back(p == me ? bytes_of(c.in) + (offset_of(c.send, me) + from) * item
+        sources.push_back(p == me ? c.in.data + (offset_of(c.send, me) + from) * item
                                   : slot(p, k) + me * each * item);
       }
       void* const output = out + from * item;
@@ -220,7 +218,7 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
       int64_t start = 0;
       for (int p = 0; p < n; ++p) {
         const int64_t whole = c.receive[static_cast<size_t>(p)];
-        const std::byte* source = p == me ? bytes_of(c.in) + (offset_of(c.send, me) + from) * item
+        const std::byte* source = p == me ? c.in.data + (offset_of(c.send, me) + from) * item
                                           : slot(p, k) + me * each * item;
         if (now(whole) > 0) get(start + from, source, now(whole));
         start += whole;
@@ -228,9 +226,8 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
       break;
     }
     case Kind::scatter: {
-      const std::byte* source = me == c.root
-                                    ? bytes_of(c.in) + (offset_of(c.send, me) + from) * item
-                                    : slot(c.root, k) + me * each * item;
+      const std::byte* source = me == c.root ? c.in.data + (offset_of(c.send, me) + from) * item
+                                             : slot(c.root, k) + me * each * item;
       const int64_t count = now(c.send[static_cast<size_t>(me)]);
       if (count > 0) get(from, source, count);
       break;

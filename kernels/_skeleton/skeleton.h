@@ -16,7 +16,7 @@ struct Skeleton {
   static constexpr Saves saves = Saves::inputs();  // what backward keeps
   auto attributes() const { return std::tie(factor); }
   MetaList meta(Metas in) const;          // shape and dtype of each output; every check
-  ShardingRule sharding(Metas in) const;  // which dims may be cut, what becomes Partial
+  ShardingRule sharding(Metas in) const;  // which dims may be sharded, what becomes Partial
   void cpu(Tensors in, Outputs y) const;  // skeleton.cpp
   void cuda(Tensors in, Outputs y, Stream stream) const;          // skeleton.cu
   Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;  // in ops; only what is needed

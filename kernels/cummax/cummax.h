@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cummax and cummin: the largest (smallest) element up to each along a dim, and where it stands.
+// cummax and cummin: the largest (smallest) element up to each along a dim, and its index.
 // As in PyTorch the last of equals counts, and NaN stays from where it first appears.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace tessera {
 namespace op {
 
-/// x (..., n, ...) -> values like x, indices i64 of the same shape. The dim cannot be cut.
+/// x (..., n, ...) -> values like x, indices i64 of the same shape. The dim cannot be sharded.
 template <class Op> struct Cumextreme {
   int dim = 0;
   static constexpr DTypeSet dtypes = kNumbers;

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace op {
 
-/// x (..., n, ...) -> the same shape and dtype. The dim cannot be cut.
+/// x (..., n, ...) -> the same shape and dtype. The dim cannot be sharded.
 struct Cumprod {
   int dim = 0;
   static constexpr std::string_view name = "cumprod";

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace op {
 
-/// x (..., n, ...) -> the same shape and dtype. The summed dim cannot be cut.
+/// x (..., n, ...) -> the same shape and dtype. The summed dim cannot be sharded.
 struct Cumsum {
   int dim = 0;
   bool reverse = false;

@@ -2,8 +2,8 @@
 // linear_cross_entropy: the model's head and its loss in one op, without the tensor of logits
 // (Hsu et al., Liger Kernel, 2024). Tokens go through in chunks; the gradients of a chunk are made
 // while its logits are there, kept as outputs, and multiplied by the arriving gradient in backward.
-// The vocabulary may be cut: each piece takes its own rows of the weight, joins a few numbers per
-// token, and at the end the gradient of hidden.
+// The vocabulary may be sharded: each shard takes its own rows of the weight, joins a few numbers
+// per token, and at the end the gradient of hidden.
 #pragma once
 
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
@@ -43,7 +43,7 @@ struct LinearCrossEntropy {
 };
 
 /// A gradient made in the forward pass (any shape), dsum () -> their product, in the gradient's
-/// dtype. Each gradient goes alone, since one may be cut where the other is partial.
+/// dtype. Two ops, since one gradient may be sharded where the other is partial.
 struct LinearCrossEntropyBackward {
   static constexpr std::string_view name = "linear_cross_entropy_backward";
   static constexpr DTypeSet dtypes = kFloats;

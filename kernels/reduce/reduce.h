@@ -80,7 +80,7 @@ struct ProdBackward {
   static std::vector<Sample<ProdBackward>> samples();
 };
 
-/// Largest (smallest) element; NaN if any is. Elements that tie share the gradient alike.
+/// Largest (smallest) element; NaN if any is. Elements that tie share the gradient equally.
 template <class Op> struct Peak : Reduce<Op> {
   static constexpr Saves saves = Saves::input(0) | Saves::output();
   static constexpr bool kOfNothing = false;

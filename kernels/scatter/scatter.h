@@ -80,7 +80,7 @@ using scatter_ops = OpList<Scatter, ScatterBackward, ScatterReduce>;
 /// x with src[..., j, ...] in place of [..., index[..., j, ...], ...] along `dim`; of several
 /// values for one place the last stays and has the gradient. index (i64 or i32) has as many dims as
 /// x and is no larger but along `dim`; src is at least as large as index, and what lies beyond is
-/// not read. IndexError for an index outside the dim (on CUDA it is passed by: a kernel cannot
+/// not read. IndexError for an index outside the dim (on CUDA it is skipped: a kernel cannot
 /// throw).
 TESSERA_API Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
 /// The same with one value in every place.
@@ -89,7 +89,7 @@ TESSERA_API Tensor scatter(const Tensor& x, int dim, const Tensor& index, double
 enum class ScatterReduction : uint8_t { sum, prod, mean, amax, amin };
 /// x with the values of src joined in the places where the index points; operands as in scatter.
 /// Without include_self the values of x in those places do not count. Sums and products follow the
-/// index; values that tie for amax or amin share the gradient alike. DTypeError for the mean of
+/// index; values that tie for amax or amin share the gradient equally. DTypeError for the mean of
 /// integers.
 TESSERA_API Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& src,
                                   ScatterReduction reduce, bool include_self = true);

@@ -65,19 +65,19 @@ template <class Bits> struct TransposeBlock {
 /// y is dense along the last dim, x along dim `dense`.
 template <class Bits>
 void copy_transposed(Bits* y, const Bits* x, const LoopNest<2>& nest, int dense) {
-  using Block = TransposeBlock<Bits>;
-  constexpr int64_t kPiece = 4 * Block::kLong;  // of the last dim, for one task
+  using Square = TransposeBlock<Bits>;
+  constexpr int64_t kPiece = 4 * Square::kLong;  // of the last dim, for one task
   const int last = nest.shape.rank() - 1;
   const int64_t wide = nest.shape[dense], n = nest.shape[last];
-  const int64_t strips = (wide + Block::kWide - 1) / Block::kWide,
+  const int64_t strips = (wide + Square::kWide - 1) / Square::kWide,
                 pieces = (n + kPiece - 1) / kPiece;
   const int64_t outer = nest.shape.numel() / (wide * n);
   const int64_t y_step = nest.strides[0][dense], x_step = nest.strides[1][last];
   parallel_for(outer * strips * pieces, 1, [&](int64_t begin, int64_t end) {
-    Block block;
+    Square block;
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t first = task % pieces * kPiece, strip = task / pieces % strips * Block::kWide;
-      const int64_t stop = std::min(n, first + kPiece), own = std::min(Block::kWide, wide - strip);
+      const int64_t first = task % pieces * kPiece, strip = task / pieces % strips * Square::kWide;
+      const int64_t stop = std::min(n, first + kPiece), own = std::min(Square::kWide, wide - strip);
       int64_t rest = task / pieces / strips, to = strip * y_step, from = strip;
       for (int d = last - 1; d >= 0; --d) {
         if (d == dense) continue;
@@ -85,9 +85,9 @@ void copy_transposed(Bits* y, const Bits* x, const LoopNest<2>& nest, int dense)
         from += rest % nest.shape[d] * nest.strides[1][d];
         rest /= nest.shape[d];
       }
-      for (int64_t j = first; j < stop; j += Block::kLong)
+      for (int64_t j = first; j < stop; j += Square::kLong)
         block.copy(x + from + j * x_step, x_step, y + to + j, y_step, own,
-                   std::min(Block::kLong, stop - j));
+                   std::min(Square::kLong, stop - j));
     }
   });
 }
@@ -127,8 +127,8 @@ template <class Bits> void copy_elements(const Tensor& to, const Tensor& from) {
 /// to = from; of one dtype and shape.
 inline void strided_copy(const Tensor& to, const Tensor& from) {
   if (to.dtype() != from.dtype() || !(to.shape() == from.shape())) {
-    fail<UsageError>("strided_copy", "expected two tensors alike: given ", to.meta(), " and ",
-                     from.meta());
+    fail<UsageError>("strided_copy", "expected two tensors of one shape and dtype: given ",
+                     to.meta(), " and ", from.meta());
   }
   if (to.numel() == 0) return;
   switch (item_size(to.dtype())) {

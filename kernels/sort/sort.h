@@ -8,7 +8,7 @@
 namespace tessera {
 namespace op {
 
-/// x (..., n, ...) -> values, indices (i64) of x's shape. The sorted dim cannot be cut.
+/// x (..., n, ...) -> values, indices (i64) of x's shape. The sorted dim cannot be sharded.
 struct Sort {
   int dim = -1;
   bool descending = false;

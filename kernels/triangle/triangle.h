@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // triu and tril: the upper or lower triangle of the last two dims, zero elsewhere. A piece moves
-// its diagonal, so rows and columns may be cut.
+// its diagonal, so rows and columns may be sharded.
 #pragma once
 
 #include "tessera/core/op.h"

@@ -45,6 +45,8 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNo
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
   /// Positions in packed documents also index pos_embeddings.
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
+  [[nodiscard]] nn::TensorParallelPlan tensor_parallel_plan(
+      const nn::TensorParallelOptions& options) const override;
 
   /// Present in the stage that embeds tokens; tok_embeddings is also the head.
   std::optional<nn::Embedding> pos_embeddings;

@@ -7,7 +7,7 @@
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
 

@@ -39,6 +39,8 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::RmsNorm
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] const Config& config() const { return config_; }
   [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
+  [[nodiscard]] nn::TensorParallelPlan tensor_parallel_plan(
+      const nn::TensorParallelOptions& options) const override;
 
   std::optional<nn::Linear> output;  // none with tied embeddings
 

@@ -78,15 +78,23 @@ bool Optimizer::takes_part(size_t parameter) const {
 void Optimizer::step(const Tensor& skip) {
   const NoGrad guard;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    std::map<int64_t, std::vector<size_t>> ready;  // by their number of steps
+    // By their number of steps and the mesh that they lie on: ops work on one.
+    std::map<std::pair<int64_t, size_t>, std::vector<size_t>> ready;
+    std::vector<Mesh> meshes;
     for (size_t i = groups_[g].begin; i < groups_[g].end; ++i) {
-      if (parameters_[i].grad().defined()) ready[parameter_steps_[i]].push_back(i);
+      const Tensor& p = parameters_[i];
+      if (!p.grad().defined()) continue;
+      const Mesh mesh = p.is_distributed() ? layout_of(p).mesh() : Mesh();
+      const auto at = std::ranges::find(meshes, mesh);
+      const auto number = static_cast<size_t>(at - meshes.begin());
+      if (at == meshes.end()) meshes.push_back(mesh);
+      ready[{parameter_steps_[i], number}].push_back(i);
     }
-    for (const auto& [done, members] : ready) {
-      Update u = gathered(g, done, members);
+    for (const auto& [key, members] : ready) {
+      Update u = gathered(g, key.first, members);
       u.skip = skip;
       update(u);
-      for (size_t i : members) parameter_steps_[i] = done + 1;
+      for (size_t i : members) parameter_steps_[i] = key.first + 1;
     }
   }
   ++steps_;

@@ -84,7 +84,8 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
     check_agreement(c, run, plan, warn);
     const Mesh mesh = Mesh::make(ParallelismConfig().axes(world.size()));
     DataLoader data = evaluation_data(run.dataloader, plan, mesh);
-    const auto model = build_model(run, [&](nn::Module& m) { trained.fill(m, mesh); });
+    const auto model = build_model(
+        run, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) { trained.fill(m, layouts); });
     check_replicas("eval", model_tensors(*model), "after loading");
     const Evaluation e = evaluate(*model, data, c.steps);
     if (world.rank() != 0) return;

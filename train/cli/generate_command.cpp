@@ -128,7 +128,9 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
   check(options);
   const auto on_rank = [&](World& world) {
     const Mesh mesh = Mesh::make(ParallelismConfig().axes(world.size()));
-    const auto model = build_model(config, [&](nn::Module& m) { trained.fill(m, mesh); });
+    const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
+      trained.fill(m, layouts);
+    });
     if (world.rank() != 0) {
       (void)generate(*model, prompts, options);
       return;

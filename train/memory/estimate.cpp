@@ -96,7 +96,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
   const DataShare share = data_share(mesh);
   const Shape global{rows * share.parts, length};
   const auto ids = [&] {
-    return from_local(empty({rows, length}, DType::i64, kMeta), share.by_rows, global);  // (B, T)
+    return wrap_local(empty({rows, length}, DType::i64, kMeta), share.by_rows, global);  // (B, T)
   };
   Inputs inputs{{ids(), ids()}, model.metadata(length)};
   if (config.dataloader.packing == "documents") {
@@ -138,10 +138,7 @@ int64_t batch_bytes(const Batch& batch) {
 MemoryEstimate estimate_on(World& world, const Config& config) {
   const MetaMemory memory;
   const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
-  const Layout whole = Layout::replicated(mesh);
-  const auto model = build_model(config, [&](nn::Module& m) {
-    nn::lay_out(m, [&](const std::string&, const TensorMeta&) { return whole; });
-  });
+  const auto model = build_model(config, mesh, nn::lay_out);
   std::vector<Tensor> parameters = nn::parameters(*model);
   std::vector<Tensor> states;
   for (const Tensor& p : parameters) {
@@ -169,9 +166,6 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
   }
   {
     const NoGrad guard;
-    for (Tensor& p : parameters) {
-      if (const Tensor g = p.grad(); g.defined()) p.set_grad(redistribute(g, layout_of(p)));
-    }
     for (Tensor& p : parameters) p.set_grad({});
     if (config.validation.enable) {
       const ValidationConfig& v = config.validation;

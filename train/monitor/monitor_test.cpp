@@ -4,12 +4,14 @@
 #include "tessera/core/context.h"
 #include "tessera/core/error.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/parallel/tensor_parallel.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/monitor/summary.h"
@@ -175,6 +177,26 @@ TEST(Summary, LayersThatAreAlikeAreOneLine) {
   EXPECT_NE(total_summary(model, 1024).find("of them trained); memory: parameters "),
             std::string::npos);
   EXPECT_NE(total_summary(model, 1024).find("optimizer 1.0 KiB"), std::string::npos);
+}
+
+TEST(Summary, ShardedLayersHaveTheirLayoutsAndThePlan) {
+  run_fake(2, 0, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp_shard", 1}, {"tp", 2}});
+    llama3::Model model({.dim = 8,
+                         .n_layers = 3,
+                         .n_heads = 2,
+                         .n_kv_heads = 2,
+                         .ffn_dim = 16,
+                         .vocab_size = 10,
+                         .max_seq_len = 4});
+    nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
+    const std::string table = layer_summary(model);
+    EXPECT_NE(table.find("    attention.wo.weight f32[8, 8] {dp_shard: Replicate(), tp: Shard(1)}"),
+              table.npos)
+        << table;
+    EXPECT_NE(table.find("    norm.weight f32[8]\n"), table.npos) << table;
+    EXPECT_NE(table.find("\n  layers.*.attention.wo "), table.npos) << table;
+  });
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layer of a parameter is read off its path, with the number in a list (`layers.3`). Neighbours
-// of a list are alike if their weights agree in name, dtype and shape.
+// of a list are alike if their weights agree in name, dtype, shape and layout.
 #include "tessera/train/monitor/summary.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/nn/parallel/tensor_parallel.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/monitor/metrics.h"
 
@@ -54,7 +55,10 @@ std::vector<Layer> layers_of(nn::Module& model) {
     Layer& at = layers.back();
     at.parameters += p.tensor.numel();
     at.bytes += bytes_of_one(p.tensor);
-    at.weights.push_back(concat(weight.empty() ? layer : weight, ' ', p.tensor.meta()));
+    std::string line = concat(weight.empty() ? layer : weight, ' ', p.tensor.meta());
+    if (p.tensor.is_distributed() && layout_of(p.tensor).last_sharded_dim() >= 0)
+      line += ' ' + layout_of(p.tensor).placements_text();
+    at.weights.push_back(std::move(line));
   }
   return layers;
 }
@@ -120,6 +124,7 @@ std::string layer_summary(nn::Module& model) {
                         byte_count(layer.bytes * layer.alike));
     for (const std::string& weight : layer.weights) text += fmt::format("    {}\n", weight);
   }
+  if (const auto* plan = nn::tensor_parallel_plan_of(model)) return text + plan->text();
   text.pop_back();
   return text;
 }

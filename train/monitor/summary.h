@@ -23,7 +23,8 @@ TESSERA_API ParameterCounts count_parameters(nn::Module& model);
 /// MiB together`, with `optimizer_bytes` of optimizer states.
 TESSERA_API std::string total_summary(nn::Module& model, int64_t optimizer_bytes);
 /// A table: a line per layer with its parameters, their share and bytes, and below it the weights
-/// with their shapes. Equal neighbours of a list (`layers.0` to `layers.5`) are shown once.
+/// with their shapes, and with their layouts where they are sharded. Equal neighbours of a list
+/// (`layers.0` to `layers.5`) are shown once. Then the plan of tensor parallelism, if there is one.
 TESSERA_API std::string layer_summary(nn::Module& model);
 
 }  // namespace tessera::train

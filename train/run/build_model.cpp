@@ -1,19 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
+// The passes in their one order: tensor parallelism shards parameters first, data parallelism then
+// shards what is left of them. Mixed precision is a policy of data parallelism, on one rank too.
 #include "tessera/train/run/build_model.h"
 
+#include "tessera/models/data_parallel.h"
 #include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/mixed_precision.h"
+#include "tessera/nn/parallel/tensor_parallel.h"
 
 namespace tessera::train {
+namespace {
 
-std::unique_ptr<models::LanguageModel> build_model(const Config& config,
-                                                   const std::function<void(nn::Module&)>& fill) {
+nn::MixedPrecision precision_of(const Config& config) {
+  const DType own = config.model.dtype(), param = config.training.mixed_precision_param,
+              reduce = config.training.mixed_precision_reduce;
+  nn::MixedPrecision precision;
+  if (param != own) precision.param = param;
+  if (own == DType::f32 && reduce != own) precision.reduce = reduce;
+  return precision;
+}
+
+void parallelize(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
+  const ParallelismConfig& p = config.parallelism;
+  if (mesh.size("tp") > 1) {
+    nn::tensor_parallel(model, mesh,
+                        model.tensor_parallel_plan({.sequence_parallel = p.enable_sequence_parallel,
+                                                    .loss_parallel = !p.disable_loss_parallel}));
+  }
+  nn::apply_activation_checkpoint(model.units(), config.activation_checkpoint);
+  const nn::MixedPrecision precision = precision_of(config);
+  const bool replicas = mesh.size("dp_replicate") > 1;
+  if (replicas && mesh.size("dp_shard") == 1) {
+    models::replicate(model, mesh, "dp_replicate",
+                      {.precision = precision, .accumulation = nn::Accumulation::whole});
+    return;
+  }
+  models::fully_shard(
+      model, mesh, {{"dp_shard"}, {"dp_replicate"}},
+      {.precision = precision,
+       .reshard_after_forward = p.fsdp_reshard_after_forward,
+       .accumulation = replicas ? nn::Accumulation::replicas : nn::Accumulation::shards});
+}
+
+}  // namespace
+
+std::unique_ptr<models::LanguageModel> build_model(const Config& config, const Mesh& mesh,
+                                                   const FillModel& fill) {
   std::unique_ptr<models::LanguageModel> model = config.model.make();
-  fill(*model);
-  const auto units = model->units();
-  nn::apply_activation_checkpoint(units, config.activation_checkpoint);
-  if (config.training.mixed_precision_param != config.model.dtype())
-    nn::mixed_precision(*model, units, config.training.mixed_precision_param);
+  parallelize(*model, config, mesh);
+  fill(*model, nn::laid_out(*model, mesh));
   return model;
 }
 

@@ -12,10 +12,15 @@
 
 namespace tessera::train {
 
-/// The model that `config` names, filled by `fill` (nn::initialize or nn::load), with the
-/// activation checkpointing and mixed precision of the run.
-[[nodiscard]] TESSERA_API std::unique_ptr<models::LanguageModel> build_model(
-    const Config& config, const std::function<void(nn::Module&)>& fill);
+/// Fills a model without bytes: nn::initialize, nn::load, nn::lay_out.
+using FillModel = std::function<void(models::LanguageModel& model, const nn::LayoutOf& layout_of)>;
+
+/// The model that `config` names, wrapped for `mesh` by the passes of the run (tensor parallelism,
+/// then fully_shard or replicate, with mixed precision and activation checkpointing), then filled
+/// by `fill` with the layouts that the passes gave its tensors. UsageError of the passes.
+[[nodiscard]] TESSERA_API std::unique_ptr<models::LanguageModel> build_model(const Config& config,
+                                                                             const Mesh& mesh,
+                                                                             const FillModel& fill);
 /// The parameters and persistent buffers of a model, which are what a checkpoint contains.
 [[nodiscard]] TESSERA_API std::vector<nn::NamedParameter> model_tensors(nn::Module& model);
 

@@ -56,7 +56,7 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
     const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
     if (step == 0) metadata = model.metadata(seq_len);
     const auto placed = [&](const Tensor& part) {
-      return part.defined() ? from_local(part, share.by_rows, {rows * share.parts, seq_len}) : part;
+      return part.defined() ? wrap_local(part, share.by_rows, {rows * share.parts, seq_len}) : part;
     };
     const models::Loss result =
         model.loss(placed(batch.tokens), placed(batch.targets),

@@ -3,6 +3,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -157,6 +158,21 @@ TEST_F(LoopTest, RanksAndMicroBatchesTrainAsOneBatchDoes) {
 }
 
 // Rows that hold few tokens weigh no more per token than full ones, wherever they land.
+// The shape of a batch's rows follows from the layout, so ranks exchange nothing to wrap them.
+TEST_F(LoopTest, AStepGathersNoMetadata) {
+  Config c = tiny();
+  c.training.global_batch_size = 16;  // two micro-batches
+  run_ranks(2, [&](World& world) {
+    Trainer trainer(c);
+    trainer.step();
+    FlightRecorder& recorder = world.group().recorder();
+    uint64_t first = recorder.count();
+    trainer.step();
+    for (const FlightRecorder::Operation& o : recorder.ended_since(first))
+      EXPECT_NE(o.kind, CollectiveKind::all_gather) << o.group << ", " << o.bytes << " bytes";
+  });
+}
+
 TEST_F(LoopTest, LossIsPerTokenOverRanksAndMicroBatches) {
   Config c = tiny();
   c.training.local_batch_size = 4;

@@ -42,10 +42,9 @@ void ParallelismConfig::fields(config::Fields& f) {
   f.add_choice("fsdp_reshard_after_forward", fsdp_reshard_after_forward,
                "free the gathered parameters after forward and gather them again in backward; "
                "default: except those of the last unit, which backward needs first",
-               std::vector<std::pair<std::string, ReshardAfterForward>>{
-                   {"default", ReshardAfterForward::by_default},
-                   {"always", ReshardAfterForward::always},
-                   {"never", ReshardAfterForward::never}});
+               std::vector<std::pair<std::string, nn::Reshard>>{{"default", nn::Reshard::automatic},
+                                                                {"always", nn::Reshard::always},
+                                                                {"never", nn::Reshard::never}});
 }
 
 std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {

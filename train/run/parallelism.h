@@ -7,6 +7,7 @@
 #include "tessera/dist/layout.h"
 #include "tessera/dist/mesh.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/nn/parallel/policy.h"
 
 #include <cstdint>
 #include <string>
@@ -14,15 +15,12 @@
 
 namespace tessera::train {
 
-/// When the whole parameters of fully sharded modules are freed after forward.
-enum class ReshardAfterForward : uint8_t { by_default, always, never };
-
 struct TESSERA_API ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;  ///< -1: the ranks that the other degrees leave
   int64_t tensor_parallel_degree = 1;
   bool enable_sequence_parallel = true, disable_loss_parallel = false;
-  ReshardAfterForward fsdp_reshard_after_forward = ReshardAfterForward::by_default;
+  nn::Reshard fsdp_reshard_after_forward = nn::Reshard::automatic;
   void fields(config::Fields& f);
 
   /// The axes dp_replicate, dp_shard and tp of a mesh of `ranks` ranks, outermost first; all exist,

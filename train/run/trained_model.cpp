@@ -71,10 +71,8 @@ std::vector<nn::NamedParameter> TrainedModel::tensors() const {
   return all;
 }
 
-void TrainedModel::fill(nn::Module& model, const Mesh& mesh) const {
-  nn::lay_out(model, [layout = Layout::replicated(mesh)](const std::string&, const TensorMeta&) {
-    return layout;
-  });
+void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of) const {
+  nn::lay_out(model, layout_of);
   nn::load(model, tensors());
 }
 

@@ -18,8 +18,8 @@ class TESSERA_API TrainedModel {
   Config config;
   /// Tensors in the dtype of config.model. DataError, IoError: they cannot be read.
   [[nodiscard]] std::vector<nn::NamedParameter> tensors() const;
-  /// Loads them to a model without bytes, replicated over the mesh. Errors as tensors().
-  void fill(nn::Module& model, const Mesh& mesh) const;
+  /// Loads them to a model without bytes, with these layouts (a FillModel). Errors as tensors().
+  void fill(nn::Module& model, const nn::LayoutOf& layout_of) const;
 
  private:
   friend TrainedModel open_trained_model(const std::string& path, const Warn& warn,

@@ -16,6 +16,7 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/model_file.h"
 #include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parallel/policy.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
@@ -130,9 +131,8 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                         mesh_);
   }
 
-  model_ = build_model(config_, [&](nn::Module& model) {
-    nn::initialize(model, seed,
-                   [this](const std::string&, const TensorMeta&) { return share_.replicated; });
+  model_ = build_model(config_, mesh_, [&](nn::Module& model, const nn::LayoutOf& layouts) {
+    nn::initialize(model, seed, layouts);
   });
   metadata_ = model_->metadata(config_.training.seq_len);
   parameters_ = nn::parameters(*model_);
@@ -244,7 +244,7 @@ std::vector<Batch> Trainer::next_batches() {
     const int64_t first = rows_ + i * at_once;
     const Batch part = source_ ? source_(first + share_.part * mine, mine) : data_->at(first);
     const auto whole = [&](const Tensor& rows) {
-      return rows.defined() ? from_local(rows, share_.by_rows, global) : rows;
+      return rows.defined() ? wrap_local(rows, share_.by_rows, global) : rows;
     };
     batches.push_back(
         {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
@@ -268,6 +268,7 @@ Tensor Trainer::counts_of(const std::vector<Batch>& batches) {
 template <class F> void Trainer::for_each_micro_batch(const std::vector<Batch>& batches, F&& run) {
   for (size_t i = 0; i < batches.size(); ++i) {
     begin_micro_batch(static_cast<uint64_t>(done_), static_cast<int64_t>(i) * rows_at_once());
+    const nn::MicroBatch micro(i + 1 == batches.size());
     run(batches[i]);
   }
 }
@@ -280,20 +281,6 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
   loss.sum = loss.sum * scale;
   for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scale;
   return loss;
-}
-
-// Gradients of replicated parameters are partial over the axes that shard the batch. What is sent
-// narrower is rounded before the sum, on each rank.
-void Trainer::reduce_gradients() {
-  const bool narrow = config_.training.mixed_precision_reduce == DType::bf16;
-  for (Tensor& p : parameters_) {
-    Tensor g = p.grad();
-    if (!g.defined()) continue;
-    const DType kept = g.dtype();
-    if (narrow && kept == DType::f32)
-      g = make_distributed(cast(local(g), DType::bf16), g.shape(), layout_of(g).id());
-    p.set_grad(cast(redistribute(g, layout_of(p)), kept));
-  }
 }
 
 StepRecord Trainer::step() {
@@ -332,7 +319,6 @@ StepRecord Trainer::step() {
   {
     const auto phase = monitor_->phase("gradients");
     const NoGrad guard;
-    reduce_gradients();
     const Tensor size = optim::clip_grad_norm_(parameters_, config_.training.max_norm);
     skip = logical_not(logical_and(isfinite(values.joined(0)), isfinite(size)));
     values.append("grad_norm", size);

@@ -75,7 +75,6 @@ class TESSERA_API Trainer {
   [[nodiscard]] int64_t tokens_per_step() const;
   /// Calls run(batch) for each micro-batch, whose random numbers follow its rows in the step.
   template <class F> void for_each_micro_batch(const std::vector<Batch>& batches, F&& run);
-  void reduce_gradients();
   [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
                              double grad_norm);
   [[nodiscard]] std::string non_finite_parameter();

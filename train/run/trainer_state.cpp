@@ -40,10 +40,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Makes the tensors plain and global, without a copy if they are replicated. Collective.
-void make_whole(std::vector<nn::NamedParameter>& tensors) {
+// Makes the tensors plain and global, without a copy if they are replicated; only the rank that
+// writes them keeps what was gathered. Collective.
+void make_whole(std::vector<nn::NamedParameter>& tensors, bool keep) {
   for (auto& [name, t] : tensors) {
-    if (t.is_distributed()) t = layout_of(t).is_replicated() ? local(t) : full_tensor(t);
+    if (!t.is_distributed()) continue;
+    const Tensor whole = layout_of(t).is_replicated() ? local(t) : full_tensor(t);
+    t = keep ? whole : Tensor();
   }
 }
 
@@ -323,7 +326,8 @@ void Trainer::load(const CheckpointReader* from, const std::vector<nn::NamedPara
       group.broadcast(part, 0)->wait();
     } else {
       const Tensor whole = from ? from->read(name) : empty(t.shape(), t.dtype());
-      copy_bytes(part, local(distribute(whole, layout_of(t), 0)));
+      group.broadcast(whole, 0)->wait();
+      copy_bytes(part, local(distribute(whole, layout_of(t))));
     }
   }
 }
@@ -378,16 +382,17 @@ void Trainer::save(bool model_only) {
                model_tensors(*model_),
                {},
                fingerprint_};
-  make_whole(c.model);
+  const bool writes = world_.rank() == 0;
+  make_whole(c.model, writes);
   if (model_only) {
     for (auto& [name, t] : c.model)
-      if (is_floating(t.dtype())) t = cast(t, config_.checkpoint.exported_dtype());
+      if (t.defined() && is_floating(t.dtype())) t = cast(t, config_.checkpoint.exported_dtype());
   } else {
     c.optimizer = optimizer_->state().tensors;
-    make_whole(c.optimizer);
+    make_whole(c.optimizer, writes);
   }
   const Patience patience(world_.group());
-  if (world_.rank() == 0) {
+  if (writes) {
     const uint64_t bytes = checkpoints_.save(c);
     checkpoints_.purge(config_.checkpoint.keep_latest_k, done_);
     print_(fmt::format("saved {}, {:.1f} MiB in {:.2f} s", checkpoints_.folder_of(done_),

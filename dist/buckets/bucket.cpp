@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two flat forms of a list: whole tensors one after another in their order, and padded parts, one
+// per member of the group, with this member's blocks of all tensors in that order. A block begins
+// at the same element of every part: the first member's block is never smaller than another's.
+// Copies between the forms are assign_ of views, so they run on any device and convert dtypes on
+// the way.
+#include "tessera/dist/buckets/bucket.h"
+
+#include "tessera/core/scopes.h"
+#include "tessera/dist/buckets/later_impl.h"
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/redistribute/plan.h"
+#include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kWho = "bucket";
+
+// One tensor of the list, as members hold blocks of its `dim`.
+struct Item {
+  Shape whole, shard;
+  int dim = 0;
+  std::vector<Piece::Range> rows;  // of each member, from the first member's on
+  int64_t outer = 1, inner = 1;    // elements around the dim
+  int64_t at = 0, slot = 0;        // first element among whole tensors, and in every part
+  bool even = true;
+
+  [[nodiscard]] Shape block(size_t member) const {
+    Shape shape = whole;
+    shape[dim] = rows[member].size;
+    return shape;
+  }
+  // A member's block of the whole tensor g, of any strides.
+  [[nodiscard]] Tensor of_whole(const Tensor& g, size_t member) const {
+    return alias(g, block(member), g.strides(), g.offset() + rows[member].begin * g.strides()[dim]);
+  }
+};
+
+// What a shard held when it was gathered.
+struct Seen {
+  const Storage* storage;
+  uint32_t version;
+  bool operator==(const Seen&) const = default;
+};
+
+}  // namespace
+
+struct Bucket::State {
+  Mesh mesh;
+  std::vector<int> shard_axes, replicate_axes;
+  DType own = DType::f32, param = DType::f32, sum = DType::f32;
+  Device device;
+  std::vector<Item> items;
+  size_t members = 1, me = 0;
+  bool replicas = false, padded = false;
+  int64_t whole = 0, part = 0;  // elements of all whole tensors, and of a part
+
+  // Gathered: `received` while it is under way, then `flat`, whose storage stays.
+  Tensor received, flat;
+  std::vector<Tensor> as_given;  // whole tensors that are the shards
+  Ref<Work> gathering;
+  std::vector<Seen> seen, filled;  // shards of the last gather, and those in `flat`
+  bool there = false;
+
+  Tensor added, scattered, unsummed;  // kept by Reduce::none and by Reduce::scatter
+  Ref<Work> reducing;
+  Ref<Later> later;
+
+  State() = default;
+  ~State() {
+    try {
+      if (later) later->wait();  // leaves hold its result, and it holds their bytes
+    } catch (const Error&) {     // which they get where they read it
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  // Gathers have a communicator of their own: one that is prefetched in backward must not queue
+  // behind reductions.
+  ProcessGroup& gathers() const { return mesh.group(shard_axes, "gather"); }
+  ProcessGroup& sums(const std::vector<int>& axes) const { return mesh.group(axes); }
+  void describe(std::span<const Tensor> parameters);
+  void check_layout(const Tensor& x, Layout layout, int number);
+  void trace(CollectiveKind kind, const std::vector<int>& axes, const Tensor& payload) const {
+    record_collective(kind, mesh, axes, payload, trace_tag());
+  }
+  // A member's block of an item in a buffer of all parts, or in one part (member 0).
+  [[nodiscard]] Tensor in_parts(const Tensor& buffer, const Item& item, size_t member,
+                                const Shape& shape) const {
+    return alias(buffer, shape, contiguous_strides(shape),
+                 buffer.offset() + static_cast<int64_t>(member) * part + item.slot);
+  }
+  [[nodiscard]] Tensor in_flat(const Item& item) const {
+    return alias(flat, item.whole, contiguous_strides(item.whole), flat.offset() + item.at);
+  }
+  template <class F> void fill(const F& write);
+  void unpack();
+  void pack(std::span<const Tensor> gradients, bool onto);
+  void complete();
+  [[nodiscard]] bool alone() const;
+  std::vector<Tensor> kept(std::span<const Tensor> gradients, std::span<const Tensor> into);
+  std::vector<Tensor> give(const Tensor& sums, std::span<const Tensor> into);
+};
+
+void Bucket::State::check_layout(const Tensor& x, Layout layout, int number) {
+  const auto refuse = [&](const auto&... why) {
+    fail<LayoutError>(kWho, "parameter ", number, ", ", x.meta(), ", is ", layout.text(), ": ",
+                      why...);
+  };
+  if (layout.mesh() != mesh)
+    refuse("the first one lies on ", mesh.text(), "; make a bucket of each");
+  int dim = -1;
+  for (const int a : shard_axes) {
+    const Placement& p = layout.placement(a);
+    if (p.kind != Placement::Kind::shard)
+      refuse("expected a Shard on axis ", mesh.axis(a).name, ", which this bucket gathers over");
+    if (dim >= 0 && p.dim != dim) refuse("the gathered axes must shard one dim");
+    dim = p.dim;
+  }
+  for (const int a : replicate_axes) {
+    if (layout.placement(a).kind != Placement::Kind::replicate)
+      refuse("expected Replicate on axis ", mesh.axis(a).name, ", which holds replicas");
+  }
+  if (dim < 0) return;
+  const AxisList list = layout.axes_of(dim);
+  const size_t outer = list.size() - shard_axes.size();
+  if (!std::equal(list.begin() + outer, list.end(), shard_axes.begin(), shard_axes.end()))
+    refuse("the gathered axes must come last, in the bucket's order, among those that shard dim ",
+           dim);
+}
+
+void Bucket::State::describe(std::span<const Tensor> parameters) {
+  for (const int a : shard_axes) members *= static_cast<size_t>(mesh.size(a));
+  for (const int a : shard_axes)
+    me = me * static_cast<size_t>(mesh.size(a)) + static_cast<size_t>(mesh.coordinate(a));
+  for (const int a : replicate_axes) replicas |= mesh.size(a) > 1;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& x = parameters[i];
+    const Layout layout = detail::layout_of(x, kWho);
+    check_layout(x, layout, static_cast<int>(i));
+    if (x.dtype() != own || x.device() != device) {
+      fail<DTypeError>(kWho, "parameter ", i, " is ", x.meta(), " on ", x.device(),
+                       ", the first one ", own, " on ", device,
+                       ": make a bucket for each dtype and device");
+    }
+    AxisStates without = layout.states();
+    for (const int a : shard_axes) without[static_cast<size_t>(a)] = {};
+    Item& item = items.emplace_back();
+    item.whole = Layout::intern(mesh, without).local_shape(x.shape());
+    item.shard = layout.local_shape(x.shape());
+    item.dim = shard_axes.empty() ? 0 : layout.placement(shard_axes[0]).dim;
+    if (shard_axes.empty()) {
+      item.rows.push_back({0, item.whole.rank() ? item.whole[0] : 1, 0});
+    } else {
+      for_each_member(mesh, shard_axes, [&](std::span<const int> at) {
+        item.rows.push_back(layout.range_at(at, x.shape(), item.dim));
+      });
+      const int64_t first = item.rows[0].begin;
+      for (Piece::Range& r : item.rows) {
+        r.begin -= first;
+        item.even &= r.size == item.rows[0].size;
+      }
+    }
+    for (int d = 0; d < item.whole.rank(); ++d)
+      (d < item.dim ? item.outer : item.inner) *= d == item.dim ? 1 : item.whole[d];
+    item.at = whole;
+    item.slot = part;
+    whole += item.whole.numel();
+    part += item.outer * item.rows[0].size * item.inner;
+    padded |= !item.even;
+  }
+}
+
+Bucket::Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  if (parameters.empty()) fail<UsageError>(kWho, "no parameters were given: expected one or more");
+  for (const Tensor& x : parameters) {
+    if (!x.is_distributed())
+      fail<LayoutError>(kWho, x.meta(), " is plain: distribute() the parameters of a bucket");
+  }
+  s.mesh = detail::layout_of(parameters[0], kWho).mesh();
+  s.own = parameters[0].dtype();
+  s.device = parameters[0].device();
+  s.param = policy.param.value_or(s.own);
+  s.sum = policy.reduce.value_or(s.own);
+  for (const std::string& name : axes.shard) s.shard_axes.push_back(s.mesh.index(name));
+  for (const std::string& name : axes.replicate) s.replicate_axes.push_back(s.mesh.index(name));
+  s.describe(parameters);
+  if (s.members > 1) (void)s.gathers(), (void)s.sums(s.shard_axes);
+  if (s.replicas) (void)s.sums(s.replicate_axes);
+}
+
+Bucket::~Bucket() = default;
+Bucket::Bucket(Bucket&&) noexcept = default;
+Bucket& Bucket::operator=(Bucket&&) noexcept = default;
+
+int Bucket::size() const { return static_cast<int>(state_->items.size()); }
+DType Bucket::param_dtype() const { return state_->param; }
+const Shape& Bucket::whole_shape(int i) const {
+  return state_->items[static_cast<size_t>(i)].whole;
+}
+int64_t Bucket::gathered_bytes() const { return state_->whole * item_size(state_->param); }
+int64_t Bucket::gradient_bytes() const {
+  return state_->part * static_cast<int64_t>(state_->members) * item_size(state_->sum);
+}
+int64_t Bucket::reduced_bytes() const { return state_->part * item_size(state_->sum); }
+bool Bucket::gathered() const { return state_->there; }
+
+void Bucket::gather(std::span<const Tensor> shards) {
+  State& s = *state_;
+  if (shards.size() != s.items.size())
+    fail<UsageError>(kWho, shards.size(), " shards for ", s.items.size(), " parameters");
+  std::vector<Seen> now;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const Tensor& x = shards[i];
+    if (x.shape() != s.items[i].shard || x.dtype() != s.own) {
+      fail<ShapeError>(kWho, "shard ", i, " is ", x.meta(), ", expected ", s.own, s.items[i].shard);
+    }
+    now.push_back({&x.storage(), x.storage().version()});
+  }
+  if (s.there && now == s.seen) return;
+  s.seen = std::move(now);
+  const NoGrad guard;
+  s.there = true;
+  if (s.members == 1) {
+    if (s.param == s.own) s.as_given.assign(shards.begin(), shards.end());
+    else
+      s.fill([&] {
+        for (size_t i = 0; i < shards.size(); ++i) assign_(s.in_flat(s.items[i]), shards[i]);
+      });
+    return;
+  }
+  const int64_t own = static_cast<int64_t>(s.me) * s.part;
+  s.received = empty({s.part * static_cast<int64_t>(s.members)}, s.param, s.device);
+  for (size_t i = 0; i < shards.size(); ++i)
+    assign_(s.in_parts(s.received, s.items[i], s.me, s.items[i].shard), shards[i]);
+  s.trace(CollectiveKind::all_gather, s.shard_axes, s.received);
+  s.gathering = s.gathers().all_gather(alias(s.received, {s.part}, {1}, own), s.received);
+}
+
+// Writes the whole tensors: the same values as before, or others.
+template <class F> void Bucket::State::fill(const F& write) {
+  if (flat.defined() && flat.storage().released() && seen == filled) {
+    const Storage::Refill refill(flat.storage());
+    write();
+  } else {
+    if (!flat.defined()) flat = empty({whole}, param, device);
+    flat.storage().regain_bytes();
+    write();
+  }
+  filled = seen;
+}
+
+// From parts to whole tensors.
+void Bucket::State::unpack() {
+  for (const Item& item : items) {
+    const Tensor to = in_flat(item);
+    if (item.even) {
+      const int64_t n = static_cast<int64_t>(members), each = item.rows[0].size * item.inner;
+      const Shape shape{item.outer, n, each};
+      assign_(alias(to, shape, contiguous_strides(shape), to.offset()),
+              alias(received, shape, {each, part, 1}, received.offset() + item.slot));
+      continue;
+    }
+    for (size_t m = 0; m < members; ++m)
+      assign_(item.of_whole(to, m), in_parts(received, item, m, item.block(m)));
+  }
+}
+
+std::vector<Tensor> Bucket::whole() {
+  State& s = *state_;
+  if (!s.there)
+    fail<UsageError>(kWho, "whole tensors were asked for, but nothing is gathered: gather() first");
+  std::vector<Tensor> out;
+  if (!s.as_given.empty()) {
+    for (const Tensor& x : s.as_given) out.push_back(x.detach());
+    return out;
+  }
+  if (s.received.defined()) {
+    const NoGrad guard;
+    if (s.gathering) std::exchange(s.gathering, nullptr)->wait();
+    s.fill([&] { s.unpack(); });
+    s.received = {};
+  }
+  for (const Item& item : s.items) out.push_back(s.in_flat(item));
+  return out;
+}
+
+void Bucket::release() {
+  State& s = *state_;
+  if (!s.as_given.empty()) return;
+  s.there = false;
+  s.received = {};
+  s.gathering = nullptr;
+  if (s.flat.defined()) s.flat.storage().release_bytes();
+}
+
+// Gradients into the padded parts of `added`, or onto what is there.
+void Bucket::State::pack(std::span<const Tensor> gradients, bool onto) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Tensor& g = gradients[i];
+    if (!g.defined()) continue;
+    for (size_t m = 0; m < members; ++m) {
+      const Tensor to = in_parts(added, items[i], m, items[i].block(m)),
+                   from = items[i].of_whole(g, m);
+      if (onto) to += from.dtype() == sum ? from : cast(from, sum);
+      else assign_(to, from);
+    }
+  }
+}
+
+// Ends the reduction before this one.
+void Bucket::State::complete() {
+  if (reducing) std::exchange(reducing, nullptr)->wait();
+  if (later) std::exchange(later, nullptr)->wait();
+  if (unsummed.defined()) scattered += std::exchange(unsummed, {});
+}
+
+// This rank's shards of the sums, which may be under way.
+std::vector<Tensor> Bucket::State::give(const Tensor& sums, std::span<const Tensor> into) {
+  std::vector<Tensor> shards(items.size());
+  const bool adds = std::ranges::any_of(into, [](const Tensor& t) { return t.defined(); });
+  Tensor all = sums;
+  if (sum != own) all = empty({part}, own, device);
+  const auto shard_of = [this](const Tensor& buffer, const Item& item) {
+    return in_parts(buffer, item, 0, item.shard);
+  };
+  std::vector<std::pair<Tensor, Tensor>> casts, additions;  // to, from
+  if (sum != own) casts.emplace_back(carve(all, 0, {part}), sums);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i >= into.size() || !into[i].defined()) continue;
+    additions.emplace_back(carve(into[i], 0, items[i].shard),
+                           shard_of(sum != own ? casts[0].first : sums, items[i]));
+  }
+  if (sum != own || adds) {
+    later = make_ref<Later>([casts, additions] {
+      const NoGrad guard;
+      for (const auto& [to, from] : casts) assign_(to, from);
+      for (const auto& [to, from] : additions) to += from;
+    });
+    if (sum != own) all.storage().add_use(later, Access::write, all.byte_range());
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i < into.size() && into[i].defined()) {
+      into[i].storage().add_use(later, Access::write, into[i].byte_range());
+      into[i].storage().bump_version();
+    } else {
+      shards[i] = carve(all, items[i].slot, items[i].shard);
+    }
+  }
+  return shards;
+}
+
+// Where nobody shares the sums and nothing was added up, they are the gradients themselves.
+bool Bucket::State::alone() const { return members == 1 && !replicas && !scattered.defined(); }
+std::vector<Tensor> Bucket::State::kept(std::span<const Tensor> gradients,
+                                        std::span<const Tensor> into) {
+  std::vector<Tensor> out;
+  const auto as = [](const Tensor& x, DType dtype) {
+    return x.dtype() == dtype ? x : cast(x, dtype);
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Tensor g = gradients[i].defined() ? as(as(gradients[i], sum), own)
+                                            : full(items[i].whole, 0, own, device);
+    const bool adds = i < into.size() && into[i].defined();
+    if (adds) into[i] += g;
+    out.push_back(adds ? Tensor() : g);
+  }
+  return out;
+}
+
+std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how,
+                                   std::span<const Tensor> into) {
+  State& s = *state_;
+  if (gradients.size() != s.items.size() || (!into.empty() && into.size() != s.items.size()))
+    fail<UsageError>(kWho, gradients.size(), " gradients, to be added to ", into.size(), ", for ",
+                     s.items.size(), " parameters");
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& g = gradients[i];
+    if (g.defined() && g.shape() != s.items[i].whole)
+      fail<ShapeError>(kWho, "gradient ", i, " is ", g.meta(), ", expected the whole tensor's ",
+                       s.items[i].whole);
+  }
+  const NoGrad guard;
+  s.complete();
+  if (s.alone() && how == Reduce::all && !s.added.defined()) return s.kept(gradients, into);
+  const bool onto = s.added.defined();
+  if (!onto) {
+    const bool holes =
+        s.padded || std::ranges::any_of(gradients, [](const Tensor& g) { return !g.defined(); });
+    const Shape all{s.part * static_cast<int64_t>(s.members)};
+    s.added = holes ? full(all, 0, s.sum, s.device) : empty(all, s.sum, s.device);
+  }
+  s.pack(gradients, onto);
+  if (how == Reduce::none) return std::vector<Tensor>(s.items.size());
+  Tensor sums = std::exchange(s.added, {});
+  if (s.members > 1) {
+    const Tensor buffer = std::exchange(sums, empty({s.part}, s.sum, s.device));
+    s.trace(CollectiveKind::reduce_scatter, s.shard_axes, buffer);
+    s.reducing = s.sums(s.shard_axes).reduce_scatter(buffer, sums);
+  }
+  if (how == Reduce::scatter) {
+    (s.scattered.defined() ? s.unsummed : s.scattered) = sums;
+    return std::vector<Tensor>(s.items.size());
+  }
+  if (s.scattered.defined()) {
+    s.scattered += sums;  // waits: the replicas' sum begins with it
+    sums = std::exchange(s.scattered, {});
+  }
+  if (s.replicas) {
+    s.trace(CollectiveKind::all_reduce, s.replicate_axes, sums);
+    s.reducing = s.sums(s.replicate_axes).all_reduce(sums);
+  }
+  return s.give(sums, into);
+}
+
+void Bucket::wait() {
+  State& s = *state_;
+  if (s.gathering) s.gathering->wait();
+  const NoGrad guard;
+  s.complete();
+}
+
+}  // namespace tessera

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+// fully_shard, HSDP and replicate against the plain path: parameters replicated as distributed
+// tensors, whose gradients are redistributed one by one. The same bits where degrees are powers of
+// two, in every mode of activation checkpointing; and the collectives of a step, which follow from
+// the units alone.
+#include "tessera/models/data_parallel.h"
+
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/models/gpt2/gpt2.h"
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parallel/mixed_precision.h"
+#include "tessera/nn/parallel/tensor_parallel.h"
+#include "tessera/tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+namespace tessera::models {
+namespace {
+
+using Mode = nn::ActivationCheckpointConfig::Mode;
+
+constexpr int64_t kRows = 12, kLength = 6, kVocabulary = 23;
+
+std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype) {
+  if (family == "llama3") {
+    return std::make_unique<llama3::Model>(llama3::Config{.dim = 24,
+                                                          .n_layers = 2,
+                                                          .n_heads = 4,
+                                                          .n_kv_heads = 2,
+                                                          .ffn_dim = 20,
+                                                          .vocab_size = kVocabulary,
+                                                          .max_seq_len = 8,
+                                                          .dtype = dtype});
+  }
+  return std::make_unique<gpt2::Model>(gpt2::Config{.dim = 24,
+                                                    .n_layers = 2,
+                                                    .n_heads = 4,
+                                                    .vocab_size = kVocabulary,
+                                                    .max_seq_len = 8,
+                                                    .dtype = dtype});
+}
+
+struct Setting {
+  std::string family = "llama3";
+  std::string pass = "plain";  // or shard, replicate
+  int replicas = 1, shards = 1;
+  DType dtype = DType::f32;
+  nn::ActivationCheckpointConfig checkpoint = {};
+  nn::ShardPolicy policy = {};
+  int batches = 1;
+};
+
+struct Result {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<double>> gradients;
+  std::vector<CommEntry> trace;  // of the last step
+};
+
+void wrap(LanguageModel& model, Mesh mesh, const Setting& s) {
+  nn::apply_activation_checkpoint(model.units(), s.checkpoint);
+  if (s.pass == "shard") {
+    fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}}, s.policy);
+  } else if (s.pass == "replicate") {
+    replicate(model, mesh, "dp_replicate", {s.policy.precision, s.policy.accumulation});
+  } else if (s.policy.precision.param) {
+    nn::mixed_precision(model, model.units(), s.policy.precision);
+  }
+}
+
+// Rows of a fixed batch, shared by the ranks.
+Tensor tokens_of(Mesh mesh, int64_t begin, int64_t end) {
+  std::vector<double> numbers;
+  for (int64_t i = begin * kLength; i < end * kLength; ++i)
+    numbers.push_back(static_cast<double>((i * i + 3 * i) % kVocabulary));
+  return distribute(from_values(numbers, {end - begin, kLength}, DType::i64),
+                    Layout::of(mesh, {Shard(0), Shard(0), Replicate()}));
+}
+
+// Two steps, of which the second knows the order of the first; parameters do not change.
+Result run(const Setting& s) {
+  Result result;
+  test::on_ranks(s.replicas * s.shards, [&](World& world) {
+    const Mesh mesh = Mesh::make({{"dp_replicate", s.replicas}, {"dp_shard", s.shards}, {"tp", 1}});
+    const auto model = make(s.family, s.dtype);
+    wrap(*model, mesh, s);
+    nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+    const Metadata metadata = model->metadata(kLength);
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      const CommTrace trace;
+      std::vector<double> losses;
+      for (int b = 0; b < s.batches; ++b) {
+        const int64_t rows = kRows / s.batches;
+        const Tensor tokens = tokens_of(mesh, b * rows, (b + 1) * rows);
+        const nn::MicroBatch micro(b + 1 == s.batches);
+        const Loss loss = model->loss(tokens, tokens, metadata);
+        losses.push_back(full_tensor(loss.sum).item());
+        backward(loss.sum);
+      }
+      std::vector<CommEntry> entries(trace.entries().begin(), trace.entries().end());
+      std::map<std::string, std::vector<double>> gradients;
+      for (const auto& p : nn::named_parameters(*model)) {
+        Tensor g = p.tensor.grad();
+        if (s.pass == "plain") g = redistribute(g, Layout::replicated(mesh));
+        EXPECT_EQ(g.dtype(), s.dtype) << p.name;
+        EXPECT_EQ(layout_of(g), layout_of(p.tensor)) << p.name;
+        gradients[p.name] = full_tensor(g).values();
+      }
+      if (world.rank() != 0) continue;
+      if (step == 1) {
+        EXPECT_EQ(losses, result.losses);
+        EXPECT_EQ(gradients, result.gradients);
+      }
+      result = {losses, gradients, entries};
+    }
+  });
+  return result;
+}
+
+// The largest error relative to a gradient's own norm. Biases of keys have none but for rounding:
+// a shift of all scores of a query changes nothing.
+double difference(const Result& a, const Result& b) {
+  double worst = std::abs(a.losses[0] - b.losses[0]) / std::abs(b.losses[0]);
+  for (const auto& [name, want] : b.gradients) {
+    const auto& got = a.gradients.at(name);
+    double off = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      off += (got[i] - want[i]) * (got[i] - want[i]);
+      norm += want[i] * want[i];
+    }
+    if (name.ends_with("wk.bias")) EXPECT_LT(std::sqrt(std::max(off, norm)), 1e-10) << name;
+    else worst = std::max(worst, std::sqrt(off / norm));
+  }
+  return worst;
+}
+
+void expect_equal(const Result& a, const Result& b, const std::string& what) {
+  EXPECT_EQ(a.losses, b.losses) << what;
+  for (const auto& [name, want] : b.gradients)
+    EXPECT_EQ(a.gradients.at(name), want) << what << name;
+}
+
+TEST(DataParallel, EveryPassGivesTheBitsOfThePlainPath) {
+  for (const std::string family : {"llama3", "gpt2"}) {
+    for (const int ranks : {1, 2, 4}) {
+      const Result plain = run({.family = family, .shards = ranks});
+      const std::string what = family + " on " + std::to_string(ranks) + ' ';
+      expect_equal(run({.family = family, .pass = "shard", .shards = ranks}), plain,
+                   what + "shards ");
+      expect_equal(run({.family = family, .pass = "replicate", .replicas = ranks}), plain,
+                   what + "replicas ");
+    }
+    expect_equal(run({.family = family, .pass = "shard", .replicas = 2, .shards = 2}),
+                 run({.family = family, .replicas = 2, .shards = 2}), family + " hybrid ");
+  }
+}
+
+TEST(DataParallel, AnyNumberOfRanksGivesTheGradientsOfOne) {
+  for (const std::string family : {"llama3", "gpt2"}) {
+    const Result one = run({.family = family, .dtype = DType::f64});
+    for (const char* pass : {"shard", "replicate"}) {
+      const bool shard = std::string(pass) == "shard";
+      const Result three = run({.family = family,
+                                .pass = pass,
+                                .replicas = shard ? 1 : 3,
+                                .shards = shard ? 3 : 1,
+                                .dtype = DType::f64});
+      EXPECT_LT(difference(three, one), 1e-10) << family << ' ' << pass;
+    }
+  }
+}
+
+TEST(DataParallel, CheckpointsAndReshardingChangeNoBit) {
+  for (const std::string family : {"llama3", "gpt2"}) {
+    const Result plain = run({.family = family, .shards = 2});
+    for (const nn::ActivationCheckpointConfig& checkpoint :
+         {nn::ActivationCheckpointConfig{.mode = Mode::full},
+          {.mode = Mode::selective},
+          {.mode = Mode::selective, .selective_option = "2"},
+          {.mode = Mode::memory_budget, .memory_budget = 0.4}}) {
+      expect_equal(
+          run({.family = family, .pass = "shard", .shards = 2, .checkpoint = checkpoint}), plain,
+          family + " checkpoint " + std::to_string(static_cast<int>(checkpoint.mode)) + ' ');
+    }
+    for (const nn::Reshard reshard : {nn::Reshard::always, nn::Reshard::never}) {
+      expect_equal(run({.family = family,
+                        .pass = "shard",
+                        .shards = 2,
+                        .checkpoint = {.mode = Mode::full},
+                        .policy = {.reshard_after_forward = reshard}}),
+                   plain, family + " reshard " + std::to_string(static_cast<int>(reshard)) + ' ');
+    }
+  }
+}
+
+TEST(DataParallel, MixedPrecisionGivesTheBitsOfThePlainPath) {
+  const nn::ShardPolicy policy{.precision = {.param = DType::bf16, .reduce = DType::f32}};
+  for (const int ranks : {1, 2}) {
+    const Result plain = run({.replicas = ranks, .policy = policy});
+    expect_equal(run({.pass = "shard", .shards = ranks, .policy = policy}),
+                 run({.shards = ranks, .policy = policy}), "shards ");
+    expect_equal(run({.pass = "replicate", .replicas = ranks, .policy = policy}), plain,
+                 "replicas ");
+  }
+}
+
+// The collectives of a step by kind, axes, bytes and the module that starts them in forward, from
+// shapes, units and policy.
+std::vector<std::string> expected(const Setting& s) {
+  struct Group {
+    std::string name;
+    int64_t elements = 0;  // padded to equal parts
+  };
+  const auto model = make(s.family, s.dtype);
+  (void)nn::parameter_count(*model);  // gives names
+  std::map<const TensorImpl*, bool> taken;
+  const auto group_of = [&](const std::vector<nn::Module*>& modules, std::string name) {
+    Group g{std::move(name)};
+    for (nn::Module* m : modules) {
+      for (const Tensor& p : nn::parameters(*m)) {
+        if (std::exchange(taken[p.handle().get()], true)) continue;
+        const int64_t rows = (p.size(0) + s.shards - 1) / s.shards;
+        g.elements += rows * s.shards * (p.numel() / p.size(0));
+      }
+    }
+    return g;
+  };
+  std::vector<Group> begun, ended;
+  for (const auto& unit : model->data_parallel_units())
+    ended.push_back(group_of(unit, unit[0]->name()));
+  begun = ended;
+  if (const Group root = group_of({model.get()}, ""); root.elements > 0) {
+    begun.insert(begun.begin(), root);
+    ended.push_back(root);
+  }
+  const auto& precision = s.policy.precision;
+  const int64_t sent = item_size(precision.param.value_or(s.dtype)),
+                summed = item_size(precision.reduce.value_or(s.dtype));
+  std::vector<std::string> table;
+  const auto gather = [&](const Group& g, const std::string& path) {
+    table.push_back(concat("all_gather dp_shard ", g.elements * sent, ' ', path));
+  };
+  if (s.shards > 1) {
+    // A unit starts the gather of the next; the root, which may have no parameters, that of the
+    // first.
+    for (size_t i = 0; i < begun.size(); ++i) gather(begun[i], i > 0 ? begun[i - 1].name : "");
+  }
+  const auto reshard = s.policy.reshard_after_forward;
+  const size_t n = ended.size();
+  std::vector<bool> freed(n, s.shards > 1 && reshard != nn::Reshard::never);
+  if (reshard == nn::Reshard::automatic) {
+    const bool root = ended.back().name.empty();
+    freed[n - 1] = false;            // the root, or the last
+    if (root) freed[n - 2] = false;  // the last
+  }
+  for (size_t i = n; i-- > 0;) {
+    const bool root = ended[i].name.empty();
+    // The root's backward begins first and ends last.
+    const auto reduce = [&](const Group& g) {
+      if (s.shards > 1)
+        table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
+      if (s.replicas > 1)
+        table.push_back(concat("all_reduce dp_replicate ", g.elements / s.shards * summed, ' '));
+    };
+    if (freed[i]) gather(ended[i], ""), freed[i] = false;
+    if (i > 0 && freed[i - 1]) gather(ended[i - 1], ""), freed[i - 1] = false;
+    if (!root) reduce(ended[i]);
+    if (i == 0 && ended.back().name.empty()) reduce(ended.back());
+  }
+  return table;
+}
+
+TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
+  const auto check = [](const Setting& s) {
+    std::vector<std::string> got;
+    for (const CommEntry& e : run(s).trace) {
+      if (e.op == "all_reduce" && e.tag == "forward") continue;  // of the loss that the test reads
+      got.push_back(concat(e.op, ' ', e.axes, ' ', e.bytes, ' ', e.path));
+    }
+    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' ' << s.shards
+                                << ' ' << static_cast<int>(s.policy.reshard_after_forward);
+  };
+  for (const std::string family : {"llama3", "gpt2"}) {
+    for (const auto reshard : {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
+      check({.family = family,
+             .pass = "shard",
+             .shards = 2,
+             .policy = {.reshard_after_forward = reshard}});
+    }
+    check({.family = family, .pass = "shard", .shards = 3});
+    check({.family = family,
+           .pass = "shard",
+           .replicas = 2,
+           .shards = 2,
+           .policy = {.precision = {.param = DType::bf16, .reduce = DType::f32}}});
+    check({.family = family, .pass = "replicate", .replicas = 2});
+  }
+}
+
+// Losses and norms of two steps of AdamW with clipping.
+std::vector<double> train(const std::string& family, DType dtype, std::vector<MeshAxis> axes,
+                          const std::function<void(LanguageModel&, Mesh)>& pass) {
+  std::vector<double> values;
+  int ranks = 1;
+  for (const MeshAxis& a : axes) ranks *= a.size;
+  test::on_ranks(ranks, [&](World& world) {
+    const Mesh mesh = Mesh::make(axes);
+    const auto model = make(family, dtype);
+    pass(*model, mesh);
+    nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+    optim::AdamW optimizer(nn::parameters(*model), {.lr = 1e-2});
+    const Metadata metadata = model->metadata(kLength);
+    for (int step = 0; step < 2; ++step) {
+      const Tensor tokens = tokens_of(mesh, 0, kRows);
+      const Loss loss = model->loss(tokens, tokens, metadata);
+      backward(loss.sum);
+      for (Tensor& p : nn::parameters(*model)) p.set_grad(redistribute(p.grad(), layout_of(p)));
+      const double norm = optim::clip_grad_norm_(nn::parameters(*model), 0.5).item();
+      optimizer.step();
+      optimizer.zero_grad();
+      const double value = full_tensor(loss.sum).item();
+      if (world.rank() == 0) values.insert(values.end(), {value, norm});
+    }
+  });
+  return values;
+}
+
+TEST(DataParallel, TrainsAsThePlainPathOnEveryKindOfMesh) {
+  const auto nothing = [](LanguageModel&, Mesh) {};
+  const auto hybrid = [](LanguageModel& model, Mesh mesh) {
+    fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}});
+  };
+  // One layer is replicated, all else sharded.
+  const auto both = [](LanguageModel& model, Mesh mesh) {
+    (void)mesh.flatten({"dp_replicate", "dp_shard"}, "dp");
+    nn::replicate(*model.units()[1], mesh, "dp");
+    nn::fully_shard(*model.units()[0], mesh, {{"dp_shard"}, {"dp_replicate"}});
+    nn::fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}});
+  };
+  const std::vector<MeshAxis> two{{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}},
+      four{{"dp_replicate", 2}, {"dp_shard", 2}, {"tp", 1}};
+  for (const std::string family : {"llama3", "gpt2"}) {
+    const auto plain = train(family, DType::f32, two, nothing);
+    EXPECT_EQ(train(family, DType::f32, two, hybrid), plain) << family;
+    EXPECT_EQ(train(family, DType::f32, two, both), plain) << family;
+    EXPECT_EQ(train(family, DType::f32, four, hybrid), train(family, DType::f32, four, nothing))
+        << family;
+    const auto one =
+        train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 1}, {"tp", 1}}, nothing);
+    const auto tensor = train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}},
+                              [&](LanguageModel& model, Mesh mesh) {
+                                nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
+                                hybrid(model, mesh);
+                              });
+    ASSERT_EQ(one.size(), tensor.size());
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_NEAR(tensor[i], one[i], 1e-7 * std::abs(one[i])) << family << ' ' << i;
+  }
+}
+
+TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {
+  for (const std::string family : {"llama3", "gpt2"}) {
+    std::map<std::string, std::vector<double>> all;
+    for (const std::string pass : {"plain", "shard", "replicate"}) {
+      const Setting s{.family = family,
+                      .pass = pass,
+                      .replicas = pass == "replicate" ? 2 : 1,
+                      .shards = pass == "replicate" ? 1 : 2};
+      test::on_ranks(2, [&](World& world) {
+        const Mesh mesh =
+            Mesh::make({{"dp_replicate", s.replicas}, {"dp_shard", s.shards}, {"tp", 1}});
+        const auto model = make(family, DType::f32);
+        wrap(*model, mesh, s);
+        nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+        const NoGrad guard;
+        const Tensor tokens = distribute(from_values({1, 2, 3, 4, 5, 6}, {2, 3}, DType::i64),
+                                         Layout::replicated(mesh));
+        const Metadata metadata = model->metadata(3);
+        std::vector<double> values = full_tensor(model->forward(tokens, metadata)).values();
+        const auto add = [&values](const Tensor& t) {
+          for (const double v : full_tensor(t).values()) values.push_back(v);
+        };
+        add(model->logits(model->features(tokens, metadata)));
+        Cache cache = model->make_cache(8);
+        for (int i = 0; i < 2; ++i) add(model->next_logits(tokens, cache));
+        if (world.rank() == 0) all[pass] = values;
+      });
+    }
+    EXPECT_EQ(all["shard"], all["plain"]) << family;
+    EXPECT_EQ(all["replicate"], all["plain"]) << family;
+  }
+}
+
+TEST(DataParallel, AStepThatFailedLeavesNoTrace) {
+  const Result plain = run({.shards = 2});
+  test::on_ranks(2, [&](World& world) {
+    const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
+    const auto model = make("llama3", DType::f32);
+    wrap(*model, mesh, {.pass = "shard", .checkpoint = {.mode = Mode::full}});
+    nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+    const Metadata metadata = model->metadata(kLength);
+    std::string failing;
+    int norms = 0;
+    const auto step = [&] {
+      const Tensor tokens = tokens_of(mesh, 0, kRows);
+      model->zero_grad();
+      backward(model->loss(tokens, tokens, metadata).sum);
+    };
+    Context::current().op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
+      if (row.name == failing && ++norms == 4) fail<UsageError>("test", "stop");
+    };
+    for (const std::string op : {"rms_norm", "rms_norm_backward", "rms_norm"}) {
+      failing = op;  // in the second layer, forward and backward
+      norms = 0;
+      EXPECT_THROW(step(), UsageError) << op;
+    }
+    Context::current().op_hook = nullptr;
+    step();
+    for (const auto& p : nn::named_parameters(*model)) {
+      const auto got = full_tensor(p.tensor.grad()).values();
+      EXPECT_EQ(got, plain.gradients.at(p.name)) << p.name << " on " << world.rank();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::models

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+// What fully_shard and replicate promise of any module: where parameters lie, which are frozen,
+// ignored, uneven or shared, when bytes are freed, how micro-batches add up, what ranks do that use
+// different parts, and all faults in one error.
+#include "tessera/nn/parallel/fully_shard.h"
+
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/nn/containers.h"
+#include "tessera/nn/layers.h"
+#include "tessera/nn/parallel/mixed_precision.h"
+#include "tessera/nn/parallel/replicate.h"
+#include "tessera/tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kIn = 4, kHidden = 5, kRows = 6;
+
+// Two branches and a head, f64; sizes that two ranks do not divide.
+class Net final : public Layer<Net> {
+ public:
+  void visit(Visitor& v) override {
+    v.child("a", a);
+    v.child("b", b);
+    v.child("norm", norm);
+    v.child("head", head);
+  }
+  [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& x) const {
+    return {head(norm(a(x))), b(x)};
+  }
+  Linear a{kIn, kHidden, Init::normal(1), DType::f64}, b{kIn, 3, Init::normal(1), DType::f64};
+  RmsNorm norm{kHidden, 1e-5, DType::f64};
+  Linear head{kHidden, 1, Init::normal(1), DType::f64};
+};
+
+const DataAxes kAxes{{"dp"}, {}};
+
+Tensor rows(Mesh mesh) {
+  return distribute(normal({kRows, kIn}, RngKey{3, 1}, 0, 1, DType::f64),
+                    Layout::of(mesh, {Shard(0)}));
+}
+
+using Gradients = std::vector<std::pair<std::string, std::vector<double>>>;
+
+Gradients gradients_of(Module& net) {
+  Gradients all;
+  for (const auto& p : named_parameters(net)) {
+    const Tensor g = p.tensor.grad();
+    all.emplace_back(p.name, g.defined() ? full_tensor(g).values() : std::vector<double>());
+  }
+  return all;
+}
+
+// Gradients of the sum of squares of the outputs in `uses`, by plain replicated parameters.
+Gradients plain(Mesh mesh, const std::function<Tensor(const std::array<Tensor, 2>&)>& loss_of) {
+  Net net;
+  initialize(net, 3, laid_out(net, mesh));
+  backward(loss_of(net(rows(mesh))));
+  for (Tensor& p : parameters(net)) {
+    if (p.grad().defined()) p.set_grad(redistribute(p.grad(), layout_of(p)));
+  }
+  return gradients_of(net);
+}
+
+Tensor squares(const Tensor& y) { return sum(y * y); }
+Tensor both(const std::array<Tensor, 2>& y) { return squares(y[0]) + squares(y[1]); }
+
+void expect_near(const Gradients& got, const Gradients& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].second.size(), want[i].second.size()) << got[i].first;
+    for (size_t j = 0; j < got[i].second.size(); ++j)
+      EXPECT_NEAR(got[i].second[j], want[i].second[j], 1e-12 * (1 + std::abs(want[i].second[j])))
+          << got[i].first;
+  }
+}
+
+void shard(Net& net, Mesh mesh, const ShardPolicy& policy = {}) {
+  fully_shard(net.a, mesh, kAxes, policy);
+  fully_shard(net.b, mesh, kAxes, policy);
+  const std::vector<Module*> last{&net.norm, &net.head};
+  fully_shard(last, mesh, kAxes, policy);
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(FullyShard, ParametersAreShardsFromTheFirstByteOn) {
+  test::on_ranks(2, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net, whole;
+    shard(net, mesh);
+    for (const auto& p : named_parameters(net)) {
+      EXPECT_TRUE(p.tensor.device().is_meta());
+      EXPECT_EQ(layout_of(p.tensor), Layout::of(mesh, {Shard(0)})) << p.name;
+      EXPECT_TRUE(p.tensor.requires_grad());
+    }
+    EXPECT_EQ(error_of([&] { (void)net.a(rows(mesh)); }),
+              "[fully_shard] 1 parameter has no values yet (weight): call nn::initialize(model, "
+              "seed, nn::laid_out(model, mesh)) or nn::load before the first forward (in a)");
+    initialize(net, 3, laid_out(net, mesh));
+    initialize(whole, 3);
+    const auto expected = named_parameters(whole);
+    const auto got = named_parameters(net);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(full_tensor(got[i].tensor).values(), expected[i].tensor.values());
+      EXPECT_EQ(got[i].tensor.impl().local->meta.shape[0],
+                chunk({0, expected[i].tensor.size(0), 0}, 2, world.rank()).size);
+    }
+    Net filled;  // with values already
+    initialize(filled, 3);
+    shard(filled, mesh);
+    EXPECT_EQ(full_tensor(filled.a.weight).values(), whole.a.weight.values());
+    expect_near(
+        [&] {
+          backward(both(filled(rows(mesh))));
+          return gradients_of(filled);
+        }(),
+        plain(mesh, both));
+  });
+}
+
+TEST(FullyShard, UnevenListedAndUnusedUnitsGiveThePlainGradients) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    test::on_ranks(ranks, [&](World&) {
+      const Mesh mesh = Mesh::make({{"dp", ranks}});
+      for (const bool root : {false, true}) {
+        Net net;
+        shard(net, mesh);
+        if (root) fully_shard(net, mesh, kAxes);
+        initialize(net, 3, laid_out(net, mesh));
+        for (int step = 0; step < 2; ++step) {
+          net.zero_grad();
+          backward(both(net(rows(mesh))));
+          expect_near(gradients_of(net), plain(mesh, both));
+        }
+      }
+    });
+  }
+}
+
+TEST(FullyShard, RanksThatUseDifferentPartsStayTogether) {
+  test::on_ranks(2, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    shard(net, mesh, {.reshard_after_forward = Reshard::always});
+    fully_shard(net, mesh, kAxes);
+    initialize(net, 3, laid_out(net, mesh));
+    const CommTrace trace;
+    const auto y = net(rows(mesh));
+    // A loss that only this rank's part of the graph reaches.
+    backward(squares(y[world.rank() == 0 ? 0 : 1]));
+    EXPECT_EQ(trace.count("reduce_scatter"), 3);
+    for (const auto& p : named_parameters(net)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
+  });
+}
+
+TEST(FullyShard, FrozenAndIgnoredParametersGetNoGradient) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    const auto ignore = [](const std::string& name, const Tensor&) { return name == "weight"; };
+    net.b.weight =
+        distribute(normal({3, kIn}, RngKey{1, 1}, 0, 1, DType::f64), Layout::replicated(mesh));
+    set_requires_grad(net.a, false);
+    fully_shard(net.a, mesh, kAxes);
+    fully_shard(net.b, mesh, kAxes, {.ignore = ignore});
+    fully_shard(net, mesh, kAxes);
+    EXPECT_EQ(layout_of(net.b.weight), Layout::replicated(mesh));
+    initialize(net, 3, laid_out(net, mesh));
+    backward(both(net(rows(mesh))));
+    EXPECT_FALSE(net.a.weight.grad().defined());
+    EXPECT_FALSE(net.b.weight.grad().defined());
+    EXPECT_TRUE(net.head.weight.grad().defined());
+    // Thawed, it is part of the next step.
+    set_requires_grad(net.a, true);
+    backward(both(net(rows(mesh))));
+    EXPECT_TRUE(net.a.weight.grad().defined());
+  });
+}
+
+TEST(FullyShard, BytesOfWholeParametersAreFreedAndComeBack) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
+      Net net;
+      shard(net, mesh, {.reshard_after_forward = reshard});
+      fully_shard(net, mesh, kAxes, {.reshard_after_forward = reshard});
+      initialize(net, 3, laid_out(net, mesh));
+      Tensor a, b;
+      net.a.register_forward_hook([&](const Module&, Tensors, TensorList&) {});
+      Context::current().op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors) {
+        if (row.name != "linear" && row.name != "matmul") return;
+        for (const Tensor& t : in) {
+          if (t.shape() == Shape{kHidden, kIn}) a = t.detach();
+          if (t.shape() == Shape{3, kIn}) b = t.detach();
+        }
+      };
+      const auto y = net(rows(mesh));
+      Context::current().op_hook = nullptr;
+      ASSERT_TRUE(a.defined() && b.defined());
+      EXPECT_EQ(layout_of(a), Layout::replicated(mesh));
+      EXPECT_EQ(a.storage().released(), reshard != Reshard::never);
+      // b is the last to run.
+      EXPECT_EQ(b.storage().released(), reshard == Reshard::always);
+      const uint32_t version = a.storage().version();
+      backward(both(y));
+      EXPECT_TRUE(a.storage().released());
+      EXPECT_TRUE(b.storage().released());
+      unshard(net.a);
+      (void)net(rows(mesh));
+      EXPECT_EQ(a.storage().version(), version);
+      nn::reshard(net);
+      EXPECT_TRUE(a.storage().released());
+    }
+  });
+}
+
+TEST(FullyShard, MicroBatchesAddUpInEveryWay) {
+  for (const auto accumulation :
+       {Accumulation::shards, Accumulation::whole, Accumulation::replicas}) {
+    test::on_ranks(4, [&](World&) {
+      const Mesh mesh = Mesh::make({{"replicas", 2}, {"dp", 2}});
+      const DataAxes axes{{"dp"}, {"replicas"}};
+      const Layout by_row = Layout::of(mesh, {Shard(0), Shard(0)});
+      const auto run = [&](bool sharded, int batches) {
+        Net net;
+        if (sharded) {
+          for (Module* m : std::initializer_list<Module*>{&net.a, &net.b, &net.norm, &net.head})
+            fully_shard(*m, mesh, axes, {.accumulation = accumulation});
+          fully_shard(net, mesh, axes);
+        }
+        initialize(net, 3, laid_out(net, mesh));
+        int scattered = 0, reduced = 0;
+        for (int b = 0; b < batches; ++b) {
+          const Tensor x = distribute(
+              normal({8, kIn}, RngKey{3, static_cast<uint64_t>(b)}, 0, 1, DType::f64), by_row);
+          const MicroBatch micro(b + 1 == batches);
+          const auto y = net(x);
+          const CommTrace trace;
+          backward(both(y));
+          scattered += trace.count("reduce_scatter");
+          reduced += trace.count("all_reduce");
+        }
+        if (sharded) {
+          EXPECT_EQ(scattered, accumulation == Accumulation::whole ? 4 : 4 * batches);
+          EXPECT_EQ(reduced, accumulation == Accumulation::shards ? 4 * batches : 4);
+        } else {
+          for (Tensor& p : parameters(net)) p.set_grad(redistribute(p.grad(), layout_of(p)));
+        }
+        return gradients_of(net);
+      };
+      expect_near(run(true, 3), run(false, 3));
+    });
+  }
+}
+
+TEST(FullyShard, GradDifferentiatesParametersAndLeavesTheirGradientsAlone) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    shard(net, mesh);
+    fully_shard(net, mesh, kAxes);
+    initialize(net, 3, laid_out(net, mesh));
+    backward(both(net(rows(mesh))));
+    const auto before = full_tensor(net.a.weight.grad()).values();
+    const auto g = grad({both(net(rows(mesh)))}, {net.a.weight});
+    EXPECT_EQ(layout_of(g[0]), layout_of(net.a.weight));
+    EXPECT_EQ(full_tensor(g[0]).values(), before);
+    EXPECT_EQ(full_tensor(net.a.weight.grad()).values(), before);
+  });
+}
+
+TEST(FullyShard, AGraphOutlivesItsModules) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    std::vector<Tensor> kept;
+    Tensor loss;
+    {
+      Net net;
+      shard(net, mesh, {.reshard_after_forward = Reshard::always});
+      fully_shard(net, mesh, kAxes);
+      initialize(net, 3, laid_out(net, mesh));
+      kept = parameters(net);
+      loss = both(net(rows(mesh)));
+    }
+    backward(loss);
+    const Gradients want = plain(mesh, both);
+    for (size_t i = 0; i < kept.size(); ++i)
+      EXPECT_EQ(full_tensor(kept[i].grad()).values().size(), want[i].second.size());
+  });
+}
+
+TEST(FullyShard, PrefetchFollowsTheListsThatWereSet) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    shard(net, mesh, {.reshard_after_forward = Reshard::always});
+    fully_shard(net, mesh, kAxes);
+    initialize(net, 3, laid_out(net, mesh));
+    const std::vector<Module*> b{&net.b}, none;
+    set_forward_prefetch(net.a, b);
+    set_backward_prefetch(net.b, none);
+    (void)net(rows(mesh));
+    const CommTrace trace;
+    backward(both(net(rows(mesh))));
+    std::vector<std::string> paths;
+    for (const CommEntry& e : trace.entries()) {
+      if (e.op == "all_gather" && e.tag == "forward") paths.push_back(e.path);
+    }
+    // The root starts a, a starts b, and norm with head is gathered where it begins.
+    EXPECT_EQ(paths, (std::vector<std::string>{"", "a", "norm"}));
+  });
+}
+
+TEST(FullyShard, ComputesAndReducesInTheDtypesOfItsPolicy) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    const ShardPolicy policy{
+        .precision = {.param = DType::f32, .reduce = DType::f32, .output = DType::f64}};
+    shard(net, mesh, policy);
+    fully_shard(net, mesh, kAxes, {.precision = {.param = DType::f32}});
+    initialize(net, 3, laid_out(net, mesh));
+    bool linear = false;
+    Context::current().op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors) {
+      if (row.name != "linear" && row.name != "matmul") return;
+      linear = true;
+      for (const Tensor& t : in) EXPECT_EQ(t.dtype(), DType::f32);
+    };
+    const auto y = net(rows(mesh));
+    Context::current().op_hook = nullptr;
+    EXPECT_TRUE(linear);
+    EXPECT_EQ(y[1].dtype(), DType::f64);
+    backward(both(y));
+    for (const auto& p : named_parameters(net)) {
+      EXPECT_EQ(p.tensor.dtype(), DType::f64);
+      EXPECT_EQ(p.tensor.grad().dtype(), DType::f64);
+    }
+  });
+}
+
+TEST(Replicate, ParametersLieOnTheirAxisAlone) {
+  test::on_ranks(4, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 4}, {"dp_shard", 1}, {"tp", 1}});
+    Net net;
+    for (Module* m : std::initializer_list<Module*>{&net.a, &net.b, &net.norm, &net.head})
+      replicate(*m, mesh, "dp");
+    replicate(net, mesh, "dp");
+    initialize(net, 3, laid_out(net, mesh));
+    for (const auto& p : named_parameters(net))
+      EXPECT_EQ(layout_of(p.tensor), Layout::replicated(mesh["dp"])) << p.name;
+    EXPECT_EQ(compute_mesh(net), mesh);
+    const Layout by_row = Layout::of(mesh, {Shard(0), Replicate(), Replicate()});
+    const CommTrace trace;
+    backward(both(net(distribute(normal({kRows, kIn}, RngKey{3, 1}, 0, 1, DType::f64), by_row))));
+    EXPECT_EQ(trace.count("all_reduce", "grad"), 4);
+    EXPECT_EQ(trace.count("all_gather"), 0);
+    const Mesh line = mesh["dp"];
+    expect_near(gradients_of(net), plain(line, both));
+  });
+}
+
+TEST(FullyShard, NamesAllFaultsBeforeAnyCommunication) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net, other;
+    for (Net* n : {&net, &other}) (void)parameter_count(*n);  // gives names
+    fully_shard(net.a, mesh, kAxes);
+    replicate(net.b, mesh, "dp");
+    const std::vector<Module*> wrapped{&net.a, &net.b};
+    EXPECT_EQ(error_of([&] {
+                fully_shard(wrapped, mesh, {{"dp", "ep"}, {"dp"}});
+              }),
+              "[fully_shard] mesh(dp=2) has no axis ep; axis dp is given twice; a is wrapped by "
+              "fully_shard already: wrap a module once, by one pass; b is wrapped by replicate "
+              "already: wrap a module once, by one pass");
+    fully_shard(other, mesh, kAxes);
+    EXPECT_EQ(error_of([&] { fully_shard(other.a, mesh, kAxes); }),
+              "[fully_shard] a lies in a module that fully_shard has wrapped: wrap children before "
+              "their parent");
+    EXPECT_THROW(replicate(net, mesh, std::vector<std::string>{"dp", "tp"}), UsageError);
+    EXPECT_EQ(error_of([] { (void)parse_reshard("zero1"); }),
+              "[fully_shard] ZeRO-1, which shards optimizer states alone, is not offered: `never` "
+              "(ZeRO-2) sends no more and shards gradients too");
+    EXPECT_THROW(unshard(net.head), UsageError);
+    Net tied;
+    tied.head.weight = tied.norm.weight;
+    fully_shard(tied.norm, mesh, kAxes);
+    EXPECT_EQ(error_of([&] { fully_shard(tied.head, mesh, kAxes); }),
+              "[fully_shard] weight is shared with a module that another call has wrapped: give "
+              "both to one call, or leave them to their common parent");
+  });
+}
+
+}  // namespace
+}  // namespace tessera::nn

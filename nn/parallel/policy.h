@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the passes over modules that share data have in common: dtypes, when whole parameters are
+// freed, how micro-batches add up, and the functions that work on a wrapped module.
+#pragma once
+
+#include "tessera/nn/parameters.h"
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace tessera::nn {
+
+/// Dtypes of a unit. Parameters, their gradients and optimizer states keep their own dtype.
+struct MixedPrecision {
+  std::optional<DType> param = {};   ///< of computation, and of what is gathered
+  std::optional<DType> reduce = {};  ///< of sums of gradients over ranks; default: as parameters
+  std::optional<DType> output = {};  ///< of floating results of the unit; default: as computed
+  bool cast_forward_inputs = true;   ///< floating inputs are cast to `param`
+};
+
+/// When the bytes of whole parameters are freed after forward. After backward they always are.
+enum class Reshard : uint8_t {
+  automatic,  ///< unless backward needs them first: those of the root and of the last unit stay
+  always,     ///< least memory
+  never,      ///< no second gather (ZeRO-2)
+};
+/// Of `default`, `always`, `never`. ValueError: another text, such as ZeRO-1 or a number of ranks
+/// to reshard over; it says what is offered.
+[[nodiscard]] TESSERA_API Reshard parse_reshard(std::string_view text);
+
+/// How the gradients of several micro-batches add up (see MicroBatch).
+enum class Accumulation : uint8_t {
+  shards,    ///< each is reduced at once; shards are added
+  whole,     ///< whole gradients are added, and reduced with the last micro-batch
+  replicas,  ///< each is reduced over the shards at once; over replicas with the last one
+};
+
+/// Says of the backward passes during its lifetime whether another micro-batch of the same step
+/// follows. Without it, each is the last.
+class TESSERA_API MicroBatch {
+ public:
+  explicit MicroBatch(bool last);
+  ~MicroBatch();
+  MicroBatch(const MicroBatch&) = delete;
+  MicroBatch& operator=(const MicroBatch&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// Starts to gather the parameters of a wrapped module, so that its next forward need not wait.
+/// Members stay as they are: only forward sees whole parameters. UsageError: it is not wrapped.
+TESSERA_API void unshard(Module& module);
+/// Frees the whole parameters of a wrapped module and of all below it.
+TESSERA_API void reshard(Module& module);
+/// The wrapped modules whose gathers start when `module` begins its forward (backward), in place of
+/// the next one in the order of the last forward (the one before it). Empty: none.
+TESSERA_API void set_forward_prefetch(Module& module, std::span<Module* const> next);
+TESSERA_API void set_backward_prefetch(Module& module, std::span<Module* const> next);
+
+/// Layouts for initialize after passes that gave parameters their layouts: those; anything else is
+/// replicated over `mesh`.
+[[nodiscard]] TESSERA_API LayoutOf laid_out(Module& root, Mesh mesh);
+/// The mesh on which a wrapped module computes; empty if it is not wrapped.
+[[nodiscard]] TESSERA_API Mesh compute_mesh(const Module& module);
+
+}  // namespace tessera::nn

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layouts of whole parameters and of their gradients follow from those of the parameters: the axes
+// of the bucket become Replicate and Partial, all others stay. A gradient in another layout is
+// redistributed first, so that one that is equal on all ranks counts once.
+#include "tessera/autograd/checkpoint.h"
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parallel/whole_parameters_impl.h"
+
+namespace tessera::nn::detail {
+namespace {
+
+Tensor part(const Tensor& t) { return t.is_distributed() ? Tensor(t.impl().local) : t; }
+
+// On `compute`, as `stored` except on the axes of the bucket: Replicate, or Partial for gradients.
+// An axis of the bucket may stand for several of `compute`.
+Layout layout_on(Mesh compute, Layout stored, const Bucket::Axes& axes, bool gradient) {
+  std::vector<bool> covered(static_cast<size_t>(compute.axes()));
+  for (const auto* list : {&axes.shard, &axes.replicate}) {
+    for (const std::string& axis : *list) {
+      for (const int a : compute.axes_named(axis)) covered[static_cast<size_t>(a)] = true;
+    }
+  }
+  std::vector<Placement> placements(covered.size());
+  for (size_t a = 0; a < covered.size(); ++a) {
+    const std::string& name = compute.axis(static_cast<int>(a)).name;
+    if (covered[a]) placements[a] = gradient ? Partial() : Replicate();
+    else if (stored.mesh().has(name)) placements[a] = stored.placement(name);
+  }
+  std::vector<std::vector<std::string>> orders;
+  for (int d = 0; d <= stored.last_sharded_dim(); ++d) {
+    std::vector<std::string> order;
+    for (const int a : stored.axes_of(d)) {
+      const std::string& name = stored.mesh().axis(a).name;
+      if (compute.has(name) && !covered[static_cast<size_t>(compute.index(name))])
+        order.push_back(name);
+    }
+    if (order.size() > 1) orders.push_back(std::move(order));
+  }
+  return Layout::ordered(compute, placements, orders);
+}
+
+}  // namespace
+
+CastParameters::CastParameters(std::vector<Tensor> parameters, DType dtype) {
+  int64_t total = 0;
+  for (const Tensor& p : parameters) total += part(p).numel();
+  const Tensor buffer = empty({total}, dtype, parameters[0].device());
+  int64_t offset = 0;
+  for (Tensor& p : parameters) {
+    const Shape shape = part(p).shape();
+    const Tensor piece = alias(buffer, shape, contiguous_strides(shape), offset);
+    offset += shape.numel();
+    slots_.push_back(
+        {p, p.is_distributed() ? make_distributed(piece, p.shape(), p.impl().layout) : piece});
+  }
+}
+
+void CastParameters::gather() {
+  const NoGrad guard;
+  const OutsideCheckpoint outside;
+  for (Slot& s : slots_) {
+    const Ref<Storage>& storage = s.parameter.impl().storage;
+    if (s.seen == storage && s.version == storage->version()) continue;
+    assign_(s.copy, s.parameter);
+    s.seen = storage;
+    s.version = storage->version();
+  }
+}
+
+TensorList CastParameters::whole() {
+  TensorList all;
+  for (const Slot& s : slots_) all.push_back(s.copy.detach());
+  return all;
+}
+
+Grads CastParameters::reduce(const Grads& gradients, bool) {
+  Grads all;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Tensor& g = gradients[i];
+    all.push_back(g.defined() ? cast(g, slots_[i].parameter.dtype()) : g);
+  }
+  return all;
+}
+
+BucketParameters::BucketParameters(std::vector<Tensor> parameters, Mesh compute,
+                                   const Bucket::Axes& axes, Bucket::Policy policy,
+                                   Accumulation accumulation)
+    : bucket_(parameters, axes, policy), accumulation_(accumulation) {
+  for (Tensor& p : parameters) {
+    const Layout stored = layout_of(p);
+    slots_.push_back(
+        {p, layout_on(compute, stored, axes, false), layout_on(compute, stored, axes, true)});
+  }
+  const auto ranks = [mesh = layout_of(parameters[0]).mesh()](const auto& names) {
+    int n = 1;
+    for (const std::string& name : names) n *= mesh.size(name);
+    return n;
+  };
+  gathers_ = ranks(axes.shard) > 1;
+  communicates_ = gathers_ || ranks(axes.replicate) > 1;
+}
+
+void BucketParameters::gather() {
+  const OutsideCheckpoint outside;
+  std::vector<Tensor> shards;
+  for (const Slot& s : slots_) shards.push_back(part(s.parameter));
+  try {
+    bucket_.gather(shards);
+  } catch (...) {
+    bucket_.release();  // nothing is there
+    throw;
+  }
+}
+
+void BucketParameters::finish() {
+  if (gathers_ && bucket_.gathered()) (void)bucket_.whole();
+}
+
+TensorList BucketParameters::whole() {
+  const OutsideCheckpoint outside;
+  const std::vector<Tensor> parts = bucket_.whole();
+  TensorList all;
+  for (size_t i = 0; i < parts.size(); ++i)
+    all.push_back(make_distributed(parts[i], slots_[i].parameter.shape(), slots_[i].whole));
+  return all;
+}
+
+// Copies in another dtype on one rank are kept until the parameters change.
+void BucketParameters::release() {
+  if (gathers_ && bucket_.gathered()) bucket_.release();
+}
+
+// What the leaves hold, for the bucket to add to. Only a pass that adds to leaves may, and hooks of
+// a leaf are to see each gradient.
+std::vector<Tensor> BucketParameters::accumulated() const {
+  std::vector<Tensor> held;
+  if (!Tape::current().accumulates) return held;
+  for (const Slot& s : slots_) {
+    const LeafGrad* leaf = s.parameter.impl().leaf.get();
+    if (!leaf || !leaf->hooks.empty() || !leaf->post_accumulate.empty()) return {};
+    const bool fits = leaf->grad.defined() && leaf->grad.impl().layout == s.parameter.impl().layout;
+    held.push_back(fits ? part(leaf->grad) : Tensor());
+  }
+  return held;
+}
+
+Grads BucketParameters::reduce(const Grads& gradients, bool last) {
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Tensor& g = gradients[i];
+    parts.push_back(g.defined() ? part(tessera::detail::redistribute_unrecorded(
+                                      g, slots_[i].gradient, trace_tag()))
+                                : Tensor());
+  }
+  const Reduce how = last || accumulation_ == Accumulation::shards ? Reduce::all
+                     : accumulation_ == Accumulation::whole        ? Reduce::none
+                                                                   : Reduce::scatter;
+  const std::vector<Tensor> shards = bucket_.reduce(parts, how, accumulated());
+  Grads all;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Tensor& p = slots_[i].parameter;
+    const bool given = i < shards.size() && shards[i].defined();
+    all.push_back(given ? make_distributed(shards[i], p.shape(), p.impl().layout) : Tensor());
+  }
+  return all;
+}
+
+}  // namespace tessera::nn::detail

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/dist/dtensor.h"
+#include "tessera/nn/parallel/wrap_impl.h"
+#include "tessera/nn/parameters_impl.h"
+
+#include <algorithm>
+#include <set>
+
+namespace tessera::nn {
+namespace detail {
+
+void check_dtypes(std::string_view pass, const MixedPrecision& policy) {
+  for (const auto& dtype : {policy.param, policy.reduce, policy.output}) {
+    if (dtype && !is_floating(*dtype))
+      fail<DTypeError>(pass, "parameters cannot be computed with or reduced in ", *dtype);
+  }
+}
+
+void find_wrapped(Faults& faults, std::span<Module* const> modules) {
+  for (const Module* module : modules) {
+    const auto* note = module->attached<UnitNote>();
+    const auto unit = note ? note->unit.lock() : nullptr;
+    if (!unit) continue;
+    if (note->runs_it) {
+      faults.add(name_of(*module), " is wrapped by ", unit->options().pass,
+                 " already: wrap a module once, by one pass");
+    } else {
+      faults.add(name_of(*module), " lies in a module that ", unit->options().pass,
+                 " has wrapped: wrap children before their parent");
+    }
+  }
+}
+
+void check_unwrapped(const std::string& pass, std::span<Module* const> modules) {
+  Faults faults(pass);
+  find_wrapped(faults, modules);
+  faults.raise();
+}
+
+void find_bad_axes(Faults& faults, Mesh mesh, const Bucket::Axes& axes) {
+  std::set<std::string> seen;
+  for (const auto* list : {&axes.shard, &axes.replicate}) {
+    for (const std::string& axis : *list) {
+      if (!mesh.has(axis)) faults.add(mesh.text(), " has no axis ", axis);
+      else if (!seen.insert(axis).second) faults.add("axis ", axis, " is given twice");
+    }
+  }
+}
+
+std::vector<bool> find_taken(Faults& faults, const std::vector<Unit::Slot>& slots) {
+  std::vector<bool> taken;
+  const auto& holders = Context::current().state<UnitFlow>().holders;
+  for (const Unit::Slot& s : slots) {
+    const auto found = holders.find(s.parameter.handle().get());
+    const auto unit = found == holders.end() ? nullptr : found->second.lock();
+    const bool same = unit && unit->options().mesh &&
+                      std::ranges::any_of(unit->slots(), [&](const Unit::Slot& other) {
+                        return other.parameter.handle() == s.parameter.handle();
+                      });
+    taken.push_back(same);
+    if (same)
+      faults.add(s.name,
+                 " is shared with a module that another call has wrapped: give both to "
+                 "one call, or leave them to their common parent");
+  }
+  return taken;
+}
+
+UnitOptions options_of(std::string pass, const MixedPrecision& policy, Reshard reshard, Mesh mesh) {
+  return {std::move(pass), policy.cast_forward_inputs ? policy.param : std::nullopt, policy.output,
+          reshard, mesh};
+}
+
+void lie_on(Tensor& t, Layout layout) {
+  const Layout before = t.is_distributed() ? layout_of(t) : Layout();
+  if (before == layout) return;
+  if (t.device().is_meta()) {
+    const Tensor part = empty(layout.local_shape(t.shape()), t.dtype(), kMeta);
+    become(t, make_distributed(part, t.shape(), layout));
+  } else if (!before) {
+    become(t, distribute(t.detach(), layout));
+  } else if (before.mesh() == layout.mesh()) {
+    become(t, redistribute(t.detach(), layout));
+  } else {  // the same piece on another mesh
+    become(t, make_distributed(local(t), t.shape(), layout));
+  }
+}
+
+void wrap(std::vector<Module*> modules, FreeMembers members, UnitOptions options, Unit::Make make) {
+  auto unit = std::make_shared<Unit>(std::move(modules), std::move(members.slots),
+                                     std::move(options), std::move(make));
+  unit->attach(members.inside);
+}
+
+namespace {
+
+// The unit that runs around a module.
+Unit& unit_of(std::string_view who, const Module& module) {
+  const auto* note = module.attached<UnitNote>();
+  const auto unit = note && note->runs_it ? note->unit.lock() : nullptr;
+  if (!unit) {
+    fail<UsageError>(who, name_of(module),
+                     " is not wrapped: call fully_shard or replicate on it first");
+  }
+  return *unit;
+}
+
+std::optional<UnitList> list_of(std::string_view who, std::span<Module* const> modules) {
+  UnitList list;
+  for (const Module* m : modules) list.push_back(unit_of(who, *m).weak_from_this());
+  return list;
+}
+
+}  // namespace
+}  // namespace detail
+
+Reshard parse_reshard(std::string_view text) {
+  if (text == "default") return Reshard::automatic;
+  if (text == "always") return Reshard::always;
+  if (text == "never") return Reshard::never;
+  if (text == "zero1" || text == "zero_1" || text == "ZeRO-1") {
+    fail<ValueError>(
+        "fully_shard",
+        "ZeRO-1, which shards optimizer states alone, is not offered: `never` (ZeRO-2) "
+        "sends no more and shards gradients too");
+  }
+  if (!text.empty() && text.find_first_not_of("0123456789") == text.npos) {
+    fail<ValueError>("fully_shard", "reshard_after_forward is ", text,
+                     ": parameters are not kept in groups of some ranks after forward; give "
+                     "default, always or never, or a smaller dp_shard axis with replicas");
+  }
+  fail<ValueError>("fully_shard", "reshard_after_forward is \"", text,
+                   "\", expected default, always or never");
+}
+
+MicroBatch::MicroBatch(bool last)
+    : before_(std::exchange(Context::current().state<detail::UnitFlow>().last, last)) {}
+MicroBatch::~MicroBatch() { Context::current().state<detail::UnitFlow>().last = before_; }
+
+void unshard(Module& module) { detail::unit_of("unshard", module).gather(); }
+
+void reshard(Module& module) {
+  class Units final : public Visitor {
+   public:
+    bool on_module(const std::string&, Module& m) override {
+      look(m);
+      return true;
+    }
+    void look(const Module& m) {
+      const auto* note = m.attached<detail::UnitNote>();
+      if (const auto unit = note && note->runs_it ? note->unit.lock() : nullptr) unit->release();
+    }
+  } units;
+  detail::unit_of("reshard", module).release();
+  units.walk(module);
+}
+
+void set_forward_prefetch(Module& module, std::span<Module* const> next) {
+  detail::unit_of("set_forward_prefetch", module).forward_prefetch =
+      detail::list_of("set_forward_prefetch", next);
+}
+void set_backward_prefetch(Module& module, std::span<Module* const> next) {
+  detail::unit_of("set_backward_prefetch", module).backward_prefetch =
+      detail::list_of("set_backward_prefetch", next);
+}
+
+LayoutOf laid_out(Module& root, Mesh mesh) {
+  std::unordered_map<std::string, Layout> layouts;
+  auto tensors = named_parameters(root);
+  for (auto& b : named_buffers(root)) tensors.push_back(std::move(b));
+  for (const NamedParameter& t : tensors) {
+    if (t.tensor.is_distributed()) layouts.emplace(t.name, layout_of(t.tensor));
+  }
+  return [layouts = std::move(layouts), mesh](const std::string& name, const TensorMeta&) {
+    const auto found = layouts.find(name);
+    return found == layouts.end() ? Layout::replicated(mesh) : found->second;
+  };
+}
+
+Mesh compute_mesh(const Module& module) {
+  const auto* note = module.attached<detail::UnitNote>();
+  const auto unit = note ? note->unit.lock() : nullptr;
+  return unit ? unit->options().mesh : Mesh();
+}
+
+}  // namespace tessera::nn
