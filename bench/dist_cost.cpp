@@ -11,6 +11,8 @@
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/views/views.h"
 
+#include <algorithm>
+
 namespace tessera::bench {
 namespace {
 
@@ -83,20 +85,24 @@ void plan_large(Report& report) {
     metas.push_back({shape, DType::f32, kCpu});
     states.push_back(Layout::of(mesh, placements).states());
   };
-  const auto time = [&]<class Op>(std::string_view name, const Op& op, bool in_place) {
+  // By the op's row, which the library exports.
+  const auto time = [&]<class Op>(std::string_view name, const Op& op) {
+    const OpRow& row =
+        **std::ranges::find_if(kernel_rows(), [](const OpRow* r) { return r->name == Op::name; });
+    const bool in_place = row.kind == OpKind::in_place;
     std::vector<const TensorMeta*> pointers;
     std::vector<StrategyInput> inputs;
     for (size_t i = 0; i < metas.size(); ++i) {
       pointers.push_back(&metas[i]);
       inputs.push_back({&metas[i], states[i], false});
-      if constexpr (requires { Op::writes(i, metas.size()); })
-        inputs.back().written = Op::writes(i, metas.size());
+      if (in_place) inputs.back().written = row.writes(i, metas.size());
     }
     const Metas in(pointers.data(), pointers.size());
-    const MetaList made = op.meta(in);
+    const MetaList made = row.meta(&op, in);
     const std::vector<TensorMeta> outputs(made.begin(), made.end());
     report.write(name, median_us([&] {
-                   (void)choose_strategy(name, op.sharding(in), mesh, inputs, outputs, in_place);
+                   (void)choose_strategy(name, row.sharding(&op, in), mesh, inputs, outputs,
+                                         in_place);
                  }));
     metas.clear();
     states.clear();
@@ -108,13 +114,12 @@ void plan_large(Report& report) {
   for (uint32_t role = 0; role < 4; ++role) {
     for (uint32_t i = 0; i < 300; ++i) add({64, 32}, role == 1, role == 1 ? 7919 + i : i);
   }
-  time("plan_adamw_300_tensors_6_axes", op::AdamW{}, true);
+  time("plan_adamw_300_tensors_6_axes", op::AdamW{});
   uint32_t seed = 0;
   for (const int64_t heads : {8, 4, 4, 8}) add({8, heads, 64, 16}, false, ++seed);
   add({8, 8, 64}, false, ++seed);
   add({8, 8, 64, 16}, true, ++seed);
-  time("plan_attention_backward_6_axes", op::AttentionBackward{.mask = AttentionMask::causal()},
-       false);
+  time("plan_attention_backward_6_axes", op::AttentionBackward{.mask = AttentionMask::causal()});
 }
 
 }  // namespace
