@@ -34,8 +34,7 @@ class Toy final : public models::Decoder {
                                   const models::Metadata& m,
                                   const CrossEntropyOptions& o) const override {
     models::Loss l = Decoder::loss(tokens, targets, m, o);
-    const Tensor x = table(tokens);
-    l.auxiliary.push_back({"size", sum(x * x)});
+    l.auxiliary.push_back({"size", run(&Toy::size_of, tokens)});
     return l;
   }
   [[nodiscard]] std::vector<models::NamedValue> statistics() const override {
@@ -47,6 +46,10 @@ class Toy final : public models::Decoder {
   double steps = 0;
 
  private:
+  [[nodiscard]] Tensor size_of(const Tensor& tokens) const {
+    const Tensor x = table(tokens);
+    return sum(x * x);
+  }
   [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata&) const override {
     return table(tokens);
   }

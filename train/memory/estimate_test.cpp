@@ -96,8 +96,8 @@ TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {
 TEST_F(MemoryCheck, AModelFarBeyondTheMachineIsEstimatedWithoutItsMemory) {
   Config c = recipe("llama3_8b");
   const MemoryEstimate e = estimate_memory(c, 8);
-  // 8,030,261,248 parameters of 4 bytes, and two moments each.
-  constexpr int64_t kParameters = 8'030'261'248 * 4;
+  // 8,030,261,248 parameters of 4 bytes, and two moments each, sharded over 8 ranks.
+  constexpr int64_t kParameters = 8'030'261'248 * 4 / 8;
   for (const auto& part : e.parts) {
     if (part.name == "parameters") {
       EXPECT_EQ(part.bytes, kParameters);

@@ -191,10 +191,14 @@ TEST(Summary, ShardedLayersHaveTheirLayoutsAndThePlan) {
                          .max_seq_len = 4});
     nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
     const std::string table = layer_summary(model);
-    EXPECT_NE(table.find("    attention.wo.weight f32[8, 8] {dp_shard: Replicate(), tp: Shard(1)}"),
+    EXPECT_NE(
+        table.find("    attention.wo.weight f32[8, 8]@meta {dp_shard: Replicate(), tp: Shard(1)}"),
+        table.npos)
+        << table;
+    EXPECT_NE(table.find("\nnorm                                           8    0.4%        32 B\n "
+                         "   weight f32[8]@meta\n"),
               table.npos)
         << table;
-    EXPECT_NE(table.find("    norm.weight f32[8]\n"), table.npos) << table;
     EXPECT_NE(table.find("\n  layers.*.attention.wo "), table.npos) << table;
   });
 }

@@ -162,6 +162,7 @@ TEST_F(LoopTest, RanksAndMicroBatchesTrainAsOneBatchDoes) {
 TEST_F(LoopTest, AStepGathersNoMetadata) {
   Config c = tiny();
   c.training.global_batch_size = 16;  // two micro-batches
+  c.parallelism.data_parallel_replicate_degree = 2;
   run_ranks(2, [&](World& world) {
     Trainer trainer(c);
     trainer.step();

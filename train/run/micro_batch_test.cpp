@@ -81,7 +81,8 @@ class MicroBatchTest : public TinyRunTest {
   Seen seen(const std::string& dump, int ranks, int64_t local_rows, const Words& more = {}) {
     Seen all;
     std::mutex mutex;
-    const Config config = gpt2(dump, local_rows, more);
+    Config config = gpt2(dump, local_rows, more);
+    config.parallelism.data_parallel_replicate_degree = ranks;  // gradients are whole on each
     const auto on_rank = [&](World& world) {
       Trainer trainer(config);
       int step = 0;
@@ -251,7 +252,9 @@ TEST_F(MicroBatchTest, ACheckpointThatCountedBatchesIsReadWhereTheBatchIsTheSame
 TEST_F(MicroBatchTest, AStepThatIsNotFiniteChangesNothingAndNamesTheRank) {
   std::vector<StepRecord> records[2];
   for (const bool spoilt : {false, true}) {
-    const Config c = config(spoilt ? "spoilt" : "good", {"--optimizer.state_dtype", "bfloat16"});
+    const Config c =
+        config(spoilt ? "spoilt" : "good", {"--optimizer.state_dtype", "bfloat16",
+                                            "--parallelism.data_parallel_replicate_degree", "2"});
     run_ranks(2, [&](World& world) {
       Trainer trainer(c);
       trainer.step();

@@ -158,7 +158,8 @@ TEST_F(RankCheck, TheNumberOfThreadsMayDiffer) {
 
 TEST_F(RankCheck, ReplicasThatDifferInOneBitAreNamed) {
   const auto all = errors(3, [&](World& world) {
-    Trainer trainer(config("run", {"--debug.replica_check_freq", "2"}));
+    Trainer trainer(config("run", {"--debug.replica_check_freq", "2",
+                                   "--parallelism.data_parallel_replicate_degree", "3"}));
     for (int step = 1; step <= 4; ++step) {
       if (step == 3 && world.rank() == 1) {  // after the check of step 2
         const Tensor weight =
