@@ -123,9 +123,9 @@ const std::set<std::string>& shown_elsewhere() {
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld
       "comm.train_timeout_seconds",               // Config.DeadlinesReachTheWorld
       "comm.trace_buf_size",                      // Config.DeadlinesReachTheWorld
-      "parallelism.enable_sequence_parallel",     // tensor parallel
-      "parallelism.disable_loss_parallel",        // tensor parallel
-      "parallelism.fsdp_reshard_after_forward",   // fully_shard
+      "parallelism.enable_sequence_parallel",     // TensorParallel: collectives
+      "parallelism.disable_loss_parallel",        // TensorParallel: collectives
+      "parallelism.fsdp_reshard_after_forward",   // DataParallel: collectives
       "memory.check",                             // MemoryCheck: training that does not fit
   };
   return fields;
