@@ -85,12 +85,6 @@ Dropout Dropout::local(const Piece& piece) const {
   return d;
 }
 
-int64_t Dropout::row_size() const {
-  int64_t size = whole.rank() > 0 ? 1 : 0;
-  for (int d = 1; d < whole.rank(); ++d) size *= whole[d];
-  return size;
-}
-
 void Dropout::cpu(Tensors in, Outputs y) const {
   if (y[0].numel() == 0) return;
   const Tensor x = row_major(in[0]);

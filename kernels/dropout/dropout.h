@@ -32,7 +32,11 @@ struct Dropout {
   [[nodiscard]] uint32_t threshold() const { return static_cast<uint32_t>(p * 0x1p32); }
   [[nodiscard]] double scale() const { return 1 / (1 - p); }
   /// Elements of a row of the whole: 0 without dims.
-  [[nodiscard]] int64_t row_size() const;
+  [[nodiscard]] int64_t row_size() const {
+    int64_t size = whole.rank() > 0 ? 1 : 0;
+    for (int d = 1; d < whole.rank(); ++d) size *= whole[d];
+    return size;
+  }
 };
 
 using dropout_ops = OpList<Dropout>;

@@ -350,8 +350,8 @@ FreeMembers free_members(std::span<Module* const> modules,
   }
   // Weights without the biases between them, so that those of queries, keys and values are one
   // view.
-  std::ranges::stable_partition(found.slots,
-                                [](const Unit::Slot& s) { return s.parameter.rank() > 1; });
+  std::stable_partition(found.slots.begin(), found.slots.end(),
+                        [](const Unit::Slot& s) { return s.parameter.rank() > 1; });
   return found;
 }
 
