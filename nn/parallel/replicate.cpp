@@ -9,7 +9,7 @@
 namespace tessera::nn {
 namespace {
 
-// The axes of `mesh` over which a parameter is cut, in mesh order.
+// The axes of `mesh` over which a parameter is sharded, in mesh order.
 std::vector<std::string> cut_axes(const std::vector<detail::Unit::Slot>& slots, Mesh mesh) {
   std::vector<std::string> names;
   for (int a = 0; a < mesh.axes(); ++a) {
@@ -22,22 +22,6 @@ std::vector<std::string> cut_axes(const std::vector<detail::Unit::Slot>& slots, 
     if (cut) names.push_back(name);
   }
   return names;
-}
-
-// The layout on `stored` that has the same piece on this rank.
-Layout moved(Layout layout, Mesh stored) {
-  std::vector<Placement> placements;
-  std::vector<std::vector<std::string>> orders;
-  for (int a = 0; a < stored.axes(); ++a) {
-    const std::string& name = stored.axis(a).name;
-    placements.push_back(layout && layout.mesh().has(name) ? layout.placement(name) : Replicate());
-  }
-  for (int d = 0; layout && d <= layout.last_sharded_dim(); ++d) {
-    std::vector<std::string> order;
-    for (const int a : layout.axes_of(d)) order.push_back(layout.mesh().axis(a).name);
-    if (order.size() > 1) orders.push_back(std::move(order));
-  }
-  return Layout::ordered(stored, placements, orders);
 }
 
 }  // namespace
@@ -73,8 +57,9 @@ void replicate(std::span<Module* const> modules, Mesh mesh, const std::string& a
   names.insert(names.end(), cut.begin(), cut.end());
   const Mesh stored = mesh.slice(names);
   for (auto& s : members.slots) {
-    const Layout layout = s.parameter.is_distributed() ? layout_of(s.parameter) : Layout();
-    detail::lie_on(s.parameter, moved(layout, stored));
+    detail::lie_on(s.parameter, s.parameter.is_distributed()
+                                    ? detail::carried_to(stored, layout_of(s.parameter))
+                                    : Layout::replicated(stored));
   }
   for (Tensor* b : members.buffers) {
     if (!b->is_distributed()) detail::lie_on(*b, Layout::replicated(mesh));

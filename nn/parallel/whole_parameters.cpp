@@ -17,32 +17,35 @@ Tensor part(const Tensor& t) { return t.is_distributed() ? Tensor(t.impl().local
 // On `compute`, as `stored` except on the axes of the bucket: Replicate, or Partial for gradients.
 // An axis of the bucket may stand for several of `compute`.
 Layout layout_on(Mesh compute, Layout stored, const Bucket::Axes& axes, bool gradient) {
-  std::vector<bool> covered(static_cast<size_t>(compute.axes()));
+  Layout layout = carried_to(compute, stored);
   for (const auto* list : {&axes.shard, &axes.replicate}) {
     for (const std::string& axis : *list) {
-      for (const int a : compute.axes_named(axis)) covered[static_cast<size_t>(a)] = true;
+      for (const int a : compute.axes_named(axis))
+        layout = layout.with(compute.axis(a).name, gradient ? Partial() : Replicate());
     }
   }
-  std::vector<Placement> placements(covered.size());
-  for (size_t a = 0; a < covered.size(); ++a) {
-    const std::string& name = compute.axis(static_cast<int>(a)).name;
-    if (covered[a]) placements[a] = gradient ? Partial() : Replicate();
-    else if (stored.mesh().has(name)) placements[a] = stored.placement(name);
-  }
-  std::vector<std::vector<std::string>> orders;
-  for (int d = 0; d <= stored.last_sharded_dim(); ++d) {
-    std::vector<std::string> order;
-    for (const int a : stored.axes_of(d)) {
-      const std::string& name = stored.mesh().axis(a).name;
-      if (compute.has(name) && !covered[static_cast<size_t>(compute.index(name))])
-        order.push_back(name);
-    }
-    if (order.size() > 1) orders.push_back(std::move(order));
-  }
-  return Layout::ordered(compute, placements, orders);
+  return layout;
 }
 
 }  // namespace
+
+Layout carried_to(Mesh mesh, Layout layout) {
+  std::vector<Placement> placements;
+  for (int a = 0; a < mesh.axes(); ++a) {
+    const std::string& name = mesh.axis(a).name;
+    placements.push_back(layout.mesh().has(name) ? layout.placement(name) : Replicate());
+  }
+  std::vector<std::vector<std::string>> orders;
+  for (int d = 0; d <= layout.last_sharded_dim(); ++d) {
+    std::vector<std::string> order;
+    for (const int a : layout.axes_of(d)) {
+      const std::string& name = layout.mesh().axis(a).name;
+      if (mesh.has(name)) order.push_back(name);
+    }
+    if (order.size() > 1) orders.push_back(std::move(order));
+  }
+  return Layout::ordered(mesh, placements, orders);
+}
 
 CastParameters::CastParameters(std::vector<Tensor> parameters, DType dtype) {
   int64_t total = 0;

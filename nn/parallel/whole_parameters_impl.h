@@ -13,6 +13,9 @@
 
 namespace tessera::nn::detail {
 
+/// `layout` on `mesh`: axes of one name keep their placement and order; others are Replicate.
+Layout carried_to(Mesh mesh, Layout layout);
+
 class WholeParameters {
  public:
   WholeParameters() = default;
