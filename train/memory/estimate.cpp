@@ -15,6 +15,7 @@
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/lay_out.h"
+#include "tessera/nn/parallel/policy.h"
 #include "tessera/train/data/token_source.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
@@ -155,7 +156,9 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len);
   const int64_t batches = batch_bytes(inputs.batch);
   int64_t activations = 0;
-  for (int64_t i = 0; i < std::min<int64_t>(2, micro_batches); ++i) {
+  const int64_t passes = std::min<int64_t>(2, micro_batches);
+  for (int64_t i = 0; i < passes; ++i) {
+    const nn::MicroBatch micro(i + 1 == passes);
     const int64_t before = memory.stats().live;
     models::Loss loss = model->loss(inputs.batch.tokens, inputs.batch.targets, inputs.metadata);
     Tensor total = loss.sum;
