@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Base of the engines over shared memory and over messages: works that advance in any wait, end
+// Base of the engines over shared memory and over messages: operations advance in any wait, end
 // with a result or an error that is thrown once, and time out.
 #pragma once
 

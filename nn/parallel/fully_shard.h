@@ -14,8 +14,8 @@
 
 namespace tessera::nn {
 
-/// The mesh axes that share the batch: over `shard` parameters are cut, over `replicate` they are
-/// equal. Outermost first; `replicate` may be empty.
+/// The mesh axes that share the batch: over `shard` parameters are sharded, over `replicate`
+/// they are equal. Outermost first; `replicate` may be empty.
 struct DataAxes {
   std::vector<std::string> shard, replicate = {};
 };
@@ -24,9 +24,9 @@ struct ShardPolicy {
   MixedPrecision precision = {};
   Reshard reshard_after_forward = Reshard::automatic;
   Accumulation accumulation = Accumulation::shards;
-  /// The dim of a parameter that is cut; default: 0.
+  /// The dim of a parameter that is sharded; default: 0.
   std::function<int(const std::string& name, const Tensor& parameter)> dim = {};
-  /// Parameters that stay as they are: neither cut nor reduced.
+  /// Parameters that stay as they are: neither sharded nor reduced.
   std::function<bool(const std::string& name, const Tensor& parameter)> ignore = {};
 };
 

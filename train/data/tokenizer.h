@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The interface of tokenizers, and the byte tokenizer, which needs no file: one token per byte, and
-// two marks for begin and end of a document.
+// begin-of-text and end-of-text tokens.
 #pragma once
 
 #include "tessera/core/api.h"
