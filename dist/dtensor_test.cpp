@@ -11,6 +11,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -18,16 +19,8 @@
 namespace tessera {
 namespace {
 
+using test::error_of;
 using test::on_ranks;
-
-template <class F> std::string layout_error(F&& f) {
-  try {
-    f();
-  } catch (const LayoutError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 Tensor ramp(const Shape& shape, DType dtype = DType::f32) {
   std::vector<double> values;
@@ -114,23 +107,23 @@ TEST(DTensor, FromLocalChecksEveryRanksPart) {
     EXPECT_EQ(from_local(good, rows, {5, 3}).shape(), (Shape{5, 3}));
     // Any other split of 5 rows is refused, on every rank, with the rank that is wrong.
     const int64_t other[] = {2, 1, 2, 0};
-    const std::string text = layout_error([&] {
+    const std::string text = error_of<LayoutError>([&] {
       (void)from_local(ramp({other[world.rank()], 3}), rows);
     });
     EXPECT_NE(text.find("the part of rank 1 is [1, 3]"), text.npos) << text;
     EXPECT_NE(text.find("gives it [2, 3]"), text.npos) << text;
-    EXPECT_NE(layout_error([&] {
+    EXPECT_NE(error_of<LayoutError>([&] {
                 (void)from_local(good, rows, {6, 3});
               }).find("rank 2"),
               std::string::npos);
     const DType mixed = world.rank() == 3 ? DType::f64 : DType::f32;
-    EXPECT_NE(layout_error([&] {
+    EXPECT_NE(error_of<LayoutError>([&] {
                 (void)from_local(ramp({2, 2}, mixed), rows);
               }).find("disagree"),
               std::string::npos);
     Tensor wants = ramp({2, 2});
     wants.set_requires_grad();
-    EXPECT_NE(layout_error([&] { (void)from_local(wants, rows); }).find("local_region"),
+    EXPECT_NE(error_of<LayoutError>([&] { (void)from_local(wants, rows); }).find("local_region"),
               std::string::npos);
   });
 }
@@ -146,7 +139,7 @@ TEST(DTensor, WrapLocalChecksThisRanksPartAndSendsNothing) {
     EXPECT_EQ(x.shape(), (Shape{5, 2}));
     EXPECT_EQ(layout_of(x), rows);
     EXPECT_EQ(&local(x).storage(), &part.storage());
-    const std::string error = layout_error([&] { (void)wrap_local(part, rows, {9, 2}); });
+    const std::string error = error_of<LayoutError>([&] { (void)wrap_local(part, rows, {9, 2}); });
     EXPECT_NE(error.find("of [9, 2] gives it [3, 2]"), error.npos) << error;
     EXPECT_THROW((void)wrap_local(x, rows, {5, 2}), LayoutError);
     EXPECT_THROW((void)wrap_local(part, Layout::of(m, {Shard(2)}), {5, 2}), LayoutError);
@@ -162,11 +155,11 @@ TEST(DTensor, NamedPlacementsReplicateTheOtherAxes) {
               Layout::of(m, {Replicate(), Shard(0), Replicate()}));
     EXPECT_EQ(Layout::of(m, {{"tp", Shard(1)}, {"dp_shard", Partial()}}),
               Layout::of(m, {Replicate(), Partial(), Shard(1)}));
-    EXPECT_NE(layout_error([&] {
+    EXPECT_NE(error_of<LayoutError>([&] {
                 (void)Layout::of(m, {{"cp", Shard(0)}});
               }).find("no axis cp"),
               std::string::npos);
-    EXPECT_NE(layout_error([&] {
+    EXPECT_NE(error_of<LayoutError>([&] {
                 (void)Layout::of(m, {{"tp", Shard(0)}, {"tp", Shard(1)}});
               }).find("named twice"),
               std::string::npos);

@@ -5,6 +5,7 @@
 
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/dist/world.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -16,6 +17,8 @@
 
 namespace tessera {
 namespace {
+
+using test::error_of;
 
 using test::on_ranks;
 
@@ -32,15 +35,6 @@ std::vector<std::vector<int>> factorisations(int n) {
 
 std::vector<MeshAxis> axes_abc(const std::vector<int>& sizes) {
   return {{"a", sizes[0]}, {"b", sizes[1]}, {"c", sizes[2]}};
-}
-
-template <class E> std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 #define EXPECT_TEXT(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)

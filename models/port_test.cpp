@@ -9,12 +9,15 @@
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/toy_family.h"
 
 #include <gtest/gtest.h>
 
 namespace tessera::models {
 namespace {
+
+using test::error_of;
 
 const llama3::Config kTiny = test::tiny_llama3(3);
 const gpt2::Config kTinyGpt2{
@@ -25,15 +28,6 @@ class PortTest : public testing::Test {
  protected:
   Session session_;
 };
-
-template <class F> std::string message_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST_F(PortTest, AConfigurationIsAValueOfAnyFamily) {
   const std::vector<Family> all = families();
@@ -48,7 +42,7 @@ TEST_F(PortTest, AConfigurationIsAValueOfAnyFamily) {
   EXPECT_EQ(nn::parameter_count(*a.make()), 6'163'712);
   b.as<llama3::Config>().n_heads = 3;
   EXPECT_EQ(b.conflicts().size(), 2u);
-  EXPECT_EQ(message_of([] { (void)ModelConfig().vocab_size(); }),
+  EXPECT_EQ(error_of([] { (void)ModelConfig().vocab_size(); }),
             "[model] no model is configured: give --model.name and --model.flavor, or assign a "
             "flavor of a family");
   struct Other {};
@@ -57,10 +51,10 @@ TEST_F(PortTest, AConfigurationIsAValueOfAnyFamily) {
 
 TEST_F(PortTest, AnUnknownNameIsAnsweredWithTheList) {
   const std::vector<Family> all = families();
-  EXPECT_TRUE(message_of([&] { (void)find_family(all, "lama3"); })
+  EXPECT_TRUE(error_of([&] { (void)find_family(all, "lama3"); })
                   .starts_with("[--model.name] there is no 'lama3': did you mean llama3? There are "
                                "llama3"));
-  EXPECT_EQ(message_of([&] { (void)find_family(all, "llama3").flavor("7B"); }),
+  EXPECT_EQ(error_of([&] { (void)find_family(all, "llama3").flavor("7B"); }),
             "[--model.flavor] there is no '7B': did you mean 1B? There are debugmodel, 1B, 3B, 8B, "
             "70B, 405B");
 }
@@ -100,11 +94,11 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
   backward(b.sum);
   EXPECT_EQ(first.tok_embeddings->weight.grad().values(),
             whole.tok_embeddings->weight.grad().values());
-  EXPECT_EQ(message_of([&] { (void)middle.loss(sent, tokens, m); }),
+  EXPECT_EQ(error_of([&] { (void)middle.loss(sent, tokens, m); }),
             "[llama3] loss needs the head, which this stage lacks: call it on the last stage");
   EXPECT_THROW((void)middle.features(tokens, m), ShapeError);
   EXPECT_EQ(
-      message_of([&] {
+      error_of([&] {
         (void)middle.features(empty({1, 2, 3}, DType::i64), m);
       }),
       "[llama3] features are i64[1, 2, 3], expected floating (B, T, dim) of the stage before: "
@@ -147,7 +141,7 @@ TEST_F(PortTest, StagesOfATiedModelSayWhichTheyAre) {
   gpt2::Model without(kTinyGpt2);
   without.pos_embeddings.reset();
   nn::initialize(without, 3);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(error_of([&] {
               (void)without.forward(test::ids({1}, {1, 1}));
             }),
             "[gpt2] a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
@@ -182,10 +176,10 @@ TEST_F(PortTest, FeaturesAndLogitsComeApartInMixedPrecision) {
 }
 
 TEST_F(PortTest, WhatIsMissingIsATypedError) {
-  EXPECT_EQ(message_of([] { (void)Metadata().of(2); }),
+  EXPECT_EQ(error_of([] { (void)Metadata().of(2); }),
             "[metadata] no kind of layer 2: there are 0, counted from 0");
   const Family none{.name = "none", .description = "", .flavors = {}};
-  EXPECT_EQ(message_of([&] { (void)none.flavor(""); }),
+  EXPECT_EQ(error_of([&] { (void)none.flavor(""); }),
             "[family] none has no flavors: give it at least one");
   llama3::Config config = kTiny;
   config.n_layers = 1;

@@ -12,6 +12,7 @@
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/parallel/fully_shard.h"
 #include "tessera/nn/parallel/replicate.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,8 @@
 
 namespace tessera::models {
 namespace {
+
+using test::error_of;
 
 using Mode = nn::ActivationCheckpointConfig::Mode;
 
@@ -237,15 +240,6 @@ TEST(TensorParallelPlan, IsDataThatPrints) {
     EXPECT_NE(text.find(line), text.npos) << line << " in\n" << text;
 }
 
-template <class F> std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const UsageError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(TensorParallelPlan, AllFaultsAreNamedAtOnceBeforeAnyCommunication) {
   test::on_ranks(5, [](World& world) {
     const Mesh mesh = Mesh::make({{"dp_shard", 1}, {"tp", 5}});
@@ -255,7 +249,7 @@ TEST(TensorParallelPlan, AllFaultsAreNamedAtOnceBeforeAnyCommunication) {
     plan.add({"layers.*.attention.wx"}, nn::column_parallel());
     plan.add({"layers.1.attention.wq"}, nn::row_parallel(Replicate()));
     plan.add({"*.attention_norm"}, nn::column_parallel());
-    const std::string text = refusal([&] { nn::tensor_parallel(*model, mesh, plan); });
+    const std::string text = error_of<UsageError>([&] { nn::tensor_parallel(*model, mesh, plan); });
     for (const char* part :
          {"asynchronous", "does not divide model.n_heads 24", "does not divide model.n_kv_heads 12",
           "no module matches layers.*.attention.wx",
@@ -264,7 +258,9 @@ TEST(TensorParallelPlan, AllFaultsAreNamedAtOnceBeforeAnyCommunication) {
       EXPECT_NE(text.find(part), text.npos) << part << " in " << text;
     EXPECT_FALSE(nn::parameters(*model)[0].is_distributed()) << "nothing changed";
     EXPECT_EQ(nn::tensor_parallel_plan_of(*model), nullptr);
-    EXPECT_NE(refusal([&] { nn::tensor_parallel(*model, mesh, {}, "cp"); }).find("no axis cp"),
+    EXPECT_NE(error_of<UsageError>([&] {
+                nn::tensor_parallel(*model, mesh, {}, "cp");
+              }).find("no axis cp"),
               std::string::npos);
     EXPECT_EQ(world.group().recorder().count(), before);
   });
@@ -276,12 +272,14 @@ TEST(TensorParallelPlan, ComesBeforeFullyShardAndOnce) {
     const auto model = make("gpt2");
     const nn::TensorParallelPlan plan = model->tensor_parallel_plan({});
     nn::tensor_parallel(*model, mesh, plan);
-    EXPECT_NE(refusal([&] { nn::tensor_parallel(*model, mesh, plan); }).find("is sharded already"),
+    EXPECT_NE(error_of<UsageError>([&] {
+                nn::tensor_parallel(*model, mesh, plan);
+              }).find("is sharded already"),
               std::string::npos);
     const auto sharded = make("gpt2");
     for (nn::Module* unit : sharded->units())
       nn::fully_shard(*unit, mesh, nn::DataAxes{{"dp_shard"}});
-    EXPECT_NE(refusal([&] {
+    EXPECT_NE(error_of<UsageError>([&] {
                 nn::tensor_parallel(*sharded, mesh, plan);
               }).find("is wrapped by fully_shard already: call tensor_parallel first"),
               std::string::npos);

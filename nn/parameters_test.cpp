@@ -10,12 +10,15 @@
 #include "tessera/nn/containers.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/optim/sgd.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
 namespace tessera::nn {
 namespace {
+
+using test::error_of;
 
 // A parameter, a floating buffer that checkpoints hold and an integer one that they do not.
 struct Counted final : Layer<Counted> {
@@ -30,14 +33,6 @@ struct Counted final : Layer<Counted> {
 
 class ParametersTest : public testing::Test {
  protected:
-  template <class E, class F> static std::string error_of(const F& f) {
-    try {
-      f();
-    } catch (const E& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  }
   Session session_;
 };
 

@@ -10,6 +10,7 @@
 #include "tessera/nn/layers.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/sgd.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -18,6 +19,8 @@
 
 namespace tessera::optim {
 namespace {
+
+using test::error_of;
 
 using Names = std::vector<std::string>;
 
@@ -30,14 +33,6 @@ class OptimizerTest : public testing::Test {
     Names names;
     for (const auto& entry : state.tensors) names.push_back(entry.name);
     return names;
-  }
-  template <class E> static std::string error_of(const std::function<void()>& f) {
-    try {
-      f();
-    } catch (const E& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
   }
   static void expect_has(const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text << "\nhas no: " << part;

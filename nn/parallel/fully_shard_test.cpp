@@ -13,6 +13,7 @@
 #include "tessera/nn/layers.h"
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parallel/replicate.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -22,6 +23,8 @@
 
 namespace tessera::nn {
 namespace {
+
+using test::error_of;
 
 constexpr int64_t kIn = 4, kHidden = 5, kRows = 6;
 
@@ -89,15 +92,6 @@ void shard(Net& net, Mesh mesh, const ShardPolicy& policy = {}) {
   fully_shard(net.b, mesh, kAxes, policy);
   const std::vector<Module*> last{&net.norm, &net.head};
   fully_shard(last, mesh, kAxes, policy);
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(FullyShard, ParametersAreShardsFromTheFirstByteOn) {
