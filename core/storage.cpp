@@ -4,6 +4,7 @@
 // threads may pass a tensor that they share to their collectives.
 #include "tessera/core/storage.h"
 
+#include "tessera/core/borrowed_impl.h"
 #include "tessera/core/error.h"
 
 #include <algorithm>
@@ -46,19 +47,13 @@ void PendingUse::end(std::exception_ptr error) noexcept {
 namespace {
 
 // Gives out a range of another storage, and keeps that alive.
-class PartOf final : public Allocator {
+class PartOf final : public detail::Borrowed {
  public:
   PartOf(Ref<Storage> whole, int64_t begin)
-      : whole_(std::move(whole)), data_(static_cast<std::byte*>(whole_->data()) + begin) {}
-  void* allocate(int64_t) override { return data_; }
-  void free(void*, int64_t) noexcept override {}
-  void empty_cache() override {}
-  [[nodiscard]] MemoryStats stats() const override { return {}; }
-  void reset_peak() override {}
+      : Borrowed(static_cast<std::byte*>(whole->data()) + begin), whole_(std::move(whole)) {}
 
  private:
   Ref<Storage> whole_;
-  std::byte* data_;
 };
 
 }  // namespace

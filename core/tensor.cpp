@@ -2,6 +2,7 @@
 // Tensor handles: making, reading, copying between devices. Nothing here is recorded by autograd.
 #include "tessera/core/tensor.h"
 
+#include "tessera/core/borrowed_impl.h"
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/meta_memory.h"
@@ -208,23 +209,16 @@ Tensor detail::from_elements(const void* values, int64_t count, const Shape& sha
 
 namespace {
 
-// Gives out memory that others own, and tells them when no storage needs it any more. Released
-// bytes stay where they are.
-class Blob final : public Allocator {
+// Tells the owner of the memory when no storage needs it any more.
+class Blob final : public detail::Borrowed {
  public:
   Blob(void* data, std::function<void(void*)> deleter)
-      : data_(data), deleter_(std::move(deleter)) {}
+      : Borrowed(data), deleter_(std::move(deleter)) {}
   ~Blob() override {
-    if (deleter_) deleter_(data_);
+    if (deleter_) deleter_(data());
   }
-  void* allocate(int64_t) override { return data_; }
-  void free(void*, int64_t) noexcept override {}
-  void empty_cache() override {}
-  [[nodiscard]] MemoryStats stats() const override { return {}; }
-  void reset_peak() override {}
 
  private:
-  void* data_;
   std::function<void(void*)> deleter_;
 };
 
