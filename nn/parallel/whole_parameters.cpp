@@ -27,6 +27,16 @@ Layout layout_on(Mesh compute, Layout stored, const Bucket::Axes& axes, bool gra
   return layout;
 }
 
+// Sums over other axes than the bucket's are gradients' sums too: in `sum`.
+Tensor laid_out_as(const Tensor& gradient, Layout layout, DType sum) {
+  if (layout_of(gradient) == layout) return gradient;
+  const Tensor wide =
+      gradient.dtype() == sum
+          ? gradient
+          : make_distributed(cast(part(gradient), sum), gradient.shape(), layout_of(gradient));
+  return tessera::detail::redistribute_unrecorded(wide, layout, trace_tag());
+}
+
 }  // namespace
 
 Layout carried_to(Mesh mesh, Layout layout) {
@@ -91,7 +101,9 @@ Grads CastParameters::reduce(const Grads& gradients, bool) {
 BucketParameters::BucketParameters(std::vector<Tensor> parameters, Mesh compute,
                                    const Bucket::Axes& axes, Bucket::Policy policy,
                                    Accumulation accumulation)
-    : bucket_(parameters, axes, policy), accumulation_(accumulation) {
+    : bucket_(parameters, axes, policy),
+      sum_(policy.reduce.value_or(parameters[0].dtype())),
+      accumulation_(accumulation) {
   for (Tensor& p : parameters) {
     const Layout stored = layout_of(p);
     slots_.push_back(
@@ -154,9 +166,7 @@ Grads BucketParameters::reduce(const Grads& gradients, bool last) {
   std::vector<Tensor> parts;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Tensor& g = gradients[i];
-    parts.push_back(g.defined() ? part(tessera::detail::redistribute_unrecorded(
-                                      g, slots_[i].gradient, trace_tag()))
-                                : Tensor());
+    parts.push_back(g.defined() ? part(laid_out_as(g, slots_[i].gradient, sum_)) : Tensor());
   }
   const Reduce how = last || accumulation_ == Accumulation::shards ? Reduce::all
                      : accumulation_ == Accumulation::whole        ? Reduce::none

@@ -78,6 +78,7 @@ class BucketParameters final : public WholeParameters {
   [[nodiscard]] std::vector<Tensor> accumulated() const;
   std::vector<Slot> slots_;
   Bucket bucket_;
+  DType sum_;  // of sums of gradients over ranks
   Accumulation accumulation_;
   bool communicates_, gathers_;
 };
