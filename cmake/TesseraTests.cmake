@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests: few programs, one ctest entry per test. Tests run in the source folder, so goldens are "tests/goldens/...".
 # A test whose suite name contains "Cuda" needs a GPU and gets the label gpu instead of its program's label.
-# The targets unit_tests, law_tests and golden_tests build the programs of one label.
+# The targets unit_tests, law_tests, golden_tests and mesh_tests build the programs of one label.
 if(TESSERA_TESTS)
   enable_testing()
   include(GoogleTest)
   add_custom_target(unit_tests)
   add_custom_target(law_tests)
   add_custom_target(golden_tests)
+  add_custom_target(mesh_tests)
 endif()
 
 # tessera_test_program(<name> LABEL <label> SOURCES <file>... LINK <target>... [PRECOMPILE <header>...])

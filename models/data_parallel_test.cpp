@@ -13,12 +13,10 @@
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/mixed_precision.h"
-#include "tessera/nn/parallel/tensor_parallel.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 
 namespace tessera::models {
@@ -124,23 +122,6 @@ Result run(const Setting& s) {
   return result;
 }
 
-// The largest error relative to a gradient's own norm. Biases of keys have none but for rounding:
-// a shift of all scores of a query changes nothing.
-double difference(const Result& a, const Result& b) {
-  double worst = std::abs(a.losses[0] - b.losses[0]) / std::abs(b.losses[0]);
-  for (const auto& [name, want] : b.gradients) {
-    const auto& got = a.gradients.at(name);
-    double off = 0, norm = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      off += (got[i] - want[i]) * (got[i] - want[i]);
-      norm += want[i] * want[i];
-    }
-    if (name.ends_with("wk.bias")) EXPECT_LT(std::sqrt(std::max(off, norm)), 1e-10) << name;
-    else worst = std::max(worst, std::sqrt(off / norm));
-  }
-  return worst;
-}
-
 void expect_equal(const Result& a, const Result& b, const std::string& what) {
   EXPECT_EQ(a.losses, b.losses) << what;
   for (const auto& [name, want] : b.gradients)
@@ -159,21 +140,6 @@ TEST(DataParallel, EveryPassGivesTheBitsOfThePlainPath) {
     }
     expect_equal(run({.family = family, .pass = "shard", .replicas = 2, .shards = 2}),
                  run({.family = family, .replicas = 2, .shards = 2}), family + " hybrid ");
-  }
-}
-
-TEST(DataParallel, AnyNumberOfRanksGivesTheGradientsOfOne) {
-  for (const std::string family : {"llama3", "gpt2"}) {
-    const Result one = run({.family = family, .dtype = DType::f64});
-    for (const char* pass : {"shard", "replicate"}) {
-      const bool shard = std::string(pass) == "shard";
-      const Result three = run({.family = family,
-                                .pass = pass,
-                                .replicas = shard ? 1 : 3,
-                                .shards = shard ? 3 : 1,
-                                .dtype = DType::f64});
-      EXPECT_LT(difference(three, one), 1e-10) << family << ' ' << pass;
-    }
   }
 }
 
@@ -304,15 +270,13 @@ TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
   }
 }
 
-// Losses and norms of two steps of AdamW with clipping.
-std::vector<double> train(const std::string& family, DType dtype, std::vector<MeshAxis> axes,
+// Losses and norms of two steps of AdamW with clipping, on two shards.
+std::vector<double> train(const std::string& family,
                           const std::function<void(LanguageModel&, Mesh)>& pass) {
   std::vector<double> values;
-  int ranks = 1;
-  for (const MeshAxis& a : axes) ranks *= a.size;
-  test::on_ranks(ranks, [&](World& world) {
-    const Mesh mesh = Mesh::make(axes);
-    const auto model = make(family, dtype);
+  test::on_ranks(2, [&](World& world) {
+    const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
+    const auto model = make(family, DType::f32);
     pass(*model, mesh);
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     optim::AdamW optimizer(nn::parameters(*model), {.lr = 1e-2});
@@ -332,37 +296,15 @@ std::vector<double> train(const std::string& family, DType dtype, std::vector<Me
   return values;
 }
 
-TEST(DataParallel, TrainsAsThePlainPathOnEveryKindOfMesh) {
-  const auto nothing = [](LanguageModel&, Mesh) {};
-  const auto hybrid = [](LanguageModel& model, Mesh mesh) {
-    fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}});
-  };
-  // One layer is replicated, all else sharded.
+TEST(DataParallel, AReplicatedLayerTrainsAmongShardedOnes) {
   const auto both = [](LanguageModel& model, Mesh mesh) {
     (void)mesh.flatten({"dp_replicate", "dp_shard"}, "dp");
     nn::replicate(*model.units()[1], mesh, "dp");
     nn::fully_shard(*model.units()[0], mesh, {{"dp_shard"}, {"dp_replicate"}});
     nn::fully_shard(model, mesh, {{"dp_shard"}, {"dp_replicate"}});
   };
-  const std::vector<MeshAxis> two{{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}},
-      four{{"dp_replicate", 2}, {"dp_shard", 2}, {"tp", 1}};
-  for (const std::string family : {"llama3", "gpt2"}) {
-    const auto plain = train(family, DType::f32, two, nothing);
-    EXPECT_EQ(train(family, DType::f32, two, hybrid), plain) << family;
-    EXPECT_EQ(train(family, DType::f32, two, both), plain) << family;
-    EXPECT_EQ(train(family, DType::f32, four, hybrid), train(family, DType::f32, four, nothing))
-        << family;
-    const auto one =
-        train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 1}, {"tp", 1}}, nothing);
-    const auto tensor = train(family, DType::f64, {{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}},
-                              [&](LanguageModel& model, Mesh mesh) {
-                                nn::tensor_parallel(model, mesh, model.tensor_parallel_plan({}));
-                                hybrid(model, mesh);
-                              });
-    ASSERT_EQ(one.size(), tensor.size());
-    for (size_t i = 0; i < one.size(); ++i)
-      EXPECT_NEAR(tensor[i], one[i], 1e-7 * std::abs(one[i])) << family << ' ' << i;
-  }
+  for (const std::string family : {"llama3", "gpt2"})
+    EXPECT_EQ(train(family, both), train(family, [](LanguageModel&, Mesh) {})) << family;
 }
 
 TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {

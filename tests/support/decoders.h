@@ -6,6 +6,8 @@
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/family.h"
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
 
@@ -13,6 +15,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -30,6 +33,35 @@ inline llama3::Config tiny_llama3(int64_t n_layers) {
           .max_seq_len = 16,
           .rope_theta = 10000,
           .norm_eps = 1e-5};
+}
+
+constexpr int64_t kMeshVocabulary = 131;
+/// A decoder of two layers for tests on meshes, `llama3`, `llama3` with a `tied` head, or `gpt2`
+/// with dropout. Degrees of tensor parallelism up to 8 divide the heads, but 3 and 8 divide neither
+/// vocabulary nor positions nor the hidden size of Llama's feed-forward.
+inline models::ModelConfig mesh_decoder(const std::string& family, DType dtype) {
+  constexpr int64_t kPositions = 37;
+  if (family == "gpt2") {
+    return models::ModelConfig::of<gpt2::Model>("gpt2", "",
+                                                {.dim = 48,
+                                                 .n_layers = 2,
+                                                 .n_heads = 24,
+                                                 .vocab_size = kMeshVocabulary,
+                                                 .max_seq_len = kPositions,
+                                                 .embedding_dropout = 0.1,
+                                                 .residual_dropout = 0.2,
+                                                 .dtype = dtype});
+  }
+  return models::ModelConfig::of<llama3::Model>("llama3", "",
+                                                {.dim = 96,
+                                                 .n_layers = 2,
+                                                 .n_heads = 48,
+                                                 .n_kv_heads = 24,
+                                                 .ffn_dim = 100,
+                                                 .vocab_size = kMeshVocabulary,
+                                                 .max_seq_len = kPositions,
+                                                 .enable_weight_tying = family == "tied",
+                                                 .dtype = dtype});
 }
 
 inline Tensor ids(const std::vector<double>& values, const Shape& shape) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <unistd.h>
@@ -17,7 +18,9 @@ class FolderTest : public testing::Test {
  protected:
   FolderTest() {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = concat(testing::TempDir(), test->test_suite_name(), '.', test->name(), '.', getpid());
+    std::string name = concat(test->test_suite_name(), '.', test->name(), '.', getpid());
+    std::ranges::replace(name, '/', '.');  // of parameterised tests
+    folder_ = testing::TempDir() + name;
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tests/mesh/dense.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/core/draws.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/decoders.h"
+#include "tessera/train/run/build_model.h"
+#include "tessera/train/run/trainer.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::mesh_tests {
+namespace {
+
+constexpr int64_t kRows = 24, kLength = 32;
+constexpr uint64_t kSeed = 5;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kSteps = 2;  // which see all of the code
+#else
+constexpr int64_t kSteps = 10;
+#endif
+
+}  // namespace
+
+train::Config dense(const std::string& family, const Degrees& degrees, DType compute, Mode mode,
+                    const std::string& dump_folder) {
+  train::Config c;
+  c.model = test::mesh_decoder(family, compute == DType::f64 ? DType::f64 : DType::f32);
+  c.dump_folder = dump_folder;
+  c.overwrite = true;
+  c.threads = 1;
+  c.training.steps = kSteps;
+  c.training.local_batch_size = kRows / degrees.data_parts();
+  c.training.seq_len = kLength;
+  c.training.mixed_precision_param = compute;
+  c.lr_scheduler.warmup_steps = 2;
+  c.parallelism.data_parallel_replicate_degree = degrees.replicate;
+  c.parallelism.data_parallel_shard_degree = degrees.shard;
+  c.parallelism.tensor_parallel_degree = degrees.tp;
+  c.activation_checkpoint.mode = mode;
+  c.debug.seed = kSeed;
+  c.debug.deterministic = true;
+  c.metrics.measure_ceiling = false;
+  c.sample.tokens = 0;
+  return c;
+}
+
+train::Batch rows(int64_t first, int64_t count) {
+  std::vector<double> tokens, targets;
+  for (int64_t row = first; row < first + count; ++row) {
+    for (int64_t t = 0; t < kLength; ++t) {
+      const auto token = [&](int64_t i) {
+        return static_cast<double>(test::mix(static_cast<uint64_t>(row * (kLength + 1) + i)) %
+                                   test::kMeshVocabulary);
+      };
+      tokens.push_back(token(t));
+      targets.push_back(t + row % 5 < kLength ? token(t + 1) : -100);
+    }
+  }
+  return {from_values(tokens, {count, kLength}, DType::i64),
+          from_values(targets, {count, kLength}, DType::i64)};
+}
+
+Values whole_parameters(nn::Module& model) {
+  Values all;
+  for (const auto& p : nn::named_parameters(model)) all[p.name] = full_tensor(p.tensor).values();
+  return all;
+}
+
+Outcome trained(const train::Config& config, const Degrees& degrees) {
+  Outcome result;
+  const auto on_rank = [&](World& world) {
+    train::Trainer trainer(config, {}, nullptr, rows);
+    Outcome run;
+    run.initial = whole_parameters(trainer.model());
+    for (int64_t i = 0; i < config.training.steps; ++i) {
+      const train::StepRecord r = trainer.step();
+      run.losses.push_back(r.loss);
+      run.norms.push_back(r.grad_norm);
+    }
+    run.last = whole_parameters(trainer.model());
+    if (world.rank() == 0) result = std::move(run);
+  };
+  run_ranks(degrees.ranks(), on_rank, train::world_options(config));
+  return result;
+}
+
+Values gradients(const train::Config& config, const Degrees& degrees) {
+  Values result;
+  const auto on_rank = [&](World& world) {
+    const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
+    const auto fill = [](nn::Module& m, const nn::LayoutOf& layouts) {
+      nn::initialize(m, kSeed, layouts);
+      for (const auto& p : nn::named_parameters(m)) {
+        if (p.name.ends_with("bias"))
+          nn::copy_values(p.tensor, normal(p.tensor.shape(), {3, 1}, 0, 0.1, p.tensor.dtype()));
+      }
+    };
+    const auto model = train::build_model(config, mesh, fill);
+    Context::current().call_keys.set_seed(kSeed);
+    begin_micro_batch(0);
+    const Layout by_rows = train::data_share(mesh).by_rows;
+    const train::Batch batch = rows(0, kRows);
+    backward(model
+                 ->loss(distribute(batch.tokens, by_rows), distribute(batch.targets, by_rows),
+                        model->metadata(kLength))
+                 .sum);
+    Values values;
+    for (const auto& p : nn::named_parameters(*model)) {
+      EXPECT_EQ(layout_of(p.tensor.grad()), layout_of(p.tensor)) << p.name;
+      values[p.name] = full_tensor(p.tensor.grad()).values();
+    }
+    if (world.rank() == 0) result = std::move(values);
+  };
+  run_ranks(degrees.ranks(), on_rank, train::world_options(config));
+  return result;
+}
+
+}  // namespace tessera::mesh_tests

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of small dense decoders on a mesh, by the trainer's own path, for the sweeps. Sizes are such
+// that tensor parallelism of 3, 6 and 8 takes part with grouped heads, while vocabularies,
+// positions and the feed-forward of Llama divide by neither 3 nor 8; GPT-2 drops activations.
+#pragma once
+
+#include "tessera/tests/mesh/meshes.h"
+#include "tessera/train/data/data.h"
+#include "tessera/train/run/config.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::mesh_tests {
+
+using Mode = nn::ActivationCheckpointConfig::Mode;
+/// What a step may keep of the activations.
+constexpr Mode kModes[]{Mode::none, Mode::full, Mode::selective};
+constexpr const char* kFamilies[]{"llama3", "gpt2"};
+
+/// 10 steps (2 under a sanitizer) of 24 rows of 32 tokens, in parameters of f32, or of f64 where
+/// `compute` is that.
+train::Config dense(const std::string& family, const Degrees& degrees, DType compute,
+                    Mode mode = Mode::none, const std::string& dump_folder = "unused");
+
+/// Rows of the run, of which the last tokens of some have no target, so that ranks count unlike
+/// numbers of them.
+train::Batch rows(int64_t first, int64_t count);
+
+using Values = std::map<std::string, std::vector<double>>;
+/// A run as rank 0 sees it.
+struct Outcome {
+  Values initial, last;  ///< whole parameters
+  std::vector<double> losses, norms;
+};
+/// All steps of a Trainer.
+Outcome trained(const train::Config& config, const Degrees& degrees);
+/// Whole gradients of the first step's sum of losses, from weights where no bias is zero: what is
+/// added twice must show.
+Values gradients(const train::Config& config, const Degrees& degrees);
+/// Of all parameters; collective.
+Values whole_parameters(nn::Module& model);
+
+}  // namespace tessera::mesh_tests

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tests/mesh/integration.h"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+namespace tessera::mesh_tests {
+namespace {
+
+constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree",
+                     *kShard = "--parallelism.data_parallel_shard_degree",
+                     *kTensor = "--parallelism.tensor_parallel_degree",
+                     *kSteps = "--training.steps", *kSave = "--checkpoint.enable",
+                     *kModelOnly = "--checkpoint.last_save_model_only",
+                     *kRecompute = "--activation_checkpoint.mode",
+                     *kPacking = "--dataloader.packing";
+
+}  // namespace
+
+std::vector<Item> items() {
+  const Words full_save{kSave, "true", kModelOnly, "false"};
+  return {
+      {.name = "default",
+       .ranks = 4,
+       .runs = {{"--profiler.enable_profiling", "true", "--profiler.profile_freq", "5",
+                 "--metrics.enable_tensorboard", "true"}},
+       .files = {"profiling/traces/iteration_10/rank0_trace.json",
+                 "profiling/traces/iteration_10/rank3_trace.json", "tb"},
+       .transport = ""},
+      {.name = "2d_eager", .ranks = 4, .runs = {{kTensor, "2"}}, .transport = "messages"},
+      {.name = "2d_eager_no_sp",
+       .ranks = 4,
+       .runs = {{kTensor, "2", "--parallelism.enable_sequence_parallel", "false"}}},
+      {.name = "full_checkpoint",
+       .ranks = 4,
+       .runs = {full_save, joined(full_save, {kSteps, "20"})},
+       .files = {"checkpoint/step-10/optimizer.safetensors",
+                 "checkpoint/step-20/optimizer.safetensors"},
+       .steps = 20,
+       .transport = ""},
+      {.name = "last_save_model_only_fp32",
+       .ranks = 4,
+       .runs = {{kSave, "true", kModelOnly, "true", "--checkpoint.export_dtype", "float32"}},
+       .files = {"checkpoint/step-10/model.safetensors"}},
+      {.name = "last_save_model_only_bf16",
+       .ranks = 4,
+       .runs = {{kSave, "true", kModelOnly, "true", "--checkpoint.export_dtype", "bfloat16"}},
+       .files = {"checkpoint/step-10/model.safetensors"}},
+      {.name = "optimizer_bf16_states",
+       .ranks = 2,
+       .runs = {{"--optimizer.state_dtype", "bfloat16"}}},
+      {.name = "ddp", .ranks = 4, .runs = {{kReplicate, "4", kShard, "1"}}, .transport = ""},
+      {.name = "hsdp", .ranks = 4, .runs = {{kReplicate, "2", kShard, "2"}}, .transport = "pairs"},
+      {.name = "hsdp+tp",
+       .ranks = 8,
+       .runs = {{kReplicate, "2", kShard, "2", kTensor, "2"}},
+       .transport = ""},
+      {.name = "fsdp_reshard_always",
+       .ranks = 2,
+       .runs = {{"--parallelism.fsdp_reshard_after_forward", "always"}}},
+      {.name = "optional_checkpoint",
+       .ranks = 4,
+       .runs = {full_save, joined(full_save, {kSteps, "20", kShard, "2", kTensor, "2",
+                                              "--checkpoint.exclude_from_loading",
+                                              "lr_scheduler,dataloader,optimizer"})},
+       .files = {"checkpoint/step-20/model.safetensors"},
+       .steps = 20},
+      {.name = "gradient_accumulation",
+       .ranks = 2,
+       .runs = {{"--training.local_batch_size", "8", "--training.global_batch_size", "32"}},
+       .transport = "messages"},
+      {.name = "fsdp+flex_attn", .ranks = 4, .runs = {{kPacking, "documents", kRecompute, "full"}}},
+      {.name = "fsdp+varlen_attn+per_op_sac",
+       .ranks = 4,
+       .runs = {{kPacking, "documents", kRecompute, "selective",
+                 "--activation_checkpoint.selective_ac_option", "op"}}},
+      {.name = "test_generate",
+       .ranks = 2,
+       .runs = {full_save},
+       .then = {"generate", "--prompt", "the ", "--tokens", "5", "--checkpoint"}},
+      {.name = "dataloader_kwargs",
+       .ranks = 2,
+       .runs = {{"--dataloader.num_prefetch_batches", "3", "--dataloader.shuffle", "false"}}},
+      {.name = "fsdp2_memory_estimation", .ranks = 2, .runs = {{"--estimate"}}, .steps = 0},
+  };
+}
+
+std::string test_name(const Item& item) {
+  std::string name = item.name;
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+std::vector<Words> IntegrationTest::commands(const Item& item, const std::string& dump) const {
+  const Words base{kSave,
+                   "false",
+                   kSteps,
+                   "10",
+                   "--training.local_batch_size",
+                   "8",
+                   "--lr_scheduler.warmup_steps",
+                   "2",
+                   "--lr_scheduler.decay_ratio",
+                   "0.8"};
+  std::vector<Words> all;
+  for (const Words& flags : item.runs) all.push_back(train(dump, joined(base, flags)));
+  if (!item.then.empty()) all.push_back(joined(item.then, {path(dump)}));
+  return all;
+}
+
+void IntegrationTest::run_on_threads(const Item& item, const std::string& dump) {
+  for (const Words& words : commands(item, dump)) {
+    EXPECT_EQ(run(joined(words, {"--ranks", std::to_string(item.ranks)})), 0)
+        << item.name << ": " << err_.str() << out_.str();
+  }
+}
+
+void IntegrationTest::expect_results(const Item& item, const std::string& dump) const {
+  for (const std::string& file : item.files)
+    EXPECT_TRUE(std::filesystem::exists(path(concat(dump, '/', file)))) << file;
+  if (item.steps > 0) {
+    EXPECT_EQ(figures(dump).size(), item.steps);
+  }
+}
+
+std::vector<std::string> IntegrationTest::figures(const std::string& dump) const {
+  std::istringstream lines(io::read_file(path(dump + "/metrics.jsonl")));
+  std::vector<std::string> all;
+  for (std::string line; std::getline(lines, line);)
+    all.push_back(line.substr(0, line.find(", \"lr\"")));  // what follows holds times
+  return all;
+}
+
+}  // namespace tessera::mesh_tests

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kinds have uneven degrees where one axis alone is cut, so that the short form meets them too.
+#include "tessera/tests/mesh/meshes.h"
+
+#include "tessera/tests/support/collectives.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+
+namespace tessera::mesh_tests {
+
+std::vector<Degrees> every_mesh() {
+  std::vector<Degrees> all;
+  for (const int ranks : {1, 2, 3, 4, 6, 8}) {
+    for (int replicate = 1; replicate <= ranks; ++replicate) {
+      for (int shard = 1; replicate * shard <= ranks; ++shard) {
+        if (ranks % (replicate * shard) == 0)
+          all.push_back({replicate, shard, ranks / (replicate * shard)});
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<Degrees> one_per_kind() {
+  return {{},
+          {.shard = 3},
+          {.replicate = 2},
+          {.replicate = 2, .shard = 2},
+          {.tp = 3},
+          {.shard = 2, .tp = 2},
+          {.replicate = 3, .tp = 2},
+          {.replicate = 2, .shard = 2, .tp = 2}};
+}
+
+std::vector<Degrees> some_others() {
+  std::vector<Degrees> others = every_mesh();
+  for (const Degrees& d : one_per_kind()) std::erase(others, d);
+  if (long_form()) return others;
+  const char* given = std::getenv("TESSERA_TEST_SEED");
+  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  test::Dice dice(seed);
+  dice.shuffle(others);
+  others.resize(others.size() / 4);
+  std::cout << "TESSERA_TEST_SEED=" << seed << '\n';
+  return others;
+}
+
+bool long_form() { return std::getenv("TESSERA_TEST_FULL") != nullptr; }
+
+}  // namespace tessera::mesh_tests

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What sweeps over meshes share: the meshes, and which of them a run takes. README.md of tests/
+// says how a new sweep is made.
+#pragma once
+
+#include "tessera/core/error.h"
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace tessera::mesh_tests {
+
+/// Sizes of the axes dp_replicate, dp_shard and tp.
+struct Degrees {
+  int replicate = 1, shard = 1, tp = 1;
+  [[nodiscard]] int ranks() const { return replicate * shard * tp; }
+  /// Into how many parts the rows of a batch are cut.
+  [[nodiscard]] int data_parts() const { return replicate * shard; }
+  /// `replicate2_shard3_tp2`, for names of tests and messages; `single`.
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    const auto add = [&](const char* axis, int size) {
+      if (size > 1) text += concat(text.empty() ? "" : "_", axis, size);
+    };
+    add("replicate", replicate);
+    add("shard", shard);
+    add("tp", tp);
+    return text.empty() ? "single" : text;
+  }
+  bool operator==(const Degrees&) const = default;
+  friend std::ostream& operator<<(std::ostream& os, const Degrees& d) { return os << d.text(); }
+};
+
+/// All meshes over 1, 2, 3, 4, 6 and 8 ranks.
+std::vector<Degrees> every_mesh();
+/// One of each kind of parallelism. Every run takes these, each as a test of its own, whose name
+/// begins with OnePerKind: sanitizers run only them.
+std::vector<Degrees> one_per_kind();
+/// Of the others a quarter, which TESSERA_TEST_SEED chooses anew (printed); in the long form all.
+std::vector<Degrees> some_others();
+
+/// Whether TESSERA_TEST_FULL asks for the long form.
+bool long_form();
+
+}  // namespace tessera::mesh_tests
