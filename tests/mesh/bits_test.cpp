@@ -68,32 +68,33 @@ Outcome plain(const train::Config& c, const Degrees& degrees) {
   return result;
 }
 
-class MeshBits : public test::FolderTest, public testing::WithParamInterface<const char*> {};
+class MeshBits : public test::FolderTest, public testing::WithParamInterface<const char*> {
+ protected:
+  // On `data` parts, cut in every way over the two axes.
+  void check(int data, int tp, DType compute, Mode mode) const {
+    Degrees degrees{.shard = data, .tp = tp};
+    const auto config = [&] { return dense(GetParam(), degrees, compute, mode, folder_); };
+    const Outcome want = plain(config(), degrees);
+    for (; degrees.shard > 0; degrees.replicate *= 2, degrees.shard /= 2) {
+      const std::string what = concat(GetParam(), " on ", degrees.text(), ", ", name(compute),
+                                      ", checkpoint mode ", static_cast<int>(mode));
+      const Outcome run = trained(config(), degrees);
+      EXPECT_EQ(run.losses, want.losses) << what;
+      EXPECT_EQ(run.norms, want.norms) << what;
+      for (const auto& [name, values] : want.initial)
+        EXPECT_TRUE(run.initial.at(name) == values) << what << ": initial " << name;
+      for (const auto& [name, values] : want.last)
+        EXPECT_TRUE(run.last.at(name) == values) << what << ": " << name;
+    }
+  }
+};
 
 TEST_P(MeshBits, FsdpHsdpAndReplicateAreThePlainPath) {
-  size_t turn = 0;  // of the modes, in the short form
+  size_t turn = 0;
   for (const auto& [data, tp] : {std::pair(2, 2), {4, 1}, {2, 1}, {2, 4}, {4, 2}, {8, 1}}) {
     if (!long_form() && data * tp != 4) continue;
     for (const DType compute : {DType::f32, DType::bf16}) {
-      ++turn;
-      for (size_t m = 0; m < std::size(kModes); ++m) {
-        if (!long_form() && m != turn % std::size(kModes)) continue;
-        const Mode mode = kModes[m];
-        Degrees degrees{.replicate = 1, .shard = data, .tp = tp};
-        const auto config = [&] { return dense(GetParam(), degrees, compute, mode, folder_); };
-        const Outcome want = plain(config(), degrees);
-        for (; degrees.shard > 0; degrees.replicate *= 2, degrees.shard /= 2) {
-          const std::string what = concat(GetParam(), " on ", degrees.text(), ", ", name(compute),
-                                          ", checkpoint mode ", m);
-          const Outcome run = trained(config(), degrees);
-          EXPECT_EQ(run.losses, want.losses) << what;
-          EXPECT_EQ(run.norms, want.norms) << what;
-          for (const auto& [name, values] : want.initial)
-            EXPECT_TRUE(run.initial.at(name) == values) << what << ": initial " << name;
-          for (const auto& [name, values] : want.last)
-            EXPECT_TRUE(run.last.at(name) == values) << what << ": " << name;
-        }
-      }
+      for (const Mode mode : modes(turn++)) check(data, tp, compute, mode);
     }
   }
 }

@@ -26,6 +26,11 @@ constexpr int64_t kSteps = 10;
 
 }  // namespace
 
+std::vector<Mode> modes(size_t turn) {
+  const std::vector<Mode> all{Mode::none, Mode::full, Mode::selective};
+  return long_form() ? all : std::vector<Mode>{all[turn % all.size()]};
+}
+
 train::Config dense(const std::string& family, const Degrees& degrees, DType compute, Mode mode,
                     const std::string& dump_folder) {
   train::Config c;

@@ -15,8 +15,8 @@
 namespace tessera::mesh_tests {
 
 using Mode = nn::ActivationCheckpointConfig::Mode;
-/// What a step may keep of the activations.
-constexpr Mode kModes[]{Mode::none, Mode::full, Mode::selective};
+/// What a step may keep of the activations: in the short form one way, which `turn` chooses.
+std::vector<Mode> modes(size_t turn);
 constexpr const char* kFamilies[]{"llama3", "gpt2"};
 
 /// 10 steps (2 under a sanitizer) of 24 rows of 32 tokens, in parameters of f32, or of f64 where

@@ -66,23 +66,26 @@ class Dense : public test::FolderTest {
     return one;
   }
 
-  // The short form takes one mode for each dtype, which `turn` chooses; the long form all.
-  void check(const std::string& family, const Degrees& degrees, const One& one, size_t turn) const {
-    for (size_t m = 0; m < std::size(kModes); ++m) {
-      size_t taken = turn;
-      const auto takes = [&] { return long_form() || taken++ % std::size(kModes) == m; };
-      const std::string what =
-          concat(family, " on ", degrees.text(), ", checkpoint mode ", m, ", ");
-      if (takes()) {
-        const Values got = gradients(dense(family, degrees, DType::f64, kModes[m]), degrees);
-        expect_below(largest(got, one.gradients, what), kGradientLimit, what + "gradients");
-      }
-      for (const DType compute : kDTypes) {
-        if (takes())
-          expect_alike(dense(family, degrees, compute, kModes[m], folder_), degrees,
-                       one.runs.at(compute), what);
-      }
+  static void check_gradients(const std::string& family, const Degrees& degrees, const One& one,
+                              size_t turn) {
+    for (const Mode mode : modes(turn)) {
+      const std::string what = text(family, degrees, mode);
+      const Values got = gradients(dense(family, degrees, DType::f64, mode), degrees);
+      expect_below(largest(got, one.gradients, what), kGradientLimit, what + "gradients");
     }
+  }
+  // Each dtype and the gradients have another of the modes.
+  void check(const std::string& family, const Degrees& degrees, const One& one, size_t turn) const {
+    check_gradients(family, degrees, one, turn);
+    for (const DType compute : kDTypes) {
+      for (const Mode mode : modes(++turn))
+        expect_alike(dense(family, degrees, compute, mode, folder_), degrees, one.runs.at(compute),
+                     text(family, degrees, mode));
+    }
+  }
+  static std::string text(const std::string& family, const Degrees& degrees, Mode mode) {
+    return concat(family, " on ", degrees.text(), ", checkpoint mode ", static_cast<int>(mode),
+                  ", ");
   }
   static void expect_alike(const train::Config& config, const Degrees& degrees, const Outcome& want,
                            const std::string& what) {

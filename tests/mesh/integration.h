@@ -8,6 +8,7 @@
 // - model_only_hf_checkpoint, sft: no Hugging Face files or chat data yet;
 // - pp_*, cp_*, *+cp*, validation_tp_cp_pp, cpu_offload+*: no pipeline, context parallelism,
 // offload;
+// - the chunked loss of 2d_eager: the loss is computed in chunks of tokens, without a flag;
 // - optimizer_foreach: there is one implementation of AdamW, which is fused over all tensors;
 // - override_fused_swiglu: the fused SwiGLU is the only one;
 // - seed_checkpoint: a seed gives the same initial bits on every mesh, so there is none to make;
