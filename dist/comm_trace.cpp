@@ -50,15 +50,15 @@ std::string CommTrace::table() const {
   size_t wide = 4;
   for (const CommEntry& e : entries_) wide = std::max(wide, e.axes.size());
   const auto axes = static_cast<int>(wide) + 2;
-  os << std::left << std::setw(16) << "op" << std::setw(axes) << "axes" << std::right
-     << std::setw(14) << "bytes"
+  os << std::left << std::setw(16) << "op" << std::setw(axes) << "axes" << std::setw(6) << "dtype"
+     << std::right << std::setw(14) << "bytes"
      << "  " << std::left << std::setw(9) << "tag"
      << "module\n";
   std::map<std::string, std::pair<int, int64_t>> sums;
   for (const CommEntry& e : entries_) {
-    os << std::left << std::setw(16) << e.op << std::setw(axes) << e.axes << std::right
-       << std::setw(14) << e.bytes << "  " << std::left << std::setw(9) << e.tag
-       << (e.path.empty() ? "-" : e.path) << '\n';
+    os << std::left << std::setw(16) << e.op << std::setw(axes) << e.axes << std::setw(6)
+       << name(e.dtype) << std::right << std::setw(14) << e.bytes << "  " << std::left
+       << std::setw(9) << e.tag << (e.path.empty() ? "-" : e.path) << '\n';
     auto& [n, bytes] = sums[e.op];
     ++n;
     bytes += e.bytes;

@@ -37,7 +37,7 @@ class TESSERA_API CommTrace {
   [[nodiscard]] int count(std::string_view op = {}, std::string_view tag = {}) const;
   [[nodiscard]] int64_t bytes(std::string_view op = {}, std::string_view tag = {}) const;
   void clear() { entries_.clear(); }
-  /// A table: op, axes, bytes, tag and module path per line, then sums by op.
+  /// A table: op, axes, dtype, bytes, tag and module path per line, then sums by op.
   [[nodiscard]] std::string table() const;
 
  private:

@@ -120,7 +120,8 @@ std::vector<FlightRecorder::Operation> FlightRecorder::ended_since(uint64_t& fir
     const State state = e.state.load(std::memory_order_relaxed);
     const int64_t ended = e.ended.load(std::memory_order_relaxed);
     if (ended == 0 && state != State::failed) break;
-    operations.push_back({e.kind, e.group.data(), std::max(e.send, e.receive) * item_size(e.dtype),
+    operations.push_back({e.kind, e.group.data(), e.dtype,
+                          std::max(e.send, e.receive) * item_size(e.dtype),
                           e.queued.load(std::memory_order_relaxed),
                           e.started.load(std::memory_order_relaxed), ended});
   }

@@ -19,6 +19,7 @@ class TESSERA_API FlightRecorder {
   struct Operation {
     CollectiveKind kind{};
     std::string group;
+    DType dtype{};
     int64_t bytes = 0;  ///< larger of input and output on this rank
     int64_t queued = 0, started = 0, ended = 0;
   };
