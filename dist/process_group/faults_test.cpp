@@ -60,5 +60,37 @@ TEST(Faults, EveryCollectiveEveryMomentEveryFault) {
   EXPECT_GE(total, 200u);
 }
 
+// Rank 0 waits for rank 1, which waits for the late rank 2 and gives up first: also while rank 1
+// deals with its error, rank 0 learns who is late.
+TEST(Faults, WhoTimesOutLaterNamesTheSameRank) {
+  using namespace std::chrono_literals;
+  std::string texts[2];
+  const auto on_rank = [&](World& w) {
+    std::vector<Ref<ProcessGroup>> pairs;
+    for (const int first : {0, 1}) {
+      const std::array<int, 2> members{first, first + 1};
+      const bool in = w.rank() == first || w.rank() == first + 1;
+      pairs.push_back(in ? w.group().subgroup(members, concat("pair", first)) : nullptr);
+    }
+    w.group().barrier()->wait();
+    if (w.rank() == 2) return std::this_thread::sleep_for(1500ms);
+    w.group().set_timeout(w.rank() == 1 ? 300ms : 600ms);
+    const Tensor x = empty({1}, DType::f32);
+    *x.data<float>() = 0;
+    try {
+      pairs[w.rank() == 1]->all_reduce(x)->wait();
+    } catch (const CollectiveTimeout& e) {
+      texts[w.rank()] = e.what();
+      if (w.rank() == 1) std::this_thread::sleep_for(600ms);
+      throw;
+    }
+  };
+  WorldOptions options;
+  options.flight_folder = testing::TempDir();
+  EXPECT_THROW(run_threads(3, on_rank, options, PayloadMode::direct), CollectiveTimeout);
+  EXPECT_NE(texts[1].find("rank 2 never arrived"), std::string::npos) << texts[1];
+  EXPECT_NE(texts[0].find("rank 1 itself waits, held up by rank 2"), std::string::npos) << texts[0];
+}
+
 }  // namespace
 }  // namespace tessera

@@ -87,7 +87,8 @@ void QueuedGroup::wait(QueuedWork& w) {
     }
     waiter.pause(try_once);
   }
-  comm().waits_for(-1);
+  // After a timeout it stays: whoever times out next waits for the same rank in the end.
+  if (!w.error) comm().waits_for(-1);
   if (idle) comm().poll();  // off the list of those with work
   if (w.error) tell(w);
 }
