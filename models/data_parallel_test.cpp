@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // fully_shard, HSDP and replicate against the plain path: parameters replicated as distributed
 // tensors, whose gradients are redistributed one by one. The same bits where degrees are powers of
-// two, in every mode of activation checkpointing; and the collectives of a step, which follow from
-// the units alone.
+// two, in every mode of activation checkpointing.
 #include "tessera/models/data_parallel.h"
 
-#include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
@@ -58,7 +56,6 @@ struct Setting {
 struct Result {
   std::vector<double> losses;
   std::map<std::string, std::vector<double>> gradients;
-  std::vector<CommEntry> trace;  // of the last step
 };
 
 void wrap(LanguageModel& model, Mesh mesh, const Setting& s) {
@@ -92,7 +89,6 @@ Result run(const Setting& s) {
     const Metadata metadata = model->metadata(kLength);
     for (int step = 0; step < 2; ++step) {
       model->zero_grad();
-      const CommTrace trace;
       std::vector<double> losses;
       for (int b = 0; b < s.batches; ++b) {
         const int64_t rows = kRows / s.batches;
@@ -102,7 +98,6 @@ Result run(const Setting& s) {
         losses.push_back(full_tensor(loss.sum).item());
         backward(loss.sum);
       }
-      std::vector<CommEntry> entries(trace.entries().begin(), trace.entries().end());
       std::map<std::string, std::vector<double>> gradients;
       for (const auto& p : nn::named_parameters(*model)) {
         Tensor g = p.tensor.grad();
@@ -116,7 +111,7 @@ Result run(const Setting& s) {
         EXPECT_EQ(losses, result.losses);
         EXPECT_EQ(gradients, result.gradients);
       }
-      result = {losses, gradients, entries};
+      result = {losses, gradients};
     }
   });
   return result;
@@ -174,99 +169,6 @@ TEST(DataParallel, MixedPrecisionGivesTheBitsOfThePlainPath) {
                  run({.shards = ranks, .policy = policy}), "shards ");
     expect_equal(run({.pass = "replicate", .replicas = ranks, .policy = policy}), plain,
                  "replicas ");
-  }
-}
-
-// The collectives of a step by kind, axes, bytes and the module that starts them in forward, from
-// shapes, units and policy.
-std::vector<std::string> expected(const Setting& s) {
-  struct Group {
-    std::string name;
-    int64_t elements = 0;  // padded to equal parts
-  };
-  const auto model = make(s.family, s.dtype);
-  (void)nn::parameter_count(*model);  // gives names
-  std::map<const TensorImpl*, bool> taken;
-  const auto group_of = [&](const std::vector<nn::Module*>& modules, std::string name) {
-    Group g{std::move(name)};
-    for (nn::Module* m : modules) {
-      for (const Tensor& p : nn::parameters(*m)) {
-        if (std::exchange(taken[p.handle().get()], true)) continue;
-        const int64_t rows = (p.size(0) + s.shards - 1) / s.shards;
-        g.elements += rows * s.shards * (p.numel() / p.size(0));
-      }
-    }
-    return g;
-  };
-  std::vector<Group> begun, ended;
-  for (const auto& unit : model->data_parallel_units())
-    ended.push_back(group_of(unit, unit[0]->name()));
-  begun = ended;
-  if (const Group root = group_of({model.get()}, ""); root.elements > 0) {
-    begun.insert(begun.begin(), root);
-    ended.push_back(root);
-  }
-  const auto& precision = s.policy.precision;
-  const int64_t sent = item_size(precision.param.value_or(s.dtype)),
-                summed = item_size(precision.reduce.value_or(s.dtype));
-  std::vector<std::string> table;
-  const auto gather = [&](const Group& g, const std::string& path) {
-    table.push_back(concat("all_gather dp_shard ", g.elements * sent, ' ', path));
-  };
-  if (s.shards > 1) {
-    // A unit starts the gather of the next; the root, which may have no parameters, that of the
-    // first.
-    for (size_t i = 0; i < begun.size(); ++i) gather(begun[i], i > 0 ? begun[i - 1].name : "");
-  }
-  const auto reshard = s.policy.reshard_after_forward;
-  const size_t n = ended.size();
-  std::vector<bool> freed(n, s.shards > 1 && reshard != nn::Reshard::never);
-  if (reshard == nn::Reshard::automatic) {
-    const bool root = ended.back().name.empty();
-    freed[n - 1] = false;            // the root, or the last
-    if (root) freed[n - 2] = false;  // the last
-  }
-  for (size_t i = n; i-- > 0;) {
-    const bool root = ended[i].name.empty();
-    // The root's backward begins first and ends last.
-    const auto reduce = [&](const Group& g) {
-      if (s.shards > 1)
-        table.push_back(concat("reduce_scatter dp_shard ", g.elements * summed, ' '));
-      if (s.replicas > 1)
-        table.push_back(concat("all_reduce dp_replicate ", g.elements / s.shards * summed, ' '));
-    };
-    if (freed[i]) gather(ended[i], ""), freed[i] = false;
-    if (i > 0 && freed[i - 1]) gather(ended[i - 1], ""), freed[i - 1] = false;
-    if (!root) reduce(ended[i]);
-    if (i == 0 && ended.back().name.empty()) reduce(ended.back());
-  }
-  return table;
-}
-
-TEST(DataParallel, CollectivesOfAStepFollowFromUnitsAndPolicy) {
-  const auto check = [](const Setting& s) {
-    std::vector<std::string> got;
-    for (const CommEntry& e : run(s).trace) {
-      if (e.op == "all_reduce" && e.tag == "forward") continue;  // of the loss that the test reads
-      got.push_back(concat(e.op, ' ', e.axes, ' ', e.bytes, ' ', e.path));
-    }
-    EXPECT_EQ(got, expected(s)) << s.family << ' ' << s.pass << ' ' << s.replicas << ' ' << s.shards
-                                << ' ' << static_cast<int>(s.policy.reshard_after_forward);
-  };
-  for (const std::string family : {"llama3", "gpt2"}) {
-    for (const auto reshard : {nn::Reshard::automatic, nn::Reshard::always, nn::Reshard::never}) {
-      check({.family = family,
-             .pass = "shard",
-             .shards = 2,
-             .policy = {.reshard_after_forward = reshard}});
-    }
-    check({.family = family, .pass = "shard", .shards = 3});
-    check({.family = family,
-           .pass = "shard",
-           .replicas = 2,
-           .shards = 2,
-           .policy = {.precision = {.param = DType::bf16, .reduce = DType::f32}}});
-    check({.family = family, .pass = "replicate", .replicas = 2});
   }
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The families' plans of tensor parallelism against one rank: initial parameters, loss, every
-// gradient, checkpoints, generation, with and without fully_shard around it; what a step sends; and
-// all that a plan refuses.
-#include "tessera/dist/comm_trace.h"
+// gradient, checkpoints, generation, with and without fully_shard around it; and all that a plan
+// refuses.
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/fill/fill.h"
@@ -51,7 +50,6 @@ struct Result {
   double loss = 0;
   Values parameters, gradients;
   std::vector<double> next;          // logits of a generated token
-  std::vector<CommEntry> trace;      // of forward and backward
   std::vector<std::string> layouts;  // of parameters
 };
 
@@ -87,12 +85,10 @@ Result run(const Setting& s) {
     const Layout by_row = Layout::of(mesh, {{"dp_replicate", Shard(0)}, {"dp_shard", Shard(0)}});
     const Tensor tokens = distribute(numbers(kRows), by_row);
     const Metadata metadata = model->metadata(kLength);
-    const CommTrace trace;
     const Loss loss = model->loss(tokens, tokens, metadata);
     backward(loss.sum);
     Result here;
     here.loss = full_tensor(loss.sum).item();
-    here.trace.assign(trace.entries().begin(), trace.entries().end());
     for (const auto& p : nn::named_parameters(*model)) {
       here.parameters[p.name] = full_tensor(p.tensor).values();
       const Tensor g = redistribute(p.tensor.grad(), layout_of(p.tensor));
@@ -160,31 +156,6 @@ TEST_P(TensorParallel, ComposesWithDataParallelism) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorParallel, testing::Values("llama3", "gpt2", "tied"));
-
-int count(const Result& r, std::string_view op, std::string_view tag,
-          std::string_view axes = "tp") {
-  int n = 0;
-  for (const CommEntry& e : r.trace) n += e.op == op && e.tag == tag && e.axes == axes;
-  return n;
-}
-
-// Two pairs of collectives per layer and direction, those of the embedding and before the head, and
-// the three small ones of the loss.
-TEST(TensorParallelPlan, AStepSendsWhatTheTableSays) {
-  const Result sequence = run({.degree = 2});
-  EXPECT_EQ(count(sequence, "all_gather", "forward"), 2 * kLayers + 1);
-  EXPECT_EQ(count(sequence, "reduce_scatter", "forward"), 2 * kLayers + 1);
-  EXPECT_EQ(count(sequence, "all_reduce", "forward"), 3);
-  EXPECT_EQ(count(sequence, "all_gather", "grad"), 2 * kLayers + 1);
-  EXPECT_EQ(count(sequence, "reduce_scatter", "grad"), 2 * kLayers);
-  EXPECT_EQ(count(sequence, "all_reduce", "grad"), 0);
-  EXPECT_EQ(sequence.trace.size(), 8u * kLayers + 6);
-
-  const Result replicated = run({.degree = 2, .options = {.sequence_parallel = false}});
-  EXPECT_EQ(count(replicated, "all_reduce", "forward"), 2 * kLayers + 1 + 3);
-  EXPECT_EQ(count(replicated, "all_reduce", "grad"), 2 * kLayers);
-  EXPECT_EQ(replicated.trace.size(), 4u * kLayers + 4);
-}
 
 TEST(TensorParallelPlan, FullyShardIsInnermostInItsDim) {
   const Result r = run({.shards = 2, .degree = 2, .pass = "shard"});
