@@ -6,8 +6,8 @@
 #include "tessera/tests/support/faults.h"
 
 #include "tessera/dist/launch/run.h"
-#include "tessera/dist/rendezvous/socket_impl.h"
 #include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/free_port.h"
 #include "tessera/tests/support/launched_main.h"
 
 #include <fcntl.h>
@@ -106,19 +106,6 @@ pid_t spawn(std::vector<std::string> words, const std::vector<std::string>& more
   return pid;
 }
 
-// A port that nobody listens at, below those that the system gives to connections.
-int free_port() {
-  static std::atomic<int> next{getpid() % 499 * 40};
-  while (true) {
-    const int port = 10'000 + next++ % 20'000;
-    try {
-      (void)listen_at("localhost", port, "");
-      return port;
-    } catch (const LaunchError&) {
-    }
-  }
-}
-
 // A world that runs one injection.
 class FaultyWorld {
  public:
@@ -138,7 +125,7 @@ class FaultyWorld {
     const bool messages = way == Way::rendezvous_messages || way == Way::mpirun_messages;
     const std::string transport = concat("TESSERA_TRANSPORT=", messages ? "messages" : "shared");
     if (way == Way::rendezvous_shared || way == Way::rendezvous_messages) {
-      const int port = free_port();
+      const int port = test::free_port();
       for (int rank = 0; rank < test::kFaultRanks; ++rank) {
         processes_.push_back(
             spawn(program,

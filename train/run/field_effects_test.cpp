@@ -122,10 +122,10 @@ const std::set<std::string>& shown_elsewhere() {
       "debug.replica_check_freq",                 // RankCheck: replicas that differ in one bit
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld
       "comm.train_timeout_seconds",               // Config.DeadlinesReachTheWorld
-      "comm.trace_buf_size",                      // Config.DeadlinesReachTheWorld
-      "parallelism.enable_sequence_parallel",     // TensorParallel: collectives
-      "parallelism.disable_loss_parallel",        // TensorParallel: collectives
-      "parallelism.fsdp_reshard_after_forward",   // DataParallel: collectives
+      "comm.trace_buf_size",                      // TrainerFaults: the flight record
+      "parallelism.enable_sequence_parallel",     // Collectives
+      "parallelism.disable_loss_parallel",        // Collectives
+      "parallelism.fsdp_reshard_after_forward",   // Collectives
       "memory.check",                             // MemoryCheck: training that does not fit
   };
   return fields;
