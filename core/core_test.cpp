@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes, storages, allocators, tensors and contexts.
 #include "tessera/core/context.h"
+#include "tessera/core/meta_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/core/rng.h"
 #include "tessera/core/rule.h"
@@ -238,6 +239,18 @@ TEST(Storage, PartsAreStoragesOfTheirOwn) {
   EXPECT_GT(live(), before);
   b = {};
   EXPECT_EQ(live(), before);
+}
+
+TEST(Storage, PartsOnTheMetaDeviceKeepTheCountOfTheWhole) {
+  Context context;
+  const MetaMemory memory;
+  Tensor flat = empty({1000}, DType::f32, kMeta);
+  const int64_t whole = memory.stats().live;
+  Tensor a = carve(flat, 0, {600}), b = carve(flat, 600, {400});
+  flat = a = {};
+  EXPECT_EQ(memory.stats().live, whole);
+  b = {};
+  EXPECT_EQ(memory.stats().live, 0);
 }
 
 TEST(Allocator, ReusesBlocksAndCountsThem) {

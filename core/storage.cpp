@@ -50,7 +50,8 @@ namespace {
 class PartOf final : public detail::Borrowed {
  public:
   PartOf(Ref<Storage> whole, int64_t begin)
-      : Borrowed(static_cast<std::byte*>(whole->data()) + begin), whole_(std::move(whole)) {}
+      : Borrowed(whole->data() ? static_cast<std::byte*>(whole->data()) + begin : nullptr),
+        whole_(std::move(whole)) {}
 
  private:
   Ref<Storage> whole_;
@@ -70,8 +71,7 @@ Storage::~Storage() {
 
 Ref<Storage> Storage::part(const Ref<Storage>& whole, ByteRange range) {
   const int64_t bytes = range.end - range.begin;
-  if (whole->device().is_meta() || bytes == 0)
-    return make_ref<Storage>(nullptr, bytes, whole->device());
+  if (bytes == 0) return make_ref<Storage>(nullptr, bytes, whole->device());
   if (whole->released())
     fail<StorageError>("storage", "a part of released bytes: regain them before");
   auto part = make_ref<Storage>(Ref<Allocator>(make_ref<PartOf>(whole, range.begin)), bytes,

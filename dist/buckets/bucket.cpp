@@ -53,6 +53,7 @@ struct Seen {
 struct Bucket::State {
   Mesh mesh;
   std::vector<int> shard_axes, replicate_axes;
+  Mesh neighbours;  // the ranks of the shard axes as (others, ways); empty: no part is kept
   DType own = DType::f32, param = DType::f32, sum = DType::f32;
   Device device;
   std::vector<Item> items;
@@ -60,14 +61,15 @@ struct Bucket::State {
   bool replicas = false, padded = false;
   int64_t whole = 0, part = 0;  // elements of all whole tensors, and of a part
 
-  // Gathered: `received` while it is under way, then `flat`, whose storage stays.
-  Tensor received, flat;
+  // Gathered: `received` while it is under way, then `flat`, whose storage stays. `flat` may be
+  // longer than the whole tensors, a multiple of the ways; `held` is this rank's part of it.
+  Tensor received, flat, held;
   std::vector<Tensor> as_given;  // whole tensors that are the shards
   Ref<Work> gathering;
   std::vector<Seen> seen, filled;  // shards of the last gather, and those in `flat`
   bool there = false;
 
-  Tensor added, scattered, unsummed;  // kept by Reduce::none and by Reduce::scatter
+  Tensor added, scattered;  // kept by Reduce::none and by Reduce::scatter
   Ref<Work> reducing;
   Ref<Later> later;
 
@@ -87,9 +89,14 @@ struct Bucket::State {
   ProcessGroup& sums(const std::vector<int>& axes) const { return mesh.group(axes); }
   void describe(std::span<const Tensor> parameters);
   void check_layout(const Tensor& x, Layout layout, int number);
+  ProcessGroup& gathers_of_parts() const { return neighbours.group(1, "gather"); }
+  [[nodiscard]] int64_t ways() const { return neighbours ? neighbours.size(1) : 1; }
+  [[nodiscard]] int64_t flat_part() const { return (whole + ways() - 1) / ways(); }
   void trace(CollectiveKind kind, const std::vector<int>& axes, const Tensor& payload) const {
     record_collective(kind, mesh, axes, payload, trace_tag());
   }
+  void find_neighbours(const std::vector<std::string>& axes, int ways);
+  void gather_from(const Tensor& own_part);
   // A member's block of an item in a buffer of all parts, or in one part (member 0).
   [[nodiscard]] Tensor in_parts(const Tensor& buffer, const Item& item, size_t member,
                                 const Shape& shape) const {
@@ -101,7 +108,7 @@ struct Bucket::State {
   }
   template <class F> void fill(const F& write);
   void unpack();
-  void pack(std::span<const Tensor> gradients, bool onto);
+  void pack(std::span<const Tensor> gradients, const Tensor& buffer, bool onto);
   void complete();
   [[nodiscard]] bool alone() const;
   std::vector<Tensor> kept(std::span<const Tensor> gradients, std::span<const Tensor> into);
@@ -177,6 +184,20 @@ void Bucket::State::describe(std::span<const Tensor> parameters) {
   }
 }
 
+// A group of neighbours is that of an axis of a mesh, so all buckets share it.
+void Bucket::State::find_neighbours(const std::vector<std::string>& axes, int ways) {
+  const auto all = static_cast<int>(members);
+  if (ways < 1 || all % ways != 0) {
+    fail<LayoutError>(kWho, "whole tensors cannot be kept in ", ways, " parts by the ", all,
+                      " ranks of the shard axes: give a divisor of ", all);
+  }
+  std::string name;
+  for (const std::string& axis : axes) name += concat(name.empty() ? "" : ",", axis);
+  const std::vector<std::string_view> names(axes.begin(), axes.end());
+  neighbours = mesh.slice(names).represent(
+      {{concat(name, '/', all / ways), all / ways}, {concat(name, ':', ways), ways}});
+}
+
 Bucket::Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
@@ -193,7 +214,9 @@ Bucket::Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy)
   for (const std::string& name : axes.shard) s.shard_axes.push_back(s.mesh.index(name));
   for (const std::string& name : axes.replicate) s.replicate_axes.push_back(s.mesh.index(name));
   s.describe(parameters);
+  if (policy.ways != 0) s.find_neighbours(axes.shard, policy.ways);
   if (s.members > 1) (void)s.gathers(), (void)s.sums(s.shard_axes);
+  if (s.ways() > 1) (void)s.gathers_of_parts();
   if (s.replicas) (void)s.sums(s.replicate_axes);
 }
 
@@ -211,6 +234,9 @@ int64_t Bucket::gradient_bytes() const {
   return state_->part * static_cast<int64_t>(state_->members) * item_size(state_->sum);
 }
 int64_t Bucket::reduced_bytes() const { return state_->part * item_size(state_->sum); }
+DType Bucket::sum_dtype() const { return state_->sum; }
+bool Bucket::gathers() const { return state_->members > 1; }
+bool Bucket::communicates() const { return state_->members > 1 || state_->replicas; }
 bool Bucket::gathered() const { return state_->there; }
 
 void Bucket::gather(std::span<const Tensor> shards) {
@@ -237,6 +263,10 @@ void Bucket::gather(std::span<const Tensor> shards) {
       });
     return;
   }
+  if (const Tensor held = std::exchange(s.held, {}); held.defined() && s.seen == s.filled) {
+    s.gather_from(held);
+    return;
+  }
   const int64_t own = static_cast<int64_t>(s.me) * s.part;
   s.received = empty({s.part * static_cast<int64_t>(s.members)}, s.param, s.device);
   for (size_t i = 0; i < shards.size(); ++i)
@@ -251,11 +281,18 @@ template <class F> void Bucket::State::fill(const F& write) {
     const Storage::Refill refill(flat.storage());
     write();
   } else {
-    if (!flat.defined()) flat = empty({whole}, param, device);
+    if (!flat.defined()) flat = empty({ways() * flat_part()}, param, device);
     flat.storage().regain_bytes();
     write();
   }
   filled = seen;
+}
+
+// The parts that neighbours kept, in place: they are the whole tensors one after another.
+void Bucket::State::gather_from(const Tensor& own_part) {
+  const Storage::Refill refill(flat.storage());
+  record_collective(CollectiveKind::all_gather, neighbours, std::array{1}, flat, trace_tag());
+  gathering = gathers_of_parts().all_gather(own_part, flat);
 }
 
 // From parts to whole tensors.
@@ -283,9 +320,9 @@ std::vector<Tensor> Bucket::whole() {
     for (const Tensor& x : s.as_given) out.push_back(x.detach());
     return out;
   }
+  if (s.gathering) std::exchange(s.gathering, nullptr)->wait();
   if (s.received.defined()) {
     const NoGrad guard;
-    if (s.gathering) std::exchange(s.gathering, nullptr)->wait();
     s.fill([&] { s.unpack(); });
     s.received = {};
   }
@@ -297,18 +334,30 @@ void Bucket::release() {
   State& s = *state_;
   if (!s.as_given.empty()) return;
   s.there = false;
-  s.received = {};
+  s.received = s.held = {};
   s.gathering = nullptr;
   if (s.flat.defined()) s.flat.storage().release_bytes();
 }
 
-// Gradients into the padded parts of `added`, or onto what is there.
-void Bucket::State::pack(std::span<const Tensor> gradients, bool onto) {
+void Bucket::release_all_but_part() {
+  State& s = *state_;
+  Tensor held;
+  if (s.neighbours && s.there && s.flat.defined() && !s.received.defined()) {
+    const NoGrad guard;
+    const int64_t n = s.flat_part();
+    held = copy(alias(s.flat, {n}, {1}, s.neighbours.coordinate(1) * n));
+  }
+  release();
+  s.held = held;
+}
+
+// Gradients into the padded parts of `buffer`, or onto what is there.
+void Bucket::State::pack(std::span<const Tensor> gradients, const Tensor& buffer, bool onto) {
   for (size_t i = 0; i < items.size(); ++i) {
     const Tensor& g = gradients[i];
     if (!g.defined()) continue;
     for (size_t m = 0; m < members; ++m) {
-      const Tensor to = in_parts(added, items[i], m, items[i].block(m)),
+      const Tensor to = in_parts(buffer, items[i], m, items[i].block(m)),
                    from = items[i].of_whole(g, m);
       if (onto) to += from.dtype() == sum ? from : cast(from, sum);
       else assign_(to, from);
@@ -320,7 +369,6 @@ void Bucket::State::pack(std::span<const Tensor> gradients, bool onto) {
 void Bucket::State::complete() {
   if (reducing) std::exchange(reducing, nullptr)->wait();
   if (later) std::exchange(later, nullptr)->wait();
-  if (unsummed.defined()) scattered += std::exchange(unsummed, {});
 }
 
 // This rank's shards of the sums, which may be under way.
@@ -391,28 +439,33 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
   const NoGrad guard;
   s.complete();
   if (s.alone() && how == Reduce::all && !s.added.defined()) return s.kept(gradients, into);
-  const bool onto = s.added.defined();
+  Tensor sums = std::exchange(s.added, {});
+  const bool onto = sums.defined();
   if (!onto) {
     const bool holes =
         s.padded || std::ranges::any_of(gradients, [](const Tensor& g) { return !g.defined(); });
     const Shape all{s.part * static_cast<int64_t>(s.members)};
-    s.added = holes ? full(all, 0, s.sum, s.device) : empty(all, s.sum, s.device);
+    sums = holes ? full(all, 0, s.sum, s.device) : empty(all, s.sum, s.device);
   }
-  s.pack(gradients, onto);
-  if (how == Reduce::none) return std::vector<Tensor>(s.items.size());
-  Tensor sums = std::exchange(s.added, {});
+  s.pack(gradients, sums, onto);
+  if (how == Reduce::none) {
+    s.added = sums;
+    return std::vector<Tensor>(s.items.size());
+  }
+  // What was scattered before goes into this rank's own part, so the reductions follow one another
+  // without a step of this rank between them.
+  if (const Tensor before = std::exchange(s.scattered, {}); before.defined()) {
+    Tensor own = alias(sums, {s.part}, {1}, static_cast<int64_t>(s.me) * s.part);
+    own += before;
+  }
   if (s.members > 1) {
     const Tensor buffer = std::exchange(sums, empty({s.part}, s.sum, s.device));
     s.trace(CollectiveKind::reduce_scatter, s.shard_axes, buffer);
     s.reducing = s.sums(s.shard_axes).reduce_scatter(buffer, sums);
   }
   if (how == Reduce::scatter) {
-    (s.scattered.defined() ? s.unsummed : s.scattered) = sums;
+    s.scattered = sums;
     return std::vector<Tensor>(s.items.size());
-  }
-  if (s.scattered.defined()) {
-    s.scattered += sums;  // waits: the replicas' sum begins with it
-    sums = std::exchange(s.scattered, {});
   }
   if (s.replicas) {
     s.trace(CollectiveKind::all_reduce, s.replicate_axes, sums);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -28,23 +29,31 @@ class TESSERA_API Bucket {
     std::vector<std::string> shard, replicate;
   };
   /// `param`: dtype of whole tensors, and of what the gather sends. `reduce`: of sums of gradients.
-  /// Both default to the parameters' own dtype, which shards of gradients always have.
+  /// Both default to the parameters' own dtype, which shards of gradients always have. `ways`: into
+  /// how many parts release_all_but_part() cuts the whole tensors, one for each of as many
+  /// neighbouring ranks on the shard axes; 0: it keeps none.
   struct Policy {
-    std::optional<DType> param, reduce;
+    std::optional<DType> param = {}, reduce = {};
+    int ways = 0;
   };
 
   /// `parameters`: distributed tensors, only looked at (meta tensors will do). Their layouts say
   /// which rows a rank holds: on each shard axis a Shard of one dim, innermost in that dim's list
   /// (axes of tensor parallelism come before it), on each replicate axis Replicate.
-  /// LayoutError: otherwise, or plain tensors, or different meshes. DTypeError: different dtypes.
-  /// No communication; the groups are made (eagerly by the mesh, or here: called on all ranks).
-  Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy = {});
+  /// LayoutError: otherwise, or plain tensors, or different meshes, or `ways` that do not divide
+  /// the ranks of the shard axes. DTypeError: different dtypes. No communication; the groups are
+  /// made (eagerly by the mesh, or here: called on all ranks).
+  Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy);
+  Bucket(std::span<const Tensor> parameters, Axes axes) : Bucket(parameters, std::move(axes), {}) {}
   ~Bucket();
   Bucket(Bucket&&) noexcept;
   Bucket& operator=(Bucket&&) noexcept;
 
-  [[nodiscard]] int size() const;                       ///< number of parameters
-  [[nodiscard]] DType param_dtype() const;              ///< of whole()
+  [[nodiscard]] int size() const;           ///< number of parameters
+  [[nodiscard]] DType param_dtype() const;  ///< of whole()
+  [[nodiscard]] DType sum_dtype() const;    ///< of sums of gradients
+  [[nodiscard]] bool gathers() const;       ///< whether other ranks hold parts of the parameters
+  [[nodiscard]] bool communicates() const;  ///< whether gradients are summed with other ranks'
   [[nodiscard]] const Shape& whole_shape(int i) const;  ///< of whole()[i]: a tp rank's own part
   /// Bytes of all whole tensors; of the padded buffer of gradients; of this rank's part of it.
   [[nodiscard]] int64_t gathered_bytes() const;
@@ -66,6 +75,9 @@ class TESSERA_API Bucket {
   /// Releases the bytes of the whole tensors (core/storage.h): their handles stay valid, and the
   /// next gather fills them again. Does nothing where whole() is the shards themselves.
   void release();
+  /// Releases them but for this rank's part (Policy::ways): the next gather of the same values is
+  /// among those neighbouring ranks alone. The part lives until then, or until release().
+  void release_all_but_part();
 
   /// Reduces whole gradients (undefined: zeros), in param_dtype() or any floating dtype, as far as
   /// `how`. Reduce::all gives this rank's shards: parts of one buffer, under way, each with a
@@ -73,8 +85,8 @@ class TESSERA_API Bucket {
   /// `into`: gradients that the leaves hold already, contiguous and theirs alone, as those that an
   /// earlier call gave (undefined: none). Where one is given, the shard is added to its bytes,
   /// under way too, and the result is undefined. A call first completes the reduction of the call
-  /// before it, so that a bucket has one buffer of gradients at most. After Reduce::scatter,
-  /// Reduce::all waits for the scattered sum.
+  /// before it, so that a bucket has one buffer of gradients at most. After an error, what was
+  /// added up before is gone.
   [[nodiscard]] std::vector<Tensor> reduce(std::span<const Tensor> gradients,
                                            Reduce how = Reduce::all,
                                            std::span<const Tensor> into = {});

@@ -136,6 +136,85 @@ TEST(Bucket, ReducesAsRedistributeDoes) {
   }
 }
 
+// Released but for a part, they come back from the neighbours alone, with the same bits.
+TEST(Bucket, NeighboursKeepTheWholeTensorsInParts) {
+  struct Kept {
+    std::vector<MeshAxis> axes;
+    Bucket::Axes bucket;
+    int ways;
+  };
+  for (const Kept& c : {Kept{{{"dp", 4}}, {{"dp"}, {}}, 2},
+                        {{{"dp", 6}}, {{"dp"}, {}}, 3},
+                        {{{"dp", 3}}, {{"dp"}, {}}, 3},
+                        {{{"dp", 3}}, {{"dp"}, {}}, 1},
+                        {{{"dp", 1}}, {{"dp"}, {}}, 1},
+                        {{{"rep", 2}, {"a", 2}, {"b", 2}}, {{"a", "b"}, {"rep"}}, 2}}) {
+    int ranks = 1;
+    for (const MeshAxis& a : c.axes) ranks *= a.size;
+    test::on_ranks(ranks, [&](World&) {
+      const Mesh mesh = Mesh::make(c.axes);
+      std::vector<Placement> placements(c.axes.size(), Shard(0));
+      if (!c.bucket.replicate.empty()) placements[0] = Replicate();
+      const List list = parameters(Layout::of(mesh, placements));
+      for (const DType param : {DType::f32, DType::bf16}) {
+        Bucket bucket(list.parameters, c.bucket, {.param = param, .reduce = {}, .ways = c.ways});
+        bucket.release_all_but_part();  // of nothing
+        bucket.gather(list.shards);
+        const std::vector<Tensor> whole = bucket.whole();
+        std::vector<std::vector<double>> values;
+        for (const Tensor& x : whole) values.push_back(x.values());
+        const uint32_t version = whole[5].storage().version();
+        const int64_t before = Context::current().allocator(kCpu)->stats().live;
+        bucket.release_all_but_part();
+        EXPECT_EQ(bucket.gathered(), !bucket.gathers() && param == DType::f32);
+        if (bucket.gathers()) {
+          const int64_t freed = before - Context::current().allocator(kCpu)->stats().live;
+          EXPECT_NEAR(static_cast<double>(freed),
+                      static_cast<double>(bucket.gathered_bytes() * (c.ways - 1) / c.ways), 130);
+        }
+        const CommTrace trace;
+        bucket.gather(list.shards);
+        for (size_t i = 0; i < whole.size(); ++i) {
+          EXPECT_EQ(bucket.whole()[i].address(), whole[i].address());
+          EXPECT_EQ(whole[i].values(), values[i]) << mesh << i;
+        }
+        EXPECT_EQ(whole[5].storage().version(), version);
+        ASSERT_EQ(trace.entries().size(), bucket.gathers() ? 1u : 0u);
+        if (bucket.gathers()) {
+          EXPECT_EQ(trace.entries()[0].axes.back(), static_cast<char>('0' + c.ways));
+          EXPECT_LT(trace.bytes() - bucket.gathered_bytes(), c.ways * item_size(param));
+        }
+        // The part goes with other values, and with a full release.
+        bucket.release_all_but_part();
+        assign_(list.shards[5], list.shards[5] * 2);
+        bucket.gather(list.shards);
+        const std::vector<Tensor> others = bucket.whole();
+        EXPECT_EQ(others[5].values()[0], 2 * values[5][0]);
+        EXPECT_NE(others[5].storage().version(), version);
+      }
+    });
+  }
+}
+
+// What an error interrupts leaves nothing that a later call would add to.
+TEST(Bucket, GradientsOfAFailedCallAreGone) {
+  test::on_ranks(2, [](World& w) {
+    const List list = parameters(Layout::of(Mesh::make({{"dp", 2}}), {Shard(0)}));
+    Bucket bucket(list.parameters, {{"dp"}, {}});
+    const std::vector<Tensor> given = gradients(bucket, w.rank(), DType::f32);
+    const std::vector<Tensor> expected = bucket.reduce(given);
+    (void)bucket.reduce(given, Reduce::none);
+    int writes = 0;
+    Context::current().op_hook = [&](const OpRow&, const void*, Tensors, Tensors) {
+      if (++writes == 3) fail<UsageError>("test", "stop");
+    };
+    EXPECT_THROW((void)bucket.reduce(given, Reduce::none), UsageError);
+    Context::current().op_hook = nullptr;
+    const std::vector<Tensor> shards = bucket.reduce(given);
+    for (size_t i = 0; i < shards.size(); ++i) expect_same(shards[i], expected[i], concat('#', i));
+  });
+}
+
 TEST(Bucket, OtherDimsAreShardedToo) {
   test::on_ranks(2, [](World& w) {
     const Mesh mesh = Mesh::make({{"dp", 2}});
@@ -366,6 +445,8 @@ TEST(Bucket, RefusesWhatDoesNotFit) {
     EXPECT_THROW(Bucket(last, {{"dp"}, {}}), LayoutError);  // tp cuts inside dp
     EXPECT_THROW(Bucket(mixed, {{"dp"}, {}}), DTypeError);
     EXPECT_THROW(Bucket(good, {{"ep"}, {}}), LayoutError);
+    for (const int ways : {-1, 3, 4})
+      EXPECT_THROW(Bucket(good, {{"dp"}, {}}, {{}, {}, ways}), LayoutError);
     Bucket bucket(good, {{"dp"}, {}});
     EXPECT_THROW(bucket.gather(plain), ShapeError);
     EXPECT_THROW(bucket.gather({}), UsageError);

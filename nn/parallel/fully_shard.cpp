@@ -47,6 +47,11 @@ void fully_shard(std::span<Module* const> modules, Mesh mesh, const DataAxes& ax
   if (axes.shard.empty())
     faults.add("no axis to shard over is given: use replicate() for data parallelism without");
   detail::find_bad_axes(faults, mesh, bucket_axes);
+  int64_t ranks = 1;
+  for (const std::string& axis : axes.shard) ranks *= mesh.has(axis) ? mesh.size(axis) : 1;
+  const Reshard reshard = policy.reshard_after_forward;
+  if (const std::string fault = reshard_fault(reshard, ranks); !fault.empty())
+    faults.add("reshard_after_forward: ", fault);
   detail::find_wrapped(faults, modules);
   faults.raise();
   detail::FreeMembers members =
@@ -63,12 +68,13 @@ void fully_shard(std::span<Module* const> modules, Mesh mesh, const DataAxes& ax
   for (Tensor* b : members.buffers) {
     if (!b->is_distributed()) detail::lie_on(*b, Layout::replicated(mesh));
   }
+  const int k = static_cast<int>(reshard), ways = k > 1 && k < ranks ? k : 0;
   detail::wrap({modules.begin(), modules.end()}, std::move(members),
-               detail::options_of(pass, policy.precision, policy.reshard_after_forward, mesh),
+               detail::options_of(pass, policy.precision, reshard, mesh),
                [=](std::vector<Tensor> parameters) {
                  return std::make_unique<detail::BucketParameters>(
                      std::move(parameters), mesh, bucket_axes,
-                     Bucket::Policy{policy.precision.param, policy.precision.reduce},
+                     Bucket::Policy{policy.precision.param, policy.precision.reduce, ways},
                      policy.accumulation);
                });
 }

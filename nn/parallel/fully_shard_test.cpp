@@ -18,6 +18,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -225,6 +226,66 @@ TEST(FullyShard, BytesOfWholeParametersAreFreedAndComeBack) {
   });
 }
 
+TEST(FullyShard, GroupsOfRanksKeepACopyBetweenForwardAndBackward) {
+  for (const int replicas : {1, 2}) {
+    test::on_ranks(4 * replicas, [&](World&) {
+      const Mesh mesh = Mesh::make({{"replicas", replicas}, {"dp", 4}});
+      const DataAxes axes{{"dp"}, {"replicas"}};
+      const Layout by_row = Layout::of(mesh, {Shard(0), Shard(0)});
+      const Tensor x = distribute(normal({8, kIn}, RngKey{3, 1}, 0, 1, DType::f64), by_row);
+      const auto run = [&](Reshard reshard) {
+        Net net;
+        for (Module* m : std::initializer_list<Module*>{&net.a, &net.b, &net.norm, &net.head})
+          fully_shard(*m, mesh, axes, {.reshard_after_forward = reshard});
+        fully_shard(net, mesh, axes, {.reshard_after_forward = reshard});
+        initialize(net, 3, laid_out(net, mesh));
+        std::vector<std::string> gathers;
+        for (int step = 0; step < 2; ++step) {
+          net.zero_grad();
+          const auto y = net(x);
+          const CommTrace trace;
+          backward(both(y));
+          gathers.clear();
+          for (const CommEntry& e : trace.entries())
+            if (e.op == "all_gather") gathers.push_back(e.axes);
+        }
+        {  // without backward nobody keeps a part
+          const NoGrad guard;
+          (void)net(x);
+          const CommTrace trace;
+          (void)net(x);
+          for (const CommEntry& e : trace.entries()) EXPECT_EQ(e.axes, "dp");
+        }
+        return std::pair(gradients_of(net), gathers);
+      };
+      const auto always = run(Reshard::always), never = run(Reshard::never),
+                 halves = run(reshard_among(2));
+      EXPECT_EQ(halves.first, always.first);
+      EXPECT_EQ(halves.second.size(), always.second.size());
+      EXPECT_EQ(std::ranges::count(halves.second, "dp:2"), 4);
+      EXPECT_EQ(std::ranges::count(always.second, "dp:2"), 0);
+      EXPECT_EQ(run(reshard_among(4)), always);
+      EXPECT_EQ(run(reshard_among(1)), never);
+    });
+  }
+}
+
+TEST(FullyShard, ATextNamesThePolicy) {
+  EXPECT_EQ(parse_reshard("default"), Reshard::automatic);
+  EXPECT_EQ(parse_reshard("always"), Reshard::always);
+  EXPECT_EQ(parse_reshard("never"), Reshard::never);
+  EXPECT_EQ(parse_reshard("1"), Reshard::never);
+  EXPECT_EQ(parse_reshard("12"), reshard_among(12));
+  for (const char* text : {"", "0", "-1", "2.0", "2 ", "zero1", "99999999999"}) {
+    EXPECT_EQ(error_of([&] { (void)parse_reshard(text, "field"); }),
+              concat("[field] '", text,
+                     "' is not one of default | always | never, nor a number of ranks that keep "
+                     "the gathered parameters between forward and backward; ZeRO-1, which shards "
+                     "optimizer states alone, is not offered: never (ZeRO-2) sends no more and "
+                     "shards gradients too"));
+  }
+}
+
 TEST(FullyShard, MicroBatchesAddUpInEveryWay) {
   for (const auto accumulation :
        {Accumulation::shards, Accumulation::whole, Accumulation::replicas}) {
@@ -389,9 +450,15 @@ TEST(FullyShard, NamesAllFaultsBeforeAnyCommunication) {
               "[fully_shard] a lies in a module that fully_shard has wrapped: wrap children before "
               "their parent");
     EXPECT_THROW(replicate(net, mesh, std::vector<std::string>{"dp", "tp"}), UsageError);
-    EXPECT_EQ(error_of([] { (void)parse_reshard("zero1"); }),
-              "[fully_shard] ZeRO-1, which shards optimizer states alone, is not offered: `never` "
-              "(ZeRO-2) sends no more and shards gradients too");
+    Net odd;
+    for (const int ways : {-2, 3, 4}) {
+      EXPECT_EQ(error_of([&] {
+                  fully_shard(odd, mesh, kAxes, {.reshard_after_forward = reshard_among(ways)});
+                }),
+                "[fully_shard] reshard_after_forward: " + std::to_string(ways) +
+                    " ranks cannot keep the gathered parameters of 2 ranks between forward and "
+                    "backward: give a divisor of 2, always or never");
+    }
     EXPECT_THROW(unshard(net.head), UsageError);
     Net tied;
     tied.head.weight = tied.norm.weight;

@@ -20,14 +20,22 @@ struct MixedPrecision {
 };
 
 /// When the bytes of whole parameters are freed after forward. After backward they always are.
-enum class Reshard : uint8_t {
-  automatic,  ///< unless backward needs them first: those of the root and of the last unit stay
-  always,     ///< least memory
-  never,      ///< no second gather (ZeRO-2)
+enum class Reshard : int {
+  automatic =
+      -1,      ///< unless backward needs them first: those of the root and of the last unit stay
+  always = 0,  ///< least memory
+  never = 1,   ///< no second gather (ZeRO-2)
 };
-/// Of `default`, `always`, `never`. ValueError: another text, such as ZeRO-1 or a number of ranks
-/// to reshard over; it says what is offered.
-[[nodiscard]] TESSERA_API Reshard parse_reshard(std::string_view text);
+/// Between never and always: after forward, each group of `ways` neighbouring ranks of the
+/// innermost shard axes keeps one copy of the whole parameters, and gathers it in backward without
+/// the others. 1 is `never`, all ranks of the shard axes `always`.
+constexpr Reshard reshard_among(int ways) { return Reshard{ways}; }
+/// Of `default`, `always`, `never` or a number for reshard_among. ValueError of `who` about another
+/// text, with what is offered.
+[[nodiscard]] TESSERA_API Reshard parse_reshard(std::string_view text,
+                                                std::string_view who = "reshard_after_forward");
+/// The fault of a number that does not divide the ranks of the shard axes, a sentence; else empty.
+[[nodiscard]] TESSERA_API std::string reshard_fault(Reshard reshard, int64_t ranks);
 
 /// How the gradients of several micro-batches add up (see MicroBatch).
 enum class Accumulation : uint8_t {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order of collectives. Forward: the gather of a unit, then that of the next one, which runs while
-// this one computes. Backward: the region of a unit gathers it again and then the unit before it;
-// its functions free the whole parameters and reduce their gradients. What a rank did not use runs
-// too (Function::always), at the same place, so that no rank waits for one that skipped it.
+// Order of collectives. Forward: the gather of a unit, then, when it is complete, that of the next
+// one, which runs while this one computes. Backward: the region of a unit gathers it again and then
+// the unit before it; its functions free the whole parameters and reduce their gradients. What a
+// rank did not use runs too (Function::always), at the same place, so that no rank waits for one
+// that skipped it.
 #include "tessera/core/context.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/module_impl.h"
@@ -75,7 +76,7 @@ class Unit::Scope {
     abandon();
     unit_.order_.assign(pass->begun.begin(), pass->begun.end());
     for (const auto& unit : std::exchange(flow_.left, {})) {
-      if (unit->options_.reshard == Reshard::always) unit->release();
+      if (unit->options_.reshard != Reshard::automatic) unit->release_after_forward();
     }
     // The graph holds the pass, so the pass must not hold the graph.
     const std::vector<Tensor> functions = std::exchange(pass->functions, {});
@@ -152,7 +153,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   }
   const std::shared_ptr<UnitPass> pass = flow.pass;
   for (const auto& unit : std::exchange(flow.left, {})) {
-    if (unit.get() != this) unit->release();
+    if (unit.get() != this) unit->release_after_forward();
   }
   refresh();
   for (Slot& s : slots_) s.version = s.parameter.storage().version();
@@ -161,7 +162,6 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   const UnitList& order = pass->begun.empty() ? order_ : pass->begun[0]->order_;
   const bool known = place + 1 < order.size() && order[place].lock().get() == this;
   pass->begun.push_back(shared_from_this());
-  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr, true);
   opened_ = pass->number;
   const bool gathers = std::ranges::any_of(
       groups_, [](const Group& g) { return g.parameters && g.parameters->communicates(); });
@@ -174,6 +174,8 @@ void Unit::open(UnitFlow& flow, bool recompute) {
     region_ = region->region();
   }
   make_whole(pass.get());
+  // Not before: while whole parameters are laid out their gather's buffer is there too.
+  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr, true);
 }
 
 void Unit::close() {
@@ -217,11 +219,11 @@ void Unit::before_backward(const std::shared_ptr<UnitPass>& pass, size_t at) {
     });
   }
   gather_known();
-  start(backward_prefetch, at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr,
-        false);
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->finish();
   }
+  start(backward_prefetch, at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr,
+        false);
 }
 
 // Backward does not look at members: the modules may be gone.
@@ -251,6 +253,14 @@ void Unit::release() {
   if (swapped_ || opened_ != 0) return;
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->release();
+  }
+}
+
+void Unit::release_after_forward() {
+  if (!Context::current().grad_enabled) return release();
+  if (swapped_ || opened_ != 0) return;
+  for (const Group& g : groups_) {
+    if (g.parameters) g.parameters->release_after_forward();
   }
 }
 

@@ -82,6 +82,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void gather();
   /// Frees the whole parameters, unless forward uses them.
   void release();
+  /// The same when forward is done with them and backward may follow.
+  void release_after_forward();
   [[nodiscard]] const UnitOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
   /// Whose gathers start with this one's, in place of the next unit's in the order of the last

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layouts of whole parameters and of their gradients follow from those of the parameters: the axes
 // of the bucket become Replicate and Partial, all others stay. A gradient in another layout is
-// redistributed first, so that one that is equal on all ranks counts once.
+// brought to it first, so that one that is equal on all ranks counts once.
 #include "tessera/autograd/checkpoint.h"
-#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/buckets/gradient_list.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -25,16 +25,6 @@ Layout layout_on(Mesh compute, Layout stored, const Bucket::Axes& axes, bool gra
     }
   }
   return layout;
-}
-
-// Sums over other axes than the bucket's are gradients' sums too: in `sum`.
-Tensor laid_out_as(const Tensor& gradient, Layout layout, DType sum) {
-  if (layout_of(gradient) == layout) return gradient;
-  const Tensor wide =
-      gradient.dtype() == sum
-          ? gradient
-          : make_distributed(cast(part(gradient), sum), gradient.shape(), layout_of(gradient));
-  return tessera::detail::redistribute_unrecorded(wide, layout, trace_tag());
 }
 
 }  // namespace
@@ -101,27 +91,19 @@ Grads CastParameters::reduce(const Grads& gradients, bool) {
 BucketParameters::BucketParameters(std::vector<Tensor> parameters, Mesh compute,
                                    const Bucket::Axes& axes, Bucket::Policy policy,
                                    Accumulation accumulation)
-    : bucket_(parameters, axes, policy),
-      sum_(policy.reduce.value_or(parameters[0].dtype())),
+    : parameters_(std::move(parameters)),
+      bucket_(parameters_, axes, policy),
       accumulation_(accumulation) {
-  for (Tensor& p : parameters) {
-    const Layout stored = layout_of(p);
-    slots_.push_back(
-        {p, layout_on(compute, stored, axes, false), layout_on(compute, stored, axes, true)});
+  for (const Tensor& p : parameters_) {
+    whole_.push_back(layout_on(compute, layout_of(p), axes, false));
+    gradient_.push_back(layout_on(compute, layout_of(p), axes, true));
   }
-  const auto ranks = [mesh = layout_of(parameters[0]).mesh()](const auto& names) {
-    int n = 1;
-    for (const std::string& name : names) n *= mesh.size(name);
-    return n;
-  };
-  gathers_ = ranks(axes.shard) > 1;
-  communicates_ = gathers_ || ranks(axes.replicate) > 1;
 }
 
 void BucketParameters::gather() {
   const OutsideCheckpoint outside;
   std::vector<Tensor> shards;
-  for (const Slot& s : slots_) shards.push_back(part(s.parameter));
+  for (const Tensor& p : parameters_) shards.push_back(part(p));
   try {
     bucket_.gather(shards);
   } catch (...) {
@@ -131,7 +113,7 @@ void BucketParameters::gather() {
 }
 
 void BucketParameters::finish() {
-  if (gathers_ && bucket_.gathered()) (void)bucket_.whole();
+  if (bucket_.gathers() && bucket_.gathered()) (void)bucket_.whole();
 }
 
 TensorList BucketParameters::whole() {
@@ -139,13 +121,18 @@ TensorList BucketParameters::whole() {
   const std::vector<Tensor> parts = bucket_.whole();
   TensorList all;
   for (size_t i = 0; i < parts.size(); ++i)
-    all.push_back(make_distributed(parts[i], slots_[i].parameter.shape(), slots_[i].whole));
+    all.push_back(make_distributed(parts[i], parameters_[i].shape(), whole_[i]));
   return all;
 }
 
 // Copies in another dtype on one rank are kept until the parameters change.
 void BucketParameters::release() {
-  if (gathers_ && bucket_.gathered()) bucket_.release();
+  if (bucket_.gathers()) bucket_.release();
+}
+
+void BucketParameters::release_after_forward() {
+  const OutsideCheckpoint outside;
+  if (bucket_.gathers()) bucket_.release_all_but_part();
 }
 
 // What the leaves hold, for the bucket to add to. Only a pass that adds to leaves may, and hooks of
@@ -153,28 +140,24 @@ void BucketParameters::release() {
 std::vector<Tensor> BucketParameters::accumulated() const {
   std::vector<Tensor> held;
   if (!Tape::current().accumulates) return held;
-  for (const Slot& s : slots_) {
-    const LeafGrad* leaf = s.parameter.impl().leaf.get();
+  for (const Tensor& p : parameters_) {
+    const LeafGrad* leaf = p.impl().leaf.get();
     if (!leaf || !leaf->hooks.empty() || !leaf->post_accumulate.empty()) return {};
-    const bool fits = leaf->grad.defined() && leaf->grad.impl().layout == s.parameter.impl().layout;
+    const bool fits = leaf->grad.defined() && leaf->grad.impl().layout == p.impl().layout;
     held.push_back(fits ? part(leaf->grad) : Tensor());
   }
   return held;
 }
 
 Grads BucketParameters::reduce(const Grads& gradients, bool last) {
-  std::vector<Tensor> parts;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const Tensor& g = gradients[i];
-    parts.push_back(g.defined() ? part(laid_out_as(g, slots_[i].gradient, sum_)) : Tensor());
-  }
+  const std::vector<Tensor> parts = bring_gradients(gradients, gradient_, bucket_.sum_dtype());
   const Reduce how = last || accumulation_ == Accumulation::shards ? Reduce::all
                      : accumulation_ == Accumulation::whole        ? Reduce::none
                                                                    : Reduce::scatter;
   const std::vector<Tensor> shards = bucket_.reduce(parts, how, accumulated());
   Grads all;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const Tensor& p = slots_[i].parameter;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& p = parameters_[i];
     const bool given = i < shards.size() && shards[i].defined();
     all.push_back(given ? make_distributed(shards[i], p.shape(), p.impl().layout) : Tensor());
   }

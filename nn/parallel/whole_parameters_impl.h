@@ -30,6 +30,8 @@ class WholeParameters {
   [[nodiscard]] virtual TensorList whole() = 0;
   /// Frees their bytes, if gathering again gives them back.
   virtual void release() = 0;
+  /// The same after forward, when backward will need them again: the policy may keep a part.
+  virtual void release_after_forward() { release(); }
   /// Gradients of the parameters from those of whole(); undefined where they come with a later
   /// micro-batch, or have been added to the parameter's. `last`: no micro-batch follows.
   [[nodiscard]] virtual Grads reduce(const Grads& gradients, bool last) = 0;
@@ -67,20 +69,16 @@ class BucketParameters final : public WholeParameters {
   void finish() override;
   TensorList whole() override;
   void release() override;
+  void release_after_forward() override;
   Grads reduce(const Grads& gradients, bool last) override;
-  [[nodiscard]] bool communicates() const override { return communicates_; }
+  [[nodiscard]] bool communicates() const override { return bucket_.communicates(); }
 
  private:
-  struct Slot {
-    Tensor parameter;
-    Layout whole, gradient;  // on the mesh of the computation
-  };
   [[nodiscard]] std::vector<Tensor> accumulated() const;
-  std::vector<Slot> slots_;
+  std::vector<Tensor> parameters_;
+  std::vector<Layout> whole_, gradient_;  // of each, on the mesh of the computation
   Bucket bucket_;
-  DType sum_;  // of sums of gradients over ranks
   Accumulation accumulation_;
-  bool communicates_, gathers_;
 };
 
 }  // namespace tessera::nn::detail

@@ -4,6 +4,7 @@
 #include "tessera/nn/parameters_impl.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 namespace tessera::nn {
@@ -114,23 +115,27 @@ std::optional<UnitList> list_of(std::string_view who, std::span<Module* const> m
 }  // namespace
 }  // namespace detail
 
-Reshard parse_reshard(std::string_view text) {
+Reshard parse_reshard(std::string_view text, std::string_view who) {
   if (text == "default") return Reshard::automatic;
   if (text == "always") return Reshard::always;
   if (text == "never") return Reshard::never;
-  if (text == "zero1" || text == "zero_1" || text == "ZeRO-1") {
-    fail<ValueError>(
-        "fully_shard",
-        "ZeRO-1, which shards optimizer states alone, is not offered: `never` (ZeRO-2) "
-        "sends no more and shards gradients too");
-  }
-  if (!text.empty() && text.find_first_not_of("0123456789") == text.npos) {
-    fail<ValueError>("fully_shard", "reshard_after_forward is ", text,
-                     ": parameters are not kept in groups of some ranks after forward; give "
-                     "default, always or never, or a smaller dp_shard axis with replicas");
-  }
-  fail<ValueError>("fully_shard", "reshard_after_forward is \"", text,
-                   "\", expected default, always or never");
+  int ways = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ways);
+  if (error == std::errc() && end == text.data() + text.size() && ways > 0)
+    return reshard_among(ways);
+  fail<ValueError>(who, '\'', text,
+                   "' is not one of default | always | never, nor a number of ranks that keep the "
+                   "gathered parameters between forward and backward; ZeRO-1, which shards "
+                   "optimizer states alone, is not offered: never (ZeRO-2) sends no more and "
+                   "shards gradients too");
+}
+
+std::string reshard_fault(Reshard reshard, int64_t ranks) {
+  const int ways = static_cast<int>(reshard);
+  if (ways >= -1 && (ways <= 0 || ranks % ways == 0)) return {};
+  return concat(ways, " ranks cannot keep the gathered parameters of ", ranks,
+                ranks == 1 ? " rank" : " ranks",
+                " between forward and backward: give a divisor of ", ranks, ", always or never");
 }
 
 MicroBatch::MicroBatch(bool last)

@@ -37,7 +37,7 @@ void parallelize(models::LanguageModel& model, const Config& config, const Mesh&
   models::fully_shard(
       model, mesh, {{"dp_shard"}, {"dp_replicate"}},
       {.precision = precision,
-       .reshard_after_forward = p.fsdp_reshard_after_forward,
+       .reshard_after_forward = p.reshard(mesh.size()),
        .accumulation = replicas ? nn::Accumulation::replicas : nn::Accumulation::shards});
 }
 

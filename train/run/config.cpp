@@ -229,9 +229,7 @@ std::vector<std::string> Config::conflicts() const {
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
-  require(parallelism.data_parallel_shard_degree != 0,
-          "[--parallelism.data_parallel_shard_degree] 0: expected at least 1, or -1 for the ranks "
-          "that the other degrees leave");
+  for (auto& fault : parallelism.conflicts()) faults.push_back(std::move(fault));
   require(
       training.global_batch_size != 0,
       "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "
@@ -257,13 +255,18 @@ std::vector<std::string> Config::conflicts() const {
 
 // What does not fit the ranks: none while a degree or batch size has a fault of its own.
 std::vector<std::string> Config::conflicts_on(int64_t n) const {
-  if (parallelism.data_parallel_shard_degree == 0 || training.global_batch_size == 0) return {};
-  try {
-    (void)training.micro_batches(parallelism.data_parts(n));
-  } catch (const ConfigError& error) {
-    return {error.what()};
-  }
-  return {};
+  if (!parallelism.conflicts().empty() || training.global_batch_size == 0) return {};
+  std::vector<std::string> faults;
+  const auto check = [&](const auto& look) {
+    try {
+      look();
+    } catch (const ConfigError& error) {
+      if (std::ranges::count(faults, error.what()) == 0) faults.emplace_back(error.what());
+    }
+  };
+  check([&] { (void)training.micro_batches(parallelism.data_parts(n)); });
+  check([&] { (void)parallelism.reshard(n); });
+  return faults;
 }
 
 std::vector<std::string> Config::faults_on(int64_t n) const {

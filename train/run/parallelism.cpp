@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/parallelism.h"
 
+#include "tessera/nn/io/utf8.h"
+
 namespace tessera::train {
 namespace {
+
+constexpr std::string_view kReshard = "--parallelism.fsdp_reshard_after_forward";
 
 [[noreturn]] void does_not_fit(const ParallelismConfig& c, int64_t ranks, int64_t given) {
   const bool rest = c.data_parallel_shard_degree == -1;
@@ -39,12 +43,25 @@ void ParallelismConfig::fields(config::Fields& f) {
         "them");
   f.add("disable_loss_parallel", disable_loss_parallel,
         "tensor parallel: gather the logits for the loss instead of sharding the vocabulary");
-  f.add_choice("fsdp_reshard_after_forward", fsdp_reshard_after_forward,
-               "free the gathered parameters after forward and gather them again in backward; "
-               "default: except those of the last unit, which backward needs first",
-               std::vector<std::pair<std::string, nn::Reshard>>{{"default", nn::Reshard::automatic},
-                                                                {"always", nn::Reshard::always},
-                                                                {"never", nn::Reshard::never}});
+  f.add("fsdp_reshard_after_forward", fsdp_reshard_after_forward,
+        "when gathered parameters are freed: always after forward, to be gathered again in "
+        "backward; never before backward; default: after forward, but for the last unit, which "
+        "backward needs first; a number of ranks: as always, but groups of so many keep a copy");
+}
+
+std::vector<std::string> ParallelismConfig::conflicts() const {
+  std::vector<std::string> faults;
+  if (data_parallel_shard_degree == 0) {
+    faults.emplace_back(
+        "[--parallelism.data_parallel_shard_degree] 0: expected at least 1, or -1 for the ranks "
+        "that the other degrees leave");
+  }
+  try {
+    (void)nn::parse_reshard(io::excerpt(fsdp_reshard_after_forward), kReshard);
+  } catch (const ValueError& error) {
+    faults.emplace_back(error.what());
+  }
+  return faults;
 }
 
 std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {
@@ -59,6 +76,13 @@ std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {
   return {{"dp_replicate", static_cast<int>(replicate)},
           {"dp_shard", static_cast<int>(shard)},
           {"tp", static_cast<int>(tp)}};
+}
+
+nn::Reshard ParallelismConfig::reshard(int64_t ranks) const {
+  const nn::Reshard reshard = nn::parse_reshard(fsdp_reshard_after_forward, kReshard);
+  const std::string fault = nn::reshard_fault(reshard, axes(ranks)[1].size);
+  if (!fault.empty()) fail<ConfigError>(kReshard, fault);
+  return reshard;
 }
 
 int64_t ParallelismConfig::data_parts(int64_t ranks) const {

@@ -20,12 +20,17 @@ struct TESSERA_API ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;  ///< -1: the ranks that the other degrees leave
   int64_t tensor_parallel_degree = 1;
   bool enable_sequence_parallel = true, disable_loss_parallel = false;
-  nn::Reshard fsdp_reshard_after_forward = nn::Reshard::automatic;
+  std::string fsdp_reshard_after_forward = "default";  ///< as nn::parse_reshard
   void fields(config::Fields& f);
+  /// Faults of single fields that their limits do not tell.
+  [[nodiscard]] std::vector<std::string> conflicts() const;
 
   /// The axes dp_replicate, dp_shard and tp of a mesh of `ranks` ranks, outermost first; all exist,
   /// also of size 1. ConfigError: the degrees do not multiply to `ranks`.
   [[nodiscard]] std::vector<MeshAxis> axes(int64_t ranks) const;
+  /// The policy of fully_shard on `ranks` ranks. ConfigError: the text is none, or its number of
+  /// ranks does not divide the shard degree.
+  [[nodiscard]] nn::Reshard reshard(int64_t ranks) const;
   /// Into how many parts the rows of a batch are cut on `ranks` ranks; ConfigError as axes.
   [[nodiscard]] int64_t data_parts(int64_t ranks) const;
 };

@@ -2,6 +2,7 @@
 // Degrees, the mesh that they make, and runs on it: the numbers are those of one rank.
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/run/compare.h"
@@ -54,6 +55,17 @@ TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
       "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
 }
 
+TEST(Parallelism, ReshardingIsByNameOrByRanksThatDivideTheShards) {
+  ParallelismConfig c{.data_parallel_replicate_degree = 2, .fsdp_reshard_after_forward = "2"};
+  EXPECT_EQ(c.reshard(8), nn::reshard_among(2));
+  EXPECT_EQ(ParallelismConfig().reshard(8), nn::Reshard::automatic);
+  c.fsdp_reshard_after_forward = "3";
+  EXPECT_EQ(test::error_of([&] { (void)c.reshard(8); }),
+            "[--parallelism.fsdp_reshard_after_forward] 3 ranks cannot keep the gathered "
+            "parameters of 4 ranks between forward and backward: give a divisor of 4, always or "
+            "never");
+}
+
 class ParallelismTest : public TinyRunTest {};
 
 // With other faults, before any rank starts, and once.
@@ -66,6 +78,17 @@ TEST_F(ParallelismTest, FaultsAreFoundTogetherBeforeAnyRankStarts) {
   TESSERA_EXPECT_HOLDS(err_.str(), "= 3, which does not divide the 4 ranks: ");
   EXPECT_EQ(run(train("a", {"--parallelism.data_parallel_shard_degree", "0"})), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "[--parallelism.data_parallel_shard_degree] 0: expected");
+  EXPECT_EQ(run(train("a", {"--ranks", "4", "--parallelism.fsdp_reshard_after_forward", "3",
+                            "--training.global_batch_size", "6"})),
+            2);
+  EXPECT_EQ(std::ranges::count(err_.str(), '\n'), 2) << err_.str();
+  TESSERA_EXPECT_HOLDS(err_.str(), "fsdp_reshard_after_forward] 3 ranks cannot keep");
+  EXPECT_EQ(run(train("a", {"--parallelism.fsdp_reshard_after_forward", "zero1"})), 2);
+  EXPECT_EQ(std::ranges::count(err_.str(), '\n'), 1) << err_.str();
+  TESSERA_EXPECT_HOLDS(err_.str(),
+                       "[--parallelism.fsdp_reshard_after_forward] 'zero1' is not one of default | "
+                       "always | never, nor a number of ranks");
+  TESSERA_EXPECT_HOLDS(err_.str(), "ZeRO-1, which shards optimizer states alone, is not offered");
   EXPECT_EQ(
       run(train("a", {"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",
                       "--training.local_batch_size", "2", "--training.global_batch_size", "6"})),
