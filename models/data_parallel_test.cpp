@@ -150,6 +150,12 @@ TEST(DataParallel, CheckpointsAndReshardingChangeNoBit) {
           run({.family = family, .pass = "shard", .shards = 2, .checkpoint = checkpoint}), plain,
           family + " checkpoint " + std::to_string(static_cast<int>(checkpoint.mode)) + ' ');
     }
+    expect_equal(run({.family = family,
+                      .pass = "shard",
+                      .shards = 4,
+                      .checkpoint = {.mode = Mode::full},
+                      .policy = {.reshard_after_forward = nn::reshard_among(2)}}),
+                 run({.family = family, .shards = 4}), family + " reshard among two ");
     for (const nn::Reshard reshard : {nn::Reshard::always, nn::Reshard::never}) {
       expect_equal(run({.family = family,
                         .pass = "shard",
@@ -207,6 +213,28 @@ TEST(DataParallel, AReplicatedLayerTrainsAmongShardedOnes) {
   };
   for (const std::string family : {"llama3", "gpt2"})
     EXPECT_EQ(train(family, both), train(family, [](LanguageModel&, Mesh) {})) << family;
+}
+
+// Their gradients are Partial on tp, and each unit sums its own together.
+TEST(DataParallel, NormsUnderSequenceParallelismAreSummedOncePerUnit) {
+  test::on_ranks(4, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}});
+    const auto model = make("llama3", DType::f32);
+    nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan({}));
+    fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}},
+                {.precision = {.param = DType::bf16, .reduce = DType::f32}});
+    nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+    const Tensor tokens = tokens_of(mesh, 0, kRows);
+    const Loss loss = model->loss(tokens, tokens, model->metadata(kLength));
+    const CommTrace trace;
+    backward(loss.sum);
+    std::vector<int64_t> sums;
+    for (const CommEntry& e : trace.entries()) {
+      if (e.op == "all_reduce" && e.axes == "tp" && e.dtype == DType::f32) sums.push_back(e.bytes);
+    }
+    // The last norm, then two of each layer, in the dtype of sums.
+    EXPECT_EQ(sums, (std::vector<int64_t>{24 * 4, 2 * 24 * 4, 2 * 24 * 4}));
+  });
 }
 
 TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {

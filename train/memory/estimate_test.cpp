@@ -78,7 +78,14 @@ TEST_F(MemoryCheck, TheEstimateFollowsRecompute) {
 TEST_F(MemoryCheck, TheEstimateFollowsMicroBatchesAndPacking) {
   expect_near({"--training.global_batch_size", "9", "--dataloader.packing", "concat"});
 }
-TEST_F(MemoryCheck, TheEstimateIsOfOneRankOfSeveral) { expect_near({}, 2); }
+TEST_F(MemoryCheck, TheEstimateIsOfOneRankOfSeveral) {
+  expect_near({}, 2);
+  const Words hybrid{"--parallelism.data_parallel_replicate_degree", "2"};
+  expect_near(joined(hybrid, {"--training.mixed_precision_param", "bfloat16",
+                              "--activation_checkpoint.mode", "full"}),
+              4);
+  expect_near({"--parallelism.fsdp_reshard_after_forward", "2"}, 4);
+}
 TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {
   Config c = recipe("gpt2_debugmodel");
   c.training.local_batch_size = 1;
