@@ -37,9 +37,10 @@ struct ShardPolicy {
 /// there until `initialize(model, seed, laid_out(model, mesh))`, which makes this rank's shard
 /// only; those with values must be equal on all ranks. Plain buffers become replicated over the
 /// mesh. Every input of the model must lie on the mesh.
-/// No communication. UsageError names all faults: an axis that does not exist, a module wrapped
-/// twice, by another pass or after its parent, a parameter without dims, of another mesh, or that
-/// another unit has too (wrap a common parent). In the first forward: parameters without values.
+/// No communication. UsageError names all faults: an axis that does not exist, a number of ranks to
+/// reshard among that does not divide those of the shard axes, a module wrapped twice, by another
+/// pass or after its parent, a parameter without dims, of another mesh, or that another unit has
+/// too (wrap a common parent). In the first forward: parameters without values.
 TESSERA_API void fully_shard(std::span<Module* const> modules, Mesh mesh, const DataAxes& axes,
                              const ShardPolicy& policy = {});
 TESSERA_API void fully_shard(Module& module, Mesh mesh, const DataAxes& axes,
