@@ -144,8 +144,8 @@ class StepTable {
  private:
   struct Unit {
     std::string name;
-    int64_t elements = 0;          // of this rank's tp part, padded to equal shards
-    std::vector<int64_t> partial;  // sizes of parameters whose gradients are sums over tp
+    int64_t elements = 0;  // of this rank's tp part, padded to equal shards
+    int64_t partial = 0;   // elements of gradients that are sums over tp
     bool whole = false;
   };
 
@@ -166,7 +166,7 @@ class StepTable {
     return entry == plan_.entries.end() ? nullptr : &entry->style;
   }
   Unit unit_of(const std::vector<nn::Module*>& modules, std::set<const TensorImpl*>& taken) const {
-    Unit unit{modules[0]->name(), 0, {}, false};
+    Unit unit{modules[0]->name()};
     std::vector<std::pair<Tensor, std::string>> parameters;
     for (nn::Module* m : modules) {
       for (const auto& p : nn::named_parameters(*m)) {
@@ -188,7 +188,7 @@ class StepTable {
         part[placement.dim] = std::clamp<int64_t>(whole - tp_ * chunk, 0, chunk);
       }
       if (style && s_.options.sequence_parallel && sees_a_part(name, *style))
-        unit.partial.push_back(p.numel());
+        unit.partial += p.numel();
       const int64_t padded = (part[0] + s_.shards - 1) / s_.shards * s_.shards;
       unit.elements += part[0] == 0 ? 0 : padded * (part.numel() / part[0]);
     }
@@ -292,7 +292,7 @@ class StepTable {
     }
   }
   void reduce(const Unit& unit) {
-    for (const int64_t n : unit.partial) send("all_reduce", "tp", n, sum_);
+    if (unit.partial > 0) send("all_reduce", "tp", unit.partial, sum_);
     const Accumulation how = s_.policy.accumulation;
     if (!last_ && how == Accumulation::whole) return;
     if (s_.shards > 1) send("reduce_scatter", "dp_shard", unit.elements, sum_);
