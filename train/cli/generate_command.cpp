@@ -3,15 +3,11 @@
 // while it is generated, the others when all are complete. All ranks run the model, rank 0 prints.
 // A field that is given twice keeps the last value, so prompts are extracted before the fields are
 // parsed.
-#include "tessera/dist/launch/run.h"
-#include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/cli/model_on_ranks.h"
 #include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
-#include "tessera/train/run/build_model.h"
-#include "tessera/train/run/trained_model.h"
 
-#include <algorithm>
 #include <ostream>
 #include <vector>
 
@@ -19,11 +15,11 @@ namespace tessera::train {
 namespace {
 
 struct GenerateConfig {
-  std::string checkpoint, prompt;
-  int64_t tokens = 200, top_k = 40, context = 0, seed = 0, ranks = 0, threads = 0;
+  ModelOnRanksConfig on;
+  std::string prompt;
+  int64_t tokens = 200, top_k = 40, context = 0, seed = 0;
   double temperature = 0.8, top_p = 1;
   void fields(config::Fields& f) {
-    f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
     f.add("prompt", prompt,
           "text to continue; give it several times to continue several texts at once");
     f.add("tokens", tokens, "tokens to generate", {.min = 0, .max = 1 << 24, .unit = "tokens"});
@@ -36,12 +32,6 @@ struct GenerateConfig {
     f.add("context", context, "context length; 0: training.seq_len of the run",
           {.min = 0, .max = 1 << 24, .unit = "tokens"});
     f.add("seed", seed, "seed of sampling", {.min = 0});
-    f.add("ranks", ranks,
-          "ranks to run as threads of this process; 0: one rank, or one per process of a launcher",
-          {.min = 0, .max = 4096, .unit = "ranks"});
-    f.add("threads", threads,
-          "kernel threads per rank; 0: the cores divided among the ranks of the host",
-          {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
   }
 };
 
@@ -104,46 +94,36 @@ class Texts {
 
 int generate_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   GenerateConfig c;
-  config::Fields fields;
-  fields.section("", c);
+  const config::Fields fields = fields_of(c);
   std::vector<std::string> rest;
   const std::vector<std::string> prompts = take_prompts(arguments, rest);
-  std::vector<std::string> faults = fields.parse(rest);
-  const auto of_checkpoint = [](const std::string& f) { return f.starts_with("[--checkpoint]"); };
-  if (c.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
-    faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
-  config::throw_if_any(faults);
-  const Launch launch = detect_launch(static_cast<int>(c.ranks));
-  const Warn warn = [&](const std::string& line) {
-    if (launch.rank == 0) out << line << '\n';
-  };
-  const TrainedModel trained = open_trained_model(c.checkpoint, warn, catalogue);
-  const Config& config = trained.config;
-  const GenerateOptions options{.tokens = c.tokens,
-                                .temperature = c.temperature,
-                                .top_k = c.top_k,
-                                .top_p = c.top_p,
-                                .context = c.context > 0 ? c.context : config.training.seq_len,
-                                .seed = static_cast<uint64_t>(c.seed)};
+  config::throw_if_any(ModelOnRanks::faults(fields, c.on, rest));
+  const ModelOnRanks model(c.on, out, catalogue);
+  const GenerateOptions options{
+      .tokens = c.tokens,
+      .temperature = c.temperature,
+      .top_k = c.top_k,
+      .top_p = c.top_p,
+      .context = c.context > 0 ? c.context : model.config().training.seq_len,
+      .seed = static_cast<uint64_t>(c.seed)};
   check(options);
-  const auto on_rank = [&](World& world) {
-    const Mesh mesh = Mesh::make(ParallelismConfig().axes(world.size()));
-    const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
-      trained.fill(m, layouts);
-    });
+  RankFacts facts;
+  for (size_t i = 0; i < prompts.size(); ++i) facts.add(concat("prompt ", i + 1), prompts[i]);
+  model.run("generate", fields, std::move(facts), [&](World& world, models::LanguageModel& m) {
     if (world.rank() != 0) {
-      (void)generate(*model, prompts, options);
+      (void)generate(m, prompts, options);
       return;
     }
     Texts texts(out, prompts);
-    (void)generate(*model, prompts, options,
+    (void)generate(m, prompts, options,
                    [&](size_t row, std::string_view bytes) { texts.add(row, bytes); });
     texts.finish();
-  };
-  run_launched(launch, on_rank, {.threads = static_cast<int>(c.threads)});
+  });
   return 0;
 }
 
-std::string generate_help(Arguments, const Catalogue&) { return help_of_fields<GenerateConfig>(); }
+std::string generate_help(Arguments, const Catalogue&) {
+  return help_of_fields_on_ranks<GenerateConfig>();
+}
 
 }  // namespace tessera::train

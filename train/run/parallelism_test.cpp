@@ -170,19 +170,50 @@ TEST_F(ParallelismTest, ARunOnAMeshHasTheNumbersOfOneRank) {
   expect_alike("all", 4, 2, {shard, "2", tp, "2"}, "mesh(dp_replicate=1, dp_shard=2, tp=2)");
 }
 
-// The model runs on all ranks, and the first one prints.
+// The model runs on all ranks of any mesh, and the first one prints.
 TEST_F(ParallelismTest, EvalAndGenerateRunOnRanks) {
   ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
   const auto output = [&](const Words& words) {
     EXPECT_EQ(run(words), 0) << err_.str();
     return out_.str();
   };
-  const Words generate{"generate", "--checkpoint", path("a"),  "--prompt", "the ",
-                       "--prompt", "fox",          "--tokens", "9"};
-  EXPECT_EQ(output(joined(generate, {"--ranks", "3"})), output(generate));
+  const std::string replicate = "--parallelism.data_parallel_replicate_degree",
+                    shard = "--parallelism.data_parallel_shard_degree",
+                    tp = "--parallelism.tensor_parallel_degree";
+  const std::vector<Words> meshes{{"--ranks", "3"},
+                                  {"--ranks", "2", replicate, "2"},
+                                  {"--ranks", "4", shard, "2", tp, "2"},
+                                  {"--ranks", "2", tp, "2", "--parallelism.disable_loss_parallel",
+                                   "--parallelism.no-enable_sequence_parallel"}};
+  const Words generate{"generate", "--checkpoint",  path("a"), "--prompt", "the ", "--prompt",
+                       "fox",      "--temperature", "0",       "--tokens", "9"};
   const Words eval{"eval",           "--checkpoint", path("a"), "--dataset_path",
-                   path("text.txt"), "--steps",      "2"};
-  TESSERA_EXPECT_HOLDS(output(joined(eval, {"--ranks", "2"})), "tokens: 128 ");
+                   path("text.txt"), "--steps",      "2",       "--local_batch_size"};
+  const std::string texts = output(generate);
+  for (const Words& mesh : meshes) EXPECT_EQ(output(joined(generate, mesh)), texts) << mesh.back();
+  // 12 rows a batch, whatever the mesh.
+  const auto loss = [&](const Words& more) {
+    const std::string line = output(joined(eval, more));
+    TESSERA_EXPECT_HOLDS(line, "tokens: 384 ");
+    return std::stod(line.substr(line.find(' ')));
+  };
+  const double alone = loss({"12"});
+  const std::vector<std::string> rows{"4", "6", "6", "12"};
+  for (size_t i = 0; i < meshes.size(); ++i)
+    EXPECT_LE(relative_difference(loss(joined({rows[i]}, meshes[i])), alone), 1e-5) << i;
+}
+
+TEST_F(ParallelismTest, EvalAndGenerateRefuseDegreesThatDoNotFit) {
+  for (const char* command : {"eval", "generate"}) {
+    // Before the checkpoint is looked for.
+    EXPECT_EQ(run({command, "--checkpoint", path("none"), "--ranks", "2",
+                   "--parallelism.tensor_parallel_degree", "3"}),
+              2);
+    TESSERA_EXPECT_HOLDS(err_.str(), "[--parallelism]");
+    EXPECT_EQ(run({command, "--parallelism.tensor_parallel_degree", "0"}), 2);
+    TESSERA_EXPECT_HOLDS(err_.str(), "[--parallelism.tensor_parallel_degree]");
+    TESSERA_EXPECT_HOLDS(err_.str(), "[--checkpoint] is missing");
+  }
 }
 
 TEST_F(ParallelismTest, GradientsMayBeReducedInBf16) {

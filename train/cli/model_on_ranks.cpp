@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks open the checkpoint each for itself, and may find another one, so they compare what
+// they found.
+#include "tessera/train/cli/model_on_ranks.h"
+
+#include "tessera/train/run/build_model.h"
+
+#include <algorithm>
+#include <ostream>
+
+namespace tessera::train {
+
+void ModelOnRanksConfig::fields(config::Fields& f) {
+  f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
+  f.add("ranks", ranks,
+        "ranks to run as threads of this process; 0: one rank, or one per process of a launcher",
+        {.min = 0, .max = 4096, .unit = "ranks"});
+  f.add("threads", threads,
+        "kernel threads per rank; 0: the cores divided among the ranks of the host",
+        {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
+}
+
+std::vector<std::string> ModelOnRanks::faults(config::Fields fields, const ModelOnRanksConfig& on,
+                                              Arguments arguments) {
+  std::vector<std::string> faults = fields.parse(arguments);
+  const auto of_checkpoint = [](const std::string& f) { return f.starts_with("[--checkpoint]"); };
+  if (on.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
+    faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
+  return faults;
+}
+
+ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
+                           const Catalogue& catalogue)
+    : on_(on), launch_(detect_launch(static_cast<int>(on.ranks))) {
+  (void)on_.parallelism.axes(launch_.size);  // before the checkpoint is read
+  warn_ = [&out, first = launch_.rank == 0](const std::string& line) {
+    if (first) out << line << '\n';
+  };
+  trained_ = open_trained_model(on_.checkpoint, warn_, catalogue);
+}
+
+void ModelOnRanks::run(std::string_view name, const config::Fields& fields, RankFacts facts,
+                       const std::function<void(World&, models::LanguageModel&)>& body) const {
+  Config config = trained_.config;
+  facts.add("command", std::string(name));
+  facts.add_fields(fields);
+  facts.add_fields(config.fields(), "the checkpoint's ");
+  const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
+  config.parallelism = on_.parallelism;
+  const auto on_rank = [&](World& world) {
+    require_equal_ranks(name, facts);
+    compare_kernels(name, strict, warn_);
+    const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
+    const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
+      trained_.fill(m, layouts);
+    });
+    check_replicas(name, model_tensors(*model), "after loading");
+    body(world, *model);
+  };
+  run_launched(launch_, on_rank, {.threads = static_cast<int>(on_.threads)});
+}
+
+}  // namespace tessera::train

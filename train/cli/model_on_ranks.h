@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the commands that run a trained model share: their fields, what is checked before ranks
+// start, and what each rank does before it has the model.
+#pragma once
+
+#include "tessera/dist/launch/run.h"
+#include "tessera/train/cli/commands.h"
+#include "tessera/train/run/rank_check.h"
+#include "tessera/train/run/trained_model.h"
+
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::train {
+
+struct ModelOnRanksConfig {
+  std::string checkpoint;
+  int64_t ranks = 0, threads = 0;
+  ParallelismConfig parallelism;  ///< not that of the run: any mesh can load its checkpoint
+  void fields(config::Fields& f);
+};
+
+/// The fields of a command with such a member `on`, bound to `c`, which must outlive the list.
+template <class C> config::Fields fields_of(C& c) {
+  config::Fields fields;
+  fields.section("", c.on);
+  fields.section("", c);
+  fields.section("parallelism", c.on.parallelism);
+  return fields;
+}
+
+template <class C> std::string help_of_fields_on_ranks() {
+  C config;
+  return "fields:\n" + fields_of(config).help();
+}
+
+class ModelOnRanks {
+ public:
+  /// Faults of `arguments`, a missing checkpoint among them.
+  static std::vector<std::string> faults(config::Fields fields, const ModelOnRanksConfig& on,
+                                         Arguments arguments);
+  /// Opens the checkpoint. ConfigError: degrees that do not fit the ranks. Errors of detect_launch
+  /// and open_trained_model. Warnings go to `out`, on rank 0.
+  ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out, const Catalogue& catalogue);
+
+  /// Of the run that trained the model.
+  [[nodiscard]] const Config& config() const { return trained_.config; }
+  /// Calls `body` on every rank. Before it, the ranks must agree on the command's `name`, its
+  /// `fields`, the checkpoint's configuration and `facts`, and then on the parameters that they
+  /// loaded (CollectiveMismatch on all).
+  void run(std::string_view name, const config::Fields& fields, RankFacts facts,
+           const std::function<void(World&, models::LanguageModel&)>& body) const;
+
+ private:
+  ModelOnRanksConfig on_;
+  Launch launch_;
+  Warn warn_;
+  TrainedModel trained_;
+};
+
+}  // namespace tessera::train
