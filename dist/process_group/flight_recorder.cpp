@@ -56,6 +56,21 @@ void FlightRecorder::set_entries(size_t entries) {
   first_ = count();
 }
 
+FlightRecorder::Spent FlightRecorder::spent() const {
+  return {std::chrono::nanoseconds(moving_.load(std::memory_order_relaxed)),
+          std::chrono::nanoseconds(waiting_.load(std::memory_order_relaxed))};
+}
+
+void FlightRecorder::moved(std::chrono::steady_clock::time_point start) {
+  const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - start;
+  moving_.fetch_add(time.count(), std::memory_order_relaxed);
+}
+
+void FlightRecorder::waited(std::chrono::steady_clock::time_point start, const Spent& before) {
+  const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - start;
+  waiting_.fetch_add((time - (spent().moving - before.moving)).count(), std::memory_order_relaxed);
+}
+
 FlightRecorder::Entry* FlightRecorder::find(uint64_t record) {
   if (record < oldest()) return nullptr;
   Entry& e = entries_[record % size_];

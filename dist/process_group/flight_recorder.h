@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 
 namespace tessera {
@@ -45,6 +46,17 @@ class TESSERA_API FlightRecorder {
   /// Number of operations so far.
   [[nodiscard]] uint64_t count() const { return next_.load(std::memory_order_relaxed); }
 
+  /// What collectives have cost this rank so far: moving their bytes, whoever asked for it, and
+  /// waiting for other ranks (over messages: waiting for both).
+  struct Spent {
+    std::chrono::nanoseconds moving{0}, waiting{0};
+  };
+  [[nodiscard]] Spent spent() const;
+  /// Bytes have been moved since `start`.
+  void moved(std::chrono::steady_clock::time_point start);
+  /// The rank has waited since `start`, but for what it has moved since `before`.
+  void waited(std::chrono::steady_clock::time_point start, const Spent& before);
+
   /// The ended operations from number `first`, up to the first that has not ended; sets `first` for
   /// the next call. Operations that the ring has overwritten are missing.
   [[nodiscard]] std::vector<Operation> ended_since(uint64_t& first) const;
@@ -77,6 +89,7 @@ class TESSERA_API FlightRecorder {
   size_t size_ = kEntries;
   uint64_t first_ = 0;  // of this ring
   std::atomic<uint64_t> next_{0};
+  std::atomic<int64_t> moving_{0}, waiting_{0};  // nanoseconds; a progress thread adds too
   uint32_t seen_requests_ = 0;
 };
 

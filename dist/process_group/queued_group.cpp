@@ -76,6 +76,8 @@ void QueuedGroup::wait(QueuedWork& w) {
     idle = advance();
     return w.done;
   };
+  const auto start = std::chrono::steady_clock::now();
+  const FlightRecorder::Spent before = recorder().spent();
   while (!try_once()) {
     if (!waiter.spinning()) {
       comm().poll();
@@ -87,6 +89,7 @@ void QueuedGroup::wait(QueuedWork& w) {
     }
     waiter.pause(try_once);
   }
+  recorder().waited(start, before);
   // After a timeout it stays: whoever times out next waits for the same rank in the end.
   if (!w.error) comm().waits_for(-1);
   if (idle) comm().poll();  // off the list of those with work

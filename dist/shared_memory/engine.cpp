@@ -305,20 +305,15 @@ SharedGroup::Step SharedGroup::step(SharedWork& w) {
   if (round >= 0 && round < w.rounds && !skipped) {
     if (const Step s = all_ready(w); s != Step::moved) return s;
     const uint64_t ended = rounds_ + static_cast<uint64_t>(round + 1);
+    const auto start = Clock::now();
     switch (w.phase) {
-      case 0:
-        write_round(w, round);
-        publish(own.written, ended);
-        break;
-      case 1:
-        reduce_round(w, round);
-        publish(own.reduced, ended);
-        break;
-      default:
-        read_round(w, round);
-        publish(own.read, ended);
-        if (round + 1 == w.rounds) return Step::finished;
+      case 0: write_round(w, round); break;
+      case 1: reduce_round(w, round); break;
+      default: read_round(w, round);
     }
+    recorder().moved(start);
+    publish(w.phase == 0 ? own.written : w.phase == 1 ? own.reduced : own.read, ended);
+    if (w.phase == 2 && round + 1 == w.rounds) return Step::finished;
   }
   if (++w.phase == 3) {
     w.phase = 0;
@@ -369,8 +364,10 @@ SharedGroup::Step SharedGroup::arrived(SharedWork& w) {
   {
     const Touching touching(own.touching);
     if (header().failure.happened()) return Step::failed;
+    const auto start = Clock::now();
     if (three_phases(w.c.kind)) reduce_direct(w);
     else move_whole(w, false);
+    recorder().moved(start);
   }
   w.rounds = 1;
   w.stage = SharedWork::Stage::leaving;
