@@ -2,7 +2,7 @@
 // Train step of a Llama on random tokens: tokens/s, time by part, peak memory, percent of the GEMM
 // ceiling, and where the time goes by op. Precision and checkpointing are arguments.
 // bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
-#include "tessera/bench/support.h"
+#include "tessera/bench/profile.h"
 #include "tessera/core/process.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
@@ -11,7 +11,6 @@
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
-#include <array>
 #include <map>
 #include <random>
 #include <sys/resource.h>
@@ -24,59 +23,6 @@ double peak_rss_mib() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
-
-enum Part { kForward, kBackward, kOptimizer, kParts };
-constexpr std::array<std::string_view, kParts> kPartNames{"forward", "backward", "optimizer"};
-
-// Where a step's time goes. An op is charged with the time since the op before it ended, so the
-// engine and the freeing of tensors are charged to the op that follows, and the sum is the step.
-class Profile {
- public:
-  struct Entry {
-    int64_t calls = 0;
-    double seconds = 0;
-    Cost cost;
-  };
-  Profile() : context_(Context::current()) {
-    context_.op_hook = [this](const OpRow& row, const void* op, Tensors in, Tensors out) {
-      Entry& e = charge(row.name);
-      ++e.calls;
-      if (row.kind == OpKind::view) return;
-      const MetaArray in_metas(in), out_metas(out);
-      const Cost c = row.cost(op, in_metas, out_metas);
-      e.cost.flops += c.flops;
-      e.cost.bytes += c.bytes;
-      last_ = Clock::now();
-    };
-  }
-  ~Profile() { stop(); }
-  Profile(const Profile&) = delete;
-  Profile& operator=(const Profile&) = delete;
-
-  void enter(Part part) {
-    if (part != kForward) charge("(no op)");
-    part_ = part;
-    last_ = Clock::now();
-  }
-  void leave() { charge("(no op)"); }
-  void stop() { context_.op_hook = nullptr; }
-  [[nodiscard]] const std::map<std::pair<Part, std::string_view>, Entry>& entries() const {
-    return entries_;
-  }
-
- private:
-  Entry& charge(std::string_view name) {
-    const auto now = Clock::now();
-    Entry& e = entries_[{part_, name}];
-    e.seconds += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return e;
-  }
-  Context& context_;
-  Part part_ = kForward;
-  Clock::time_point last_ = Clock::now();
-  std::map<std::pair<Part, std::string_view>, Entry> entries_;
-};
 
 // What a run is: the model's size, the batch, what is computed in what, what is kept.
 struct Setting {

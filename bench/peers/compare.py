@@ -2,7 +2,8 @@
 """Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
 
     build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost]
-                                                 [collectives] [trainer] [--threads 1,2]
+                                                 [collectives] [trainer] [parallel]
+                                                 [--threads 1,2]
 
 The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
 best of its rounds.
@@ -19,11 +20,12 @@ import sys
 import tempfile
 
 import collectives
+import parallel
 import trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = "bench/peers"
-NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer")
+NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer", "parallel")
 FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
            "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
 # What train_step runs with, on both sides.
@@ -266,6 +268,9 @@ def main():
     for name in args.names or NAMES:
         if name == "collectives":  # several peers, so a table of its own
             collectives.compare(args.bin, args.rounds, args.out.resolve())
+            continue
+        if name == "parallel":  # ranks by threads, by processes and by gloo
+            parallel.compare(args.bin, args.rounds, about_run(load), args.out.resolve())
             continue
         threads = dict.fromkeys(int(t) for t in args.threads.split(","))
         if name == "trainer":  # no peer but the bare step
