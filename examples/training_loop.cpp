@@ -12,7 +12,7 @@ constexpr int64_t kSteps = 16, kMicroBatches = 2, kRows = 4, kLength = 32, kSeed
 constexpr double kTokensPerStep = kMicroBatches * kRows * kLength;
 
 // Trains from what the folder holds to step `last` and leaves a checkpoint there. -> the parameters
-std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFolder& checkpoints,
+std::vector<nn::NamedParameter> train_to(int64_t last, const std::string& checkpoints,
                                          const std::string& text) {
   llama3::Model model({.dim = 32,
                        .n_layers = 2,
@@ -31,13 +31,8 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
                           .global_rows = kRows,
                           .rows = kRows,
                           .seed = kSeed});
-  int64_t done = 0;
-  const auto warn = [](const std::string& line) { std::cerr << line << '\n'; };
-  if (const auto from = checkpoints.latest(warn)) {
-    nn::load(model, from->read_all("model"));
-    optimizer.load_state({from->manifest().progress.optimizer_steps, from->read_all("optimizer")});
-    done = from->manifest().progress.step;
-  }
+  const auto from = train::load(model, optimizer, checkpoints);
+  int64_t done = from ? from->step : 0;
 
   for (; done < last; ++done) {
     double loss = 0;
@@ -55,12 +50,8 @@ std::vector<nn::NamedParameter> train_to(int64_t last, const train::CheckpointFo
               << '\n';
   }
 
-  checkpoints.save({.progress = {done, optimizer.steps(), done, done * kMicroBatches * kRows},
-                    .seed = kSeed,
-                    .config = "{}",
-                    .data_windows = data.info().windows,
-                    .model = nn::named_parameters(model),
-                    .optimizer = optimizer.state().tensors});
+  train::save(model, optimizer, checkpoints,
+              {.step = done, .schedule_step = done, .data_rows = done * kMicroBatches * kRows});
   return nn::named_parameters(model);
 }
 
@@ -69,10 +60,9 @@ int main(int argc, char** argv) {
   const auto folder = std::filesystem::temp_directory_path() /
                       ("tessera_training_loop." + std::to_string(::getpid()));
   const Session session({.threads = 1});  // so small a model shares out badly
-  const train::CheckpointFolder straight(folder / "straight"), stopped(folder / "stopped");
-  const auto whole = train_to(kSteps, straight, text);
-  (void)train_to(kSteps / 2, stopped, text);
-  const auto resumed = train_to(kSteps, stopped, text);
+  const auto whole = train_to(kSteps, folder / "straight", text);
+  (void)train_to(kSteps / 2, folder / "stopped", text);
+  const auto resumed = train_to(kSteps, folder / "stopped", text);
   bool equal = true;
   for (size_t i = 0; i < whole.size(); ++i) {
     equal = equal && all(whole[i].tensor == resumed[i].tensor).item<bool>();

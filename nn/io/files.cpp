@@ -156,18 +156,13 @@ FileSum sum_of_file(const std::string& path) {
   }
 }
 
-FileSum write_file_atomically(
+void write_file_atomically(
     const std::string& path,
     const std::function<void(const std::function<void(std::string_view)>& write)>& produce) {
   const std::string aside = concat(path, ".tmp.", ::getpid());
-  FileSum sum;
   try {
     Descriptor file(create_file(aside));
-    produce([&](std::string_view bytes) {
-      write_all(file.get(), bytes, aside);
-      sum.crc32c = crc32c(bytes, sum.crc32c);
-      sum.bytes += bytes.size();
-    });
+    produce([&](std::string_view bytes) { write_all(file.get(), bytes, aside); });
     if (::fsync(file.get()) != 0) io_error("sync", aside);
     if (!file.close()) io_error("close", aside);
     if (::rename(aside.c_str(), path.c_str()) != 0) io_error("rename to", path);
@@ -176,11 +171,10 @@ FileSum write_file_atomically(
     throw;
   }
   sync_folder(fs::path(path).parent_path());  // the new name is durable once its folder is
-  return sum;
 }
 
-FileSum write_file_atomically(const std::string& path, std::string_view bytes) {
-  return write_file_atomically(path, [&](const auto& write) { write(bytes); });
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+  write_file_atomically(path, [&](const auto& write) { write(bytes); });
 }
 
 void sync_folder(const std::string& path) {

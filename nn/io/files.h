@@ -14,6 +14,7 @@
 
 namespace tessera::io {
 
+/// A number of bytes and their checksum.
 struct FileSum {
   uint64_t bytes = 0;
   uint32_t crc32c = 0;
@@ -36,11 +37,11 @@ TESSERA_API std::string read_file(const std::string& path,
 /// Size and checksum, read in pieces; IoError if it cannot be read.
 TESSERA_API FileSum sum_of_file(const std::string& path);
 /// Writes the bytes that `produce` passes to `write`; readers see the old file or the complete new
-/// one. IoError names the cause. Returns the checksum of the new file.
-TESSERA_API FileSum write_file_atomically(
+/// one. IoError names the cause.
+TESSERA_API void write_file_atomically(
     const std::string& path,
     const std::function<void(const std::function<void(std::string_view)>& write)>& produce);
-TESSERA_API FileSum write_file_atomically(const std::string& path, std::string_view bytes);
+TESSERA_API void write_file_atomically(const std::string& path, std::string_view bytes);
 /// Syncs the folder, so that its file names are durable. IoError if it cannot.
 TESSERA_API void sync_folder(const std::string& path);
 /// Creates the folder and checks that files can be written in it; IoError otherwise.

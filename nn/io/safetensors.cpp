@@ -5,6 +5,7 @@
 #include "tessera/nn/io/safetensors.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -14,6 +15,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <sys/stat.h>
@@ -65,10 +68,6 @@ const FileType* file_type(std::string_view name) {
   return at == kTypes.end() ? nullptr : &*at;
 }
 
-std::string_view file_type_name(DType dtype) {
-  return std::ranges::find(kTypes, std::optional(dtype), &FileType::dtype)->name;
-}
-
 std::string quoted(const std::string& name) { return concat('\'', excerpt(name), '\''); }
 
 std::optional<uint64_t> unsigned_integer(const Json& j) {
@@ -76,7 +75,15 @@ std::optional<uint64_t> unsigned_integer(const Json& j) {
   return j.get<uint64_t>();
 }
 
+uint64_t size_of(const TensorBytes& t) {
+  return static_cast<uint64_t>(t.shape.numel() * item_size(t.dtype));
+}
+
 }  // namespace
+
+std::string_view file_type_name(DType dtype) {
+  return std::ranges::find(kTypes, std::optional(dtype), &FileType::dtype)->name;
+}
 
 void SafetensorsFile::corrupt(const std::string& what) const {
   fail<DataError>("safetensors", path_, " is not a complete safetensors file: ", what);
@@ -106,8 +113,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       if (n <= 0) corrupt("the header cannot be read");
       used += static_cast<size_t>(n);
     }
-    buffer_ = sizeof(length) + length;
-    parse(header, file_bytes - buffer_);
+    header_.bytes = sizeof(length) + length;
+    header_.crc32c =
+        crc32c(header, crc32c({reinterpret_cast<const char*>(&length), sizeof(length)}));
+    parse(header, file_bytes - header_.bytes);
   } catch (...) {
     ::close(fd_);
     throw;
@@ -182,10 +191,29 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
     corrupt(concat("tensors end at byte ", at, ", the file at ", buffer_bytes));
 }
 
-Tensor SafetensorsFile::read(const std::string& name) const {
+const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {
   const auto at = entries_.find(name);
   if (at == entries_.end()) fail<DataError>("safetensors", path_, " has no tensor ", quoted(name));
-  const Entry& e = at->second;
+  return at->second;
+}
+
+void SafetensorsFile::read_bytes(const std::string& name, uint64_t begin, uint64_t bytes,
+                                 void* to) const {
+  const uint64_t from = header_.bytes + entry(name).begin + begin;
+  for (uint64_t used = 0; used < bytes;) {
+    const ssize_t n =
+        ::pread(fd_, static_cast<char*>(to) + used, bytes - used, static_cast<off_t>(from + used));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      fail<IoError>("safetensors", "cannot read tensor ", quoted(name), " of ", path_, ": ",
+                    n < 0 ? std::strerror(errno) : "the file ends before it");
+    }
+    used += static_cast<uint64_t>(n);
+  }
+}
+
+Tensor SafetensorsFile::read(const std::string& name) const {
+  const Entry& e = entry(name);
   const std::optional<DType> dtype = file_type(e.dtype)->dtype;
   if (!dtype)
     fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " is ", e.dtype,
@@ -195,14 +223,7 @@ Tensor SafetensorsFile::read(const std::string& name) const {
                     " dims, at most ", kMaxRank, " are supported");
   }
   const Tensor t = empty(Shape(std::span<const int64_t>(e.shape)), *dtype);
-  auto* to = static_cast<char*>(t.numel() == 0 ? nullptr : t.raw_data());
-  for (uint64_t used = 0; used < e.end - e.begin;) {
-    const ssize_t n = ::pread(fd_, to + used, e.end - e.begin - used,
-                              static_cast<off_t>(buffer_ + e.begin + used));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail<IoError>("safetensors", "cannot read tensor ", quoted(name), " of ", path_);
-    used += static_cast<uint64_t>(n);
-  }
+  if (t.numel() > 0) read_bytes(name, 0, e.end - e.begin, t.raw_data());
   return t;
 }
 
@@ -212,46 +233,66 @@ std::vector<nn::NamedParameter> SafetensorsFile::read_all() const {
   return all;
 }
 
-FileSum write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
-                          Metadata metadata) {
+void write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
+                       Metadata metadata) {
+  const NoGrad guard;
+  std::vector<TensorBytes> metas;
+  for (const auto& [name, t] : tensors) metas.push_back({name, t.dtype(), t.shape()});
+  Tensor host;  // one at a time
+  (void)write_safetensors(path, metas, std::move(metadata), [&](size_t i) {
+    host = to_device(contiguous(tensors[i].tensor.detach()), kCpu);
+    return host.numel() > 0 ? host.read_data() : nullptr;
+  });
+}
+
+SafetensorsSums write_safetensors(const std::string& path, const std::vector<TensorBytes>& tensors,
+                                  Metadata metadata) {
+  return write_safetensors(path, tensors, std::move(metadata),
+                           [&](size_t i) { return tensors[i].data; });
+}
+
+SafetensorsSums write_safetensors(const std::string& path, const std::vector<TensorBytes>& tensors,
+                                  Metadata metadata,
+                                  const std::function<const void*(size_t)>& data_of) {
   metadata.emplace("format", "pt");
-  std::vector<const nn::NamedParameter*> order;
-  for (const auto& t : tensors) order.push_back(&t);
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
   // Wide types first keeps every tensor aligned to its elements.
-  std::ranges::sort(order, [](const auto* a, const auto* b) {
-    const int64_t x = item_size(a->tensor.dtype()), y = item_size(b->tensor.dtype());
-    return x != y ? x > y : a->name < b->name;
+  std::ranges::sort(order, [&](size_t a, size_t b) {
+    const int64_t x = item_size(tensors[a].dtype), y = item_size(tensors[b].dtype);
+    return x != y ? x > y : tensors[a].name < tensors[b].name;
   });
   Json json = Json::object();
   append_member(json, "__metadata__", metadata);
   std::set<std::string_view> names{"__metadata__"};
   uint64_t at = 0;
-  for (const auto* t : order) {
-    if (!names.insert(t->name).second)
-      fail<UsageError>("safetensors", "two tensors are named ", quoted(t->name));
-    const auto bytes = static_cast<uint64_t>(t->tensor.numel() * item_size(t->tensor.dtype()));
-    append_member(
-        json, t->name,
-        {{"dtype", file_type_name(t->tensor.dtype())},
-         {"shape", std::vector<int64_t>(t->tensor.shape().begin(), t->tensor.shape().end())},
-         {"data_offsets", {at, at + bytes}}});
-    at += bytes;
+  for (const size_t i : order) {
+    const TensorBytes& t = tensors[i];
+    if (!names.insert(t.name).second)
+      fail<UsageError>("safetensors", "two tensors are named ", quoted(t.name));
+    const uint64_t end = at + size_of(t);
+    append_member(json, t.name,
+                  {{"dtype", file_type_name(t.dtype)},
+                   {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
+                   {"data_offsets", {at, end}}});
+    at = end;
   }
   std::string header = json.dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const uint64_t length = header.size();
+  header.insert(0, reinterpret_cast<const char*>(&length), sizeof(length));
 
-  return write_file_atomically(path, [&](const auto& write) {
-    write({reinterpret_cast<const char*>(&length), sizeof(length)});
+  SafetensorsSums sums{
+      header.size() + at, {header.size(), crc32c(header)}, std::vector<uint32_t>(tensors.size())};
+  write_file_atomically(path, [&](const auto& write) {
     write(header);
-    const NoGrad guard;
-    for (const auto* t : order) {
-      const Tensor host = to_device(contiguous(t->tensor.detach()), kCpu);
-      if (host.numel() == 0) continue;
-      write({static_cast<const char*>(host.raw_data()),
-             static_cast<size_t>(host.numel() * item_size(host.dtype()))});
+    for (const size_t i : order) {
+      const std::string_view bytes(static_cast<const char*>(data_of(i)), size_of(tensors[i]));
+      sums.tensors[i] = crc32c(bytes);
+      write(bytes);
     }
   });
+  return sums;
 }
 
 }  // namespace tessera::io

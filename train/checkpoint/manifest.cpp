@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checksum is of the text, not of the values: it is compared before the JSON is parsed. Then
-// the parser is strict: every member must be known.
+// the parser is strict: every member must be known. Version 3 has chunks; versions 1 and 2 had a
+// file per part, of whole tensors.
 #include "tessera/train/checkpoint/manifest.h"
 
+#include "tessera/core/dtype.h"
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
+#include <utility>
 
 namespace tessera::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3, kLastOfWholeTensors = 2;
 constexpr std::string_view kFormat = "tessera checkpoint";
 // The end of the text is fixed exactly, so that the checksum covers every byte before it.
 constexpr std::string_view kBeforeSum = ",\n \"crc32c\": \"", kAfterSum = "\"\n}\n";
@@ -93,31 +99,138 @@ class Object {
   size_t asked_ = 0;
 };
 
-TensorEntry tensor_entry(const Json& json, const std::string& where) {
-  Object object(json, "a tensor", where);
-  TensorEntry entry{object.text("dtype"), {}};
-  const Json& shape = object.at("shape");
-  if (!shape.is_array()) object.bad("has a shape that is not a list");
-  for (const Json& size : shape) {
+// Sizes or begins of dims.
+Shape shape_of(const Json& json, const Object& object, const char* what) {
+  if (!json.is_array()) object.bad(concat("has a ", what, " that is not a list"));
+  if (json.size() > static_cast<size_t>(kMaxRank))
+    object.bad(concat("has a ", what, " of more than ", kMaxRank, " dims"));
+  Shape shape;
+  for (const Json& size : json) {
     if (!size.is_number_unsigned() || size.get<uint64_t>() > uint64_t{1} << 48)
-      object.bad("has a size that is not an integer from 0 to 2^48");
-    entry.shape.push_back(size.get<int64_t>());
+      object.bad(concat("has a ", what, " that is not of integers from 0 to 2^48"));
+    shape.push_back(size.get<int64_t>());
+  }
+  return shape;
+}
+
+DType dtype_named(const std::string& dtype, const Object& object) {
+  for (int i = 0; i < kDTypes; ++i) {
+    if (name(static_cast<DType>(i)) == dtype) return static_cast<DType>(i);
+  }
+  object.bad(concat("has the unknown dtype ", io::excerpt(dtype)));
+}
+
+// `[file, [begins], [sizes], checksum]`
+ChunkEntry chunk_entry(const Json& json, const Shape& shape, size_t files, const Object& tensor) {
+  constexpr size_t kMembers = 4;
+  if (!json.is_array() || json.size() != kMembers || !json[0].is_number_unsigned() ||
+      !json[3].is_string())
+    tensor.bad("has a chunk that is not [file, [begins], [sizes], checksum]");
+  ChunkEntry chunk{json[0].get<size_t>(),
+                   {shape_of(json[1], tensor, "chunk"), shape_of(json[2], tensor, "chunk")}};
+  const Box& box = chunk.box;
+  if (box.begin.rank() != shape.rank() || box.size.rank() != shape.rank())
+    tensor.bad("has a chunk of another number of dims");
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (box.size[d] == 0 || box.begin[d] + box.size[d] > shape[d])
+      tensor.bad(concat("has a chunk ", text_of(box), " that is empty or beyond its shape"));
+  }
+  if (chunk.file >= files) tensor.bad(concat("has a chunk in a file that is not listed"));
+  const auto sum = parsed_hex(json[3].get_ref<const std::string&>());
+  if (!sum) tensor.bad("has a chunk whose checksum is not eight hexadecimal digits");
+  chunk.crc32c = *sum;
+  return chunk;
+}
+
+void check_cover(const TensorEntry& entry, const std::vector<CheckpointFile>& files,
+                 const Object& tensor) {
+  std::vector<Box> boxes;
+  for (const ChunkEntry& c : entry.chunks) boxes.push_back(c.box);
+  const auto fault = cover_fault(entry.shape, boxes);
+  if (!fault) return;
+  const auto text = [&](size_t i) {
+    return concat(text_of(boxes[i]), " in ", files[entry.chunks[i].file].name);
+  };
+  if (fault->missing != 0)
+    tensor.bad(concat("has chunks that leave ", fault->missing, " of its ", entry.shape.numel(),
+                      " elements out"));
+  tensor.bad(concat("has chunks that overlap: ", text(fault->first), " and ", text(fault->second)));
+}
+
+// With its chunks, or, without `files`, of a file of whole tensors.
+TensorEntry tensor_entry(const std::string& name, const Json& json, const std::string& where,
+                         const std::vector<CheckpointFile>* files) {
+  Object object(json, concat("tensor ", io::excerpt(name)), where);
+  TensorEntry entry{dtype_named(object.text("dtype"), object),
+                    shape_of(object.at("shape"), object, "shape")};
+  try {
+    (void)checked_numel(entry.shape, item_size(entry.dtype), "shape");
+  } catch (const ShapeError&) {
+    object.bad("has a shape whose bytes overflow");
+  }
+  if (files) {
+    const Json& chunks = object.at("chunks");
+    if (!chunks.is_array()) object.bad("has chunks that are not a list");
+    for (const Json& chunk : chunks)
+      entry.chunks.push_back(chunk_entry(chunk, entry.shape, files->size(), object));
+    check_cover(entry, *files, object);
   }
   object.finish();
   return entry;
 }
 
-CheckpointFile file_entry(const std::string& name, const Json& json, const std::string& where) {
-  Object object(json, "a file", where);
+void add_tensor(TensorEntries& part, const std::string& name, TensorEntry entry,
+                std::set<std::string>& names, Object& top) {
+  if (!names.insert(name).second) top.bad(concat("has two tensors ", io::excerpt(name)));
+  part.emplace(name, std::move(entry));
+}
+
+CheckpointFile file_entry(const std::string& name, Object& object) {
   if (!is_plain_name(name)) object.bad("has a name that is not of a-z, 0-9, '.', '-' and '_'");
-  CheckpointFile file{name, object.text("part"), {}, {}};
-  if (file.part != "model" && file.part != "optimizer") object.bad("is of an unknown part");
-  file.sum.bytes = static_cast<uint64_t>(object.integer("bytes"));
-  file.sum.crc32c = object.sum("crc32c");
-  for (const auto& [tensor, entry] : object.object("tensors").items())
-    file.tensors.emplace(tensor, tensor_entry(entry, where));
-  object.finish();
-  return file;
+  return {name, static_cast<uint64_t>(object.integer("bytes")), {}};
+}
+
+void read_files(const Json& json, Manifest& m, const std::string& where) {
+  for (const auto& [name, value] : json.items()) {
+    Object object(value, concat("file ", io::excerpt(name)), where);
+    CheckpointFile file = file_entry(name, object);
+    file.head = {static_cast<uint64_t>(object.integer("header_bytes")),
+                 object.sum("header_crc32c")};
+    object.finish();
+    m.files.push_back(std::move(file));
+  }
+}
+
+void read_tensors(Object& top, Manifest& m, const std::string& where) {
+  std::set<std::string> names;
+  Object parts(top.at("tensors"), "tensors", where);
+  for (const auto& [part, key] : {std::pair(&m.model, "model"),
+                                  {&m.optimizer, "optimizer"},
+                                  {&m.train_state, "train_state"}}) {
+    for (const auto& [name, value] : parts.object(key).items())
+      add_tensor(*part, name, tensor_entry(name, value, where, &m.files), names, top);
+  }
+  parts.finish();
+}
+
+// Files of versions 1 and 2, which list their tensors.
+void read_whole_files(const Json& json, Manifest& m, const std::string& where, Object& top) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : json.items()) {
+    Object object(value, concat("file ", io::excerpt(name)), where);
+    CheckpointFile file = file_entry(name, object);
+    const std::string part = object.text("part");
+    if (part != "model" && part != "optimizer") object.bad("is of an unknown part");
+    file.head = {file.bytes, object.sum("crc32c")};
+    for (const auto& [tensor, entry] : object.object("tensors").items()) {
+      TensorEntry parsed = tensor_entry(tensor, entry, where, nullptr);
+      if (parsed.shape.numel() > 0)
+        parsed.chunks.push_back({m.files.size(), whole_box(parsed.shape)});
+      add_tensor(part == "model" ? m.model : m.optimizer, tensor, std::move(parsed), names, top);
+    }
+    object.finish();
+    m.files.push_back(std::move(file));
+  }
 }
 
 DataFile data_entry(const std::string& name, const Json& json, const std::string& where) {
@@ -146,30 +259,58 @@ void check_sum(std::string_view text, const std::string& where) {
     fail<DataError>("checkpoint", where, " is not a valid manifest: its checksum does not match");
 }
 
+// A line each: the numbers of chunks would take most of the text in lines of their own.
+void append_tensors(std::string& text, const TensorEntries& tensors) {
+  const auto list = [](const auto& numbers) {
+    return fmt::format("[{}]", fmt::join(numbers, ","));
+  };
+  text += '{';
+  const char* before = "\n";
+  for (const auto& [name, entry] : tensors) {
+    text += fmt::format("{}   {}: {{\"dtype\": \"{}\", \"shape\": {}, \"chunks\": [",
+                        std::exchange(before, ",\n"), Json(name).dump(), tessera::name(entry.dtype),
+                        list(std::span<const int64_t>(entry.shape)));
+    const char* comma = "";
+    for (const ChunkEntry& c : entry.chunks) {
+      text += fmt::format("{}[{},{},{},\"{}\"]", std::exchange(comma, ","), c.file,
+                          list(std::span<const int64_t>(c.box.begin)),
+                          list(std::span<const int64_t>(c.box.size)), hex(c.crc32c));
+    }
+    text += "]}";
+  }
+  text += tensors.empty() ? "}" : "\n  }";
+}
+
 }  // namespace
 
-bool Manifest::has(std::string_view part) const {
-  return std::ranges::count(files, part, &CheckpointFile::part) > 0;
+const TensorEntry* Manifest::find(const std::string& tensor) const {
+  for (const auto& [name, part] : parts()) {
+    if (const auto at = part->find(tensor); at != part->end()) return &at->second;
+  }
+  return nullptr;
 }
 
-std::map<std::string, TensorEntry> Manifest::tensors(std::string_view part) const {
-  std::map<std::string, TensorEntry> all;
-  for (const CheckpointFile& file : files) {
-    if (file.part == part) all.insert(file.tensors.begin(), file.tensors.end());
-  }
-  return all;
+std::optional<int64_t> step_of(std::string_view name) {
+  constexpr std::string_view kStep = "step-";
+  if (!name.starts_with(kStep)) return std::nullopt;
+  name.remove_prefix(kStep.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool canonical = error == std::errc() && std::to_string(step) == name && step >= 0;
+  return canonical ? std::optional(step) : std::nullopt;
 }
+
+std::string chunk_name(const std::string& tensor, const Box& box) { return tensor + text_of(box); }
 
 std::string manifest_text(const Manifest& m) {
+  if (m.whole_tensors)
+    fail<UsageError>("checkpoint", "a manifest of whole tensors is read and not written");
   Json files = Json::object();
   for (const CheckpointFile& file : m.files) {
-    Json tensors = Json::object();
-    for (const auto& [name, entry] : file.tensors)
-      io::append_member(tensors, name, {{"dtype", entry.dtype}, {"shape", entry.shape}});
-    files[file.name] = {{"part", file.part},
-                        {"bytes", file.sum.bytes},
-                        {"crc32c", hex(file.sum.crc32c)},
-                        {"tensors", std::move(tensors)}};
+    io::append_member(files, file.name,
+                      {{"bytes", file.bytes},
+                       {"header_bytes", file.head.bytes},
+                       {"header_crc32c", hex(file.head.crc32c)}});
   }
   Json data = Json::object();
   std::set<std::string_view> names;  // printable ones, so two files may have the same
@@ -187,11 +328,19 @@ std::string manifest_text(const Manifest& m) {
                   {"dataloader", {{"rows", m.progress.data_rows}, {"windows", m.data_windows}}},
                   {"seed", m.seed},
                   {"products", m.products},
+                  {"mesh", m.mesh},
                   {"data", std::move(data)},
                   {"config", Json::parse(m.config)},
                   {"files", std::move(files)}};
   std::string text = json.dump(1);
   text.resize(text.size() - std::string_view("\n}").size());
+  text += ",\n \"tensors\": {";
+  const char* before = "\n";
+  for (const auto& [part, tensors] : m.parts()) {
+    text += concat(std::exchange(before, ",\n"), "  \"", part, "\": ");
+    append_tensors(text, *tensors);
+  }
+  text += "\n }";
   return concat(text, kBeforeSum, hex(io::crc32c(text)), kAfterSum);
 }
 
@@ -226,14 +375,16 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
       m.data.push_back(data_entry(name, file, where));
   }
   m.config = top.object("config").dump(2);
-  std::set<std::string> names;
-  for (const auto& [name, entry] : top.object("files").items()) {
-    m.files.push_back(file_entry(name, entry, where));
-    for (const auto& [tensor, meta] : m.files.back().tensors) {
-      if (!names.insert(tensor).second) top.bad("has a tensor in two files");
-    }
+  m.whole_tensors = version <= kLastOfWholeTensors;
+  const Json& files = top.object("files");
+  if (m.whole_tensors) {
+    read_whole_files(files, m, where, top);
+  } else {
+    m.mesh = top.text("mesh");
+    read_files(files, m, where);
+    read_tensors(top, m, where);
   }
-  if (!m.has("model")) top.bad("has no file of the model");
+  if (m.model.empty()) top.bad("has no tensor of the model");
   (void)top.at("crc32c");  // compared above, as text
   top.finish();
   return m;

@@ -2,8 +2,8 @@
 #include "tessera/train/checkpoint/manifest.h"
 
 #include "tessera/core/error.h"
-#include "tessera/nn/io/crc32c.h"
 #include "tessera/tests/support/mutator.h"
+#include "tessera/tests/support/whole_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,8 @@
 namespace tessera::train {
 namespace {
 
+using test::sealed;
+
 Manifest example() {
   Manifest m;
   m.progress = {10, 9, 8, 7};
@@ -21,22 +23,19 @@ Manifest example() {
   m.data_windows = 1000;
   m.products = "oneDNN";
   m.data = {{"b/a.txt", 5, 1'700'000'000'123'456'789, 0xc0ffee}, {"c.txt", 0, 0, 0}};
-  m.files.push_back({"model.safetensors",
-                     "model",
-                     {1234, 0xdeadbeef},
-                     {{"w", {"f32", {2, 3}}}, {"scalar", {"bf16", {}}}}});
-  m.files.push_back({"optimizer.safetensors", "optimizer", {99, 7}, {{"w.exp_avg", {"f32", {2}}}}});
+  m.mesh = "mesh(dp=2)";
+  m.files = {{"rank-00000.safetensors", 1234, {99, 0xdeadbeef}}, {"rank-00001.safetensors", 7, {}}};
+  m.model["w"] = {DType::f32,
+                  {2, 3},
+                  {{0, {{0, 0}, {1, 3}}, 1}, {1, {{1, 0}, {1, 1}}, 2}, {0, {{1, 1}, {1, 2}}, 3}}};
+  m.model["scalar"] = {DType::bf16, {}, {{0, {}, 4}}};
+  m.model["none"] = {DType::f64, {5, 0}, {}};
+  m.train_state["losses"] = {DType::f64, {1, 4}, {{1, {{0, 0}, {1, 4}}, 6}}};
+  m.optimizer["w.exp_avg"] = {DType::f32, {2}, {{1, {{0}, {2}}, 5}}};
   return m;
 }
 
 constexpr size_t kTail = 14 + 8 + 4;  // `,\n "crc32c": "`, the digits, `"\n}\n`
-
-// The text with another body under a checksum that fits.
-std::string sealed(const std::string& body) {
-  char digits[9];
-  std::snprintf(digits, sizeof digits, "%08x", io::crc32c(body));
-  return body + ",\n \"crc32c\": \"" + digits + "\"\n}\n";
-}
 
 std::string body_of(const std::string& text) { return text.substr(0, text.size() - kTail); }
 
@@ -71,20 +70,19 @@ TEST(Crc32c, TheInstructionAndTheTableAgreeOnPiecesOfAnyLength) {
 TEST(ManifestTest, ComesBackAsItWas) {
   const Manifest m = example();
   EXPECT_EQ(parse_manifest(manifest_text(m), "here"), m);
-  EXPECT_TRUE(m.has("optimizer"));
-  EXPECT_EQ(m.tensors("model").size(), 2u);
+  EXPECT_TRUE(m.has_optimizer());
+  EXPECT_EQ(m.find("w.exp_avg"), &m.optimizer.at("w.exp_avg"));
+  EXPECT_EQ(m.find("v"), nullptr);
   Manifest alone = m;
-  alone.files.pop_back();
+  alone.optimizer.clear();
   EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
-  EXPECT_FALSE(alone.has("optimizer"));
+  EXPECT_FALSE(alone.has_optimizer());
   // Of a program that noted neither the data nor who computed products.
   std::string body = body_of(manifest_text(m));
-  const size_t from = body.find("\n \"products\""), to = body.find("\n \"config\"");
+  const size_t from = body.find("\n \"products\""), to = body.find("\n \"mesh\"");
   const Manifest older = parse_manifest(sealed(body.erase(from, to - from)), "here");
   EXPECT_EQ(older.products, "");
-  EXPECT_TRUE(older.data.empty());
-  EXPECT_EQ(older.files, m.files);
-  EXPECT_TRUE(alone.tensors("optimizer").empty());
+  EXPECT_EQ(older.model, m.model);
 }
 
 TEST(ManifestTest, WhatIsWrongIsSaid) {
@@ -109,8 +107,8 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
   holds(error_of(sealed(body_of(text) + std::string(1, '\0'))), "not JSON: a NUL byte at line");
   holds(error_of(sealed("{\"format\": \"tessera checkpoint\"")), "has no version");
   holds(with("\"tessera checkpoint\"", "\"another\""), "is not of the format");
-  holds(with("\"version\": 2", "\"version\": 3"),
-        "is of version 3; this program reads versions 1 to 2");
+  holds(with("\"version\": 3", "\"version\": 4"),
+        "is of version 4; this program reads versions 1 to 3");
   holds(with("\"step\": 10", "\"step\": -10"), "has a step that is not an integer from 0");
   holds(with("\"step\": 10", "\"step\": 1e1"), "has a step that is not an integer from 0");
   holds(with("\"step\": 10", "\"step\": 18446744073709551615"),
@@ -120,12 +118,26 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
   holds(with("\"seed\": 42", "\"seed\": 42, \"seed\": 43"), "'seed' occurs twice");
   holds(with("\"seed\": 42", "\"seed\": 42, \"sead\": 43"), "has unknown members");
   holds(with("\"steps\": 9", "\"steps\": 9, \"x\": 1"), "has unknown members");
-  holds(with("\"model.safetensors\"", "\"../model.safetensors\""), "has a name that is not of a-z");
-  holds(with("\"model.safetensors\"", "\"manifest.json\""), "has a name that is not of a-z");
-  holds(with("\"part\": \"model\"", "\"part\": \"other\""), "is of an unknown part");
-  holds(with("\"part\": \"model\"", "\"part\": \"optimizer\""), "has no file of the model");
+  holds(with("\"rank-00000.safetensors\"", "\"../rank-00000.safetensors\""),
+        "has a name that is not of a-z");
+  holds(with("\"rank-00000.safetensors\"", "\"manifest.json\""), "has a name that is not of a-z");
   holds(with("\"deadbeef\"", "\"DEADBEEF\""), "eight hexadecimal digits");
-  holds(with("\"w.exp_avg\"", "\"w\""), "has a tensor in two files");
+  holds(with("\"w.exp_avg\"", "\"w\""), "has two tensors w");
+  holds(with("\"f32\"", "\"f33\""), "has the unknown dtype f33");
+  holds(with("[2,3]", "[2,9223372036854775807]"), "not of integers from 0 to 2^48");
+  holds(with("[2,3]", "[281474976710656,281474976710656]"), "has a shape whose bytes overflow");
+  holds(with("[2,3]", "[1,1,1,1,1,1,1,1,1]"), "has a shape of more than 8 dims");
+  holds(with("[2,3]", "[3,3]"), "tensor w has chunks that leave 3 of its 9 elements out");
+  holds(with("[2,3]", "[2,3,1]"), "has a chunk of another number of dims");
+  holds(with("[1,3]", "[2,3]"),
+        "tensor w has chunks that overlap: [0:2,0:3] in rank-00000.safetensors and [1:2,0:1] in "
+        "rank-00001.safetensors");
+  holds(with("[1,1],[1,2]", "[1,1],[1,3]"), "has a chunk [1:2,1:4] that is empty or beyond");
+  holds(with("[1,1],[1,2]", "[1,1],[1,0]"), "has a chunk [1:2,1:1] that is empty or beyond");
+  holds(with("[1,[1,0]", "[2,[1,0]"), "has a chunk in a file that is not listed");
+  holds(with("[1,[1,0]", "[-1,[1,0]"), "has a chunk that is not [file, ");
+  holds(with("[],\"00000004\"", "[],4"), "has a chunk that is not [file, ");
+  holds(with("\"00000004\"", "\"4\""), "whose checksum is not eight hexadecimal digits");
   holds(with("\"00c0ffee\"", "\"c0ffee\""), "a data file has a crc32c that is not eight");
   holds(with("\"modified\": 0", "\"modified\": -1"), "has a modified that is not an integer");
   holds(with("\"modified\": 0", "\"modified\": 0, \"x\": 0"), "has unknown members");
@@ -138,7 +150,7 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
 TEST(ManifestTest, TimeIsLinearInTheNumberOfTensors) {
   Manifest m = example();
   for (int i = 0; i < 60'000; ++i)
-    m.files[0].tensors[concat("layers.", i, ".weight")] = {"f32", {i, 2}};
+    m.model[concat("layers.", i, ".weight")] = {DType::f32, {1, 2}, {{1, {{0, 0}, {1, 2}}, 6}}};
   EXPECT_EQ(parse_manifest(manifest_text(m), "here"), m);
 }
 

@@ -187,6 +187,8 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
   const int64_t rest = e.counted - more_batches - held - batches - peak->gradients();
   const int64_t kept = std::clamp<int64_t>(activations, 0, std::max<int64_t>(0, rest));
   const int64_t threads = Context::current().options.threads;
+  // An asynchronous save copies what this rank writes: at most what it holds.
+  const bool copies = config.checkpoint.enable && config.checkpoint.async_mode == AsyncMode::async;
   e.parts = {{"parameters", of_parameters},
              {"optimizer states", of_states},
              {"gradients", peak->gradients()},
@@ -196,6 +198,7 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
                                                  of_states - peak->gradients() - kept},
              {"text as tokens, batches prepared ahead",
               bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches},
+             {"copy of an asynchronous save", copies ? of_parameters + of_states : 0},
              {"program, scratch, gaps between blocks (assumed)",
               kProgram + threads * kScratchOfThread + e.counted / kGaps}};
   peak.reset();

@@ -51,10 +51,4 @@ std::unique_ptr<models::LanguageModel> build_model(const Config& config, const M
   return model;
 }
 
-std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
-  std::vector<nn::NamedParameter> all = nn::named_parameters(model);
-  for (auto& b : nn::named_buffers(model, true)) all.push_back(std::move(b));
-  return all;
-}
-
 }  // namespace tessera::train

@@ -21,7 +21,4 @@ using FillModel = std::function<void(models::LanguageModel& model, const nn::Lay
 [[nodiscard]] TESSERA_API std::unique_ptr<models::LanguageModel> build_model(const Config& config,
                                                                              const Mesh& mesh,
                                                                              const FillModel& fill);
-/// The parameters and persistent buffers of a model, which are what a checkpoint contains.
-[[nodiscard]] TESSERA_API std::vector<nn::NamedParameter> model_tensors(nn::Module& model);
-
 }  // namespace tessera::train

@@ -75,6 +75,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"dataloader.packing", {lines, {}}},
       {"dataloader.begin_id", {{"--dataloader.path", folder + "/tokens.npy"}, {"5"}}},
       {"checkpoint.last_save_model_only", {saving, {}}},
+      {"checkpoint.enable_first_step_checkpoint", {saving, {}}},
       {"checkpoint.initial_load_model_only", {from_other, {}}},
       {"checkpoint.initial_load_path", {saving, {folder + "/first"}}},
       {"checkpoint.exclude_from_loading", {whole_of_other, {"optimizer"}}},
@@ -118,6 +119,7 @@ const std::set<std::string>& shown_elsewhere() {
       "profiler.profiler_warmup",                 // ProfilerTest: watched before they are recorded
       "activation_checkpoint.determinism_check",  // ActivationCheckpointFields
       "activation_checkpoint.debug",              // ActivationCheckpointFields
+      "checkpoint.async_mode",                    // AsyncSaveTest: steps go on while it writes
       "debug.deterministic_warn_only",            // ResumeTest: another route of matmuls
       "debug.replica_check_freq",                 // RankCheck: replicas that differ in one bit
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld

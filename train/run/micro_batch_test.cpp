@@ -12,6 +12,7 @@
 #include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
+#include "tessera/tests/support/whole_checkpoint.h"
 #include "tessera/train/run/build_model.h"
 #include "tessera/train/run/trainer.h"
 
@@ -220,20 +221,10 @@ TEST_F(MicroBatchTest, ARunGoesOnWithTheRowsThatFollow) {
 // Of version 1, as programs wrote it that counted global batches.
 TEST_F(MicroBatchTest, ACheckpointThatCountedBatchesIsReadWhereTheBatchIsTheSame) {
   ASSERT_EQ(run(train("a", {"--training.steps", "3"})), 0) << err_.str();
-  const std::string file = path("a/checkpoint/step-3/manifest.json");
-  std::string text = io::read_file(file);
-  const auto replace = [&](const std::string& from, const std::string& to) {
-    const size_t at = text.find(from);
-    ASSERT_NE(at, text.npos) << from;
-    text.replace(at, from.size(), to);
-  };
-  replace("\"version\": 2", "\"version\": 1");
-  replace("\"rows\": 6", "\"step\": 3");
-  const size_t tail = text.find(",\n \"crc32c\"");
-  char digits[9];
-  std::snprintf(digits, sizeof digits, "%08x", io::crc32c(text.substr(0, tail)));
-  io::write_file_atomically(file, text.substr(0, tail) + ",\n \"crc32c\": \"" + digits + "\"\n}\n");
-
+  {
+    const Session session;
+    test::make_whole(path("a/checkpoint/step-3"), 1, /*batches=*/3);
+  }
   EXPECT_EQ(run(train("a", {"--training.steps", "4", "--training.local_batch_size", "3"})), 1);
   TESSERA_EXPECT_HOLDS(err_.str(),
                        "step-3 is of an earlier version, which counted 3 global batches taken from "

@@ -198,13 +198,6 @@ int64_t shard_of(const Tensor& x) {
 
 }  // namespace
 
-void meet_before_failing() {
-  try {
-    World::current().group().barrier()->wait();
-  } catch (const PeerFailed&) {  // it has passed the barrier, and says the same
-  }
-}
-
 RankFacts::RankFacts() {
   add("build", concat("tessera ", TESSERA_VERSION, " by compiler ", __VERSION__, ", build id ",
                       build_ids()));
@@ -227,14 +220,6 @@ DataFingerprint RankFacts::add_data(const std::string& path, const std::string& 
   }
 }
 
-std::string first_few(const std::vector<std::string>& texts) {
-  constexpr size_t kMost = 12;
-  const size_t n = std::min(kMost, texts.size());
-  const auto listed = std::span(texts).first(n);
-  return fmt::format("{}{}", fmt::join(listed, "; "),
-                     n < texts.size() ? fmt::format("; and {} more", texts.size() - n) : "");
-}
-
 std::string ranks_text(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size();) {
@@ -246,25 +231,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
     i = end;
   }
   return text;
-}
-
-std::vector<std::string> texts_of_ranks(const std::string& own) {
-  ProcessGroup& group = World::current().group();
-  const Tensor size = empty({1}, DType::i64);
-  *size.data<int64_t>() = std::ssize(own);
-  const Tensor sizes = of_all_ranks(group, size);  // (ranks, 1)
-  const Counts counts(sizes.data<int64_t>(), sizes.data<int64_t>() + sizes.numel());
-  const Tensor sent = empty({std::ssize(own)}, DType::u8),
-               all = empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::u8);
-  std::ranges::copy(own, reinterpret_cast<char*>(sent.data<uint8_t>()));
-  if (all.numel() > 0) group.all_gather(sent, all, counts)->wait();
-  const auto* text = reinterpret_cast<const char*>(all.data<uint8_t>());
-  std::vector<std::string> texts;
-  for (const int64_t n : counts) {
-    texts.emplace_back(text, static_cast<size_t>(n));
-    text += n;
-  }
-  return texts;
 }
 
 std::vector<std::string> rank_differences(const std::vector<RankFact>& facts) {

@@ -7,6 +7,7 @@
 #include "tessera/models/config/fields.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/fingerprint.h"
+#include "tessera/train/ranks/ranks.h"
 
 #include <functional>
 #include <string>
@@ -45,13 +46,6 @@ class TESSERA_API RankFacts {
 /// CollectiveMismatch on all ranks, which lists what differs; `where` begins its message.
 TESSERA_API void require_equal_ranks(std::string_view where, const RankFacts& facts);
 
-/// The text of each rank of the World. Collective.
-[[nodiscard]] TESSERA_API std::vector<std::string> texts_of_ranks(const std::string& own);
-
-/// Waits until all ranks are here, each about to throw the same error: no rank then sees only that
-/// another one failed.
-TESSERA_API void meet_before_failing();
-
 /// How this process computes matmuls, which decides bits. Ranks that differ are a warning, or an
 /// error as require_equal_ranks if `strict`.
 TESSERA_API void compare_kernels(std::string_view where, bool strict,
@@ -65,8 +59,6 @@ TESSERA_API void check_replicas(std::string_view where,
                                 const std::vector<nn::NamedParameter>& tensors,
                                 std::string_view when);
 
-/// At most twelve of these, separated by semicolons, and how many more there are.
-[[nodiscard]] TESSERA_API std::string first_few(const std::vector<std::string>& texts);
 /// `rank 1`, `ranks 0, 2, 3`, `ranks 0 to 6, 9`; ascending.
 [[nodiscard]] TESSERA_API std::string ranks_text(const std::vector<int>& ranks);
 

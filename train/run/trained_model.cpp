@@ -37,7 +37,7 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
   TrainedModel model;
   std::unique_ptr<CheckpointReader> from;
   if (is_step || !fs::exists(run)) {
-    from = open_checkpoint(path, warn);
+    from = first_whole(steps_at(path), warn);
   } else {
     model.config = read_config(run, catalogue);
     const fs::path folder = fs::path(path) / model.config.checkpoint.folder;
@@ -58,7 +58,7 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
 std::vector<nn::NamedParameter> TrainedModel::tensors() const {
   const NoGrad guard;
   std::vector<nn::NamedParameter> all =
-      checkpoint_ ? checkpoint_->read_all("model") : file_->read_all();
+      checkpoint_ ? checkpoint_->read_all(checkpoint_->manifest().model) : file_->read_all();
   // A model saved alone may have been exported in another dtype.
   std::map<std::string, DType> dtypes;
   const auto model = config.model.make();

@@ -51,7 +51,8 @@ class TESSERA_API Trainer {
   /// Runs all remaining steps with checkpoints between them, then writes the plot and the model. A
   /// stop signal ends it after a checkpoint.
   void run();
-  /// Writes a checkpoint of the current step; called on every rank.
+  /// Writes a checkpoint of the current step, and waits for it; called on every rank. Errors as of
+  /// Saving, on all ranks; earlier checkpoints are unchanged.
   void save(bool model_only = false);
   /// Prints greedy and sampled text of the current model. Collective: all ranks run the model.
   void print_samples();
@@ -89,12 +90,21 @@ class TESSERA_API Trainer {
   [[nodiscard]] std::string source_in_the_way() const;
   void remove_results();
   void restore();
-  [[nodiscard]] std::unique_ptr<CheckpointReader> choose_checkpoint(bool& own);
+  struct Candidates {
+    StepFolders steps;
+    bool own = true;  ///< of this run, not of initial_load_path
+  };
+  [[nodiscard]] Candidates choose_checkpoints();
   [[nodiscard]] int64_t rows_taken(const CheckpointReader& from);
-  void check_fits(const CheckpointReader& from, bool own, bool with_optimizer);
-  void load(const CheckpointReader* from, const std::vector<nn::NamedParameter>& tensors);
-  void load_optimizer(const CheckpointReader* from, int64_t steps);
-  void remember_earlier_steps();
+  void check_fits(const CheckpointReader& from, bool own, bool with_optimizer,
+                  const LoadTarget& target);
+  void remember_earlier_steps(const Tensor& losses);
+  [[nodiscard]] Checkpoint checkpoint(bool model_only);
+  /// Saves without waiting for the files, after the save in flight, if there is one.
+  void begin_save();
+  /// Commits the save in flight, which it waits for. One that cannot be written is a warning.
+  void finish_save();
+  void saved(int64_t step, uint64_t bytes, double seconds);
   [[nodiscard]] int64_t data_windows() { return data_ ? data_->info().windows : 0; }
   /// Saves a checkpoint if one is due or requested by a signal; true if the run must stop.
   [[nodiscard]] bool checkpoint_or_stop();
@@ -116,6 +126,7 @@ class TESSERA_API Trainer {
   std::unique_ptr<Monitor> monitor_;
   std::vector<StepRecord> records_;
   CheckpointFolder checkpoints_;
+  std::unique_ptr<BackgroundSave> in_flight_;
   int64_t done_ = 0, stride_ = 1;
   int64_t schedule_start_ = 0;  // the step at which the schedule began
   int64_t rows_ = 0;            // taken from the data

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and resuming a Trainer. Only rank 0 reads and writes files; it broadcasts tensors one by
-// one, so that none is in memory twice.
-#include "tessera/dist/dtensor.h"
-#include "tessera/kernels/fill/fill.h"
+// Saving and resuming a Trainer. Rank 0 decides which checkpoint; each rank reads and writes what
+// it holds.
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/stop_signals.h"
 #include "tessera/train/run/trainer.h"
@@ -20,7 +18,6 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <sstream>
 #include <utility>
 
 namespace tessera::train {
@@ -28,70 +25,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Suffix in checkpoints for the step count of a parameter that skipped some optimizer steps.
-constexpr const char* kOwnSteps = ".step";
-
 constexpr const char* kConfig = "config.json";
 // What a run writes into its dump folder besides checkpoints.
 constexpr std::array<const char*, 4> kResults{kConfig, "metrics.jsonl", "loss.svg",
                                               "model.safetensors"};
 
+// The losses of earlier steps in a checkpoint.
+constexpr const char* kLosses = "losses";
+constexpr int64_t kLossColumns = 4;
+
+std::string not_saved(int64_t step, const Error& error) {
+  return fmt::format("warning: step {} was not saved, and training goes on: {}", step,
+                     error.what());
+}
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Makes the tensors plain and global, without a copy if they are replicated; only the rank that
-// writes them keeps what was gathered. Collective.
-void make_whole(std::vector<nn::NamedParameter>& tensors, bool keep) {
-  for (auto& [name, t] : tensors) {
-    if (!t.is_distributed()) continue;
-    const Tensor whole = layout_of(t).is_replicated() ? local(t) : full_tensor(t);
-    t = keep ? whole : Tensor();
-  }
-}
-
-// Raises the deadline during its lifetime: the other ranks wait for rank 0's disk, which may take
-// longer than any step.
-class Patience {
- public:
-  explicit Patience(ProcessGroup& group) : group_(group), before_(group.timeout()) {
-    group_.set_timeout(std::max<std::chrono::milliseconds>(before_, std::chrono::hours(1)));
-  }
-  ~Patience() { group_.set_timeout(before_); }
-  Patience(const Patience&) = delete;
-  Patience& operator=(const Patience&) = delete;
-
- private:
-  ProcessGroup& group_;
-  std::chrono::milliseconds before_;
-};
-
-// Decided by rank 0 for all ranks.
-struct Decision {
-  int64_t found = 0, with_optimizer = 0;
-  Progress progress;
-};
-
-Decision agreed(World& world, Decision d) {
-  Progress& p = d.progress;
-  const std::array<int64_t*, 6> numbers{&d.found,           &d.with_optimizer, &p.step,
-                                        &p.optimizer_steps, &p.schedule_step,  &p.data_rows};
-  const Tensor sent = empty({static_cast<int64_t>(numbers.size())}, DType::i64);
-  auto* values = sent.data<int64_t>();
-  for (size_t i = 0; i < numbers.size(); ++i) values[i] = *numbers[i];
-  world.group().broadcast(sent, 0)->wait();
-  for (size_t i = 0; i < numbers.size(); ++i) *numbers[i] = values[i];
-  return d;
-}
-
-// Rank 0's text.
-std::string agreed(World& world, const std::string& text) {
-  const Tensor size = full({1}, static_cast<double>(text.size()), DType::i64);
-  world.group().broadcast(size, 0)->wait();
-  const Tensor bytes = empty({*size.data<int64_t>()}, DType::u8);
-  if (world.rank() == 0) std::ranges::copy(text, bytes.data<uint8_t>());
-  if (bytes.numel() > 0) world.group().broadcast(bytes, 0)->wait();
-  return {bytes.data<uint8_t>(), bytes.data<uint8_t>() + bytes.numel()};
 }
 
 }  // namespace
@@ -100,7 +49,7 @@ std::string agreed(World& world, const std::string& text) {
 void Trainer::claim_folder() {
   // config.json must not ask for it again when a run is repeated or resumed from that file.
   overwrite_ = std::exchange(config_.overwrite, false);
-  const Patience patience(world_.group());
+  const Patience patience;
   std::string conflict;
   if (world_.rank() == 0) {
     if (config_.checkpoint.enable || (overwrite_ && !checkpoints_.steps().empty())) {
@@ -109,7 +58,7 @@ void Trainer::claim_folder() {
     }
     conflict = overwrite_ ? source_in_the_way() : results_in_the_way();
   }
-  conflict = agreed(world_, conflict);
+  conflict = text_of_first(conflict);
   if (conflict.empty()) return;
   meet_before_failing();
   fail<ConfigError>("--dump_folder", conflict);
@@ -180,38 +129,45 @@ void Trainer::restore() {
   const CheckpointConfig& c = config_.checkpoint;
   if (!c.enable) return;
   const NoGrad guard;
-  const Patience patience(world_.group());
+  const Patience patience;
   const auto start = Clock::now();
-  std::unique_ptr<CheckpointReader> from;  // rank 0's
-  Decision d;
-  if (world_.rank() == 0) {
-    bool own = true;
-    from = choose_checkpoint(own);
-    if (from) {
-      const Manifest& m = from->manifest();
-      const bool model_only = !own && c.initial_load_model_only;
-      const bool complete = own && m.progress.step >= config_.training.steps;
-      d.found = 1;
-      d.with_optimizer =
-          !model_only && !c.excludes("optimizer") && (m.has("optimizer") || !complete);
-      check_fits(*from, own, d.with_optimizer != 0);
-      if (!model_only) d.progress = m.progress;
-      if (d.with_optimizer == 0) d.progress.optimizer_steps = 0;
-      if (c.excludes("train_state")) d.progress.step = 0;
-      if (c.excludes("lr_scheduler")) d.progress.schedule_step = 0;
-      if (!model_only) d.progress.data_rows = rows_taken(*from);
+  Candidates candidates;  // rank 0's
+  on_all_or_none([&] {
+    if (world_.rank() == 0) candidates = choose_checkpoints();
+  });
+  const bool own = text_of_first(candidates.own ? "own" : "another's") == "own";
+  Progress progress;
+  std::optional<LoadTarget> target;
+  Tensor losses;
+  const auto wanted = [&](const CheckpointReader& from) {
+    const Manifest& m = from.manifest();
+    const bool model_only = !own && c.initial_load_model_only;
+    const bool complete = own && m.progress.step >= config_.training.steps;
+    const bool with_optimizer =
+        !model_only && !c.excludes("optimizer") && (m.has_optimizer() || !complete);
+    target.emplace(*model_, with_optimizer ? optimizer_.get() : nullptr);
+    check_fits(from, own, with_optimizer, *target);
+    progress = model_only ? Progress{} : m.progress;
+    if (!with_optimizer) progress.optimizer_steps = 0;
+    if (c.excludes("train_state")) progress.step = 0;
+    if (c.excludes("lr_scheduler")) progress.schedule_step = 0;
+    if (!model_only) progress.data_rows = rows_taken(from);
+    std::vector<nn::NamedParameter> tensors = target->tensors(m);
+    if (const auto there = m.train_state.find(kLosses);
+        there != m.train_state.end() && progress.step > 0) {
+      losses = empty(there->second.shape, DType::f64);
+      tensors.push_back({kLosses, losses});
     }
-  }
-  d = agreed(world_, d);
-  if (d.found == 0) return;
-  load(from.get(), model_tensors(*model_));
-  if (d.with_optimizer != 0) load_optimizer(from.get(), d.progress.optimizer_steps);
-  else optimizer_->set_steps(d.progress.optimizer_steps);
-  done_ = d.progress.step;
-  schedule_start_ = done_ - d.progress.schedule_step;
-  rows_ = d.progress.data_rows;
-  if (world_.rank() != 0) return;
-  remember_earlier_steps();
+    return tensors;
+  };
+  const auto from = load_first_whole(candidates.steps, wanted, print_);
+  if (!from) return;
+  optimizer_->set_steps(progress.optimizer_steps);
+  target->set_steps(progress.optimizer_steps);
+  done_ = progress.step;
+  schedule_start_ = done_ - progress.schedule_step;
+  rows_ = progress.data_rows;
+  if (losses.defined()) remember_earlier_steps(losses);
   print_(fmt::format("loaded {} in {:.2f} s; training resumes after step {}", from->path(),
                      seconds_since(start), done_));
 }
@@ -240,39 +196,34 @@ int64_t Trainer::rows_taken(const CheckpointReader& from) {
   return rows;
 }
 
-std::unique_ptr<CheckpointReader> Trainer::choose_checkpoint(bool& own) {
+Trainer::Candidates Trainer::choose_checkpoints() {
   const CheckpointConfig& c = config_.checkpoint;
   if (c.load_step >= 0) {
-    auto reader = checkpoints_.at(c.load_step);
+    Candidates one{{{checkpoints_.existing(c.load_step)}, IfDamaged::fail}, true};
     if (const int64_t newest = checkpoints_.steps().back(); newest > c.load_step) {
       print_(fmt::format(
           "warning: {} also has later steps, up to step-{}: this run replaces them as it reaches "
           "them; until then, a run that loads the latest step resumes from there",
           checkpoints_.path(), newest));
     }
-    return reader;
+    return one;
   }
-  auto reader = checkpoints_.latest(print_);
-  own = reader || c.initial_load_path.empty();
-  return own ? std::move(reader) : open_checkpoint(c.initial_load_path, print_);
+  StepFolders own{checkpoints_.latest_first()};
+  if (!own.paths.empty() || c.initial_load_path.empty()) return {std::move(own), true};
+  return {steps_at(c.initial_load_path), false};
 }
 
-void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optimizer) {
+void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optimizer,
+                         const LoadTarget& target) {
   const Manifest& m = from.manifest();
-  if (with_optimizer && !m.has("optimizer")) {
+  if (with_optimizer && !m.has_optimizer()) {
     fail<DataError>(
         "checkpoint", from.path(), " contains only the model, of step ", m.progress.step,
         "; to resume from it give ",
         own ? "--checkpoint.load_step of a full one, or --checkpoint.exclude_from_loading optimizer"
             : "--checkpoint.initial_load_model_only true");
   }
-  std::vector<std::string> faults = tensor_differences(m.tensors("model"), model_tensors(*model_));
-  if (with_optimizer) {
-    auto there = m.tensors("optimizer");
-    for (const std::string& name : optimizer_->names()) there.erase(name + kOwnSteps);
-    for (auto& f : tensor_differences(there, optimizer_->state().tensors))
-      faults.push_back(std::move(f));
-  }
+  std::vector<std::string> faults = target.differences(m);
   std::vector<std::string> changes;
   config::Fields fields = config_.fields();
   for (const auto& [field, before, now] : config_differences(m.config, config_.fields().dump())) {
@@ -316,107 +267,105 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
   }
 }
 
-void Trainer::load(const CheckpointReader* from, const std::vector<nn::NamedParameter>& tensors) {
-  ProcessGroup& group = world_.group();
-  for (const auto& [name, t] : tensors) {
-    if (t.numel() == 0) continue;
-    const Tensor part = t.is_distributed() ? local(t) : t;
-    if (!t.is_distributed() || layout_of(t).is_replicated()) {
-      if (from) copy_bytes(part, from->read(name));
-      group.broadcast(part, 0)->wait();
-    } else {
-      const Tensor whole = from ? from->read(name) : empty(t.shape(), t.dtype());
-      group.broadcast(whole, 0)->wait();
-      copy_bytes(part, local(distribute(whole, layout_of(t))));
-    }
+// (records, 4): step, loss, gradient norm and learning rate, for the plot at the end.
+void Trainer::remember_earlier_steps(const Tensor& losses) {
+  const std::vector<double> values = losses.values();
+  for (size_t i = 0; i + 4 <= values.size(); i += 4) {
+    records_.push_back({.step = static_cast<int64_t>(values[i]),
+                        .loss = values[i + 1],
+                        .grad_norm = values[i + 2],
+                        .lr = values[i + 3]});
   }
+  if (records_.size() > 1) stride_ = records_[1].step - records_[0].step;
 }
 
-// Loads moments, and the step counts of parameters that had no gradient in some steps.
-void Trainer::load_optimizer(const CheckpointReader* from, int64_t steps) {
-  load(from, optimizer_->state().tensors);
-  optimizer_->set_steps(steps);
-  std::vector<int64_t> own = optimizer_->parameter_steps();
-  const Tensor counts = empty({std::ssize(own)}, DType::i64);  // (parameters)
-  if (from) {
-    const auto there = from->manifest().tensors("optimizer");
-    for (size_t i = 0; i < own.size(); ++i) {
-      const std::string name = optimizer_->names()[i] + kOwnSteps;
-      if (there.contains(name)) own[i] = static_cast<int64_t>(from->read(name).item());
-    }
-    std::ranges::copy(own, counts.data<int64_t>());
+Checkpoint Trainer::checkpoint(bool model_only) {
+  Checkpoint c{.progress = {done_, optimizer_->steps(), done_ - schedule_start_, rows_},
+               .seed = static_cast<uint64_t>(config_.debug.seed),
+               .config = config_.fields().dump(),
+               .data_windows = data_windows(),
+               .model = model_tensors(*model_),
+               .optimizer = {},
+               .data = fingerprint_,
+               .mesh = mesh_.text()};
+  if (model_only) {
+    for (auto& [name, t] : c.model)
+      if (is_floating(t.dtype())) t = cast(t, config_.checkpoint.exported_dtype());
+    return c;
   }
-  world_.group().broadcast(counts, 0)->wait();
-  optimizer_->set_steps(steps, {counts.data<int64_t>(), own.size()});
-}
-
-// For the plot; if the file is missing or not readable, the plot is shorter.
-void Trainer::remember_earlier_steps() {
-  const std::string path = in_folder("metrics.jsonl");
-  if (done_ == 0 || !std::filesystem::exists(path)) return;
-  std::istringstream lines(io::read_file(path));
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::ordered_json json = io::parse_json(line).value;
-    const auto number = [&](const char* key) {
-      return json.contains(key) && json[key].is_number() ? json[key].get<double>() : 0.0;
-    };
-    // Skips lines of validations.
-    if (!json.is_object() || !json.contains("loss") || number("step") < 1 ||
-        number("step") > static_cast<double>(done_))
-      continue;
-    remember({.step = static_cast<int64_t>(number("step")),
-              .loss = number("loss"),
-              .grad_norm = number("grad_norm"),
-              .lr = number("lr"),
-              .tokens_per_second = number("tokens_per_second")});
-  }
+  c.optimizer = optimizer_->state().tensors;
+  std::vector<double> losses;
+  for (const StepRecord& r : records_)
+    losses.insert(losses.end(), {static_cast<double>(r.step), r.loss, r.grad_norm, r.lr});
+  const auto rows = static_cast<int64_t>(records_.size());
+  c.train_state.push_back({kLosses, from_span(losses, {rows, kLossColumns})});
+  return c;
 }
 
 void Trainer::save(bool model_only) {
   const NoGrad guard;
+  finish_save();
   const auto start = Clock::now();
-  Checkpoint c{{done_, optimizer_->steps(), done_ - schedule_start_, rows_},
-               static_cast<uint64_t>(config_.debug.seed),
-               config_.fields().dump(),
-               data_windows(),
-               model_tensors(*model_),
-               {},
-               fingerprint_};
-  const bool writes = world_.rank() == 0;
-  make_whole(c.model, writes);
-  if (model_only) {
-    for (auto& [name, t] : c.model)
-      if (t.defined() && is_floating(t.dtype())) t = cast(t, config_.checkpoint.exported_dtype());
-  } else {
-    c.optimizer = optimizer_->state().tensors;
-    make_whole(c.optimizer, writes);
-  }
-  const Patience patience(world_.group());
-  if (writes) {
-    const uint64_t bytes = checkpoints_.save(c);
-    checkpoints_.purge(config_.checkpoint.keep_latest_k, done_);
-    print_(fmt::format("saved {}, {:.1f} MiB in {:.2f} s", checkpoints_.folder_of(done_),
-                       static_cast<double>(bytes) / (1 << 20), seconds_since(start)));
-  }
-  world_.group().barrier()->wait();
+  const uint64_t bytes = train::save(checkpoints_, checkpoint(model_only));
+  saved(done_, bytes, seconds_since(start));
 }
 
+void Trainer::begin_save() {
+  const NoGrad guard;
+  finish_save();
+  const Patience patience;
+  in_flight_ = std::make_unique<BackgroundSave>(checkpoints_, checkpoint(false));
+}
+
+void Trainer::finish_save() {
+  if (!in_flight_) return;
+  const Patience patience;
+  const auto start = Clock::now();
+  const std::unique_ptr<BackgroundSave> save = std::move(in_flight_);
+  try {
+    const uint64_t bytes = save->finish();
+    saved(save->saving().step(), bytes, seconds_since(start));
+  } catch (const IoError& error) {
+    print_(not_saved(save->saving().step(), error));
+  }
+}
+
+void Trainer::saved(int64_t step, uint64_t bytes, double seconds) {
+  if (world_.rank() != 0) return;
+  checkpoints_.purge(config_.checkpoint.keep_latest_k, step);
+  print_(fmt::format("saved {}, {:.1f} MiB in {:.2f} s", checkpoints_.folder_of(step),
+                     static_cast<double>(bytes) / (1 << 20), seconds));
+}
+
+// Requests of signals and the state of the save in flight travel in one reduction, which the ranks
+// make between steps anyway.
 bool Trainer::checkpoint_or_stop() {
   const CheckpointConfig& c = config_.checkpoint;
-  const Tensor codes = empty({1}, DType::i64);
-  *codes.data<int64_t>() = request_code();
-  world_.group().all_reduce(codes)->wait();
-  const SignalRequest request = agreed_request(*codes.data<int64_t>());
+  const Tensor told = empty({2}, DType::i64);
+  told.data<int64_t>()[0] = request_code();
+  told.data<int64_t>()[1] = in_flight_ && !in_flight_->written() ? 1 : 0;
+  world_.group().all_reduce(told)->wait();
+  const SignalRequest request = agreed_request(told.data<int64_t>()[0]);
   if (!c.enable) {
     if (request == SignalRequest::save)
       print_(fmt::format("SIGUSR1 after step {}: nothing is saved without --checkpoint.enable",
                          done_));
     return false;
   }
+  if (told.data<int64_t>()[1] == 0) finish_save();
   const bool last = done_ >= config_.training.steps;
-  if (last || request != SignalRequest::none || done_ % c.interval == 0)
-    save(last && c.last_save_model_only);
   stopped_ = request == SignalRequest::save_and_stop && !last;
+  if (last || stopped_) {
+    save(last && c.last_save_model_only);  // an error ends the run: nothing would be saved later
+  } else if (request == SignalRequest::save || done_ % c.interval == 0 ||
+             (done_ == 1 && c.enable_first_step_checkpoint)) {
+    try {
+      if (c.async_mode == AsyncMode::async) begin_save();
+      else save();
+    } catch (const IoError& error) {
+      print_(not_saved(done_, error));
+    }
+  }
   if (stopped_)
     print_(fmt::format("stopped by SIGTERM after step {}; the same command{} resumes from there",
                        done_, overwrite_ ? " without --overwrite" : ""));

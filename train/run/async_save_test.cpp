@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves in the background, and saves that fail: training goes on, and what is saved is what a run
+// that waits saves.
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/io_faults.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/run/trainer.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using test::IoFault;
+using test::IoFaults;
+
+class AsyncSaveTest : public TinyRunTest {
+ protected:
+  static constexpr int kRanks = 2;
+  // Two rows per step; `at_step(n)` is called on each rank before step n.
+  void train_run(const Config& c, const std::function<void(int64_t)>& at_step) {
+    const auto source = [&](int64_t first, int64_t count) -> Batch {
+      at_step(first / (2 * kRanks) + 1);
+      return {full({count, 16}, static_cast<double>(first % 7), DType::i64),
+              full({count, 16}, static_cast<double>(first % 5), DType::i64)};
+    };
+    run_ranks(kRanks, [&](World&) {
+      Trainer trainer(
+          c, [&](const std::string& line) { printed_ += line + '\n'; }, nullptr, source);
+      trainer.run();
+    });
+  }
+  [[nodiscard]] std::string file(const std::string& dump, int64_t step, int rank) const {
+    return io::read_file(
+        path(concat(dump, "/checkpoint/step-", step, "/rank-0000", rank, ".safetensors")));
+  }
+  std::string printed_;
+};
+
+TEST_F(AsyncSaveTest, StepsGoOnWhileASaveIsHeld) {
+  const Words every4{"--training.steps",           "12", "--checkpoint.interval", "4",
+                     "--checkpoint.keep_latest_k", "0"};
+  train_run(config("waits", every4), [](int64_t) {});
+  IoFaults& faults = IoFaults::get();
+  faults.hold = true;
+  std::atomic<bool> seen{false};
+  // After step 4 a save begins; it may end after step 6.
+  train_run(config("goes_on", joined(every4, {"--checkpoint.async_mode", "async"})),
+            [&](int64_t step) {
+              if (step != 7 || seen.exchange(true)) return;
+              EXPECT_TRUE(fs::exists(path("goes_on/checkpoint/step-4.partial")));
+              EXPECT_FALSE(fs::exists(path("goes_on/checkpoint/step-4")));
+              faults.hold = false;
+            });
+  EXPECT_TRUE(seen);
+  EXPECT_GE(faults.held, 1);
+  for (const int64_t step : {4, 8, 12}) {
+    for (int rank = 0; rank < kRanks; ++rank)
+      EXPECT_EQ(file("goes_on", step, rank), file("waits", step, rank)) << step;
+  }
+  for (const auto& entry : fs::directory_iterator(path("goes_on/checkpoint")))
+    EXPECT_NE(entry.path().extension(), ".partial");
+}
+
+TEST_F(AsyncSaveTest, ADiskThatIsFullForAWhileEndsNoRun) {
+  for (const char* mode : {"disabled", "async"}) {
+    const std::string dump = concat("full_", mode);
+    IoFaults& faults = IoFaults::get();
+    printed_.clear();
+    std::atomic<bool> full{false}, room{false};
+    train_run(config(dump, {"--training.steps", "12", "--checkpoint.interval", "3",
+                            "--checkpoint.async_mode", mode, "--metrics.log_freq", "1000"}),
+              [&](int64_t step) {
+                if (step == 6 && !full.exchange(true)) faults.arm(IoFault::no_space, 0, true);
+                if (step == 9 && !room.exchange(true)) faults.disarm();
+              });
+    TESSERA_EXPECT_HOLDS(printed_, "warning: step 6 was not saved, and training goes on: ");
+    EXPECT_EQ(CheckpointFolder(path(dump + "/checkpoint")).steps(),
+              (std::vector<int64_t>{3, 9, 12}));
+  }
+}
+
+// Killed at one system call after the other of a save of four ranks.
+TEST_F(AsyncSaveTest, AKillAtAnyCallLeavesWholeSteps) {
+  const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const CheckpointFolder folder(path("a/checkpoint"));
+  int kills = 0;
+  for (int64_t at = all ? 0 : 5; kills < (all ? 250 : 8); at += all ? 1 : 29) {
+    SCOPED_TRACE(concat("killed at call ", at));
+    fs::remove_all(path("a"));
+    Child child(train("a", {"--training.steps", "6", "--checkpoint.interval", "1", "--ranks", "4",
+                            "--checkpoint.keep_latest_k", "2", "--training.local_batch_size", "1",
+                            "--checkpoint.async_mode", at % 2 == 0 ? "async" : "disabled"}),
+                path("log"), {concat("TESSERA_TEST_KILL_AT=", at)});
+    const int status = child.wait();
+    if (status == 0) break;  // the run has no more calls
+    ASSERT_EQ(status, -SIGKILL) << io::read_file(path("log"));
+    ++kills;
+    const Session session;
+    for (const int64_t step : folder.steps()) folder.at(step)->verify();
+    folder.recover();
+    for (const auto& entry : fs::directory_iterator(folder.path()))
+      EXPECT_TRUE(step_of(entry.path().filename().string()) || entry.path().filename() == ".lock")
+          << entry.path();
+  }
+  EXPECT_GE(kills, 4);
+  std::cout << kills << " kills\n";
+}
+
+}  // namespace
+}  // namespace tessera::train
