@@ -25,6 +25,7 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   compare   compare losses and gradient norms of two configurations: tessera compare A.json B.json
   plot      plot the losses of runs on the terminal: tessera plot RUN_FOLDER...
   trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
+  checkpoint  list, inspect, verify or merge saved steps: tessera checkpoint ls DIR
   config    print the resolved configuration as JSON
   recipes   list the recipes
   models    list the model families and their sizes
@@ -38,13 +39,15 @@ struct Command {
   int (*run)(Arguments, std::ostream&, const Catalogue&);
   std::string (*help)(Arguments, const Catalogue&);
 };
-constexpr std::array<Command, 9> kCommands{
+constexpr std::array<Command, 10> kCommands{
     {{"train", " [fields]", train_command, train_help},
      {"generate", " [fields]", generate_command, generate_help},
      {"eval", " [fields]", eval_command, eval_help},
      {"compare", " A.json B.json [fields]", compare_command, compare_help},
      {"plot", " RUN_FOLDER... [fields]", plot_command, plot_help},
      {"trace", " TRACE_FOLDER [fields]", trace_command, trace_help},
+     {"checkpoint", " ls|inspect|verify|merge FOLDER [fields]", checkpoint_command,
+      checkpoint_help},
      {"config", " [fields]", config_command, config_help},
      {"recipes", "", recipes_command, no_fields},
      {"models", "", models_command, no_fields}}};

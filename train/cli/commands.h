@@ -43,6 +43,11 @@ std::string plot_help(Arguments arguments, const Catalogue& catalogue);
 int trace_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string trace_help(Arguments arguments, const Catalogue& catalogue);
 
+/// `tessera checkpoint ls|inspect|verify|merge FOLDER`: lists steps, prints what one holds, checks
+/// every byte, or writes its model as one file.
+int checkpoint_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string checkpoint_help(Arguments arguments, const Catalogue& catalogue);
+
 /// `tessera config [fields]`: prints the resolved configuration as JSON.
 int config_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 /// `tessera recipes`, `tessera models`: list the recipes and the model families.
