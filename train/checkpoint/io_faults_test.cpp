@@ -26,11 +26,23 @@ namespace {
 using tessera::test::IoFault;
 using tessera::test::IoFaults;
 
-// A process started with TESSERA_TEST_KILL_AT=n dies at call n after the first save has begun.
-void arm_from_environment(const char* path) {
+// A process started with TESSERA_TEST_KILL_AT=n dies at call n after its first one in a save.
+const char* kill_at() {
   static const char* at = std::getenv("TESSERA_TEST_KILL_AT");
-  if (at && !IoFaults::get().armed && std::string_view(path).find(".partial") != std::string::npos)
-    IoFaults::get().arm(IoFault::kill, std::atoll(at), true);
+  return IoFaults::get().armed ? nullptr : at;
+}
+
+void arm_in_a_save(std::string_view path) {
+  if (path.find(".partial") != std::string_view::npos)
+    IoFaults::get().arm(IoFault::kill, std::atoll(kill_at()), true);
+}
+
+std::string path_of(int fd) {
+  std::string path(4096, '\0');
+  const auto link = tessera::concat("/proc/self/fd/", fd);
+  path.resize(static_cast<size_t>(
+      std::max<ssize_t>(0, ::readlink(link.c_str(), path.data(), path.size()))));
+  return path;
 }
 
 // Whether this call is to fail; errno is then set.
@@ -51,6 +63,7 @@ extern "C" {
 
 ssize_t write(int fd, const void* bytes, size_t n) {
   constexpr int kStandard = 2;  // files have higher numbers
+  if (fd > kStandard && kill_at()) arm_in_a_save(path_of(fd));
   if (fd > kStandard && fails()) {
     if (IoFaults::get().fault != IoFault::short_write) return -1;
     n = (n + 1) / 2;
@@ -74,7 +87,7 @@ int rename(const char* from, const char* to) noexcept {
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
-  arm_from_environment(path);
+  if (kill_at()) arm_in_a_save(path);
   if (fails() && IoFaults::get().fault != IoFault::short_write) return -1;
   return static_cast<int>(syscall(SYS_mkdir, path, mode));
 }

@@ -3,12 +3,16 @@
 // that waits saves.
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/free_port.h"
 #include "tessera/tests/support/io_faults.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
 
 namespace tessera::train {
 namespace {
@@ -108,6 +112,37 @@ TEST_F(AsyncSaveTest, AKillAtAnyCallLeavesWholeSteps) {
   }
   EXPECT_GE(kills, 4);
   std::cout << kills << " kills\n";
+}
+
+// Four processes, one of which is killed at a call of a save: the others end with an error, and
+// what is saved is whole.
+TEST_F(AsyncSaveTest, AKilledProcessLeavesWholeSteps) {
+  const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const CheckpointFolder folder(path("a/checkpoint"));
+  for (int i = 0; i < (all ? 60 : 4); ++i) {
+    // Rank 0 makes more calls than the others, which only write their files.
+    const int victim = i % 4;
+    const int call = i / 4 + (victim == 0 ? 2 * i : 0);
+    SCOPED_TRACE(concat("rank ", victim, " killed at call ", call));
+    fs::remove_all(path("a"));
+    const std::string port = concat("MASTER_PORT=", test::free_port());
+    std::vector<std::unique_ptr<Child>> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      Words environment{concat("RANK=", rank), "WORLD_SIZE=4", "MASTER_ADDR=127.0.0.1", port};
+      if (rank == victim) environment.push_back(concat("TESSERA_TEST_KILL_AT=", call));
+      ranks.push_back(std::make_unique<Child>(
+          train("a", {"--training.steps", "1000", "--checkpoint.interval", "1",
+                      "--checkpoint.keep_latest_k", "2", "--training.local_batch_size", "1",
+                      "--checkpoint.async_mode", i % 2 == 0 ? "async" : "disabled"}),
+          path(concat("log", rank)), environment));
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(ranks[static_cast<size_t>(rank)]->wait(), rank == victim ? -SIGKILL : 1)
+          << io::read_file(path(concat("log", rank)));
+    }
+    const Session session;
+    for (const int64_t step : folder.steps()) folder.at(step)->verify();
+  }
 }
 
 }  // namespace

@@ -5,16 +5,14 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/free_port.h"
 #include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/run/trainer.h"
 
-#include <arpa/inet.h>
 #include <array>
 #include <mutex>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 namespace tessera::train {
 namespace {
@@ -217,18 +215,6 @@ TEST(Replicas, ShardsAreComparedWhereTheyAreReplicated) {
   EXPECT_EQ(all, on_all(4, all[0]));
 }
 
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&at), size), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size), 0);
-  ::close(fd);
-  return ::ntohs(at.sin_port);
-}
-
 // A copy of this program whose linker's build id differs in one bit.
 std::string other_build(const std::string& to) {
   std::string bytes = io::read_file("/proc/self/exe");
@@ -246,7 +232,7 @@ class TwoProcesses : public TinyRunTest {
  protected:
   void expect_both_say(const Words& rank0, const Words& rank1, const Words& parts,
                        const std::string& program1 = "") const {
-    const std::string port = concat("MASTER_PORT=", free_port());
+    const std::string port = concat("MASTER_PORT=", test::free_port());
     const auto environment = [&](int rank) {
       return Words{concat("RANK=", rank), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port};
     };
