@@ -49,6 +49,7 @@ TEST_F(AsyncSaveTest, StepsGoOnWhileASaveIsHeld) {
                      "--checkpoint.keep_latest_k", "0"};
   train_run(config("waits", every4), [](int64_t) {});
   IoFaults& faults = IoFaults::get();
+  faults.held = 0;
   faults.hold = true;
   std::atomic<bool> seen{false};
   // After step 4 a save begins; it may end after step 6.
@@ -57,10 +58,11 @@ TEST_F(AsyncSaveTest, StepsGoOnWhileASaveIsHeld) {
               if (step != 7 || seen.exchange(true)) return;
               EXPECT_TRUE(fs::exists(path("goes_on/checkpoint/step-4.partial")));
               EXPECT_FALSE(fs::exists(path("goes_on/checkpoint/step-4")));
+              while (faults.held < kRanks)  // every rank's write has come that far
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
               faults.hold = false;
             });
   EXPECT_TRUE(seen);
-  EXPECT_GE(faults.held, 1);
   for (const int64_t step : {4, 8, 12}) {
     for (int rank = 0; rank < kRanks; ++rank)
       EXPECT_EQ(file("goes_on", step, rank), file("waits", step, rank)) << step;
@@ -82,8 +84,9 @@ TEST_F(AsyncSaveTest, ADiskThatIsFullForAWhileEndsNoRun) {
                 if (step == 9 && !room.exchange(true)) faults.disarm();
               });
     TESSERA_EXPECT_HOLDS(printed_, "warning: step 6 was not saved, and training goes on: ");
-    EXPECT_EQ(CheckpointFolder(path(dump + "/checkpoint")).steps(),
-              (std::vector<int64_t>{3, 9, 12}));
+    std::vector<int64_t> steps = CheckpointFolder(path(dump + "/checkpoint")).steps();
+    std::erase(steps, 3);  // in the background it may have met the full disk too
+    EXPECT_EQ(steps, (std::vector<int64_t>{9, 12}));
   }
 }
 
