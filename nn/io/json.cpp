@@ -22,7 +22,7 @@ std::string position_of(std::string_view text, size_t byte) {
 
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view text, int most_depth) : text_(text), most_depth_(most_depth) {}
+  Builder(std::string_view text, const JsonOptions& options) : text_(text), options_(options) {}
 
   bool null() override { return put(nullptr); }
   bool boolean(bool v) override { return put(v); }
@@ -35,7 +35,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool start_array(size_t) override { return open(Json::array()); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    if (name.find('\0') != name.npos)
+    if (!options_.nul_in_names && name.find('\0') != name.npos)
       return stop(concat("the name '", excerpt(name), "' holds a NUL byte"));
     append_member(*open_.back(), std::move(name), nullptr);
     return true;
@@ -75,8 +75,8 @@ class Builder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json value) {
-    if (open_.size() == static_cast<size_t>(most_depth_))
-      return stop(concat("nested deeper than ", most_depth_, " levels"));
+    if (open_.size() == static_cast<size_t>(options_.most_depth))
+      return stop(concat("nested deeper than ", options_.most_depth, " levels"));
     open_.push_back(add(std::move(value)));
     return true;
   }
@@ -90,7 +90,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   std::string_view text_;
-  int most_depth_;
+  JsonOptions options_;
   std::vector<Json*> open_;
 };
 
@@ -102,10 +102,10 @@ void append_member(Json& object, std::string name, Json value) {
   members.emplace_back(std::move(name), std::move(value));
 }
 
-ParsedJson parse_json(std::string_view text, int most_depth) {
+ParsedJson parse_json(std::string_view text, const JsonOptions& options) {
   if (const size_t nul = text.find('\0'); nul != text.npos)
     return {nullptr, {concat("not JSON: a NUL byte at ", position_of(text, nul))}};
-  Builder builder(text, most_depth);
+  Builder builder(text, options);
   (void)Json::sax_parse(text, &builder);
   return std::move(builder.result);
 }

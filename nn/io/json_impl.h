@@ -17,10 +17,15 @@ struct ParsedJson {
   std::vector<std::string> faults;  ///< empty if the text is accepted
 };
 
+struct JsonOptions {
+  int most_depth = 32;
+  bool nul_in_names = false;  ///< names may hold a NUL, written as \u0000
+};
+
 /// Parses JSON in linear time. Faults: not JSON (with line and column), a NUL byte, a name that
-/// holds a NUL or occurs twice in its object, more than `most_depth` levels, a number beyond a
+/// holds a NUL or occurs twice in its object, more than most_depth levels, a number beyond a
 /// double.
-[[nodiscard]] ParsedJson parse_json(std::string_view text, int most_depth = 32);
+[[nodiscard]] ParsedJson parse_json(std::string_view text, const JsonOptions& options = {});
 
 /// Adds a member that `object` does not have. (ordered_json's own operator[] compares all names.)
 void append_member(nlohmann::ordered_json& object, std::string name, nlohmann::ordered_json value);

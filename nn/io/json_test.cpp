@@ -34,11 +34,11 @@ TEST(Json, WhatIsNotAcceptedHasOneReason) {
       {"[1e999]", "a number is too large for a double"},
       {"[[[[]]]]", "nested deeper than 3 levels"}};
   for (const auto& [text, fault] : cases) {
-    const ParsedJson parsed = parse_json(text, 3);
+    const ParsedJson parsed = parse_json(text, {.most_depth = 3});
     EXPECT_EQ(parsed.faults, Strings{fault}) << text;
     EXPECT_TRUE(parsed.value.is_null()) << text;
   }
-  EXPECT_EQ(parse_json("[[[1]]]", 3).faults, Strings());
+  EXPECT_EQ(parse_json("[[[1]]]", {.most_depth = 3}).faults, Strings());
 }
 
 TEST(Json, EveryRepeatedNameIsAFaultOnce) {

@@ -127,7 +127,7 @@ SafetensorsFile::~SafetensorsFile() { ::close(fd_); }
 
 void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
   if (header.empty() || header.front() != '{') corrupt("the header does not begin with '{'");
-  const ParsedJson parsed = parse_json(header, kMaxDepth);
+  const ParsedJson parsed = parse_json(header, {.most_depth = kMaxDepth});
   if (!parsed.faults.empty()) corrupt(concat("header: ", parsed.faults[0]));
   const Json& json = parsed.value;
   if (json.size() > kMaxTensors) corrupt("it lists too many tensors");

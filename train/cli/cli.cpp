@@ -26,6 +26,8 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   plot      plot the losses of runs on the terminal: tessera plot RUN_FOLDER...
   trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
   checkpoint  list, inspect, verify or merge saved steps: tessera checkpoint ls DIR
+  tokenize  show the tokens of a text: tessera tokenize --tokenizer DIR --text TEXT
+  tokenizer train a tokenizer: tessera tokenizer train --vocab_size N --out DIR FILES
   config    print the resolved configuration as JSON
   recipes   list the recipes
   models    list the model families and their sizes
@@ -39,7 +41,7 @@ struct Command {
   int (*run)(Arguments, std::ostream&, const Catalogue&);
   std::string (*help)(Arguments, const Catalogue&);
 };
-constexpr std::array<Command, 10> kCommands{
+constexpr std::array<Command, 12> kCommands{
     {{"train", " [fields]", train_command, train_help},
      {"generate", " [fields]", generate_command, generate_help},
      {"eval", " [fields]", eval_command, eval_help},
@@ -48,6 +50,8 @@ constexpr std::array<Command, 10> kCommands{
      {"trace", " TRACE_FOLDER [fields]", trace_command, trace_help},
      {"checkpoint", " ls|inspect|verify|merge FOLDER [fields]", checkpoint_command,
       checkpoint_help},
+     {"tokenize", " [fields]", tokenize_command, tokenize_help},
+     {"tokenizer", " train FILES [fields]", tokenizer_command, tokenizer_help},
      {"config", " [fields]", config_command, config_help},
      {"recipes", "", recipes_command, no_fields},
      {"models", "", models_command, no_fields}}};

@@ -48,6 +48,14 @@ std::string trace_help(Arguments arguments, const Catalogue& catalogue);
 int checkpoint_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string checkpoint_help(Arguments arguments, const Catalogue& catalogue);
 
+/// `tessera tokenize --tokenizer DIR --text TEXT`: shows tokens and ids.
+int tokenize_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string tokenize_help(Arguments arguments, const Catalogue& catalogue);
+
+/// `tessera tokenizer train --vocab_size N --out DIR FILES`: trains a byte-level BPE tokenizer.
+int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string tokenizer_help(Arguments arguments, const Catalogue& catalogue);
+
 /// `tessera config [fields]`: prints the resolved configuration as JSON.
 int config_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 /// `tessera recipes`, `tessera models`: list the recipes and the model families.

@@ -5,8 +5,8 @@
 // parsed.
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/model_on_ranks.h"
-#include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <ostream>
 #include <vector>

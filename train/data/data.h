@@ -7,7 +7,7 @@
 
 #include "tessera/core/tensor.h"
 #include "tessera/models/config/fields.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <cstdint>
 #include <memory>

@@ -6,7 +6,7 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/train/data/token_source.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 // token, or memory-mapped .npy files. Also the starts of documents.
 #pragma once
 
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <cstdint>
 #include <memory>

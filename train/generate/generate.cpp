@@ -8,7 +8,7 @@
 #include "tessera/core/rng.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <functional>

@@ -7,7 +7,7 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include "tessera/train/run/config.h"
 
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/data/tokenizer.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <array>

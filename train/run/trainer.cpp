@@ -18,7 +18,6 @@
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/data/tokenizer.h"
 #include "tessera/train/generate/generate.h"
 #include "tessera/train/monitor/non_finite.h"
 #include "tessera/train/monitor/plot.h"
@@ -26,6 +25,7 @@
 #include "tessera/train/monitor/summary.h"
 #include "tessera/train/run/build_model.h"
 #include "tessera/train/run/rank_check.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 

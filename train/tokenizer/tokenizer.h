@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of tokenizers, and the byte tokenizer, which needs no file: one token per byte, and
-// begin-of-text and end-of-text tokens.
+// The interface of tokenizers, how one is opened, and the byte tokenizer, which needs no file: one
+// token per byte, and begin-of-text and end-of-text tokens.
 #pragma once
 
 #include "tessera/core/api.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,7 +14,12 @@
 
 namespace tessera::train {
 
-/// Called from several threads at once, so it must not have mutable state.
+/// A file that a tokenizer is made of: `tokenizer.json`.
+struct TokenizerFile {
+  std::string name, bytes;
+};
+
+/// Called from several threads at once.
 class TESSERA_API Tokenizer {
  public:
   Tokenizer() = default;
@@ -33,6 +39,13 @@ class TESSERA_API Tokenizer {
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
   /// The text; marks and ids beyond the vocabulary are dropped.
   [[nodiscard]] virtual std::string text(std::span<const int64_t> tokens) const = 0;
+  /// The bytes that a token stands for within a text; those of its name for a mark, none for an id
+  /// beyond the vocabulary.
+  [[nodiscard]] virtual std::string bytes(int64_t id) const = 0;
+  /// Whether the token is a mark, which text() drops.
+  [[nodiscard]] virtual bool is_mark(int64_t id) const = 0;
+  /// The files that make_tokenizer makes an equal one of; none for the byte tokenizer.
+  [[nodiscard]] virtual std::span<const TokenizerFile> files() const = 0;
 };
 
 class TESSERA_API ByteTokenizer final : public Tokenizer {
@@ -53,7 +66,27 @@ class TESSERA_API ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::string text(std::span<const int64_t> tokens) const override {
     return decode(tokens);
   }
+  [[nodiscard]] std::string bytes(int64_t id) const override;
+  [[nodiscard]] bool is_mark(int64_t id) const override { return id == kBegin || id == kEnd; }
+  [[nodiscard]] std::span<const TokenizerFile> files() const override { return {}; }
 };
+
+/// Reads the tokenizer's files of a folder: tokenizer.json, or vocab.json and merges.txt, and
+/// tokenizer_config.json if it is there; or the one file that `path` names. IoError: cannot be
+/// read, or larger than 256 MiB. DataError: the folder has none. Errors name `field`.
+TESSERA_API std::vector<TokenizerFile> read_tokenizer_files(const std::string& path,
+                                                            const std::string& field);
+/// Makes a tokenizer of its files; of none, the byte tokenizer. DataError names file and key: not
+/// JSON, of the wrong type, contradictory, or a kind of tokenizer that is not supported.
+TESSERA_API std::shared_ptr<const Tokenizer> make_tokenizer(std::vector<TokenizerFile> files);
+/// Both; the byte tokenizer if `path` is empty.
+TESSERA_API std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path,
+                                                            const std::string& field);
+
+/// The tokens of each text, without marks, by up to `threads` threads.
+TESSERA_API std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,
+                                                           std::span<const std::string_view> texts,
+                                                           int threads);
 
 /// Text for a terminal: control characters except tab and newline become '.', invalid UTF-8 becomes
 /// the replacement character.

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/tokenizer/tokenizer.h"
+
+#include "tessera/core/error.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/tokenizer_file_impl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+namespace tessera::train {
+
+std::vector<int64_t> ByteTokenizer::encode(std::string_view text) {
+  std::vector<int64_t> tokens;
+  tokens.reserve(text.size());
+  for (char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+std::string ByteTokenizer::decode(std::span<const int64_t> tokens) {
+  std::string text;
+  for (int64_t t : tokens) {
+    if (t >= 0 && t < 256) text += static_cast<char>(t);
+  }
+  return text;
+}
+
+void ByteTokenizer::append(std::string_view text, std::vector<int32_t>& tokens) const {
+  const size_t before = tokens.size();
+  tokens.resize(before + text.size());  // grows by factors, where reserve would not
+  for (size_t i = 0; i < text.size(); ++i) tokens[before + i] = static_cast<unsigned char>(text[i]);
+}
+
+std::string ByteTokenizer::bytes(int64_t id) const {
+  if (id == kBegin) return "<begin>";
+  if (id == kEnd) return "<end>";
+  return decode({&id, 1});
+}
+
+std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const std::string& field) {
+  namespace fs = std::filesystem;
+  constexpr size_t kMostBytes = size_t{256} << 20;
+  std::error_code error;
+  std::vector<TokenizerFile> files;
+  const auto read = [&](const fs::path& file, std::string name) {
+    files.push_back({std::move(name), io::read_file(file.string(), kMostBytes)});
+  };
+  if (!fs::exists(path, error)) fail<DataError>(field, path, " does not exist");
+  if (!fs::is_directory(path, error)) {
+    read(path, std::string(kTokenizerJson));
+    return files;
+  }
+  const fs::path folder = path;
+  const auto has = [&](std::string_view name) { return fs::exists(folder / name, error); };
+  if (has(kTokenizerJson)) {
+    read(folder / kTokenizerJson, std::string(kTokenizerJson));
+  } else if (has(kVocabJson) && has(kMergesTxt)) {
+    read(folder / kVocabJson, std::string(kVocabJson));
+    read(folder / kMergesTxt, std::string(kMergesTxt));
+  } else {
+    fail<DataError>(field, "folder ", path, " holds neither ", kTokenizerJson, " nor ", kVocabJson,
+                    " and ", kMergesTxt);
+  }
+  if (has(kTokenizerConfig)) read(folder / kTokenizerConfig, std::string(kTokenizerConfig));
+  return files;
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path, const std::string& field) {
+  return make_tokenizer(path.empty() ? std::vector<TokenizerFile>()
+                                     : read_tokenizer_files(path, field));
+}
+
+std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,
+                                               std::span<const std::string_view> texts,
+                                               int threads) {
+  std::vector<std::vector<int32_t>> all(texts.size());
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  const auto work = [&] {
+    try {
+      for (size_t i = next++; i < texts.size(); i = next++) tokenizer.append(texts[i], all[i]);
+    } catch (...) {
+      next = texts.size();
+      const std::lock_guard lock(mutex);
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), texts.size());
+    for (size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (first_error) std::rethrow_exception(first_error);
+  return all;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const auto c = static_cast<unsigned char>(text[0]);
+    const bool control = c == 0xC2 && text.size() > 1 && static_cast<unsigned char>(text[1]) < 0xA0;
+    const size_t n = control ? 0 : io::utf8_length(text);
+    if (n == 0) out += "\xEF\xBF\xBD";
+    else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) out += '.';
+    else out += text.substr(0, n);
+    text.remove_prefix(n == 0 ? 1 : n);
+  }
+  return out;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+// tokenizer.json describes a pipeline of named parts. Parts that change ids and are not known are
+// an error; nothing is guessed. Vocabularies of byte-level models are written in characters that
+// stand for bytes; here they become the bytes at once.
+#include "tessera/core/error.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/tokenizer_file_impl.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+
+namespace tessera::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Bounds that no tokenizer of the field comes near.
+constexpr int64_t kMostIds = int64_t{1} << 24;
+constexpr size_t kMostTokenBytes = 1 << 16, kMostStages = 64, kMostAdded = 1 << 20;
+constexpr std::string_view kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kMark = "\xE2\x96\x81";
+
+// A value with the place where it stands, for errors.
+class Value {
+ public:
+  Value(const Json* json, std::string place) : json_(json), place_(std::move(place)) {}
+
+  template <class... Parts> [[noreturn]] void stop(const Parts&... parts) const {
+    fail<DataError>("tokenizer", place_, ": ", parts...);
+  }
+  [[nodiscard]] const std::string& place() const { return place_; }
+  [[nodiscard]] bool absent() const { return json_ == nullptr || json_->is_null(); }
+  [[nodiscard]] bool is_string() const { return !absent() && json_->is_string(); }
+
+  /// Absent if there is no such member.
+  [[nodiscard]] Value member(std::string_view name) const {
+    const auto& members = need(Json::value_t::object, "an object").get_ref<const Json::object_t&>();
+    const auto at =
+        std::ranges::find(members, name, [](const auto& m) { return std::string_view(m.first); });
+    return {at == members.end() ? nullptr : &at->second, concat(place_, '.', name)};
+  }
+  [[nodiscard]] std::string_view text() const {
+    return need(Json::value_t::string, "a text").get_ref<const std::string&>();
+  }
+  [[nodiscard]] std::string_view text_or(std::string_view fallback) const {
+    return absent() ? fallback : text();
+  }
+  [[nodiscard]] bool flag_or(bool fallback) const {
+    return absent() ? fallback : need(Json::value_t::boolean, "true or false").get<bool>();
+  }
+  [[nodiscard]] int64_t id() const {
+    if (absent() || !json_->is_number_unsigned()) stop("is ", kind(), ", expected an id");
+    const auto value = json_->get<uint64_t>();
+    if (value >= kMostIds) stop("id ", value, " is not below ", kMostIds);
+    return static_cast<int64_t>(value);
+  }
+  /// Calls f with each element and its number.
+  template <class F> void each(F f) const {
+    if (absent()) return;
+    const auto& list = need(Json::value_t::array, "a list").get_ref<const Json::array_t&>();
+    for (size_t i = 0; i < list.size(); ++i) f(Value(&list[i], concat(place_, '[', i, ']')));
+  }
+  [[nodiscard]] const Json& need(Json::value_t type, const char* expected) const {
+    if (json_ == nullptr) stop("is missing, expected ", expected);
+    if (json_->type() != type) stop("is ", kind(), ", expected ", expected);
+    return *json_;
+  }
+  [[nodiscard]] std::string kind() const {
+    if (absent()) return "missing";
+    return json_->is_string()
+               ? concat('\'', io::excerpt(json_->get_ref<const std::string&>(), 60), '\'')
+               : json_->type_name();
+  }
+
+ private:
+  const Json* json_;
+  std::string place_;
+};
+
+Json parsed(const TokenizerFile& file) {
+  io::ParsedJson json = io::parse_json(file.bytes, {.nul_in_names = true});  // a token
+  if (!json.faults.empty()) fail<DataError>("tokenizer", file.name, ": ", json.faults[0]);
+  if (!json.value.is_object())
+    fail<DataError>("tokenizer", file.name, ": is ", json.value.type_name(),
+                    ", expected an object");
+  return std::move(json.value);
+}
+
+// The bytes that a token of a byte-level vocabulary is written for; nothing if it holds another
+// character, as the names of marks do.
+class ByteCharacters {
+ public:
+  ByteCharacters() {
+    points_.fill(-1);
+    const auto characters = byte_characters();
+    for (size_t b = 0; b < 256; ++b)
+      points_[unicode::character_at(characters[b], 0).point] = static_cast<int>(b);
+  }
+  [[nodiscard]] std::optional<std::string> bytes(std::string_view token) const {
+    std::string out;
+    for (size_t at = 0; at < token.size();) {
+      const unicode::Character c = unicode::character_at(token, at);
+      if (c.point >= points_.size() || points_[c.point] < 0) return std::nullopt;
+      out += static_cast<char>(points_[c.point]);
+      at += c.bytes;
+    }
+    return out;
+  }
+
+ private:
+  std::array<int, 512> points_{};
+};
+
+// `<0x0A>`: the token of a byte in SentencePiece-style vocabularies; -1 for another.
+int byte_of_name(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const bool digit = c >= '0' && c <= '9', letter = c >= 'A' && c <= 'F';
+    if (!digit && !letter) return -1;
+    value = value * 16 + (digit ? c - '0' : c - 'A' + 10);
+  }
+  return value;
+}
+
+class Reader {
+ public:
+  BpeParts run(std::span<const TokenizerFile> files) {
+    const auto find = [&](std::string_view name) {
+      const auto at = std::ranges::find(files, name, &TokenizerFile::name);
+      return at == files.end() ? nullptr : &*at;
+    };
+    if (const TokenizerFile* file = find(kTokenizerJson)) {
+      const Json json = parsed(*file);
+      read(Value(&json, file->name));
+    } else if (find(kVocabJson) && find(kMergesTxt)) {
+      const Json json = parsed(*find(kVocabJson));
+      add_byte_level(false, true, std::string(kVocabJson));
+      read_vocabulary(Value(&json, std::string(kVocabJson)));
+      read_merges(*find(kMergesTxt));
+      const auto end = ids_.find("<|endoftext|>");
+      if (end != ids_.end()) {
+        parts_.added.push_back({.content = end->first,
+                                .id = static_cast<int32_t>(end->second),
+                                .normalised = false,
+                                .special = true});
+        parts_.end = end->second;
+      }
+    } else {
+      fail<DataError>("tokenizer", "neither ", kTokenizerJson, " nor ", kVocabJson, " and ",
+                      kMergesTxt, " are given");
+    }
+    if (const TokenizerFile* file = find(kTokenizerConfig)) {
+      const Json json = parsed(*file);
+      read_marks(Value(&json, file->name));
+    }
+    finish();
+    return std::move(parts_);
+  }
+
+ private:
+  void read(const Value& file) {
+    const Value model = file.member("model");
+    const std::string_view type = model.member("type").text_or("BPE");
+    if (type != "BPE") model.member("type").stop("is '", io::excerpt(type, 40), "', expected BPE");
+    read_normalizer(file.member("normalizer"));
+    read_pre_tokenizer(file.member("pre_tokenizer"));
+    read_decoder(file.member("decoder"));
+    for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (!model.member(name).text_or("").empty()) model.member(name).stop("is not supported");
+    }
+    if (const Value dropout = model.member("dropout"); !dropout.absent())
+      dropout.stop("is ", dropout.kind(), ", expected null: the same text gives the same tokens");
+    read_vocabulary(model.member("vocab"));
+    parts_.model.whole_words = model.member("ignore_merges").flag_or(false);
+    parts_.model.byte_fallback = model.member("byte_fallback").flag_or(false);
+    parts_.model.fuse_unknown = model.member("fuse_unk").flag_or(false);
+    if (const Value unknown = model.member("unk_token"); !unknown.absent())
+      parts_.model.unknown = static_cast<int32_t>(id_of(unknown.text(), unknown));
+    read_merges(model.member("merges"));
+    read_added(file.member("added_tokens"));
+    read_template(file.member("post_processor"), 0);
+  }
+
+  uint32_t id_of(std::string_view token, const Value& at) const {
+    const auto id = ids_.find(std::string(token));
+    if (id == ids_.end()) at.stop('\'', io::excerpt(token, 60), "' is not in the vocabulary");
+    return id->second;
+  }
+
+  void read_vocabulary(const Value& vocabulary) {
+    const auto& members = vocabulary.need(Json::value_t::object, "an object of tokens and ids")
+                              .get_ref<const Json::object_t&>();
+    // Holes are few in vocabularies of the field, and a huge id must not make a huge table.
+    most_ids_ = std::min<int64_t>(kMostIds, 4 * static_cast<int64_t>(members.size()) + 65536);
+    for (const auto& [token, id] : members) {
+      const Value value(&id, concat(vocabulary.place(), "['", io::excerpt(token, 60), "']"));
+      name(token, value.id(), value);
+    }
+    if (ids_.empty()) vocabulary.stop("is empty");
+  }
+
+  void name(const std::string& token, int64_t id, const Value& at) {
+    if (token.size() > kMostTokenBytes)
+      at.stop("has ", token.size(), " bytes, expected at most ", kMostTokenBytes);
+    if (id >= most_ids_)
+      at.stop("id ", id, " is far beyond the ", ids_.size(), " tokens of the vocabulary");
+    const auto index = static_cast<size_t>(id);
+    if (index >= names_.size()) names_.resize(index + 1);
+    if (!names_[index].empty())
+      at.stop("id ", id, " is also that of '", io::excerpt(names_[index], 60), "'");
+    names_[index] = token;
+    ids_.emplace(token, static_cast<uint32_t>(id));
+  }
+
+  void add_merge(const std::string& left, const std::string& right, const Value& at) {
+    const BpeModel::Merge merge{id_of(left, at), id_of(right, at), id_of(left + right, at)};
+    parts_.model.merges.push_back(merge);
+  }
+
+  void read_merges(const Value& merges) {
+    merges.each([&](const Value& merge) {
+      if (merge.is_string()) {
+        const std::string_view pair = merge.text();
+        const size_t space = pair.find(' ');
+        if (space == pair.npos || pair.find(' ', space + 1) != pair.npos)
+          merge.stop("is ", merge.kind(), ", expected two tokens with one space between them");
+        return add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)),
+                         merge);
+      }
+      std::vector<std::string> both;
+      merge.each([&](const Value& part) { both.emplace_back(part.text()); });
+      if (both.size() != 2) merge.stop("has ", both.size(), " tokens, expected 2");
+      add_merge(both[0], both[1], merge);
+    });
+  }
+
+  void read_merges(const TokenizerFile& file) {
+    std::string_view rest = file.bytes;
+    for (int64_t number = 1; !rest.empty(); ++number) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      std::string_view line = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (line.starts_with("#version") || line.empty()) continue;
+      const Value at(nullptr, concat(file.name, " line ", number));
+      const size_t space = line.find(' ');
+      if (space == line.npos || line.find(' ', space + 1) != line.npos)
+        at.stop("is '", io::excerpt(line, 60),
+                "', expected two tokens with one space between them");
+      add_merge(std::string(line.substr(0, space)), std::string(line.substr(space + 1)), at);
+    }
+  }
+
+  void read_added(const Value& added) {
+    added.each([&](const Value& token) {
+      AddedToken t{.content = std::string(token.member("content").text()),
+                   .id = static_cast<int32_t>(token.member("id").id()),
+                   .single_word = token.member("single_word").flag_or(false),
+                   .left_space = token.member("lstrip").flag_or(false),
+                   .right_space = token.member("rstrip").flag_or(false),
+                   .special = token.member("special").flag_or(false)};
+      t.normalised = token.member("normalized").flag_or(!t.special);
+      if (t.content.empty()) token.member("content").stop("is empty");
+      if (parts_.added.size() == kMostAdded)
+        token.stop("is beyond the ", kMostAdded, " tokens that may be added");
+      const auto known = ids_.find(t.content);
+      if (known == ids_.end()) {
+        ++most_ids_;
+        name(t.content, t.id, token.member("id"));
+      } else if (known->second != static_cast<uint32_t>(t.id)) {
+        token.member("id").stop("is ", t.id, ", but the vocabulary has '",
+                                io::excerpt(t.content, 60), "' at ", known->second);
+      }
+      parts_.added.push_back(std::move(t));
+    });
+  }
+
+  void read_normalizer(const Value& normalizer, size_t depth = 0) {
+    if (normalizer.absent()) return;
+    bound(normalizer, depth);
+    const std::string_view type = normalizer.member("type").text();
+    if (type == "Sequence")
+      return normalizer.member("normalizers").each([&](const Value& v) {
+        read_normalizer(v, depth + 1);
+      });
+    if (type == "NFC") return parts_.normalizer.add_nfc();
+    if (type == "Prepend")
+      return parts_.normalizer.add_prepend(std::string(normalizer.member("prepend").text()));
+    if (type == "Replace") {
+      const Value from = normalizer.member("pattern").member("String");
+      if (from.text_or("").empty())
+        from.stop("is ", from.kind(), ", expected a text that is not empty");
+      return parts_.normalizer.add_replace(std::string(from.text()),
+                                           std::string(normalizer.member("content").text()));
+    }
+    unknown_type(normalizer, "Sequence, NFC, Prepend or Replace of a text");
+  }
+
+  void read_pre_tokenizer(const Value& p, size_t depth = 0) {
+    if (p.absent()) return;
+    bound(p, depth);
+    const std::string_view type = p.member("type").text();
+    if (type == "Sequence") {
+      p.member("pretokenizers").each([&](const Value& v) { read_pre_tokenizer(v, depth + 1); });
+    } else if (type == "ByteLevel") {
+      add_byte_level(p.member("add_prefix_space").flag_or(true),
+                     p.member("use_regex").flag_or(true), p.place());
+    } else if (byte_level_) {
+      // Later parts would see the characters that stand for bytes.
+      p.stop("a part after ByteLevel is not supported");
+    } else if (type == "Split") {
+      read_split(p);
+    } else if (type == "Digits") {
+      const bool single = p.member("individual_digits").flag_or(false);
+      parts_.pre_tokenizer.add(SplitStage{Pattern(single ? "\\p{N}" : "\\p{N}+", p.place())});
+    } else if (type == "Metaspace") {
+      read_metaspace(p);
+    } else {
+      unknown_type(p, "Sequence, Split, ByteLevel, Digits or Metaspace");
+    }
+  }
+
+  void read_split(const Value& p) {
+    const Value regex = p.member("pattern").member("Regex"),
+                text = p.member("pattern").member("String");
+    if (regex.absent() && text.text_or("").empty())
+      text.stop("is empty or missing, expected a text, or a Regex beside it");
+    const std::pair<const char*, SplitStage::Behavior> behaviors[] = {
+        {"Removed", SplitStage::Behavior::removed},
+        {"Isolated", SplitStage::Behavior::isolated},
+        {"MergedWithPrevious", SplitStage::Behavior::merged_with_previous},
+        {"MergedWithNext", SplitStage::Behavior::merged_with_next},
+        {"Contiguous", SplitStage::Behavior::contiguous}};
+    const Value behavior = p.member("behavior");
+    const auto wanted = std::ranges::find(behaviors, behavior.text(),
+                                          [](const auto& b) { return std::string_view(b.first); });
+    if (wanted == std::end(behaviors))
+      behavior.stop(
+          "is ", behavior.kind(),
+          ", expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+    parts_.pre_tokenizer.add(SplitStage{regex.absent() ? Pattern::literal(text.text(), text.place())
+                                                       : Pattern(regex.text(), regex.place()),
+                                        wanted->second, p.member("invert").flag_or(false)});
+  }
+
+  void read_metaspace(const Value& p) {
+    MarkStage stage{.mark = std::string(p.member("replacement").text_or(kMark)),
+                    .split = p.member("split").flag_or(true)};
+    if (stage.mark.empty() || unicode::character_at(stage.mark, 0).bytes != stage.mark.size())
+      p.member("replacement")
+          .stop("is ", p.member("replacement").kind(), ", expected one character");
+    const Value scheme = p.member("prepend_scheme");
+    const std::string_view wanted =
+        scheme.text_or(p.member("add_prefix_space").flag_or(true) ? "always" : "never");
+    if (wanted == "first") stage.prepend = MarkStage::Prepend::first;
+    else if (wanted == "never") stage.prepend = MarkStage::Prepend::never;
+    else if (wanted != "always")
+      scheme.stop("is ", scheme.kind(), ", expected always, first or never");
+    parts_.pre_tokenizer.add(std::move(stage));
+  }
+
+  void add_byte_level(bool prefix_space, bool use_regex, const std::string& place) {
+    if (byte_level_) fail<DataError>("tokenizer", place, ": a second ByteLevel is not supported");
+    byte_level_ = true;
+    if (prefix_space) parts_.pre_tokenizer.add(PrefixSpaceStage());
+    if (use_regex) parts_.pre_tokenizer.add(SplitStage{Pattern(kGpt2, place)});
+  }
+
+  void read_decoder(const Value& d, size_t depth = 0) {
+    if (d.absent()) return;
+    bound(d, depth);
+    const std::string_view type = d.member("type").text();
+    if (type == "Sequence") {
+      d.member("decoders").each([&](const Value& v) { read_decoder(v, depth + 1); });
+    } else if (type == "Replace") {
+      const Value from = d.member("pattern").member("String");
+      if (from.text() != kMark || d.member("content").text() != " ")
+        d.stop("expected '", kMark, "' to be replaced by a space");
+      marks_are_spaces_ = true;
+    } else if (type == "Metaspace") {
+      marks_are_spaces_ = true;
+      parts_.drops_first_space = d.member("prepend_scheme").text_or("always") != "never";
+    } else if (type == "ByteFallback") {
+      names_are_bytes_ = true;
+    } else if (type == "Strip") {
+      parts_.drops_first_space = d.member("content").text() == " ";
+    } else if (type != "Fuse" && type != "ByteLevel") {
+      unknown_type(d, "Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace");
+    }
+  }
+
+  // Marks that are put around a text: of `{"SpecialToken": {"id": "<s>"}}` in a template.
+  void read_template(const Value& p, size_t depth) {
+    if (p.absent()) return;
+    bound(p, depth);
+    const std::string_view type = p.member("type").text();
+    if (type == "Sequence")
+      return p.member("processors").each([&](const Value& v) { read_template(v, depth + 1); });
+    if (type != "TemplateProcessing") return;  // others change no ids of a text without marks
+    bool before = true;
+    p.member("single").each([&](const Value& part) {
+      const Value mark = part.member("SpecialToken");
+      if (mark.absent()) {
+        before = false;
+        return;
+      }
+      const Value token = mark.member("id");
+      (before ? parts_.begin : parts_.end) = id_of(token.text(), token);
+    });
+  }
+
+  // The names in tokenizer_config.json: a text, or an added token.
+  void read_marks(const Value& config) {
+    const auto mark = [&](const char* name) -> int64_t {
+      Value value = config.member(name);
+      if (value.absent()) return -1;
+      if (!value.is_string()) value = value.member("content");
+      const auto known = ids_.find(std::string(value.text()));
+      return known == ids_.end() ? -1 : known->second;
+    };
+    if (parts_.begin < 0) parts_.begin = mark("bos_token");
+    if (parts_.end < 0) parts_.end = mark("eos_token");
+  }
+
+  void finish() {
+    BpeModel& model = parts_.model;
+    const ByteCharacters characters;
+    model.of_bytes = byte_level_;
+    model.byte_tokens.fill(-1);
+    for (const std::string& name : names_) {
+      if (const int byte = byte_of_name(name); byte >= 0)
+        model.byte_tokens[static_cast<size_t>(byte)] = static_cast<int32_t>(ids_.at(name));
+      const auto bytes = characters.bytes(name);
+      model.tokens.push_back(byte_level_ ? bytes.value_or("") : name);
+      if (byte_level_) parts_.bytes.push_back(bytes.value_or(name));
+      else parts_.bytes.push_back(decoded(name));
+    }
+    for (const AddedToken& t : parts_.added) {
+      if (t.special) parts_.bytes[static_cast<size_t>(t.id)] = t.content;
+    }
+    if (model.byte_fallback && byte_level_)
+      fail<DataError>("tokenizer", kTokenizerJson,
+                      ".model.byte_fallback: is true in a byte-level model");
+  }
+
+  [[nodiscard]] std::string decoded(const std::string& name) const {
+    if (const int byte = byte_of_name(name); names_are_bytes_ && byte >= 0)
+      return std::string(1, static_cast<char>(byte));
+    std::string out = name;
+    for (size_t at = 0; marks_are_spaces_ && (at = out.find(kMark, at)) != out.npos;)
+      out.replace(at, kMark.size(), " ");
+    return out;
+  }
+
+  void bound(const Value& v, size_t depth) {
+    if (depth > 4) v.stop("nested deeper than 4 levels");
+    if (++stages_ > kMostStages)
+      v.stop("is beyond the ", kMostStages, " parts that a tokenizer may have");
+  }
+  [[noreturn]] static void unknown_type(const Value& v, const char* expected) {
+    v.member("type").stop("is ", v.member("type").kind(), ", expected ", expected);
+  }
+
+  BpeParts parts_;
+  std::vector<std::string> names_;  // of each id
+  std::unordered_map<std::string, uint32_t> ids_;
+  int64_t most_ids_ = 0;
+  size_t stages_ = 0;
+  bool byte_level_ = false, marks_are_spaces_ = false, names_are_bytes_ = false;
+};
+
+}  // namespace
+
+std::array<std::string, 256> byte_characters() {
+  std::array<std::string, 256> all;
+  uint32_t other = 256;  // bytes that are no visible Latin-1 character get the next ones beyond
+  for (uint32_t b = 0; b < 256; ++b) {
+    const bool visible = (b >= '!' && b <= '~') || (b >= 0xA1 && b != 0xAD);
+    unicode::append(all[b], visible ? b : other++);
+  }
+  return all;
+}
+
+BpeParts parse_tokenizer_files(std::span<const TokenizerFile> files) { return Reader().run(files); }
+
+}  // namespace tessera::train
