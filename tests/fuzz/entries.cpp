@@ -5,6 +5,7 @@
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/run/config.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <cstdio>
 #include <stdexcept>
@@ -105,6 +106,26 @@ bool checkpoint_input(std::string_view bytes) {
   const Session session({.threads = 1});
   const MemoryFile held(bytes);
   return accepts([&] { (void)io::SafetensorsFile(held.path()).read_all(); });
+}
+
+bool tokenizer_input(std::string_view bytes) {
+  const size_t nul = std::min(bytes.rfind('\0'), bytes.size());
+  const std::string_view text = bytes.substr(std::min(nul + 1, bytes.size()));
+  return accepts([&] {
+    const auto tokenizer = make_tokenizer({{"tokenizer.json", std::string(bytes.substr(0, nul))}});
+    std::vector<int32_t> ids, pieces;
+    tokenizer->append(text, ids);
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t n = tokenizer->piece(rest, 5);
+      require(n > 0 && n <= rest.size(), "a piece is empty or beyond the text");
+      tokenizer->append(rest.substr(0, n), pieces);
+      rest.remove_prefix(n);
+    }
+    require(pieces == ids, "pieces of a text have other ids");
+    for (const int32_t id : ids)
+      require(id >= 0 && id < tokenizer->vocabulary(), "an id is unknown");
+    (void)tokenizer->text(std::vector<int64_t>(ids.begin(), ids.end()));
+  });
 }
 
 }  // namespace tessera::fuzz

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entry points for untrusted input: a configuration (a JSON file and a command line) and a
-// checkpoint (a manifest or a safetensors file). Fuzzers and tests call these; a tessera Error is a
-// valid result, any other exception is a fault.
+// Entry points for untrusted input: a configuration (a JSON file and a command line), a checkpoint
+// (a manifest or a safetensors file) and a tokenizer with a text. Fuzzers and tests call these; a
+// tessera Error is a valid result, any other exception is a fault.
 #pragma once
 
 #include <string_view>
@@ -16,5 +16,9 @@ bool config_input(std::string_view bytes);
 /// A manifest (where the input begins with '{'), as it is and under a checksum that fits, or else a
 /// safetensors file, of which all tensors are read. Otherwise as config_input.
 bool checkpoint_input(std::string_view bytes);
+
+/// A tokenizer.json, a NUL (the last one) and a text, which is tokenised: whole and in pieces. As
+/// config_input; std::logic_error: ids beyond the vocabulary, or other ids of the pieces.
+bool tokenizer_input(std::string_view bytes);
 
 }  // namespace tessera::fuzz

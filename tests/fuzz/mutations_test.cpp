@@ -83,6 +83,7 @@ void expect_answers(const std::string& name, Entry entry) {
 }
 
 TEST(Fuzz, ChangedConfigurationsAreAnswered) { expect_answers("config", config_input); }
+TEST(Fuzz, ChangedTokenizersAreAnswered) { expect_answers("tokenizer", tokenizer_input); }
 TEST(Fuzz, ChangedCheckpointsAreAnswered) { expect_answers("checkpoint", checkpoint_input); }
 
 // Known to have broken readers of this kind: recursion as deep as the input is long.
@@ -97,6 +98,7 @@ TEST(Fuzz, DepthAndLengthAreAnswered) {
       const auto start = std::chrono::steady_clock::now();
       EXPECT_FALSE(config_input(input)) << piece;
       EXPECT_FALSE(checkpoint_input(input)) << piece;
+      EXPECT_FALSE(tokenizer_input(input)) << piece;
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << piece;
     }
     std::string closed = "{\"training\": {\"steps\": ";

@@ -45,6 +45,7 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
   facts.add("command", std::string(name));
   facts.add_fields(fields);
   facts.add_fields(config.fields(), "the checkpoint's ");
+  facts.add_tokenizer(config.hf_assets_path, "hf_assets_path");
   const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
   config.parallelism = on_.parallelism;
   const auto on_rank = [&](World& world) {

@@ -19,10 +19,12 @@ struct TrainTokenizerConfig {
   void fields(config::Fields& f) {
     std::vector<std::pair<std::string, std::string>> splits;
     for (const std::string& name : BpeTrainer::split_names()) splits.emplace_back(name, name);
-    f.add("vocab_size", training.vocabulary, "tokens in all, the 256 bytes and the two marks included",
+    f.add("vocab_size", training.vocabulary,
+          "tokens in all, the 256 bytes and the two marks included",
           {.min = 258, .max = 1 << 24, .unit = "tokens"});
     f.add("out", out, "folder for tokenizer.json and tokenizer_config.json");
-    f.add_choice("split", training.split, "how text is split into words: as the tokenizer of this family does", splits);
+    f.add_choice("split", training.split,
+                 "how text is split into words: as the tokenizer of this family does", splits);
     f.add("begin", training.begin, "mark at the begin of a document");
     f.add("end", training.end, "mark at the end of a document");
     f.add("text_field", text_field, "JSONL field of the text");
@@ -48,7 +50,8 @@ std::vector<std::string> take_files(Arguments arguments, std::vector<std::string
 
 int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) {
   if (arguments.empty() || arguments[0] != "train") {
-    fail<ConfigError>("tessera tokenizer", arguments.empty() ? "no action is" : "an unknown action is",
+    fail<ConfigError>("tessera tokenizer",
+                      arguments.empty() ? "no action is" : "an unknown action is",
                       " given, expected: tessera tokenizer train --vocab_size N --out DIR FILES");
   }
   TrainTokenizerConfig c;
@@ -57,7 +60,9 @@ int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) 
   std::vector<std::string> rest;
   const std::vector<std::string> given = take_files(arguments.subspan(1), rest);
   std::vector<std::string> faults = fields.parse(rest);
-  if (given.empty()) faults.emplace_back("[tessera tokenizer] no file is given: name text or JSONL files, or folders of them");
+  if (given.empty())
+    faults.emplace_back(
+        "[tessera tokenizer] no file is given: name text or JSONL files, or folders of them");
   if (c.out.empty()) faults.emplace_back("[--out] is missing: give a folder");
   if (c.training.begin.empty() || c.training.end.empty() || c.training.begin == c.training.end)
     faults.emplace_back("[--begin] and [--end] are empty or equal: give two marks");
@@ -76,8 +81,8 @@ int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) 
     }
   }
   if (trainer.words() == 0) fail<DataError>("tokenizer train", "the files are empty; give text");
-  out << with_separators(bytes) << " bytes, " << with_separators(static_cast<int64_t>(trainer.words()))
-      << " distinct words\n";
+  out << with_separators(bytes) << " bytes, "
+      << with_separators(static_cast<int64_t>(trainer.words())) << " distinct words\n";
   io::require_writable_folder(c.out, "--out");
   const std::vector<TokenizerFile> files = trainer.train();
   for (const TokenizerFile& file : files)

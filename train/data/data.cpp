@@ -212,6 +212,7 @@ class DataLoader::Worker {
   Worker(const DataConfig& config, const BatchPlan& plan,
          std::shared_ptr<const Tokenizer> tokenizer)
       : config_(config), plan_(plan), tokenizer_(std::move(tokenizer)) {
+    if (const Context* context = Context::current_or_null()) threads_ = context->options.threads;
     check(plan_);
     files_ = find_checked(config_, plan_, *tokenizer_);
     const SignalsBlocked while_starting;
@@ -266,7 +267,7 @@ class DataLoader::Worker {
 
   void work(const std::stop_token& stop) {
     try {
-      const SourceOptions options{config_.text_field, config_.begin_id, plan_.vocabulary};
+      const SourceOptions options{config_.text_field, config_.begin_id, plan_.vocabulary, threads_};
       auto source = open_source(files_, *tokenizer_, options, stop);
       if (!source) return;
       auto maker = std::make_unique<const RowMaker>(std::move(source), config_, plan_, files_);
@@ -313,6 +314,7 @@ class DataLoader::Worker {
   DataConfig config_;
   BatchPlan plan_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  int threads_ = 1;  // that tokenise text: the rank's
   DataFiles files_;
 
   std::mutex mutex_;

@@ -25,19 +25,10 @@ template <class Id> class TextSource final : public TokenSource {
  public:
   TextSource(const DataFiles& files, const Tokenizer& tokenizer, const SourceOptions& options,
              const std::stop_token& stop) {
-    std::vector<int32_t> ids;
     const auto add = [&](std::string_view text) {
-      const int64_t start = tokens();
-      if (tokenizer.begin_id() >= 0) stream_.push_back(static_cast<Id>(tokenizer.begin_id()));
-      while (!text.empty() && !stop.stop_requested()) {
-        const size_t n = tokenizer.piece(text, 1 << 16);
-        ids.clear();
-        tokenizer.append(text.substr(0, n), ids);
-        stream_.insert(stream_.end(), ids.begin(), ids.end());
-        text.remove_prefix(n);
-      }
-      if (tokenizer.end_id() >= 0) stream_.push_back(static_cast<Id>(tokenizer.end_id()));
-      if (tokens() > start) starts_.push_back(start);
+      waiting_.emplace_back(text);
+      waiting_bytes_ += text.size();
+      if (waiting_bytes_ >= kTogether) tokenise(tokenizer, options.threads, stop);
     };
     // At most about one token per byte: unwritten pages cost no memory, but growing would.
     size_t most = 0;
@@ -51,6 +42,7 @@ template <class Id> class TextSource final : public TokenSource {
       read_documents(path, options.text_field, add, stop);
       if (stop.stop_requested()) return;
     }
+    tokenise(tokenizer, options.threads, stop);
   }
 
   [[nodiscard]] int64_t tokens() const override { return static_cast<int64_t>(stream_.size()); }
@@ -65,6 +57,45 @@ template <class Id> class TextSource final : public TokenSource {
   }
 
  private:
+  static constexpr size_t kPiece = 1 << 16, kTogether = 1 << 22;  // bytes
+
+  // Appends the documents that wait, in pieces that threads share; a part at a time, since the ids
+  // of a piece take more room than in the stream.
+  void tokenise(const Tokenizer& tokenizer, int threads, const std::stop_token& stop) {
+    std::vector<std::string_view> pieces;
+    std::vector<std::pair<bool, bool>> ends;  // whether a piece begins, and ends, its document
+    const auto mark = [&](int64_t id) {
+      if (id >= 0) stream_.push_back(static_cast<Id>(id));
+    };
+    const auto flush = [&] {
+      const auto ids = tokenize_all(tokenizer, pieces, threads);
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (ends[i].first) {
+          starts_.push_back(tokens());
+          mark(tokenizer.begin_id());
+        }
+        stream_.insert(stream_.end(), ids[i].begin(), ids[i].end());
+        if (ends[i].second) mark(tokenizer.end_id());
+      }
+      pieces.clear();
+      ends.clear();
+    };
+    for (const std::string_view document : waiting_) {
+      for (size_t at = 0; at < document.size() && !stop.stop_requested();) {
+        const size_t n = tokenizer.piece(document.substr(at), kPiece);
+        pieces.push_back(document.substr(at, n));
+        ends.emplace_back(at == 0, at + n == document.size());
+        at += n;
+        if (pieces.size() * kPiece >= kTogether) flush();
+      }
+    }
+    if (!stop.stop_requested()) flush();
+    waiting_.clear();
+    waiting_bytes_ = 0;
+  }
+
+  std::vector<std::string> waiting_;  // documents
+  size_t waiting_bytes_ = 0;
   std::vector<Id> stream_;
   std::vector<int64_t> starts_;
 };

@@ -36,6 +36,7 @@ struct SourceOptions {
   std::string text_field;  ///< JSONL field of the text
   int64_t begin_id = -1;   ///< token id that begins a document of .npy data; -1: none
   int64_t vocabulary = 0;  ///< ids are below it
+  int threads = 1;         ///< that tokenise text
 };
 
 /// Data files of a path: the file itself, or those of a folder.

@@ -20,18 +20,15 @@ namespace {
 // Prompts of one length, which grow in step.
 class Batch {
  public:
+  // `prompts`: the tokens of all prompts, of which `rows` have equal lengths.
   Batch(const models::LanguageModel& model, const GenerateOptions& options,
-        std::vector<size_t> rows)
+        std::span<const std::vector<int64_t>> prompts, std::vector<size_t> rows)
       : model_(model),
         options_(options),
         context_(std::min(options.context, model.max_seq_len())),
         rows_(std::move(rows)),
-        tokens_(rows_.size()),
-        ended_(rows_.size(), false) {}
-
-  void begin(size_t i, std::string_view prompt) {
-    tokens_[i] = {ByteTokenizer::kBegin};
-    for (int64_t t : ByteTokenizer::encode(prompt)) tokens_[i].push_back(t);
+        ended_(rows_.size(), false) {
+    for (const size_t row : rows_) tokens_.push_back(prompts[row]);
   }
 
   void run(std::vector<std::string>& texts, const OnToken& on_token) {
@@ -46,10 +43,11 @@ class Batch {
         if (!ended_[i]) take(i, chosen.data<int64_t>()[i]);
         // A text that has ended keeps its row until all have ended.
         if (ended_[i]) {
-          tokens_[i].push_back(ByteTokenizer::kEnd);
+          tokens_[i].push_back(tokenizer().end_id());
           continue;
         }
-        const std::string bytes = ByteTokenizer::decode(std::span(tokens_[i]).last(1));
+        const int64_t last = tokens_[i].back();
+        const std::string bytes = tokenizer().is_mark(last) ? "" : tokenizer().bytes(last);
         texts[rows_[i]] += bytes;
         if (on_token) on_token(rows_[i], bytes);
       }
@@ -57,12 +55,13 @@ class Batch {
   }
 
  private:
+  [[nodiscard]] const Tokenizer& tokenizer() const { return *options_.tokenizer; }
   [[nodiscard]] int64_t choose(size_t i, const Tensor& logits, uint64_t made) const {
-    if (ended_[i]) return ByteTokenizer::kEnd;
+    if (ended_[i]) return tokenizer().end_id();
     const auto row = static_cast<int64_t>(i);
     // The model's table may be longer than the tokenizer's vocabulary.
-    const Tensor known =
-        slice(slice(logits, 0, {row, row + 1}), 1, {0, ByteTokenizer::kVocabulary});
+    const Tensor known = slice(slice(logits, 0, {row, row + 1}), 1,
+                               {0, std::min(tokenizer().vocabulary(), logits.size(1))});
     const RngKey key{options_.seed, stream_of(concat("generate.", rows_[i]))};
     return draw(candidates(known.values(), options_.sampling()), rng::uniform4(key, made).v[0]);
   }
@@ -76,7 +75,7 @@ class Batch {
   }
 
   void take(size_t i, int64_t next) {
-    if (next == ByteTokenizer::kEnd) ended_[i] = true;
+    if (next == tokenizer().end_id()) ended_[i] = true;
     else tokens_[i].push_back(next);
   }
 
@@ -109,6 +108,18 @@ class Batch {
   int64_t seen_ = 0;  // tokens that the cache holds or has dropped
 };
 
+// A prompt as a document begins; an empty one needs a mark to be continued.
+std::vector<int64_t> tokens_of(const Tokenizer& tokenizer, const std::string& prompt) {
+  std::vector<int32_t> ids;
+  tokenizer.append(prompt, ids);
+  std::vector<int64_t> tokens(ids.begin(), ids.end());
+  if (tokenizer.begin_id() >= 0) tokens.insert(tokens.begin(), tokenizer.begin_id());
+  // Without a mark of its own, a document begins where another has ended.
+  else if (tokens.empty() && tokenizer.end_id() >= 0) tokens = {tokenizer.end_id()};
+  if (tokens.empty()) fail<ValueError>("generate", "the prompt has no tokens; give a text");
+  return tokens;
+}
+
 // Number of bytes at the end of `text` that begin an incomplete UTF-8 character.
 size_t begun_character(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
@@ -131,22 +142,25 @@ void check(const GenerateOptions& o) {
 
 std::vector<std::string> generate(models::LanguageModel& model,
                                   std::span<const std::string> prompts,
-                                  const GenerateOptions& options, const OnToken& on_token) {
-  check(options);
+                                  const GenerateOptions& given, const OnToken& on_token) {
+  check(given);
+  GenerateOptions options = given;
+  if (!options.tokenizer) options.tokenizer = std::make_shared<ByteTokenizer>();
+  std::vector<std::vector<int64_t>> tokens;
+  for (const std::string& prompt : prompts) tokens.push_back(tokens_of(*options.tokenizer, prompt));
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
   // Batches in the order of their first prompts, so that the first prompt's text comes first.
   std::vector<std::vector<size_t>> batches;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto alike = std::ranges::find_if(
-        batches, [&](const auto& rows) { return prompts[rows[0]].size() == prompts[i].size(); });
+        batches, [&](const auto& rows) { return tokens[rows[0]].size() == tokens[i].size(); });
     if (alike == batches.end()) batches.push_back({i});
     else alike->push_back(i);
   }
   std::vector<std::string> texts(prompts.size());
   for (const auto& rows : batches) {
-    Batch batch(model, options, rows);
-    for (size_t i = 0; i < rows.size(); ++i) batch.begin(i, prompts[rows[i]]);
+    Batch batch(model, options, tokens, rows);
     batch.run(texts, on_token);
   }
   return texts;

@@ -112,7 +112,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
   return inputs;
 }
 
-// Text is kept as tokens, a byte each with this tokenizer; .npy files are mapped.
+// Text is kept as tokens, of a byte at least; .npy files are mapped.
 int64_t bytes_of_text(const Config& config) {
   const auto bytes = [&](const std::string& path, const std::string& field) {
     int64_t sum = 0;

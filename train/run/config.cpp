@@ -68,6 +68,10 @@ struct TopFields {
   void fields(config::Fields& f) {
     f.add("recipe", c.recipe, "recipe that supplies the defaults of the other fields");
     f.add("dump_folder", c.dump_folder, "output folder of the run");
+    f.add(
+        "hf_assets_path", c.hf_assets_path,
+        "folder with the model's tokenizer (tokenizer.json, or vocab.json and merges.txt), or the "
+        "file itself; none: a token per byte");
     f.add("overwrite", c.overwrite,
           "remove the results of an earlier run from dump_folder and start at step 0; without it, "
           "such a folder is refused unless the run resumes from a checkpoint there");
@@ -180,6 +184,16 @@ void SampleConfig::fields(config::Fields& f) {
         {.min = 0, .max = 1, .above_min = true});
 }
 
+std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
+  auto tokenizer = train::open_tokenizer(hf_assets_path, "hf_assets_path");
+  if (!hf_assets_path.empty() && tokenizer->vocabulary() > model.vocab_size()) {
+    fail<ConfigError>("--model.vocab_size", model.vocab_size(), " is below the ",
+                      tokenizer->vocabulary(), " tokens of --hf_assets_path ",
+                      io::excerpt(hf_assets_path), "; give at least as many");
+  }
+  return tokenizer;
+}
+
 std::string Config::title() const {
   return recipe.empty() ? concat(model.family(), ' ', model.flavor()) : recipe;
 }
@@ -222,7 +236,8 @@ std::vector<std::string> Config::conflicts() const {
   require((model.dtype() == DType::f64) == (training.mixed_precision_param == DType::f64),
           "[--training.mixed_precision_param] float64 and --training.dtype float64 need "
           "each other: give both");
-  require(sample.tokens == 0 || model.vocab_size() >= ByteTokenizer::kVocabulary,
+  require(sample.tokens == 0 || !hf_assets_path.empty() ||
+              model.vocab_size() >= ByteTokenizer::kVocabulary,
           "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,
           " tokens of bytes, beyond --model.vocab_size ", model.vocab_size(),
           "; give --sample.tokens 0");

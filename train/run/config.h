@@ -15,6 +15,7 @@
 #include "tessera/train/run/schedule.h"
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,6 +74,7 @@ struct TESSERA_API SampleConfig {
 
 struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
+  std::string hf_assets_path;  ///< folder of the tokenizer; empty: bytes
   bool overwrite = false;
   int64_t ranks = 0, threads = 0;
   models::ModelConfig model;
@@ -91,6 +93,9 @@ struct TESSERA_API Config {
   ProfilerConfig profiler;
   SampleConfig sample;
 
+  /// The tokenizer of `hf_assets_path`. DataError, IoError: as train::open_tokenizer. ConfigError:
+  /// it has more tokens than the model.
+  [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer() const;
   /// The recipe, or else family and flavor.
   [[nodiscard]] std::string title() const;
   /// All fields, bound to this object, which must outlive the list.

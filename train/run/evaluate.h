@@ -6,6 +6,7 @@
 #include "tessera/models/model.h"
 #include "tessera/train/data/data.h"
 
+#include <memory>
 #include <string>
 
 namespace tessera::train {
@@ -20,6 +21,7 @@ struct Evaluation {
 struct EvaluationPlan {
   std::string path, path_field;  ///< path_field: for errors
   int64_t seq_len = 0, vocabulary = 0, rows = 1;
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of the model; null: bytes
 };
 /// This rank's rows of the whole data set, in order, as data_share of the mesh says; `like` says
 /// how documents are read. Errors are those of DataLoader.

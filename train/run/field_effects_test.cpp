@@ -8,6 +8,7 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/run/trainer.h"
+#include "tessera/train/tokenizer/train_bpe.h"
 
 #include <gtest/gtest.h>
 
@@ -51,6 +52,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"model.name", {{"--model.flavor", "debugmodel"}, {"gpt2"}}},
       {"model.flavor", {{}, {"1B"}}},
       {"dump_folder", {{}, {folder + "/elsewhere"}}},
+      {"hf_assets_path", {{}, {folder + "/tokenizer.json"}}},
       {"overwrite", {{"--dump_folder", folder + "/used"}, {"true"}}},
       {"ranks", {{}, {"2"}}},
       {"parallelism.data_parallel_replicate_degree", {{"--ranks", "2"}, {"2"}}},
@@ -171,6 +173,9 @@ class FieldEffects : public test::FolderTest {
       lines += concat("{\"text\": \"", i, " and ", i * i, "\", \"body\": \"another ", i, "\"}\n");
     io::write_file_atomically(folder_ + "/lines.jsonl", lines);
     write_npy();
+    BpeTrainer tokenizer({.vocabulary = 270});
+    tokenizer.add(text);
+    io::write_file_atomically(folder_ + "/tokenizer.json", tokenizer.train()[0].bytes);
     const Words first{"--dump_folder", folder_ + "/first", "--checkpoint.enable",
                       "--checkpoint.no-last_save_model_only"};
     const Config other = parse_config(fields_with(first));

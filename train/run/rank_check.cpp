@@ -12,6 +12,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -217,6 +218,18 @@ DataFingerprint RankFacts::add_data(const std::string& path, const std::string& 
   } catch (const Error& error) {  // on all ranks, or only on this one
     add(concat("data of ", field), error.what());
     return {};
+  }
+}
+
+void RankFacts::add_tokenizer(const std::string& path, const std::string& field) {
+  if (path.empty()) return;
+  try {
+    for (const TokenizerFile& file : read_tokenizer_files(path, field)) {
+      add(concat(file.name, " of ", field),
+          concat(file.bytes.size(), " bytes, CRC-32C ", io::crc32c(file.bytes)));
+    }
+  } catch (const Error& error) {
+    add(concat("tokenizer of ", field), error.what());
   }
 }
 

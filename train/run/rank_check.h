@@ -33,6 +33,8 @@ class TESSERA_API RankFacts {
   /// The files of the data set that `field` names, which are returned; an error of reading them is
   /// a fact too, and thrown by no one here.
   DataFingerprint add_data(const std::string& path, const std::string& field);
+  /// The same for the files of a tokenizer; none if `path` is empty.
+  void add_tokenizer(const std::string& path, const std::string& field);
   [[nodiscard]] const std::vector<RankFact>& all() const { return facts_; }
 
  private:

@@ -107,6 +107,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
       source_(std::move(source)),
       fingerprint_(checked_fingerprint()),
+      tokenizer_(config.open_tokenizer()),
       mesh_(Mesh::make(config.parallelism.axes(world_.size()))),
       share_(data_share(mesh_)),
       lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
@@ -127,7 +128,8 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                          .path_field = "validation.dataset_path",
                          .seq_len = v.seq_len.value_or(config_.training.seq_len),
                          .vocabulary = config_.model.vocab_size(),
-                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size)},
+                         .rows = v.local_batch_size.value_or(config_.training.local_batch_size),
+                         .tokenizer = tokenizer_},
                         mesh_);
   }
 
@@ -168,6 +170,7 @@ DataFingerprint Trainer::checked_fingerprint() {
   if (!source_) data = facts.add_data(config_.dataloader.path, "dataloader.path");
   if (config_.validation.enable)
     facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
+  facts.add_tokenizer(config_.hf_assets_path, "hf_assets_path");
   require_equal_ranks("train", facts);
   compare_kernels("train", config_.debug.deterministic && !config_.debug.deterministic_warn_only,
                   print_);
@@ -179,12 +182,13 @@ DataFingerprint Trainer::checked_fingerprint() {
 // number of micro-batches.
 void Trainer::open_data() {
   const int64_t mine = config_.training.local_batch_size;
-  data_.emplace(config_.dataloader, BatchPlan{.seq_len = config_.training.seq_len,
-                                              .vocabulary = config_.model.vocab_size(),
-                                              .global_rows = rows_at_once(),
-                                              .first_row = mine * share_.part,
-                                              .rows = mine,
-                                              .seed = static_cast<uint64_t>(config_.debug.seed)});
+  const BatchPlan plan{.seq_len = config_.training.seq_len,
+                       .vocabulary = config_.model.vocab_size(),
+                       .global_rows = rows_at_once(),
+                       .first_row = mine * share_.part,
+                       .rows = mine,
+                       .seed = static_cast<uint64_t>(config_.debug.seed)};
+  data_.emplace(config_.dataloader, plan, tokenizer_);
 }
 
 std::string Trainer::in_folder(std::string_view file) const {
@@ -454,7 +458,8 @@ void Trainer::print_samples() {
                           .top_k = c.top_k,
                           .top_p = c.top_p,
                           .context = config_.training.seq_len,
-                          .seed = static_cast<uint64_t>(config_.debug.seed)};
+                          .seed = static_cast<uint64_t>(config_.debug.seed),
+                          .tokenizer = tokenizer_};
   print_(
       fmt::format("greedy text:\n{}", printable(c.prompt + generate(*model_, c.prompt, options))));
   options.temperature = c.temperature;

@@ -114,6 +114,7 @@ class TESSERA_API Trainer {
   std::function<void(const std::string&)> print_;
   BatchSource source_;
   DataFingerprint fingerprint_;  // of the training data
+  std::shared_ptr<const Tokenizer> tokenizer_;
   Mesh mesh_;
   DataShare share_;
   std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's

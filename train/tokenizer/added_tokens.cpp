@@ -23,11 +23,10 @@ unicode::Ranges word_characters() {
 
 }  // namespace
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens)
-    : tokens_(std::move(tokens)),
-      nodes_(1),
-      space_(unicode::white_space()),
-      word_(word_characters()) {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), nodes_(1) {
+  if (tokens_.empty()) return;
+  space_ = unicode::CharSet(unicode::white_space());
+  word_ = unicode::CharSet(word_characters());
   for (size_t i = 0; i < tokens_.size(); ++i) {
     uint32_t at = 0;
     for (const char c : tokens_[i].content) {

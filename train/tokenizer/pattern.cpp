@@ -18,7 +18,7 @@ constexpr int kMostDepth = 4000;  // calls of match in one another, about a mega
 
 struct Pattern::Search {
   std::string_view text;
-  size_t steps_left;
+  size_t& steps_left;
   int depth = 0;
 };
 
@@ -40,9 +40,9 @@ Pattern Pattern::literal(std::string_view text, const std::string& where) {
   return Pattern(expression, where);
 }
 
-std::optional<std::pair<size_t, size_t>> Pattern::find(std::string_view text, size_t from) const {
-  // Steps are characters looked at; patterns of the field take a few for each.
-  Search search{text, size_t{10'000'000} + 16 * (text.size() - std::min(from, text.size()))};
+std::optional<std::pair<size_t, size_t>> Pattern::find(std::string_view text, size_t from,
+                                                       size_t& steps_left) const {
+  Search search{text, steps_left};
   while (from < text.size()) {
     uint32_t ways = ways_of_byte_[static_cast<unsigned char>(text[from])];
     for (size_t i = 0; ways != 0; ++i, ways >>= 1) {
@@ -53,6 +53,14 @@ std::optional<std::pair<size_t, size_t>> Pattern::find(std::string_view text, si
     from += unicode::character_at(text, from).bytes;
   }
   return std::nullopt;
+}
+
+void Pattern::spend(Search& search, size_t steps, size_t at) const {
+  if (search.steps_left < steps) {
+    fail<DataError>("tokenizer", where_, ": a search by this pattern took too many steps at byte ",
+                    at, " of a text; simplify the pattern");
+  }
+  search.steps_left -= steps;
 }
 
 size_t Pattern::match_set(Search& search, const Node& node, size_t at) const {
@@ -72,20 +80,13 @@ size_t Pattern::match_set(Search& search, const Node& node, size_t at) const {
   const size_t begin = at;
   while (count < (lazy ? node.least : node.most) && take()) {
   }
-  const size_t seen = at - begin + 1;
-  if (search.steps_left < seen) {
-    fail<DataError>("tokenizer", where_, ": a search by this pattern took too many steps at byte ",
-                    begin, " of a text; simplify the pattern");
-  }
-  search.steps_left -= seen;
+  spend(search, at - begin, begin);
   if (count < node.least) return kNone;
   if (node.next == 0 && !lazy) return at;
   if (node.mode == Mode::possessive) return match(search, node.next, at);
   for (;;) {
     const size_t end = match(search, node.next, at);
     if (end != kNone) return end;
-    if (search.steps_left == 0) return kNone;
-    --search.steps_left;
     if (lazy) {
       if (count == node.most || !take()) return kNone;
     } else {
@@ -100,6 +101,7 @@ size_t Pattern::match(Search& search, uint32_t number, size_t at) const {
     fail<DataError>("tokenizer", where_, ": a search by this pattern nests too deep at byte ", at,
                     " of a text; simplify the pattern");
   }
+  spend(search, 1, at);
   const std::string_view text = search.text;
   size_t end = kNone;
   for (bool on = true; on;) {

@@ -31,10 +31,15 @@ class TESSERA_API Pattern {
   /// The pattern of a text as it is.
   static Pattern literal(std::string_view text, const std::string& where);
 
-  /// Begin and end of the first match at or after `from`. DataError: the search takes too many
-  /// steps, as patterns of nested repetitions may.
-  [[nodiscard]] std::optional<std::pair<size_t, size_t>> find(std::string_view text,
-                                                              size_t from) const;
+  /// Steps, characters looked at, that finding all matches in a text may take. Patterns of the
+  /// field take a few for each byte; nested repetitions may take a power of its length.
+  [[nodiscard]] static size_t steps_for(std::string_view text) {
+    return 1'000'000 + 256 * text.size();
+  }
+  /// Begin and end of the first match at or after `from`. Takes its steps from `steps_left`;
+  /// DataError if they are not enough.
+  [[nodiscard]] std::optional<std::pair<size_t, size_t>> find(std::string_view text, size_t from,
+                                                              size_t& steps_left) const;
 
   /// Whether no match depends on what lies on the other side of a cut between an ASCII letter and
   /// a space, so that text may be split there first.
@@ -56,6 +61,7 @@ class TESSERA_API Pattern {
   struct Search;
   using Bytes = std::array<bool, 256>;
 
+  void spend(Search& search, size_t steps, size_t at) const;
   [[nodiscard]] size_t match(Search& search, uint32_t node, size_t at) const;
   [[nodiscard]] size_t match_set(Search& search, const Node& node, size_t at) const;
   bool first_bytes(uint32_t node, Bytes& bytes, std::vector<char>& seen) const;

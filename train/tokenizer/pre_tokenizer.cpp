@@ -49,8 +49,8 @@ class Joiner {
 
 void split_by(const SplitStage& stage, std::string_view text, Words& out) {
   Joiner joiner(stage.behavior, out);
-  size_t done = 0;
-  while (const auto match = stage.pattern.find(text, done)) {
+  size_t done = 0, steps = Pattern::steps_for(text);
+  while (const auto match = stage.pattern.find(text, done, steps)) {
     if (done < match->first) joiner.add(text.substr(done, match->first - done), stage.invert);
     joiner.add(text.substr(match->first, match->second - match->first), !stage.invert);
     done = match->second;

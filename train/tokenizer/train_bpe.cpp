@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each distinct word is kept once, with its count. A pair knows the words it was seen in, so a merge
-// touches these alone; a queue holds pairs by count, and counts that have changed since are found
-// when they come up.
+// Each distinct word is kept once, with its count. A pair knows the words it was seen in, so a
+// merge touches these alone; a queue holds pairs by count, and counts that have changed since are
+// found when they come up.
 #include "tessera/train/tokenizer/train_bpe.h"
 
 #include "tessera/core/error.h"
@@ -67,7 +67,8 @@ class Merger {
     for (uint32_t id = 0; id < tokens_.size(); ++id) ids_.emplace(tokens_[id], id);
     for (uint32_t i = 0; i < words_.size(); ++i) {
       const auto& symbols = words_[i].symbols;
-      for (size_t k = 0; k + 1 < symbols.size(); ++k) add(symbols[k], symbols[k + 1], i, words_[i].count);
+      for (size_t k = 0; k + 1 < symbols.size(); ++k)
+        add(symbols[k], symbols[k + 1], i, words_[i].count);
     }
     for (const auto& [key, pair] : pairs_) queue_.emplace(pair.count, ~key);
   }
@@ -109,7 +110,8 @@ class Merger {
 
   void merge(uint32_t left, uint32_t right, const std::vector<uint32_t>& words) {
     std::string token = tokens_[left] + tokens_[right];
-    const auto [known, fresh] = ids_.emplace(std::move(token), static_cast<uint32_t>(tokens_.size()));
+    const auto [known, fresh] =
+        ids_.emplace(std::move(token), static_cast<uint32_t>(tokens_.size()));
     const uint32_t whole = known->second;
     if (fresh) tokens_.push_back(known->first);
     std::vector<uint64_t> made;
@@ -153,7 +155,7 @@ class Merger {
 };
 
 Json mark_json(const std::string& content, size_t id) {
-  return {{"id", id},         {"content", content}, {"single_word", false}, {"lstrip", false},
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
 
@@ -187,7 +189,8 @@ std::vector<TokenizerFile> BpeTrainer::train() const {
   const auto characters = byte_characters();
   std::array<uint32_t, 256> bytes{};
   for (uint32_t b = 0; b < 256; ++b) bytes[b] = b;
-  std::ranges::sort(bytes, {}, [&](uint32_t b) { return unicode::character_at(characters[b], 0).point; });
+  std::ranges::sort(bytes, {},
+                    [&](uint32_t b) { return unicode::character_at(characters[b], 0).point; });
   std::vector<std::string> tokens{options_.begin, options_.end};
   std::array<uint32_t, 256> id_of{};
   for (const uint32_t b : bytes) {
@@ -201,20 +204,31 @@ std::vector<TokenizerFile> BpeTrainer::train() const {
     words.push_back({{}, count});
     for (const char c : text) words.back().symbols.push_back(id_of[static_cast<unsigned char>(c)]);
   }
-  const auto merges = Merger(std::move(words), tokens).run(static_cast<size_t>(options_.vocabulary));
+  const auto merges =
+      Merger(std::move(words), tokens).run(static_cast<size_t>(options_.vocabulary));
 
   Json stages = Json::array();
   for (const char* pattern : split_of(options_.split)->patterns) {
-    stages.push_back({{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+    stages.push_back({{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}});
   }
-  const Json byte_level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json byte_level{{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", false}};
   stages.push_back(byte_level);
   Json vocabulary = Json::object(), pairs = Json::array();
   Json::object_t::Container& members = vocabulary.get_ref<Json::object_t&>();  // its [] is linear
   for (size_t id = 0; id < tokens.size(); ++id) members.emplace_back(tokens[id], id);
   for (const auto& [left, right] : merges) pairs.push_back({tokens[left], tokens[right]});
-  const auto mark_part = [](const std::string& id) -> Json { return {{"SpecialToken", {{"id", id}, {"type_id", 0}}}}; };
-  const auto sequence = [](const char* id) -> Json { return {{"Sequence", {{"id", id}, {"type_id", 0}}}}; };
+  const auto mark_part = [](const std::string& id) -> Json {
+    return {{"SpecialToken", {{"id", id}, {"type_id", 0}}}};
+  };
+  const auto sequence = [](const char* id) -> Json {
+    return {{"Sequence", {{"id", id}, {"type_id", 0}}}};
+  };
   const Json json{
       {"version", "1.0"},
       {"truncation", nullptr},
@@ -225,16 +239,28 @@ std::vector<TokenizerFile> BpeTrainer::train() const {
       {"post_processor",
        {{"type", "TemplateProcessing"},
         {"single", {mark_part(options_.begin), sequence("A")}},
-        {"pair", {mark_part(options_.begin), sequence("A"), mark_part(options_.begin), sequence("B")}},
+        {"pair",
+         {mark_part(options_.begin), sequence("A"), mark_part(options_.begin), sequence("B")}},
         {"special_tokens",
-         {{options_.begin, {{"id", options_.begin}, {"ids", Json::array({0})}, {"tokens", Json::array({options_.begin})}}}}}}},
+         {{options_.begin,
+           {{"id", options_.begin},
+            {"ids", Json::array({0})},
+            {"tokens", Json::array({options_.begin})}}}}}}},
       {"decoder", byte_level},
       {"model",
-       {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr},
-        {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr},
-        {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false},
-        {"vocab", vocabulary}, {"merges", pairs}}}};
-  const Json config{{"bos_token", options_.begin}, {"eos_token", options_.end}, {"tokenizer_class", "PreTrainedTokenizerFast"}};
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", false},
+        {"ignore_merges", false},
+        {"vocab", vocabulary},
+        {"merges", pairs}}}};
+  const Json config{{"bos_token", options_.begin},
+                    {"eos_token", options_.end},
+                    {"tokenizer_class", "PreTrainedTokenizerFast"}};
   return {{std::string(kTokenizerJson), json.dump(1) + '\n'},
           {std::string(kTokenizerConfig), config.dump(1) + '\n'}};
 }

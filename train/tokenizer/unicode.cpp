@@ -5,7 +5,6 @@
 #include "tessera/train/tokenizer/unicode_tables_impl.h"
 
 #include <algorithm>
-#include <map>
 
 namespace tessera::train::unicode {
 
@@ -105,24 +104,28 @@ Ranges white_space() {
   return normalised(std::move(out));
 }
 
-CharSet::CharSet(const Ranges& ranges) : pages_(kEnd >> 8) {
+CharSet::CharSet(const Ranges& ranges) : pages_(kEnd >> 8), blocks_(2) {
+  blocks_[1].fill(~uint64_t{0});  // 0 and 1: none and all of a page
   for (const auto& [begin, end] : ranges) {
     for (uint32_t point = begin; point < std::min<uint32_t>(end, 128); ++point)
       ascii_[point] = true;
   }
-  std::map<std::array<uint64_t, 4>, uint16_t> known;
   auto range = ranges.begin();
   for (uint32_t page = 0; page < pages_.size(); ++page) {
-    std::array<uint64_t, 4> block{};
     const uint32_t first = page << 8, beyond = first + 256;
     while (range != ranges.end() && range->second <= first) ++range;
+    if (range == ranges.end()) break;
+    if (range->first >= beyond) continue;
+    if (range->first <= first && range->second >= beyond) {
+      pages_[page] = 1;
+      continue;
+    }
+    pages_[page] = static_cast<uint16_t>(blocks_.size());
+    auto& block = blocks_.emplace_back();
     for (auto r = range; r != ranges.end() && r->first < beyond; ++r) {
       for (uint32_t p = std::max(r->first, first); p < std::min(r->second, beyond); ++p)
         block[(p >> 6) & 3] |= uint64_t{1} << (p & 63);
     }
-    const auto [at, added] = known.emplace(block, static_cast<uint16_t>(blocks_.size()));
-    if (added) blocks_.push_back(block);
-    pages_[page] = at->second;
   }
 }
 

@@ -54,8 +54,8 @@ class CharSet {
 
  private:
   std::array<bool, 128> ascii_{};
-  std::vector<uint16_t> pages_;                  // number of the block of each 256 code points
-  std::vector<std::array<uint64_t, 4>> blocks_;  // distinct ones
+  std::vector<uint16_t> pages_;  // block of each 256 code points
+  std::vector<std::array<uint64_t, 4>> blocks_;
 };
 
 /// Makes text canonical: NFC.
