@@ -64,10 +64,11 @@ TEST_P(TokenizerGoldens, PiecesGiveTheIdsOfTheWhole) {
   }
 }
 
-TEST_P(TokenizerGoldens, DecodingGivesTheTextAgain) {
+// Not those of qwen2, where text becomes canonical, and of deepseek3, where one of the tokens takes
+// the space beside it along.
+class LosslessTokenizerGoldens : public TokenizerGoldens {};
+TEST_P(LosslessTokenizerGoldens, DecodingGivesTheTextAgain) {
   const std::string style = GetParam();
-  if (style == "qwen2") return;      // text becomes canonical
-  if (style == "deepseek3") return;  // one of its tokens takes the space beside it along
   const auto t = tokenizer();
   const bool bytes = style != "llama2" && style != "mistral";
   int64_t compared = 0;
@@ -93,7 +94,11 @@ TEST_P(TokenizerGoldens, DecodingGivesTheTextAgain) {
 INSTANTIATE_TEST_SUITE_P(Styles, TokenizerGoldens,
                          testing::Values("gpt2", "llama3", "qwen2", "deepseek3", "o200k", "llama2",
                                          "mistral"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& style) { return std::string(style.param); });
+
+INSTANTIATE_TEST_SUITE_P(Styles, LosslessTokenizerGoldens,
+                         testing::Values("gpt2", "llama3", "o200k", "llama2", "mistral"),
+                         [](const auto& style) { return std::string(style.param); });
 
 }  // namespace
 }  // namespace tessera::train

@@ -14,7 +14,7 @@ namespace tessera::train {
 namespace {
 
 struct TrainTokenizerConfig {
-  BpeTraining training{.vocabulary = 32768};
+  BpeTraining training{.vocabulary = 32768, .split = BpeTrainer::split_names().front()};
   std::string out, text_field = "text";
   void fields(config::Fields& f) {
     std::vector<std::pair<std::string, std::string>> splits;

@@ -5,6 +5,7 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/splits.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
 
 #include <algorithm>
@@ -19,8 +20,6 @@ using Json = nlohmann::ordered_json;
 // Bounds that no tokenizer of the field comes near.
 constexpr int64_t kMostIds = int64_t{1} << 24;
 constexpr size_t kMostTokenBytes = 1 << 16, kMostStages = 64, kMostAdded = 1 << 20;
-constexpr std::string_view kGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kMark = "\xE2\x96\x81";
 
 // A value with the place where it stands, for errors.
@@ -367,7 +366,7 @@ class Reader {
     if (byte_level_) fail<DataError>("tokenizer", place, ": a second ByteLevel is not supported");
     byte_level_ = true;
     if (prefix_space) parts_.pre_tokenizer.add(PrefixSpaceStage());
-    if (use_regex) parts_.pre_tokenizer.add(SplitStage{Pattern(kGpt2, place)});
+    if (use_regex) parts_.pre_tokenizer.add(SplitStage{Pattern(byte_level_pattern(), place)});
   }
 
   void read_decoder(const Value& d, size_t depth = 0) {

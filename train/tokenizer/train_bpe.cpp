@@ -5,6 +5,7 @@
 #include "tessera/train/tokenizer/train_bpe.h"
 
 #include "tessera/core/error.h"
+#include "tessera/train/tokenizer/splits.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
 
 #include <nlohmann/json.hpp>
@@ -17,39 +18,6 @@ namespace tessera::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-#define TESSERA_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define TESSERA_SPACES R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"
-struct NamedSplit {
-  const char* name;
-  std::vector<const char*> patterns;
-};
-const std::vector<NamedSplit>& splits() {
-  static const std::vector<NamedSplit> all{
-      {"gpt2", {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"}},
-      {"llama3",
-       {TESSERA_CONTRACTIONS
-        R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)" TESSERA_SPACES}},
-      {"qwen2",
-       {TESSERA_CONTRACTIONS
-        R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)" TESSERA_SPACES}},
-      {"deepseek3",
-       {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+",
-        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
-        R"(| ?[\p{P}\p{S}]+[\r\n]*)" TESSERA_SPACES}},
-      {"o200k",
-       {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" TESSERA_CONTRACTIONS
-        R"(?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" TESSERA_CONTRACTIONS
-        R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" TESSERA_SPACES}}};
-  return all;
-}
-#undef TESSERA_CONTRACTIONS
-#undef TESSERA_SPACES
-
-const NamedSplit* split_of(const std::string& name) {
-  const auto at = std::ranges::find(splits(), name, &NamedSplit::name);
-  return at == splits().end() ? nullptr : &*at;
-}
 
 struct Word {
   std::vector<uint32_t> symbols;
@@ -162,7 +130,7 @@ Json mark_json(const std::string& content, size_t id) {
 }  // namespace
 
 BpeTrainer::BpeTrainer(const BpeTraining& options) : options_(options) {
-  const NamedSplit* split = split_of(options.split);
+  const NamedSplit* split = find_split(options.split);
   if (!split) fail<ValueError>("tokenizer train", "split '", options.split, "' is not known");
   if (options.vocabulary < 258 || options.vocabulary > int64_t{1} << 24) {
     fail<ValueError>("tokenizer train", "vocabulary ", options.vocabulary,
@@ -174,7 +142,7 @@ BpeTrainer::BpeTrainer(const BpeTraining& options) : options_(options) {
 
 std::vector<std::string> BpeTrainer::split_names() {
   std::vector<std::string> names;
-  for (const NamedSplit& split : splits()) names.emplace_back(split.name);
+  for (const NamedSplit& split : named_splits()) names.emplace_back(split.name);
   return names;
 }
 
@@ -208,7 +176,7 @@ std::vector<TokenizerFile> BpeTrainer::train() const {
       Merger(std::move(words), tokens).run(static_cast<size_t>(options_.vocabulary));
 
   Json stages = Json::array();
-  for (const char* pattern : split_of(options_.split)->patterns) {
+  for (const char* pattern : find_split(options_.split)->patterns) {
     stages.push_back({{"type", "Split"},
                       {"pattern", {{"Regex", pattern}}},
                       {"behavior", "Isolated"},

@@ -15,8 +15,8 @@
 namespace tessera::train {
 
 struct BpeTraining {
-  int64_t vocabulary = 0;        ///< tokens in all: marks, the 256 bytes, and merged ones
-  std::string split = "llama3";  ///< words as those of a family: a name of split_names()
+  int64_t vocabulary = 0;  ///< tokens in all: marks, the 256 bytes, and merged ones
+  std::string split = {};  ///< a name of split_names(); empty: the first
   std::string begin = "<|begin_of_text|>", end = "<|end_of_text|>";
 };
 
@@ -24,7 +24,7 @@ class TESSERA_API BpeTrainer {
  public:
   /// ValueError: too small a vocabulary, or an unknown split.
   explicit BpeTrainer(const BpeTraining& options);
-  /// Names of the splits into words: gpt2, llama3, qwen2, deepseek3, o200k.
+  /// Names of the splits into words, those of families of the field.
   static std::vector<std::string> split_names();
   /// Counts the words of a document.
   void add(std::string_view document);
