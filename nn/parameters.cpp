@@ -7,6 +7,7 @@
 #include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/kept_gradients_impl.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/parameters_impl.h"
 
@@ -171,7 +172,7 @@ void set_requires_grad(Module& root, bool on) {
 }
 
 void Module::zero_grad() {
-  for (Tensor& p : parameters(*this)) p.set_grad({});
+  for (Tensor& p : parameters(*this)) detail::clear_gradient(p);
 }
 
 Module& Module::to(DType dtype) {

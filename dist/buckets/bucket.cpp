@@ -15,6 +15,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>
+#include <set>
 
 namespace tessera {
 namespace {
@@ -70,6 +71,7 @@ struct Bucket::State {
   bool there = false;
 
   Tensor added, scattered;  // kept by Reduce::none and by Reduce::scatter
+  std::set<int> forgotten;  // items whose part of these is to be zero
   Ref<Work> reducing;
   Ref<Later> later;
 
@@ -110,6 +112,7 @@ struct Bucket::State {
   void unpack();
   void pack(std::span<const Tensor> gradients, const Tensor& buffer, bool onto);
   void complete();
+  void clear_forgotten();
   [[nodiscard]] bool alone() const;
   std::vector<Tensor> kept(std::span<const Tensor> gradients, std::span<const Tensor> into);
   std::vector<Tensor> give(const Tensor& sums, std::span<const Tensor> into);
@@ -371,6 +374,27 @@ void Bucket::State::complete() {
   if (later) std::exchange(later, nullptr)->wait();
 }
 
+void Bucket::State::clear_forgotten() {
+  const auto clear = [this](const Tensor& block) {
+    assign_(block, full(block.shape(), 0, sum, device));
+  };
+  for (const int i : std::exchange(forgotten, {})) {
+    const Item& item = items[static_cast<size_t>(i)];
+    for (size_t m = 0; m < members && added.defined(); ++m)
+      clear(in_parts(added, item, m, item.block(m)));
+    if (scattered.defined()) clear(in_parts(scattered, item, 0, item.shard));
+  }
+}
+
+void Bucket::forget(int i) {
+  State& s = *state_;
+  if (!s.added.defined() && !s.scattered.defined()) return;
+  s.forgotten.insert(i);
+  if (s.forgotten.size() < s.items.size()) return;
+  s.added = s.scattered = {};
+  s.forgotten.clear();
+}
+
 // This rank's shards of the sums, which may be under way.
 std::vector<Tensor> Bucket::State::give(const Tensor& sums, std::span<const Tensor> into) {
   std::vector<Tensor> shards(items.size());
@@ -438,6 +462,7 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
   }
   const NoGrad guard;
   s.complete();
+  s.clear_forgotten();
   if (s.alone() && how == Reduce::all && !s.added.defined()) return s.kept(gradients, into);
   Tensor sums = std::exchange(s.added, {});
   const bool onto = sums.defined();

@@ -90,6 +90,8 @@ class TESSERA_API Bucket {
   [[nodiscard]] std::vector<Tensor> reduce(std::span<const Tensor> gradients,
                                            Reduce how = Reduce::all,
                                            std::span<const Tensor> into = {});
+  /// Forgets what earlier calls added up for parameter `i` and did not give. Without communication.
+  void forget(int i);
   /// Completes everything under way; throws its errors.
   void wait();
 

@@ -318,6 +318,34 @@ TEST(Bucket, AddsMicroBatchesUp) {
   }
 }
 
+TEST(Bucket, ForgetsWhatWasAddedUpForAParameter) {
+  for (const Case& c : kCases) {
+    test::on_ranks(c.ranks, [&](World& w) {
+      const Layout layout = Layout::ordered(Mesh::make(c.axes), c.placements, c.orders);
+      const List list = parameters(layout);
+      Bucket bucket(list.parameters, c.bucket);
+      const auto given = [&](uint64_t micro) {
+        return gradients(bucket, w.rank(), DType::f32, micro);
+      };
+      const std::vector<Tensor> last = bucket.reduce(given(2));
+      for (const Reduce early : {Reduce::none, Reduce::scatter}) {
+        const auto added = [&](const std::vector<int>& forgotten) {
+          (void)bucket.reduce(given(0), early);
+          (void)bucket.reduce(given(1), early);
+          for (const int i : forgotten) bucket.forget(i);
+          return bucket.reduce(given(2));
+        };
+        const std::vector<Tensor> all = added({}), some = added({1, 4}),
+                                  none = added({5, 4, 3, 2, 1, 0, 0});
+        for (size_t i = 0; i < last.size(); ++i) {
+          expect_same(some[i], (i == 1 || i == 4 ? last : all)[i], concat('#', i));
+          expect_same(none[i], last[i], concat('#', i));
+        }
+      }
+    });
+  }
+}
+
 // A gradient is a storage of its own, which a leaf keeps, and a later call adds to in place.
 TEST(Bucket, GivesGradientsThatLeavesKeep) {
   for (const int n : {1, 2, 3}) {

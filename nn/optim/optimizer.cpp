@@ -6,6 +6,7 @@
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/nn/kept_gradients_impl.h"
 
 #include <algorithm>
 #include <cmath>
@@ -116,7 +117,7 @@ Optimizer::Update Optimizer::gathered(size_t group, int64_t done,
 }
 
 void Optimizer::zero_grad() {
-  for (Tensor& p : parameters_) p.set_grad({});
+  for (Tensor& p : parameters_) nn::detail::clear_gradient(p);
 }
 
 void Optimizer::require_group(size_t group) const {

@@ -11,6 +11,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/containers.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/optim/sgd.h"
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parallel/replicate.h"
 #include "tessera/tests/support/error_of.h"
@@ -322,6 +323,52 @@ TEST(FullyShard, MicroBatchesAddUpInEveryWay) {
       };
       expect_near(run(true, 3), run(false, 3));
     });
+  }
+}
+
+// Gradients that a bucket keeps are not in grad(), but zero_grad() clears them too.
+TEST(FullyShard, AStepThatFailedLeavesNothingBehind) {
+  for (const auto accumulation :
+       {Accumulation::shards, Accumulation::whole, Accumulation::replicas}) {
+    for (const bool shards : {true, false}) {
+      if (!shards && accumulation == Accumulation::replicas) continue;
+      test::on_ranks(4, [&](World&) {
+        const Mesh mesh = Mesh::make({{"replicas", shards ? 2 : 4}, {"dp", shards ? 2 : 1}});
+        const Layout by_row = Layout::of(mesh, {Shard(0), Shard(0)});
+        Net net;
+        for (Module* m : std::initializer_list<Module*>{&net.a, &net.b, &net.norm, &net.head}) {
+          if (shards) fully_shard(*m, mesh, {{"dp"}, {"replicas"}}, {.accumulation = accumulation});
+          else replicate(*m, mesh, "replicas", {{}, accumulation});
+        }
+        initialize(net, 3, laid_out(net, mesh));
+        int left = 100;  // forwards of the head until one fails
+        net.head.register_forward_pre_hook([&](const Module&, TensorList&) {
+          if (left-- == 0) fail<UsageError>("test", "stop");
+        });
+        const auto step = [&](uint64_t seed) {
+          for (uint64_t b = 0; b < 3; ++b) {
+            const MicroBatch micro(b == 2);
+            const Tensor x = normal({8, kIn}, RngKey{seed, b}, 0, 1, DType::f64);
+            backward(both(net(distribute(x, by_row))));
+          }
+        };
+        optim::SGD optimizer(named_parameters(net), {.lr = 1});
+        net.zero_grad();
+        step(3);
+        const Gradients want = gradients_of(net);
+        for (const int at : {1, 2}) {
+          for (const bool by_module : {true, false}) {
+            left = at;
+            EXPECT_THROW(step(4), UsageError);
+            if (by_module) net.zero_grad();
+            else optimizer.zero_grad();
+            step(3);
+            EXPECT_EQ(gradients_of(net), want);
+            optimizer.zero_grad();
+          }
+        }
+      });
+    }
   }
 }
 

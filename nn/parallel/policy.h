@@ -45,7 +45,8 @@ enum class Accumulation : uint8_t {
 };
 
 /// Says of the backward passes during its lifetime whether another micro-batch of the same step
-/// follows. Without it, each is the last.
+/// follows. Without it, each is the last. zero_grad(), of a module or an optimizer, drops what was
+/// kept for a later micro-batch too, so that a step that failed leaves nothing behind.
 class TESSERA_API MicroBatch {
  public:
   explicit MicroBatch(bool last);

@@ -7,6 +7,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/kept_gradients_impl.h"
 #include "tessera/nn/parallel/whole_parameters_impl.h"
 
 namespace tessera::nn::detail {
@@ -92,9 +93,11 @@ BucketParameters::BucketParameters(std::vector<Tensor> parameters, Mesh compute,
                                    const Bucket::Axes& axes, Bucket::Policy policy,
                                    Accumulation accumulation)
     : parameters_(std::move(parameters)),
-      bucket_(parameters_, axes, policy),
+      bucket_(std::make_shared<Bucket>(parameters_, axes, policy)),
       accumulation_(accumulation) {
+  auto& kept = Context::current().state<KeptGradients>().of;
   for (const Tensor& p : parameters_) {
+    kept[p.handle().get()] = {bucket_, static_cast<int>(whole_.size())};
     whole_.push_back(layout_on(compute, layout_of(p), axes, false));
     gradient_.push_back(layout_on(compute, layout_of(p), axes, true));
   }
@@ -105,20 +108,20 @@ void BucketParameters::gather() {
   std::vector<Tensor> shards;
   for (const Tensor& p : parameters_) shards.push_back(part(p));
   try {
-    bucket_.gather(shards);
+    bucket_->gather(shards);
   } catch (...) {
-    bucket_.release();  // nothing is there
+    bucket_->release();  // nothing is there
     throw;
   }
 }
 
 void BucketParameters::finish() {
-  if (bucket_.gathers() && bucket_.gathered()) (void)bucket_.whole();
+  if (bucket_->gathers() && bucket_->gathered()) (void)bucket_->whole();
 }
 
 TensorList BucketParameters::whole() {
   const OutsideCheckpoint outside;
-  const std::vector<Tensor> parts = bucket_.whole();
+  const std::vector<Tensor> parts = bucket_->whole();
   TensorList all;
   for (size_t i = 0; i < parts.size(); ++i)
     all.push_back(make_distributed(parts[i], parameters_[i].shape(), whole_[i]));
@@ -127,12 +130,12 @@ TensorList BucketParameters::whole() {
 
 // Copies in another dtype on one rank are kept until the parameters change.
 void BucketParameters::release() {
-  if (bucket_.gathers()) bucket_.release();
+  if (bucket_->gathers()) bucket_->release();
 }
 
 void BucketParameters::release_after_forward() {
   const OutsideCheckpoint outside;
-  if (bucket_.gathers()) bucket_.release_all_but_part();
+  if (bucket_->gathers()) bucket_->release_all_but_part();
 }
 
 // What the leaves hold, for the bucket to add to. Only a pass that adds to leaves may, and hooks of
@@ -150,11 +153,11 @@ std::vector<Tensor> BucketParameters::accumulated() const {
 }
 
 Grads BucketParameters::reduce(const Grads& gradients, bool last) {
-  const std::vector<Tensor> parts = bring_gradients(gradients, gradient_, bucket_.sum_dtype());
+  const std::vector<Tensor> parts = bring_gradients(gradients, gradient_, bucket_->sum_dtype());
   const Reduce how = last || accumulation_ == Accumulation::shards ? Reduce::all
                      : accumulation_ == Accumulation::whole        ? Reduce::none
                                                                    : Reduce::scatter;
-  const std::vector<Tensor> shards = bucket_.reduce(parts, how, accumulated());
+  const std::vector<Tensor> shards = bucket_->reduce(parts, how, accumulated());
   Grads all;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& p = parameters_[i];

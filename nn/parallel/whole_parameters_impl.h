@@ -8,6 +8,7 @@
 #include "tessera/dist/buckets/bucket.h"
 #include "tessera/nn/parallel/policy.h"
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -71,13 +72,13 @@ class BucketParameters final : public WholeParameters {
   void release() override;
   void release_after_forward() override;
   Grads reduce(const Grads& gradients, bool last) override;
-  [[nodiscard]] bool communicates() const override { return bucket_.communicates(); }
+  [[nodiscard]] bool communicates() const override { return bucket_->communicates(); }
 
  private:
   [[nodiscard]] std::vector<Tensor> accumulated() const;
   std::vector<Tensor> parameters_;
   std::vector<Layout> whole_, gradient_;  // of each, on the mesh of the computation
-  Bucket bucket_;
+  std::shared_ptr<Bucket> bucket_;
   Accumulation accumulation_;
 };
 
