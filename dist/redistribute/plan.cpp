@@ -22,19 +22,36 @@ namespace {
 
 using Kind = Placement::Kind;
 
+// The same data without the axes of size 1. They cut nothing, so no shard has to be joined to add
+// or remove one outside of it.
+AxisStates of_larger_axes(Mesh mesh, const AxisStates& states) {
+  AxisStates larger{};
+  for (int a = 0; a < mesh.axes(); ++a) {
+    const AxisState& own = states[static_cast<size_t>(a)];
+    if (mesh.size(a) == 1) continue;
+    AxisState& s = larger[static_cast<size_t>(a)] = own;
+    if (own.placement.kind != Kind::shard) continue;
+    for (const int b : axes_of(states, own.placement.dim)) {
+      if (b == a) break;
+      s.position = static_cast<int8_t>(s.position - (mesh.size(b) == 1 ? 1 : 0));
+    }
+  }
+  return larger;
+}
+
 class Search {
  public:
   Search(Mesh mesh, const AxisStates& from, const AxisStates& to)
-      : mesh_(mesh), states_(from), to_(to) {
+      : mesh_(mesh), states_(of_larger_axes(mesh, from)), to_(of_larger_axes(mesh, to)) {
     for (int a = 0; a < mesh.axes(); ++a) {
-      for (const AxisStates* s : {&from, &to}) {
+      for (const AxisStates* s : {&states_, &to_}) {
         const Placement& p = (*s)[static_cast<size_t>(a)].placement;
         if (p.kind == Kind::shard) dims_ = std::max(dims_, p.dim + 1);
       }
     }
     for (int d = 0; d < dims_; ++d) {
-      have_[static_cast<size_t>(d)] = axes_of(from, d);
-      want_[static_cast<size_t>(d)] = axes_of(to, d);
+      have_[static_cast<size_t>(d)] = axes_of(states_, d);
+      want_[static_cast<size_t>(d)] = axes_of(to_, d);
     }
   }
 
@@ -61,10 +78,7 @@ class Search {
   }
 
   void emit(Move move, const AxisList& axes, int from_dim, int to_dim, ReduceOp op) {
-    RedistributeStep step{move, {}, from_dim, to_dim, op, states_, {}};
-    for (int a : axes) {
-      if (mesh_.size(a) > 1) step.axes.push_back(a);
-    }
+    RedistributeStep step{move, axes, from_dim, to_dim, op, states_, {}};
     if (from_dim >= 0) have(from_dim).resize(have(from_dim).size() - axes.size());
     for (int a : axes) {
       state(a) = {};
@@ -76,7 +90,7 @@ class Search {
       }
     }
     step.after = states_;
-    if (!step.axes.empty()) plan_.steps.push_back(std::move(step));
+    plan_.steps.push_back(std::move(step));
   }
 
   // Appends the next target axis to a dim whose current axes all match.
@@ -160,8 +174,7 @@ class Search {
   }
 
   Mesh mesh_;
-  AxisStates states_;
-  const AxisStates& to_;
+  AxisStates states_, to_;
   int dims_ = 0;
   std::array<AxisList, kMaxRank> have_, want_;
   RedistributePlan plan_;

@@ -251,8 +251,10 @@ TEST(RedistributePlan, EveryPairWithUnitAxes) {
 // What is sent for the common pairs; a change here changes what users pay.
 TEST(RedistributePlan, SendsWhatIsPinned) {
   on_ranks(4, [](World& world) {
-    const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
+    const Mesh square = Mesh::make({{"dp", 2}, {"tp", 2}}),
+               line = Mesh::make({{"dp", 1}, {"tp", 4}});
     if (world.rank() != 0) return;
+    Mesh mesh = square;
     const auto moves = [&](std::vector<Placement> from, std::vector<Placement> to) {
       std::string text;
       const RedistributePlan plan =
@@ -282,6 +284,14 @@ TEST(RedistributePlan, SendsWhatIsPinned) {
     EXPECT_EQ(moves({R, S0}, {R, P}), "pad(tp)");
     EXPECT_EQ(moves({P, S0}, {S0, R}), "all_gather(tp) reduce_scatter(dp)");
     EXPECT_EQ(moves({P, S0}, {R, R}), "all_reduce(dp) all_gather(tp)");
+    // What an axis of size 1 says of the data costs nothing.
+    mesh = line;
+    EXPECT_EQ(moves({S0, S0}, {R, S0}), "");
+    EXPECT_EQ(moves({R, S0}, {S0, S0}), "");
+    EXPECT_EQ(moves({S0, S0}, {S1, S0}), "");
+    EXPECT_EQ(moves({P, S0}, {S0, S0}), "");
+    EXPECT_EQ(moves({S0, P}, {R, S0}), "reduce_scatter(tp)");
+    EXPECT_EQ(moves({S0, S0}, {P, R}), "all_gather(tp)");
   });
 }
 

@@ -372,6 +372,45 @@ TEST(FullyShard, AStepThatFailedLeavesNothingBehind) {
   }
 }
 
+// A step sends parameters and gradients alone, also with fewer rows than columns, and axes of size
+// 1 around the one that shards change nothing.
+TEST(FullyShard, AStepSendsNoActivations) {
+  for (const int ranks : {2, 3, 4}) {
+    test::on_ranks(ranks, [&](World&) {
+      const auto sent = [](Mesh mesh, const DataAxes& axes, const std::vector<Placement>& by_row) {
+        Net net;
+        for (Module* m : std::initializer_list<Module*>{&net.a, &net.b, &net.norm, &net.head})
+          fully_shard(*m, mesh, axes, {.reshard_after_forward = Reshard::never});
+        fully_shard(net, mesh, axes);
+        initialize(net, 3, laid_out(net, mesh));
+        const Tensor x = normal({kRows, kIn}, RngKey{3, 1}, 0, 1, DType::f64);
+        const CommTrace trace;
+        backward(both(net(distribute(x, Layout::of(mesh, by_row)))));
+        std::vector<std::string> lines;
+        for (const CommEntry& e : trace.entries())
+          lines.push_back(concat(e.op, ' ', e.axes, ' ', e.bytes, ' ', e.tag));
+        return lines;
+      };
+      std::vector<std::string> expected;
+      const auto add = [&](std::string_view op, int64_t count, int64_t columns,
+                           std::string_view tag) {
+        const int64_t padded = (count + ranks - 1) / ranks * ranks;
+        expected.push_back(concat(op, " dp ", padded * columns * 8, ' ', tag));
+      };
+      // In the order of use: a, norm, head, b; their gradients backwards.
+      const std::vector<std::pair<int64_t, int64_t>> units{
+          {kHidden, kIn}, {kHidden, 1}, {1, kHidden}, {3, kIn}};
+      for (const auto& [rows, columns] : units) add("all_gather", rows, columns, "forward");
+      for (size_t i = units.size(); i-- > 0;)
+        add("reduce_scatter", units[i].first, units[i].second, "grad");
+      EXPECT_EQ(sent(Mesh::make({{"dp", ranks}}), kAxes, {Shard(0)}), expected);
+      EXPECT_EQ(sent(Mesh::make({{"replicas", 1}, {"dp", ranks}, {"cp", 1}, {"tp", 1}}),
+                     {{"dp"}, {"replicas"}}, {Shard(0), Shard(0), Shard(1), Replicate()}),
+                expected);
+    });
+  }
+}
+
 TEST(FullyShard, GradDifferentiatesParametersAndLeavesTheirGradientsAlone) {
   test::on_ranks(2, [](World&) {
     const Mesh mesh = Mesh::make({{"dp", 2}});
