@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search: few axes disagree at a time, so all combinations of their choices are evaluated with
-// the plans that would run.
+// The search. A combination of choices is priced as a whole, by the plans that would run, since the
+// axes of one dim are moved together.
 #include "tessera/dist/planner/strategy.h"
 
 #include "tessera/dist/redistribute/plan.h"
