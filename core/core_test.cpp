@@ -134,6 +134,15 @@ TEST(Storage, ReleasesAndRegainsItsBytesUnderItsViews) {
   EXPECT_EQ(x.storage().version(), version);
 }
 
+// Ranks with smaller shards count as many writes.
+TEST(Storage, ACopyOfNoBytesIsAWrite) {
+  Context context;
+  const Tensor none = empty({0, 3});
+  const uint32_t before = none.storage().version();
+  copy_bytes(none, empty({0, 3}));
+  EXPECT_EQ(none.storage().version(), before + 1);
+}
+
 TEST(Storage, ARefillKeepsTheVersionAndIsOfReleasedBytesAlone) {
   const Context context;
   const Tensor x = tensor({1, 2, 3, 4}), values = tensor({1, 2, 3, 4});

@@ -304,12 +304,13 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
                      " and ", from.meta());
   }
   const int64_t bytes = to.numel() * item_size(to.dtype());
+  // Also without bytes: ranks that hold less must see as many writes as others.
+  to.storage().bump_version();
   if (bytes == 0) return;
   if (to.device().is_meta() || from.device().is_meta()) {
     fail<DeviceError>("copy_bytes", "a meta tensor has no values: given ", to.meta(), " and ",
                       from.meta());
   }
-  to.storage().bump_version();
   if (to.device().is_cpu() && from.device().is_cpu()) {
     std::memcpy(to.raw_data(), from.read_data(), static_cast<size_t>(bytes));
   } else {
