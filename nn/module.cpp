@@ -28,6 +28,7 @@ struct Module::Hooks {
   std::vector<Hook<BackwardHook>> backward;
   std::vector<Hook<AroundHook>> around;
   std::optional<CheckpointOptions> checkpoint;
+  std::shared_ptr<const Module*> module;  // expires with it: a graph may live longer
 };
 
 namespace {
@@ -41,20 +42,22 @@ template <class F> HookHandle keep(std::vector<Hook<F>>& list, F hook) {
 // which gets those of its inputs.
 class BackwardScope {
  public:
-  BackwardScope(const Module& module, std::vector<Hook<PreBackwardHook>> before,
+  BackwardScope(std::weak_ptr<const Module*> module, std::vector<Hook<PreBackwardHook>> before,
                 std::vector<Hook<BackwardHook>> after)
       : seen_(after.empty() ? nullptr : std::make_shared<Seen>()),
         region_(
-            [&module, hooks = std::move(before)] {
+            [module, hooks = std::move(before)] {
+              const auto there = module.lock();
               for (const auto& hook : hooks) {
-                if (*hook.active) hook.call(module);
+                if (there && *hook.active) hook.call(**there);
               }
             },
-            [&module, hooks = std::move(after), seen = seen_] {
+            [module, hooks = std::move(after), seen = seen_] {
               if (!seen) return;
               const Seen now = std::exchange(*seen, {});
+              const auto there = module.lock();
               for (const auto& hook : hooks) {
-                if (*hook.active) hook.call(module, now.inputs, now.outputs);
+                if (there && *hook.active) hook.call(**there, now.inputs, now.outputs);
               }
             }) {}
   void inputs(TensorList& tensors) const {
@@ -108,7 +111,10 @@ Module::Module(Module&& other) : training_(other.training_) {
 }
 
 Module::Hooks& Module::hooks() {
-  if (!hooks_) hooks_ = std::make_unique<Hooks>();
+  if (!hooks_) {
+    hooks_ = std::make_unique<Hooks>();
+    hooks_->module = std::make_shared<const Module*>(this);
+  }
   return *hooks_;
 }
 
@@ -151,7 +157,7 @@ TensorList Module::run_hooked(TensorList inputs, CheckpointedFunction body) cons
     auto before = active(hooks_->pre_backward);
     auto after = active(hooks_->backward);
     if (!before.empty() || !after.empty()) {
-      scope.emplace(*this, std::move(before), std::move(after));
+      scope.emplace(hooks_->module, std::move(before), std::move(after));
       scope->inputs(inputs);
     }
   }

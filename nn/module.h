@@ -43,8 +43,8 @@ inline Tensor parameter(const Shape& shape, DType dtype) {
 class Visitor;
 class Module;
 
-/// Hooks of a module. They run with its forward, outside its checkpoint; hooks of modules inside a
-/// checkpointed module run again in recompute.
+/// Hooks of a module, while it lives. They run with its forward, outside its checkpoint; hooks of
+/// modules inside a checkpointed module run again in recompute.
 using ForwardPreHook =
     std::function<void(const Module&, TensorList& inputs)>;  ///< may replace inputs
 using ForwardHook = std::function<void(const Module&, Tensors inputs,

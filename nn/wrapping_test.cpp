@@ -233,6 +233,22 @@ TEST_F(Wrapping, BackwardHooksStandAroundTheBackwardOfTheirModule) {
   }
 }
 
+TEST_F(Wrapping, BackwardHooksOfAModuleThatIsGoneDoNotRun) {
+  int calls = 0;
+  Tensor loss, weight;
+  {
+    Linear layer(6, 4, Init::normal(1));
+    initialize(layer, 1);
+    layer.register_pre_backward_hook([&](const Module&) { ++calls; });
+    layer.register_backward_hook([&](const Module&, const Grads&, const Grads&) { ++calls; });
+    weight = layer.weight;
+    loss = sum(layer(normal({3, 6}, RngKey{1, 2})));
+  }
+  backward(loss);
+  EXPECT_EQ(calls, 0);
+  EXPECT_TRUE(weight.grad().defined());
+}
+
 TEST_F(Wrapping, HooksOfModulesInACheckpointRunOnceInBackward) {
   Net net;
   initialize(net, 1);
