@@ -64,7 +64,10 @@ struct Setting {
                   options.sequence_parallel ? ", sequence parallel" : "",
                   options.loss_parallel ? ", loss parallel" : "", ", checkpoint ",
                   static_cast<int>(checkpoint.mode), ", reshard ",
-                  static_cast<int>(policy.reshard_after_forward), ", accumulation ",
+                  policy.reshard_after_forward == Reshard::automatic
+                      ? -1
+                      : policy.reshard_after_forward.ways(),
+                  ", accumulation ",
                   static_cast<int>(policy.accumulation), ", ", batches, " micro-batches",
                   policy.precision.param ? ", mixed precision" : "");
   }

@@ -154,7 +154,7 @@ TEST(DataParallel, CheckpointsAndReshardingChangeNoBit) {
                       .pass = "shard",
                       .shards = 4,
                       .checkpoint = {.mode = Mode::full},
-                      .policy = {.reshard_after_forward = nn::reshard_among(2)}}),
+                      .policy = {.reshard_after_forward = nn::Reshard::among(2)}}),
                  run({.family = family, .shards = 4}), family + " reshard among two ");
     for (const nn::Reshard reshard : {nn::Reshard::always, nn::Reshard::never}) {
       expect_equal(run({.family = family,
@@ -162,7 +162,7 @@ TEST(DataParallel, CheckpointsAndReshardingChangeNoBit) {
                         .shards = 2,
                         .checkpoint = {.mode = Mode::full},
                         .policy = {.reshard_after_forward = reshard}}),
-                   plain, family + " reshard " + std::to_string(static_cast<int>(reshard)) + ' ');
+                   plain, family + " reshard " + std::to_string(reshard.ways()) + ' ');
     }
   }
 }

@@ -68,7 +68,7 @@ void fully_shard(std::span<Module* const> modules, Mesh mesh, const DataAxes& ax
   for (Tensor* b : members.buffers) {
     if (!b->is_distributed()) detail::lie_on(*b, Layout::replicated(mesh));
   }
-  const int k = static_cast<int>(reshard), ways = k > 1 && k < ranks ? k : 0;
+  const int k = reshard.ways(), ways = k > 1 && k < ranks ? k : 0;
   detail::wrap({modules.begin(), modules.end()}, std::move(members),
                detail::options_of(pass, policy.precision, reshard, mesh),
                [=](std::vector<Tensor> parameters) {

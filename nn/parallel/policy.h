@@ -20,18 +20,32 @@ struct MixedPrecision {
 };
 
 /// When the bytes of whole parameters are freed after forward. After backward they always are.
-enum class Reshard : int {
-  automatic =
-      -1,      ///< unless backward needs them first: those of the root and of the last unit stay
-  always = 0,  ///< least memory
-  never = 1,   ///< no second gather (ZeRO-2)
+class TESSERA_API Reshard {
+ public:
+  static const Reshard automatic;  ///< unless backward needs them first: those of the root and of
+                                   ///< the last unit stay
+  static const Reshard always;     ///< least memory
+  static const Reshard never;      ///< no second gather (ZeRO-2)
+  /// Between never and always: after forward, each group of `ways` neighbouring ranks of the
+  /// innermost shard axes keeps one copy of the whole parameters, and gathers it in backward
+  /// without the others. 1 is `never`, all ranks of the shard axes `always`. ValueError: below 1.
+  [[nodiscard]] static Reshard among(int ways);
+
+  /// Into how many parts a copy is cut: 1 for `never`; 0 where nothing is kept by that rule.
+  [[nodiscard]] constexpr int ways() const { return ways_; }
+  constexpr bool operator==(const Reshard&) const = default;
+
+ private:
+  enum class Kind : uint8_t { automatic, always, among };
+  constexpr Reshard(Kind kind, int ways) : kind_(kind), ways_(ways) {}
+  Kind kind_;
+  int ways_;
 };
-/// Between never and always: after forward, each group of `ways` neighbouring ranks of the
-/// innermost shard axes keeps one copy of the whole parameters, and gathers it in backward without
-/// the others. 1 is `never`, all ranks of the shard axes `always`.
-constexpr Reshard reshard_among(int ways) { return Reshard{ways}; }
-/// Of `default`, `always`, `never` or a number for reshard_among. ValueError of `who` about another
-/// text, with what is offered.
+inline constexpr Reshard Reshard::automatic{Kind::automatic, 0};
+inline constexpr Reshard Reshard::always{Kind::always, 0};
+inline constexpr Reshard Reshard::never{Kind::among, 1};
+/// Of `default`, `always`, `never` or a number for Reshard::among. ValueError of `who` about
+/// another text, with what is offered.
 [[nodiscard]] TESSERA_API Reshard parse_reshard(std::string_view text,
                                                 std::string_view who = "reshard_after_forward");
 /// The fault of a number that does not divide the ranks of the shard axes, a sentence; else empty.

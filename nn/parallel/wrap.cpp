@@ -115,6 +115,15 @@ std::optional<UnitList> list_of(std::string_view who, std::span<Module* const> m
 }  // namespace
 }  // namespace detail
 
+Reshard Reshard::among(int ways) {
+  if (ways < 1) {
+    fail<ValueError>("Reshard::among", ways,
+                     " ranks cannot keep a copy of the gathered parameters: give 1 (never) or "
+                     "more, or Reshard::always to keep none");
+  }
+  return {Kind::among, ways};
+}
+
 Reshard parse_reshard(std::string_view text, std::string_view who) {
   if (text == "default") return Reshard::automatic;
   if (text == "always") return Reshard::always;
@@ -122,7 +131,7 @@ Reshard parse_reshard(std::string_view text, std::string_view who) {
   int ways = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ways);
   if (error == std::errc() && end == text.data() + text.size() && ways > 0)
-    return reshard_among(ways);
+    return Reshard::among(ways);
   fail<ValueError>(who, '\'', text,
                    "' is not one of default | always | never, nor a number of ranks that keep the "
                    "gathered parameters between forward and backward; ZeRO-1, which shards "
@@ -131,8 +140,8 @@ Reshard parse_reshard(std::string_view text, std::string_view who) {
 }
 
 std::string reshard_fault(Reshard reshard, int64_t ranks) {
-  const int ways = static_cast<int>(reshard);
-  if (ways >= -1 && (ways <= 0 || ranks % ways == 0)) return {};
+  const int ways = reshard.ways();
+  if (ways == 0 || ranks % ways == 0) return {};
   return concat(ways, " ranks cannot keep the gathered parameters of ", ranks,
                 ranks == 1 ? " rank" : " ranks",
                 " between forward and backward: give a divisor of ", ranks, ", always or never");

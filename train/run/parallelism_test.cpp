@@ -57,7 +57,7 @@ TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
 
 TEST(Parallelism, ReshardingIsByNameOrByRanksThatDivideTheShards) {
   ParallelismConfig c{.data_parallel_replicate_degree = 2, .fsdp_reshard_after_forward = "2"};
-  EXPECT_EQ(c.reshard(8), nn::reshard_among(2));
+  EXPECT_EQ(c.reshard(8), nn::Reshard::among(2));
   EXPECT_EQ(ParallelismConfig().reshard(8), nn::Reshard::automatic);
   c.fsdp_reshard_after_forward = "3";
   EXPECT_EQ(test::error_of([&] { (void)c.reshard(8); }),
