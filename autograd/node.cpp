@@ -2,6 +2,7 @@
 // Who may join a graph, accumulating into leaves, and saved tensors with their hooks.
 #include "tessera/autograd/node.h"
 
+#include "tessera/autograd/seen_by_one.h"
 #include "tessera/core/context.h"
 #include "tessera/core/process.h"
 #include "tessera/core/rank.h"
@@ -28,15 +29,17 @@ Grads AccumulateNode::apply(const Grads& dy, const Needs&) {
   } else {
     // A gradient that is visible elsewhere is copied: optimizers and clipping write gradients in
     // place.
-    const TensorImpl& impl = g.impl();
-    const uint32_t owners = impl.local ? 2 : 1;  // a distributed tensor and its local part
-    const bool own = impl.contiguous && g.handle()->use_count() == 1 &&
-                     impl.storage->use_count() == owners &&
-                     (!impl.local || impl.local->use_count() == 1);
-    leaf.grad = own || impl.node ? g : copy(g);
+    leaf.grad = seen_by_one(g) || g.impl().node ? g : copy(g);
   }
   for (size_t i = 0; i < leaf.post_accumulate.size(); ++i) leaf.post_accumulate[i](leaf_);
   return {};
+}
+
+bool seen_by_one(const Tensor& gradient) {
+  const TensorImpl& impl = gradient.impl();
+  const uint32_t owners = impl.local ? 2 : 1;  // a distributed tensor and its local part
+  return impl.contiguous && gradient.handle()->use_count() == 1 &&
+         impl.storage->use_count() == owners && (!impl.local || impl.local->use_count() == 1);
 }
 
 SavedTensor::SavedTensor(Tensor t, const PackHook* pack, const UnpackHook* unpack) {

@@ -67,9 +67,8 @@ struct Setting {
                   policy.reshard_after_forward == Reshard::automatic
                       ? -1
                       : policy.reshard_after_forward.ways(),
-                  ", accumulation ",
-                  static_cast<int>(policy.accumulation), ", ", batches, " micro-batches",
-                  policy.precision.param ? ", mixed precision" : "");
+                  ", accumulation ", static_cast<int>(policy.accumulation), ", ", batches,
+                  " micro-batches", policy.precision.param ? ", mixed precision" : "");
   }
 };
 

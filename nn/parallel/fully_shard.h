@@ -15,7 +15,9 @@
 namespace tessera::nn {
 
 /// The mesh axes that share the batch: over `shard` parameters are sharded, over `replicate`
-/// they are equal. Outermost first; `replicate` may be empty.
+/// they are equal. Outermost first; `replicate` may be empty. Name all of them: a gradient that is
+/// a sum over an axis beside these is reduced apart, and only where this rank has one, so that
+/// ranks of such an axis must use the same parameters.
 struct DataAxes {
   std::vector<std::string> shard, replicate = {};
 };

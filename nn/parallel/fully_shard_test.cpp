@@ -14,6 +14,7 @@
 #include "tessera/nn/optim/sgd.h"
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parallel/replicate.h"
+#include "tessera/nn/parallel/unit_impl.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
@@ -22,6 +23,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <stdexcept>
 
 namespace tessera::nn {
 namespace {
@@ -42,6 +44,7 @@ class Net final : public Layer<Net> {
   [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& x) const {
     return {head(norm(a(x))), b(x)};
   }
+  [[nodiscard]] Tensor features(const Tensor& x) const { return norm(a(x)); }
   Linear a{kIn, kHidden, Init::normal(1), DType::f64}, b{kIn, 3, Init::normal(1), DType::f64};
   RmsNorm norm{kHidden, 1e-5, DType::f64};
   Linear head{kHidden, 1, Init::normal(1), DType::f64};
@@ -163,6 +166,73 @@ TEST(FullyShard, RanksThatUseDifferentPartsStayTogether) {
     backward(squares(y[world.rank() == 0 ? 0 : 1]));
     EXPECT_EQ(trace.count("reduce_scatter"), 3);
     for (const auto& p : named_parameters(net)) EXPECT_TRUE(p.tensor.grad().defined()) << p.name;
+  });
+}
+
+// Numbers must not depend on the number of ranks: an optimizer decays a parameter whose gradient is
+// zero, and skips one that has none.
+TEST(FullyShard, AUnitThatRanForNothingHasZerosOnEveryMesh) {
+  for (const int ranks : {1, 2}) {
+    for (const bool shards : {true, false}) {
+      test::on_ranks(ranks, [&](World&) {
+        const Mesh mesh = Mesh::make({{"dp", ranks}});
+        Net net;
+        for (Module* m : std::initializer_list<Module*>{&net.a, &net.b, &net.norm, &net.head}) {
+          if (shards) fully_shard(*m, mesh, kAxes);
+          else replicate(*m, mesh, "dp");
+        }
+        fully_shard(net, mesh, kAxes);
+        initialize(net, 3, laid_out(net, mesh));
+        for (int step = 1; step <= 2; ++step) {
+          backward(squares(net(rows(mesh))[0]));
+          EXPECT_GT(squares(full_tensor(net.a.weight.grad())).item(), 0);
+          ASSERT_TRUE(net.b.weight.grad().defined());
+          EXPECT_EQ(full_tensor(net.b.weight.grad()).values(), std::vector<double>(3 * kIn, 0));
+        }
+      });
+    }
+  }
+}
+
+// Bytes are those of whole parameters alone: nothing else stays of a forward without a graph.
+TEST(FullyShard, AForwardThatFailsOrStopsEarlyLeavesNothingWhole) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    const Tensor x = rows(mesh);
+    // Once the gathers that were given up under way have ended.
+    const auto live = [&] {
+      mesh.group(0, "gather").barrier()->wait();
+      return Context::current().allocator(kCpu)->stats().live;
+    };
+    for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
+      Net net;
+      shard(net, mesh, {.reshard_after_forward = reshard});
+      fully_shard(net, mesh, kAxes, {.reshard_after_forward = reshard});
+      initialize(net, 3, laid_out(net, mesh));
+      const auto forward = [&] {
+        const NoGrad guard;
+        (void)net(x);
+      };
+      forward();
+      nn::reshard(net);
+      const int64_t nothing = live();
+      for (Module* fails : std::initializer_list<Module*>{&net.a, &net.norm, &net.head, &net.b}) {
+        for (const bool graph : {false, true}) {
+          auto hook = fails->register_forward_pre_hook(
+              [](const Module&, TensorList&) { throw std::runtime_error("stop"); });
+          EXPECT_THROW(graph ? (void)net(x) : forward(), std::runtime_error);
+          hook.remove();
+          EXPECT_EQ(live(), nothing) << fails->name();
+        }
+        forward();  // prefetches in the whole order again
+        nn::reshard(net);
+        EXPECT_EQ(live(), nothing);
+      }
+      if (reshard == Reshard::never) continue;
+      const NoGrad guard;
+      (void)net.run(&Net::features, x);
+      EXPECT_EQ(live(), nothing);
+    }
   });
 }
 
@@ -425,6 +495,68 @@ TEST(FullyShard, GradDifferentiatesParametersAndLeavesTheirGradientsAlone) {
     EXPECT_EQ(layout_of(g[0]), layout_of(net.a.weight));
     EXPECT_EQ(full_tensor(g[0]).values(), before);
     EXPECT_EQ(full_tensor(net.a.weight.grad()).values(), before);
+  });
+}
+
+TEST(FullyShard, RefusesGradientsOfGradientsOfParameters) {
+  for (const int ranks : {1, 2}) {
+    test::on_ranks(ranks, [&](World&) {
+      const Mesh mesh = Mesh::make({{"dp", ranks}});
+      Net net;
+      shard(net, mesh);
+      fully_shard(net, mesh, kAxes);
+      initialize(net, 3, laid_out(net, mesh));
+      EXPECT_EQ(error_of([&] {
+                  (void)grad({both(net(rows(mesh)))}, {net.a.weight}, {.create_graph = true});
+                }),
+                "[unshard] gradients of gradients of parameters need plain parameters: leave "
+                "create_graph away, or do not wrap the model");
+    });
+  }
+}
+
+// A gradient that somebody keeps has the same values after the next backward, as without a wrapper.
+TEST(FullyShard, AGradientThatIsHeldElsewhereStays) {
+  for (const int ranks : {1, 2, 3}) {
+    test::on_ranks(ranks, [&](World&) {
+      const Mesh mesh = Mesh::make({{"dp", ranks}});
+      Net net;
+      shard(net, mesh);
+      fully_shard(net, mesh, kAxes);
+      initialize(net, 3, laid_out(net, mesh));
+      const auto step = [&] { backward(both(net(rows(mesh)))); };
+      const auto times = [](double n, std::vector<double> values) {
+        for (double& v : values) v *= n;
+        return values;
+      };
+      step();
+      const Tensor held = net.a.weight.grad(), part = local(net.b.weight.grad());
+      const std::vector<double> once = full_tensor(held).values(), mine = part.values();
+      step();
+      EXPECT_EQ(full_tensor(held).values(), once);
+      EXPECT_EQ(part.values(), mine);
+      EXPECT_EQ(full_tensor(net.a.weight.grad()).values(), times(2, once));
+      EXPECT_EQ(local(net.b.weight.grad()).values(), times(2, mine));
+      // One whose rows do not lie one after another.
+      const Layout layout = layout_of(net.a.weight);
+      const Shape here = local(net.a.weight).shape();
+      net.a.weight.set_grad(make_distributed(
+          transpose(full({here[1], here[0]}, 0, DType::f64), 0, 1), net.a.weight.shape(), layout));
+      step();
+      EXPECT_EQ(full_tensor(net.a.weight.grad()).values(), once);
+    });
+  }
+}
+
+TEST(FullyShard, ModulesThatAreGoneAreForgotten) {
+  test::on_ranks(1, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 1}});
+    const auto& holders = Context::current().state<detail::UnitFlow>().holders;
+    for (int i = 0; i < 4; ++i) {
+      Net net;
+      fully_shard(net, mesh, kAxes);
+      EXPECT_EQ(holders.size(), parameters(net).size());
+    }
   });
 }
 

@@ -61,10 +61,8 @@ class Unit::Scope {
   }
   ~Scope() {
     if (ended_) return;
-    unit_.close();
-    if (!root_) return;
-    flow_.pass->functions.clear();
-    abandon();
+    unit_.close();  // nothing more in a recompute: it stops early by an exception
+    if (root_) give_up();
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -72,11 +70,18 @@ class Unit::Scope {
   TensorList end(TensorList out) {
     ended_ = true;
     if (!root_) return out;
-    const std::shared_ptr<UnitPass> pass = flow_.pass;
-    abandon();
+    const std::shared_ptr<UnitPass> pass = close_all();
     unit_.order_.assign(pass->begun.begin(), pass->begun.end());
     for (const auto& unit : std::exchange(flow_.left, {})) {
       if (unit->options_.reshard != Reshard::automatic) unit->release_after_forward();
+    }
+    // Nobody else would free what this forward did not run, or not to its end.
+    for (const auto& unit : pass->begun) {
+      if (unit->options_.reshard != Reshard::never && !has(pass->ended, unit))
+        unit->release_after_forward();
+    }
+    for (const auto& unit : std::exchange(pass->ahead, {})) {
+      if (!has(pass->begun, unit)) unit->release();
     }
     // The graph holds the pass, so the pass must not hold the graph.
     const std::vector<Tensor> functions = std::exchange(pass->functions, {});
@@ -84,10 +89,28 @@ class Unit::Scope {
   }
 
  private:
+  static bool has(const std::vector<std::shared_ptr<Unit>>& list,
+                  const std::shared_ptr<Unit>& unit) {
+    return std::ranges::find(list, unit) != list.end();
+  }
   // A unit of several modules is open if not all of them ran.
-  void abandon() {
-    const auto pass = std::exchange(flow_.pass, nullptr);
+  std::shared_ptr<UnitPass> close_all() {
+    auto pass = std::exchange(flow_.pass, nullptr);
     for (const auto& unit : pass->begun) unit->close();
+    return pass;
+  }
+  // A forward that failed leaves nothing whole, nor under way to be.
+  void give_up() {
+    const std::shared_ptr<UnitPass> pass = close_all();
+    pass->functions.clear();
+    for (const auto& unit : pass->begun) {
+      unit->release();
+      for (const auto& wished : unit->forward_prefetch.value_or(UnitList())) {
+        if (const auto other = wished.lock()) other->release();
+      }
+    }
+    for (const auto& unit : std::exchange(pass->ahead, {})) unit->release();
+    for (const auto& unit : std::exchange(flow_.left, {})) unit->release();
   }
   Unit& unit_;
   UnitFlow& flow_;
@@ -102,7 +125,9 @@ Unit::Unit(std::vector<Module*> modules, std::vector<Slot> slots, UnitOptions op
 
 void Unit::attach(std::span<Module* const> inside) {
   const auto self = shared_from_this();
-  for (const Slot& s : slots_) flow_of_rank().holders[s.parameter.handle().get()] = self;
+  auto& holders = flow_of_rank().holders;
+  std::erase_if(holders, [](const auto& holder) { return holder.second.expired(); });
+  for (const Slot& s : slots_) holders[s.parameter.handle().get()] = self;
   for (Module* m : inside) m->attach(std::make_shared<UnitNote>(UnitNote{self, false}));
   for (Module* m : modules_) {
     m->attach(std::make_shared<UnitNote>(UnitNote{self, true}));
@@ -164,7 +189,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   pass->begun.push_back(shared_from_this());
   opened_ = pass->number;
   const bool gathers = std::ranges::any_of(
-      groups_, [](const Group& g) { return g.parameters && g.parameters->communicates(); });
+      groups_, [](const Group& g) { return g.parameters && g.parameters->always(); });
   std::optional<BackwardRegion> region;
   if (gathers && Context::current().grad_enabled) {
     at_ = std::make_shared<size_t>(0);
@@ -175,7 +200,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   }
   make_whole(pass.get());
   // Not before: while whole parameters are laid out their gather's buffer is there too.
-  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr, true);
+  start(forward_prefetch, known ? order[place + 1].lock().get() : nullptr, pass.get());
 }
 
 void Unit::close() {
@@ -193,7 +218,7 @@ void Unit::make_whole(UnitPass* pass) {
     if (g.trained) {
       std::vector<Tensor> parameters;
       for (const size_t i : g.slots) parameters.push_back(slots_[i].parameter);
-      const bool communicates = g.parameters->communicates();
+      const bool always = g.parameters->always();
       whole = apply(
           {"unshard", [from = g.parameters](FunctionContext&, Tensors) { return from->whole(); },
            // Nothing recorded after this function needs the whole parameters any more.
@@ -201,9 +226,9 @@ void Unit::make_whole(UnitPass* pass) {
              to->release();
              return to->reduce(dy, flow_of_rank().last);
            },
-           communicates},
+           always},
           parameters);
-      if (pass && communicates && whole[0].requires_grad()) pass->functions.push_back(whole[0]);
+      if (pass && always && whole[0].requires_grad()) pass->functions.push_back(whole[0]);
     } else {
       whole = g.parameters->whole();
     }
@@ -223,13 +248,14 @@ void Unit::before_backward(const std::shared_ptr<UnitPass>& pass, size_t at) {
     if (g.parameters) g.parameters->finish();
   }
   start(backward_prefetch, at > 0 && at <= pass->ended.size() ? pass->ended[at - 1].get() : nullptr,
-        false);
+        nullptr);
 }
 
 // Backward does not look at members: the modules may be gone.
-void Unit::start(const std::optional<UnitList>& wished, Unit* next, bool forward) {
+void Unit::start(const std::optional<UnitList>& wished, Unit* next, UnitPass* forward) {
   const auto gather = [forward](Unit& unit) { forward ? unit.gather() : unit.gather_known(); };
   if (!wished) {
+    if (next && forward) forward->ahead.push_back(next->shared_from_this());
     if (next) gather(*next);
     return;
   }

@@ -33,7 +33,8 @@ using UnitList = std::vector<std::weak_ptr<Unit>>;
 struct UnitPass {
   uint64_t number = 0;
   std::vector<std::shared_ptr<Unit>> begun, ended;  // in order
-  std::vector<Tensor> functions;                    // a result of each function that communicates
+  std::vector<std::shared_ptr<Unit>> ahead;         // gathered for their place in `order_`
+  std::vector<Tensor> functions;                    // a result of each function that always runs
   uint64_t backward = 0;                            // whose end was asked to free what is left
 };
 
@@ -107,7 +108,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void make_whole(UnitPass* pass);
   void before_backward(const std::shared_ptr<UnitPass>& pass, size_t at);
   void gather_known();
-  static void start(const std::optional<UnitList>& wished, Unit* next, bool forward);
+  static void start(const std::optional<UnitList>& wished, Unit* next, UnitPass* forward);
 
   std::vector<Module*> modules_;
   std::vector<Slot> slots_;

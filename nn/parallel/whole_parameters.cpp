@@ -3,6 +3,7 @@
 // of the bucket become Replicate and Partial, all others stay. A gradient in another layout is
 // brought to it first, so that one that is equal on all ranks counts once.
 #include "tessera/autograd/checkpoint.h"
+#include "tessera/autograd/seen_by_one.h"
 #include "tessera/dist/buckets/gradient_list.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/assign/assign.h"
@@ -107,12 +108,7 @@ void BucketParameters::gather() {
   const OutsideCheckpoint outside;
   std::vector<Tensor> shards;
   for (const Tensor& p : parameters_) shards.push_back(part(p));
-  try {
-    bucket_->gather(shards);
-  } catch (...) {
-    bucket_->release();  // nothing is there
-    throw;
-  }
+  bucket_->gather(shards);
 }
 
 void BucketParameters::finish() {
@@ -138,25 +134,32 @@ void BucketParameters::release_after_forward() {
   if (bucket_->gathers()) bucket_->release_all_but_part();
 }
 
-// What the leaves hold, for the bucket to add to. Only a pass that adds to leaves may, and hooks of
-// a leaf are to see each gradient.
+// What the leaves hold, for the bucket to add to. Only a pass that adds to leaves may, hooks of a
+// leaf are to see each gradient, and a gradient that somebody else has too stays as it is.
 std::vector<Tensor> BucketParameters::accumulated() const {
   std::vector<Tensor> held;
   if (!Tape::current().accumulates) return held;
   for (const Tensor& p : parameters_) {
     const LeafGrad* leaf = p.impl().leaf.get();
     if (!leaf || !leaf->hooks.empty() || !leaf->post_accumulate.empty()) return {};
-    const bool fits = leaf->grad.defined() && leaf->grad.impl().layout == p.impl().layout;
+    const bool fits = leaf->grad.defined() && leaf->grad.impl().layout == p.impl().layout &&
+                      seen_by_one(leaf->grad);
     held.push_back(fits ? part(leaf->grad) : Tensor());
   }
   return held;
 }
 
 Grads BucketParameters::reduce(const Grads& gradients, bool last) {
+  if (Context::current().grad_enabled) {
+    fail<AutogradError>("unshard",
+                        "gradients of gradients of parameters need plain parameters: leave "
+                        "create_graph away, or do not wrap the model");
+  }
   const std::vector<Tensor> parts = bring_gradients(gradients, gradient_, bucket_->sum_dtype());
   const Reduce how = last || accumulation_ == Accumulation::shards ? Reduce::all
                      : accumulation_ == Accumulation::whole        ? Reduce::none
                                                                    : Reduce::scatter;
+  bucket_->wait();  // the reduction before this one has a part in what the leaves hold
   const std::vector<Tensor> shards = bucket_->reduce(parts, how, accumulated());
   Grads all;
   for (size_t i = 0; i < parameters_.size(); ++i) {

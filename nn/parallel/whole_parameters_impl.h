@@ -36,8 +36,9 @@ class WholeParameters {
   /// Gradients of the parameters from those of whole(); undefined where they come with a later
   /// micro-batch, or have been added to the parameter's. `last`: no micro-batch follows.
   [[nodiscard]] virtual Grads reduce(const Grads& gradients, bool last) = 0;
-  /// Whether reduce() is collective.
-  [[nodiscard]] virtual bool communicates() const = 0;
+  /// Whether reduce() runs in every backward, also where nobody used whole(): it is collective, or
+  /// gives zeros as the collective would.
+  [[nodiscard]] virtual bool always() const = 0;
 };
 
 /// Copies in `dtype`, made anew when the parameters have changed. They lie in one buffer, so that
@@ -50,7 +51,7 @@ class CastParameters final : public WholeParameters {
   TensorList whole() override;
   void release() override {}
   Grads reduce(const Grads& gradients, bool last) override;
-  [[nodiscard]] bool communicates() const override { return false; }
+  [[nodiscard]] bool always() const override { return false; }
 
  private:
   struct Slot {
@@ -72,7 +73,7 @@ class BucketParameters final : public WholeParameters {
   void release() override;
   void release_after_forward() override;
   Grads reduce(const Grads& gradients, bool last) override;
-  [[nodiscard]] bool communicates() const override { return bucket_->communicates(); }
+  [[nodiscard]] bool always() const override { return true; }
 
  private:
   [[nodiscard]] std::vector<Tensor> accumulated() const;
