@@ -42,9 +42,12 @@ struct Item {
   }
 };
 
-// What a shard held when it was gathered.
+Tensor as(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : cast(x, dtype); }
+
+// What a shard held when it was gathered. It owns the storage: another one at the same address
+// would look equal.
 struct Seen {
-  const Storage* storage;
+  Ref<Storage> storage;
   uint32_t version;
   bool operator==(const Seen&) const = default;
 };
@@ -70,7 +73,7 @@ struct Bucket::State {
   std::vector<Seen> seen, filled;  // shards of the last gather, and those in `flat`
   bool there = false;
 
-  Tensor added, scattered;  // kept by Reduce::none and by Reduce::scatter
+  Tensor added, scattered;  // kept by Reduce::none and by Reduce::scatter, in dtype `own`
   std::set<int> forgotten;  // items whose part of these is to be zero
   Ref<Work> reducing;
   Ref<Later> later;
@@ -79,7 +82,7 @@ struct Bucket::State {
   ~State() {
     try {
       if (later) later->wait();  // leaves hold its result, and it holds their bytes
-    } catch (const Error&) {     // which they get where they read it
+    } catch (...) {              // errors: which they get where they read it
     }
   }
   State(const State&) = delete;
@@ -98,6 +101,7 @@ struct Bucket::State {
     record_collective(kind, mesh, axes, payload, trace_tag());
   }
   void find_neighbours(const std::vector<std::string>& axes, int ways);
+  void start(std::span<const Tensor> shards);
   void gather_from(const Tensor& own_part);
   // A member's block of an item in a buffer of all parts, or in one part (member 0).
   [[nodiscard]] Tensor in_parts(const Tensor& buffer, const Item& item, size_t member,
@@ -113,6 +117,7 @@ struct Bucket::State {
   void pack(std::span<const Tensor> gradients, const Tensor& buffer, bool onto);
   void complete();
   void clear_forgotten();
+  void keep(const Tensor& sums);
   [[nodiscard]] bool alone() const;
   std::vector<Tensor> kept(std::span<const Tensor> gradients, std::span<const Tensor> into);
   std::vector<Tensor> give(const Tensor& sums, std::span<const Tensor> into);
@@ -239,7 +244,6 @@ int64_t Bucket::gradient_bytes() const {
 int64_t Bucket::reduced_bytes() const { return state_->part * item_size(state_->sum); }
 DType Bucket::sum_dtype() const { return state_->sum; }
 bool Bucket::gathers() const { return state_->members > 1; }
-bool Bucket::communicates() const { return state_->members > 1 || state_->replicas; }
 bool Bucket::gathered() const { return state_->there; }
 
 void Bucket::gather(std::span<const Tensor> shards) {
@@ -252,30 +256,40 @@ void Bucket::gather(std::span<const Tensor> shards) {
     if (x.shape() != s.items[i].shard || x.dtype() != s.own) {
       fail<ShapeError>(kWho, "shard ", i, " is ", x.meta(), ", expected ", s.own, s.items[i].shard);
     }
-    now.push_back({&x.storage(), x.storage().version()});
+    now.push_back({x.impl().storage, x.storage().version()});
   }
   if (s.there && now == s.seen) return;
   s.seen = std::move(now);
-  const NoGrad guard;
+  s.there = false;
+  try {
+    s.start(shards);
+  } catch (...) {
+    release();
+    throw;
+  }
   s.there = true;
-  if (s.members == 1) {
-    if (s.param == s.own) s.as_given.assign(shards.begin(), shards.end());
+}
+
+void Bucket::State::start(std::span<const Tensor> shards) {
+  const NoGrad guard;
+  if (members == 1) {
+    if (param == own) as_given.assign(shards.begin(), shards.end());
     else
-      s.fill([&] {
-        for (size_t i = 0; i < shards.size(); ++i) assign_(s.in_flat(s.items[i]), shards[i]);
+      fill([&] {
+        for (size_t i = 0; i < shards.size(); ++i) assign_(in_flat(items[i]), shards[i]);
       });
     return;
   }
-  if (const Tensor held = std::exchange(s.held, {}); held.defined() && s.seen == s.filled) {
-    s.gather_from(held);
+  if (const Tensor kept = std::exchange(held, {}); kept.defined() && seen == filled) {
+    gather_from(kept);
     return;
   }
-  const int64_t own = static_cast<int64_t>(s.me) * s.part;
-  s.received = empty({s.part * static_cast<int64_t>(s.members)}, s.param, s.device);
+  received = empty({part * static_cast<int64_t>(members)}, param, device);
   for (size_t i = 0; i < shards.size(); ++i)
-    assign_(s.in_parts(s.received, s.items[i], s.me, s.items[i].shard), shards[i]);
-  s.trace(CollectiveKind::all_gather, s.shard_axes, s.received);
-  s.gathering = s.gathers().all_gather(alias(s.received, {s.part}, {1}, own), s.received);
+    assign_(in_parts(received, items[i], me, items[i].shard), shards[i]);
+  trace(CollectiveKind::all_gather, shard_axes, received);
+  gathering =
+      gathers().all_gather(alias(received, {part}, {1}, static_cast<int64_t>(me) * part), received);
 }
 
 // Writes the whole tensors: the same values as before, or others.
@@ -362,7 +376,7 @@ void Bucket::State::pack(std::span<const Tensor> gradients, const Tensor& buffer
     for (size_t m = 0; m < members; ++m) {
       const Tensor to = in_parts(buffer, items[i], m, items[i].block(m)),
                    from = items[i].of_whole(g, m);
-      if (onto) to += from.dtype() == sum ? from : cast(from, sum);
+      if (onto) to += as(from, buffer.dtype());
       else assign_(to, from);
     }
   }
@@ -376,7 +390,7 @@ void Bucket::State::complete() {
 
 void Bucket::State::clear_forgotten() {
   const auto clear = [this](const Tensor& block) {
-    assign_(block, full(block.shape(), 0, sum, device));
+    assign_(block, full(block.shape(), 0, own, device));
   };
   for (const int i : std::exchange(forgotten, {})) {
     const Item& item = items[static_cast<size_t>(i)];
@@ -393,6 +407,24 @@ void Bucket::forget(int i) {
   if (s.forgotten.size() < s.items.size()) return;
   s.added = s.scattered = {};
   s.forgotten.clear();
+}
+
+// Adds sums, which may be under way, to what was scattered before.
+void Bucket::State::keep(const Tensor& sums) {
+  if (!scattered.defined() && sums.dtype() == own) {
+    scattered = sums;
+    return;
+  }
+  const bool first = !scattered.defined();
+  if (first) scattered = empty({part}, own, device);
+  later = make_ref<Later>([first, to = scattered, sums] {
+    const NoGrad guard;
+    if (first) assign_(to, sums);
+    else {
+      Tensor total = to;
+      total += as(sums, to.dtype());
+    }
+  });
 }
 
 // This rank's shards of the sums, which may be under way.
@@ -435,9 +467,6 @@ bool Bucket::State::alone() const { return members == 1 && !replicas && !scatter
 std::vector<Tensor> Bucket::State::kept(std::span<const Tensor> gradients,
                                         std::span<const Tensor> into) {
   std::vector<Tensor> out;
-  const auto as = [](const Tensor& x, DType dtype) {
-    return x.dtype() == dtype ? x : cast(x, dtype);
-  };
   for (size_t i = 0; i < items.size(); ++i) {
     const Tensor g = gradients[i].defined() ? as(as(gradients[i], sum), own)
                                             : full(items[i].whole, 0, own, device);
@@ -464,32 +493,35 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
   s.complete();
   s.clear_forgotten();
   if (s.alone() && how == Reduce::all && !s.added.defined()) return s.kept(gradients, into);
+  const Tensor before = how == Reduce::all ? std::exchange(s.scattered, {}) : Tensor();
   Tensor sums = std::exchange(s.added, {});
   const bool onto = sums.defined();
   if (!onto) {
     const bool holes =
         s.padded || std::ranges::any_of(gradients, [](const Tensor& g) { return !g.defined(); });
     const Shape all{s.part * static_cast<int64_t>(s.members)};
-    sums = holes ? full(all, 0, s.sum, s.device) : empty(all, s.sum, s.device);
+    const DType dtype = how == Reduce::none || before.defined() ? s.own : s.sum;
+    sums = holes ? full(all, 0, dtype, s.device) : empty(all, dtype, s.device);
   }
   s.pack(gradients, sums, onto);
   if (how == Reduce::none) {
     s.added = sums;
     return std::vector<Tensor>(s.items.size());
   }
-  // What was scattered before goes into this rank's own part, so the reductions follow one another
-  // without a step of this rank between them.
-  if (const Tensor before = std::exchange(s.scattered, {}); before.defined()) {
+  // What was scattered before goes into this rank's own part, so the last reductions follow one
+  // another without a step of this rank between them.
+  if (before.defined()) {
     Tensor own = alias(sums, {s.part}, {1}, static_cast<int64_t>(s.me) * s.part);
     own += before;
   }
+  sums = as(sums, s.sum);
   if (s.members > 1) {
     const Tensor buffer = std::exchange(sums, empty({s.part}, s.sum, s.device));
     s.trace(CollectiveKind::reduce_scatter, s.shard_axes, buffer);
     s.reducing = s.sums(s.shard_axes).reduce_scatter(buffer, sums);
   }
   if (how == Reduce::scatter) {
-    s.scattered = sums;
+    s.keep(sums);
     return std::vector<Tensor>(s.items.size());
   }
   if (s.replicas) {

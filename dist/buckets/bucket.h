@@ -53,7 +53,6 @@ class TESSERA_API Bucket {
   [[nodiscard]] DType param_dtype() const;  ///< of whole()
   [[nodiscard]] DType sum_dtype() const;    ///< of sums of gradients
   [[nodiscard]] bool gathers() const;       ///< whether other ranks hold parts of the parameters
-  [[nodiscard]] bool communicates() const;  ///< whether gradients are summed with other ranks'
   [[nodiscard]] const Shape& whole_shape(int i) const;  ///< of whole()[i]: a tp rank's own part
   /// Bytes of all whole tensors; of the padded buffer of gradients; of this rank's part of it.
   [[nodiscard]] int64_t gathered_bytes() const;
@@ -80,13 +79,14 @@ class TESSERA_API Bucket {
   void release_all_but_part();
 
   /// Reduces whole gradients (undefined: zeros), in param_dtype() or any floating dtype, as far as
-  /// `how`. Reduce::all gives this rank's shards: parts of one buffer, under way, each with a
-  /// storage of its own, so that a leaf keeps it without a copy. Otherwise undefined tensors.
-  /// `into`: gradients that the leaves hold already, contiguous and theirs alone, as those that an
-  /// earlier call gave (undefined: none). Where one is given, the shard is added to its bytes,
-  /// under way too, and the result is undefined. A call first completes the reduction of the call
-  /// before it, so that a bucket has one buffer of gradients at most. After an error, what was
-  /// added up before is gone.
+  /// `how`. What calls add up has the parameters' own dtype, and is cast where a collective starts.
+  /// Reduce::all gives this rank's shards: parts of one buffer, under way, each with a storage of
+  /// its own, so that a leaf keeps it without a copy. Otherwise undefined tensors. `into`:
+  /// gradients that the leaves hold already, contiguous and theirs alone, as those that an earlier
+  /// call gave (undefined: none). Where one is given, the shard is added to its bytes, under way
+  /// too, and the result is undefined. A call first completes the reduction of the call before it,
+  /// so that a bucket has one buffer of gradients at most. After an error, what was added up before
+  /// is gone.
   [[nodiscard]] std::vector<Tensor> reduce(std::span<const Tensor> gradients,
                                            Reduce how = Reduce::all,
                                            std::span<const Tensor> into = {});

@@ -346,6 +346,73 @@ TEST(Bucket, ForgetsWhatWasAddedUpForAParameter) {
   }
 }
 
+// bf16 cannot count beyond 256.
+TEST(Bucket, AddsMicroBatchesInTheDtypeOfTheParameters) {
+  constexpr int kBatches = 400;
+  for (const Case& c : kCases) {
+    test::on_ranks(c.ranks, [&](World&) {
+      const Layout layout = Layout::ordered(Mesh::make(c.axes), c.placements, c.orders);
+      const List list = parameters(layout);
+      double expected = kBatches;
+      for (const auto* axes : {&c.bucket.shard, &c.bucket.replicate})
+        for (const std::string& axis : *axes) expected *= layout.mesh().size(axis);
+      for (const Reduce early : {Reduce::none, Reduce::scatter, Reduce::all}) {
+        for (const DType given : {DType::f32, DType::bf16}) {
+          Bucket bucket(list.parameters, c.bucket, {.param = given, .reduce = DType::bf16});
+          std::vector<Tensor> held(kShapes.size()), ones;
+          for (int i = 0; i < bucket.size(); ++i)
+            ones.push_back(full(bucket.whole_shape(i), 1, given));
+          for (int micro = 1; micro <= kBatches; ++micro) {
+            auto shards = bucket.reduce(ones, micro == kBatches ? Reduce::all : early, held);
+            for (size_t i = 0; i < shards.size(); ++i)
+              if (shards[i].defined()) held[i] = std::move(shards[i]);
+          }
+          for (const Tensor& g : held) {
+            EXPECT_EQ(g.dtype(), DType::f32);
+            for (const double v : g.values())
+              EXPECT_NEAR(v, expected, expected / 100) << c.ranks << " ranks";
+          }
+        }
+      }
+    });
+  }
+}
+
+// Values that were not gathered are never taken for those that were, wherever they lie.
+TEST(Bucket, GathersNewStoragesAtOldAddresses) {
+  test::on_ranks(2, [](World& w) {
+    const Layout layout = Layout::of(Mesh::make({{"dp", 2}}), {Shard(0)});
+    Bucket bucket(std::vector{distribute(zeros({4}), layout)}, {{"dp"}, {}});
+    for (int i = 0; i < 20; ++i) {
+      bucket.gather(std::vector{full({2}, 10 * i + w.rank())});
+      const double a = 10 * i, b = a + 1;
+      EXPECT_EQ(bucket.whole()[0].values(), (std::vector<double>{a, a, b, b}));
+    }
+  });
+}
+
+TEST(Bucket, AGatherThatFailsToStartLeavesNothing) {
+  test::on_ranks(2, [](World&) {
+    const Layout layout = Layout::of(Mesh::make({{"dp", 2}}), {Shard(0)});
+    const List list = parameters(layout);
+    Bucket bucket(list.parameters, {{"dp"}, {}});
+    const std::vector<double> values = list.shards[1].values();
+    const auto live = [] { return Context::current().allocator(kCpu)->stats().live; };
+    list.shards[1].storage().release_bytes();
+    const int64_t before = live();
+    EXPECT_THROW(bucket.gather(list.shards), StorageError);
+    EXPECT_FALSE(bucket.gathered());
+    EXPECT_EQ(live(), before);
+    EXPECT_THROW((void)bucket.whole(), UsageError);
+    {
+      const Storage::Refill refill(list.shards[1].storage());
+      copy_bytes(list.shards[1], from_values(values, list.shards[1].shape(), DType::f32));
+    }
+    bucket.gather(list.shards);
+    EXPECT_EQ(bucket.whole().size(), list.shards.size());
+  });
+}
+
 // A gradient is a storage of its own, which a leaf keeps, and a later call adds to in place.
 TEST(Bucket, GivesGradientsThatLeavesKeep) {
   for (const int n : {1, 2, 3}) {
