@@ -2,7 +2,7 @@
 """Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
 
     build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost]
-                                                 [collectives] [trainer] [parallel]
+                                                 [collectives] [trainer] [parallel] [checkpoint]
                                                  [--threads 1,2]
 
 The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
@@ -19,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 
+import checkpoint
 import collectives
 import parallel
 import trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = "bench/peers"
-NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer", "parallel")
+NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer", "parallel",
+         "checkpoint")
 FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
            "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
 # What train_step runs with, on both sides.
@@ -271,6 +273,9 @@ def main():
             continue
         if name == "parallel":  # ranks by threads, by processes and by gloo
             parallel.compare(args.bin, args.rounds, about_run(load), args.out.resolve())
+            continue
+        if name == "checkpoint":  # the same sides
+            checkpoint.compare(args.bin, args.rounds, about_run(load), args.out.resolve())
             continue
         threads = dict.fromkeys(int(t) for t in args.threads.split(","))
         if name == "trainer":  # no peer but the bare step

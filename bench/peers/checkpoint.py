@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a 124M Llama and its AdamW states on two ranks: Tessera's beside those of
+torch.distributed.checkpoint, with FSDP2 over gloo, and beside the machine's disk and memory.
+
+    build/venv/bin/python bench/peers/checkpoint.py [--rounds 2]
+
+All sides run by turns; medians of rounds count. `./dev bench peers checkpoint` calls it. With
+--gloo RANK it is one of the two processes of the PyTorch side.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = "build/bench_checkpoint"
+LENGTH = 128
+
+
+def resident(field):
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def gloo(rank, port):
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from common import Llama, loss_fn
+    from train_step import MODELS
+
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank),
+                   "WORLD_SIZE": "2"}
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,))
+    model = Llama(**MODELS["124M"], seq_len=LENGTH)
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step():
+        tokens = torch.randint(0, 256, (1, LENGTH + 1))
+        optimizer.zero_grad()
+        loss_fn(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+        optimizer.step()
+
+    def state():
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        return {"model": of_model, "optimizer": of_optimizer}
+
+    def slowest(seconds):
+        seconds = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+        return seconds.item()
+
+    def timed(fn):
+        dist.barrier()
+        start = time.perf_counter()
+        fn()
+        return slowest(time.perf_counter() - start)
+
+    folder = pathlib.Path(FOLDER)
+    figures, running = {}, []
+    note = lambda name, seconds: figures.__setitem__(name, seconds)
+
+    def drop_from_cache(path):
+        dist.barrier()
+        for file in path.iterdir() if rank == 0 else ():
+            with open(file, "rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def begin(path):
+        running[:] = [dcp.async_save(state(), checkpoint_id=path)]
+
+    step()
+    note("save", timed(lambda: dcp.save(state(), checkpoint_id=folder / "sync")))
+    drop_from_cache(folder / "sync")
+    load = lambda: dcp.load(state(), checkpoint_id=folder / "sync")
+    note("load from disk", timed(load))
+    note("load from cache", timed(load))
+    alone, beside = [timed(step) for _ in range(3)], []
+    note("async: snapshot", timed(lambda: begin(folder / "async")))
+    while slowest(0.0 if running[0].done() else 1.0) > 0:
+        beside.append(timed(step))
+    note("async: commit", timed(lambda: running[0].result()))
+    note("step", statistics.median(alone))
+    if beside:
+        note("step during a save", statistics.median(beside))
+    shutil.rmtree(folder / "async", ignore_errors=True)
+    dist.barrier()
+    before = resident("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    begin(folder / "async")
+    running[0].result()
+    extra = resident("VmHWM") - before
+    held = 3 * sum(p.to_local().numel() * p.element_size() for p in model.parameters())
+    if rank == 0:
+        for name, seconds in figures.items():
+            print(json.dumps({"name": name, "backend": "gloo", "seconds": [seconds]}))
+        print(json.dumps({"name": "async: memory", "backend": "gloo", "copies": extra / held,
+                          "torch": torch.__version__}), flush=True)
+    dist.destroy_process_group()
+
+
+def lines_of(command):
+    result = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    if result.returncode != 0:
+        sys.exit(f"checkpoint: {' '.join(command)} failed:\n{result.stderr.strip()}")
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+
+
+def run_gloo():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, __file__, "--port", port, "--gloo"]
+    other = subprocess.Popen([*command, "1"], cwd=ROOT)
+    rows = lines_of([*command, "0"])
+    other.wait()
+    shutil.rmtree(ROOT / FOLDER, ignore_errors=True)
+    return rows
+
+
+def run_ours(binary, launcher=()):
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        lines_of([*launcher, f"{binary}/bench_checkpoint", "--rounds", "1", "--folder", FOLDER,
+                  "--json", file.name])
+        return [json.loads(line) for line in pathlib.Path(file.name).read_text().splitlines()]
+
+
+def rows_of(binary, rounds):
+    """A row for each figure and side, with all rounds; the bytes of the state; PyTorch's release."""
+    sides = (lambda: run_ours(binary), lambda: run_ours(binary, ["./dev", "mpirun", "-n", "2"]),
+             run_gloo)
+    rows, gigabytes, torch = {}, None, None
+    for number in range(rounds):
+        print(f"checkpoint: round {number + 1} of {rounds}", file=sys.stderr)
+        for row in (row for side in sides for row in side()):
+            gigabytes, torch = row.get("gigabytes", gigabytes), row.get("torch", torch)
+            field = "seconds" if "seconds" in row else "copies"
+            into = rows.setdefault((row["name"], row["backend"]),
+                                   {"name": row["name"], "backend": row["backend"], field: []})
+            into[field] += [round(v, 4) for v in
+                            (row[field] if field == "seconds" else [row[field]])]
+    return list(rows.values()), gigabytes, torch
+
+
+def show(rows, gigabytes):
+    print(f"{gigabytes:.2f} GB on 2 ranks, medians")
+    backends = list(dict.fromkeys(row["backend"] for row in rows))
+    print(f"{'':22}" + "".join(f"{b:>24}" for b in backends))
+    for name in dict.fromkeys(row["name"] for row in rows):
+        line = f"{name:22}"
+        for backend in backends:
+            row = next((r for r in rows if (r["name"], r["backend"]) == (name, backend)), {})
+            if "seconds" in row:
+                seconds = statistics.median(row["seconds"])
+                line += f"{f'{seconds:.3f} s {gigabytes / seconds:.2f} GB/s':>24}"
+            else:
+                copies = row.get("copies")
+                line += f"{f'{max(copies):.2f} copies' if copies else '-':>24}"
+        print(line)
+
+
+def compare(binary, rounds, about, out):
+    rows, gigabytes, torch = rows_of(binary, rounds)
+    show(rows, gigabytes)
+    out.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(" " + json.dumps(row) for row in rows)
+    head = json.dumps(about | {"torch": torch, "gigabytes": round(gigabytes, 3)})[1:-1]
+    (out / "checkpoint.json").write_text("{" + head + ',\n"rows": [\n' + lines + "\n]}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--bin", default="build/release/bin", help="folder of the programs")
+    parser.add_argument("--gloo", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--port", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.gloo is not None:
+        gloo(args.gloo, args.port)
+    else:
+        show(*rows_of(args.bin, args.rounds)[:2])
+
+
+if __name__ == "__main__":
+    main()
