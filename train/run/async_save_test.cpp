@@ -21,6 +21,8 @@ namespace fs = std::filesystem;
 using test::IoFault;
 using test::IoFaults;
 
+using Ranks = std::vector<size_t>;
+
 class AsyncSaveTest : public TinyRunTest {
  protected:
   static constexpr int kRanks = 2;
@@ -36,6 +38,20 @@ class AsyncSaveTest : public TinyRunTest {
           c, [&](const std::string& line) { printed_ += line + '\n'; }, nullptr, source);
       trainer.run();
     });
+  }
+  // The processes of one run in dump folder a, whose outputs go to log0, log1, ...
+  [[nodiscard]] std::vector<std::unique_ptr<Child>> processes(
+      int ranks, const Words& words, const std::function<Words(int)>& environment) const {
+    const std::string port = concat("MASTER_PORT=", test::free_port());
+    std::vector<std::unique_ptr<Child>> all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Words own{concat("RANK=", rank), concat("WORLD_SIZE=", ranks), "MASTER_ADDR=127.0.0.1",
+                      port};
+      all.push_back(
+          std::make_unique<Child>(train("a", joined({"--training.local_batch_size", "1"}, words)),
+                                  path(concat("log", rank)), joined(own, environment(rank))));
+    }
+    return all;
   }
   [[nodiscard]] std::string file(const std::string& dump, int64_t step, int rank) const {
     return io::read_file(
@@ -128,23 +144,62 @@ TEST_F(AsyncSaveTest, AKilledProcessLeavesWholeSteps) {
     const int call = i / 4 + (victim == 0 ? 2 * i : 0);
     SCOPED_TRACE(concat("rank ", victim, " killed at call ", call));
     fs::remove_all(path("a"));
-    const std::string port = concat("MASTER_PORT=", test::free_port());
-    std::vector<std::unique_ptr<Child>> ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-      Words environment{concat("RANK=", rank), "WORLD_SIZE=4", "MASTER_ADDR=127.0.0.1", port};
-      if (rank == victim) environment.push_back(concat("TESSERA_TEST_KILL_AT=", call));
-      ranks.push_back(std::make_unique<Child>(
-          train("a", {"--training.steps", "1000", "--checkpoint.interval", "1",
-                      "--checkpoint.keep_latest_k", "2", "--training.local_batch_size", "1",
-                      "--checkpoint.async_mode", i % 2 == 0 ? "async" : "disabled"}),
-          path(concat("log", rank)), environment));
-    }
+    const auto ranks = processes(
+        4,
+        {"--training.steps", "1000", "--checkpoint.interval", "1", "--checkpoint.keep_latest_k",
+         "2", "--checkpoint.async_mode", i % 2 == 0 ? "async" : "disabled"},
+        [&](int rank) {
+          return rank == victim ? Words{concat("TESSERA_TEST_KILL_AT=", call)} : Words{};
+        });
     for (int rank = 0; rank < 4; ++rank) {
       EXPECT_EQ(ranks[static_cast<size_t>(rank)]->wait(), rank == victim ? -SIGKILL : 1)
           << io::read_file(path(concat("log", rank)));
     }
     const Session session;
     for (const int64_t step : folder.steps()) folder.at(step)->verify();
+  }
+}
+
+// Signals reach one of two processes or both, while the save after step 1 is held in both: it is
+// finished, and then the step of the signal is saved.
+TEST_F(AsyncSaveTest, SignalsAreServedAfterASaveThatIsHeld) {
+  const CheckpointFolder folder(path("a/checkpoint"));
+  for (const int signal : {SIGUSR1, SIGTERM}) {
+    for (const Ranks& receivers : {Ranks{0}, {1}, {0, 1}}) {
+      SCOPED_TRACE(concat("signal ", signal, " to ", receivers.size(), ", first ", receivers[0]));
+      fs::remove_all(path("a"));
+      const std::string hold = put("hold", "");
+      const auto ranks = processes(
+          2,
+          {"--training.steps", "1000000", "--checkpoint.interval", "1000000",
+           "--checkpoint.enable_first_step_checkpoint", "true", "--checkpoint.async_mode", "async"},
+          [&](int) { return Words{concat("TESSERA_TEST_HOLD=", hold)}; });
+      const auto wait_for = [&](const std::function<bool()>& done) {
+        ASSERT_TRUE(ranks[0]->wait_for(done)) << io::read_file(path("log0"));
+      };
+      wait_for([&] {  // later steps are done
+        const std::string metrics = path("a/metrics.jsonl");
+        return fs::exists(metrics) && std::ranges::count(io::read_file(metrics), '\n') >= 3;
+      });
+      EXPECT_TRUE(fs::exists(path("a/checkpoint/step-1.partial")));
+      for (const size_t rank : receivers) ranks[rank]->signal(signal);
+      fs::remove(hold);
+      if (signal == SIGUSR1) {
+        wait_for([&] { return folder.steps().size() == 2; });
+        ranks[1]->signal(SIGTERM);
+      }
+      for (size_t rank = 0; rank < 2; ++rank)
+        EXPECT_EQ(ranks[rank]->wait(), 0) << io::read_file(path(concat("log", rank)));
+      const std::vector<int64_t> steps = folder.steps();
+      ASSERT_EQ(steps.size(), signal == SIGUSR1 ? 3u : 2u);
+      EXPECT_EQ(steps[0], 1);
+      TESSERA_EXPECT_HOLDS(io::read_file(path("log0")),
+                           concat("stopped by SIGTERM after step ", steps.back()));
+      const Session session;
+      for (const int64_t step : steps) folder.at(step)->verify();
+      for (const auto& entry : fs::directory_iterator(folder.path()))
+        EXPECT_NE(entry.path().extension(), ".partial");
+    }
   }
 }
 
