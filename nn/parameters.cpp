@@ -68,6 +68,16 @@ Tensor filled(const TensorMeta& meta, const Init& init, RngKey key, Layout layou
                          {}});
 }
 
+// Buffers without bytes that checkpoints do not contain are filled as by initialize; they do not
+// depend on a seed.
+void fill_other_buffers(Module& root, Device device) {
+  for_each(root, detail::other_buffers, [&](const std::string& path, Tensor& t, const Init& init) {
+    if (t.device().is_meta())
+      detail::become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)},
+                               t.is_distributed() ? layout_of(t) : Layout()));
+  });
+}
+
 // Replaces the bytes of parameters, gradients and buffers where `made` gives others than it got.
 void convert(Module& root,
              const std::function<Tensor(const std::string& path, const Tensor&)>& made) {
@@ -223,16 +233,22 @@ void lay_out(Module& root, const LayoutOf& layout_of) {
   });
 }
 
+void allocate(Module& root) {
+  for_each(root, detail::parameters | detail::persistent_buffers,
+           [](const std::string&, Tensor& t, const Init&) {
+             if (!t.device().is_meta()) return;
+             detail::become(t, t.is_distributed()
+                                   ? make_distributed(empty(local(t).shape(), t.dtype()), t.shape(),
+                                                      layout_of(t))
+                                   : empty(t.shape(), t.dtype()));
+           });
+  fill_other_buffers(root, kCpu);
+}
+
 void load(Module& root, const std::vector<NamedParameter>& source, Device device) {
   const auto pairs =
       detail::matched("load", root, detail::parameters | detail::persistent_buffers, source, true);
-  // Tensors that checkpoints do not contain are filled as by initialize; they do not depend on a
-  // seed.
-  for_each(root, detail::other_buffers, [&](const std::string& path, Tensor& t, const Init& init) {
-    if (t.device().is_meta())
-      detail::become(t, filled({t.shape(), t.dtype(), device}, init, {0, stream_of(path)},
-                               t.is_distributed() ? layout_of(t) : Layout()));
-  });
+  fill_other_buffers(root, device);
   for (const auto& [to, from] : pairs) {
     const Tensor whole = from.is_distributed() ? full_tensor(from) : from.detach();
     detail::become(to, to.is_distributed() ? distribute(whole, layout_of(to))

@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/tokenizer/train_bpe.h"
 
 #include <gtest/gtest.h>
 
@@ -61,6 +62,39 @@ class CheckpointTest : public testing::Test {
   CheckpointFolder folder_;
   std::vector<std::string> warnings_;
 };
+
+TEST_F(CheckpointTest, TheTokenizerIsSavedAndChecked) {
+  BpeTrainer trainer({.vocabulary = 270});
+  trainer.add("the quick brown fox and the lazy dog");
+  const auto tokenizer = make_tokenizer(trainer.train());
+  ASSERT_GT(tokenizer->files().size(), 1u);
+  Checkpoint c = example(3);
+  c.tokenizer = tokenizer;
+  save(folder_, c);
+  const auto same = folder_.at(3)->tokenizer();
+  EXPECT_EQ(entries_of(*same), entries_of(*tokenizer));
+  std::vector<int32_t> ids, again;
+  tokenizer->append("the fox", ids);
+  same->append("the fox", again);
+  EXPECT_EQ(ids, again);
+  for (const auto& [name, sum] : entries_of(*tokenizer)) {
+    const std::string whole = io::read_file(file(3, name));
+    std::string flipped = whole;
+    flipped[flipped.size() / 2] ^= 4;
+    io::write_file_atomically(file(3, name), flipped);
+    EXPECT_TRUE(error_at(3).find(name + " has the checksum ") != std::string::npos) << error_at(3);
+    EXPECT_THROW((void)CheckpointReader(folder_.folder_of(3)).tokenizer(), DataError);
+    fs::remove(file(3, name));
+    EXPECT_TRUE(error_at(3).find(name + ": No such file") != std::string::npos) << error_at(3);
+    io::write_file_atomically(file(3, name), whole);
+  }
+  c = example(4);
+  c.tokenizer = make_tokenizer({});
+  save(folder_, c);
+  EXPECT_EQ(folder_.at(4)->tokenizer()->vocabulary(), ByteTokenizer::kVocabulary);
+  save(folder_, example(5));
+  EXPECT_EQ(folder_.at(5)->tokenizer(), nullptr);
+}
 
 TEST_F(CheckpointTest, WhatIsSavedComesBack) {
   EXPECT_EQ(latest(), nullptr);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 namespace tessera::train {
@@ -37,6 +38,21 @@ std::vector<std::string> tensor_differences(const TensorEntries& there,
     if (!known.contains(name))
       differences.push_back(concat(io::excerpt(name), ", ", text_of(entry.dtype, entry.shape),
                                    ", is not in this run"));
+  }
+  return differences;
+}
+
+std::vector<std::string> tokenizer_differences(const std::vector<TokenizerEntry>& there,
+                                               const std::vector<TokenizerEntry>& here) {
+  std::vector<std::string> differences;
+  for (const TokenizerEntry& entry : there) {
+    const auto at = std::ranges::find(here, entry.name, &TokenizerEntry::name);
+    if (at == here.end()) differences.push_back(concat(entry.name, " is missing"));
+    else if (at->sum != entry.sum) differences.push_back(concat(entry.name, " differs"));
+  }
+  for (const TokenizerEntry& entry : here) {
+    if (!std::ranges::count(there, entry.name, &TokenizerEntry::name))
+      differences.push_back(concat(entry.name, " is new"));
   }
   return differences;
 }

@@ -16,6 +16,10 @@ namespace tessera::train {
 [[nodiscard]] TESSERA_API std::vector<std::string> tensor_differences(
     const TensorEntries& there, const std::vector<nn::NamedParameter>& wanted);
 
+/// Files in which the tokenizer of a checkpoint and that of the run that is to load it differ.
+[[nodiscard]] TESSERA_API std::vector<std::string> tokenizer_differences(
+    const std::vector<TokenizerEntry>& there, const std::vector<TokenizerEntry>& here);
+
 struct ConfigDifference {
   std::string field, before, now;  ///< empty where a side does not have the field
 };

@@ -174,11 +174,12 @@ StepFolders steps_at(const std::string& path, const std::string& folder) {
                   ") nor one that holds step folders, by itself or in ", folder);
 }
 
-std::unique_ptr<CheckpointReader> first_whole(const StepFolders& steps, const Warn& warn) {
+std::unique_ptr<CheckpointReader> first_whole(const StepFolders& steps, const Warn& warn,
+                                              const Check& check) {
   for (const std::string& step : steps.paths) {
     try {
       auto reader = std::make_unique<CheckpointReader>(step);
-      reader->verify();
+      check(*reader);
       return reader;
     } catch (const Error& error) {
       if (steps.if_damaged == IfDamaged::fail) throw;

@@ -63,10 +63,12 @@ class TESSERA_API CheckpointFolder {
 /// or in `path/folder`. DataError if there is none.
 [[nodiscard]] TESSERA_API StepFolders
 steps_at(const std::string& path, const std::string& folder = CheckpointConfig().folder);
-/// The first one that is whole, of which every byte is read; null if there are none. Not
-/// collective: loading.h is.
-[[nodiscard]] TESSERA_API std::unique_ptr<CheckpointReader> first_whole(const StepFolders& steps,
-                                                                        const Warn& warn);
+/// Throws what is wrong with a checkpoint.
+using Check = std::function<void(const CheckpointReader&)>;
+/// The first one that is whole by `check`, which reads every byte unless another is given; null if
+/// there are none. Not collective: loading.h is.
+[[nodiscard]] TESSERA_API std::unique_ptr<CheckpointReader> first_whole(
+    const StepFolders& steps, const Warn& warn, const Check& check = &CheckpointReader::verify);
 /// DataError: none of so many steps in `folder` is whole.
 [[noreturn]] TESSERA_API void fail_none_whole(size_t steps, const std::string& folder);
 

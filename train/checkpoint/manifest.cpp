@@ -241,6 +241,17 @@ DataFile data_entry(const std::string& name, const Json& json, const std::string
   return file;
 }
 
+std::vector<TokenizerEntry> tokenizer_entries(const Json& json, const std::string& where) {
+  std::vector<TokenizerEntry> entries;
+  for (const auto& [name, value] : json.items()) {
+    Object object(value, concat("tokenizer file ", io::excerpt(name)), where);
+    const CheckpointFile file = file_entry(name, object);
+    entries.push_back({name, {file.bytes, object.sum("crc32c")}});
+    object.finish();
+  }
+  return entries;
+}
+
 Json strict_json(std::string_view text, const std::string& where) {
   io::ParsedJson parsed = io::parse_json(text);
   if (!parsed.faults.empty())
@@ -283,6 +294,13 @@ void append_tensors(std::string& text, const TensorEntries& tensors) {
 
 }  // namespace
 
+std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer) {
+  std::vector<TokenizerEntry> entries;
+  for (const TokenizerFile& file : tokenizer.files())
+    entries.push_back({file.name, {file.bytes.size(), io::crc32c(file.bytes)}});
+  return entries;
+}
+
 const TensorEntry* Manifest::find(const std::string& tensor) const {
   for (const auto& [name, part] : parts()) {
     if (const auto at = part->find(tensor); at != part->end()) return &at->second;
@@ -320,18 +338,24 @@ std::string manifest_text(const Manifest& m) {
         data, file.name,
         {{"bytes", file.bytes}, {"modified", file.modified}, {"crc32c", hex(file.crc32c)}});
   }
-  const Json json{{"format", kFormat},
-                  {"version", kVersion},
-                  {"step", m.progress.step},
-                  {"optimizer", {{"steps", m.progress.optimizer_steps}}},
-                  {"lr_scheduler", {{"step", m.progress.schedule_step}}},
-                  {"dataloader", {{"rows", m.progress.data_rows}, {"windows", m.data_windows}}},
-                  {"seed", m.seed},
-                  {"products", m.products},
-                  {"mesh", m.mesh},
-                  {"data", std::move(data)},
-                  {"config", Json::parse(m.config)},
-                  {"files", std::move(files)}};
+  Json json{{"format", kFormat},
+            {"version", kVersion},
+            {"step", m.progress.step},
+            {"optimizer", {{"steps", m.progress.optimizer_steps}}},
+            {"lr_scheduler", {{"step", m.progress.schedule_step}}},
+            {"dataloader", {{"rows", m.progress.data_rows}, {"windows", m.data_windows}}},
+            {"seed", m.seed},
+            {"products", m.products},
+            {"mesh", m.mesh},
+            {"data", std::move(data)},
+            {"config", Json::parse(m.config)},
+            {"files", std::move(files)}};
+  if (m.tokenizer) {
+    Json tokenizer = Json::object();
+    for (const auto& [name, sum] : *m.tokenizer)
+      io::append_member(tokenizer, name, {{"bytes", sum.bytes}, {"crc32c", hex(sum.crc32c)}});
+    io::append_member(json, "tokenizer", std::move(tokenizer));
+  }
   std::string text = json.dump(1);
   text.resize(text.size() - std::string_view("\n}").size());
   text += ",\n \"tensors\": {";
@@ -374,6 +398,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     for (const auto& [name, file] : top.object("data").items())
       m.data.push_back(data_entry(name, file, where));
   }
+  if (json.contains("tokenizer")) m.tokenizer = tokenizer_entries(top.object("tokenizer"), where);
   m.config = top.object("config").dump(2);
   m.whole_tensors = version <= kLastOfWholeTensors;
   const Json& files = top.object("files");
@@ -385,6 +410,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     read_tensors(top, m, where);
   }
   if (m.model.empty()) top.bad("has no tensor of the model");
+  for (const CheckpointFile& file : m.files) {
+    if (m.tokenizer && std::ranges::count(*m.tokenizer, file.name, &TokenizerEntry::name))
+      top.bad(concat("lists ", file.name, " twice"));
+  }
   (void)top.at("crc32c");  // compared above, as text
   top.finish();
   return m;

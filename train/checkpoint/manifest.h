@@ -7,6 +7,7 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/train/checkpoint/box.h"
 #include "tessera/train/data/fingerprint.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <array>
 #include <cstdint>
@@ -44,6 +45,15 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
+/// A file of the tokenizer, in the checkpoint's folder.
+struct TokenizerEntry {
+  std::string name;
+  io::FileSum sum;
+  bool operator==(const TokenizerEntry&) const = default;
+};
+/// Of each file that the tokenizer is made of.
+[[nodiscard]] TESSERA_API std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer);
+
 /// Progress of a run. The steps differ only after a checkpoint was loaded in part.
 struct Progress {
   int64_t step = 0;             ///< steps done
@@ -63,6 +73,8 @@ struct TESSERA_API Manifest {
   std::string products = {};                    ///< product_route() of the run; empty: unknown
   DataFingerprint data = {};                    ///< of the training data; empty: unknown
   std::string mesh = {};  ///< of the run, for people: any other may load it; empty: unknown
+  /// Of the run's tokenizer; without files, a token is a byte. Absent: unknown.
+  std::optional<std::vector<TokenizerEntry>> tokenizer = {};
   /// Of versions 1 and 2: each tensor is one chunk, named as the tensor, and has no checksum of its
   /// own, since that of its file covers it.
   bool whole_tensors = false;

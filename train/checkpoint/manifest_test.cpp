@@ -25,6 +25,7 @@ Manifest example() {
   m.data = {{"b/a.txt", 5, 1'700'000'000'123'456'789, 0xc0ffee}, {"c.txt", 0, 0, 0}};
   m.mesh = "mesh(dp=2)";
   m.files = {{"rank-00000.safetensors", 1234, {99, 0xdeadbeef}}, {"rank-00001.safetensors", 7, {}}};
+  m.tokenizer = {{"tokenizer.json", {12, 0xabc}}, {"tokenizer_config.json", {0, 0}}};
   m.model["w"] = {DType::f32,
                   {2, 3},
                   {{0, {{0, 0}, {1, 3}}, 1}, {1, {{1, 0}, {1, 1}}, 2}, {0, {{1, 1}, {1, 2}}, 3}}};
@@ -77,6 +78,10 @@ TEST(ManifestTest, ComesBackAsItWas) {
   alone.optimizer.clear();
   EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
   EXPECT_FALSE(alone.has_optimizer());
+  for (const auto& tokenizer : {decltype(m.tokenizer)(), {{}}}) {  // unknown; bytes
+    alone.tokenizer = tokenizer;
+    EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
+  }
   // Of a program that noted neither the data nor who computed products.
   std::string body = body_of(manifest_text(m));
   const size_t from = body.find("\n \"products\""), to = body.find("\n \"mesh\"");
@@ -121,6 +126,10 @@ TEST(ManifestTest, WhatIsWrongIsSaid) {
   holds(with("\"rank-00000.safetensors\"", "\"../rank-00000.safetensors\""),
         "has a name that is not of a-z");
   holds(with("\"rank-00000.safetensors\"", "\"manifest.json\""), "has a name that is not of a-z");
+  holds(with("\"tokenizer.json\"", "\"../tokenizer.json\""), "has a name that is not of a-z");
+  holds(with("\"tokenizer.json\"", "\"rank-00001.safetensors\""),
+        "lists rank-00001.safetensors twice");
+  holds(with("\"00000abc\"", "\"abc\""), "tokenizer file tokenizer.json has a crc32c that is not");
   holds(with("\"deadbeef\"", "\"DEADBEEF\""), "eight hexadecimal digits");
   holds(with("\"w.exp_avg\"", "\"w\""), "has two tensors w");
   holds(with("\"f32\"", "\"f33\""), "has the unknown dtype f33");

@@ -24,12 +24,12 @@ std::string below(const std::string& folder, std::string_view name) {
 }
 
 // A file that is missing or has another size; empty: neither.
-std::string size_fault(const std::string& folder, const CheckpointFile& file) {
+std::string size_fault(const std::string& folder, const std::string& name, uint64_t expected) {
   std::error_code error;
-  const uint64_t bytes = fs::file_size(below(folder, file.name), error);
-  if (error) return fmt::format("{}: {}", file.name, error.message());
-  if (bytes == file.bytes) return "";
-  return fmt::format("{} has {} bytes, expected {}", file.name, bytes, file.bytes);
+  const uint64_t bytes = fs::file_size(below(folder, name), error);
+  if (error) return fmt::format("{}: {}", name, error.message());
+  if (bytes == expected) return "";
+  return fmt::format("{} has {} bytes, expected {}", name, bytes, expected);
 }
 
 std::string sum_fault(std::string_view what, uint32_t is, uint32_t expected) {
@@ -40,7 +40,8 @@ std::string sum_fault(std::string_view what, uint32_t is, uint32_t expected) {
 // no checksum of its header, and may hold tensors without elements, which have no chunk.
 std::string open_listed(const std::string& folder, const CheckpointFile& listed, bool whole_tensors,
                         size_t chunks, std::unique_ptr<io::SafetensorsFile>& file) {
-  if (std::string fault = size_fault(folder, listed); !fault.empty()) return fault;
+  std::string fault = size_fault(folder, listed.name, listed.bytes);
+  if (!fault.empty()) return fault;
   try {
     file = std::make_unique<io::SafetensorsFile>(below(folder, listed.name));
   } catch (const Error& error) {
@@ -104,18 +105,25 @@ std::string read_manifest(const std::string& folder) {
                     " if that step is missing, or remove it");
   }
   std::vector<std::string> faults;
-  for (const CheckpointFile& file : manifest.files) {
-    if (std::string fault = size_fault(folder, file); !fault.empty())
+  const auto check = [&](const std::string& file, uint64_t bytes) {
+    if (std::string fault = size_fault(folder, file, bytes); !fault.empty())
       faults.push_back(std::move(fault));
-  }
+  };
+  for (const CheckpointFile& file : manifest.files) check(file.name, file.bytes);
+  if (manifest.tokenizer)
+    for (const TokenizerEntry& file : *manifest.tokenizer) check(file.name, file.sum.bytes);
   if (!faults.empty())
     fail<DataError>("checkpoint", folder, " is incomplete or damaged: ", first_few(faults));
   return text;
 }
 
-CheckpointReader::CheckpointReader(std::string step_folder, const std::string& manifest_text)
-    : path_(std::move(step_folder)),
-      manifest_(parse_manifest(manifest_text, below(path_, kManifestFile))),
+CheckpointReader::CheckpointReader(const std::string& step_folder, const std::string& manifest_text)
+    : CheckpointReader(step_folder,
+                       parse_manifest(manifest_text, below(step_folder, kManifestFile))) {}
+
+CheckpointReader::CheckpointReader(std::string folder, Manifest manifest)
+    : path_(std::move(folder)),
+      manifest_(std::move(manifest)),
       chunks_in_file_(manifest_.files.size()) {
   for (const auto& [part, entries] : manifest_.parts()) {
     for (const auto& [name, entry] : *entries) {
@@ -133,6 +141,8 @@ std::vector<std::string> CheckpointReader::faults() const {
   }
   std::vector<std::string> faults = whole_file_faults(0, 1);
   if (faults.empty()) faults = walk(needs, {});
+  std::vector<TokenizerFile> files;
+  for (std::string& fault : tokenizer_faults(files)) faults.push_back(std::move(fault));
   return faults;
 }
 
@@ -173,6 +183,29 @@ void CheckpointReader::fill(const std::vector<nn::NamedParameter>& tensors) cons
   }
 }
 
+std::vector<std::string> CheckpointReader::tokenizer_faults(
+    std::vector<TokenizerFile>& files) const {
+  std::vector<std::string> faults;
+  if (!manifest_.tokenizer) return faults;
+  for (const auto& [name, expected] : *manifest_.tokenizer) {
+    std::string fault = size_fault(path_, name, expected.bytes);
+    if (fault.empty()) {
+      files.push_back({name, io::read_file(below(path_, name))});
+      const uint32_t sum = io::crc32c(files.back().bytes);
+      if (sum != expected.crc32c) fault = sum_fault(name, sum, expected.crc32c);
+    }
+    if (!fault.empty()) faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
+std::shared_ptr<const Tokenizer> CheckpointReader::tokenizer() const {
+  if (!manifest_.tokenizer) return nullptr;
+  std::vector<TokenizerFile> files;
+  if (const auto found = tokenizer_faults(files); !found.empty()) fail_damaged(found);
+  return make_tokenizer(std::move(files));
+}
+
 Tensor CheckpointReader::read(const std::string& tensor) const {
   const TensorEntry* entry = manifest_.find(tensor);
   if (!entry) fail<DataError>("checkpoint", path_, " has no tensor ", io::excerpt(tensor));
@@ -209,7 +242,7 @@ std::vector<std::string> CheckpointReader::whole_file_faults(size_t first, size_
   if (!manifest_.whole_tensors) return faults;
   for (size_t i = first; i < manifest_.files.size(); i += parts) {
     const CheckpointFile& file = manifest_.files[i];
-    std::string fault = size_fault(path_, file);
+    std::string fault = size_fault(path_, file.name, file.bytes);
     if (fault.empty()) {
       const io::FileSum sum = io::sum_of_file(below(path_, file.name));
       if (sum != file.head) fault = sum_fault(file.name, sum.crc32c, file.head.crc32c);

@@ -8,6 +8,7 @@
 #include "tessera/train/checkpoint/manifest.h"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,9 @@ class TESSERA_API CheckpointReader {
   explicit CheckpointReader(const std::string& step_folder)
       : CheckpointReader(step_folder, read_manifest(step_folder)) {}
   /// The same for a rank that was sent the text.
-  CheckpointReader(std::string step_folder, const std::string& manifest_text);
+  CheckpointReader(const std::string& step_folder, const std::string& manifest_text);
+  /// Of a folder whose contents are known in another way.
+  CheckpointReader(std::string folder, Manifest manifest);
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
@@ -41,6 +44,10 @@ class TESSERA_API CheckpointReader {
   /// Reads the same into the tensors. DataError, IoError: as faults_of; some may then be changed.
   void fill(const std::vector<nn::NamedParameter>& tensors) const;
 
+  /// The run's tokenizer, of checked files; null if there is none in the checkpoint. DataError:
+  /// damaged, or as make_tokenizer.
+  [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer() const;
+
   /// A whole tensor. DataError: there is none of this name, or its bytes are wrong.
   [[nodiscard]] Tensor read(const std::string& tensor) const;
   /// All tensors of a part of the manifest.
@@ -55,6 +62,8 @@ class TESSERA_API CheckpointReader {
   };
   /// A checked piece of need `index`, and the piece's bytes.
   using Take = std::function<void(size_t index, const Box& piece, const void* bytes)>;
+  /// Reads the tokenizer's files; what is wrong with them.
+  [[nodiscard]] std::vector<std::string> tokenizer_faults(std::vector<TokenizerFile>& files) const;
   [[nodiscard]] std::vector<Need> needs_of(const std::vector<nn::NamedParameter>& tensors) const;
   /// Reads each file once, in order; faults of what is needed.
   [[nodiscard]] std::vector<std::string> walk(const std::vector<Need>& needs,

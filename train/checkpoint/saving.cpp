@@ -84,6 +84,10 @@ Saving::Saving(CheckpointFolder folder, const Checkpoint& c, Snapshot snapshot)
   manifest_.products = product_route();
   manifest_.data = c.data;
   manifest_.mesh = c.mesh;
+  if (c.tokenizer && rank_ == 0) {
+    tokenizer_ = c.tokenizer;
+    manifest_.tokenizer = entries_of(*tokenizer_);
+  }
   Holdings own;
   on_all_or_none([&] {
     own.add("model", c.model, ranks_);
@@ -111,7 +115,10 @@ void Saving::share_folder() {
     if (rank_ != 0) return;
     partial_ = folder_.begin(step());
     constexpr uint64_t kSlack = uint64_t{1} << 20;
-    io::require_space(partial_, bytes_of(plan_) + manifest_.config.size() + kSlack, "checkpoint");
+    uint64_t bytes = bytes_of(plan_) + manifest_.config.size() + kSlack;
+    if (manifest_.tokenizer)
+      for (const auto& [name, sum] : *manifest_.tokenizer) bytes += sum.bytes;
+    io::require_space(partial_, bytes, "checkpoint");
     nonce = random_text();
     io::write_file_atomically((fs::path(partial_) / kNonce).string(), nonce);
   });
@@ -169,6 +176,10 @@ void Saving::write() noexcept {
     if (!chunks_.empty()) {
       sums_ = io::write_safetensors((fs::path(partial_) / file_of(rank_)).string(), chunks_,
                                     {{"step", std::to_string(step())}});
+    }
+    if (tokenizer_) {  // on rank 0
+      for (const auto& [name, bytes] : tokenizer_->files())
+        io::write_file_atomically((fs::path(partial_) / name).string(), bytes);
     }
   } catch (...) {
     error_ = std::current_exception();

@@ -39,6 +39,8 @@ struct Checkpoint {
   std::vector<nn::NamedParameter> train_state = {};
   DataFingerprint data = {};  ///< as in the manifest
   std::string mesh = {};      ///< as in the manifest
+  /// Its files are saved with the tensors. Null: unknown.
+  std::shared_ptr<const Tokenizer> tokenizer = {};
 };
 
 /// Whether a save copies what it writes, so that the tensors may change while it does.
@@ -75,6 +77,7 @@ class TESSERA_API Saving {
   std::vector<Tensor> held_;  // whose bytes chunks_ point into
   std::unique_ptr<std::byte[]> snapshot_;
   int64_t snapshot_bytes_ = 0;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<io::TensorBytes> chunks_;  // of this rank, in the order of the plan
   io::SafetensorsSums sums_;
   std::exception_ptr error_;

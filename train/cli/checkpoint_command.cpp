@@ -85,6 +85,9 @@ int inspect(const std::vector<std::string>& steps, const CheckpointCommandConfig
       m.seed, m.products.empty() ? "unknown" : io::excerpt(m.products));
   for (const CheckpointFile& file : m.files)
     out << fmt::format("  {}  {}\n", file.name, mebibytes(file.bytes));
+  if (m.tokenizer)
+    for (const auto& [name, sum] : *m.tokenizer)
+      out << fmt::format("  {}  {}\n", name, mebibytes(sum.bytes));
   print_part(out, "model", m.model, m);
   if (m.has_optimizer()) print_part(out, "optimizer", m.optimizer, m);
   return 0;

@@ -49,7 +49,7 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
                             .seq_len = or_else(c.seq_len, run.training.seq_len),
                             .vocabulary = run.model.vocab_size(),
                             .rows = or_else(c.local_batch_size, run.training.local_batch_size),
-                            .tokenizer = run.open_tokenizer()};
+                            .tokenizer = model.tokenizer()};
   if (plan.seq_len > run.model.max_seq_len()) {
     fail<ConfigError>("--seq_len", plan.seq_len, " is above the model's max_seq_len ",
                       run.model.max_seq_len());

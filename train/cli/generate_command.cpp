@@ -106,7 +106,7 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
       .top_p = c.top_p,
       .context = c.context > 0 ? c.context : model.config().training.seq_len,
       .seed = static_cast<uint64_t>(c.seed),
-      .tokenizer = model.config().open_tokenizer()};
+      .tokenizer = model.tokenizer()};
   check(options);
   RankFacts facts;
   for (size_t i = 0; i < prompts.size(); ++i) facts.add(concat("prompt ", i + 1), prompts[i]);

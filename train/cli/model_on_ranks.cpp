@@ -12,6 +12,8 @@ namespace tessera::train {
 
 void ModelOnRanksConfig::fields(config::Fields& f) {
   f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
+  f.add("hf_assets_path", hf_assets_path,
+        "folder or file of a tokenizer to use in place of the checkpoint's");
   f.add("ranks", ranks,
         "ranks to run as threads of this process; 0: one rank, or one per process of a launcher",
         {.min = 0, .max = 4096, .unit = "ranks"});
@@ -37,6 +39,11 @@ ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
     if (first) out << line << '\n';
   };
   trained_ = open_trained_model(on_.checkpoint, warn_, catalogue);
+  tokenizer_ = trained_.tokenizer;
+  if (tokenizer_ && on_.hf_assets_path.empty()) return;
+  Config config = trained_.config;
+  if (!on_.hf_assets_path.empty()) config.hf_assets_path = on_.hf_assets_path;
+  tokenizer_ = config.open_tokenizer();
 }
 
 void ModelOnRanks::run(std::string_view name, const config::Fields& fields, RankFacts facts,
@@ -45,7 +52,7 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
   facts.add("command", std::string(name));
   facts.add_fields(fields);
   facts.add_fields(config.fields(), "the checkpoint's ");
-  facts.add_tokenizer(config.hf_assets_path, "hf_assets_path");
+  facts.add_tokenizer(tokenizer_->files(), "the tokenizer");
   const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
   config.parallelism = on_.parallelism;
   const auto on_rank = [&](World& world) {
@@ -53,7 +60,7 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
     compare_kernels(name, strict, warn_);
     const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
     const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
-      trained_.fill(m, layouts);
+      trained_.fill(m, layouts, warn_);
     });
     check_replicas(name, model_tensors(*model), "after loading");
     body(world, *model);

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,7 @@
 namespace tessera::train {
 
 struct ModelOnRanksConfig {
-  std::string checkpoint;
+  std::string checkpoint, hf_assets_path;
   int64_t ranks = 0, threads = 0;
   ParallelismConfig parallelism;  ///< not that of the run: any mesh can load its checkpoint
   void fields(config::Fields& f);
@@ -42,15 +43,18 @@ class ModelOnRanks {
   /// Faults of `arguments`, a missing checkpoint among them.
   static std::vector<std::string> faults(config::Fields fields, const ModelOnRanksConfig& on,
                                          Arguments arguments);
-  /// Opens the checkpoint. ConfigError: degrees that do not fit the ranks. Errors of detect_launch
-  /// and open_trained_model. Warnings go to `out`, on rank 0.
+  /// Opens the checkpoint and the tokenizer. ConfigError: degrees that do not fit the ranks. Errors
+  /// of detect_launch, open_trained_model and Config::open_tokenizer. Warnings go to `out`, on rank
+  /// 0.
   ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out, const Catalogue& catalogue);
 
   /// Of the run that trained the model.
   [[nodiscard]] const Config& config() const { return trained_.config; }
+  /// That of --hf_assets_path, else the checkpoint's, else that of its configuration.
+  [[nodiscard]] const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   /// Calls `body` on every rank. Before it, the ranks must agree on the command's `name`, its
-  /// `fields`, the checkpoint's configuration and `facts`, and then on the parameters that they
-  /// loaded (CollectiveMismatch on all).
+  /// `fields`, the checkpoint's configuration, the tokenizer and `facts`, and then on the
+  /// parameters that they loaded (CollectiveMismatch on all).
   void run(std::string_view name, const config::Fields& fields, RankFacts facts,
            const std::function<void(World&, models::LanguageModel&)>& body) const;
 
@@ -59,6 +63,7 @@ class ModelOnRanks {
   Launch launch_;
   Warn warn_;
   TrainedModel trained_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
 };
 
 }  // namespace tessera::train

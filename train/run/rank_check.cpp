@@ -224,12 +224,16 @@ DataFingerprint RankFacts::add_data(const std::string& path, const std::string& 
 void RankFacts::add_tokenizer(const std::string& path, const std::string& field) {
   if (path.empty()) return;
   try {
-    for (const TokenizerFile& file : read_tokenizer_files(path, field)) {
-      add(concat(file.name, " of ", field),
-          concat(file.bytes.size(), " bytes, CRC-32C ", io::crc32c(file.bytes)));
-    }
+    add_tokenizer(read_tokenizer_files(path, field), field);
   } catch (const Error& error) {
     add(concat("tokenizer of ", field), error.what());
+  }
+}
+
+void RankFacts::add_tokenizer(std::span<const TokenizerFile> files, const std::string& field) {
+  for (const TokenizerFile& file : files) {
+    add(concat(file.name, " of ", field),
+        concat(file.bytes.size(), " bytes, CRC-32C ", io::crc32c(file.bytes)));
   }
 }
 

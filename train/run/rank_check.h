@@ -8,8 +8,10 @@
 #include "tessera/nn/parameters.h"
 #include "tessera/train/data/fingerprint.h"
 #include "tessera/train/ranks/ranks.h"
+#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +37,8 @@ class TESSERA_API RankFacts {
   DataFingerprint add_data(const std::string& path, const std::string& field);
   /// The same for the files of a tokenizer; none if `path` is empty.
   void add_tokenizer(const std::string& path, const std::string& field);
+  /// Of a tokenizer that is open already.
+  void add_tokenizer(std::span<const TokenizerFile> files, const std::string& field);
   [[nodiscard]] const std::vector<RankFact>& all() const { return facts_; }
 
  private:

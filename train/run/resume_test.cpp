@@ -316,7 +316,14 @@ TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
   EXPECT_TRUE(run_text.starts_with("the "));
   EXPECT_EQ(text("a/checkpoint/step-20"), run_text);
   EXPECT_EQ(text("a/checkpoint"), run_text);
-  EXPECT_TRUE(text("a/checkpoint/step-10").starts_with("the "));
+  const std::string earlier = text("a/checkpoint/step-10");
+  EXPECT_TRUE(earlier.starts_with("the "));
+  // The ranks find a damaged tensor, and take the step before.
+  std::string bytes = io::read_file(path("a/checkpoint/step-20/rank-00000.safetensors"));
+  for (size_t at = bytes.size() / 8; at < bytes.size(); at += 100) bytes[at] ^= 1;
+  io::write_file_atomically(path("a/checkpoint/step-20/rank-00000.safetensors"), bytes);
+  TESSERA_EXPECT_HOLDS(text("a"), "warning: skipped a checkpoint: [checkpoint] ");
+  EXPECT_TRUE(out_.str().ends_with(earlier)) << out_.str();
   fs::remove(path("a/checkpoint/step-20/rank-00000.safetensors"));
   EXPECT_EQ(run({"generate", "--checkpoint", path("a/checkpoint/step-20")}), 1);
   fs::create_directory(path("new"));
@@ -324,6 +331,41 @@ TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
   EXPECT_EQ(run({"generate", "--checkpoint", path("new")}), 1);
   TESSERA_EXPECT_HOLDS(err_.str(), "contains neither a checkpoint nor model.safetensors");
   EXPECT_NE(text("a").find("warning: skipped a checkpoint"), std::string::npos);
+}
+
+TEST_F(ResumeTest, ACheckpointCarriesItsTokenizer) {
+  const auto make = [&](const std::string& name, const char* vocabulary, const std::string& from) {
+    EXPECT_EQ(run({"tokenizer", "train", "--vocab_size", vocabulary, "--out", path(name), from}), 0)
+        << err_.str();
+    return path(name);
+  };
+  const std::string own = make("own", "260", path("text.txt"));
+  const std::string other = make("other", "260", put("other.txt", "zz zz zz zz zz zz"));
+  const std::string large = make("large", "300", path("text.txt"));
+  const auto goes_on = [&](const char* steps, const std::string& tokenizer) {
+    EXPECT_EQ(run(train("a", {"--training.steps", steps, "--hf_assets_path", tokenizer})), 0)
+        << err_.str();
+    return out_.str();
+  };
+  (void)goes_on("3", own);
+  const auto evaluated = [&](const Words& more = {}) {
+    EXPECT_EQ(run(joined({"eval", "--checkpoint", path("a"), "--steps", "2"}, more)), 0)
+        << err_.str();
+    return out_.str();
+  };
+  const std::string before = evaluated();
+  fs::rename(own, path("moved"));
+  EXPECT_EQ(evaluated(), before);
+  EXPECT_EQ(evaluated({"--hf_assets_path", path("moved")}), before);
+  EXPECT_NE(evaluated({"--hf_assets_path", other}), before);
+  EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--tokens", "3"}), 0) << err_.str();
+  EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--hf_assets_path", large}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.vocab_size] 260 is below the ");
+  const std::string warning = "warning: the tokenizer is not that of ";
+  EXPECT_EQ(goes_on("4", path("moved")).find(warning), std::string::npos);
+  const std::string warned = goes_on("5", other);
+  TESSERA_EXPECT_HOLDS(warned, warning);
+  TESSERA_EXPECT_HOLDS(warned, "tokenizer.json differs");
 }
 
 TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uses the checkpoint or model.safetensors, whichever has the higher step. A checkpoint contains
-// its configuration: the folder's config.json may be of a later command.
+// its configuration and tokenizer: those of the folder may be of a later command. What a command
+// does follows from both, so another step may take the place of a damaged one only if they are
+// equal.
 #include "tessera/train/run/trained_model.h"
 
 #include "tessera/core/scopes.h"
-#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/nn/lay_out.h"
+#include "tessera/train/ranks/ranks.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <map>
 
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kModelFile = "model.safetensors";
 
 // The step in the metadata of model.safetensors; 0 if missing.
 int64_t step_of_file(const std::string& path) {
@@ -27,53 +32,102 @@ int64_t step_of_file(const std::string& path) {
   return step;
 }
 
+// A model's file as a checkpoint of whole tensors, so that ranges of it are read in the same way.
+Manifest manifest_of_file(const std::string& path) {
+  const io::SafetensorsFile file(path);
+  Manifest manifest;
+  manifest.whole_tensors = true;
+  manifest.files = {{kModelFile, fs::file_size(path)}};
+  for (const auto& [name, entry] : file.entries()) {
+    int dtype = 0;
+    while (dtype < kDTypes && io::file_type_name(static_cast<DType>(dtype)) != entry.dtype) ++dtype;
+    if (dtype == kDTypes || entry.shape.size() > static_cast<size_t>(kMaxRank)) {
+      fail<DataError>("checkpoint", path, ": ", name, " is ", entry.dtype, " of ",
+                      entry.shape.size(), " dims, which is not supported");
+    }
+    TensorEntry tensor{static_cast<DType>(dtype), Shape(std::span<const int64_t>(entry.shape))};
+    if (tensor.shape.numel() > 0) tensor.chunks.push_back({0, whole_box(tensor.shape)});
+    manifest.model.emplace(name, std::move(tensor));
+  }
+  return manifest;
+}
+
 }  // namespace
 
 TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                 const Catalogue& catalogue) {
   const std::string run = (fs::path(path) / "config.json").string();
-  const std::string file = (fs::path(path) / "model.safetensors").string();
+  const std::string file = (fs::path(path) / kModelFile).string();
   const bool is_step = fs::exists(fs::path(path) / kManifestFile);
   TrainedModel model;
-  std::unique_ptr<CheckpointReader> from;
   if (is_step || !fs::exists(run)) {
-    from = first_whole(steps_at(path), warn);
+    model.steps_ = steps_at(path);
   } else {
     model.config = read_config(run, catalogue);
     const fs::path folder = fs::path(path) / model.config.checkpoint.folder;
-    from = CheckpointFolder(folder.string()).latest(warn);
-    if (from && step_of_file(file) > from->manifest().progress.step) from = nullptr;
+    model.steps_.paths = CheckpointFolder(folder.string()).latest_first();
   }
-  if (from) {
-    model.config = parse_run_config(from->manifest().config, from->path(), catalogue);
-    model.checkpoint_ = std::move(from);
+  model.from_ = first_whole(model.steps_, warn, [&](const CheckpointReader& from) {
+    model.tokenizer = from.tokenizer();
+  });
+  if (model.from_ && step_of_file(file) <= model.from_->manifest().progress.step) {
+    auto& steps = model.steps_.paths;
+    steps.erase(steps.begin(), std::ranges::find(steps, model.from_->path()));
+    model.config = parse_run_config(model.from_->manifest().config, model.from_->path(), catalogue);
     return model;
   }
   if (!fs::exists(file))
-    fail<DataError>("checkpoint", path, " contains neither a checkpoint nor model.safetensors");
-  model.file_ = std::make_shared<const io::SafetensorsFile>(file);
+    fail<DataError>("checkpoint", path, " contains neither a checkpoint nor ", kModelFile);
+  model.steps_ = {};
+  model.tokenizer = nullptr;
+  model.from_ = std::make_shared<const CheckpointReader>(path, manifest_of_file(file));
   return model;
 }
 
-std::vector<nn::NamedParameter> TrainedModel::tensors() const {
-  const NoGrad guard;
-  std::vector<nn::NamedParameter> all =
-      checkpoint_ ? checkpoint_->read_all(checkpoint_->manifest().model) : file_->read_all();
-  // A model saved alone may have been exported in another dtype.
-  std::map<std::string, DType> dtypes;
-  const auto model = config.model.make();
-  for (const auto& p : nn::named_parameters(*model)) dtypes[p.name] = p.tensor.dtype();
-  for (const auto& b : nn::named_buffers(*model)) dtypes[b.name] = b.tensor.dtype();
-  for (auto& [name, tensor] : all) {
-    const auto own = dtypes.find(name);
-    if (own != dtypes.end() && is_floating(tensor.dtype())) tensor = cast(tensor, own->second);
+// A model saved alone may have been exported in another dtype: such tensors are read beside.
+std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::NamedParameter>& own,
+                                                       const CheckpointReader& from) const {
+  const Manifest &m = from.manifest(), &first = from_->manifest();
+  const auto of_model = [](const ConfigDifference& d) { return d.field.starts_with("model."); };
+  if (m.tokenizer != first.tokenizer ||
+      (m.config != first.config &&
+       std::ranges::any_of(config_differences(m.config, first.config), of_model))) {
+    fail<DataError>("checkpoint", from_->path(), " is damaged, and ", from.path(),
+                    " has another model or tokenizer: give the step's folder to use it");
   }
-  return all;
+  std::vector<nn::NamedParameter> saved = own;
+  for (auto& [name, t] : saved) {
+    const auto at = m.model.find(name);
+    if (at == m.model.end() || at->second.dtype == t.dtype() || !is_floating(t.dtype()) ||
+        !is_floating(at->second.dtype))
+      continue;
+    const DType dtype = at->second.dtype;
+    t = t.is_distributed()
+            ? make_distributed(empty(local(t).shape(), dtype), t.shape(), layout_of(t))
+            : empty(t.shape(), dtype);
+  }
+  if (const auto faults = tensor_differences(m.model, saved); !faults.empty())
+    fail<DataError>("checkpoint", from.path(), " does not fit the model: ", first_few(faults));
+  return saved;
 }
 
-void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of) const {
+void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of, const Warn& warn) const {
+  const NoGrad guard;
+  const Patience patience;
   nn::lay_out(model, layout_of);
-  nn::load(model, tensors());
+  nn::allocate(model);
+  const std::vector<nn::NamedParameter> own = model_tensors(model);
+  std::vector<nn::NamedParameter> saved;
+  if (steps_.paths.empty()) {
+    on_all_or_none([&] {
+      saved = as_saved(own, *from_);
+      from_->fill(saved);
+    });
+  } else {
+    const auto wanted = [&](const CheckpointReader& from) { return saved = as_saved(own, from); };
+    (void)load_first_whole(steps_, wanted, warn);
+  }
+  for (size_t i = 0; i < own.size(); ++i) nn::copy_values(own[i].tensor, saved[i].tensor);
 }
 
 }  // namespace tessera::train

@@ -12,24 +12,29 @@
 
 namespace tessera::train {
 
-/// Opened once for all ranks; each rank reads tensors itself.
+/// Opened once for all ranks; each rank then reads what it holds.
 class TESSERA_API TrainedModel {
  public:
   Config config;
-  /// Tensors in the dtype of config.model. DataError, IoError: they cannot be read.
-  [[nodiscard]] std::vector<nn::NamedParameter> tensors() const;
-  /// Loads them to a model without bytes, with these layouts (a FillModel). Errors as tensors().
-  void fill(nn::Module& model, const nn::LayoutOf& layout_of) const;
+  /// Of the checkpoint; null if it has none: then it is that of `config`.
+  std::shared_ptr<const Tokenizer> tokenizer;
+  /// Loads a model without bytes, with these layouts (a FillModel). Collective: each rank reads the
+  /// ranges that it holds. A damaged step is skipped with a warning on rank 0, if an earlier one
+  /// has the same model and tokenizer. DataError, IoError on all ranks: there is none, or it does
+  /// not fit the model.
+  void fill(nn::Module& model, const nn::LayoutOf& layout_of, const Warn& warn) const;
 
  private:
   friend TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                          const Catalogue& catalogue);
-  std::shared_ptr<const CheckpointReader> checkpoint_;
-  std::shared_ptr<const io::SafetensorsFile> file_;  // if there is no checkpoint
+  [[nodiscard]] std::vector<nn::NamedParameter> as_saved(const std::vector<nn::NamedParameter>& own,
+                                                         const CheckpointReader& from) const;
+  std::shared_ptr<const CheckpointReader> from_;  // what config and tokenizer are of
+  StepFolders steps_;                             // from_'s and earlier ones; none: a file
 };
-/// Opens the latest model of a dump folder: a complete checkpoint, or model.safetensors if its step
-/// is higher. Checks the bytes of a checkpoint, but creates no tensors. IoError, DataError: missing
-/// or damaged.
+/// Opens the latest model of a dump folder: a checkpoint, or model.safetensors if its step is
+/// higher. Reads the manifest and the tokenizer, but no tensors. IoError, DataError: missing or
+/// damaged.
 [[nodiscard]] TESSERA_API TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                                           const Catalogue& catalogue = {});
 

@@ -240,6 +240,15 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
     fail<DataError>("checkpoint", from.path(),
                     " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
   }
+  if (m.tokenizer) {
+    const auto other = tokenizer_differences(*m.tokenizer, entries_of(*tokenizer_));
+    if (!other.empty()) {
+      print_(
+          fmt::format("warning: the tokenizer is not that of {}, so the model knows its tokens "
+                      "by other ids: {}",
+                      from.path(), first_few(other)));
+    }
+  }
   if (!own) return;
   if (const auto other = data_differences(m.data, fingerprint_);
       !other.empty() && !m.data.empty() && !config_.checkpoint.excludes("dataloader")) {
@@ -287,7 +296,8 @@ Checkpoint Trainer::checkpoint(bool model_only) {
                .model = model_tensors(*model_),
                .optimizer = {},
                .data = fingerprint_,
-               .mesh = mesh_.text()};
+               .mesh = mesh_.text(),
+               .tokenizer = tokenizer_};
   if (model_only) {
     for (auto& [name, t] : c.model)
       if (is_floating(t.dtype())) t = cast(t, config_.checkpoint.exported_dtype());
