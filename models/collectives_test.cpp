@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step sends: every collective of forward and backward, in order, with its axes, dtype and
 // bytes, equals a table that is computed here from shapes, plan and policy; and the flight recorder
-// saw the same. And when it is sent: a rank computes a block while the next one's gather is under
-// way.
-#include "tessera/core/op_row.h"
+// saw the same.
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
@@ -17,8 +15,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <map>
 #include <set>
 
 namespace tessera::models {
@@ -57,6 +53,7 @@ struct Setting {
   nn::ActivationCheckpointConfig checkpoint = {};
   nn::ShardPolicy policy = {};
   int batches = 1;
+  int ways = 0;  // of reshard_among; 0: as the policy says
 
   [[nodiscard]] int ranks() const { return replicas * shards * degree; }
   [[nodiscard]] std::string text() const {
@@ -67,8 +64,8 @@ struct Setting {
                   policy.reshard_after_forward == Reshard::automatic
                       ? -1
                       : policy.reshard_after_forward.ways(),
-                  ", accumulation ", static_cast<int>(policy.accumulation), ", ", batches,
-                  " micro-batches", policy.precision.param ? ", mixed precision" : "");
+                  " among ", ways, ", accumulation ", static_cast<int>(policy.accumulation), ", ",
+                  batches, " micro-batches", policy.precision.param ? ", mixed precision" : "");
   }
 };
 
@@ -81,7 +78,9 @@ std::unique_ptr<LanguageModel> build(const Setting& s, Mesh mesh) {
   if (s.degree > 1) nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan(s.options));
   nn::apply_activation_checkpoint(model->units(), s.checkpoint);
   if (s.pass == "shard") {
-    fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}}, s.policy);
+    nn::ShardPolicy policy = s.policy;
+    if (s.ways > 0) policy.reshard_after_forward = Reshard::among(s.ways);
+    fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}}, policy);
   } else {
     replicate(*model, mesh, "dp_replicate", {s.policy.precision, s.policy.accumulation});
   }
@@ -147,8 +146,10 @@ class StepTable {
   struct Unit {
     std::string name;
     int64_t elements = 0;  // of this rank's tp part, padded to equal shards
-    int64_t partial = 0;   // elements of gradients that are sums over tp
+    int64_t unpadded = 0;
+    int64_t partial = 0;  // elements of gradients that are sums over tp
     bool whole = false;
+    bool kept = false;  // by each group of ranks, in parts
   };
 
   static bool matches(std::string_view pattern, std::string_view path) {
@@ -192,6 +193,7 @@ class StepTable {
       if (style && s_.options.sequence_parallel && sees_a_part(name, *style))
         unit.partial += p.numel();
       const int64_t padded = (part[0] + s_.shards - 1) / s_.shards * s_.shards;
+      unit.unpadded += part.numel();
       unit.elements += part[0] == 0 ? 0 : padded * (part.numel() / part[0]);
     }
     return unit;
@@ -212,6 +214,10 @@ class StepTable {
   }
   void gather(Unit& unit, std::string_view module = {}) {
     if (std::exchange(unit.whole, true) || s_.shards == 1 || unit.elements == 0) return;
+    if (std::exchange(unit.kept, false)) {
+      const int64_t equal_parts = (unit.unpadded + s_.ways - 1) / s_.ways * s_.ways;
+      return send("all_gather", concat("dp_shard:", s_.ways), equal_parts, compute_, module);
+    }
     send("all_gather", "dp_shard", unit.elements, compute_, module);
   }
   void activations(std::string_view op, std::string_view module = {}) {
@@ -246,8 +252,11 @@ class StepTable {
     enter("norm");
     loss();
     const Reshard reshard = s_.policy.reshard_after_forward;
-    for (Unit* u : order) u->whole = reshard == Reshard::never;
-    if (reshard == Reshard::automatic) units_.back().whole = root_.whole = true;
+    for (Unit* u : order) {
+      u->whole = reshard == Reshard::never;
+      u->kept = s_.ways > 0;
+    }
+    if (reshard == Reshard::automatic && s_.ways == 0) units_.back().whole = root_.whole = true;
   }
   // Recompute stops before the last sum, which nothing in backward needs.
   void layer_forward(const std::string& layer, bool to_the_end) {
@@ -404,6 +413,17 @@ TEST_P(Collectives, ByReshardAndRecompute) {
       }
     }
   }
+}
+
+// Backward gathers from the ranks of a group what they kept, without padding.
+TEST_P(Collectives, ByGroupsThatKeepACopy) {
+  const std::string family = GetParam();
+  const nn::ShardPolicy mixed{.precision = {.param = DType::bf16, .reduce = DType::f32}};
+  check({.family = family, .shards = 4, .ways = 2});
+  check({.family = family, .shards = 4, .policy = mixed, .ways = 2});
+  check({.family = family, .shards = 4, .checkpoint = {.mode = Mode::full}, .ways = 2});
+  check({.family = family, .replicas = 2, .shards = 4, .ways = 2});
+  check({.family = family, .shards = 4, .degree = 2, .ways = 2});
 }
 
 TEST_P(Collectives, InTheDtypesOfThePolicy) {

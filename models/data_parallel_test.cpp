@@ -270,6 +270,33 @@ TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {
   }
 }
 
+// Queries, keys and values are one product of weights that lie one behind the other where they were
+// gathered.
+TEST(DataParallel, JoinedWeightsOfAShardedModelAreNotCopied) {
+  for (const std::string family : {"llama3", "gpt2"}) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      test::on_ranks(2, [&](World&) {
+        const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
+        const auto model = make(family, DType::f32);
+        wrap(*model, mesh, {.pass = "shard", .policy = {.precision = {.param = compute}}});
+        nn::initialize(*model, 5, nn::laid_out(*model, mesh));
+        const Tensor tokens = tokens_of(mesh, 0, kRows);
+        ASSERT_GE(tokens.numel(), 64);  // below, nothing is joined
+        const Shape weights{family == "llama3" ? 24 + 2 * 12 : 3 * 24, 24};
+        int joined = 0, copies = 0;
+        Context::current().op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors) {
+          copies += row.name == "cat";
+          joined += row.name == "matmul" && in[1].shape() == weights && in[1].dtype() == compute;
+        };
+        (void)model->loss(tokens, tokens, model->metadata(kLength));
+        Context::current().op_hook = nullptr;
+        EXPECT_EQ(joined, 2) << family;  // one in each layer
+        EXPECT_EQ(copies, 0) << family << ' ' << name(compute);
+      });
+    }
+  }
+}
+
 TEST(DataParallel, AStepThatFailedLeavesNoTrace) {
   const Result plain = run({.shards = 2});
   test::on_ranks(2, [&](World& world) {
