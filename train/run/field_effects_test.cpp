@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A field that nothing reads cannot exist: each one, set to another value, must change what a tiny
-// run does. What it does is all that it prints, the files that it leaves, the ops that it calls and
-// the error that ends it, without times. A new field needs a line here only if its other values
-// cannot be made up, or if its effect shows only beside other fields.
+// run does. What it does is all that it prints, the files that it leaves, the ops that it calls,
+// the collectives that it sends and the error that ends it, without times. A new field needs a line
+// here only if its other values cannot be made up, or if its effect shows only beside other fields.
 #include "tessera/core/op_row.h"
+#include "tessera/dist/comm_trace.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
@@ -38,6 +39,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
   const Words selective{"--activation_checkpoint.mode", "selective"};
   const Words validation{"--validation.enable", "--validation.dataset_path", folder + "/held"};
   const Words saving{"--checkpoint.enable"}, profiling{"--profiler.enable_profiling"};
+  const Words tensor_parallel{"--ranks", "2", "--parallelism.tensor_parallel_degree", "2"};
   const Words lines{"--dataloader.path", folder + "/lines.jsonl"};
   // A run that begins with another's last checkpoint, which is of step 4.
   const Words from_other{"--checkpoint.enable", "--checkpoint.initial_load_path", folder + "/first",
@@ -58,6 +60,9 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"parallelism.data_parallel_replicate_degree", {{"--ranks", "2"}, {"2"}}},
       {"parallelism.data_parallel_shard_degree", {{"--ranks", "2"}, {"2", "1"}}},
       {"parallelism.tensor_parallel_degree", {{"--ranks", "2"}, {"2"}}},
+      {"parallelism.enable_sequence_parallel", {tensor_parallel, {}}},
+      {"parallelism.disable_loss_parallel", {tensor_parallel, {}}},
+      {"parallelism.fsdp_reshard_after_forward", {{"--ranks", "2"}, {"never"}}},
       {"threads", {{}, {"2"}}},
       {"training.global_batch_size", {{}, {"6"}}},
       {"training.max_norm", {{}, {"0.01"}}},
@@ -127,9 +132,6 @@ const std::set<std::string>& shown_elsewhere() {
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld
       "comm.train_timeout_seconds",               // Config.DeadlinesReachTheWorld
       "comm.trace_buf_size",                      // TrainerFaults: the flight record
-      "parallelism.enable_sequence_parallel",     // Collectives
-      "parallelism.disable_loss_parallel",        // Collectives
-      "parallelism.fsdp_reshard_after_forward",   // Collectives
       "memory.check",                             // MemoryCheck: training that does not fit
   };
   return fields;
@@ -241,7 +243,7 @@ class FieldEffects : public test::FolderTest {
     for (const char* left : {"/run", "/elsewhere"}) fs::remove_all(folder_ + left);
 
     std::string seen;
-    std::map<std::string, int64_t> ops;
+    std::map<std::string, int64_t> ops;  // and collectives
     try {
       const Config config = parse_config(fields_with(more));
       const auto on_rank = [&](World& world) {
@@ -259,10 +261,13 @@ class FieldEffects : public test::FolderTest {
         // On a terminal, whose bar shows times and is not looked at.
         std::ostringstream terminal;
         Screen screen(terminal, {.bar = true, .color = true});
+        const CommTrace trace;
         Trainer trainer(config, print, &screen);
         trainer.run();
         trainer.print_samples();
-        if (world.rank() == 0) world.session().context().op_hook = {};
+        if (world.rank() != 0) return;
+        world.session().context().op_hook = {};
+        for (const CommEntry& sent : trace.entries()) ++ops[concat(sent.op, " over ", sent.axes)];
       };
       run_ranks(static_cast<int>(std::max<int64_t>(1, config.ranks)), on_rank,
                 world_options(config));

@@ -26,10 +26,6 @@
 namespace tessera::train {
 namespace {
 
-std::vector<double> values_of(const Tensor& x) {
-  return (x.is_distributed() ? local(x) : x).values();
-}
-
 class MicroBatchTest : public TinyRunTest {
  protected:
   // A GPT-2 in f64 with dropout everywhere, 8 rows per step.
@@ -76,26 +72,31 @@ class MicroBatchTest : public TinyRunTest {
   // them, and which elements of each row dropout kept, by the draw's key and the row in the batch.
   struct Seen {
     std::vector<double> figures;
-    std::vector<std::vector<double>> gradients;
+    std::map<std::string, std::vector<double>> gradients;
     std::map<std::pair<int64_t, int64_t>, std::vector<bool>> kept;
   };
   Seen seen(const std::string& dump, int ranks, int64_t local_rows, const Words& more = {}) {
     Seen all;
     std::mutex mutex;
-    Config config = gpt2(dump, local_rows, more);
-    config.parallelism.data_parallel_replicate_degree = ranks;  // gradients are whole on each
+    const Config config = gpt2(dump, local_rows, more);
     const auto on_rank = [&](World& world) {
       Trainer trainer(config);
-      int step = 0;
       Context& context = Context::current();
+      // Ranks share what they have in here, by ops that are not looked at.
+      bool looking = true;
       context.op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors out) {
-        if (row.name == "dropout") note_masks(all, mutex, world.rank(), in, out[0]);
-        if (row.name != "adamw_" || world.rank() != 0) return;
-        const size_t n = (in.size() - 3) / 4;
-        all.gradients.clear();
-        for (size_t i = 3 + n; i < 3 + 2 * n; ++i) all.gradients.push_back(values_of(in[i]));
+        if (!std::exchange(looking, false)) return;
+        const NoGrad guard;
+        if (row.name == "dropout") note_masks(all, mutex, in, out[0]);
+        if (row.name == "adamw_") {
+          for (const auto& p : nn::named_parameters(trainer.model())) {
+            const auto whole = trial::whole_values(p.tensor.grad());
+            if (world.rank() == 0) all.gradients[p.name] = whole;
+          }
+        }
+        looking = true;
       };
-      for (; step < 2; ++step) {
+      for (int step = 0; step < 2; ++step) {
         const StepRecord r = trainer.step();
         if (world.rank() == 0) all.figures.insert(all.figures.end(), {r.loss, r.grad_norm});
       }
@@ -144,10 +145,9 @@ class MicroBatchTest : public TinyRunTest {
 
  private:
   // Forward, recompute and backward of a row must agree, as must all that hold it.
-  static void note_masks(Seen& all, std::mutex& mutex, int rank, Tensors in, const Tensor& y) {
-    const auto before = values_of(in[0]), after = values_of(y);
-    const Tensor part = y.is_distributed() ? local(y) : y;
-    const int64_t rows = part.size(0), each = part.numel() / std::max<int64_t>(1, rows);
+  static void note_masks(Seen& all, std::mutex& mutex, Tensors in, const Tensor& y) {
+    const auto before = trial::whole_values(in[0]), after = trial::whole_values(y);
+    const int64_t rows = y.size(0), each = y.numel() / rows;
     const int64_t stream = *in[2].data<int64_t>();
     const std::scoped_lock lock(mutex);
     for (int64_t r = 0; r < rows; ++r) {
@@ -156,7 +156,7 @@ class MicroBatchTest : public TinyRunTest {
         ASSERT_NE(before[static_cast<size_t>(i)], 0);  // else a 0 says nothing
         kept.push_back(after[static_cast<size_t>(i)] != 0);
       }
-      const int64_t row = micro_batch_row() + rank * rows + r;
+      const int64_t row = micro_batch_row() + r;
       const auto [at, first] = all.kept.emplace(std::pair(stream, row), kept);
       EXPECT_TRUE(first || at->second == kept) << "row " << row;
     }
@@ -173,21 +173,31 @@ TEST_F(MicroBatchTest, DropoutAndGradientsAreThoseOfTheWholeBatch) {
     for (size_t i = 0; i < whole.figures.size(); ++i)
       EXPECT_NEAR(cut.figures[i] / whole.figures[i], 1, 1e-12) << what;
     ASSERT_EQ(cut.gradients.size(), whole.gradients.size());
-    for (size_t i = 0; i < whole.gradients.size(); ++i) {
+    for (const auto& [name, want] : whole.gradients) {
+      const std::vector<double>& got = cut.gradients.at(name);
+      ASSERT_EQ(got.size(), want.size()) << what << ", " << name;
       double difference = 0, size = 0;
-      for (size_t j = 0; j < whole.gradients[i].size(); ++j) {
-        difference += std::pow(cut.gradients[i][j] - whole.gradients[i][j], 2);
-        size += std::pow(whole.gradients[i][j], 2);
+      for (size_t j = 0; j < want.size(); ++j) {
+        difference += std::pow(got[j] - want[j], 2);
+        size += std::pow(want[j], 2);
       }
-      EXPECT_LE(std::sqrt(difference), 1e-12 * std::sqrt(size) + 1e-18) << what << ", " << i;
+      // Those of the keys' biases are zero but for rounding.
+      EXPECT_LE(std::sqrt(difference), 1e-12 * std::sqrt(size) + 1e-17) << what << ", " << name;
     }
   };
   const Words full{"--activation_checkpoint.mode", "full"};
   expect_equal(seen("two", 1, 2), "4 micro-batches of 2");
   expect_equal(seen("four", 1, 4), "2 micro-batches of 4");
   expect_equal(seen("full", 1, 2, full), "2 rows, recomputed");
-  expect_equal(seen("ranks", 2, 2), "2 ranks, 2 micro-batches of 2 x 2");
-  expect_equal(seen("ranks_full", 4, 1, full), "4 ranks, 2 micro-batches of 4 x 1, recomputed");
+  const Words replicas{"--parallelism.data_parallel_replicate_degree", "2"},
+      tensor{"--parallelism.tensor_parallel_degree", "2"},
+      whole_rows = joined(tensor, {"--parallelism.no-enable_sequence_parallel"});
+  expect_equal(seen("replicas", 2, 2, replicas), "2 replicas, 2 micro-batches of 2 x 2");
+  expect_equal(seen("shards", 4, 1, full), "4 shards, 2 micro-batches of 4 x 1, recomputed");
+  expect_equal(seen("hybrid", 4, 1, replicas), "2 replicas of 2 shards, 2 micro-batches of 4 x 1");
+  expect_equal(seen("tensor", 2, 4, whole_rows), "2 parts of tensors, 2 micro-batches of 4");
+  expect_equal(seen("sequence", 4, 2, joined(tensor, full)),
+               "2 shards x 2 parts of sequences, 2 micro-batches of 2 x 2, recomputed");
 }
 
 // Rows are taken in order, each once, by whichever rank and in whatever batch.
@@ -239,33 +249,46 @@ TEST_F(MicroBatchTest, ACheckpointThatCountedBatchesIsReadWhereTheBatchIsTheSame
 }
 
 // The update of such a step runs and does nothing: a trainer that goes on equals one that never had
-// it. Only rank 1 computes what is not finite.
+// it. Only the last rank's weights are spoilt; `makers` compute with them.
+struct SpoiltRun {
+  int ranks;
+  const char* makers;
+  Words degrees;
+};
+
 TEST_F(MicroBatchTest, AStepThatIsNotFiniteChangesNothingAndNamesTheRank) {
-  std::vector<StepRecord> records[2];
-  for (const bool spoilt : {false, true}) {
-    const Config c =
-        config(spoilt ? "spoilt" : "good", {"--optimizer.state_dtype", "bfloat16",
-                                            "--parallelism.data_parallel_replicate_degree", "2"});
-    run_ranks(2, [&](World& world) {
-      Trainer trainer(c);
-      trainer.step();
-      if (spoilt) {
-        spoil(trainer, world.rank() == 1, 1e20,
-              "first made by op swiglu in module layers.1.feed_forward on rank 1; stopped before");
-        spoil(trainer, world.rank() == 1, std::numeric_limits<double>::quiet_NaN(),
-              "parameter layers.1.feed_forward.w1.weight on rank 1 already is not finite;");
-      }
-      for (int i = 0; i < 2; ++i) {
-        const StepRecord r = trainer.step();
-        if (world.rank() == 0) records[spoilt].push_back(r);
-      }
-    });
-  }
-  ASSERT_EQ(records[1].size(), 2u);
-  for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(records[1][i].step, records[0][i].step);
-    EXPECT_EQ(records[1][i].loss, records[0][i].loss);
-    EXPECT_EQ(records[1][i].grad_norm, records[0][i].grad_norm);
+  int number = 0;
+  for (const SpoiltRun& way :
+       {SpoiltRun{2, "rank 1", {"--parallelism.data_parallel_replicate_degree", "2"}},
+        SpoiltRun{4, "ranks 1, 3", {"--parallelism.tensor_parallel_degree", "2"}}}) {
+    std::vector<StepRecord> records[2];
+    for (const bool spoilt : {false, true}) {
+      const Config c = config(std::to_string(number++),
+                              joined({"--optimizer.state_dtype", "bfloat16"}, way.degrees));
+      run_ranks(way.ranks, [&](World& world) {
+        const bool here = world.rank() == way.ranks - 1;
+        Trainer trainer(c);
+        trainer.step();
+        if (spoilt) {
+          spoil(trainer, here, 1e20,
+                concat("first made by op swiglu in module layers.1.feed_forward on ", way.makers,
+                       "; stopped before"));
+          spoil(trainer, here, std::numeric_limits<double>::quiet_NaN(),
+                concat("parameter layers.1.feed_forward.w1.weight on rank ", way.ranks - 1,
+                       " already is not finite;"));
+        }
+        for (int i = 0; i < 2; ++i) {
+          const StepRecord r = trainer.step();
+          if (world.rank() == 0) records[spoilt].push_back(r);
+        }
+      });
+    }
+    ASSERT_EQ(records[1].size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(records[1][i].step, records[0][i].step);
+      EXPECT_EQ(records[1][i].loss, records[0][i].loss);
+      EXPECT_EQ(records[1][i].grad_norm, records[0][i].grad_norm);
+    }
   }
 }
 

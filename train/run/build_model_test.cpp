@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of parallelism, by what the step of a model that was built from them sends.
+#include "tessera/train/run/build_model.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/dist/comm_trace.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/tiny_run.h"
+
+#include <algorithm>
+
+namespace tessera::train {
+namespace {
+
+using Entries = std::vector<CommEntry>;
+
+// What rank 0 sends in the second step, which knows the order of the units.
+Entries sent(int ranks, const Words& more) {
+  const Config config = parse_config(joined(tiny_model(), more));
+  Entries all;
+  const auto on_rank = [&](World& world) {
+    const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
+    const auto model =
+        build_model(config, mesh, [](models::LanguageModel& m, const nn::LayoutOf& layouts) {
+          nn::initialize(m, 5, layouts);
+        });
+    const Tensor ids = distribute(full({4, 6}, 3, DType::i64), data_share(mesh).by_rows);
+    const models::Metadata metadata = model->metadata(6);
+    const auto step = [&] { backward(model->loss(ids, ids, metadata).sum); };
+    step();
+    const CommTrace trace;
+    step();
+    if (world.rank() == 0) all.assign(trace.entries().begin(), trace.entries().end());
+  };
+  run_ranks(ranks, on_rank, world_options(config));
+  return all;
+}
+
+// Empty: any.
+int64_t count(const Entries& all, std::string_view op, std::string_view axes, std::string_view tag,
+              std::string_view path = {}) {
+  return std::ranges::count_if(all, [&](const CommEntry& e) {
+    return e.op == op && e.axes == axes && e.tag == tag && (path.empty() || e.path == path);
+  });
+}
+
+TEST(BuildModel, SequenceAndLossParallelFollowTheirFields) {
+  const Words tensor{"--parallelism.tensor_parallel_degree", "2"};
+  const auto with = [&](const Words& more) { return sent(2, joined(tensor, more)); };
+  // Two sums of each of two layers, and the embedding's.
+  const Entries both = with({});
+  EXPECT_EQ(count(both, "reduce_scatter", "tp", "forward"), 5);
+  EXPECT_EQ(count(both, "all_reduce", "tp", "forward"), 3);
+  EXPECT_EQ(count(both, "all_reduce", "tp", "forward", "output"), 3);
+  const Entries whole_rows = with({"--parallelism.no-enable_sequence_parallel"});
+  EXPECT_EQ(count(whole_rows, "reduce_scatter", "tp", "forward"), 0);
+  EXPECT_EQ(count(whole_rows, "all_reduce", "tp", "forward"), 5 + 3);
+  const Entries whole_head = with({"--parallelism.disable_loss_parallel"});
+  EXPECT_EQ(count(whole_head, "reduce_scatter", "tp", "forward"), 5);
+  EXPECT_EQ(count(whole_head, "all_reduce", "tp", "forward"), 0);
+}
+
+TEST(BuildModel, ReshardingFollowsItsField) {
+  const auto with = [](const char* text) {
+    return sent(4, {"--parallelism.fsdp_reshard_after_forward", text});
+  };
+  // The embedding, two layers, the norm with the head; nothing is left to the root.
+  const Entries automatic = with("default"), always = with("always"), never = with("never"),
+                halves = with("2");
+  for (const Entries& e : {automatic, always, never, halves})
+    EXPECT_EQ(count(e, "all_gather", "dp_shard", "forward"), 4);
+  EXPECT_EQ(count(automatic, "all_gather", "dp_shard", "grad"), 3);
+  EXPECT_EQ(count(always, "all_gather", "dp_shard", "grad"), 4);
+  EXPECT_EQ(count(never, "all_gather", "dp_shard", "grad"), 0);
+  EXPECT_EQ(count(halves, "all_gather", "dp_shard", "grad"), 0);
+  EXPECT_EQ(count(halves, "all_gather", "dp_shard:2", "grad"), 4);
+}
+
+}  // namespace
+}  // namespace tessera::train
