@@ -247,6 +247,9 @@ int main(int argc, char** argv) {
     setting.threads = arguments.number("--threads", 1);
     const std::string path = arguments.text("--json");
     arguments.finish();
+    if (arguments.helps("bench_parallel_cost [--ranks N] [--threads N] [--rounds N] [--steps N]\n"
+                        "                    [--batch B] [--seq T] [--profile] [--json FILE]\n"))
+      return;
     std::vector<std::pair<int64_t, int64_t>> shapes{{4, 256}, {8, 512}};
     if (batch > 0 || length > 0) shapes = {{batch > 0 ? batch : 4, length > 0 ? length : 256}};
     Launch launch = detect_launch();

@@ -97,6 +97,15 @@ class Arguments {
     if (!words_.empty())
       fail<ValueError>("bench", "unknown argument '", words_[0], "'; bench/README.md lists them");
   }
+  /// For programs without Google Benchmark, after finish: whether `--help` was given, which prints
+  /// `usage`. ValueError: options of Google Benchmark.
+  [[nodiscard]] bool helps(const char* usage) const {
+    if (rest_.size() == 1) return false;
+    if (std::string_view(rest_[1]) != "--help")
+      fail<ValueError>("bench", "unknown argument '", rest_[1], "'; --help lists them");
+    fmt::print("{}", usage);
+    return true;
+  }
   [[nodiscard]] std::vector<char*>& rest() { return rest_; }
 
  private:

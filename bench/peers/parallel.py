@@ -157,10 +157,19 @@ def run_gloo():
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     command = [sys.executable, __file__, "--port", port, "--gloo"]
-    other = subprocess.Popen([*command, "1"], cwd=ROOT)
-    rows = lines_of([*command, "0"])
-    other.wait()
-    return rows
+    with tempfile.TemporaryFile("w+") as out:
+        ranks = [subprocess.Popen([*command, str(rank)], cwd=ROOT, stdout=out) for rank in (0, 1)]
+        try:  # a rank whose peer has died would wait for it
+            while None in (statuses := [rank.poll() for rank in ranks]) and not any(statuses):
+                time.sleep(0.1)
+        finally:
+            for rank in ranks:
+                rank.kill()
+        if any(statuses):
+            sys.exit(f"parallel: {' '.join(command)} 0 and 1 ended with status "
+                     f"{statuses[0]} and {statuses[1]} (None: it was ended for the other's sake)")
+        out.seek(0)
+        return [json.loads(line) for line in out if line.startswith("{")]
 
 
 def run_ours(binary, launcher=()):
