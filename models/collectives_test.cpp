@@ -53,8 +53,12 @@ struct Setting {
   nn::ActivationCheckpointConfig checkpoint = {};
   nn::ShardPolicy policy = {};
   int batches = 1;
-  int ways = 0;  // of reshard_among; 0: as the policy says
 
+  /// Among which Reshard::among keeps copies; 0: another policy.
+  [[nodiscard]] int ways() const {
+    const int n = policy.reshard_after_forward.ways();
+    return n > 1 ? n : 0;
+  }
   [[nodiscard]] int ranks() const { return replicas * shards * degree; }
   [[nodiscard]] std::string text() const {
     return concat(family, " by ", pass, " on ", replicas, " x ", shards, " x tp ", degree,
@@ -64,8 +68,8 @@ struct Setting {
                   policy.reshard_after_forward == Reshard::automatic
                       ? -1
                       : policy.reshard_after_forward.ways(),
-                  " among ", ways, ", accumulation ", static_cast<int>(policy.accumulation), ", ",
-                  batches, " micro-batches", policy.precision.param ? ", mixed precision" : "");
+                  ", accumulation ", static_cast<int>(policy.accumulation), ", ", batches,
+                  " micro-batches", policy.precision.param ? ", mixed precision" : "");
   }
 };
 
@@ -78,9 +82,7 @@ std::unique_ptr<LanguageModel> build(const Setting& s, Mesh mesh) {
   if (s.degree > 1) nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan(s.options));
   nn::apply_activation_checkpoint(model->units(), s.checkpoint);
   if (s.pass == "shard") {
-    nn::ShardPolicy policy = s.policy;
-    if (s.ways > 0) policy.reshard_after_forward = Reshard::among(s.ways);
-    fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}}, policy);
+    fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}}, s.policy);
   } else {
     replicate(*model, mesh, "dp_replicate", {s.policy.precision, s.policy.accumulation});
   }
@@ -215,8 +217,8 @@ class StepTable {
   void gather(Unit& unit, std::string_view module = {}) {
     if (std::exchange(unit.whole, true) || s_.shards == 1 || unit.elements == 0) return;
     if (std::exchange(unit.kept, false)) {
-      const int64_t equal_parts = (unit.unpadded + s_.ways - 1) / s_.ways * s_.ways;
-      return send("all_gather", concat("dp_shard:", s_.ways), equal_parts, compute_, module);
+      const int64_t equal_parts = (unit.unpadded + s_.ways() - 1) / s_.ways() * s_.ways();
+      return send("all_gather", concat("dp_shard:", s_.ways()), equal_parts, compute_, module);
     }
     send("all_gather", "dp_shard", unit.elements, compute_, module);
   }
@@ -254,9 +256,9 @@ class StepTable {
     const Reshard reshard = s_.policy.reshard_after_forward;
     for (Unit* u : order) {
       u->whole = reshard == Reshard::never;
-      u->kept = s_.ways > 0;
+      u->kept = s_.ways() > 0;
     }
-    if (reshard == Reshard::automatic && s_.ways == 0) units_.back().whole = root_.whole = true;
+    if (reshard == Reshard::automatic) units_.back().whole = root_.whole = true;
   }
   // Recompute stops before the last sum, which nothing in backward needs.
   void layer_forward(const std::string& layer, bool to_the_end) {
@@ -418,12 +420,14 @@ TEST_P(Collectives, ByReshardAndRecompute) {
 // Backward gathers from the ranks of a group what they kept, without padding.
 TEST_P(Collectives, ByGroupsThatKeepACopy) {
   const std::string family = GetParam();
-  const nn::ShardPolicy mixed{.precision = {.param = DType::bf16, .reduce = DType::f32}};
-  check({.family = family, .shards = 4, .ways = 2});
-  check({.family = family, .shards = 4, .policy = mixed, .ways = 2});
-  check({.family = family, .shards = 4, .checkpoint = {.mode = Mode::full}, .ways = 2});
-  check({.family = family, .replicas = 2, .shards = 4, .ways = 2});
-  check({.family = family, .shards = 4, .degree = 2, .ways = 2});
+  const nn::ShardPolicy two{.reshard_after_forward = Reshard::among(2)};
+  nn::ShardPolicy mixed = two;
+  mixed.precision = {.param = DType::bf16, .reduce = DType::f32};
+  check({.family = family, .shards = 4, .policy = two});
+  check({.family = family, .shards = 4, .policy = mixed});
+  check({.family = family, .shards = 4, .checkpoint = {.mode = Mode::full}, .policy = two});
+  check({.family = family, .replicas = 2, .shards = 4, .policy = two});
+  check({.family = family, .shards = 4, .degree = 2, .policy = two});
 }
 
 TEST_P(Collectives, InTheDtypesOfThePolicy) {
