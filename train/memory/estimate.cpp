@@ -137,7 +137,7 @@ int64_t batch_bytes(const Batch& batch) {
 }
 
 MemoryEstimate estimate_on(World& world, const Config& config) {
-  const MetaMemory memory;
+  MetaMemory memory;
   const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
   const auto model = build_model(config, mesh, nn::lay_out);
   std::vector<Tensor> parameters = nn::parameters(*model);
@@ -150,6 +150,7 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
   const TrainingConfig& training = config.training;
   const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
   const int64_t held = memory.stats().live;  // also buffers
+  memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
   std::optional<Peak> peak(std::in_place, memory, parameters);
   const Inputs inputs =

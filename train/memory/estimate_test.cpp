@@ -116,6 +116,25 @@ TEST_F(MemoryCheck, AModelFarBeyondTheMachineIsEstimatedWithoutItsMemory) {
   EXPECT_GT(e.counted, 4 * kParameters);
 }
 
+// Short sequences, so that little is beside what is sharded.
+TEST_F(MemoryCheck, MoreRanksToShardOverNeedLessEach) {
+  Config c = recipe("llama3_8b");
+  c.training.local_batch_size = 1;
+  c.training.seq_len = 64;
+  // Parameters, gradients and two moments; then whole embedding, head and their gradients.
+  constexpr int64_t kSharded = 8'030'261'248 * 4 * 4, kWhole = int64_t{128'256} * 4096 * 12;
+  std::vector<int64_t> counted;
+  for (const int ranks : {8, 32, 128}) {
+    counted.push_back(estimate_memory(c, ranks).counted);
+    EXPECT_GT(counted.back(), kSharded / ranks) << ranks;
+    EXPECT_LT(counted.back(), kSharded / ranks + kWhole) << ranks;
+  }
+  // Replicas share nothing.
+  c.parallelism.data_parallel_replicate_degree = 4;
+  EXPECT_NEAR(static_cast<double>(estimate_memory(c, 32).counted), static_cast<double>(counted[0]),
+              0.05 * static_cast<double>(counted[0]));
+}
+
 TEST_F(MemoryCheck, TrainingThatDoesNotFitIsRefusedInASentence) {
   const Config c = config();
   const MemoryEstimate e = estimate_memory(c, 1);
