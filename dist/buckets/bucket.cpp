@@ -92,6 +92,8 @@ struct Bucket::State {
   // behind reductions.
   ProcessGroup& gathers() const { return mesh.group(shard_axes, "gather"); }
   ProcessGroup& sums(const std::vector<int>& axes) const { return mesh.group(axes); }
+  void lie_on(Mesh where, const Axes& axes, int ways);
+  void connect() const;
   void describe(std::span<const Tensor> parameters);
   void check_layout(const Tensor& x, Layout layout, int number);
   ProcessGroup& gathers_of_parts() const { return neighbours.group(1, "gather"); }
@@ -150,11 +152,25 @@ void Bucket::State::check_layout(const Tensor& x, Layout layout, int number) {
            dim);
 }
 
-void Bucket::State::describe(std::span<const Tensor> parameters) {
+void Bucket::State::lie_on(Mesh where, const Axes& axes, int ways) {
+  mesh = where;
+  for (const std::string& name : axes.shard) shard_axes.push_back(mesh.index(name));
+  for (const std::string& name : axes.replicate) replicate_axes.push_back(mesh.index(name));
   for (const int a : shard_axes) members *= static_cast<size_t>(mesh.size(a));
   for (const int a : shard_axes)
     me = me * static_cast<size_t>(mesh.size(a)) + static_cast<size_t>(mesh.coordinate(a));
   for (const int a : replicate_axes) replicas |= mesh.size(a) > 1;
+  if (ways != 0) find_neighbours(axes.shard, ways);
+}
+
+// All ranks make all groups here, in one order.
+void Bucket::State::connect() const {
+  if (members > 1) (void)gathers(), (void)sums(shard_axes);
+  if (ways() > 1) (void)gathers_of_parts();
+  if (replicas) (void)sums(replicate_axes);
+}
+
+void Bucket::State::describe(std::span<const Tensor> parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& x = parameters[i];
     const Layout layout = detail::layout_of(x, kWho);
@@ -214,18 +230,19 @@ Bucket::Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy)
     if (!x.is_distributed())
       fail<LayoutError>(kWho, x.meta(), " is plain: distribute() the parameters of a bucket");
   }
-  s.mesh = detail::layout_of(parameters[0], kWho).mesh();
   s.own = parameters[0].dtype();
   s.device = parameters[0].device();
   s.param = policy.param.value_or(s.own);
   s.sum = policy.reduce.value_or(s.own);
-  for (const std::string& name : axes.shard) s.shard_axes.push_back(s.mesh.index(name));
-  for (const std::string& name : axes.replicate) s.replicate_axes.push_back(s.mesh.index(name));
+  s.lie_on(detail::layout_of(parameters[0], kWho).mesh(), axes, policy.ways);
   s.describe(parameters);
-  if (policy.ways != 0) s.find_neighbours(axes.shard, policy.ways);
-  if (s.members > 1) (void)s.gathers(), (void)s.sums(s.shard_axes);
-  if (s.ways() > 1) (void)s.gathers_of_parts();
-  if (s.replicas) (void)s.sums(s.replicate_axes);
+  s.connect();
+}
+
+void Bucket::connect(Mesh mesh, const Axes& axes, int ways) {
+  State s;
+  s.lie_on(mesh, axes, ways);
+  s.connect();
 }
 
 Bucket::~Bucket() = default;

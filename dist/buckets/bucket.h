@@ -45,6 +45,9 @@ class TESSERA_API Bucket {
   /// made (eagerly by the mesh, or here: called on all ranks).
   Bucket(std::span<const Tensor> parameters, Axes axes, Policy policy);
   Bucket(std::span<const Tensor> parameters, Axes axes) : Bucket(parameters, std::move(axes), {}) {}
+  /// Makes the groups of buckets whose parameters lie on `mesh`, which they otherwise make
+  /// themselves: called on all ranks. LayoutError as above.
+  static void connect(Mesh mesh, const Axes& axes, int ways = 0);
   ~Bucket();
   Bucket(Bucket&&) noexcept;
   Bucket& operator=(Bucket&&) noexcept;

@@ -69,6 +69,7 @@ void fully_shard(std::span<Module* const> modules, Mesh mesh, const DataAxes& ax
     if (!b->is_distributed()) detail::lie_on(*b, Layout::replicated(mesh));
   }
   const int k = reshard.ways(), ways = k > 1 && k < ranks ? k : 0;
+  Bucket::connect(mesh, bucket_axes, ways);
   detail::wrap({modules.begin(), modules.end()}, std::move(members),
                detail::options_of(pass, policy.precision, reshard, mesh),
                [=](std::vector<Tensor> parameters) {

@@ -39,7 +39,8 @@ struct ShardPolicy {
 /// there until `initialize(model, seed, laid_out(model, mesh))`, which makes this rank's shard
 /// only; those with values must be equal on all ranks. Plain buffers become replicated over the
 /// mesh. Every input of the model must lie on the mesh.
-/// No communication. UsageError names all faults: an axis that does not exist, a number of ranks to
+/// Makes the groups of the axes, so it is called on all ranks in one order; nothing else is sent.
+/// UsageError names all faults: an axis that does not exist, a number of ranks to
 /// reshard among that does not divide those of the shard axes, a module wrapped twice, by another
 /// pass or after its parent, a parameter without dims, of another mesh, or that another unit has
 /// too (wrap a common parent). In the first forward: parameters without values.

@@ -64,6 +64,7 @@ void replicate(std::span<Module* const> modules, Mesh mesh, const std::string& a
   for (Tensor* b : members.buffers) {
     if (!b->is_distributed()) detail::lie_on(*b, Layout::replicated(mesh));
   }
+  Bucket::connect(stored, axes);
   const Accumulation accumulation =
       policy.accumulation == Accumulation::replicas ? Accumulation::whole : policy.accumulation;
   detail::wrap({modules.begin(), modules.end()}, std::move(members),

@@ -19,8 +19,9 @@ struct ReplicatePolicy {
 /// Makes `modules` one unit, as fully_shard does, whose parameters are equal along `axis` of
 /// `mesh`. Parameters, their gradients and optimizer states lie on the slice of `axis` and of the
 /// axes over which tensor parallelism has sharded any of them.
-/// No communication. UsageError names all faults: an axis that does not exist, a module wrapped
-/// twice, by another pass or after its parent, a parameter cut over `axis`, or of another unit too.
+/// Makes the group of the axis, as fully_shard does. UsageError names all faults: an axis that does
+/// not exist, a module wrapped twice, by another pass or after its parent, a parameter cut over
+/// `axis`, or of another unit too.
 TESSERA_API void replicate(std::span<Module* const> modules, Mesh mesh, const std::string& axis,
                            const ReplicatePolicy& policy = {});
 TESSERA_API void replicate(Module& module, Mesh mesh, const std::string& axis,

@@ -58,7 +58,7 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
   const auto on_rank = [&](World& world) {
     require_equal_ranks(name, facts);
     compare_kernels(name, strict, warn_);
-    const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
+    const Mesh mesh = make_mesh(config.parallelism);
     const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
       trained_.fill(m, layouts, warn_);
     });

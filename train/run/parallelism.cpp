@@ -89,6 +89,13 @@ int64_t ParallelismConfig::data_parts(int64_t ranks) const {
   return ranks / axes(ranks).back().size;
 }
 
+// What passes and steps reduce over is made here and by the passes, so that no rank first waits for
+// the others inside a step.
+Mesh make_mesh(const ParallelismConfig& parallelism) {
+  return Mesh::make(parallelism.axes(current_group().size()),
+                    {{"dp", {"dp_replicate", "dp_shard"}}, {"shards", {"dp_shard", "tp"}}});
+}
+
 DataShare data_share(const Mesh& mesh) {
   DataShare share;
   std::vector<Placement> placements;

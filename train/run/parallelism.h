@@ -35,6 +35,11 @@ struct TESSERA_API ParallelismConfig {
   [[nodiscard]] int64_t data_parts(int64_t ranks) const;
 };
 
+/// The mesh of a run: `axes` of all ranks of the world, and the products that a step sums over
+/// (`dp`: tokens and losses, `shards`: norms), with their groups. Collective, as Mesh::make.
+/// ConfigError as axes.
+[[nodiscard]] TESSERA_API Mesh make_mesh(const ParallelismConfig& parallelism);
+
 /// The rows of each batch that this rank reads. Ranks that differ only on other axes read the same.
 struct DataShare {
   std::vector<int> axes;  ///< data axes of the mesh: those called `dp...`

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Degrees, the mesh that they make, and runs on it: the numbers are those of one rank.
 #include "tessera/dist/launch/run.h"
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/tiny_run.h"
@@ -12,6 +13,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace tessera::train {
 namespace {
@@ -120,6 +122,32 @@ TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
   std::map<int64_t, int> expected;
   for (int64_t r = 0; r < 8; ++r) expected[r] = 2;
   EXPECT_EQ(readers, expected);
+}
+
+// Making a group ends with a barrier of it.
+TEST_F(ParallelismTest, GroupsAreMadeBeforeTheFirstStep) {
+  const std::string replicate = "--parallelism.data_parallel_replicate_degree",
+                    tp = "--parallelism.tensor_parallel_degree",
+                    reshard = "--parallelism.fsdp_reshard_after_forward";
+  const auto made_in_a_step = [&](int ranks, const Words& words) {
+    const Config c = config(concat("groups", ranks, words.back(), words.size()),
+                            joined(words, {"--metrics.measure_ceiling", "false"}));
+    std::set<std::string> names;
+    run_ranks(ranks, [&](World& world) {
+      Trainer trainer(c);
+      uint64_t first = world.group().recorder().count();
+      (void)trainer.step();
+      if (world.rank() != 0) return;
+      for (const auto& op : world.group().recorder().ended_since(first)) {
+        if (op.kind == CollectiveKind::barrier) names.insert(op.group);
+      }
+    });
+    return names;
+  };
+  using Names = std::set<std::string>;
+  EXPECT_EQ(made_in_a_step(8, {replicate, "2", tp, "2"}), Names{});
+  EXPECT_EQ(made_in_a_step(4, {tp, "2", replicate, "2"}), Names{});
+  EXPECT_EQ(made_in_a_step(4, {reshard, "2"}), Names{});
 }
 
 // Validation and samples too; tests/mesh trains on every mesh.

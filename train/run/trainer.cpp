@@ -108,7 +108,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       source_(std::move(source)),
       fingerprint_(checked_fingerprint()),
       tokenizer_(config.open_tokenizer()),
-      mesh_(Mesh::make(config.parallelism.axes(world_.size()))),
+      mesh_(make_mesh(config.parallelism)),
       share_(data_share(mesh_)),
       lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
                                : nullptr),
