@@ -6,46 +6,15 @@
 #include "tessera/models/data_parallel.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/optim/adamw.h"
+#include "tessera/tests/support/memory_formula.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 namespace tessera::models {
 namespace {
 
-// Degrees divide all dims, so that shards have no padding.
-struct Sizes {
-  int ranks;
-  int64_t layers, dim, heads, hidden, vocabulary, length;
-};
-
-// Bytes by kind, f32.
-struct Formula {
-  explicit Formula(const Sizes& s)
-      : ranks(s.ranks),
-        layers(s.layers),
-        block(4 * (4 * s.dim * s.dim + 3 * s.dim * s.hidden + 2 * s.dim)),
-        embedding(4 * s.vocabulary * s.dim),
-        last(4 * (s.vocabulary + 1) * s.dim),
-        // Of a token: the residual stream before both norms, both norms' results, queries, keys,
-        // values and what attention gives; gate, up and their product; a number for each head and
-        // norm.
-        of_block(4 * s.length * (8 * s.dim + 3 * s.hidden + s.heads + 2)),
-        // The loss keeps the gradients of its features and of the head.
-        of_last(4 * s.length * (2 * s.dim + 1) + 4 * s.vocabulary * s.dim) {}
-  [[nodiscard]] int64_t parameters() const { return (layers * block + embedding + last) / ranks; }
-  [[nodiscard]] int64_t activations() const { return layers * of_block + of_last; }
-  // At the end of the backward of a block: gradients of what lies above it, activations of what
-  // lies below, the whole gradients and the buffer that sums them, with its result. The block below
-  // is gathered; this one, too, until the buffer is made.
-  [[nodiscard]] int64_t backward_of(int64_t i) const {
-    const int64_t above = (layers - 1 - i) * block + last;
-    return above / ranks + i * of_block + (i > 0 ? block : embedding) + 2 * block + block / ranks;
-  }
-  int64_t ranks, layers, block, embedding, last, of_block, of_last;
-};
+using test::MemoryFormula, test::MemorySizes;
 
 void expect_within(int64_t counted, int64_t formula, const std::string& what) {
   EXPECT_NEAR(static_cast<double>(counted), static_cast<double>(formula),
@@ -53,8 +22,8 @@ void expect_within(int64_t counted, int64_t formula, const std::string& what) {
       << what;
 }
 
-void check(const Sizes& s) {
-  const Formula f(s);
+void check(const MemorySizes& s) {
+  const MemoryFormula f(s);
   test::on_ranks(s.ranks, [&](World& world) {
     Context& context = world.session().context();
     const Ref<Allocator>& memory = context.allocator(kCpu);
@@ -109,9 +78,7 @@ void check(const Sizes& s) {
     backward(loss);
     context.op_hook = nullptr;
     end_reductions();
-    int64_t most = 0;
-    for (int64_t i = 0; i < s.layers; ++i) most = std::max(most, f.backward_of(i));
-    expect_within(memory->stats().peak - held, most, "peak of backward");
+    expect_within(memory->stats().peak - held, f.backward(), "peak of backward");
     expect_within(live() - held, f.parameters(), "gradients");
   });
 }

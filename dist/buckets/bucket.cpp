@@ -260,6 +260,13 @@ int64_t Bucket::gradient_bytes() const {
 }
 int64_t Bucket::reduced_bytes() const { return state_->part * item_size(state_->sum); }
 DType Bucket::sum_dtype() const { return state_->sum; }
+int64_t Bucket::held_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor* t : {&state_->received, &state_->flat, &state_->held}) {
+    if (t->defined() && !t->storage().released()) bytes += t->storage().bytes();
+  }
+  return bytes;
+}
 bool Bucket::gathers() const { return state_->members > 1; }
 bool Bucket::gathered() const { return state_->there; }
 

@@ -61,6 +61,8 @@ class TESSERA_API Bucket {
   [[nodiscard]] int64_t gathered_bytes() const;
   [[nodiscard]] int64_t gradient_bytes() const;
   [[nodiscard]] int64_t reduced_bytes() const;
+  /// Bytes of whole tensors, or of parts of them, that it holds now beside the shards.
+  [[nodiscard]] int64_t held_bytes() const;
 
   /// Starts to gather `shards`, the local tensors of the parameters, in their order. Does nothing
   /// while the whole tensors are there, or under way, and the shards have not been written since.

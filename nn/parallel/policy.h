@@ -77,6 +77,9 @@ class TESSERA_API MicroBatch {
 TESSERA_API void unshard(Module& module);
 /// Frees the whole parameters of a wrapped module and of all below it.
 TESSERA_API void reshard(Module& module);
+/// Bytes that the whole parameters (gathered, or copies in another dtype) of all wrapped modules
+/// from `root` on take on this rank now.
+[[nodiscard]] TESSERA_API int64_t whole_parameter_bytes(Module& root);
 /// The wrapped modules whose gathers start when `module` begins its forward (backward), in place of
 /// the next one in the order of the last forward (the one before it). Empty: none.
 TESSERA_API void set_forward_prefetch(Module& module, std::span<Module* const> next);

@@ -282,6 +282,12 @@ void Unit::release() {
   }
 }
 
+int64_t Unit::whole_bytes() const {
+  int64_t bytes = 0;
+  for (const Group& g : groups_) bytes += g.parameters ? g.parameters->bytes() : 0;
+  return bytes;
+}
+
 void Unit::release_after_forward() {
   if (!Context::current().grad_enabled) return release();
   if (swapped_ || opened_ != 0) return;

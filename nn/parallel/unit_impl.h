@@ -85,6 +85,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void release();
   /// The same when forward is done with them and backward may follow.
   void release_after_forward();
+  /// Bytes of the whole parameters that are there now.
+  [[nodiscard]] int64_t whole_bytes() const;
   [[nodiscard]] const UnitOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
   /// Whose gathers start with this one's, in place of the next unit's in the order of the last

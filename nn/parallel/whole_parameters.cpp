@@ -90,6 +90,12 @@ Grads CastParameters::reduce(const Grads& gradients, bool) {
   return all;
 }
 
+int64_t CastParameters::bytes() const {
+  int64_t bytes = 0;
+  for (const Slot& s : slots_) bytes += part(s.copy).numel() * item_size(s.copy.dtype());
+  return bytes;
+}
+
 BucketParameters::BucketParameters(std::vector<Tensor> parameters, Mesh compute,
                                    const Bucket::Axes& axes, Bucket::Policy policy,
                                    Accumulation accumulation)

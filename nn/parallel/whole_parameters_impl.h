@@ -39,6 +39,8 @@ class WholeParameters {
   /// Whether reduce() runs in every backward, also where nobody used whole(): it is collective, or
   /// gives zeros as the collective would.
   [[nodiscard]] virtual bool always() const = 0;
+  /// Bytes that they take now.
+  [[nodiscard]] virtual int64_t bytes() const = 0;
 };
 
 /// Copies in `dtype`, made anew when the parameters have changed. They lie in one buffer, so that
@@ -52,6 +54,7 @@ class CastParameters final : public WholeParameters {
   void release() override {}
   Grads reduce(const Grads& gradients, bool last) override;
   [[nodiscard]] bool always() const override { return false; }
+  [[nodiscard]] int64_t bytes() const override;
 
  private:
   struct Slot {
@@ -74,6 +77,7 @@ class BucketParameters final : public WholeParameters {
   void release_after_forward() override;
   Grads reduce(const Grads& gradients, bool last) override;
   [[nodiscard]] bool always() const override { return true; }
+  [[nodiscard]] int64_t bytes() const override { return bucket_->held_bytes(); }
 
  private:
   [[nodiscard]] std::vector<Tensor> accumulated() const;

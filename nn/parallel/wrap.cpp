@@ -106,6 +106,26 @@ Unit& unit_of(std::string_view who, const Module& module) {
   return *unit;
 }
 
+// Calls `f` with the unit of each wrapped module from `root` on, once.
+template <class F> void for_each_unit(Module& root, const F& f) {
+  class Units final : public Visitor {
+   public:
+    explicit Units(const F& f) : f_(f) {}
+    bool on_module(const std::string&, Module& m) override {
+      const auto* note = m.attached<UnitNote>();
+      const auto unit = note && note->runs_it ? note->unit.lock() : nullptr;
+      if (unit && seen_.insert(unit.get()).second) f_(*unit);
+      return true;
+    }
+
+   private:
+    const F& f_;
+    std::set<const Unit*> seen_;
+  } units(f);
+  units.on_module("", root);
+  units.walk(root);
+}
+
 std::optional<UnitList> list_of(std::string_view who, std::span<Module* const> modules) {
   UnitList list;
   for (const Module* m : modules) list.push_back(unit_of(who, *m).weak_from_this());
@@ -154,19 +174,14 @@ MicroBatch::~MicroBatch() { Context::current().state<detail::UnitFlow>().last = 
 void unshard(Module& module) { detail::unit_of("unshard", module).gather(); }
 
 void reshard(Module& module) {
-  class Units final : public Visitor {
-   public:
-    bool on_module(const std::string&, Module& m) override {
-      look(m);
-      return true;
-    }
-    void look(const Module& m) {
-      const auto* note = m.attached<detail::UnitNote>();
-      if (const auto unit = note && note->runs_it ? note->unit.lock() : nullptr) unit->release();
-    }
-  } units;
-  detail::unit_of("reshard", module).release();
-  units.walk(module);
+  (void)detail::unit_of("reshard", module);
+  detail::for_each_unit(module, [](detail::Unit& unit) { unit.release(); });
+}
+
+int64_t whole_parameter_bytes(Module& root) {
+  int64_t bytes = 0;
+  detail::for_each_unit(root, [&](const detail::Unit& unit) { bytes += unit.whole_bytes(); });
+  return bytes;
 }
 
 void set_forward_prefetch(Module& module, std::span<Module* const> next) {

@@ -42,8 +42,8 @@ constexpr int64_t kGaps = 25;                   // a block in 25: reused for sma
 // Follows the peak of the tensors, and what it consists of.
 class Peak {
  public:
-  Peak(const MetaMemory& memory, const std::vector<Tensor>& parameters)
-      : memory_(memory), parameters_(parameters), context_(Context::current()) {
+  Peak(const MetaMemory& memory, nn::Module& model, const std::vector<Tensor>& parameters)
+      : memory_(memory), model_(model), parameters_(parameters), context_(Context::current()) {
     context_.op_hook = [this](const OpRow& row, const void* op, Tensors in, Tensors) {
       after(row, op, in);
     };
@@ -55,6 +55,8 @@ class Peak {
   [[nodiscard]] int64_t bytes() const { return bytes_; }
   /// Gradients that existed at the peak.
   [[nodiscard]] int64_t gradients() const { return gradients_; }
+  /// Whole parameters that existed at the peak.
+  [[nodiscard]] int64_t gathered() const { return gathered_; }
 
  private:
   void after(const OpRow& row, const void* op, Tensors in) {
@@ -69,6 +71,7 @@ class Peak {
     const int64_t most = std::max(now.peak, now.live + workspace);
     if (most <= bytes_) return;
     bytes_ = most;
+    gathered_ = nn::whole_parameter_bytes(model_);
     gradients_ = 0;
     for (const Tensor& p : parameters_) {
       const Tensor g = p.grad();
@@ -77,9 +80,10 @@ class Peak {
   }
 
   const MetaMemory& memory_;
+  nn::Module& model_;
   const std::vector<Tensor>& parameters_;
   Context& context_;
-  int64_t bytes_ = 0, gradients_ = 0;
+  int64_t bytes_ = 0, gradients_ = 0, gathered_ = 0;
 };
 
 Tensor on_meta(const Tensor& x) {
@@ -136,9 +140,9 @@ int64_t batch_bytes(const Batch& batch) {
   return bytes_of(all);
 }
 
-MemoryEstimate estimate_on(World& world, const Config& config) {
+MemoryEstimate estimate_on(const Config& config) {
   MetaMemory memory;
-  const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
+  const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
   std::vector<Tensor> parameters = nn::parameters(*model);
   std::vector<Tensor> states;
@@ -152,7 +156,7 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
   const int64_t held = memory.stats().live;  // also buffers
   memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
-  std::optional<Peak> peak(std::in_place, memory, parameters);
+  std::optional<Peak> peak(std::in_place, memory, *model, parameters);
   const Inputs inputs =
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len);
   const int64_t batches = batch_bytes(inputs.batch);
@@ -160,11 +164,12 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
   const int64_t passes = std::min<int64_t>(2, micro_batches);
   for (int64_t i = 0; i < passes; ++i) {
     const nn::MicroBatch micro(i + 1 == passes);
-    const int64_t before = memory.stats().live;
+    const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(*model); };
+    const int64_t before = live();
     models::Loss loss = model->loss(inputs.batch.tokens, inputs.batch.targets, inputs.metadata);
     Tensor total = loss.sum;
     for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;
-    activations = std::max(activations, memory.stats().live - before);
+    activations = std::max(activations, live() - before);
     loss = {};
     backward(total);
   }
@@ -185,23 +190,26 @@ MemoryEstimate estimate_on(World& world, const Config& config) {
   const int64_t more_batches = (micro_batches - 1) * batches;
   e.counted = std::max(peak->bytes(), memory.stats().peak) + more_batches;
   const int64_t of_parameters = bytes_of(parameters), of_states = bytes_of(states);
-  const int64_t rest = e.counted - more_batches - held - batches - peak->gradients();
+  const int64_t rest =
+      e.counted - more_batches - held - batches - peak->gradients() - peak->gathered();
   const int64_t kept = std::clamp<int64_t>(activations, 0, std::max<int64_t>(0, rest));
   const int64_t threads = Context::current().options.threads;
   // An asynchronous save copies what this rank writes: at most what it holds.
   const bool copies = config.checkpoint.enable && config.checkpoint.async_mode == AsyncMode::async;
-  e.parts = {{"parameters", of_parameters},
-             {"optimizer states", of_states},
-             {"gradients", peak->gradients()},
-             {"activations", kept},
-             {"batches", micro_batches * batches},
-             {"temporaries of ops, buffers", e.counted - more_batches - batches - of_parameters -
-                                                 of_states - peak->gradients() - kept},
-             {"text as tokens, batches prepared ahead",
-              bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches},
-             {"copy of an asynchronous save", copies ? of_parameters + of_states : 0},
-             {"program, scratch, gaps between blocks (assumed)",
-              kProgram + threads * kScratchOfThread + e.counted / kGaps}};
+  e.parts = {
+      {"parameters", of_parameters},
+      {"optimizer states", of_states},
+      {"gradients", peak->gradients()},
+      {"gathered or cast parameters", peak->gathered()},
+      {"activations", kept},
+      {"batches", micro_batches * batches},
+      {"temporaries of ops, buffers", e.counted - more_batches - batches - of_parameters -
+                                          of_states - peak->gradients() - peak->gathered() - kept},
+      {"text as tokens, batches prepared ahead",
+       bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches},
+      {"copy of an asynchronous save", copies ? of_parameters + of_states : 0},
+      {"program, scratch, gaps between blocks (assumed)",
+       kProgram + threads * kScratchOfThread + e.counted / kGaps}};
   peak.reset();
   std::ranges::stable_sort(e.parts, std::greater<>(), &MemoryEstimate::Part::bytes);
   for (const MemoryEstimate::Part& part : e.parts) e.total += part.bytes;
@@ -240,6 +248,18 @@ std::string remedies(const Config& config, int ranks, int64_t total) {
   if (config.optimizer.state_dtype == DType::f32)
     try_with("--optimizer.state_dtype bfloat16",
              [](Config& c) { c.optimizer.state_dtype = DType::bf16; });
+  const ParallelismConfig& p = config.parallelism;
+  if (p.fsdp_reshard_after_forward != "always")
+    try_with("--parallelism.fsdp_reshard_after_forward always",
+             [](Config& c) { c.parallelism.fsdp_reshard_after_forward = "always"; });
+  if (p.data_parallel_replicate_degree > 1)
+    try_with(
+        "--parallelism.data_parallel_replicate_degree 1 "
+        "--parallelism.data_parallel_shard_degree -1",
+        [](Config& c) {
+          c.parallelism.data_parallel_replicate_degree = 1;
+          c.parallelism.data_parallel_shard_degree = -1;
+        });
   std::ranges::sort(found);
   std::string text;
   for (const auto& [needs, words] : found)
@@ -255,7 +275,7 @@ MemoryEstimate estimate_memory(const Config& config, int ranks) {
   WorldOptions options = world_options(config);
   options.progress = ProgressThread::never;
   run_fake(
-      ranks, 0, [&](World& world) { estimate = estimate_on(world, config); }, options);
+      ranks, 0, [&](World&) { estimate = estimate_on(config); }, options);
   return estimate;
 }
 

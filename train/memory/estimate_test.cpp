@@ -5,9 +5,13 @@
 
 #include "tessera/core/context.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/memory_formula.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
 #include "tessera/train/run/trainer.h"
 
+#include <algorithm>
 #include <mutex>
 
 namespace tessera::train {
@@ -114,6 +118,75 @@ TEST_F(MemoryCheck, AModelFarBeyondTheMachineIsEstimatedWithoutItsMemory) {
     }
   }
   EXPECT_GT(e.counted, 4 * kParameters);
+}
+
+TEST_F(MemoryCheck, TheEstimateByKindIsThatOfTheFormula) {
+  const test::MemorySizes s{.ranks = 4,
+                            .layers = 4,
+                            .dim = 256,
+                            .heads = 8,
+                            .hidden = 512,
+                            .vocabulary = 256,
+                            .length = 16};
+  const test::MemoryFormula f(s);
+  const auto field = [](const char* name, int64_t value) {
+    return Words{concat("--model.", name), std::to_string(value)};
+  };
+  Words words{"--training.local_batch_size",
+              "1",
+              "--training.mixed_precision_param",
+              "float32",
+              "--training.seq_len",
+              std::to_string(s.length)};
+  for (const Words& more :
+       {field("dim", s.dim), field("n_layers", s.layers), field("n_heads", s.heads),
+        field("n_kv_heads", s.heads), field("ffn_dim", s.hidden), field("vocab_size", s.vocabulary),
+        field("max_seq_len", s.length)})
+    words = joined(words, more);
+  const Config c = config(words);
+  const MemoryEstimate e = estimate_memory(c, s.ranks);
+  const auto part = [&](std::string_view name) {
+    const auto found = std::ranges::find(e.parts, name, &MemoryEstimate::Part::name);
+    return found == e.parts.end() ? -1 : found->bytes;
+  };
+  const auto expect_within = [](int64_t counted, int64_t formula, const char* what) {
+    EXPECT_NEAR(static_cast<double>(counted), static_cast<double>(formula),
+                0.05 * static_cast<double>(formula))
+        << what;
+  };
+  expect_within(part("parameters"), f.parameters(), "parameters");
+  expect_within(part("optimizer states"), 2 * f.parameters(), "optimizer states");
+  expect_within(part("activations"), f.activations(), "activations");
+  expect_within(e.counted, 3 * f.parameters() + f.backward(), "the peak");
+  // At the peak of backward a layer is gathered, and the one below it perhaps.
+  EXPECT_GE(part("gathered or cast parameters"), f.block);
+  EXPECT_LE(part("gathered or cast parameters"), 2 * f.block);
+  EXPECT_GE(part("gradients"), f.last / f.ranks);
+  EXPECT_LE(part("gradients"), f.parameters());
+}
+
+// What is kept whole after forward is no activation, and can be given back.
+TEST_F(MemoryCheck, GatheredParametersAreAPartOfTheirOwn) {
+  const Words never{"--parallelism.fsdp_reshard_after_forward", "never"},
+      always{"--parallelism.fsdp_reshard_after_forward", "always"};
+  const auto part = [&](const Words& words, std::string_view name) {
+    const MemoryEstimate e = estimate_memory(config(words), 4);
+    return std::ranges::find(e.parts, name, &MemoryEstimate::Part::name)->bytes;
+  };
+  EXPECT_GT(part(never, "gathered or cast parameters"),
+            2 * part(always, "gathered or cast parameters"));
+  const auto kept = static_cast<double>(part(always, "activations"));
+  EXPECT_NEAR(static_cast<double>(part(never, "activations")), kept, 0.05 * kept);
+  const auto refusal = [&](const Words& words) {
+    const Config c = config(joined(words, {"--training.local_batch_size", "1", "--training.seq_len",
+                                           "1", "--model.dim", "1024", "--model.n_layers", "8"}));
+    return test::error_of<StorageError>(
+        [&] { (void)check_memory(c, {.all = 4, .of_host = 4}, {.host = 1, .host_source = "x"}); });
+  };
+  TESSERA_EXPECT_HOLDS(refusal(never), "--parallelism.fsdp_reshard_after_forward always (");
+  TESSERA_EXPECT_HOLDS(refusal({"--parallelism.data_parallel_replicate_degree", "4"}),
+                       "--parallelism.data_parallel_replicate_degree 1 "
+                       "--parallelism.data_parallel_shard_degree -1 (");
 }
 
 // Short sequences, so that little is beside what is sharded.

@@ -46,15 +46,15 @@ std::string dated(const std::string& folder) {
 }  // namespace
 
 int64_t MemoryByKind::rest() const {
-  return std::max<int64_t>(0, peak - parameters - optimizer - activations);
+  return std::max<int64_t>(0, peak - parameters - gathered - optimizer - activations);
 }
 
 std::string MemoryByKind::text() const {
   return fmt::format(
-      "memory at its peak {}: parameters {}, optimizer {}, activations {}, other {}; gradients {} "
-      "after backward",
-      byte_count(peak), byte_count(parameters), byte_count(optimizer), byte_count(activations),
-      byte_count(rest()), byte_count(gradients));
+      "memory at its peak {}: parameters {}, optimizer {}, gathered or cast {}, activations {}, "
+      "other {}; gradients {} after backward",
+      byte_count(peak), byte_count(parameters), byte_count(optimizer), byte_count(gathered),
+      byte_count(activations), byte_count(rest()), byte_count(gradients));
 }
 
 Monitor::Monitor(const MetricsConfig& metrics, const ProfilerConfig& profiler, MonitorFacts facts,
@@ -82,14 +82,17 @@ Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
     : monitor_(monitor),
       span_(&monitor.profiler_, name),
       name_(name),
-      live_before_(stats().live),
+      live_before_(stats().live - monitor.gathered()),
       begin_(Clock::now()) {}
 
 Monitor::Phase::~Phase() {
   MemoryByKind& memory = monitor_.memory_;
   if (name_ == "data") monitor_.data_seconds_ += seconds(Clock::now() - begin_);
-  if (name_ == "forward")
-    memory.activations = std::max(memory.activations, stats().live - live_before_);
+  if (name_ == "forward") {
+    const int64_t gathered = monitor_.gathered();
+    memory.gathered = std::max(memory.gathered, gathered);
+    memory.activations = std::max(memory.activations, stats().live - gathered - live_before_);
+  }
   if (name_ != "backward") return;
   int64_t gradients = 0;
   for (const Tensor& p : monitor_.facts_.parameters) {
@@ -98,6 +101,8 @@ Monitor::Phase::~Phase() {
   }
   memory.gradients = std::max(memory.gradients, gradients);
 }
+
+int64_t Monitor::gathered() const { return facts_.gathered_bytes ? facts_.gathered_bytes() : 0; }
 
 void Monitor::begin_step(int64_t step) {
   step_began_ = Clock::now();

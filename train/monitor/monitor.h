@@ -33,12 +33,15 @@ struct MonitorFacts {
   DType compute = DType::f32;   ///< dtype of most matmuls, whose peak is measured
   std::vector<Tensor> parameters = {};
   int64_t optimizer_bytes = 0;  ///< on this rank
+  /// Bytes that whole parameters take now beside those, where ranks hold shards; none: 0.
+  std::function<int64_t()> gathered_bytes = {};
 };
 
 /// Peak bytes of one rank's tensors, by kind. `rest`: temporaries of ops, buffers, data, and
 /// gradients that existed at the peak.
 struct MemoryByKind {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
+  int64_t gathered = 0;     ///< whole or cast parameters that forward leaves for backward
   int64_t activations = 0;  ///< stored by forward for backward
   int64_t peak = 0;         ///< of all kinds together
   [[nodiscard]] int64_t rest() const;
@@ -70,7 +73,7 @@ class TESSERA_API Monitor {
     Monitor& monitor_;
     Profiler::Span span_;
     std::string_view name_;
-    int64_t live_before_;
+    int64_t live_before_;  // without gathered parameters
     std::chrono::steady_clock::time_point begin_;
   };
   [[nodiscard]] Phase phase(std::string_view name) { return {*this, name}; }
@@ -91,6 +94,7 @@ class TESSERA_API Monitor {
   void peak_measured(double flops);
 
  private:
+  [[nodiscard]] int64_t gathered() const;
   void measure(double seconds);
   void explain_excess(const StepRecord& record);
   void write_tensorboard(const StepRecord& record);

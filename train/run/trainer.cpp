@@ -148,16 +148,17 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   // Before the metrics, so that a run that was killed here is known as the same one.
   if (world_.rank() == 0)
     io::write_file_atomically(in_folder("config.json"), config_.fields().dump());
-  monitor_ =
-      std::make_unique<Monitor>(config_.metrics, config_.profiler,
-                                MonitorFacts{.dump_folder = config_.dump_folder,
-                                             .steps = config_.training.steps,
-                                             .tokens_per_step = tokens_per_step(),
-                                             .done = done_,
-                                             .compute = config_.training.mixed_precision_param,
-                                             .parameters = parameters_,
-                                             .optimizer_bytes = optimizer_->state_bytes()},
-                                world_, print_, screen);
+  monitor_ = std::make_unique<Monitor>(
+      config_.metrics, config_.profiler,
+      MonitorFacts{.dump_folder = config_.dump_folder,
+                   .steps = config_.training.steps,
+                   .tokens_per_step = tokens_per_step(),
+                   .done = done_,
+                   .compute = config_.training.mixed_precision_param,
+                   .parameters = parameters_,
+                   .optimizer_bytes = optimizer_->state_bytes(),
+                   .gathered_bytes = [this] { return nn::whole_parameter_bytes(*model_); }},
+      world_, print_, screen);
   if (world_.rank() == 0) announce();
 }
 
