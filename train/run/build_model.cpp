@@ -15,7 +15,7 @@ nn::MixedPrecision precision_of(const Config& config) {
               reduce = config.training.mixed_precision_reduce;
   nn::MixedPrecision precision;
   if (param != own) precision.param = param;
-  if (own == DType::f32 && reduce != own) precision.reduce = reduce;
+  if (own != DType::f64 && reduce != own) precision.reduce = reduce;
   return precision;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Degrees, the mesh that they make, and runs on it: the numbers are those of one rank.
+#include "tessera/dist/comm_trace.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/fill/fill.h"
@@ -256,6 +257,38 @@ TEST_F(ParallelismTest, GradientsMayBeReducedInBf16) {
   }
   EXPECT_NE(norms[1], norms[0]);
   EXPECT_LE(relative_difference(norms[1], norms[0]), 1e-3);
+}
+
+// Whatever the dtype of the parameters; only gradients of f64 stay as they are.
+TEST_F(ParallelismTest, GradientsAreReducedInTheDtypeThatTheFieldNames) {
+  const auto reduced_in = [&](const char* own, const char* reduce, bool replicas) {
+    Words words{"--training.dtype", own, "--training.mixed_precision_reduce", reduce};
+    if (std::string_view(own) == "float64")
+      words = joined(words, {"--training.mixed_precision_param", own});
+    if (replicas) words = joined(words, {"--parallelism.data_parallel_replicate_degree", "2"});
+    const Config c = config(concat(own, reduce, replicas), words);
+    std::set<DType> dtypes;
+    run_ranks(2, [&](World& world) {
+      Trainer trainer(c);
+      const CommTrace trace;
+      (void)trainer.step();
+      if (world.rank() != 0) return;
+      for (const CommEntry& e : trace.entries()) {
+        // Losses and norms are of no dims; a list of gradients is longer.
+        if (e.op == (replicas ? "all_reduce" : "reduce_scatter") && e.tag == "grad" && e.bytes > 64)
+          dtypes.insert(e.dtype);
+      }
+    });
+    return dtypes;
+  };
+  using Only = std::set<DType>;
+  for (const bool replicas : {false, true}) {
+    EXPECT_EQ(reduced_in("float32", "float32", replicas), Only{DType::f32});
+    EXPECT_EQ(reduced_in("float32", "bfloat16", replicas), Only{DType::bf16});
+    EXPECT_EQ(reduced_in("bfloat16", "float32", replicas), Only{DType::f32});
+    EXPECT_EQ(reduced_in("bfloat16", "bfloat16", replicas), Only{DType::bf16});
+    EXPECT_EQ(reduced_in("float64", "bfloat16", replicas), Only{DType::f64});
+  }
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
 // metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of
-// dp_replicate, dp_shard and tp. Data parallel by layouts: parameters are replicated over all axes,
-// the batch is sharded over the data axes, gradients are partial there, accumulate over
-// micro-batches and are reduced once per step. One rank is a mesh too.
+// dp_replicate, dp_shard and tp, where one rank is a mesh too. build_model wraps the model with the
+// passes that its degrees ask for; the batch is sharded over the data axes, and gradients are there
+// as the parameters lie when the last micro-batch's backward ends.
 #pragma once
 
 #include "tessera/dist/mesh.h"
