@@ -28,17 +28,19 @@ std::vector<std::string> ModelOnRanks::faults(config::Fields fields, const Model
   const auto of_checkpoint = [](const std::string& f) { return f.starts_with("[--checkpoint]"); };
   if (on.checkpoint.empty() && std::ranges::none_of(faults, of_checkpoint))
     faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
+  for (std::string& fault : on.parallelism.conflicts()) faults.push_back(std::move(fault));
   return faults;
 }
 
 ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
                            const Catalogue& catalogue)
     : on_(on), launch_(detect_launch(static_cast<int>(on.ranks))) {
-  (void)on_.parallelism.axes(launch_.size);  // before the checkpoint is read
+  (void)on_.parallelism.reshard(launch_.size);  // before the checkpoint is read
   warn_ = [&out, first = launch_.rank == 0](const std::string& line) {
     if (first) out << line << '\n';
   };
   trained_ = open_trained_model(on_.checkpoint, warn_, catalogue);
+  config::throw_if_any(on_mesh().parallelism_conflicts());
   tokenizer_ = trained_.tokenizer;
   if (tokenizer_ && on_.hf_assets_path.empty()) return;
   Config config = trained_.config;
@@ -46,15 +48,21 @@ ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
   tokenizer_ = config.open_tokenizer();
 }
 
+Config ModelOnRanks::on_mesh() const {
+  Config config = trained_.config;
+  config.parallelism = on_.parallelism;
+  return config;
+}
+
 void ModelOnRanks::run(std::string_view name, const config::Fields& fields, RankFacts facts,
                        const std::function<void(World&, models::LanguageModel&)>& body) const {
-  Config config = trained_.config;
+  Config run = trained_.config;
+  const Config config = on_mesh();
   facts.add("command", std::string(name));
   facts.add_fields(fields);
-  facts.add_fields(config.fields(), "the checkpoint's ");
+  facts.add_fields(run.fields(), "the checkpoint's ");
   facts.add_tokenizer(tokenizer_->files(), "the tokenizer");
   const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
-  config.parallelism = on_.parallelism;
   const auto on_rank = [&](World& world) {
     require_equal_ranks(name, facts);
     compare_kernels(name, strict, warn_);

@@ -43,9 +43,9 @@ class ModelOnRanks {
   /// Faults of `arguments`, a missing checkpoint among them.
   static std::vector<std::string> faults(config::Fields fields, const ModelOnRanksConfig& on,
                                          Arguments arguments);
-  /// Opens the checkpoint and the tokenizer. ConfigError: degrees that do not fit the ranks. Errors
-  /// of detect_launch, open_trained_model and Config::open_tokenizer. Warnings go to `out`, on rank
-  /// 0.
+  /// Opens the checkpoint and the tokenizer. ConfigError: degrees that do not fit the ranks or the
+  /// model. Errors of detect_launch, open_trained_model and Config::open_tokenizer. Warnings go to
+  /// `out`, on rank 0.
   ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out, const Catalogue& catalogue);
 
   /// Of the run that trained the model.
@@ -59,6 +59,9 @@ class ModelOnRanks {
            const std::function<void(World&, models::LanguageModel&)>& body) const;
 
  private:
+  /// The run's, with the parallelism of this command.
+  [[nodiscard]] Config on_mesh() const;
+
   ModelOnRanksConfig on_;
   Launch launch_;
   Warn warn_;

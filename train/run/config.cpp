@@ -244,7 +244,7 @@ std::vector<std::string> Config::conflicts() const {
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
-  for (auto& fault : parallelism.conflicts()) faults.push_back(std::move(fault));
+  std::ranges::move(parallelism_conflicts(), std::back_inserter(faults));
   require(
       training.global_batch_size != 0,
       "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "
@@ -265,6 +265,23 @@ std::vector<std::string> Config::conflicts() const {
   require(!validation.enable || !validation.dataset_path.empty(),
           "[--validation.dataset_path] is empty; give validation data, or leave out "
           "--validation.enable");
+  return faults;
+}
+
+// The numbers that the degree must divide are those of the family's plan, which the model tells.
+std::vector<std::string> Config::parallelism_conflicts() const {
+  std::vector<std::string> faults = parallelism.conflicts();
+  const int64_t tp = parallelism.tensor_parallel_degree;
+  if (tp <= 1 || !model.conflicts().empty()) return faults;
+  try {
+    for (const auto& [field, number] : model.make()->tensor_parallel_plan({}).divided) {
+      if (number % tp == 0) continue;
+      faults.push_back(concat("[--parallelism.tensor_parallel_degree] ", tp, " does not divide --",
+                              field, ' ', number, ": give a degree that does"));
+    }
+  } catch (const UsageError& error) {  // the family has no plan
+    faults.emplace_back(error.what());
+  }
   return faults;
 }
 

@@ -102,6 +102,8 @@ struct TESSERA_API Config {
   [[nodiscard]] config::Fields fields();
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
+  /// Those of the parallelism with the model; a part of conflicts().
+  [[nodiscard]] std::vector<std::string> parallelism_conflicts() const;
   /// Faults of single fields and conflicts.
   [[nodiscard]] std::vector<std::string> faults() const;
   /// These and the conflicts with the number of ranks, which is known when the run starts.

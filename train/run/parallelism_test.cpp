@@ -100,6 +100,20 @@ TEST_F(ParallelismTest, FaultsAreFoundTogetherBeforeAnyRankStarts) {
                        "6 is not a multiple of --training.local_batch_size 2 x 2 ranks");
 }
 
+// They are those of the family's plan for tensor parallelism.
+TEST_F(ParallelismTest, HeadsThatTheDegreeDoesNotDivideAreAFaultOfTheConfiguration) {
+  EXPECT_EQ(run(train("a", {"--ranks", "3", "--parallelism.tensor_parallel_degree", "3",
+                            "--memory.check", "false", "--optimizer.lr", "-1"})),
+            2);
+  EXPECT_EQ(std::ranges::count(err_.str(), '\n'), 3) << err_.str();
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--optimizer.lr]");
+  for (const char* heads : {"n_heads 4", "n_kv_heads 2"})
+    TESSERA_EXPECT_HOLDS(err_.str(),
+                         concat("[--parallelism.tensor_parallel_degree] 3 does not divide --model.",
+                                heads, ": give a degree that does"));
+  EXPECT_EQ(out_.str(), "");
+}
+
 // Ranks of one tp group read the same rows, whose position on the data axes counts and not their
 // rank; each row is read by one part.
 TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
@@ -242,6 +256,22 @@ TEST_F(ParallelismTest, EvalAndGenerateRefuseDegreesThatDoNotFit) {
     EXPECT_EQ(run({command, "--parallelism.tensor_parallel_degree", "0"}), 2);
     TESSERA_EXPECT_HOLDS(err_.str(), "[--parallelism.tensor_parallel_degree]");
     TESSERA_EXPECT_HOLDS(err_.str(), "[--checkpoint] is missing");
+    EXPECT_EQ(run({command, "--checkpoint", path("none"), "--ranks", "4",
+                   "--parallelism.fsdp_reshard_after_forward", "3"}),
+              2);
+    TESSERA_EXPECT_HOLDS(err_.str(), "fsdp_reshard_after_forward] 3 ranks cannot keep");
+    EXPECT_EQ(run({command, "--parallelism.fsdp_reshard_after_forward", "zero1"}), 2);
+    EXPECT_EQ(std::ranges::count(err_.str(), '\n'), 2) << err_.str();
+    TESSERA_EXPECT_HOLDS(err_.str(), "'zero1' is not one of default | always");
+  }
+  // What the model does not fit is known from its checkpoint.
+  ASSERT_EQ(run(train("a", {"--training.steps", "1"})), 0) << err_.str();
+  for (const char* command : {"eval", "generate"}) {
+    EXPECT_EQ(run({command, "--checkpoint", path("a"), "--ranks", "3",
+                   "--parallelism.tensor_parallel_degree", "3"}),
+              2);
+    TESSERA_EXPECT_HOLDS(err_.str(), "3 does not divide --model.n_heads 4");
+    EXPECT_EQ(out_.str(), "");
   }
 }
 
