@@ -112,9 +112,13 @@ class TESSERA_API ModelConfig {
   std::unique_ptr<Held> held_;
 };
 
+struct HuggingFace;
+
 struct Family {
   std::string name, description;
   std::vector<ModelConfig> flavors;  ///< the published sizes; at least one
+  /// Its names in transformers (models/hugging_face.h); null: none. It outlives the family.
+  const HuggingFace* hugging_face = nullptr;
 
   /// ConfigError, with the list of flavors, if the name is unknown. An empty name gives the first
   /// flavor without its name, for a configuration that sets every field. UsageError: the family has

@@ -117,6 +117,10 @@ Model::Head Model::head() const {
   return {&*tok_embeddings, tok_embeddings->weight};
 }
 
-models::Family family() { return models::family<Model>("gpt2", "GPT-2 (OpenAI, 2019)", flavors()); }
+models::Family family() {
+  models::Family f = models::family<Model>("gpt2", "GPT-2 (OpenAI, 2019)", flavors());
+  f.hugging_face = &hugging_face();
+  return f;
+}
 
 }  // namespace tessera::gpt2

@@ -58,6 +58,9 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNo
   Config config_;
 };
 
+/// Its names in transformers.
+const models::HuggingFace& hugging_face();
+
 TESSERA_API models::Family family();
 
 }  // namespace tessera::gpt2

@@ -91,7 +91,9 @@ Model::Head Model::head() const {
 }
 
 models::Family family() {
-  return models::family<Model>("llama3", "Llama 3 (Meta, 2024)", flavors());
+  models::Family f = models::family<Model>("llama3", "Llama 3 (Meta, 2024)", flavors());
+  f.hugging_face = &hugging_face();
+  return f;
 }
 
 }  // namespace tessera::llama3

@@ -50,6 +50,9 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::RmsNorm
   Config config_;
 };
 
+/// Its names in transformers.
+const models::HuggingFace& hugging_face();
+
 TESSERA_API models::Family family();
 
 }  // namespace tessera::llama3

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model under the names of Hugging Face's transformers, in both directions. A family gives one
+// table as data: which of their tensors are made of which of ours, and which fields of config.json
+// say what fields of ours say. A field that neither side can express is a fault, never a guess.
+#pragma once
+
+#include "tessera/models/family.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::models {
+
+/// What is done to our tensors, joined along their first dim, to make theirs.
+enum class HfChange : uint8_t {
+  none,
+  transposed,  ///< a matrix that they store as (in, out)
+  /// The rows of each head: RoPE turns adjacent pairs (2i, 2i + 1) of ours and (i, i + D/2) of
+  /// theirs.
+  halves
+};
+
+/// One of their tensors. `#` in a name is the number of a layer, the same in all names.
+struct HfTensorNames {
+  std::string_view theirs;
+  std::vector<std::string_view> ours;
+  HfChange change = HfChange::none;
+};
+
+/// A number or a switch that both configurations have.
+struct HfField {
+  std::string_view theirs, ours;
+  /// The value where config.json does not have it: JSON, or another of their fields. Empty: it must
+  /// be there.
+  std::string_view absent = {};
+};
+
+/// A field whose only values are those that the family computes with: JSON, the first one is
+/// written. Where config.json does not have it, it has one of them.
+struct HfFixed {
+  std::string_view theirs;
+  std::vector<std::string_view> values;
+  /// It changes nothing but training: another value is passed over.
+  bool in_training_alone = false;
+};
+
+/// A size that follows from others. Where config.json has it, it must agree.
+struct HfDerived {
+  std::string_view theirs;
+  int64_t (*value)(const ModelConfig& config);
+};
+
+struct HuggingFace {
+  std::string_view model_type, architecture;
+  std::string_view prefix = {};  ///< of all their tensors but the head; a file may lack it
+  std::vector<HfTensorNames> tensors;
+  /// Tensors that a file may hold and that are no parameters: masks, tables, a tied head.
+  std::vector<std::string_view> passed_over = {};
+  std::vector<HfField> fields;
+  std::vector<HfFixed> fixed = {};
+  std::vector<HfDerived> derived = {};
+  bool rope = false;  ///< it has the fields of config/rope_fields.h
+  /// Size of a head, where a tensor's change is `halves`.
+  int64_t (*head_dim)(const ModelConfig& config) = nullptr;
+};
+
+/// One of their tensors, with shapes, and how it is made of ours.
+struct TESSERA_API HfTensor {
+  struct Ours {
+    std::string name;
+    Shape shape;
+  };
+  std::string name;
+  Shape shape = {};
+  std::vector<Ours> ours = {};
+  HfChange change = HfChange::none;
+  int64_t head_dim = 0;
+
+  /// Theirs, of all of ours in order. Tensors are plain and contiguous, values only move.
+  [[nodiscard]] Tensor join(const std::vector<Tensor>& parts) const;
+  /// ours[i], of theirs.
+  [[nodiscard]] Tensor part(const Tensor& theirs, size_t i) const;
+};
+
+/// All tensors of a model in the order of ours, with the prefix. UsageError: one of ours is not in
+/// the family's table.
+[[nodiscard]] TESSERA_API std::vector<HfTensor> hf_tensors(const HuggingFace& family,
+                                                           const ModelConfig& config);
+/// Whether a tensor's name matches one of these, in which `#` is any number.
+[[nodiscard]] TESSERA_API bool matches_any(std::string_view name,
+                                           const std::vector<std::string_view>& patterns);
+
+/// What a config.json says.
+struct HfModel {
+  ModelConfig config;  ///< without a flavor
+  const HuggingFace* names = nullptr;
+  std::optional<DType> dtype = {};            ///< of the published weights; none: not said
+  std::vector<std::string> passed_over = {};  ///< fields that change nothing here
+};
+/// DataError, which begins with `where`: not JSON, of a model type that no family has, or fields
+/// that are missing, out of range or cannot be expressed, all of them.
+[[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
+                                                  std::span<const Family> families);
+
+/// Ids of a tokenizer's marks; below 0: none.
+struct HfMarks {
+  int64_t begin = -1, end = -1;
+};
+/// The text of config.json, for weights of this dtype. ValueError: the configuration has a value
+/// that config.json cannot express.
+[[nodiscard]] TESSERA_API std::string hf_config(const HuggingFace& family, ModelConfig config,
+                                                DType dtype, const HfMarks& marks);
+
+}  // namespace tessera::models

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json in both directions. Fields are set through the family's own list of fields, so their
+// ranges hold here too. What is written is the form that all versions of transformers read: RoPE as
+// rope_theta and rope_scaling, the dtype as torch_dtype; newer ones write rope_parameters and
+// dtype, which are read as well.
+#include "tessera/models/config/rope_fields.h"
+#include "tessera/models/hugging_face.h"
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/utf8.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+namespace tessera::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What says nothing about the model's function, in any family.
+constexpr std::array<std::string_view, 17> kOfNoEffect{"architectures",
+                                                       "model_type",
+                                                       "torch_dtype",
+                                                       "dtype",
+                                                       "bos_token_id",
+                                                       "eos_token_id",
+                                                       "pad_token_id",
+                                                       "transformers_version",
+                                                       "use_cache",
+                                                       "_name_or_path",
+                                                       "initializer_range",
+                                                       "pretraining_tp",
+                                                       "n_ctx",
+                                                       "output_past",
+                                                       "reorder_and_upcast_attn",
+                                                       "task_specific_params",
+                                                       "return_dict"};
+
+constexpr std::array<std::pair<std::string_view, DType>, 4> kDTypes{{{"float32", DType::f32},
+                                                                     {"bfloat16", DType::bf16},
+                                                                     {"float16", DType::f16},
+                                                                     {"float64", DType::f64}}};
+
+Json parsed(std::string_view json) { return io::parse_json(json).value; }
+
+std::string shown(const Json& value) {
+  return io::excerpt(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+bool is_text(const Json& value, std::string_view text) {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
+
+// Null, false, 0 or empty.
+bool is_nothing(const Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == 0;
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
+}
+
+class Reader {
+ public:
+  Reader(const Json& json, const HuggingFace& names, ModelConfig& config)
+      : json_(json), names_(names), fields_(), used_(kOfNoEffect.begin(), kOfNoEffect.end()) {
+    fields_.section("model", config);
+    for (const HfField& f : names.fields) read(f);
+    if (names.rope) read_rope();
+    for (const HfFixed& f : names.fixed) check(f);
+    for (const std::string_view key : {"quantization_config", "compression_config"}) {
+      if (value_of(key))
+        fault(concat(key, " is given: quantised weights cannot be read, expected plain ones"));
+    }
+    if (!faults.empty()) return;  // what is derived needs fields that hold
+    for (std::string& conflict : config.conflicts()) fault(std::move(conflict));
+    if (faults.empty()) {
+      for (const HfDerived& d : names.derived) check(d, config);
+    }
+  }
+
+  // What nobody asked for and is not empty.
+  [[nodiscard]] std::vector<std::string> rest() const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : json_.items()) {
+      if (!is_nothing(value) && !used_.contains(key))
+        names.push_back(concat(io::excerpt(key), " ", shown(value)));
+    }
+    return names;
+  }
+
+  std::vector<std::string> faults;
+
+ private:
+  void fault(std::string text) { faults.push_back(std::move(text)); }
+
+  // Null counts as absent, as in transformers.
+  const Json* value_of(std::string_view key) {
+    used_.emplace(key);
+    const auto at = json_.find(std::string(key));
+    return at == json_.end() || at->is_null() ? nullptr : &*at;
+  }
+
+  void set(std::string_view ours, std::string_view theirs, const Json& value) {
+    config::Field* field = fields_.find(concat("model.", ours));
+    if (!field) fail<UsageError>("hugging_face", names_.model_type, " has no field ", ours);
+    if (const auto wrong = field->assign(value.dump()))
+      fault(concat(theirs, " ", shown(value), ": ", *wrong));
+  }
+
+  void read(const HfField& f) {
+    if (const Json* value = value_of(f.theirs)) return set(f.ours, f.theirs, *value);
+    if (f.absent.empty()) return fault(concat(f.theirs, " is missing"));
+    const Json* other = value_of(f.absent);
+    set(f.ours, f.theirs, other ? *other : parsed(f.absent));
+  }
+
+  void check(const HfFixed& f) {
+    const Json* value = value_of(f.theirs);
+    if (!value) return;
+    const auto is = [&](std::string_view v) { return *value == parsed(v); };
+    if (std::ranges::any_of(f.values, is)) return;
+    if (f.in_training_alone) used_.erase(used_.find(f.theirs));
+    else
+      fault(fmt::format("{} is {}, which cannot be expressed: expected {}", f.theirs, shown(*value),
+                        fmt::join(f.values, " or ")));
+  }
+
+  void check(const HfDerived& d, const ModelConfig& config) {
+    const Json* value = value_of(d.theirs);
+    if (const int64_t own = d.value(config); value && *value != Json(own))
+      fault(fmt::format("{} is {}, which cannot be expressed: expected {}", d.theirs, shown(*value),
+                        own));
+  }
+
+  void read_rope() {
+    const Json none = Json::object();
+    const Json *newer = value_of("rope_parameters"), *older = value_of("rope_scaling");
+    const Json& scaling = newer ? *newer : older ? *older : none;
+    const std::string_view where = newer ? "rope_parameters" : "rope_scaling";
+    const Json* theta = value_of("rope_theta");
+    if (!scaling.is_object())
+      return fault(concat(where, " ", shown(scaling), ": expected an object"));
+    const auto in_scaling = [&](const char* key) {
+      const auto at = scaling.find(key);
+      return at == scaling.end() || at->is_null() ? nullptr : &*at;
+    };
+    if (const Json* inner = in_scaling("rope_theta")) theta = inner;
+    set("rope_theta", "rope_theta", theta ? *theta : Json(10000.0));
+
+    const Json* type = in_scaling("rope_type");
+    if (!type) type = in_scaling("type");
+    const bool plain = !type || is_text(*type, "default"), llama = type && is_text(*type, "llama3");
+    if (!plain && !llama) {
+      return fault(concat(where, " is of type ", shown(*type),
+                          ", which cannot be expressed: expected \"default\" or \"llama3\""));
+    }
+    const RopeScaling defaults;
+    const std::array<std::pair<const char*, std::pair<const char*, Json>>, 4> values{
+        {{"factor", {"rope_scaling_factor", defaults.factor}},
+         {"low_freq_factor", {"rope_low_freq_factor", defaults.low_freq_factor}},
+         {"high_freq_factor", {"rope_high_freq_factor", defaults.high_freq_factor}},
+         {"original_max_position_embeddings",
+          {"rope_original_max_position_embeddings", defaults.original_max_position}}}};
+    std::set<std::string_view> known{"rope_theta", "rope_type", "type"};
+    for (const auto& [key, own] : values) {
+      const Json* value = llama ? in_scaling(key) : nullptr;
+      if (llama) known.insert(key);
+      if (llama && !value) fault(concat(where, " has no ", key));
+      else set(own.first, concat(where, ".", key), value ? *value : own.second);
+    }
+    (void)fields_.find("model.rope_scaling")->assign(llama ? "llama" : "none");
+    for (const auto& [key, value] : scaling.items()) {
+      const bool whole = key == "partial_rotary_factor" && value == Json(1);
+      if (!known.contains(key) && !value.is_null() && !whole)
+        fault(concat(where, ".", io::excerpt(key), " is ", shown(value),
+                     ", which cannot be expressed"));
+    }
+  }
+
+  const Json& json_;
+  const HuggingFace& names_;
+  config::Fields fields_;
+  std::set<std::string, std::less<>> used_;
+};
+
+std::optional<DType> dtype_of(const Json& json, std::vector<std::string>& faults) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto at = json.find(key);
+    if (at == json.end() || at->is_null()) continue;
+    for (const auto& [name, dtype] : kDTypes) {
+      if (is_text(*at, name)) return dtype;
+    }
+    faults.push_back(
+        concat(key, " is ", shown(*at), ", expected float32, bfloat16, float16 or float64"));
+    return {};
+  }
+  return {};
+}
+
+const Family& family_of(const Json& json, const std::string& where,
+                        std::span<const Family> families) {
+  const auto type = json.find("model_type");
+  std::string known;
+  for (const Family& f : families) {
+    if (!f.hugging_face) continue;
+    if (type != json.end() && is_text(*type, f.hugging_face->model_type)) return f;
+    known += concat(known.empty() ? "" : ", ", f.hugging_face->model_type);
+  }
+  fail<DataError>(where, "model_type is ", type == json.end() ? "missing" : shown(*type),
+                  ", expected one of ", known);
+}
+
+// A field's value as JSON. Numbers that need not be whole have a point, also where they are.
+Json json_of(config::Fields& fields, std::string_view ours) {
+  const config::Field& field = *fields.find(concat("model.", ours));
+  double* const* number = std::get_if<double*>(&field.value);
+  return number ? Json(**number) : parsed(field.text());
+}
+
+}  // namespace
+
+HfModel parse_hf_config(std::string_view text, const std::string& where,
+                        std::span<const Family> families) {
+  const io::ParsedJson read = io::parse_json(text);
+  if (!read.faults.empty() || !read.value.is_object()) {
+    fail<DataError>(where, "is not a JSON object",
+                    read.faults.empty() ? "" : concat(": ", read.faults[0]));
+  }
+  const Family& family = family_of(read.value, where, families);
+  HfModel model{family.flavor(""), family.hugging_face};
+  Reader reader(read.value, *model.names, model.config);
+  model.dtype = dtype_of(read.value, reader.faults);
+  if (!reader.faults.empty())
+    fail<DataError>(where, fmt::format("{}", fmt::join(reader.faults, "; ")));
+  model.passed_over = reader.rest();
+  return model;
+}
+
+std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype,
+                      const HfMarks& marks) {
+  config::Fields fields;
+  fields.section("model", config);
+  Json json{{"architectures", {family.architecture}}, {"model_type", family.model_type}};
+  for (const HfField& f : family.fields) json[std::string(f.theirs)] = json_of(fields, f.ours);
+  for (const HfDerived& d : family.derived) json[std::string(d.theirs)] = d.value(config);
+  for (const HfFixed& f : family.fixed) json[std::string(f.theirs)] = parsed(f.values.at(0));
+  if (family.rope) {
+    json["rope_theta"] = json_of(fields, "rope_theta");
+    const std::string kind = fields.find("model.rope_scaling")->text();
+    if (kind != "llama" && kind != "none")
+      fail<ValueError>("hugging_face", "rope_scaling ", kind,
+                       " cannot be expressed in config.json: expected none or llama");
+    json["rope_scaling"] = nullptr;
+    if (kind == "llama") {
+      json["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", json_of(fields, "rope_scaling_factor")},
+                              {"low_freq_factor", json_of(fields, "rope_low_freq_factor")},
+                              {"high_freq_factor", json_of(fields, "rope_high_freq_factor")},
+                              {"original_max_position_embeddings",
+                               json_of(fields, "rope_original_max_position_embeddings")}};
+    }
+  }
+  const auto id = [](int64_t mark) { return mark < 0 ? Json(nullptr) : Json(mark); };
+  json["bos_token_id"] = id(marks.begin);
+  json["eos_token_id"] = id(marks.end);
+  for (const auto& [name, known] : kDTypes) {
+    if (known == dtype) json["torch_dtype"] = name;
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tessera::models
