@@ -26,6 +26,8 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   plot      plot the losses of runs on the terminal: tessera plot RUN_FOLDER...
   trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
   checkpoint  list, inspect, verify or merge saved steps: tessera checkpoint ls DIR
+  import-hf convert a model of Hugging Face: tessera import-hf FOLDER --out DIR
+  export-hf convert a trained model for transformers: tessera export-hf --checkpoint DIR --out DIR
   tokenize  show the tokens of a text: tessera tokenize --tokenizer DIR --text TEXT
   tokenizer train a tokenizer: tessera tokenizer train --vocab_size N --out DIR FILES
   config    print the resolved configuration as JSON
@@ -41,7 +43,7 @@ struct Command {
   int (*run)(Arguments, std::ostream&, const Catalogue&);
   std::string (*help)(Arguments, const Catalogue&);
 };
-constexpr std::array<Command, 12> kCommands{
+constexpr std::array<Command, 14> kCommands{
     {{"train", " [fields]", train_command, train_help},
      {"generate", " [fields]", generate_command, generate_help},
      {"eval", " [fields]", eval_command, eval_help},
@@ -50,6 +52,8 @@ constexpr std::array<Command, 12> kCommands{
      {"trace", " TRACE_FOLDER [fields]", trace_command, trace_help},
      {"checkpoint", " ls|inspect|verify|merge FOLDER [fields]", checkpoint_command,
       checkpoint_help},
+     {"import-hf", " FOLDER --out DIR [fields]", import_hf_command, import_hf_help},
+     {"export-hf", " --checkpoint DIR --out DIR [fields]", export_hf_command, export_hf_help},
      {"tokenize", " [fields]", tokenize_command, tokenize_help},
      {"tokenizer", " train FILES [fields]", tokenizer_command, tokenizer_help},
      {"config", " [fields]", config_command, config_help},

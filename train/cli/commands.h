@@ -48,6 +48,15 @@ std::string trace_help(Arguments arguments, const Catalogue& catalogue);
 int checkpoint_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string checkpoint_help(Arguments arguments, const Catalogue& catalogue);
 
+/// `tessera import-hf FOLDER --out DIR`: a model of Hugging Face as a run that training starts
+/// from.
+int import_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string import_hf_help(Arguments arguments, const Catalogue& catalogue);
+
+/// `tessera export-hf --checkpoint DIR --out DIR`: a trained model as transformers loads it.
+int export_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string export_hf_help(Arguments arguments, const Catalogue& catalogue);
+
 /// `tessera tokenize --tokenizer DIR --text TEXT`: shows tokens and ids.
 int tokenize_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string tokenize_help(Arguments arguments, const Catalogue& catalogue);

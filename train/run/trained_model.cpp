@@ -84,6 +84,8 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
   return model;
 }
 
+Tensor TrainedModel::read(const std::string& name) const { return from_->read(name); }
+
 // A model saved alone may have been exported in another dtype: such tensors are read beside.
 std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::NamedParameter>& own,
                                                        const CheckpointReader& from) const {
