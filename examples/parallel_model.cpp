@@ -36,11 +36,9 @@ double last_loss(int shards, int parts) {
     const Mesh mesh = Mesh::make({{"dp", shards}, {"tp", parts}});
     Net net;
     nn::TensorParallelPlan plan;
-    for (const std::string block : {"first", "second"}) {
-      plan.entries.push_back({block, nn::whole_inputs()});
-      plan.entries.push_back({block + ".up", nn::column_parallel()});
-      plan.entries.push_back({block + ".down", nn::row_parallel(Replicate())});
-    }
+    plan.add({"first", "second"}, nn::whole_inputs())
+        .add({"first.up", "second.up"}, nn::column_parallel())
+        .add({"first.down", "second.down"}, nn::row_parallel(Replicate()));
     nn::tensor_parallel(net, mesh, plan);
     // Children before their parent, which takes what is left.
     for (nn::Module* unit : {static_cast<nn::Module*>(&net.first),

@@ -67,8 +67,9 @@ struct TensorParallelPlan {
   /// Numbers that the degree must divide, with the names of their fields: heads.
   std::vector<std::pair<std::string, int64_t>> divided = {};
 
-  TensorParallelPlan& add(std::initializer_list<std::string_view> patterns,
-                          const TensorParallelStyle& style);
+  /// Adds an entry for each pattern.
+  TESSERA_API TensorParallelPlan& add(std::initializer_list<std::string_view> patterns,
+                                      const TensorParallelStyle& style);
   /// A title, then a line for each entry.
   [[nodiscard]] TESSERA_API std::string text() const;
 };
