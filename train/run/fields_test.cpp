@@ -259,8 +259,10 @@ TEST(Config, FilesFromBeforeFamiliesHadNamesAreOfTheFirst) {
   EXPECT_EQ(again.model.as<llama3::Config>().n_kv_heads, 8);
 }
 
+// Tests run at the same time, each in a process.
 std::string file_of(const std::string& json) {
-  const std::string path = testing::TempDir() + "named_model.json";
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = concat(testing::TempDir(), test->name(), ".json");
   io::write_file_atomically(path, json);
   return path;
 }
