@@ -127,7 +127,7 @@ std::string text_of(std::string_view part, DType dtype, const Shape& shape) {
 
 void Holdings::add(const std::string& part, const std::vector<nn::NamedParameter>& added,
                    int world) {
-  std::set<std::string_view> names;
+  std::set<std::string> names;
   for (const Held& held : tensors) names.insert(held.name);
   const auto mesh_index = [&](Mesh mesh) {
     const auto at = std::ranges::find(meshes, mesh);
