@@ -20,17 +20,22 @@ namespace {
 // The largest block asked for: what an input can make a reader allocate shows here.
 std::atomic<size_t> largest_block{0};
 
-void* noted(size_t bytes) {
+void* noted_or_null(size_t bytes) noexcept {
   size_t before = largest_block.load();
   while (before < bytes && !largest_block.compare_exchange_weak(before, bytes)) continue;
-  void* block = std::malloc(bytes == 0 ? 1 : bytes);
-  if (!block) throw std::bad_alloc();
-  return block;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* noted(size_t bytes) {
+  if (void* block = noted_or_null(bytes)) return block;
+  throw std::bad_alloc();
 }
 }  // namespace
 
 void* operator new(size_t bytes) { return noted(bytes); }
 void* operator new[](size_t bytes) { return noted(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return noted_or_null(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return noted_or_null(bytes); }
 void operator delete(void* block) noexcept { std::free(block); }
 void operator delete[](void* block) noexcept { std::free(block); }
 void operator delete(void* block, size_t) noexcept { std::free(block); }
