@@ -326,6 +326,9 @@ template <class F> void Bucket::State::fill(const F& write) {
     flat.storage().regain_bytes();
     write();
   }
+  // What rounds the parts up is kept and sent with the last of them.
+  if (const int64_t rest = flat.numel() - whole; rest > 0)
+    assign_(alias(flat, {rest}, {1}, whole), full({rest}, 0, param, device));
   filled = seen;
 }
 
