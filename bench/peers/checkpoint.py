@@ -7,19 +7,16 @@ torch.distributed.checkpoint, with FSDP2 over gloo, and beside the machine's dis
 All sides run by turns; medians of rounds count. `./dev bench peers checkpoint` calls it. With
 --gloo RANK it is one of the two processes of the PyTorch side.
 """
-import argparse
 import json
 import os
 import pathlib
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import two_ranks
+
 FOLDER = "build/bench_checkpoint"
 LENGTH = 128
 
@@ -42,10 +39,7 @@ def gloo(rank, port):
     from common import Llama, loss_fn
     from train_step import MODELS
 
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank),
-                   "WORLD_SIZE": "2"}
-    dist.init_process_group("gloo")
+    two_ranks.join_gloo(rank, port)
     mesh = init_device_mesh("cpu", (2,))
     saving = dist.new_group(backend="gloo")  # its collectives would meet those of steps
     model = Llama(**MODELS["124M"], seq_len=LENGTH)
@@ -120,36 +114,18 @@ def gloo(rank, port):
     dist.destroy_process_group()
 
 
-def lines_of(command):
-    result = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-    if result.returncode != 0:
-        sys.exit(f"checkpoint: {' '.join(command)} failed:\n{result.stderr.strip()}")
-    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-
-
 def run_gloo():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, __file__, "--port", port, "--gloo"]
-    other = subprocess.Popen([*command, "1"], cwd=ROOT)
-    rows = lines_of([*command, "0"])
-    other.wait()
-    shutil.rmtree(ROOT / FOLDER, ignore_errors=True)
-    return rows
-
-
-def run_ours(binary, launcher=()):
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        lines_of([*launcher, f"{binary}/bench_checkpoint", "--rounds", "1", "--folder", FOLDER,
-                  "--json", file.name])
-        return [json.loads(line) for line in pathlib.Path(file.name).read_text().splitlines()]
+    try:
+        return two_ranks.run_gloo(__file__)
+    finally:
+        shutil.rmtree(two_ranks.ROOT / FOLDER, ignore_errors=True)
 
 
 def rows_of(binary, rounds):
     """A row for each figure and side, with all rounds; the bytes of the state; PyTorch's release."""
-    sides = (lambda: run_ours(binary), lambda: run_ours(binary, ["./dev", "mpirun", "-n", "2"]),
-             run_gloo)
+    ours = lambda *launcher: two_ranks.run_ours(
+        binary, "bench_checkpoint", ["--rounds", "1", "--folder", FOLDER], launcher)
+    sides = (ours, lambda: ours(*two_ranks.MPIRUN), run_gloo)
     rows, gigabytes, torch = {}, None, None
     for number in range(rounds):
         print(f"checkpoint: round {number + 1} of {rounds}", file=sys.stderr)
@@ -183,25 +159,9 @@ def show(rows, gigabytes):
 def compare(binary, rounds, about, out):
     rows, gigabytes, torch = rows_of(binary, rounds)
     show(rows, gigabytes)
-    out.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(" " + json.dumps(row) for row in rows)
-    head = json.dumps(about | {"torch": torch, "gigabytes": round(gigabytes, 3)})[1:-1]
-    (out / "checkpoint.json").write_text("{" + head + ',\n"rows": [\n' + lines + "\n]}\n")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--bin", default="build/release/bin", help="folder of the programs")
-    parser.add_argument("--gloo", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.gloo is not None:
-        gloo(args.gloo, args.port)
-    else:
-        show(*rows_of(args.bin, args.rounds)[:2])
+    two_ranks.write(out / "checkpoint.json",
+                    about | {"torch": torch, "gigabytes": round(gigabytes, 3)}, rows)
 
 
 if __name__ == "__main__":
-    main()
+    two_ranks.main(__doc__, gloo, lambda *args: show(*rows_of(*args)[:2]), 2)

@@ -6,18 +6,12 @@
 All sides run by turns; each counts with its least time. `./dev bench peers collectives` calls it.
 With --gloo RANK it is one of the two processes of the gloo side.
 """
-import argparse
-import datetime
 import json
-import os
-import pathlib
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import two_ranks
+
 SIZES = [1 << k for k in range(10, 27, 2)]
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
@@ -26,8 +20,7 @@ def gloo(rank, port):
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    two_ranks.join_gloo(rank, port)
 
     def least_us(fn, size):
         count = max(3, min(300, (64 << 20) // (size + 100_000)))
@@ -57,38 +50,13 @@ def gloo(rank, port):
     dist.destroy_process_group()
 
 
-def lines_of(command, environment=None):
-    result = subprocess.run(command, cwd=ROOT, text=True, capture_output=True,
-                            env=os.environ | (environment or {}))
-    if result.returncode != 0:
-        sys.exit(f"collectives: {' '.join(command)} failed:\n{result.stderr.strip()}")
-    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-
-
-def run_gloo():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, __file__, "--port", port, "--gloo"]
-    other = subprocess.Popen([*command, "1"], cwd=ROOT)
-    rows = lines_of([*command, "0"])
-    other.wait()
-    return rows
-
-
-def run_ours(binary, launcher=(), arguments=()):
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        lines_of([*launcher, f"{binary}/bench_collectives", *arguments, "--json", file.name])
-        return [json.loads(line) for line in pathlib.Path(file.name).read_text().splitlines()]
-
-
 def measure(binary, rounds):
-    mpirun = ["./dev", "mpirun", "-n", "2"]
-    sides = [lambda: run_ours(binary, arguments=["--backend", "threads"]),
-             lambda: run_ours(binary, mpirun)]
-    if (ROOT / binary / "bench_peer_mpi").exists():
-        sides.append(lambda: lines_of([*mpirun, f"{binary}/bench_peer_mpi"]))
-    sides.append(run_gloo)
+    ours = lambda arguments, *launcher: two_ranks.run_ours(binary, "bench_collectives", arguments,
+                                                           launcher)
+    sides = [lambda: ours(["--backend", "threads"]), lambda: ours([], *two_ranks.MPIRUN)]
+    if (two_ranks.ROOT / binary / "bench_peer_mpi").exists():
+        sides.append(lambda: two_ranks.lines_of([*two_ranks.MPIRUN, f"{binary}/bench_peer_mpi"]))
+    sides.append(lambda: two_ranks.run_gloo(__file__))
     best = {}
     for number in range(rounds):
         print(f"collectives: round {number + 1} of {rounds}", file=sys.stderr)
@@ -116,33 +84,11 @@ def show(best):
             print(line)
 
 
-def compare(binary, rounds, out):
-    load = os.getloadavg()[0]
+def compare(binary, rounds, about, out):
     best = measure(binary, rounds)
     show(best)
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
-    about = {"date": now, "cores": os.cpu_count(), "load_at_start": load}
-    rows = ",\n".join(" " + json.dumps(row) for row in best.values())
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "collectives.json"
-    path.write_text("{" + json.dumps(about)[1:-1] + ',\n"rows": [\n' + rows + "\n]}\n")
-    print(f"wrote {path}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2, help="times that each side runs, by turns")
-    parser.add_argument("--bin", default="build/release/bin", help="folder of the programs")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/cpu")
-    parser.add_argument("--gloo", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.gloo is not None:
-        gloo(args.gloo, args.port)
-    else:
-        compare(args.bin, args.rounds, args.out)
+    two_ranks.write(out / "collectives.json", about, best.values())
 
 
 if __name__ == "__main__":
-    main()
+    two_ranks.main(__doc__, gloo, lambda *args: show(measure(*args)), 2)

@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = "bench/peers"
 NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer", "parallel",
          "checkpoint")
+ON_TWO_RANKS = {"collectives": collectives, "parallel": parallel, "checkpoint": checkpoint}
 FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
            "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
 # What train_step runs with, on both sides.
@@ -268,14 +269,8 @@ def main():
         print(f"compare: the load is {load:.1f}; figures of a busy machine say little",
               file=sys.stderr)
     for name in args.names or NAMES:
-        if name == "collectives":  # several peers, so a table of its own
-            collectives.compare(args.bin, args.rounds, args.out.resolve())
-            continue
-        if name == "parallel":  # ranks by threads, by processes and by gloo
-            parallel.compare(args.bin, args.rounds, about_run(load), args.out.resolve())
-            continue
-        if name == "checkpoint":  # the same sides
-            checkpoint.compare(args.bin, args.rounds, about_run(load), args.out.resolve())
+        if name in ON_TWO_RANKS:  # with sides, and so a table, of their own
+            ON_TWO_RANKS[name].compare(args.bin, args.rounds, about_run(load), args.out.resolve())
             continue
         threads = dict.fromkeys(int(t) for t in args.threads.split(","))
         if name == "trainer":  # no peer but the bare step

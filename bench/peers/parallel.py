@@ -7,18 +7,13 @@ parallel over gloo, two ranks of one thread against one rank of two.
 All sides run by turns; medians of rounds count. `./dev bench peers parallel` calls it. With
 --gloo RANK it is one of the two processes of the PyTorch side.
 """
-import argparse
 import json
-import os
-import pathlib
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import two_ranks
+
 SHAPES = ((4, 256), (8, 512))  # sequences and tokens of each, over both ranks
 WAYS = ("one rank", "fully_shard", "replicate", "tensor parallel")
 STEPS = 5
@@ -124,10 +119,7 @@ def gloo(rank, port):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank),
-                   "WORLD_SIZE": "2"}
-    dist.init_process_group("gloo")
+    two_ranks.join_gloo(rank, port)
     mesh = init_device_mesh("cpu", (2,))
     for batch, length in SHAPES:
         for way in WAYS:
@@ -145,45 +137,12 @@ def gloo(rank, port):
     dist.destroy_process_group()
 
 
-def lines_of(command):
-    result = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-    if result.returncode != 0:
-        sys.exit(f"parallel: {' '.join(command)} failed:\n{result.stderr.strip()}")
-    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-
-
-def run_gloo():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, __file__, "--port", port, "--gloo"]
-    with tempfile.TemporaryFile("w+") as out:
-        ranks = [subprocess.Popen([*command, str(rank)], cwd=ROOT, stdout=out) for rank in (0, 1)]
-        try:  # a rank whose peer has died would wait for it
-            while None in (statuses := [rank.poll() for rank in ranks]) and not any(statuses):
-                time.sleep(0.1)
-        finally:
-            for rank in ranks:
-                rank.kill()
-        if any(statuses):
-            sys.exit(f"parallel: {' '.join(command)} 0 and 1 ended with status "
-                     f"{statuses[0]} and {statuses[1]} (None: it was ended for the other's sake)")
-        out.seek(0)
-        return [json.loads(line) for line in out if line.startswith("{")]
-
-
-def run_ours(binary, launcher=()):
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        lines_of([*launcher, f"{binary}/bench_parallel_cost", "--rounds", "1", "--steps",
-                  str(STEPS), "--json", file.name])
-        return [json.loads(line) for line in pathlib.Path(file.name).read_text().splitlines()]
-
-
 def rounds_of(binary, rounds):
     """Tokens/s of each round by (side, shape, way), and the release of PyTorch."""
     speeds, torch = {}, None
-    sides = (lambda: run_ours(binary), lambda: run_ours(binary, ["./dev", "mpirun", "-n", "2"]),
-             run_gloo)
+    ours = lambda *launcher: two_ranks.run_ours(
+        binary, "bench_parallel_cost", ["--rounds", "1", "--steps", str(STEPS)], launcher)
+    sides = (ours, lambda: ours(*two_ranks.MPIRUN), lambda: two_ranks.run_gloo(__file__))
     for number in range(rounds):
         print(f"parallel: round {number + 1} of {rounds}", file=sys.stderr)
         for row in (row for side in sides for row in side()):
@@ -216,25 +175,8 @@ def compare(binary, rounds, about, out):
     speeds, torch = rounds_of(binary, rounds)
     rows = list(rows_of(speeds))
     show(rows)
-    out.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(" " + json.dumps(row) for row in rows)
-    head = json.dumps(about | {"torch": torch})[1:-1]
-    (out / "parallel.json").write_text("{" + head + ',\n"rows": [\n' + lines + "\n]}\n")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--bin", default="build/release/bin", help="folder of the programs")
-    parser.add_argument("--gloo", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.gloo is not None:
-        gloo(args.gloo, args.port)
-    else:
-        show(list(rows_of(rounds_of(args.bin, args.rounds)[0])))
+    two_ranks.write(out / "parallel.json", about | {"torch": torch}, rows)
 
 
 if __name__ == "__main__":
-    main()
+    two_ranks.main(__doc__, gloo, lambda *args: show(list(rows_of(rounds_of(*args)[0]))), 10)
