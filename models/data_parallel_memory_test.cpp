@@ -6,6 +6,7 @@
 #include "tessera/models/data_parallel.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/optim/adamw.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/memory_formula.h"
 #include "tessera/tests/support/ranks.h"
 
@@ -95,7 +96,7 @@ TEST(DataParallelMemory, IsThatOfTheFormulaByKind) {
 
 // About 3 GiB for all ranks together.
 TEST(DataParallelMemory, IsThatOfTheFormulaAtFullSize) {
-  if (!std::getenv("TESSERA_TEST_FULL")) return;
+  if (!test::long_form()) return;
   check({.ranks = 8,
          .layers = 8,
          .dim = 1024,

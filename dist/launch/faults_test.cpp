@@ -9,6 +9,7 @@
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/free_port.h"
 #include "tessera/tests/support/launched_main.h"
+#include "tessera/tests/support/long_form.h"
 
 #include <fcntl.h>
 #include <filesystem>
@@ -239,7 +240,7 @@ void inject_all(const std::vector<Injection>& injections, Way way) {
 // All of them, or about one in `part`.
 std::vector<Injection> chosen(int part) {
   std::vector<Injection> all = test::every_injection(true);
-  if (std::getenv("TESSERA_TEST_FULL")) return all;
+  if (test::long_form()) return all;
   const char* text = std::getenv("TESSERA_TEST_SEED");
   const auto seed = static_cast<uint64_t>(text ? std::atoll(text) : 1);
   std::cout << "1 in " << part << " injections, TESSERA_TEST_SEED=" << seed << '\n';

@@ -5,8 +5,8 @@
 
 #include "tessera/nn/io/safetensors.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/long_form.h"
 
-#include <cstdlib>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <thread>
@@ -108,7 +108,7 @@ TEST_F(FilesTest, ABoundedReadTakesAPipeThatHasAWriter) {
 }
 
 TEST_F(FilesTest, ASilentWriterIsNotWaitedForLong) {
-  if (!std::getenv("TESSERA_TEST_FULL")) return;  // it takes ten seconds
+  if (!test::long_form()) return;  // it takes ten seconds
   const std::string pipe = fifo("fifo");
   const int ends = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
   EXPECT_EQ(error_of([&] { (void)read_file(pipe, 1000); }),

@@ -3,6 +3,7 @@
 // or refused by a tessera Error, in little time and memory.
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/fuzz/entries.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/mutator.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,7 @@ void expect_answers(const std::string& name, Entry entry) {
   seeds.insert(seeds.end(), refused.begin(), refused.end());
   constexpr size_t kMostBytes = size_t{8} << 20;
   constexpr std::chrono::seconds kLongest(5);
-  const int wanted = std::getenv("TESSERA_TEST_FULL") ? 200'000 : 4'000;
+  const int wanted = test::long_form() ? 200'000 : 4'000;
   test::Mutator mutator(seeds);
   int accepted = 0;
   largest_block = 0;

@@ -14,6 +14,7 @@
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/tests/mesh/dense.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/train/run/optimizer.h"
 #include "tessera/train/run/schedule.h"
 
@@ -150,7 +151,7 @@ class MeshBits : public test::FolderTest, public testing::WithParamInterface<con
 TEST_P(MeshBits, FsdpHsdpAndReplicateAreThePlainPath) {
   size_t turn = 0;
   for (const auto& [data, tp] : {std::pair(2, 2), {4, 1}, {2, 1}, {2, 4}, {4, 2}, {8, 1}}) {
-    if (!long_form() && data * tp != 4) continue;
+    if (!test::long_form() && data * tp != 4) continue;
     for (const DType compute : {DType::f32, DType::bf16}) {
       for (const Mode mode : modes(turn++)) check(data, tp, compute, mode);
     }

@@ -8,6 +8,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/decoders.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/train/run/build_model.h"
 #include "tessera/train/run/trainer.h"
 
@@ -28,7 +29,7 @@ constexpr int64_t kSteps = 10;
 
 std::vector<Mode> modes(size_t turn) {
   const std::vector<Mode> all{Mode::none, Mode::full, Mode::selective};
-  return long_form() ? all : std::vector<Mode>{all[turn % all.size()]};
+  return test::long_form() ? all : std::vector<Mode>{all[turn % all.size()]};
 }
 
 train::Config dense(const std::string& family, const Degrees& degrees, DType compute, Mode mode,

@@ -5,6 +5,7 @@
 #include "tessera/tests/mesh/dense.h"
 
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/train/run/compare.h"
 
 #include <algorithm>
@@ -100,7 +101,7 @@ class Dense : public test::FolderTest {
   }
   static void expect_below(double worst, double limit, const std::string& what) {
     EXPECT_LE(worst, limit) << what;
-    if (long_form()) std::cout << what << ": " << worst << '\n';
+    if (test::long_form()) std::cout << what << ": " << worst << '\n';
   }
 };
 
@@ -130,7 +131,7 @@ TEST_P(DenseFamily, TrainsAsOneRankOnOtherMeshes) {
 
 // Whose heads degrees of 2 divide.
 TEST_P(DenseFamily, DebugModelTrainsAsOneRank) {
-  if (!long_form()) return;  // it takes minutes
+  if (!test::long_form()) return;  // it takes minutes
   for (const DType compute : kDTypes) {
     const auto config = [&](const Degrees& degrees) {
       train::Config c = dense(GetParam(), degrees, compute, Mode::selective, folder_);

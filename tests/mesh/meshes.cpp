@@ -3,6 +3,7 @@
 #include "tessera/tests/mesh/meshes.h"
 
 #include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/long_form.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -38,7 +39,7 @@ std::vector<Degrees> one_per_kind() {
 std::vector<Degrees> some_others() {
   std::vector<Degrees> others = every_mesh();
   for (const Degrees& d : one_per_kind()) std::erase(others, d);
-  if (long_form()) return others;
+  if (test::long_form()) return others;
   const char* given = std::getenv("TESSERA_TEST_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   test::Dice dice(seed);
@@ -47,7 +48,5 @@ std::vector<Degrees> some_others() {
   std::cout << "TESSERA_TEST_SEED=" << seed << '\n';
   return others;
 }
-
-bool long_form() { return std::getenv("TESSERA_TEST_FULL") != nullptr; }
 
 }  // namespace tessera::mesh_tests

@@ -40,7 +40,4 @@ std::vector<Degrees> one_per_kind();
 /// Of the others a quarter, which TESSERA_TEST_SEED chooses anew (printed); in the long form all.
 std::vector<Degrees> some_others();
 
-/// Whether TESSERA_TEST_FULL asks for the long form.
-bool long_form();
-
 }  // namespace tessera::mesh_tests

@@ -7,6 +7,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 
@@ -138,7 +139,7 @@ class IoFaultsTest : public test::FolderTest {
 };
 
 TEST_F(IoFaultsTest, ASaveSucceedsOrFailsOnAllRanks) {
-  const int64_t stride = std::getenv("TESSERA_TEST_FULL") ? 1 : 9;
+  const int64_t stride = test::long_form() ? 1 : 9;
   ASSERT_EQ(save_step(1), std::vector<std::string>(kRanks));
   IoFaults& faults = IoFaults::get();
   faults.arm(IoFault::io_error, -1, false);

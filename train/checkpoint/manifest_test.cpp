@@ -2,13 +2,13 @@
 #include "tessera/train/checkpoint/manifest.h"
 
 #include "tessera/core/error.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/mutator.h"
 #include "tessera/tests/support/whole_checkpoint.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 
 namespace tessera::train {
 namespace {
@@ -165,7 +165,7 @@ TEST(ManifestTest, TimeIsLinearInTheNumberOfTensors) {
 
 // A change of any kind is found; with a checksum made to fit, what is read is a manifest again.
 TEST(ManifestTest, RandomChangesNeverCrashAndNeverLoadWrong) {
-  const bool full = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const bool full = test::long_form();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const Manifest original = example();
   const std::string text = manifest_text(original);

@@ -9,6 +9,7 @@
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/tests/support/whole_checkpoint.h"
 #include "tessera/train/checkpoint/checkpoint.h"
@@ -157,7 +158,7 @@ TEST_F(ShardedTest, WholeTensorsAreLoadedOnAnyMesh) {
 
 // Bits flipped and files cut anywhere.
 TEST_F(ShardedTest, DamageIsFoundAndNamed) {
-  const int trials = std::getenv("TESSERA_TEST_FULL") ? 1000 : 50;
+  const int trials = test::long_form() ? 1000 : 50;
   save_on({2, 1, 2}, 1, 3);
   const std::string step = steps().folder_of(1);
   std::vector<std::string> names;

@@ -5,6 +5,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/tests/support/free_port.h"
 #include "tessera/tests/support/io_faults.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/run/trainer.h"
@@ -108,7 +109,7 @@ TEST_F(AsyncSaveTest, ADiskThatIsFullForAWhileEndsNoRun) {
 
 // Killed at one system call after the other of a save of four ranks.
 TEST_F(AsyncSaveTest, AKillAtAnyCallLeavesWholeSteps) {
-  const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const bool all = test::long_form();
   const CheckpointFolder folder(path("a/checkpoint"));
   int kills = 0;
   for (int64_t at = all ? 0 : 5; kills < (all ? 250 : 8); at += all ? 1 : 29) {
@@ -136,7 +137,7 @@ TEST_F(AsyncSaveTest, AKillAtAnyCallLeavesWholeSteps) {
 // Four processes, one of which is killed at a call of a save: the others end with an error, and
 // what is saved is whole.
 TEST_F(AsyncSaveTest, AKilledProcessLeavesWholeSteps) {
-  const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const bool all = test::long_form();
   const CheckpointFolder folder(path("a/checkpoint"));
   for (int i = 0; i < (all ? 60 : 4); ++i) {
     // Rank 0 makes more calls than the others, which only write their files.

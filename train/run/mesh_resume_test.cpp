@@ -3,6 +3,7 @@
 // and the rows of the straight run from there on, whatever the ranks and the batch of each.
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/train/run/trainer.h"
 
@@ -84,7 +85,7 @@ class MeshResumeTest : public TinyRunTest {
 };
 
 TEST_F(MeshResumeTest, AnotherMeshHasTheSameBitsAndGoesOnWithTheNextRows) {
-  const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const bool all = test::long_form();
   int pairs = 0;
   for (size_t a = 0; a < kRuns.size(); ++a) {
     const std::string from = concat("from", a);

@@ -4,6 +4,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
@@ -418,7 +419,7 @@ TEST_F(ResumeTest, SignalsSave) {
 // Whatever a kill interrupts, every `step-N` that is there is whole, and it holds the bits of a run
 // that was never killed. Every third run goes back, so that its saves replace others.
 TEST_F(ResumeTest, AKilledSaveLeavesWholeCheckpoints) {
-  const int wanted = std::getenv("TESSERA_TEST_FULL") ? 50 : 4;
+  const int wanted = test::long_form() ? 50 : 4;
   const CheckpointFolder folder(path("a/checkpoint"));
   const Words words = train("a", {"--training.steps", "1000000", "--lr_scheduler.decay_ratio", "0",
                                   "--checkpoint.interval", "1", "--checkpoint.keep_latest_k", "3"});

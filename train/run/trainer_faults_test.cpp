@@ -8,6 +8,7 @@
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/free_port.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 
@@ -68,7 +69,7 @@ std::vector<Injection> injections(std::initializer_list<OpFault> faults, int tim
       }
     }
   }
-  if (std::getenv("TESSERA_TEST_FULL")) return all;
+  if (test::long_form()) return all;
   std::cout << some << " of " << all.size() << " injections, TESSERA_TEST_SEED=" << seed << '\n';
   dice.shuffle(all);
   all.resize(some);
@@ -299,7 +300,7 @@ TEST_F(TrainerProcessFaults, EveryProcessEndsInTimeWithOneLine) {
 
 TEST_F(TrainerProcessFaults, ARunGoesOnFromItsLastCheckpoint) {
   Counts counts;
-  const bool all = std::getenv("TESSERA_TEST_FULL") != nullptr;
+  const bool all = test::long_form();
   for (size_t m = 0; m < meshes().size(); ++m) {
     const MeshCase& mesh = meshes()[m];
     for (const OpFault fault : {OpFault::is_killed, OpFault::is_stopped}) {
