@@ -37,11 +37,12 @@ class CheckpointTest : public testing::Test {
   }
   std::unique_ptr<CheckpointReader> latest() {
     warnings_.clear();
-    return folder_.latest([this](const std::string& line) { warnings_.push_back(line); });
+    return first_whole({folder_.latest_first()},
+                       [this](const std::string& line) { warnings_.push_back(line); });
   }
   [[nodiscard]] std::string error_at(int64_t step) const {
     try {
-      (void)folder_.at(step);
+      (void)first_whole({{folder_.existing(step)}, IfDamaged::fail}, {});
     } catch (const DataError& e) {
       return e.what();
     }
@@ -71,7 +72,7 @@ TEST_F(CheckpointTest, TheTokenizerIsSavedAndChecked) {
   Checkpoint c = example(3);
   c.tokenizer = tokenizer;
   save(folder_, c);
-  const auto same = folder_.at(3)->tokenizer();
+  const auto same = CheckpointReader(folder_.folder_of(3)).tokenizer();
   EXPECT_EQ(entries_of(*same), entries_of(*tokenizer));
   std::vector<int32_t> ids, again;
   tokenizer->append("the fox", ids);
@@ -91,9 +92,9 @@ TEST_F(CheckpointTest, TheTokenizerIsSavedAndChecked) {
   c = example(4);
   c.tokenizer = make_tokenizer({});
   save(folder_, c);
-  EXPECT_EQ(folder_.at(4)->tokenizer()->vocabulary(), ByteTokenizer::kVocabulary);
+  EXPECT_EQ(CheckpointReader(folder_.folder_of(4)).tokenizer()->vocabulary(), ByteTokenizer::kVocabulary);
   save(folder_, example(5));
-  EXPECT_EQ(folder_.at(5)->tokenizer(), nullptr);
+  EXPECT_EQ(CheckpointReader(folder_.folder_of(5)).tokenizer(), nullptr);
 }
 
 TEST_F(CheckpointTest, WhatIsSavedComesBack) {
@@ -113,7 +114,7 @@ TEST_F(CheckpointTest, WhatIsSavedComesBack) {
   EXPECT_EQ(reader->read("b").dtype(), DType::i64);
   EXPECT_EQ(reader->read_all(m.optimizer).size(), 2u);
   EXPECT_THROW((void)reader->read("v"), DataError);
-  EXPECT_EQ(folder_.at(9)->read("w").values()[0], 1);
+  EXPECT_EQ(CheckpointReader(folder_.folder_of(9)).read("w").values()[0], 1);
 }
 
 TEST_F(CheckpointTest, OnlyNumberedFoldersAreSteps) {
@@ -245,7 +246,7 @@ TEST_F(CheckpointTest, WhatAnInterruptedSaveLeftIsPutRight) {
   fs::create_directory(path_ + "/mine.partial");              // somebody else's
   folder_.recover();
   EXPECT_EQ(listed(), (std::vector<std::string>{"mine.partial", "step-1", "step-2"}));
-  EXPECT_EQ(folder_.at(1)->read("w").values()[0], 1);
+  EXPECT_EQ(CheckpointReader(folder_.folder_of(1)).read("w").values()[0], 1);
 }
 
 TEST_F(CheckpointTest, TheLatestAreKept) {

@@ -97,14 +97,6 @@ std::string CheckpointFolder::existing(int64_t step) const {
       all.empty() ? "no checkpoints" : fmt::format("step-{}", fmt::join(all, ", step-")));
 }
 
-std::unique_ptr<CheckpointReader> CheckpointFolder::latest(const Warn& warn) const {
-  return first_whole({latest_first(), IfDamaged::skip}, warn);
-}
-
-std::unique_ptr<CheckpointReader> CheckpointFolder::at(int64_t step) const {
-  return first_whole({{existing(step)}, IfDamaged::fail}, {});
-}
-
 void CheckpointFolder::recover() const {
   for (const std::string& name : names_in(path_)) {
     const bool replaced = name.ends_with(kReplaced);

@@ -36,11 +36,6 @@ class TESSERA_API CheckpointFolder {
   [[nodiscard]] std::vector<std::string> latest_first() const;
   /// The folder of this step; DataError, with the steps that there are, if there is none.
   [[nodiscard]] std::string existing(int64_t step) const;
-  /// The latest complete step, or null; damaged ones are skipped with a warning. DataError if there
-  /// are step folders but none is complete.
-  [[nodiscard]] std::unique_ptr<CheckpointReader> latest(const Warn& warn) const;
-  /// This step; DataError says what is wrong with it, or lists the existing steps.
-  [[nodiscard]] std::unique_ptr<CheckpointReader> at(int64_t step) const;
 
   /// Removes leftovers of an interrupted save or purge, and restores a step that a save was
   /// replacing.

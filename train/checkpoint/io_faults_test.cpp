@@ -132,9 +132,9 @@ class IoFaultsTest : public test::FolderTest {
   }
   void expect_whole(int64_t step) const {
     const Session session;
-    const auto reader = steps().at(step);
-    for (const double v : reader->read("w").values()) EXPECT_EQ(v, static_cast<double>(step));
-    for (const double v : reader->read("w.m").values()) EXPECT_EQ(v, -static_cast<double>(step));
+    const CheckpointReader reader(steps().folder_of(step));
+    for (const double v : reader.read("w").values()) EXPECT_EQ(v, static_cast<double>(step));
+    for (const double v : reader.read("w.m").values()) EXPECT_EQ(v, -static_cast<double>(step));
   }
 };
 

@@ -138,7 +138,7 @@ TEST_F(ShardedTest, WholeTensorsAreLoadedOnAnyMesh) {
   {
     const Session session;
     test::make_whole(steps().folder_of(1), 2);
-    EXPECT_TRUE(steps().at(1)->manifest().whole_tensors);
+    EXPECT_TRUE(CheckpointReader(steps().folder_of(1)).manifest().whole_tensors);
   }
   run_ranks(3, [&](World&) {
     const Mesh mesh = make_mesh({1, 3, 1});
@@ -193,7 +193,7 @@ TEST_F(ShardedTest, DamageIsFoundAndNamed) {
     TESSERA_EXPECT_HOLDS(error, tensor) << " seed " << seed;
   }
   const Session session;
-  steps().at(1)->verify();
+  CheckpointReader(steps().folder_of(1)).verify();
   std::cout << flips << " flips and " << cuts << " cuts\n";
 }
 

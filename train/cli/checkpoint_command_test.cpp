@@ -35,12 +35,12 @@ TEST_F(CheckpointCommandTest, StepsAreListedInspectedVerifiedAndMerged) {
   EXPECT_EQ(run({"checkpoint", "merge", path("a"), "--output", file}), 0) << err_.str();
   {
     const Session session;
-    const auto reader = CheckpointFolder(path("a/checkpoint")).at(4);
+    const CheckpointReader reader(CheckpointFolder(path("a/checkpoint")).folder_of(4));
     const io::SafetensorsFile merged(file);
     EXPECT_EQ(merged.metadata().at("step"), "4");
-    EXPECT_EQ(merged.entries().size(), reader->manifest().model.size());
-    for (const auto& [name, entry] : reader->manifest().model)
-      EXPECT_EQ(merged.read(name).values(), reader->read(name).values()) << name;
+    EXPECT_EQ(merged.entries().size(), reader.manifest().model.size());
+    for (const auto& [name, entry] : reader.manifest().model)
+      EXPECT_EQ(merged.read(name).values(), reader.read(name).values()) << name;
   }
   std::fstream bytes(step + "/rank-00001.safetensors",
                      std::ios::in | std::ios::out | std::ios::binary);

@@ -124,7 +124,7 @@ TEST_F(AsyncSaveTest, AKillAtAnyCallLeavesWholeSteps) {
     ASSERT_EQ(status, -SIGKILL) << io::read_file(path("log"));
     ++kills;
     const Session session;
-    for (const int64_t step : folder.steps()) folder.at(step)->verify();
+    for (const int64_t step : folder.steps()) CheckpointReader(folder.folder_of(step)).verify();
     folder.recover();
     for (const auto& entry : fs::directory_iterator(folder.path()))
       EXPECT_TRUE(step_of(entry.path().filename().string()) || entry.path().filename() == ".lock")
@@ -157,7 +157,7 @@ TEST_F(AsyncSaveTest, AKilledProcessLeavesWholeSteps) {
           << io::read_file(path(concat("log", rank)));
     }
     const Session session;
-    for (const int64_t step : folder.steps()) folder.at(step)->verify();
+    for (const int64_t step : folder.steps()) CheckpointReader(folder.folder_of(step)).verify();
   }
 }
 
@@ -197,7 +197,7 @@ TEST_F(AsyncSaveTest, SignalsAreServedAfterASaveThatIsHeld) {
       TESSERA_EXPECT_HOLDS(io::read_file(path("log0")),
                            concat("stopped by SIGTERM after step ", steps.back()));
       const Session session;
-      for (const int64_t step : steps) folder.at(step)->verify();
+      for (const int64_t step : steps) CheckpointReader(folder.folder_of(step)).verify();
       for (const auto& entry : fs::directory_iterator(folder.path()))
         EXPECT_NE(entry.path().extension(), ".partial");
     }

@@ -63,13 +63,13 @@ class MeshResumeTest : public TinyRunTest {
   }
   void expect_equal_tensors(const std::string& a, const std::string& b, int64_t step) const {
     const Session session;
-    const auto x = CheckpointFolder(path(a + "/checkpoint")).at(step),
-               y = CheckpointFolder(path(b + "/checkpoint")).at(step);
-    EXPECT_EQ(x->manifest().progress, y->manifest().progress);
-    const Manifest &m = x->manifest(), &n = y->manifest();
+    const CheckpointReader x(CheckpointFolder(path(a + "/checkpoint")).folder_of(step)),
+        y(CheckpointFolder(path(b + "/checkpoint")).folder_of(step));
+    EXPECT_EQ(x.manifest().progress, y.manifest().progress);
+    const Manifest &m = x.manifest(), &n = y.manifest();
     for (const auto& [of_x, of_y] : {std::pair(&m.model, &n.model), {&m.optimizer, &n.optimizer}}) {
       ASSERT_FALSE(of_x->empty());
-      const auto s = x->read_all(*of_x), t = y->read_all(*of_y);
+      const auto s = x.read_all(*of_x), t = y.read_all(*of_y);
       ASSERT_EQ(s.size(), t.size());
       for (size_t i = 0; i < s.size(); ++i) {
         ASSERT_EQ(s[i].name, t[i].name);

@@ -191,9 +191,9 @@ TEST_F(ResumeTest, ARunMayBeginWithAnothersCheckpoint) {
   const Words from_a{"--checkpoint.initial_load_path", path("a"), "--training.steps", "5"};
   run_ranks(1, [&](World&) {
     Trainer trainer(config("b", from_a));
-    const auto reader = CheckpointFolder(path("a/checkpoint")).at(5);
+    const CheckpointReader reader(CheckpointFolder(path("a/checkpoint")).folder_of(5));
     EXPECT_EQ(local(test::parameter_of(trainer.model(), "tok_embeddings.weight")).values(),
-              reader->read("tok_embeddings.weight").values());
+              reader.read("tok_embeddings.weight").values());
     EXPECT_EQ(trainer.step().step, 1);
     trainer.save();
   });
@@ -223,8 +223,9 @@ TEST_F(ResumeTest, PartsMayBeginAnew) {
       Trainer trainer(config("b", {"--checkpoint.exclude_from_loading", parts}));
       trainer.step();
       trainer.save();
-      const auto reader = CheckpointFolder(path("b/checkpoint")).at(trainer.records().back().step);
-      p = reader->manifest().progress;
+      const CheckpointReader reader(
+          CheckpointFolder(path("b/checkpoint")).folder_of(trainer.records().back().step));
+      p = reader.manifest().progress;
     });
     return p;
   };
@@ -447,7 +448,9 @@ TEST_F(ResumeTest, AKilledSaveLeavesWholeCheckpoints) {
     const Session session;
     ASSERT_FALSE(folder.steps().empty());
     for (const int64_t step : folder.steps()) {
-      const auto files = folder.at(step)->manifest().files;  // throws if it is not whole
+      const CheckpointReader reader(folder.folder_of(step));
+      reader.verify();
+      const auto files = reader.manifest().files;
       const auto [at, first] = seen.emplace(step, files);
       EXPECT_EQ(at->second, files) << "step " << step;
     }
