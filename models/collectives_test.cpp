@@ -6,10 +6,9 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/models/data_parallel.h"
-#include "tessera/models/gpt2/gpt2.h"
-#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
+#include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -24,27 +23,7 @@ using Mode = nn::ActivationCheckpointConfig::Mode;
 using nn::Accumulation;
 using nn::Reshard;
 
-constexpr int64_t kRows = 8, kLength = 7, kDim = 24, kVocabulary = 23, kLayers = 3;
-
-std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype = DType::f32) {
-  if (family != "gpt2") {
-    return std::make_unique<llama3::Model>(llama3::Config{.dim = kDim,
-                                                          .n_layers = kLayers,
-                                                          .n_heads = 4,
-                                                          .n_kv_heads = 2,
-                                                          .ffn_dim = 21,
-                                                          .vocab_size = kVocabulary,
-                                                          .max_seq_len = 8,
-                                                          .enable_weight_tying = family == "tied",
-                                                          .dtype = dtype});
-  }
-  return std::make_unique<gpt2::Model>(gpt2::Config{.dim = kDim,
-                                                    .n_layers = kLayers,
-                                                    .n_heads = 4,
-                                                    .vocab_size = kVocabulary,
-                                                    .max_seq_len = 8,
-                                                    .dtype = dtype});
-}
+constexpr int64_t kRows = 8, kLength = 7, kLayers = 3;
 
 struct Setting {
   std::string family = "llama3", pass = "shard";  // or replicate
@@ -78,7 +57,7 @@ Mesh mesh_of(const Setting& s) {
 }
 
 std::unique_ptr<LanguageModel> build(const Setting& s, Mesh mesh) {
-  auto model = make(s.family);
+  auto model = test::small_decoder(s.family, kLayers).make();
   if (s.degree > 1) nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan(s.options));
   nn::apply_activation_checkpoint(model->units(), s.checkpoint);
   if (s.pass == "shard") {
@@ -93,7 +72,7 @@ std::unique_ptr<LanguageModel> build(const Setting& s, Mesh mesh) {
 Tensor rows(Mesh mesh, int64_t count) {
   std::vector<double> numbers;
   for (int64_t i = 0; i < count * kLength; ++i)
-    numbers.push_back(static_cast<double>((i * i + 3 * i) % kVocabulary));
+    numbers.push_back(static_cast<double>((i * i + 3 * i) % test::kSmallVocabulary));
   return distribute(from_values(numbers, {count, kLength}, DType::i64),
                     Layout::of(mesh, {Shard(0), Shard(0), Replicate()}));
 }
@@ -126,7 +105,7 @@ class StepTable {
         tp_(mesh.coordinate(mesh.index("tp"))),
         compute_(s.policy.precision.param.value_or(DType::f32)),
         sum_(s.policy.precision.reduce.value_or(DType::f32)),
-        model_(make(s.family)) {
+        model_(test::small_decoder(s.family, kLayers).make()) {
     (void)nn::parameter_count(*model_);  // gives names
     if (s.degree > 1) plan_ = model_->tensor_parallel_plan(s.options);
     std::set<const TensorImpl*> taken;
@@ -223,7 +202,7 @@ class StepTable {
     send("all_gather", "dp_shard", unit.elements, compute_, module);
   }
   void activations(std::string_view op, std::string_view module = {}) {
-    if (s_.degree > 1) send(op, "tp", tokens() * kDim, compute_, module);
+    if (s_.degree > 1) send(op, "tp", tokens() * test::kSmallDim, compute_, module);
   }
   // Activations between layers, whole or not, come to a part of a layer, and leave it as sums.
   void enter(std::string_view module) {
@@ -274,7 +253,7 @@ class StepTable {
     const std::string_view head = s_.family == "llama3" ? "output" : "tok_embeddings";
     send("all_reduce", "tp", tokens(), DType::f32, head);
     send("all_reduce", "tp", 2 * tokens(), DType::f32, head);
-    send("all_reduce", "tp", tokens() * kDim, DType::f32, head);
+    send("all_reduce", "tp", tokens() * test::kSmallDim, DType::f32, head);
   }
 
   void backward() {

@@ -5,12 +5,11 @@
 #include "tessera/models/data_parallel.h"
 
 #include "tessera/dist/dtensor.h"
-#include "tessera/models/gpt2/gpt2.h"
-#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/mixed_precision.h"
+#include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -22,26 +21,7 @@ namespace {
 
 using Mode = nn::ActivationCheckpointConfig::Mode;
 
-constexpr int64_t kRows = 12, kLength = 6, kVocabulary = 23;
-
-std::unique_ptr<LanguageModel> make(const std::string& family, DType dtype) {
-  if (family == "llama3") {
-    return std::make_unique<llama3::Model>(llama3::Config{.dim = 24,
-                                                          .n_layers = 2,
-                                                          .n_heads = 4,
-                                                          .n_kv_heads = 2,
-                                                          .ffn_dim = 20,
-                                                          .vocab_size = kVocabulary,
-                                                          .max_seq_len = 8,
-                                                          .dtype = dtype});
-  }
-  return std::make_unique<gpt2::Model>(gpt2::Config{.dim = 24,
-                                                    .n_layers = 2,
-                                                    .n_heads = 4,
-                                                    .vocab_size = kVocabulary,
-                                                    .max_seq_len = 8,
-                                                    .dtype = dtype});
-}
+constexpr int64_t kRows = 12, kLength = 6;
 
 struct Setting {
   std::string family = "llama3";
@@ -73,7 +53,7 @@ void wrap(LanguageModel& model, Mesh mesh, const Setting& s) {
 Tensor tokens_of(Mesh mesh, int64_t begin, int64_t end) {
   std::vector<double> numbers;
   for (int64_t i = begin * kLength; i < end * kLength; ++i)
-    numbers.push_back(static_cast<double>((i * i + 3 * i) % kVocabulary));
+    numbers.push_back(static_cast<double>((i * i + 3 * i) % test::kSmallVocabulary));
   return distribute(from_values(numbers, {end - begin, kLength}, DType::i64),
                     Layout::of(mesh, {Shard(0), Shard(0), Replicate()}));
 }
@@ -83,7 +63,7 @@ Result run(const Setting& s) {
   Result result;
   test::on_ranks(s.replicas * s.shards, [&](World& world) {
     const Mesh mesh = Mesh::make({{"dp_replicate", s.replicas}, {"dp_shard", s.shards}, {"tp", 1}});
-    const auto model = make(s.family, s.dtype);
+    const auto model = test::small_decoder(s.family, 2, s.dtype).make();
     wrap(*model, mesh, s);
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     const Metadata metadata = model->metadata(kLength);
@@ -184,7 +164,7 @@ std::vector<double> train(const std::string& family,
   std::vector<double> values;
   test::on_ranks(2, [&](World& world) {
     const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
-    const auto model = make(family, DType::f32);
+    const auto model = test::small_decoder(family, 2).make();
     pass(*model, mesh);
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     optim::AdamW optimizer(nn::parameters(*model), {.lr = 1e-2});
@@ -219,7 +199,7 @@ TEST(DataParallel, AReplicatedLayerTrainsAmongShardedOnes) {
 TEST(DataParallel, NormsUnderSequenceParallelismAreSummedOncePerUnit) {
   test::on_ranks(4, [](World&) {
     const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}});
-    const auto model = make("llama3", DType::f32);
+    const auto model = test::small_decoder("llama3", 2).make();
     nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan({}));
     fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}},
                 {.precision = {.param = DType::bf16, .reduce = DType::f32}});
@@ -248,7 +228,7 @@ TEST(DataParallel, EveryEntryOfAModelComputesWithWholeParameters) {
       test::on_ranks(2, [&](World& world) {
         const Mesh mesh =
             Mesh::make({{"dp_replicate", s.replicas}, {"dp_shard", s.shards}, {"tp", 1}});
-        const auto model = make(family, DType::f32);
+        const auto model = test::small_decoder(family, 2).make();
         wrap(*model, mesh, s);
         nn::initialize(*model, 5, nn::laid_out(*model, mesh));
         const NoGrad guard;
@@ -277,7 +257,7 @@ TEST(DataParallel, JoinedWeightsOfAShardedModelAreNotCopied) {
     for (const DType compute : {DType::f32, DType::bf16}) {
       test::on_ranks(2, [&](World&) {
         const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
-        const auto model = make(family, DType::f32);
+        const auto model = test::small_decoder(family, 2).make();
         wrap(*model, mesh, {.pass = "shard", .policy = {.precision = {.param = compute}}});
         nn::initialize(*model, 5, nn::laid_out(*model, mesh));
         const Tensor tokens = tokens_of(mesh, 0, kRows);
@@ -301,7 +281,7 @@ TEST(DataParallel, AStepThatFailedLeavesNoTrace) {
   const Result plain = run({.shards = 2});
   test::on_ranks(2, [&](World& world) {
     const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 1}});
-    const auto model = make("llama3", DType::f32);
+    const auto model = test::small_decoder("llama3", 2).make();
     wrap(*model, mesh, {.pass = "shard", .checkpoint = {.mode = Mode::full}});
     nn::initialize(*model, 5, nn::laid_out(*model, mesh));
     const Metadata metadata = model->metadata(kLength);

@@ -8,12 +8,11 @@
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/data_parallel.h"
-#include "tessera/models/gpt2/gpt2.h"
-#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
+#include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -23,25 +22,6 @@
 
 namespace tessera::models {
 namespace {
-
-std::unique_ptr<LanguageModel> make(const std::string& family) {
-  if (family == "llama3") {
-    return std::make_unique<llama3::Model>(llama3::Config{.dim = 24,
-                                                          .n_layers = 2,
-                                                          .n_heads = 4,
-                                                          .n_kv_heads = 2,
-                                                          .ffn_dim = 21,
-                                                          .vocab_size = 23,
-                                                          .max_seq_len = 8});
-  }
-  return std::make_unique<gpt2::Model>(gpt2::Config{.dim = 24,
-                                                    .n_layers = 2,
-                                                    .n_heads = 4,
-                                                    .vocab_size = 23,
-                                                    .max_seq_len = 8,
-                                                    .embedding_dropout = 0.1,
-                                                    .residual_dropout = 0.1});
-}
 
 // What a step has shown of dtypes.
 struct Seen {
@@ -73,7 +53,7 @@ TEST_P(StepTensors, HaveTheDtypesOfLocalTensorsAndOfThePolicy) {
   for (const DType reduce : {DType::f32, DType::bf16}) {
     test::on_ranks(4, [&](World&) {
       const Mesh mesh = Mesh::make({{"dp_replicate", 1}, {"dp_shard", 2}, {"tp", 2}});
-      const auto model = make(GetParam());
+      const auto model = test::small_decoder(GetParam(), 2, DType::f32, 0.1).make();
       nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan({}));
       fully_shard(*model, mesh, {{"dp_shard"}, {"dp_replicate"}},
                   {.precision = {.param = DType::bf16, .reduce = reduce}});
@@ -126,7 +106,7 @@ TEST_P(StepTensors, OfReplicasLieOnTheAxesThatHoldThem) {
   for (const int degree : {1, 2}) {
     test::on_ranks(2 * degree, [&](World&) {
       const Mesh mesh = Mesh::make({{"dp_replicate", 2}, {"dp_shard", 1}, {"tp", degree}});
-      const auto model = make(GetParam());
+      const auto model = test::small_decoder(GetParam(), 2, DType::f32, 0.1).make();
       if (degree > 1) nn::tensor_parallel(*model, mesh, model->tensor_parallel_plan({}));
       nn::apply_activation_checkpoint(model->units(),
                                       {.mode = nn::ActivationCheckpointConfig::Mode::selective});

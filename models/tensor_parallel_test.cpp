@@ -11,12 +11,12 @@
 #include "tessera/nn/parallel/replicate.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/gradients.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
 namespace tessera::models {
 namespace {
@@ -45,10 +45,9 @@ struct Setting {
   }
 };
 
-using Values = std::map<std::string, std::vector<double>>;
 struct Result {
   double loss = 0;
-  Values parameters, gradients;
+  test::Values parameters, gradients;
   std::vector<double> next;          // logits of a generated token
   std::vector<std::string> layouts;  // of parameters
 };
@@ -107,20 +106,10 @@ Result run(const Setting& s) {
   return result;
 }
 
-// The largest error relative to a gradient's own norm. Biases of keys have none but for rounding.
 void expect_same(const Result& got, const Result& want, const std::string& what) {
   EXPECT_EQ(got.parameters, want.parameters) << what << ": initial parameters, bit for bit";
   EXPECT_NEAR(got.loss, want.loss, 1e-12 * std::abs(want.loss)) << what;
-  for (const auto& [name, values] : want.gradients) {
-    const auto& mine = got.gradients.at(name);
-    double off = 0, norm = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      off += (mine[i] - values[i]) * (mine[i] - values[i]);
-      norm += values[i] * values[i];
-    }
-    if (name.ends_with("wk.bias")) EXPECT_LT(std::sqrt(std::max(off, norm)), 1e-10) << name;
-    else EXPECT_LE(std::sqrt(off), 1e-10 * std::sqrt(norm)) << what << ": " << name;
-  }
+  test::expect_same_gradients(got.gradients, want.gradients, 1e-10, what);
   ASSERT_EQ(got.next.size(), want.next.size()) << what;
   for (size_t i = 0; i < want.next.size(); ++i)
     EXPECT_NEAR(got.next[i], want.next[i], 1e-11) << what;

@@ -5,10 +5,10 @@
 #pragma once
 
 #include "tessera/tests/mesh/meshes.h"
+#include "tessera/tests/support/gradients.h"
 #include "tessera/train/data/data.h"
 #include "tessera/train/run/config.h"
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +28,7 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
 /// numbers of them.
 train::Batch rows(int64_t first, int64_t count);
 
-using Values = std::map<std::string, std::vector<double>>;
+using test::Values;
 /// A run as rank 0 sees it.
 struct Outcome {
   Values initial, last;  ///< whole parameters

@@ -5,11 +5,11 @@
 #include "tessera/tests/mesh/dense.h"
 
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/gradients.h"
 #include "tessera/tests/support/long_form.h"
 #include "tessera/train/run/compare.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iostream>
 
 namespace tessera::mesh_tests {
@@ -32,27 +32,6 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return worst;
 }
 
-// The largest error of a gradient relative to its own norm. Biases of keys have no gradient but for
-// rounding: a shift of all scores of a query changes nothing.
-double largest(const Values& got, const Values& want, const std::string& what) {
-  double worst = 0;
-  for (const auto& [name, values] : want) {
-    const std::vector<double>& mine = got.at(name);
-    double off = 0, norm = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      off += (mine[i] - values[i]) * (mine[i] - values[i]);
-      norm += values[i] * values[i];
-    }
-    if (name.ends_with("wk.bias")) {
-      EXPECT_LT(std::sqrt(std::max(off, norm)), kGradientLimit) << what << ": " << name;
-      continue;
-    }
-    EXPECT_LE(std::sqrt(off), kGradientLimit * std::sqrt(norm)) << what << ": " << name;
-    worst = std::max(worst, std::sqrt(off / norm));
-  }
-  return worst;
-}
-
 class Dense : public test::FolderTest {
  protected:
   // What one rank computes.
@@ -72,7 +51,8 @@ class Dense : public test::FolderTest {
     for (const Mode mode : modes(turn)) {
       const std::string what = text(family, degrees, mode);
       const Values got = gradients(dense(family, degrees, DType::f64, mode), degrees);
-      expect_below(largest(got, one.gradients, what), kGradientLimit, what + "gradients");
+      expect_below(test::expect_same_gradients(got, one.gradients, kGradientLimit, what),
+                   kGradientLimit, what + "gradients");
     }
   }
   // Each dtype and the gradients have another of the modes.

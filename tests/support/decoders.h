@@ -64,6 +64,34 @@ inline models::ModelConfig mesh_decoder(const std::string& family, DType dtype) 
                                                  .dtype = dtype});
 }
 
+constexpr int64_t kSmallVocabulary = 23, kSmallDim = 24;
+/// A decoder for tests whose numbers of ranks and sizes are their own: families as of mesh_decoder,
+/// 8 positions, dropout in `gpt2` alone. The feed-forward of Llama divides by neither 2 nor 4.
+inline models::ModelConfig small_decoder(const std::string& family, int64_t n_layers,
+                                         DType dtype = DType::f32, double dropout = 0) {
+  if (family == "gpt2") {
+    return models::ModelConfig::of<gpt2::Model>("gpt2", "",
+                                                {.dim = kSmallDim,
+                                                 .n_layers = n_layers,
+                                                 .n_heads = 4,
+                                                 .vocab_size = kSmallVocabulary,
+                                                 .max_seq_len = 8,
+                                                 .embedding_dropout = dropout,
+                                                 .residual_dropout = dropout,
+                                                 .dtype = dtype});
+  }
+  return models::ModelConfig::of<llama3::Model>("llama3", "",
+                                                {.dim = kSmallDim,
+                                                 .n_layers = n_layers,
+                                                 .n_heads = 4,
+                                                 .n_kv_heads = 2,
+                                                 .ffn_dim = 21,
+                                                 .vocab_size = kSmallVocabulary,
+                                                 .max_seq_len = 8,
+                                                 .enable_weight_tying = family == "tied",
+                                                 .dtype = dtype});
+}
+
 inline Tensor ids(const std::vector<double>& values, const Shape& shape) {
   return from_values(values, shape, DType::i64);
 }

@@ -92,7 +92,8 @@ TEST_F(CheckpointTest, TheTokenizerIsSavedAndChecked) {
   c = example(4);
   c.tokenizer = make_tokenizer({});
   save(folder_, c);
-  EXPECT_EQ(CheckpointReader(folder_.folder_of(4)).tokenizer()->vocabulary(), ByteTokenizer::kVocabulary);
+  EXPECT_EQ(CheckpointReader(folder_.folder_of(4)).tokenizer()->vocabulary(),
+            ByteTokenizer::kVocabulary);
   save(folder_, example(5));
   EXPECT_EQ(CheckpointReader(folder_.folder_of(5)).tokenizer(), nullptr);
 }

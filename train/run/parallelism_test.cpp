@@ -25,15 +25,6 @@ std::string text_of(const std::vector<MeshAxis>& axes) {
   return text;
 }
 
-std::string error_of(const ParallelismConfig& c, int64_t ranks) {
-  try {
-    (void)c.axes(ranks);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(Parallelism, DegreesMakeAMeshOfThreeAxes) {
   EXPECT_EQ(text_of(ParallelismConfig().axes(1)), "dp_replicate=1 dp_shard=1 tp=1");
   EXPECT_EQ(text_of(ParallelismConfig().axes(6)), "dp_replicate=1 dp_shard=6 tp=1");
@@ -47,12 +38,12 @@ TEST(Parallelism, DegreesMakeAMeshOfThreeAxes) {
 TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
   ParallelismConfig c{.data_parallel_replicate_degree = 3, .tensor_parallel_degree = 2};
   EXPECT_EQ(
-      error_of(c, 8),
+      test::error_of<ConfigError>([&] { (void)c.axes(8); }),
       "[--parallelism] data_parallel_replicate_degree 3 x tensor_parallel_degree 2 = 6, which "
       "does not divide the 8 ranks: give degrees that do, or start another number of ranks");
   c.data_parallel_shard_degree = 2;
   EXPECT_EQ(
-      error_of(c, 8),
+      test::error_of<ConfigError>([&] { (void)c.axes(8); }),
       "[--parallelism] data_parallel_replicate_degree 3 x data_parallel_shard_degree 2 x "
       "tensor_parallel_degree 2 = 12, but there are 8 ranks: give degrees that multiply to 8, "
       "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
