@@ -79,7 +79,10 @@ std::vector<std::string> Fields::parse_json(std::string_view text, std::string_v
     if (full()) return;
     Field* field = find(path);
     if (!field) {
-      note(unknown(path));
+      const bool section = path.find('.') == path.npos && !unknown_section(path);
+      note(section ? fmt::format("[{}] {} is not valid: expected an object of fields", path,
+                                 io::excerpt(value.dump()))
+                   : unknown(path));
       return;
     }
     const auto word = as_text(*field, value);

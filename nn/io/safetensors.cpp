@@ -152,7 +152,7 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
     Entry entry;
     const FileType* type =
         value["dtype"].is_string() ? file_type(value["dtype"].get<std::string>()) : nullptr;
-    if (!type) bad("has an unknown dtype");
+    if (!type) bad(concat("has the unknown dtype ", excerpt(value["dtype"].dump())));
     entry.dtype = type->name;
     if (!value["shape"].is_array()) bad("has a shape that is not a list");
     uint64_t bits = type->bits;
@@ -168,7 +168,8 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
       bad("has data_offsets that are not [begin, end]");
     const auto begin = unsigned_integer(offsets[0]), end = unsigned_integer(offsets[1]);
     if (!begin || !end || *begin > *end || *end > buffer_bytes)
-      bad("has data_offsets outside the file");
+      bad(concat("has data_offsets ", excerpt(offsets.dump()), " outside the file, which has ",
+                 buffer_bytes, " bytes of tensors"));
     if (*end - *begin != bits / 8) {
       bad(concat("takes ", *end - *begin, " bytes, but its shape and dtype need ", bits / 8));
     }

@@ -194,8 +194,8 @@ class JsonLines {
     } catch (const nlohmann::json::parse_error& error) {
       const size_t at = std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());
       not_json(text, at);
-    } catch (const nlohmann::json::exception& error) {  // a number beyond every range
-      fault("not JSON: ", error.what());
+    } catch (const nlohmann::json::exception&) {
+      fault("a number is too large for a double");
     }
   }
   static std::string a(const nlohmann::json& value) {

@@ -71,8 +71,13 @@ std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const s
 }
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path, const std::string& field) {
-  return make_tokenizer(path.empty() ? std::vector<TokenizerFile>()
-                                     : read_tokenizer_files(path, field));
+  if (path.empty()) return make_tokenizer({});
+  std::vector<TokenizerFile> files = read_tokenizer_files(path, field);
+  try {
+    return make_tokenizer(std::move(files));
+  } catch (const DataError& error) {  // which names a file of the folder
+    fail<DataError>(field, path, ": ", error.what());
+  }
 }
 
 std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,

@@ -69,9 +69,9 @@ class Value {
   }
   [[nodiscard]] std::string kind() const {
     if (absent()) return "missing";
-    return json_->is_string()
-               ? concat('\'', io::excerpt(json_->get_ref<const std::string&>(), 60), '\'')
-               : json_->type_name();
+    if (json_->is_string())
+      return concat('\'', io::excerpt(json_->get_ref<const std::string&>(), 60), '\'');
+    return json_->is_primitive() ? json_->dump() : json_->type_name();
   }
 
  private:
