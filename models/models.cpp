@@ -4,9 +4,10 @@
 
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/qwen3/qwen3.h"
 
 namespace tessera::models {
 
-std::vector<Family> families() { return {llama3::family(), gpt2::family()}; }
+std::vector<Family> families() { return {llama3::family(), gpt2::family(), qwen3::family()}; }
 
 }  // namespace tessera::models

@@ -144,7 +144,8 @@ TEST_P(TensorParallel, ComposesWithDataParallelism) {
     expect_same(run(s), want, s.text());
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TensorParallel, testing::Values("llama3", "gpt2", "tied"));
+INSTANTIATE_TEST_SUITE_P(Families, TensorParallel,
+                         testing::Values("llama3", "gpt2", "tied", "qwen3"));
 
 TEST(TensorParallelPlan, FullyShardIsInnermostInItsDim) {
   const Result r = run({.shards = 2, .degree = 2, .pass = "shard"});

@@ -13,7 +13,7 @@
 namespace tessera::nn {
 namespace {
 
-// `Block` of `tessera::llama3::Block` and of `Block<float>`.
+// `Block` of `tessera::gpt2::Block` and of `Block<float>`.
 std::string class_name(const Module& module) {
   std::string name;
   int depth = 0;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tied embeddings are initialised as a head. RoPE tables are made for a range of positions on the
-// device of the parameters, so that layers never move them.
+// Tied embeddings are initialised as a head.
 #include "tessera/models/llama3/llama3.h"
-
-#include "tessera/kernels/pointwise/pointwise.h"
 
 #include <cmath>
 
@@ -23,71 +20,37 @@ Init head_init(const Config& c) {
 
 }  // namespace
 
-Block::Block(const Config& c, int64_t layer)
-    : attention({.dim = c.dim,
-                 .n_heads = c.n_heads,
-                 .n_kv_heads = c.n_kv_heads,
-                 .head_dim = c.head_dim(),
-                 .output = residual_init(layer),
-                 .fused_qkv = c.fused_qkv,
-                 .dtype = c.dtype}),
-      feed_forward(
-          {.dim = c.dim, .hidden = c.ffn_dim, .output = residual_init(layer), .dtype = c.dtype}),
-      attention_norm(c.dim, c.norm_eps, c.dtype),
-      ffn_norm(c.dim, c.norm_eps, c.dtype) {}
-
-void Block::visit(nn::Visitor& visitor) {
-  visitor.child("attention", attention);
-  visitor.child("feed_forward", feed_forward);
-  visitor.child("attention_norm", attention_norm);
-  visitor.child("ffn_norm", ffn_norm);
-}
-
-Tensor Block::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
-                      nn::KvCache* cache) const {
-  const Tensor h = x + attention(attention_norm(x), metadata, cache);
-  return h + feed_forward(ffn_norm(h));
-}
-
 Model::Model(const Config& c)
-    : UniformDecoder({.family = "llama3",
-                      .vocab_size = models::checked(c).vocab_size,
-                      .max_seq_len = c.max_seq_len,
-                      .n_layers = c.n_layers,
-                      .attention_dim = c.n_heads * c.head_dim()}),
+    : RotaryDecoder({.family = "llama3",
+                     .vocab_size = models::checked(c).vocab_size,
+                     .max_seq_len = c.max_seq_len,
+                     .n_layers = c.n_layers,
+                     .attention_dim = c.n_heads * c.head_dim()},
+                    {.query = c.n_heads,
+                     .key = c.n_kv_heads,
+                     .dim = c.head_dim(),
+                     .rope_theta = c.rope_theta,
+                     .rope_scaling = c.rope_scaling,
+                     .dtype = c.dtype},
+                    c.enable_weight_tying),
       config_(c) {
   tok_embeddings.emplace(c.vocab_size, c.dim,
                          c.enable_weight_tying ? head_init(c) : Init::normal(1), c.dtype);
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    layers.emplace_back(
+        nn::Attention::Config{.dim = c.dim,
+                              .n_heads = c.n_heads,
+                              .n_kv_heads = c.n_kv_heads,
+                              .head_dim = c.head_dim(),
+                              .output = residual_init(i),
+                              .fused_qkv = c.fused_qkv,
+                              .dtype = c.dtype},
+        nn::FeedForward::Config{
+            .dim = c.dim, .hidden = c.ffn_dim, .output = residual_init(i), .dtype = c.dtype},
+        c.norm_eps);
+  }
   norm.emplace(c.dim, c.norm_eps, c.dtype);
-  for (int64_t i = 0; i < c.n_layers; ++i) layers.emplace_back(c, i);
   if (!c.enable_weight_tying) output.emplace(c.dim, c.vocab_size, head_init(c), c.dtype);
-}
-
-void Model::visit(nn::Visitor& visitor) {
-  if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);
-  visitor.children("layers", layers);
-  if (norm) visitor.child("norm", *norm);
-  if (output) visitor.child("output", *output);
-}
-
-models::Metadata Model::metadata(int64_t length, int64_t start) const {
-  check_positions(length, start);
-  nn::AttentionMetadata m = nn::causal_metadata(
-      length, config_.head_dim(), config_.rope_theta, start, config_.rope_scaling,
-      config_.dtype == DType::f64 ? DType::f64 : DType::f32);
-  for (Tensor* table : {&m.cos, &m.sin}) *table = placed(*table);
-  return {{std::move(m)}};
-}
-
-Tensor Model::embed(const Tensor& tokens, const models::Metadata&) const {
-  return (*tok_embeddings)(tokens);
-}
-
-Model::Head Model::head() const {
-  if (output) return {&*output, output->weight};
-  if (config_.enable_weight_tying && tok_embeddings)
-    return {&*tok_embeddings, tok_embeddings->weight};
-  return {};
 }
 
 models::Family family() {

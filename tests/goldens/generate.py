@@ -14,6 +14,7 @@ import torch
 import lr_schedule
 import tiny_gpt2
 import tiny_llama
+import tiny_qwen3
 from golden_file import GoldenFile
 
 SEED = 20240607
@@ -30,7 +31,8 @@ def main():
     torch.set_num_threads(1)  # the sum order, and with it the last bit, follows the thread count
     every = rooms()
     whole = {"tiny_llama": lambda: tiny_llama.write(SEED),
-             "tiny_gpt2": lambda: tiny_gpt2.write(SEED), "lr_schedule": lr_schedule.write}
+             "tiny_gpt2": lambda: tiny_gpt2.write(SEED),
+             "tiny_qwen3": lambda: tiny_qwen3.write(SEED), "lr_schedule": lr_schedule.write}
     for room in sys.argv[1:] or [*every, *whole]:
         if room in whole:
             whole[room]()

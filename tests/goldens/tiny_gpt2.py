@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny GPT-2 of transformers under the names of our decoders, trained for 20 AdamW steps.
 
-Computed in f64; logits and gradients are stored so, for a model that is f64 throughout. Weights are
-drawn wide, biases and norms at random too, so that each of them shows in the loss.
+Weights are drawn wide, biases and norms at random too, so that each of them shows in the loss.
 """
-import json
-
 import torch
 
-from golden_file import FOLDER, GoldenFile
-from tiny_llama import BATCH, OPTIMIZER, SEQ, STEPS, batches, train
+from tiny_llama import write_one
 
 CONFIG = dict(dim=48, n_layers=2, n_heads=3, vocab_size=97, max_seq_len=32, norm_eps=1e-5)
 
@@ -72,20 +68,4 @@ def by_transformers(c):
 
 
 def write(seed):
-    c = CONFIG
-    g = GoldenFile("tiny_gpt2", seed)
-    weights, tokens = initial_weights(g, c), batches(g, c)
-    losses, norms, logits, grads, final = train(weights, tokens, torch.float64, c,
-                                                by_transformers(c))
-    g.put("initial", **weights)
-    g.put("data", tokens=tokens)
-    g.put_f64("step_1", logits=logits, **{f"d_{name}": grad for name, grad in grads.items()})
-    g.write()
-    result = dict(
-        model=c, optimizer=OPTIMIZER, steps=STEPS, batch=BATCH, seq_len=SEQ, loss=losses,
-        grad_norm=norms,
-        final_sum_of_squares={k: v.detach().square().sum().item() for k, v in final.items()})
-    path = FOLDER / "tiny_gpt2.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{path.name:42s} {path.stat().st_size:7d} bytes  loss {losses[0]:.4f} -> "
-          f"{losses[-1]:.4f}")
+    write_one("tiny_gpt2", seed, CONFIG, by_transformers(CONFIG), initial_weights, f64=True)

@@ -78,27 +78,32 @@ def by_transformers(c):
         num_key_value_heads=c["n_kv_heads"], head_dim=c["head_dim"], rms_norm_eps=c["norm_eps"],
         max_position_embeddings=64, tie_word_embeddings=True, attn_implementation="eager",
         rope_parameters=scaling)).double()
-    names = {"attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj",
-             "attention.wv": "self_attn.v_proj", "attention.wo": "self_attn.o_proj",
-             "feed_forward.w1": "mlp.gate_proj", "feed_forward.w2": "mlp.down_proj",
-             "feed_forward.w3": "mlp.up_proj", "attention_norm": "input_layernorm",
-             "ffn_norm": "post_attention_layernorm"}
 
-    def halves(weight):
+    def halves(name, weight):
+        if name not in ("attention.wq", "attention.wk"):
+            return weight
         pairs = weight.unflatten(0, (-1, c["head_dim"] // 2, 2))  # (H, D/2, 2, dim)
         return pairs.transpose(1, 2).reshape(weight.shape)
 
-    def forward_of(w, tokens, _):
-        theirs = {"model.embed_tokens.weight": w["tok_embeddings.weight"],
-                  "lm_head.weight": w["tok_embeddings.weight"],
-                  "model.norm.weight": w["norm.weight"]}
-        for i in range(c["n_layers"]):
-            for ours, name in names.items():
-                weight = w[f"layers.{i}.{ours}.weight"]
-                weight = halves(weight) if ours[-2:] in ("wq", "wk") else weight
-                theirs[f"model.layers.{i}.{name}.weight"] = weight
-        return torch.func.functional_call(model, theirs, (tokens,)).logits
-    return forward_of
+    return lambda w, tokens, _: torch.func.functional_call(
+        model, named_as_theirs(w, c, halves), (tokens,)).logits
+
+
+def named_as_theirs(w, c, change=lambda name, weight: weight):
+    names = {"attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj",
+             "attention.wv": "self_attn.v_proj", "attention.wo": "self_attn.o_proj",
+             "attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm",
+             "feed_forward.w1": "mlp.gate_proj", "feed_forward.w2": "mlp.down_proj",
+             "feed_forward.w3": "mlp.up_proj", "attention_norm": "input_layernorm",
+             "ffn_norm": "post_attention_layernorm"}
+    head = "output.weight" if "output.weight" in w else "tok_embeddings.weight"
+    theirs = {"model.embed_tokens.weight": w["tok_embeddings.weight"], "lm_head.weight": w[head],
+              "model.norm.weight": w["norm.weight"]}
+    for i in range(c["n_layers"]):
+        for ours, name in names.items():
+            if (weight := w.get(f"layers.{i}.{ours}.weight")) is not None:
+                theirs[f"model.layers.{i}.{name}.weight"] = change(ours, weight)
+    return theirs
 
 
 def initial_weights(g, c):
@@ -110,6 +115,8 @@ def initial_weights(g, c):
                  "attention.wv": (kv_dim, dim), "attention.wo": (dim, q_dim),
                  "feed_forward.w1": (ffn, dim), "feed_forward.w2": (dim, ffn),
                  "feed_forward.w3": (ffn, dim), "attention_norm": (dim,), "ffn_norm": (dim,)}
+        if c.get("qk_norm"):
+            block |= {"attention.q_norm": (c["head_dim"],), "attention.k_norm": (c["head_dim"],)}
         shapes |= {f"layers.{i}.{name}": shape for name, shape in block.items()}
     shapes |= {"norm": (dim,), "output": (vocab, dim)}
     weights = {}
@@ -159,14 +166,16 @@ def write(seed):
     write_one("tiny_llama_tied", seed, TIED, by_transformers(TIED))
 
 
-def write_one(name, seed, c, forward):
+def write_one(name, seed, c, forward, initial=initial_weights, f64=False):
+    """f64: logits and gradients are stored as they are, for a model that is f64 throughout."""
     g = GoldenFile(name, seed)
-    weights, tokens = initial_weights(g, c), batches(g, c)
+    weights, tokens = initial(g, c), batches(g, c)
     if "rope_scaling" in c:
         del weights["output.weight"]
     losses, norms, logits, grads, final = train(weights, tokens, torch.float64, c, forward)
     g.put("initial", **weights)
-    g.put("step_1", logits=logits, **{f"d_{name}": grad for name, grad in grads.items()})
+    put = g.put_f64 if f64 else g.put
+    put("step_1", logits=logits, **{f"d_{name}": grad for name, grad in grads.items()})
     g.put("data", tokens=tokens)
     g.write()
     result = dict(

@@ -9,6 +9,7 @@
 #include "tessera/models/family.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/qwen3/qwen3.h"
 #include "tessera/nn/parameters.h"
 
 #include <gtest/gtest.h>
@@ -36,9 +37,9 @@ inline llama3::Config tiny_llama3(int64_t n_layers) {
 }
 
 constexpr int64_t kMeshVocabulary = 131;
-/// A decoder of two layers for tests on meshes, `llama3`, `llama3` with a `tied` head, or `gpt2`
-/// with dropout. Degrees of tensor parallelism up to 8 divide the heads, but 3 and 8 divide neither
-/// vocabulary nor positions nor the hidden size of Llama's feed-forward.
+/// A decoder of two layers for tests on meshes, `llama3`, `llama3` with a `tied` head, `qwen3`, or
+/// `gpt2` with dropout. Degrees of tensor parallelism up to 8 divide the heads, but 3 and 8 divide
+/// neither vocabulary nor positions nor the hidden size of Llama's feed-forward.
 inline models::ModelConfig mesh_decoder(const std::string& family, DType dtype) {
   constexpr int64_t kPositions = 37;
   if (family == "gpt2") {
@@ -51,6 +52,18 @@ inline models::ModelConfig mesh_decoder(const std::string& family, DType dtype) 
                                                  .embedding_dropout = 0.1,
                                                  .residual_dropout = 0.2,
                                                  .dtype = dtype});
+  }
+  if (family == "qwen3") {
+    return models::ModelConfig::of<qwen3::Model>("qwen3", "",
+                                                 {.dim = 50,
+                                                  .n_layers = 2,
+                                                  .n_heads = 48,
+                                                  .n_kv_heads = 24,
+                                                  .head_dim = 2,
+                                                  .ffn_dim = 100,
+                                                  .vocab_size = kMeshVocabulary,
+                                                  .max_seq_len = kPositions,
+                                                  .dtype = dtype});
   }
   return models::ModelConfig::of<llama3::Model>("llama3", "",
                                                 {.dim = 96,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recipes: whole configurations under a name. Llamas have the presets that torchtitan trains the
-// same sizes with; 1B and 3B, for which it has none, take 8B's. GPT-2's rates are those of the same
-// sizes in the paper of GPT-3 (Brown et al., 2020), with its batch of half a million tokens.
+// same sizes with; 1B and 3B, for which it has none, take 8B's, and so do Qwens. GPT-2's rates are
+// those of the same sizes in the paper of GPT-3 (Brown et al., 2020), with its batch of half a
+// million tokens.
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/qwen3/qwen3.h"
 #include "tessera/train/run/config.h"
 
 namespace tessera::train {
@@ -75,6 +77,25 @@ Config llama3_405b() {
   return c;
 }
 
+Config qwen3_debugmodel() { return debugmodel("qwen3_debugmodel", qwen3::family()); }
+
+Config qwen3_published(std::string_view recipe, std::string_view flavor) {
+  Config c = published(recipe, qwen3::family(), flavor);
+  c.training.steps = 1000;
+  c.training.local_batch_size = 1;
+  c.training.seq_len = 4096;
+  c.optimizer.lr = 3e-4;
+  c.validation.steps = 1200;
+  return c;
+}
+
+Config qwen3_0_6b() { return qwen3_published("qwen3_0.6b", "0.6B"); }
+Config qwen3_1_7b() { return qwen3_published("qwen3_1.7b", "1.7B"); }
+Config qwen3_4b() { return qwen3_published("qwen3_4b", "4B"); }
+Config qwen3_8b() { return qwen3_published("qwen3_8b", "8B"); }
+Config qwen3_14b() { return qwen3_published("qwen3_14b", "14B"); }
+Config qwen3_32b() { return qwen3_published("qwen3_32b", "32B"); }
+
 Config gpt2_published(std::string_view recipe, std::string_view flavor, double lr) {
   Config c = published(recipe, gpt2::family(), flavor);
   c.training.steps = 10000;
@@ -104,6 +125,14 @@ std::vector<Recipe> recipes() {
       {"llama3_405b", "Llama 3.1 405B: 126 layers of 16384", llama3_405b},
       {"gpt2_debugmodel", "GPT-2 with 6 layers of 256, byte tokenizer; minutes on two cores",
        gpt2_debugmodel},
+      {"qwen3_debugmodel", "Qwen 3 with 8 layers of 256, byte tokenizer; minutes on two cores",
+       qwen3_debugmodel},
+      {"qwen3_0.6b", "Qwen 3 0.6B: 28 layers of 1024, tied embeddings", qwen3_0_6b},
+      {"qwen3_1.7b", "Qwen 3 1.7B: 28 layers of 2048, tied embeddings", qwen3_1_7b},
+      {"qwen3_4b", "Qwen 3 4B: 36 layers of 2560, tied embeddings", qwen3_4b},
+      {"qwen3_8b", "Qwen 3 8B: 36 layers of 4096", qwen3_8b},
+      {"qwen3_14b", "Qwen 3 14B: 40 layers of 5120", qwen3_14b},
+      {"qwen3_32b", "Qwen 3 32B: 64 layers of 5120", qwen3_32b},
       {"gpt2_124m", "GPT-2: 12 layers of 768", gpt2_124m},
       {"gpt2_355m", "GPT-2 medium: 24 layers of 1024", gpt2_355m},
       {"gpt2_774m", "GPT-2 large: 36 layers of 1280", gpt2_774m},

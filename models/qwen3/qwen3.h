@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen 3 (Alibaba, 2025), dense: pre-norm transformer, RoPE over the halves of a head, RMS norms of
+// each head's queries and keys, grouped-query attention, SwiGLU; tied embeddings up to 4B. Names of
+// members and the initialisation are torchtitan's.
+#pragma once
+
+#include "tessera/models/family.h"
+#include "tessera/models/qwen3/config.h"
+#include "tessera/models/rotary_decoder.h"
+
+namespace tessera::qwen3 {
+
+class TESSERA_API Model final : public models::RotaryDecoder {
+ public:
+  using Config = qwen3::Config;
+  /// Parameters are on the meta device until nn::initialize or nn::load. ValueError: fields that
+  /// are out of range or conflict.
+  explicit Model(const Config& config);
+  [[nodiscard]] const Config& config() const { return config_; }
+
+ private:
+  Config config_;
+};
+
+/// Its names in transformers.
+const models::HuggingFace& hugging_face();
+
+TESSERA_API models::Family family();
+
+}  // namespace tessera::qwen3

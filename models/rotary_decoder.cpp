@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// RoPE tables are made for a range of positions on the device of the parameters, so that layers
+// never move them.
+#include "tessera/models/rotary_decoder.h"
+
+#include "tessera/kernels/pointwise/pointwise.h"
+
+namespace tessera::models {
+
+RotaryBlock::RotaryBlock(const nn::Attention::Config& a, const nn::FeedForward::Config& f,
+                         double norm_eps)
+    : attention(a),
+      feed_forward(f),
+      attention_norm(a.dim, norm_eps, a.dtype),
+      ffn_norm(a.dim, norm_eps, a.dtype) {}
+
+void RotaryBlock::visit(nn::Visitor& visitor) {
+  visitor.child("attention", attention);
+  visitor.child("feed_forward", feed_forward);
+  visitor.child("attention_norm", attention_norm);
+  visitor.child("ffn_norm", ffn_norm);
+}
+
+Tensor RotaryBlock::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                            nn::KvCache* cache) const {
+  const Tensor h = x + attention(attention_norm(x), metadata, cache);
+  return h + feed_forward(ffn_norm(h));
+}
+
+RotaryDecoder::RotaryDecoder(const Sizes& sizes, const Heads& heads, bool tied)
+    : UniformDecoder(sizes), heads_(heads), tied_(tied) {}
+
+void RotaryDecoder::visit(nn::Visitor& visitor) {
+  if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);
+  visitor.children("layers", layers);
+  if (norm) visitor.child("norm", *norm);
+  if (output) visitor.child("output", *output);
+}
+
+Metadata RotaryDecoder::metadata(int64_t length, int64_t start) const {
+  check_positions(length, start);
+  nn::AttentionMetadata m =
+      nn::causal_metadata(length, heads_.dim, heads_.rope_theta, start, heads_.rope_scaling,
+                          heads_.dtype == DType::f64 ? DType::f64 : DType::f32);
+  for (Tensor* table : {&m.cos, &m.sin}) *table = placed(*table);
+  return {{std::move(m)}};
+}
+
+Tensor RotaryDecoder::embed(const Tensor& tokens, const Metadata&) const {
+  return (*tok_embeddings)(tokens);
+}
+
+Decoder::Head RotaryDecoder::head() const {
+  if (output) return {&*output, output->weight};
+  if (tied_ && tok_embeddings) return {&*tok_embeddings, tok_embeddings->weight};
+  return {};
+}
+
+nn::TensorParallelPlan RotaryDecoder::tensor_parallel_plan(
+    const nn::TensorParallelOptions& options) const {
+  const tessera::Placement stream = options.stream();
+  nn::TensorParallelPlan plan{.options = options};
+  plan.divided = {{"model.n_heads", heads_.query}, {"model.n_kv_heads", heads_.key}};
+  if (tok_embeddings) {
+    nn::TensorParallelStyle style = nn::vocabulary_parallel(stream);
+    if (!output && tied_ && !options.loss_parallel) style.parameters.clear();
+    plan.add({"tok_embeddings"}, style);
+  }
+  if (layers.begin() != layers.end()) {
+    plan.add({"layers.*.attention_norm", "layers.*.ffn_norm"}, nn::replicated_parameters())
+        .add({"layers.*.attention", "layers.*.feed_forward"}, nn::whole_inputs())
+        .add({"layers.*.attention.wq", "layers.*.attention.wk", "layers.*.attention.wv",
+              "layers.*.feed_forward.w1", "layers.*.feed_forward.w3"},
+             nn::column_parallel())
+        .add({"layers.*.attention.wo", "layers.*.feed_forward.w2"}, nn::row_parallel(stream));
+    if (layers.begin()->attention.q_norm) {
+      plan.add({"layers.*.attention.q_norm", "layers.*.attention.k_norm"},
+               nn::replicated_parameters());
+    }
+  }
+  if (norm) plan.add({"norm"}, nn::whole_outputs());
+  if (output) {
+    plan.add({"output"},
+             options.loss_parallel ? nn::column_parallel() : nn::replicated_parameters());
+  }
+  return plan;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// RotaryDecoder: a decoder with RoPE, RMS norms, SwiGLU and a linear head or tied embeddings, as
+// Llama and Qwen. A family makes the members, with its sizes and its initialisation.
+#pragma once
+
+#include "tessera/models/decoder.h"
+#include "tessera/nn/attention.h"
+
+#include <optional>
+
+namespace tessera::models {
+
+/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
+class TESSERA_API RotaryBlock final : public nn::Layer<RotaryBlock> {
+ public:
+  RotaryBlock(const nn::Attention::Config& attention, const nn::FeedForward::Config& feed_forward,
+              double norm_eps);
+  void visit(nn::Visitor& visitor) override;
+
+  nn::Attention attention;
+  nn::FeedForward feed_forward;
+  nn::RmsNorm attention_norm, ffn_norm;
+
+ private:
+  friend class nn::Layer<RotaryBlock>;
+  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                               nn::KvCache* cache = nullptr) const;
+};
+
+class TESSERA_API RotaryDecoder : public UniformDecoder<RotaryBlock, nn::RmsNorm> {
+ public:
+  void visit(nn::Visitor& visitor) override;
+  [[nodiscard]] Metadata metadata(int64_t length, int64_t start = 0) const override;
+  /// Norms work on the activations between layers, those of queries and keys on the heads of their
+  /// rank; attention and feed-forward gather their inputs and reduce their results.
+  [[nodiscard]] nn::TensorParallelPlan tensor_parallel_plan(
+      const nn::TensorParallelOptions& options) const override;
+
+  std::optional<nn::Linear> output;  // none with tied embeddings
+
+ protected:
+  struct Heads {
+    int64_t query = 0, key = 0, dim = 0;
+    double rope_theta = 0;
+    RopeScaling rope_scaling = {};
+    DType dtype = DType::f32;  ///< of parameters
+  };
+  RotaryDecoder(const Sizes& sizes, const Heads& heads, bool tied);
+
+ private:
+  [[nodiscard]] Tensor embed(const Tensor& tokens, const Metadata&) const override;
+  [[nodiscard]] Head head() const override;
+  Heads heads_;
+  bool tied_;
+};
+
+}  // namespace tessera::models
