@@ -254,9 +254,10 @@ TEST_F(TokenizerFiles, AreFoundInAFolder) {
   EXPECT_EQ(ids, (Ids{0, 2, 3}));
   EXPECT_EQ(t->end_id(), 3);
   write("merges.txt", "a b\na  b\n");
-  EXPECT_EQ(
-      test::error_of<DataError>([&] { (void)open_tokenizer(folder_, "field"); }),
-      "[tokenizer] merges.txt line 2: is 'a  b', expected two tokens with one space between them");
+  EXPECT_EQ(test::error_of<DataError>([&] { (void)open_tokenizer(folder_, "field"); }),
+            concat("[field] ", folder_,
+                   ": [tokenizer] merges.txt line 2: is 'a  b', expected two tokens with one space "
+                   "between them"));
   write("tokenizer.json", file_with());
   write("tokenizer_config.json", R"({"bos_token": "b", "eos_token": {"content": "<s>"}})");
   EXPECT_EQ(open_tokenizer(folder_, "field")->end_id(), 5);
