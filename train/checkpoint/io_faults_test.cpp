@@ -27,10 +27,16 @@ namespace {
 using tessera::test::IoFault;
 using tessera::test::IoFaults;
 
-// A process started with TESSERA_TEST_KILL_AT=n dies at call n after its first one in a save.
+// A process started with TESSERA_TEST_KILL_AT=n dies at call n after its first one in a save, of
+// TESSERA_TEST_KILL_SIGNAL if there is one.
 const char* kill_at() {
   static const char* at = std::getenv("TESSERA_TEST_KILL_AT");
   return IoFaults::get().armed ? nullptr : at;
+}
+
+int kill_signal() {
+  const char* number = std::getenv("TESSERA_TEST_KILL_SIGNAL");
+  return number ? std::atoi(number) : SIGKILL;
 }
 
 void arm_in_a_save(std::string_view path) {
@@ -58,7 +64,7 @@ bool fails() {
   if (!f.armed) return false;
   const int64_t call = f.calls++;
   if (call != f.at && !(f.stays && call > f.at && f.at >= 0)) return false;
-  if (f.fault == IoFault::kill) std::raise(SIGKILL);
+  if (f.fault == IoFault::kill) std::raise(kill_signal());
   errno = f.fault == IoFault::no_space ? ENOSPC : EIO;
   return true;
 }

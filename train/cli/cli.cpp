@@ -155,7 +155,9 @@ int run_cli(Arguments arguments, std::ostream& out, std::ostream& err, const Cat
 
 int run_program(Arguments arguments, const Catalogue& catalogue) {
   keep_standard_descriptors();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is the error of a write
+  // A closed pipe and a file beyond the limit of its size are errors of a write.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   StandardOutput output(STDOUT_FILENO);
   const int status = run_cli(arguments, std::cout, std::cerr, catalogue);
   return output.finish() || status != 0 ? status : kFailed;
