@@ -2,12 +2,16 @@
 #include "tessera/tests/fuzz/entries.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/hugging_face/weights.h"
 #include "tessera/train/run/config.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <sys/mman.h>
@@ -38,6 +42,46 @@ class MemoryFile {
   int fd_;
 };
 
+// A folder of weights whose index is given anew each time: one of the process, since making one
+// takes longer than reading it.
+class IndexedFolder {
+ public:
+  static const IndexedFolder& get() {
+    static const IndexedFolder folder;
+    return folder;
+  }
+  ~IndexedFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  IndexedFolder(const IndexedFolder&) = delete;
+  IndexedFolder& operator=(const IndexedFolder&) = delete;
+
+  [[nodiscard]] std::string with_index(std::string_view bytes) const {
+    put(kHfIndex, bytes);
+    return path_.string();
+  }
+
+ private:
+  IndexedFolder()
+      : path_(std::filesystem::temp_directory_path() / concat("tessera_fuzz.", ::getpid())) {
+    std::filesystem::create_directories(path_);
+    const std::string header =
+        R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})";
+    const uint64_t length = header.size();
+    put("a.safetensors",
+        concat(std::string_view(reinterpret_cast<const char*>(&length), sizeof length), header,
+               "xy"));
+  }
+  void put(std::string_view name, std::string_view bytes) const {
+    std::ofstream file(path_ / name, std::ios::binary);
+    file << bytes;
+    if (!file.flush()) throw std::runtime_error("cannot write the input");
+  }
+
+  std::filesystem::path path_;
+};
+
 void require(bool ok, const char* what) {
   if (!ok) throw std::logic_error(what);
 }
@@ -52,10 +96,17 @@ template <class F> bool accepts(F run) {
   }
 }
 
+// Made once: the sizes of all families take longer than an input.
+const Catalogue& catalogue() {
+  static const Catalogue all;
+  return all;
+}
+
 void comes_back(Config config) {
   const std::string dump = config.fields().dump();
   Config again;
-  require(accepts([&] { again = parse_run_config(dump, "dump"); }), "a dump is refused");
+  require(accepts([&] { again = parse_run_config(dump, "dump", catalogue()); }),
+          "a dump is refused");
   require(again.fields().dump() == dump, "a dump comes back as another");
 }
 
@@ -67,7 +118,7 @@ bool manifest_input(const std::string& text) {
             "a manifest comes back as another");
     (void)config_differences(m.config, "{}");
     (void)tensor_differences(m.model, {});
-    comes_back(parse_run_config(m.config, "its config"));
+    comes_back(parse_run_config(m.config, "its config", catalogue()));
   });
 }
 
@@ -78,7 +129,8 @@ bool config_input(std::string_view bytes) {
   const size_t nul = file ? std::min(bytes.rfind('\0'), bytes.size()) : 0;
   const std::string_view json = bytes.substr(0, nul);
   std::string_view lines = bytes.substr(std::min(bytes.size(), file ? nul + 1 : 0));
-  bool accepted = file && accepts([&] { comes_back(parse_run_config(json, "input")); });
+  bool accepted =
+      file && accepts([&] { comes_back(parse_run_config(json, "input", catalogue())); });
 
   const MemoryFile held(json);
   std::vector<std::string> words;
@@ -90,7 +142,7 @@ bool config_input(std::string_view bytes) {
     // A name of another file would make the answer depend on the machine.
     if (!word.starts_with("--config")) words.push_back(std::move(word));
   }
-  accepted = accepts([&] { comes_back(parse_config(words)); }) || accepted;
+  accepted = accepts([&] { comes_back(parse_config(words, catalogue())); }) || accepted;
   return accepted;
 }
 
@@ -126,6 +178,33 @@ bool tokenizer_input(std::string_view bytes) {
       require(id >= 0 && id < tokenizer->vocabulary(), "an id is unknown");
     (void)tokenizer->text(std::vector<int64_t>(ids.begin(), ids.end()));
   });
+}
+
+bool hugging_face_input(std::string_view bytes) {
+  const std::vector<models::Family>& families = catalogue().families;
+  const auto dump = [](models::ModelConfig config) {
+    config::Fields fields;
+    fields.section("model", config);
+    return fields.dump();
+  };
+  const size_t nul = std::min(bytes.rfind('\0'), bytes.size());
+  const bool described = accepts([&] {
+    const models::HfModel model =
+        models::parse_hf_config(bytes.substr(0, nul), "config.json", families);
+    const std::string written =
+        models::hf_config(*model.names, model.config, model.dtype.value_or(DType::f32), {});
+    models::HfModel again;
+    require(accepts([&] { again = models::parse_hf_config(written, "written", families); }),
+            "a config.json that was written is refused");
+    require(dump(again.config) == dump(model.config), "a config.json comes back as another");
+  });
+  if (nul == bytes.size()) return described;
+  return accepts([&] {
+           const HfWeights weights(IndexedFolder::get().with_index(bytes.substr(nul + 1)));
+           for (const auto& [name, entry] : weights.entries())
+             require(name == "a" || name == "b", "a tensor that no file has");
+         }) ||
+         described;
 }
 
 }  // namespace tessera::fuzz

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry points for untrusted input: a configuration (a JSON file and a command line), a checkpoint
-// (a manifest or a safetensors file) and a tokenizer with a text. Fuzzers and tests call these; a
-// tessera Error is a valid result, any other exception is a fault.
+// (a manifest or a safetensors file), a tokenizer with a text, and the description of a model of
+// Hugging Face. Fuzzers and tests call these; a tessera Error is a valid result, any other
+// exception is a fault.
 #pragma once
 
 #include <string_view>
@@ -20,5 +21,10 @@ bool checkpoint_input(std::string_view bytes);
 /// A tokenizer.json, a NUL (the last one) and a text, which is tokenised: whole and in pieces. As
 /// config_input; std::logic_error: ids beyond the vocabulary, or other ids of the pieces.
 bool tokenizer_input(std::string_view bytes);
+
+/// A config.json, a NUL (the last one) and a model.safetensors.index.json beside which
+/// `a.safetensors` holds the tensors `a` and `b`; or a config.json alone. As config_input; what is
+/// read of a config.json must come back from the one that an export writes.
+bool hugging_face_input(std::string_view bytes);
 
 }  // namespace tessera::fuzz

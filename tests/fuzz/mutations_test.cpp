@@ -90,6 +90,9 @@ void expect_answers(const std::string& name, Entry entry) {
 
 TEST(Fuzz, ChangedConfigurationsAreAnswered) { expect_answers("config", config_input); }
 TEST(Fuzz, ChangedTokenizersAreAnswered) { expect_answers("tokenizer", tokenizer_input); }
+TEST(Fuzz, ChangedModelsOfHuggingFaceAreAnswered) {
+  expect_answers("hugging_face", hugging_face_input);
+}
 TEST(Fuzz, ChangedCheckpointsAreAnswered) { expect_answers("checkpoint", checkpoint_input); }
 
 // Known to have broken readers of this kind: recursion as deep as the input is long.
@@ -105,6 +108,7 @@ TEST(Fuzz, DepthAndLengthAreAnswered) {
       EXPECT_FALSE(config_input(input)) << piece;
       EXPECT_FALSE(checkpoint_input(input)) << piece;
       EXPECT_FALSE(tokenizer_input(input)) << piece;
+      EXPECT_FALSE(hugging_face_input(input + std::string(1, '\0') + text)) << piece;
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << piece;
     }
     std::string closed = "{\"training\": {\"steps\": ";
