@@ -143,6 +143,10 @@ def matmul(a, b, transpose_a=False, transpose_b=False, **_):
     return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
 
 
+def grouped_mm(x, w, ends, transpose=True, **_):
+    return torch._grouped_mm(x, w.mT if transpose else w, ends)
+
+
 TWINS = {
     **{name: (lambda op: lambda x, y, **_: op(x, y))(op)
        for name, op in (BINARY | COMPARISONS).items()},
@@ -184,6 +188,7 @@ TWINS = {
         torch.triu(x, diagonal) if upper else torch.tril(x, diagonal),
     "log_softmax": lambda x, dim=-1, **_: x.log_softmax(dim),
     "matmul": matmul,
+    "grouped_mm": grouped_mm,
     "contract_leading": lambda a, b, **_: a.flatten(0, -2).mT @ b.flatten(0, -2),
     "softmax": lambda x, dim=-1, **_: x.softmax(dim),
     "rms_norm": lambda x, weight, eps=1e-5, **_: F.rms_norm(x, weight.shape, weight, eps),
@@ -237,7 +242,7 @@ ATTRIBUTES = {
     "cumprod": "dim", "cummax": "dim", "cummin": "dim", "count_nonzero": "dims keepdim",
     "masked_fill": "value", "softplus": "beta threshold", "triangle": "diagonal upper",
     "log_softmax": "dim",
-    "matmul": "transpose_a transpose_b", "softmax": "dim", "rms_norm": "eps",
+    "matmul": "transpose_a transpose_b", "grouped_mm": "transpose", "softmax": "dim", "rms_norm": "eps",
     "scaled_dot_product_attention": "mask heads_inner scale query_start key_start",
     "rope": "inverse halves rotary", "attention_sink": "heads_inner",
     "swiglu": "limit alpha up_shift",
@@ -297,6 +302,9 @@ def make_inputs(op, shapes, dtype, attrs):
         inputs[1] = torch.randint(0, shapes[0][-1], shapes[1])
     elif op == "linear_cross_entropy":
         inputs[2] = torch.randint(0, shapes[1][0], shapes[2])
+    elif op == "grouped_mm":  # loads from half to one and a half of the mean, as the room's samples
+        rows, groups, end = shapes[0][0], shapes[2][0], torch.arange(1, shapes[2][0] + 1)
+        inputs[2] = (rows * end * (end + groups) // (2 * groups**2)).int()
     elif op == "dequantize":
         inputs = [values(shapes[0]).to(torch.float8_e4m3fn), torch.rand(shapes[1])]
     elif op == "embedding":

@@ -13,6 +13,7 @@
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>
+#include <vector>
 
 namespace tessera {
 namespace op {
@@ -109,21 +110,39 @@ std::string product_route() {
                 isa == Isa::avx512 ? "avx512, f32 by own vectors"
                 : isa == Isa::avx2 ? "avx2"
                                    : "baseline",
-                micro::has_tiles() ? ", bf16 by own tiles" : "");
+                micro::has_tiles()           ? ", bf16 by own tiles"
+                : micro::has_pair_products() ? ", bf16 by own vectors"
+                                             : "");
 }
 
 bool gemm_takes(DType dtype) {
   return dtype == DType::f64 || library_takes(dtype) ||
-         (dtype == DType::bf16 && micro::has_tiles());
+         (dtype == DType::bf16 && (micro::has_tiles() || micro::has_pair_products()));
 }
 
 void gemm(const Gemm& g) {
   if (g.batch == 0 || g.m == 0 || g.n == 0 || (g.k == 0 && g.accumulate)) return;
   if (g.k == 0) return write_zeros(g);
-  if (thin_gemm(g) || vector_gemm(g) || tile_gemm(g)) return;
+  if (thin_takes(g)) return thin_gemm({&g, 1});
+  if (vector_takes(g)) return vector_gemm({&g, 1});
+  if (tile_takes(g)) return tile_gemm({&g, 1});
   if (g.dtype == DType::f64 || (g.dtype == DType::f32 && g.m * g.n * g.k <= kSmallProduct))
     small_gemm(g);
   else library_gemm(g);
+}
+
+void grouped_gemm(std::span<const Gemm> all) {
+  std::vector<Gemm> thin, vector, tile;
+  for (const Gemm& g : all) {
+    if (g.batch * g.m * g.n * g.k == 0) gemm(g);
+    else if (thin_takes(g)) thin.push_back(g);
+    else if (vector_takes(g)) vector.push_back(g);
+    else if (tile_takes(g)) tile.push_back(g);
+    else gemm(g);
+  }
+  if (!thin.empty()) thin_gemm(thin);
+  if (!vector.empty()) vector_gemm(vector);
+  if (!tile.empty()) tile_gemm(tile);
 }
 
 namespace op {

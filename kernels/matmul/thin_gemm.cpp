@@ -6,6 +6,7 @@
 // micro_gemm.cpp.
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
+#include "tessera/kernels/matmul/parts_impl.h"
 #include "tessera/kernels/products/micro_gemm_impl.h"
 #include "tessera/kernels/products/micro_tiles_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
@@ -219,31 +220,43 @@ void narrow(const Gemm&, int64_t, int64_t, int64_t) {}  // has_pair_products() i
 
 }  // namespace
 
-bool thin_gemm(const Gemm& g) {
+bool thin_takes(const Gemm& g) {
   constexpr int64_t kLeast = 64 * 64;  // elements of b, below which others start sooner
   const bool columns_lie = by_columns(g);
   if ((!columns_lie && g.b_col != 1) || g.n * g.k < kLeast) return false;
-  // From more rows on tiles or, where rows of b lie whole, the library are faster.
+  // From more rows on tiles or, where rows of b lie whole, vectors are faster.
   const bool tiles = micro::has_tiles();
   const int64_t few = columns_lie ? (tiles ? 4 : 8) : (tiles ? 2 : 1);
-  const bool narrow_rows = g.dtype == DType::bf16 && g.m <= few && micro::has_pair_products();
+  if (g.dtype == DType::bf16) return g.m <= few && micro::has_pair_products();
   // Other products of a few whole rows of b read them in place too.
-  const bool wide_rows = g.dtype == DType::f32 && g.m <= (columns_lie ? 4 : 1);
-  if (!narrow_rows && !wide_rows) return false;
+  return g.dtype == DType::f32 && g.m <= (columns_lie ? 4 : 1);
+}
+
+void thin_gemm(std::span<const Gemm> all) {
   constexpr int64_t kColumns = 128;
-  const int64_t columns = std::max(kColumns, micro::round_up(kTask / g.k, kColumns));
-  const int64_t cuts = (g.n + columns - 1) / columns;
-  parallel_for(g.batch * cuts, std::max<int64_t>(1, kTask / (g.k * g.n)),
+  struct Job {
+    const Gemm* g;
+    int64_t columns, cuts, first_task;  // each cut of a product has as many columns
+  };
+  SmallVector<Job, 1> jobs;
+  int64_t tasks = 0, elements = 0;
+  for (const Gemm& g : all) {
+    const int64_t columns = std::max(kColumns, micro::round_up(kTask / g.k, kColumns));
+    jobs.push_back({&g, columns, ceil_div(g.n, columns), tasks});
+    tasks += g.batch * jobs.back().cuts;
+    elements += g.batch * g.n * g.k;
+  }
+  parallel_for(tasks, std::max<int64_t>(1, kTask * tasks / elements),
                [&](int64_t from, int64_t to) {
-                 for (int64_t task = from; task < to; ++task) {
-                   const int64_t batch = task / cuts, begin = task % cuts * columns,
-                                 end = std::min(g.n, begin + columns);
-                   if (narrow_rows) narrow(g, batch, begin, end);
-                   else if (columns_lie) wide_by_columns(g, batch, begin, end);
+                 each_task(jobs, from, to, [&](const Job& job, int64_t task) {
+                   const Gemm& g = *job.g;
+                   const int64_t batch = task / job.cuts, begin = task % job.cuts * job.columns,
+                                 end = std::min(g.n, begin + job.columns);
+                   if (g.dtype == DType::bf16) narrow(g, batch, begin, end);
+                   else if (by_columns(g)) wide_by_columns(g, batch, begin, end);
                    else simd([&]() TESSERA_LAMBDA { row_by_rows(g, batch, begin, end); });
-                 }
+                 });
                });
-  return true;
 }
 
 }  // namespace tessera

@@ -33,6 +33,7 @@ constexpr int64_t blocks_of(int64_t n) { return ceil_div(n, kBlock); }
 struct Plan {
   Gemm g;
   Parts parts;
+  int64_t first_task = 0;
   int64_t depth = 0, width = 0;  // of a panel of b
   bool a_by_rows = false, b_by_rows = false, a_in_place = false;
 
@@ -51,10 +52,10 @@ struct Plan {
             : has_strip() ? 2 * width
                           : 2);
   }
-  [[nodiscard]] int64_t words() const { return panel_words() + a_words() + sum_words(); }
+  [[nodiscard]] int64_t scratch() const { return panel_words() + a_words() + sum_words(); }
 };
 
-Plan plan_of(const Gemm& g) {
+Plan plan_of(const Gemm& g, int64_t share) {
   Plan p{g};
   const int64_t depth = blocks_of(g.k);
   p.a_by_rows = g.a_col == 1 || g.k == 1;
@@ -63,9 +64,9 @@ Plan plan_of(const Gemm& g) {
   p.a_in_place = p.a_by_rows && g.a_row % kBlock == 0 && g.a_batch % kBlock == 0 &&
                  g.a_row * 2 % 2048 != 0 && reinterpret_cast<uintptr_t>(g.a) % 64 == 0;
   // About the cycles of a block of k: multiplying, packing b, reading or packing a.
-  p.parts = cut_in_parts(g, blocks_of(g.m), blocks_of(g.n), kTask, [&](int64_t r, int64_t c) {
-    return 90 * r * c + 150 * c + (p.a_in_place ? 30 : 120) * r;
-  });
+  p.parts = cut_in_parts(
+      g, blocks_of(g.m), blocks_of(g.n), share, kTask,
+      [&](int64_t r, int64_t c) { return 90 * r * c + 150 * c + (p.a_in_place ? 30 : 120) * r; });
   p.depth = std::min(depth, kDepth);
   if (p.keeps_sums()) {
     p.parts.rows = std::min(p.parts.rows, kMostRows);
@@ -376,15 +377,18 @@ class Part {
 
 }  // namespace
 
-bool tile_gemm(const Gemm& g) {
-  if (g.dtype != DType::bf16 || !micro::has_tiles()) return false;
-  const Plan plan = plan_of(g);
-  share_parts(g, plan.parts, kTask, plan.words(), [&](int64_t begin, int64_t end, int32_t* own) {
+bool tile_takes(const Gemm& g) { return g.dtype == DType::bf16 && micro::has_tiles(); }
+
+void tile_gemm(std::span<const Gemm> all) {
+  SmallVector<Plan, 1> plans;
+  const int64_t share = part_share(all);
+  for (const Gemm& g : all) plans.push_back(plan_of(g, share));
+  share_parts(plans, kTask, [&](int64_t begin, int64_t end, int32_t* own) {
     const micro::TileScope scope;
-    for (int64_t task = begin; task < end; ++task)
-      Part(plan, task, reinterpret_cast<uint32_t*>(own)).run();
+    each_task(plans, begin, end, [&](const Plan& p, int64_t task) {
+      Part(p, task, reinterpret_cast<uint32_t*>(own)).run();
+    });
   });
-  return true;
 }
 
 }  // namespace tessera
@@ -393,7 +397,8 @@ bool tile_gemm(const Gemm& g) {
 
 namespace tessera {
 
-bool tile_gemm(const Gemm&) { return false; }
+bool tile_takes(const Gemm&) { return false; }
+void tile_gemm(std::span<const Gemm>) {}
 
 }  // namespace tessera
 

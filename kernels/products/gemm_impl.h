@@ -6,6 +6,7 @@
 #include "tessera/core/op_types.h"
 
 #include <cstdint>
+#include <span>
 
 namespace tessera {
 
@@ -26,6 +27,9 @@ struct Gemm {
 
 /// Any product of f64, f32 and what the library or tiles take, by whoever is fastest; k may be 0.
 void gemm(const Gemm& g);
+/// All of these products of one dtype, which may differ in all else, as one piece of work for the
+/// rank's threads; no c overlaps another.
+void grouped_gemm(std::span<const Gemm> all);
 /// Whether gemm takes products of this dtype; others are cast by who asks.
 [[nodiscard]] bool gemm_takes(DType dtype);
 /// On a device: c (m, n) = op(a) op(b), all row-major matrices; c may be f32 where a and b are
