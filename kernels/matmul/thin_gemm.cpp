@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of a few rows with a matrix, as generation of one token makes them: each element of b is
-// read once, in place, so the bandwidth of memory is all that counts. f32 goes by plain vectors,
-// bf16 by dot products of pairs where the machine has them, so that nothing is unpacked. Sums are
-// of f32, in an order that depends on the sizes alone. Compiled with contraction on, like
+// brought once and read in place, so the bandwidth of memory is all that counts. f32 goes by plain
+// vectors, bf16 by dot products of pairs where the machine has them, so that nothing is unpacked.
+// Sums are of f32, in an order that depends on the sizes alone. Compiled with contraction on, like
 // micro_gemm.cpp.
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
@@ -25,14 +25,14 @@ using micro::Lanes;
 constexpr int64_t kWidth = micro::kLanes<float>;  // elements in a vector
 constexpr int64_t kTask = 1 << 16;                // elements of b in a task
 
-// Where one product of the batch lies.
+// Where one product of the batch lies, from `row` of a and c on.
 template <class T> struct Operands {
   const T *a, *b;
   int64_t c;  // the offset of c
-  Operands(const Gemm& g, int64_t batch)
-      : a(static_cast<const T*>(g.a) + batch * g.a_batch),
+  Operands(const Gemm& g, int64_t batch, int64_t row = 0)
+      : a(static_cast<const T*>(g.a) + batch * g.a_batch + row * g.a_row),
         b(static_cast<const T*>(g.b) + batch * g.b_batch),
-        c(batch * g.c_batch) {}
+        c(batch * g.c_batch + row * g.c_row) {}
 };
 
 // Whether columns of b, and rows of a, lie whole; else rows of b must.
@@ -56,8 +56,9 @@ TESSERA_INLINE void write(const Gemm& g, int64_t at, const float* sums, int64_t 
 // `rows` rows of f32 with columns [begin, end) of b, which lie whole, as a's rows do: four columns
 // at once.
 template <int64_t rows>
-TESSERA_INLINE void rows_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
-  const Operands<float> at(g, batch);
+TESSERA_INLINE void rows_by_columns(const Gemm& g, int64_t batch, int64_t row, int64_t begin,
+                                    int64_t end) {
+  const Operands<float> at(g, batch, row);
   const auto dots = [&]<int64_t count>(int64_t j) TESSERA_LAMBDA {
     Lanes<float> lanes[rows][count] = {};
     int64_t p = 0;
@@ -93,9 +94,23 @@ template <int64_t most, class F> void with_rows(int64_t rows, F&& f) {
   f.template operator()<most>();
 }
 
+// f(row, begin, end) for `most` rows and some columns at a time: columns that a core keeps near are
+// multiplied with all rows before the next.
+template <int64_t most, class F>
+void by_blocks(const Gemm& g, int64_t begin, int64_t end, const F& f) {
+  constexpr int64_t kNear = 1 << 14;  // bytes of b
+  const int64_t few = std::max<int64_t>(4, kNear / (item_size(g.dtype) * g.k) / 4 * 4);
+  const int64_t step = g.m > most ? few : end - begin;
+  for (int64_t j = begin; j < end; j += step) {
+    for (int64_t row = 0; row < g.m; row += most) f(row, j, std::min(end, j + step));
+  }
+}
+
 void wide_by_columns(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
-  with_rows<4>(g.m, [&]<int64_t rows>() {
-    simd([&]() TESSERA_LAMBDA { rows_by_columns<rows>(g, batch, begin, end); });
+  by_blocks<4>(g, begin, end, [&](int64_t row, int64_t from, int64_t to) {
+    with_rows<4>(g.m - row, [&]<int64_t rows>() {
+      simd([&]() TESSERA_LAMBDA { rows_by_columns<rows>(g, batch, row, from, to); });
+    });
   });
 }
 
@@ -127,15 +142,15 @@ TESSERA_INLINE void row_by_rows(const Gemm& g, int64_t batch, int64_t begin, int
 
 // `rows` rows of bf16 with columns [begin, end) of b, which lie whole, as a's rows do.
 template <int64_t rows>
-TESSERA_TILE_WORDS void narrow_by_columns(const Gemm& g, int64_t batch, int64_t begin,
+TESSERA_TILE_WORDS void narrow_by_columns(const Gemm& g, int64_t batch, int64_t row, int64_t begin,
                                           int64_t end) {
-  const Operands<bf16> at(g, batch);
+  const Operands<bf16> at(g, batch, row);
   constexpr int64_t kColumns = rows > 4 ? 2 : 4;  // whose sums fit the registers
   for (int64_t j = begin; j < end; j += kColumns) {
     const int64_t count = std::min(kColumns, end - j);
     __m512 lanes[rows][kColumns];
-    for (auto& row : lanes) {
-      for (auto& x : row) x = _mm512_setzero_ps();
+    for (auto& sums : lanes) {
+      for (auto& x : sums) x = _mm512_setzero_ps();
     }
     const bf16* columns[kColumns];
     // Columns beyond the last are read as the last.
@@ -206,8 +221,10 @@ TESSERA_TILE_WORDS void narrow_by_rows(const Gemm& g, int64_t batch, int64_t beg
 
 void narrow(const Gemm& g, int64_t batch, int64_t begin, int64_t end) {
   if (by_columns(g)) {
-    return with_rows<8>(g.m,
-                        [&]<int64_t rows>() { narrow_by_columns<rows>(g, batch, begin, end); });
+    return by_blocks<8>(g, begin, end, [&](int64_t row, int64_t from, int64_t to) {
+      with_rows<8>(g.m - row,
+                   [&]<int64_t rows>() { narrow_by_columns<rows>(g, batch, row, from, to); });
+    });
   }
   with_rows<2>(g.m, [&]<int64_t rows>() { narrow_by_rows<rows>(g, batch, begin, end); });
 }
@@ -224,12 +241,12 @@ bool thin_takes(const Gemm& g) {
   constexpr int64_t kLeast = 64 * 64;  // elements of b, below which others start sooner
   const bool columns_lie = by_columns(g);
   if ((!columns_lie && g.b_col != 1) || g.n * g.k < kLeast) return false;
-  // From more rows on tiles or, where rows of b lie whole, vectors are faster.
+  // From more rows on tiles or vectors are faster, although they pack b.
   const bool tiles = micro::has_tiles();
-  const int64_t few = columns_lie ? (tiles ? 4 : 8) : (tiles ? 2 : 1);
+  const int64_t few = columns_lie ? (tiles ? 4 : 12) : (tiles ? 2 : 1);
   if (g.dtype == DType::bf16) return g.m <= few && micro::has_pair_products();
   // Other products of a few whole rows of b read them in place too.
-  return g.dtype == DType::f32 && g.m <= (columns_lie ? 4 : 1);
+  return g.dtype == DType::f32 && g.m <= (columns_lie ? 8 : 1);
 }
 
 void thin_gemm(std::span<const Gemm> all) {
