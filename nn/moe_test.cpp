@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixture against the formula: every expert for every token in f64, times a share that is zero
+// where the token did not take it.
+#include "tessera/nn/moe.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/one_hot/one_hot.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/softmax/softmax.h"
+#include "tessera/kernels/swiglu/swiglu.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/tests/support/trials.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace tessera::nn {
+namespace {
+
+using trial::error_of;
+using trial::expect_same;
+
+constexpr int64_t kDim = 6, kExperts = 8;
+
+MoE::Config config() {
+  MoE::Config c;
+  c.router = {.dim = kDim, .experts = kExperts, .top_k = 3, .dtype = DType::f64};
+  c.router.gate = c.gate = c.output = Init::normal(0.5);
+  c.hidden = 5;
+  return c;
+}
+
+// Which experts the scores (T, E) and the bias choose, one token at a time.
+std::vector<double> chosen(const MoE::Config& c, const Tensor& scores, const Tensor& bias) {
+  const auto s = scores.values();
+  const auto b = bias.defined() ? bias.values() : std::vector<double>(kExperts, 0);
+  std::vector<double> experts;
+  for (size_t t = 0; t < s.size() / kExperts; ++t) {
+    std::vector<double> choice(kExperts);
+    for (size_t e = 0; e < kExperts; ++e) choice[e] = s[t * kExperts + e] + b[e];
+    if (c.router.groups > 0) {
+      const size_t groups = static_cast<size_t>(c.router.groups), size = kExperts / groups;
+      std::vector<std::pair<double, size_t>> sums;
+      for (size_t g = 0; g < groups; ++g) {
+        std::vector<double> own(choice.begin() + static_cast<int64_t>(g * size),
+                                choice.begin() + static_cast<int64_t>((g + 1) * size));
+        std::ranges::sort(own, std::greater());
+        sums.emplace_back(-own[0] - own[1], g);
+      }
+      std::ranges::sort(sums);
+      for (size_t g = static_cast<size_t>(c.router.limited_groups); g < groups; ++g) {
+        for (size_t i = 0; i < size; ++i) choice[sums[g].second * size + i] = -INFINITY;
+      }
+    }
+    std::vector<size_t> order(kExperts);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, [&](size_t i, size_t j) { return choice[i] > choice[j]; });
+    for (size_t k = 0; k < static_cast<size_t>(c.router.top_k); ++k)
+      experts.push_back(static_cast<double>(order[k]));
+  }
+  return experts;
+}
+
+MoEResult dense(const MoE& m, const MoE::Config& c, const Tensor& x) {
+  const int64_t tokens = x.numel() / kDim;
+  const Tensor rows = reshape(x, {tokens, kDim}), logits = linear(rows, m.router.gate.weight);
+  const Tensor scores =
+      c.router.score == Router::Score::sigmoid ? sigmoid(logits) : softmax(logits, -1);  // (T, E)
+  const Tensor ids =
+      from_values(chosen(c, scores.detach(), m.expert_bias), {tokens, c.router.top_k}, DType::i64);
+  const Tensor taken = sum(one_hot(ids, kExperts, DType::f64), {1});  // (T, E) of 0 and 1
+  Tensor share = scores * taken;
+  if (c.router.route_norm) share = share / sum(share, {1}, true);
+  share = share * c.router.route_scale;
+  Tensor y = zeros({tokens, kDim}, DType::f64);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const Tensor one = slice(share, 1, {e, e + 1}), in = c.score_before_experts ? rows * one : rows;
+    const Tensor out = linear(
+        swiglu(linear(in, select(m.experts.w1, 0, e)), linear(in, select(m.experts.w3, 0, e))),
+        select(m.experts.w2, 0, e));
+    y = y + (c.score_before_experts ? out * slice(taken, 1, {e, e + 1}) : out * one);
+  }
+  y = reshape(y, x.shape());
+  if (m.shared_experts) y = y + (*m.shared_experts)(x);
+  return {y, cast(sum(taken, {0}), DType::i64)};
+}
+
+void expect_dense(const MoE::Config& c, const Shape& shape) {
+  MoE m(c);
+  initialize(m, 5);
+  if (m.expert_bias.defined()) assign_(m.expert_bias, trial::numbers({kExperts}, 2) * 0.3);
+  const Tensor x = trial::variable(trial::numbers(shape, 1)), dy = trial::numbers(shape, 3);
+  std::vector<Tensor> inputs{x};
+  for (const auto& p : named_parameters(m)) inputs.push_back(p.tensor);
+  const MoEResult got = m(x), want = dense(m, c, x);
+  expect_same(got.y, want.y);
+  EXPECT_EQ(got.counts.values(), want.counts.values());
+  const auto g = grad({got.y}, inputs, {.grad_outputs = {dy}}),
+             want_g = grad({want.y}, inputs, {.grad_outputs = {dy}});
+  for (size_t i = 0; i < g.size(); ++i) expect_same(g[i], want_g[i], 1e-11);
+}
+
+TEST(MoE, IsTheSumOverAllExperts) {
+  const Session session;
+  expect_dense(config(), {3, 7, kDim});
+  MoE::Config c = config();
+  c.router.score = Router::Score::softmax;
+  c.router.route_norm = true;
+  expect_dense(c, {17, kDim});
+  c.router.route_scale = 2.5;
+  c.balance = true;
+  c.shared_experts = 2;
+  expect_dense(c, {5, 4, kDim});
+  c.router.groups = 4;
+  c.router.limited_groups = 2;
+  expect_dense(c, {23, kDim});
+  c = config();
+  c.score_before_experts = true;
+  c.router.top_k = 1;
+  expect_dense(c, {1, 9, kDim});
+  c.router.top_k = kExperts;
+  expect_dense(c, {1, kDim});
+}
+
+TEST(MoE, NoTokensGiveNone) {
+  const Session session;
+  MoE m(config());
+  initialize(m, 5);
+  const MoEResult r = m(zeros({2, 0, kDim}, DType::f64));
+  EXPECT_EQ(r.y.shape(), (Shape{2, 0, kDim}));
+  EXPECT_EQ(r.counts.values(), std::vector<double>(kExperts, 0));
+}
+
+TEST(MoE, RecomputationCountsNothingTwice) {
+  const Session session;
+  MoE::Config c = config();
+  c.balance = true;
+  MoE m(c);
+  initialize(m, 5);
+  const Tensor x = trial::variable(trial::numbers({4, 3, kDim}, 1));
+  const MoEResult plain = m(x);
+  backward(sum(plain.y));
+  const auto want = m.experts.w1.grad().values();
+  m.zero_grad();
+  m.set_checkpoint(CheckpointOptions{});
+  const MoEResult again = m(x);
+  backward(sum(again.y));
+  EXPECT_EQ(again.counts.values(), plain.counts.values());
+  EXPECT_EQ(m.experts.w1.grad().values(), want);
+}
+
+// bf16 is rounded once, where the terms of a token have been added in f32.
+TEST(MoE, Bf16IsCloseToF64) {
+  const Session session;
+  MoE::Config c = config();
+  c.router.dtype = DType::bf16;
+  c.router.force_balance = true;  // since rounded scores may choose others
+  MoE narrow(c), wide(c);
+  initialize(narrow, 5);
+  initialize(wide, 5);
+  wide.to(DType::f64);
+  const Tensor x = cast(trial::numbers({40, kDim}, 1), DType::bf16);
+  expect_same(cast(narrow(x).y, DType::f64), wide(cast(x, DType::f64)).y, 0.05);
+}
+
+TEST(MoE, ForcedBalanceIsEven) {
+  const Session session;
+  MoE::Config c = config();
+  c.router.force_balance = true;
+  MoE m(c);
+  initialize(m, 5);
+  const auto counts = m(trial::numbers({16, kDim})).counts.values();
+  EXPECT_EQ(counts, std::vector<double>(kExperts, 16 * 3 / 8));
+}
+
+TEST(MoE, BiasBalancesASkewedRouter) {
+  const Session session;
+  MoE::Config c = config();
+  c.balance = true;
+  c.router.top_k = 2;
+  MoE m(c);
+  initialize(m, 5);
+  const Tensor x = normal({512, kDim}, {1, 1}, 0.5, 1, DType::f64);  // favours some experts
+  const auto most = [&] {
+    const auto counts = m(x).counts.values();
+    return *std::ranges::max_element(counts) / (512 * 2.0 / kExperts);
+  };
+  const NoGrad guard;
+  EXPECT_GT(most(), 1.5);
+  for (int step = 0; step < 400; ++step) {
+    update_expert_bias(m.expert_bias, m(x).counts, 2e-3);
+    EXPECT_NEAR(sum(m.expert_bias).item<double>(), 0, 1e-12);
+  }
+  EXPECT_LT(most(), 1.1);
+}
+
+TEST(MoE, SizesThatDoNotFitAreNamed) {
+  const auto text = [](auto change) {
+    MoE::Config c = config();
+    change(c.router);
+    return error_of<ValueError>([&] { const MoE m(c); });
+  };
+  EXPECT_EQ(text([](auto& r) { r.top_k = 9; }),
+            "[router] top_k is 9 of 8 experts: expected 1 to 8");
+  EXPECT_NE(text([](auto& r) { r.groups = 3, r.limited_groups = 1; }).find("8 experts in 3 groups"),
+            std::string::npos);
+  EXPECT_NE(text([](auto& r) { r.groups = 4, r.limited_groups = 5; }).find("limited_groups is 5"),
+            std::string::npos);
+  EXPECT_NE(text([](auto& r) { r.groups = 4, r.limited_groups = 1; }).find("1 groups have 2"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::nn
