@@ -48,7 +48,8 @@ TEST(GroupedMM, IsTheLoopOverGroups) {
     int threads;
   };
   for (const Case& c : {Case{5, 3, 96, 129, 2}, Case{4, 70, 35, 33, 1}, Case{3, 30, 50, 900, 3},
-                        Case{7, 120, 66, 70, 2}, Case{1, 9, 1, 1, 2}, Case{6, 1, 128, 256, 2}}) {
+                        Case{7, 120, 66, 70, 2}, Case{2, 600, 40, 800, 2}, Case{1, 9, 1, 1, 2},
+                        Case{6, 1, 128, 256, 2}}) {
     Context::current().options.threads = c.threads;
     std::vector<int64_t> counts;
     int64_t rows = static_cast<int64_t>(random() % 4);  // beyond the last group
@@ -94,7 +95,8 @@ TEST(GroupedMM, BitsDoNotDependOnThreads) {
   const Session session;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor x = cast(normal({301, 900}, {1, 1}), dtype),
-                 w = cast(normal({4, 70, 900}, {1, 2}), dtype), offsets = ends_of({1, 250, 0, 49});
+                 w = cast(normal({4, 70, 900}, {1, 2}), dtype),
+                 offsets = ends_of({1, 250, 0, 49});  // and a row beyond
     Context::current().options.threads = 1;
     const auto one = grouped_mm(x, w, offsets).values();
     for (const int threads : {2, 3, 5}) {
