@@ -5,7 +5,7 @@
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"
-#include "tessera/train/data/token_source.h"
+#include "tessera/train/data/rows.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,14 +14,13 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace tessera::train {
 namespace {
-
-constexpr int64_t kNoTarget = -100;
 
 // The image of `i` under a seeded permutation of [0, n): a Feistel network on the next power of
 // four, iterated until the value is inside. Needs no table, so an epoch of any size costs nothing.
@@ -60,95 +59,30 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-// Splits a source into windows and makes rows from them. Immutable.
-class RowMaker {
- public:
-  RowMaker(std::unique_ptr<TokenSource> source, const DataConfig& config, const BatchPlan& plan,
-           const DataFiles& files)
-      : source_(std::move(source)),
-        plan_(plan),
-        stride_(plan.seq_len),
-        documents_apart_(config.packing == "documents"),
-        shuffle_(config.shuffle && !plan.evaluation) {
-    info_.files = static_cast<int64_t>(files.paths.size());
-    info_.listing = files.listing;
-    info_.documents = source_->documents();
-    info_.tokens = source_->tokens();
-    if (source_->row_length() > 0) cut_rows(files);
-    else cut_stream(config, files);
-    if (plan.evaluation) info_.batches = (info_.windows + plan.global_rows - 1) / plan.global_rows;
-    const bool joined = source_->row_length() == 0 && info_.documents > 1;
-    positions_ = documents_apart_ && (joined || config.begin_id >= 0);
-  }
-
-  [[nodiscard]] const DataInfo& info() const { return info_; }
-
-  // The micro-batch that begins at row `begin` of the run.
-  [[nodiscard]] Rows make(int64_t begin) const {
-    const int64_t t = plan_.seq_len, first = begin + plan_.first_row;
-    const auto size = static_cast<size_t>(plan_.rows * t);
-    Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
-              std::vector<int64_t>(positions_ ? size : 0),
-              std::vector<int64_t>(positions_ ? size : 0)};
-    std::vector<int64_t> ids(static_cast<size_t>(t) + 1);
-    std::vector<uint8_t> starts(ids.size());
-    for (int64_t r = 0; r < plan_.rows; ++r) {
-      const size_t row = static_cast<size_t>(r * t);
-      const int64_t from = window(first + r) * stride_;
-      const int64_t there = std::clamp<int64_t>(info_.tokens - from, 0, t + 1);
-      const auto n = static_cast<size_t>(there);
-      std::ranges::fill(starts, uint8_t{0});
-      if (n > 0) source_->read(from, std::span(ids).first(n), std::span(starts).first(n));
-      std::copy_n(ids.begin(), std::min(n, ids.size() - 1),
-                  rows.tokens.begin() + static_cast<ptrdiff_t>(row));
-      for (size_t i = 0; i + 1 < n; ++i) {
-        // The end of a document does not predict the next document.
-        if (!documents_apart_ || starts[i + 1] == 0) rows.targets[row + i] = ids[i + 1];
-      }
-      int64_t position = 0, document = 0;
-      for (size_t i = 0; i + 1 < ids.size() && positions_; ++i) {
-        if (starts[i] != 0 && i > 0) position = 0, ++document;
-        rows.positions[row + i] = position++;
-        rows.documents[row + i] = document;
-      }
+// The rows of this rank in the micro-batch that begins at row `begin` of the run.
+Rows make_rows(const RowSource& source, const BatchPlan& plan, bool shuffle, int64_t begin) {
+  const int64_t t = plan.seq_len, windows = source.info().windows;
+  const auto length = static_cast<size_t>(t), size = static_cast<size_t>(plan.rows) * length;
+  const size_t optional = source.has_positions() ? size : 0;
+  Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
+            std::vector<int64_t>(optional), std::vector<int64_t>(optional)};
+  for (int64_t r = 0; r < plan.rows; ++r) {
+    int64_t row = begin + plan.first_row + r;
+    const auto part = [&](std::vector<int64_t>& values) {
+      return values.empty() ? std::span<int64_t>()
+                            : std::span(values).subspan(static_cast<size_t>(r) * length, length);
+    };
+    const RowSpans spans{part(rows.tokens), part(rows.targets), part(rows.positions),
+                         part(rows.documents)};
+    if (plan.evaluation && row >= windows) {  // beyond the end: a document without targets
+      std::iota(spans.positions.begin(), spans.positions.end(), 0);
+      continue;
     }
-    return rows;
+    if (!plan.evaluation) row = shuffle ? shuffled_window(row, windows, plan.seed) : row % windows;
+    source.make(row, spans);
   }
-
- private:
-  void cut_rows(const DataFiles& files) {
-    const int64_t length = source_->row_length();
-    if (length != plan_.seq_len + 1) {
-      fail<DataError>(plan_.path_field, files.paths[0], " holds rows of ", length,
-                      " tokens, but a seq_len of ", plan_.seq_len, " needs rows of ",
-                      plan_.seq_len + 1, ", its inputs and the token after them; set seq_len to ",
-                      length - 1, " or make rows of that length");
-    }
-    stride_ = length;
-    info_.windows = info_.tokens / length;
-  }
-  void cut_stream(const DataConfig& config, const DataFiles& files) {
-    const int64_t t = plan_.seq_len, targets = info_.tokens - 1;
-    info_.windows = plan_.evaluation ? (targets + t - 1) / t : targets / t;
-    if (info_.windows >= 1) return;
-    fail<DataError>(plan_.path_field, config.path, " holds ", info_.tokens,
-                    info_.tokens == 1 ? " token" : " tokens",
-                    files.paths.size() > 1 ? " in all" : "", ", too few for one window of seq_len ",
-                    plan_.evaluation ? 1 : t,
-                    " and the token after it; give more data or a smaller seq_len");
-  }
-  [[nodiscard]] int64_t window(int64_t row) const {
-    if (plan_.evaluation) return row;
-    if (!shuffle_) return row % info_.windows;
-    return shuffled_window(row, info_.windows, plan_.seed);
-  }
-
-  std::unique_ptr<TokenSource> source_;
-  BatchPlan plan_;
-  DataInfo info_;
-  int64_t stride_;
-  bool documents_apart_, shuffle_, positions_ = false;
-};
+  return rows;
+}
 
 void check(const BatchPlan& p) {
   if (p.seq_len < 1 || p.rows < 1 || p.first_row < 0 || p.first_row + p.rows > p.global_rows) {
@@ -221,9 +155,9 @@ class DataLoader::Worker {
 
   const DataInfo& info() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return maker_ || failure_; });
+    changed_.wait(lock, [&] { return source_ || failure_; });
     if (failure_) std::rethrow_exception(failure_);
-    return maker_->info();
+    return info_;
   }
 
   Batch next() {
@@ -267,12 +201,13 @@ class DataLoader::Worker {
 
   void work(const std::stop_token& stop) {
     try {
-      const SourceOptions options{config_.text_field, config_.begin_id, plan_.vocabulary, threads_};
-      auto source = open_source(files_, *tokenizer_, options, stop);
+      auto source = open_rows(files_, config_, plan_, *tokenizer_, threads_, stop);
       if (!source) return;
-      auto maker = std::make_unique<const RowMaker>(std::move(source), config_, plan_, files_);
       const std::scoped_lock lock(mutex_);
-      maker_ = std::move(maker);
+      source_ = std::move(source);
+      info_ = source_->info();
+      info_.batches =
+          plan_.evaluation ? (info_.windows + plan_.global_rows - 1) / plan_.global_rows : 0;
     } catch (...) {
       const std::scoped_lock lock(mutex_);
       failure_ = std::current_exception();
@@ -286,7 +221,7 @@ class DataLoader::Worker {
     std::unique_lock lock(mutex_);
     const auto room = [&] {
       return static_cast<int64_t>(queue_.size()) < config_.num_prefetch_batches &&
-             (!plan_.evaluation || next_made_ < maker_->info().windows);
+             (!plan_.evaluation || next_made_ < info_.windows);
     };
     if (!changed_.wait(lock, stop, room)) return false;
     const int64_t row = next_made_, generation = generation_;
@@ -294,7 +229,7 @@ class DataLoader::Worker {
     lock.unlock();
     Made made;
     try {
-      made.rows = maker_->make(row);
+      made.rows = make_rows(*source_, plan_, config_.shuffle, row);
     } catch (...) {
       made.error = std::current_exception();
     }
@@ -319,8 +254,9 @@ class DataLoader::Worker {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::unique_ptr<const RowMaker> maker_;  // set once, when all is read
-  std::exception_ptr failure_;             // of reading: final
+  std::unique_ptr<const RowSource> source_;  // set once, when all is read
+  DataInfo info_;                            // as well
+  std::exception_ptr failure_;               // of reading: final
   std::deque<Made> queue_;
   int64_t next_made_ = 0, next_taken_ = 0;  // first rows of micro-batches
   int64_t generation_ = 0;
