@@ -419,7 +419,7 @@ class Reader {
       if (value.absent()) return -1;
       if (!value.is_string()) value = value.member("content");
       const auto known = ids_.find(std::string(value.text()));
-      return known == ids_.end() ? -1 : known->second;
+      return known == ids_.end() ? int64_t{-1} : int64_t{known->second};
     };
     if (parts_.begin < 0) parts_.begin = mark("bos_token");
     if (parts_.end < 0) parts_.end = mark("eos_token");
