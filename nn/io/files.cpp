@@ -37,8 +37,6 @@ class Descriptor {
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool ok() const { return fd_ >= 0; }
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
-  /// Closes now; false if the system reports a late write error.
-  [[nodiscard]] bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
@@ -156,21 +154,37 @@ FileSum sum_of_file(const std::string& path) {
   }
 }
 
+AtomicFile::AtomicFile(std::string path)
+    : path_(std::move(path)),
+      aside_(concat(path_, ".tmp.", ::getpid())),
+      fd_(create_file(aside_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!renamed_) ::unlink(aside_.c_str());
+}
+
+void AtomicFile::write(std::string_view bytes) { write_all(fd_, bytes, aside_); }
+
+void AtomicFile::write_front(std::string_view bytes) {
+  if (::lseek(fd_, 0, SEEK_SET) != 0) io_error("seek in", aside_);
+  write_all(fd_, bytes, aside_);
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) io_error("sync", aside_);
+  if (::close(std::exchange(fd_, -1)) != 0) io_error("close", aside_);
+  if (::rename(aside_.c_str(), path_.c_str()) != 0) io_error("rename to", path_);
+  renamed_ = true;
+  sync_folder(fs::path(path_).parent_path());  // the new name is durable once its folder is
+}
+
 void write_file_atomically(
     const std::string& path,
     const std::function<void(const std::function<void(std::string_view)>& write)>& produce) {
-  const std::string aside = concat(path, ".tmp.", ::getpid());
-  try {
-    Descriptor file(create_file(aside));
-    produce([&](std::string_view bytes) { write_all(file.get(), bytes, aside); });
-    if (::fsync(file.get()) != 0) io_error("sync", aside);
-    if (!file.close()) io_error("close", aside);
-    if (::rename(aside.c_str(), path.c_str()) != 0) io_error("rename to", path);
-  } catch (...) {
-    ::unlink(aside.c_str());
-    throw;
-  }
-  sync_folder(fs::path(path).parent_path());  // the new name is durable once its folder is
+  AtomicFile file(path);
+  produce([&](std::string_view bytes) { file.write(bytes); });
+  file.commit();
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {

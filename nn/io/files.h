@@ -36,6 +36,29 @@ TESSERA_API std::string read_file(const std::string& path,
                                   size_t most = std::numeric_limits<size_t>::max());
 /// Size and checksum, read in pieces; IoError if it cannot be read.
 TESSERA_API FileSum sum_of_file(const std::string& path);
+/// A file that appears whole, under its name, or not at all. Every function throws IoError, which
+/// names the cause.
+class TESSERA_API AtomicFile {
+ public:
+  /// Creates a temporary file beside `path`.
+  explicit AtomicFile(std::string path);
+  /// Removes it, unless commit() was called.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::string_view bytes);
+  /// Overwrites the first bytes, which were written before; nothing can be written after it.
+  void write_front(std::string_view bytes);
+  /// Syncs and closes the file, renames it to `path` and syncs the folder.
+  void commit();
+
+ private:
+  std::string path_, aside_;
+  int fd_ = -1;
+  bool renamed_ = false;
+};
+
 /// Writes the bytes that `produce` passes to `write`; readers see the old file or the complete new
 /// one. IoError names the cause.
 TESSERA_API void write_file_atomically(

@@ -8,6 +8,7 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/json_object_impl.h"
 #include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
@@ -25,22 +26,15 @@ namespace tessera::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using io::sum_text;
+using Object = io::JsonObject;
+using Where = io::JsonSubject;
 
 constexpr int64_t kVersion = 3, kLastOfWholeTensors = 2;
 constexpr std::string_view kFormat = "tessera checkpoint";
 // The end of the text is fixed exactly, so that the checksum covers every byte before it.
 constexpr std::string_view kBeforeSum = ",\n \"crc32c\": \"", kAfterSum = "\"\n}\n";
 constexpr size_t kSumDigits = 8;
-
-std::string hex(uint32_t sum) { return fmt::format("{:08x}", sum); }
-
-std::optional<uint32_t> parsed_hex(std::string_view text) {
-  uint32_t sum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
-  if (error != std::errc() || end != text.data() + text.size() || hex(sum) != text)
-    return std::nullopt;
-  return sum;
-}
 
 // A file in the folder itself: the name cannot contain a path.
 bool is_plain_name(std::string_view name) {
@@ -50,54 +44,6 @@ bool is_plain_name(std::string_view name) {
   return !name.empty() && name.size() <= 200 && name.front() != '.' && name != kManifestFile &&
          std::ranges::all_of(name, ok);
 }
-
-// Reads the members of one object; unknown members are an error.
-class Object {
- public:
-  Object(const Json& json, std::string name, const std::string& where)
-      : json_(json), name_(std::move(name)), where_(where) {
-    if (!json.is_object()) bad("is not an object");
-  }
-  const Json& at(const char* key) {
-    if (!json_.contains(key)) bad(concat("has no ", key));
-    ++asked_;
-    return json_[key];
-  }
-  int64_t integer(const char* key) {
-    const Json& value = at(key);
-    if (!value.is_number_unsigned() ||
-        value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
-      bad(concat("has a ", key, " that is not an integer from 0 to 2^63 - 1"));
-    return value.get<int64_t>();
-  }
-  std::string text(const char* key) {
-    const Json& value = at(key);
-    if (!value.is_string()) bad(concat("has a ", key, " that is not text"));
-    return value.get<std::string>();
-  }
-  uint32_t sum(const char* key) {
-    const auto value = parsed_hex(text(key));
-    if (!value) bad(concat("has a ", key, " that is not eight hexadecimal digits"));
-    return *value;
-  }
-  const Json& object(const char* key) {
-    const Json& value = at(key);
-    if (!value.is_object()) bad(concat("has a ", key, " that is not an object"));
-    return value;
-  }
-  void finish() const {
-    if (json_.size() != asked_) bad("has unknown members");
-  }
-  [[noreturn]] void bad(const std::string& what) const {
-    fail<DataError>("checkpoint", where_, " is not a valid manifest: ", name_, ' ', what);
-  }
-
- private:
-  const Json& json_;
-  std::string name_;
-  const std::string& where_;
-  size_t asked_ = 0;
-};
 
 // Sizes or begins of dims.
 Shape shape_of(const Json& json, const Object& object, const char* what) {
@@ -136,7 +82,7 @@ ChunkEntry chunk_entry(const Json& json, const Shape& shape, size_t files, const
       tensor.bad(concat("has a chunk ", text_of(box), " that is empty or beyond its shape"));
   }
   if (chunk.file >= files) tensor.bad(concat("has a chunk in a file that is not listed"));
-  const auto sum = parsed_hex(json[3].get_ref<const std::string&>());
+  const auto sum = io::parsed_sum(json[3].get_ref<const std::string&>());
   if (!sum) tensor.bad("has a chunk whose checksum is not eight hexadecimal digits");
   chunk.crc32c = *sum;
   return chunk;
@@ -158,7 +104,7 @@ void check_cover(const TensorEntry& entry, const std::vector<CheckpointFile>& fi
 }
 
 // With its chunks, or, without `files`, of a file of whole tensors.
-TensorEntry tensor_entry(const std::string& name, const Json& json, const std::string& where,
+TensorEntry tensor_entry(const std::string& name, const Json& json, const Where& where,
                          const std::vector<CheckpointFile>* files) {
   Object object(json, concat("tensor ", io::excerpt(name)), where);
   TensorEntry entry{dtype_named(object.text("dtype"), object),
@@ -190,7 +136,7 @@ CheckpointFile file_entry(const std::string& name, Object& object) {
   return {name, static_cast<uint64_t>(object.integer("bytes")), {}};
 }
 
-void read_files(const Json& json, Manifest& m, const std::string& where) {
+void read_files(const Json& json, Manifest& m, const Where& where) {
   for (const auto& [name, value] : json.items()) {
     Object object(value, concat("file ", io::excerpt(name)), where);
     CheckpointFile file = file_entry(name, object);
@@ -201,7 +147,7 @@ void read_files(const Json& json, Manifest& m, const std::string& where) {
   }
 }
 
-void read_tensors(Object& top, Manifest& m, const std::string& where) {
+void read_tensors(Object& top, Manifest& m, const Where& where) {
   std::set<std::string> names;
   Object parts(top.at("tensors"), "tensors", where);
   for (const auto& [part, key] : {std::pair(&m.model, "model"),
@@ -214,7 +160,7 @@ void read_tensors(Object& top, Manifest& m, const std::string& where) {
 }
 
 // Files of versions 1 and 2, which list their tensors.
-void read_whole_files(const Json& json, Manifest& m, const std::string& where, Object& top) {
+void read_whole_files(const Json& json, Manifest& m, const Where& where, Object& top) {
   std::set<std::string> names;
   for (const auto& [name, value] : json.items()) {
     Object object(value, concat("file ", io::excerpt(name)), where);
@@ -233,7 +179,7 @@ void read_whole_files(const Json& json, Manifest& m, const std::string& where, O
   }
 }
 
-DataFile data_entry(const std::string& name, const Json& json, const std::string& where) {
+DataFile data_entry(const std::string& name, const Json& json, const Where& where) {
   Object object(json, "a data file", where);
   DataFile file{name, static_cast<uint64_t>(object.integer("bytes")), object.integer("modified"),
                 object.sum("crc32c")};
@@ -241,7 +187,7 @@ DataFile data_entry(const std::string& name, const Json& json, const std::string
   return file;
 }
 
-std::vector<TokenizerEntry> tokenizer_entries(const Json& json, const std::string& where) {
+std::vector<TokenizerEntry> tokenizer_entries(const Json& json, const Where& where) {
   std::vector<TokenizerEntry> entries;
   for (const auto& [name, value] : json.items()) {
     Object object(value, concat("tokenizer file ", io::excerpt(name)), where);
@@ -252,22 +198,14 @@ std::vector<TokenizerEntry> tokenizer_entries(const Json& json, const std::strin
   return entries;
 }
 
-Json strict_json(std::string_view text, const std::string& where) {
-  io::ParsedJson parsed = io::parse_json(text);
-  if (!parsed.faults.empty())
-    fail<DataError>("checkpoint", where, " is not a valid manifest: ", parsed.faults[0]);
-  return std::move(parsed.value);
-}
-
-void check_sum(std::string_view text, const std::string& where) {
+void check_sum(std::string_view text, const Where& where) {
   const size_t tail = kBeforeSum.size() + kSumDigits + kAfterSum.size();
   const std::string_view body = text.substr(0, text.size() - std::min(text.size(), tail));
   const std::string_view end = text.substr(body.size());
   if (text.size() <= tail || !end.starts_with(kBeforeSum) || !end.ends_with(kAfterSum))
-    fail<DataError>("checkpoint", where,
-                    " is not a valid manifest: it does not end with its checksum");
-  if (end.substr(kBeforeSum.size(), kSumDigits) != hex(io::crc32c(body)))
-    fail<DataError>("checkpoint", where, " is not a valid manifest: its checksum does not match");
+    where.bad("it does not end with its checksum");
+  if (end.substr(kBeforeSum.size(), kSumDigits) != sum_text(io::crc32c(body)))
+    where.bad("its checksum does not match");
 }
 
 // A line each: the numbers of chunks would take most of the text in lines of their own.
@@ -285,7 +223,7 @@ void append_tensors(std::string& text, const TensorEntries& tensors) {
     for (const ChunkEntry& c : entry.chunks) {
       text += fmt::format("{}[{},{},{},\"{}\"]", std::exchange(comma, ","), c.file,
                           list(std::span<const int64_t>(c.box.begin)),
-                          list(std::span<const int64_t>(c.box.size)), hex(c.crc32c));
+                          list(std::span<const int64_t>(c.box.size)), sum_text(c.crc32c));
     }
     text += "]}";
   }
@@ -293,13 +231,6 @@ void append_tensors(std::string& text, const TensorEntries& tensors) {
 }
 
 }  // namespace
-
-std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer) {
-  std::vector<TokenizerEntry> entries;
-  for (const TokenizerFile& file : tokenizer.files())
-    entries.push_back({file.name, {file.bytes.size(), io::crc32c(file.bytes)}});
-  return entries;
-}
 
 const TensorEntry* Manifest::find(const std::string& tensor) const {
   for (const auto& [name, part] : parts()) {
@@ -328,7 +259,7 @@ std::string manifest_text(const Manifest& m) {
     io::append_member(files, file.name,
                       {{"bytes", file.bytes},
                        {"header_bytes", file.head.bytes},
-                       {"header_crc32c", hex(file.head.crc32c)}});
+                       {"header_crc32c", sum_text(file.head.crc32c)}});
   }
   Json data = Json::object();
   std::set<std::string_view> names;  // printable ones, so two files may have the same
@@ -336,7 +267,7 @@ std::string manifest_text(const Manifest& m) {
     if (!names.insert(file.name).second) continue;
     io::append_member(
         data, file.name,
-        {{"bytes", file.bytes}, {"modified", file.modified}, {"crc32c", hex(file.crc32c)}});
+        {{"bytes", file.bytes}, {"modified", file.modified}, {"crc32c", sum_text(file.crc32c)}});
   }
   Json json{{"format", kFormat},
             {"version", kVersion},
@@ -353,7 +284,7 @@ std::string manifest_text(const Manifest& m) {
   if (m.tokenizer) {
     Json tokenizer = Json::object();
     for (const auto& [name, sum] : *m.tokenizer)
-      io::append_member(tokenizer, name, {{"bytes", sum.bytes}, {"crc32c", hex(sum.crc32c)}});
+      io::append_member(tokenizer, name, {{"bytes", sum.bytes}, {"crc32c", sum_text(sum.crc32c)}});
     io::append_member(json, "tokenizer", std::move(tokenizer));
   }
   std::string text = json.dump(1);
@@ -365,12 +296,13 @@ std::string manifest_text(const Manifest& m) {
     append_tensors(text, *tensors);
   }
   text += "\n }";
-  return concat(text, kBeforeSum, hex(io::crc32c(text)), kAfterSum);
+  return concat(text, kBeforeSum, sum_text(io::crc32c(text)), kAfterSum);
 }
 
-Manifest parse_manifest(std::string_view text, const std::string& where) {
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  const Where where{"checkpoint", path, "manifest"};
   check_sum(text, where);
-  const Json json = strict_json(text, where);
+  const Json json = io::strict_json(text, where);
   Object top(json, "it", where);
   if (top.text("format") != kFormat) top.bad(concat("is not of the format '", kFormat, '\''));
   const int64_t version = top.integer("version");

@@ -45,15 +45,6 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// A file of the tokenizer, in the checkpoint's folder.
-struct TokenizerEntry {
-  std::string name;
-  io::FileSum sum;
-  bool operator==(const TokenizerEntry&) const = default;
-};
-/// Of each file that the tokenizer is made of.
-[[nodiscard]] TESSERA_API std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer);
-
 /// Progress of a run. The steps differ only after a checkpoint was loaded in part.
 struct Progress {
   int64_t step = 0;             ///< steps done

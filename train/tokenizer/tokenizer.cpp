@@ -2,6 +2,7 @@
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include "tessera/core/error.h"
+#include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
@@ -78,6 +79,13 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path, const s
   } catch (const DataError& error) {  // which names a file of the folder
     fail<DataError>(field, path, ": ", error.what());
   }
+}
+
+std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer) {
+  std::vector<TokenizerEntry> entries;
+  for (const TokenizerFile& file : tokenizer.files())
+    entries.push_back({file.name, {file.bytes.size(), io::crc32c(file.bytes)}});
+  return entries;
 }
 
 std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,

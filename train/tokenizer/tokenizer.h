@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/core/api.h"
+#include "tessera/nn/io/files.h"
 
 #include <cstdint>
 #include <memory>
@@ -82,6 +83,15 @@ TESSERA_API std::shared_ptr<const Tokenizer> make_tokenizer(std::vector<Tokenize
 /// Both; the byte tokenizer if `path` is empty.
 TESSERA_API std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path,
                                                             const std::string& field);
+
+/// A file of a tokenizer, by which it is known again.
+struct TokenizerEntry {
+  std::string name;
+  io::FileSum sum;
+  bool operator==(const TokenizerEntry&) const = default;
+};
+/// Of each file that the tokenizer is made of.
+[[nodiscard]] TESSERA_API std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer);
 
 /// The tokens of each text, without marks, by up to `threads` threads.
 TESSERA_API std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,
