@@ -5,6 +5,7 @@
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/data/data_index.h"
 #include "tessera/train/hugging_face/weights.h"
 #include "tessera/train/run/config.h"
 #include "tessera/train/tokenizer/tokenizer.h"
@@ -205,6 +206,29 @@ bool hugging_face_input(std::string_view bytes) {
              require(name == "a" || name == "b", "a tensor that no file has");
          }) ||
          described;
+}
+
+bool data_input(std::string_view bytes) {
+  if (bytes.starts_with('{')) {
+    return accepts([&] {
+      const DataIndex index = parse_index(bytes, "input");
+      require(parse_index(index_text(index), "again") == index, "an index comes back as another");
+    });
+  }
+  if (bytes.starts_with('\x93')) {
+    const MemoryFile held(bytes);
+    return accepts([&] {
+      const ArrayFile file(held.path());
+      std::vector<int64_t> ids(static_cast<size_t>(file.size()));
+      file.read(0, ids, int64_t{1} << 32);
+      require(file.lower_bound(0) >= 0 && file.lower_bound(1000) <= file.size(),
+              "an element beyond the end");
+    });
+  }
+  return accepts([&] {
+    const ArrayHeader header = parse_llmc_header(bytes, "input");
+    require(header.shape.size() == 1 && header.shape[0] >= 0, "a shard has no size");
+  });
 }
 
 }  // namespace tessera::fuzz

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry points for untrusted input: a configuration (a JSON file and a command line), a checkpoint
-// (a manifest or a safetensors file), a tokenizer with a text, and the description of a model of
-// Hugging Face. Fuzzers and tests call these; a tessera Error is a valid result, any other
-// exception is a fault.
+// (a manifest or a safetensors file), a tokenizer with a text, the description of a model of
+// Hugging Face, and token data. Fuzzers and tests call these; a tessera Error is a valid result,
+// any other exception is a fault.
 #pragma once
 
 #include <string_view>
@@ -26,5 +26,9 @@ bool tokenizer_input(std::string_view bytes);
 /// `a.safetensors` holds the tensors `a` and `b`; or a config.json alone. As config_input; what is
 /// read of a config.json must come back from the one that an export writes.
 bool hugging_face_input(std::string_view bytes);
+
+/// The index of prepared data (where the input begins with '{'), an .npy file, of which all
+/// elements are read, or else the header of an llm.c shard. As config_input.
+bool data_input(std::string_view bytes);
 
 }  // namespace tessera::fuzz

@@ -93,6 +93,7 @@ TEST(Fuzz, ChangedTokenizersAreAnswered) { expect_answers("tokenizer", tokenizer
 TEST(Fuzz, ChangedModelsOfHuggingFaceAreAnswered) {
   expect_answers("hugging_face", hugging_face_input);
 }
+TEST(Fuzz, ChangedTokenDataIsAnswered) { expect_answers("data", data_input); }
 TEST(Fuzz, ChangedCheckpointsAreAnswered) { expect_answers("checkpoint", checkpoint_input); }
 
 // Known to have broken readers of this kind: recursion as deep as the input is long.
@@ -109,6 +110,7 @@ TEST(Fuzz, DepthAndLengthAreAnswered) {
       EXPECT_FALSE(checkpoint_input(input)) << piece;
       EXPECT_FALSE(tokenizer_input(input)) << piece;
       EXPECT_FALSE(hugging_face_input(input + std::string(1, '\0') + text)) << piece;
+      EXPECT_FALSE(data_input(input)) << piece;
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << piece;
     }
     std::string closed = "{\"training\": {\"steps\": ";

@@ -112,6 +112,71 @@ Cases data_cases() {
   array("an id beyond the vocabulary", with(whole, "<i4", "<u4"), 1596);
   cases.back().files["x.npy"] += "\xff\xff\xff\xff";
 
+  const auto shard = [&](const std::string& name, std::vector<int32_t> front, size_t bytes) {
+    front.resize(256);
+    file(".bin", name, "x.bin",
+         std::string(reinterpret_cast<const char*>(front.data()), 1024) + std::string(bytes, '\1'));
+  };
+  file(".bin", "a cut header", "x.bin", std::string("\x88\xe0\x34\x01", 4));
+  shard("another magic", {0x464c457f, 1, 400}, 800);
+  shard("an evaluation", {20240522, 1, 400}, 800);
+  shard("another version", {20240520, 7, 400}, 800);
+  shard("a negative count", {20240520, 1, -400}, 800);
+  shard("2^31 - 1 tokens", {20240520, 1, 2147483647}, 800);
+  shard("tokens too many", {20240801, 7, 400}, 1604);
+  shard("no tokens", {20240801, 7, 0}, 0);
+  shard("an id beyond the vocabulary", {20240801, 7, 400}, 1600);
+
+  // A prepared folder of one shard, with a change.
+  const std::string index = R"({"format": "tessera data", "version": 1, "complete": true,
+ "tokenizer": {"vocabulary": 258, "begin_id": 256, "end_id": 257, "files": {}}, "dtype": "uint16",
+ "text_field": "text", "shard_tokens": 500,
+ "sources": [{"name": "a.txt", "bytes": 398, "modified": 0, "crc32c": "00000000"}],
+ "shards": [{"tokens": 400, "documents": 2, "tokens_crc32c": "00000000",
+  "documents_crc32c": "00000000", "end_source": 0, "end_document": 2}]})";
+  const std::string ids = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (400,), }", 0) +
+                          std::string(800, '\0');
+  const std::string starts = npy("{'descr': '<u4', 'fortran_order': False, 'shape': (2,), }", 0) +
+                             std::string("\0\0\0\0\x90\0\0\0", 8);
+  const auto prepared = [&](const std::string& name, const std::string& from, const std::string& to,
+                            const Files& changed = {}, Files links = {}) {
+    file("prepared data", name, "set", "");
+    Files files{{"set/data_index.json", from.empty() ? index : with(index, from, to)},
+                {"set/tokens-00000.npy", ids},
+                {"set/documents-00000.npy", starts}};
+    for (const auto& [path, bytes] : changed) files[path] = bytes;
+    for (const auto& [path, target] : links) files.erase(path);
+    cases.back().files = std::move(files);
+    cases.back().links = std::move(links);
+  };
+  prepared("not JSON", "{\"format\"", "[\"format\"");
+  prepared("brackets 100000 deep", "", "", {{"set/data_index.json", repeated("[", 100'000)}});
+  prepared("an empty index", "", "", {{"set/data_index.json", ""}});
+  prepared("another format", "tessera data", "tessera checkpoint");
+  prepared("a future version", "\"version\": 1", "\"version\": 2");
+  prepared("unfinished", "\"complete\": true", "\"complete\": false");
+  prepared("no shards", R"({"tokens": 400, "documents": 2, "tokens_crc32c": "00000000",
+  "documents_crc32c": "00000000", "end_source": 0, "end_document": 2})",
+           "");
+  prepared("a path to a shard", "{\"tokens\": 400", R"({"file": "../../secret", "tokens": 400)");
+  prepared("2^62 tokens", "\"tokens\": 400", "\"tokens\": 4611686018427387904");
+  prepared("more tokens than there are", "\"tokens\": 400", "\"tokens\": 401");
+  prepared("more documents than tokens", "\"documents\": 2", "\"documents\": 401");
+  prepared("a source that is not listed", "\"end_source\": 0", "\"end_source\": 1");
+  prepared("a vocabulary of 2^40", "\"vocabulary\": 258", "\"vocabulary\": 1099511627776");
+  prepared("a mark beyond the vocabulary", "\"begin_id\": 256", "\"begin_id\": 258");
+  prepared("another dtype", "uint16", "uint8");
+  prepared("wider tokens than it says", "uint16", "uint32");
+  prepared("another tokenizer", "\"files\": {}",
+           R"("files": {"tokenizer.json": {"bytes": 9, "crc32c": "0000abcd"}})");
+  prepared("a member twice", "\"version\": 1", "\"version\": 1, \"version\": 1");
+  prepared("unknown members", "\"version\": 1", "\"version\": 1, \"code\": \"x\"");
+  prepared("a shard that is a link", "", "", {}, {{"set/tokens-00000.npy", "/etc/passwd"}});
+  prepared("a shard that is cut", "", "", {{"set/tokens-00000.npy", ids.substr(0, 300)}});
+  prepared("documents that do not begin at 0", "", "",
+           {{"set/documents-00000.npy",
+             starts.substr(0, starts.size() - 8) + "\1" + std::string("\0\0\0\x90\0\0\0", 7)}});
+
   const auto lines = [&](const std::string& name, const std::string& bytes) {
     file(".jsonl", name, "x.jsonl", bytes);
   };

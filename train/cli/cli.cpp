@@ -30,6 +30,7 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   export-hf convert a trained model for transformers: tessera export-hf --checkpoint DIR --out DIR
   tokenize  show the tokens of a text: tessera tokenize --tokenizer DIR --text TEXT
   tokenizer train a tokenizer: tessera tokenizer train --vocab_size N --out DIR FILES
+  data      prepare text for training: tessera data prepare --tokenizer DIR --out DIR FILES
   config    print the resolved configuration as JSON
   recipes   list the recipes
   models    list the model families and their sizes
@@ -43,7 +44,7 @@ struct Command {
   int (*run)(Arguments, std::ostream&, const Catalogue&);
   std::string (*help)(Arguments, const Catalogue&);
 };
-constexpr std::array<Command, 14> kCommands{
+constexpr std::array<Command, 15> kCommands{
     {{"train", " [fields]", train_command, train_help},
      {"generate", " [fields]", generate_command, generate_help},
      {"eval", " [fields]", eval_command, eval_help},
@@ -56,6 +57,7 @@ constexpr std::array<Command, 14> kCommands{
      {"export-hf", " --checkpoint DIR --out DIR [fields]", export_hf_command, export_hf_help},
      {"tokenize", " [fields]", tokenize_command, tokenize_help},
      {"tokenizer", " train FILES [fields]", tokenizer_command, tokenizer_help},
+     {"data", " prepare FILES | verify FOLDER [fields]", data_command, data_help},
      {"config", " [fields]", config_command, config_help},
      {"recipes", "", recipes_command, no_fields},
      {"models", "", models_command, no_fields}}};
@@ -132,6 +134,21 @@ void keep_standard_descriptors() {
 constexpr int kFailed = 1, kWrongUsage = 2;
 
 }  // namespace
+
+std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(
+    Arguments arguments) {
+  std::vector<std::string> files, fields;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (!word.starts_with("--")) {
+      files.push_back(word);
+      continue;
+    }
+    fields.push_back(word);
+    if (word.find('=') == word.npos && i + 1 < arguments.size()) fields.push_back(arguments[++i]);
+  }
+  return {files, fields};
+}
 
 int run_cli(Arguments arguments, std::ostream& out, std::ostream& err, const Catalogue& catalogue) {
   if (arguments.empty()) {

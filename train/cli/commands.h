@@ -65,12 +65,21 @@ std::string tokenize_help(Arguments arguments, const Catalogue& catalogue);
 int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string tokenizer_help(Arguments arguments, const Catalogue& catalogue);
 
+/// `tessera data prepare --out DIR --tokenizer DIR FILES`: tokenises text into a folder that
+/// training maps. `tessera data verify DIR`: reads every byte of such a folder.
+int data_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string data_help(Arguments arguments, const Catalogue& catalogue);
+
 /// `tessera config [fields]`: prints the resolved configuration as JSON.
 int config_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 /// `tessera recipes`, `tessera models`: list the recipes and the model families.
 int recipes_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 int models_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string no_fields(Arguments arguments, const Catalogue& catalogue);
+
+/// Splits arguments into words that are neither fields nor their values, such as files, and the
+/// rest. Every field has a value, in the same word or in the next.
+std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(Arguments arguments);
 
 /// Parses the fields of a command. ConfigError: every fault.
 template <class C> C parsed_fields(Arguments arguments) {

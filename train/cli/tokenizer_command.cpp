@@ -31,21 +31,6 @@ struct TrainTokenizerConfig {
   }
 };
 
-// Words that are neither fields nor their values: files.
-std::vector<std::string> take_files(Arguments arguments, std::vector<std::string>& rest) {
-  std::vector<std::string> files;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
-    if (!word.starts_with("--")) {
-      files.push_back(word);
-      continue;
-    }
-    rest.push_back(word);
-    if (word.find('=') == word.npos && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
-  }
-  return files;
-}
-
 }  // namespace
 
 int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) {
@@ -57,8 +42,7 @@ int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) 
   TrainTokenizerConfig c;
   config::Fields fields;
   fields.section("", c);
-  std::vector<std::string> rest;
-  const std::vector<std::string> given = take_files(arguments.subspan(1), rest);
+  const auto [given, rest] = files_and_fields(arguments.subspan(1));
   std::vector<std::string> faults = fields.parse(rest);
   if (given.empty())
     faults.emplace_back(
@@ -72,7 +56,8 @@ int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) 
   int64_t bytes = 0;
   for (const std::string& path : given) {
     const DataFiles data = find_data(path, "tokenizer train");
-    if (data.npy) fail<DataError>("tokenizer train", path, " holds token ids, expected text");
+    if (data.kind != DataKind::text)
+      fail<DataError>("tokenizer train", path, " holds token ids, expected text");
     for (const std::string& file : data.paths) {
       read_documents(file, c.text_field, [&](std::string_view text) {
         trainer.add(text);

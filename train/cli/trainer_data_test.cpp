@@ -44,19 +44,21 @@ class TrainerDataTest : public test::FolderTest {
                 "--sample.tokens=0",
                 "--threads=1"};
     words.insert(words.end(), more.begin(), more.end());
-    std::ostringstream out;
+    out_.str("");
     err_.str("");
-    return run_cli(words, out, err_);
+    return run_cli(words, out_, err_);
   }
   [[nodiscard]] std::vector<double> losses(const std::string& dump) const {
     std::vector<double> all;
     std::ifstream lines(folder_ + "/" + dump + "/metrics.jsonl");
-    for (std::string line; std::getline(lines, line);)
-      all.push_back(nlohmann::json::parse(line).at("loss"));
+    for (std::string line; std::getline(lines, line);) {
+      const auto record = nlohmann::json::parse(line);
+      if (record.contains("loss")) all.push_back(record.at("loss"));  // not of a validation
+    }
     return all;
   }
 
-  std::ostringstream err_;
+  std::ostringstream out_, err_;
 };
 
 TEST_F(TrainerDataTest, PackedDocumentsGiveOneLossOnAnyWorld) {
@@ -72,6 +74,54 @@ TEST_F(TrainerDataTest, PackedDocumentsGiveOneLossOnAnyWorld) {
   ASSERT_EQ(two.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(one[i], two[i], 5e-6);
   EXPECT_GT(std::abs(one[0] - joined[0]), 1e-4) << "documents do not see each other";
+}
+
+// A mixture of text and prepared data, stopped after three steps and taken up by two ranks.
+TEST_F(TrainerDataTest, AMixtureGoesOnOnAnotherMesh) {
+  std::ostringstream out;
+  const std::string text = folder_ + "/text.jsonl", tokens = folder_ + "/tokens";
+  ASSERT_EQ(run_cli(Words{"data", "prepare", "--out", tokens, "--text_field", "body",
+                          "--shard_tokens", "3000", text},
+                    out, err_),
+            0)
+      << err_.str();
+  EXPECT_NE(out.str().find("tokens, 257 documents, "), std::string::npos) << out.str();
+  out.str("");
+  ASSERT_EQ(run_cli(Words{"data", "verify", tokens}, out, err_), 0);
+  EXPECT_NE(out.str().find(" is whole: "), std::string::npos) << out.str();
+
+  const auto mixed = [&](const std::string& dump, const Words& more) {
+    Words words{"--dataloader.path=",
+                concat("--dataloader.mixture=", text, " weight=0.75,", tokens, " weight=0.25"),
+                "--dataloader.text_field=body",
+                "--training.global_batch_size=4",
+                "--lr_scheduler.total_steps=6",
+                "--checkpoint.enable",
+                "--checkpoint.last_save_model_only=false",
+                "--validation.enable",
+                "--validation.freq=6",
+                "--validation.dataset_path=" + tokens};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(dump, words);
+  };
+  const Words one{"--ranks=1", "--training.local_batch_size=4"};
+  const Words two{"--ranks=2", "--training.local_batch_size=1", "--training.steps=6"};
+  Words straight = one;
+  straight.emplace_back("--training.steps=6");
+  ASSERT_EQ(mixed("straight", straight), 0) << err_.str();
+  EXPECT_NE(out_.str().find("of 32, 75 % of the rows"), std::string::npos) << out_.str();
+  EXPECT_NE(out_.str().find("of 32, 25 % of the rows"), std::string::npos) << out_.str();
+  ASSERT_EQ(mixed("parts", one), 0) << err_.str();
+  ASSERT_EQ(mixed("parts", two), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("warning: the data"), std::string::npos) << out_.str();
+  const auto a = losses("straight"), b = losses("parts");
+  ASSERT_EQ(a.size(), 6u);
+  ASSERT_EQ(b.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(a[i], b[i], 5e-6) << "step " << i + 1;
+  // Other data is known again, in whichever part it is.
+  (void)put("text.jsonl", io::read_file(text) + "{\"body\": \"more\"}\n");
+  ASSERT_EQ(mixed("parts", two), 0) << err_.str();
+  EXPECT_NE(out_.str().find("mixture[0]/text.jsonl has "), std::string::npos) << out_.str();
 }
 
 TEST_F(TrainerDataTest, BadDataStopsARunBeforeItWrites) {

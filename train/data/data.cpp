@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row n of a run over W windows is window P(n mod W), with P a permutation of key (seed, n / W)
-// computed for one window at a time. A thread prepares rows in a bounded queue; a seek empties the
-// queue and drops the row in progress. The rank creates the tensors, in its Context.
+// Row n of a data set of W windows is window P(n mod W), with P a permutation of key (seed, n / W)
+// computed for one window at a time; a mixture says which data set gives a row of the run. A thread
+// prepares rows in a bounded queue; a seek empties the queue and drops the row in progress. The
+// rank creates the tensors, in its Context.
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"
@@ -15,6 +16,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -59,30 +61,68 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-// The rows of this rank in the micro-batch that begins at row `begin` of the run.
-Rows make_rows(const RowSource& source, const BatchPlan& plan, bool shuffle, int64_t begin) {
-  const int64_t t = plan.seq_len, windows = source.info().windows;
-  const auto length = static_cast<size_t>(t), size = static_cast<size_t>(plan.rows) * length;
-  const size_t optional = source.has_positions() ? size : 0;
-  Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
-            std::vector<int64_t>(optional), std::vector<int64_t>(optional)};
-  for (int64_t r = 0; r < plan.rows; ++r) {
-    int64_t row = begin + plan.first_row + r;
-    const auto part = [&](std::vector<int64_t>& values) {
-      return values.empty() ? std::span<int64_t>()
-                            : std::span(values).subspan(static_cast<size_t>(r) * length, length);
-    };
-    const RowSpans spans{part(rows.tokens), part(rows.targets), part(rows.positions),
-                         part(rows.documents)};
-    if (plan.evaluation && row >= windows) {  // beyond the end: a document without targets
-      std::iota(spans.positions.begin(), spans.positions.end(), 0);
-      continue;
-    }
-    if (!plan.evaluation) row = shuffle ? shuffled_window(row, windows, plan.seed) : row % windows;
-    source.make(row, spans);
+// The data sets of a run and the order of their rows.
+class RowsOfRun {
+ public:
+  RowsOfRun(std::vector<std::unique_ptr<const RowSource>> sources, const Mixture& mixture,
+            const BatchPlan& plan, bool shuffle)
+      : sources_(std::move(sources)), mixture_(mixture), plan_(plan), shuffle_(shuffle) {
+    for (const auto& source : sources_) positions_ |= source->has_positions();
   }
-  return rows;
-}
+
+  // Those of this rank in the micro-batch that begins at row `begin` of the run.
+  [[nodiscard]] Rows make(int64_t begin) const {
+    const auto length = static_cast<size_t>(plan_.seq_len);
+    const size_t size = static_cast<size_t>(plan_.rows) * length, optional = positions_ ? size : 0;
+    Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
+              std::vector<int64_t>(optional), std::vector<int64_t>(optional)};
+    for (int64_t r = 0; r < plan_.rows; ++r) {
+      const auto part = [&](std::vector<int64_t>& values) {
+        return values.empty() ? std::span<int64_t>()
+                              : std::span(values).subspan(static_cast<size_t>(r) * length, length);
+      };
+      RowSpans spans{part(rows.tokens), part(rows.targets), part(rows.positions),
+                     part(rows.documents)};
+      const auto place = at(begin + plan_.first_row + r);
+      // One document; beyond the end of an evaluation, one without targets.
+      if (!place || !place->source->has_positions()) {
+        std::iota(spans.positions.begin(), spans.positions.end(), 0);
+        spans.positions = spans.documents = {};
+      }
+      if (place) place->source->make(place->index, spans);
+    }
+    return rows;
+  }
+
+  // The rows that make(begin) will read.
+  void will_need(int64_t begin) const {
+    for (int64_t r = 0; r < plan_.rows; ++r) {
+      if (const auto place = at(begin + plan_.first_row + r))
+        place->source->will_need(place->index);
+    }
+  }
+
+ private:
+  struct Place {
+    const RowSource* source;
+    int64_t index;  // of its row
+  };
+  // Of a row of the run; none beyond the end of an evaluation.
+  [[nodiscard]] std::optional<Place> at(int64_t row) const {
+    const auto [source, index] = mixture_.at(row);
+    const RowSource& rows = *sources_[source];
+    const int64_t windows = rows.info().windows;
+    if (plan_.evaluation)
+      return index < windows ? std::optional(Place{&rows, index}) : std::nullopt;
+    return Place{&rows,
+                 shuffle_ ? shuffled_window(index, windows, plan_.seed, source) : index % windows};
+  }
+
+  std::vector<std::unique_ptr<const RowSource>> sources_;
+  Mixture mixture_;
+  BatchPlan plan_;
+  bool shuffle_, positions_ = false;
+};
 
 void check(const BatchPlan& p) {
   if (p.seq_len < 1 || p.rows < 1 || p.first_row < 0 || p.first_row + p.rows > p.global_rows) {
@@ -92,34 +132,88 @@ void check(const BatchPlan& p) {
   }
 }
 
-DataFiles find_checked(const DataConfig& config, const BatchPlan& plan,
-                       const Tokenizer& tokenizer) {
-  const std::string& path_field = plan.path_field;
-  if (config.path.empty())
-    fail<DataError>(path_field, "no data given; pass --", path_field, " FILE or FOLDER");
-  DataFiles files = find_data(config.path, path_field);
-  if (!files.npy && tokenizer.vocabulary() > plan.vocabulary) {
+// A data set of the run, before it is read.
+struct Part {
+  DataFiles files;
+  DataConfig config;  // with its path
+  BatchPlan plan;     // with its field
+  double share;
+};
+
+Part find_checked(const DataConfig& config, const MixturePart& part, const BatchPlan& plan,
+                  const Tokenizer& tokenizer) {
+  if (part.path.empty())
+    fail<DataError>(part.field, "no data given; pass --", part.field, " FILE or FOLDER");
+  Part found{find_data(part.path, part.field), config, plan, 1};
+  found.config.path = part.path;
+  found.plan.path_field = part.field;
+  if (found.files.kind == DataKind::arrays) return found;
+  found.config.begin_id = -1;
+  if (tokenizer.vocabulary() > plan.vocabulary) {
     fail<ConfigError>("--model.vocab_size", plan.vocabulary, " is below the tokenizer's ",
                       tokenizer.vocabulary(), " tokens; give at least as many");
   }
-  if (config.begin_id < 0) return files;
+  return found;
+}
+
+std::vector<Part> find_checked(const DataConfig& config, const BatchPlan& plan,
+                               const Tokenizer& tokenizer) {
+  const std::vector<MixturePart> mixture = config.parts(plan.path_field);
+  if (plan.evaluation && mixture.size() > 1)
+    fail<ConfigError>(plan.path_field, "an evaluation reads one data set, not a mixture");
+  std::vector<Part> parts;
+  int64_t weights = 0;
+  for (const MixturePart& part : mixture) weights += part.weight;
+  for (const MixturePart& part : mixture) {
+    parts.push_back(find_checked(config, part, plan, tokenizer));
+    parts.back().share = static_cast<double>(part.weight) / static_cast<double>(weights);
+  }
+  if (config.begin_id < 0) return parts;
   const std::string field = "--dataloader.begin_id";
-  if (!files.npy) {
-    fail<ConfigError>(field, config.begin_id, " is given, but ", config.path,
-                      " is text, whose documents are known; leave it out");
+  const auto is_arrays = [](const Part& p) { return p.files.kind == DataKind::arrays; };
+  if (std::ranges::none_of(parts, is_arrays)) {
+    fail<ConfigError>(field, config.begin_id, " is given, but ", parts[0].config.path,
+                      parts[0].files.kind == DataKind::text ? " is text" : " is prepared data",
+                      ", whose documents are known; leave it out");
   }
   if (config.begin_id >= plan.vocabulary) {
     fail<ConfigError>(field, config.begin_id, " is not in [0, ", plan.vocabulary,
                       "), the model's vocabulary");
   }
-  return files;
+  return parts;
+}
+
+DataInfo sum_of(std::span<const DataInfo> sources) {
+  DataInfo sum = sources[0];
+  for (const DataInfo& info : sources.subspan(1)) {
+    sum.path += ", " + info.path;
+    sum.share += info.share;
+    sum.files += info.files;
+    sum.documents = sum.documents > 0 && info.documents > 0 ? sum.documents + info.documents : 0;
+    sum.tokens += info.tokens;
+    sum.windows += info.windows;
+    sum.listing = {};
+  }
+  return sum;
+}
+
+Mixture mixture_of(const DataConfig& config, const BatchPlan& plan) {
+  std::vector<int64_t> weights;
+  for (const MixturePart& part : config.parts(plan.path_field)) weights.push_back(part.weight);
+  return Mixture(weights);
 }
 
 }  // namespace
 
 void DataConfig::fields(config::Fields& f) {
   f.add("path", path,
-        "training data: a text file, .jsonl (also .gz), .npy of token ids, or a folder of these");
+        "training data: a text file, .jsonl (also .gz), .npy or llm.c's .bin of token ids, a "
+        "folder of "
+        "these, or one that `tessera data prepare` made");
+  f.add(
+      "mixture", mixture,
+      "several data sets in place of a path, each 'PATH [weight=W]': they give rows in proportion "
+      "to their weights");
   f.add("text_field", text_field, "field of each .jsonl line that contains the document");
   f.add("packing", packing,
         "documents: tokens attend only within their document; concat: to all earlier tokens of the "
@@ -127,14 +221,34 @@ void DataConfig::fields(config::Fields& f) {
         {.choices = {"documents", "concat"}});
   f.add("shuffle", shuffle,
         "shuffle the sequences anew in each epoch; false: keep the order of the data");
-  f.add("begin_id", begin_id, "token id that begins each document of .npy data; -1: none",
+  f.add("begin_id", begin_id, "token id that begins each document of .npy and .bin data; -1: none",
         {.min = -1, .max = 1 << 24});
   f.add("num_prefetch_batches", num_prefetch_batches, "batches prepared ahead of training",
         {.min = 1, .max = 1024});
 }
 
-int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed) {
-  const RngKey key{seed, stream_of("data") + static_cast<uint64_t>(row / windows)};
+std::vector<MixturePart> DataConfig::parts(const std::string& path_field) const {
+  if (!mixture.empty()) return parse_mixture(mixture, "dataloader.mixture");
+  return {{path, 1, path_field}};
+}
+
+std::vector<std::string> DataConfig::conflicts() const {
+  std::vector<std::string> faults;
+  if (!mixture.empty() && !path.empty()) {
+    faults.emplace_back(
+        "[--dataloader.mixture] and --dataloader.path are both given; give one of them");
+  }
+  try {
+    (void)parts();
+  } catch (const ConfigError& error) {
+    faults.emplace_back(error.what());
+  }
+  return faults;
+}
+
+int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed, size_t source) {
+  const uint64_t stream = stream_of(source == 0 ? "data" : concat("data.", source));
+  const RngKey key{seed, stream + static_cast<uint64_t>(row / windows)};
   return static_cast<int64_t>(
       permuted(static_cast<uint64_t>(row % windows), static_cast<uint64_t>(windows), key));
 }
@@ -148,23 +262,27 @@ class DataLoader::Worker {
       : config_(config), plan_(plan), tokenizer_(std::move(tokenizer)) {
     if (const Context* context = Context::current_or_null()) threads_ = context->options.threads;
     check(plan_);
-    files_ = find_checked(config_, plan_, *tokenizer_);
+    parts_ = find_checked(config_, plan_, *tokenizer_);
     const SignalsBlocked while_starting;
     thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   }
 
   const DataInfo& info() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return source_ || failure_; });
+    changed_.wait(lock, [&] { return rows_ || failure_; });
     if (failure_) std::rethrow_exception(failure_);
     return info_;
+  }
+  std::span<const DataInfo> sources() {
+    (void)info();
+    return sources_;
   }
 
   Batch next() {
     const DataInfo& data = info();
     std::unique_lock lock(mutex_);
     if (plan_.evaluation && next_taken_ >= data.windows) {
-      fail<ValueError>(plan_.path_field, config_.path, " holds ", data.windows,
+      fail<ValueError>(plan_.path_field, data.path, " holds ", data.windows,
                        " rows, asked for those from ", next_taken_);
     }
     changed_.wait(lock, [&] { return !queue_.empty(); });
@@ -201,13 +319,24 @@ class DataLoader::Worker {
 
   void work(const std::stop_token& stop) {
     try {
-      auto source = open_rows(files_, config_, plan_, *tokenizer_, threads_, stop);
-      if (!source) return;
+      std::vector<std::unique_ptr<const RowSource>> opened;
+      std::vector<DataInfo> infos;
+      for (const Part& part : parts_) {
+        auto rows = open_rows(part.files, part.config, part.plan, *tokenizer_, threads_, stop);
+        if (!rows) return;
+        infos.push_back(rows->info());
+        infos.back().path = part.config.path;
+        infos.back().share = part.share;
+        opened.push_back(std::move(rows));
+      }
+      auto rows = std::make_unique<const RowsOfRun>(std::move(opened), mixture_of(config_, plan_),
+                                                    plan_, config_.shuffle);
       const std::scoped_lock lock(mutex_);
-      source_ = std::move(source);
-      info_ = source_->info();
-      info_.batches =
-          plan_.evaluation ? (info_.windows + plan_.global_rows - 1) / plan_.global_rows : 0;
+      sources_ = std::move(infos);
+      info_ = sum_of(sources_);
+      if (plan_.evaluation)
+        info_.batches = (info_.windows + plan_.global_rows - 1) / plan_.global_rows;
+      rows_ = std::move(rows);
     } catch (...) {
       const std::scoped_lock lock(mutex_);
       failure_ = std::current_exception();
@@ -229,7 +358,8 @@ class DataLoader::Worker {
     lock.unlock();
     Made made;
     try {
-      made.rows = make_rows(*source_, plan_, config_.shuffle, row);
+      rows_->will_need(row + plan_.global_rows);
+      made.rows = rows_->make(row);
     } catch (...) {
       made.error = std::current_exception();
     }
@@ -250,13 +380,15 @@ class DataLoader::Worker {
   BatchPlan plan_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   int threads_ = 1;  // that tokenise text: the rank's
-  DataFiles files_;
+  std::vector<Part> parts_;
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::unique_ptr<const RowSource> source_;  // set once, when all is read
-  DataInfo info_;                            // as well
-  std::exception_ptr failure_;               // of reading: final
+  // Set once, when all is read.
+  std::unique_ptr<const RowsOfRun> rows_;
+  std::vector<DataInfo> sources_;
+  DataInfo info_;
+  std::exception_ptr failure_;  // of reading: final
   std::deque<Made> queue_;
   int64_t next_made_ = 0, next_taken_ = 0;  // first rows of micro-batches
   int64_t generation_ = 0;
@@ -272,6 +404,7 @@ DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 DataLoader::~DataLoader() = default;
 
 const DataInfo& DataLoader::info() { return worker_->info(); }
+std::span<const DataInfo> DataLoader::sources() { return worker_->sources(); }
 Batch DataLoader::next() { return worker_->next(); }
 void DataLoader::seek(int64_t row) { worker_->seek(row); }
 Batch DataLoader::at(int64_t row) {

@@ -1,25 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches for training and evaluation. Tokens are split into windows; row n of a run is a function
-// of (seed, n), a permutation of all windows per epoch, so a run resumes from the number of rows
-// taken alone, on any mesh and with any batch size. One thread per loader reads, tokenises and
-// prefetches.
+// of (seed, n), which data set of a mixture and a permutation of its windows per epoch, so a run
+// resumes from the number of rows taken alone, on any mesh and with any batch size. One thread per
+// loader reads, tokenises and prefetches.
 #pragma once
 
 #include "tessera/core/tensor.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/train/data/mixture.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace tessera::train {
 
 struct TESSERA_API DataConfig {
-  std::string path, text_field = "text", packing = "documents";
+  std::string path;
+  std::vector<std::string> mixture = {};  ///< in place of a path; parse_mixture says what each is
+  std::string text_field = "text", packing = "documents";
   bool shuffle = true;
   int64_t begin_id = -1, num_prefetch_batches = 2;
   void fields(config::Fields& f);
+  /// The mixture, or else the one path, of the field `path_field`. ConfigError: as parse_mixture.
+  [[nodiscard]] std::vector<MixturePart> parts(
+      const std::string& path_field = "dataloader.path") const;
+  /// Conflicts between fields.
+  [[nodiscard]] std::vector<std::string> conflicts() const;
 };
 
 /// (B, T) each, i64: the sequences of this rank.
@@ -46,7 +56,10 @@ struct BatchPlan {
   std::string path_field = "dataloader.path";  ///< for errors
 };
 
+/// Of a data set, or sums over those of a mixture.
 struct DataInfo {
+  std::string path;
+  double share = 1;  ///< of the rows of the run
   int64_t files = 0;
   int64_t documents = 0;  ///< 0: unknown until all data is read
   int64_t tokens = 0;
@@ -67,6 +80,8 @@ class TESSERA_API DataLoader {
 
   /// Waits until all data is read. Throws errors of reading: DataError, IoError.
   [[nodiscard]] const DataInfo& info();
+  /// The same of each data set of a mixture; of the one data set otherwise.
+  [[nodiscard]] std::span<const DataInfo> sources();
   /// The next micro-batch of the run. Throws an error of making it; the call after that continues
   /// with the following one. ValueError beyond the end of an evaluation.
   [[nodiscard]] Batch next();
@@ -81,7 +96,8 @@ class TESSERA_API DataLoader {
   std::unique_ptr<Worker> worker_;
 };
 
-/// The window of row number `row` of a run: a permutation of all `windows` per epoch.
-TESSERA_API int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed);
+/// The window of row number `row` of a data set: a permutation of all `windows` per epoch, another
+/// one for each data set `source` of a mixture.
+TESSERA_API int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed, size_t source = 0);
 
 }  // namespace tessera::train

@@ -78,6 +78,11 @@ DataFile fingerprint_of(const std::string& path, const std::string& name) {
 
 bool DataFile::sampled() const { return bytes > kWhole; }
 
+bool same_data(const DataFile& a, const DataFile& b) {
+  return a.name == b.name && a.bytes == b.bytes && a.crc32c == b.crc32c &&
+         (!a.sampled() || a.modified == b.modified);
+}
+
 std::string DataFile::text() const {
   return fmt::format("{} bytes, checksum {:08x}", bytes, crc32c);
 }

@@ -25,6 +25,9 @@ struct DataFile {
   [[nodiscard]] TESSERA_API std::string text() const;
 };
 using DataFingerprint = std::vector<DataFile>;
+/// Whether both are the same file, as far as is known: modification times count only where the
+/// checksum is sampled.
+[[nodiscard]] TESSERA_API bool same_data(const DataFile& a, const DataFile& b);
 
 /// Of the data files of `path`, in their order. Errors as find_data, which name `field`; IoError: a
 /// file cannot be read.

@@ -6,6 +6,7 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/arrays/array_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -44,8 +45,11 @@ std::string_view why_not(const fs::path& path, fs::file_type type) {
   if (folder && name == "build") return "build folders";
   if (!folder) {
     const std::string suffix = suffix_of(path);
-    const bool data = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".npy" ||
-                      std::ranges::count(kTextSuffixes, suffix) > 0;
+    const bool data =
+        suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".npy" ||
+        std::ranges::count(kTextSuffixes, suffix) > 0 ||
+        // Other programs give this suffix to anything.
+        (name.ends_with(".bin") && type == fs::file_type::regular && is_llmc_file(path.string()));
     if (!data) return "of other suffixes";
     if (type != fs::file_type::regular) return "not files";
   }
@@ -251,8 +255,8 @@ void read_jsonl(const std::string& path, const std::string& field,
 
 DataFormat format_of(const std::string& path) {
   const std::string suffix = suffix_of(path);
-  if (suffix == ".npy") {
-    if (!is_gz(path)) return DataFormat::npy;
+  if (suffix == ".npy" || suffix == ".bin") {
+    if (!is_gz(path)) return DataFormat::tokens;
     fail<DataError>(kWhere, path, " is compressed, but tokens are read in place; gunzip it");
   }
   const bool lines = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".json";

@@ -13,10 +13,11 @@
 
 namespace tessera::train {
 
-enum class DataFormat { text, jsonl, npy };
+enum class DataFormat { text, jsonl, tokens };
 
-/// The format by file name: .jsonl, .ndjson and .json have one document per line, .npy token ids,
-/// all others text; .gz may follow. DataError for .npy.gz, which cannot be mapped.
+/// The format by file name: .jsonl, .ndjson and .json have one document per line, .npy and
+/// .bin token ids, all others text; .gz may follow. DataError for compressed token ids, which
+/// cannot be mapped.
 TESSERA_API DataFormat format_of(const std::string& path);
 
 struct DataFolder {
@@ -30,9 +31,9 @@ struct DataFolder {
   [[nodiscard]] std::string text(const std::string& folder) const;
 };
 /// Data files below `folder`, sorted by path: text files (.h .cpp .cu .cuh .md .txt
-/// .py .cmake), .jsonl and .ndjson, each also with .gz, and .npy. Passed over: links (so no loop
-/// and no file twice), hidden files and folders, folders named `build`, other suffixes, what is no
-/// file, and what may not be read. IoError if it cannot be listed.
+/// .py .cmake), .jsonl and .ndjson, each also with .gz, .npy, and .bin of llm.c. Passed over: links
+/// (so no loop and no file twice), hidden files and folders, folders named `build`, other suffixes,
+/// what is no file, and what may not be read. IoError if it cannot be listed.
 TESSERA_API DataFolder data_files(const std::string& folder);
 
 /// Calls `document` with each non-empty document, in order. `field` is the JSONL field of the text.

@@ -75,7 +75,7 @@ TEST_F(TextReaderTest, FormatsGoByName) {
   EXPECT_EQ(format_of("d.npy/a.jsonl"), DataFormat::jsonl);
   EXPECT_EQ(format_of("a.jsonl.gz"), DataFormat::jsonl);
   EXPECT_EQ(format_of("a.json"), DataFormat::jsonl);
-  EXPECT_EQ(format_of("a.npy"), DataFormat::npy);
+  EXPECT_EQ(format_of("a.npy"), DataFormat::tokens);
   EXPECT_THROW(format_of("a.npy.gz"), DataError);
 }
 

@@ -52,6 +52,9 @@ class TokenRows final : public RowSource {
       row.documents[i] = document;
     }
   }
+  void will_need(int64_t index) const override {
+    source_->will_need(index * stride_, seq_len_ + 1);
+  }
 
  private:
   void cut_rows(const DataFiles& files, const BatchPlan& plan) {

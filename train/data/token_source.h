@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source of tokens, as one array: text, read once and stored in memory with two or four bytes per
-// token, or memory-mapped .npy files. Also the starts of documents.
+// token, or memory-mapped files of token ids, plain ones or prepared data. Also the starts of
+// documents.
 #pragma once
 
 #include "tessera/train/tokenizer/tokenizer.h"
@@ -30,29 +31,40 @@ class TESSERA_API TokenSource {
   /// Reads tokens [from, from + to.size()) and sets `starts` to 1 where a document begins.
   /// DataError: a token beyond the vocabulary.
   virtual void read(int64_t from, std::span<int64_t> to, std::span<uint8_t> starts) const = 0;
+  /// Tokens [from, from + count), as far as there are any, will be read soon: a mapped source asks
+  /// the system for them.
+  virtual void will_need(int64_t /*from*/, int64_t /*count*/) const {}
 };
 
 struct SourceOptions {
   std::string text_field;  ///< JSONL field of the text
-  int64_t begin_id = -1;   ///< token id that begins a document of .npy data; -1: none
+  int64_t begin_id = -1;   ///< token id that begins a document of arrays; -1: none
   int64_t vocabulary = 0;  ///< ids are below it
   int threads = 1;         ///< that tokenise text
 };
 
-/// Data files of a path: the file itself, or those of a folder.
+enum class DataKind {
+  text,
+  arrays,   ///< .npy, or .bin of llm.c
+  prepared  ///< a folder with an index
+};
+
+/// Data files of a path: the file itself, or those of a folder; of prepared data the index, which
+/// has the checksums of all others.
 struct DataFiles {
   std::vector<std::string> paths;
-  bool npy = false;
+  DataKind kind = DataKind::text;
   std::string listing = {};  ///< as DataFolder::text; empty for a file
 };
 /// IoError: cannot be read. DataError: missing, neither a file nor a folder, a folder
-/// without data, or one with text and .npy.
+/// without data, or one with text and arrays.
 /// Errors name `field`.
 TESSERA_API DataFiles find_data(const std::string& path, const std::string& field);
 
-/// Reads all data; small .npy files are checked against the vocabulary now, large ones when they
-/// are read. Null after a stop request. IoError, DataError: as read_documents and NpyFile; also
-/// .npy files of different shapes, and data without tokens.
+/// Reads all data; small arrays are checked against the vocabulary now, large ones when they are
+/// read. Null after a stop request. IoError, DataError: as read_documents, ArrayFile and
+/// parse_index; also arrays of different shapes, data without tokens, and data prepared with
+/// another tokenizer.
 TESSERA_API std::unique_ptr<TokenSource> open_source(const DataFiles& files,
                                                      const Tokenizer& tokenizer,
                                                      const SourceOptions& options,

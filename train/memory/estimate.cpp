@@ -116,20 +116,21 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
   return inputs;
 }
 
-// Text is kept as tokens, of a byte at least; .npy files are mapped.
+// Text is kept as tokens, of a byte at least; token ids are mapped.
 int64_t bytes_of_text(const Config& config) {
   const auto bytes = [&](const std::string& path, const std::string& field) {
     int64_t sum = 0;
     try {
       const DataFiles files = find_data(path, field);
-      if (files.npy) return sum;
+      if (files.kind != DataKind::text) return sum;
       for (const std::string& file : files.paths)
         sum += static_cast<int64_t>(std::filesystem::file_size(file));
     } catch (const std::exception&) {  // the trainer's own error says more
     }
     return sum * (config.model.vocab_size() > 65536 ? 4 : 2);
   };
-  int64_t sum = bytes(config.dataloader.path, "dataloader.path");
+  int64_t sum = 0;
+  for (const MixturePart& part : config.dataloader.parts()) sum += bytes(part.path, part.field);
   if (config.validation.enable)
     sum += bytes(config.validation.dataset_path, "validation.dataset_path");
   return sum;

@@ -78,19 +78,23 @@ void Screen::draw_bar() {
   out_ << std::string_view(bar_).substr(0, most);
 }
 
+std::string bar_of(double share, std::string_view facts, int width) {
+  const int room = std::min(40, width - static_cast<int>(facts.size()) - 4);
+  if (room < 4) return std::string(facts.substr(0, static_cast<size_t>(std::max(0, width))));
+  const int full = std::clamp(static_cast<int>(share * room), 0, room);
+  std::string bar(static_cast<size_t>(full), '=');
+  if (full < room) bar += '>' + std::string(static_cast<size_t>(room - full - 1), ' ');
+  return concat('[', bar, "]  ", facts);
+}
+
 std::string progress_bar(int64_t step, int64_t steps, double seconds_per_step, double loss,
                          double seconds_left, int width) {
   const double share = steps > 0 ? static_cast<double>(step) / static_cast<double>(steps) : 1;
   std::string facts =
-      fmt::format("  {}/{}  {:.0f}%  {:.3g} s/step  loss {:.4f}", with_separators(step),
+      fmt::format("{}/{}  {:.0f}%  {:.3g} s/step  loss {:.4f}", with_separators(step),
                   with_separators(steps), 100 * share, seconds_per_step, loss);
   if (seconds_left >= 0) facts += fmt::format("  eta {}", duration(seconds_left));
-  const int room = std::min(40, width - static_cast<int>(facts.size()) - 2);
-  if (room < 4) return facts.substr(2, static_cast<size_t>(std::max(0, width)));
-  const int full = std::clamp(static_cast<int>(share * room), 0, room);
-  std::string bar(static_cast<size_t>(full), '=');
-  if (full < room) bar += '>' + std::string(static_cast<size_t>(room - full - 1), ' ');
-  return '[' + bar + ']' + facts;
+  return bar_of(share, facts, width);
 }
 
 }  // namespace tessera::train

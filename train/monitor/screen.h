@@ -46,6 +46,8 @@ class TESSERA_API Screen {
   std::string bar_;
 };
 
+/// `[=======>      ]  facts`: `share` of 1 is done; `width` characters at most.
+TESSERA_API std::string bar_of(double share, std::string_view facts, int width);
 /// `[=======>      ]  27/60  45%  1.2 s/step  loss 3.2145  eta 40s`, `width` characters at most.
 TESSERA_API std::string progress_bar(int64_t step, int64_t steps, double seconds_per_step,
                                      double loss, double seconds_left, int width);

@@ -242,6 +242,7 @@ std::vector<std::string> Config::conflicts() const {
           " tokens of bytes, beyond --model.vocab_size ", model.vocab_size(),
           "; give --sample.tokens 0");
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
+  for (auto& fault : dataloader.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
   std::ranges::move(parallelism_conflicts(), std::back_inserter(faults));

@@ -15,6 +15,7 @@ namespace {
 
 DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int parts, int part) {
   like.path = plan.path;
+  like.mixture.clear();
   return {like,
           {.seq_len = plan.seq_len,
            .vocabulary = plan.vocabulary,

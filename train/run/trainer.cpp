@@ -168,7 +168,14 @@ DataFingerprint Trainer::checked_fingerprint() {
   RankFacts facts;
   facts.add("command", "train");
   facts.add_fields(config_.fields());
-  if (!source_) data = facts.add_data(config_.dataloader.path, "dataloader.path");
+  const std::vector<MixturePart> parts = config_.dataloader.parts();
+  for (size_t i = 0; i < parts.size() && !source_; ++i) {
+    for (DataFile& file : facts.add_data(parts[i].path, parts[i].field)) {
+      // Files of two data sets may have the same name.
+      if (parts.size() > 1) file.name = concat("mixture[", i, "]/", file.name);
+      data.push_back(std::move(file));
+    }
+  }
   if (config_.validation.enable)
     facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
   facts.add_tokenizer(config_.hf_assets_path, "hf_assets_path");
@@ -206,12 +213,14 @@ void Trainer::announce() {
   print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
                      isa_name(Process::get().isa()), byte_count(machine_memory())));
   if (data_) {
-    const DataInfo& data = data_->info();
-    print_(fmt::format(
-        "data: {}, {}{} tokens, {} windows of {}", c.dataloader.path,
-        data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
-        with_separators(data.tokens), with_separators(data.windows), c.training.seq_len));
-    if (!data.listing.empty()) print_("data files: " + data.listing);
+    for (const DataInfo& data : data_->sources()) {
+      print_(fmt::format(
+          "data: {}, {}{} tokens, {} windows of {}{}", data.path,
+          data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
+          with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
+          data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : ""));
+      if (!data.listing.empty()) print_("data files: " + data.listing);
+    }
   }
   if (validation_data_ && !validation_data_->info().listing.empty())
     print_("validation files: " + validation_data_->info().listing);

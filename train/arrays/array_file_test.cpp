@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/data/npy.h"
+#include "tessera/train/arrays/array_file.h"
 
+#include "tessera/autograd/autograd.h"
 #include "tessera/core/error.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/folder_test.h"
+#include "tessera/train/data/data.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -31,19 +35,19 @@ class NpyTest : public testing::Test {
       out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
     return out;
   }
-  [[nodiscard]] NpyFile open(const std::string& content) const {
+  [[nodiscard]] ArrayFile open(const std::string& content) const {
     std::ofstream(path_, std::ios::binary) << content;
-    return NpyFile(path_);
+    return ArrayFile(path_);
   }
   [[nodiscard]] std::string error_of(const std::string& content) const {
     try {
-      const NpyFile file = open(content);
+      const ArrayFile file = open(content);
     } catch (const DataError& error) {
       return error.what();
     }
     return "no error";
   }
-  static Ids all(const NpyFile& file, int64_t limit = 1 << 20) {
+  static Ids all(const ArrayFile& file, int64_t limit = 1 << 20) {
     Ids ids(static_cast<size_t>(file.size()));
     file.read(0, ids, limit);
     return ids;
@@ -60,7 +64,7 @@ void holds(const std::string& text, const std::string& part) {
 TEST_F(NpyTest, ReadsWhatNumpyWrites) {
   const Ids ids{7, 300, 0, 65535, 12, 1, 2};
   for (const char* name : {"u2", "i4", "u4", "i8"}) {
-    const NpyFile file = open(bytes(name));
+    const ArrayFile file = open(bytes(name));
     EXPECT_EQ(file.header().shape, (Ids{7})) << name;
     EXPECT_EQ(all(file), ids) << name;
     Ids part(3);
@@ -68,14 +72,14 @@ TEST_F(NpyTest, ReadsWhatNumpyWrites) {
     EXPECT_EQ(part, (Ids{0, 65535, 12})) << name;
   }
   for (const char* name : {"rows", "format_2", "format_3"}) {
-    const NpyFile file = open(bytes(name));
+    const ArrayFile file = open(bytes(name));
     EXPECT_EQ(file.header().shape, (Ids{3, 4})) << name;
     EXPECT_EQ(all(file), (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})) << name;
   }
 }
 
 TEST_F(NpyTest, IdsBeyondTheVocabularyAreNamed) {
-  const NpyFile file = open(bytes("u2"));
+  const ArrayFile file = open(bytes("u2"));
   try {
     static_cast<void>(all(file, 65535));
     ADD_FAILURE() << "no error";
@@ -101,6 +105,94 @@ TEST_F(NpyTest, OtherArraysAreRefused) {
   holds(error_of(""), "is empty");
 }
 
+TEST_F(NpyTest, WritesHeadersThatItReads) {
+  for (const ElementType type :
+       {ElementType::u16, ElementType::i32, ElementType::u32, ElementType::i64}) {
+    for (const int64_t n : {int64_t{1}, int64_t{77}, int64_t{1} << 62}) {
+      const std::string header = npy_header(type, n);
+      EXPECT_EQ(header.size(), 128u);
+      const ArrayHeader read = parse_npy_header(header, "x.npy");
+      EXPECT_EQ(read.type, type);
+      EXPECT_EQ(read.shape, (Ids{n}));
+      EXPECT_EQ(read.data_offset, 128u);
+    }
+  }
+  EXPECT_EQ(npy_header(ElementType::u16, 7) + bytes("u2").substr(128), bytes("u2")) << "as NumPy";
+}
+
+TEST_F(NpyTest, FindsTheFirstElementOfAtLeastAValue) {
+  std::string content = npy_header(ElementType::u32, 5);
+  for (const uint32_t value : {0u, 3u, 3u, 9u, 4'000'000'000u})
+    content.append(reinterpret_cast<const char*>(&value), sizeof value);
+  const ArrayFile file = open(content);
+  const Ids values{0, 1, 3, 4, 9, 10, 4'000'000'000, 4'000'000'001}, places{0, 1, 1, 3, 3, 4, 4, 5};
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(file.lower_bound(values[i]), places[i]) << values[i];
+  file.will_need(0, 5);
+  file.will_need(4, 1);
+  EXPECT_EQ(file.bytes(), content.substr(128));
+}
+
+// The layout is that of llm.c's dev/data/data_common.py.
+class LlmcTest : public test::FolderTest {
+ protected:
+  template <class T> static std::string shard(int32_t magic, int32_t version, const Ids& ids) {
+    std::vector<int32_t> header(256);
+    header[0] = magic;
+    header[1] = version;
+    header[2] = static_cast<int32_t>(ids.size());
+    std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
+    for (const int64_t id : ids) {
+      const auto value = static_cast<T>(id);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    return bytes;
+  }
+  [[nodiscard]] std::string error_of(const std::string& bytes) const {
+    const std::string path = put("a.bin", bytes);
+    return test::error_of<DataError>([&] { const ArrayFile file(path); });
+  }
+};
+
+TEST_F(LlmcTest, ShardsAreReadAndOthersRefused) {
+  const Ids ids{50256, 1, 65535, 7};
+  const std::string gpt2 = shard<uint16_t>(20240520, 1, ids);
+  for (const std::string& bytes : {gpt2, shard<uint32_t>(20240801, 7, ids)}) {
+    const ArrayFile file(put("a.bin", bytes));
+    EXPECT_EQ(file.size(), 4);
+    Ids read(4);
+    file.read(0, read, 65536);
+    EXPECT_EQ(read, ids);
+    for (size_t n = 0; n < bytes.size(); n += n < 1024 ? 97 : 1)
+      EXPECT_NE(error_of(bytes.substr(0, n)), "nothing was thrown") << n;
+    holds(error_of(bytes + "x"), "a.bin is too long");
+  }
+  holds(error_of(shard<uint16_t>(20240522, 1, ids)), "a.bin holds multiple-choice questions");
+  holds(error_of(shard<uint16_t>(7, 1, ids)), "a.bin begins with 7, expected llm.c's magic number");
+  holds(error_of(shard<uint16_t>(20240520, 2, ids)), "a shard for GPT-2 of version 2, expected");
+  holds(error_of(shard<uint16_t>(20240520, 1, {})), "a.bin is empty");
+  std::string negative = gpt2;
+  negative[11] = '\xFF';
+  holds(error_of(negative), "has a header of -");
+}
+
+// In a folder, by its magic number: other programs use the suffix too.
+TEST_F(LlmcTest, AFolderOfShardsIsADataSet) {
+  const Session session;
+  Ids ids;
+  for (int64_t i = 0; i < 50; ++i) ids.push_back(i % 10 == 0 ? 99 : i);
+  (void)put("0.bin", shard<uint16_t>(20240520, 1, ids));
+  (void)put("1.bin", shard<uint16_t>(20240520, 1, ids));
+  (void)put("weights.bin", "other");
+  DataLoader loader({.path = folder_, .shuffle = false, .begin_id = 99},
+                    {.seq_len = 60, .vocabulary = 100, .seed = 1});
+  EXPECT_EQ(loader.info().tokens, 100);
+  holds(loader.info().listing, "2 taken (0.bin, 1.bin); passed over: 1 of other suffixes");
+  const Batch batch = loader.next();
+  EXPECT_EQ(batch.positions.data<int64_t>()[19], 9);
+  EXPECT_EQ(batch.documents.data<int64_t>()[59], 5);
+}
+
 TEST_F(NpyTest, EveryCutIsFound) {
   const std::string whole = bytes("u2");
   for (size_t n = 0; n < whole.size(); ++n)
@@ -118,7 +210,7 @@ TEST_F(NpyTest, DamagedHeadersAreErrors) {
       std::string damaged = whole;
       damaged[i] = c;
       try {
-        const NpyFile file = open(damaged);
+        const ArrayFile file = open(damaged);
         EXPECT_EQ(file.size() * file.width(), 48) << i << ' ' << c;
       } catch (const DataError&) {
         SUCCEED();
@@ -150,7 +242,7 @@ TEST_F(NpyTest, DamagedHeadersAreErrors) {
 }
 
 TEST_F(NpyTest, AFileThatIsCutLaterIsAnError) {
-  const NpyFile file = open(bytes("u2"));
+  const ArrayFile file = open(bytes("u2"));
   fs::resize_file(path_, 130);
   try {
     static_cast<void>(all(file));

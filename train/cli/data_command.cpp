@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command data. It installs no signal handlers: what a killed preparation has finished is whole
+// at any moment, and the same command goes on from there.
+#include "tessera/core/process.h"
+#include "tessera/train/cli/commands.h"
+#include "tessera/train/monitor/metrics.h"
+#include "tessera/train/monitor/screen.h"
+#include "tessera/train/prepare/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+
+namespace tessera::train {
+namespace {
+
+struct PrepareConfig {
+  PrepareOptions options{.threads = 0};
+  int64_t threads = 0;
+  std::string tokenizer;
+  void fields(config::Fields& f) {
+    f.add("out", options.out, "new folder, which --dataloader.path then takes");
+    f.add("tokenizer", tokenizer,
+          "folder or file of the tokenizer, which training must use too; none: bytes");
+    f.add("text_field", options.text_field, "field of each .jsonl line that contains the document");
+    f.add("shard_tokens", options.shard_tokens,
+          "a shard ends with the document that reaches this size; an interrupted preparation goes "
+          "on after the last whole shard",
+          {.min = 1, .max = int64_t{1} << 31, .unit = "tokens"});
+    f.add("threads", threads, "threads that tokenise; 0: one per core", {.min = 0, .max = 1024});
+  }
+};
+
+// A bar on a terminal, drawn ten times a second at most.
+class Bar {
+ public:
+  explicit Bar(std::ostream& out) : screen_(out, Screen::style_of(out)) {}
+  void show(const PrepareProgress& p) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - drawn_ < std::chrono::milliseconds(100)) return;
+    drawn_ = now;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    if (first_ < 0) first_ = p.tokens;
+    const double share =
+        p.all_bytes > 0 ? static_cast<double>(p.bytes) / static_cast<double>(p.all_bytes) : 1;
+    screen_.bar(bar_of(
+        share,
+        fmt::format("{:.0f}%  {} tokens  {}/s", 100 * share, with_separators(p.tokens),
+                    with_separators(
+                        static_cast<int64_t>(static_cast<double>(p.tokens - first_) / seconds))),
+        screen_.width()));
+  }
+
+ private:
+  Screen screen_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point drawn_ = start_;
+  int64_t first_ = -1;  // tokens of an earlier try
+};
+
+int prepare(Arguments arguments, std::ostream& out) {
+  PrepareConfig c;
+  config::Fields fields;
+  fields.section("", c);
+  auto [files, rest] = files_and_fields(arguments);
+  std::vector<std::string> faults = fields.parse(rest);
+  if (files.empty())
+    faults.emplace_back(
+        "[tessera data] no file is given: name text or JSONL files, or folders of them");
+  if (c.options.out.empty()) faults.emplace_back("[--out] is missing: give a new folder");
+  config::throw_if_any(faults);
+  c.options.paths = std::move(files);
+  c.options.threads = static_cast<int>(c.threads > 0 ? c.threads : Process::get().cores());
+  const auto tokenizer = open_tokenizer(c.tokenizer, "--tokenizer");
+
+  const auto start = std::chrono::steady_clock::now();
+  PrepareProgress progress;
+  DataIndex index;
+  {
+    Bar bar(out);
+    index = prepare_data(c.options, *tokenizer, [&](const PrepareProgress& p) {
+      progress = p;
+      bar.show(p);
+    });
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (progress.resumed_shards > 0)
+    out << progress.resumed_shards << " shards of an interrupted preparation were kept\n";
+  out << fmt::format("wrote {}: {} tokens, {} documents, {} {}, {:.1f} s\n", c.options.out,
+                     with_separators(index.tokens()), with_separators(index.documents()),
+                     index.shards.size(), index.shards.size() == 1 ? "shard" : "shards", seconds);
+  return 0;
+}
+
+struct VerifyConfig {
+  std::string folder;
+  void fields(config::Fields& f) {
+    f.add("folder", folder, "prepared folder; may be the argument itself");
+  }
+};
+
+int verify(Arguments arguments, std::ostream& out) {
+  const std::string folder = parsed_folders<VerifyConfig>(arguments, 1).second[0];
+  const std::vector<std::string> faults = verify_index(folder);
+  for (const std::string& fault : faults) out << fault << '\n';
+  if (!faults.empty()) return 1;
+  const DataIndex index = read_index(folder);
+  out << fmt::format("{} is whole: {} tokens, {} documents\n", folder,
+                     with_separators(index.tokens()), with_separators(index.documents()));
+  return 0;
+}
+
+}  // namespace
+
+int data_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+  const std::string action = arguments.empty() ? "" : arguments[0];
+  if (action == "prepare") return prepare(arguments.subspan(1), out);
+  if (action == "verify") return verify(arguments.subspan(1), out);
+  fail<ConfigError>("tessera data", action.empty() ? "no action is" : "an unknown action is",
+                    " given, expected: tessera data prepare FILES or tessera data verify FOLDER");
+}
+
+std::string data_help(Arguments arguments, const Catalogue&) {
+  return !arguments.empty() && arguments[0] == "verify" ? help_of_fields<VerifyConfig>()
+                                                        : help_of_fields<PrepareConfig>();
+}
+
+}  // namespace tessera::train
