@@ -88,6 +88,10 @@ void wait_for_data(int fd, const std::string& path) {
 
 }  // namespace
 
+std::string below(const std::string& folder, std::string_view name) {
+  return (fs::path(folder) / name).string();
+}
+
 int open_file(const std::string& path, std::string_view where) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file.ok()) fail<IoError>(where, "cannot open ", path, ": ", std::strerror(errno));

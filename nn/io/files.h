@@ -21,6 +21,9 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 
+/// The path of a file in a folder.
+[[nodiscard]] TESSERA_API std::string below(const std::string& folder, std::string_view name);
+
 /// Opens a file for reading; the caller closes the descriptor. IoError, which begins with `where`:
 /// cannot be opened, or is a folder, FIFO, socket or device. Never waits for a FIFO's writer.
 [[nodiscard]] TESSERA_API int open_file(const std::string& path, std::string_view where);

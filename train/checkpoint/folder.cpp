@@ -23,10 +23,6 @@ namespace fs = std::filesystem;
 // save.
 constexpr std::string_view kPartial = ".partial", kReplaced = ".replaced";
 
-std::string below(const std::string& folder, std::string_view name) {
-  return (fs::path(folder) / name).string();
-}
-
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -70,7 +66,7 @@ bool looks_whole(const std::string& folder) {
 }  // namespace
 
 std::string CheckpointFolder::folder_of(int64_t step) const {
-  return below(path_, concat("step-", step));
+  return io::below(path_, concat("step-", step));
 }
 
 std::vector<int64_t> CheckpointFolder::steps() const {
@@ -104,7 +100,7 @@ void CheckpointFolder::recover() const {
     const std::string own = name.substr(0, name.rfind('.'));
     if (!step_of(own)) continue;
     std::error_code error;
-    const std::string from = below(path_, name), to = below(path_, own);
+    const std::string from = io::below(path_, name), to = io::below(path_, own);
     if (replaced && !fs::exists(to, error)) rename(from, to);
     else remove_quietly(from);
   }
@@ -157,8 +153,8 @@ void CheckpointFolder::purge(int64_t keep, int64_t saved) const {
 
 StepFolders steps_at(const std::string& path, const std::string& folder) {
   std::error_code error;
-  if (fs::exists(below(path, kManifestFile), error)) return {{path}, IfDamaged::fail};
-  for (const std::string& place : {path, below(path, folder)}) {
+  if (fs::exists(io::below(path, kManifestFile), error)) return {{path}, IfDamaged::fail};
+  for (const std::string& place : {path, io::below(path, folder)}) {
     if (auto steps = CheckpointFolder(place).latest_first(); !steps.empty())
       return {std::move(steps), IfDamaged::skip};
   }

@@ -19,14 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string below(const std::string& folder, std::string_view name) {
-  return (fs::path(folder) / name).string();
-}
-
 // A file that is missing or has another size; empty: neither.
 std::string size_fault(const std::string& folder, const std::string& name, uint64_t expected) {
   std::error_code error;
-  const uint64_t bytes = fs::file_size(below(folder, name), error);
+  const uint64_t bytes = fs::file_size(io::below(folder, name), error);
   if (error) return fmt::format("{}: {}", name, error.message());
   if (bytes == expected) return "";
   return fmt::format("{} has {} bytes, expected {}", name, bytes, expected);
@@ -39,11 +35,11 @@ std::string sum_fault(std::string_view what, uint32_t is, uint32_t expected) {
 // Opens a file, unless something is wrong with it, which is returned. A file of whole tensors has
 // no checksum of its header, and may hold tensors without elements, which have no chunk.
 std::string open_listed(const std::string& folder, const CheckpointFile& listed, bool whole_tensors,
-                        size_t chunks, std::unique_ptr<io::SafetensorsFile>& file) {
+                        size_t chunks, std::shared_ptr<const io::SafetensorsFile>& file) {
   std::string fault = size_fault(folder, listed.name, listed.bytes);
   if (!fault.empty()) return fault;
   try {
-    file = std::make_unique<io::SafetensorsFile>(below(folder, listed.name));
+    file = std::make_shared<const io::SafetensorsFile>(io::below(folder, listed.name));
   } catch (const Error& error) {
     return concat(listed.name, ": ", error.what());
   }
@@ -91,7 +87,7 @@ std::vector<PieceOfChunk> pieces(const ChunkEntry& chunk, DType dtype, bool whol
 }  // namespace
 
 std::string read_manifest(const std::string& folder) {
-  const std::string path = below(folder, kManifestFile);
+  const std::string path = io::below(folder, kManifestFile);
   std::error_code error;
   if (!fs::exists(path, error))
     fail<DataError>("checkpoint", folder, " is incomplete or damaged: it has no ", kManifestFile);
@@ -119,7 +115,7 @@ std::string read_manifest(const std::string& folder) {
 
 CheckpointReader::CheckpointReader(const std::string& step_folder, const std::string& manifest_text)
     : CheckpointReader(step_folder,
-                       parse_manifest(manifest_text, below(step_folder, kManifestFile))) {}
+                       parse_manifest(manifest_text, io::below(step_folder, kManifestFile))) {}
 
 CheckpointReader::CheckpointReader(std::string folder, Manifest manifest)
     : path_(std::move(folder)),
@@ -159,15 +155,22 @@ std::vector<std::string> CheckpointReader::faults_of(
 }
 
 void CheckpointReader::fill(const std::vector<nn::NamedParameter>& tensors) const {
+  std::vector<Tensor> shards;
+  for (const auto& [name, t] : tensors) {
+    Tensor shard = t.is_distributed() ? local(t) : t;
+    if (shard.numel() > 0) shards.push_back(std::move(shard));
+  }
+  fill(needs_of(tensors), shards);
+}
+
+void CheckpointReader::fill(const std::vector<Need>& needs,
+                            const std::vector<Tensor>& shards) const {
   // A shard that is not in host memory in one piece is read beside it first.
   struct Target {
     Tensor shard, host;
   };
-  const std::vector<Need> needs = needs_of(tensors);
   std::vector<Target> targets;
-  for (const auto& [name, t] : tensors) {
-    const Tensor shard = t.is_distributed() ? local(t) : t;
-    if (shard.numel() == 0) continue;
+  for (const Tensor& shard : shards) {
     const bool direct = shard.device().is_cpu() && shard.is_contiguous();
     shard.storage().bump_version();
     targets.push_back({shard, direct ? shard : empty(shard.shape(), shard.dtype())});
@@ -190,7 +193,7 @@ std::vector<std::string> CheckpointReader::tokenizer_faults(
   for (const auto& [name, expected] : *manifest_.tokenizer) {
     std::string fault = size_fault(path_, name, expected.bytes);
     if (fault.empty()) {
-      files.push_back({name, io::read_file(below(path_, name))});
+      files.push_back({name, io::read_file(io::below(path_, name))});
       const uint32_t sum = io::crc32c(files.back().bytes);
       if (sum != expected.crc32c) fault = sum_fault(name, sum, expected.crc32c);
     }
@@ -206,11 +209,21 @@ std::shared_ptr<const Tokenizer> CheckpointReader::tokenizer() const {
   return make_tokenizer(std::move(files));
 }
 
-Tensor CheckpointReader::read(const std::string& tensor) const {
+const TensorEntry& CheckpointReader::entry(const std::string& tensor) const {
   const TensorEntry* entry = manifest_.find(tensor);
   if (!entry) fail<DataError>("checkpoint", path_, " has no tensor ", io::excerpt(tensor));
-  Tensor t = empty(entry->shape, entry->dtype);
-  fill({{tensor, t}});
+  return *entry;
+}
+
+Tensor CheckpointReader::read(const std::string& tensor) const {
+  return read(tensor, whole_box(entry(tensor).shape));
+}
+
+Tensor CheckpointReader::read(const std::string& tensor, const Box& box) const {
+  const TensorEntry& there = entry(tensor);
+  Tensor t = empty(box.size, there.dtype);
+  if (t.numel() == 0) return t;
+  fill({{tensor, &there, box}}, {t});
   return t;
 }
 
@@ -225,14 +238,13 @@ std::vector<CheckpointReader::Need> CheckpointReader::needs_of(
     const std::vector<nn::NamedParameter>& tensors) const {
   std::vector<Need> needs;
   for (const auto& [name, t] : tensors) {
-    const TensorEntry* entry = manifest_.find(name);
-    if (!entry) fail<DataError>("checkpoint", path_, " has no tensor ", io::excerpt(name));
-    if (entry->dtype != t.dtype() || entry->shape != t.shape()) {
-      fail<DataError>("checkpoint", path_, ": ", name, " is ", tessera::name(entry->dtype),
-                      entry->shape, ", expected ", t.meta());
+    const TensorEntry& there = entry(name);
+    if (there.dtype != t.dtype() || there.shape != t.shape()) {
+      fail<DataError>("checkpoint", path_, ": ", name, " is ", tessera::name(there.dtype),
+                      there.shape, ", expected ", t.meta());
     }
     Box box = own_box(t);
-    if (box.numel() > 0) needs.push_back({name, entry, std::move(box)});
+    if (box.numel() > 0) needs.push_back({name, &there, std::move(box)});
   }
   return needs;
 }
@@ -244,12 +256,28 @@ std::vector<std::string> CheckpointReader::whole_file_faults(size_t first, size_
     const CheckpointFile& file = manifest_.files[i];
     std::string fault = size_fault(path_, file.name, file.bytes);
     if (fault.empty()) {
-      const io::FileSum sum = io::sum_of_file(below(path_, file.name));
+      const io::FileSum sum = io::sum_of_file(io::below(path_, file.name));
       if (sum != file.head) fault = sum_fault(file.name, sum.crc32c, file.head.crc32c);
     }
     if (!fault.empty()) faults.push_back(std::move(fault));
   }
   return faults;
+}
+
+std::string CheckpointReader::open(size_t f,
+                                   std::shared_ptr<const io::SafetensorsFile>& opened) const {
+  constexpr size_t kMostOpen = 64;
+  const std::lock_guard lock(mutex_);
+  if (const auto at = opened_.find(f); at != opened_.end()) {
+    opened = at->second;
+    return "";
+  }
+  std::string fault =
+      open_listed(path_, manifest_.files[f], manifest_.whole_tensors, chunks_in_file_[f], opened);
+  if (!fault.empty()) return fault;
+  if (opened_.size() == kMostOpen) opened_.clear();
+  opened_[f] = opened;
+  return "";
 }
 
 std::vector<std::string> CheckpointReader::walk(const std::vector<Need>& needs,
@@ -270,8 +298,8 @@ std::vector<std::string> CheckpointReader::walk(const std::vector<Need>& needs,
   for (size_t f = 0; f < jobs.size(); ++f) {
     if (jobs[f].empty()) continue;
     const CheckpointFile& listed = manifest_.files[f];
-    std::unique_ptr<io::SafetensorsFile> file;
-    std::string fault = open_listed(path_, listed, whole, chunks_in_file_[f], file);
+    std::shared_ptr<const io::SafetensorsFile> file;
+    std::string fault = open(f, file);
     if (!fault.empty()) {
       faults.push_back(std::move(fault));
       continue;

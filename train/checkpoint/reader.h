@@ -4,11 +4,14 @@
 // needs, and no tensor is in memory a second time.
 #pragma once
 
+#include "tessera/nn/io/safetensors.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/checkpoint/manifest.h"
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,7 +21,7 @@ namespace tessera::train {
 /// what is missing or differs; IoError: a file cannot be read.
 [[nodiscard]] TESSERA_API std::string read_manifest(const std::string& step_folder);
 
-/// Its functions change nothing here, so that ranks that are threads may share a reader.
+/// Threads may share a reader.
 class TESSERA_API CheckpointReader {
  public:
   /// Errors as read_manifest. The bytes of tensors are not read yet.
@@ -50,6 +53,8 @@ class TESSERA_API CheckpointReader {
 
   /// A whole tensor. DataError: there is none of this name, or its bytes are wrong.
   [[nodiscard]] Tensor read(const std::string& tensor) const;
+  /// The elements of a box of it.
+  [[nodiscard]] Tensor read(const std::string& tensor, const Box& box) const;
   /// All tensors of a part of the manifest.
   [[nodiscard]] std::vector<nn::NamedParameter> read_all(const TensorEntries& part) const;
 
@@ -64,17 +69,27 @@ class TESSERA_API CheckpointReader {
   using Take = std::function<void(size_t index, const Box& piece, const void* bytes)>;
   /// Reads the tokenizer's files; what is wrong with them.
   [[nodiscard]] std::vector<std::string> tokenizer_faults(std::vector<TokenizerFile>& files) const;
+  /// DataError: there is no such tensor.
+  [[nodiscard]] const TensorEntry& entry(const std::string& tensor) const;
   [[nodiscard]] std::vector<Need> needs_of(const std::vector<nn::NamedParameter>& tensors) const;
+  /// Reads each need into the tensor beside it.
+  void fill(const std::vector<Need>& needs, const std::vector<Tensor>& shards) const;
   /// Reads each file once, in order; faults of what is needed.
   [[nodiscard]] std::vector<std::string> walk(const std::vector<Need>& needs,
                                               const Take& take) const;
   /// Of files of whole tensors, each `parts`-th from `first` on: faults of their checksums.
   [[nodiscard]] std::vector<std::string> whole_file_faults(size_t first, size_t parts) const;
+  /// A data file, opened and checked; what is wrong with it. Some are kept open, since whoever
+  /// reads a tensor at a time needs the same ones again.
+  [[nodiscard]] std::string open(size_t file,
+                                 std::shared_ptr<const io::SafetensorsFile>& opened) const;
   [[noreturn]] void fail_damaged(const std::vector<std::string>& faults) const;
 
   std::string path_;
   Manifest manifest_;
   std::vector<size_t> chunks_in_file_;
+  mutable std::mutex mutex_;  // of the next one
+  mutable std::map<size_t, std::shared_ptr<const io::SafetensorsFile>> opened_;
 };
 
 }  // namespace tessera::train
