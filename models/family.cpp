@@ -31,11 +31,13 @@ ModelConfig::ModelConfig(ModelConfig&&) noexcept = default;
 ModelConfig::ModelConfig(const ModelConfig& other)
     : family_(other.family_),
       flavor_(other.flavor_),
+      hugging_face_(other.hugging_face_),
       held_(other.held_ ? other.held_->copy() : nullptr) {}
 
 ModelConfig& ModelConfig::operator=(ModelConfig other) noexcept {
   std::swap(family_, other.family_);
   std::swap(flavor_, other.flavor_);
+  std::swap(hugging_face_, other.hugging_face_);
   std::swap(held_, other.held_);
   return *this;
 }
@@ -63,13 +65,13 @@ void ModelConfig::fields(config::Fields& f) {
 }
 
 ModelConfig Family::flavor(std::string_view wanted) const {
-  if (wanted.empty()) {
-    if (flavors.empty()) fail<UsageError>("family", name, " has no flavors: give it at least one");
-    ModelConfig m = flavors[0];
-    m.set_flavor("");
-    return m;
-  }
-  return find(flavors, wanted, "--model.flavor", [](const ModelConfig& m) { return m.flavor(); });
+  if (flavors.empty()) fail<UsageError>("family", name, " has no flavors: give it at least one");
+  ModelConfig m = wanted.empty() ? flavors[0]
+                                 : find(flavors, wanted, "--model.flavor",
+                                        [](const ModelConfig& f) { return f.flavor(); });
+  if (wanted.empty()) m.set_flavor("");
+  m.hugging_face_ = hugging_face;
+  return m;
 }
 
 const Family& find_family(std::span<const Family> families, std::string_view name) {

@@ -18,6 +18,8 @@
 
 namespace tessera::models {
 
+struct HuggingFace;
+
 /// A model class of a family: it has a Config that binds its fields and reports conflicts.
 template <class Model>
 concept ModelOfFamily = std::derived_from<Model, LanguageModel> &&
@@ -52,6 +54,8 @@ class TESSERA_API ModelConfig {
   /// The published size that supplied the defaults; empty: none.
   [[nodiscard]] const std::string& flavor() const { return flavor_; }
   void set_flavor(std::string flavor) { flavor_ = std::move(flavor); }
+  /// The family's names in transformers (models/hugging_face.h); null: none.
+  [[nodiscard]] const HuggingFace* hugging_face() const { return hugging_face_; }
 
   // The following functions throw UsageError while it is empty.
   [[nodiscard]] int64_t vocab_size() const { return held().vocab_size(); }
@@ -108,11 +112,11 @@ class TESSERA_API ModelConfig {
   [[nodiscard]] Held& held() const;
   [[noreturn]] void wrong_type(const std::type_info& type) const;
 
+  friend struct Family;
   std::string family_, flavor_;
+  const HuggingFace* hugging_face_ = nullptr;
   std::unique_ptr<Held> held_;
 };
-
-struct HuggingFace;
 
 struct Family {
   std::string name, description;

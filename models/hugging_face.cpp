@@ -38,10 +38,14 @@ Numbered numbered(std::string_view name) {
   return n;
 }
 
-std::string filled(std::string_view pattern, const std::string& number) {
+std::string filled(std::string_view pattern, char mark, const std::string& number) {
   std::string name(pattern);
-  if (const size_t at = name.find('#'); at != name.npos) name.replace(at, 1, number);
+  if (const size_t at = name.find(mark); at != name.npos) name.replace(at, 1, number);
   return name;
+}
+
+Shape without_first(const Shape& shape) {
+  return Shape(std::span<const int64_t>(shape.begin() + 1, shape.end()));
 }
 
 // The two dims of a head's pairs change places: (pair, half) of ours, (half, pair) of theirs.
@@ -55,54 +59,119 @@ Tensor with_heads(const Tensor& x, int64_t head_dim, int64_t outer) {
 
 Tensor HfTensor::join(const std::vector<Tensor>& parts) const {
   const NoGrad guard;
-  Tensor whole = parts.size() == 1 ? parts[0] : cat(parts, 0);
-  if (change == HfChange::transposed) whole = contiguous(transpose(whole, 0, 1));
+  Tensor whole = parts[0];
+  if (interleaved) {
+    const Tensor turns = stack(parts, rows() + 1);
+    Shape joined = parts[0].shape();
+    joined[rows()] *= static_cast<int64_t>(parts.size());
+    whole = reshape(turns, joined);
+  } else if (parts.size() > 1) {
+    whole = cat(parts, rows());
+  }
+  if (change == HfChange::transposed) whole = contiguous(transpose(whole, rows(), rows() + 1));
   if (change == HfChange::halves) whole = with_heads(whole, head_dim, head_dim / 2);
   return whole;
 }
 
-Tensor HfTensor::part(const Tensor& theirs, size_t i) const {
+Tensor HfTensor::part(size_t i, const Shape& begin, const Shape& size, const HfRead& read) const {
   const NoGrad guard;
-  Tensor whole = theirs;
-  if (change == HfChange::transposed) whole = transpose(whole, 0, 1);
-  if (change == HfChange::halves) whole = with_heads(whole, head_dim, 2);
-  int64_t begin = 0;
-  for (size_t before = 0; before < i; ++before) begin += ours[before].shape[0];
-  return contiguous(narrow(whole, 0, begin, ours[i].shape[0]));
+  const auto turns = static_cast<int64_t>(interleaved ? ours.size() : 1);
+  Shape from = begin, count = size;  // of theirs, before the change
+  int64_t& row = from[rows()];
+  int64_t& row_count = count[rows()];
+  int64_t before = 0;  // rows that are read and not wanted
+  if (interleaved) {
+    row = row * turns + static_cast<int64_t>(i);
+    row_count = (row_count - 1) * turns + 1;
+  } else {
+    for (size_t j = 0; j < i; ++j) row += ours[j].shape[rows()];
+  }
+  if (change == HfChange::halves) {
+    before = row % head_dim;
+    row -= before;
+    row_count = (before + row_count + head_dim - 1) / head_dim * head_dim;
+  }
+  if (change == HfChange::transposed) {
+    std::swap(row, from[rows() + 1]);
+    std::swap(row_count, count[rows() + 1]);
+  }
+  Tensor x = read(name, from, count);
+  if (change == HfChange::transposed) x = transpose(x, rows(), rows() + 1);
+  if (change == HfChange::halves)
+    x = narrow(with_heads(x, head_dim, 2), rows(), before, size[rows()]);
+  if (turns > 1) x = slice(x, rows(), {.step = turns});
+  return contiguous(x);
 }
 
-std::vector<HfTensor> hf_tensors(const HuggingFace& family, const ModelConfig& config) {
-  std::map<std::string_view, std::pair<const HfTensorNames*, size_t>> rows;  // by our pattern
-  for (const HfTensorNames& row : family.tensors) {
-    for (size_t i = 0; i < row.ours.size(); ++i) rows[row.ours[i]] = {&row, i};
-  }
+std::vector<NamedShape> tensors_of(const ModelConfig& config) {
   const auto model = config.make();
-  std::vector<nn::NamedParameter> own = nn::named_parameters(*model);
-  for (auto& buffer : nn::named_buffers(*model, true)) own.push_back(std::move(buffer));
-  std::map<std::string, Shape> shapes;
-  for (const auto& [name, tensor] : own) shapes[name] = tensor.shape();
+  std::vector<NamedShape> all;
+  for (const auto& [name, tensor] : nn::named_parameters(*model))
+    all.push_back({name, tensor.shape()});
+  for (const auto& [name, tensor] : nn::named_buffers(*model, true))
+    all.push_back({name, tensor.shape()});
+  return all;
+}
 
-  std::vector<HfTensor> all;
-  for (const auto& [name, tensor] : own) {
+HfTensors::HfTensors(const HuggingFace& family, const ModelConfig& config)
+    : HfTensors(family.tensors, tensors_of(config), family.head_dim ? family.head_dim(config) : 0) {
+}
+
+HfTensors::HfTensors(const std::vector<HfTensorNames>& rows, std::span<const NamedShape> ours,
+                     int64_t head_dim)
+    : ours_(ours.begin(), ours.end()) {
+  std::map<std::string_view, std::pair<const HfTensorNames*, size_t>> by_ours;  // by our pattern
+  for (const HfTensorNames& row : rows) {
+    for (size_t i = 0; i < row.ours.size(); ++i) by_ours[row.ours[i]] = {&row, i};
+  }
+  std::map<std::string_view, const Shape*> shapes;
+  for (const auto& [name, shape] : ours_) shapes[name] = &shape;
+
+  for (const auto& [name, shape] : ours_) {
     const Numbered n = numbered(name);
-    const auto at = rows.find(n.pattern);
-    if (at == rows.end())
-      fail<UsageError>("hugging_face", config.family(), " has no name for ", name, ": add a row");
+    const auto at = by_ours.find(n.pattern);
+    if (at == by_ours.end())
+      fail<UsageError>("hugging_face", "there is no name for ", name, ": add a row to the table");
     const auto& [row, index] = at->second;
     if (index != 0) continue;  // a part of the tensor that the first one began
-    HfTensor t{filled(row->theirs, n.number)};
+    HfTensor t{filled(row->theirs, '#', n.number)};
     t.change = row->change;
-    if (t.change == HfChange::halves) t.head_dim = family.head_dim(config);
+    t.interleaved = row->interleaved && row->ours.size() > 1;
+    t.experts = row->experts == HfExperts::together;
+    if (t.change == HfChange::halves) t.head_dim = head_dim;
+    const bool apart = row->experts == HfExperts::apart;
     for (const std::string_view pattern : row->ours) {
-      const std::string part = filled(pattern, n.number);
-      t.ours.push_back({part, shapes.at(part)});
+      const std::string part = filled(pattern, '#', n.number);
+      const Shape& whole = *shapes.at(part);
+      t.ours.push_back({part, apart ? without_first(whole) : whole});
     }
     t.shape = t.ours[0].shape;
-    for (size_t i = 1; i < t.ours.size(); ++i) t.shape[0] += t.ours[i].shape[0];
-    if (t.change == HfChange::transposed) std::swap(t.shape[0], t.shape[1]);
-    all.push_back(std::move(t));
+    for (size_t i = 1; i < t.ours.size(); ++i) t.shape[t.rows()] += t.ours[i].shape[t.rows()];
+    if (t.change == HfChange::transposed) std::swap(t.shape[t.rows()], t.shape[t.rows() + 1]);
+    const std::string pattern = t.name;
+    for (int64_t e = 0; e < (apart ? shape[0] : 1); ++e) {
+      if (apart) {
+        t.expert = e;
+        t.name = filled(pattern, '%', std::to_string(e));
+      }
+      for (size_t i = 0; i < t.ours.size(); ++i) parts_[t.ours[i].name].push_back({all_.size(), i});
+      all_.push_back(t);
+    }
   }
-  return all;
+}
+
+Tensor HfTensors::read(const std::string& ours, const Shape& begin, const Shape& size,
+                       const HfRead& read) const {
+  const NoGrad guard;
+  const std::vector<Part>& parts = parts_.at(ours);
+  if (const auto& [theirs, index] = parts[0]; all_[theirs].expert < 0)
+    return all_[theirs].part(index, begin, size, read);
+  std::vector<Tensor> experts;
+  for (int64_t e = begin[0]; e < begin[0] + size[0]; ++e) {
+    const auto& [theirs, index] = parts[static_cast<size_t>(e)];
+    experts.push_back(all_[theirs].part(index, without_first(begin), without_first(size), read));
+  }
+  return stack(experts);
 }
 
 bool matches_any(std::string_view name, const std::vector<std::string_view>& patterns) {

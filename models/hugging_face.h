@@ -7,15 +7,18 @@
 #include "tessera/models/family.h"
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::models {
 
-/// What is done to our tensors, joined along their first dim, to make theirs.
+/// What is done to our tensors, joined along their rows, to make theirs.
 enum class HfChange : uint8_t {
   none,
   transposed,  ///< a matrix that they store as (in, out)
@@ -24,11 +27,20 @@ enum class HfChange : uint8_t {
   halves
 };
 
+/// How they hold the experts of a layer, which are the first dim of our tensors.
+enum class HfExperts : uint8_t {
+  none,      ///< there are none: rows are the first dim
+  together,  ///< as we do: rows are the second dim
+  apart      ///< a tensor for each expert, whose number is `%` in its name
+};
+
 /// One of their tensors. `#` in a name is the number of a layer, the same in all names.
 struct HfTensorNames {
   std::string_view theirs;
   std::vector<std::string_view> ours;
   HfChange change = HfChange::none;
+  HfExperts experts = HfExperts::none;
+  bool interleaved = false;  ///< rows of ours take turns in theirs, instead of following each other
 };
 
 /// A number or a switch that both configurations have.
@@ -54,6 +66,8 @@ struct HfDerived {
   int64_t (*value)(const ModelConfig& config);
 };
 
+struct Gguf;
+
 struct HuggingFace {
   std::string_view model_type, architecture;
   std::string_view prefix = {};  ///< of all their tensors but the head; a file may lack it
@@ -66,30 +80,69 @@ struct HuggingFace {
   bool rope = false;  ///< it has the fields of config/rope_fields.h
   /// Size of a head, where a tensor's change is `halves`.
   int64_t (*head_dim)(const ModelConfig& config) = nullptr;
+  /// Its files may hold tensors in MXFP4. (Blocks of f8_e4m3 are read in every family.)
+  bool mxfp4 = false;
+  const Gguf* gguf = nullptr;  ///< its names in llama.cpp (gguf.h); null: none
 };
 
-/// One of their tensors, with shapes, and how it is made of ours.
+/// Reads the elements [begin, begin + size) of one of their tensors.
+using HfRead =
+    std::function<Tensor(const std::string& theirs, const Shape& begin, const Shape& size)>;
+
+/// A tensor by its name.
+struct NamedShape {
+  std::string name;
+  Shape shape;
+};
+
+/// One of their tensors, and how it is made of ours.
 struct TESSERA_API HfTensor {
-  struct Ours {
-    std::string name;
-    Shape shape;
-  };
   std::string name;
   Shape shape = {};
-  std::vector<Ours> ours = {};
+  std::vector<NamedShape> ours = {};  ///< with `expert`: without their first dim
   HfChange change = HfChange::none;
   int64_t head_dim = 0;
+  bool experts = false;      ///< its first dim is that of experts
+  bool interleaved = false;  ///< as in HfTensorNames
+  int64_t expert = -1;       ///< the place in our first dim that it is of; -1: it is of all
 
   /// Theirs, of all of ours in order. Tensors are plain and contiguous, values only move.
   [[nodiscard]] Tensor join(const std::vector<Tensor>& parts) const;
-  /// ours[i], of theirs.
-  [[nodiscard]] Tensor part(const Tensor& theirs, size_t i) const;
+  /// The elements [begin, begin + size) of ours[i]; no more of theirs is read than the rows of
+  /// whole heads around them.
+  [[nodiscard]] Tensor part(size_t i, const Shape& begin, const Shape& size,
+                            const HfRead& read) const;
+  /// The dim along which ours are joined.
+  [[nodiscard]] int rows() const { return experts ? 1 : 0; }
 };
 
-/// All tensors of a model in the order of ours, with the prefix. UsageError: one of ours is not in
-/// the family's table.
-[[nodiscard]] TESSERA_API std::vector<HfTensor> hf_tensors(const HuggingFace& family,
-                                                           const ModelConfig& config);
+/// Their tensors, and which of them hold each of ours.
+class TESSERA_API HfTensors {
+ public:
+  /// Those of a model in the order of ours, with the prefix. UsageError: one of ours is not in the
+  /// family's table.
+  HfTensors(const HuggingFace& family, const ModelConfig& config);
+  /// Those that rows of a table make of our tensors. UsageError: the table lacks one of ours.
+  HfTensors(const std::vector<HfTensorNames>& rows, std::span<const NamedShape> ours,
+            int64_t head_dim);
+
+  [[nodiscard]] const std::vector<HfTensor>& all() const { return all_; }
+  [[nodiscard]] const std::vector<NamedShape>& ours() const { return ours_; }
+  /// The elements [begin, begin + size) of one of ours; there are some.
+  [[nodiscard]] Tensor read(const std::string& ours, const Shape& begin, const Shape& size,
+                            const HfRead& read) const;
+
+ private:
+  struct Part {
+    size_t theirs, index;  // of all_, and of its `ours`
+  };
+  std::vector<NamedShape> ours_;
+  std::vector<HfTensor> all_;
+  std::map<std::string, std::vector<Part>> parts_;  // by our name, in the order of experts
+};
+
+/// The parameters and persistent buffers of a model.
+[[nodiscard]] TESSERA_API std::vector<NamedShape> tensors_of(const ModelConfig& config);
 /// Whether a tensor's name matches one of these, in which `#` is any number.
 [[nodiscard]] TESSERA_API bool matches_any(std::string_view name,
                                            const std::vector<std::string_view>& patterns);
@@ -105,6 +158,11 @@ struct HfModel {
 /// that are missing, out of range or cannot be expressed, all of them.
 [[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
                                                   std::span<const Family> families);
+
+/// The same of a model of one family. Fields that the table does not have stay as in `config`.
+/// DataError: also if it is of another type.
+[[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
+                                                  const HuggingFace& family, ModelConfig config);
 
 /// Ids of a tokenizer's marks; below 0: none.
 struct HfMarks {

@@ -40,6 +40,39 @@ constexpr std::array<std::string_view, 17> kOfNoEffect{"architectures",
                                                        "task_specific_params",
                                                        "return_dict"};
 
+// What changes the function of models that have it: a family whose table does not know such a field
+// computes without it, unless it says what all models do.
+constexpr std::array<std::string_view, 30> kOfEffect{"sliding_window",
+                                                     "layer_types",
+                                                     "attention_chunk_size",
+                                                     "no_rope_layers",
+                                                     "use_alibi",
+                                                     "alibi",
+                                                     "use_qk_norm",
+                                                     "qk_layernorm",
+                                                     "qk_norm",
+                                                     "clip_qkv",
+                                                     "attn_logit_softcapping",
+                                                     "final_logit_softcapping",
+                                                     "query_pre_attn_scalar",
+                                                     "attn_temperature_tuning",
+                                                     "attention_multiplier",
+                                                     "embedding_multiplier",
+                                                     "residual_multiplier",
+                                                     "logits_scaling",
+                                                     "logit_scale",
+                                                     "use_parallel_residual",
+                                                     "parallel_attn",
+                                                     "partial_rotary_factor",
+                                                     "rotary_pct",
+                                                     "rotary_dim",
+                                                     "q_lora_rank",
+                                                     "kv_lora_rank",
+                                                     "num_local_experts",
+                                                     "num_experts",
+                                                     "n_routed_experts",
+                                                     "swiglu_limit"};
+
 constexpr std::array<std::pair<std::string_view, DType>, 4> kDTypes{{{"float32", DType::f32},
                                                                      {"bfloat16", DType::bf16},
                                                                      {"float16", DType::f16},
@@ -70,10 +103,8 @@ class Reader {
     for (const HfField& f : names.fields) read(f);
     if (names.rope) read_rope();
     for (const HfFixed& f : names.fixed) check(f);
-    for (const std::string_view key : {"quantization_config", "compression_config"}) {
-      if (value_of(key))
-        fault(concat(key, " is given: quantised weights cannot be read, expected plain ones"));
-    }
+    check_quantization();
+    for (const std::string_view key : kOfEffect) check_effect(key);
     if (!faults.empty()) return;  // what is derived needs fields that hold
     for (std::string& conflict : config.conflicts()) fault(std::move(conflict));
     if (faults.empty()) {
@@ -133,6 +164,36 @@ class Reader {
     if (const int64_t own = d.value(config); value && *value != Json(own))
       fault(fmt::format("{} is {}, which cannot be expressed: expected {}", d.theirs, shown(*value),
                         own));
+  }
+
+  void check_effect(std::string_view key) {
+    const bool known =
+        used_.contains(key) || std::ranges::count(names_.derived, key, &HfDerived::theirs) > 0;
+    const Json* value = known ? nullptr : value_of(key);
+    if (!value || is_nothing(*value) || *value == Json(1)) return;
+    const bool plain = key == "layer_types" && value->is_array() &&
+                       std::ranges::all_of(*value, [](const Json& type) {
+                         return is_text(type, "full_attention");
+                       });
+    if (!plain) fault(concat(key, " is ", shown(*value), ", which this family does not compute"));
+  }
+
+  // The weights themselves say how each of them is stored; here is only whether we can read it.
+  void check_quantization() {
+    if (const Json* value = value_of("compression_config"))
+      fault(concat("compression_config is ", shown(*value), ": such weights cannot be read"));
+    const Json* value = value_of("quantization_config");
+    if (!value) return;
+    const auto is = [&](const char* key, const Json& expected) {
+      const auto at = value->find(key);
+      return at != value->end() && *at == expected;
+    };
+    if (is("quant_method", "fp8") && is("weight_block_size", {128, 128})) return;
+    if (names_.mxfp4 && is("quant_method", "mxfp4")) return;
+    fault(concat("quantization_config is ", shown(*value),
+                 ": such weights cannot be read, expected plain ones or the quant_method \"fp8\" "
+                 "with the weight_block_size [128, 128]",
+                 names_.mxfp4 ? ", or \"mxfp4\"" : ""));
   }
 
   void read_rope() {
@@ -200,17 +261,46 @@ std::optional<DType> dtype_of(const Json& json, std::vector<std::string>& faults
   return {};
 }
 
+bool is_of_type(const Json& json, std::string_view model_type) {
+  const auto type = json.find("model_type");
+  return type != json.end() && is_text(*type, model_type);
+}
+
+[[noreturn]] void fail_type(const Json& json, const std::string& where, std::string_view expected) {
+  const auto type = json.find("model_type");
+  fail<DataError>(where, "model_type is ", type == json.end() ? "missing" : shown(*type),
+                  ", expected ", expected);
+}
+
 const Family& family_of(const Json& json, const std::string& where,
                         std::span<const Family> families) {
-  const auto type = json.find("model_type");
   std::string known;
   for (const Family& f : families) {
     if (!f.hugging_face) continue;
-    if (type != json.end() && is_text(*type, f.hugging_face->model_type)) return f;
+    if (is_of_type(json, f.hugging_face->model_type)) return f;
     known += concat(known.empty() ? "" : ", ", f.hugging_face->model_type);
   }
-  fail<DataError>(where, "model_type is ", type == json.end() ? "missing" : shown(*type),
-                  ", expected one of ", known);
+  fail_type(json, where, concat("one of ", known));
+}
+
+Json object_of(std::string_view text, const std::string& where) {
+  io::ParsedJson read = io::parse_json(text);
+  if (!read.faults.empty() || !read.value.is_object()) {
+    fail<DataError>(where, "is not a JSON object",
+                    read.faults.empty() ? "" : concat(": ", read.faults[0]));
+  }
+  return std::move(read.value);
+}
+
+HfModel read_model(const Json& json, const std::string& where, const HuggingFace& names,
+                   ModelConfig config) {
+  HfModel model{std::move(config), &names};
+  Reader reader(json, names, model.config);
+  model.dtype = dtype_of(json, reader.faults);
+  if (!reader.faults.empty())
+    fail<DataError>(where, fmt::format("{}", fmt::join(reader.faults, "; ")));
+  model.passed_over = reader.rest();
+  return model;
 }
 
 // A field's value as JSON. Numbers that need not be whole have a point, also where they are.
@@ -224,19 +314,17 @@ Json json_of(config::Fields& fields, std::string_view ours) {
 
 HfModel parse_hf_config(std::string_view text, const std::string& where,
                         std::span<const Family> families) {
-  const io::ParsedJson read = io::parse_json(text);
-  if (!read.faults.empty() || !read.value.is_object()) {
-    fail<DataError>(where, "is not a JSON object",
-                    read.faults.empty() ? "" : concat(": ", read.faults[0]));
-  }
-  const Family& family = family_of(read.value, where, families);
-  HfModel model{family.flavor(""), family.hugging_face};
-  Reader reader(read.value, *model.names, model.config);
-  model.dtype = dtype_of(read.value, reader.faults);
-  if (!reader.faults.empty())
-    fail<DataError>(where, fmt::format("{}", fmt::join(reader.faults, "; ")));
-  model.passed_over = reader.rest();
-  return model;
+  const Json json = object_of(text, where);
+  const Family& family = family_of(json, where, families);
+  return read_model(json, where, *family.hugging_face, family.flavor(""));
+}
+
+HfModel parse_hf_config(std::string_view text, const std::string& where, const HuggingFace& family,
+                        ModelConfig config) {
+  const Json json = object_of(text, where);
+  if (!is_of_type(json, family.model_type)) fail_type(json, where, shown(Json(family.model_type)));
+  config.set_flavor("");
+  return read_model(json, where, family, std::move(config));
 }
 
 std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype,

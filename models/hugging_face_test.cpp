@@ -3,7 +3,9 @@
 #include "tessera/models/hugging_face.h"
 
 #include "tessera/core/scopes.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/toy_family.h"
@@ -12,6 +14,7 @@
 
 #include <map>
 #include <numeric>
+#include <random>
 #include <set>
 
 namespace tessera::models {
@@ -26,7 +29,8 @@ TEST(HuggingFaceNames, CoverEveryTensorOfEverySizeOnce) {
       const auto model = size.make();
       for (const auto& [name, tensor] : nn::named_parameters(*model)) ours[name] = tensor.numel();
       std::set<std::string> theirs;
-      for (const HfTensor& t : hf_tensors(*family.hugging_face, size)) {
+      const HfTensors tensors(*family.hugging_face, size);
+      for (const HfTensor& t : tensors.all()) {
         EXPECT_TRUE(theirs.insert(t.name).second) << t.name;
         int64_t parts = 0;
         for (const auto& part : t.ours) {
@@ -67,9 +71,91 @@ TEST(HuggingFaceNames, JoiningAndParting) {
   const Tensor rows = counted({12, 1}, 0);
   EXPECT_EQ(turned.join({rows}).values(),
             (std::vector<double>{0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11}));
-  EXPECT_EQ(turned.part(turned.join({rows}), 0).values(), rows.values());
-  for (size_t i = 0; i < parts.size(); ++i)
-    EXPECT_EQ(conv.part(joined, i).values(), parts[i].values());
+  // Gate and up take turns, in each expert, and a row of theirs is a column of ours.
+  const HfTensor fused{.name = "gate_up",
+                       .shape = {2, 1, 4},
+                       .ours = {{"gate", {2, 2, 1}}, {"up", {2, 2, 1}}},
+                       .change = HfChange::transposed,
+                       .experts = true,
+                       .interleaved = true};
+  EXPECT_EQ(fused.join({counted({2, 2, 1}, 0), counted({2, 2, 1}, 10)}).values(),
+            (std::vector<double>{0, 10, 1, 11, 2, 12, 3, 13}));
+}
+
+// A made-up model with each kind of row: any range of ours is read from theirs, and no element of
+// theirs outside of what the range needs.
+TEST(HuggingFaceNames, AnyRangeOfOursIsReadFromTheirs) {
+  const Session session;
+  constexpr int64_t kHead = 6, kExperts = 3;
+  using enum HfChange;
+  const std::vector<HfTensorNames> rows{
+      {"norm", {"norm"}},
+      {"q.#", {"wq.#"}, halves},
+      {"conv.#", {"w1.#", "w2.#", "w3.#"}, transposed},
+      {"rows.#", {"r1.#", "r2.#"}},
+      {"e.#.%.down", {"down.#"}, none, HfExperts::apart},
+      {"e.#.%.gate_up", {"gate.#", "up.#"}, none, HfExperts::apart, true},
+      {"fused.#", {"f1.#", "f2.#"}, transposed, HfExperts::together},
+      {"turns.#", {"t1.#", "t2.#"}, transposed, HfExperts::together, true},
+      {"bias.#", {"b1.#", "b2.#"}, none, HfExperts::together, true}};
+  std::vector<NamedShape> ours{{"norm", {7}}};
+  for (const std::string n : {".0", ".11"}) {
+    for (const auto& [name, shape] : std::vector<NamedShape>{{"wq", {3 * kHead, 5}},
+                                                             {"w1", {4, 5}},
+                                                             {"w2", {1, 5}},
+                                                             {"w3", {6, 5}},
+                                                             {"r1", {2, 3}},
+                                                             {"r2", {4, 3}},
+                                                             {"down", {kExperts, 4, 5}},
+                                                             {"gate", {kExperts, 3, 4}},
+                                                             {"up", {kExperts, 3, 4}},
+                                                             {"f1", {kExperts, 2, 5}},
+                                                             {"f2", {kExperts, 3, 5}},
+                                                             {"t1", {kExperts, 4, 3}},
+                                                             {"t2", {kExperts, 4, 3}},
+                                                             {"b1", {kExperts, 4}},
+                                                             {"b2", {kExperts, 4}}})
+      ours.push_back({name + n, shape});
+  }
+  const HfTensors tensors(rows, ours, kHead);
+  std::map<std::string, Tensor> own, theirs;
+  for (const auto& [name, shape] : ours) own[name] = randn(shape);
+  for (const HfTensor& t : tensors.all()) {
+    std::vector<Tensor> parts;
+    for (const NamedShape& part : t.ours) {
+      parts.push_back(t.expert < 0 ? own.at(part.name)
+                                   : contiguous(select(own.at(part.name), 0, t.expert)));
+      EXPECT_EQ(parts.back().shape(), part.shape);
+    }
+    theirs[t.name] = t.join(parts);
+    EXPECT_EQ(theirs[t.name].shape(), t.shape) << t.name;
+  }
+  EXPECT_EQ(theirs.size(), 1 + 2 * (6 + 2 * kExperts));
+
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 dice(seed);
+  const auto range = [&](Tensor x, const Shape& begin, const Shape& size) {
+    for (int d = 0; d < x.shape().rank(); ++d) x = narrow(x, d, begin[d], size[d]);
+    return contiguous(x);
+  };
+  for (int trial = 0; trial < 400; ++trial) {
+    const auto& [name, shape] = ours[dice() % ours.size()];
+    Shape begin = shape, size = shape;
+    for (int d = 0; d < shape.rank(); ++d) {
+      begin[d] = static_cast<int64_t>(dice()) % shape[d];
+      size[d] = 1 + static_cast<int64_t>(dice()) % (shape[d] - begin[d]);
+    }
+    int64_t read = 0;
+    const Tensor part = tensors.read(name, begin, size, [&](const auto& t, const auto& b, auto& s) {
+      read += s.numel();
+      return range(theirs.at(t), b, s);
+    });
+    EXPECT_EQ(part.values(), range(own.at(name), begin, size).values()) << name << begin << size;
+    const bool heads = name.starts_with("wq");  // whole ones are read
+    const bool turns = name[0] == 't' || name[0] == 'b' || name[0] == 'g' || name[0] == 'u';
+    EXPECT_LE(read, heads ? (size.numel() + 2 * kHead * size[1]) : (turns ? 2 : 1) * size.numel());
+  }
 }
 
 // What config.json says of a size is that size again.
@@ -94,16 +180,16 @@ TEST(HuggingFaceNames, EverySizeComesBackFromItsConfiguration) {
 
 TEST(HuggingFaceNames, OlderFormsOfAConfigurationAreRead) {
   const std::vector<Family> all = families();
-  // Llama 2: as many key heads as query heads, and no word of them, of the base of RoPE or of ties.
+  // As of Llama 2: num_key_value_heads is null; rope_theta and tie_word_embeddings are missing.
   const std::string llama2 =
       R"({"model_type": "llama", "vocab_size": 32, "hidden_size": 8, "intermediate_size": 12,
     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": null, "max_position_embeddings": 64,
     "hidden_act": "silu", "rope_scaling": {"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4,
-    "original_max_position_embeddings": 32}, "attention_dropout": 0.1, "sliding_window": 5, "nothing": []})";
+    "original_max_position_embeddings": 32}, "attention_dropout": 0.1, "window": 5, "nothing": [],
+    "layer_types": ["full_attention", "full_attention"], "logits_scaling": 1.0, "use_qk_norm": false})";
   const HfModel model = parse_hf_config(llama2, "config.json", all);
   EXPECT_FALSE(model.dtype);
-  EXPECT_EQ(model.passed_over,
-            (std::vector<std::string>{"attention_dropout 0.1", "sliding_window 5"}));
+  EXPECT_EQ(model.passed_over, (std::vector<std::string>{"attention_dropout 0.1", "window 5"}));
   ModelConfig config = model.config;
   config::Fields fields;
   fields.section("model", config);
@@ -120,10 +206,30 @@ TEST(HuggingFaceNames, OlderFormsOfAConfigurationAreRead) {
   EXPECT_EQ(config.flavor(), "");
 }
 
+// A field of another family's computation is never passed over.
+TEST(HuggingFaceNames, WhatAFamilyDoesNotComputeIsNamed) {
+  const std::vector<Family> all = families();
+  std::string text = hf_config(*all[0].hugging_face, all[0].flavor("debugmodel"), DType::f32, {});
+  text.insert(text.find('{') + 1,
+              R"("sliding_window": 5, "final_logit_softcapping": 30.0, "layer_types":
+    ["full_attention", "sliding_attention"], "quantization_config": {"quant_method": "mxfp4"},)");
+  try {
+    (void)parse_hf_config(text, "config.json", all);
+    FAIL() << text;
+  } catch (const DataError& error) {
+    const std::string what = error.what();
+    for (const char* part :
+         {"sliding_window is 5, which this family does not compute",
+          "final_logit_softcapping is 30.0, which", "layer_types is [\"full_attention\"",
+          "quantization_config is {\"quant_method\":\"mxfp4\"}: such weights cannot be read"})
+      EXPECT_NE(what.find(part), what.npos) << what;
+  }
+}
+
 TEST(HuggingFaceNames, AFamilyWithoutATableSaysWhichRowIsMissing) {
   const Session session;
   const HuggingFace none{.model_type = "toy", .architecture = "Toy", .tensors = {}, .fields = {}};
-  EXPECT_THROW((void)hf_tensors(none, test::toy_family().flavor("small")), UsageError);
+  EXPECT_THROW((void)HfTensors(none, test::toy_family().flavor("small")), UsageError);
 }
 
 }  // namespace

@@ -14,6 +14,10 @@
 #include <optional>
 #include <vector>
 
+namespace tessera::models {
+struct Gguf;
+}
+
 namespace tessera::gpt2 {
 
 /// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
@@ -58,8 +62,9 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNo
   Config config_;
 };
 
-/// Its names in transformers.
+/// Its names in transformers, and in llama.cpp.
 const models::HuggingFace& hugging_face();
+const models::Gguf& gguf();
 
 TESSERA_API models::Family family();
 

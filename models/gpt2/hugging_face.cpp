@@ -57,8 +57,9 @@ const models::HuggingFace& hugging_face() {
                 {"scale_attn_by_inverse_layer_idx", {"false"}},
                 {"add_cross_attention", {"false"}},
                 {"attn_pdrop", {"0.0"}, true}},
-      .derived = {
-          {"n_inner", [](const models::ModelConfig& c) { return c.as<Config>().ffn_dim(); }}}};
+      .derived = {{"n_inner",
+                   [](const models::ModelConfig& c) { return c.as<Config>().ffn_dim(); }}},
+      .gguf = &gguf()};
   return names;
 }
 

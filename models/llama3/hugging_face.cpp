@@ -45,7 +45,8 @@ const models::HuggingFace& hugging_face() {
       .derived = {{"head_dim",
                    [](const models::ModelConfig& c) { return c.as<Config>().head_dim(); }}},
       .rope = true,
-      .head_dim = [](const models::ModelConfig& c) { return c.as<Config>().head_dim(); }};
+      .head_dim = [](const models::ModelConfig& c) { return c.as<Config>().head_dim(); },
+      .gguf = &gguf()};
   return names;
 }
 

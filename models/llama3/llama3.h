@@ -8,6 +8,10 @@
 #include "tessera/models/llama3/config.h"
 #include "tessera/models/rotary_decoder.h"
 
+namespace tessera::models {
+struct Gguf;
+}
+
 namespace tessera::llama3 {
 
 class TESSERA_API Model final : public models::RotaryDecoder {
@@ -22,8 +26,9 @@ class TESSERA_API Model final : public models::RotaryDecoder {
   Config config_;
 };
 
-/// Its names in transformers.
+/// Its names in transformers, and in llama.cpp.
 const models::HuggingFace& hugging_face();
+const models::Gguf& gguf();
 
 TESSERA_API models::Family family();
 

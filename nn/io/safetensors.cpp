@@ -85,6 +85,11 @@ std::string_view file_type_name(DType dtype) {
   return std::ranges::find(kTypes, std::optional(dtype), &FileType::dtype)->name;
 }
 
+std::optional<DType> dtype_of_file_type(std::string_view name) {
+  const FileType* type = file_type(name);
+  return type ? type->dtype : std::nullopt;
+}
+
 void SafetensorsFile::corrupt(const std::string& what) const {
   fail<DataError>("safetensors", path_, " is not a complete safetensors file: ", what);
 }

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ class TESSERA_API SafetensorsFile {
 
 /// The dtype as the format spells it: "F32", "BF16", ...
 [[nodiscard]] TESSERA_API std::string_view file_type_name(DType dtype);
+/// The dtype of such a name; none: it is not one of ours.
+[[nodiscard]] TESSERA_API std::optional<DType> dtype_of_file_type(std::string_view name);
 
 /// Writes CPU or device tensors; adds `format: pt` to the metadata unless it has a format, because
 /// other readers require one.

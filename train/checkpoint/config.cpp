@@ -52,6 +52,12 @@ void CheckpointConfig::fields(config::Fields& f) {
         "checkpoint to start from if the run has none of its own: a step folder or a dump folder");
   f.add("initial_load_model_only", initial_load_model_only,
         "load only the model from initial_load_path and start at step 0");
+  f.add("initial_load_in_hf", initial_load_in_hf,
+        "initial_load_path, or else hf_assets_path, is a folder of Hugging Face: config.json and "
+        "safetensors");
+  f.add("last_save_in_hf", last_save_in_hf,
+        "after the last step also write the folder hugging_face into its checkpoint, as "
+        "transformers loads it");
   f.add("exclude_from_loading", exclude_from_loading,
         "parts that are not loaded on resume, separated by commas: optimizer, lr_scheduler, "
         "dataloader, train_state");

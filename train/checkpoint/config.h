@@ -18,6 +18,7 @@ enum class AsyncMode : uint8_t { disabled, async };
 struct TESSERA_API CheckpointConfig {
   AsyncMode async_mode = AsyncMode::disabled;
   bool enable_first_step_checkpoint = false;
+  bool initial_load_in_hf = false, last_save_in_hf = false;
   bool enable = false, last_save_model_only = true, initial_load_model_only = true;
   std::string folder = "checkpoint", initial_load_path, exclude_from_loading;
   std::string export_dtype = "float32";

@@ -6,8 +6,6 @@
 #include "tessera/nn/io/safetensors.h"
 #include "tessera/train/checkpoint/plan.h"
 
-#include <filesystem>
-
 namespace tessera::train {
 namespace {
 
@@ -20,7 +18,7 @@ struct Chunk {
 
 }  // namespace
 
-uint64_t write_model(const CheckpointFolder& folder, Manifest manifest,
+uint64_t write_model(const CheckpointFolder& folder, Manifest manifest, const Tokenizer* tokenizer,
                      const std::vector<ComingTensor>& tensors,
                      const std::function<Tensor(const std::string& name)>& read) {
   std::vector<Chunk> chunks;
@@ -38,11 +36,19 @@ uint64_t write_model(const CheckpointFolder& folder, Manifest manifest,
   }
   const std::string partial = folder.begin(manifest.progress.step);
   try {
+    if (tokenizer) {
+      manifest.tokenizer = entries_of(*tokenizer);
+      for (const TokenizerEntry& file : *manifest.tokenizer) needed += file.sum.bytes;
+    }
     io::require_space(partial, needed, "checkpoint");
+    if (tokenizer) {
+      for (const auto& [name, text] : tokenizer->files())
+        io::write_file_atomically(io::below(partial, name), text);
+    }
     Tensor one;
     size_t held = tensors.size();
-    const auto sums = io::write_safetensors(
-        (std::filesystem::path(partial) / kFile).string(), bytes, {}, [&](size_t c) -> const void* {
+    const auto sums =
+        io::write_safetensors(io::below(partial, kFile), bytes, {}, [&](size_t c) -> const void* {
           const auto& [name, dtype, shape] = tensors[chunks[c].tensor];
           if (std::exchange(held, chunks[c].tensor) != chunks[c].tensor) {
             one = {};
@@ -60,8 +66,7 @@ uint64_t write_model(const CheckpointFolder& folder, Manifest manifest,
       manifest.model[tensors[chunks[c].tensor].name].chunks.push_back(
           {0, chunks[c].box, sums.tensors[c]});
     }
-    io::write_file_atomically((std::filesystem::path(partial) / kManifestFile).string(),
-                              manifest_text(manifest));
+    io::write_file_atomically(io::below(partial, kManifestFile), manifest_text(manifest));
     folder.finish(manifest.progress.step);
     return sums.bytes;
   } catch (...) {

@@ -19,11 +19,13 @@ struct ComingTensor {
   Shape shape = {};
 };
 
-/// Writes `folder/step-N`, N being manifest.progress.step; files and tensors of the manifest are
-/// filled in. read(name) gives each tensor once, in no particular order, in host memory and
-/// contiguous; at most one is kept. Returns the bytes written. IoError: it cannot be written, or
-/// there is no room. DataError: read() gives another shape or dtype than announced.
+/// Writes `folder/step-N`, N being manifest.progress.step, with the files of `tokenizer` if it is
+/// not null; files, tokenizer and tensors of the manifest are filled in. read(name) gives each
+/// tensor once, in no particular order, in host memory and contiguous; at most one is kept. Returns
+/// the bytes written. IoError: it cannot be written, or there is no room. DataError: read() gives
+/// another shape or dtype than announced.
 TESSERA_API uint64_t write_model(const CheckpointFolder& folder, Manifest manifest,
+                                 const Tokenizer* tokenizer,
                                  const std::vector<ComingTensor>& tensors,
                                  const std::function<Tensor(const std::string& name)>& read);
 

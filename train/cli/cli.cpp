@@ -28,6 +28,7 @@ constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
   checkpoint  list, inspect, verify or merge saved steps: tessera checkpoint ls DIR
   import-hf convert a model of Hugging Face: tessera import-hf FOLDER --out DIR
   export-hf convert a trained model for transformers: tessera export-hf --checkpoint DIR --out DIR
+  export-gguf convert a trained model for llama.cpp: tessera export-gguf --checkpoint DIR --out FILE
   tokenize  show the tokens of a text: tessera tokenize --tokenizer DIR --text TEXT
   tokenizer train a tokenizer: tessera tokenizer train --vocab_size N --out DIR FILES
   data      prepare text for training: tessera data prepare --tokenizer DIR --out DIR FILES
@@ -55,6 +56,8 @@ constexpr std::array<Command, 15> kCommands{
       checkpoint_help},
      {"import-hf", " FOLDER --out DIR [fields]", import_hf_command, import_hf_help},
      {"export-hf", " --checkpoint DIR --out DIR [fields]", export_hf_command, export_hf_help},
+     {"export-gguf", " --checkpoint DIR --out FILE [fields]", export_gguf_command,
+      export_gguf_help},
      {"tokenize", " [fields]", tokenize_command, tokenize_help},
      {"tokenizer", " train FILES [fields]", tokenizer_command, tokenizer_help},
      {"data", " prepare FILES | verify FOLDER [fields]", data_command, data_help},

@@ -57,6 +57,10 @@ std::string import_hf_help(Arguments arguments, const Catalogue& catalogue);
 int export_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string export_hf_help(Arguments arguments, const Catalogue& catalogue);
 
+/// `tessera export-gguf --checkpoint DIR --out FILE`: a trained model as llama.cpp loads it.
+int export_gguf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+std::string export_gguf_help(Arguments arguments, const Catalogue& catalogue);
+
 /// `tessera tokenize --tokenizer DIR --text TEXT`: shows tokens and ids.
 int tokenize_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
 std::string tokenize_help(Arguments arguments, const Catalogue& catalogue);

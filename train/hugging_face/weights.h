@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder of a model of Hugging Face: config.json, weights in one safetensors file or in several
 // with an index, tokenizer files. All of it is untrusted: no name in it leads out of the folder.
+// Tensors are read by ranges. Those that are stored quantised look like plain ones in f32:
+// - `w` in F8_E4M3 with `w_scale_inv` in F32, a factor per 128 x 128 elements (DeepSeek V3);
+// - `w_blocks` and `w_scales` in U8 (GPT-OSS): MXFP4 of (experts, out, in), two elements of `in` in
+//   a byte, the lower four bits first, and a power of two per 32 of them. As in transformers, `w`
+//   is then (experts, in, out).
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -27,24 +32,44 @@ inline constexpr std::string_view kHfConfig = "config.json", kHfWeights = "model
 /// the folder (but for `blobs` two above, where a hub cache keeps its files); empty: there is none.
 [[nodiscard]] TESSERA_API std::string hf_file(const std::string& folder, std::string_view name);
 
-/// Opened files, whose tensors are read one at a time.
+/// Opened files, of whose tensors any range is read. Threads may share it.
 class TESSERA_API HfWeights {
  public:
-  /// DataError: there are no weights, or index and files do not agree. IoError: unreadable.
+  /// DataError: there are no weights, index and files do not agree, or what quantised tensors are
+  /// stored in does not belong together. IoError: unreadable.
   explicit HfWeights(const std::string& folder);
 
+  /// A tensor of a file.
   struct Entry {
     const io::SafetensorsFile* file;
     const io::SafetensorsFile::Entry* entry;
   };
   [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
-  /// DataError: no such tensor, or of a dtype that is not supported.
-  [[nodiscard]] Tensor read(const std::string& name) const;
+
+  enum class Storage : uint8_t { plain, f8_blocks, mxfp4 };
+  /// A tensor as it is read.
+  struct Stored {
+    Storage storage = Storage::plain;
+    std::string dtype;  ///< as in the file
+    std::vector<int64_t> shape;
+    std::string values, scales;  ///< the tensors of files that hold it; scales: if quantised
+  };
+  [[nodiscard]] const std::map<std::string, Stored>& tensors() const { return tensors_; }
+  /// The elements [begin, begin + size) of one of tensors(), contiguous. DataError: of a dtype that
+  /// is not supported. IoError: unreadable.
+  [[nodiscard]] Tensor read(const std::string& name, const Shape& begin, const Shape& size) const;
 
  private:
   void read_index(const std::string& folder, const std::string& index);
+  void find_tensors(const std::string& folder);
+  void read_range(const std::string& name, const Shape& begin, const Shape& size, void* to) const;
+  [[nodiscard]] Tensor read_f8_blocks(const Stored& stored, const Shape& begin,
+                                      const Shape& size) const;
+  [[nodiscard]] Tensor read_mxfp4(const Stored& stored, const Shape& begin,
+                                  const Shape& size) const;
   std::vector<std::unique_ptr<io::SafetensorsFile>> files_;
   std::map<std::string, Entry> entries_;
+  std::map<std::string, Stored> tensors_;
 };
 
 }  // namespace tessera::train

@@ -97,4 +97,14 @@ std::string progress_bar(int64_t step, int64_t steps, double seconds_per_step, d
   return bar_of(share, facts, width);
 }
 
+std::string byte_bar(uint64_t bytes, uint64_t of, double seconds, int width) {
+  const double share = of > 0 ? static_cast<double>(bytes) / static_cast<double>(of) : 1;
+  std::string facts =
+      fmt::format("{}/{} MiB  {:.0f}%", with_separators(static_cast<int64_t>(bytes >> 20)),
+                  with_separators(static_cast<int64_t>(of >> 20)), 100 * share);
+  if (seconds > 0)
+    facts += fmt::format("  {:.0f} MiB/s", static_cast<double>(bytes) / (1 << 20) / seconds);
+  return bar_of(share, facts, width);
+}
+
 }  // namespace tessera::train

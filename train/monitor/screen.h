@@ -48,6 +48,8 @@ class TESSERA_API Screen {
 
 /// `[=======>      ]  facts`: `share` of 1 is done; `width` characters at most.
 TESSERA_API std::string bar_of(double share, std::string_view facts, int width);
+/// `[=======>      ]  1,024/2,048 MiB  50%  210 MiB/s`, `width` characters at most.
+TESSERA_API std::string byte_bar(uint64_t bytes, uint64_t of, double seconds, int width);
 /// `[=======>      ]  27/60  45%  1.2 s/step  loss 3.2145  eta 40s`, `width` characters at most.
 TESSERA_API std::string progress_bar(int64_t step, int64_t steps, double seconds_per_step,
                                      double loss, double seconds_left, int width);

@@ -63,6 +63,15 @@ struct ActivationCheckpointFields {
   }
 };
 
+struct InitialFields {
+  std::string& folder;
+  void fields(config::Fields& f) {
+    f.add("initial_hf", folder,
+          "folder of Hugging Face that training starts from: the model is that of its config.json",
+          {.free_on_resume = true});
+  }
+};
+
 struct TopFields {
   Config& c;
   void fields(config::Fields& f) {
@@ -194,6 +203,12 @@ std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
   return tokenizer;
 }
 
+std::string Config::initial_hf_folder() const {
+  if (!initial_hf.empty()) return initial_hf;
+  if (!checkpoint.enable || !checkpoint.initial_load_in_hf) return "";
+  return checkpoint.initial_load_path.empty() ? hf_assets_path : checkpoint.initial_load_path;
+}
+
 std::string Config::title() const {
   return recipe.empty() ? concat(model.family(), ' ', model.flavor()) : recipe;
 }
@@ -222,6 +237,8 @@ config::Fields Config::fields() {
   f.section("profiler", profiler);
   f.section("sample", sample);
   if (model) f.section("model", model);
+  InitialFields initial{initial_hf};
+  f.section("model", initial);
   return f;
 }
 
@@ -236,6 +253,18 @@ std::vector<std::string> Config::conflicts() const {
   require((model.dtype() == DType::f64) == (training.mixed_precision_param == DType::f64),
           "[--training.mixed_precision_param] float64 and --training.dtype float64 need "
           "each other: give both");
+  require(
+      initial_hf.empty() || checkpoint.initial_load_path.empty(),
+      "[--model.initial_hf] and --checkpoint.initial_load_path both name a model to start from: "
+      "give one of them");
+  require(!checkpoint.initial_load_in_hf || !initial_hf.empty() ||
+              !checkpoint.initial_load_path.empty() || !hf_assets_path.empty(),
+          "[--checkpoint.initial_load_in_hf] needs --checkpoint.initial_load_path, a folder of "
+          "Hugging Face");
+  require(model.hugging_face() || (initial_hf_folder().empty() && !checkpoint.last_save_in_hf),
+          "[--model.name] ", model.family(),
+          " has no names of Hugging Face: it can neither be "
+          "loaded from there nor saved so");
   require(sample.tokens == 0 || !hf_assets_path.empty() ||
               model.vocab_size() >= ByteTokenizer::kVocabulary,
           "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,

@@ -75,6 +75,7 @@ struct TESSERA_API SampleConfig {
 struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
   std::string hf_assets_path;  ///< folder of the tokenizer; empty: bytes
+  std::string initial_hf;      ///< folder of Hugging Face that the model is from; empty: none
   bool overwrite = false;
   int64_t ranks = 0, threads = 0;
   models::ModelConfig model;
@@ -96,6 +97,8 @@ struct TESSERA_API Config {
   /// The tokenizer of `hf_assets_path`. DataError, IoError: as train::open_tokenizer. ConfigError:
   /// it has more tokens than the model.
   [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer() const;
+  /// The folder of Hugging Face that training starts from; empty: none.
+  [[nodiscard]] std::string initial_hf_folder() const;
   /// The recipe, or else family and flavor.
   [[nodiscard]] std::string title() const;
   /// All fields, bound to this object, which must outlive the list.
@@ -132,9 +135,10 @@ TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {}
 
 /// Starts from the recipe and the model that the arguments or the file of `--config FILE` name
 /// (`--recipe`, `--model.name`, `--model.flavor`, at any position; a model without a recipe gets
-/// the default fields, with seq_len at most its max_seq_len). Then sets the fields of the file,
-/// then
-/// `--section.field value` in order. ConfigError: every fault, a line each.
+/// the default fields, with seq_len at most its max_seq_len). With `--model.initial_hf DIR` the
+/// model is that of DIR, and its tokenizer the default. Then sets the fields of the file, then
+/// `--section.field value` in order. ConfigError: every fault, a line each, also where the model is
+/// not that of DIR. DataError: DIR holds no model.
 TESSERA_API Config parse_config(std::span<const std::string> arguments,
                                 const Catalogue& catalogue = {});
 /// The text of `--help`: the fields for these arguments, with their defaults.

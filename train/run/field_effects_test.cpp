@@ -89,6 +89,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"checkpoint.initial_load_model_only", {from_other, {}}},
       {"checkpoint.initial_load_path", {saving, {folder + "/first"}}},
       {"checkpoint.exclude_from_loading", {whole_of_other, {"optimizer"}}},
+      {"checkpoint.last_save_in_hf", {saving, {}}},
       {"checkpoint.folder", {saving, {"saved"}}},
       {"checkpoint.export_dtype", {saving, {}}},
       {"checkpoint.interval", {saving, {"3"}}},
@@ -135,6 +136,8 @@ const std::set<std::string>& shown_elsewhere() {
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld
       "comm.train_timeout_seconds",               // Config.DeadlinesReachTheWorld
       "comm.trace_buf_size",                      // TrainerFaults: the flight record
+      "model.initial_hf",                         // InitialHuggingFace
+      "checkpoint.initial_load_in_hf",            // InitialHuggingFace
       "memory.check",                             // MemoryCheck: training that does not fit
   };
   return fields;

@@ -4,6 +4,7 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/hugging_face/model.h"
 #include "tessera/train/run/config.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ constexpr size_t kMostBytes = size_t{16} << 20;  // of a configuration file
 
 // The arguments that are read before any field is set.
 struct Sources {
-  std::optional<std::string> recipe, file, family, flavor;
+  std::optional<std::string> recipe, file, family, flavor, initial_hf;
   std::vector<std::string> rest, faults;
 };
 
@@ -33,7 +34,8 @@ Sources sources(std::span<const std::string> arguments) {
   };
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!take("--recipe", s.recipe, i) && !take("--config", s.file, i) &&
-        !take("--model.name", s.family, i) && !take("--model.flavor", s.flavor, i))
+        !take("--model.name", s.family, i) && !take("--model.flavor", s.flavor, i) &&
+        !take("--model.initial_hf", s.initial_hf, i))
       s.rest.push_back(arguments[i]);
   }
   return s;
@@ -52,6 +54,7 @@ Sources named_in(std::string_view json_text) {
   if (!json.is_object() || !json.contains("model")) return s;
   text(json["model"], "name", s.family);
   text(json["model"], "flavor", s.flavor);
+  text(json["model"], "initial_hf", s.initial_hf);
   return s;
 }
 
@@ -92,8 +95,23 @@ struct Start {
   Sources words, file;
   std::string text;  // of the file
   Config config;
+  std::optional<models::ModelConfig> held = {};  // by the folder of Hugging Face
   std::vector<std::string> faults;
 };
+
+// The model that a folder of Hugging Face holds takes the place of a recipe's. Its tokenizer is
+// that of the run, if no field says another.
+void choose_hugging_face(Config& c, const std::string& folder, bool keep_model,
+                         const Catalogue& catalogue, std::optional<models::ModelConfig>& held) {
+  held = read_hf_config(folder, catalogue.families).config;
+  c.initial_hf = folder;
+  for (const char* file : {"tokenizer.json", "vocab.json"})
+    if (!hf_file(folder, file).empty()) c.hf_assets_path = folder;
+  if (keep_model) return;
+  models::ModelConfig next = *held;
+  if (c.model) next.dtype() = c.model.dtype();
+  c.model = std::move(next);
+}
 
 // Even with faults the configuration has fields, so that their faults are found too.
 Start start(std::span<const std::string> arguments, const Catalogue& catalogue) {
@@ -124,14 +142,18 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   const auto family = one("--model.name", words.family, file.family, "family");
   const auto flavor = one("--model.flavor", words.flavor, file.flavor, "flavor");
 
-  const bool plain = !named && (family || flavor);
+  const std::string folder =
+      one("--model.initial_hf", words.initial_hf, file.initial_hf, "folder").value_or("");
+  const bool plain = !named && (family || flavor || !folder.empty());
   if (!plain) {
     if (catalogue.recipes.empty()) fail<UsageError>("config", "the catalogue has no recipe");
     const std::string& first = catalogue.recipes[0].name;
     collect(s.faults, [&] { s.config = recipe(named.value_or(first), catalogue); });
     if (!s.config.model) s.config = recipe(first, catalogue);
   }
-  collect(s.faults, [&] { choose_model(s.config, family, flavor, catalogue); });
+  if (!folder.empty()) choose_hugging_face(s.config, folder, family || flavor, catalogue, s.held);
+  if (folder.empty() || family || flavor)
+    collect(s.faults, [&] { choose_model(s.config, family, flavor, catalogue); });
   if (!s.config.model) choose_model(s.config, {}, {}, catalogue);
   TrainingConfig& training = s.config.training;
   if (plain) training.seq_len = std::min(training.seq_len, s.config.model.max_seq_len());
@@ -159,6 +181,7 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   };
   if (s.words.file) add(fields.parse_json(s.text, io::excerpt(*s.words.file)));
   add(fields.parse(s.words.rest));
+  if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
   config::throw_if_any(s.faults);
   return std::move(s.config);

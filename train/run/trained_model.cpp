@@ -39,13 +39,12 @@ Manifest manifest_of_file(const std::string& path) {
   manifest.whole_tensors = true;
   manifest.files = {{kModelFile, fs::file_size(path)}};
   for (const auto& [name, entry] : file.entries()) {
-    int dtype = 0;
-    while (dtype < kDTypes && io::file_type_name(static_cast<DType>(dtype)) != entry.dtype) ++dtype;
-    if (dtype == kDTypes || entry.shape.size() > static_cast<size_t>(kMaxRank)) {
+    const std::optional<DType> dtype = io::dtype_of_file_type(entry.dtype);
+    if (!dtype || entry.shape.size() > static_cast<size_t>(kMaxRank)) {
       fail<DataError>("checkpoint", path, ": ", name, " is ", entry.dtype, " of ",
                       entry.shape.size(), " dims, which is not supported");
     }
-    TensorEntry tensor{static_cast<DType>(dtype), Shape(std::span<const int64_t>(entry.shape))};
+    TensorEntry tensor{*dtype, Shape(std::span<const int64_t>(entry.shape))};
     if (tensor.shape.numel() > 0) tensor.chunks.push_back({0, whole_box(tensor.shape)});
     manifest.model.emplace(name, std::move(tensor));
   }
@@ -84,9 +83,8 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
   return model;
 }
 
-Tensor TrainedModel::read(const std::string& name) const { return from_->read(name); }
-
-// A model saved alone may have been exported in another dtype: such tensors are read beside.
+// A checkpoint of the model alone may have another dtype than the run: such tensors are read as
+// they are stored, to be converted.
 std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::NamedParameter>& own,
                                                        const CheckpointReader& from) const {
   const Manifest &m = from.manifest(), &first = from_->manifest();

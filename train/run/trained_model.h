@@ -23,8 +23,8 @@ class TESSERA_API TrainedModel {
   /// has the same model and tokenizer. DataError, IoError on all ranks: there is none, or it does
   /// not fit the model.
   void fill(nn::Module& model, const nn::LayoutOf& layout_of, const Warn& warn) const;
-  /// One tensor, as it is stored. DataError, IoError: it cannot be read.
-  [[nodiscard]] Tensor read(const std::string& name) const;
+  /// Its tensors, as they are stored.
+  [[nodiscard]] const CheckpointReader& reader() const { return *from_; }
 
  private:
   friend TrainedModel open_trained_model(const std::string& path, const Warn& warn,

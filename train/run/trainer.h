@@ -90,6 +90,10 @@ class TESSERA_API Trainer {
   [[nodiscard]] std::string source_in_the_way() const;
   void remove_results();
   void restore();
+  /// Whether there was a checkpoint to resume from or to begin with.
+  [[nodiscard]] bool load_checkpoint();
+  void load_hugging_face(const std::string& folder);
+  void save_hugging_face();
   struct Candidates {
     StepFolders steps;
     bool own = true;  ///< of this run, not of initial_load_path

@@ -6,6 +6,8 @@
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/hugging_face/model.h"
+#include "tessera/train/hugging_face/writer.h"
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/stop_signals.h"
@@ -126,10 +128,27 @@ void Trainer::remove_results() {
 }
 
 void Trainer::restore() {
-  const CheckpointConfig& c = config_.checkpoint;
-  if (!c.enable) return;
   const NoGrad guard;
   const Patience patience;
+  if (config_.checkpoint.enable && load_checkpoint()) return;
+  if (const std::string folder = config_.initial_hf_folder(); !folder.empty())
+    load_hugging_face(folder);
+}
+
+void Trainer::load_hugging_face(const std::string& folder) {
+  const auto start = Clock::now();
+  on_all_or_none([&] {
+    const HfModelFolder from(folder, config_.model);
+    if (const auto& names = from.model().passed_over; !names.empty())
+      print_(fmt::format("without effect here: {} of {}", first_few(names), kHfConfig));
+    from.fill(model_tensors(*model_));
+  });
+  print_(
+      fmt::format("loaded {} in {:.2f} s; training starts from it", folder, seconds_since(start)));
+}
+
+bool Trainer::load_checkpoint() {
+  const CheckpointConfig& c = config_.checkpoint;
   const auto start = Clock::now();
   Candidates candidates;  // rank 0's
   on_all_or_none([&] {
@@ -161,7 +180,7 @@ void Trainer::restore() {
     return tensors;
   };
   const auto from = load_first_whole(candidates.steps, wanted, print_);
-  if (!from) return;
+  if (!from) return false;
   optimizer_->set_steps(progress.optimizer_steps);
   target->set_steps(progress.optimizer_steps);
   done_ = progress.step;
@@ -170,6 +189,7 @@ void Trainer::restore() {
   if (losses.defined()) remember_earlier_steps(losses);
   print_(fmt::format("loaded {} in {:.2f} s; training resumes after step {}", from->path(),
                      seconds_since(start), done_));
+  return true;
 }
 
 // A checkpoint that counted global batches is read if they had as many rows as here, as far as its
@@ -209,7 +229,8 @@ Trainer::Candidates Trainer::choose_checkpoints() {
     return one;
   }
   StepFolders own{checkpoints_.latest_first()};
-  if (!own.paths.empty() || c.initial_load_path.empty()) return {std::move(own), true};
+  if (!own.paths.empty() || c.initial_load_path.empty() || c.initial_load_in_hf)
+    return {std::move(own), true};
   return {steps_at(c.initial_load_path), false};
 }
 
@@ -320,6 +341,25 @@ void Trainer::save(bool model_only) {
   saved(done_, bytes, seconds_since(start));
 }
 
+// Of the checkpoint just saved, so that no rank holds a whole model, and the files are those of one
+// rank on any mesh.
+void Trainer::save_hugging_face() {
+  const Patience patience;
+  const auto start = Clock::now();
+  on_all_or_none([&] {
+    if (world_.rank() != 0) return;
+    const CheckpointReader from(checkpoints_.folder_of(done_));
+    const HfOutput output{.folder = io::below(from.path(), "hugging_face"),
+                          .field = "checkpoint.last_save_in_hf",
+                          .dtype = stored_dtype(from),
+                          .tokenizer = tokenizer_,
+                          .assets = config_.hf_assets_path};
+    const uint64_t bytes = write_hugging_face(output, config_.model, from, {});
+    print_(fmt::format("wrote {}, {:.1f} MiB in {:.2f} s", output.folder,
+                       static_cast<double>(bytes) / (1 << 20), seconds_since(start)));
+  });
+}
+
 void Trainer::begin_save() {
   const NoGrad guard;
   finish_save();
@@ -367,6 +407,7 @@ bool Trainer::checkpoint_or_stop() {
   stopped_ = request == SignalRequest::save_and_stop && !last;
   if (last || stopped_) {
     save(last && c.last_save_model_only);  // an error ends the run: nothing would be saved later
+    if (last && c.last_save_in_hf) save_hugging_face();
   } else if (request == SignalRequest::save || done_ % c.interval == 0 ||
              (done_ == 1 && c.enable_first_step_checkpoint)) {
     try {

@@ -16,17 +16,21 @@ constexpr const char* kByteLevel =
 const std::vector<NamedSplit>& named_splits() {
   static const std::vector<NamedSplit> all{
       {"llama3",
+       "llama-bpe",
        {TESSERA_CONTRACTIONS
         R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)" TESSERA_SPACES}},
-      {"gpt2", {kByteLevel}},
+      {"gpt2", "gpt-2", {kByteLevel}},
       {"qwen2",
+       "qwen2",
        {TESSERA_CONTRACTIONS
         R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)" TESSERA_SPACES}},
       {"deepseek3",
+       "deepseek-v3",
        {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+",
         R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
         R"(| ?[\p{P}\p{S}]+[\r\n]*)" TESSERA_SPACES}},
       {"o200k",
+       "gpt-4o",
        {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" TESSERA_CONTRACTIONS
         R"(?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" TESSERA_CONTRACTIONS
         R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" TESSERA_SPACES}}};

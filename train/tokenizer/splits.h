@@ -9,6 +9,7 @@ namespace tessera::train {
 
 struct NamedSplit {
   const char* name;                   ///< the family that splits so
+  const char* gguf;                   ///< llama.cpp's name of it, `tokenizer.ggml.pre`
   std::vector<const char*> patterns;  ///< applied one after another, each to the parts of the last
 };
 /// The first is the default.

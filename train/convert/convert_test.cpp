@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of transformers, as tests/goldens/hugging_face.py wrote them: read, run, and written
 // again.
-#include "tessera/train/hugging_face/hugging_face.h"
+#include "tessera/train/convert/convert.h"
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/parameters.h"
@@ -56,16 +56,44 @@ std::string bytes_of(const HfWeights& weights, const std::string& name) {
   return bytes;
 }
 
-TEST_P(GoldenModels, GiveTheLogitsOfTransformers) {
-  ASSERT_EQ(run({"import-hf", kGoldens + GetParam(), "--out", path("a")}), 0) << err_.str();
+// How far the logits of an imported model are from those of transformers.
+double distance_of_logits(const std::string& imported, const std::string& name) {
   const Session session;
   const NoGrad guard;
-  const io::SafetensorsFile golden(kGoldens + GetParam() + ".safetensors");
-  const TrainedModel trained = open_trained_model(path("a"), {});
+  const io::SafetensorsFile golden(kGoldens + name + ".safetensors");
+  const TrainedModel trained = open_trained_model(imported, {});
   const auto model = trained.config.model.make();
   trained.fill(*model, [](const auto&, const auto&) { return Layout(); }, {});
   model->eval();
-  EXPECT_LE(distance(model->forward(golden.read("tokens")), golden.read("logits")), 2e-5);
+  return distance(model->forward(golden.read("tokens")), golden.read("logits"));
+}
+
+TEST_P(GoldenModels, GiveTheLogitsOfTransformers) {
+  ASSERT_EQ(run({"import-hf", kGoldens + GetParam(), "--out", path("a")}), 0) << err_.str();
+  EXPECT_LE(distance_of_logits(path("a"), GetParam()), 2e-5);
+}
+
+// Files whose every tensor tests/goldens/hugging_face.py compared with what llama.cpp's own package
+// makes of the model.
+TEST_P(GoldenModels, GoToGguf) {
+  ASSERT_EQ(run({"import-hf", kGoldens + GetParam(), "--out", path("a")}), 0) << err_.str();
+  std::string sums;
+  for (const std::string type : {"f32", "bf16", "q8_0"}) {
+    const Words words{"export-gguf", "--checkpoint", path("a"), "--out",
+                      path(type),    "--type",       type};
+    ASSERT_EQ(run(words), 0) << err_.str();
+    TESSERA_EXPECT_HOLDS(out_.str(), "the file has no tokenizer");
+    const io::FileSum sum = io::sum_of_file(path(type));
+    sums += concat(type, ' ', sum.bytes, ' ', sum.crc32c, '\n');
+    EXPECT_EQ(run(words), 1);
+    TESSERA_EXPECT_HOLDS(err_.str(), "exists already");
+  }
+  test::expect_golden(concat(kGoldens, GetParam(), "_gguf.txt"), sums);
+}
+
+TEST_F(HuggingFaceTest, WeightsInBlocksOfF8AreRead) {
+  ASSERT_EQ(run({"import-hf", kGoldens + "llama3_fp8", "--out", path("a")}), 0) << err_.str();
+  EXPECT_LE(distance_of_logits(path("a"), "llama3_fp8"), 2e-5);
 }
 
 TEST_P(GoldenModels, ComeBackEqualInEveryByte) {
@@ -126,15 +154,26 @@ TEST_F(HuggingFaceTest, AShardedCheckpointWithATokenizerGoesOutAndComesBack) {
   EXPECT_EQ(Json::parse(io::read_file(path("out/b/generation_config.json")))["eos_token_id"],
             config["eos_token_id"]);
   EXPECT_EQ(io::read_file(path("out/b/tokenizer.json")), io::read_file(path("tok/tokenizer.json")));
+  ASSERT_EQ(run({"export-gguf", "--checkpoint", path("a"), "--out", path("gguf")}), 0)
+      << err_.str();
+  EXPECT_EQ(out_.str().find("no tokenizer"), std::string::npos) << out_.str();
+  const std::string file = io::read_file(path("gguf"));
+  for (const char* part : {"tokenizer.ggml.merges", "llama-bpe", "[PAD259]"})
+    EXPECT_NE(file.find(part), std::string::npos) << part;
   ASSERT_EQ(run({"import-hf", path("out/b"), "--out", path("c")}), 0) << err_.str();
   const Session session;
   const TrainedModel before = open_trained_model(path("a"), {}),
                      after = open_trained_model(path("c"), {});
   EXPECT_EQ(after.config.hf_assets_path, path("c"));
   EXPECT_EQ(after.config.open_tokenizer()->vocabulary(), 259);
+  ASSERT_TRUE(after.tokenizer);
+  EXPECT_EQ(after.tokenizer->files()[0].bytes, io::read_file(path("tok/tokenizer.json")));
+  fs::remove(path("c/tokenizer.json"));  // the checkpoint has its own
+  EXPECT_EQ(run({"generate", "--checkpoint", path("c"), "--prompt", "the", "--tokens", "1"}), 0)
+      << err_.str();
   const auto model = before.config.model.make();
   for (const auto& [name, tensor] : nn::named_parameters(*model))
-    EXPECT_EQ(after.read(name).values(), before.read(name).values()) << name;
+    EXPECT_EQ(after.reader().read(name).values(), before.reader().read(name).values()) << name;
 }
 
 TEST_F(HuggingFaceTest, AFolderThatExistsIsKept) {
@@ -173,8 +212,8 @@ TEST_F(HuggingFaceTest, EveryFaultOfAConfigurationIsNamed) {
   for (const char* fault :
        {"hidden_size is missing", "num_attention_heads \"four\": ", "vocab_size -1: ",
         "hidden_act is \"gelu\", which cannot be expressed: expected \"silu\"",
-        "attention_bias is true", "quantization_config is given", "is of type \"yarn\"",
-        "dtype is \"int8\""})
+        "attention_bias is true", "quantization_config is {\"quant_method\":\"fp8\"}",
+        "is of type \"yarn\"", "dtype is \"int8\""})
     TESSERA_EXPECT_HOLDS(error, fault);
 
   const auto with = [&](const std::function<void(Json&)>& change) {

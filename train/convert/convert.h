@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of others to checkpoints and back. All of it streams: one tensor is in memory at a time.
+// What is written appears complete or not at all.
+#pragma once
+
+#include "tessera/core/dtype.h"
+#include "tessera/train/checkpoint/folder.h"
+#include "tessera/train/convert/gguf_file.h"
+#include "tessera/train/hugging_face/writer.h"
+#include "tessera/train/run/config.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::train {
+
+struct ImportOptions {
+  std::string from;          ///< folder with config.json and safetensors
+  std::string out;           ///< new folder
+  DType dtype = DType::f32;  ///< of the parameters: f32, bf16 or f64
+};
+/// Writes `out` as a run leaves its dump folder: config.json of a run that starts from the model,
+/// checkpoint/step-0 with the model and its tokenizer, and the tokenizer's files. Returns the bytes
+/// of the tensors. `note` gets what the user should know. DataError: config.json or the weights do
+/// not describe a model of a family, with every fault. IoError: unreadable, `out` exists or cannot
+/// be written. Needs a Context.
+TESSERA_API uint64_t import_hugging_face(const ImportOptions& options, const Catalogue& catalogue,
+                                         const Warn& note, const BytesDone& progress = {});
+
+struct ExportOptions {
+  std::string checkpoint;           ///< dump folder of a run, or one of its checkpoints
+  std::string out;                  ///< new folder
+  std::optional<DType> dtype = {};  ///< none: as it is stored
+  uint64_t max_shard_bytes = HfOutput().max_shard_bytes;
+};
+/// Writes the folder of write_hugging_face. Errors as of that and of open_trained_model. Needs a
+/// Context.
+TESSERA_API uint64_t export_hugging_face(const ExportOptions& options, const Catalogue& catalogue,
+                                         const Warn& note, const BytesDone& progress = {});
+
+struct GgufOptions {
+  std::string checkpoint;         ///< dump folder of a run, or one of its checkpoints
+  std::string out;                ///< new file
+  GgufType type = GgufType::f32;  ///< of matrices; vectors and what is only added stay in f32
+};
+/// Writes a file for llama.cpp: the model, and its tokenizer if that is byte-level BPE; `note` says
+/// if it is not, and which matrices stay in f32 because a row is no multiple of kQ8Block. Returns
+/// the bytes of the tensors. ConfigError: the family has no names there. Other errors as
+/// open_trained_model; IoError: `out` exists or cannot be written. Needs a Context.
+TESSERA_API uint64_t export_gguf(const GgufOptions& options, const Catalogue& catalogue,
+                                 const Warn& note, const BytesDone& progress = {});
+
+}  // namespace tessera::train

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queries and keys are stored as ours are: llama.cpp turns adjacent pairs too.
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/models/gguf.h"
+#include "tessera/train/convert/convert.h"
+#include "tessera/train/convert/gguf_tokenizer.h"
+#include "tessera/train/ranks/ranks.h"
+#include "tessera/train/run/trained_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// llama.cpp's number of what most tensors of a file are.
+uint32_t file_type(GgufType type) {
+  return type == GgufType::f32 ? 0 : type == GgufType::q8_0 ? 7 : 32;
+}
+
+std::string bytes_as(const Tensor& x, GgufType type) {
+  const Tensor values = contiguous(cast(x, type == GgufType::bf16 ? DType::bf16 : DType::f32));
+  const auto count = static_cast<size_t>(values.numel());
+  if (count == 0) return "";
+  if (type == GgufType::q8_0) return q8_0({static_cast<const float*>(values.read_data()), count});
+  return {static_cast<const char*>(values.read_data()),
+          count * static_cast<size_t>(item_size(values.dtype()))};
+}
+
+}  // namespace
+
+uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const Warn& note,
+                     const BytesDone& progress) {
+  const NoGrad guard;
+  if (fs::exists(fs::symlink_status(o.out)))
+    fail<IoError>("--out", o.out, " exists already: give a new file");
+  const TrainedModel model = open_trained_model(o.checkpoint, note, catalogue);
+  const models::ModelConfig& config = model.config.model;
+  const models::Gguf* names = config.hugging_face() ? config.hugging_face()->gguf : nullptr;
+  if (!names)
+    fail<ConfigError>("--checkpoint", o.checkpoint, " is of family ", config.family(),
+                      ", which has no names of llama.cpp");
+  const std::vector<models::GgufTable> tables =
+      names->tables ? names->tables(config) : std::vector<models::GgufTable>();
+
+  const std::string architecture(names->architecture);
+  std::vector<GgufKey> keys{{"general.architecture", architecture},
+                            {"general.name", model.config.title()},
+                            {"general.file_type", file_type(o.type)}};
+  if (o.type == GgufType::q8_0) keys.push_back({"general.quantization_version", uint32_t{2}});
+  for (const auto& [key, value] : names->values(config)) {
+    std::visit(
+        [&, &name = key](auto v) {
+          keys.push_back({concat(architecture, '.', name), v});
+        },
+        value);
+  }
+  const auto tokenizer = model.tokenizer ? model.tokenizer : model.config.open_tokenizer();
+  const std::vector<GgufKey> of_tokenizer = gguf_tokenizer(*tokenizer, config.vocab_size());
+  if (of_tokenizer.empty())
+    note(
+        "the file has no tokenizer: only byte-level BPE that splits as a published model is known");
+  keys.insert(keys.end(), of_tokenizer.begin(), of_tokenizer.end());
+
+  const models::HfTensors all(names->tensors, models::tensors_of(config), 0);
+  std::vector<GgufTensor> tensors;
+  std::vector<std::string> wide;
+  for (const models::HfTensor& t : all.all()) {
+    GgufType type =
+        t.shape.rank() < 2 || models::matches_any(t.name, names->in_f32) ? GgufType::f32 : o.type;
+    if (type == GgufType::q8_0 && t.shape[t.shape.rank() - 1] % kQ8Block != 0) {
+      type = GgufType::f32;
+      wide.push_back(t.name);
+    }
+    tensors.push_back({t.name, type, t.shape});
+  }
+  if (!wide.empty())
+    note(concat("in f32, since their rows are no multiple of ", kQ8Block, ": ", first_few(wide)));
+  for (const models::GgufTable& t : tables)
+    tensors.push_back({t.name, GgufType::f32, {static_cast<int64_t>(t.values.size())}});
+
+  uint64_t bytes = 0, written = 0;
+  for (const GgufTensor& t : tensors) bytes += bytes_of(t);
+  const fs::path folder = fs::path(o.out).parent_path();
+  io::require_space(folder.empty() ? "." : folder.string(), bytes + (uint64_t{1} << 20), "--out");
+  write_gguf(o.out, keys, tensors, [&](size_t i) {
+    std::string data;
+    if (i < all.all().size()) {
+      data = bytes_as(read_joined(model.reader(), all.all()[i]), tensors[i].type);
+    } else {
+      const std::vector<float>& values = tables[i - all.all().size()].values;
+      data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    }
+    written += data.size();
+    if (progress) progress(written, bytes);
+    return data;
+  });
+  return bytes;
+}
+
+}  // namespace tessera::train

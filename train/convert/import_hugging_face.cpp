@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything is checked before the first byte is written: the configuration, then names, shapes and
+// dtypes of all tensors. The folder gets its own name last, so paths in config.json are those that
+// it will have.
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/io/new_folder.h"
+#include "tessera/train/checkpoint/model_writer.h"
+#include "tessera/train/convert/convert.h"
+#include "tessera/train/hugging_face/model.h"
+#include "tessera/train/ranks/ranks.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostCopiedBytes = size_t{256} << 20;
+
+// The files that are there; whether a tokenizer is among them.
+bool copy_files(const std::string& from, const std::string& to) {
+  bool tokenizer = false;
+  for (const std::string_view name : hf_copied_files()) {
+    const std::string path = hf_file(from, name);
+    if (path.empty()) continue;
+    io::write_file_atomically(io::below(to, name), io::read_file(path, kMostCopiedBytes));
+    tokenizer = tokenizer || name == "tokenizer.json" || name == "vocab.json";
+  }
+  return tokenizer;
+}
+
+// A run that computes as the model was published, on any data.
+Config config_of(const models::HfModel& model, const ImportOptions& o) {
+  Config c;
+  c.model = model.config;
+  c.model.dtype() = o.dtype;
+  c.training.mixed_precision_param = o.dtype;
+  c.training.seq_len = std::min(c.training.seq_len, c.model.max_seq_len());
+  c.sample.tokens = 0;
+  c.checkpoint.enable = true;
+  c.checkpoint.initial_load_path = fs::absolute(o.out).lexically_normal().string();
+  return c;
+}
+
+}  // namespace
+
+uint64_t import_hugging_face(const ImportOptions& o, const Catalogue& catalogue, const Warn& note,
+                             const BytesDone& progress) {
+  const NoGrad guard;
+  const HfModelFolder from(o.from, read_hf_config(o.from, catalogue.families));
+  if (!from.model().passed_over.empty())
+    note(concat("without effect here: ", first_few(from.model().passed_over), " of ", kHfConfig));
+
+  Config config = config_of(from.model(), o);
+  std::vector<std::string> faults = config.faults();
+  config::throw_if_any(faults);
+  io::NewFolder out(o.out, "--out");
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (copy_files(o.from, out.path())) {
+    config.hf_assets_path = out.path();
+    try {
+      tokenizer = config.open_tokenizer();
+      config.hf_assets_path = config.checkpoint.initial_load_path;
+    } catch (const Error& error) {
+      config.hf_assets_path.clear();
+      note(concat("warning: the tokenizer is copied, but not used: ", error.what()));
+    }
+  }
+
+  std::vector<ComingTensor> coming;
+  uint64_t bytes = 0, read = 0;
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, shape] : from.tensors()) {
+    coming.push_back({name, o.dtype, shape});
+    shapes[name] = shape;
+    bytes += static_cast<uint64_t>(shape.numel() * item_size(o.dtype));
+  }
+  Manifest manifest;
+  manifest.config = config.fields().dump();
+  io::write_file_atomically(io::below(out.path(), kHfConfig), manifest.config);
+  const CheckpointFolder folder(io::below(out.path(), config.checkpoint.folder));
+  (void)write_model(
+      folder, std::move(manifest), tokenizer.get(), coming, [&](const std::string& name) {
+        const Shape& shape = shapes.at(name);
+        Tensor t = cast(from.read(name, Shape::filled(shape.rank(), 0), shape), o.dtype);
+        read += static_cast<uint64_t>(t.numel() * item_size(o.dtype));
+        if (progress) progress(read, bytes);
+        return t;
+      });
+  out.commit();
+  return bytes;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/hugging_face/model.h"
+
+#include "tessera/core/scopes.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/nn/io/utf8.h"
+#include "tessera/train/checkpoint/box.h"
+#include "tessera/train/ranks/ranks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+namespace tessera::train {
+namespace {
+
+constexpr size_t kMostConfigBytes = size_t{16} << 20;
+
+std::string config_path(const std::string& folder) {
+  std::string path = hf_file(folder, kHfConfig);
+  if (path.empty()) {
+    fail<DataError>("hugging_face", folder, " has no ", kHfConfig,
+                    ": give the folder of a model of Hugging Face");
+  }
+  return path;
+}
+
+// Whether config.json says it. Without a scaling of RoPE its numbers mean nothing.
+bool is_told(const models::HuggingFace& names, std::string_view path, bool rope_scaled) {
+  const std::string_view field = path.substr(path.find('.') + 1);
+  if (names.rope && field.starts_with("rope_"))
+    return rope_scaled || field == "rope_theta" || field == "rope_scaling";
+  return std::ranges::count(names.fields, field, &models::HfField::ours) > 0;
+}
+
+models::HfModel model_like(const std::string& folder, const models::ModelConfig& ours) {
+  if (!ours.hugging_face())
+    fail<ConfigError>("--model.name", ours.family(), " has no names of Hugging Face");
+  const std::string path = config_path(folder);
+  models::HfModel theirs = models::parse_hf_config(io::read_file(path, kMostConfigBytes), path,
+                                                   *ours.hugging_face(), ours);
+  if (const auto faults = hf_differences(ours, theirs.config, folder); !faults.empty())
+    fail<DataError>("hugging_face", folder, " holds another model: ", first_few(faults));
+  return theirs;
+}
+
+}  // namespace
+
+models::HfModel read_hf_config(const std::string& folder,
+                               std::span<const models::Family> families) {
+  const std::string path = config_path(folder);
+  return models::parse_hf_config(io::read_file(path, kMostConfigBytes), path, families);
+}
+
+std::vector<std::string> hf_differences(const models::ModelConfig& ours,
+                                        const models::ModelConfig& theirs,
+                                        const std::string& folder) {
+  std::vector<std::string> faults;
+  models::ModelConfig here = ours, there = theirs;
+  config::Fields own, other;
+  own.section("model", here);
+  other.section("model", there);
+  if (ours.family() != theirs.family())
+    return {
+        concat("[--model.name] ", ours.family(), ", but ", folder, " holds a ", theirs.family())};
+  const config::Field* scaling = other.find("model.rope_scaling");
+  const bool rope_scaled = scaling && scaling->text() != "none";
+  for (const config::Field& field : own.all()) {
+    const std::string text = other.find(field.path)->text();
+    if (field.limits.free_on_resume || text == field.text() ||
+        !is_told(*theirs.hugging_face(), field.path, rope_scaled))
+      continue;
+    faults.push_back(concat("[--", field.path, "] ", field.text(), ", but ", kHfConfig, " of ",
+                            folder, " says ", text));
+  }
+  return faults;
+}
+
+HfModelFolder::HfModelFolder(std::string folder, models::HfModel model)
+    : folder_(std::move(folder)),
+      model_(std::move(model)),
+      weights_(folder_),
+      tensors_(*model_.names, model_.config) {
+  check_tensors();
+}
+
+HfModelFolder::HfModelFolder(std::string folder, const models::ModelConfig& model)
+    : HfModelFolder(folder, model_like(folder, model)) {}
+
+// The same name without the prefix, or with it.
+std::string HfModelFolder::name_there(const std::string& theirs) const {
+  const std::string_view prefix = model_.names->prefix;
+  if (prefix.empty() || !theirs.starts_with(prefix) || weights_.tensors().contains(theirs))
+    return theirs;
+  return theirs.substr(prefix.size());
+}
+
+void HfModelFolder::check_tensors() const {
+  static constexpr std::array<std::string_view, 4> kFloats{"F64", "F32", "BF16", "F16"};
+  std::vector<std::string> faults;
+  std::set<std::string> expected;
+  for (const models::HfTensor& t : tensors_.all()) {
+    const std::string name = name_there(t.name);
+    expected.insert(name);
+    const auto at = weights_.tensors().find(name);
+    if (at == weights_.tensors().end()) {
+      faults.push_back(concat(t.name, " is missing"));
+      continue;
+    }
+    const HfWeights::Stored& stored = at->second;
+    const std::vector<int64_t> own(t.shape.begin(), t.shape.end());
+    if (stored.shape != own)
+      faults.push_back(fmt::format("{} has the shape [{}], expected [{}]", name,
+                                   fmt::join(stored.shape, ", "), fmt::join(own, ", ")));
+    const bool readable =
+        stored.storage == HfWeights::Storage::f8_blocks ||
+        (stored.storage == HfWeights::Storage::mxfp4 && model_.names->mxfp4) ||
+        (stored.storage == HfWeights::Storage::plain && std::ranges::count(kFloats, stored.dtype));
+    if (!readable)
+      faults.push_back(concat(name, " is ", stored.dtype,
+                              ", expected F32, BF16, F16 or F64, or F8_E4M3 with ", name,
+                              "_scale_inv in F32"));
+  }
+  const std::vector<std::string_view>& passed_over = model_.names->passed_over;
+  for (const auto& [name, stored] : weights_.tensors()) {
+    const bool known = expected.contains(name) || models::matches_any(name, passed_over) ||
+                       models::matches_any(concat(model_.names->prefix, name), passed_over);
+    if (!known) faults.push_back(concat(io::excerpt(name), " is not a tensor of such a model"));
+  }
+  if (!faults.empty())
+    fail<DataError>("hugging_face", folder_, " does not fit its ", kHfConfig, ": ",
+                    first_few(faults));
+}
+
+Tensor HfModelFolder::read(const std::string& name, const Shape& begin, const Shape& size) const {
+  return tensors_.read(name, begin, size,
+                       [&](const std::string& theirs, const Shape& from, const Shape& count) {
+                         return weights_.read(name_there(theirs), from, count);
+                       });
+}
+
+void HfModelFolder::fill(const std::vector<nn::NamedParameter>& tensors) const {
+  const NoGrad guard;
+  for (const auto& [name, t] : tensors) {
+    const Box box = own_box(t);
+    if (box.numel() == 0) continue;
+    nn::copy_values(t.is_distributed() ? local(t) : t, read(name, box.begin, box.size));
+  }
+}
+
+}  // namespace tessera::train

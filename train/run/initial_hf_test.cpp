@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that start from a folder of Hugging Face and leave one, on one rank and on meshes. The
+// learning rate is so small that parameters stay as they were loaded.
+#include "tessera/nn/io/json_impl.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/hugging_face/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kGoldens = "tests/goldens/hugging_face/";
+
+class InitialHuggingFace : public TinyRunTest {
+ protected:
+  [[nodiscard]] Words still(const std::string& dump, int rows, const Words& more) const {
+    return joined({"train",
+                   "--dump_folder",
+                   path(dump),
+                   "--dataloader.path",
+                   path("text.txt"),
+                   "--training.steps",
+                   "1",
+                   "--training.seq_len",
+                   "16",
+                   "--optimizer.lr",
+                   "1e-30",
+                   "--training.mixed_precision_param",
+                   "float32",
+                   "--training.local_batch_size",
+                   std::to_string(rows),
+                   "--threads",
+                   "1",
+                   "--sample.tokens",
+                   "0",
+                   "--metrics.measure_ceiling",
+                   "false",
+                   "--checkpoint.enable"},
+                  more);
+  }
+};
+
+std::string bytes_of(const HfWeights::Entry& e, const std::string& name) {
+  std::string bytes(e.entry->end - e.entry->begin, '\0');
+  e.file->read_bytes(name, 0, bytes.size(), bytes.data());
+  return bytes;
+}
+
+struct Start {
+  const char* model;
+  const char* dtype;
+  Words mesh;  // of 4 ranks
+  int rows;    // of a rank, so that all meshes have 4
+};
+
+class OnMeshes : public InitialHuggingFace, public testing::WithParamInterface<Start> {};
+
+// Every tensor of theirs comes back bit for bit, and the files are those of one rank.
+TEST_P(OnMeshes, AModelComesInAndGoesOutAsOnOneRank) {
+  const auto& [model, dtype, mesh, rows] = GetParam();
+  const std::string theirs = kGoldens + model;
+  const Words both{"--model.initial_hf", theirs, "--checkpoint.last_save_in_hf",
+                   "--checkpoint.export_dtype", dtype};
+  ASSERT_EQ(run(still("one", 4, both)), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + theirs);
+  ASSERT_EQ(run(still("mesh", rows, joined(both, joined({"--ranks", "4"}, mesh)))), 0)
+      << err_.str();
+  const std::string one = path("one/checkpoint/step-1/hugging_face/"),
+                    all = path("mesh/checkpoint/step-1/hugging_face/");
+  for (const char* file : {"config.json", "generation_config.json", "model.safetensors"})
+    EXPECT_EQ(io::read_file(one + file), io::read_file(all + file)) << file;
+  const HfWeights before(theirs), after(one);
+  ASSERT_EQ(after.entries().size(), before.entries().size());
+  for (const auto& [name, entry] : before.entries())
+    EXPECT_EQ(bytes_of(after.entries().at(name), name), bytes_of(entry, name)) << name;
+}
+
+const Words kTp2{"--parallelism.tensor_parallel_degree", "2"};
+
+INSTANTIATE_TEST_SUITE_P(InitialHuggingFace, OnMeshes,
+                         testing::Values(Start{"llama3", "float32", {}, 1},
+                                         Start{"llama3_tied", "bfloat16", kTp2, 2},
+                                         Start{"gpt2", "float32", {}, 1}),
+                         [](const auto& of) { return std::string(of.param.model); });
+
+TEST_F(InitialHuggingFace, ItsFolderMayBeThatOfTheFirstCheckpoint) {
+  const std::string theirs = kGoldens + "llama3";
+  const Words in_hf{"--checkpoint.initial_load_in_hf", "--checkpoint.initial_load_path", theirs};
+  const Words shape{"--model.name",         "llama3", "--model.flavor",     "debugmodel",
+                    "--model.dim",          "32",     "--model.n_layers",   "2",
+                    "--model.n_heads",      "4",      "--model.n_kv_heads", "2",
+                    "--model.ffn_dim",      "48",     "--model.vocab_size", "272",
+                    "--model.max_seq_len",  "64",     "--model.rope_theta", "10000",
+                    "--model.rope_scaling", "none"};
+  ASSERT_EQ(run(still("a", 1, joined(in_hf, shape))), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + theirs);
+  // Its own checkpoint comes first.
+  ASSERT_EQ(run(still("a", 1, joined(in_hf, joined(shape, {"--training.steps", "2"})))), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "contains only the model");
+
+  const Words other = joined(shape, {"--model.dim", "64", "--model.rope_theta", "20000"});
+  EXPECT_EQ(run(still("b", 1, joined(in_hf, other))), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.dim] 64, but config.json of " + theirs + " says 32");
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.rope_theta] 20000, but");
+  EXPECT_EQ(
+      run(still("c", 1, joined(in_hf, {"--model.name", "gpt2", "--model.flavor", "debugmodel"}))),
+      1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "model_type is \"llama\", expected \"gpt2\"");
+}
+
+TEST_F(InitialHuggingFace, FieldsThatContradictTheFolderAreNamed) {
+  const std::string theirs = kGoldens + "gpt2";
+  const Words from{"config", "--model.initial_hf", theirs};
+  ASSERT_EQ(run(from), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "\"initial_hf\": \"" + theirs);
+  TESSERA_EXPECT_HOLDS(out_.str(), "\"dim\": 24");
+  TESSERA_EXPECT_HOLDS(out_.str(), "\"seq_len\": 64");
+  io::write_file_atomically(path("run.json"), out_.str());
+  EXPECT_EQ(run({"config", "--config", path("run.json")}), 0) << err_.str();
+  EXPECT_EQ(run(joined(from, {"--model.residual_dropout", "0", "--model.n_heads", "3"})), 0)
+      << err_.str();
+  EXPECT_EQ(run(joined(from, {"--model.n_heads", "4", "--model.vocab_size", "300"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.n_heads] 4, but config.json of " + theirs + " says 3");
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.vocab_size] 300, but");
+  EXPECT_EQ(run(joined(from, {"--model.name", "llama3", "--model.flavor", "debugmodel"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.name] llama3, but " + theirs + " holds a gpt2");
+  EXPECT_EQ(run(joined(from, {"--recipe", "llama3_debugmodel", "--training.seq_len", "32"})), 0)
+      << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "\"name\": \"gpt2\"");
+  EXPECT_EQ(run(joined(from, {"--checkpoint.initial_load_path", "x"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "both name a model to start from");
+  EXPECT_EQ(run({"config", "--model.initial_hf", path("none")}), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "has no config.json");
+}
+
+// The losses of PyTorch: the model of transformers, torch.optim.AdamW, the same rows.
+TEST_F(InitialHuggingFace, TrainsAsTorchDoes) {
+  const auto golden = nlohmann::json::parse(io::read_file(kGoldens + "losses.json"));
+  for (const auto& [model, losses] : golden.items()) {
+    Words words = still(model, 2, {"--model.initial_hf", kGoldens + model});
+    words = joined(words, {"--dataloader.path", kGoldens + "tokens.npy", "--training.steps", "20",
+                           "--training.seq_len", "24", "--dataloader.no-shuffle", "--optimizer.lr",
+                           "1e-3", "--lr_scheduler.warmup_steps", "0",
+                           "--lr_scheduler.min_lr_factor", "1", "--training.max_norm", "inf"});
+    if (model == "gpt2")
+      words = joined(words, {"--model.embedding_dropout", "0", "--model.residual_dropout", "0"});
+    ASSERT_EQ(run(words), 0) << err_.str();
+    std::istringstream lines(io::read_file(path(model + "/metrics.jsonl")));
+    size_t step = 0;
+    double worst = 0;
+    for (std::string line; std::getline(lines, line); ++step) {
+      ASSERT_LT(step, losses.size());
+      worst = std::max(worst, std::abs(nlohmann::json::parse(line)["loss"].get<double>() -
+                                       losses[step].get<double>()));
+    }
+    EXPECT_EQ(step, losses.size());
+    EXPECT_LE(worst, 1e-4) << model;
+    RecordProperty(model, std::to_string(worst));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
