@@ -93,7 +93,7 @@ std::vector<GgufKey> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocabula
       tokens[static_cast<size_t>(id)] = concat("[PAD", id, ']');
     else if (tokenizer.is_mark(id)) types[static_cast<size_t>(id)] = kControl;
   }
-  std::vector<GgufKey> keys{{"tokenizer.ggml.model", "gpt2"},
+  std::vector<GgufKey> keys{{"tokenizer.ggml.model", kGgufByteLevel},
                             {"tokenizer.ggml.pre", std::string(split)},
                             {"tokenizer.ggml.tokens", std::move(tokens)},
                             {"tokenizer.ggml.token_type", std::move(types)},

@@ -123,6 +123,11 @@ TEST_F(InitialHuggingFace, FieldsThatContradictTheFolderAreNamed) {
   TESSERA_EXPECT_HOLDS(out_.str(), "\"seq_len\": 64");
   io::write_file_atomically(path("run.json"), out_.str());
   EXPECT_EQ(run({"config", "--config", path("run.json")}), 0) << err_.str();
+  auto of_no_folder = nlohmann::json::parse(io::read_file(path("run.json")));
+  of_no_folder["model"]["initial_hf"] = "";
+  io::write_file_atomically(path("run.json"), of_no_folder.dump());
+  EXPECT_EQ(run(joined(from, {"--config", path("run.json")})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "\"initial_hf\": \"" + theirs);
   EXPECT_EQ(run(joined(from, {"--model.residual_dropout", "0", "--model.n_heads", "3"})), 0)
       << err_.str();
   EXPECT_EQ(run(joined(from, {"--model.n_heads", "4", "--model.vocab_size", "300"})), 2);

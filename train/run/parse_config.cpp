@@ -95,7 +95,8 @@ struct Start {
   Sources words, file;
   std::string text;  // of the file
   Config config;
-  std::optional<models::ModelConfig> held = {};  // by the folder of Hugging Face
+  std::string hf_folder = {};
+  std::optional<models::ModelConfig> held = {};  // by hf_folder
   std::vector<std::string> faults;
 };
 
@@ -127,7 +128,8 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
     }
   }
   file = named_in(s.text);
-  if (file.recipe && file.recipe->empty()) file.recipe.reset();  // a run without a recipe
+  for (auto* none : {&file.recipe, &file.initial_hf})
+    if (*none && (*none)->empty()) none->reset();  // a run without it
   const auto one = [&](std::string_view option, const std::optional<std::string>& by_word,
                        const std::optional<std::string>& by_file, std::string_view what) {
     if (by_word && by_file && *by_word != *by_file) {
@@ -142,7 +144,7 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   const auto family = one("--model.name", words.family, file.family, "family");
   const auto flavor = one("--model.flavor", words.flavor, file.flavor, "flavor");
 
-  const std::string folder =
+  const std::string& folder = s.hf_folder =
       one("--model.initial_hf", words.initial_hf, file.initial_hf, "folder").value_or("");
   const bool plain = !named && (family || flavor || !folder.empty());
   if (!plain) {
@@ -181,6 +183,7 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   };
   if (s.words.file) add(fields.parse_json(s.text, io::excerpt(*s.words.file)));
   add(fields.parse(s.words.rest));
+  if (s.held) s.config.initial_hf = s.hf_folder;  // a file may have none
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
   config::throw_if_any(s.faults);

@@ -12,6 +12,8 @@ struct NamedSplit {
   const char* gguf;                   ///< llama.cpp's name of it, `tokenizer.ggml.pre`
   std::vector<const char*> patterns;  ///< applied one after another, each to the parts of the last
 };
+/// llama.cpp's name of byte-level BPE, `tokenizer.ggml.model`.
+inline constexpr const char* kGgufByteLevel = "gpt2";
 /// The first is the default.
 const std::vector<NamedSplit>& named_splits();
 /// Null if there is none of this name; the default for an empty one.
