@@ -156,9 +156,7 @@ void HfWeights::find_tensors(const std::string& folder) {
                           text_of(shape), ", expected [experts, out, in / 32, 16]");
         const std::vector<int64_t> expected(shape.begin(), shape.end() - 1);
         if (powers->shape != expected) bad(stored.scales, powers->shape, expected);
-        int64_t in = 0;
-        if (__builtin_mul_overflow(shape[2], 2 * kMxBytes, &in)) bad(name, shape, {});
-        stored.shape = {shape[0], in, shape[1]};
+        stored.shape = {shape[0], 2 * kMxBytes * shape[2], shape[1]};
       } else {
         read_as = name;
       }
