@@ -166,11 +166,17 @@ class Reader {
                         own));
   }
 
+  [[nodiscard]] bool is_off(const char* key) const {
+    const auto at = json_.find(key);
+    return at != json_.end() && *at == Json(false);
+  }
+
   void check_effect(std::string_view key) {
     const bool known =
         used_.contains(key) || std::ranges::count(names_.derived, key, &HfDerived::theirs) > 0;
     const Json* value = known ? nullptr : value_of(key);
     if (!value || is_nothing(*value) || *value == Json(1)) return;
+    if (key == "sliding_window" && is_off("use_sliding_window")) return;
     const bool plain = key == "layer_types" && value->is_array() &&
                        std::ranges::all_of(*value, [](const Json& type) {
                          return is_text(type, "full_attention");

@@ -186,7 +186,8 @@ TEST(HuggingFaceNames, OlderFormsOfAConfigurationAreRead) {
     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": null, "max_position_embeddings": 64,
     "hidden_act": "silu", "rope_scaling": {"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4,
     "original_max_position_embeddings": 32}, "attention_dropout": 0.1, "window": 5, "nothing": [],
-    "layer_types": ["full_attention", "full_attention"], "logits_scaling": 1.0, "use_qk_norm": false})";
+    "layer_types": ["full_attention", "full_attention"], "logits_scaling": 1.0, "use_qk_norm": false,
+    "sliding_window": 5, "use_sliding_window": false})";
   const HfModel model = parse_hf_config(llama2, "config.json", all);
   EXPECT_FALSE(model.dtype);
   EXPECT_EQ(model.passed_over, (std::vector<std::string>{"attention_dropout 0.1", "window 5"}));
