@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pipeline of tokenizer.json: added tokens are cut out, the rest is normalised, split into
 // words and encoded. Threads share all but buffers and caches, which they borrow for a call.
+#include "tessera/core/error.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
 
 #include <algorithm>
@@ -11,11 +13,13 @@ namespace {
 
 constexpr std::string_view kMark = "\xE2\x96\x81";
 
+enum class Which { all, words };  // words: not the marks
+
 std::vector<AddedToken> those_of(const std::vector<AddedToken>& all, const Normalizer& normalizer,
-                                 bool normalised) {
+                                 bool normalised, Which which) {
   std::vector<AddedToken> out;
   for (AddedToken t : all) {
-    if (t.normalised != normalised) continue;
+    if (t.normalised != normalised || (which == Which::words && t.special)) continue;
     if (normalised) t.content = normalizer.apply(t.content);
     if (!t.content.empty()) out.push_back(std::move(t));
   }
@@ -28,12 +32,12 @@ class BpeTokenizer final : public Tokenizer {
       : parts_(std::move(parts)),
         files_(std::move(files)),
         bpe_(std::move(parts_.model)),
-        raw_(those_of(parts_.added, parts_.normalizer, false)),
-        normalised_(those_of(parts_.added, parts_.normalizer, true)),
+        all_(parts_, Which::all),
+        words_(parts_, Which::words),
         marks_(parts_.bytes.size()) {
     for (const AddedToken& t : parts_.added) marks_[static_cast<size_t>(t.id)] = t.special;
     cuts_ = parts_.normalizer.allows_cuts() && parts_.pre_tokenizer.allows_cuts() &&
-            !raw_.may_cross_a_cut() && !normalised_.may_cross_a_cut();
+            !all_.raw.may_cross_a_cut() && !all_.normalised.may_cross_a_cut();
     // Words that no merge joins may be encoded apart, and found in the cache.
     const auto& tokens = bpe_.model().tokens;
     splits_at_marks_ = !bpe_.model().of_bytes && !bpe_.model().whole_words &&
@@ -58,13 +62,18 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   void append(std::string_view text, std::vector<int32_t>& tokens) const override {
-    const Borrowed scratch(*this);
-    raw_.split(text, [&](std::string_view part, int32_t id) {
-      if (id >= 0) return tokens.push_back(id);
-      const bool begins = part.data() == text.data();
-      if (parts_.normalizer.empty()) return add_normalised(part, begins, *scratch, tokens);
-      add_normalised(parts_.normalizer.apply(part), begins, *scratch, tokens);
-    });
+    add(text, true, all_, tokens);
+  }
+  void append_untrusted(std::string_view text, bool first,
+                        std::vector<int32_t>& tokens) const override {
+    const size_t before = tokens.size();
+    add(text, first, words_, tokens);
+    for (size_t i = before; i < tokens.size(); ++i) {
+      if (!is_mark(tokens[i]) || tokens[i] == bpe_.model().unknown) continue;
+      fail<DataError>("tokenizer", "the text '", io::excerpt(text, 40), "' gives the mark ",
+                      io::excerpt(bytes(tokens[i]), 40),
+                      ", which its merges make of plain characters; only a template may write it");
+    }
   }
 
   [[nodiscard]] std::string text(std::span<const int64_t> tokens) const override {
@@ -81,9 +90,21 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] bool is_mark(int64_t id) const override {
     return id >= 0 && id < vocabulary() && marks_[static_cast<size_t>(id)];
   }
+  [[nodiscard]] int64_t mark(std::string_view name) const override {
+    const auto at = std::ranges::find_if(
+        parts_.added, [&](const AddedToken& t) { return t.special && t.content == name; });
+    return at == parts_.added.end() ? -1 : at->id;
+  }
   [[nodiscard]] std::span<const TokenizerFile> files() const override { return files_; }
 
  private:
+  // Tokens that are found in the text as it is, and in the normalised text.
+  struct Added {
+    Added(const BpeParts& parts, Which which)
+        : raw(those_of(parts.added, parts.normalizer, false, which)),
+          normalised(those_of(parts.added, parts.normalizer, true, which)) {}
+    AddedTokens raw, normalised;
+  };
   struct Scratch {
     PreTokenizer::Buffers buffers;
     Bpe::Cache cache;
@@ -110,9 +131,20 @@ class BpeTokenizer final : public Tokenizer {
     std::unique_ptr<Scratch> scratch_;
   };
 
-  void add_normalised(std::string_view text, bool begins, Scratch& scratch,
+  void add(std::string_view text, bool first, const Added& added,
+           std::vector<int32_t>& tokens) const {
+    const Borrowed scratch(*this);
+    added.raw.split(text, [&](std::string_view part, int32_t id) {
+      if (id >= 0) return tokens.push_back(id);
+      const bool begins = first && part.data() == text.data();
+      if (parts_.normalizer.empty()) return add_normalised(part, begins, added, *scratch, tokens);
+      add_normalised(parts_.normalizer.apply(part), begins, added, *scratch, tokens);
+    });
+  }
+
+  void add_normalised(std::string_view text, bool begins, const Added& added, Scratch& scratch,
                       std::vector<int32_t>& tokens) const {
-    normalised_.split(text, [&](std::string_view part, int32_t id) {
+    added.normalised.split(text, [&](std::string_view part, int32_t id) {
       if (id >= 0) return tokens.push_back(id);
       parts_.pre_tokenizer.split(part, begins && part.data() == text.data(), scratch.buffers);
       for (const std::string_view word : scratch.buffers.words) encode(word, scratch.cache, tokens);
@@ -132,9 +164,9 @@ class BpeTokenizer final : public Tokenizer {
   BpeParts parts_;
   std::vector<TokenizerFile> files_;
   Bpe bpe_;
-  AddedTokens raw_, normalised_;  // found in the text as it is, and in the normalised text
-  std::vector<char> marks_;       // of each id: whether it is one
-  bool cuts_ = false;             // text may be cut at spaces
+  Added all_, words_;        // words_: without the marks
+  std::vector<char> marks_;  // of each id: whether it is one
+  bool cuts_ = false;        // text may be cut at spaces
   bool splits_at_marks_ = false;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;

@@ -43,6 +43,10 @@ std::string ByteTokenizer::bytes(int64_t id) const {
   return decode({&id, 1});
 }
 
+int64_t ByteTokenizer::mark(std::string_view name) const {
+  return name == bytes(kBegin) ? kBegin : name == bytes(kEnd) ? kEnd : -1;
+}
+
 std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const std::string& field) {
   namespace fs = std::filesystem;
   constexpr size_t kMostBytes = size_t{256} << 20;
@@ -88,29 +92,33 @@ std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer) {
   return entries;
 }
 
-std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,
-                                               std::span<const std::string_view> texts,
-                                               int threads) {
-  std::vector<std::vector<int32_t>> all(texts.size());
+void share_among_threads(size_t n, int threads, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr first_error;
-  const auto work = [&] {
+  const auto run = [&] {
     try {
-      for (size_t i = next++; i < texts.size(); i = next++) tokenizer.append(texts[i], all[i]);
+      for (size_t i = next++; i < n; i = next++) work(i);
     } catch (...) {
-      next = texts.size();
+      next = n;
       const std::lock_guard lock(mutex);
       if (!first_error) first_error = std::current_exception();
     }
   };
   {
     std::vector<std::jthread> helpers;
-    const size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), texts.size());
-    for (size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
-    work();
+    const size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), n);
+    for (size_t i = 1; i < wanted; ++i) helpers.emplace_back(run);
+    run();
   }
   if (first_error) std::rethrow_exception(first_error);
+}
+
+std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,
+                                               std::span<const std::string_view> texts,
+                                               int threads) {
+  std::vector<std::vector<int32_t>> all(texts.size());
+  share_among_threads(texts.size(), threads, [&](size_t i) { tokenizer.append(texts[i], all[i]); });
   return all;
 }
 

@@ -7,6 +7,7 @@
 #include "tessera/nn/io/files.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,8 +37,14 @@ class TESSERA_API Tokenizer {
   /// Length of a prefix of `text`, about `most` bytes, whose tokens do not depend on the following
   /// bytes, so that long documents are tokenised in pieces; the whole length if none is known.
   [[nodiscard]] virtual size_t piece(std::string_view text, size_t most) const = 0;
-  /// Appends the tokens of `text` (UTF-8, or a piece of it) without marks.
+  /// Appends the tokens of `text` (UTF-8, or a piece of it) without marks around it. The name of a
+  /// mark within it becomes the mark.
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
+  /// Appends the tokens of a whole text that may come from anyone: the name of a mark within it is
+  /// text like any other, so no text can pose as a mark. `first`: nothing stands before it, else
+  /// other tokens do. DataError: the vocabulary has nothing but a mark for a part of it.
+  virtual void append_untrusted(std::string_view text, bool first,
+                                std::vector<int32_t>& tokens) const = 0;
   /// The text; marks and ids beyond the vocabulary are dropped.
   [[nodiscard]] virtual std::string text(std::span<const int64_t> tokens) const = 0;
   /// The bytes that a token stands for within a text; those of its name for a mark, none for an id
@@ -45,6 +52,8 @@ class TESSERA_API Tokenizer {
   [[nodiscard]] virtual std::string bytes(int64_t id) const = 0;
   /// Whether the token is a mark, which text() drops.
   [[nodiscard]] virtual bool is_mark(int64_t id) const = 0;
+  /// The mark of this name; -1 if there is none.
+  [[nodiscard]] virtual int64_t mark(std::string_view name) const = 0;
   /// The files that make_tokenizer makes an equal one of; none for the byte tokenizer.
   [[nodiscard]] virtual std::span<const TokenizerFile> files() const = 0;
 };
@@ -64,11 +73,15 @@ class TESSERA_API ByteTokenizer final : public Tokenizer {
     return text.size() < most ? text.size() : most;
   }
   void append(std::string_view text, std::vector<int32_t>& tokens) const override;
+  void append_untrusted(std::string_view text, bool, std::vector<int32_t>& tokens) const override {
+    append(text, tokens);
+  }
   [[nodiscard]] std::string text(std::span<const int64_t> tokens) const override {
     return decode(tokens);
   }
   [[nodiscard]] std::string bytes(int64_t id) const override;
   [[nodiscard]] bool is_mark(int64_t id) const override { return id == kBegin || id == kEnd; }
+  [[nodiscard]] int64_t mark(std::string_view name) const override;
   [[nodiscard]] std::span<const TokenizerFile> files() const override { return {}; }
 };
 
@@ -92,6 +105,10 @@ struct TokenizerEntry {
 };
 /// Of each file that the tokenizer is made of.
 [[nodiscard]] TESSERA_API std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer);
+/// Calls work(i) for each i of [0, n), by up to `threads` threads; the first error of one ends all
+/// of them and is thrown.
+TESSERA_API void share_among_threads(size_t n, int threads,
+                                     const std::function<void(size_t)>& work);
 
 /// The tokens of each text, without marks, by up to `threads` threads.
 TESSERA_API std::vector<std::vector<int32_t>> tokenize_all(const Tokenizer& tokenizer,
