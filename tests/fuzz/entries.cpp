@@ -4,12 +4,14 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/crc32c.h"
+#include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/data/data_index.h"
 #include "tessera/train/hugging_face/weights.h"
 #include "tessera/train/run/config.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -228,6 +230,33 @@ bool data_input(std::string_view bytes) {
   return accepts([&] {
     const ArrayHeader header = parse_llmc_header(bytes, "input");
     require(header.shape.size() == 1 && header.shape[0] >= 0, "a shard has no size");
+  });
+}
+
+bool chat_input(std::string_view bytes) {
+  const size_t nul = bytes.rfind('\0');
+  std::string_view lines = bytes.substr(nul == bytes.npos ? 0 : nul + 1);
+  return accepts([&] {
+    const ByteTokenizer tokenizer;
+    const ChatEncoder chat(nul == bytes.npos ? find_chat_template("plain", "input")
+                                             : parse_chat_template(bytes.substr(0, nul), "input"),
+                           tokenizer, "input");
+    while (!lines.empty()) {
+      const size_t end = std::min(lines.find('\n'), lines.size());
+      const std::string_view line = lines.substr(0, end);
+      lines.remove_prefix(std::min(end + 1, lines.size()));
+      const bool pair = line.find("\"messages\"") == line.npos;
+      Conversation read = parse_conversation(
+          line, pair ? LineForm::prompt_completion : LineForm::messages, "input");
+      const EncodedConversation made = chat.encode(read);
+      require(made.answers.size() == made.ids.size(), "a token is neither answer nor not");
+      for (Message& message : read) message.content.clear();
+      const auto marks_of = [&](const EncodedConversation& of) {
+        return std::ranges::count_if(of.ids, [&](int32_t id) { return tokenizer.is_mark(id); });
+      };
+      require(marks_of(made) == marks_of(chat.encode(read)), "a message writes a mark");
+      (void)chat.prompt(read);
+    }
   });
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry points for untrusted input: a configuration (a JSON file and a command line), a checkpoint
-// (a manifest or a safetensors file), a tokenizer with a text, the description of a model of
-// Hugging Face, and token data. Fuzzers and tests call these; a tessera Error is a valid result,
-// any other exception is a fault.
+// (a manifest or a safetensors file), a tokenizer with a text, lines of a fine-tuning set with a
+// chat template, the description of a model of Hugging Face, and token data. Fuzzers and tests call
+// these; a tessera Error is a valid result, any other exception is a fault.
 #pragma once
 
 #include <string_view>
@@ -21,6 +21,11 @@ bool checkpoint_input(std::string_view bytes);
 /// A tokenizer.json, a NUL (the last one) and a text, which is tokenised: whole and in pieces. As
 /// config_input; std::logic_error: ids beyond the vocabulary, or other ids of the pieces.
 bool tokenizer_input(std::string_view bytes);
+
+/// A chat template, a NUL (the last one; without it the template is `plain`) and lines of a
+/// fine-tuning set, each in the form that it has. As config_input; std::logic_error: a
+/// message became a mark.
+bool chat_input(std::string_view bytes);
 
 /// A config.json, a NUL (the last one) and a model.safetensors.index.json beside which
 /// `a.safetensors` holds the tensors `a` and `b`; or a config.json alone. As config_input; what is

@@ -94,6 +94,7 @@ TEST(Fuzz, ChangedModelsOfHuggingFaceAreAnswered) {
   expect_answers("hugging_face", hugging_face_input);
 }
 TEST(Fuzz, ChangedTokenDataIsAnswered) { expect_answers("data", data_input); }
+TEST(Fuzz, ChangedChatsAreAnswered) { expect_answers("chat", chat_input); }
 TEST(Fuzz, ChangedCheckpointsAreAnswered) { expect_answers("checkpoint", checkpoint_input); }
 
 // Known to have broken readers of this kind: recursion as deep as the input is long.
@@ -111,6 +112,7 @@ TEST(Fuzz, DepthAndLengthAreAnswered) {
       EXPECT_FALSE(tokenizer_input(input)) << piece;
       EXPECT_FALSE(hugging_face_input(input + std::string(1, '\0') + text)) << piece;
       EXPECT_FALSE(data_input(input)) << piece;
+      EXPECT_FALSE(chat_input(input)) << piece;
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << piece;
     }
     std::string closed = "{\"training\": {\"steps\": ";
