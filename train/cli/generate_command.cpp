@@ -16,12 +16,16 @@ namespace {
 
 struct GenerateConfig {
   ModelOnRanksConfig on;
-  std::string prompt;
+  std::string prompt, chat_template;
   int64_t tokens = 200, top_k = 40, context = 0, seed = 0;
   double temperature = 0.8, top_p = 1;
   void fields(config::Fields& f) {
     f.add("prompt", prompt,
           "text to continue; give it several times to continue several texts at once");
+    f.add("chat_template", chat_template,
+          concat("template of a model that was trained on conversations: ", chat_template_names(),
+                 ", or a JSON file; each prompt is then a user's message, and the answer is "
+                 "generated; none: the text of the prompt is continued"));
     f.add("tokens", tokens, "tokens to generate", {.min = 0, .max = 1 << 24, .unit = "tokens"});
     f.add("temperature", temperature, "sampling temperature; 0: always the most likely token",
           {.min = 0, .max = 100});
@@ -99,6 +103,11 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
   const std::vector<std::string> prompts = take_prompts(arguments, rest);
   config::throw_if_any(ModelOnRanks::faults(fields, c.on, rest));
   const ModelOnRanks model(c.on, out, catalogue);
+  std::shared_ptr<const ChatEncoder> chat;
+  if (!c.chat_template.empty()) {
+    chat = std::make_shared<ChatEncoder>(find_chat_template(c.chat_template, "chat_template"),
+                                         *model.tokenizer(), "chat_template");
+  }
   const GenerateOptions options{
       .tokens = c.tokens,
       .temperature = c.temperature,
@@ -106,7 +115,8 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
       .top_p = c.top_p,
       .context = c.context > 0 ? c.context : model.config().training.seq_len,
       .seed = static_cast<uint64_t>(c.seed),
-      .tokenizer = model.tokenizer()};
+      .tokenizer = model.tokenizer(),
+      .chat = chat};
   check(options);
   RankFacts facts;
   for (size_t i = 0; i < prompts.size(); ++i) facts.add(concat("prompt ", i + 1), prompts[i]);
@@ -115,7 +125,10 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
       (void)generate(m, prompts, options);
       return;
     }
-    Texts texts(out, prompts);
+    // An answer stands below its prompt.
+    std::vector<std::string> headings = prompts;
+    for (std::string& heading : headings) heading += chat ? "\n" : "";
+    Texts texts(out, headings);
     (void)generate(m, prompts, options,
                    [&](size_t row, std::string_view bytes) { texts.add(row, bytes); });
     texts.finish();

@@ -43,7 +43,7 @@ class Batch {
         if (!ended_[i]) take(i, chosen.data<int64_t>()[i]);
         // A text that has ended keeps its row until all have ended.
         if (ended_[i]) {
-          tokens_[i].push_back(tokenizer().end_id());
+          tokens_[i].push_back(std::max<int64_t>(0, tokenizer().end_id()));
           continue;
         }
         const int64_t last = tokens_[i].back();
@@ -57,7 +57,7 @@ class Batch {
  private:
   [[nodiscard]] const Tokenizer& tokenizer() const { return *options_.tokenizer; }
   [[nodiscard]] int64_t choose(size_t i, const Tensor& logits, uint64_t made) const {
-    if (ended_[i]) return tokenizer().end_id();
+    if (ended_[i]) return 0;  // not looked at
     const auto row = static_cast<int64_t>(i);
     // The model's table may be longer than the tokenizer's vocabulary.
     const Tensor known = slice(slice(logits, 0, {row, row + 1}), 1,
@@ -75,7 +75,9 @@ class Batch {
   }
 
   void take(size_t i, int64_t next) {
-    if (next == tokenizer().end_id()) ended_[i] = true;
+    const bool ends =
+        next == tokenizer().end_id() || (options_.chat && next == options_.chat->end_of_answer());
+    if (ends) ended_[i] = true;
     else tokens_[i].push_back(next);
   }
 
@@ -109,8 +111,14 @@ class Batch {
 };
 
 // A prompt as a document begins; an empty one needs a mark to be continued.
-std::vector<int64_t> tokens_of(const Tokenizer& tokenizer, const std::string& prompt) {
+std::vector<int64_t> tokens_of(const GenerateOptions& options, const std::string& prompt) {
+  const Tokenizer& tokenizer = *options.tokenizer;
   std::vector<int32_t> ids;
+  if (options.chat) {
+    ids = options.chat->prompt({{Role::user, prompt}});
+    if (ids.empty()) fail<ValueError>("generate", "the prompt has no tokens; give a text");
+    return {ids.begin(), ids.end()};
+  }
   tokenizer.append(prompt, ids);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokenizer.begin_id() >= 0) tokens.insert(tokens.begin(), tokenizer.begin_id());
@@ -147,7 +155,7 @@ std::vector<std::string> generate(models::LanguageModel& model,
   GenerateOptions options = given;
   if (!options.tokenizer) options.tokenizer = std::make_shared<ByteTokenizer>();
   std::vector<std::vector<int64_t>> tokens;
-  for (const std::string& prompt : prompts) tokens.push_back(tokens_of(*options.tokenizer, prompt));
+  for (const std::string& prompt : prompts) tokens.push_back(tokens_of(options, prompt));
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
   // Batches in the order of their first prompts, so that the first prompt's text comes first.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/models/model.h"
+#include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/generate/sampling.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
@@ -25,6 +26,9 @@ struct GenerateOptions {
   int64_t context = 256;  ///< context length: the model sees the last tokens
   uint64_t seed = 0;      ///< draws are a function of (seed, index of the prompt, token)
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of the model; null: bytes
+  /// Of this tokenizer: each prompt is what a user says, and the answer is generated, until its
+  /// end; null: the prompt is a text to continue.
+  std::shared_ptr<const ChatEncoder> chat = nullptr;
 
   [[nodiscard]] SamplingOptions sampling() const { return {temperature, top_k, top_p}; }
 };
