@@ -46,5 +46,7 @@ Cases checkpoint_cases();
 /// Data and configuration of train.
 Cases data_cases();
 Cases config_cases();
+/// Fine-tuning sets and chat templates of train.
+Cases chat_cases();
 
 }  // namespace tessera::hostile

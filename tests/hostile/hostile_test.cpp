@@ -85,7 +85,7 @@ TEST_F(Hostile, FilesAreRefusedWithTheseErrors) {
   std::string golden;
   std::set<std::string> names;
   for (const Cases& cases : {weight_cases(), index_cases(), model_config_cases(), tokenizer_cases(),
-                             checkpoint_cases(), data_cases(), config_cases()}) {
+                             checkpoint_cases(), data_cases(), config_cases(), chat_cases()}) {
     for (const Case& c : cases) {
       EXPECT_TRUE(names.insert(c.name).second) << "two cases " << c.name;
       golden += refusal(c);

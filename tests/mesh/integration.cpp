@@ -82,6 +82,10 @@ std::vector<Item> items() {
       {.name = "dataloader_kwargs",
        .ranks = 2,
        .runs = {{"--dataloader.num_prefetch_batches", "3", "--dataloader.shuffle", "false"}}},
+      {.name = "sft",
+       .ranks = 2,
+       .runs = {{"--dataloader.path", "tests/goldens/fine_tuning.jsonl", "--dataloader.format",
+                 "prompt_completion", "--training.seq_len", "48"}}},
       {.name = "fsdp2_memory_estimation", .ranks = 2, .runs = {{"--estimate"}}, .steps = 0},
   };
 }

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <ostream>
 
 namespace tessera::train {
@@ -57,6 +58,9 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
   check_evaluation_data(run.dataloader, plan);
   RankFacts facts;
   facts.add_data(plan.path, plan.path_field);
+  const std::string& chat = run.dataloader.chat_template;
+  std::error_code none;
+  if (std::filesystem::exists(chat, none)) facts.add_data(chat, "dataloader.chat_template");
   model.run("eval", fields, std::move(facts), [&](World& world, models::LanguageModel& m) {
     DataLoader data = evaluation_data(run.dataloader, plan, m.placement().mesh);
     const Evaluation e = evaluate(m, data, c.steps);

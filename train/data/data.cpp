@@ -6,6 +6,9 @@
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"
+#include "tessera/nn/io/utf8.h"
+#include "tessera/train/chat/chat_template.h"
+#include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/data/rows.h"
 
 #include <algorithm>
@@ -147,6 +150,7 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
   Part found{find_data(part.path, part.field), config, plan, 1};
   found.config.path = part.path;
   found.plan.path_field = part.field;
+  if (config.format != "text") check_fine_tuning(found.files, found.config, found.plan, tokenizer);
   if (found.files.kind == DataKind::arrays) return found;
   found.config.begin_id = -1;
   if (tokenizer.vocabulary() > plan.vocabulary) {
@@ -158,6 +162,11 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
 
 std::vector<Part> find_checked(const DataConfig& config, const BatchPlan& plan,
                                const Tokenizer& tokenizer) {
+  if (config.format == "text" && config.chat_template != DataConfig().chat_template) {
+    fail<ConfigError>("--dataloader.chat_template", io::excerpt(config.chat_template),
+                      " is given, but --dataloader.format text has no conversations; give "
+                      "prompt_completion or messages");
+  }
   const std::vector<MixturePart> mixture = config.parts(plan.path_field);
   if (plan.evaluation && mixture.size() > 1)
     fail<ConfigError>(plan.path_field, "an evaluation reads one data set, not a mixture");
@@ -215,6 +224,21 @@ void DataConfig::fields(config::Fields& f) {
       "several data sets in place of a path, each 'PATH [weight=W]': they give rows in proportion "
       "to their weights");
   f.add("text_field", text_field, "field of each .jsonl line that contains the document");
+  f.add("format", format,
+        "kind of .jsonl lines: text: a document in text_field; prompt_completion and messages: an "
+        "example for fine-tuning, {\"prompt\": ..., \"completion\": ...} or {\"messages\": "
+        "[{\"role\": ..., \"content\": ...}, ...]}, of which only completions and the assistant's "
+        "messages are learned",
+        {.choices = {"text", "prompt_completion", "messages"}});
+  f.add(
+      "chat_template", chat_template,
+      concat("form in which the model reads conversations: ", chat_template_names(),
+             ", or a JSON file (train/README.md); a prompt is a user's message and its completion "
+             "the assistant's"));
+  f.add("long_examples", long_examples,
+        "examples for fine-tuning that are longer than a sequence: cut them at its end, drop them, "
+        "or refuse the set",
+        {.choices = {"cut", "drop", "refuse"}});
   f.add("packing", packing,
         "documents: tokens attend only within their document; concat: to all earlier tokens of the "
         "sequence",

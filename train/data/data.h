@@ -22,6 +22,7 @@ struct TESSERA_API DataConfig {
   std::string path;
   std::vector<std::string> mixture = {};  ///< in place of a path; parse_mixture says what each is
   std::string text_field = "text", packing = "documents";
+  std::string format = "text", chat_template = "plain", long_examples = "cut";
   bool shuffle = true;
   int64_t begin_id = -1, num_prefetch_batches = 2;
   void fields(config::Fields& f);
@@ -66,6 +67,7 @@ struct DataInfo {
   int64_t windows = 0;  ///< rows of an epoch
   int64_t batches = 0;  ///< for evaluation: number of micro-batches of the whole data set
   std::string listing;  ///< which files of a folder were taken and which were not; empty for a file
+  std::string details;  ///< a line for people: what a fine-tuning set holds; empty for others
 };
 
 class TESSERA_API DataLoader {

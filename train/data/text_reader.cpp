@@ -157,14 +157,8 @@ class JsonLines {
             const std::function<void(std::string_view)>& document)
       : path_(path), field_(field), document_(document) {}
 
-  // `text` is the next line without its end.
-  void line(std::string_view text) {
-    ++line_;
-    const size_t start = offset_;
-    offset_ += text.size() + 1;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
-    if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos)
-      not_utf8(path_, line_, start + bad, text[bad]);
+  void line(std::string_view text, int64_t number) {
+    line_ = number;
     const nlohmann::json value = parsed(text);
     if (!value.is_object()) {
       fault("is ", a(value), ", expected an object such as {\"", io::excerpt(field_),
@@ -224,31 +218,14 @@ class JsonLines {
   const std::string& field_;
   const std::function<void(std::string_view)>& document_;
   int64_t line_ = 0;
-  size_t offset_ = 0;
 };
 
 void read_jsonl(const std::string& path, const std::string& field,
                 const std::function<void(std::string_view)>& document,
                 const std::stop_token& stop) {
-  Blocks blocks(path);
   JsonLines lines(path, field, document);
-  std::string pending;  // of a line that goes on in the next block
-  for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {
-    for (size_t end = block.find('\n'); end != std::string_view::npos; end = block.find('\n')) {
-      if (stop.stop_requested()) return;
-      if (pending.empty()) {
-        lines.line(block.substr(0, end));
-      } else {
-        pending += block.substr(0, end);
-        lines.line(pending);
-        pending.clear();
-      }
-      block.remove_prefix(end + 1);
-    }
-    pending += block;
-    if (stop.stop_requested()) return;
-  }
-  if (!pending.empty()) lines.line(pending);
+  read_lines(
+      path, [&](std::string_view text, int64_t number) { lines.line(text, number); }, stop);
 }
 
 }  // namespace
@@ -311,6 +288,42 @@ void read_documents(const std::string& path, const std::string& field,
                     const std::stop_token& stop) {
   if (format_of(path) == DataFormat::jsonl) read_jsonl(path, field, document, stop);
   else read_text(path, document, stop);
+}
+
+void read_lines(const std::string& path, const std::function<void(std::string_view, int64_t)>& line,
+                const std::stop_token& stop, size_t most_bytes) {
+  Blocks blocks(path);
+  int64_t number = 0;
+  size_t offset = 0;
+  const auto take = [&](std::string_view text) {
+    ++number;
+    const size_t start = offset;
+    offset += text.size() + 1;
+    if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
+    if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos)
+      not_utf8(path, number, start + bad, text[bad]);
+    line(text, number);
+  };
+  std::string pending;  // of a line that goes on in the next block
+  for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {
+    for (size_t end = block.find('\n'); end != std::string_view::npos; end = block.find('\n')) {
+      if (stop.stop_requested()) return;
+      if (pending.empty()) {
+        take(block.substr(0, end));
+      } else {
+        pending += block.substr(0, end);
+        take(pending);
+        pending.clear();
+      }
+      block.remove_prefix(end + 1);
+    }
+    if (pending.size() + block.size() > most_bytes)
+      fail<DataError>(kWhere, path, ", line ", number + 1, " is longer than ", most_bytes,
+                      " bytes");
+    pending += block;
+    if (stop.stop_requested()) return;
+  }
+  if (!pending.empty()) take(pending);
 }
 
 }  // namespace tessera::train

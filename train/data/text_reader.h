@@ -5,7 +5,10 @@
 
 #include "tessera/core/api.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -42,5 +45,13 @@ TESSERA_API DataFolder data_files(const std::string& folder);
 TESSERA_API void read_documents(const std::string& path, const std::string& field,
                                 const std::function<void(std::string_view)>& document,
                                 const std::stop_token& stop = {});
+
+/// Calls `line` with each line that is not blank, without its end, and its number from 1. Returns
+/// early after a stop request. IoError, DataError as read_documents; also a line longer than
+/// `most_bytes` (give or take a block).
+TESSERA_API void read_lines(const std::string& path,
+                            const std::function<void(std::string_view text, int64_t number)>& line,
+                            const std::stop_token& stop = {},
+                            size_t most_bytes = std::numeric_limits<size_t>::max());
 
 }  // namespace tessera::train

@@ -41,6 +41,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
   const Words saving{"--checkpoint.enable"}, profiling{"--profiler.enable_profiling"};
   const Words tensor_parallel{"--ranks", "2", "--parallelism.tensor_parallel_degree", "2"};
   const Words lines{"--dataloader.path", folder + "/lines.jsonl"};
+  const Words pairs{lines[0], lines[1], "--dataloader.format", "prompt_completion"};
   // A run that begins with another's last checkpoint, which is of step 4.
   const Words from_other{"--checkpoint.enable", "--checkpoint.initial_load_path", folder + "/first",
                          "--training.steps", "6"};
@@ -83,6 +84,9 @@ std::map<std::string, Probe> probes(const std::string& folder) {
         {folder + "/text.txt," + folder + "/held"}}},
       {"dataloader.text_field", {lines, {"body"}}},
       {"dataloader.packing", {lines, {}}},
+      {"dataloader.format", {lines, {"prompt_completion"}}},
+      {"dataloader.chat_template", {pairs, {folder + "/chat.json"}}},
+      {"dataloader.long_examples", {pairs, {}}},
       {"dataloader.begin_id", {{"--dataloader.path", folder + "/tokens.npy"}, {"5"}}},
       {"checkpoint.last_save_model_only", {saving, {}}},
       {"checkpoint.enable_first_step_checkpoint", {saving, {}}},
@@ -178,8 +182,12 @@ class FieldEffects : public test::FolderTest {
     io::write_file_atomically(folder_ + "/held", held);
     std::string lines;
     for (int i = 0; i < 40; ++i)
-      lines += concat("{\"text\": \"", i, " and ", i * i, "\", \"body\": \"another ", i, "\"}\n");
+      lines += concat("{\"text\": \"", i, " and ", i * i, "\", \"body\": \"another ", i,
+                      "\", \"prompt\": \"", i, "\", \"completion\": \" times itself is ", i * i,
+                      "\"}\n");
     io::write_file_atomically(folder_ + "/lines.jsonl", lines);
+    io::write_file_atomically(folder_ + "/chat.json",
+                              R"({"roles": {"user": {"prefix": ["?"]}, "assistant": {}}})");
     write_npy();
     BpeTrainer tokenizer({.vocabulary = 270});
     tokenizer.add(text);

@@ -176,6 +176,9 @@ DataFingerprint Trainer::checked_fingerprint() {
       data.push_back(std::move(file));
     }
   }
+  const std::string& chat = config_.dataloader.chat_template;
+  std::error_code none;
+  if (std::filesystem::exists(chat, none)) facts.add_data(chat, "dataloader.chat_template");
   if (config_.validation.enable)
     facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
   facts.add_tokenizer(config_.hf_assets_path, "hf_assets_path");
@@ -219,6 +222,7 @@ void Trainer::announce() {
           data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
           with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
           data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : ""));
+      if (!data.details.empty()) print_(data.details);
       if (!data.listing.empty()) print_("data files: " + data.listing);
     }
   }
@@ -470,11 +474,19 @@ void Trainer::print_samples() {
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed),
                           .tokenizer = tokenizer_};
-  print_(
-      fmt::format("greedy text:\n{}", printable(c.prompt + generate(*model_, c.prompt, options))));
+  if (const DataConfig& data = config_.dataloader; data.format != "text") {
+    const std::string field = "dataloader.chat_template";
+    options.chat = std::make_shared<ChatEncoder>(find_chat_template(data.chat_template, field),
+                                                 *tokenizer_, field);
+  }
+  const auto sample = [&] {
+    return printable(
+        concat(c.prompt, options.chat ? "\n" : "", generate(*model_, c.prompt, options)));
+  };
+  print_(fmt::format("greedy text:\n{}", sample()));
   options.temperature = c.temperature;
-  print_(fmt::format("sampled text (temperature {}, top {}):\n{}", c.temperature, c.top_k,
-                     printable(c.prompt + generate(*model_, c.prompt, options))));
+  print_(
+      fmt::format("sampled text (temperature {}, top {}):\n{}", c.temperature, c.top_k, sample()));
 }
 
 }  // namespace tessera::train

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a fine-tuning set: JSONL of prompts with completions, or of conversations. An example is
+// a document of its own, with positions from 0; examples are packed once, when the set is read, and
+// never cut by a row. Only what the assistant says has targets.
+#pragma once
+
+#include "tessera/train/data/rows.h"
+
+#include <memory>
+#include <stop_token>
+
+namespace tessera::train {
+
+/// Throws what can be known before the data is read. ConfigError: the chat template is unknown or
+/// does not fit the tokenizer, or a field that has no use for such data is given. DataError: the
+/// template's file as parse_chat_template, a data file that is no JSONL.
+TESSERA_API void check_fine_tuning(const DataFiles& files, const DataConfig& config,
+                                   const BatchPlan& plan, const Tokenizer& tokenizer);
+
+/// Reads the whole set, which is kept in memory with five bytes per token. An example longer than
+/// seq_len + 1 tokens is cut, left out or refused, as `long_examples` says; one without a target is
+/// left out. Null after a stop request. IoError, DataError: as read_lines and parse_conversation,
+/// and no example left.
+[[nodiscard]] TESSERA_API std::unique_ptr<const RowSource> fine_tuning_rows(
+    const DataFiles& files, const DataConfig& config, const BatchPlan& plan,
+    const Tokenizer& tokenizer, int threads, const std::stop_token& stop = {});
+
+}  // namespace tessera::train
