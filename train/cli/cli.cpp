@@ -45,7 +45,7 @@ struct Command {
   int (*run)(Arguments, std::ostream&, const Catalogue&);
   std::string (*help)(Arguments, const Catalogue&);
 };
-constexpr std::array<Command, 15> kCommands{
+constexpr std::array<Command, 16> kCommands{
     {{"train", " [fields]", train_command, train_help},
      {"generate", " [fields]", generate_command, generate_help},
      {"eval", " [fields]", eval_command, eval_help},
