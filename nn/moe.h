@@ -11,9 +11,8 @@
 
 namespace tessera::nn {
 
-/// The linear layer of a router, computed in f32 (f64 for f64) whatever the dtype of x: x (...,
-/// dim)
-/// -> (..., experts).
+/// The linear layer of a router, computed in f32 (f64 for f64) whatever the dtype of x:
+/// x (..., dim) -> (..., experts).
 class TESSERA_API Gate final : public Layer<Gate> {
  public:
   Gate(int64_t dim, int64_t experts, Init init, DType dtype);

@@ -41,7 +41,7 @@ Cases index_cases();
 Cases model_config_cases();
 /// tokenizer.json, or vocab.json and merges.txt, of tokenize.
 Cases tokenizer_cases();
-/// Checkpoints of `checkpoint verify`.
+/// Checkpoints of `checkpoint inspect`.
 Cases checkpoint_cases();
 /// Data and configuration of train.
 Cases data_cases();

@@ -5,7 +5,7 @@
 // Not here are, of what concerns dense training on data and tensor parallel meshes:
 // - 1d_compile, 1d_compile_sac_op, 2d_compile, 2d_asynctp_compile, 3d_compile, fsdp_symm_mem,
 //   dist_gemm, float8_*: there is no compiler, and no such kernel on a CPU;
-// - model_only_hf_checkpoint: no Hugging Face files yet;
+// - model_only_hf_checkpoint: train/run/initial_hf_test.cpp saves and loads them on meshes;
 // - pp_*, cp_*, *+cp*, validation_tp_cp_pp, cpu_offload+*: no pipeline, context parallelism,
 // offload;
 // - the chunked loss of 2d_eager: the loss is computed in chunks of tokens, without a flag;

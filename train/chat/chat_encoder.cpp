@@ -42,7 +42,16 @@ class ChatEncoder::Writer {
   explicit Writer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   void text(std::string_view text, bool answer) {
-    if (answer != answer_) borders_.push_back({text_.size(), answer});
+    if (answer != answer_) {
+      // Each costs the tokenisation of the text before it.
+      constexpr size_t kMostBorders = 256;
+      if (borders_.size() == kMostBorders) {
+        fail<DataError>("chat_template", "more than ", kMostBorders,
+                        " borders of answers lie between two marks: give a template that ends each "
+                        "answer with a mark, or shorter conversations");
+      }
+      borders_.push_back({text_.size(), answer});
+    }
     answer_ = answer;
     text_ += text;
   }

@@ -244,6 +244,11 @@ std::string chat_template_names() {
   return names;
 }
 
+std::string chat_template_file(const std::string& name_or_file) {
+  const auto at = std::ranges::find(built_in(), name_or_file, &BuiltIn::name);
+  return at == built_in().end() ? name_or_file : "";
+}
+
 ChatTemplate find_chat_template(const std::string& name_or_file, const std::string& field) {
   const auto at = std::ranges::find(built_in(), name_or_file, &BuiltIn::name);
   if (at != built_in().end()) return parse_chat_template(at->json, at->name);

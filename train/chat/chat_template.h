@@ -57,6 +57,9 @@ struct ChatTemplate {
 /// `plain, chatml, ...`: the built-in templates.
 [[nodiscard]] TESSERA_API std::string chat_template_names();
 
+/// The file that this names; empty: a built-in template.
+[[nodiscard]] TESSERA_API std::string chat_template_file(const std::string& name_or_file);
+
 /// The built-in template of this name, or that of a file. ConfigError, with the names, if there is
 /// neither; DataError as parse_chat_template; IoError: the file cannot be read. Errors name
 /// `field`.

@@ -92,6 +92,21 @@ TEST(ChatTemplate, ATokenAcrossTheBorderIsAnAnswer) {
   EXPECT_FALSE(apart.crosses_border);
 }
 
+TEST(ChatTemplate, BordersBetweenTwoMarksAreBounded) {
+  const ByteTokenizer bytes;
+  const ChatTemplate unmarked =
+      parse_chat_template(R"({"roles": {"user": {}, "assistant": {}}})", "t");
+  const ChatEncoder chat(unmarked, bytes, "test");
+  Conversation turns;
+  for (int i = 0; i < 200; ++i) {
+    turns.push_back({Role::user, "a"});
+    turns.push_back({Role::assistant, "b"});
+  }
+  EXPECT_EQ(test::error_of<DataError>([&] { (void)chat.encode(turns); }),
+            "[chat_template] more than 256 borders of answers lie between two marks: give a "
+            "template that ends each answer with a mark, or shorter conversations");
+}
+
 // Merges alone could make the name of a mark; then the text has no other tokens.
 TEST(ChatTemplate, AMarkThatMergesMakeIsRefused) {
   const auto t = make_tokenizer({{"tokenizer.json", R"({"model": {"type": "BPE",

@@ -2,6 +2,7 @@
 // Defaults are those of the run: its validation data (else its training data), batch size and
 // sequence length. The data is read once before ranks start, so that no rank waits for one that
 // fails.
+#include "tessera/train/chat/chat_template.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/model_on_ranks.h"
 #include "tessera/train/monitor/metrics.h"
@@ -9,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <ostream>
 
 namespace tessera::train {
@@ -58,9 +58,8 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
   check_evaluation_data(run.dataloader, plan);
   RankFacts facts;
   facts.add_data(plan.path, plan.path_field);
-  const std::string& chat = run.dataloader.chat_template;
-  std::error_code none;
-  if (std::filesystem::exists(chat, none)) facts.add_data(chat, "dataloader.chat_template");
+  if (const auto chat = chat_template_file(run.dataloader.chat_template); !chat.empty())
+    facts.add_data(chat, "dataloader.chat_template");
   model.run("eval", fields, std::move(facts), [&](World& world, models::LanguageModel& m) {
     DataLoader data = evaluation_data(run.dataloader, plan, m.placement().mesh);
     const Evaluation e = evaluate(m, data, c.steps);

@@ -67,8 +67,15 @@ std::string q8_0(std::span<const float> values) {
   for (size_t at = 0; at < values.size(); at += kQ8Block) {
     const auto block = values.subspan(at, kQ8Block);
     float largest = 0;
-    for (const float x : block) largest = std::max(largest, std::abs(x));
-    const float step = largest / 127, steps_in_one = step == 0 ? 0 : 1 / step;
+    for (const float x : block) {
+      if (!std::isfinite(x)) fail<DataError>("gguf", "a weight is ", x, ", which q8_0 cannot hold");
+      largest = std::max(largest, std::abs(x));
+    }
+    const float step = largest / 127;
+    if (step > 65504.F)
+      fail<DataError>("gguf", "a weight of ", largest, " is beyond the range of q8_0");
+    // A step below the normal numbers is 0 in f16.
+    const float steps_in_one = step < std::numeric_limits<float>::min() ? 0 : 1 / step;
     put(blocks, f16(step));
     for (const float x : block) put(blocks, static_cast<int8_t>(std::round(x * steps_in_one)));
   }

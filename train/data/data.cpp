@@ -201,7 +201,7 @@ DataInfo sum_of(std::span<const DataInfo> sources) {
     sum.documents = sum.documents > 0 && info.documents > 0 ? sum.documents + info.documents : 0;
     sum.tokens += info.tokens;
     sum.windows += info.windows;
-    sum.listing = {};
+    sum.listing = sum.details = {};
   }
   return sum;
 }

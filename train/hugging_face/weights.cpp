@@ -64,7 +64,10 @@ std::string hf_file(const std::string& folder, std::string_view name) {
   }
   const fs::path path = fs::path(folder) / name;
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return {};
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (status.type() == fs::file_type::none)
+    fail<IoError>("hugging_face", "cannot access ", path.string(), ": ", error.message());
+  if (!fs::exists(status)) return {};
   const fs::path real = fs::canonical(path, error);
   if (error) fail<DataError>("hugging_face", path.string(), ": ", error.message());
   const fs::path own = fs::canonical(folder);

@@ -46,7 +46,10 @@ class ShardWriter {
 
   [[nodiscard]] int64_t tokens() const { return shard_.tokens; }
   void add(const EncodedPart& part) {
-    if (part.begins) starts_.push_back(static_cast<uint32_t>(shard_.tokens));
+    if (part.begins) {
+      drop_empty();
+      starts_.push_back(static_cast<uint32_t>(shard_.tokens));
+    }
     if (type_ == ElementType::u16) append_bytes<uint16_t>(waiting_, part.ids);
     else append_bytes<uint32_t>(waiting_, part.ids);
     shard_.tokens += std::ssize(part.ids);
@@ -54,6 +57,7 @@ class ShardWriter {
     if (waiting_.size() >= kBlock) write_waiting();
   }
   DataShard finish(const SourcePosition& end) {
+    drop_empty();
     write_waiting();
     tokens_.write_front(npy_header(type_, shard_.tokens));
     tokens_.commit();
@@ -70,6 +74,10 @@ class ShardWriter {
   }
 
  private:
+  // The document that was begun last, if it has given no tokens: there is nothing to learn of it.
+  void drop_empty() {
+    if (!starts_.empty() && starts_.back() == shard_.tokens) starts_.pop_back();
+  }
   void write_waiting() {
     shard_.tokens_crc32c = io::crc32c(waiting_, shard_.tokens_crc32c);
     tokens_.write(waiting_);
@@ -101,6 +109,7 @@ class Preparation {
 
   DataIndex run() {
     refuse_existing();
+    refuse_within_sources();
     find_sources();
     {
       const io::FolderLock lock(partial_.string(), kOut);
@@ -131,6 +140,17 @@ class Preparation {
     std::error_code ignored;
     if (fs::exists(fs::symlink_status(options_.out, ignored)))
       fail<IoError>(kOut, options_.out, " exists already; remove it or give another name");
+  }
+  // An interrupted preparation would read its own shards.
+  void refuse_within_sources() const {
+    for (const std::string& path : options_.paths) {
+      std::error_code error;
+      if (!fs::is_directory(path, error)) continue;
+      const fs::path inside = fs::weakly_canonical(options_.out, error)
+                                  .lexically_relative(fs::weakly_canonical(path, error));
+      if (error || inside.empty() || *inside.begin() == "..") continue;
+      fail<IoError>(kOut, options_.out, " lies in ", path, ", which is read: give another folder");
+    }
   }
   void find_sources() {
     for (const std::string& path : options_.paths) {
@@ -222,7 +242,8 @@ class Preparation {
     }
     progress_.bytes = before_;
     encoder.finish();
-    if (shard_) finish_shard();
+    if (shard_ && shard_->tokens() > 0) finish_shard();
+    shard_.reset();
   }
   void take(const EncodedPart& part) {
     if (!shard_) shard_.emplace(partial_, index_.shards.size(), index_.type);

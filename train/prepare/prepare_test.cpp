@@ -215,6 +215,7 @@ TEST_F(PrepareTest, OnlyUnchangedSourcesAreKept) {
 }
 
 TEST_F(PrepareTest, BadInputIsNamed) {
+  EXPECT_NE(error_of([&] { prepare(options("in/out")); }).find("which is read"), std::string::npos);
   const auto error = [&](const PrepareOptions& o) { return error_of([&] { prepare(o); }); };
   PrepareOptions o = options("out");
   o.paths = {at("none")};

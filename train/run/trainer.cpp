@@ -176,9 +176,12 @@ DataFingerprint Trainer::checked_fingerprint() {
       data.push_back(std::move(file));
     }
   }
-  const std::string& chat = config_.dataloader.chat_template;
-  std::error_code none;
-  if (std::filesystem::exists(chat, none)) facts.add_data(chat, "dataloader.chat_template");
+  if (const auto chat = chat_template_file(config_.dataloader.chat_template); !chat.empty()) {
+    for (DataFile& file : facts.add_data(chat, "dataloader.chat_template")) {
+      file.name = "chat_template/" + file.name;
+      data.push_back(std::move(file));
+    }
+  }
   if (config_.validation.enable)
     facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
   facts.add_tokenizer(config_.hf_assets_path, "hf_assets_path");

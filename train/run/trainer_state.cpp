@@ -100,19 +100,21 @@ std::string Trainer::results_in_the_way() {
       steps.empty() ? "" : ", or --checkpoint.enable to resume from the latest checkpoint");
 }
 
-// The error if the run would remove the checkpoint that it is to begin with; empty: it would not.
+// The error if the run would remove what it is to begin with; empty: it would not.
 std::string Trainer::source_in_the_way() const {
   namespace fs = std::filesystem;
-  const std::string& source = config_.checkpoint.initial_load_path;
-  if (!config_.checkpoint.enable || source.empty()) return "";
+  const CheckpointConfig& c = config_.checkpoint;
+  const bool loads_hf = !config_.initial_hf_folder().empty();
+  const std::string source =
+      loads_hf ? config_.initial_hf_folder() : std::string(c.enable ? c.initial_load_path : "");
+  if (source.empty()) return "";
   for (const std::string& folder : {config_.dump_folder, checkpoints_.path()}) {
     const fs::path from =
         fs::weakly_canonical(source).lexically_relative(fs::weakly_canonical(folder));
     if (from.empty() || *from.begin() == "..") continue;
     return fmt::format(
-        "--overwrite would remove {}, which --checkpoint.initial_load_path names: "
-        "give another --dump_folder",
-        source);
+        "--overwrite would remove {}, which {} names: give another --dump_folder", source,
+        !config_.initial_hf.empty() ? "--model.initial_hf" : "--checkpoint.initial_load_path");
   }
   return "";
 }
