@@ -149,7 +149,9 @@ def show(rows, gigabytes):
             row = next((r for r in rows if (r["name"], r["backend"]) == (name, backend)), {})
             if "seconds" in row:
                 seconds = statistics.median(row["seconds"])
-                line += f"{f'{seconds:.3f} s {gigabytes / seconds:.2f} GB/s':>24}"
+                moves = not name.startswith(("step", "async: commit"))
+                rate = f" {gigabytes / seconds:.2f} GB/s" if moves else ""
+                line += f"{f'{seconds:.3f} s{rate}':>24}"
             else:
                 copies = row.get("copies")
                 line += f"{f'{max(copies):.2f} copies' if copies else '-':>24}"
