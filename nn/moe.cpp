@@ -1,48 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/moe.h"
 
-#include "tessera/kernels/arange/arange.h"
-#include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/cumsum/cumsum.h"
-#include "tessera/kernels/gather/gather.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/grouped_mm/grouped_mm.h"
-#include "tessera/kernels/histogram/histogram.h"
 #include "tessera/kernels/index_select/index_select.h"
-#include "tessera/kernels/matmul/matmul.h"
-#include "tessera/kernels/one_hot/one_hot.h"
 #include "tessera/kernels/pointwise/pointwise.h"
-#include "tessera/kernels/reduce/reduce.h"
-#include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/sort/sort.h"
 #include "tessera/kernels/swiglu/swiglu.h"
-#include "tessera/kernels/topk/topk.h"
 #include "tessera/kernels/views/views.h"
-
-#include <limits>
 
 namespace tessera::nn {
 namespace {
 
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
-const Router::Config& checked(const Router::Config& c) {
-  constexpr std::string_view kName = "router";
-  if (c.experts < 1 || c.top_k < 1 || c.top_k > c.experts)
-    fail<ValueError>(kName, "top_k is ", c.top_k, " of ", c.experts, " experts: expected 1 to ",
-                     c.experts);
-  if (c.groups == 0 && c.limited_groups == 0) return c;
-  if (c.groups < 1 || c.experts % c.groups != 0 || c.experts / c.groups < 2)
-    fail<ValueError>(kName, c.experts, " experts in ", c.groups,
-                     " groups: expected groups of equal size, of 2 experts or more");
-  if (c.limited_groups < 1 || c.limited_groups > c.groups)
-    fail<ValueError>(kName, "limited_groups is ", c.limited_groups, " of ", c.groups,
-                     " groups: expected 1 to ", c.groups);
-  if (c.limited_groups * (c.experts / c.groups) < c.top_k)
-    fail<ValueError>(kName, "top_k is ", c.top_k, ", but ", c.limited_groups, " groups have ",
-                     c.limited_groups * (c.experts / c.groups),
-                     " experts; take more groups or fewer experts");
-  return c;
-}
 
 FeedForward shared_of(const MoE::Config& c) {
   return FeedForward({.dim = c.router.dim,
@@ -53,54 +24,6 @@ FeedForward shared_of(const MoE::Config& c) {
 }
 
 }  // namespace
-
-Gate::Gate(int64_t dim, int64_t experts, Init init, DType dtype)
-    : weight(parameter({experts, dim}, dtype)), init_(init) {}
-void Gate::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
-Tensor Gate::forward(const Tensor& x) const {
-  return linear(cast(x, wide(x.dtype())), cast(weight, wide(x.dtype())));
-}
-
-Router::Router(const Config& c) : gate(checked(c).dim, c.experts, c.gate, c.dtype), config_(c) {}
-void Router::visit(Visitor& visitor) { visitor.child("gate", gate); }
-std::string Router::extra_repr() const {
-  return concat("experts=", config_.experts, ", top_k=", config_.top_k);
-}
-
-// -inf for experts whose group is not one of the best.
-Tensor Router::limited(const Tensor& choice) const {
-  const int64_t groups = config_.groups, size = config_.experts / groups;
-  Shape grouped = choice.shape().without(choice.rank() - 1);
-  grouped.push_back(groups);
-  grouped.push_back(size);
-  const Tensor each = reshape(choice, grouped);  // (..., G, E / G)
-  const Tensor best = topk(sum(topk(each, 2)[0], {-1}), config_.limited_groups)[1];  // (..., L)
-  const Tensor left_out = sum(one_hot(best, groups), {-2}) == 0;                     // (..., G)
-  return reshape(
-      masked_fill(each, unsqueeze(left_out, -1), -std::numeric_limits<double>::infinity()),
-      choice.shape());
-}
-
-Routing Router::forward(const Tensor& x, const Tensor& bias) const {
-  const Tensor logits = gate(x);  // (..., E)
-  const Tensor scores = config_.score == Score::sigmoid ? sigmoid(logits) : softmax(logits, -1);
-  Tensor experts;  // (..., K)
-  if (config_.force_balance) {
-    Shape shape = x.shape();
-    shape[x.rank() - 1] = config_.top_k;
-    experts = reshape(arange(shape.numel(), DType::i64, x.device()) % config_.experts, shape);
-  } else {
-    Tensor choice = scores.detach();
-    if (bias.defined()) choice = choice + cast(bias.detach(), choice.dtype());
-    if (config_.groups > 0) choice = limited(choice);
-    experts = topk(choice, config_.top_k)[1];
-  }
-  Tensor shares = gather(scores, -1, experts);
-  // The least number keeps shares finite where all scores are zero.
-  if (config_.route_norm) shares = shares / (sum(shares, {-1}, true) + 1e-20);
-  if (config_.route_scale != 1) shares = shares * config_.route_scale;
-  return {shares, experts};
-}
 
 GroupedExperts::GroupedExperts(int64_t experts, int64_t dim, int64_t hidden, Init gate, Init output,
                                DType dtype)
@@ -136,28 +59,20 @@ MoEResult MoE::forward(const Tensor& x) const {
   const Routing routing = router(x, expert_bias);
   const int64_t pairs = routing.experts.numel(), top_k = config_.router.top_k,
                 tokens = pairs / top_k;
-  // Pairs of a token and an expert, stable by expert.
-  const Tensor expert = reshape(routing.experts, {pairs});
-  const Tensor order = argsort(expert, 0);  // (tokens * top_k)
+  // Pairs of a token and an expert, stable by expert; dropped ones are last, beyond the offsets.
+  const Tensor order = argsort(reshape(routing.experts, {pairs}), 0);  // (tokens * top_k)
   const Tensor token = floor_divide(order, full({}, top_k, DType::i64, x.device()));
-  const Tensor counts = bincount(expert, config_.router.experts);
+  const Tensor offsets = cumsum(select(routing.load, 0, 1), 0);  // (experts)
   const Tensor share = unsqueeze(index_select(reshape(routing.scores, {pairs}), 0, order), -1);
   const auto shared_out = [&](const Tensor& rows) { return cast(rows, share.dtype()) * share; };
 
   Tensor rows = index_select(reshape(x, {tokens, x.shape().back()}), 0, token);
   if (config_.score_before_experts) rows = cast(shared_out(rows), x.dtype());
-  rows = experts(rows, cumsum(counts, 0));
+  rows = experts(rows, offsets);
   rows = config_.score_before_experts ? cast(rows, share.dtype()) : shared_out(rows);
   Tensor y = reshape(cast(index_zeros(tokens, 0, token, rows), x.dtype()), x.shape());
   if (shared_experts) y = y + (*shared_experts)(x);
-  return {y, counts};
-}
-
-void update_expert_bias(const Tensor& bias, const Tensor& counts, double coefficient) {
-  const NoGrad guard;
-  const Tensor load = cast(counts, DType::f64);
-  const Tensor step = sign(mean(load) - load);
-  assign_(bias, cast(bias, DType::f64) + (step - mean(step)) * coefficient);
+  return {y, routing.load, routing.sums};
 }
 
 }  // namespace tessera::nn

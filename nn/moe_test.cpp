@@ -89,7 +89,8 @@ MoEResult dense(const MoE& m, const MoE::Config& c, const Tensor& x) {
   }
   y = reshape(y, x.shape());
   if (m.shared_experts) y = y + (*m.shared_experts)(x);
-  return {y, cast(sum(taken, {0}), DType::i64)};
+  const Tensor load = expand(cast(sum(taken, {0}), DType::i64), {2, kExperts});
+  return {y, load, zeros({3}, DType::f64)};
 }
 
 void expect_dense(const MoE::Config& c, const Shape& shape) {
@@ -101,7 +102,7 @@ void expect_dense(const MoE::Config& c, const Shape& shape) {
   for (const auto& p : named_parameters(m)) inputs.push_back(p.tensor);
   const MoEResult got = m(x), want = dense(m, c, x);
   expect_same(got.y, want.y);
-  EXPECT_EQ(got.counts.values(), want.counts.values());
+  EXPECT_EQ(got.load.values(), want.load.values());
   const auto g = grad({got.y}, inputs, {.grad_outputs = {dy}}),
              want_g = grad({want.y}, inputs, {.grad_outputs = {dy}});
   for (size_t i = 0; i < g.size(); ++i) expect_same(g[i], want_g[i], 1e-11);
@@ -135,7 +136,7 @@ TEST(MoE, NoTokensGiveNone) {
   initialize(m, 5);
   const MoEResult r = m(zeros({2, 0, kDim}, DType::f64));
   EXPECT_EQ(r.y.shape(), (Shape{2, 0, kDim}));
-  EXPECT_EQ(r.counts.values(), std::vector<double>(kExperts, 0));
+  EXPECT_EQ(r.load.values(), std::vector<double>(2 * kExperts, 0));
 }
 
 TEST(MoE, RecomputationCountsNothingTwice) {
@@ -152,7 +153,7 @@ TEST(MoE, RecomputationCountsNothingTwice) {
   m.set_checkpoint(CheckpointOptions{});
   const MoEResult again = m(x);
   backward(sum(again.y));
-  EXPECT_EQ(again.counts.values(), plain.counts.values());
+  EXPECT_EQ(again.load.values(), plain.load.values());
   EXPECT_EQ(m.experts.w1.grad().values(), want);
 }
 
@@ -176,8 +177,8 @@ TEST(MoE, ForcedBalanceIsEven) {
   c.router.force_balance = true;
   MoE m(c);
   initialize(m, 5);
-  const auto counts = m(trial::numbers({16, kDim})).counts.values();
-  EXPECT_EQ(counts, std::vector<double>(kExperts, 16 * 3 / 8));
+  const auto load = m(trial::numbers({16, kDim})).load.values();
+  EXPECT_EQ(load, std::vector<double>(2 * kExperts, 16 * 3 / 8));
 }
 
 TEST(MoE, BiasBalancesASkewedRouter) {
@@ -189,13 +190,13 @@ TEST(MoE, BiasBalancesASkewedRouter) {
   initialize(m, 5);
   const Tensor x = normal({512, kDim}, {1, 1}, 0.5, 1, DType::f64);  // favours some experts
   const auto most = [&] {
-    const auto counts = m(x).counts.values();
-    return *std::ranges::max_element(counts) / (512 * 2.0 / kExperts);
+    const auto load = m(x).load.values();
+    return *std::ranges::max_element(load) / (512 * 2.0 / kExperts);
   };
   const NoGrad guard;
   EXPECT_GT(most(), 1.5);
   for (int step = 0; step < 400; ++step) {
-    update_expert_bias(m.expert_bias, m(x).counts, 2e-3);
+    update_expert_bias(m.expert_bias, select(m(x).load, 0, 0), 2e-3);
     EXPECT_NEAR(sum(m.expert_bias).item<double>(), 0, 1e-12);
   }
   EXPECT_LT(most(), 1.1);
