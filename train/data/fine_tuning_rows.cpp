@@ -4,7 +4,6 @@
 #include "tessera/train/data/fine_tuning_rows.h"
 
 #include "tessera/core/error.h"
-#include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/data/packing.h"
 #include "tessera/train/data/text_reader.h"
 
@@ -21,16 +20,11 @@ namespace {
 constexpr size_t kMostLineBytes = size_t{64} << 20;
 constexpr size_t kTogether = size_t{4} << 20;  // bytes of lines that threads share
 
-ChatEncoder encoder_of(const DataConfig& config, const Tokenizer& tokenizer) {
-  const std::string field = "dataloader.chat_template";
-  return {find_chat_template(config.chat_template, field), tokenizer, field};
-}
-
 class FineTuningRows final : public RowSource {
  public:
   FineTuningRows(const DataFiles& files, const DataConfig& config, const BatchPlan& plan,
                  const Tokenizer& tokenizer, int threads, const std::stop_token& stop)
-      : encoder_(encoder_of(config, tokenizer)),
+      : encoder_(chat_encoder_of(config, tokenizer)),
         form_(config.format == "messages" ? LineForm::messages : LineForm::prompt_completion),
         long_examples_(config.long_examples),
         seq_len_(static_cast<size_t>(plan.seq_len)),
@@ -188,9 +182,14 @@ class FineTuningRows final : public RowSource {
 
 }  // namespace
 
+ChatEncoder chat_encoder_of(const DataConfig& config, const Tokenizer& tokenizer) {
+  const std::string field = "dataloader.chat_template";
+  return {find_chat_template(config.chat_template, field), tokenizer, field};
+}
+
 void check_fine_tuning(const DataFiles& files, const DataConfig& config, const BatchPlan& plan,
                        const Tokenizer& tokenizer) {
-  (void)encoder_of(config, tokenizer);
+  (void)chat_encoder_of(config, tokenizer);
   if (config.packing != "documents") {
     fail<ConfigError>("--dataloader.packing", config.packing,
                       " is given, but examples of --dataloader.format ", config.format,

@@ -4,6 +4,7 @@
 // never cut by a row. Only what the assistant says has targets.
 #pragma once
 
+#include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/data/rows.h"
 
 #include <memory>
@@ -11,9 +12,13 @@
 
 namespace tessera::train {
 
-/// Throws what can be known before the data is read. ConfigError: the chat template is unknown or
-/// does not fit the tokenizer, or a field that has no use for such data is given. DataError: the
-/// template's file as parse_chat_template, a data file that is no JSONL.
+/// The encoder of `chat_template`; `tokenizer` must outlive it. ConfigError: the template is
+/// unknown or does not fit the tokenizer. DataError: its file, as parse_chat_template.
+[[nodiscard]] TESSERA_API ChatEncoder chat_encoder_of(const DataConfig& config,
+                                                      const Tokenizer& tokenizer);
+
+/// Throws what can be known before the data is read: as chat_encoder_of, and ConfigError: a field
+/// that has no use for such data is given; DataError: a data file that is no JSONL.
 TESSERA_API void check_fine_tuning(const DataFiles& files, const DataConfig& config,
                                    const BatchPlan& plan, const Tokenizer& tokenizer);
 

@@ -154,5 +154,23 @@ TEST_F(FineTuning, ConversationsAreLearnedEvaluatedAndValidated) {
       << err_.str();
 }
 
+TEST_F(FineTuning, SamplesDoNotReadTheTemplateAgain) {
+  const std::string set = put("set.jsonl", R"({"prompt": "which?", "completion": "red"})"
+                                           "\n");
+  const std::string chat = put("chat.json", R"({"roles": {
+      "user": {"prefix": [{"mark": "<begin>"}], "suffix": ["\n"]},
+      "assistant": {"prefix": [], "suffix": [{"mark": "<end>"}]}}})");
+  const Config run = config("run", {"--dataloader.path", set, "--dataloader.format",
+                                    "prompt_completion", "--dataloader.chat_template", chat,
+                                    "--training.seq_len", "64", "--sample.tokens", "2"});
+  const auto on_rank = [&](World&) {
+    Trainer trainer(run, [&](const std::string& line) { out_ << line << '\n'; });
+    fs::remove(chat);
+    trainer.print_samples();
+  };
+  run_ranks(1, on_rank, world_options(run));
+  EXPECT_NE(out_.str().find("greedy text:"), std::string::npos) << out_.str();
+}
+
 }  // namespace
 }  // namespace tessera::train

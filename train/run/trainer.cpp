@@ -18,6 +18,7 @@
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/generate/generate.h"
 #include "tessera/train/monitor/non_finite.h"
 #include "tessera/train/monitor/plot.h"
@@ -120,6 +121,9 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   context.call_keys.set_seed(seed);
   claim_folder();
   if (!source_) open_data();
+  if (config_.dataloader.format != "text") {
+    chat_ = std::make_shared<const ChatEncoder>(chat_encoder_of(config_.dataloader, *tokenizer_));
+  }
   const ValidationConfig& v = config_.validation;
   if (v.enable) {
     validation_data_ =
@@ -476,15 +480,10 @@ void Trainer::print_samples() {
                           .top_p = c.top_p,
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed),
-                          .tokenizer = tokenizer_};
-  if (const DataConfig& data = config_.dataloader; data.format != "text") {
-    const std::string field = "dataloader.chat_template";
-    options.chat = std::make_shared<ChatEncoder>(find_chat_template(data.chat_template, field),
-                                                 *tokenizer_, field);
-  }
+                          .tokenizer = tokenizer_,
+                          .chat = chat_};
   const auto sample = [&] {
-    return printable(
-        concat(c.prompt, options.chat ? "\n" : "", generate(*model_, c.prompt, options)));
+    return printable(concat(c.prompt, chat_ ? "\n" : "", generate(*model_, c.prompt, options)));
   };
   print_(fmt::format("greedy text:\n{}", sample()));
   options.temperature = c.temperature;

@@ -23,6 +23,8 @@
 
 namespace tessera::train {
 
+class ChatEncoder;
+
 /// The options of the World for a run of `config`.
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
 
@@ -119,6 +121,7 @@ class TESSERA_API Trainer {
   BatchSource source_;
   DataFingerprint fingerprint_;  // of the training data
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const ChatEncoder> chat_;  // of a fine-tuning set; null for others
   Mesh mesh_;
   DataShare share_;
   std::unique_ptr<io::FolderLock> lock_, checkpoint_lock_;  // rank 0's
