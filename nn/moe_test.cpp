@@ -130,6 +130,42 @@ TEST(MoE, IsTheSumOverAllExperts) {
   expect_dense(c, {1, kDim});
 }
 
+// What a capacity drops adds nothing, in neither pass; a token may have lost all of its experts.
+TEST(MoE, DroppedChoicesAddNothing) {
+  const Session session;
+  for (const bool before : {false, true}) {
+    MoE::Config c = config();
+    c.score_before_experts = before;
+    c.router.route_norm = true;
+    c.router.capacity_factor = 0.4;
+    MoE m(c);
+    initialize(m, 5);
+    const Tensor x = trial::variable(trial::numbers({2, 11, kDim}, 1)),
+                 dy = trial::numbers({2, 11, kDim}, 3);
+    const Routing routing = m.router(x, Tensor());
+    Tensor want = zeros({2, 11, kDim}, DType::f64);
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const Tensor share =
+          sum(masked_fill(routing.scores, routing.experts != e, 0), {-1}, true);  // (2, 11, 1)
+      const Tensor in = before ? x * share : x;
+      const Tensor out = linear(
+          swiglu(linear(in, select(m.experts.w1, 0, e)), linear(in, select(m.experts.w3, 0, e))),
+          select(m.experts.w2, 0, e));
+      want = want + (before ? out : out * share);
+    }
+    const MoEResult got = m(x);
+    const auto load = got.load.values();
+    EXPECT_EQ(std::accumulate(load.begin(), load.begin() + kExperts, 0.0), 2 * 11 * 3);
+    EXPECT_LT(std::accumulate(load.begin() + kExperts, load.end(), 0.0), 2 * 11 * 2);
+    expect_same(got.y, want);
+    std::vector<Tensor> inputs{x};
+    for (const auto& p : named_parameters(m)) inputs.push_back(p.tensor);
+    const auto g = grad({got.y}, inputs, {.grad_outputs = {dy}}),
+               want_g = grad({want}, inputs, {.grad_outputs = {dy}});
+    for (size_t i = 0; i < g.size(); ++i) expect_same(g[i], want_g[i], 1e-11);
+  }
+}
+
 TEST(MoE, NoTokensGiveNone) {
   const Session session;
   MoE m(config());
