@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixture against the formula: every expert for every token in f64, times a share that is zero
 // where the token did not take it.
-#include "tessera/nn/moe.h"
+#include "tessera/nn/moe/moe.h"
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/assign/assign.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/nn/routing_statistics.h"
+#include "tessera/nn/moe/routing_statistics.h"
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/nn/moe.h"
+#include "tessera/nn/moe/moe.h"
 
 #include "tessera/kernels/cumsum/cumsum.h"
 #include "tessera/kernels/fill/fill.h"

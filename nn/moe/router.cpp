@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/nn/router.h"
+#include "tessera/nn/moe/router.h"
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/arange/arange.h"

@@ -4,7 +4,7 @@
 // is dropped unless the router has a capacity.
 #pragma once
 
-#include "tessera/nn/router.h"
+#include "tessera/nn/moe/router.h"
 
 #include <optional>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router against its rule, one token at a time in f64; its losses against differences; and on
 // meshes against one rank, with every collective pinned.
-#include "tessera/nn/router.h"
+#include "tessera/nn/moe/router.h"
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/launch/run.h"
