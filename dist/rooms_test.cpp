@@ -8,6 +8,7 @@
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/dropout/dropout.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/grouped_mm/grouped_mm.h"
 #include "tessera/kernels/matmul/einsum.h"
 #include "tessera/kernels/permutation/permutation.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -110,6 +111,44 @@ TEST(RoomsOnMeshes, EinsumSendsNothing) {
       const Tensor y = einsum(c.equation, {x, w});
       EXPECT_EQ(trace.count(), 0) << c.equation << trace.table();
       expect_same(y, einsum(c.equation, {a, b}), 1e-12);
+    }
+  });
+}
+
+TEST(RoomsOnMeshes, GroupedProductsWithABiasSendNothing) {
+  struct Cut {
+    const char* what;
+    Placement x, w, bias;
+  };
+  on_ranks(3, [](World&) {
+    const Tensor whole_x = numbers({9, 5}, 1), whole_w = numbers({4, 6, 5}, 2),
+                 whole_bias = numbers({4, 6}, 3), whole_dy = numbers({9, 6}, 4),
+                 ends = from_values({3, 3, 6, 8}, {4}, DType::i64);  // a row beyond
+    const Mesh m = Mesh::make({{"a", 3}});
+    for (const Cut& cut : {Cut{"rows", Shard(0), Replicate(), Replicate()},
+                           Cut{"columns of x", Shard(1), Shard(2), Replicate()},
+                           Cut{"columns of w", Replicate(), Shard(1), Shard(1)},
+                           Cut{"groups", Replicate(), Shard(0), Shard(0)}}) {
+      SCOPED_TRACE(cut.what);
+      const auto run = [](const Tensor& x, const Tensor& w, const Tensor& bias,
+                          const Tensor& offsets, const Tensor& dy) {
+        const Tensor y = grouped_mm(x, w, offsets, bias);
+        TensorList all{y};
+        for (const Tensor& g : grad({y}, {x, w, bias}, {.grad_outputs = {dy}})) all.push_back(g);
+        return all;
+      };
+      const Tensor x = variable(whole_x, Layout::of(m, {cut.x})),
+                   w = variable(whole_w, Layout::of(m, {cut.w})),
+                   bias = variable(whole_bias, Layout::of(m, {cut.bias})),
+                   offsets = distribute(ends, Layout::replicated(m));
+      const Placement rows = cut.x == Shard(0) ? Shard(0) : Replicate(),
+                      out = cut.w == Shard(1) ? Shard(1) : rows;
+      const CommTrace trace;
+      const auto got = run(x, w, bias, offsets, distribute(whole_dy, Layout::of(m, {out})));
+      EXPECT_EQ(trace.count(), 0) << trace;
+      const auto want =
+          run(variable(whole_x), variable(whole_w), variable(whole_bias), ends, whole_dy);
+      for (size_t i = 0; i < want.size(); ++i) expect_same(got[i], want[i]);
     }
   });
 }

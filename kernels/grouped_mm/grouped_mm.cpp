@@ -336,8 +336,10 @@ Tensor grouped_mm(const Tensor& x, const Tensor& w, const Tensor& offsets, const
   const Tensor ends = as_index(offsets);
   const Tensor y = call(op::GroupedMM{}, {x, w, ends});
   if (!bias.defined()) return y;
-  // The bias is a product, too: of a column of ones, in x's layout.
-  const Tensor ones = full_like(sum(x.detach(), {1}, true), 1);  // (M, 1)
+  // The bias is added by a second product, of a column of ones. Where x is distributed a sum over
+  // its columns says how the ones lie.
+  const Tensor ones = x.is_distributed() ? full_like(sum(x.detach(), {1}, true), 1)
+                                         : full({x.shape()[0], 1}, 1, x.dtype(), x.device());
   return add(y, call(op::GroupedMM{}, {ones, unsqueeze(bias, -1), ends}));
 }
 
