@@ -428,5 +428,40 @@ TEST(ExpertBias, OfAMeshTakesCountsThatAreWhole) {
   });
 }
 
+// The largest load divided by the mean.
+double unevenness(const Numbers& load, int64_t experts) {
+  const auto end = load.begin() + experts;
+  return *std::max_element(load.begin(), end) * static_cast<double>(experts) /
+         std::accumulate(load.begin(), end, 0.0);
+}
+
+TEST(ExpertBias, BalancesASkewedRouterWithTheSameCountersOnAMesh) {
+  test::on_ranks(2, [](World&) {
+    const Layout replicated = Layout::replicated(Mesh::make({{"dp", 2}})),
+                 cut = Layout::of(replicated.mesh(), {Shard(0)});
+    Router::Config c = config(16, 2);
+    c.dim = 32;
+    c.gate = Init::normal(0.05);
+    Router whole(c), router(c);
+    initialize(whole, 5);
+    initialize(router, 5, [&](const std::string&, const TensorMeta&) { return replicated; });
+    const Tensor x = normal({512, c.dim}, {1, 1}, 1, 0.5, DType::f64), rows = distribute(x, cut);
+    const Tensor whole_bias = zeros({c.experts}, DType::f64),
+                 bias = distribute(whole_bias, replicated);
+    const NoGrad guard;
+    EXPECT_GT(unevenness(whole(x, whole_bias).load.values(), c.experts), 4);
+    for (int step = 0; step < 300; ++step) {
+      const Tensor want = whole(x, whole_bias).load,
+                   got = redistribute(router(rows, bias).load, replicated);
+      ASSERT_EQ(local(got).values(), want.values()) << "step " << step;
+      update_expert_bias(whole_bias, select(want, 0, 0), 1e-3);
+      update_expert_bias(bias, select(got, 0, 0), 1e-3);
+    }
+    EXPECT_EQ(local(bias).values(), whole_bias.values());
+    EXPECT_NEAR(sum(whole_bias).item(), 0, 1e-12);
+    EXPECT_LT(unevenness(whole(x, whole_bias).load.values(), c.experts), 1.1);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::nn
