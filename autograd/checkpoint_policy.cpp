@@ -10,9 +10,14 @@
 namespace tessera {
 
 const std::vector<std::string>& dear_ops() {
-  static const std::vector<std::string> names{
-      "scaled_dot_product_attention", "matmul", "contract_leading",
-      "linear_cross_entropy",         "max",    "topk"};
+  static const std::vector<std::string> names{"scaled_dot_product_attention",
+                                              "matmul",
+                                              "contract_leading",
+                                              "linear_cross_entropy",
+                                              "grouped_mm",
+                                              "exchange_rows",
+                                              "max",
+                                              "topk"};
   return names;
 }
 
