@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/moe/moe.h"
 
-#include "tessera/kernels/cumsum/cumsum.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/local_region.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/grouped_mm/grouped_mm.h"
+#include "tessera/kernels/histogram/histogram.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/sort/sort.h"
@@ -23,6 +25,17 @@ FeedForward shared_of(const MoE::Config& c) {
                       .dtype = c.router.dtype});
 }
 
+// A weight of the experts, of which each rank uses its part for rows of its own.
+RegionInput entering(const Tensor& w) {
+  const Layout layout = layout_of(w);
+  std::vector<AxisType> types;
+  for (int a = 0; a < layout.mesh().axes(); ++a) {
+    const bool cut = layout.placement(a).kind == Placement::Kind::shard;
+    types.push_back(cut ? AxisType::varying : AxisType::replicate);
+  }
+  return {w, types};
+}
+
 }  // namespace
 
 GroupedExperts::GroupedExperts(int64_t experts, int64_t dim, int64_t hidden, Init gate, Init output,
@@ -37,8 +50,25 @@ void GroupedExperts::visit(Visitor& visitor) {
   visitor.parameter("w2", w2, output_);
   visitor.parameter("w3", w3, output_);
 }
+bool GroupedExperts::hidden_is_cut_over(std::string_view axis) const {
+  if (!w2.is_distributed()) return false;
+  const Layout layout = layout_of(w2);
+  return layout.mesh().has(axis) && layout.placement(axis) == Shard(2);
+}
 Tensor GroupedExperts::forward(const Tensor& x, const Tensor& offsets) const {
-  return grouped_mm(swiglu(grouped_mm(x, w1, offsets), grouped_mm(x, w3, offsets)), w2, offsets);
+  const auto network = [&](const Tensor& gate, const Tensor& out, const Tensor& up) {
+    return grouped_mm(swiglu(grouped_mm(x, gate, offsets), grouped_mm(x, up, offsets)), out,
+                      offsets);
+  };
+  if (!w1.is_distributed() || x.is_distributed()) return network(w1, w2, w3);
+  // A region within the mixture's: the result stays local.
+  Tensor y;
+  const auto compute = [&](const std::vector<Tensor>& w) {
+    y = network(w[0], w[1], w[2]);
+    return std::vector<Tensor>();
+  };
+  (void)local_region(compute, {entering(w1), entering(w2), entering(w3)}, {});
+  return y;
 }
 
 MoE::MoE(const Config& c)
@@ -55,24 +85,79 @@ void MoE::visit(Visitor& visitor) {
   if (expert_bias.defined()) visitor.buffer("expert_bias", expert_bias, Init::constant(0));
 }
 
+void MoE::set_dispatcher(std::shared_ptr<const Dispatcher> dispatcher) {
+  dispatcher_ = std::move(dispatcher);
+}
+
 MoEResult MoE::forward(const Tensor& x) const {
   const Routing routing = router(x, expert_bias);
+  Tensor shared;
+  Tensor y = routed(x, routing, [&] {
+    if (shared_experts) shared = (*shared_experts)(x);
+  });
+  if (shared_experts) y = y + shared;
+  return {y, routing.load, routing.sums};
+}
+
+// Rows are sorted within each rank's own tokens, which no rule of an op can say.
+Tensor MoE::routed(const Tensor& x, const Routing& routing,
+                   const std::function<void()>& meanwhile) const {
+  if (!x.is_distributed()) return mixture(x, routing, meanwhile);
+  const Layout given = layout_of(x);
+  Layout own = given, made = given, returned = given;  // of tokens, of their sums, of y
+  std::vector<AxisType> in, out;
+  for (int a = 0; a < given.mesh().axes(); ++a) {
+    const std::string& axis = given.mesh().axis(a).name;
+    const Placement lies = given.placement(a);
+    if (lies.kind == Placement::Kind::partial ||
+        (lies.kind == Placement::Kind::shard && lies.dim >= x.rank() - 1)) {
+      fail<LayoutError>("moe", "x ", x.meta(), " is ", given.text(), ": axis ", axis,
+                        " must cut its tokens, or none of its dims; redistribute it");
+    }
+    const bool sums = experts.hidden_is_cut_over(axis);
+    if (sums && lies.kind == Placement::Kind::shard) {
+      fail<LayoutError>("moe", "axis ", axis, " cuts the experts' hidden dim, and x ", x.meta(),
+                        " too, which is ", given.text(), ": give x Replicate on ", axis);
+    }
+    in.push_back(sums ? AxisType::replicate : AxisType::varying);
+    out.push_back(sums ? AxisType::partial : AxisType::varying);
+    if (sums) {
+      for (Layout* l : {&made, &returned}) *l = l->with(axis, Partial());
+    } else if (lies.kind == Placement::Kind::replicate) {
+      for (Layout* l : {&own, &made}) *l = l->with(axis, Shard(x.rank() - 2));
+    }
+  }
+  const auto compute = [&](const std::vector<Tensor>& part) {
+    return std::vector<Tensor>{mixture(part[0], {part[1], part[2], {}, {}}, meanwhile)};
+  };
+  const auto entering = [&](const Tensor& t) { return RegionInput{redistribute(t, own), in}; };
+  const Tensor y =
+      local_region(compute, {entering(x), entering(routing.scores), entering(routing.experts)},
+                   {{made, x.shape(), out}})[0];
+  return redistribute(y, returned);
+}
+
+Tensor MoE::mixture(const Tensor& x, const Routing& routing,
+                    const std::function<void()>& meanwhile) const {
   const int64_t pairs = routing.experts.numel(), top_k = config_.router.top_k,
                 tokens = pairs / top_k;
-  // Pairs of a token and an expert, stable by expert; dropped ones are last, beyond the offsets.
-  const Tensor order = argsort(reshape(routing.experts, {pairs}), 0);  // (tokens * top_k)
+  // Pairs of a token and an expert, stable by expert; dropped ones are last, beyond the counts.
+  const Tensor expert = reshape(routing.experts, {pairs});
+  const Tensor order = argsort(expert, 0);  // (tokens * top_k)
   const Tensor token = floor_divide(order, full({}, top_k, DType::i64, x.device()));
-  const Tensor offsets = cumsum(select(routing.load, 0, 1), 0);  // (experts)
+  const Tensor counts =
+      slice(bincount(expert, config_.router.experts + 1), 0, {0, config_.router.experts});
   const Tensor share = unsqueeze(index_select(reshape(routing.scores, {pairs}), 0, order), -1);
   const auto shared_out = [&](const Tensor& rows) { return cast(rows, share.dtype()) * share; };
 
   Tensor rows = index_select(reshape(x, {tokens, x.shape().back()}), 0, token);
   if (config_.score_before_experts) rows = cast(shared_out(rows), x.dtype());
-  rows = experts(rows, offsets);
+  const auto network = [&](const Tensor& in, const Tensor& offsets) {
+    return experts(in, offsets);
+  };
+  rows = dispatcher_->run(rows, counts, network, meanwhile);
   rows = config_.score_before_experts ? cast(rows, share.dtype()) : shared_out(rows);
-  Tensor y = reshape(cast(index_zeros(tokens, 0, token, rows), x.dtype()), x.shape());
-  if (shared_experts) y = y + (*shared_experts)(x);
-  return {y, routing.load, routing.sums};
+  return reshape(cast(index_zeros(tokens, 0, token, rows), x.dtype()), x.shape());
 }
 
 }  // namespace tessera::nn

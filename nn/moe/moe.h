@@ -4,18 +4,25 @@
 // is dropped unless the router has a capacity.
 #pragma once
 
+#include "tessera/nn/moe/dispatcher.h"
 #include "tessera/nn/moe/router.h"
 
+#include <memory>
 #include <optional>
+#include <string_view>
 
 namespace tessera::nn {
 
 /// The experts' SwiGLU networks: x (M, dim) whose rows are grouped by expert, offsets (experts)
-/// i64, the ends of the groups -> (M, dim).
+/// i64, the ends of the groups -> (M, dim). With distributed weights and plain x, rows are this
+/// rank's own, and offsets are of the experts that it has: results are of its part of the hidden
+/// dim, and gradients of weights are sums over the axes that do not cut them.
 class TESSERA_API GroupedExperts final : public Layer<GroupedExperts> {
  public:
   GroupedExperts(int64_t experts, int64_t dim, int64_t hidden, Init gate, Init output, DType dtype);
   void visit(Visitor& visitor) override;
+  /// Whether the hidden dim is cut over this axis, so that results are sums over it.
+  [[nodiscard]] bool hidden_is_cut_over(std::string_view axis) const;
 
   Tensor w1, w2, w3;  // (experts, hidden, dim), (experts, dim, hidden), (experts, hidden, dim)
 
@@ -34,6 +41,10 @@ struct MoEResult {
 /// x (..., dim) -> the sum over each token's experts of share times network, plus the shared
 /// experts' network. Shares multiply in f32 (f64 for f64) and the terms of a token are added in it,
 /// in the order of the experts: the same bits on every run.
+///
+/// Distributed x is cut over dim 0, or over its tokens, or equal on the ranks of an axis. y lies as
+/// x, but is Partial on an axis over which the experts' hidden dim is cut: there x must be equal.
+/// Tokens that are equal on another axis are shared among its ranks.
 class TESSERA_API MoE final : public Layer<MoE> {
  public:
   struct Config {
@@ -47,6 +58,8 @@ class TESSERA_API MoE final : public Layer<MoE> {
   };
   explicit MoE(const Config& config);
   void visit(Visitor& visitor) override;
+  /// How rows reach the experts; initially they are on every rank.
+  void set_dispatcher(std::shared_ptr<const Dispatcher> dispatcher);
 
   Router router;
   GroupedExperts experts;
@@ -56,7 +69,12 @@ class TESSERA_API MoE final : public Layer<MoE> {
  private:
   friend class Layer<MoE>;
   [[nodiscard]] MoEResult forward(const Tensor& x) const;
+  [[nodiscard]] Tensor routed(const Tensor& x, const Routing& routing,
+                              const std::function<void()>& meanwhile) const;
+  [[nodiscard]] Tensor mixture(const Tensor& x, const Routing& routing,
+                               const std::function<void()>& meanwhile) const;
   Config config_;
+  std::shared_ptr<const Dispatcher> dispatcher_ = std::make_shared<LocalDispatcher>();
 };
 
 }  // namespace tessera::nn

@@ -62,7 +62,7 @@ void add_hooks(Module& module, const TensorParallelStyle& style, const std::stri
   module.register_forward_hook([axis, to = *style.output, of_ids = style.of_ids](
                                    const Module&, Tensors inputs, TensorList& outputs) {
     if (of_ids && is_floating(inputs[0].dtype())) return;
-    for (Tensor& y : outputs) y = brought(y, axis, to);
+    outputs[0] = brought(outputs[0], axis, to);
   });
 }
 

@@ -26,6 +26,9 @@ struct TensorParallelOptions {
   /// The head is sharded over the vocabulary, and the loss computed without gathering logits;
   /// false: each rank has the whole head.
   bool loss_parallel = true;
+  /// Whole experts are given to the ranks of the axis, among others, by expert_parallel; false:
+  /// each expert is cut over it.
+  bool expert_parallel = false;
   /// Overlap of a matmul with its own collective. Not offered.
   bool asynchronous = false;
 
@@ -37,8 +40,9 @@ struct TensorParallelOptions {
 struct TensorParallelStyle {
   /// Of the module's own parameters; those that are not named, or that it lacks, are replicated.
   std::vector<std::pair<std::string, Placement>> parameters = {};
-  std::optional<Placement> input = {};   ///< of all floating inputs; none: as they come
-  std::optional<Placement> output = {};  ///< of all floating outputs
+  std::optional<Placement> input = {};  ///< of all floating inputs; none: as they come
+  /// Of the first output; others are statistics, and stay as they are.
+  std::optional<Placement> output = {};
   /// `output` is only for calls with ids. The same module may also be the head.
   bool of_ids = false;
 };

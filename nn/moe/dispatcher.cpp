@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/moe/dispatcher.h"
+
+#include "tessera/autograd/to.h"
+#include "tessera/dist/exchange_rows.h"
+#include "tessera/kernels/cumsum/cumsum.h"
+#include "tessera/kernels/index_select/index_select.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/views/views.h"
+
+#include <numeric>
+#include <vector>
+
+namespace tessera::nn {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+// counts (ranks, experts) i64 on the host. On the meta device `rows` in equal parts.
+std::vector<Sizes> on_host(const Tensor& counts, int64_t rows) {
+  const int64_t ranks = counts.size(0), experts = counts.size(1), cells = ranks * experts;
+  std::vector<double> all;
+  if (!counts.device().is_meta()) all = counts.values();
+  std::vector<Sizes> sizes(static_cast<size_t>(ranks));
+  for (int64_t i = 0; i < cells; ++i) {
+    const int64_t even = (i + 1) * rows / cells - i * rows / cells;
+    sizes[static_cast<size_t>(i / experts)].push_back(
+        all.empty() ? even : static_cast<int64_t>(all[static_cast<size_t>(i)]));
+  }
+  return sizes;
+}
+
+Sizes totals(const std::vector<Sizes>& sizes) {
+  Sizes sums;
+  for (const Sizes& s : sizes) sums.push_back(std::accumulate(s.begin(), s.end(), int64_t{0}));
+  return sums;
+}
+
+// Rows come by rank and within that by expert. {places of the rows by expert, the inverse}.
+std::pair<Tensor, Tensor> by_expert(const std::vector<Sizes>& sizes, Device device) {
+  const Sizes of_rank = totals(sizes);
+  const int64_t rows = std::accumulate(of_rank.begin(), of_rank.end(), int64_t{0});
+  const Tensor order = empty({rows}, DType::i64), inverse = empty({rows}, DType::i64);
+  int64_t at = 0;
+  Sizes next(sizes.size(), 0);  // row of each rank
+  for (size_t r = 1; r < sizes.size(); ++r) next[r] = next[r - 1] + of_rank[r - 1];
+  for (size_t e = 0; e < sizes[0].size(); ++e) {
+    for (size_t r = 0; r < sizes.size(); ++r) {
+      for (int64_t i = 0; i < sizes[r][e]; ++i, ++at) {
+        order.data<int64_t>()[at] = next[r];
+        inverse.data<int64_t>()[next[r]++] = at;
+      }
+    }
+  }
+  return {to(order, device), to(inverse, device)};
+}
+
+}  // namespace
+
+Tensor LocalDispatcher::run(const Tensor& rows, const Tensor& counts, const Network& experts,
+                            const std::function<void()>& meanwhile) const {
+  meanwhile();
+  return experts(rows, cumsum(counts, 0));
+}
+
+Tensor ExchangeDispatcher::run(const Tensor& rows, const Tensor& counts, const Network& experts,
+                               const std::function<void()>& meanwhile) const {
+  const int64_t ranks = mesh_.size(axis_), own = counts.size(0) / ranks;
+  const Sizes each(static_cast<size_t>(ranks), own);
+  const Shape grid{ranks, own};
+  const Tensor coming = reshape(exchange_rows(counts, mesh_, axis_, each, each), grid);
+  const std::vector<Sizes> from = on_host(coming, rows.size(0));
+  const Sizes send = totals(on_host(reshape(counts, grid), rows.size(0))), receive = totals(from);
+  const Tensor came = exchange_rows(rows, mesh_, axis_, send, receive);
+  meanwhile();
+  const auto [order, inverse] = by_expert(from, rows.device());
+  const Tensor made = experts(index_select(came, 0, order), cumsum(sum(coming, {0}), 0));
+  return exchange_rows(index_select(made, 0, inverse), mesh_, axis_, receive, send, rows.size(0));
+}
+
+}  // namespace tessera::nn
