@@ -5,6 +5,7 @@
 #include "tessera/bench/profile.h"
 #include "tessera/core/process.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
@@ -26,24 +27,26 @@ double peak_rss_mib() {
 
 // What a run is: the model's size, the batch, what is computed in what, what is kept.
 struct Setting {
-  std::string model, precision, checkpoint;
+  std::string family, model, precision, checkpoint;
   int64_t batch = 8, length = 512;
   double budget = 0.5;
 
-  [[nodiscard]] llama3::Config config() const {
-    llama3::Config c;
-    if (model == "124M") {
-      c = {.dim = 768,
-           .n_layers = 12,
-           .n_heads = 12,
-           .n_kv_heads = 12,
-           .ffn_dim = 2048,
-           .vocab_size = 50257,
-           .enable_weight_tying = true};
+  [[nodiscard]] models::ModelConfig config() const {
+    const std::vector<models::Family> families = models::families();
+    models::ModelConfig c;
+    if (family == "llama3" && model == "124M") {
+      c = models::ModelConfig::of<llama3::Model>(family, model,
+                                                 {.dim = 768,
+                                                  .n_layers = 12,
+                                                  .n_heads = 12,
+                                                  .n_kv_heads = 12,
+                                                  .ffn_dim = 2048,
+                                                  .vocab_size = 50257,
+                                                  .enable_weight_tying = true});
     } else {
-      c = llama3::flavor(model);
+      c = models::find_family(families, family).flavor(model);
     }
-    if (precision == "bfloat16") c.dtype = DType::bf16;
+    if (precision == "bfloat16") c.dtype() = DType::bf16;
     return c;
   }
   /// What products are computed in.
@@ -67,17 +70,17 @@ class Trainee {
   explicit Trainee(const Setting& setting)
       : batch_(setting.batch),
         length_(setting.length),
-        model_(setting.config()),
-        metadata_(model_.metadata(setting.length)) {
-    nn::initialize(model_, 7);
-    const auto blocks = model_.units();
+        model_(setting.config().make()),
+        metadata_(model_->metadata(setting.length)) {
+    nn::initialize(*model_, 7);
+    const auto blocks = model_->units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
-    if (setting.precision == "mixed") nn::mixed_precision(model_, blocks, DType::bf16);
+    if (setting.precision == "mixed") nn::mixed_precision(*model_, blocks, DType::bf16);
     optimizer_ = std::make_unique<optim::AdamW>(
-        nn::parameters(model_),
+        nn::parameters(*model_),
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
   }
-  [[nodiscard]] llama3::Model& model() { return model_; }
+  [[nodiscard]] models::LanguageModel& model() { return *model_; }
   [[nodiscard]] double loss() const { return loss_; }
   /// Bytes that forward leaves for backward.
   [[nodiscard]] int64_t stored() const { return stored_; }
@@ -120,11 +123,11 @@ class Trainee {
 
  private:
   [[nodiscard]] Tensor mean_loss(const Tensor& tokens, const Tensor& targets) const {
-    const models::Loss result = model_.loss(tokens, targets, metadata_);
+    const models::Loss result = model_->loss(tokens, targets, metadata_);
     return result.sum * (1 / result.count.item());
   }
   int64_t batch_, length_;
-  llama3::Model model_;
+  std::unique_ptr<models::LanguageModel> model_;
   models::Metadata metadata_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::mt19937_64 random_{7};
@@ -160,7 +163,8 @@ void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, 
 }
 
 void measure(Arguments& arguments) {
-  Setting setting{.model = arguments.text("--model", "debugmodel"),
+  Setting setting{.family = arguments.text("--family", "llama3"),
+                  .model = arguments.text("--model", "debugmodel"),
                   .precision = arguments.text("--precision", "float32"),
                   .checkpoint = arguments.text("--checkpoint", "none")};
   setting.batch = arguments.number("--batch", 8);
@@ -205,8 +209,9 @@ void measure(Arguments& arguments) {
       std::vector<int64_t>(static_cast<size_t>(setting.batch), setting.length));
   const double ceiling = setting.computed() == DType::f32 ? ceilings.gemm_f32 : ceilings.gemm_bf16;
   const double percent = 100 * flops / total / ceiling;
-  fmt::print("llama3 {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.model,
-             setting.batch, setting.length, setting.precision, setting.checkpoint, threads);
+  fmt::print("{} {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.family,
+             setting.model, setting.batch, setting.length, setting.precision, setting.checkpoint,
+             threads);
   fmt::print("{}\n", describe(ceilings, threads));
   fmt::print(
       "{:.0f} tokens/s, {:.1f} ms a step: forward {:.1f}, backward {:.1f}, clipping and AdamW "
@@ -218,22 +223,23 @@ void measure(Arguments& arguments) {
       "model), {:.0f} MiB of tensors, {:.1f} of them stored for backward; loss {:.3f}\n",
       flops / total / 1e9, percent, rss, rss_before, allocated, mebi(trainee.stored()),
       trainee.loss());
-  Json line = {{"name", "train_step_llama3_" + setting.model + "_" + setting.precision +
-                            (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint)},
-               {"shape", {setting.batch, setting.length}},
-               {"time_us", total * 1e6},
-               {"tokens_per_second", tokens / total},
-               {"forward_ms", median(parts[kForward]) * 1e3},
-               {"backward_ms", median(parts[kBackward]) * 1e3},
-               {"optimizer_ms", median(parts[kOptimizer]) * 1e3},
-               {"gflops_per_second", flops / total / 1e9},
-               {"percent_of_gemm_ceiling", percent},
-               {"peak_rss_mib", rss},
-               {"rss_before_model_mib", rss_before},
-               {"peak_tensors_mib", allocated},
-               {"stored_mib", mebi(trainee.stored())},
-               {"loss", trainee.loss()},
-               {"threads", threads}};
+  Json line = {
+      {"name", "train_step_" + setting.family + "_" + setting.model + "_" + setting.precision +
+                   (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint)},
+      {"shape", {setting.batch, setting.length}},
+      {"time_us", total * 1e6},
+      {"tokens_per_second", tokens / total},
+      {"forward_ms", median(parts[kForward]) * 1e3},
+      {"backward_ms", median(parts[kBackward]) * 1e3},
+      {"optimizer_ms", median(parts[kOptimizer]) * 1e3},
+      {"gflops_per_second", flops / total / 1e9},
+      {"percent_of_gemm_ceiling", percent},
+      {"peak_rss_mib", rss},
+      {"rss_before_model_mib", rss_before},
+      {"peak_tensors_mib", allocated},
+      {"stored_mib", mebi(trainee.stored())},
+      {"loss", trainee.loss()},
+      {"threads", threads}};
   line.update(ceilings.json());
   lines.write(line);
   print_profile(profile, kProfiled, ceilings, setting.computed(), lines);

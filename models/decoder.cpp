@@ -6,9 +6,12 @@
 #include "tessera/models/decoder.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/moe/routing_statistics.h"
 #include "tessera/nn/parallel/policy.h"
 #include "tessera/nn/parameters.h"
 
@@ -71,21 +74,37 @@ double Decoder::flops(std::span<const int64_t> documents) {
   const Head h = head();
   if (embedding() && embedding() != h.module) weights -= embedding()->weight.numel();
   if (h.module && !stage_.last) weights -= h.table.numel();
+  weights -= idle_parameters();
   const double attention =
       2.0 * static_cast<double>(sizes_.attention_dim) * static_cast<double>(units().size());
   return 6.0 * (static_cast<double>(weights) * tokens + attention * pairs);
 }
 
-Tensor Decoder::stack(const Tensor& x, const Metadata& metadata, Cache* cache) const {
+int64_t Decoder::idle_parameters() {
+  int64_t idle = 0;
+  for (const auto& [layer, moe] : experts()) {
+    for (const Tensor& w : {moe->experts.w1, moe->experts.w2, moe->experts.w3})
+      idle += w.numel() / sizes_.router.experts * (sizes_.router.experts - sizes_.router.top_k);
+  }
+  return idle;
+}
+
+Tensor Decoder::apply_layers(const Tensor& x, const Metadata& metadata, Cache* cache,
+                             Routed* routed) const {
   Tensor h = embeds() ? embed(x, metadata) : x;  // (B, T, dim)
-  for (size_t i = 0; i < static_cast<size_t>(sizes_.n_layers); ++i)
-    h = layer(i, h, metadata, cache ? &(*cache)[i] : nullptr);
+  for (size_t i = 0; i < static_cast<size_t>(sizes_.n_layers); ++i) {
+    LayerResult result = layer(i, h, metadata, cache ? &(*cache)[i] : nullptr);
+    h = std::move(result.x);
+    if (!routed || !result.load.defined()) continue;
+    routed->load.push_back(std::move(result.load));
+    routed->sums.push_back(std::move(result.sums));
+  }
   return finish(h);  // (B, T, dim)
 }
 
 Tensor Decoder::features(const Tensor& x, const Metadata& metadata) const {
   check_input(x);
-  return run(&Decoder::stack, x, metadata, nullptr);
+  return run(&Decoder::apply_layers, x, metadata, nullptr, nullptr);
 }
 
 Tensor Decoder::logits(const Tensor& features) const { return run(&Decoder::head_of, features); }
@@ -102,24 +121,77 @@ Tensor Decoder::forward(const Tensor& tokens, const Metadata& metadata) const {
 }
 
 Tensor Decoder::logits_of(const Tensor& x, const Metadata& metadata) const {
-  return head_of(stack(x, metadata, nullptr));  // (B, T, V)
+  return head_of(apply_layers(x, metadata, nullptr));  // (B, T, V)
 }
 
 Loss Decoder::loss(const Tensor& tokens, const Tensor& targets, const Metadata& metadata,
                    const CrossEntropyOptions& options) const {
   check_input(tokens);
-  const auto [sum, count] = run(&Decoder::loss_of, tokens, targets, metadata, options);
-  return {sum, count};
+  const TensorList values = run(&Decoder::loss_of, tokens, targets, metadata, options);
+  Loss loss{values[0], values[1]};
+  if (values.size() == 2) return loss;
+  loss.load = values[2];
+  loss.not_finite = select(values[3], 1, 2);
+  const Tensor sums = sum(values[3], {0});  // (3), over layers
+  if (sizes_.router.balance_loss > 0)
+    loss.auxiliary.push_back({"load_balance", select(sums, 0, 0)});
+  if (sizes_.router.z_loss > 0) loss.auxiliary.push_back({"router_z", select(sums, 0, 1)});
+  return loss;
 }
 
-CrossEntropyResult Decoder::loss_of(const Tensor& x, const Tensor& targets,
-                                    const Metadata& metadata,
-                                    const CrossEntropyOptions& options) const {
-  return require_head("loss").module->run(
+TensorList Decoder::loss_of(const Tensor& x, const Tensor& targets, const Metadata& metadata,
+                            const CrossEntropyOptions& options) const {
+  Routed routed;
+  const auto [sum, count] = require_head("loss").module->run(
       [](const Tensor& in, const Tensor& of, const Decoder* model, const CrossEntropyOptions& o) {
         return linear_cross_entropy(in, model->head().table, of, o);
       },
-      stack(x, metadata, nullptr), targets, this, options);
+      apply_layers(x, metadata, nullptr, &routed), targets, this, options);
+  if (routed.load.empty()) return {sum, count};
+  return {sum, count, stack(routed.load), stack(routed.sums)};
+}
+
+bool Decoder::force_load_balance() {
+  const std::vector<Experts> all = experts();
+  for (const Experts& at : all) at.moe->router.force_balance();
+  return !all.empty();
+}
+
+// The numbers of the layers with experts.
+std::vector<int64_t> Decoder::routed_layers() const {
+  std::vector<int64_t> layers;
+  for (const Experts& at : const_cast<Decoder&>(*this).experts())
+    layers.push_back(static_cast<int64_t>(at.layer));
+  return layers;
+}
+
+std::vector<NamedValue> Decoder::statistics(const Tensor& load) const {
+  std::vector<NamedValue> all;
+  if (!load.defined()) return all;
+  const Tensor values = nn::routing_statistics(load);  // (layers, statistics)
+  all.push_back({"moe/load_max_over_mean", amax(select(values, 1, 0))});
+  const std::vector<int64_t> layers = routed_layers();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Tensor row = select(values, 0, static_cast<int64_t>(i));
+    for (size_t j = 0; j < nn::kRoutingStatistics.size(); ++j)
+      all.push_back(
+          {nn::routing_statistic_name(layers[i], j), select(row, 0, static_cast<int64_t>(j))});
+  }
+  return all;
+}
+
+std::string Decoder::routing_fault(const Tensor& not_finite) const {
+  return not_finite.defined() ? nn::routing_fault(not_finite, routed_layers()) : std::string();
+}
+
+void Decoder::before_optimizer_step(const Tensor& load, const Tensor& skip) {
+  const std::vector<Experts> all = experts();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Tensor& bias = all[i].moe->expert_bias;
+    if (!bias.defined()) continue;
+    const Tensor chosen = select(select(load, 0, static_cast<int64_t>(i)), 0, 0);  // (experts)
+    nn::update_expert_bias(bias, chosen, sizes_.load_balance_coeff, skip);
+  }
 }
 
 Cache Decoder::make_cache(int64_t capacity) const {
@@ -152,7 +224,7 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
 }
 
 Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
-  const Tensor h = stack(x, metadata, cache);
+  const Tensor h = apply_layers(x, metadata, cache);
   const Tensor y = head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
   if (!y.is_distributed()) return y;
   Layout whole = layout_of(y);

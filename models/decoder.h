@@ -7,10 +7,17 @@
 
 #include "tessera/models/model.h"
 #include "tessera/nn/containers.h"
+#include "tessera/nn/moe/moe.h"
 
 #include <optional>
 
 namespace tessera::models {
+
+/// What a layer gives: x (B, T, dim) and, with experts, the load and sums of nn::Routing.
+struct LayerResult {
+  Tensor x;
+  Tensor load = {}, sums = {};
+};
 
 class TESSERA_API Decoder : public LanguageModel {
  public:
@@ -26,8 +33,10 @@ class TESSERA_API Decoder : public LanguageModel {
   [[nodiscard]] int64_t vocab_size() const final { return sizes_.vocab_size; }
   [[nodiscard]] int64_t max_seq_len() const final { return sizes_.max_seq_len; }
   [[nodiscard]] Placement placement() const final;
-  /// Of the members of this stage: attention in each of units(), no lookups.
+  /// Of the members of this stage: attention in each of units(), no lookups, and of the experts
+  /// those that a token chooses.
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
+  [[nodiscard]] int64_t idle_parameters() override;
 
   using LanguageModel::forward;
   [[nodiscard]] Tensor features(const Tensor& x, const Metadata& metadata) const final;
@@ -37,21 +46,35 @@ class TESSERA_API Decoder : public LanguageModel {
                           const CrossEntropyOptions& options = {}) const override;
   [[nodiscard]] Cache make_cache(int64_t capacity) const final;
   [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const final;
+  bool force_load_balance() override;
+  /// nn::routing_statistics of each layer, and the largest load_max_over_mean of all.
+  [[nodiscard]] std::vector<NamedValue> statistics(const Tensor& load) const override;
+  [[nodiscard]] std::string routing_fault(const Tensor& not_finite) const override;
+  /// Moves the bias of each router that has one against its load.
+  void before_optimizer_step(const Tensor& load, const Tensor& skip) override;
 
  protected:
   struct Sizes {
     std::string_view family;  ///< for errors
     int64_t vocab_size = 0, max_seq_len = 0, n_layers = 0;
     int64_t attention_dim = 0;  ///< per layer: query heads x (head size of keys + of values) / 2
+    nn::Router::Config router = {};  ///< of layers with experts
+    double load_balance_coeff = 0;   ///< by which a step moves the bias of a router
   };
   explicit Decoder(const Sizes& sizes) : sizes_(sizes) {}
 
   // Implemented by each family.
   /// tokens (B, T) -> (B, T, dim).
   [[nodiscard]] virtual Tensor embed(const Tensor& tokens, const Metadata& metadata) const = 0;
-  /// Layer i, x (B, T, dim) -> (B, T, dim); x itself if the layer is absent.
-  [[nodiscard]] virtual Tensor layer(size_t i, const Tensor& x, const Metadata& metadata,
-                                     nn::KvCache* cache) const = 0;
+  /// Layer i of x (B, T, dim); x itself if the layer is absent.
+  [[nodiscard]] virtual LayerResult layer(size_t i, const Tensor& x, const Metadata& metadata,
+                                          nn::KvCache* cache) const = 0;
+  /// The layers with experts that are present.
+  struct Experts {
+    size_t layer = 0;  ///< its number
+    nn::MoE* moe = nullptr;
+  };
+  [[nodiscard]] virtual std::vector<Experts> experts() { return {}; }
   /// The final norm; x itself if it is absent.
   [[nodiscard]] virtual Tensor finish(const Tensor& x) const = 0;
   /// The embedding, or null if it is absent.
@@ -68,13 +91,19 @@ class TESSERA_API Decoder : public LanguageModel {
   void check_positions(int64_t length, int64_t start) const;
 
  private:
+  // The load and sums of the layers with experts, in order.
+  struct Routed {
+    std::vector<Tensor> load, sums;
+  };
+  [[nodiscard]] std::vector<int64_t> routed_layers() const;
   // Called through the model's hooks.
-  [[nodiscard]] Tensor stack(const Tensor& x, const Metadata& metadata, Cache* cache) const;
+  [[nodiscard]] Tensor apply_layers(const Tensor& x, const Metadata& metadata, Cache* cache,
+                                    Routed* routed = nullptr) const;
   [[nodiscard]] Tensor head_of(const Tensor& features) const;
   [[nodiscard]] Tensor logits_of(const Tensor& x, const Metadata& metadata) const;
-  [[nodiscard]] CrossEntropyResult loss_of(const Tensor& x, const Tensor& targets,
-                                           const Metadata& metadata,
-                                           const CrossEntropyOptions& options) const;
+  // Sum and count and, with experts, load (layers, 2, experts) and sums (layers, 3).
+  [[nodiscard]] TensorList loss_of(const Tensor& x, const Tensor& targets, const Metadata& metadata,
+                                   const CrossEntropyOptions& options) const;
   [[nodiscard]] Tensor next_logits_of(const Tensor& x, const Metadata& metadata,
                                       Cache* cache) const;
   [[nodiscard]] Head require_head(std::string_view what) const;
@@ -85,7 +114,8 @@ class TESSERA_API Decoder : public LanguageModel {
 };
 
 /// A decoder whose layers are all Blocks, called as `block(x, metadata, cache)`, followed by a
-/// Norm: the base of families with one kind of layer. It owns the members and visits them.
+/// Norm: the base of families with one kind of layer. It owns the members and visits them. Blocks
+/// give a Tensor, or a LayerResult if they may have experts, which are their optional member `moe`.
 template <class Block, class Norm> class UniformDecoder : public Decoder {
  public:
   /// The layers that are present.
@@ -116,9 +146,18 @@ template <class Block, class Norm> class UniformDecoder : public Decoder {
 
  protected:
   using Decoder::Decoder;
-  [[nodiscard]] Tensor layer(size_t i, const Tensor& x, const Metadata& metadata,
-                             nn::KvCache* cache) const final {
-    return layers.has(i) ? layers[i](x, metadata.of(), cache) : x;
+  [[nodiscard]] LayerResult layer(size_t i, const Tensor& x, const Metadata& metadata,
+                                  nn::KvCache* cache) const final {
+    if (!layers.has(i)) return {x};
+    return {layers[i](x, metadata.of(), cache)};
+  }
+  [[nodiscard]] std::vector<Experts> experts() final {
+    std::vector<Experts> all;
+    if constexpr (requires(Block & block) { block.moe; }) {
+      for (size_t i = 0; i < layers.size(); ++i)
+        if (layers.has(i) && layers[i].moe) all.push_back({i, &*layers[i].moe});
+    }
+    return all;
   }
   [[nodiscard]] Tensor finish(const Tensor& x) const final { return norm ? (*norm)(x) : x; }
   [[nodiscard]] const nn::Embedding* embedding() const final {

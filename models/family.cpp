@@ -3,6 +3,7 @@
 // flavor. The error for an unknown name suggests the nearest one and lists all.
 #include "tessera/models/family.h"
 
+#include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"
 
 namespace tessera::models {
@@ -43,6 +44,12 @@ ModelConfig& ModelConfig::operator=(ModelConfig other) noexcept {
 }
 
 ModelConfig::~ModelConfig() = default;
+
+const HuggingFace* ModelConfig::hugging_face() const {
+  for (const HuggingFace* names : hugging_face_)
+    if (!names->is_of || names->is_of(*this)) return names;
+  return nullptr;
+}
 
 ModelConfig::Held& ModelConfig::held() const {
   if (!held_) {

@@ -54,8 +54,8 @@ class TESSERA_API ModelConfig {
   /// The published size that supplied the defaults; empty: none.
   [[nodiscard]] const std::string& flavor() const { return flavor_; }
   void set_flavor(std::string flavor) { flavor_ = std::move(flavor); }
-  /// The family's names in transformers (models/hugging_face.h); null: none.
-  [[nodiscard]] const HuggingFace* hugging_face() const { return hugging_face_; }
+  /// The names of such a model in transformers (models/hugging_face.h); null: none.
+  [[nodiscard]] const HuggingFace* hugging_face() const;
 
   // The following functions throw UsageError while it is empty.
   [[nodiscard]] int64_t vocab_size() const { return held().vocab_size(); }
@@ -114,15 +114,16 @@ class TESSERA_API ModelConfig {
 
   friend struct Family;
   std::string family_, flavor_;
-  const HuggingFace* hugging_face_ = nullptr;
+  std::vector<const HuggingFace*> hugging_face_;
   std::unique_ptr<Held> held_;
 };
 
 struct Family {
   std::string name, description;
   std::vector<ModelConfig> flavors;  ///< the published sizes; at least one
-  /// Its names in transformers (models/hugging_face.h); null: none. It outlives the family.
-  const HuggingFace* hugging_face = nullptr;
+  /// Its names in transformers (models/hugging_face.h), for each type of model there. They outlive
+  /// the family.
+  std::vector<const HuggingFace*> hugging_face = {};
 
   /// ConfigError, with the list of flavors, if the name is unknown. An empty name gives the first
   /// flavor without its name, for a configuration that sets every field. UsageError: the family has

@@ -60,6 +60,12 @@ struct HfFixed {
   bool in_training_alone = false;
 };
 
+/// A field of ours that config.json does not have, with the value, as text, at which both compute
+/// the same: it is set where a model is read, and required where one is written.
+struct HfFixedOurs {
+  std::string_view ours, value;
+};
+
 /// A size that follows from others. Where config.json has it, it must agree.
 struct HfDerived {
   std::string_view theirs;
@@ -70,12 +76,15 @@ struct Gguf;
 
 struct HuggingFace {
   std::string_view model_type, architecture;
+  /// Whether it has names for such a model of the family; null: for each.
+  bool (*is_of)(const ModelConfig& config) = nullptr;
   std::string_view prefix = {};  ///< of all their tensors but the head; a file may lack it
   std::vector<HfTensorNames> tensors;
   /// Tensors that a file may hold and that are no parameters: masks, tables, a tied head.
   std::vector<std::string_view> passed_over = {};
   std::vector<HfField> fields;
   std::vector<HfFixed> fixed = {};
+  std::vector<HfFixedOurs> fixed_ours = {};
   std::vector<HfDerived> derived = {};
   bool rope = false;  ///< it has the fields of config/rope_fields.h
   /// Size of a head, where a tensor's change is `halves`.

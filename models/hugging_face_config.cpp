@@ -103,6 +103,7 @@ class Reader {
     for (const HfField& f : names.fields) read(f);
     if (names.rope) read_rope();
     for (const HfFixed& f : names.fixed) check(f);
+    for (const HfFixedOurs& f : names.fixed_ours) (void)field(f.ours).assign(f.value);
     check_quantization();
     for (const std::string_view key : kOfEffect) check_effect(key);
     if (!faults.empty()) return;  // what is derived needs fields that hold
@@ -134,10 +135,14 @@ class Reader {
     return at == json_.end() || at->is_null() ? nullptr : &*at;
   }
 
+  config::Field& field(std::string_view ours) {
+    config::Field* found = fields_.find(concat("model.", ours));
+    if (!found) fail<UsageError>("hugging_face", names_.model_type, " has no field ", ours);
+    return *found;
+  }
+
   void set(std::string_view ours, std::string_view theirs, const Json& value) {
-    config::Field* field = fields_.find(concat("model.", ours));
-    if (!field) fail<UsageError>("hugging_face", names_.model_type, " has no field ", ours);
-    if (const auto wrong = field->assign(value.dump()))
+    if (const auto wrong = field(ours).assign(value.dump()))
       fault(concat(theirs, " ", shown(value), ": ", *wrong));
   }
 
@@ -278,13 +283,14 @@ bool is_of_type(const Json& json, std::string_view model_type) {
                   ", expected ", expected);
 }
 
-const Family& family_of(const Json& json, const std::string& where,
-                        std::span<const Family> families) {
+std::pair<const Family*, const HuggingFace*> names_of(const Json& json, const std::string& where,
+                                                      std::span<const Family> families) {
   std::string known;
   for (const Family& f : families) {
-    if (!f.hugging_face) continue;
-    if (is_of_type(json, f.hugging_face->model_type)) return f;
-    known += concat(known.empty() ? "" : ", ", f.hugging_face->model_type);
+    for (const HuggingFace* names : f.hugging_face) {
+      if (is_of_type(json, names->model_type)) return {&f, names};
+      known += concat(known.empty() ? "" : ", ", names->model_type);
+    }
   }
   fail_type(json, where, concat("one of ", known));
 }
@@ -321,8 +327,8 @@ Json json_of(config::Fields& fields, std::string_view ours) {
 HfModel parse_hf_config(std::string_view text, const std::string& where,
                         std::span<const Family> families) {
   const Json json = object_of(text, where);
-  const Family& family = family_of(json, where, families);
-  return read_model(json, where, *family.hugging_face, family.flavor(""));
+  const auto [family, names] = names_of(json, where, families);
+  return read_model(json, where, *names, family->flavor(""));
 }
 
 HfModel parse_hf_config(std::string_view text, const std::string& where, const HuggingFace& family,
@@ -337,6 +343,13 @@ std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype
                       const HfMarks& marks) {
   config::Fields fields;
   fields.section("model", config);
+  for (const HfFixedOurs& f : family.fixed_ours) {
+    const std::string value = fields.find(concat("model.", f.ours))->text();
+    if (value != f.value)
+      fail<ValueError>("hugging_face", f.ours, " ", value,
+                       " cannot be expressed in config.json of ", family.model_type, ": expected ",
+                       f.value);
+  }
   Json json{{"architectures", {family.architecture}}, {"model_type", family.model_type}};
   for (const HfField& f : family.fields) json[std::string(f.theirs)] = json_of(fields, f.ours);
   for (const HfDerived& d : family.derived) json[std::string(d.theirs)] = d.value(config);

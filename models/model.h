@@ -44,6 +44,11 @@ struct Loss {
   Tensor count;  ///< 0-dim i64: number of those tokens
   /// Losses that are added to `sum` and normalised by the same count (load balance, z-loss).
   std::vector<NamedValue> auxiliary = {};
+  /// (layers with experts, 2, experts) i64: how many tokens chose each expert, and how many it
+  /// computed. Undefined without experts.
+  Tensor load = {};
+  /// (layers with experts): how many tokens had scores of experts that are not finite.
+  Tensor not_finite = {};
 };
 
 /// Device and mesh of the parameters, which tokens and tables must share.
@@ -69,6 +74,8 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// per token and weight in matmuls, and attention of each token to itself and the earlier tokens
   /// of its document. Recompute is not counted. torchtitan counts all pairs of a sequence.
   [[nodiscard]] virtual double flops(std::span<const int64_t> documents) = 0;
+  /// How many parameters a token does not use: those of the experts that it does not choose.
+  [[nodiscard]] virtual int64_t idle_parameters() { return 0; }
 
   /// How tensor parallelism shards the members that are present (nn::tensor_parallel applies it).
   /// UsageError: the family has no plan.
@@ -101,13 +108,31 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// cache is not this model's or is full.
   [[nodiscard]] virtual Tensor next_logits(const Tensor& tokens, Cache& cache) const = 0;
 
-  // Training.
+  /// Gives each expert the same number of tokens, whatever the router says, to measure speed.
+  /// False: there are no experts.
+  virtual bool force_load_balance() { return false; }
+
+  // Training. `load` is Loss::load of the whole step, summed over micro-batches and ranks: plain,
+  // equal on all ranks, undefined without experts. The loss itself changes no state, so neither
+  // validation nor recompute counts a token.
   /// Statistics of the model (such as the load of experts), for the step log.
-  [[nodiscard]] virtual std::vector<NamedValue> statistics() const { return {}; }
+  [[nodiscard]] virtual std::vector<NamedValue> statistics(const Tensor& load) const {
+    static_cast<void>(load);
+    return {};
+  }
+  /// The layers with a router that has failed, by Loss::not_finite of a step, summed as `load`;
+  /// empty: none.
+  [[nodiscard]] virtual std::string routing_fault(const Tensor& not_finite) const {
+    static_cast<void>(not_finite);
+    return {};
+  }
   /// Called on every rank under NoGrad once per step, after gradients are reduced and before the
   /// optimizer step (to update a router's bias). Where `skip`, () bool and plain, is true, the step
   /// is not finite: buffers must keep their values, as parameters do.
-  virtual void before_optimizer_step(const Tensor& skip) { static_cast<void>(skip); }
+  virtual void before_optimizer_step(const Tensor& load, const Tensor& skip) {
+    static_cast<void>(load);
+    static_cast<void>(skip);
+  }
 
  protected:
   /// `x` on the device of this model, replicated over its mesh.

@@ -203,8 +203,9 @@ TEST_F(PortTest, AFamilyIsAFolderAndALine) {
   const Loss l = model->loss(tokens, tokens, model->metadata(3));
   EXPECT_EQ(l.auxiliary.at(0).name, "size");
   backward(l.sum + l.auxiliary.at(0).value);
-  model->before_optimizer_step(zeros({}, DType::bool_));
-  EXPECT_EQ(model->statistics().at(0).value.item(), 1);
+  model->before_optimizer_step(l.load, zeros({}, DType::bool_));
+  EXPECT_EQ(model->statistics(l.load).at(0).value.item(), 1);
+  EXPECT_EQ(model->statistics(l.load).at(1).value.item(), 3);
   EXPECT_EQ(model->forward(tokens).shape(), (Shape{1, 3, 11}));
 }
 

@@ -4,6 +4,9 @@
 #include "tessera/models/rotary_decoder.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parallel/expert_parallel.h"
+
+#include <algorithm>
 
 namespace tessera::models {
 
@@ -14,17 +17,27 @@ RotaryBlock::RotaryBlock(const nn::Attention::Config& a, const nn::FeedForward::
       attention_norm(a.dim, norm_eps, a.dtype),
       ffn_norm(a.dim, norm_eps, a.dtype) {}
 
+RotaryBlock::RotaryBlock(const nn::Attention::Config& a, const nn::MoE::Config& experts,
+                         double norm_eps)
+    : attention(a),
+      moe(experts),
+      attention_norm(a.dim, norm_eps, a.dtype),
+      ffn_norm(a.dim, norm_eps, a.dtype) {}
+
 void RotaryBlock::visit(nn::Visitor& visitor) {
   visitor.child("attention", attention);
-  visitor.child("feed_forward", feed_forward);
+  if (feed_forward) visitor.child("feed_forward", *feed_forward);
+  if (moe) visitor.child("moe", *moe);
   visitor.child("attention_norm", attention_norm);
   visitor.child("ffn_norm", ffn_norm);
 }
 
-Tensor RotaryBlock::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
-                            nn::KvCache* cache) const {
+LayerResult RotaryBlock::forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                                 nn::KvCache* cache) const {
   const Tensor h = x + attention(attention_norm(x), metadata, cache);
-  return h + feed_forward(ffn_norm(h));
+  if (feed_forward) return {h + (*feed_forward)(ffn_norm(h))};
+  const nn::MoEResult mixed = (*moe)(ffn_norm(h));
+  return {h + mixed.y, mixed.load, mixed.sums};
 }
 
 RotaryDecoder::RotaryDecoder(const Sizes& sizes, const Heads& heads, bool tied)
@@ -68,11 +81,20 @@ nn::TensorParallelPlan RotaryDecoder::tensor_parallel_plan(
   }
   if (layers.begin() != layers.end()) {
     plan.add({"layers.*.attention_norm", "layers.*.ffn_norm"}, nn::replicated_parameters())
-        .add({"layers.*.attention", "layers.*.feed_forward"}, nn::whole_inputs())
-        .add({"layers.*.attention.wq", "layers.*.attention.wk", "layers.*.attention.wv",
-              "layers.*.feed_forward.w1", "layers.*.feed_forward.w3"},
+        .add({"layers.*.attention"}, nn::whole_inputs())
+        .add({"layers.*.attention.wq", "layers.*.attention.wk", "layers.*.attention.wv"},
              nn::column_parallel())
-        .add({"layers.*.attention.wo", "layers.*.feed_forward.w2"}, nn::row_parallel(stream));
+        .add({"layers.*.attention.wo"}, nn::row_parallel(stream));
+    if (std::ranges::any_of(layers,
+                            [](const RotaryBlock& b) { return b.feed_forward.has_value(); })) {
+      plan.add({"layers.*.feed_forward"}, nn::whole_inputs())
+          .add({"layers.*.feed_forward.w1", "layers.*.feed_forward.w3"}, nn::column_parallel())
+          .add({"layers.*.feed_forward.w2"}, nn::row_parallel(stream));
+    }
+    const auto block =
+        std::ranges::find_if(layers, [](const RotaryBlock& b) { return b.moe.has_value(); });
+    if (block != layers.end())
+      nn::add_mixture(plan, "layers.*.moe", (*block).moe->shared_experts.has_value());
     if (layers.begin()->attention.q_norm) {
       plan.add({"layers.*.attention.q_norm", "layers.*.attention.k_norm"},
                nn::replicated_parameters());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RotaryDecoder: a decoder with RoPE, RMS norms, SwiGLU and a linear head or tied embeddings, as
-// Llama and Qwen. A family makes the members, with its sizes and its initialisation.
+// RotaryDecoder: a decoder with RoPE, RMS norms, SwiGLU or experts, and a linear head or tied
+// embeddings, as Llama and Qwen. A family makes the members, with its sizes and its initialisation.
 #pragma once
 
 #include "tessera/models/decoder.h"
@@ -10,21 +10,25 @@
 
 namespace tessera::models {
 
-/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + feed_forward(norm(x)).
+/// block(x, metadata, cache = nullptr): x + attention(norm(x)), then x + f(norm(x)), where f is a
+/// feed-forward or a mixture of experts.
 class TESSERA_API RotaryBlock final : public nn::Layer<RotaryBlock> {
  public:
   RotaryBlock(const nn::Attention::Config& attention, const nn::FeedForward::Config& feed_forward,
               double norm_eps);
+  RotaryBlock(const nn::Attention::Config& attention, const nn::MoE::Config& experts,
+              double norm_eps);
   void visit(nn::Visitor& visitor) override;
 
   nn::Attention attention;
-  nn::FeedForward feed_forward;
+  std::optional<nn::FeedForward> feed_forward;  // one of the two
+  std::optional<nn::MoE> moe;
   nn::RmsNorm attention_norm, ffn_norm;
 
  private:
   friend class nn::Layer<RotaryBlock>;
-  [[nodiscard]] Tensor forward(const Tensor& x, const nn::AttentionMetadata& metadata,
-                               nn::KvCache* cache = nullptr) const;
+  [[nodiscard]] LayerResult forward(const Tensor& x, const nn::AttentionMetadata& metadata,
+                                    nn::KvCache* cache = nullptr) const;
 };
 
 class TESSERA_API RotaryDecoder : public UniformDecoder<RotaryBlock, nn::RmsNorm> {

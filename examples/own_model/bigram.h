@@ -39,10 +39,10 @@ class Bigram final : public tessera::models::Decoder {
                                       const tessera::models::Metadata&) const override {
     return table(tokens);  // (B, T, dim)
   }
-  [[nodiscard]] tessera::Tensor layer(size_t, const tessera::Tensor& x,
-                                      const tessera::models::Metadata&,
-                                      tessera::nn::KvCache*) const override {
-    return x;
+  [[nodiscard]] tessera::models::LayerResult layer(size_t, const tessera::Tensor& x,
+                                                   const tessera::models::Metadata&,
+                                                   tessera::nn::KvCache*) const override {
+    return {x};
   }
   [[nodiscard]] tessera::Tensor finish(const tessera::Tensor& x) const override { return x; }
   [[nodiscard]] const tessera::nn::Embedding* embedding() const override { return &table; }

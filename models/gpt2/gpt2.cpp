@@ -119,7 +119,7 @@ Model::Head Model::head() const {
 
 models::Family family() {
   models::Family f = models::family<Model>("gpt2", "GPT-2 (OpenAI, 2019)", flavors());
-  f.hugging_face = &hugging_face();
+  f.hugging_face = {&hugging_face()};
   return f;
 }
 

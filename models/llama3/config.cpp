@@ -12,32 +12,15 @@ namespace tessera::llama3 {
 
 void Config::fields(config::Fields& f) {
   f.add("dim", dim, "hidden size", {.min = 2, .max = 1 << 20});
-  f.add("n_layers", n_layers, "number of layers", {.min = 1, .max = 4096});
-  f.add("n_heads", n_heads, "number of query heads", {.min = 1, .max = 4096});
-  f.add("n_kv_heads", n_kv_heads, "number of key and value heads", {.min = 1, .max = 4096});
-  f.add("ffn_dim", ffn_dim, "hidden size of the feed-forward layers", {.min = 1, .max = 1 << 24});
-  f.add("vocab_size", vocab_size, "vocabulary size", {.min = 1, .max = 1 << 24});
-  f.add("max_seq_len", max_seq_len, "maximum sequence length",
-        {.min = 1, .max = 1 << 30, .unit = "tokens"});
-  f.add("norm_eps", norm_eps, "eps of RMSNorm", {.min = 0, .max = 1});
-  f.add("enable_weight_tying", enable_weight_tying,
-        "share the weights of the token embedding and the output head");
-  f.add("fused_qkv", fused_qkv, "compute queries, keys and values in one matmul");
-  config::rope_fields(f, rope_theta, rope_scaling);
+  config::rotary_fields(f, *this, 0);
 }
 
 std::vector<std::string> Config::conflicts() const {
-  std::vector<std::string> faults;
+  std::vector<std::string> faults = config::rotary_conflicts(*this);
   if (n_heads < 1 || dim % n_heads != 0 || dim / n_heads % 2 != 0) {
     faults.push_back(
         concat("[--model.dim] ", dim, " is not an even multiple of --model.n_heads ", n_heads));
   }
-  if (n_kv_heads < 1 || n_heads % n_kv_heads != 0) {
-    faults.push_back(concat("[--model.n_heads] ", n_heads,
-                            " is not a multiple of --model.n_kv_heads ", n_kv_heads));
-  }
-  for (std::string& fault : config::rope_conflicts(rope_scaling))
-    faults.push_back(std::move(fault));
   return faults;
 }
 

@@ -55,7 +55,7 @@ Model::Model(const Config& c)
 
 models::Family family() {
   models::Family f = models::family<Model>("llama3", "Llama 3 (Meta, 2024)", flavors());
-  f.hugging_face = &hugging_face();
+  f.hugging_face = {&hugging_face()};
   return f;
 }
 

@@ -110,12 +110,12 @@ TEST_F(Llama3Test, InitialisationFollowsDepth) {
   EXPECT_NEAR(deviation(model.tok_embeddings->weight), 1, 0.01);
   EXPECT_NEAR(deviation(model.output->weight), cut / 16, 0.001);
   EXPECT_NEAR(deviation(model.layers[3].attention.wq.weight), cut * 0.02, 3e-4);
-  EXPECT_NEAR(deviation(model.layers[3].feed_forward.w1.weight), cut * 0.02, 3e-4);
+  EXPECT_NEAR(deviation(model.layers[3].feed_forward->w1.weight), cut * 0.02, 3e-4);
   for (size_t layer : {0u, 5u}) {
     const double expected = cut * 0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1));
     EXPECT_NEAR(deviation(model.layers[layer].attention.wo.weight), expected, 2e-4);
-    EXPECT_NEAR(deviation(model.layers[layer].feed_forward.w2.weight), expected, 2e-4);
-    EXPECT_NEAR(deviation(model.layers[layer].feed_forward.w3.weight), expected, 2e-4);
+    EXPECT_NEAR(deviation(model.layers[layer].feed_forward->w2.weight), expected, 2e-4);
+    EXPECT_NEAR(deviation(model.layers[layer].feed_forward->w3.weight), expected, 2e-4);
   }
 }
 

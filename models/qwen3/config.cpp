@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The defaults are those of Qwen 3 8B; other sizes list their differences. The size of a head does
-// not follow from the hidden size: it is 128 in all published sizes.
+// not follow from the hidden size: it is 128 in all published sizes. No published size has a bias
+// of its routers. The base of 235B-A22B's RoPE is that of its later releases, as in torchtitan.
 #include "tessera/models/qwen3/config.h"
 
 #include "tessera/models/config/rope_fields.h"
@@ -11,38 +12,36 @@ namespace tessera::qwen3 {
 
 void Config::fields(config::Fields& f) {
   f.add("dim", dim, "hidden size", {.min = 1, .max = 1 << 20});
-  f.add("n_layers", n_layers, "number of layers", {.min = 1, .max = 4096});
-  f.add("n_heads", n_heads, "number of query heads", {.min = 1, .max = 4096});
-  f.add("n_kv_heads", n_kv_heads, "number of key and value heads", {.min = 1, .max = 4096});
   f.add("head_dim", head_dim, "size of a head", {.min = 2, .max = 1 << 16});
-  f.add("ffn_dim", ffn_dim, "hidden size of the feed-forward layers", {.min = 1, .max = 1 << 24});
-  f.add("vocab_size", vocab_size, "vocabulary size", {.min = 1, .max = 1 << 24});
-  f.add("max_seq_len", max_seq_len, "maximum sequence length",
-        {.min = 1, .max = 1 << 30, .unit = "tokens"});
-  f.add("norm_eps", norm_eps, "eps of RMSNorm", {.min = 1e-30, .max = 1});
-  f.add("enable_weight_tying", enable_weight_tying,
-        "share the weights of the token embedding and the output head");
-  f.add("fused_qkv", fused_qkv, "compute queries, keys and values in one matmul");
-  config::rope_fields(f, rope_theta, rope_scaling);
+  config::rotary_fields(f, *this, 1e-30);
+  config::moe_fields(f, moe);
+  f.add("decoder_sparse_step", decoder_sparse_step,
+        "the last of every so many layers has experts, if there are any", {.min = 1, .max = 4096});
 }
 
 std::vector<std::string> Config::conflicts() const {
-  std::vector<std::string> faults;
+  std::vector<std::string> faults = config::rotary_conflicts(*this);
   if (head_dim % 2 != 0) {
     faults.push_back(
         concat("[--model.head_dim] ", head_dim, " is not even, but RoPE rotates pairs"));
   }
-  if (n_kv_heads < 1 || n_heads % n_kv_heads != 0) {
-    faults.push_back(concat("[--model.n_heads] ", n_heads,
-                            " is not a multiple of --model.n_kv_heads ", n_kv_heads));
+  for (std::string& fault : config::moe_conflicts(moe)) faults.push_back(std::move(fault));
+  if (moe.num_experts > 0 && decoder_sparse_step > n_layers) {
+    faults.push_back(concat("[--model.decoder_sparse_step] ", decoder_sparse_step,
+                            " is above --model.n_layers ", n_layers,
+                            ": no layer would have the experts"));
   }
-  for (std::string& fault : config::rope_conflicts(rope_scaling))
-    faults.push_back(std::move(fault));
   return faults;
 }
 
+namespace {
+config::MoeConfig experts(int64_t count, int64_t top_k, int64_t hidden) {
+  return {.num_experts = count, .top_k = top_k, .moe_inter_dim = hidden, .route_norm = true};
+}
+}  // namespace
+
 std::span<const models::Flavor<Config>> flavors() {
-  static const std::array<models::Flavor<Config>, 7> all{{
+  static const std::array<models::Flavor<Config>, 11> all{{
       {"debugmodel",
        {.dim = 256,
         .n_layers = 8,
@@ -59,6 +58,37 @@ std::span<const models::Flavor<Config>> flavors() {
       {"8B", {}},
       {"14B", {.dim = 5120, .n_layers = 40, .n_heads = 40, .ffn_dim = 17408}},
       {"32B", {.dim = 5120, .n_layers = 64, .n_heads = 64, .ffn_dim = 25600}},
+      {"debugmodel_moe",
+       {.dim = 256,
+        .n_layers = 8,
+        .n_heads = 16,
+        .ffn_dim = 3072,
+        .vocab_size = 2048,
+        .max_seq_len = 4096,
+        .moe = experts(64, 8, 768)}},
+      {"debugmodel_moe_small",
+       {.dim = 256,
+        .n_layers = 6,
+        .n_heads = 8,
+        .n_kv_heads = 4,
+        .head_dim = 32,
+        .ffn_dim = 768,
+        .vocab_size = 2048,
+        .max_seq_len = 4096,
+        .moe = experts(16, 4, 128)}},
+      {"30B-A3B",
+       {.dim = 2048,
+        .n_layers = 48,
+        .n_kv_heads = 4,
+        .ffn_dim = 6144,
+        .moe = experts(128, 8, 768)}},
+      {"235B-A22B",
+       {.dim = 4096,
+        .n_layers = 94,
+        .n_heads = 64,
+        .n_kv_heads = 4,
+        .rope_theta = 5e6,
+        .moe = experts(128, 8, 1536)}},
   }};
   return all;
 }

@@ -1,14 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
+// Where layers have experts, what adds to the residual stream begins smaller the more layers there
+// are, as in torchtitan.
 #include "tessera/models/qwen3/qwen3.h"
 
+#include <cmath>
+
 namespace tessera::qwen3 {
+namespace {
+
+constexpr double kStd = 0.02;
+
+nn::Init residual_init(const Config& c) {
+  const double layers = c.moe.num_experts > 0 ? 2.0 * static_cast<double>(c.n_layers) : 1;
+  return nn::Init::normal(kStd / std::sqrt(layers));
+}
+
+nn::Router::Config router_of(const Config& c) {
+  return {.dim = c.dim,
+          .experts = c.moe.num_experts,
+          .top_k = c.moe.top_k,
+          .score = nn::Router::Score::softmax,
+          .route_norm = c.moe.route_norm,
+          .balance_loss = c.moe.balance_loss_coeff,
+          .z_loss = c.moe.z_loss_coeff,
+          .capacity_factor = c.moe.capacity_factor,
+          .gate = nn::Init::normal(kStd),
+          .dtype = c.dtype};
+}
+
+nn::MoE::Config mixture_of(const Config& c) {
+  return {.router = router_of(c),
+          .hidden = c.moe.moe_inter_dim,
+          .balance = c.moe.load_balance_coeff > 0,
+          .gate = nn::Init::normal(kStd),
+          .output = residual_init(c),
+          .up = nn::Init::normal(kStd)};
+}
+
+nn::Attention::Config attention_of(const Config& c) {
+  return {.dim = c.dim,
+          .n_heads = c.n_heads,
+          .n_kv_heads = c.n_kv_heads,
+          .head_dim = c.head_dim,
+          .input = nn::Init::normal(kStd),
+          .output = residual_init(c),
+          .rope_halves = true,
+          .qk_norm_eps = c.norm_eps,
+          .fused_qkv = c.fused_qkv,
+          .dtype = c.dtype};
+}
+
+}  // namespace
 
 Model::Model(const Config& c)
     : RotaryDecoder({.family = "qwen3",
                      .vocab_size = models::checked(c).vocab_size,
                      .max_seq_len = c.max_seq_len,
                      .n_layers = c.n_layers,
-                     .attention_dim = c.n_heads * c.head_dim},
+                     .attention_dim = c.n_heads * c.head_dim,
+                     .router = router_of(c),
+                     .load_balance_coeff = c.moe.load_balance_coeff},
                     {.query = c.n_heads,
                      .key = c.n_kv_heads,
                      .dim = c.head_dim,
@@ -17,19 +68,15 @@ Model::Model(const Config& c)
                      .dtype = c.dtype},
                     c.enable_weight_tying),
       config_(c) {
-  const nn::Init init = nn::Init::normal(0.02);
+  const nn::Init init = nn::Init::normal(kStd);
   tok_embeddings.emplace(c.vocab_size, c.dim, init, c.dtype);
   for (int64_t i = 0; i < c.n_layers; ++i) {
+    if (c.has_experts(i)) {
+      layers.emplace_back(attention_of(c), mixture_of(c), c.norm_eps);
+      continue;
+    }
     layers.emplace_back(
-        nn::Attention::Config{.dim = c.dim,
-                              .n_heads = c.n_heads,
-                              .n_kv_heads = c.n_kv_heads,
-                              .head_dim = c.head_dim,
-                              .input = init,
-                              .rope_halves = true,
-                              .qk_norm_eps = c.norm_eps,
-                              .fused_qkv = c.fused_qkv,
-                              .dtype = c.dtype},
+        attention_of(c),
         nn::FeedForward::Config{.dim = c.dim, .hidden = c.ffn_dim, .gate = init, .dtype = c.dtype},
         c.norm_eps);
   }
@@ -38,8 +85,8 @@ Model::Model(const Config& c)
 }
 
 models::Family family() {
-  models::Family f = models::family<Model>("qwen3", "Qwen 3 (Alibaba, 2025), dense", flavors());
-  f.hugging_face = &hugging_face();
+  models::Family f = models::family<Model>("qwen3", "Qwen 3 (Alibaba, 2025)", flavors());
+  f.hugging_face = {&hugging_face(), &hugging_face_moe()};
   return f;
 }
 

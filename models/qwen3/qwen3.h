@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen 3 (Alibaba, 2025), dense: pre-norm transformer, RoPE over the halves of a head, RMS norms of
-// each head's queries and keys, grouped-query attention, SwiGLU; tied embeddings up to 4B. Names of
-// members and the initialisation are torchtitan's.
+// Qwen 3 (Alibaba, 2025): pre-norm transformer, RoPE over the halves of a head, RMS norms of each
+// head's queries and keys, grouped-query attention; SwiGLU, or experts that a softmax over all of
+// them chooses; tied embeddings up to 4B. Names of members and the initialisation are torchtitan's.
 #pragma once
 
 #include "tessera/models/family.h"
@@ -22,8 +22,9 @@ class TESSERA_API Model final : public models::RotaryDecoder {
   Config config_;
 };
 
-/// Its names in transformers.
+/// Its names in transformers: without and with experts.
 const models::HuggingFace& hugging_face();
+const models::HuggingFace& hugging_face_moe();
 
 TESSERA_API models::Family family();
 

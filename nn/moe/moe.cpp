@@ -39,16 +39,17 @@ RegionInput entering(const Tensor& w) {
 }  // namespace
 
 GroupedExperts::GroupedExperts(int64_t experts, int64_t dim, int64_t hidden, Init gate, Init output,
-                               DType dtype)
+                               Init up, DType dtype)
     : w1(parameter({experts, hidden, dim}, dtype)),
       w2(parameter({experts, dim, hidden}, dtype)),
       w3(parameter({experts, hidden, dim}, dtype)),
       gate_(gate),
-      output_(output) {}
+      output_(output),
+      up_(up) {}
 void GroupedExperts::visit(Visitor& visitor) {
   visitor.parameter("w1", w1, gate_);
   visitor.parameter("w2", w2, output_);
-  visitor.parameter("w3", w3, output_);
+  visitor.parameter("w3", w3, up_);
 }
 bool GroupedExperts::hidden_is_cut_over(std::string_view axis) const {
   if (!w2.is_distributed()) return false;
@@ -73,7 +74,7 @@ Tensor GroupedExperts::forward(const Tensor& x, const Tensor& offsets) const {
 
 MoE::MoE(const Config& c)
     : router(c.router),
-      experts(c.router.experts, c.router.dim, c.hidden, c.gate, c.output, c.router.dtype),
+      experts(c.router.experts, c.router.dim, c.hidden, c.gate, c.output, c.up, c.router.dtype),
       config_(c) {
   if (c.shared_experts > 0) shared_experts.emplace(shared_of(c));
   if (c.balance) expert_bias = empty({c.router.experts}, wide(c.router.dtype), kMeta);

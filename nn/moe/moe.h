@@ -19,7 +19,9 @@ namespace tessera::nn {
 /// dim, and gradients of weights are sums over the axes that do not cut them.
 class TESSERA_API GroupedExperts final : public Layer<GroupedExperts> {
  public:
-  GroupedExperts(int64_t experts, int64_t dim, int64_t hidden, Init gate, Init output, DType dtype);
+  /// Initialisation of w1, w2 and w3: `gate`, `output` and `up`.
+  GroupedExperts(int64_t experts, int64_t dim, int64_t hidden, Init gate, Init output, Init up,
+                 DType dtype);
   void visit(Visitor& visitor) override;
   /// Whether the hidden dim is cut over this axis, so that results are sums over it.
   [[nodiscard]] bool hidden_is_cut_over(std::string_view axis) const;
@@ -29,7 +31,7 @@ class TESSERA_API GroupedExperts final : public Layer<GroupedExperts> {
  private:
   friend class Layer<GroupedExperts>;
   [[nodiscard]] Tensor forward(const Tensor& x, const Tensor& offsets) const;
-  Init gate_, output_;
+  Init gate_, output_, up_;
 };
 
 /// What MoE gives.
@@ -54,7 +56,8 @@ class TESSERA_API MoE final : public Layer<MoE> {
     bool score_before_experts = false;  ///< shares multiply x instead of the experts' results
     bool balance = false;  ///< whether there is an expert_bias, which update_expert_bias moves
     Init gate = Init::truncated_normal(0.02);  ///< of w1
-    Init output = gate;                        ///< of w2 and w3
+    Init output = gate;                        ///< of w2
+    Init up = output;                          ///< of w3
   };
   explicit MoE(const Config& config);
   void visit(Visitor& visitor) override;

@@ -73,6 +73,8 @@ class TESSERA_API Router final : public Layer<Router> {
   explicit Router(const Config& config);
   void visit(Visitor& visitor) override;
   [[nodiscard]] std::string extra_repr() const override;
+  /// As Config::force_balance, from now on.
+  void force_balance() { config_.force_balance = true; }
 
   Gate gate;
 

@@ -32,7 +32,8 @@ def main():
     every = rooms()
     whole = {"tiny_llama": lambda: tiny_llama.write(SEED),
              "tiny_gpt2": lambda: tiny_gpt2.write(SEED),
-             "tiny_qwen3": lambda: tiny_qwen3.write(SEED), "lr_schedule": lr_schedule.write}
+             "tiny_qwen3": lambda: tiny_qwen3.write(SEED),
+             "tiny_qwen3_moe": lambda: tiny_qwen3.write_moe(SEED), "lr_schedule": lr_schedule.write}
     for room in sys.argv[1:] or [*every, *whole]:
         if room in whole:
             whole[room]()

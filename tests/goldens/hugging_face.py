@@ -24,13 +24,19 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+                          LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig,
+                          Qwen3MoeForCausalLM)
 
 OUT = pathlib.Path(__file__).parent / "hugging_face"
 VOCABULARY, LENGTH = 272, 40
 LLAMA = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
              rms_norm_eps=1e-5, bos_token_id=256, eos_token_id=257)
+QWEN = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+            bos_token_id=256, eos_token_id=257,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0))
 # Frequencies of a head of 8: one is kept, one blended, two divided.
 SCALED = dict(rope_type="llama3", rope_theta=1000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
@@ -46,13 +52,18 @@ def models():
     yield "gpt2", GPT2LMHeadModel(GPT2Config(
         vocab_size=VOCABULARY, n_positions=64, n_embd=24, n_layer=2, n_head=3,
         bos_token_id=256, eos_token_id=257)), "50GB"
+    yield "qwen3", Qwen3ForCausalLM(Qwen3Config(**QWEN, tie_word_embeddings=True)), "50GB"
+    # A layer with a feed-forward, one with experts.
+    yield "qwen3_moe", Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        **QWEN, tie_word_embeddings=False, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=2)), "50GB"
 
 
 def draw(model, generator):
     """Weights so wide that each of them shows in the logits."""
     for name, p in model.named_parameters():
         x = torch.randn(p.shape, generator=generator)
-        if p.dim() == 2:
+        if p.dim() > 1:
             x = x * (1.0 if name.endswith(("embed_tokens.weight", "wte.weight")) else 0.3)
         else:
             x = x * 0.2 + (0 if name.endswith("bias") else 1)
@@ -161,7 +172,7 @@ def write_losses():
     generator = torch.Generator().manual_seed(60)
     rows = torch.randint(0, VOCABULARY, (20, 2, 25), generator=generator)
     np.save(OUT / "tokens.npy", rows.flatten(0, 1).numpy().astype(np.uint16))
-    losses = {name: losses_of(name, rows) for name in ("llama3", "llama3_tied", "gpt2")}
+    losses = {name: losses_of(name, rows) for name in ("llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe")}
     (OUT / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
 
 

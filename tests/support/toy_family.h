@@ -3,8 +3,10 @@
 // something to do before a step.
 #pragma once
 
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/views/views.h"
 #include "tessera/models/decoder.h"
 #include "tessera/models/family.h"
 
@@ -35,12 +37,13 @@ class Toy final : public models::Decoder {
                                   const CrossEntropyOptions& o) const override {
     models::Loss l = Decoder::loss(tokens, targets, m, o);
     l.auxiliary.push_back({"size", run(&Toy::size_of, tokens)});
+    l.load = stack({stack({l.count, l.count})});  // (1, 2): one expert that takes all
     return l;
   }
-  [[nodiscard]] std::vector<models::NamedValue> statistics() const override {
-    return {{"steps", tensor(steps)}};
+  [[nodiscard]] std::vector<models::NamedValue> statistics(const Tensor& load) const override {
+    return {{"steps", tensor(steps)}, {"load", select(select(load, 0, 0), 0, 1)}};
   }
-  void before_optimizer_step(const Tensor&) override { ++steps; }
+  void before_optimizer_step(const Tensor&, const Tensor&) override { ++steps; }
 
   nn::Embedding table;
   double steps = 0;
@@ -53,9 +56,9 @@ class Toy final : public models::Decoder {
   [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata&) const override {
     return table(tokens);
   }
-  [[nodiscard]] Tensor layer(size_t, const Tensor& x, const models::Metadata&,
-                             nn::KvCache*) const override {
-    return x;
+  [[nodiscard]] models::LayerResult layer(size_t, const Tensor& x, const models::Metadata&,
+                                          nn::KvCache*) const override {
+    return {x};
   }
   [[nodiscard]] Tensor finish(const Tensor& x) const override { return x; }
   [[nodiscard]] const nn::Embedding* embedding() const override { return &table; }

@@ -206,7 +206,7 @@ TEST_F(CliTest, NonFiniteLossStopsBeforeTheUpdateAndNamesTheModule) {
   run_ranks(1, [&](World&) {
     Trainer trainer(config());
     trainer.step();
-    auto& feed_forward = dynamic_cast<llama3::Model&>(trainer.model()).layers[1].feed_forward;
+    auto& feed_forward = *dynamic_cast<llama3::Model&>(trainer.model()).layers[1].feed_forward;
     const NoGrad guard;
     for (auto* w : {&feed_forward.w1, &feed_forward.w3})
       copy_bytes(local(w->weight), full(w->weight.shape(), 1e20));

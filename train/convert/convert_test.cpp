@@ -48,6 +48,7 @@ class HuggingFaceTest : public TinyRunTest {
 };
 
 class GoldenModels : public HuggingFaceTest, public testing::WithParamInterface<const char*> {};
+class GgufModels : public GoldenModels {};
 
 std::string bytes_of(const HfWeights& weights, const std::string& name) {
   const auto& [file, entry] = weights.entries().at(name);
@@ -75,7 +76,7 @@ TEST_P(GoldenModels, GiveTheLogitsOfTransformers) {
 
 // Files whose every tensor tests/goldens/hugging_face.py compared with what llama.cpp's own package
 // makes of the model.
-TEST_P(GoldenModels, GoToGguf) {
+TEST_P(GgufModels, GoToGguf) {
   ASSERT_EQ(run({"import-hf", kGoldens + GetParam(), "--out", path("a")}), 0) << err_.str();
   std::string sums;
   for (const std::string type : {"f32", "bf16", "q8_0"}) {
@@ -122,7 +123,9 @@ TEST_P(GoldenModels, ComeBackEqualInEveryByte) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenModels,
-                         testing::Values("llama3", "llama3_tied", "gpt2"),
+                         testing::Values("llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe"),
+                         [](const auto& of) { return std::string(of.param); });
+INSTANTIATE_TEST_SUITE_P(HuggingFace, GgufModels, testing::Values("llama3", "llama3_tied", "gpt2"),
                          [](const auto& of) { return std::string(of.param); });
 
 TEST_F(HuggingFaceTest, AnImportedModelIsGeneratedFromEvaluatedAndTrained) {

@@ -33,7 +33,8 @@ bool is_told(const models::HuggingFace& names, std::string_view path, bool rope_
   const std::string_view field = path.substr(path.find('.') + 1);
   if (names.rope && field.starts_with("rope_"))
     return rope_scaled || field == "rope_theta" || field == "rope_scaling";
-  return std::ranges::count(names.fields, field, &models::HfField::ours) > 0;
+  return std::ranges::count(names.fields, field, &models::HfField::ours) > 0 ||
+         std::ranges::count(names.fixed_ours, field, &models::HfFixedOurs::ours) > 0;
 }
 
 models::HfModel model_like(const std::string& folder, const models::ModelConfig& ours) {

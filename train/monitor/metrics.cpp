@@ -33,6 +33,19 @@ void MetricsConfig::fields(config::Fields& f) {
         "measure the peak FLOP/s of the machine's multiply-add instructions, to report mfu");
   f.add("summary", summary, "model summary at the start: none, total, or a line per layer",
         {.choices = {"none", "total", "layers"}});
+  f.add("step_line", step_line,
+        "values of metrics.jsonl that the step line shows besides its own, such as "
+        "moe/load_max_over_mean");
+}
+
+double StepRecord::statistic(std::string_view name) const {
+  std::string names;
+  for (const auto& [known, value] : statistics) {
+    if (known == name) return value;
+    names += concat(names.empty() ? "" : ", ", known);
+  }
+  fail<ConfigError>("--metrics.step_line", "there is no value '", io::excerpt(name),
+                    "': ", names.empty() ? "this model has none" : concat("there are ", names));
 }
 
 std::string with_separators(int64_t value) {
@@ -85,6 +98,8 @@ std::string step_line(const StepRecord& r, const StepFacts& f) {
   const auto mfu = mfu_of(flops, f.ceiling_flops, f.ceiling_holds);
   if (mfu) part(35, fmt::format("mfu: {:.2f}%", *mfu));
   else if (f.ceiling_flops > 0) part(35, "mfu: N/A");
+  for (const std::string& name : f.statistics)
+    part(33, fmt::format("{}: {:.4g}", name, r.statistic(name)));
   if (f.seconds_left >= 0) part(90, fmt::format("eta: {}", duration(f.seconds_left)));
   return line;
 }

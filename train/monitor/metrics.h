@@ -20,6 +20,7 @@ struct TESSERA_API MetricsConfig {
   int64_t log_freq = 10;
   bool enable_tensorboard = false, disable_color_printing = false, measure_ceiling = true;
   std::string save_tb_folder = "tb", summary = "total";
+  std::vector<std::string> step_line = {};
   void fields(config::Fields& f);
 };
 
@@ -30,6 +31,8 @@ struct StepRecord {
   double flops = 0;  ///< operations of the step, on all ranks
   /// Auxiliary losses as `loss/<name>`, and the model's statistics.
   std::vector<std::pair<std::string, double>> statistics = {};
+  /// The one of this name. ConfigError, with the names that there are.
+  [[nodiscard]] TESSERA_API double statistic(std::string_view name) const;
 };
 
 /// Values of the step line besides the record.
@@ -39,7 +42,8 @@ struct StepFacts {
   double ceiling_flops = 0;   ///< peak FLOP/s of all ranks; 0: no mfu
   bool ceiling_holds = true;  ///< false: the peak changed since it was measured, mfu is N/A
   double seconds_left = -1;   ///< below 0: no eta
-  bool color = false;         ///< with terminal escape codes
+  std::vector<std::string> statistics = {};  ///< names of those to show
+  bool color = false;                        ///< with terminal escape codes
 };
 /// `step:  1  loss:  7.62441  grad_norm:  1.2345  memory:  0.45GiB(1.87%)  tps: 4,306  tflops: 0.17
 /// mfu: 41.20%  eta: 1m 05s`; `mfu: N/A` where mfu_of has none.

@@ -215,6 +215,7 @@ void Monitor::show(const StepRecord& r) {
                          .ceiling_flops = ceiling_,
                          .ceiling_holds = ceiling_holds_,
                          .seconds_left = left,
+                         .statistics = config_.step_line,
                          .color = bar && screen_->style().color}));
   if (!bar) return;
   // Ten times a second at most: a terminal may be far away.

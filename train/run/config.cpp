@@ -3,6 +3,7 @@
 // its range.
 #include "tessera/train/run/config.h"
 
+#include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
@@ -174,6 +175,8 @@ void DebugConfig::fields(config::Fields& f) {
         "steps between comparisons of the parameters of all ranks, bit by bit; 0: only after "
         "initialisation or loading",
         {.min = 0, .max = 1e12, .unit = "steps"});
+  f.add("moe_force_load_balance", moe_force_load_balance,
+        "give each expert the same number of tokens, whatever routers say; to measure speed");
 }
 
 void MemoryConfig::fields(config::Fields& f) {
@@ -265,6 +268,13 @@ std::vector<std::string> Config::conflicts() const {
           "[--model.name] ", model.family(),
           " has no names of Hugging Face: it can neither be "
           "loaded from there nor saved so");
+  if (checkpoint.last_save_in_hf && model.hugging_face()) {
+    try {
+      (void)models::hf_config(*model.hugging_face(), model, DType::f32, {});
+    } catch (const ValueError& error) {
+      faults.push_back(concat("[--checkpoint.last_save_in_hf] ", error.what()));
+    }
+  }
   require(sample.tokens == 0 || !hf_assets_path.empty() ||
               model.vocab_size() >= ByteTokenizer::kVocabulary,
           "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,

@@ -57,6 +57,7 @@ struct TESSERA_API DebugConfig {
   int64_t seed = 0;
   bool deterministic = false, deterministic_warn_only = false, detect_anomaly = false;
   int64_t replica_check_freq = 100;
+  bool moe_force_load_balance = false;
   void fields(config::Fields& f);
 };
 

@@ -62,6 +62,7 @@ TEST_F(FamilyTest, TrainsEvaluatesAndWritesText) {
   EXPECT_NEAR(size.values[0], 9, 4);  // nine normal numbers squared, per token
   EXPECT_LT(size.values[3], size.values[0]);
   EXPECT_EQ(read_metrics(log, "steps").values, (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(read_metrics(log, "load").values, std::vector<double>(4, 4 * 8));  // all tokens
   EXPECT_EQ(run({"eval", "--checkpoint", path("a"), "--dataset_path", path("text.txt")}), 0)
       << err_.str();
   EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--tokens", "2"}), 0) << err_.str();
@@ -82,6 +83,10 @@ TEST_F(FamilyTest, RanksAgreeWithOne) {
     const auto two = read_metrics(path("b") + "/metrics.jsonl", name).values;
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5 * one[i]) << name;
   }
+  // Of all micro-batches and ranks.
+  for (const char* folder : {"a", "b"})
+    EXPECT_EQ(read_metrics(path(folder) + "/metrics.jsonl", "load").values,
+              std::vector<double>(4, 8 * 8));
 }
 
 TEST_F(FamilyTest, HelpAndListsKnowIt) {

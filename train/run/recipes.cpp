@@ -11,10 +11,11 @@
 namespace tessera::train {
 namespace {
 
-Config debugmodel(std::string_view recipe, const models::Family& family) {
+Config debugmodel(std::string_view recipe, const models::Family& family,
+                  std::string_view flavor = "debugmodel") {
   Config c;
   c.recipe = recipe;
-  c.model = family.flavor("debugmodel");
+  c.model = family.flavor(flavor);
   c.training.steps = 10;
   // Many machines for a first try have no bf16 matmul instructions.
   c.training.mixed_precision_param = DType::f32;
@@ -45,22 +46,28 @@ Config published(std::string_view recipe, const models::Family& family, std::str
   return c;
 }
 
-Config llama3_published(std::string_view recipe, std::string_view flavor) {
-  Config c = published(recipe, llama3::family(), flavor);
+// Of Llama and Qwen.
+Config decoder(std::string_view recipe, const models::Family& family, std::string_view flavor,
+               int64_t seq_len) {
+  Config c = published(recipe, family, flavor);
   c.training.steps = 1000;
   c.training.local_batch_size = 1;
-  c.training.seq_len = 8192;
+  c.training.seq_len = seq_len;
   c.optimizer.lr = 3e-4;
   c.validation.steps = 1200;
   return c;
 }
 
-Config llama3_1b() { return llama3_published("llama3_1b", "1B"); }
-Config llama3_3b() { return llama3_published("llama3_3b", "3B"); }
-Config llama3_8b() { return llama3_published("llama3_8b", "8B"); }
+Config llama3_of(std::string_view recipe, std::string_view flavor) {
+  return decoder(recipe, llama3::family(), flavor, 8192);
+}
+
+Config llama3_1b() { return llama3_of("llama3_1b", "1B"); }
+Config llama3_3b() { return llama3_of("llama3_3b", "3B"); }
+Config llama3_8b() { return llama3_of("llama3_8b", "8B"); }
 
 Config llama3_70b() {
-  Config c = llama3_published("llama3_70b", "70B");
+  Config c = llama3_of("llama3_70b", "70B");
   c.training.local_batch_size = 8;
   c.optimizer.lr = 1.5e-4;
   c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::full;
@@ -68,7 +75,7 @@ Config llama3_70b() {
 }
 
 Config llama3_405b() {
-  Config c = llama3_published("llama3_405b", "405B");
+  Config c = llama3_of("llama3_405b", "405B");
   c.training.steps = 3000;
   c.training.local_batch_size = 2;
   c.optimizer.lr = 8e-5;
@@ -79,22 +86,31 @@ Config llama3_405b() {
 
 Config qwen3_debugmodel() { return debugmodel("qwen3_debugmodel", qwen3::family()); }
 
-Config qwen3_published(std::string_view recipe, std::string_view flavor) {
-  Config c = published(recipe, qwen3::family(), flavor);
-  c.training.steps = 1000;
-  c.training.local_batch_size = 1;
-  c.training.seq_len = 4096;
-  c.optimizer.lr = 3e-4;
-  c.validation.steps = 1200;
-  return c;
+Config qwen3_of(std::string_view recipe, std::string_view flavor) {
+  return decoder(recipe, qwen3::family(), flavor, 4096);
 }
 
-Config qwen3_0_6b() { return qwen3_published("qwen3_0.6b", "0.6B"); }
-Config qwen3_1_7b() { return qwen3_published("qwen3_1.7b", "1.7B"); }
-Config qwen3_4b() { return qwen3_published("qwen3_4b", "4B"); }
-Config qwen3_8b() { return qwen3_published("qwen3_8b", "8B"); }
-Config qwen3_14b() { return qwen3_published("qwen3_14b", "14B"); }
-Config qwen3_32b() { return qwen3_published("qwen3_32b", "32B"); }
+Config qwen3_0_6b() { return qwen3_of("qwen3_0.6b", "0.6B"); }
+Config qwen3_1_7b() { return qwen3_of("qwen3_1.7b", "1.7B"); }
+Config qwen3_4b() { return qwen3_of("qwen3_4b", "4B"); }
+Config qwen3_8b() { return qwen3_of("qwen3_8b", "8B"); }
+Config qwen3_14b() { return qwen3_of("qwen3_14b", "14B"); }
+Config qwen3_32b() { return qwen3_of("qwen3_32b", "32B"); }
+
+// Routers are balanced by their bias, as in torchtitan.
+Config with_bias(Config c) {
+  c.model.as<qwen3::Config>().moe.load_balance_coeff = 1e-3;
+  return c;
+}
+Config qwen3_debugmodel_moe() {
+  return with_bias(debugmodel("qwen3_debugmodel_moe", qwen3::family(), "debugmodel_moe"));
+}
+Config qwen3_debugmodel_moe_small() {
+  return with_bias(
+      debugmodel("qwen3_debugmodel_moe_small", qwen3::family(), "debugmodel_moe_small"));
+}
+Config qwen3_30b_a3b() { return with_bias(qwen3_of("qwen3_30b_a3b", "30B-A3B")); }
+Config qwen3_235b_a22b() { return with_bias(qwen3_of("qwen3_235b_a22b", "235B-A22B")); }
 
 Config gpt2_published(std::string_view recipe, std::string_view flavor, double lr) {
   Config c = published(recipe, gpt2::family(), flavor);
@@ -127,12 +143,19 @@ std::vector<Recipe> recipes() {
        gpt2_debugmodel},
       {"qwen3_debugmodel", "Qwen 3 with 8 layers of 256, byte tokenizer; minutes on two cores",
        qwen3_debugmodel},
+      {"qwen3_debugmodel_moe_small",
+       "Qwen 3 with 6 layers of 256 and 16 experts, byte tokenizer; minutes on two cores",
+       qwen3_debugmodel_moe_small},
+      {"qwen3_debugmodel_moe", "Qwen 3 with 8 layers of 256 and 64 experts, as torchtitan's",
+       qwen3_debugmodel_moe},
       {"qwen3_0.6b", "Qwen 3 0.6B: 28 layers of 1024, tied embeddings", qwen3_0_6b},
       {"qwen3_1.7b", "Qwen 3 1.7B: 28 layers of 2048, tied embeddings", qwen3_1_7b},
       {"qwen3_4b", "Qwen 3 4B: 36 layers of 2560, tied embeddings", qwen3_4b},
       {"qwen3_8b", "Qwen 3 8B: 36 layers of 4096", qwen3_8b},
       {"qwen3_14b", "Qwen 3 14B: 40 layers of 5120", qwen3_14b},
       {"qwen3_32b", "Qwen 3 32B: 64 layers of 5120", qwen3_32b},
+      {"qwen3_30b_a3b", "Qwen 3 30B-A3B: 48 layers of 2048, 128 experts", qwen3_30b_a3b},
+      {"qwen3_235b_a22b", "Qwen 3 235B-A22B: 94 layers of 4096, 128 experts", qwen3_235b_a22b},
       {"gpt2_124m", "GPT-2: 12 layers of 768", gpt2_124m},
       {"gpt2_355m", "GPT-2 medium: 24 layers of 1024", gpt2_355m},
       {"gpt2_774m", "GPT-2 large: 36 layers of 1280", gpt2_774m},

@@ -12,6 +12,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/model_file.h"
@@ -219,6 +220,9 @@ void Trainer::announce() {
   if (c.metrics.summary != "none")
     print_(
         fmt::format("model: {}, {}", c.title(), total_summary(*model_, optimizer_->state_bytes())));
+  if (const int64_t idle = model_->idle_parameters(); idle > 0 && c.metrics.summary != "none")
+    print_(fmt::format("experts: a token uses {} of the parameters",
+                       with_separators(nn::parameter_count(*model_) - idle)));
   if (c.metrics.summary == "layers") print_(layer_summary(*model_));
   print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
                      isa_name(Process::get().isa()), byte_count(machine_memory())));
@@ -323,7 +327,8 @@ StepRecord Trainer::step() {
                 compute_dtype(config_.model.dtype()));
   }();
 
-  StepValues values;  // the loss first
+  StepValues values;        // the loss first
+  Tensor load, not_finite;  // of experts, by all micro-batches, or undefined
   for_each_micro_batch(batches, [&](const Batch& batch) {
     Tensor total;
     {
@@ -335,6 +340,12 @@ StepRecord Trainer::step() {
         values.add("loss/" + name, value);
         total = total + value;
       }
+      const NoGrad guard;
+      const auto add_to = [](Tensor& sum, const Tensor& part) {
+        if (part.defined()) sum = sum.defined() ? sum + part.detach() : part.detach();
+      };
+      add_to(load, loss.load);
+      add_to(not_finite, loss.not_finite);
     }
     const auto phase = monitor_->phase("backward");
     backward(total);
@@ -348,8 +359,12 @@ StepRecord Trainer::step() {
     skip = logical_not(logical_and(isfinite(values.joined(0)), isfinite(size)));
     values.append("grad_norm", size);
     values.append("flops", select(counts, 0, 1));
-    model_->before_optimizer_step(skip);
-    for (const auto& [name, value] : model_->statistics()) values.append(name, value);
+    for (Tensor* sum : {&load, &not_finite})
+      if (sum->defined() && sum->is_distributed()) *sum = full_tensor(*sum);
+    if (not_finite.defined()) skip = logical_or(skip, amax(not_finite) > 0);
+    values.append("skip", skip);
+    model_->before_optimizer_step(load, skip);
+    for (const auto& [name, value] : model_->statistics(load)) values.append(name, value);
   }
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
@@ -368,18 +383,21 @@ StepRecord Trainer::step() {
   record.grad_norm = read[norm].second;
   record.flops = read[norm + 1].second;
   record.statistics.assign(read.begin() + 1, read.begin() + static_cast<ptrdiff_t>(norm));
-  record.statistics.insert(record.statistics.end(), read.begin() + static_cast<ptrdiff_t>(norm) + 2,
+  record.statistics.insert(record.statistics.end(), read.begin() + static_cast<ptrdiff_t>(norm) + 3,
                            read.end());
-  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
+  if (read[norm + 2].second != 0) {
     optimizer_->set_steps(steps_before, own_steps_before);
-    diagnose(batches, scale, record.loss, record.grad_norm);
+    diagnose(batches, scale, record, not_finite);
   }
   record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
   ++done_;
   rows_ += rows_per_step();
   if (const int64_t freq = config_.debug.replica_check_freq; freq > 0 && done_ % freq == 0)
     check_replicas("train", model_tensors(*model_), concat("after step ", done_));
-  if (!std::exchange(stepped_, true)) world_.first_step_done();
+  if (!std::exchange(stepped_, true)) {
+    for (const std::string& name : config_.metrics.step_line) (void)record.statistic(name);
+    world_.first_step_done();
+  }
   remember(record);
   monitor_->end_step(record);
   return record;
@@ -407,10 +425,15 @@ void Trainer::remember(const StepRecord& record) {
   records_.push_back(record);
 }
 
-void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
-                       double grad_norm) {
-  const std::string what = std::isfinite(loss) ? fmt::format("the gradient norm is {}", grad_norm)
-                                               : fmt::format("the loss is {}", loss);
+void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale,
+                       const StepRecord& record, const Tensor& not_finite) {
+  std::string what = model_->routing_fault(not_finite);
+  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
+    what =
+        concat(std::isfinite(record.loss) ? fmt::format("the gradient norm is {}", record.grad_norm)
+                                          : fmt::format("the loss is {}", record.loss),
+               what.empty() ? "" : "; ", what);
+  }
   std::string cause = non_finite_parameter();
   if (cause.empty()) cause = first_non_finite_op(batches, scale);
   if (cause.empty()) cause = "running the step again did not show it";

@@ -78,8 +78,8 @@ class TESSERA_API Trainer {
   [[nodiscard]] int64_t tokens_per_step() const;
   /// Calls run(batch) for each micro-batch, whose random numbers follow its rows in the step.
   template <class F> void for_each_micro_batch(const std::vector<Batch>& batches, F&& run);
-  [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale, double loss,
-                             double grad_norm);
+  [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale,
+                             const StepRecord& record, const Tensor& not_finite);
   [[nodiscard]] std::string non_finite_parameter();
   [[nodiscard]] std::string first_non_finite_op(const std::vector<Batch>& batches,
                                                 const Tensor& scale);

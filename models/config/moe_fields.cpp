@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only trains (coefficients of losses, the capacity) may change between the parts of a run;
+// load_balance_coeff may not, because it decides whether routers have a bias.
+#include "tessera/models/config/moe_fields.h"
+
+namespace tessera::config {
+
+void moe_fields(Fields& f, MoeConfig& c) {
+  f.add("num_experts", c.num_experts, "experts of a layer; 0: it has one feed-forward",
+        {.min = 0, .max = 1 << 16});
+  f.add("top_k", c.top_k, "experts that a token takes", {.min = 1, .max = 1 << 16});
+  f.add("moe_inter_dim", c.moe_inter_dim, "hidden size of an expert", {.min = 1, .max = 1 << 24});
+  f.add("route_norm", c.route_norm, "divide the shares of a token's experts by their sum");
+  f.add("load_balance_coeff", c.load_balance_coeff,
+        "size of the steps that move each router's bias against its load, which balances experts "
+        "without a loss; 0: routers have no bias",
+        {.min = 0, .max = 1});
+  f.add("balance_loss_coeff", c.balance_loss_coeff,
+        "coefficient of the sequence-wise balance loss; 0: none",
+        {.min = 0, .max = 1e3, .free_on_resume = true});
+  f.add("z_loss_coeff", c.z_loss_coeff,
+        "coefficient of the loss that keeps the logits of routers small; 0: none",
+        {.min = 0, .max = 1e3, .free_on_resume = true});
+  f.add("capacity_factor", c.capacity_factor,
+        "an expert takes at most this times its even part of a sequence, others are dropped; 0: it "
+        "takes all",
+        {.min = 0, .max = 1e6, .free_on_resume = true});
+}
+
+std::vector<std::string> moe_conflicts(const MoeConfig& c) {
+  if (c.num_experts == 0 || c.top_k <= c.num_experts) return {};
+  return {concat("[--model.top_k] ", c.top_k, " is above --model.num_experts ", c.num_experts)};
+}
+
+}  // namespace tessera::config

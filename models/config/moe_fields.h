@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of layers with experts, which families with mixtures of experts share.
+#pragma once
+
+#include "tessera/models/config/fields.h"
+
+namespace tessera::config {
+
+/// Layers whose feed-forward is a mixture of experts. Names are torchtitan's where it has them.
+struct MoeConfig {
+  int64_t num_experts = 0;  ///< 0: the model has none
+  int64_t top_k = 1;        ///< experts of a token
+  int64_t moe_inter_dim = 1024;
+  bool route_norm = false;        ///< the shares of a token are divided by their sum
+  double load_balance_coeff = 0;  ///< of nn::update_expert_bias; 0: there is no bias
+  double balance_loss_coeff = 0, z_loss_coeff = 0, capacity_factor = 0;  ///< as in nn::Router
+};
+
+TESSERA_API void moe_fields(Fields& f, MoeConfig& c);
+/// Conflicts between these fields, as messages that begin with `[--model.<field>]`.
+TESSERA_API std::vector<std::string> moe_conflicts(const MoeConfig& c);
+
+}  // namespace tessera::config

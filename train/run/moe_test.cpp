@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model with experts through the whole program: training with every loss of the routers, their
+// figures in the log, checkpoints with the bias, evaluation, text, what is refused.
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/assign/assign.h"
+#include "tessera/models/qwen3/qwen3.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/monitor/metrics.h"
+#include "tessera/train/run/trainer.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::train {
+namespace {
+
+class MoeTest : public TinyRunTest {
+ protected:
+  [[nodiscard]] Words tiny(const std::string& dump, const Words& more = {}) const {
+    return joined({"train",
+                   "--recipe",
+                   "qwen3_debugmodel_moe_small",
+                   "--dataloader.path",
+                   path("text.txt"),
+                   "--dump_folder",
+                   path(dump),
+                   "--model.dim",
+                   "16",
+                   "--model.n_layers",
+                   "2",
+                   "--model.n_heads",
+                   "2",
+                   "--model.n_kv_heads",
+                   "1",
+                   "--model.head_dim",
+                   "8",
+                   "--model.vocab_size",
+                   "260",
+                   "--model.num_experts",
+                   "8",
+                   "--model.top_k",
+                   "2",
+                   "--model.moe_inter_dim",
+                   "12",
+                   "--training.local_batch_size",
+                   "2",
+                   "--training.seq_len",
+                   "16",
+                   "--training.steps",
+                   "4",
+                   "--lr_scheduler.warmup_steps",
+                   "0",
+                   "--threads",
+                   "1",
+                   "--sample.tokens",
+                   "0",
+                   "--metrics.measure_ceiling",
+                   "false",
+                   "--checkpoint.enable"},
+                  more);
+  }
+  [[nodiscard]] std::vector<double> metric(const std::string& dump, std::string_view name) const {
+    return read_metrics(path(dump) + "/metrics.jsonl", name).values;
+  }
+};
+
+TEST_F(MoeTest, TrainsResumesEvaluatesAndWritesText) {
+  const Words losses{"--model.balance_loss_coeff",
+                     "0.01",
+                     "--model.z_loss_coeff",
+                     "1e-3",
+                     "--model.capacity_factor",
+                     "1",
+                     "--training.global_batch_size",
+                     "4",
+                     "--activation_checkpoint.mode",
+                     "full",
+                     "--metrics.enable_tensorboard",
+                     "--metrics.step_line",
+                     "moe/load_max_over_mean,loss/load_balance"};
+  ASSERT_EQ(run(tiny("a", joined(losses, {"--sample.tokens", "3"}))), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "experts: a token uses ");
+  TESSERA_EXPECT_HOLDS(out_.str(), "  moe/load_max_over_mean: ");
+  for (const char* name :
+       {"loss/load_balance", "loss/router_z", "moe/layer_0/load_entropy", "moe/layer_1/dropped"}) {
+    const auto values = metric("a", name);
+    ASSERT_EQ(values.size(), 4u) << name;
+    for (const double v : values) EXPECT_TRUE(v > 0 && v < 1) << name << ' ' << v;
+  }
+  EXPECT_NEAR(metric("a", "loss/load_balance")[0], 0.01 * 2, 0.003);  // two layers, nearly even
+
+  ASSERT_EQ(run(tiny("b", joined(losses, {"--training.steps", "2", "--lr_scheduler.decay_ratio",
+                                          "0", "--checkpoint.last_save_model_only", "false"}))),
+            0)
+      << err_.str();
+  ASSERT_EQ(run(tiny("c", joined(losses, {"--lr_scheduler.decay_ratio", "0"}))), 0) << err_.str();
+  ASSERT_EQ(run(tiny("b", joined(losses, {"--lr_scheduler.decay_ratio", "0"}))), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "training resumes after step 2");
+  // Equal only with the bias that the checkpoint holds.
+  for (const char* name : {"loss", "moe/load_max_over_mean", "moe/layer_1/load_entropy"})
+    EXPECT_EQ(metric("b", name), metric("c", name)) << name;
+  EXPECT_EQ(run({"checkpoint", "inspect", path("b")}), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "layers.1.moe.expert_bias");
+
+  EXPECT_EQ(run({"eval", "--checkpoint", path("a"), "--dataset_path", path("text.txt")}), 0)
+      << err_.str();
+  EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--tokens", "2"}), 0) << err_.str();
+}
+
+TEST_F(MoeTest, AForcedBalanceIsEven) {
+  ASSERT_EQ(run(tiny("a", {"--debug.moe_force_load_balance"})), 0) << err_.str();
+  EXPECT_EQ(metric("a", "moe/load_max_over_mean"), std::vector<double>(4, 1));
+  EXPECT_EQ(run(train("b", {"--debug.moe_force_load_balance"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--debug.moe_force_load_balance]");
+  TESSERA_EXPECT_HOLDS(err_.str(), "has no experts");
+}
+
+TEST_F(MoeTest, WhatCannotBeIsRefusedBeforeTheRun) {
+  EXPECT_EQ(run(tiny("a", {"--model.top_k", "9"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.top_k] 9 is above --model.num_experts 8");
+  EXPECT_EQ(run(tiny("a", {"--checkpoint.last_save_in_hf"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "load_balance_coeff 0.001 cannot be expressed in config.json");
+  EXPECT_EQ(run(tiny("a", {"--metrics.step_line", "moe/lod"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "there is no value 'moe/lod': there are moe/load_max_over_mean");
+}
+
+Trainer trainer_of(const Words& words) {
+  return Trainer(parse_config(std::span(words).subspan(1)));
+}
+
+void set(const Tensor& parameter, const Tensor& value) {
+  const NoGrad guard;
+  assign_(parameter, distribute(value, layout_of(parameter)));
+}
+
+TEST_F(MoeTest, ARouterThatFailsStopsTheRunAndIsNamed) {
+  run_ranks(1, [&](World&) {
+    Trainer trainer = trainer_of(tiny("a"));
+    auto& model = dynamic_cast<qwen3::Model&>(trainer.model());
+    set(model.layers[1].moe->router.gate.weight, full({8, 16}, 1e39, DType::f32, kCpu));
+    try {
+      trainer.step();
+      FAIL() << "nothing was thrown";
+    } catch (const NumericError& error) {
+      TESSERA_EXPECT_HOLDS(std::string(error.what()),
+                           "scores of routers are not finite: layers.1 (32 tokens)");
+    }
+    EXPECT_EQ(local(model.layers[0].moe->expert_bias).values(), std::vector<double>(8, 0));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::train
