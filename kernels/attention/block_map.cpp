@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the predicate once for each pair, and keeps bits where a block is neither empty nor full.
+// Asks the predicate once for each pair, and keeps bits where a block is neither empty nor full. A
+// selected map is made block by block from the blocks of the whole map that it touches, so that
+// most are settled without bits.
 #include "tessera/kernels/attention/block_map.h"
 
 #include "tessera/core/error.h"
 #include "tessera/kernels/attention/mask_impl.h"
+#include "tessera/kernels/attention/seen_blocks.h"
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 #include <vector>
 
 namespace tessera {
 namespace {
+
+constexpr int64_t kBlock = kAttentionBlock;
+
+int64_t blocks_of(int64_t n) { return (n + kBlock - 1) / kBlock; }
 
 void check(const BlockMapSizes& z) {
   const auto of = [&](const Tensor& x, const char* name, int64_t n) {
@@ -28,13 +37,145 @@ void check(const BlockMapSizes& z) {
   of(z.key_positions, "key_positions", z.keys);
 }
 
+// Places of one row of queries or keys, in blocks.
+class Places {
+ public:
+  Places(const Tensor& places, int64_t row) : ids_(places, 0), row_(row), n_(places.size(-1)) {}
+
+  [[nodiscard]] int64_t blocks() const { return blocks_of(n_); }
+  [[nodiscard]] int64_t count(int64_t block) const { return std::min(kBlock, n_ - block * kBlock); }
+  [[nodiscard]] int64_t at(int64_t block, int64_t i) const {
+    return ids_.at(row_, block * kBlock + i);
+  }
+  // The blocks of the whole map in which a block's places lie.
+  [[nodiscard]] std::vector<int64_t> sources(int64_t block) const {
+    std::set<int64_t> from;
+    for (int64_t i = 0; i < count(block); ++i) from.insert(at(block, i) / kBlock);
+    return {from.begin(), from.end()};
+  }
+  // Whether a block is one of the whole map's `all` places, in its order.
+  [[nodiscard]] bool is_whole(int64_t block, int64_t all) const {
+    const int64_t first = at(block, 0);
+    if (first % kBlock != 0 || count(block) != std::min(kBlock, all - first)) return false;
+    for (int64_t i = 1; i < count(block); ++i) {
+      if (at(block, i) != first + i) return false;
+    }
+    return true;
+  }
+
+ private:
+  op::Ids ids_;
+  int64_t row_, n_;
+};
+
+void check_places(const Tensor& x, std::string_view name, int64_t blocks) {
+  if (x.dtype() != DType::i64)
+    fail<DTypeError>("block_map", name, " must be i64: given ", x.meta(), "; cast them");
+  if (!x.device().is_cpu())
+    fail<DeviceError>("block_map", name, " must lie on the CPU: given ", x.meta());
+  if (x.rank() != 1 && x.rank() != 2)
+    fail<ShapeError>("block_map", name, " must be (N) or (B, N): given ", x.meta());
+  for (int64_t b = 0; b < (x.rank() == 2 ? x.size(0) : 1); ++b) {
+    const op::Ids places(x, 0);
+    for (int64_t i = 0; i < x.size(-1); ++i) {
+      const int64_t place = places.at(b, i);
+      if (place >= 0 && place < blocks * kBlock) continue;
+      fail<IndexError>("block_map", name, '[', i, "] of row ", b, " is ", place,
+                       ": expected 0 or more, and less than the ", blocks * kBlock,
+                       " that the map has blocks for");
+    }
+  }
+}
+
+// Makes the blocks of a selected map one after the other.
+class Selection {
+ public:
+  explicit Selection(const BlockMap& map) : map_(map) {}
+
+  int32_t block(int64_t batch, const Places& queries, int64_t i, const Places& keys, int64_t j) {
+    bool empty = true, full = true, by_mask = true;
+    const auto rows = queries.sources(i), columns = keys.sources(j);
+    for (const int64_t row : rows) {
+      for (const int64_t column : columns) {
+        const int32_t value = at(batch, row, column);
+        empty = empty && value == BlockMap::kEmpty;
+        full = full && value == BlockMap::kFull;
+        by_mask = by_mask && value == BlockMap::kPartial;
+      }
+    }
+    if (empty) return BlockMap::kEmpty;
+    if (full) return BlockMap::kFull;
+    if (by_mask) return BlockMap::kPartial;
+    if (queries.is_whole(i, map_.blocks.size(1) * kBlock) &&
+        keys.is_whole(j, map_.blocks.size(2) * kBlock)) {
+      return kept(at(batch, rows[0], columns[0]));
+    }
+    std::array<uint64_t, kBlock> words{};
+    int64_t seen = 0;
+    for (int64_t r = 0; r < queries.count(i); ++r) {
+      for (int64_t c = 0; c < keys.count(j); ++c) {
+        if (!sees(batch, queries.at(i, r), keys.at(j, c))) continue;
+        words[static_cast<size_t>(r)] |= uint64_t{1} << c;
+        ++seen;
+      }
+    }
+    if (seen == 0) return BlockMap::kEmpty;
+    if (seen == queries.count(i) * keys.count(j)) return BlockMap::kFull;
+    return added(words.data());
+  }
+  [[nodiscard]] Tensor bits() const {
+    if (bits_.empty()) return {};
+    const Tensor all = empty({static_cast<int64_t>(bits_.size()) / kBlock, kBlock}, DType::i64);
+    std::ranges::copy(bits_, all.data<int64_t>());
+    return all;
+  }
+
+ private:
+  [[nodiscard]] int32_t at(int64_t batch, int64_t row, int64_t column) const {
+    const Tensor& x = map_.blocks;
+    return x.data<int32_t>()[(x.size(0) > 1 ? batch : 0) * x.strides()[0] + row * x.strides()[1] +
+                             column * x.strides()[2]];
+  }
+  [[nodiscard]] int64_t word(int64_t block, int64_t row) const {
+    return map_.bits.data<int64_t>()[block * map_.bits.strides()[0] + row * map_.bits.strides()[1]];
+  }
+  [[nodiscard]] bool sees(int64_t batch, int64_t query, int64_t key) const {
+    const int32_t value = at(batch, query / kBlock, key / kBlock);
+    if (value == BlockMap::kPartial) {
+      fail<ValueError>("block_map", "query ", query, " and key ", key,
+                       " lie in a block that the mask decides, and move into one with others that "
+                       "the map decides: give bits for all of them, as make_block_map does");
+    }
+    if (value < BlockMap::kBits) return value == BlockMap::kFull;
+    return static_cast<uint64_t>(word(value - BlockMap::kBits, query % kBlock)) >> (key % kBlock) &
+           1;
+  }
+  // A block of the whole map with its bits.
+  int32_t kept(int32_t value) {
+    const auto [at, fresh] = moved_.try_emplace(value, 0);
+    if (!fresh) return at->second;
+    std::array<uint64_t, kBlock> words;
+    for (int64_t r = 0; r < kBlock; ++r)
+      words[static_cast<size_t>(r)] = static_cast<uint64_t>(word(value - BlockMap::kBits, r));
+    return at->second = added(words.data());
+  }
+  int32_t added(const uint64_t* words) {
+    const auto number = static_cast<int32_t>(bits_.size() / static_cast<size_t>(kBlock));
+    for (int64_t r = 0; r < kBlock; ++r) bits_.push_back(static_cast<int64_t>(words[r]));
+    return BlockMap::kBits + number;
+  }
+
+  const BlockMap& map_;
+  std::map<int32_t, int32_t> moved_;
+  std::vector<int64_t> bits_;
+};
+
 }  // namespace
 
 BlockMap make_block_map(const BlockMapSizes& z, const AttentionPredicate& sees) {
   check(z);
   const op::Ids queries(z.query_positions, z.query_start), keys(z.key_positions, z.key_start);
-  constexpr int64_t kBlock = kAttentionBlock;
-  const Shape shape{z.batches, (z.queries + kBlock - 1) / kBlock, (z.keys + kBlock - 1) / kBlock};
+  const Shape shape{z.batches, blocks_of(z.queries), blocks_of(z.keys)};
   const Tensor blocks = empty(shape, DType::i32);
   auto* at = blocks.data<int32_t>();
   std::vector<uint64_t> bits;
@@ -65,6 +206,36 @@ BlockMap make_block_map(const BlockMapSizes& z, const AttentionPredicate& sees) 
   std::ranges::transform(bits, words.data<int64_t>(),
                          [](uint64_t w) { return static_cast<int64_t>(w); });
   return {blocks, words};
+}
+
+BlockMap select_block_map(const BlockMap& map, const Tensor& queries, const Tensor& keys) {
+  if (map.blocks.rank() != 3 || map.blocks.dtype() != DType::i32 || !map.blocks.device().is_cpu()) {
+    fail<ShapeError>("block_map", "blocks must be (B or 1, T / 64, S / 64) i32 on the CPU: given ",
+                     map.blocks.meta());
+  }
+  check_places(queries, "queries", map.blocks.size(1));
+  check_places(keys, "keys", map.blocks.size(2));
+  int64_t batches = map.blocks.size(0);
+  for (const Tensor* x : {&queries, &keys}) {
+    if (x->rank() == 1 || x->size(0) == batches) continue;
+    if (batches > 1) {
+      fail<ShapeError>("block_map", "places ", x->meta(), " do not fit the ", batches,
+                       " batches of ", map.blocks.meta());
+    }
+    batches = x->size(0);
+  }
+  const Tensor blocks =
+      empty({batches, blocks_of(queries.size(-1)), blocks_of(keys.size(-1))}, DType::i32);
+  auto* to = blocks.data<int32_t>();
+  Selection selection(map);
+  for (int64_t b = 0; b < batches; ++b) {
+    const Places rows(queries, b), columns(keys, b);
+    for (int64_t i = 0; i < rows.blocks(); ++i) {
+      for (int64_t j = 0; j < columns.blocks(); ++j)
+        *to++ = selection.block(b, rows, i, columns, j);
+    }
+  }
+  return {blocks, selection.bits()};
 }
 
 }  // namespace tessera
