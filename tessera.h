@@ -25,6 +25,7 @@
 #include "tessera/nn/optim/averaged_model.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/optim/sgd.h"
+#include "tessera/nn/parallel/context_parallel.h"
 #include "tessera/nn/parallel/fully_shard.h"
 #include "tessera/nn/parallel/replicate.h"
 #include "tessera/nn/parallel/tensor_parallel.h"

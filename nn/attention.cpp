@@ -42,7 +42,12 @@ AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
         "a cache stores no documents or positions of its tokens: give metadata without "
         "them, and each row one document in order");
   }
-  return {.mask = m.documents.defined() ? m.mask & AttentionMask::document() : m.mask,
+  if (cache && m.cut) {
+    fail<ValueError>("attention",
+                     "a cache holds whole sequences, but the metadata cut them over ranks: give "
+                     "metadata that is not cut");
+  }
+  return {.mask = m.whole_mask(),
           .heads_inner = true,
           .query_start = cache ? cache->length : 0,
           .query_positions = m.token_positions,
@@ -115,7 +120,8 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   if (config_.rotary || q_norm) v = contiguous(v);
   const AttentionOptions options = options_of(metadata, cache);
   if (cache) remember(*cache, k, v);
-  const Tensor y = scaled_dot_product_attention(q, k, v, options);
+  const Tensor y = metadata.cut ? metadata.cut->attend(q, k, v, {})[0]
+                                : scaled_dot_product_attention(q, k, v, options);
   return wo(reshape(y, {b, t, config_.n_heads * d}));
 }
 

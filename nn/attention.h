@@ -8,11 +8,29 @@
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/nn/layers.h"
 
+#include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera::nn {
+
+/// Attention over sequences that are cut over ranks, for the tokens of one batch and one mask.
+/// parallel/context_parallel.h makes it.
+class TESSERA_API CutAttention {
+ public:
+  struct Options {
+    double scale = 0;  ///< 0: 1 / sqrt(D)
+    bool lse = false;  ///< whether the log-sum-exp is wanted, for attention_sink
+  };
+  virtual ~CutAttention() = default;
+  /// q (B, T, H, D), k (B, T, Hkv, D), v (B, T, Hkv, Dv), cut alike -> {o (B, T, H, Dv), lse (B, H,
+  /// T) or undefined}, cut as q.
+  [[nodiscard]] virtual std::array<Tensor, 2> attend(const Tensor& q, const Tensor& k,
+                                                     const Tensor& v,
+                                                     const Options& options) const = 0;
+};
 
 /// Inputs of attention besides activations. A token's position for RoPE and its position for the
 /// mask may differ: in packed documents the first restarts with each document.
@@ -29,6 +47,14 @@ struct AttentionMetadata {
   /// order from 0, or after the tokens in the cache.
   Tensor token_positions = {};
   BlockMap block_map = {};
+  /// Where the sequence is cut over ranks: it knows the mask, and the tokens of all ranks. The mask
+  /// and what belongs to it are not given beside it, and position_ids are those of this rank.
+  std::shared_ptr<const CutAttention> cut = {};
+
+  /// `mask`, within documents where they are given.
+  [[nodiscard]] AttentionMask whole_mask() const {
+    return documents.defined() ? mask & AttentionMask::document() : mask;
+  }
 };
 /// Metadata of positions [start, start + length), causal. `dtype` is that of the tables.
 TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
@@ -44,7 +70,7 @@ struct KvCache {
 
 /// attention(x, metadata, cache = nullptr): x (B, T, dim) -> (B, T, dim). With a cache, x are the
 /// tokens after the cached ones and are appended to it. ValueError: more tokens than its capacity,
-/// or metadata with documents or token_positions, which it does not store; UsageError while
+/// or metadata with documents, token_positions or `cut`, which it does not store; UsageError while
 /// gradients are recorded.
 class TESSERA_API Attention final : public Layer<Attention> {
  public:

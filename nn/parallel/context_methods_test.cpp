@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the methods of context parallel send and skip, what a cut batch is, and what is refused
+// before anything is sent.
+#include "tessera/core/draws.h"
+#include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/tests/support/trials.h"
+
+namespace tessera::nn {
+namespace {
+
+using namespace trial;
+using test::on_ranks;
+
+const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1), S2 = Shard(2);
+
+// A batch of (2, T) on an axis `cp` of the world's ranks, or two of 2, and operands of attention.
+struct Cut {
+  explicit Cut(ContextParallelOptions options, int64_t tokens,
+               const AttentionMetadata& metadata = {}, int64_t heads = 4, int64_t key_heads = 4,
+               DType dtype = DType::f64)
+      : mesh(made(options)),
+        cut(options, Layout::replicated(mesh), {2, tokens}, metadata),
+        layers(cut.metadata(metadata)),
+        q(part({2, tokens, heads, 8}, 0, dtype)),
+        k(part({2, tokens, key_heads, 8}, 1, dtype)),
+        v(part({2, tokens, key_heads, 6}, 2, dtype)) {}
+  static Mesh made(const ContextParallelOptions& options) {
+    const Mesh line = Mesh::make({{"cp", World::current().size()}});
+    if (options.axes.size() == 1) return line;
+    return line.unflatten("cp", {{options.axes[0], 2}, {options.axes[1], 2}});
+  }
+  [[nodiscard]] Tensor part(const Shape& shape, double salt, DType dtype) const {
+    Tensor x = cut.cut(numbers(shape, salt, dtype));
+    return x.set_requires_grad();
+  }
+  [[nodiscard]] std::array<Tensor, 2> attend(bool lse = false) const {
+    return layers.cut->attend(q, k, v, {.lse = lse});
+  }
+
+  Mesh mesh;
+  SequenceCut cut;
+  AttentionMetadata layers;
+  Tensor q, k, v;
+};
+
+ContextParallelOptions options_of(ContextMethod method,
+                                  LoadBalancer balancer = LoadBalancer::head_tail) {
+  ContextParallelOptions options{.method = method, .balancer = balancer};
+  if (method == ContextMethod::ring_ulysses) options.axes = {"ring", "heads"};
+  return options;
+}
+
+struct Sent {
+  ContextMethod method;
+  std::string op;
+  int forward, backward;
+};
+
+TEST(ContextMethods, SendWhatTheySayWhateverTheMask) {
+  on_ranks(4, [](World&) {
+    const int64_t tokens = 64;
+    const int64_t of_keys = 2 * tokens * 4 * (8 + 6) * 8;  // bytes of all keys and values
+    for (const AttentionMask& mask :
+         {AttentionMask(), AttentionMask::causal() & AttentionMask::window(3)}) {
+      for (const Sent& want :
+           {Sent{ContextMethod::all_gather, "all_gather", 2, 0},
+            // Keys and values in one; their gradients once more, which brings them home.
+            Sent{ContextMethod::ring, "all_to_all", 3, 3 + 4},
+            Sent{ContextMethod::ulysses, "all_to_all", 4, 4},
+            Sent{ContextMethod::ring_ulysses, "all_to_all", 4 + 1, 4 + 1 + 2}}) {
+        const CommTrace making;
+        const Cut x(options_of(want.method, LoadBalancer::none), tokens, {.mask = mask});
+        EXPECT_EQ(making.count(), 0) << making;
+        CommTrace trace;
+        const Tensor o = x.attend()[0];
+        EXPECT_EQ(trace.count(want.op), want.forward) << want.method << trace;
+        EXPECT_EQ(trace.count(), want.forward) << want.method << trace;
+        const bool gathers = want.method == ContextMethod::all_gather;
+        if (gathers || want.method == ContextMethod::ring) {
+          EXPECT_EQ(trace.bytes(), gathers ? of_keys : of_keys / 4 * 3) << trace;
+        }
+        trace.clear();
+        backward(sum(o * o));
+        EXPECT_EQ(trace.count(want.op), want.backward) << want.method << trace;
+        if (gathers) {
+          EXPECT_EQ(trace.count("reduce_scatter"), 2) << trace;
+          EXPECT_EQ(trace.bytes(), of_keys) << trace;
+        } else {
+          EXPECT_EQ(trace.count(), want.backward) << want.method << trace;
+        }
+      }
+    }
+  });
+}
+
+TEST(ContextMethods, TheRingSkipsKeysThatNoQuerySees) {
+  on_ranks(4, [](World& world) {
+    const Cut x(options_of(ContextMethod::ring, LoadBalancer::none), 130,
+                {.mask = AttentionMask::causal()});
+    int forward = 0, backwards = 0;
+    Context::current().op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
+      forward += row.name == op::Attention::name;
+      backwards += row.name == op::AttentionBackward::name;
+    };
+    const Tensor o = x.attend()[0];
+    backward(sum(o * o));
+    Context::current().op_hook = {};
+    EXPECT_EQ(forward, world.rank() + 1);
+    EXPECT_EQ(backwards, world.rank() + 1);
+  });
+}
+
+TEST(ContextMethods, EveryRunGivesTheSameBits) {
+  on_ranks(3, [](World&) {
+    for (const auto method : {ContextMethod::all_gather, ContextMethod::ring}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const auto run = [&] {
+          const Cut x(options_of(method), 77, {.mask = AttentionMask::causal()}, 4, 2, dtype);
+          const auto [o, lse] = x.attend(true);
+          EXPECT_EQ(o.dtype(), dtype);
+          EXPECT_EQ(lse.dtype(), DType::f32);
+          backward(sum(o * o));
+          EXPECT_EQ(x.k.grad().dtype(), dtype);
+          return std::array{full_tensor(o).values(), full_tensor(x.q.grad()).values(),
+                            full_tensor(x.k.grad()).values(), full_tensor(x.v.grad()).values()};
+        };
+        EXPECT_EQ(run(), run()) << method << ", " << dtype;
+      }
+    }
+  });
+}
+
+TEST(ContextMethods, SumsOfANarrowRingAreThoseOfF32) {
+  on_ranks(4, [](World&) {
+    const auto run = [](ContextMethod method, DType dtype) {
+      const NoGrad guard;
+      const Cut x(options_of(method), 200, {.mask = AttentionMask::causal()}, 4, 2, dtype);
+      return x.cut.join(x.attend()[0]);
+    };
+    const Tensor want = run(ContextMethod::all_gather, DType::f64);
+    expect_same(cast(run(ContextMethod::ring, DType::f32), DType::f64), want, 1e-6);
+    expect_same(cast(run(ContextMethod::ring, DType::bf16), DType::f64), want, 2e-2);
+  });
+}
+
+TEST(ContextMethods, ACutBatchIsJoinedAgain) {
+  on_ranks(4, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}, {"cp", 2}});
+    const Layout rows = Layout::of(mesh, {S0, R});
+    const Tensor ids = tensor({{0, 1, 2, 3, 0, 1, 2}, {0, 1, 0, 1, 0, 1, 0}, {0, 1, 2, 3, 4, 5, 6}},
+                              DType::i64),
+                 documents =
+                     tensor({{4, 4, 4, 4, 5, 5, 5}, {1, 1, 2, 2, 3, 3, 3}, {0, 0, 0, 0, 0, 0, 0}},
+                            DType::i64);
+    const AttentionMetadata whole{.position_ids = distribute(ids, rows),
+                                  .documents = distribute(documents, rows)};
+    const SequenceCut cut({.balancer = LoadBalancer::document_head_tail}, rows, {3, 7}, whole);
+    EXPECT_EQ(cut.layout(), Layout::of(mesh, {S0, S1}));
+    const CommTrace trace;
+    const AttentionMetadata layers = cut.metadata(whole);
+    EXPECT_EQ(trace.count(), 0) << trace;
+    EXPECT_FALSE(layers.documents.defined());
+    EXPECT_EQ(layout_of(layers.position_ids), cut.layout());
+    expect_same(cut.join(layers.position_ids), ids, 0);
+    const Tensor tokens = cut.cut(distribute(documents, rows));
+    EXPECT_EQ(tokens.shape(), (Shape{3, 7}));
+    expect_same(cut.join(tokens), documents, 0);
+    // Without ids of their own, tokens have those of their places.
+    expect_same(
+        cut.join(cut.metadata({}).position_ids),
+        tensor({{0, 1, 2, 3, 4, 5, 6}, {0, 1, 2, 3, 4, 5, 6}, {0, 1, 2, 3, 4, 5, 6}}, DType::i64),
+        0);
+    // Logits may be cut over more than tokens are.
+    const Tensor logits = numbers({3, 7, 5});
+    expect_same(cut.join(cut.cut(distribute(logits, rows))), logits, 0);
+  });
+}
+
+TEST(ContextMethods, WhatDoesNotFitIsRefusedBeforeAnythingIsSent) {
+  on_ranks(4, [](World&) {
+    const CommTrace trace;
+    const auto refused = [&]<class E>(std::type_identity<E>, const std::string& part,
+                                      const std::function<void()>& f) {
+      TESSERA_EXPECT_HOLDS(error_of<E>(f), part);
+    };
+    constexpr std::type_identity<ValueError> value;
+    constexpr std::type_identity<LayoutError> layout;
+    constexpr std::type_identity<ShapeError> shape;
+    // Heads that no repetition of keys makes equal.
+    const Cut few(options_of(ContextMethod::ulysses), 16, {}, 2, 1);
+    refused(value, "use all_gather or ring", [&] { (void)few.attend(); });
+    const Cut two(options_of(ContextMethod::ring_ulysses), 16, {}, 3, 3);
+    refused(value, "use ring", [&] { (void)two.attend(); });
+    // Operands that do not lie as the batch.
+    const Cut x(options_of(ContextMethod::ring), 16);
+    const Tensor whole = numbers({2, 16, 4, 8}),
+                 spread = distribute(whole, Layout::of(x.mesh, {S0}));
+    refused(layout, "plain", [&] { (void)x.layers.cut->attend(whole, x.k, x.v, {}); });
+    refused(layout, "redistribute", [&] { (void)x.layers.cut->attend(spread, x.k, x.v, {}); });
+    refused(shape, "query heads", [&] {
+      (void)x.layers.cut->attend(x.cut.cut(numbers({2, 16, 3, 8})), x.k, x.v, {});
+    });
+    // Options, and layouts of the batch.
+    const Layout rows = Layout::replicated(x.mesh);
+    refused(value, "expected 2", [&] {
+      (void)SequenceCut({.method = ContextMethod::ring_ulysses}, rows, {2, 16});
+    });
+    refused(value, "documents", [&] {
+      (void)SequenceCut({.balancer = LoadBalancer::document_head_tail}, rows, {2, 16});
+    });
+    refused(layout, "over the sequence", [&] {
+      (void)SequenceCut({}, Layout::of(x.mesh, {S1}), {2, 16});
+    });
+    refused(layout, "replicate", [&] { (void)SequenceCut({}, Layout::of(x.mesh, {S0}), {2, 16}); });
+    refused(layout, "tokens to be cut", [&] {
+      (void)SequenceCut({}, rows, {2, 16}).cut(zeros({2, 15}));
+    });
+    refused(layout, "is not cut", [&] { (void)x.cut.join(spread); });
+    // Metadata.
+    refused(value, "already", [&] { (void)x.cut.metadata(x.layers); });
+    refused(value, "position 3", [&] { (void)x.cut.metadata({.start = 3}); });
+    refused(std::type_identity<IndexError>(), "that the map has", [&] {
+      const BlockMap small =
+          make_block_map({.queries = 1, .keys = 1}, [](auto...) { return true; });
+      (void)SequenceCut({}, rows, {2, 65}).metadata({.block_map = small});
+    });
+    refused(shape, "documents", [&] {
+      (void)x.cut.metadata({.documents = zeros({2, 17}, DType::i64)});
+    });
+    EXPECT_EQ(trace.count(), 0) << trace;
+  });
+}
+
+}  // namespace
+}  // namespace tessera::nn
