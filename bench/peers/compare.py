@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tessera beside PyTorch in one run: both sides by turns, a table of ratios, the figures as JSON.
 
-    build/venv/bin/python bench/peers/compare.py [ops] [host_cost] [train_step] [dist_cost]
-                                                 [collectives] [trainer] [parallel] [checkpoint]
+    build/venv/bin/python bench/peers/compare.py [ops] [moe] [host_cost] [train_step]
+                                                 [dist_cost] [collectives] [trainer] [parallel]
+                                                 [checkpoint]
                                                  [--threads 1,2]
 
 The ratio is Tessera's time over PyTorch's: below 1, Tessera is faster. Each side counts with the
@@ -26,11 +27,12 @@ import trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = "bench/peers"
-NAMES = ("ops", "host_cost", "train_step", "dist_cost", "collectives", "trainer", "parallel",
-         "checkpoint")
+NAMES = ("ops", "moe", "host_cost", "train_step", "dist_cost", "collectives", "trainer",
+         "parallel", "checkpoint")
 ON_TWO_RANKS = {"collectives": collectives, "parallel": parallel, "checkpoint": checkpoint}
-FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "tokens_per_second", "peak_rss_mib",
-           "rss_before_model_mib", "peak_tensors_mib", "forward_ms", "backward_ms", "optimizer_ms")
+FIGURES = ("percent_of_ceiling", "percent_of_gemm_ceiling", "percent_in_products",
+           "tokens_per_second", "peak_rss_mib", "rss_before_model_mib", "peak_tensors_mib",
+           "forward_ms", "backward_ms", "optimizer_ms")
 # What train_step runs with, on both sides.
 SETTINGS = [["--model", model, "--batch", batch, "--seq", "512", "--precision", precision]
             for model, batch in (("debugmodel", "8"), ("124M", "2"))
