@@ -73,6 +73,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"lr_scheduler.decay_ratio", {{}, {"0.1"}}},
       {"lr_scheduler.min_lr_factor", {{}, {"0.5"}}},
       {"activation_checkpoint.selective_ac_option", {selective, {"2"}}},
+      {"metrics.step_line", {{}, {"moe/load_max_over_mean"}}},
       {"activation_checkpoint.force_recompute_paths", {selective, {"feed_forward"}}},
       {"activation_checkpoint.memory_budget",
        {{"--activation_checkpoint.mode", "memory_budget"}, {"0"}}},
