@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with experts through the whole program: training with every loss of the routers, their
-// figures in the log, checkpoints with the bias, evaluation, text, what is refused.
+// figures in the log, checkpoints with the bias, evaluation, text, what is refused, and the balance
+// that the bias brings about.
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/cat/cat.h"
+#include "tessera/kernels/views/views.h"
 #include "tessera/models/qwen3/qwen3.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
 
 namespace tessera::train {
 namespace {
@@ -148,6 +155,48 @@ TEST_F(MoeTest, ARouterThatFailsStopsTheRunAndIsNamed) {
     }
     EXPECT_EQ(local(model.layers[0].moe->expert_bias).values(), std::vector<double>(8, 0));
   });
+}
+
+// Every token has a common direction, which the gate of two experts follows: nearly all tokens
+// take them. All batches are the same text.
+std::vector<double> loads_from_skewed(const Words& words, int ranks, int64_t steps) {
+  std::vector<double> loads;
+  run_ranks(ranks, [&](World& world) {
+    Trainer trainer = trainer_of(words);
+    auto& model = dynamic_cast<qwen3::Model&>(trainer.model());
+    // So that a token's place in the text matters, and not its byte alone.
+    for (const auto& [name, weight] : nn::named_parameters(model))
+      if (weight.rank() > 1) set(weight, full_tensor(weight) * 10);
+    const auto with_first_column = [](const Tensor& matrix, const Tensor& column) {
+      return cat({column, slice(full_tensor(matrix), 1, {1})}, 1);
+    };
+    const Tensor tokens = model.tok_embeddings->weight,
+                 gate = model.layers[0].moe->router.gate.weight;
+    set(tokens, with_first_column(tokens, full({260, 1}, 2, DType::f32, kCpu)));
+    set(gate, with_first_column(gate, from_values({0.45, 0, 0, 0.45, 0, 0, 0, 0}, {8, 1})));
+    for (int64_t step = 0; step < steps; ++step) {
+      const double load = trainer.step().statistic("moe/load_max_over_mean");
+      if (world.rank() == 0) loads.push_back(load);
+    }
+  });
+  return loads;
+}
+
+TEST_F(MoeTest, TheBiasBalancesASkewedRouter) {
+  std::mt19937 random(1);
+  std::string text;
+  for (int i = 0; i < 16 * 32 + 1; ++i) text += static_cast<char>('!' + random() % 90);
+  const auto words = [&](const std::string& dump, const std::string& rows, const std::string& lr) {
+    return tiny(dump, {"--model.n_layers", "1", "--training.local_batch_size", rows,
+                       "--training.seq_len", "32", "--training.steps", "160", "--dataloader.path",
+                       put("same.txt", text), "--optimizer.lr", lr, "--checkpoint.no-enable"});
+  };
+  const auto one = loads_from_skewed(words("one", "16", "1e-4"), 1, 160);
+  EXPECT_GE(one.front(), 3.9);  // 4: two experts take all
+  EXPECT_LT(std::accumulate(one.end() - 20, one.end(), 0.0) / 20, 1.1);
+  // Where nothing is learned but the bias, each step has equal counters on a mesh.
+  EXPECT_EQ(loads_from_skewed(words("mesh", "8", "1e-30"), 2, 20),
+            loads_from_skewed(words("still", "16", "1e-30"), 1, 20));
 }
 
 }  // namespace
