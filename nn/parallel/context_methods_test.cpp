@@ -7,7 +7,11 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/tests/support/trials.h"
+
+#include <atomic>
+#include <stdexcept>
 
 namespace tessera::nn {
 namespace {
@@ -112,6 +116,32 @@ TEST(ContextMethods, TheRingSkipsKeysThatNoQuerySees) {
     EXPECT_EQ(forward, world.rank() + 1);
     EXPECT_EQ(backwards, world.rank() + 1);
   });
+}
+
+// Nobody waits for what goes round but who needs its bytes; errors arrive there.
+TEST(ContextMethods, ARankThatIsLostInTheRingIsATypedErrorOnTheOthers) {
+  for (const bool in_backward : {false, true}) {
+    std::atomic<int> told{0};
+    const auto lost = [&](World& world) {
+      const auto leave = [&] {
+        if (world.rank() == 1) throw std::runtime_error("lost");
+      };
+      try {
+        const Cut x(options_of(ContextMethod::ring), 130, {.mask = AttentionMask::causal()});
+        if (!in_backward) leave();
+        const Tensor o = x.attend()[0];
+        const Tensor loss = sum(o * o);
+        leave();
+        backward(loss);
+        (void)local(x.k.grad()).values();
+      } catch (const PeerFailed& e) {
+        TESSERA_EXPECT_HOLDS(std::string(e.what()), "rank 1");
+        ++told;
+      }
+    };
+    EXPECT_THROW(run_ranks(4, lost), std::runtime_error);
+    EXPECT_EQ(told, 3) << in_backward;
+  }
 }
 
 TEST(ContextMethods, EveryRunGivesTheSameBits) {
@@ -230,6 +260,14 @@ TEST(ContextMethods, WhatDoesNotFitIsRefusedBeforeAnythingIsSent) {
     });
     refused(shape, "documents", [&] {
       (void)x.cut.metadata({.documents = zeros({2, 17}, DType::i64)});
+    });
+    // A cache of generation.
+    Attention attention({.dim = 4, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4, .rotary = false});
+    initialize(attention, 1);
+    refused(value, "cache holds whole sequences", [&] {
+      const NoGrad guard;
+      KvCache cache{.capacity = 16};
+      (void)attention(zeros({2, 16, 4}), x.layers, &cache);
     });
     EXPECT_EQ(trace.count(), 0) << trace;
   });
