@@ -111,6 +111,14 @@ void expect_as_one_rank(const Trial& t, unsigned seed) {
     plain.mask = t.mask.mask & AttentionMask::document();
     plain.query_documents = plain.key_documents = documents;
   }
+  // Positions that are those of the tokens' places, or any.
+  Tensor positions;
+  if (random() % 3 == 0) {
+    positions = empty({batches, length}, DType::i64);
+    for (int64_t i = 0; i < positions.numel(); ++i)
+      positions.data<int64_t>()[i] = between(random, 0, 2 * length);
+    plain.query_positions = plain.key_positions = positions;
+  }
   if (t.mask.sees) {
     metadata.block_map = plain.block_map =
         make_block_map({.batches = batches, .queries = length, .keys = length}, t.mask.sees);
@@ -130,6 +138,7 @@ void expect_as_one_rank(const Trial& t, unsigned seed) {
   }
   const Layout rows = Layout::replicated(mesh).with("dp", S0);
   metadata.documents = distribute(documents, rows);
+  if (positions.defined()) metadata.token_positions = distribute(positions, rows);
   if (t.mask.sees) metadata.block_map.blocks = distribute(plain.block_map.blocks, rows);
   ContextParallelOptions options{.method = t.method, .balancer = t.balancer};
   if (two) options.axes = {"ring", "heads"};

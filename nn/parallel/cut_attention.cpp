@@ -85,7 +85,8 @@ class ContextAttention final : public CutAttention {
     for (const int axis : layout.axes_of(2)) cut *= layout.mesh().size(axis);
     const int64_t ranks = layout.mesh().size(heads_axis_), heads = q.size(2), key_heads = k.size(2);
     const int64_t copies = ranks / std::gcd(ranks, std::max<int64_t>(key_heads / cut, 1));
-    if (key_heads % cut == 0 && heads % (key_heads * copies) == 0) return copies;
+    if (key_heads == 0 || (key_heads % cut == 0 && heads % (key_heads * copies) == 0))
+      return copies;
     fail<ValueError>("context_parallel", method_, " cannot give each of ", ranks, " ranks of \"",
                      heads_axis_, "\" equal shares of ", heads, " query heads and ", key_heads,
                      " key heads", cut > 1 ? concat(", cut in ", cut, " already") : "",
