@@ -27,12 +27,6 @@ Mesh mesh_of(const MoE& moe) {
   return mesh.has(kExperts) ? mesh : Mesh();
 }
 
-int64_t product_before(Mesh mesh, const ExpertParallel& degrees) {
-  int64_t ranks = 1;
-  for (int a = 0; a < mesh.index(degrees.shard); ++a) ranks *= mesh.size(a);
-  return ranks;
-}
-
 void find_faults(detail::Faults& faults, Module& root, Mesh mesh, const ExpertParallel& degrees) {
   const int axes = mesh.axes();
   if (axes < 2 || mesh.axis(axes - 2).name != degrees.shard ||
@@ -41,25 +35,26 @@ void find_faults(detail::Faults& faults, Module& root, Mesh mesh, const ExpertPa
                       ", whose ranks share the experts");
   }
   const int tp = mesh.size(degrees.tensor);
-  std::vector<int64_t> experts;
+  const std::string fault = expert_parallel_fault(degrees, mesh.size(degrees.shard), tp);
+  if (!fault.empty()) return faults.add(fault);
+  for (const int64_t n : expert_counts(root)) {
+    if (n % degrees.degree == 0) continue;
+    faults.add("expert_parallel_degree ", degrees.degree, " does not divide the ", n,
+               " experts of a layer: give a degree that does");
+  }
+  const bool cut = degrees.tensor_degree == tp;
   for (const auto& [name, moe] : mixtures(root)) {
-    const Tensor& w = moe->experts.w1;
-    if (std::ranges::find(experts, w.size(0)) == experts.end()) experts.push_back(w.size(0));
     Module* const module = &moe->experts;
     detail::find_wrapped(faults, {&module, 1});
+    const Tensor& w = moe->experts.w1;
     if (w.is_distributed() && layout_of(w).mesh() != mesh) {
       faults.add(name, ".experts lie on ", layout_of(w).mesh(), ", expected ", mesh);
-    } else if (tp > 1 &&
-               moe->experts.hidden_is_cut_over(degrees.tensor) != (degrees.tensor_degree == tp)) {
-      faults.add("the plan of tensor parallelism ",
-                 degrees.tensor_degree == tp ? "left whole" : "cut", " the experts of ", name,
-                 ", but expert_tensor_parallel_degree is ", degrees.tensor_degree,
-                 ": make it with TensorParallelOptions::expert_parallel ",
-                 degrees.tensor_degree == tp ? "false" : "true");
+    } else if (tp > 1 && moe->experts.hidden_is_cut_over(degrees.tensor) != cut) {
+      faults.add("the plan of tensor parallelism ", cut ? "left whole" : "cut", " the experts of ",
+                 name, ", but expert_tensor_parallel_degree is ", degrees.tensor_degree,
+                 ": make it with TensorParallelOptions::expert_parallel ", cut ? "false" : "true");
     }
   }
-  const std::string fault = expert_parallel_fault(degrees, mesh.size(degrees.shard), tp, experts);
-  if (!fault.empty()) faults.add(fault);
 }
 
 }  // namespace
@@ -83,38 +78,39 @@ void add_mixture(TensorParallelPlan& plan, std::string_view pattern, bool shared
     plan.add({w1, w3}, column_parallel()).add({w2}, {.parameters = {{"weight", Shard(1)}}});
 }
 
-std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t shard, int64_t tensor,
-                                  std::span<const int64_t> experts) {
+std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t shard, int64_t tensor) {
   const int64_t ep = degrees.degree, etp = degrees.tensor_degree;
   if (etp != 1 && etp != tensor) {
     return concat("expert_tensor_parallel_degree ", etp, ": expected 1, or tensor_parallel_degree ",
                   tensor);
   }
-  // With etp 1 experts borrow the ranks of both.
-  const int64_t ranks = etp == tensor ? shard : shard * tensor;
-  if (ep < 1 || ranks % ep != 0) {
-    return concat("expert_parallel_degree ", ep, " does not divide ", ranks,
-                  ", data_parallel_shard_degree", etp == tensor ? "" : " x tensor_parallel_degree",
-                  ": give a degree that does");
+  // Whole experts borrow the ranks of both axes.
+  const bool both = etp == 1;
+  const int64_t ranks = both ? shard * tensor : shard;
+  if (ep >= 1 && ranks % ep == 0) return {};
+  return concat("expert_parallel_degree ", ep, " does not divide the ", ranks, " ranks of ",
+                "data_parallel_shard_degree", both ? " x tensor_parallel_degree" : "",
+                ": give a degree that does");
+}
+
+std::vector<int64_t> expert_counts(Module& root) {
+  std::vector<int64_t> counts;
+  for (const auto& [name, moe] : mixtures(root)) {
+    const int64_t n = moe->experts.w1.size(0);
+    if (std::ranges::find(counts, n) == counts.end()) counts.push_back(n);
   }
-  for (const int64_t n : experts) {
-    if (n % ep != 0) {
-      return concat("expert_parallel_degree ", ep, " does not divide the ", n,
-                    " experts of a layer: give a degree that does");
-    }
-  }
-  return {};
+  return counts;
 }
 
 Mesh sparse_mesh(Mesh mesh, const ExpertParallel& degrees) {
   const int tp = mesh.size(degrees.tensor);
+  const bool cut = degrees.tensor_degree == tp;
   std::vector<MeshAxis> axes;
   for (int a = 0; a < mesh.index(degrees.shard); ++a) axes.push_back(mesh.axis(a));
-  const int64_t inner =
-      mesh.size() / product_before(mesh, degrees) / (degrees.tensor_degree == tp ? tp : 1);
-  axes.push_back({std::string(kSharded), static_cast<int>(inner / degrees.degree)});
+  const int ranks = mesh.size(degrees.shard) * (cut ? 1 : tp);
+  axes.push_back({std::string(kSharded), ranks / degrees.degree});
   axes.push_back({std::string(kExperts), degrees.degree});
-  if (degrees.tensor_degree == tp) axes.push_back({degrees.tensor, tp});
+  if (cut) axes.push_back({degrees.tensor, tp});
   return mesh.represent(std::move(axes));
 }
 

@@ -31,12 +31,12 @@ struct ExpertParallel {
   std::string shard = "dp_shard", tensor = "tp";  ///< the last two axes of the mesh
 };
 
-/// The fault of degrees for `shard` x `tensor` ranks and mixtures of these numbers of experts, as a
-/// sentence about the fields `expert_parallel_degree` and `expert_tensor_parallel_degree`; empty:
-/// none.
+/// The fault of degrees for `shard` x `tensor` ranks, as a sentence about the fields
+/// `expert_parallel_degree` and `expert_tensor_parallel_degree`; empty: none.
 [[nodiscard]] TESSERA_API std::string expert_parallel_fault(const ExpertParallel& degrees,
-                                                            int64_t shard, int64_t tensor,
-                                                            std::span<const int64_t> experts);
+                                                            int64_t shard, int64_t tensor);
+/// The numbers of experts of the mixtures below `root`, each once.
+[[nodiscard]] TESSERA_API std::vector<int64_t> expert_counts(Module& root);
 
 /// The sparse view of `mesh`: its axes before `shard`, then efsdp, ep, and the tensor axis where it
 /// cuts the experts' hidden dim. The ranks of `ep` are neighbours.

@@ -3,25 +3,33 @@
 // sizes that no axis divides and ranks without tokens.
 #include "tessera/nn/parallel/expert_parallel.h"
 
+#include "tessera/core/module_path.h"
+#include "tessera/core/op_row.h"
 #include "tessera/dist/comm_trace.h"
-#include "tessera/kernels/fill/fill.h"
+#include "tessera/dist/planner/planner.h"
+#include "tessera/dist/world.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/gradients.h"
-#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/trials.h"
 
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <array>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::nn {
 namespace {
 
 using test::on_ranks;
-using trial::error_of;
 
 constexpr int64_t kDim = 6;
 
@@ -65,8 +73,19 @@ struct Setting {
   MoE::Config moe = config(8, 2);
   Shape shape = {5, 7, kDim};  // of x
   bool sequence_parallel = true, ddp = false;
+  bool skewed = false;  // most tokens choose the first experts
   ActivationCheckpointConfig checkpoint = {};
+  MixedPrecision precision = {};
 };
+std::ostream& operator<<(std::ostream& os, const Setting& s) {
+  return os << s.degrees << ", x " << s.shape << ", " << s.moe.router.experts << " experts, top "
+            << s.moe.router.top_k << ", " << s.moe.shared_experts << " shared"
+            << (s.moe.score_before_experts ? ", score before" : "")
+            << (s.moe.router.capacity_factor > 0 ? ", capacity" : "")
+            << (s.sequence_parallel ? "" : ", whole sequences") << (s.ddp ? ", replicate" : "")
+            << (s.skewed ? ", skewed" : "") << ", checkpoint "
+            << static_cast<int>(s.checkpoint.mode);
+}
 
 Mesh dense_mesh(const Degrees& d) {
   return Mesh::make({{"dp_replicate", d.replicate}, {"dp_shard", d.shard}, {"tp", d.tp}});
@@ -83,35 +102,45 @@ void parallelize(Net& net, Mesh mesh, const Setting& s) {
   Module* const unit = &net;
   apply_activation_checkpoint({&unit, 1}, s.checkpoint);
   if (s.ddp) {
-    replicate_experts(net, "dp_replicate");
-    replicate(net, mesh, "dp_replicate");
+    replicate_experts(net, "dp_replicate", {.precision = s.precision});
+    replicate(net, mesh, "dp_replicate", {.precision = s.precision});
   } else {
-    fully_shard_experts(net, {"dp_replicate"});
-    fully_shard(net, mesh, {{"dp_shard"}, {"dp_replicate"}});
+    fully_shard_experts(net, {"dp_replicate"}, {.precision = s.precision});
+    fully_shard(net, mesh, {{"dp_shard"}, {"dp_replicate"}}, {.precision = s.precision});
   }
 }
 
-struct Outcome {
-  test::Values values;  // of y, sums, load and every gradient
-};
-
-Outcome outcome(Net& net, const Tensor& x, const Tensor& dy) {
-  const MoEResult r = net(x);
-  backward(sum(r.y * dy) + sum(r.sums));
-  Outcome o;
-  o.values["y"] = trial::whole_values(r.y);
-  o.values["load"] = trial::whole_values(r.load);
-  o.values["sums"] = trial::whole_values(r.sums);
-  o.values["x"] = trial::whole_values(x.grad());
-  for (const NamedParameter& p : named_parameters(net))
-    o.values[p.name] = trial::whole_values(p.tensor.grad());
-  return o;
+void fill(Net& net, const Setting& s, const LayoutOf& layouts = {}) {
+  if (layouts) initialize(net, 5, layouts);
+  else initialize(net, 5);
+  if (!net.moe.expert_bias.defined()) return;
+  std::vector<double> bias(static_cast<size_t>(s.moe.router.experts), 0);
+  if (s.skewed) bias[0] = bias[1] = 0.7;
+  copy_values(net.moe.expert_bias, from_values(bias, {s.moe.router.experts}, DType::f64));
 }
 
-Outcome on_one(const Setting& s) {
+// y, load, sums and every gradient.
+test::Values results(Net& net, const Tensor& x, const Tensor& dy) {
+  const MoEResult r = net(x);
+  backward(sum(r.y * dy) + sum(r.sums));
+  test::Values all{{"y", trial::whole_values(r.y)},
+                   {"load", trial::whole_values(r.load)},
+                   {"sums", trial::whole_values(r.sums)},
+                   {"x", trial::whole_values(x.grad())}};
+  for (const NamedParameter& p : named_parameters(net)) {
+    const Tensor g = p.tensor.grad();
+    if (g.is_distributed()) {
+      EXPECT_EQ(layout_of(g), layout_of(p.tensor)) << p.name;
+    }
+    all[p.name] = trial::whole_values(g);
+  }
+  return all;
+}
+
+test::Values on_one(const Setting& s) {
   Net net(s.moe);
-  initialize(net, 5);
-  return outcome(net, trial::variable(trial::numbers(s.shape, 1)), trial::numbers(s.shape, 3));
+  fill(net, s);
+  return results(net, trial::variable(trial::numbers(s.shape, 1)), trial::numbers(s.shape, 3));
 }
 
 // x and dy as they come to a layer.
@@ -119,42 +148,283 @@ Layout stream(Mesh mesh, const Setting& s) {
   return Layout::of(mesh, {Shard(0), Shard(0), s.sequence_parallel ? Shard(1) : Replicate()});
 }
 
-Outcome on_mesh(const Setting& s) {
+test::Values on_mesh(const Setting& s) {
   const Mesh mesh = dense_mesh(s.degrees);
   Net net(s.moe);
   parallelize(net, mesh, s);
-  initialize(net, 5, laid_out(net, mesh));
+  fill(net, s, laid_out(net, mesh));
   const Layout lies = stream(mesh, s);
-  return outcome(net, trial::variable(trial::numbers(s.shape, 1), lies),
+  return results(net, trial::variable(trial::numbers(s.shape, 1), lies),
                  distribute(trial::numbers(s.shape, 3), lies));
 }
 
 void expect_one_rank(const Setting& s) {
-  std::ostringstream what;
-  what << s.degrees << ", " << s.moe.router.experts << " experts, top " << s.moe.router.top_k
-       << (s.sequence_parallel ? "" : ", whole sequences") << (s.ddp ? ", replicate" : "");
-  SCOPED_TRACE(what.str());
   on_ranks(s.degrees.ranks(), [&](World& world) {
-    const Outcome got = on_mesh(s), want = on_one(s);
-    if (world.rank() == 0)
-      (void)test::expect_same_gradients(got.values, want.values, 1e-10, what.str());
+    const test::Values got = on_mesh(s), want = on_one(s);
+    if (world.rank() == 0) (void)test::expect_same_gradients(got, want, 1e-10, concat(s));
   });
 }
 
-TEST(ExpertParallel, TokensCutOverDataAxesAreSortedOnTheirOwnRanks) {
-  for (const Degrees& d :
-       {Degrees{1, 1, 1}, Degrees{1, 3, 1}, Degrees{2, 2, 1}, Degrees{1, 2, 2}}) {
-    expect_one_rank({.degrees = d});
-    expect_one_rank({.degrees = d, .sequence_parallel = false});
+// Every way to give n ranks to the axes.
+std::vector<Degrees> factorisations(int n) {
+  std::vector<Degrees> all;
+  for (int replicate = 1; replicate <= n; ++replicate) {
+    for (int shard = 1; shard <= n / replicate; ++shard) {
+      if (n % (replicate * shard) != 0) continue;
+      const int tp = n / replicate / shard;
+      for (int ep = 1; ep <= shard * tp; ++ep) {
+        for (const int etp : {1, tp}) {
+          if (expert_parallel_fault({.degree = ep, .tensor_degree = etp}, shard, tp).empty())
+            all.push_back({replicate, shard, tp, ep, etp});
+          if (tp == 1) break;
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// Each factorisation once with 8 experts and once with 6, with other settings drawn by chance.
+void expect_one_rank_on(int ranks) {
+  unsigned seed = 0;
+  on_ranks(ranks, [&](World& world) {
+    const unsigned shared = test::shared_seed(world);
+    if (world.rank() == 0) std::cout << "TESSERA_TEST_SEED=" << (seed = shared) << '\n';
+  });
+  test::Dice dice(seed);
+  for (const Degrees& d : factorisations(ranks)) {
+    for (const int64_t experts : {8, 6}) {
+      if (experts % d.ep != 0) continue;
+      Setting s{.degrees = d, .moe = config(experts, 1 + dice.below(2), dice.below(3))};
+      s.moe.score_before_experts = dice.below(3) == 0;
+      s.moe.balance = s.skewed = dice.below(2) == 0;
+      s.moe.router.capacity_factor = dice.below(4) == 0 ? 1.1 : 0;
+      s.shape = {1 + dice.below(6), 1 + dice.below(9), kDim};
+      s.sequence_parallel = dice.below(3) > 0;
+      s.ddp = d.shard == 1 && dice.below(2) == 0;
+      using Mode = ActivationCheckpointConfig::Mode;
+      s.checkpoint.mode =
+          std::array{Mode::none, Mode::full, Mode::selective}[static_cast<size_t>(dice.below(3))];
+      expect_one_rank(s);
+    }
   }
 }
 
-TEST(ExpertParallel, ExpertsOnSomeRanksGiveWhatOneRankGives) {
-  for (const Degrees& d : {Degrees{1, 2, 1, 2}, Degrees{1, 4, 1, 2}, Degrees{1, 2, 2, 4},
-                           Degrees{1, 2, 2, 2, 2}, Degrees{1, 1, 4, 2}, Degrees{2, 2, 1, 2}}) {
-    expect_one_rank({.degrees = d});
-    expect_one_rank({.degrees = d, .sequence_parallel = false});
+TEST(ExpertParallel, EveryFactorisationGivesWhatOneRankGives) {
+  for (const int ranks : {1, 2, 3, 4}) expect_one_rank_on(ranks);
+}
+
+TEST(ExpertParallelSix, EveryFactorisationGivesWhatOneRankGives) { expect_one_rank_on(6); }
+
+TEST(ExpertParallelEight, EveryFactorisationGivesWhatOneRankGives) { expect_one_rank_on(8); }
+
+// Ranks without tokens of their own, and ranks whose experts nobody chooses.
+TEST(ExpertParallel, RanksWithoutRowsTakePart) {
+  for (const int64_t top_k : {1, 2}) {
+    Setting s{.degrees = {1, 4, 1, 4}, .moe = config(8, top_k), .shape = {1, 3, kDim}};
+    s.moe.balance = s.skewed = true;
+    expect_one_rank(s);
+    s.degrees = {1, 2, 2, 4};
+    expect_one_rank(s);
+    s.shape = {0, 3, kDim};
+    on_ranks(4, [&](World&) { EXPECT_EQ(on_mesh(s).at("y").size(), 0u); });
   }
+}
+
+// What one step of x + moe(x) sends, and how often.
+std::map<std::string, int> sent(const Setting& s) {
+  std::map<std::string, int> counts;
+  on_ranks(s.degrees.ranks(), [&](World& world) {
+    const CommTrace trace;
+    const Mesh mesh = dense_mesh(s.degrees);
+    Net net(s.moe);
+    parallelize(net, mesh, s);
+    fill(net, s, laid_out(net, mesh));
+    const Layout lies = stream(mesh, s);
+    const Tensor x = trial::variable(trial::numbers(s.shape, 1), lies);
+    const Tensor dy = distribute(trial::numbers(s.shape, 3), lies);
+    const MoEResult r = net(x);
+    backward(sum(r.y * dy) + sum(r.sums));
+    if (world.rank() != 0) return;
+    for (const CommEntry& e : trace.entries()) ++counts[concat(e.op, ' ', e.axes, ' ', e.tag)];
+  });
+  return counts;
+}
+
+TEST(ExpertParallel, CheckpointsKeepTheExchangesOrDoThemAgain) {
+  using Mode = ActivationCheckpointConfig::Mode;
+  // Counts, rows there and rows back; backward rows back and there.
+  for (const auto& [mode, forward] :
+       {std::pair{Mode::none, 3}, std::pair{Mode::selective, 3}, std::pair{Mode::full, 6}}) {
+    Setting s{.degrees = {1, 2, 1, 2}};
+    s.checkpoint.mode = mode;
+    const auto counts = sent(s);
+    int all = 0;
+    for (const auto& [name, n] : counts) all += name.starts_with("all_to_all ep") ? n : 0;
+    EXPECT_EQ(all, forward + 2);
+  }
+}
+
+TEST(ExpertParallel, SendsWhatTheTableSays) {
+  using Counts = std::map<std::string, int>;
+  const auto of = [](const Degrees& d, bool sequence_parallel = true) {
+    Setting s{.degrees = d, .sequence_parallel = sequence_parallel};
+    s.moe.router.balance_loss = 0;
+    return sent(s);
+  };
+  const Counts exchanges{{"all_to_all ep forward", 3}, {"all_to_all ep grad", 2}},
+      shards{{"all_gather dp_shard forward", 1}, {"reduce_scatter dp_shard grad", 1}};
+  const auto with = [&](Counts counts) {
+    counts.insert(exchanges.begin(), exchanges.end());
+    counts.insert(shards.begin(), shards.end());
+    return counts;
+  };
+  EXPECT_EQ(of({1, 2, 1, 2}), with({}));
+  // Fewer ranks of ep than of data: experts are a unit of their own. With replicas it has a sum.
+  EXPECT_EQ(of({1, 4, 1, 2}),
+            with({{"all_gather efsdp forward", 1}, {"reduce_scatter efsdp grad", 1}}));
+  EXPECT_EQ(of({2, 2, 1, 2}), with({{"all_reduce dp_replicate grad", 2}}));
+  // Whole experts: tokens travel as they are cut, and the shared experts alone gather them. The
+  // gradient of the gate is a sum over tp.
+  const Counts around{{"all_gather tp forward", 1},
+                      {"reduce_scatter tp forward", 1},
+                      {"all_gather tp grad", 1},
+                      {"reduce_scatter tp grad", 1},
+                      {"all_reduce tp grad", 1}};
+  EXPECT_EQ(of({1, 2, 2, 4, 1}), with(around));
+  // Experts cut over tp: tokens are gathered once for routed and shared experts, whose results are
+  // summed once. The same without ep.
+  EXPECT_EQ(of({1, 2, 2, 2, 2}), with(around));
+  Counts local = around;
+  local.insert(shards.begin(), shards.end());
+  EXPECT_EQ(of({1, 2, 2, 1, 1}), local);
+}
+
+// The exchange of rows is launched, then the shared experts run, then the experts, who wait.
+TEST(ExpertParallel, TheSharedExpertsRunWhileRowsTravel) {
+  on_ranks(2, [](World&) {
+    const Setting s{.degrees = {1, 2, 1, 2}};
+    const Mesh mesh = dense_mesh(s.degrees);
+    Net net(s.moe);
+    parallelize(net, mesh, s);
+    fill(net, s, laid_out(net, mesh));
+    const Tensor x = distribute(trial::numbers(s.shape, 1), stream(mesh, s));
+    std::vector<std::string> order;
+    Context& context = Context::current();
+    context.op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
+      std::string what(row.name);
+      if (joined_path(context.module_path).find("shared_experts") != std::string::npos)
+        what = "shared";
+      const bool known = what == "exchange_rows" || what == "shared" || what == "grouped_mm";
+      if (known && (what == "exchange_rows" || order.empty() || order.back() != what))
+        order.push_back(what);
+    };
+    (void)net(x);
+    context.op_hook = {};
+    const std::vector<std::string> want{"exchange_rows", "exchange_rows", "shared", "grouped_mm",
+                                        "exchange_rows"};
+    EXPECT_EQ(order, want);
+  });
+}
+
+// Computed in bf16 under all three parallelisms: what a tensor says of its dtype is what its bytes
+// are, at each product of groups, in forward and in backward.
+TEST(ExpertParallel, DTypesAreThoseOfTheBytes) {
+  for (const int etp : {1, 2}) {
+    Setting s{.degrees = {1, 2, 2, 2, etp}};
+    s.moe.router.dtype = DType::f32;
+    s.precision = {.param = DType::bf16, .reduce = DType::f32};
+    on_ranks(4, [&](World&) {
+      const Mesh mesh = dense_mesh(s.degrees);
+      Net net(s.moe);
+      parallelize(net, mesh, s);
+      initialize(net, 5, laid_out(net, mesh));
+      int products = 0;
+      Context::current().op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors out) {
+        if (!row.name.starts_with("grouped_")) return;
+        ++products;
+        for (const Tensor& t : {in[0], in[1], out[0]}) {
+          EXPECT_EQ(t.dtype(), DType::bf16);
+          EXPECT_EQ((t.is_distributed() ? local(t) : t).dtype(), t.dtype());
+        }
+      };
+      const Tensor x = trial::variable(trial::numbers(s.shape, 1, DType::f32), stream(mesh, s));
+      const MoEResult r = net(x);
+      backward(sum(r.y));
+      Context::current().op_hook = {};
+      EXPECT_EQ(products, 9);
+      for (const NamedParameter& p : named_parameters(net)) {
+        EXPECT_EQ(p.tensor.grad().dtype(), DType::f32) << p.name;
+        EXPECT_EQ(local(p.tensor.grad()).dtype(), DType::f32) << p.name;
+      }
+    });
+  }
+}
+
+// Counts of rows are data: plans are made in the first step, whatever it routes.
+TEST(ExpertParallel, CountsThatVaryNeedNoNewPlans) {
+  on_ranks(4, [](World& world) {
+    const Setting s{.degrees = {1, 2, 2, 4}};
+    const Mesh mesh = dense_mesh(s.degrees);
+    Net net(s.moe);
+    parallelize(net, mesh, s);
+    fill(net, s, laid_out(net, mesh));
+    size_t plans = 0;
+    std::set<std::vector<double>> loads;
+    for (int step = 0; step < 10; ++step) {
+      const Tensor x = trial::variable(trial::numbers(s.shape, 5 * step), stream(mesh, s));
+      const MoEResult r = net(x);
+      backward(sum(r.y * r.y) + sum(r.sums));
+      net.zero_grad();
+      loads.insert(local(r.load).values());
+      if (step > 0) {
+        EXPECT_EQ(world.planner().counts().plans, plans) << step;
+      }
+      plans = world.planner().counts().plans;
+    }
+    EXPECT_GT(loads.size(), 5u);
+  });
+}
+
+TEST(ExpertParallel, FaultsAreNamedBeforeAnyGroupIsMade) {
+  const auto fault = [](const Degrees& d, const MoE::Config& c, bool plan_cuts) {
+    std::string text;
+    on_ranks(d.ranks(), [&](World& world) {
+      const Mesh mesh = dense_mesh(d);
+      Net net(c);
+      TensorParallelPlan plan{.options = {.expert_parallel = !plan_cuts}};
+      add_mixture(plan, "moe", true);
+      tensor_parallel(net, mesh, plan);
+      const CommTrace trace;
+      const std::string error = trial::error_of<UsageError>(
+          [&] { expert_parallel(net, mesh, {.degree = d.ep, .tensor_degree = d.etp}); });
+      EXPECT_EQ(trace.count(), 0);
+      if (world.rank() == 0) text = error;
+    });
+    return text;
+  };
+  const auto expect = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(fault({1, 4, 1, 3, 1}, config(6, 2), true),
+         "expert_parallel_degree 3 does not divide the 4 ranks of data_parallel_shard_degree");
+  expect(fault({2, 1, 2, 4, 1}, config(8, 2), false),
+         "does not divide the 2 ranks of data_parallel_shard_degree x tensor_parallel_degree");
+  expect(fault({1, 4, 1, 4, 1}, config(6, 2), true), "does not divide the 6 experts of a layer");
+  expect(fault({1, 1, 4, 2, 2}, config(8, 2), false),
+         "expert_tensor_parallel_degree 2: expected 1, or tensor_parallel_degree 4");
+  expect(fault({1, 2, 2, 2, 1}, config(8, 2), true),
+         "the plan of tensor parallelism cut the experts of moe");
+  expect(fault({1, 2, 2, 2, 2}, config(8, 2), false),
+         "the plan of tensor parallelism left whole the experts of moe");
+  on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"tp", 1}, {"dp_shard", 2}});
+    Net net(config(8, 2));
+    EXPECT_THROW(expert_parallel(net, mesh, {.degree = 2}), UsageError);
+    const Mesh dense = dense_mesh({1, 2, 1});
+    fully_shard(net, dense, {{"dp_shard"}});
+    EXPECT_THROW(expert_parallel(net, dense, {.degree = 2}), UsageError);
+  });
 }
 
 }  // namespace
