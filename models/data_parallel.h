@@ -12,7 +12,8 @@
 namespace tessera::models {
 
 /// nn::fully_shard on each of model.data_parallel_units(), then on the model, whose unit has what
-/// is left (tied embeddings). Errors as there.
+/// is left (tied embeddings). Experts that expert_parallel laid on a mesh of their own are units
+/// there. Errors as there.
 TESSERA_API void fully_shard(LanguageModel& model, Mesh mesh, const nn::DataAxes& axes,
                              const nn::ShardPolicy& policy = {});
 /// The same by nn::replicate.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes in their one order: tensor parallelism shards parameters first, data parallelism then
-// shards what is left of them. Mixed precision is a policy of data parallelism, on one rank too.
+// The passes in their one order: tensor parallelism shards parameters first, expert parallelism
+// gives experts a mesh of their own, data parallelism then shards what is left of them. Mixed
+// precision is a policy of data parallelism, on one rank too.
 #include "tessera/train/run/build_model.h"
 
 #include "tessera/models/data_parallel.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
 
 namespace tessera::train {
@@ -21,11 +23,15 @@ nn::MixedPrecision precision_of(const Config& config) {
 
 void parallelize(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
   const ParallelismConfig& p = config.parallelism;
+  const nn::ExpertParallel experts = p.experts(mesh.size());
   if (mesh.size("tp") > 1) {
-    nn::tensor_parallel(model, mesh,
-                        model.tensor_parallel_plan({.sequence_parallel = p.enable_sequence_parallel,
-                                                    .loss_parallel = !p.disable_loss_parallel}));
+    nn::tensor_parallel(
+        model, mesh,
+        model.tensor_parallel_plan({.sequence_parallel = p.enable_sequence_parallel,
+                                    .loss_parallel = !p.disable_loss_parallel,
+                                    .expert_parallel = experts.tensor_degree != mesh.size("tp")}));
   }
+  if (experts.degree > 1) nn::expert_parallel(model, mesh, experts);
   nn::apply_activation_checkpoint(model.units(), config.activation_checkpoint);
   const nn::MixedPrecision precision = precision_of(config);
   const bool replicas = mesh.size("dp_replicate") > 1;

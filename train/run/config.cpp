@@ -311,10 +311,25 @@ std::vector<std::string> Config::conflicts() const {
 // The numbers that the degree must divide are those of the family's plan, which the model tells.
 std::vector<std::string> Config::parallelism_conflicts() const {
   std::vector<std::string> faults = parallelism.conflicts();
-  const int64_t tp = parallelism.tensor_parallel_degree;
-  if (tp <= 1 || !model.conflicts().empty()) return faults;
+  const int64_t tp = parallelism.tensor_parallel_degree, ep = parallelism.expert_parallel_degree;
+  if ((tp <= 1 && ep <= 1) || !model.conflicts().empty()) return faults;
+  const auto made = model.make();
+  if (ep > 1) {
+    const std::vector<int64_t> counts = nn::expert_counts(*made);
+    if (counts.empty()) {
+      faults.push_back(concat("[--parallelism.expert_parallel_degree] ", ep,
+                              ": the model has no experts; leave it out"));
+    }
+    for (const int64_t n : counts) {
+      if (n % ep == 0) continue;
+      faults.push_back(concat("[--parallelism.expert_parallel_degree] ", ep,
+                              " does not divide the ", n,
+                              " experts of a layer: give a degree that does"));
+    }
+  }
+  if (tp <= 1) return faults;
   try {
-    for (const auto& [field, number] : model.make()->tensor_parallel_plan({}).divided) {
+    for (const auto& [field, number] : made->tensor_parallel_plan({}).divided) {
       if (number % tp == 0) continue;
       faults.push_back(concat("[--parallelism.tensor_parallel_degree] ", tp, " does not divide --",
                               field, ' ', number, ": give a degree that does"));
@@ -338,6 +353,7 @@ std::vector<std::string> Config::conflicts_on(int64_t n) const {
   };
   check([&] { (void)training.micro_batches(parallelism.data_parts(n)); });
   check([&] { (void)parallelism.reshard(n); });
+  check([&] { (void)parallelism.experts(n); });
   return faults;
 }
 

@@ -38,6 +38,14 @@ void ParallelismConfig::fields(config::Fields& f) {
   f.add("tensor_parallel_degree", tensor_parallel_degree,
         "ranks that share each layer's matmuls and read the same rows",
         {.min = 1, .max = 1 << 20, .unit = "ranks"});
+  f.add("expert_parallel_degree", expert_parallel_degree,
+        "ranks that share the experts of a layer, to which tokens travel; they are those of "
+        "data_parallel_shard_degree and tensor_parallel_degree",
+        {.min = 1, .max = 1 << 20, .unit = "ranks"});
+  f.add("expert_tensor_parallel_degree", expert_tensor_parallel_degree,
+        "ranks that share each expert, where expert_parallel_degree is above 1: 1, or "
+        "tensor_parallel_degree; without expert parallelism it is always the latter",
+        {.min = 1, .max = 1 << 20, .unit = "ranks"});
   f.add("enable_sequence_parallel", enable_sequence_parallel,
         "tensor parallel: shard activations between layers over the sequence; false: replicate "
         "them");
@@ -83,6 +91,16 @@ nn::Reshard ParallelismConfig::reshard(int64_t ranks) const {
   const std::string fault = nn::reshard_fault(reshard, axes(ranks)[1].size);
   if (!fault.empty()) fail<ConfigError>(kReshard, fault);
   return reshard;
+}
+
+nn::ExpertParallel ParallelismConfig::experts(int64_t ranks) const {
+  const std::vector<MeshAxis> all = axes(ranks);
+  nn::ExpertParallel degrees{.degree = static_cast<int>(expert_parallel_degree),
+                             .tensor_degree = static_cast<int>(expert_tensor_parallel_degree)};
+  const std::string fault = nn::expert_parallel_fault(degrees, all[1].size, all[2].size);
+  if (!fault.empty()) fail<ConfigError>("--parallelism", fault);
+  if (degrees.degree == 1) degrees.tensor_degree = all[2].size;
+  return degrees;
 }
 
 int64_t ParallelismConfig::data_parts(int64_t ranks) const {

@@ -60,6 +60,28 @@ TEST(Parallelism, ReshardingIsByNameOrByRanksThatDivideTheShards) {
             "never");
 }
 
+TEST(Parallelism, ExpertsBorrowTheRanksOfShardsAndOfTensorParallelism) {
+  ParallelismConfig c{.tensor_parallel_degree = 2, .expert_parallel_degree = 8};
+  EXPECT_EQ(c.experts(8).degree, 8);
+  EXPECT_EQ(c.experts(8).tensor_degree, 1);
+  const auto error = [&c] { return test::error_of<ConfigError>([&c] { (void)c.experts(8); }); };
+  c.expert_tensor_parallel_degree = 2;
+  EXPECT_EQ(error(),
+            "[--parallelism] expert_parallel_degree 8 does not divide the 4 ranks of "
+            "data_parallel_shard_degree: give a degree that does");
+  c.expert_tensor_parallel_degree = 4;
+  EXPECT_EQ(error(),
+            "[--parallelism] expert_tensor_parallel_degree 4: expected 1, or "
+            "tensor_parallel_degree 2");
+  c = {.tensor_parallel_degree = 2, .expert_parallel_degree = 3};
+  EXPECT_EQ(error(),
+            "[--parallelism] expert_parallel_degree 3 does not divide the 8 ranks of "
+            "data_parallel_shard_degree x tensor_parallel_degree: give a degree that does");
+  // Without expert parallelism experts are always cut over the tensor ranks.
+  c.expert_parallel_degree = 1;
+  EXPECT_EQ(c.experts(8).tensor_degree, 2);
+}
+
 class ParallelismTest : public TinyRunTest {};
 
 // With other faults, before any rank starts, and once.
@@ -89,6 +111,20 @@ TEST_F(ParallelismTest, FaultsAreFoundTogetherBeforeAnyRankStarts) {
       2);
   TESSERA_EXPECT_HOLDS(err_.str(),
                        "6 is not a multiple of --training.local_batch_size 2 x 2 ranks");
+}
+
+TEST_F(ParallelismTest, ExpertDegreesOfAModelThatTheyDoNotFitAreFaultsOfTheConfiguration) {
+  const Words ep{"--ranks", "4", "--memory.check", "false", "--parallelism.expert_parallel_degree",
+                 "4"};
+  EXPECT_EQ(run(train("a", ep)), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(),
+                       "[--parallelism.expert_parallel_degree] 4: the model has no experts");
+  EXPECT_EQ(run(train("a", joined(ep, {"--recipe", "qwen3_debugmodel_moe_small",
+                                       "--model.num_experts", "6"}))),
+            2);
+  TESSERA_EXPECT_HOLDS(err_.str(),
+                       "[--parallelism.expert_parallel_degree] 4 does not divide the 6 experts of "
+                       "a layer: give a degree that does");
 }
 
 // They are those of the family's plan for tensor parallelism.
