@@ -47,6 +47,8 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   c.parallelism.data_parallel_replicate_degree = degrees.replicate;
   c.parallelism.data_parallel_shard_degree = degrees.shard;
   c.parallelism.tensor_parallel_degree = degrees.tp;
+  c.parallelism.expert_parallel_degree = degrees.ep;
+  c.parallelism.expert_tensor_parallel_degree = degrees.etp;
   c.activation_checkpoint.mode = mode;
   c.debug.seed = kSeed;
   c.debug.deterministic = true;
@@ -55,20 +57,20 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   return c;
 }
 
-train::Batch rows(int64_t first, int64_t count) {
+train::Batch rows(int64_t first, int64_t count, int64_t length) {
   std::vector<double> tokens, targets;
   for (int64_t row = first; row < first + count; ++row) {
-    for (int64_t t = 0; t < kLength; ++t) {
+    for (int64_t t = 0; t < length; ++t) {
       const auto token = [&](int64_t i) {
-        return static_cast<double>(test::mix(static_cast<uint64_t>(row * (kLength + 1) + i)) %
+        return static_cast<double>(test::mix(static_cast<uint64_t>(row * (length + 1) + i)) %
                                    test::kMeshVocabulary);
       };
       tokens.push_back(token(t));
-      targets.push_back(t + row % 5 < kLength ? token(t + 1) : -100);
+      targets.push_back(t + row % 5 < length ? token(t + 1) : -100);
     }
   }
-  return {from_values(tokens, {count, kLength}, DType::i64),
-          from_values(targets, {count, kLength}, DType::i64)};
+  return {from_values(tokens, {count, length}, DType::i64),
+          from_values(targets, {count, length}, DType::i64)};
 }
 
 Values whole_parameters(nn::Module& model) {
@@ -79,8 +81,11 @@ Values whole_parameters(nn::Module& model) {
 
 Outcome trained(const train::Config& config, const Degrees& degrees) {
   Outcome result;
+  const auto source = [&](int64_t first, int64_t count) {
+    return rows(first, count, config.training.seq_len);
+  };
   const auto on_rank = [&](World& world) {
-    train::Trainer trainer(config, {}, nullptr, rows);
+    train::Trainer trainer(config, {}, nullptr, source);
     Outcome run;
     run.initial = whole_parameters(trainer.model());
     for (int64_t i = 0; i < config.training.steps; ++i) {
@@ -99,8 +104,8 @@ Values gradients(const train::Config& config, const Degrees& degrees) {
   Values result;
   const auto on_rank = [&](World& world) {
     const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
-    const auto fill = [](nn::Module& m, const nn::LayoutOf& layouts) {
-      nn::initialize(m, kSeed, layouts);
+    const auto fill = [&](nn::Module& m, const nn::LayoutOf& layouts) {
+      nn::initialize(m, static_cast<uint64_t>(config.debug.seed), layouts);
       for (const auto& p : nn::named_parameters(m)) {
         if (p.name.ends_with("bias"))
           nn::copy_values(p.tensor, normal(p.tensor.shape(), {3, 1}, 0, 0.1, p.tensor.dtype()));
@@ -110,12 +115,17 @@ Values gradients(const train::Config& config, const Degrees& degrees) {
     Context::current().call_keys.set_seed(kSeed);
     begin_micro_batch(0);
     const Layout by_rows = train::data_share(mesh).by_rows;
-    const train::Batch batch = rows(0, kRows);
-    backward(model
-                 ->loss(distribute(batch.tokens, by_rows), distribute(batch.targets, by_rows),
-                        model->metadata(kLength))
-                 .sum);
+    const int64_t length = config.training.seq_len;
+    const train::Batch batch =
+        rows(0, config.training.local_batch_size * degrees.data_parts(), length);
+    const models::Loss loss =
+        model->loss(distribute(batch.tokens, by_rows), distribute(batch.targets, by_rows),
+                    model->metadata(length));
+    Tensor total = loss.sum;
+    for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;
+    backward(total);
     Values values;
+    if (loss.load.defined()) values["load"] = full_tensor(loss.load).values();
     for (const auto& p : nn::named_parameters(*model)) {
       EXPECT_EQ(layout_of(p.tensor.grad()), layout_of(p.tensor)) << p.name;
       values[p.name] = full_tensor(p.tensor.grad()).values();

@@ -26,7 +26,7 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
 
 /// Rows of the run, of which the last tokens of some have no target, so that ranks count unlike
 /// numbers of them.
-train::Batch rows(int64_t first, int64_t count);
+train::Batch rows(int64_t first, int64_t count, int64_t length = 32);
 
 using test::Values;
 /// A run as rank 0 sees it.
@@ -37,7 +37,7 @@ struct Outcome {
 /// All steps of a Trainer.
 Outcome trained(const train::Config& config, const Degrees& degrees);
 /// Whole gradients of the first step's sum of losses, from weights where no bias is zero: what is
-/// added twice must show.
+/// added twice must show. With experts their `load` too.
 Values gradients(const train::Config& config, const Degrees& degrees);
 /// Of all parameters; collective.
 Values whole_parameters(nn::Module& model);

@@ -11,9 +11,9 @@
 
 namespace tessera::mesh_tests {
 
-/// Sizes of the axes dp_replicate, dp_shard and tp.
+/// Sizes of the axes dp_replicate, dp_shard and tp, and of those that experts borrow.
 struct Degrees {
-  int replicate = 1, shard = 1, tp = 1;
+  int replicate = 1, shard = 1, tp = 1, ep = 1, etp = 1;
   [[nodiscard]] int ranks() const { return replicate * shard * tp; }
   /// Into how many parts the rows of a batch are cut.
   [[nodiscard]] int data_parts() const { return replicate * shard; }
@@ -26,6 +26,8 @@ struct Degrees {
     add("replicate", replicate);
     add("shard", shard);
     add("tp", tp);
+    add("ep", ep);
+    add("etp", etp);
     return text.empty() ? "single" : text;
   }
   bool operator==(const Degrees&) const = default;
