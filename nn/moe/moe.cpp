@@ -15,8 +15,6 @@
 namespace tessera::nn {
 namespace {
 
-DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 FeedForward shared_of(const MoE::Config& c) {
   return FeedForward({.dim = c.router.dim,
                       .hidden = c.shared_experts * c.hidden,
@@ -77,7 +75,7 @@ MoE::MoE(const Config& c)
       experts(c.router.experts, c.router.dim, c.hidden, c.gate, c.output, c.up, c.router.dtype),
       config_(c) {
   if (c.shared_experts > 0) shared_experts.emplace(shared_of(c));
-  if (c.balance) expert_bias = empty({c.router.experts}, wide(c.router.dtype), kMeta);
+  if (c.balance) expert_bias = empty({c.router.experts}, compute_dtype(c.router.dtype), kMeta);
 }
 void MoE::visit(Visitor& visitor) {
   visitor.child("router", router);

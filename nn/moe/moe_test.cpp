@@ -24,7 +24,6 @@
 namespace tessera::nn {
 namespace {
 
-using trial::error_of;
 using trial::expect_same;
 
 constexpr int64_t kDim = 6, kExperts = 8;
@@ -215,43 +214,6 @@ TEST(MoE, ForcedBalanceIsEven) {
   initialize(m, 5);
   const auto load = m(trial::numbers({16, kDim})).load.values();
   EXPECT_EQ(load, std::vector<double>(2 * kExperts, 16 * 3 / 8));
-}
-
-TEST(MoE, BiasBalancesASkewedRouter) {
-  const Session session;
-  MoE::Config c = config();
-  c.balance = true;
-  c.router.top_k = 2;
-  MoE m(c);
-  initialize(m, 5);
-  const Tensor x = normal({512, kDim}, {1, 1}, 0.5, 1, DType::f64);  // favours some experts
-  const auto most = [&] {
-    const auto load = m(x).load.values();
-    return *std::ranges::max_element(load) / (512 * 2.0 / kExperts);
-  };
-  const NoGrad guard;
-  EXPECT_GT(most(), 1.5);
-  for (int step = 0; step < 400; ++step) {
-    update_expert_bias(m.expert_bias, select(m(x).load, 0, 0), 2e-3);
-    EXPECT_NEAR(sum(m.expert_bias).item<double>(), 0, 1e-12);
-  }
-  EXPECT_LT(most(), 1.1);
-}
-
-TEST(MoE, SizesThatDoNotFitAreNamed) {
-  const auto text = [](auto change) {
-    MoE::Config c = config();
-    change(c.router);
-    return error_of<ValueError>([&] { const MoE m(c); });
-  };
-  EXPECT_EQ(text([](auto& r) { r.top_k = 9; }),
-            "[router] top_k is 9 of 8 experts: expected 1 to 8");
-  EXPECT_NE(text([](auto& r) { r.groups = 3, r.limited_groups = 1; }).find("8 experts in 3 groups"),
-            std::string::npos);
-  EXPECT_NE(text([](auto& r) { r.groups = 4, r.limited_groups = 5; }).find("limited_groups is 5"),
-            std::string::npos);
-  EXPECT_NE(text([](auto& r) { r.groups = 4, r.limited_groups = 1; }).find("1 groups have 2"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -25,8 +25,6 @@ namespace {
 
 constexpr std::string_view kName = "router";
 
-DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 const Router::Config& checked(const Router::Config& c) {
   if (c.experts < 1 || c.top_k < 1 || c.top_k > c.experts)
     fail<ValueError>(kName, "top_k is ", c.top_k, " of ", c.experts, " experts: expected 1 to ",
@@ -83,7 +81,7 @@ Gate::Gate(int64_t dim, int64_t experts, Init init, DType dtype)
     : weight(parameter({experts, dim}, dtype)), init_(init) {}
 void Gate::visit(Visitor& visitor) { visitor.parameter("weight", weight, init_); }
 Tensor Gate::forward(const Tensor& x) const {
-  return linear(cast(x, wide(x.dtype())), cast(weight, wide(x.dtype())));
+  return linear(cast(x, compute_dtype(x.dtype())), cast(weight, compute_dtype(x.dtype())));
 }
 
 Router::Router(const Config& c) : gate(checked(c).dim, c.experts, c.gate, c.dtype), config_(c) {}

@@ -233,6 +233,22 @@ TEST(Router, TokensWithoutFiniteScoresAreCounted) {
   EXPECT_EQ(sum(r.load).item(), 2 * 12 * 3);
 }
 
+TEST(Router, SizesThatDoNotFitAreNamed) {
+  const auto text = [](auto change) {
+    Router::Config c = config();
+    change(c);
+    return error_of<ValueError>([&] { const Router r(c); });
+  };
+  EXPECT_EQ(text([](auto& c) { c.top_k = 9; }),
+            "[router] top_k is 9 of 8 experts: expected 1 to 8");
+  TESSERA_EXPECT_HOLDS(text([](auto& c) { c.groups = 3, c.limited_groups = 1; }),
+                       "8 experts in 3 groups");
+  TESSERA_EXPECT_HOLDS(text([](auto& c) { c.groups = 4, c.limited_groups = 5; }),
+                       "limited_groups is 5");
+  TESSERA_EXPECT_HOLDS(text([](auto& c) { c.groups = 4, c.limited_groups = 1; }),
+                       "1 groups have 2");
+}
+
 TEST(Router, BadCoefficientsAndShapesAreNamed) {
   const Session session;
   Router::Config c = config();
