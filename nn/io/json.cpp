@@ -96,6 +96,11 @@ class Builder final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
+std::string kind_text(nlohmann::json::value_t type) {
+  const std::string name = nlohmann::json(type).type_name();
+  return name == "null" ? name : (name == "array" || name == "object" ? "an " : "a ") + name;
+}
+
 void append_member(Json& object, std::string name, Json value) {
   // ordered_json keeps its members in a vector, whose own function does not look for the name.
   Json::object_t::Container& members = object.get_ref<Json::object_t&>();

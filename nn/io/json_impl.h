@@ -27,6 +27,9 @@ struct JsonOptions {
 /// double.
 [[nodiscard]] ParsedJson parse_json(std::string_view text, const JsonOptions& options = {});
 
+/// What a value is, for errors: "an object", "a string", "null".
+[[nodiscard]] std::string kind_text(nlohmann::json::value_t type);
+
 /// Adds a member that `object` does not have. (ordered_json's own operator[] compares all names.)
 void append_member(nlohmann::ordered_json& object, std::string name, nlohmann::ordered_json value);
 

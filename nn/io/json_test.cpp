@@ -20,6 +20,14 @@ TEST(Json, ValuesComeInTheOrderOfTheText) {
   EXPECT_EQ(parse_json("7").value, 7);
 }
 
+TEST(Json, KindsOfValuesHaveTheirArticle) {
+  const ParsedJson parsed = parse_json(R"([null, true, 1, -1, 0.5, "x", [], {}])");
+  Strings kinds;
+  for (const auto& value : parsed.value) kinds.push_back(kind_text(value.type()));
+  EXPECT_EQ(kinds, (Strings{"null", "a boolean", "a number", "a number", "a number", "a string",
+                            "an array", "an object"}));
+}
+
 TEST(Json, WhatIsNotAcceptedHasOneReason) {
   const std::string nul(1, '\0');
   const std::vector<std::pair<std::string, std::string>> cases{

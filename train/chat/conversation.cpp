@@ -26,7 +26,7 @@ class LineReader {
     if (!parsed.faults.empty()) fault("the line: ", parsed.faults[0]);
     Json& object = parsed.value;
     if (!object.is_object())
-      fault("is ", kind(object), ", expected an object such as ", like(form));
+      fault("is ", io::kind_text(object.type()), ", expected an object such as ", like(form));
     if (form == LineForm::messages) return messages(member(object, "messages", form));
     std::string prompt = text(member(object, "prompt", form), "prompt");
     std::string completion = text(member(object, "completion", form), "completion");
@@ -40,10 +40,6 @@ class LineReader {
   static std::string_view like(LineForm form) {
     return form == LineForm::messages ? R"({"messages": [{"role": "user", "content": "..."}, ...]})"
                                       : R"({"prompt": "...", "completion": "..."})";
-  }
-  static std::string kind(const Json& value) {
-    const std::string name = value.type_name();
-    return name == "null" ? name : (name == "array" || name == "object" ? "an " : "a ") + name;
   }
   static std::string names_of(const Json& object) {
     std::string names;
@@ -66,12 +62,14 @@ class LineReader {
           of_other ? concat("; give --dataloader.format ", other) : "");
   }
   std::string text(Json& value, const std::string& key) const {
-    if (!value.is_string()) fault("'", key, "' is ", kind(value), ", expected a string");
+    if (!value.is_string())
+      fault("'", key, "' is ", io::kind_text(value.type()), ", expected a string");
     return std::move(value.get_ref<std::string&>());
   }
 
   Conversation messages(Json& list) const {
-    if (!list.is_array()) fault("'messages' is ", kind(list), ", expected an array of messages");
+    if (!list.is_array())
+      fault("'messages' is ", io::kind_text(list.type()), ", expected an array of messages");
     if (list.empty()) fault("'messages' is empty, expected at least one message");
     if (list.size() > kMostMessages)
       fault("'messages' holds ", list.size(), ", expected at most ", kMostMessages);
@@ -83,7 +81,8 @@ class LineReader {
   }
   Message message(Json& value, const std::string& key) const {
     constexpr std::string_view kForm = R"({"role": "...", "content": "..."})";
-    if (!value.is_object()) fault("'", key, "' is ", kind(value), ", expected ", kForm);
+    if (!value.is_object())
+      fault("'", key, "' is ", io::kind_text(value.type()), ", expected ", kForm);
     for (const auto& [name, member] : value.items()) {
       if (name != "role" && name != "content" && !member.is_null())
         fault("'", key, "' has '", io::excerpt(name, kExcerpt),

@@ -5,10 +5,9 @@
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/arrays/array_file.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -161,14 +160,15 @@ class JsonLines {
     line_ = number;
     const nlohmann::json value = parsed(text);
     if (!value.is_object()) {
-      fault("is ", a(value), ", expected an object such as {\"", io::excerpt(field_),
-            "\": \"...\"}: ", io::excerpt(text, kExcerpt), "; write one document per line");
+      fault("is ", io::kind_text(value.type()), ", expected an object such as {\"",
+            io::excerpt(field_), "\": \"...\"}: ", io::excerpt(text, kExcerpt),
+            "; write one document per line");
     }
     const auto found = value.find(field_);
     if (found == value.end()) fault("has no field '", io::excerpt(field_), "'; ", fields_of(value));
     if (!found->is_string()) {
-      fault("field '", io::excerpt(field_), "' is ", a(*found), ", expected a string; ",
-            fields_of(value));
+      fault("field '", io::excerpt(field_), "' is ", io::kind_text(found->type()),
+            ", expected a string; ", fields_of(value));
     }
     const auto& document = found->get_ref<const std::string&>();
     if (!document.empty()) document_(document);
@@ -195,10 +195,6 @@ class JsonLines {
     } catch (const nlohmann::json::exception&) {
       fault("a number is too large for a double");
     }
-  }
-  static std::string a(const nlohmann::json& value) {
-    const std::string name = value.type_name();
-    return name == "null" ? name : (name == "array" || name == "object" ? "an " : "a ") + name;
   }
   static std::string fields_of(const nlohmann::json& value) {
     std::string names;
