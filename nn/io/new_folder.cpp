@@ -8,27 +8,35 @@
 #include <utility>
 
 namespace tessera::io {
-namespace {
 
 namespace fs = std::filesystem;
 
-// Without the separators at its end, so that `a/` and `a` have one name beside them.
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
+std::string new_folder_path(std::string path, std::string_view field) {
+  while (path.size() > 1 && (path.ends_with('/') || path.ends_with("/."))) path.pop_back();
+  refuse_existing(path, field);
+  if (fs::path(path).filename() == "..")
+    fail<IoError>(field, path, " has no name of its own; give the name of a new folder");
   return path;
 }
 
-void refuse_existing(const std::string& path, const std::string& field) {
+void refuse_existing(const std::string& path, std::string_view field) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(path, error)))
     fail<IoError>(field, path, " exists already; remove it or give another name");
 }
 
-}  // namespace
+void rename_new_folder(const std::string& partial, const std::string& path,
+                       std::string_view field) {
+  sync_folder(partial);
+  refuse_existing(path, field);
+  std::error_code error;
+  fs::rename(partial, path, error);
+  if (error) fail<IoError>(field, "cannot rename ", partial, " to ", path, ": ", error.message());
+  sync_folder(fs::path(path).parent_path().string());
+}
 
 NewFolder::NewFolder(const std::string& path, std::string field)
-    : path_(without_slash(path)), partial_(path_ + ".partial"), field_(std::move(field)) {
-  refuse_existing(path_, field_);
+    : path_(new_folder_path(path, field)), partial_(path_ + ".partial"), field_(std::move(field)) {
   std::error_code error;
   const fs::path parent = fs::path(path_).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
@@ -45,14 +53,8 @@ NewFolder::~NewFolder() {
 }
 
 void NewFolder::commit() {
-  sync_folder(partial_);
-  refuse_existing(path_, field_);
-  std::error_code error;
-  fs::rename(partial_, path_, error);
-  if (error)
-    fail<IoError>(field_, "cannot rename ", partial_, " to ", path_, ": ", error.message());
+  rename_new_folder(partial_, path_, field_);
   committed_ = true;
-  sync_folder(fs::path(path_).parent_path().string());
 }
 
 }  // namespace tessera::io

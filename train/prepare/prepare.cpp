@@ -8,14 +8,13 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/io/new_folder.h"
 #include "tessera/train/data/encode_documents.h"
 #include "tessera/train/data/text_reader.h"
 #include "tessera/train/data/token_source.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <optional>
@@ -96,7 +95,7 @@ class Preparation {
   Preparation(const PrepareOptions& options, const Tokenizer& tokenizer,
               const std::function<void(const PrepareProgress&)>& progress)
       : options_(options), tokenizer_(tokenizer), report_(progress) {
-    while (options_.out.size() > 1 && options_.out.ends_with('/')) options_.out.pop_back();
+    options_.out = io::new_folder_path(options_.out, kOut);
     partial_ = options_.out + ".partial";
     index_.vocabulary = tokenizer.vocabulary();
     index_.begin_id = tokenizer.begin_id();
@@ -108,39 +107,29 @@ class Preparation {
   }
 
   DataIndex run() {
-    refuse_existing();
     refuse_within_sources();
     find_sources();
-    {
-      const io::FolderLock lock(partial_.string(), kOut);
-      keep_finished();
-      write_index();
-      clear();
-      encode();
-      if (index_.shards.empty())
-        fail<DataError>(
-            "data prepare", options_.paths[0],
-            options_.paths.size() > 1 || paths_.size() > 1 ? " and its neighbours are" : " is",
-            " empty; give text");
-      index_.complete = true;
-      write_index();
-      std::error_code ignored;
-      fs::remove(partial_ / ".lock", ignored);
-      refuse_existing();
-      if (::rename(partial_.c_str(), options_.out.c_str()) != 0)
-        fail<IoError>(kOut, "cannot rename ", partial_.string(), " to ", options_.out, ": ",
-                      std::strerror(errno));
-    }
-    io::sync_folder(fs::path(options_.out).parent_path().string());
+    const io::FolderLock lock(partial_.string(), kOut);
+    io::refuse_existing(options_.out, kOut);  // another process may have held the lock until now
+    keep_finished();
+    write_index();
+    clear();
+    encode();
+    if (index_.shards.empty())
+      fail<DataError>(
+          "data prepare", options_.paths[0],
+          options_.paths.size() > 1 || paths_.size() > 1 ? " and its neighbours are" : " is",
+          " empty; give text");
+    index_.complete = true;
+    write_index();
+    io::rename_new_folder(partial_.string(), options_.out, kOut);
+    // Only now: without its file the folder could be locked again before it has its name.
+    std::error_code ignored;
+    fs::remove(fs::path(options_.out) / ".lock", ignored);
     return index_;
   }
 
  private:
-  void refuse_existing() const {
-    std::error_code ignored;
-    if (fs::exists(fs::symlink_status(options_.out, ignored)))
-      fail<IoError>(kOut, options_.out, " exists already; remove it or give another name");
-  }
   // An interrupted preparation would read its own shards.
   void refuse_within_sources() const {
     for (const std::string& path : options_.paths) {
