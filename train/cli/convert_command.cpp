@@ -72,9 +72,8 @@ class ConversionScreen {
   }
   [[nodiscard]] BytesDone bar() {
     return [this](uint64_t bytes, uint64_t of) {
+      if (!screen_.bar_due()) return;
       const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-      if (!screen_.style().bar || seconds < drawn_ + 0.1) return;
-      drawn_ = seconds;
       screen_.bar(byte_bar(bytes, of, seconds, screen_.width()));
     };
   }
@@ -87,7 +86,6 @@ class ConversionScreen {
   using Clock = std::chrono::steady_clock;
   Screen screen_;
   const Clock::time_point start_ = Clock::now();
-  double drawn_ = 0;  // seconds since then
 };
 
 }  // namespace

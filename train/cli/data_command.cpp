@@ -33,30 +33,28 @@ struct PrepareConfig {
   }
 };
 
-// A bar on a terminal, drawn ten times a second at most.
+// On a terminal, how far the preparation is.
 class Bar {
  public:
   explicit Bar(std::ostream& out) : screen_(out, Screen::style_of(out)) {}
   void show(const PrepareProgress& p) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - drawn_ < std::chrono::milliseconds(100)) return;
-    drawn_ = now;
-    const double seconds = std::chrono::duration<double>(now - start_).count();
     if (first_ < 0) first_ = p.tokens;
+    if (!screen_.bar_due()) return;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const double share =
         p.all_bytes > 0 ? static_cast<double>(p.bytes) / static_cast<double>(p.all_bytes) : 1;
-    screen_.bar(bar_of(
-        share,
-        fmt::format("{:.0f}%  {} tokens  {}/s", 100 * share, with_separators(p.tokens),
-                    with_separators(
-                        static_cast<int64_t>(static_cast<double>(p.tokens - first_) / seconds))),
-        screen_.width()));
+    std::string facts = fmt::format("{:.0f}%  {} tokens", 100 * share, with_separators(p.tokens));
+    if (seconds > 0) {
+      const double rate = static_cast<double>(p.tokens - first_) / seconds;
+      facts += fmt::format("  {}/s", with_separators(static_cast<int64_t>(rate)));
+    }
+    screen_.bar(bar_of(share, facts, screen_.width()));
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   Screen screen_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point drawn_ = start_;
+  const Clock::time_point start_ = Clock::now();
   int64_t first_ = -1;  // tokens of an earlier try
 };
 

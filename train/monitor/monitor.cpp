@@ -217,11 +217,7 @@ void Monitor::show(const StepRecord& r) {
                          .seconds_left = left,
                          .statistics = config_.step_line,
                          .color = bar && screen_->style().color}));
-  if (!bar) return;
-  // Ten times a second at most: a terminal may be far away.
-  const auto now = Clock::now();
-  if (seconds(now - bar_drawn_) < 0.1 && r.step != facts_.steps) return;
-  bar_drawn_ = now;
+  if (!bar || !(screen_->bar_due() || r.step == facts_.steps)) return;
   screen_->bar(progress_bar(r.step, facts_.steps, per_step, r.loss, left, screen_->width() - 1));
 }
 

@@ -115,7 +115,7 @@ class TESSERA_API Monitor {
   double ceiling_ = 0;
   bool ceiling_holds_ = true, exceeded_ = false;
   int64_t first_ = 0, done_ = 0;  // steps of this run: the first and the latest
-  Clock::time_point step_began_, first_ended_, bar_drawn_;
+  Clock::time_point step_began_, first_ended_;
   double step_seconds_ = 0, data_seconds_ = 0;  // of the latest step
 };
 

@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fcntl.h>
 #include <limits>
 #include <sstream>
 #include <sys/ioctl.h>
+#include <thread>
 #include <unistd.h>
 
 namespace tessera::train {
@@ -212,6 +214,20 @@ TEST(ScreenTest, PlainLinesWhereThereIsNoTerminal) {
   screen.line("one");
   screen.clear_bar();
   EXPECT_EQ(out.str(), "one\n");
+}
+
+TEST(ScreenTest, ABarIsDueATenthOfASecondAfterTheLast) {
+  using Clock = std::chrono::steady_clock;
+  std::ostringstream out;
+  const auto start = Clock::now();
+  Screen screen(out, {.bar = true}), plain(out, {});
+  for (int i = 1; i <= 2; ++i) {
+    while (!screen.bar_due()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_GE(Clock::now() - start, i * std::chrono::milliseconds(100));
+    screen.bar("x");
+  }
+  // Without a terminal never.
+  EXPECT_FALSE(plain.bar_due());
 }
 
 TEST(ScreenTest, TheBarSaysHowFarItIs) {

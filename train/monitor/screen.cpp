@@ -58,8 +58,13 @@ void Screen::line(std::string_view text) {
   out_.flush();
 }
 
+bool Screen::bar_due() const {
+  return style_.bar && std::chrono::steady_clock::now() - drawn_ >= std::chrono::milliseconds(100);
+}
+
 void Screen::bar(const std::string& text) {
   if (!style_.bar) return;
+  drawn_ = std::chrono::steady_clock::now();
   bar_ = text;
   out_ << kEraseLine;
   draw_bar();

@@ -5,6 +5,7 @@
 
 #include "tessera/core/api.h"
 
+#include <chrono>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -35,6 +36,9 @@ class TESSERA_API Screen {
   void set_plain();
   /// Prints a line above the bar and flushes.
   void line(std::string_view text);
+  /// Whether the next bar should be drawn: there are bars, and the last one, or the screen itself,
+  /// is a tenth of a second old. (A terminal may be far away.)
+  [[nodiscard]] bool bar_due() const;
   /// Sets the bar below the last line, cut to less than width().
   void bar(const std::string& text);
   void clear_bar();
@@ -44,6 +48,7 @@ class TESSERA_API Screen {
   std::ostream& out_;
   Style style_;
   std::string bar_;
+  std::chrono::steady_clock::time_point drawn_ = std::chrono::steady_clock::now();
 };
 
 /// `[=======>      ]  facts`: `share` of 1 is done; `width` characters at most.
