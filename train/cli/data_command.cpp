@@ -16,6 +16,9 @@
 namespace tessera::train {
 namespace {
 
+// Smaller shards cost more in files than they hold; who gives such a number means thousands.
+constexpr int64_t kLeastShardTokens = 1024;
+
 struct PrepareConfig {
   PrepareOptions options{.threads = 0};
   int64_t threads = 0;
@@ -28,7 +31,7 @@ struct PrepareConfig {
     f.add("shard_tokens", options.shard_tokens,
           "a shard ends with the document that reaches this size; an interrupted preparation goes "
           "on after the last whole shard",
-          {.min = 1, .max = int64_t{1} << 31, .unit = "tokens"});
+          {.min = kLeastShardTokens, .max = int64_t{1} << 31, .unit = "tokens"});
     f.add("threads", threads, "threads that tokenise; 0: one per core", {.min = 0, .max = 1024});
   }
 };
