@@ -7,6 +7,7 @@
 #include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/data/rows.h"
 
+#include <cstdint>
 #include <memory>
 #include <stop_token>
 
@@ -22,10 +23,13 @@ namespace tessera::train {
 TESSERA_API void check_fine_tuning(const DataFiles& files, const DataConfig& config,
                                    const BatchPlan& plan, const Tokenizer& tokenizer);
 
-/// Reads the whole set, which is kept in memory with five bytes per token. An example longer than
-/// seq_len + 1 tokens is cut, left out or refused, as `long_examples` says; one without a target is
-/// left out. Null after a stop request. IoError, DataError: as read_lines and parse_conversation,
-/// and no example left.
+/// What a token of a set takes in memory: its id, and whether it is of an answer.
+inline constexpr int64_t kFineTuningTokenBytes = sizeof(int32_t) + sizeof(uint8_t);
+
+/// Reads the whole set, which is kept in memory with kFineTuningTokenBytes per token. An example
+/// longer than seq_len + 1 tokens is cut, left out or refused, as `long_examples` says; one without
+/// a target is left out. Null after a stop request. IoError, DataError: as read_lines and
+/// parse_conversation, and no example left.
 [[nodiscard]] TESSERA_API std::unique_ptr<const RowSource> fine_tuning_rows(
     const DataFiles& files, const DataConfig& config, const BatchPlan& plan,
     const Tokenizer& tokenizer, int threads, const std::stop_token& stop = {});

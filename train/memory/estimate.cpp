@@ -16,6 +16,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/parallel/policy.h"
+#include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/data/token_source.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
@@ -116,7 +117,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
   return inputs;
 }
 
-// Text is kept as tokens, of a byte at least; token ids are mapped.
+// Text and fine-tuning sets are kept as tokens, of a byte at least; token ids are mapped.
 int64_t bytes_of_text(const Config& config) {
   const auto bytes = [&](const std::string& path, const std::string& field) {
     int64_t sum = 0;
@@ -127,6 +128,7 @@ int64_t bytes_of_text(const Config& config) {
         sum += static_cast<int64_t>(std::filesystem::file_size(file));
     } catch (const std::exception&) {  // the trainer's own error says more
     }
+    if (config.dataloader.format != "text") return sum * kFineTuningTokenBytes;
     return sum * (config.model.vocab_size() > 65536 ? 4 : 2);
   };
   int64_t sum = 0;

@@ -104,6 +104,20 @@ TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {
   EXPECT_LT(counted, 1.25 * actual);
 }
 
+TEST_F(MemoryCheck, ATokenOfAFineTuningSetIsAnIdAndAMark) {
+  const std::string line = R"({"prompt": "which?", "completion": "red"})"
+                           "\n";
+  const auto total = [&](const std::string& lines) {
+    const std::string set = put("set.jsonl", lines);
+    return estimate_memory(
+               config({"--dataloader.path", set, "--dataloader.format", "prompt_completion",
+                       "--validation.enable", "--validation.dataset_path", set}),
+               1)
+        .total;
+  };
+  EXPECT_EQ(total(line + line) - total(line), 2 * 5 * std::ssize(line));
+}
+
 TEST_F(MemoryCheck, AModelFarBeyondTheMachineIsEstimatedWithoutItsMemory) {
   Config c = recipe("llama3_8b");
   const MemoryEstimate e = estimate_memory(c, 8);
