@@ -204,7 +204,7 @@ bool hugging_face_input(std::string_view bytes) {
   if (nul == bytes.size()) return described;
   return accepts([&] {
            const HfWeights weights(IndexedFolder::get().with_index(bytes.substr(nul + 1)));
-           for (const auto& [name, entry] : weights.entries())
+           for (const auto& [name, stored] : weights.tensors())
              require(name == "a" || name == "b", "a tensor that no file has");
          }) ||
          described;

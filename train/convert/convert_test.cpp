@@ -7,6 +7,7 @@
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/goldens/golden.h"
 #include "tessera/tests/support/expect_golden.h"
+#include "tessera/tests/support/hf_weights.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/hugging_face/weights.h"
@@ -49,13 +50,6 @@ class HuggingFaceTest : public TinyRunTest {
 
 class GoldenModels : public HuggingFaceTest, public testing::WithParamInterface<const char*> {};
 class GgufModels : public GoldenModels {};
-
-std::string bytes_of(const HfWeights& weights, const std::string& name) {
-  const auto& [file, entry] = weights.entries().at(name);
-  std::string bytes(entry->end - entry->begin, '\0');
-  file->read_bytes(name, 0, bytes.size(), bytes.data());
-  return bytes;
-}
 
 // How far the logits of an imported model are from those of transformers.
 double distance_of_logits(const std::string& imported, const std::string& name) {
@@ -109,13 +103,9 @@ TEST_P(GoldenModels, ComeBackEqualInEveryByte) {
         0)
         << err_.str();
     EXPECT_EQ(fs::exists(out + "/model.safetensors"), more.empty());
-    const HfWeights before(theirs), after(out);
-    ASSERT_EQ(after.entries().size(), before.entries().size());
-    for (const auto& [name, entry] : before.entries()) {
-      ASSERT_TRUE(after.entries().contains(name)) << name;
-      EXPECT_EQ(after.entries().at(name).entry->dtype, entry.entry->dtype) << name;
-      EXPECT_EQ(after.entries().at(name).entry->shape, entry.entry->shape) << name;
-      EXPECT_EQ(bytes_of(after, name), bytes_of(before, name)) << name;
+    {
+      const Session session;
+      expect_equal_weights(theirs, out);
     }
     test::expect_golden(concat(kGoldens, GetParam(), "_exported.json"),
                         io::read_file(out + "/config.json"));

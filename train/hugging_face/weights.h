@@ -39,13 +39,6 @@ class TESSERA_API HfWeights {
   /// stored in does not belong together. IoError: unreadable.
   explicit HfWeights(const std::string& folder);
 
-  /// A tensor of a file.
-  struct Entry {
-    const io::SafetensorsFile* file;
-    const io::SafetensorsFile::Entry* entry;
-  };
-  [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
-
   enum class Storage : uint8_t { plain, f8_blocks, mxfp4 };
   /// A tensor as it is read.
   struct Stored {
@@ -60,6 +53,11 @@ class TESSERA_API HfWeights {
   [[nodiscard]] Tensor read(const std::string& name, const Shape& begin, const Shape& size) const;
 
  private:
+  // A tensor of a file.
+  struct Entry {
+    const io::SafetensorsFile* file;
+    const io::SafetensorsFile::Entry* entry;
+  };
   void read_index(const std::string& folder, const std::string& index);
   void find_tensors(const std::string& folder);
   void read_range(const std::string& name, const Shape& begin, const Shape& size, void* to) const;

@@ -2,9 +2,9 @@
 // Runs that start from a folder of Hugging Face and leave one, on one rank and on meshes. The
 // learning rate is so small that parameters stay as they were loaded.
 #include "tessera/nn/io/json_impl.h"
+#include "tessera/tests/support/hf_weights.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
-#include "tessera/train/hugging_face/weights.h"
 
 #include <gtest/gtest.h>
 
@@ -46,12 +46,6 @@ class InitialHuggingFace : public TinyRunTest {
   }
 };
 
-std::string bytes_of(const HfWeights::Entry& e, const std::string& name) {
-  std::string bytes(e.entry->end - e.entry->begin, '\0');
-  e.file->read_bytes(name, 0, bytes.size(), bytes.data());
-  return bytes;
-}
-
 struct Start {
   const char* model;
   const char* dtype;
@@ -75,10 +69,8 @@ TEST_P(OnMeshes, AModelComesInAndGoesOutAsOnOneRank) {
                     all = path("mesh/checkpoint/step-1/hugging_face/");
   for (const char* file : {"config.json", "generation_config.json", "model.safetensors"})
     EXPECT_EQ(io::read_file(one + file), io::read_file(all + file)) << file;
-  const HfWeights before(theirs), after(one);
-  ASSERT_EQ(after.entries().size(), before.entries().size());
-  for (const auto& [name, entry] : before.entries())
-    EXPECT_EQ(bytes_of(after.entries().at(name), name), bytes_of(entry, name)) << name;
+  const Session session;
+  expect_equal_weights(theirs, one);
 }
 
 const Words kTp2{"--parallelism.tensor_parallel_degree", "2"};
