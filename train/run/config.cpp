@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <iterator>
 
 namespace tessera::train {
@@ -196,8 +197,22 @@ void SampleConfig::fields(config::Fields& f) {
         {.min = 0, .max = 1, .above_min = true});
 }
 
+std::vector<std::string> Config::own_steps() const {
+  if (!checkpoint.enable || overwrite) return {};
+  const auto folder = std::filesystem::path(dump_folder) / checkpoint.folder;
+  return CheckpointFolder(folder.string()).latest_first();
+}
+
 std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
-  auto tokenizer = train::open_tokenizer(hf_assets_path, "hf_assets_path");
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::error_code ignored;
+  if (!initial_hf.empty() && hf_assets_path == initial_hf &&
+      !std::filesystem::exists(initial_hf, ignored)) {
+    (void)first_whole(
+        {own_steps()}, [](const std::string&) {},
+        [&](const CheckpointReader& from) { tokenizer = from.tokenizer(); });
+  }
+  if (!tokenizer) tokenizer = train::open_tokenizer(hf_assets_path, "hf_assets_path");
   if (!hf_assets_path.empty() && tokenizer->vocabulary() > model.vocab_size()) {
     fail<ConfigError>("--model.vocab_size", model.vocab_size(), " is below the ",
                       tokenizer->vocabulary(), " tokens of --hf_assets_path ",

@@ -95,8 +95,11 @@ struct TESSERA_API Config {
   ProfilerConfig profiler;
   SampleConfig sample;
 
-  /// The tokenizer of `hf_assets_path`. DataError, IoError: as train::open_tokenizer. ConfigError:
-  /// it has more tokens than the model.
+  /// The folders of the run's own checkpoints, the latest first; none if it does not resume.
+  [[nodiscard]] std::vector<std::string> own_steps() const;
+  /// The tokenizer of `hf_assets_path`, or that of the run's own checkpoint where it was that of
+  /// `initial_hf`, which is no longer there. DataError, IoError: as train::open_tokenizer.
+  /// ConfigError: it has more tokens than the model.
   [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer() const;
   /// The folder of Hugging Face that training starts from; empty: none.
   [[nodiscard]] std::string initial_hf_folder() const;
@@ -137,7 +140,8 @@ TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {}
 /// Starts from the recipe and the model that the arguments or the file of `--config FILE` name
 /// (`--recipe`, `--model.name`, `--model.flavor`, at any position; a model without a recipe gets
 /// the default fields, with seq_len at most its max_seq_len). With `--model.initial_hf DIR` the
-/// model is that of DIR, and its tokenizer the default. Then sets the fields of the file, then
+/// model is that of DIR, and its tokenizer the default; a file that names DIR and the model is
+/// enough without DIR once the run has a checkpoint. Then sets the fields of the file, then
 /// `--section.field value` in order. ConfigError: every fault, a line each, also where the model is
 /// not that of DIR. DataError: DIR holds no model.
 TESSERA_API Config parse_config(std::span<const std::string> arguments,

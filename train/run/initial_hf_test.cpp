@@ -106,6 +106,29 @@ TEST_F(InitialHuggingFace, ItsFolderMayBeThatOfTheFirstCheckpoint) {
   TESSERA_EXPECT_HOLDS(err_.str(), "model_type is \"llama\", expected \"gpt2\"");
 }
 
+TEST_F(InitialHuggingFace, ARunResumesFromItsOwnFilesWhenTheFolderIsAway) {
+  const std::string theirs = path("theirs");
+  fs::copy(kGoldens + "llama3", theirs, fs::copy_options::recursive);
+  ASSERT_EQ(
+      run({"tokenizer", "train", "--vocab_size", "259", "--out", path("tok"), path("text.txt")}), 0)
+      << err_.str();
+  fs::copy(path("tok/tokenizer.json"), theirs);
+  const Words first{"--model.initial_hf", theirs, "--checkpoint.last_save_model_only", "false"};
+  ASSERT_EQ(run(still("a", 1, first)), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + theirs);
+  fs::rename(theirs, path("elsewhere"));
+  const Words again{"train", "--config", path("a/config.json"), "--training.steps", "2"};
+  EXPECT_EQ(run(joined(again, {"--dump_folder", path("b")})), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), theirs + " has no config.json");
+  EXPECT_EQ(run(joined(again, {"--overwrite"})), 1);
+  EXPECT_EQ(run(joined(again, {"--hf_assets_path", path("none")})), 1);
+  ASSERT_EQ(run(joined(again, {"--ranks", "2"})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "training resumes after step 1");
+  EXPECT_EQ(out_.str().find("warning: the tokenizer"), std::string::npos) << out_.str();
+  EXPECT_EQ(io::read_file(path("a/checkpoint/step-2/tokenizer.json")),
+            io::read_file(path("elsewhere/tokenizer.json")));
+}
+
 TEST_F(InitialHuggingFace, FieldsThatContradictTheFolderAreNamed) {
   const std::string theirs = kGoldens + "gpt2";
   const Words from{"config", "--model.initial_hf", theirs};

@@ -8,6 +8,7 @@
 #include "tessera/train/run/config.h"
 
 #include <algorithm>
+#include <filesystem>
 
 namespace tessera::train {
 namespace {
@@ -153,7 +154,12 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
     collect(s.faults, [&] { s.config = recipe(named.value_or(first), catalogue); });
     if (!s.config.model) s.config = recipe(first, catalogue);
   }
-  if (!folder.empty()) choose_hugging_face(s.config, folder, family || flavor, catalogue, s.held);
+  // A run's own file says all that the folder did, which may be away by now.
+  std::error_code ignored;
+  const bool away = !words.initial_hf && family &&
+                    !std::filesystem::exists(std::filesystem::path(folder) / kHfConfig, ignored);
+  if (!folder.empty() && !away)
+    choose_hugging_face(s.config, folder, family || flavor, catalogue, s.held);
   if (folder.empty() || family || flavor)
     collect(s.faults, [&] { choose_model(s.config, family, flavor, catalogue); });
   if (!s.config.model) choose_model(s.config, {}, {}, catalogue);
@@ -184,6 +190,8 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   if (s.words.file) add(fields.parse_json(s.text, io::excerpt(*s.words.file)));
   add(fields.parse(s.words.rest));
   if (s.held) s.config.initial_hf = s.hf_folder;  // a file may have none
+  if (!s.held && !s.hf_folder.empty() && s.config.own_steps().empty())
+    (void)read_hf_config(s.hf_folder, catalogue.families);  // says what is not there
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
   config::throw_if_any(s.faults);
