@@ -13,10 +13,10 @@
 
 namespace tessera::models {
 
-/// A value of the file's head.
+/// A value of the file's head: a size, or a number, which is stored in f32.
 struct GgufValue {
   std::string key;  ///< after the architecture's name and a point
-  std::variant<uint32_t, float> value;
+  std::variant<int64_t, double> value;
 };
 
 /// A tensor that follows from the configuration.
@@ -30,8 +30,9 @@ struct Gguf {
   std::vector<HfTensorNames> tensors;
   /// Matrices that stay in f32, as vectors do, because they are added and not multiplied.
   std::vector<std::string_view> in_f32 = {};
+  /// ValueError, as of `tables`: llama.cpp cannot express the configuration.
   std::vector<GgufValue> (*values)(const ModelConfig& config);
-  /// Empty: none. ValueError: llama.cpp cannot express the configuration.
+  /// Empty: none.
   std::vector<GgufTable> (*tables)(const ModelConfig& config) = nullptr;
 };
 

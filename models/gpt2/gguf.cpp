@@ -10,13 +10,9 @@ namespace {
 
 std::vector<models::GgufValue> values(const models::ModelConfig& config) {
   const auto& c = config.as<Config>();
-  const auto count = [](int64_t n) { return static_cast<uint32_t>(n); };
-  return {{"context_length", count(c.max_seq_len)},
-          {"embedding_length", count(c.dim)},
-          {"block_count", count(c.n_layers)},
-          {"feed_forward_length", count(c.ffn_dim())},
-          {"attention.head_count", count(c.n_heads)},
-          {"attention.layer_norm_epsilon", static_cast<float>(c.norm_eps)}};
+  return {{"context_length", c.max_seq_len},   {"embedding_length", c.dim},
+          {"block_count", c.n_layers},         {"feed_forward_length", c.ffn_dim()},
+          {"attention.head_count", c.n_heads}, {"attention.layer_norm_epsilon", c.norm_eps}};
 }
 
 }  // namespace

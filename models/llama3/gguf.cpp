@@ -10,17 +10,16 @@ namespace {
 
 std::vector<models::GgufValue> values(const models::ModelConfig& config) {
   const auto& c = config.as<Config>();
-  const auto count = [](int64_t n) { return static_cast<uint32_t>(n); };
-  return {{"context_length", count(c.max_seq_len)},
-          {"embedding_length", count(c.dim)},
-          {"block_count", count(c.n_layers)},
-          {"feed_forward_length", count(c.ffn_dim)},
-          {"attention.head_count", count(c.n_heads)},
-          {"attention.head_count_kv", count(c.n_kv_heads)},
-          {"attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps)},
-          {"rope.freq_base", static_cast<float>(c.rope_theta)},
-          {"rope.dimension_count", count(c.head_dim())},
-          {"vocab_size", count(c.vocab_size)}};
+  return {{"context_length", c.max_seq_len},
+          {"embedding_length", c.dim},
+          {"block_count", c.n_layers},
+          {"feed_forward_length", c.ffn_dim},
+          {"attention.head_count", c.n_heads},
+          {"attention.head_count_kv", c.n_kv_heads},
+          {"attention.layer_norm_rms_epsilon", c.norm_eps},
+          {"rope.freq_base", c.rope_theta},
+          {"rope.dimension_count", c.head_dim()},
+          {"vocab_size", c.vocab_size}};
 }
 
 std::vector<models::GgufTable> tables(const models::ModelConfig& config) {

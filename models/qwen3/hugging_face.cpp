@@ -86,7 +86,8 @@ const models::HuggingFace& hugging_face() {
       .fields = joined(fields(), {{"head_dim", "head_dim", "128"}}),
       .fixed = fixed(),
       .fixed_ours = {{"num_experts", "0"}},
-      .rope = true};
+      .rope = true,
+      .gguf = &gguf()};
   return names;
 }
 

@@ -8,6 +8,10 @@
 #include "tessera/models/qwen3/config.h"
 #include "tessera/models/rotary_decoder.h"
 
+namespace tessera::models {
+struct Gguf;
+}
+
 namespace tessera::qwen3 {
 
 class TESSERA_API Model final : public models::RotaryDecoder {
@@ -25,6 +29,8 @@ class TESSERA_API Model final : public models::RotaryDecoder {
 /// Its names in transformers: without and with experts.
 const models::HuggingFace& hugging_face();
 const models::HuggingFace& hugging_face_moe();
+/// Its names in llama.cpp, without experts.
+const models::Gguf& gguf();
 
 TESSERA_API models::Family family();
 

@@ -189,14 +189,14 @@ def gguf_values(name):
     model = AutoModelForCausalLM.from_pretrained(OUT / name, dtype=torch.float32)
     config, values = model.config, {}
     names = gguf.get_tensor_name_map(
-        {"llama": gguf.MODEL_ARCH.LLAMA, "gpt2": gguf.MODEL_ARCH.GPT2}[config.model_type],
-        config.num_hidden_layers)
+        {"llama": gguf.MODEL_ARCH.LLAMA, "gpt2": gguf.MODEL_ARCH.GPT2,
+         "qwen3": gguf.MODEL_ARCH.QWEN3}[config.model_type], config.num_hidden_layers)
     for key, x in model.state_dict().items():
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if key.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
             x = x.T
-        if key.endswith(("q_proj.weight", "k_proj.weight")):
+        if config.model_type == "llama" and key.endswith(("q_proj.weight", "k_proj.weight")):
             heads = x.shape[0] // config.head_dim
             x = x.view(heads, 2, config.head_dim // 2, -1).transpose(1, 2).reshape(x.shape)
         values[names.get_name(key, try_suffixes=(".weight", ".bias"))] = x.numpy()

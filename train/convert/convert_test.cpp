@@ -115,7 +115,8 @@ TEST_P(GoldenModels, ComeBackEqualInEveryByte) {
 INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenModels,
                          testing::Values("llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe"),
                          [](const auto& of) { return std::string(of.param); });
-INSTANTIATE_TEST_SUITE_P(HuggingFace, GgufModels, testing::Values("llama3", "llama3_tied", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(HuggingFace, GgufModels,
+                         testing::Values("llama3", "llama3_tied", "gpt2", "qwen3"),
                          [](const auto& of) { return std::string(of.param); });
 
 TEST_F(HuggingFaceTest, AnImportedModelIsGeneratedFromEvaluatedAndTrained) {

@@ -54,17 +54,17 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
                             {"general.file_type", file_type(o.type)}};
   if (o.type == GgufType::q8_0) keys.push_back({"general.quantization_version", uint32_t{2}});
   for (const auto& [key, value] : names->values(config)) {
-    std::visit(
-        [&, &name = key](auto v) {
-          keys.push_back({concat(architecture, '.', name), v});
-        },
-        value);
+    const std::string name = concat(architecture, '.', key);
+    if (const auto* size = std::get_if<int64_t>(&value))
+      keys.push_back({name, static_cast<uint32_t>(*size)});
+    else keys.push_back({name, static_cast<float>(std::get<double>(value))});
   }
   const auto tokenizer = model.tokenizer ? model.tokenizer : model.config.open_tokenizer();
   const std::vector<GgufKey> of_tokenizer = gguf_tokenizer(*tokenizer, config.vocab_size());
   if (of_tokenizer.empty())
     note(
-        "the file has no tokenizer: only byte-level BPE that splits as a published model is known");
+        "the file has no tokenizer: llama.cpp has no form for one that splits and merges like "
+        "this");
   keys.insert(keys.end(), of_tokenizer.begin(), of_tokenizer.end());
 
   const models::HfTensors all(names->tensors, models::tensors_of(config), 0);
