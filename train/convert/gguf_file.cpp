@@ -15,7 +15,13 @@ namespace {
 
 constexpr uint64_t kAlignment = 32;
 
-enum class KeyType : uint32_t { u32 = 4, i32 = 5, f32 = 6, text = 8, list = 9 };
+enum class KeyType : uint32_t { u32 = 4, i32 = 5, f32 = 6, boolean = 7, text = 8, list = 9 };
+template <class T> constexpr KeyType type_of() {
+  if constexpr (std::is_same_v<T, bool>) return KeyType::boolean;
+  if constexpr (std::is_same_v<T, float>) return KeyType::f32;
+  if constexpr (std::is_same_v<T, int32_t>) return KeyType::i32;
+  if constexpr (std::is_same_v<T, uint32_t>) return KeyType::u32;
+}
 
 template <class T> void put(std::string& to, T value) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -26,12 +32,8 @@ void put_text(std::string& to, std::string_view text) {
   to += text;
 }
 
-void put_value(std::string& to, uint32_t value) {
-  put(to, KeyType::u32);
-  put(to, value);
-}
-void put_value(std::string& to, float value) {
-  put(to, KeyType::f32);
+template <class T> void put_value(std::string& to, T value) {
+  put(to, type_of<T>());
   put(to, value);
 }
 void put_value(std::string& to, const std::string& value) {
@@ -44,11 +46,11 @@ void put_value(std::string& to, const std::vector<std::string>& list) {
   put(to, static_cast<uint64_t>(list.size()));
   for (const std::string& text : list) put_text(to, text);
 }
-void put_value(std::string& to, const std::vector<int32_t>& list) {
+template <class T> void put_value(std::string& to, const std::vector<T>& list) {
   put(to, KeyType::list);
-  put(to, KeyType::i32);
+  put(to, type_of<T>());
   put(to, static_cast<uint64_t>(list.size()));
-  for (const int32_t value : list) put(to, value);
+  for (const T value : list) put(to, value);
 }
 
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

@@ -33,7 +33,9 @@ struct GgufTensor {
 
 struct GgufKey {
   std::string name;
-  std::variant<uint32_t, float, std::string, std::vector<std::string>, std::vector<int32_t>> value;
+  std::variant<uint32_t, float, bool, std::string, std::vector<std::string>, std::vector<int32_t>,
+               std::vector<float>>
+      value;
 };
 
 /// Elements in blocks of q8_0, whose number is a multiple of kQ8Block: rounded half away from zero,

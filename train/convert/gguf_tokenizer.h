@@ -9,8 +9,9 @@
 
 namespace tessera::train {
 
-/// Of a byte-level BPE tokenizer whose way to split text llama.cpp knows; ids beyond its vocabulary
-/// are tokens without use. Empty: of any other one.
+/// Of a byte-level BPE tokenizer whose way to split text llama.cpp knows, or a SentencePiece-style
+/// one whose merges follow from scores of tokens; ids beyond its vocabulary are tokens without use.
+/// Empty: of any other one.
 [[nodiscard]] TESSERA_API std::vector<GgufKey> gguf_tokenizer(const Tokenizer& tokenizer,
                                                               int64_t vocabulary);
 
