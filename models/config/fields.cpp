@@ -61,22 +61,34 @@ std::optional<std::vector<std::string>> parsed_list(std::string_view text) {
   return list;
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> before2(b.size() + 1), before(b.size() + 1), now(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) before[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    now[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      now[j] = std::min({before[j] + 1, now[j - 1] + 1, before[j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        now[j] = std::min(now[j], before2[j - 2] + 1);
+// Edits that make one word of another, `most` if they are as many or more. A word that is no field
+// is compared with all of them, so rows are made once and left as soon as they say it.
+class EditDistance {
+ public:
+  size_t operator()(std::string_view a, std::string_view b, size_t most) {
+    for (auto* row : {&before2_, &before_, &now_}) row->resize(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); ++j) before_[j] = j;
+    size_t least_before = 0;
+    for (size_t i = 1; i <= a.size(); ++i) {
+      size_t least = now_[0] = i;
+      for (size_t j = 1; j <= b.size(); ++j) {
+        size_t d =
+            std::min({before_[j] + 1, now_[j - 1] + 1, before_[j - 1] + (a[i - 1] != b[j - 1])});
+        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+          d = std::min(d, before2_[j - 2] + 1);
+        least = std::min(least, now_[j] = d);
       }
+      if (std::min(least, least_before) >= most) return most;  // a row follows from two before it
+      least_before = least;
+      std::swap(before2_, before_);
+      std::swap(before_, now_);
     }
-    std::swap(before2, before);
-    std::swap(before, now);
+    return std::min(before_[b.size()], most);
   }
-  return before[b.size()];
-}
+
+ private:
+  std::vector<size_t> before2_, before_, now_;
+};
 
 std::string_view leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
@@ -310,11 +322,12 @@ std::string Fields::help() const {
 std::optional<std::string> did_you_mean(std::string_view word,
                                         std::span<const std::string> candidates) {
   std::optional<std::string> best;
+  EditDistance distance;
   size_t least = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& c : candidates) {
     // The distance is at least the difference in length; words may be of any length.
     if (std::max(c.size(), word.size()) - std::min(c.size(), word.size()) >= least) continue;
-    if (const size_t d = edit_distance(word, c); d < least) {
+    if (const size_t d = distance(word, c, least); d < least) {
       least = d;
       best = c;
     }

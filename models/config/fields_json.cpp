@@ -99,7 +99,7 @@ std::vector<std::string> Fields::parse_json(std::string_view text, std::string_v
     if (value.empty() && !full()) {
       if (const auto fault = unknown_section(key)) note(*fault);
     }
-    for (const auto& [name, member] : value.items()) set(concat(key, '.', name), member);
+    for (const auto& [name, member] : value.items()) set(key + '.' + name, member);
   }
   if (full())
     faults.push_back(fmt::format("[{}] only the first {} faults are shown", where, kMostFaults));
