@@ -23,8 +23,8 @@ bool checkpoint_input(std::string_view bytes);
 bool tokenizer_input(std::string_view bytes);
 
 /// A chat template, a NUL (the last one; without it the template is `plain`) and lines of a
-/// fine-tuning set, each in the form that it has. As config_input; std::logic_error: a
-/// message became a mark.
+/// fine-tuning set: one that names "messages" is read as a conversation, any other as a prompt with
+/// its completion. As config_input; std::logic_error: a message became a mark.
 bool chat_input(std::string_view bytes);
 
 /// A config.json, a NUL (the last one) and a model.safetensors.index.json beside which

@@ -42,7 +42,7 @@ std::string contents(const std::string& folder) {
 
 class Hostile : public test::FolderTest {
  protected:
-  // Of one family: errors list them all, and a new one should not change this golden.
+  // One family alone: some errors list all families, and a new one would change the golden.
   Hostile() {
     std::erase_if(catalogue_.families, [](const auto& f) { return f.name != "llama3"; });
   }

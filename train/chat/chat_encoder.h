@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations to tokens, by a chat template. Only the template writes marks: the text of a
-// message never becomes one. Text between two marks is tokenised as a whole, which gives the ids
-// that apply_chat_template of the package transformers gives.
+// Conversations to tokens, by a chat template. Only the template writes marks (special tokens): the
+// text of a message never becomes one. Text between two marks is tokenised as a whole, which gives
+// the ids that apply_chat_template of the package transformers gives.
 #pragma once
 
 #include "tessera/train/chat/chat_template.h"

@@ -217,8 +217,7 @@ Mixture mixture_of(const DataConfig& config, const BatchPlan& plan) {
 void DataConfig::fields(config::Fields& f) {
   f.add("path", path,
         "training data: a text file, .jsonl (also .gz), .npy or llm.c's .bin of token ids, a "
-        "folder of "
-        "these, or one that `tessera data prepare` made");
+        "folder of these, or one that `tessera data prepare` made");
   f.add(
       "mixture", mixture,
       "several data sets in place of a path, each 'PATH [weight=W]': they give rows in proportion "

@@ -21,7 +21,8 @@ struct TokenizerFile {
   std::string name, bytes;
 };
 
-/// Called from several threads at once.
+/// Text to token ids and back. A mark is a special token: one that stands for no text, such as the
+/// begin of a document or the end of an answer. Called from several threads at once.
 class TESSERA_API Tokenizer {
  public:
   Tokenizer() = default;
