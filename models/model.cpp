@@ -35,7 +35,7 @@ Tensor LanguageModel::forward(const Tensor& tokens) const {
   Metadata m = metadata(tokens.size(-1));
   if (tokens.device().is_meta()) {
     for (nn::AttentionMetadata& kind : m.kinds) {
-      for (Tensor* table : {&kind.cos, &kind.sin}) {
+      for (Tensor* table : kind.tables()) {
         if (table->defined()) *table = to_device(*table, kMeta);
       }
     }

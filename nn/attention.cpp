@@ -5,10 +5,12 @@
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/fused_linear.h"
 
 #include <array>
+#include <cmath>
 
 namespace tessera::nn {
 namespace {
@@ -32,6 +34,12 @@ void remember(KvCache& cache, Tensor& k, Tensor& v) {
     *now = slice(*kept, 1, {0, end});  // (B, S, Hkv, D)
   }
   cache.length = end;
+}
+
+// q (B, T, H, D) times the scale (T) or (B, T) of its tokens, rounded once.
+Tensor scaled(const Tensor& q, const Tensor& scale) {
+  const Tensor each = unsqueeze(unsqueeze(scale, -1), -1);  // (..., T, 1, 1)
+  return cast(cast(q, scale.dtype()) * each, q.dtype());
 }
 
 // Queries and keys are the same tokens, except cached ones before them.
@@ -63,6 +71,16 @@ AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_
                                   int64_t start, const RopeScaling& scaling, DType dtype) {
   auto [cos, sin] = rope_tables(length, head_dim, rope_theta, start, dtype, scaling);
   return {.cos = cos, .sin = sin, .start = start};
+}
+
+Tensor query_temperature(int64_t length, int64_t start, int64_t floor_scale, double scale,
+                         DType dtype) {
+  if (floor_scale < 1)
+    fail<ValueError>("query_temperature", "floor_scale is ", floor_scale, ": expected 1 or more");
+  std::vector<double> values;
+  for (int64_t position = start; position < start + length; ++position)
+    values.push_back(1 + scale * std::log1p(static_cast<double>((position + 1) / floor_scale)));
+  return from_values(values, {length}, dtype);
 }
 
 Attention::Attention(const Config& c)
@@ -107,15 +125,18 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
   const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
   const auto turn = [&](const Tensor& y, const std::optional<RmsNorm>& norm) {
-    const Tensor z = norm ? (*norm)(y) : y;
-    if (!config_.rotary) return z;
-    return rope(z, metadata.cos, metadata.sin,
-                {.halves = config_.rope_halves, .positions = metadata.position_ids});
+    Tensor z = norm ? (*norm)(y) : y;
+    if (config_.rotary) {
+      z = rope(z, metadata.cos, metadata.sin,
+               {.halves = config_.rope_halves, .positions = metadata.position_ids});
+    }
+    return config_.qk_l2_norm_eps > 0 ? rms_norm(z, config_.qk_l2_norm_eps) : z;
   };
   const std::vector<Tensor> qkv = project(x);
-  const Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);  // (B, T, H, D)
-  Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);     // (B, T, Hkv, D)
-  Tensor v = heads(qkv[2], config_.n_kv_heads);                   // (B, T, Hkv, D)
+  Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);     // (B, T, H, D)
+  Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);  // (B, T, Hkv, D)
+  Tensor v = heads(qkv[2], config_.n_kv_heads);                // (B, T, Hkv, D)
+  if (metadata.query_scale.defined()) q = scaled(q, metadata.query_scale);
   // A copy for backward: with new q and k, a view would keep the bytes of all three.
   if (config_.rotary || q_norm) v = contiguous(v);
   const AttentionOptions options = options_of(metadata, cache);

@@ -51,15 +51,25 @@ struct AttentionMetadata {
   /// and what belongs to it are not given beside it, and position_ids are those of this rank.
   std::shared_ptr<const CutAttention> cut = {};
 
+  /// (T) or (B, T), f32 (f64 for f64): what queries are multiplied by; undefined: 1.
+  Tensor query_scale = {};
+
   /// `mask`, within documents where they are given.
   [[nodiscard]] AttentionMask whole_mask() const {
     return documents.defined() ? mask & AttentionMask::document() : mask;
   }
+  /// The tensors that do not depend on the batch, undefined ones too: to move all of them.
+  [[nodiscard]] std::array<Tensor*, 3> tables() { return {&cos, &sin, &query_scale}; }
 };
 /// Metadata of positions [start, start + length), causal. `dtype` is that of the tables.
 TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
                                               int64_t start = 0, const RopeScaling& scaling = {},
                                               DType dtype = DType::f32);
+
+/// The query_scale of positions [start, start + length) that keeps attention sharp in contexts
+/// longer than trained on (Llama 4, 2025): 1 + scale ln(1 + floor((position + 1) / floor_scale)).
+TESSERA_API Tensor query_temperature(int64_t length, int64_t start, int64_t floor_scale,
+                                     double scale, DType dtype = DType::f32);
 
 /// Keys and values of earlier tokens of a layer. The first forward that gets it allocates
 /// `capacity` tokens.
@@ -82,6 +92,8 @@ class TESSERA_API Attention final : public Layer<Attention> {
     bool rotary = true;        ///< RoPE on queries and keys, by the tables of the metadata
     bool rope_halves = false;  ///< pairs (x[i], x[i + D/2]), as Qwen, instead of adjacent ones
     double qk_norm_eps = 0;    ///< above 0: RMS norms over D of queries and keys, as Qwen 3
+    /// Above 0: the same without weights and after RoPE, as Llama 4's "L2 norm".
+    double qk_l2_norm_eps = 0;
     /// Queries, keys and values in one matmul, unless wq, wk or wv has hooks.
     bool fused_qkv = true;
     DType dtype = DType::f32;

@@ -12,6 +12,11 @@
 namespace tessera::op {
 namespace {
 
+void check(std::string_view name, DTypeSet dtypes, const TensorMeta& x) {
+  if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "x is ", x, ", expected one of ", dtypes);
+  if (x.shape.rank() < 1) fail<ShapeError>(name, "x is ", x, ", expected (..., d)");
+}
+
 void check(std::string_view name, DTypeSet dtypes, const TensorMeta& x, const TensorMeta& weight) {
   if (x.dtype != weight.dtype || !dtypes.has(x.dtype)) {
     fail<DTypeError>(name, "x and weight must share one dtype of ", dtypes, ": x is ", x,
@@ -30,20 +35,26 @@ void check_eps(std::string_view name, double eps, const TensorMeta& x) {
   if (!(eps >= 0)) fail<ValueError>(name, "eps must not be negative: given ", eps, " for ", x);
 }
 
+// The weight in the dtype of computation; ones where there is none.
+template <class T> void load_weight(const Tensor& weight, int64_t n, compute_t<T>* wide) {
+  if (weight.defined()) rows::load(weight.data<T>(), Rows(weight, 0).stride, n, wide);
+  else std::fill_n(wide, n, compute_t<T>(1));
+}
+
 // With a residual, `sum` takes x + residual, rounded to T, and the norm is of that.
 template <class T, bool kAdds>
 void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps,
              const Tensor& y, const Tensor& sum, const Tensor& rstds) {
   using C = compute_t<T>;
   const int last = x.rank() - 1;
-  const Rows from(x, last), ws(weight, 0), more(kAdds ? residual : x, last);
+  const Rows from(x, last), more(kAdds ? residual : x, last);
   const int64_t n = from.n;
-  const T *src = x.data<T>(), *w = weight.data<T>(), *add = kAdds ? residual.data<T>() : nullptr;
+  const T *src = x.data<T>(), *add = kAdds ? residual.data<T>() : nullptr;
   T *dst = y.data<T>(), *sums = kAdds ? sum.data<T>() : nullptr;
   C* rstd = rstds.data<C>();
   const Tensor weights = empty({n}, dtype_of<C>);
   C* wide = weights.data<C>();
-  rows::load(w, ws.stride, n, wide);
+  load_weight<T>(weight, n, wide);
   for_each_row<C>(from.count, n, 2, [&](int64_t row, C* buffer, int64_t padded) {
     simd([&]() TESSERA_LAMBDA {
       const C* values = rows::read(src + from.offset(row), from.stride, n, buffer);
@@ -66,7 +77,7 @@ void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, doub
 }  // namespace
 
 MetaList RmsNorm::meta(Metas in) const {
-  check(name, dtypes, in[0], in[1]);
+  in.has(1) ? check(name, dtypes, in[0], in[1]) : check(name, dtypes, in[0]);
   check_eps(name, eps, in[0]);
   return {in[0], rstd_of(in[0])};
 }
@@ -86,8 +97,10 @@ Grads RmsNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
     fail<AutogradError>(name, "rstd has no gradient, backward alone reads it: given dy of ",
                         dy[1].meta());
   if (!dy[0].defined()) return Grads(2);
-  auto [dx, dweight] = call(RmsNormBackward{}, {s.input(0), s.input(1), s.output(1), dy[0]});
-  return {dx, dweight};
+  const bool weighted = s.has_input(1);
+  auto [dx, dweight] =
+      call(RmsNormBackward{}, {s.input(0), weighted ? s.input(1) : Tensor(), s.output(1), dy[0]});
+  return {dx, weighted ? dweight : Tensor()};
 }
 
 std::vector<Sample<RmsNorm>> RmsNorm::samples() {
@@ -97,6 +110,7 @@ std::vector<Sample<RmsNorm>> RmsNorm::samples() {
       {{0.1}, {arg({2, 5, 6}), arg({6})}},
       {{1e-5}, {arg({5}), arg({5})}},
       {{1e-5}, {arg({3, 70}), arg({70})}},
+      {{1e-5}, {arg({2, 5, 7}), no_arg()}},
       known(RmsNorm{0.1}, {x, weight},
             {{0.37529331252040077, -1.501173250081603, 0.7505866250408015, 0.6956083436402524,
               2.7824333745610095, 0},
@@ -105,10 +119,15 @@ std::vector<Sample<RmsNorm>> RmsNorm::samples() {
             {{0.3779642030348929, -1.5118568121395717, 0.7559284060697858, 0.7745873742487619,
               3.0983494969950476, 0},
              {0.3779642030348929, 1.5491747484975238}}),
+      known(RmsNorm{0.1}, {x, no_arg()},
+            {{0.37529331252040077, 0.7505866250408015, 1.501173250081603, 0.6956083436402524,
+              -1.3912166872805047, 0},
+             {0.37529331252040077, 1.3912166872805047}}),
       timed(RmsNorm{}, {arg({8, 512, 256}), arg({256})}),
       bad(RmsNorm{}, {arg({4, 6}), arg({5})}, "ShapeError"),
       bad(RmsNorm{}, {arg({4, 6}).as(DType::f32), arg({6}).as(DType::bf16)}, "DTypeError"),
       bad(RmsNorm{-1}, {arg({4, 6}), arg({6})}, "ValueError"),
+      bad(RmsNorm{}, {arg({}), no_arg()}, "ShapeError"),
   };
 }
 
@@ -165,7 +184,7 @@ std::vector<Sample<AddRmsNorm>> AddRmsNorm::samples() {
 }
 
 MetaList RmsNormBackward::meta(Metas in) const {
-  check(name, dtypes, in[0], in[1]);
+  in.has(1) ? check(name, dtypes, in[0], in[1]) : check(name, dtypes, in[0]);
   if (in.has(4) && (!(in[4].shape == in[0].shape) || in[4].dtype != in[0].dtype))
     fail<ShapeError>(name, "dx_more must be like x: x is ", in[0], ", dx_more is ", in[4]);
   if (!(in[3].shape == in[0].shape) || in[3].dtype != in[0].dtype) {
@@ -176,7 +195,7 @@ MetaList RmsNormBackward::meta(Metas in) const {
     fail<ShapeError>(name, "rstd must hold one ", compute_dtype(in[0].dtype),
                      " per row of x: x is ", in[0], ", rstd is ", in[2]);
   }
-  return {in[0], in[1]};
+  return {in[0], {Shape{in[0].shape.back()}, in[0].dtype, in[0].device}};
 }
 
 ShardingRule RmsNormBackward::sharding(Metas in) const {
@@ -192,7 +211,7 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
   const int last = x.rank() - 1;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows xs(x, last), gs(dy, last), ws(in[1], 0), ms(more, last);
+    const Rows xs(x, last), gs(dy, last), ms(more, last);
     const int64_t n = xs.n, count = xs.count;
     // dweight: partial sums over at most 16 runs of rows, cut the same way whatever the threads.
     const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
@@ -201,14 +220,13 @@ void RmsNormBackward::cpu(Tensors in, Outputs y) const {
     const Tensor partial = empty({runs, 5, padded}, dtype_of<C>), rstd = contiguous(in[2].detach());
     C* parts = partial.data<C>();
     const C* r_data = rstd.data<C>();
-    const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *w = in[1].data<T>(),
-            *m_data = more.data<T>();
+    const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *m_data = more.data<T>();
     T* dst = y[0].data<T>();
     parallel_for(runs, 1, [&](int64_t part, int64_t) {
       simd([&]() TESSERA_LAMBDA {
         C *dw = parts + part * 5 * padded, *p = dw + padded, *g = p + padded, *m = g + padded,
           *weight = m + padded;
-        rows::load(w, ws.stride, n, weight);
+        load_weight<T>(in[1], n, weight);
         for (int64_t i = 0; i < n; ++i) dw[i] = 0;
         for (int64_t row = part * run; row < std::min(count, (part + 1) * run); ++row) {
           const C r = r_data[row];
@@ -255,7 +273,8 @@ std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
     in[4] = arg(x);
     return in;
   };
-  auto wrong = operands({5, 7}), wrong_more = with_more({5, 7});
+  auto wrong = operands({5, 7}), wrong_more = with_more({5, 7}), of_ones = operands({2, 5, 7});
+  of_ones[1] = no_arg();
   wrong[3] = arg({5, 6});
   wrong_more[4] = arg({7});
   const Arg x = arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), weight = arg({3}).listed({1, -2, 0.5}),
@@ -268,6 +287,7 @@ std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
       {RmsNormBackward{}, operands({5})},
       {RmsNormBackward{}, with_more({5, 7})},
       {RmsNormBackward{}, with_more({40, 5})},
+      {RmsNormBackward{}, of_ones},
       known(RmsNormBackward{}, {x, weight, rstd, dy, no_arg()},
             {{0.5399486300720941, -1.1878879580651693, 0.45895560663135837, -0.6196364380275146,
               -0.3099018724424947, 2.3237621227462855},

@@ -10,6 +10,11 @@
 namespace tessera::op {
 namespace {
 
+// A weight that is not given is 1.
+template <class T> __device__ compute_t<T> weight_at(const T* weight, int64_t i) {
+  return weight ? static_cast<compute_t<T>>(weight[i]) : compute_t<T>(1);
+}
+
 // With a residual, its sum with x, rounded, is written to `sum` and is what is normalised.
 template <class T>
 __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T* y, T* sum,
@@ -32,8 +37,7 @@ __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T
     if (threadIdx.x == 0) rstd[row] = r;
     const T* from = residual ? sum : x;  // each thread reads what it wrote itself
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-      y[row * d + i] =
-          static_cast<T>(static_cast<C>(from[row * d + i]) * r * static_cast<C>(weight[i]));
+      y[row * d + i] = static_cast<T>(static_cast<C>(from[row * d + i]) * r * weight_at(weight, i));
     }
   }
 }
@@ -48,15 +52,14 @@ __global__ void input_gradient(const T* x, const T* weight, const compute_t<T>* 
     C dot = 0;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
       const int64_t at = row * d + i;
-      dot = vmath::fma(static_cast<C>(weight[i]) * static_cast<C>(dy[at]), static_cast<C>(x[at]),
-                       dot);
+      dot = vmath::fma(weight_at(weight, i) * static_cast<C>(dy[at]), static_cast<C>(x[at]), dot);
     }
     dot = block_reduce(dot, SumOf{}, shared);
     const C r = rstd[row], pull = dot * r * r / static_cast<C>(d);
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
       const int64_t at = row * d + i;
       const C own =
-          r * (static_cast<C>(weight[i]) * static_cast<C>(dy[at]) - static_cast<C>(x[at]) * pull);
+          r * (weight_at(weight, i) * static_cast<C>(dy[at]) - static_cast<C>(x[at]) * pull);
       dx[at] = static_cast<T>(more ? own + static_cast<C>(more[at]) : own);
     }
   }
@@ -82,12 +85,13 @@ __global__ void weight_gradient(const T* x, const compute_t<T>* rstd, const T* d
 
 void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
-  const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
+  const Tensor x = row_major(in[0], stream);
+  const Tensor weight = in[1].defined() ? row_major(in[1], stream) : Tensor();
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), nullptr, weight.data<T>(), y[0].data<T>(), nullptr, y[1].data<compute_t<T>>(),
-        rows, d, static_cast<compute_t<T>>(eps));
+        x.data<T>(), nullptr, weight.defined() ? weight.data<T>() : nullptr, y[0].data<T>(),
+        nullptr, y[1].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
   });
   check_launch(name);
 }
@@ -108,7 +112,8 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
 void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t d = y[1].numel();
   if (d == 0) return;
-  const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
+  const Tensor x = row_major(in[0], stream);
+  const Tensor weight = in[1].defined() ? row_major(in[1], stream) : Tensor();
   const Tensor rstd = row_major(in[2], stream), dy = row_major(in[3], stream);
   const Tensor more = in.size() > 4 && in[4].defined() ? row_major(in[4], stream) : Tensor();
   const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)),
@@ -118,7 +123,7 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
     if (rows > 0) {
       input_gradient<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-          x.data<T>(), weight.data<T>(), rstd.data<C>(), dy.data<T>(),
+          x.data<T>(), weight.defined() ? weight.data<T>() : nullptr, rstd.data<C>(), dy.data<T>(),
           more.defined() ? more.data<T>() : nullptr, y[0].data<T>(), rows, d);
       check_launch(name);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));

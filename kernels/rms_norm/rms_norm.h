@@ -9,7 +9,7 @@
 namespace tessera {
 namespace op {
 
-/// x (..., d), weight (d) -> y (..., d), rstd (...) in f32 (f64 for f64).
+/// x (..., d), weight (d) (optional: ones) -> y (..., d), rstd (...) in f32 (f64 for f64).
 struct RmsNorm {
   double eps = 1e-5;
   static constexpr std::string_view name = "rms_norm";
@@ -42,7 +42,8 @@ struct AddRmsNorm {
   static std::vector<Sample<AddRmsNorm>> samples();
 };
 
-/// x, weight, rstd, dy, dx_more (optional, like x) -> dx (..., d) with dx_more added, dweight (d).
+/// x, weight (optional: ones), rstd, dy, dx_more (optional, like x) -> dx (..., d) with dx_more
+/// added, dweight (d).
 struct RmsNormBackward {
   static constexpr std::string_view name = "rms_norm_backward";
   static constexpr DTypeSet dtypes = kFloats;
@@ -64,6 +65,11 @@ using rms_norm_ops = OpList<RmsNorm, AddRmsNorm, RmsNormBackward>;
 /// where eps < 0.
 inline Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-5) {
   return call(op::RmsNorm{eps}, {x, weight})[0];
+}
+
+/// The same with a weight of ones, as Llama 4 norms queries and keys.
+inline Tensor rms_norm(const Tensor& x, double eps = 1e-5) {
+  return call(op::RmsNorm{eps}, {x, Tensor()})[0];
 }
 
 struct AddRmsNormResult {

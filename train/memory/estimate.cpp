@@ -110,8 +110,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
     inputs.batch.documents = ids();
   }
   for (nn::AttentionMetadata& kind : inputs.metadata.kinds) {
-    kind.cos = on_meta(kind.cos);
-    kind.sin = on_meta(kind.sin);
+    for (Tensor* table : kind.tables()) *table = on_meta(*table);
   }
   inputs.metadata = inputs.metadata.with_documents(inputs.batch.positions, inputs.batch.documents);
   return inputs;
