@@ -63,10 +63,10 @@ Placement Decoder::placement() const {
 }
 
 double Decoder::flops(std::span<const int64_t> documents) {
-  double tokens = 0, pairs = 0;
+  double tokens = 0, seen = 0;
   for (const int64_t length : documents) {
     tokens += static_cast<double>(length);
-    pairs += static_cast<double>(length) * static_cast<double>(length + 1) / 2;  // causal
+    seen += pairs(length);
   }
   // Matrices are in matmuls; the embedding is not, unless it is tied to the head.
   int64_t weights = 0;
@@ -75,9 +75,13 @@ double Decoder::flops(std::span<const int64_t> documents) {
   if (embedding() && embedding() != h.module) weights -= embedding()->weight.numel();
   if (h.module && !stage_.last) weights -= h.table.numel();
   weights -= idle_parameters();
-  const double attention =
-      2.0 * static_cast<double>(sizes_.attention_dim) * static_cast<double>(units().size());
-  return 6.0 * (static_cast<double>(weights) * tokens + attention * pairs);
+  const double attention = 2.0 * static_cast<double>(sizes_.attention_dim);
+  return 6.0 * (static_cast<double>(weights) * tokens + attention * seen);
+}
+
+double Decoder::pairs(int64_t length) {
+  return static_cast<double>(units().size()) * static_cast<double>(length) *
+         static_cast<double>(length + 1) / 2;
 }
 
 int64_t Decoder::idle_parameters() {

@@ -87,6 +87,9 @@ class TESSERA_API Decoder : public LanguageModel {
   /// The head, or a null module if it is absent.
   [[nodiscard]] virtual Head head() const = 0;
 
+  /// Pairs of a query and a key that the layers of this stage see of a document: all causal ones.
+  [[nodiscard]] virtual double pairs(int64_t length);
+
   /// ValueError unless positions [start, start + length) lie within max_seq_len.
   void check_positions(int64_t length, int64_t start) const;
 
@@ -149,7 +152,7 @@ template <class Block, class Norm> class UniformDecoder : public Decoder {
   [[nodiscard]] LayerResult layer(size_t i, const Tensor& x, const Metadata& metadata,
                                   nn::KvCache* cache) const final {
     if (!layers.has(i)) return {x};
-    return {layers[i](x, metadata.of(), cache)};
+    return {layers[i](x, metadata.of(kind(i)), cache)};
   }
   [[nodiscard]] std::vector<Experts> experts() final {
     std::vector<Experts> all;
@@ -158,6 +161,11 @@ template <class Block, class Norm> class UniformDecoder : public Decoder {
         if (layers.has(i) && layers[i].moe) all.push_back({i, &*layers[i].moe});
     }
     return all;
+  }
+  /// Which of the metadata is that of layer i.
+  [[nodiscard]] virtual size_t kind(size_t i) const {
+    static_cast<void>(i);
+    return 0;
   }
   [[nodiscard]] Tensor finish(const Tensor& x) const final { return norm ? (*norm)(x) : x; }
   [[nodiscard]] const nn::Embedding* embedding() const final {

@@ -66,10 +66,20 @@ struct HfFixedOurs {
   std::string_view ours, value;
 };
 
-/// A size that follows from others. Where config.json has it, it must agree.
+/// What follows from other fields: a size, a list of something of each layer. Where config.json has
+/// it, it must agree.
 struct HfDerived {
   std::string_view theirs;
-  int64_t (*value)(const ModelConfig& config);
+  std::string (*value)(const ModelConfig& config);  ///< JSON
+  bool or_empty = false;                            ///< an empty list says nothing too
+};
+
+/// A model of several parts, one of which is ours.
+struct HfWithin {
+  std::string_view model_type = {};           ///< of the whole; empty: there is none
+  std::string_view field = {};                ///< what the whole's config.json holds ours under
+  std::string_view prefix = {};               ///< of our tensors in the whole
+  std::vector<std::string_view> others = {};  ///< the prefixes of the other parts' tensors
 };
 
 struct Gguf;
@@ -79,6 +89,7 @@ struct HuggingFace {
   /// Whether it has names for such a model of the family; null: for each.
   bool (*is_of)(const ModelConfig& config) = nullptr;
   std::string_view prefix = {};  ///< of all their tensors but the head; a file may lack it
+  HfWithin within = {};          ///< a model that it may also be read out of
   std::vector<HfTensorNames> tensors;
   /// Tensors that a file may hold and that are no parameters: masks, tables, a tied head.
   std::vector<std::string_view> passed_over = {};
@@ -86,7 +97,8 @@ struct HuggingFace {
   std::vector<HfFixed> fixed = {};
   std::vector<HfFixedOurs> fixed_ours = {};
   std::vector<HfDerived> derived = {};
-  bool rope = false;  ///< it has the fields of config/rope_fields.h
+  bool rope = false;          ///< it has the fields of config/rope_fields.h
+  double rope_theta = 10000;  ///< where config.json does not say it
   /// Size of a head, where a tensor's change is `halves`.
   int64_t (*head_dim)(const ModelConfig& config) = nullptr;
   /// Its files may hold tensors in MXFP4. (Blocks of f8_e4m3 are read in every family.)
@@ -162,6 +174,7 @@ struct HfModel {
   const HuggingFace* names = nullptr;
   std::optional<DType> dtype = {};            ///< of the published weights; none: not said
   std::vector<std::string> passed_over = {};  ///< fields that change nothing here
+  bool within = false;                        ///< it is a part of a whole: HuggingFace::within
 };
 /// DataError, which begins with `where`: not JSON, of a model type that no family has, or fields
 /// that are missing, out of range or cannot be expressed, all of them.

@@ -166,9 +166,10 @@ class Reader {
 
   void check(const HfDerived& d, const ModelConfig& config) {
     const Json* value = value_of(d.theirs);
-    if (const int64_t own = d.value(config); value && *value != Json(own))
+    if (!value || (d.or_empty && value->is_array() && value->empty())) return;
+    if (const Json own = parsed(d.value(config)); *value != own)
       fault(fmt::format("{} is {}, which cannot be expressed: expected {}", d.theirs, shown(*value),
-                        own));
+                        shown(own)));
   }
 
   [[nodiscard]] bool is_off(const char* key) const {
@@ -220,7 +221,7 @@ class Reader {
       return at == scaling.end() || at->is_null() ? nullptr : &*at;
     };
     if (const Json* inner = in_scaling("rope_theta")) theta = inner;
-    set("rope_theta", "rope_theta", theta ? *theta : Json(10000.0));
+    set("rope_theta", "rope_theta", theta ? *theta : Json(names_.rope_theta));
 
     const Json* type = in_scaling("rope_type");
     if (!type) type = in_scaling("type");
@@ -283,12 +284,30 @@ bool is_of_type(const Json& json, std::string_view model_type) {
                   ", expected ", expected);
 }
 
+// The part of a whole's fields that is the family's, where it is a whole; whether it is. What the
+// part does not say, such as the dtype, holds for all parts.
+bool take_part(Json& json, const std::string& where, const HuggingFace& names) {
+  const HfWithin& whole = names.within;
+  if (whole.model_type.empty() || !is_of_type(json, whole.model_type)) return false;
+  const std::string field(whole.field);
+  const Json part = json.value(field, Json());
+  if (!part.is_object())
+    fail<DataError>(where, field, " is ", shown(part), ", expected the fields of a ",
+                    names.model_type);
+  json.erase(field);
+  json["model_type"] = names.model_type;
+  json.update(part);
+  return true;
+}
+
 std::pair<const Family*, const HuggingFace*> names_of(const Json& json, const std::string& where,
                                                       std::span<const Family> families) {
   std::string known;
   for (const Family& f : families) {
     for (const HuggingFace* names : f.hugging_face) {
-      if (is_of_type(json, names->model_type)) return {&f, names};
+      const std::string_view whole = names->within.model_type;
+      if (is_of_type(json, names->model_type) || (!whole.empty() && is_of_type(json, whole)))
+        return {&f, names};
       known += concat(known.empty() ? "" : ", ", names->model_type);
     }
   }
@@ -304,14 +323,20 @@ Json object_of(std::string_view text, const std::string& where) {
   return std::move(read.value);
 }
 
-HfModel read_model(const Json& json, const std::string& where, const HuggingFace& names,
+HfModel read_model(Json json, const std::string& where, const HuggingFace& names,
                    ModelConfig config) {
   HfModel model{std::move(config), &names};
+  model.within = take_part(json, where, names);
+  if (!is_of_type(json, names.model_type)) fail_type(json, where, shown(Json(names.model_type)));
   Reader reader(json, names, model.config);
   model.dtype = dtype_of(json, reader.faults);
   if (!reader.faults.empty())
     fail<DataError>(where, fmt::format("{}", fmt::join(reader.faults, "; ")));
   model.passed_over = reader.rest();
+  if (model.within) {
+    for (const std::string_view other : names.within.others)
+      model.passed_over.push_back(concat("tensors of ", other));
+  }
   return model;
 }
 
@@ -334,7 +359,6 @@ HfModel parse_hf_config(std::string_view text, const std::string& where,
 HfModel parse_hf_config(std::string_view text, const std::string& where, const HuggingFace& family,
                         ModelConfig config) {
   const Json json = object_of(text, where);
-  if (!is_of_type(json, family.model_type)) fail_type(json, where, shown(Json(family.model_type)));
   config.set_flavor("");
   return read_model(json, where, family, std::move(config));
 }
@@ -352,7 +376,7 @@ std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype
   }
   Json json{{"architectures", {family.architecture}}, {"model_type", family.model_type}};
   for (const HfField& f : family.fields) json[std::string(f.theirs)] = json_of(fields, f.ours);
-  for (const HfDerived& d : family.derived) json[std::string(d.theirs)] = d.value(config);
+  for (const HfDerived& d : family.derived) json[std::string(d.theirs)] = parsed(d.value(config));
   for (const HfFixed& f : family.fixed) json[std::string(f.theirs)] = parsed(f.values.at(0));
   if (family.rope) {
     json["rope_theta"] = json_of(fields, "rope_theta");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names are those of Llama 3.1's published configuration. Frequencies between the two frequency
-// factors are scaled in part, so the low one must be below the high one.
+// factors are scaled in part; Llama 4's are equal, and nothing lies between.
 #include "tessera/models/config/rope_fields.h"
 
 namespace tessera::config {
@@ -24,9 +24,9 @@ void rope_fields(Fields& f, double& theta, RopeScaling& r) {
 }
 
 std::vector<std::string> rope_conflicts(const RopeScaling& r) {
-  if (r.kind != RopeScaling::Kind::llama3 || r.low_freq_factor < r.high_freq_factor) return {};
+  if (r.kind != RopeScaling::Kind::llama3 || r.low_freq_factor <= r.high_freq_factor) return {};
   return {concat("[--model.rope_low_freq_factor] ", r.low_freq_factor,
-                 " is not below --model.rope_high_freq_factor ", r.high_freq_factor)};
+                 " is above --model.rope_high_freq_factor ", r.high_freq_factor)};
 }
 
 }  // namespace tessera::config

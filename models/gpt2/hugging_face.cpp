@@ -58,7 +58,9 @@ const models::HuggingFace& hugging_face() {
                 {"add_cross_attention", {"false"}},
                 {"attn_pdrop", {"0.0"}, true}},
       .derived = {{"n_inner",
-                   [](const models::ModelConfig& c) { return c.as<Config>().ffn_dim(); }}},
+                   [](const models::ModelConfig& c) {
+                     return std::to_string(c.as<Config>().ffn_dim());
+                   }}},
       .gguf = &gguf()};
   return names;
 }

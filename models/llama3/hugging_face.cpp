@@ -43,7 +43,9 @@ const models::HuggingFace& hugging_face() {
                 {"mlp_bias", {"false"}},
                 {"attention_dropout", {"0.0"}, true}},
       .derived = {{"head_dim",
-                   [](const models::ModelConfig& c) { return c.as<Config>().head_dim(); }}},
+                   [](const models::ModelConfig& c) {
+                     return std::to_string(c.as<Config>().head_dim());
+                   }}},
       .rope = true,
       .head_dim = [](const models::ModelConfig& c) { return c.as<Config>().head_dim(); },
       .gguf = &gguf()};

@@ -91,8 +91,9 @@ HfModelFolder::HfModelFolder(std::string folder, models::HfModel model)
 HfModelFolder::HfModelFolder(std::string folder, const models::ModelConfig& model)
     : HfModelFolder(folder, model_like(folder, model)) {}
 
-// The same name without the prefix, or with it.
+// The same name without the prefix, or with it, or with that of the whole that it is a part of.
 std::string HfModelFolder::name_there(const std::string& theirs) const {
+  if (model_.within) return concat(model_.names->within.prefix, theirs);
   const std::string_view prefix = model_.names->prefix;
   if (prefix.empty() || !theirs.starts_with(prefix) || weights_.tensors().contains(theirs))
     return theirs;
@@ -126,9 +127,15 @@ void HfModelFolder::check_tensors() const {
                               "_scale_inv in F32"));
   }
   const std::vector<std::string_view>& passed_over = model_.names->passed_over;
+  const auto is_of_other_part = [&](std::string_view name) {
+    return model_.within && std::ranges::any_of(model_.names->within.others, [&](auto prefix) {
+             return name.starts_with(prefix);
+           });
+  };
   for (const auto& [name, stored] : weights_.tensors()) {
     const bool known = expected.contains(name) || models::matches_any(name, passed_over) ||
-                       models::matches_any(concat(model_.names->prefix, name), passed_over);
+                       models::matches_any(concat(model_.names->prefix, name), passed_over) ||
+                       is_of_other_part(name);
     if (!known) faults.push_back(concat(io::excerpt(name), " is not a tensor of such a model"));
   }
   if (!faults.empty())
