@@ -335,7 +335,7 @@ HfModel read_model(Json json, const std::string& where, const HuggingFace& names
   model.passed_over = reader.rest();
   if (model.within) {
     for (const std::string_view other : names.within.others)
-      model.passed_over.push_back(concat("tensors of ", other));
+      model.passed_over.push_back(concat("the tensors ", other, "*"));
   }
   return model;
 }

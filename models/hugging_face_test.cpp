@@ -8,6 +8,7 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/toy_family.h"
 
 #include <gtest/gtest.h>
@@ -208,6 +209,44 @@ TEST(HuggingFaceNames, OlderFormsOfAConfigurationAreRead) {
   for (const auto& [field, value] : expected)
     EXPECT_EQ(fields.find("model." + field)->text(), value) << field;
   EXPECT_EQ(config.flavor(), "");
+}
+
+// Llama 4 as it was published: the text of a model that sees images too.
+TEST(HuggingFaceNames, AModelIsReadOutOfTheWholeThatItIsAPartOf) {
+  const std::vector<Family> all = families();
+  const std::string scout =
+      R"({"model_type": "llama4", "image_token_index": 5, "vision_config": {"hidden_size": 7},
+    "torch_dtype": "bfloat16", "text_config": {"model_type": "llama4_text", "vocab_size": 32, "hidden_size": 8,
+    "intermediate_size": 12, "intermediate_size_mlp": 14, "num_hidden_layers": 5, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "no_rope_layers": [], "num_local_experts": 4,
+    "interleave_moe_layer_step": 2, "moe_layers": [1, 3], "rope_scaling": {"rope_type": "llama3", "factor": 16.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 1.0, "original_max_position_embeddings": 8}}})";
+  const HfModel model = parse_hf_config(scout, "config.json", all);
+  EXPECT_TRUE(model.within);
+  EXPECT_EQ(model.dtype, DType::bf16);
+  EXPECT_EQ(model.passed_over,
+            (std::vector<std::string>{"image_token_index 5", R"(vision_config {"hidden_size":7})",
+                                      "the tensors vision_model.*",
+                                      "the tensors multi_modal_projector.*"}));
+  ModelConfig config = model.config;
+  config::Fields fields;
+  fields.section("model", config);
+  EXPECT_EQ(fields.find("model.rope_theta")->text(), "500000");
+  EXPECT_EQ(fields.find("model.moe_inter_dim")->text(), "12");
+
+  const auto error_with = [&](const std::string& from, const std::string& to) {
+    std::string text = scout;
+    text.replace(text.find(from), from.size(), to);
+    return test::error_of([&] { (void)parse_hf_config(text, "config.json", all); });
+  };
+  EXPECT_NE(error_with("[1, 3]", "[1, 2]").find("moe_layers is [1,2], which cannot be expressed"),
+            std::string::npos);
+  EXPECT_NE(error_with("\"no_rope_layers\": []", "\"no_rope_layers\": [1, 0]")
+                .find("expected [1,1,1,0,1]"),
+            std::string::npos);
+  EXPECT_NE(error_with("\"text_config\": {\"model_type\"", "\"text\": {\"model_type\"")
+                .find("text_config is null, expected the fields of a llama4_text"),
+            std::string::npos);
 }
 
 // A field of another family's computation is never passed over.

@@ -4,10 +4,13 @@
 
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/llama4/llama4.h"
 #include "tessera/models/qwen3/qwen3.h"
 
 namespace tessera::models {
 
-std::vector<Family> families() { return {llama3::family(), gpt2::family(), qwen3::family()}; }
+std::vector<Family> families() {
+  return {llama3::family(), gpt2::family(), qwen3::family(), llama4::family()};
+}
 
 }  // namespace tessera::models

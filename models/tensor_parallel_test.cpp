@@ -145,7 +145,7 @@ TEST_P(TensorParallel, ComposesWithDataParallelism) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorParallel,
-                         testing::Values("llama3", "gpt2", "tied", "qwen3"));
+                         testing::Values("llama3", "gpt2", "tied", "qwen3", "llama4"));
 
 TEST(TensorParallelPlan, FullyShardIsInnermostInItsDim) {
   const Result r = run({.shards = 2, .degree = 2, .pass = "shard"});

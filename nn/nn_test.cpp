@@ -167,6 +167,47 @@ TEST_F(NnTest, AttentionReadsDocumentsAndPlacesOfTokens) {
   EXPECT_EQ(cache.length, 0);
 }
 
+// What makes scores twice as large, or would: the weights of queries, or the scale of their tokens.
+TEST_F(NnTest, AttentionScalesQueriesAndNormsThemWithoutWeights) {
+  const Tensor x = normal({2, 5, 16}, {7, 1});
+  for (const bool normed : {false, true}) {
+    const auto made = [&](double size) {
+      Attention m({.dim = 16,
+                   .n_heads = 4,
+                   .n_kv_heads = 2,
+                   .head_dim = 4,
+                   .input = Init::normal(0.5),
+                   .qk_l2_norm_eps = normed ? 1e-12 : 0});
+      initialize(m, 1);
+      const NoGrad guard;
+      copy_values(m.wq.weight, m.wq.weight * size);
+      return m;
+    };
+    const AttentionMetadata plain = causal_metadata(5, 4, 10000);
+    AttentionMetadata scaled = plain, by_row = plain;
+    scaled.query_scale = full({5}, 2);
+    by_row.query_scale = from_values({2, 2, 2, 2, 2, 1, 1, 1, 1, 1}, {2, 5});
+    Attention m = made(1), twice = made(2);
+    const Tensor y = m(x, plain), larger = m(x, scaled);
+    const auto distance = [](const Tensor& a, const Tensor& b) { return amax(abs(a - b)).item(); };
+    EXPECT_GT(distance(y, larger), 1e-3);
+    EXPECT_LT(distance(twice(x, plain), normed ? y : larger), 1e-5);
+    const Tensor both = m(x, by_row);
+    EXPECT_EQ(select(both, 0, 0).values(), select(larger, 0, 0).values());
+    EXPECT_EQ(select(both, 0, 1).values(), select(y, 0, 1).values());
+  }
+}
+
+TEST_F(NnTest, TemperatureGrowsWithTheLogarithmOfThePosition) {
+  const std::vector<double> all = query_temperature(7, 0, 3, 0.5, DType::f64).values();
+  const std::vector<double> expected{0, 0, 1, 1, 1, 2, 2};  // whole steps of three
+  for (size_t i = 0; i < all.size(); ++i)
+    EXPECT_DOUBLE_EQ(all[i], 1 + 0.5 * std::log(1 + expected[i]));
+  const std::vector<double> later = query_temperature(2, 5, 3, 0.5, DType::f64).values();
+  EXPECT_EQ(later, std::vector<double>(all.begin() + 5, all.end()));
+  EXPECT_THROW((void)query_temperature(2, 0, 0, 0.5), ValueError);
+}
+
 Attention plain_attention(bool fused) {  // positions are not rotary, heads of odd size, biases
   return Attention({.dim = 15,
                     .n_heads = 5,

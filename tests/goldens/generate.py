@@ -14,6 +14,7 @@ import torch
 import lr_schedule
 import tiny_gpt2
 import tiny_llama
+import tiny_llama4
 import tiny_qwen3
 from golden_file import GoldenFile
 
@@ -32,6 +33,7 @@ def main():
     every = rooms()
     whole = {"tiny_llama": lambda: tiny_llama.write(SEED),
              "tiny_gpt2": lambda: tiny_gpt2.write(SEED),
+             "tiny_llama4": lambda: tiny_llama4.write(SEED),
              "tiny_qwen3": lambda: tiny_qwen3.write(SEED),
              "tiny_qwen3_moe": lambda: tiny_qwen3.write_moe(SEED), "lr_schedule": lr_schedule.write}
     for room in sys.argv[1:] or [*every, *whole]:

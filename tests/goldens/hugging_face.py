@@ -24,9 +24,10 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig,
-                          Qwen3MoeForCausalLM)
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llama4Config,
+                          Llama4ForCausalLM, Llama4ForConditionalGeneration, Llama4TextConfig,
+                          LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 OUT = pathlib.Path(__file__).parent / "hugging_face"
 VOCABULARY, LENGTH = 272, 40
@@ -40,6 +41,18 @@ QWEN = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hid
 # Frequencies of a head of 8: one is kept, one blended, two divided.
 SCALED = dict(rope_type="llama3", rope_theta=1000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
+
+# A layer without RoPE or experts and chunks; of three layers one has both, one has neither.
+LLAMA4 = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=20, intermediate_size_mlp=36,
+              num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+              max_position_embeddings=64, num_local_experts=3, interleave_moe_layer_step=2,
+              no_rope_layer_interval=3, attention_chunk_size=9, floor_scale=7, attn_scale=0.3,
+              bos_token_id=256, eos_token_id=257,
+              rope_parameters=dict(SCALED, low_freq_factor=1.0, high_freq_factor=1.0))
+# What sees images, as small as it may be.
+VISION = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+              vision_output_dim=8, image_size=8, patch_size=4, projector_input_dim=8,
+              projector_output_dim=8, num_channels=1)
 
 
 def models():
@@ -57,6 +70,10 @@ def models():
     yield "qwen3_moe", Qwen3MoeForCausalLM(Qwen3MoeConfig(
         **QWEN, tie_word_embeddings=False, num_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=20, norm_topk_prob=True, decoder_sparse_step=2)), "50GB"
+    yield "llama4", Llama4ForCausalLM(Llama4TextConfig(**LLAMA4)), "50GB"
+    # As it was published: the text of a model that sees images.
+    yield "llama4_images", Llama4ForConditionalGeneration(Llama4Config(
+        text_config=LLAMA4 | dict(use_qk_norm=False), vision_config=VISION)), "50GB"
 
 
 def draw(model, generator):
@@ -172,7 +189,8 @@ def write_losses():
     generator = torch.Generator().manual_seed(60)
     rows = torch.randint(0, VOCABULARY, (20, 2, 25), generator=generator)
     np.save(OUT / "tokens.npy", rows.flatten(0, 1).numpy().astype(np.uint16))
-    losses = {name: losses_of(name, rows) for name in ("llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe")}
+    names = "llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe", "llama4"
+    losses = {name: losses_of(name, rows) for name in names}
     (OUT / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
 
 

@@ -9,6 +9,7 @@
 #include "tessera/models/family.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/llama4/llama4.h"
 #include "tessera/models/qwen3/qwen3.h"
 #include "tessera/nn/parameters.h"
 
@@ -37,9 +38,10 @@ inline llama3::Config tiny_llama3(int64_t n_layers) {
 }
 
 constexpr int64_t kMeshVocabulary = 131;
-/// A decoder of two layers for tests on meshes, `llama3`, `llama3` with a `tied` head, `qwen3`, or
-/// `gpt2` with dropout. Degrees of tensor parallelism up to 8 divide the heads, but 3 and 8 divide
-/// neither vocabulary nor positions nor the hidden size of Llama's feed-forward.
+/// A decoder of two layers for tests on meshes, `llama3`, `llama3` with a `tied` head, `qwen3`,
+/// `llama4` with a chunked layer and one with experts, or `gpt2` with dropout. Degrees of tensor
+/// parallelism up to 8 divide the heads, but 3 and 8 divide neither vocabulary nor positions nor
+/// the hidden size of Llama's feed-forward.
 inline models::ModelConfig mesh_decoder(const std::string& family, DType dtype) {
   constexpr int64_t kPositions = 37;
   if (family == "gpt2") {
@@ -52,6 +54,24 @@ inline models::ModelConfig mesh_decoder(const std::string& family, DType dtype) 
                                                  .embedding_dropout = 0.1,
                                                  .residual_dropout = 0.2,
                                                  .dtype = dtype});
+  }
+  if (family == "llama4") {
+    return models::ModelConfig::of<llama4::Model>(
+        "llama4", "",
+        {.dim = 50,
+         .n_layers = 2,
+         .n_heads = 48,
+         .n_kv_heads = 24,
+         .head_dim = 2,
+         .ffn_dim = 100,
+         .moe = {.num_experts = 6, .top_k = 2, .moe_inter_dim = 20},
+         .interleave_moe_layer_step = 2,
+         .vocab_size = kMeshVocabulary,
+         .max_seq_len = kPositions,
+         .nope_layer_interval = 2,
+         .attention_chunk_size = 4,
+         .floor_scale = 3,
+         .dtype = dtype});
   }
   if (family == "qwen3") {
     return models::ModelConfig::of<qwen3::Model>("qwen3", "",

@@ -112,25 +112,50 @@ TEST_P(GoldenModels, ComeBackEqualInEveryByte) {
   }
 }
 
+constexpr auto kName = [](const auto& of) { return std::string(of.param); };
 INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenModels,
-                         testing::Values("llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe"),
-                         [](const auto& of) { return std::string(of.param); });
+                         testing::Values("llama3", "llama3_tied", "gpt2", "qwen3", "qwen3_moe",
+                                         "llama4"),
+                         kName);
 INSTANTIATE_TEST_SUITE_P(HuggingFace, GgufModels,
-                         testing::Values("llama3", "llama3_tied", "gpt2", "qwen3"),
-                         [](const auto& of) { return std::string(of.param); });
+                         testing::Values("llama3", "llama3_tied", "gpt2", "qwen3"), kName);
+
+// The other parts are named once, and are not in what is written again.
+TEST_F(HuggingFaceTest, TheTextOfAModelThatSeesImagesIsRead) {
+  const std::string theirs = kGoldens + "llama4_images", ours = "language_model.";
+  ASSERT_EQ(run({"import-hf", theirs, "--out", path("a")}), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "the tensors vision_model.*");
+  EXPECT_LE(distance_of_logits(path("a"), "llama4_images"), 2e-5);
+  ASSERT_EQ(run({"export-hf", "--checkpoint", path("a"), "--out", path("b")}), 0) << err_.str();
+  const HfWeights before(theirs), after(path("b"));
+  size_t parts = 0;
+  for (const auto& [name, entry] : before.entries()) {
+    if (!name.starts_with(ours)) continue;
+    ++parts;
+    EXPECT_EQ(bytes_of(after, name.substr(ours.size())), bytes_of(before, name)) << name;
+  }
+  EXPECT_EQ(after.entries().size(), parts);
+  edit(copy_of("llama4_images") + "/config.json", [](Json& json) {
+    json["text_config"]["moe_layers"] = {0, 2};
+  });
+  TESSERA_EXPECT_HOLDS(refusal(path("theirs")), "moe_layers is [0,2], which cannot be expressed");
+}
 
 TEST_F(HuggingFaceTest, AnImportedModelIsGeneratedFromEvaluatedAndTrained) {
-  ASSERT_EQ(run({"import-hf", kGoldens + "llama3_tied", "--out", path("a")}), 0) << err_.str();
-  EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--prompt", "the", "--tokens", "3"}), 0)
-      << err_.str();
-  EXPECT_EQ(run({"eval", "--checkpoint", path("a"), "--dataset_path", path("text.txt")}), 0)
-      << err_.str();
-  ASSERT_EQ(run({"train", "--config", path("a/config.json"), "--dump_folder", path("b"),
-                 "--dataloader.path", path("text.txt"), "--training.steps", "1",
-                 "--training.local_batch_size", "1", "--threads", "1"}),
-            0)
-      << err_.str();
-  TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + path("a/checkpoint/step-0"));
+  for (const std::string name : {"llama3_tied", "llama4"}) {
+    const std::string a = path(name), b = path(name + "_trained");
+    ASSERT_EQ(run({"import-hf", kGoldens + name, "--out", a}), 0) << err_.str();
+    EXPECT_EQ(run({"generate", "--checkpoint", a, "--prompt", "the", "--tokens", "3"}), 0)
+        << err_.str();
+    EXPECT_EQ(run({"eval", "--checkpoint", a, "--dataset_path", path("text.txt")}), 0)
+        << err_.str();
+    ASSERT_EQ(run({"train", "--config", a + "/config.json", "--dump_folder", b, "--dataloader.path",
+                   path("text.txt"), "--training.steps", "1", "--training.local_batch_size", "1",
+                   "--threads", "1"}),
+              0)
+        << err_.str();
+    TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + a + "/checkpoint/step-0");
+  }
 }
 
 TEST_F(HuggingFaceTest, AShardedCheckpointWithATokenizerGoesOutAndComesBack) {

@@ -126,16 +126,18 @@ void HfModelFolder::check_tensors() const {
                               ", expected F32, BF16, F16 or F64, or F8_E4M3 with ", name,
                               "_scale_inv in F32"));
   }
-  const std::vector<std::string_view>& passed_over = model_.names->passed_over;
-  const auto is_of_other_part = [&](std::string_view name) {
-    return model_.within && std::ranges::any_of(model_.names->within.others, [&](auto prefix) {
-             return name.starts_with(prefix);
-           });
+  const models::HfWithin& whole = model_.names->within;
+  const auto passed_over = [&](std::string_view name) {
+    if (model_.within &&
+        std::ranges::any_of(whole.others, [&](auto other) { return name.starts_with(other); }))
+      return true;
+    if (model_.within && name.starts_with(whole.prefix)) name.remove_prefix(whole.prefix.size());
+    const std::vector<std::string_view>& patterns = model_.names->passed_over;
+    return models::matches_any(name, patterns) ||
+           models::matches_any(concat(model_.names->prefix, name), patterns);
   };
   for (const auto& [name, stored] : weights_.tensors()) {
-    const bool known = expected.contains(name) || models::matches_any(name, passed_over) ||
-                       models::matches_any(concat(model_.names->prefix, name), passed_over) ||
-                       is_of_other_part(name);
+    const bool known = expected.contains(name) || passed_over(name);
     if (!known) faults.push_back(concat(io::excerpt(name), " is not a tensor of such a model"));
   }
   if (!faults.empty())

@@ -78,7 +78,8 @@ const Words kTp2{"--parallelism.tensor_parallel_degree", "2"};
 INSTANTIATE_TEST_SUITE_P(InitialHuggingFace, OnMeshes,
                          testing::Values(Start{"llama3", "float32", {}, 1},
                                          Start{"llama3_tied", "bfloat16", kTp2, 2},
-                                         Start{"gpt2", "float32", {}, 1}),
+                                         Start{"gpt2", "float32", {}, 1},
+                                         Start{"llama4", "float32", {}, 1}),
                          [](const auto& of) { return std::string(of.param.model); });
 
 TEST_F(InitialHuggingFace, ItsFolderMayBeThatOfTheFirstCheckpoint) {

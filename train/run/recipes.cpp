@@ -5,6 +5,7 @@
 // million tokens.
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
+#include "tessera/models/llama4/llama4.h"
 #include "tessera/models/qwen3/qwen3.h"
 #include "tessera/train/run/config.h"
 
@@ -112,6 +113,27 @@ Config qwen3_debugmodel_moe_small() {
 Config qwen3_30b_a3b() { return with_bias(qwen3_of("qwen3_30b_a3b", "30B-A3B")); }
 Config qwen3_235b_a22b() { return with_bias(qwen3_of("qwen3_235b_a22b", "235B-A22B")); }
 
+Config llama4_debugmodel() {
+  Config c = debugmodel("llama4_debugmodel", llama4::family());
+  c.model.as<llama4::Config>().moe.load_balance_coeff = 1e-3;
+  return c;
+}
+
+Config llama4_of(std::string_view recipe, std::string_view flavor) {
+  Config c = decoder(recipe, llama4::family(), flavor, 8192);
+  c.model.as<llama4::Config>().moe.load_balance_coeff = 1e-3;
+  c.training.steps = 3000;
+  c.optimizer.lr = 4e-3;
+  c.optimizer.eps = 1e-15;
+  c.lr_scheduler.warmup_steps = 600;
+  c.lr_scheduler.min_lr_factor = 0.1;
+  c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::full;
+  return c;
+}
+
+Config llama4_17bx16e() { return llama4_of("llama4_17bx16e", "17Bx16E"); }
+Config llama4_17bx128e() { return llama4_of("llama4_17bx128e", "17Bx128E"); }
+
 Config gpt2_published(std::string_view recipe, std::string_view flavor, double lr) {
   Config c = published(recipe, gpt2::family(), flavor);
   c.training.steps = 10000;
@@ -156,6 +178,13 @@ std::vector<Recipe> recipes() {
       {"qwen3_32b", "Qwen 3 32B: 64 layers of 5120", qwen3_32b},
       {"qwen3_30b_a3b", "Qwen 3 30B-A3B: 48 layers of 2048, 128 experts", qwen3_30b_a3b},
       {"qwen3_235b_a22b", "Qwen 3 235B-A22B: 94 layers of 4096, 128 experts", qwen3_235b_a22b},
+      {"llama4_debugmodel",
+       "Llama 4 with 6 layers of 256, 8 experts in every second, byte tokenizer; minutes on two "
+       "cores",
+       llama4_debugmodel},
+      {"llama4_17bx16e", "Llama 4 Scout: 48 layers of 5120 with 16 experts each", llama4_17bx16e},
+      {"llama4_17bx128e", "Llama 4 Maverick: 48 layers of 5120, every second with 128 experts",
+       llama4_17bx128e},
       {"gpt2_124m", "GPT-2: 12 layers of 768", gpt2_124m},
       {"gpt2_355m", "GPT-2 medium: 24 layers of 1024", gpt2_355m},
       {"gpt2_774m", "GPT-2 large: 36 layers of 1280", gpt2_774m},
