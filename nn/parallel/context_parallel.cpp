@@ -157,10 +157,12 @@ SequenceCut::SequenceCut(ContextParallelOptions options, Layout rows, const Shap
   order_ = balanced_order(balance, parts_);
 }
 
-Tensor SequenceCut::own_rows(const Tensor& x, std::string_view what) const {
+Tensor SequenceCut::own_rows(const Tensor& x, std::string_view what, DType dtype) const {
   const Tensor part = to_device(x.is_distributed() ? local(x) : x, kCpu);
-  if (part.dtype() != DType::i64)
-    fail<DTypeError>("context_parallel", what, " must be i64: given ", part.meta(), "; cast them");
+  if (part.dtype() != dtype) {
+    fail<DTypeError>("context_parallel", what, " must be ", dtype, ": given ", part.meta(),
+                     "; cast them");
+  }
   if (part.shape() != Shape{tokens_[1]} && part.shape() != Shape{batches_, tokens_[1]}) {
     fail<ShapeError>("context_parallel", "this rank's ", what, " are ", part.meta(), ", expected ",
                      Shape{batches_, tokens_[1]}, " or ", Shape{tokens_[1]}, ", as the tokens are ",
@@ -230,9 +232,15 @@ AttentionMetadata SequenceCut::metadata(const AttentionMetadata& whole) const {
   const Tensor ids = whole.position_ids.defined()
                          ? taken(own_rows(whole.position_ids, "position_ids"), places)
                          : places;
-  m.position_ids =
-      wrap_local(to_device(contiguous(expand(ids, {batches_, ids.size(-1)})), options_.device),
-                 layout_, tokens_);
+  const auto of_each_row = [&](const Tensor& x) {  // (T) or (B, T)
+    return contiguous(expand(x, {batches_, x.size(-1)}));
+  };
+  m.position_ids = wrap_local(to_device(of_each_row(ids), options_.device), layout_, tokens_);
+  if (const Tensor& scale = whole.query_scale; scale.defined()) {
+    const Tensor all = of_each_row(own_rows(scale, "query_scale", scale.dtype()));
+    m.query_scale =
+        wrap_local(to_device(rows_taken(all, places), options_.device), layout_, tokens_);
+  }
   m.cut = detail::cut_attention(options_, layout_, tokens_, plan(mask));
   return m;
 }

@@ -82,7 +82,8 @@ class TESSERA_API SequenceCut {
   [[nodiscard]] AttentionOptions mask_of(const AttentionMetadata& whole) const;
   [[nodiscard]] Tensor tokens_of(int first_part, int parts) const;
   [[nodiscard]] std::shared_ptr<const AttentionPlan> plan(const AttentionOptions& whole) const;
-  [[nodiscard]] Tensor own_rows(const Tensor& x, std::string_view what) const;
+  [[nodiscard]] Tensor own_rows(const Tensor& x, std::string_view what,
+                                DType dtype = DType::i64) const;
 
   ContextParallelOptions options_;
   Layout rows_, layout_;
