@@ -11,6 +11,8 @@ namespace {
 constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree",
                      *kShard = "--parallelism.data_parallel_shard_degree",
                      *kTensor = "--parallelism.tensor_parallel_degree",
+                     *kExpert = "--parallelism.expert_parallel_degree",
+                     *kExpertTensor = "--parallelism.expert_tensor_parallel_degree",
                      *kSteps = "--training.steps", *kSave = "--checkpoint.enable",
                      *kModelOnly = "--checkpoint.last_save_model_only",
                      *kRecompute = "--activation_checkpoint.mode",
@@ -20,6 +22,7 @@ constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree
 
 std::vector<Item> items() {
   const Words full_save{kSave, "true", kModelOnly, "false"};
+  const Words experts{"--recipe", "qwen3_debugmodel_moe_small", "--model.moe_inter_dim", "12"};
   return {
       {.name = "default",
        .ranks = 4,
@@ -86,6 +89,18 @@ std::vector<Item> items() {
        .ranks = 2,
        .runs = {{"--dataloader.path", "tests/goldens/fine_tuning.jsonl", "--dataloader.format",
                  "prompt_completion", "--training.seq_len", "48"}}},
+      {.name = "moe_fsdp+tp+ep",
+       .ranks = 4,
+       .runs = {joined(experts, {kTensor, "2", kExpert, "4"})},
+       .transport = ""},
+      {.name = "moe_fsdp+tp+ep+etp",
+       .ranks = 4,
+       .runs = {joined(experts, {kTensor, "2", kExpert, "2", kExpertTensor, "2"})},
+       .transport = "messages"},
+      {.name = "moe_memory_estimation",
+       .ranks = 4,
+       .runs = {joined(experts, {kTensor, "2", kExpert, "4", "--estimate"})},
+       .steps = 0},
       {.name = "fsdp2_memory_estimation", .ranks = 2, .runs = {{"--estimate"}}, .steps = 0},
   };
 }
