@@ -127,14 +127,19 @@ TEST_F(HuggingFaceTest, TheTextOfAModelThatSeesImagesIsRead) {
   TESSERA_EXPECT_HOLDS(out_.str(), "the tensors vision_model.*");
   EXPECT_LE(distance_of_logits(path("a"), "llama4_images"), 2e-5);
   ASSERT_EQ(run({"export-hf", "--checkpoint", path("a"), "--out", path("b")}), 0) << err_.str();
+  const Session session;
   const HfWeights before(theirs), after(path("b"));
+  const auto values = [](const HfWeights& weights, const std::string& name) {
+    const Shape shape(weights.tensors().at(name).shape);
+    return weights.read(name, Shape::filled(shape.rank(), 0), shape).values();
+  };
   size_t parts = 0;
-  for (const auto& [name, entry] : before.entries()) {
+  for (const auto& [name, stored] : before.tensors()) {
     if (!name.starts_with(ours)) continue;
     ++parts;
-    EXPECT_EQ(bytes_of(after, name.substr(ours.size())), bytes_of(before, name)) << name;
+    EXPECT_EQ(values(after, name.substr(ours.size())), values(before, name)) << name;
   }
-  EXPECT_EQ(after.entries().size(), parts);
+  EXPECT_EQ(after.tensors().size(), parts);
   edit(copy_of("llama4_images") + "/config.json", [](Json& json) {
     json["text_config"]["moe_layers"] = {0, 2};
   });
