@@ -39,6 +39,11 @@ std::map<std::string, Probe> probes(const std::string& folder) {
   const Words selective{"--activation_checkpoint.mode", "selective"};
   const Words validation{"--validation.enable", "--validation.dataset_path", folder + "/held"};
   const Words saving{"--checkpoint.enable"}, profiling{"--profiler.enable_profiling"};
+  const auto with_experts = [](Words words) {
+    words.insert(words.end(), {"--model.name", "qwen3", "--model.flavor", "debugmodel_moe_small",
+                               "--model.num_experts", "4", "--model.moe_inter_dim", "12"});
+    return words;
+  };
   const Words tensor_parallel{"--ranks", "2", "--parallelism.tensor_parallel_degree", "2"};
   const Words lines{"--dataloader.path", folder + "/lines.jsonl"};
   const Words pairs{lines[0], lines[1], "--dataloader.format", "prompt_completion"};
@@ -61,6 +66,11 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"parallelism.data_parallel_replicate_degree", {{"--ranks", "2"}, {"2"}}},
       {"parallelism.data_parallel_shard_degree", {{"--ranks", "2"}, {"2", "1"}}},
       {"parallelism.tensor_parallel_degree", {{"--ranks", "2"}, {"2"}}},
+      {"parallelism.expert_parallel_degree", {with_experts({"--ranks", "2"}), {"2"}}},
+      {"parallelism.expert_tensor_parallel_degree",
+       {with_experts({"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",
+                      "--parallelism.expert_parallel_degree", "2"}),
+        {"2"}}},
       {"parallelism.enable_sequence_parallel", {tensor_parallel, {}}},
       {"parallelism.disable_loss_parallel", {tensor_parallel, {}}},
       {"parallelism.fsdp_reshard_after_forward", {{"--ranks", "2"}, {"never"}}},
