@@ -64,6 +64,8 @@ struct HfFixed {
 /// the same: it is set where a model is read, and required where one is written.
 struct HfFixedOurs {
   std::string_view ours, value;
+  /// It changes nothing before the first step: a model that is read may have another value.
+  bool in_training_alone = false;
 };
 
 /// What follows from other fields: a size, a list of something of each layer. Where config.json has
@@ -149,6 +151,7 @@ class TESSERA_API HfTensors {
 
   [[nodiscard]] const std::vector<HfTensor>& all() const { return all_; }
   [[nodiscard]] const std::vector<NamedShape>& ours() const { return ours_; }
+  [[nodiscard]] bool has(const std::string& ours) const { return parts_.contains(ours); }
   /// The elements [begin, begin + size) of one of ours; there are some.
   [[nodiscard]] Tensor read(const std::string& ours, const Shape& begin, const Shape& size,
                             const HfRead& read) const;

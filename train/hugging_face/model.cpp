@@ -34,7 +34,9 @@ bool is_told(const models::HuggingFace& names, std::string_view path, bool rope_
   if (names.rope && field.starts_with("rope_"))
     return rope_scaled || field == "rope_theta" || field == "rope_scaling";
   return std::ranges::count(names.fields, field, &models::HfField::ours) > 0 ||
-         std::ranges::count(names.fixed_ours, field, &models::HfFixedOurs::ours) > 0;
+         std::ranges::any_of(names.fixed_ours, [&](const models::HfFixedOurs& f) {
+           return f.ours == field && !f.in_training_alone;
+         });
 }
 
 models::HfModel model_like(const std::string& folder, const models::ModelConfig& ours) {
@@ -155,6 +157,7 @@ Tensor HfModelFolder::read(const std::string& name, const Shape& begin, const Sh
 void HfModelFolder::fill(const std::vector<nn::NamedParameter>& tensors) const {
   const NoGrad guard;
   for (const auto& [name, t] : tensors) {
+    if (!tensors_.has(name)) continue;
     const Box box = own_box(t);
     if (box.numel() == 0) continue;
     nn::copy_values(t.is_distributed() ? local(t) : t, read(name, box.begin, box.size));

@@ -32,7 +32,8 @@ class TESSERA_API HfModelFolder {
   [[nodiscard]] const std::vector<models::NamedShape>& tensors() const { return tensors_.ours(); }
   /// The elements [begin, begin + size) of one of tensors(), in a dtype that holds them exactly.
   [[nodiscard]] Tensor read(const std::string& name, const Shape& begin, const Shape& size) const;
-  /// Reads what this rank holds of each tensor, converted to its dtype.
+  /// Reads what this rank holds of each tensor, converted to its dtype. What only training has,
+  /// such as the bias of routers, is not in the folder and keeps its values.
   void fill(const std::vector<nn::NamedParameter>& tensors) const;
 
  private:
@@ -45,8 +46,8 @@ class TESSERA_API HfModelFolder {
 };
 
 /// The family, or else the fields that config.json tells, in which `theirs`, of this folder,
-/// differs from `ours`: "[--model.dim] 64, but ... says 32". Fields that may change on resume may
-/// differ.
+/// differs from `ours`: "[--model.dim] 64, but ... says 32". Fields that may change on resume, or
+/// that change nothing before the first step, may differ.
 [[nodiscard]] TESSERA_API std::vector<std::string> hf_differences(const models::ModelConfig& ours,
                                                                   const models::ModelConfig& theirs,
                                                                   const std::string& folder);

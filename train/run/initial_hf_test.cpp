@@ -5,6 +5,7 @@
 #include "tessera/tests/support/hf_weights.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
+#include "tessera/train/monitor/metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -105,6 +106,36 @@ TEST_F(InitialHuggingFace, ItsFolderMayBeThatOfTheFirstCheckpoint) {
       run(still("c", 1, joined(in_hf, {"--model.name", "gpt2", "--model.flavor", "debugmodel"}))),
       1);
   TESSERA_EXPECT_HOLDS(err_.str(), "model_type is \"llama\", expected \"gpt2\"");
+}
+
+// Their folders have none: it begins at zero, where it changes nothing.
+TEST_F(InitialHuggingFace, RoutersMayGetABias) {
+  const std::string theirs = kGoldens + "qwen3_moe";
+  const Words recipe{"--recipe", "qwen3_debugmodel_moe_small"},
+      folder{"--model.initial_hf", theirs}, bias{"--model.load_balance_coeff", "0.25"};
+  Words in_hf{"--checkpoint.initial_load_in_hf", "--checkpoint.initial_load_path", theirs};
+  std::istringstream shape(
+      "--model.dim 24 --model.n_layers 2 --model.n_heads 4 --model.n_kv_heads 2 --model.head_dim 8 "
+      "--model.ffn_dim 40 --model.vocab_size 272 --model.max_seq_len 64 --model.rope_theta 10000 "
+      "--model.num_experts 6 --model.top_k 2 --model.moe_inter_dim 20 "
+      "--model.decoder_sparse_step 2");
+  for (std::string word; shape >> word;) in_hf.push_back(word);
+  const auto loss = [&](const std::string& dump, const Words& more) {
+    EXPECT_EQ(run(still(dump, 2, joined(recipe, more))), 0) << err_.str();
+    TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + theirs);
+    EXPECT_EQ(run({"checkpoint", "inspect", path(dump)}), 0) << err_.str();
+    return read_metrics(path(dump) + "/metrics.jsonl", "loss").values;
+  };
+  const std::string buffer = "layers.1.moe.expert_bias";
+  const std::vector<double> without = loss("a", folder);
+  EXPECT_EQ(out_.str().find(buffer), std::string::npos);
+  EXPECT_EQ(loss("b", joined(folder, bias)), without);
+  TESSERA_EXPECT_HOLDS(out_.str(), buffer);
+  EXPECT_EQ(loss("c", joined(in_hf, bias)), without);
+  TESSERA_EXPECT_HOLDS(out_.str(), buffer);
+  EXPECT_EQ(loss("d", joined(joined(folder, bias), {"--ranks", "2"})).size(), 1u);
+  EXPECT_EQ(run(still("e", 2, joined(joined(recipe, folder), {"--model.top_k", "1"}))), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.top_k] 1, but config.json of " + theirs + " says 2");
 }
 
 TEST_F(InitialHuggingFace, ARunResumesFromItsOwnFilesWhenTheFolderIsAway) {
