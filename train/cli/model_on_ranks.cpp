@@ -51,6 +51,8 @@ ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
 Config ModelOnRanks::on_mesh() const {
   Config config = trained_.config;
   config.parallelism = on_.parallelism;
+  // It measures the speed of training; a model is judged by the experts that its routers choose.
+  config.debug.moe_force_load_balance = false;
   return config;
 }
 

@@ -52,8 +52,7 @@ void parallelize(models::LanguageModel& model, const Config& config, const Mesh&
 std::unique_ptr<models::LanguageModel> build_model(const Config& config, const Mesh& mesh,
                                                    const FillModel& fill) {
   std::unique_ptr<models::LanguageModel> model = config.model.make();
-  if (config.debug.moe_force_load_balance && !model->force_load_balance())
-    fail<ConfigError>("--debug.moe_force_load_balance", config.title(), " has no experts");
+  if (config.debug.moe_force_load_balance) model->force_load_balance();
   parallelize(*model, config, mesh);
   fill(*model, nn::laid_out(*model, mesh));
   return model;

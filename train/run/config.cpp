@@ -300,6 +300,9 @@ std::vector<std::string> Config::conflicts() const {
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
   std::ranges::move(parallelism_conflicts(), std::back_inserter(faults));
+  require(!debug.moe_force_load_balance || !model.conflicts().empty() ||
+              model.make()->force_load_balance(),
+          "[--debug.moe_force_load_balance] ", title(), " has no experts: leave it out");
   require(
       training.global_batch_size != 0,
       "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "

@@ -123,6 +123,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"validation.seq_len", {validation, {"8"}}},
       {"debug.deterministic", {{"--threads", "0"}, {"true"}}},
       {"debug.detect_anomaly", {{"--optimizer.lr", "1e6", "--training.steps", "100"}, {"true"}}},
+      {"debug.moe_force_load_balance", {with_experts({}), {}}},
       {"sample.prompt", {{}, {"xy"}}},
       {"sample.temperature", {{"--sample.tokens", "12"}, {"50"}}},
       {"sample.top_p", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"0.001"}}},

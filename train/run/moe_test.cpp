@@ -121,6 +121,30 @@ TEST_F(MoeTest, AForcedBalanceIsEven) {
   EXPECT_EQ(run(train("b", {"--debug.moe_force_load_balance"})), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "[--debug.moe_force_load_balance]");
   TESSERA_EXPECT_HOLDS(err_.str(), "has no experts");
+  EXPECT_EQ(run({"config", "--debug.moe_force_load_balance"}), 2);  // before any rank starts
+  TESSERA_EXPECT_HOLDS(err_.str(), "has no experts");
+}
+
+// The same model by a run that was forced and by one that was not.
+TEST_F(MoeTest, AForcedBalanceIsOfTrainingAlone) {
+  const Words forced{"--model.load_balance_coeff", "0", "--optimizer.lr", "1e-2",
+                     "--debug.moe_force_load_balance"};
+  const Words still{"--model.load_balance_coeff",
+                    "0",
+                    "--optimizer.lr",
+                    "1e-30",
+                    "--training.steps",
+                    "1",
+                    "--checkpoint.initial_load_path",
+                    path("forced")};
+  ASSERT_EQ(run(tiny("forced", forced)), 0) << err_.str();
+  ASSERT_EQ(run(tiny("free", still)), 0) << err_.str();
+  const auto evaluated = [&](const std::string& dump) {
+    EXPECT_EQ(run({"eval", "--checkpoint", path(dump), "--dataset_path", path("text.txt")}), 0)
+        << err_.str();
+    return out_.str();
+  };
+  EXPECT_EQ(evaluated("forced"), evaluated("free"));
 }
 
 TEST_F(MoeTest, WhatCannotBeIsRefusedBeforeTheRun) {
