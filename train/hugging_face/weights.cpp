@@ -78,6 +78,11 @@ std::string hf_file(const std::string& folder, std::string_view name) {
   return path.string();
 }
 
+bool has_hf_config(const std::string& folder) {
+  std::error_code ignored;
+  return fs::exists(fs::path(folder) / kHfConfig, ignored);
+}
+
 HfWeights::HfWeights(const std::string& folder) {
   if (const std::string index = hf_file(folder, kHfIndex); !index.empty()) {
     read_index(folder, index);

@@ -32,6 +32,9 @@ inline constexpr std::string_view kHfConfig = "config.json", kHfWeights = "model
 /// the folder (but for `blobs` two above, where a hub cache keeps its files); empty: there is none.
 [[nodiscard]] TESSERA_API std::string hf_file(const std::string& folder, std::string_view name);
 
+/// Whether a model is in the folder, which may be away or an empty mount point.
+[[nodiscard]] TESSERA_API bool has_hf_config(const std::string& folder);
+
 /// Opened files, of whose tensors any range is read. Threads may share it.
 class TESSERA_API HfWeights {
  public:

@@ -5,6 +5,7 @@
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/hugging_face/weights.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -205,9 +206,7 @@ std::vector<std::string> Config::own_steps() const {
 
 std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::error_code ignored;
-  if (!initial_hf.empty() && hf_assets_path == initial_hf &&
-      !std::filesystem::exists(initial_hf, ignored)) {
+  if (!initial_hf.empty() && hf_assets_path == initial_hf && !has_hf_config(initial_hf)) {
     (void)first_whole(
         {own_steps()}, [](const std::string&) {},
         [&](const CheckpointReader& from) { tokenizer = from.tokenizer(); });

@@ -159,6 +159,9 @@ TEST_F(InitialHuggingFace, ARunResumesFromItsOwnFilesWhenTheFolderIsAway) {
   EXPECT_EQ(out_.str().find("warning: the tokenizer"), std::string::npos) << out_.str();
   EXPECT_EQ(io::read_file(path("a/checkpoint/step-2/tokenizer.json")),
             io::read_file(path("elsewhere/tokenizer.json")));
+  fs::create_directory(theirs);  // as a mount point is without its mount
+  ASSERT_EQ(run(joined(again, {"--training.steps", "3"})), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "training resumes after step 2");
 }
 
 TEST_F(InitialHuggingFace, FieldsThatContradictTheFolderAreNamed) {

@@ -8,7 +8,6 @@
 #include "tessera/train/run/config.h"
 
 #include <algorithm>
-#include <filesystem>
 
 namespace tessera::train {
 namespace {
@@ -155,9 +154,7 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
     if (!s.config.model) s.config = recipe(first, catalogue);
   }
   // A run's own file says all that the folder did, which may be away by now.
-  std::error_code ignored;
-  const bool away = !words.initial_hf && family &&
-                    !std::filesystem::exists(std::filesystem::path(folder) / kHfConfig, ignored);
+  const bool away = !words.initial_hf && family && !has_hf_config(folder);
   if (!folder.empty() && !away)
     choose_hugging_face(s.config, folder, family || flavor, catalogue, s.held);
   if (folder.empty() || family || flavor)
