@@ -27,9 +27,19 @@ void moe_fields(Fields& f, MoeConfig& c) {
         {.min = 0, .max = 1e6, .free_on_resume = true});
 }
 
-std::vector<std::string> moe_conflicts(const MoeConfig& c) {
-  if (c.num_experts == 0 || c.top_k <= c.num_experts) return {};
-  return {concat("[--model.top_k] ", c.top_k, " is above --model.num_experts ", c.num_experts)};
+std::vector<std::string> moe_conflicts(const MoeConfig& c, int64_t n_layers,
+                                       std::string_view step_field, int64_t step) {
+  if (c.num_experts == 0) return {};
+  std::vector<std::string> faults;
+  if (c.top_k > c.num_experts) {
+    faults.push_back(
+        concat("[--model.top_k] ", c.top_k, " is above --model.num_experts ", c.num_experts));
+  }
+  if (step > n_layers) {
+    faults.push_back(concat("[--model.", step_field, "] ", step, " is above --model.n_layers ",
+                            n_layers, ": no layer would have the experts"));
+  }
+  return faults;
 }
 
 }  // namespace tessera::config

@@ -17,7 +17,9 @@ struct MoeConfig {
 };
 
 TESSERA_API void moe_fields(Fields& f, MoeConfig& c);
-/// Conflicts between these fields, as messages that begin with `[--model.<field>]`.
-TESSERA_API std::vector<std::string> moe_conflicts(const MoeConfig& c);
+/// Conflicts of these fields in a model where the last of every `step` layers has experts, which
+/// the field `model.<step_field>` says: messages that begin with `[--model.<field>]`.
+TESSERA_API std::vector<std::string> moe_conflicts(const MoeConfig& c, int64_t n_layers,
+                                                   std::string_view step_field, int64_t step);
 
 }  // namespace tessera::config

@@ -37,7 +37,9 @@ std::vector<std::string> Config::conflicts() const {
     faults.push_back(
         concat("[--model.head_dim] ", head_dim, " is not even, but RoPE rotates pairs"));
   }
-  for (std::string& fault : config::moe_conflicts(moe)) faults.push_back(std::move(fault));
+  for (std::string& fault :
+       config::moe_conflicts(moe, n_layers, "interleave_moe_layer_step", interleave_moe_layer_step))
+    faults.push_back(std::move(fault));
   return faults;
 }
 

@@ -103,6 +103,8 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
   return m;
 }
 
+// Of a document alone. The mask counts chunks from the start of the row, where documents are
+// packed: one that begins within a chunk may be cut at other places, and has somewhat other pairs.
 double Model::pairs(int64_t length) {
   const auto causal = [](int64_t n) {
     return static_cast<double>(n) * static_cast<double>(n + 1) / 2;

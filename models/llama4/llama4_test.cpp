@@ -139,6 +139,13 @@ TEST_F(Llama4Test, BadInputIsNamed) {
   odd.moe.top_k = 4;
   EXPECT_THROW(Model{odd}, ValueError);
   EXPECT_EQ(odd.conflicts().size(), 3u);
+  Config few = kTiny;
+  few.interleave_moe_layer_step = 5;
+  EXPECT_EQ(few.conflicts(),
+            std::vector<std::string>{"[--model.interleave_moe_layer_step] 5 is above "
+                                     "--model.n_layers 4: no layer would have the experts"});
+  few.moe.num_experts = 0;
+  EXPECT_EQ(few.conflicts(), std::vector<std::string>{});
   Model model(kTiny);
   test::expect_typed_errors(model);
 }

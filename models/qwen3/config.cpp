@@ -25,12 +25,9 @@ std::vector<std::string> Config::conflicts() const {
     faults.push_back(
         concat("[--model.head_dim] ", head_dim, " is not even, but RoPE rotates pairs"));
   }
-  for (std::string& fault : config::moe_conflicts(moe)) faults.push_back(std::move(fault));
-  if (moe.num_experts > 0 && decoder_sparse_step > n_layers) {
-    faults.push_back(concat("[--model.decoder_sparse_step] ", decoder_sparse_step,
-                            " is above --model.n_layers ", n_layers,
-                            ": no layer would have the experts"));
-  }
+  for (std::string& fault :
+       config::moe_conflicts(moe, n_layers, "decoder_sparse_step", decoder_sparse_step))
+    faults.push_back(std::move(fault));
   return faults;
 }
 
