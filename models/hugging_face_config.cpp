@@ -308,7 +308,8 @@ std::pair<const Family*, const HuggingFace*> names_of(const Json& json, const st
       const std::string_view whole = names->within.model_type;
       if (is_of_type(json, names->model_type) || (!whole.empty() && is_of_type(json, whole)))
         return {&f, names};
-      known += concat(known.empty() ? "" : ", ", names->model_type);
+      for (const std::string_view type : {names->model_type, whole})
+        if (!type.empty()) known += concat(known.empty() ? "" : ", ", type);
     }
   }
   fail_type(json, where, concat("one of ", known));

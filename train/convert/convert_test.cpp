@@ -86,6 +86,12 @@ TEST_P(GgufModels, GoToGguf) {
   test::expect_golden(concat(kGoldens, GetParam(), "_gguf.txt"), sums);
 }
 
+TEST_F(HuggingFaceTest, AModelThatLlamaCppHasNoNamesForIsRefused) {
+  ASSERT_EQ(run({"import-hf", kGoldens + "qwen3_moe", "--out", path("a")}), 0) << err_.str();
+  EXPECT_EQ(run({"export-gguf", "--checkpoint", path("a"), "--out", path("b")}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "holds a model of the type qwen3_moe, which has no names");
+}
+
 TEST_F(HuggingFaceTest, WeightsInBlocksOfF8AreRead) {
   ASSERT_EQ(run({"import-hf", kGoldens + "llama3_fp8", "--out", path("a")}), 0) << err_.str();
   EXPECT_LE(distance_of_logits(path("a"), "llama3_fp8"), 2e-5);
@@ -245,7 +251,8 @@ TEST_F(HuggingFaceTest, EveryFaultOfAConfigurationIsNamed) {
     return refusal(folder);
   };
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j["model_type"] = "bert"; }),
-                       "model_type is \"bert\", expected one of llama, gpt2");
+                       "model_type is \"bert\", expected one of llama, gpt2, qwen3, qwen3_moe, "
+                       "llama4_text, llama4");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j.erase("model_type"); }), "model_type is missing");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j["head_dim"] = 16; }),
                        "head_dim is 16, which cannot be expressed: expected 8");

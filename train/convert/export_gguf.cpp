@@ -43,8 +43,9 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
   const models::ModelConfig& config = model.config.model;
   const models::Gguf* names = config.hugging_face() ? config.hugging_face()->gguf : nullptr;
   if (!names)
-    fail<ConfigError>("--checkpoint", o.checkpoint, " is of family ", config.family(),
-                      ", which has no names of llama.cpp");
+    fail<ConfigError>("--checkpoint", o.checkpoint, " holds a model of the type ",
+                      config.hugging_face() ? config.hugging_face()->model_type : config.family(),
+                      ", which has no names of llama.cpp here");
   const std::vector<models::GgufTable> tables =
       names->tables ? names->tables(config) : std::vector<models::GgufTable>();
 

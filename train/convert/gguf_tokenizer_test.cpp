@@ -169,6 +169,8 @@ TEST_F(ScoredTokenizer, MergesOfLlamaCppGiveTheSameIds) {
   EXPECT_EQ(key<std::string>(all, "model"), "llama");
   EXPECT_TRUE(key<bool>(all, "add_space_prefix"));
   EXPECT_EQ(key<uint32_t>(all, "unknown_token_id"), 0u);
+  EXPECT_FALSE(key<bool>(all, "add_bos_token"));
+  EXPECT_FALSE(key<bool>(all, "add_eos_token"));
   const auto types = key<std::vector<int32_t>>(all, "token_type");
   EXPECT_EQ((std::vector<int32_t>(types.begin(), types.begin() + 4)),
             (std::vector<int32_t>{2, 3, 3, 6}));
@@ -179,6 +181,17 @@ TEST_F(ScoredTokenizer, MergesOfLlamaCppGiveTheSameIds) {
     if (!some.empty()) ours->append(some, ids);
     EXPECT_EQ(merged_by_score(all, some), ids) << '\'' << some << '\'';
   }
+}
+
+TEST_F(ScoredTokenizer, ABeginTokenIsAddedWhereThereIsOne) {
+  const auto mark = [](const char* name) { return Json{{"SpecialToken", {{"id", name}}}}; };
+  file_["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {mark("<s>"), {{"Sequence", {{"id", "A"}}}}, mark("</s>")}}};
+  const std::vector<GgufKey> all = keys();
+  EXPECT_TRUE(key<bool>(all, "add_bos_token"));
+  EXPECT_EQ(key<uint32_t>(all, "bos_token_id"), 1u);
+  EXPECT_FALSE(key<bool>(all, "add_eos_token"));  // generation goes on where the text ends
 }
 
 TEST_F(ScoredTokenizer, OtherWaysToPrepareATextAreKnownOrRefused) {
