@@ -42,7 +42,8 @@ struct NamedValue {
 struct Loss {
   Tensor sum;    ///< 0-dim: sum of -log p(target) over tokens with a target
   Tensor count;  ///< 0-dim i64: number of those tokens
-  /// Losses that are added to `sum` and normalised by the same count (load balance, z-loss).
+  /// Losses that are added to the mean of `sum` (load balance, z-loss): sums over all tokens, of
+  /// which the trainer takes the mean over the tokens of a step, with and without a target.
   std::vector<NamedValue> auxiliary = {};
   /// (layers with experts, 2, experts) i64: how many tokens chose each expert, and how many it
   /// computed. Undefined without experts.

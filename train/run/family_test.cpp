@@ -72,6 +72,19 @@ TEST_F(FamilyTest, TrainsEvaluatesAndWritesText) {
   EXPECT_NE(err.str().find("there is no 'toy'"), std::string::npos) << err.str();
 }
 
+// Of a fine-tuning set, in which few tokens have a target.
+TEST_F(FamilyTest, AuxiliaryLossesAreMeansOverAllTokens) {
+  const std::string set = put("set.jsonl", R"({"prompt": "which one?", "completion": "r"})"
+                                           "\n");
+  ASSERT_EQ(run(train_toy({"--dataloader.path", set, "--dataloader.format", "prompt_completion",
+                           "--training.seq_len", "32", "--sample.tokens", "0"})),
+            0)
+      << err_.str();
+  const Curve size = read_metrics(path("a") + "/metrics.jsonl", "loss/size");
+  ASSERT_EQ(size.values.size(), 4u);
+  EXPECT_NEAR(size.values[0], 9, 6);  // as in text: nine normal numbers squared, per token
+}
+
 TEST_F(FamilyTest, RanksAgreeWithOne) {
   ASSERT_EQ(run(train_toy({"--training.global_batch_size", "8"})), 0) << err_.str();
   ASSERT_EQ(run(train_toy({"--training.local_batch_size", "2", "--training.global_batch_size", "8",

@@ -308,7 +308,9 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
   models::Loss loss = model_->loss(batch.tokens, batch.targets,
                                    metadata_.with_documents(batch.positions, batch.documents));
   loss.sum = loss.sum * scale;
-  for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scale;
+  // They are sums over all tokens, with and without a target.
+  const double each = 1 / static_cast<double>(tokens_per_step());
+  for (models::NamedValue& term : loss.auxiliary) term.value = term.value * each;
   return loss;
 }
 
