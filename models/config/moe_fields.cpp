@@ -22,8 +22,8 @@ void moe_fields(Fields& f, MoeConfig& c) {
         "coefficient of the loss that keeps the logits of routers small; 0: none",
         {.min = 0, .max = 1e3, .free_on_resume = true});
   f.add("capacity_factor", c.capacity_factor,
-        "an expert takes at most this times its even part of a sequence, others are dropped; 0: it "
-        "takes all",
+        "in training, an expert takes at most this times its even part of a sequence, others are "
+        "dropped; 0: it takes all",
         {.min = 0, .max = 1e6, .free_on_resume = true});
 }
 

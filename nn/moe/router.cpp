@@ -158,6 +158,8 @@ Tensor Router::sums_of(const Tensor& logits, const Tensor& scores, const Tensor&
 }
 
 Routing Router::forward(const Tensor& x, const Tensor& bias) const {
+  // A cached step sees one token of a sequence, so generation and evaluation take them all.
+  const bool limited_load = config_.capacity_factor > 0 && is_training();
   const bool per_sequence = config_.capacity_factor > 0 || config_.balance_loss > 0;
   if (per_sequence && x.rank() < 2)
     fail<ShapeError>(
@@ -173,7 +175,7 @@ Routing Router::forward(const Tensor& x, const Tensor& bias) const {
 
   const Tensor chosen = bincount(experts, config_.experts);
   Tensor computed = chosen;
-  if (config_.capacity_factor > 0) {
+  if (limited_load) {
     experts = within_capacity(experts);
     shares = masked_fill(shares, experts == config_.experts, 0);
     computed = slice(bincount(experts, config_.experts + 1), 0, {0, config_.experts});

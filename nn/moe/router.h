@@ -62,8 +62,9 @@ class TESSERA_API Router final : public Layer<Router> {
     /// Coefficient of the z-loss (ST-MoE, Zoph et al., 2022): the square of a token's
     /// logsumexp(logits), which keeps logits small.
     double z_loss = 0;
-    /// An expert takes the first ceil(capacity_factor * T * top_k / experts) tokens of a sequence
-    /// that chose it, others are dropped; so it does not matter how a batch is cut. 0: all.
+    /// In training mode an expert takes the first ceil(capacity_factor * T * top_k / experts)
+    /// tokens of a sequence that chose it, others are dropped; so it does not matter how a batch is
+    /// cut. 0: all.
     double capacity_factor = 0;
     bool force_balance = false;  ///< for measuring: token i takes experts i * top_k, ... in turn
     Init gate = Init::truncated_normal(0.02);

@@ -186,6 +186,8 @@ TEST(Router, CapacityIsNotRoundedUpTwice) {
   Router router(c);
   initialize(router, 1);
   EXPECT_EQ(router(trial::numbers({10, kDim}), Tensor()).load.values(), (Numbers{10, 3}));
+  router.eval();
+  EXPECT_EQ(router(trial::numbers({10, kDim}), Tensor()).load.values(), (Numbers{10, 10}));
 }
 
 // Counts do not change with small steps, so differences know them as constants, too.
