@@ -209,6 +209,7 @@ Tensor SequenceCut::cut(const Tensor& x) const {
 Tensor SequenceCut::join(const Tensor& y) const {
   Layout whole = layout_of(y);
   if (whole.mesh() != layout_.mesh() || y.rank() < 2 ||
+      !std::ranges::equal(whole.axes_of(0), layout_.axes_of(0)) ||
       !std::ranges::equal(whole.axes_of(1), layout_.axes_of(1)) || y.size(0) != tokens_[0] ||
       y.size(1) != tokens_[1]) {
     fail<LayoutError>("context_parallel", y.meta(), " of ", whole.text(), " is not cut as ",

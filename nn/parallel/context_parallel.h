@@ -21,13 +21,16 @@ struct AttentionOptions;
 
 namespace tessera::nn {
 
-/// How queries meet the keys of other ranks. All give the same result, for any mask.
+/// How queries meet the keys of other ranks. All give the same result but for rounding, for any
+/// mask.
 enum class ContextMethod : uint8_t {
   /// Keys and values are gathered, and put in the order of the sequence; their gradients are summed
   /// where they belong. A rank holds all keys of a layer.
   all_gather,
   /// Keys and values go round, one part at a time, while attention runs on the last; gradients go
-  /// round in backward and end at home. In f32 (f64 for f64) between parts.
+  /// round in backward and end at home. What parts give is added in f32 (f64 for f64), but each
+  /// part
+  /// rounds its own to the dtype.
   ring,
   /// Heads are exchanged for the sequence and back: each rank has whole sequences of some heads.
   /// Key heads that are too few are repeated.

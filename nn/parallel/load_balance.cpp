@@ -109,6 +109,15 @@ Tensor balanced_order(const LoadBalance& balance, std::span<const int64_t> parts
                          : "work of each block of queries, by count_seen_blocks");
   }
   const Tensor& rows = by_documents ? documents : work;
+  if (by_documents || by_work) {
+    const int64_t each = by_documents ? tokens : (tokens + kAttentionBlock - 1) / kAttentionBlock;
+    const bool ranked = by_work ? rows.rank() == 2 : rows.rank() == 1 || rows.rank() == 2;
+    if (!ranked || rows.size(-1) != each || rows.dtype() != DType::i64 || rows.device() != kCpu) {
+      fail<ValueError>("load_balance", by_documents ? "documents are " : "work is ", rows.meta(),
+                       ": expected i64 on the CPU, ", each,
+                       by_documents ? " tokens in a row" : " blocks of queries in a row");
+    }
+  }
   const bool batched = (by_documents && documents.rank() == 2) || (by_work && work.size(0) != 1);
   const int64_t batches = batched ? rows.size(0) : 1;
   const Tensor order = empty(batched ? Shape{batches, tokens} : Shape{tokens}, DType::i64);

@@ -29,7 +29,7 @@ struct LoadBalance {
 
 /// The token at each place, (T) or (B, T) i64, where parts of these sizes follow each other;
 /// undefined where that is the place. ValueError: documents or work that the balancer needs are
-/// missing.
+/// missing or do not fit the parts.
 [[nodiscard]] TESSERA_API Tensor balanced_order(const LoadBalance& balance,
                                                 std::span<const int64_t> parts);
 

@@ -4,6 +4,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/layout.h"
 #include "tessera/kernels/attention/seen_blocks.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -165,6 +166,18 @@ TEST_F(LoadBalanceTest, WhatIsMissingIsNamed) {
   TESSERA_EXPECT_HOLDS(
       error_of<ValueError>([] { (void)balanced_order({LoadBalancer::round_robin}, chunks(8, 2)); }),
       "count_seen_blocks");
+  TESSERA_EXPECT_HOLDS(error_of<ValueError>([] {
+                         (void)balanced_order(
+                             {LoadBalancer::document_head_tail, zeros({7}, DType::i64)},
+                             chunks(8, 2));
+                       }),
+                       "8 tokens in a row");
+  TESSERA_EXPECT_HOLDS(error_of<ValueError>([] {
+                         (void)balanced_order(
+                             {LoadBalancer::round_robin, {}, zeros({1, 1}, DType::i64)},
+                             chunks(65, 2));
+                       }),
+                       "2 blocks of queries");
 }
 
 }  // namespace
