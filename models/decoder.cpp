@@ -9,6 +9,7 @@
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/moe/routing_statistics.h"
@@ -101,7 +102,9 @@ Tensor Decoder::apply_layers(const Tensor& x, const Metadata& metadata, Cache* c
     h = std::move(result.x);
     if (!routed || !result.load.defined()) continue;
     routed->load.push_back(std::move(result.load));
-    routed->sums.push_back(std::move(result.sums));
+    // A unit may give its results in another dtype.
+    const DType wide = result.sums.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    routed->sums.push_back(cast(result.sums, wide));
   }
   return finish(h);  // (B, T, dim)
 }

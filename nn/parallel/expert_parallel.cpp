@@ -139,8 +139,10 @@ void fully_shard_experts(Module& root, const std::vector<std::string>& replicate
     if (!mesh) continue;
     const int64_t experts = moe->experts.w1.size(0), ranks = mesh.size(kSharded);
     ShardPolicy own = policy;
-    own.dim = [dim = ranks * mesh.size(kExperts) > experts ? 1 : 0](const std::string&,
-                                                                    const Tensor&) { return dim; };
+    if (!own.dim) {
+      const int dim = ranks * mesh.size(kExperts) > experts ? 1 : 0;
+      own.dim = [dim](const std::string&, const Tensor&) { return dim; };
+    }
     if (!reshard_fault(own.reshard_after_forward, ranks).empty())
       own.reshard_after_forward = Reshard::always;
     fully_shard(moe->experts, mesh, {{std::string(kSharded)}, replicate}, own);

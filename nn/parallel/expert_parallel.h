@@ -52,8 +52,9 @@ struct ExpertParallel {
 TESSERA_API void expert_parallel(Module& root, Mesh mesh, const ExpertParallel& degrees);
 
 /// fully_shard of the experts that lie on a sparse mesh, each mixture's as a unit of its own:
-/// over efsdp, and over `axes.replicate`. They are cut on dim 1 where there are more ranks than
-/// experts. Before the units around them are wrapped. Does nothing where there are none.
+/// over efsdp, and over `replicate`. Without `policy.dim` they are cut on dim 1 where there are
+/// more ranks than experts; a number to reshard among that does not divide efsdp is `always` for
+/// them. Before the units around them are wrapped. Does nothing where there are none.
 TESSERA_API void fully_shard_experts(Module& root, const std::vector<std::string>& replicate,
                                      const ShardPolicy& policy = {});
 /// The same by replicate, over `axis` and efsdp.
