@@ -74,10 +74,9 @@ TEST_F(FamilyTest, TrainsEvaluatesAndWritesText) {
 
 // Of a fine-tuning set, in which few tokens have a target.
 TEST_F(FamilyTest, AuxiliaryLossesAreMeansOverAllTokens) {
-  const std::string set = put("set.jsonl", R"({"prompt": "which one?", "completion": "r"})"
+  const std::string set = put("set.jsonl", R"({"prompt": "abcd", "completion": ""})"
                                            "\n");
-  ASSERT_EQ(run(train_toy({"--dataloader.path", set, "--dataloader.format", "prompt_completion",
-                           "--training.seq_len", "32", "--sample.tokens", "0"})),
+  ASSERT_EQ(run(train_toy({"--dataloader.path", set, "--dataloader.format", "prompt_completion"})),
             0)
       << err_.str();
   const Curve size = read_metrics(path("a") + "/metrics.jsonl", "loss/size");
