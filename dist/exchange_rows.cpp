@@ -13,6 +13,9 @@
 #include <numeric>
 
 namespace tessera {
+
+template <> const OpRow RowOf<op::ExchangeRows>::row;  // defined below; its gradient is itself
+
 namespace op {
 namespace {
 
