@@ -40,7 +40,13 @@ void check(const BlockMapSizes& z) {
 // Places of one row of queries or keys, in blocks.
 class Places {
  public:
-  Places(const Tensor& places, int64_t row) : ids_(places, 0), row_(row), n_(places.size(-1)) {}
+  Places(const Tensor& places, int64_t row) : ids_(places, 0), row_(row), n_(places.size(-1)) {
+    for (int64_t block = 0; block < blocks(); ++block) {
+      std::set<int64_t> from;
+      for (int64_t i = 0; i < count(block); ++i) from.insert(at(block, i) / kBlock);
+      sources_.emplace_back(from.begin(), from.end());
+    }
+  }
 
   [[nodiscard]] int64_t blocks() const { return blocks_of(n_); }
   [[nodiscard]] int64_t count(int64_t block) const { return std::min(kBlock, n_ - block * kBlock); }
@@ -48,10 +54,8 @@ class Places {
     return ids_.at(row_, block * kBlock + i);
   }
   // The blocks of the whole map in which a block's places lie.
-  [[nodiscard]] std::vector<int64_t> sources(int64_t block) const {
-    std::set<int64_t> from;
-    for (int64_t i = 0; i < count(block); ++i) from.insert(at(block, i) / kBlock);
-    return {from.begin(), from.end()};
+  [[nodiscard]] const std::vector<int64_t>& sources(int64_t block) const {
+    return sources_[static_cast<size_t>(block)];
   }
   // Whether a block is one of the whole map's `all` places, in its order.
   [[nodiscard]] bool is_whole(int64_t block, int64_t all) const {
@@ -66,6 +70,7 @@ class Places {
  private:
   op::Ids ids_;
   int64_t row_, n_;
+  std::vector<std::vector<int64_t>> sources_;  // of each block, in order
 };
 
 void check_places(const Tensor& x, std::string_view name, int64_t blocks) {
@@ -94,7 +99,7 @@ class Selection {
 
   int32_t block(int64_t batch, const Places& queries, int64_t i, const Places& keys, int64_t j) {
     bool empty = true, full = true, by_mask = true;
-    const auto rows = queries.sources(i), columns = keys.sources(j);
+    const auto &rows = queries.sources(i), &columns = keys.sources(j);
     for (const int64_t row : rows) {
       for (const int64_t column : columns) {
         const int32_t value = at(batch, row, column);
