@@ -40,8 +40,16 @@ LayerResult RotaryBlock::forward(const Tensor& x, const nn::AttentionMetadata& m
   return {h + mixed.y, mixed.load, mixed.sums};
 }
 
-RotaryDecoder::RotaryDecoder(const Sizes& sizes, const Heads& heads, bool tied)
-    : UniformDecoder(sizes), heads_(heads), tied_(tied) {}
+nn::Router::Config router_config(const config::MoeConfig& moe, int64_t dim, DType dtype) {
+  return {.dim = dim,
+          .experts = moe.num_experts,
+          .top_k = moe.top_k,
+          .route_norm = moe.route_norm,
+          .balance_loss = moe.balance_loss_coeff,
+          .z_loss = moe.z_loss_coeff,
+          .capacity_factor = moe.capacity_factor,
+          .dtype = dtype};
+}
 
 void RotaryDecoder::visit(nn::Visitor& visitor) {
   if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);

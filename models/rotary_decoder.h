@@ -3,6 +3,7 @@
 // embeddings, as Llama and Qwen. A family makes the members, with its sizes and its initialisation.
 #pragma once
 
+#include "tessera/models/config/moe_fields.h"
 #include "tessera/models/decoder.h"
 #include "tessera/nn/attention.h"
 
@@ -31,6 +32,10 @@ class TESSERA_API RotaryBlock final : public nn::Layer<RotaryBlock> {
                                     nn::KvCache* cache = nullptr) const;
 };
 
+/// What the fields say of a router; its score and its initial values are the family's.
+[[nodiscard]] TESSERA_API nn::Router::Config router_config(const config::MoeConfig& moe,
+                                                           int64_t dim, DType dtype);
+
 class TESSERA_API RotaryDecoder : public UniformDecoder<RotaryBlock, nn::RmsNorm> {
  public:
   void visit(nn::Visitor& visitor) override;
@@ -43,15 +48,42 @@ class TESSERA_API RotaryDecoder : public UniformDecoder<RotaryBlock, nn::RmsNorm
   std::optional<nn::Linear> output;  // none with tied embeddings
 
  protected:
+  /// Of a family's checked configuration, with the fields of config::rotary_fields and, where it
+  /// has experts, config::moe_fields.
+  template <class Config>
+  RotaryDecoder(std::string_view family, const Config& c)
+      : UniformDecoder(sizes_of(family, c)),
+        heads_{.query = c.n_heads,
+               .key = c.n_kv_heads,
+               .dim = head_dim_of(c),
+               .rope_theta = c.rope_theta,
+               .rope_scaling = c.rope_scaling,
+               .dtype = c.dtype},
+        tied_(c.enable_weight_tying) {}
+
+ private:
   struct Heads {
     int64_t query = 0, key = 0, dim = 0;
     double rope_theta = 0;
     RopeScaling rope_scaling = {};
     DType dtype = DType::f32;  ///< of parameters
   };
-  RotaryDecoder(const Sizes& sizes, const Heads& heads, bool tied);
-
- private:
+  template <class Config> static int64_t head_dim_of(const Config& c) {
+    if constexpr (requires { c.head_dim(); }) return c.head_dim();
+    else return c.head_dim;
+  }
+  template <class Config> static Sizes sizes_of(std::string_view family, const Config& c) {
+    Sizes sizes{.family = family,
+                .vocab_size = c.vocab_size,
+                .max_seq_len = c.max_seq_len,
+                .n_layers = c.n_layers,
+                .attention_dim = c.n_heads * head_dim_of(c)};
+    if constexpr (requires { c.moe; }) {
+      sizes.router = router_config(c.moe, c.dim, c.dtype);
+      sizes.load_balance_coeff = c.moe.load_balance_coeff;
+    }
+    return sizes;
+  }
   [[nodiscard]] Tensor embed(const Tensor& tokens, const Metadata&) const override;
   [[nodiscard]] Head head() const override;
   Heads heads_;

@@ -8,9 +8,9 @@ namespace tessera::config {
 void moe_fields(Fields& f, MoeConfig& c) {
   f.add("num_experts", c.num_experts, "experts of a layer; 0: it has one feed-forward",
         {.min = 0, .max = 1 << 16});
-  f.add("top_k", c.top_k, "experts that a token takes", {.min = 1, .max = 1 << 16});
+  f.add("top_k", c.top_k, "experts of each token", {.min = 1, .max = 1 << 16});
   f.add("moe_inter_dim", c.moe_inter_dim, "hidden size of an expert", {.min = 1, .max = 1 << 24});
-  f.add("route_norm", c.route_norm, "divide the shares of a token's experts by their sum");
+  f.add("route_norm", c.route_norm, "divide the routing weights of a token by their sum");
   f.add("load_balance_coeff", c.load_balance_coeff,
         "size of the steps that move each router's bias against its load, which balances experts "
         "without a loss; 0: routers have no bias",

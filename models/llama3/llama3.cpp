@@ -20,20 +20,7 @@ Init head_init(const Config& c) {
 
 }  // namespace
 
-Model::Model(const Config& c)
-    : RotaryDecoder({.family = "llama3",
-                     .vocab_size = models::checked(c).vocab_size,
-                     .max_seq_len = c.max_seq_len,
-                     .n_layers = c.n_layers,
-                     .attention_dim = c.n_heads * c.head_dim()},
-                    {.query = c.n_heads,
-                     .key = c.n_kv_heads,
-                     .dim = c.head_dim(),
-                     .rope_theta = c.rope_theta,
-                     .rope_scaling = c.rope_scaling,
-                     .dtype = c.dtype},
-                    c.enable_weight_tying),
-      config_(c) {
+Model::Model(const Config& c) : RotaryDecoder("llama3", models::checked(c)), config_(c) {
   tok_embeddings.emplace(c.vocab_size, c.dim,
                          c.enable_weight_tying ? head_init(c) : Init::normal(1), c.dtype);
   for (int64_t i = 0; i < c.n_layers; ++i) {

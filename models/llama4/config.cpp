@@ -3,17 +3,12 @@
 // RoPE has equal frequency factors: a step instead of a ramp.
 #include "tessera/models/llama4/config.h"
 
-#include "tessera/models/config/rope_fields.h"
-
 #include <array>
 
 namespace tessera::llama4 {
 
 void Config::fields(config::Fields& f) {
-  f.add("dim", dim, "hidden size", {.min = 1, .max = 1 << 20});
-  f.add("head_dim", head_dim, "size of a head", {.min = 2, .max = 1 << 16});
-  config::rotary_fields(f, *this, 1e-30);
-  config::moe_fields(f, moe);
+  config::rotary_moe_fields(f, *this);
   f.add("interleave_moe_layer_step", interleave_moe_layer_step,
         "one layer in this many has experts", {.min = 1, .max = 4096});
   f.add("nope_layer_interval", nope_layer_interval,
@@ -32,15 +27,8 @@ void Config::fields(config::Fields& f) {
 }
 
 std::vector<std::string> Config::conflicts() const {
-  std::vector<std::string> faults = config::rotary_conflicts(*this);
-  if (head_dim % 2 != 0) {
-    faults.push_back(
-        concat("[--model.head_dim] ", head_dim, " is not even, but RoPE rotates pairs"));
-  }
-  for (std::string& fault :
-       config::moe_conflicts(moe, n_layers, "interleave_moe_layer_step", interleave_moe_layer_step))
-    faults.push_back(std::move(fault));
-  return faults;
+  return config::rotary_moe_conflicts(*this, "interleave_moe_layer_step",
+                                      interleave_moe_layer_step);
 }
 
 std::span<const models::Flavor<Config>> flavors() {

@@ -33,22 +33,11 @@ nn::FeedForward::Config feed_forward_of(const Config& c, int64_t layer) {
   return {.dim = c.dim, .hidden = c.ffn_dim, .output = residual_init(layer), .dtype = c.dtype};
 }
 
-nn::Router::Config router_of(const Config& c, Init gate) {
-  return {.dim = c.dim,
-          .experts = c.moe.num_experts,
-          .top_k = c.moe.top_k,
-          .score = nn::Router::Score::sigmoid,
-          .route_norm = c.moe.route_norm,
-          .balance_loss = c.moe.balance_loss_coeff,
-          .z_loss = c.moe.z_loss_coeff,
-          .capacity_factor = c.moe.capacity_factor,
-          .gate = gate,
-          .dtype = c.dtype};
-}
-
 // Shares multiply the input of an expert, not its output.
 nn::MoE::Config experts_of(const Config& c, int64_t layer) {
-  return {.router = router_of(c, residual_init(layer)),
+  nn::Router::Config router = models::router_config(c.moe, c.dim, c.dtype);
+  router.gate = residual_init(layer);
+  return {.router = router,
           .hidden = c.moe.moe_inter_dim,
           .shared_experts = 1,
           .score_before_experts = true,
@@ -58,22 +47,7 @@ nn::MoE::Config experts_of(const Config& c, int64_t layer) {
 
 }  // namespace
 
-Model::Model(const Config& c)
-    : RotaryDecoder({.family = "llama4",
-                     .vocab_size = models::checked(c).vocab_size,
-                     .max_seq_len = c.max_seq_len,
-                     .n_layers = c.n_layers,
-                     .attention_dim = c.n_heads * c.head_dim,
-                     .router = router_of(c, residual_init(0)),
-                     .load_balance_coeff = c.moe.load_balance_coeff},
-                    {.query = c.n_heads,
-                     .key = c.n_kv_heads,
-                     .dim = c.head_dim,
-                     .rope_theta = c.rope_theta,
-                     .rope_scaling = c.rope_scaling,
-                     .dtype = c.dtype},
-                    c.enable_weight_tying),
-      config_(c) {
+Model::Model(const Config& c) : RotaryDecoder("llama4", models::checked(c)), config_(c) {
   const Init head = Init::truncated_normal(1 / std::sqrt(static_cast<double>(c.dim)));
   tok_embeddings.emplace(c.vocab_size, c.dim, c.enable_weight_tying ? head : Init::normal(1),
                          c.dtype);

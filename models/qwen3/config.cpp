@@ -4,31 +4,18 @@
 // of its routers. The base of 235B-A22B's RoPE is that of its later releases, as in torchtitan.
 #include "tessera/models/qwen3/config.h"
 
-#include "tessera/models/config/rope_fields.h"
-
 #include <array>
 
 namespace tessera::qwen3 {
 
 void Config::fields(config::Fields& f) {
-  f.add("dim", dim, "hidden size", {.min = 1, .max = 1 << 20});
-  f.add("head_dim", head_dim, "size of a head", {.min = 2, .max = 1 << 16});
-  config::rotary_fields(f, *this, 1e-30);
-  config::moe_fields(f, moe);
+  config::rotary_moe_fields(f, *this);
   f.add("decoder_sparse_step", decoder_sparse_step,
         "the last of every so many layers has experts, if there are any", {.min = 1, .max = 4096});
 }
 
 std::vector<std::string> Config::conflicts() const {
-  std::vector<std::string> faults = config::rotary_conflicts(*this);
-  if (head_dim % 2 != 0) {
-    faults.push_back(
-        concat("[--model.head_dim] ", head_dim, " is not even, but RoPE rotates pairs"));
-  }
-  for (std::string& fault :
-       config::moe_conflicts(moe, n_layers, "decoder_sparse_step", decoder_sparse_step))
-    faults.push_back(std::move(fault));
-  return faults;
+  return config::rotary_moe_conflicts(*this, "decoder_sparse_step", decoder_sparse_step);
 }
 
 namespace {

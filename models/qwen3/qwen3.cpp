@@ -15,21 +15,11 @@ nn::Init residual_init(const Config& c) {
   return nn::Init::normal(kStd / std::sqrt(layers));
 }
 
-nn::Router::Config router_of(const Config& c) {
-  return {.dim = c.dim,
-          .experts = c.moe.num_experts,
-          .top_k = c.moe.top_k,
-          .score = nn::Router::Score::softmax,
-          .route_norm = c.moe.route_norm,
-          .balance_loss = c.moe.balance_loss_coeff,
-          .z_loss = c.moe.z_loss_coeff,
-          .capacity_factor = c.moe.capacity_factor,
-          .gate = nn::Init::normal(kStd),
-          .dtype = c.dtype};
-}
-
 nn::MoE::Config mixture_of(const Config& c) {
-  return {.router = router_of(c),
+  nn::Router::Config router = models::router_config(c.moe, c.dim, c.dtype);
+  router.score = nn::Router::Score::softmax;
+  router.gate = nn::Init::normal(kStd);
+  return {.router = router,
           .hidden = c.moe.moe_inter_dim,
           .balance = c.moe.load_balance_coeff > 0,
           .gate = nn::Init::normal(kStd),
@@ -52,22 +42,7 @@ nn::Attention::Config attention_of(const Config& c) {
 
 }  // namespace
 
-Model::Model(const Config& c)
-    : RotaryDecoder({.family = "qwen3",
-                     .vocab_size = models::checked(c).vocab_size,
-                     .max_seq_len = c.max_seq_len,
-                     .n_layers = c.n_layers,
-                     .attention_dim = c.n_heads * c.head_dim,
-                     .router = router_of(c),
-                     .load_balance_coeff = c.moe.load_balance_coeff},
-                    {.query = c.n_heads,
-                     .key = c.n_kv_heads,
-                     .dim = c.head_dim,
-                     .rope_theta = c.rope_theta,
-                     .rope_scaling = c.rope_scaling,
-                     .dtype = c.dtype},
-                    c.enable_weight_tying),
-      config_(c) {
+Model::Model(const Config& c) : RotaryDecoder("qwen3", models::checked(c)), config_(c) {
   const nn::Init init = nn::Init::normal(kStd);
   tok_embeddings.emplace(c.vocab_size, c.dim, init, c.dtype);
   for (int64_t i = 0; i < c.n_layers; ++i) {
