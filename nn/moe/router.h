@@ -26,8 +26,8 @@ class TESSERA_API Gate final : public Layer<Gate> {
   Init init_;
 };
 
-/// The experts of each token and their shares. Of a distributed x, load and sums are Partial(sum)
-/// on the axes that cut it.
+/// The experts of each token and their shares (routing weights). Of a distributed x, load and sums
+/// are Partial(sum) on the axes that cut it.
 struct Routing {
   Tensor scores;  ///< (..., top_k), f32 (f64 for f64): the shares
   /// (..., top_k) i64, without gradient. The id `experts`, one past the last, is a choice that a
