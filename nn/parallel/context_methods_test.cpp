@@ -8,55 +8,15 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parallel/context_parallel.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/tests/support/trials.h"
-
-#include <atomic>
-#include <stdexcept>
+#include "tessera/tests/support/cut_batch.h"
 
 namespace tessera::nn {
 namespace {
 
 using namespace trial;
-using test::on_ranks;
+using test::context_options, test::CutBatch, test::on_ranks;
 
-const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1), S2 = Shard(2);
-
-// A batch of (2, T) on an axis `cp` of the world's ranks, or two of 2, and operands of attention.
-struct Cut {
-  explicit Cut(ContextParallelOptions options, int64_t tokens,
-               const AttentionMetadata& metadata = {}, int64_t heads = 4, int64_t key_heads = 4,
-               DType dtype = DType::f64)
-      : mesh(made(options)),
-        cut(options, Layout::replicated(mesh), {2, tokens}, metadata),
-        layers(cut.metadata(metadata)),
-        q(part({2, tokens, heads, 8}, 0, dtype)),
-        k(part({2, tokens, key_heads, 8}, 1, dtype)),
-        v(part({2, tokens, key_heads, 6}, 2, dtype)) {}
-  static Mesh made(const ContextParallelOptions& options) {
-    const Mesh line = Mesh::make({{"cp", World::current().size()}});
-    if (options.axes.size() == 1) return line;
-    return line.unflatten("cp", {{options.axes[0], 2}, {options.axes[1], 2}});
-  }
-  [[nodiscard]] Tensor part(const Shape& shape, double salt, DType dtype) const {
-    Tensor x = cut.cut(numbers(shape, salt, dtype));
-    return x.set_requires_grad();
-  }
-  [[nodiscard]] std::array<Tensor, 2> attend(bool lse = false) const {
-    return layers.cut->attend(q, k, v, {.lse = lse});
-  }
-
-  Mesh mesh;
-  SequenceCut cut;
-  AttentionMetadata layers;
-  Tensor q, k, v;
-};
-
-ContextParallelOptions options_of(ContextMethod method,
-                                  LoadBalancer balancer = LoadBalancer::head_tail) {
-  ContextParallelOptions options{.method = method, .balancer = balancer};
-  if (method == ContextMethod::ring_ulysses) options.axes = {"ring", "heads"};
-  return options;
-}
+const Placement R = Replicate(), S0 = Shard(0), S1 = Shard(1);
 
 struct Sent {
   ContextMethod method;
@@ -77,7 +37,7 @@ TEST(ContextMethods, SendWhatTheySayWhateverTheMask) {
             Sent{ContextMethod::ulysses, "all_to_all", 4, 4},
             Sent{ContextMethod::ring_ulysses, "all_to_all", 4 + 1, 4 + 1 + 2}}) {
         const CommTrace making;
-        const Cut x(options_of(want.method, LoadBalancer::none), tokens, {.mask = mask});
+        const CutBatch x(context_options(want.method, LoadBalancer::none), tokens, {.mask = mask});
         EXPECT_EQ(making.count(), 0) << making;
         CommTrace trace;
         const Tensor o = x.attend()[0];
@@ -103,8 +63,8 @@ TEST(ContextMethods, SendWhatTheySayWhateverTheMask) {
 
 TEST(ContextMethods, TheRingSkipsKeysThatNoQuerySees) {
   on_ranks(4, [](World& world) {
-    const Cut x(options_of(ContextMethod::ring, LoadBalancer::none), 130,
-                {.mask = AttentionMask::causal()});
+    const CutBatch x(context_options(ContextMethod::ring, LoadBalancer::none), 130,
+                     {.mask = AttentionMask::causal()});
     int forward = 0, backwards = 0;
     Context::current().op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
       forward += row.name == op::Attention::name;
@@ -118,38 +78,13 @@ TEST(ContextMethods, TheRingSkipsKeysThatNoQuerySees) {
   });
 }
 
-// Nobody waits for what goes round but who needs its bytes; errors arrive there.
-TEST(ContextMethods, ARankThatIsLostInTheRingIsATypedErrorOnTheOthers) {
-  for (const bool in_backward : {false, true}) {
-    std::atomic<int> told{0};
-    const auto lost = [&](World& world) {
-      const auto leave = [&] {
-        if (world.rank() == 1) throw std::runtime_error("lost");
-      };
-      try {
-        const Cut x(options_of(ContextMethod::ring), 130, {.mask = AttentionMask::causal()});
-        if (!in_backward) leave();
-        const Tensor o = x.attend()[0];
-        const Tensor loss = sum(o * o);
-        leave();
-        backward(loss);
-        (void)local(x.k.grad()).values();
-      } catch (const PeerFailed& e) {
-        TESSERA_EXPECT_HOLDS(std::string(e.what()), "rank 1");
-        ++told;
-      }
-    };
-    EXPECT_THROW(run_ranks(4, lost), std::runtime_error);
-    EXPECT_EQ(told, 3) << in_backward;
-  }
-}
-
 TEST(ContextMethods, EveryRunGivesTheSameBits) {
   on_ranks(3, [](World&) {
     for (const auto method : {ContextMethod::all_gather, ContextMethod::ring}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const auto run = [&] {
-          const Cut x(options_of(method), 77, {.mask = AttentionMask::causal()}, 4, 2, dtype);
+          const CutBatch x(context_options(method), 77, {.mask = AttentionMask::causal()}, 4, 2,
+                           dtype);
           const auto [o, lse] = x.attend(true);
           EXPECT_EQ(o.dtype(), dtype);
           EXPECT_EQ(lse.dtype(), DType::f32);
@@ -168,7 +103,8 @@ TEST(ContextMethods, SumsOfANarrowRingAreThoseOfF32) {
   on_ranks(4, [](World&) {
     const auto run = [](ContextMethod method, DType dtype) {
       const NoGrad guard;
-      const Cut x(options_of(method), 200, {.mask = AttentionMask::causal()}, 4, 2, dtype);
+      const CutBatch x(context_options(method), 200, {.mask = AttentionMask::causal()}, 4, 2,
+                       dtype);
       return x.cut.join(x.attend()[0]);
     };
     const Tensor want = run(ContextMethod::all_gather, DType::f64);
@@ -221,12 +157,12 @@ TEST(ContextMethods, WhatDoesNotFitIsRefusedBeforeAnythingIsSent) {
     constexpr std::type_identity<LayoutError> layout;
     constexpr std::type_identity<ShapeError> shape;
     // Heads that no repetition of keys makes equal.
-    const Cut few(options_of(ContextMethod::ulysses), 16, {}, 2, 1);
+    const CutBatch few(context_options(ContextMethod::ulysses), 16, {}, 2, 1);
     refused(value, "use all_gather or ring", [&] { (void)few.attend(); });
-    const Cut two(options_of(ContextMethod::ring_ulysses), 16, {}, 3, 3);
+    const CutBatch two(context_options(ContextMethod::ring_ulysses), 16, {}, 3, 3);
     refused(value, "use ring", [&] { (void)two.attend(); });
     // Operands that do not lie as the batch.
-    const Cut x(options_of(ContextMethod::ring), 16);
+    const CutBatch x(context_options(ContextMethod::ring), 16);
     const Tensor whole = numbers({2, 16, 4, 8}),
                  spread = distribute(whole, Layout::of(x.mesh, {S0}));
     refused(layout, "plain", [&] { (void)x.layers.cut->attend(whole, x.k, x.v, {}); });

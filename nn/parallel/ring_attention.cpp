@@ -95,28 +95,13 @@ class Ring {
   [[nodiscard]] Grads backward(const std::vector<Tensor>& saved, const Grads& dy) const {
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const Tensor dout = dy[0].defined() ? dy[0] : zeros_like(saved[3]);
-    const DType wide = saved[4].dtype();
-    Tensor flat = flat_of(k, v), sums, dq;
+    Tensor flat = flat_of(k, v), dq;
+    Tensor sums = zeros({flat.numel()}, saved[4].dtype(), q.device());
     for (int step = 0; step < size(); ++step) {
       const Tensor next = step + 1 < size() ? passed_on(flat, step) : Tensor();
-      const KeySource& source = source_of(step);
-      const Pair all = views_of(flat, k_, v_, source.keys);
-      Tensor mine;
-      if (!source.pieces.empty() || !sums.defined())
-        mine = zeros({all.k.numel() + all.v.numel()}, wide, q.device());
-      for (const KeyPiece& piece : source.pieces) {
-        const Pair some = piece_of(all, piece),
-                   to = piece_of(views_of(mine, k_, v_, source.keys), piece);
-        const auto [part_of_dq, dk, dv] =
-            gradients(piece.options, {q, some.k, some.v, saved[3], saved[4], dout, dy[1]});
-        assign_(to.k, dk);
-        assign_(to.v, dv);
-        const Tensor part = cast(part_of_dq, wide);
-        dq = dq.defined() ? dq + part : part;
-      }
-      if (mine.defined()) sums = sums.defined() ? sums + mine : mine;
-      if (size() > 1) sums = passed_on(sums, step);
+      add_gradients(source_of(step), flat, saved, {dout, dy[1]}, sums, dq);
       flat = next;
+      if (size() > 1) sums = passed_on(sums, step);
     }
     const Pair home = views_of(sums, k_, v_, k_[1]);
     return {dq.defined() ? cast(dq, q.dtype()) : zeros_like(q), cast(home.k, k.dtype()),
@@ -145,14 +130,29 @@ class Ring {
     mesh_.group(axis_).all_to_all(flat, next, send, receive);
     return next;
   }
-  // dq, dk, dv; o is that of all keys, so delta is the sum of dout o.
-  [[nodiscard]] std::array<Tensor, 3> gradients(const AttentionOptions& o, TensorList in) const {
-    for (const Tensor* mask : {&o.query_positions, &o.key_positions, &o.query_documents,
-                               &o.key_documents, &o.block_map.blocks, &o.block_map.bits}) {
-      in.push_back(*mask);
+  // Adds the gradients of a source's keys and values, which are `flat`, to `sums`, and its part of
+  // dq. What arrives in `sums` is waited for after the first of them is there. The saved o is that
+  // of all keys, so delta is the sum of dout o.
+  void add_gradients(const KeySource& source, const Tensor& flat, const std::vector<Tensor>& saved,
+                     const Grads& dy, const Tensor& sums, Tensor& dq) const {
+    const Pair all = views_of(flat, k_, v_, source.keys), to = views_of(sums, k_, v_, source.keys);
+    for (const KeyPiece& piece : source.pieces) {
+      const Pair keys = piece_of(all, piece), of_keys = piece_of(to, piece);
+      const AttentionOptions& o = piece.options;
+      const op::AttentionBackward op{o.mask, o.heads_inner, scale_, o.query_start, o.key_start};
+      const std::array in{saved[0],        keys.k,
+                          keys.v,          saved[3],
+                          saved[4],        dy[0],
+                          dy[1],           o.query_positions,
+                          o.key_positions, o.query_documents,
+                          o.key_documents, o.block_map.blocks,
+                          o.block_map.bits};
+      const auto [part, dk, dv] = call(op, in);
+      assign_(of_keys.k, of_keys.k + cast(dk, sums.dtype()));
+      assign_(of_keys.v, of_keys.v + cast(dv, sums.dtype()));
+      const Tensor more = cast(part, sums.dtype());
+      dq = dq.defined() ? dq + more : more;
     }
-    const op::AttentionBackward op{o.mask, o.heads_inner, scale_, o.query_start, o.key_start};
-    return call(op, Tensors(in.data(), in.size()));
   }
 
   std::shared_ptr<const AttentionPlan> plan_;
