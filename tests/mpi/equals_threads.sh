@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# equals_threads.sh <test program>: runs its tests on threads and on 4 processes: by mpirun with shared memory, with
-# messages and with both, and as torchrun starts them, with messages over TCP. All must pass, and compute the same bits.
-# What needs threads or starts processes itself runs elsewhere.
+# equals_threads.sh <test program> <filter>: runs its tests on threads and on 4 processes: by mpirun with shared memory,
+# with messages and with both, and as torchrun starts them, with messages over TCP. All must pass, and compute the same
+# bits.
 set -euo pipefail
 program=$1
+tests=$2
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
 export TESSERA_TEST_SEED=${TESSERA_TEST_SEED:-1}
 trap 'rm -rf "$folder"' EXIT
-tests='-*staged*:*direct*:Faults.*:ProcessFaults.*:*Stress*:Launch.*:LaunchedWorld.*:ProcessState.*:Rendezvous.*:Door.*:Strangers.*'
 
 run() { # run <name> <command>...
   local name=$1 status=0
