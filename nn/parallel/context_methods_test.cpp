@@ -2,6 +2,7 @@
 // What the methods of context parallel send and skip, what a cut batch is, and what is refused
 // before anything is sent.
 #include "tessera/core/draws.h"
+#include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -75,6 +76,30 @@ TEST(ContextMethods, TheRingSkipsKeysThatNoQuerySees) {
     Context::current().op_hook = {};
     EXPECT_EQ(forward, world.rank() + 1);
     EXPECT_EQ(backwards, world.rank() + 1);
+  });
+}
+
+// So keys travel while the queries meet those before them.
+TEST(ContextMethods, TheRingPassesKeysOnBeforeQueriesMeetThem) {
+  on_ranks(4, [](World& world) {
+    const CutBatch x(context_options(ContextMethod::ring, LoadBalancer::none), 130,
+                     {.mask = AttentionMask()});
+    const auto exchanges_at = [&](std::string_view op, const auto& run) {
+      const uint64_t before = world.group().recorder().count();
+      std::vector<uint64_t> counts;
+      Context::current().op_hook = [&](const OpRow& row, const void*, Tensors, Tensors) {
+        if (row.name == op) counts.push_back(world.group().recorder().count() - before);
+      };
+      run();
+      Context::current().op_hook = {};
+      return counts;
+    };
+    Tensor loss;
+    EXPECT_EQ(exchanges_at(op::Attention::name, [&] { loss = sum(x.attend()[0]); }),
+              (std::vector<uint64_t>{1, 2, 3, 3}));
+    // The gradients of the keys before have been passed on too.
+    EXPECT_EQ(exchanges_at(op::AttentionBackward::name, [&] { backward(loss); }),
+              (std::vector<uint64_t>{1, 3, 5, 6}));
   });
 }
 
