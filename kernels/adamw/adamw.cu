@@ -100,18 +100,16 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
   const auto run = [&]<class P, class G, class M>() {
     using C = compute_t<P>;
     Tensor& bytes = constants[dtype_of<C> == DType::f64];
-    const auto launch = [&](const std::vector<ListEntry<4>>& group, const Rounding& rounding) {
+    const auto step = [&](const std::vector<ListEntry<4>>& group, const Rounding& rounding) {
       for_each_batch<4>(group, dtype_of<P>, [&](const ListBatch<4>& batch, unsigned blocks) {
         if (!bytes.defined()) {
           bytes = empty({sizeof(StepConstants<C>)}, DType::u8, stream.device);
-          make_constants<C><<<1, 1, 0, handle(stream)>>>(
-              Settings{beta1, beta2, eps, weight_decay}, in[0].data<double>(), in[1].data<double>(),
-              in[2].data<bool>(), static_cast<StepConstants<C>*>(bytes.raw_data()));
-          check_launch(name);
+          launch(make_constants<C>, 1, 1, 0, stream, Settings{beta1, beta2, eps, weight_decay},
+                 in[0].data<double>(), in[1].data<double>(), in[2].data<bool>(),
+                 static_cast<StepConstants<C>*>(bytes.raw_data()));
         }
-        step_kernel<P, G, M><<<blocks, kThreads, 0, handle(stream)>>>(
-            batch, static_cast<const StepConstants<C>*>(bytes.raw_data()), rounding);
-        check_launch(name);
+        launch(step_kernel<P, G, M>, blocks, kThreads, 0, stream, batch,
+               static_cast<const StepConstants<C>*>(bytes.raw_data()), rounding);
       });
     };
     std::vector<ListEntry<4>> alike;
@@ -120,9 +118,9 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
       if (e[0].dtype() != dtype_of<P> || e[1].dtype() != dtype_of<G> || e[2].dtype() != dtype_of<M>)
         continue;
       if (streams.of.empty()) alike.push_back(e);
-      else launch({e}, roundings[i]);
+      else step({e}, roundings[i]);
     }
-    launch(alike, {});
+    step(alike, {});
   };
   run.template operator()<double, double, double>();
   run.template operator()<float, float, float>();

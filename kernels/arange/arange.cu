@@ -10,17 +10,16 @@ template <class Op, class T> __global__ void write_elements(Op op, T* y) {
   for (int64_t i = first_item(); i < op.count; i += item_step()) y[i] = op.template element<T>(i);
 }
 
-template <class Op> void launch(const Op& op, const Tensor& y, Stream stream) {
+template <class Op> void write(const Op& op, const Tensor& y, Stream stream) {
   if (op.count == 0) return;
   dispatch<Op::dtypes>(op.dtype, [&]<class T>() {
-    write_elements<<<blocks_for(op.count), kThreads, 0, handle(stream)>>>(op, y.data<T>());
+    launch(write_elements<Op, T>, blocks_for(op.count), kThreads, 0, stream, op, y.data<T>());
   });
-  check_launch(op.name);
 }
 
 }  // namespace
 
-void Arange::cuda(Tensors, Outputs y, Stream stream) const { launch(*this, y[0], stream); }
-void Linspace::cuda(Tensors, Outputs y, Stream stream) const { launch(*this, y[0], stream); }
+void Arange::cuda(Tensors, Outputs y, Stream stream) const { write(*this, y[0], stream); }
+void Linspace::cuda(Tensors, Outputs y, Stream stream) const { write(*this, y[0], stream); }
 
 }  // namespace tessera::op

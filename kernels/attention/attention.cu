@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
   const int ld = tile_stride(z.d), ldv = tile_stride(z.dv);
-  extern __shared__ __align__(16) unsigned char bytes[];
+  unsigned char* bytes = launch_shared();
   C* q_tile = reinterpret_cast<C*>(bytes);  // (kRows, d)
   C* k_tile = q_tile + kRows * ld;          // (kRows, d)
   C* v_tile = k_tile + kRows * ld;          // (kRows, dv)
@@ -138,10 +138,9 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
       const auto kernel = forward_kernel<T, kColumns>;
       allow_shared(kernel, bytes);
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-      kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
-          Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
-          Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner), y[1].data<C>(), z);
-      check_launch(name);
+      launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
+             Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
+             Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner), y[1].data<C>(), z);
     });
   });
 }

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
                           AttentionSizes z) {
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kPitch = kRows + 1;
-  extern __shared__ __align__(16) unsigned char bytes[];
+  unsigned char* bytes = launch_shared();
   Tiles<C, kRows> tiles(bytes, z.d, z.dv);
   const int64_t count = ceil_div(z.queries, kRows), first = blockIdx.x % count * kRows;
   const int64_t head = blockIdx.x / count % z.heads, b = blockIdx.x / count / z.heads;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     query_kernel(Operands<T> in, Heads<T> dq, AttentionSizes z) {
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
-  extern __shared__ __align__(16) unsigned char bytes[];
+  unsigned char* bytes = launch_shared();
   Tiles<C, kRows> tiles(bytes, z.d, z.dv);
   const int ld = tile_stride(z.d), x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
   const int64_t count = ceil_div(z.queries, kRows), tile = count - 1 - blockIdx.x % count;
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
   using C = compute_t<T>;
   constexpr int kRows = kTile<T>, kHalf = kRows / 2, kPitch = kRows + 1;
-  extern __shared__ __align__(16) unsigned char bytes[];
+  unsigned char* bytes = launch_shared();
   Tiles<C, kRows> tiles(bytes, z.d, z.dv);
   const int ld = tile_stride(z.d), ldv = tile_stride(z.dv);
   const int x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
@@ -251,13 +251,11 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
       const auto kernel = weighted_delta_kernel<T>;
       allow_shared(kernel, bytes);
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-      kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
-          operands, dlses, delta.data<C>(), z);
-      check_launch(name);
+      launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
+             dlses, delta.data<C>(), z);
     } else if (delta.numel() > 0) {
-      delta_kernel<T><<<blocks_for(delta.numel(), kThreads / 32), kThreads, 0, handle(stream)>>>(
-          heads(3), heads(5), dlses, delta.data<C>(), z);
-      check_launch(name);
+      launch(delta_kernel<T>, blocks_for(delta.numel(), kThreads / 32), kThreads, 0, stream,
+             heads(3), heads(5), dlses, delta.data<C>(), z);
     }
     operands.delta = delta.data<C>();
     with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
@@ -265,17 +263,15 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
         const auto kernel = query_kernel<T, kColumns>;
         allow_shared(kernel, bytes);
         const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-        kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
-            operands, Heads<T>(y[0], heads_inner), z);
-        check_launch(name);
+        launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
+               Heads<T>(y[0], heads_inner), z);
       }
       if (z.batch * z.kv_heads * z.keys > 0) {
         const auto kernel = key_kernel<T, kColumns>;
         allow_shared(kernel, bytes);
         const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;
-        kernel<<<static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, handle(stream)>>>(
-            operands, Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
-        check_launch(name);
+        launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
+               Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
       }
     });
   });

@@ -64,9 +64,8 @@ struct Sequence {
         empty({lists * tiles * kWords}, DType::i64, p.defined() ? p.device() : d.device());
     auto* to = reinterpret_cast<Extent*>(kept.data<int64_t>());
     if (lists > 0) {
-      find_extents<<<blocks_for(lists * tiles), kThreads, 0, handle(stream)>>>(
-          positions, documents, to, n, tiles, lists, tile);
-      check_launch(Attention::name);
+      launch(find_extents, blocks_for(lists * tiles), kThreads, 0, stream, positions, documents, to,
+             n, tiles, lists, tile);
     }
     extents = to;
     step = each ? tiles : 0;

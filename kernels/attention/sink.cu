@@ -42,11 +42,9 @@ void AttentionSink::cuda(Tensors in, Outputs y, Stream stream) const {
                sink = row_major(in[2], stream);
   dispatch<dtypes>(o.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    scale_rows<<<blocks_for(o.numel()), kThreads, 0, handle(stream)>>>(
-        o.data<T>(), Gates<C>(o, lse, sink, heads_inner), y[0].data<T>(), o.numel(),
-        o.shape().back());
+    launch(scale_rows<T>, blocks_for(o.numel()), kThreads, 0, stream, o.data<T>(),
+           Gates<C>(o, lse, sink, heads_inner), y[0].data<T>(), o.numel(), o.shape().back());
   });
-  check_launch(name);
 }
 
 void AttentionSinkBackward::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -55,11 +53,10 @@ void AttentionSinkBackward::cuda(Tensors in, Outputs y, Stream stream) const {
                sink = row_major(in[2], stream), dy = row_major(in[3], stream);
   dispatch<dtypes>(o.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    row_gradients<<<blocks_for(lse.numel(), kThreads / 32), kThreads, 0, handle(stream)>>>(
-        o.data<T>(), Gates<C>(o, lse, sink, heads_inner), dy.data<T>(), y[0].data<T>(),
-        y[1].data<C>(), lse.numel(), o.shape().back());
+    launch(row_gradients<T>, blocks_for(lse.numel(), kThreads / 32), kThreads, 0, stream,
+           o.data<T>(), Gates<C>(o, lse, sink, heads_inner), dy.data<T>(), y[0].data<T>(),
+           y[1].data<C>(), lse.numel(), o.shape().back());
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

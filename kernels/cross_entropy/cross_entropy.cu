@@ -38,7 +38,7 @@ __global__ void mark_counted(const int64_t* targets, C* hits, int64_t rows, int6
 
 // One block, in a fixed order.
 template <class C> __global__ void sum_weights(const C* weights, int64_t n, C* total) {
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   C sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += weights[i];
   sum = block_reduce(sum, SumOf{}, shared);
@@ -49,9 +49,8 @@ template <class C> __global__ void sum_weights(const C* weights, int64_t n, C* t
 template <class C>
 Tensor sum_of_weights(std::string_view name, const Tensor& weights, Joiner* joiner, Stream stream) {
   const Tensor total = empty({1}, dtype_of<C>, weights.device());
-  sum_weights<<<1, kSumThreads, 0, handle(stream)>>>(weights.data<C>(), weights.numel(),
-                                                     total.data<C>());
-  check_launch(name);
+  launch(sum_weights<C>, 1, kSumThreads, 0, stream, weights.data<C>(), weights.numel(),
+         total.data<C>());
   if (joiner) joiner->all_reduce(total, Join::sum);
   return total;
 }
@@ -73,20 +72,17 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       C* const sum = sums.data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
       const int64_t all_classes = vocabulary ? vocabulary : classes;
-      row_parts<T><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
-          logits.data<T>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
-          classes, begin, all_classes, ignore_index, weighted ? weights.data<C>() : nullptr,
-          hits.data<C>());
-      check_launch(name);
+      launch(row_parts<T, T, C>, blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, stream,
+             logits.data<T>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals,
+             rows, classes, begin, all_classes, ignore_index,
+             weighted ? weights.data<C>() : nullptr, hits.data<C>());
       if (joiner) {
         joiner->all_reduce(top, Join::max);
         const Tensor own =
             weighted && totals ? sum_of_weights<C>(name, weights, nullptr, stream) : Tensor();
-        rescale<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-            target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows, classes, begin,
-            ignore_index, own.defined() ? own.data<C>() : nullptr,
-            weighted ? hits.data<C>() : nullptr);
-        check_launch(name);
+        launch(rescale<C>, blocks_for(rows), kThreads, 0, stream, target, own_top.data<C>(),
+               top.data<C>(), sum, sum + rows, totals, rows, classes, begin, ignore_index,
+               own.defined() ? own.data<C>() : nullptr, weighted ? hits.data<C>() : nullptr);
         joiner->all_reduce(alias(sums, {totals ? 3 : 2, rows}, {rows, 1}, sums.offset()),
                            Join::sum);
         if (weighted) joiner->all_reduce(hits, Join::sum);
@@ -94,21 +90,16 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       Tensor all;
       if (weighted && totals) all = sum_of_weights<C>(name, weights, joiner.get(), stream);
       if (!weighted) {
-        mark_counted<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(target, hits.data<C>(),
-                                                                        rows, ignore_index);
-        check_launch(name);
+        launch(mark_counted<C>, blocks_for(rows), kThreads, 0, stream, target, hits.data<C>(), rows,
+               ignore_index);
       }
-      row_losses<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-          target, top.data<C>(), sum, sum + rows, totals,
-          RowLoss<C>(label_smoothing, z_loss, all_classes), y[2].data<C>(), losses.data<C>(), rows,
-          ignore_index, weighted ? hits.data<C>() : nullptr,
-          all.defined() ? all.data<C>() : nullptr);
-      check_launch(name);
+      launch(row_losses<C>, blocks_for(rows), kThreads, 0, stream, target, top.data<C>(), sum,
+             sum + rows, totals, RowLoss<C>(label_smoothing, z_loss, all_classes), y[2].data<C>(),
+             losses.data<C>(), rows, ignore_index, weighted ? hits.data<C>() : nullptr,
+             all.defined() ? all.data<C>() : nullptr);
     }
-    sum_losses<<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(),
-                                                      y[0].data<C>(), y[1].data<int64_t>(), rows,
-                                                      ignore_index);
-    check_launch(name);
+    launch(sum_losses<C>, 1, kSumThreads, 0, stream, losses.data<C>(), targets.data<int64_t>(),
+           y[0].data<C>(), y[1].data<int64_t>(), rows, ignore_index);
   });
 }
 
@@ -130,13 +121,12 @@ void CrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     Tensor all;
     if (weights.defined() && label_smoothing > 0)
       all = sum_of_weights<C>(name, weights, joiner.get(), stream);
-    backward_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        logits.data<T>(), targets.data<int64_t>(), lse.data<C>(), pointer(dsum), pointer(dlse),
-        pointer(dloss), pointer(weights), pointer(hits), pointer(all),
-        RowLoss<C>(label_smoothing, z_loss, vocabulary ? vocabulary : logits.shape().back()),
-        y[0].data<T>(), n, logits.shape().back(), begin, ignore_index);
+    launch(backward_kernel<T>, blocks_for(n), kThreads, 0, stream, logits.data<T>(),
+           targets.data<int64_t>(), lse.data<C>(), pointer(dsum), pointer(dlse), pointer(dloss),
+           pointer(weights), pointer(hits), pointer(all),
+           RowLoss<C>(label_smoothing, z_loss, vocabulary ? vocabulary : logits.shape().back()),
+           y[0].data<T>(), n, logits.shape().back(), begin, ignore_index);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

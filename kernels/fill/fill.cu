@@ -17,8 +17,8 @@ template <class Bits, class T> void launch_fill(const Tensor& y, T value, Stream
   static_assert(sizeof(Bits) == sizeof(T));
   Bits bits;
   std::memcpy(&bits, &value, sizeof(bits));
-  fill_bits<<<blocks_for(y.numel()), kThreads, 0, handle(stream)>>>(
-      static_cast<Bits*>(y.raw_data()), y.numel(), bits);
+  launch(fill_bits<Bits>, blocks_for(y.numel()), kThreads, 0, stream,
+         static_cast<Bits*>(y.raw_data()), y.numel(), bits);
 }
 
 template <class T> __global__ void random_kernel(Random op, PieceIndex place, int64_t n, T* y) {
@@ -38,7 +38,6 @@ void Fill::cuda(Tensors, Outputs y, Stream stream) const {
     else if constexpr (sizeof(T) == 4) launch_fill<uint32_t>(y[0], converted, stream);
     else launch_fill<uint64_t>(y[0], converted, stream);
   });
-  check_launch(name);
 }
 
 void Random::cuda(Tensors, Outputs y, Stream stream) const {
@@ -46,9 +45,8 @@ void Random::cuda(Tensors, Outputs y, Stream stream) const {
   if (n == 0) return;
   const PieceIndex place = place_of_output(*this);
   dispatch<dtypes>(dtype, [&]<class T>() {
-    random_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(*this, place, n, y[0].data<T>());
+    launch(random_kernel<T>, blocks_for(n), kThreads, 0, stream, *this, place, n, y[0].data<T>());
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

@@ -43,10 +43,9 @@ void Gather::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(alias(in[0], reached, in[0].strides(), in[0].offset()), stream);
   const DimView from(x.shape(), dim, name), to(index.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    gather_kernel<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), index.data<int64_t>(), y[0].data<T>(), total, from.n, to.n, to.inner);
+    launch(gather_kernel<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(),
+           index.data<int64_t>(), y[0].data<T>(), total, from.n, to.n, to.inner);
   });
-  check_launch(name);
 }
 
 void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -65,9 +64,8 @@ void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
     else if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
     else copy_strided(in[0], sums, stream);
     const DeviceLines lines(sums, index, src, normalize_dim(dim, index.rank(), name));
-    scatter_kernel<<<blocks_for(lines.count, 64), 64, 0, handle(stream)>>>(
-        lines, index.data<int64_t>(), src.data<T>(), sums.data<C>());
-    check_launch(name);
+    launch(scatter_kernel<T>, blocks_for(lines.count, 64), 64, 0, stream, lines,
+           index.data<int64_t>(), src.data<T>(), sums.data<C>());
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&sums, 1), y, stream);
   });
 }

@@ -15,7 +15,7 @@ __device__ int64_t bin_of(const Histogram& op, double x) { return op.bin_of(x); 
 
 template <class Op, class Wide, class T>
 __global__ void count_kernel(Op op, const T* x, int64_t n, Count* y, bool own) {
-  __shared__ unsigned counts[kSharedBins];
+  auto& counts = block_shared<unsigned[kSharedBins]>();
   if (own) {
     for (int64_t b = threadIdx.x; b < op.bins; b += blockDim.x) counts[b] = 0;
     __syncthreads();
@@ -44,10 +44,9 @@ void count(const Op& op, const Tensor& in, const Tensor& y, Stream stream) {
   if (n == 0) return;
   const Tensor x = row_major(in, stream);
   dispatch<Op::dtypes>(x.dtype(), [&]<class T>() {
-    count_kernel<Op, Wide><<<blocks_for(n, 8 * kThreads), kThreads, 0, handle(stream)>>>(
-        op, x.data<T>(), n, counts, op.bins <= kSharedBins);
+    launch(count_kernel<Op, Wide, T>, blocks_for(n, 8 * kThreads), kThreads, 0, stream, op,
+           x.data<T>(), n, counts, op.bins <= kSharedBins);
   });
-  check_launch(Op::name);
 }
 
 }  // namespace

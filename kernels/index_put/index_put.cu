@@ -70,10 +70,9 @@ void IndexPut::cuda(Tensors in, Outputs written, Stream stream) const {
   }
   const DeviceNest<1> nest(LoopNest<1>(slice.shape(), {&slice}));
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    put_kernel<<<blocks_for(size), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), values.data<T>(), indices, nest, size, m, accumulate);
+    launch(put_kernel<T>, blocks_for(size), kThreads, 0, stream, x.data<T>(), values.data<T>(),
+           indices, nest, size, m, accumulate);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

@@ -15,7 +15,7 @@ __global__ void forward_kernel(const T* x, const T* weight, const T* bias, T* y,
                                compute_t<T>* means, compute_t<T>* rstd, int64_t rows, int64_t d,
                                compute_t<T> eps) {
   using C = compute_t<T>;
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     C sum = 0, squares = 0;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) sum += static_cast<C>(x[row * d + i]);
@@ -43,7 +43,7 @@ __global__ void input_gradient(const T* x, const T* weight, const compute_t<T>* 
                                const compute_t<T>* rstd, const T* dy, T* dx, int64_t rows,
                                int64_t d) {
   using C = compute_t<T>;
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const C mean = means[row], r = rstd[row];
     C sum = 0, dot = 0;
@@ -92,12 +92,11 @@ void LayerNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor bias = in.size() > 2 && in[2].defined() ? row_major(in[2], stream) : Tensor();
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr, y[0].data<T>(),
-        y[1].data<compute_t<T>>(), y[2].data<compute_t<T>>(), rows, d,
-        static_cast<compute_t<T>>(eps));
+    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
+           weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr, y[0].data<T>(),
+           y[1].data<compute_t<T>>(), y[2].data<compute_t<T>>(), rows, d,
+           static_cast<compute_t<T>>(eps));
   });
-  check_launch(name);
 }
 
 void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -113,22 +112,17 @@ void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     const Tensor parts = empty({2, chunks, d}, dtype_of<C>, x.device());
     C *weight_parts = parts.data<C>(), *bias_parts = weight_parts + chunks * d;
     if (rows > 0) {
-      input_gradient<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-          x.data<T>(), weight.data<T>(), mean.data<C>(), rstd.data<C>(), dy.data<T>(),
-          y[0].data<T>(), rows, d);
-      check_launch(name);
+      launch(input_gradient<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
+             weight.data<T>(), mean.data<C>(), rstd.data<C>(), dy.data<T>(), y[0].data<T>(), rows,
+             d);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
-      parameter_gradients<T><<<grid, kThreads, 0, handle(stream)>>>(
-          x.data<T>(), mean.data<C>(), rstd.data<C>(), dy.data<T>(), weight_parts, bias_parts, rows,
-          d, chunk);
-      check_launch(name);
+      launch(parameter_gradients<T>, grid, kThreads, 0, stream, x.data<T>(), mean.data<C>(),
+             rstd.data<C>(), dy.data<T>(), weight_parts, bias_parts, rows, d, chunk);
     }
-    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(weight_parts, y[1].data<T>(), d,
-                                                                chunks);
-    check_launch(name);
-    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(bias_parts, y[2].data<T>(), d,
-                                                                chunks);
-    check_launch(name);
+    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, weight_parts, y[1].data<T>(), d,
+           chunks);
+    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, bias_parts, y[2].data<T>(), d,
+           chunks);
   });
 }
 

@@ -81,29 +81,24 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       const Tensor sums = scratch({label_smoothing > 0 ? 3 : 2, rows});
       C* const sum = sums.data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
-      row_parts<T><<<blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, handle(stream)>>>(
-          x.data<C>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
-          classes, begin, all_classes, ignore_index);
-      check_launch(name);
+      launch(row_parts<T, C, C>, blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, stream,
+             x.data<C>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
+             classes, begin, all_classes, ignore_index, nullptr, nullptr);
       if (joiner) {
         joiner->all_reduce(top, Join::max);
-        rescale<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-            target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows, classes, begin,
-            ignore_index);
-        check_launch(name);
+        launch(rescale<C>, blocks_for(rows), kThreads, 0, stream, target, own_top.data<C>(),
+               top.data<C>(), sum, sum + rows, totals, rows, classes, begin, ignore_index, nullptr,
+               nullptr);
         joiner->all_reduce(sums, Join::sum);
       }
-      row_losses<C><<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-          target, top.data<C>(), sum, sum + rows, totals, loss, nullptr, losses.data<C>() + from,
-          rows, ignore_index);
-      check_launch(name);
+      launch(row_losses<C>, blocks_for(rows), kThreads, 0, stream, target, top.data<C>(), sum,
+             sum + rows, totals, loss, nullptr, losses.data<C>() + from, rows, ignore_index,
+             nullptr, nullptr);
       if (!gradient) continue;
       const Tensor dx = rows_of(dlogits, 0, rows, classes);
       if (n > 0) {
-        row_gradients<C, T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-            x.data<C>(), target, top.data<C>(), sum, loss, dx.data<T>(), n, classes, begin,
-            ignore_index);
-        check_launch(name);
+        launch(row_gradients<C, T>, blocks_for(n), kThreads, 0, stream, x.data<C>(), target,
+               top.data<C>(), sum, loss, dx.data<T>(), n, classes, begin, ignore_index);
       }
       if (hidden_gradient)
         device_gemm(dx, false, weight, false, rows_of(d_hidden, from, rows, d), false, stream);
@@ -112,16 +107,13 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
     if (hidden_gradient && joiner && tokens > 0) joiner->all_reduce(d_hidden, Join::sum);
     const auto round = [&](const Tensor& x, const Tensor& to) {
       if (to.numel() == 0) return;
-      convert<C, T><<<blocks_for(to.numel()), kThreads, 0, handle(stream)>>>(
-          x.data<C>(), to.data<T>(), to.numel());
-      check_launch(name);
+      launch(convert<C, T>, blocks_for(to.numel()), kThreads, 0, stream, x.data<C>(), to.data<T>(),
+             to.numel());
     };
     if (hidden_aside) round(d_hidden, y[2]);
     if (weight_aside) round(d_weight, y[3]);
-    sum_losses<C><<<1, kSumThreads, 0, handle(stream)>>>(losses.data<C>(), targets.data<int64_t>(),
-                                                         y[0].data<C>(), y[1].data<int64_t>(),
-                                                         tokens, ignore_index);
-    check_launch(name);
+    launch(sum_losses<C>, 1, kSumThreads, 0, stream, losses.data<C>(), targets.data<int64_t>(),
+           y[0].data<C>(), y[1].data<int64_t>(), tokens, ignore_index);
   });
 }
 
@@ -130,10 +122,9 @@ void LinearCrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) cons
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    multiply_all<T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), in[1].data<compute_t<T>>(), y[0].data<T>(), n);
+    launch(multiply_all<T>, blocks_for(n), kThreads, 0, stream, x.data<T>(),
+           in[1].data<compute_t<T>>(), y[0].data<T>(), n);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

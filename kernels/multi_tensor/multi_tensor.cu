@@ -9,7 +9,7 @@ namespace tessera::op {
 namespace {
 
 template <class T> __global__ void chunk_squares(ListBatch<1> batch, double* partial) {
-  __shared__ double shared[32];
+  auto& shared = block_shared<double[32]>();
   const auto [tensor, begin, end] = batch.place();
   const T* x = static_cast<const T*>(batch.pointers[tensor][0]);
   double sum = 0;
@@ -23,7 +23,7 @@ template <class T> __global__ void chunk_squares(ListBatch<1> batch, double* par
 
 // One block.
 __global__ void sum_chunks(const double* partial, int64_t n, double* y) {
-  __shared__ double shared[32];
+  auto& shared = block_shared<double[32]>();
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += partial[i];
   sum = block_reduce(sum, SumOf{}, shared);
@@ -56,14 +56,12 @@ void SumSquares::cuda(Tensors in, Outputs y, Stream stream) const {
   for (DType t : kOrder) {
     dispatch<dtypes>(t, [&]<class T>() {
       for_each_batch<1>(entries, t, [&](const ListBatch<1>& batch, unsigned blocks) {
-        chunk_squares<T><<<blocks, kThreads, 0, handle(stream)>>>(batch, next);
-        check_launch(name);
+        launch(chunk_squares<T>, blocks, kThreads, 0, stream, batch, next);
         next += blocks;
       });
     });
   }
-  sum_chunks<<<1, 1024, 0, handle(stream)>>>(partial.data<double>(), chunks, y[0].data<double>());
-  check_launch(name);
+  launch(sum_chunks, 1, 1024, 0, stream, partial.data<double>(), chunks, y[0].data<double>());
 }
 
 void Scale::cuda(Tensors in, Outputs, Stream stream) const {
@@ -74,8 +72,7 @@ void Scale::cuda(Tensors in, Outputs, Stream stream) const {
   for (DType t : kOrder) {
     dispatch<dtypes>(t, [&]<class T>() {
       for_each_batch<1>(entries, t, [&](const ListBatch<1>& batch, unsigned blocks) {
-        scale_chunks<T><<<blocks, kThreads, 0, handle(stream)>>>(batch, factor);
-        check_launch(name);
+        launch(scale_chunks<T>, blocks, kThreads, 0, stream, batch, factor);
       });
     });
   }

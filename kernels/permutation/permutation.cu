@@ -25,8 +25,7 @@ void Permutation::cuda(Tensors, Outputs y, Stream stream) const {
   int64_t* sorted = places + n;
   auto* weights = static_cast<uint64_t*>(buffer.raw_data()) + 2 * n;
   uint64_t* sorted_weights = weights + n;
-  make_weights<<<blocks_for(n), kThreads, 0, handle(stream)>>>(*this, weights, places);
-  check_launch(name);
+  launch(make_weights, blocks_for(n), kThreads, 0, stream, *this, weights, places);
   size_t bytes = 0;
   const auto run = [&](void* scratch) {
     check_cuda(cub::DeviceRadixSort::SortPairs(scratch, bytes, weights, sorted_weights, places,

@@ -20,8 +20,8 @@ struct CopyBits {
 // A copy moves bits: four element sizes instead of ten dtypes.
 template <class Bits> void copy_bits(const Tensor& x, const Tensor& y, Stream stream) {
   const Tensors in(&x, 1);
-  if (flat(y, in)) launch_flat<Bits, Bits>(Copy::name, CopyBits{}, y, in, stream);
-  else launch_strided<Bits, Bits>(Copy::name, CopyBits{}, y, in, stream);
+  if (flat(y, in)) launch_flat<Bits, Bits>(CopyBits{}, y, in, stream);
+  else launch_strided<Bits, Bits>(CopyBits{}, y, in, stream);
 }
 
 // f32 lies between any dtype and a narrow float without changing the result, so those pairs need no
@@ -41,7 +41,7 @@ void convert(const Tensor& x, const Tensor& y, Stream stream) {
   dispatch<kAllDTypes>(x.dtype(), [&]<class From>() {
     dispatch<kAllDTypes>(y.dtype(), [&]<class To>() {
       if constexpr (direct(dtype_of<From>, dtype_of<To>)) {
-        launch_flat<To, From>(Cast::name, Convert<To, From>{}, y, Tensors(&x, 1), stream);
+        launch_flat<To, From>(Convert<To, From>{}, y, Tensors(&x, 1), stream);
       }
     });
   });

@@ -60,33 +60,30 @@ template <class T> bool aligned(const T* p) {
 
 // y = op.f(in...) of row-major operands of one shape and these element types.
 template <class Out, class... In, class Op>
-void launch_flat(std::string_view name, const Op& op, const Tensor& y, Tensors in, Stream stream) {
+void launch_flat(const Op& op, const Tensor& y, Tensors in, Stream stream) {
   const int64_t n = y.numel();
   if (n == 0) return;
   [&]<size_t... I>(std::index_sequence<I...>) {
     Out* out = static_cast<Out*>(y.raw_data());
     const bool packed = aligned(out) && (aligned(static_cast<const In*>(in[I].raw_data())) && ...);
-    map_flat<<<blocks_for(packed ? ceil_div(n, kPack) : n), kThreads, 0, handle(stream)>>>(
-        op, n, packed ? n / kPack : 0, out, static_cast<const In*>(in[I].raw_data())...);
+    launch(map_flat<Op, Out, In...>, blocks_for(packed ? ceil_div(n, kPack) : n), kThreads, 0,
+           stream, op, n, packed ? n / kPack : 0, out, static_cast<const In*>(in[I].raw_data())...);
   }
   (std::index_sequence_for<In...>{});
-  check_launch(name);
 }
 
 // The same of any operands that broadcast to y's shape.
 template <class Out, class... In, class Op>
-void launch_strided(std::string_view name, const Op& op, const Tensor& y, Tensors in,
-                    Stream stream) {
+void launch_strided(const Op& op, const Tensor& y, Tensors in, Stream stream) {
   const int64_t n = y.numel();
   if (n == 0) return;
   [&]<size_t... I>(std::index_sequence<I...>) {
     const LoopNest<1 + sizeof...(In)> nest(y.shape(), {&y, &in[I]...});
-    map_strided<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        op, n, DeviceNest<1 + sizeof...(In)>(nest), static_cast<Out*>(y.raw_data()),
-        static_cast<const In*>(in[I].raw_data())...);
+    launch(map_strided<Op, Out, In...>, blocks_for(n), kThreads, 0, stream, op, n,
+           DeviceNest<1 + sizeof...(In)>(nest), static_cast<Out*>(y.raw_data()),
+           static_cast<const In*>(in[I].raw_data())...);
   }
   (std::index_sequence_for<In...>{});
-  check_launch(name);
 }
 
 inline bool flat(const Tensor& y, Tensors in) {
@@ -106,15 +103,14 @@ template <class Op, int N> void Pointwise<Op, N>::cuda(Tensors in, Outputs y, St
       if constexpr (kSame) {
         const Tensor rows[] = {row_major(in[I], stream)...};
         launch_flat<Out, std::conditional_t<static_cast<int>(I) == Op::kBoolInput, bool, T>...>(
-            Op::name, self, y[0], Tensors(rows, N), stream);
+            self, y[0], Tensors(rows, N), stream);
       } else if constexpr (!Op::kBoolOutput && Op::kBoolInput < 0) {
         if (flat(y[0], in))
-          launch_flat < Out, std::conditional_t<I<N, T, T>...>(Op::name, self, y[0], in, stream);
-        else
-          launch_strided < Out, std::conditional_t<I<N, T, T>...>(Op::name, self, y[0], in, stream);
+          launch_flat < Out, std::conditional_t<I<N, T, T>...>(self, y[0], in, stream);
+        else launch_strided < Out, std::conditional_t<I<N, T, T>...>(self, y[0], in, stream);
       } else {
         launch_strided<Out, std::conditional_t<static_cast<int>(I) == Op::kBoolInput, bool, T>...>(
-            Op::name, self, y[0], in, stream);
+            self, y[0], in, stream);
       }
     }
     (std::make_index_sequence<N>{});

@@ -13,7 +13,7 @@ constexpr DTypeSet kF8 = dtypes_of(DType::f8_e4m3, DType::f8_e5m2);
 
 // A block per row: the largest magnitude of it, NaN above all.
 template <class T> __global__ void row_maxima(const T* x, int64_t rows, int64_t n, float* maxima) {
-  __shared__ int32_t shared[32];
+  auto& shared = block_shared<int32_t[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     int32_t top = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
@@ -25,7 +25,7 @@ template <class T> __global__ void row_maxima(const T* x, int64_t rows, int64_t 
 
 // The largest of a tensor, in two rounds: of each block's elements, then of the blocks'.
 template <class T> __global__ void block_maxima(const T* x, int64_t n, float* maxima) {
-  __shared__ int32_t shared[32];
+  auto& shared = block_shared<int32_t[32]>();
   int32_t top = 0;
   for (int64_t i = first_item(); i < n; i += item_step())
     top = max(top, __float_as_int(static_cast<float>(x[i])) & 0x7fffffff);
@@ -67,29 +67,22 @@ void Quantize::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     const Tensor maxima = empty({rows}, DType::f32, x.device());
     if (per_row) {
-      row_maxima<T><<<blocks_for(rows, 1), threads_for(n), 0, handle(stream)>>>(
-          x.data<T>(), rows, n, maxima.data<float>());
-      check_launch(name);
+      launch(row_maxima<T>, blocks_for(rows, 1), threads_for(n), 0, stream, x.data<T>(), rows, n,
+             maxima.data<float>());
     } else {
       const unsigned blocks = blocks_for(total);
       const Tensor parts = empty({blocks}, DType::f32, x.device());
-      block_maxima<T>
-          <<<blocks, kThreads, 0, handle(stream)>>>(x.data<T>(), total, parts.data<float>());
-      check_launch(name);
-      block_maxima<float>
-          <<<1, kThreads, 0, handle(stream)>>>(parts.data<float>(), blocks, maxima.data<float>());
-      check_launch(name);
+      launch(block_maxima<T>, blocks, kThreads, 0, stream, x.data<T>(), total, parts.data<float>());
+      launch(block_maxima<float>, 1, kThreads, 0, stream, parts.data<float>(), blocks,
+             maxima.data<float>());
     }
     if (joiner) joiner->all_reduce(maxima, Join::max);
-    make_scales<<<blocks_for(rows), kThreads, 0, handle(stream)>>>(
-        maxima.data<float>(), rows, static_cast<float>(largest_number(to)), y[1].data<float>());
-    check_launch(name);
+    launch(make_scales, blocks_for(rows), kThreads, 0, stream, maxima.data<float>(), rows,
+           static_cast<float>(largest_number(to)), y[1].data<float>());
     if (total == 0) return;
     dispatch<kF8>(to, [&]<class F8>() {
-      round_kernel<T, F8><<<blocks_for(total), kThreads, 0, handle(stream)>>>(
-          x.data<T>(), y[1].data<float>(), total, n, static_cast<float>(largest_number(to)),
-          y[0].data<F8>());
-      check_launch(name);
+      launch(round_kernel<T, F8>, blocks_for(total), kThreads, 0, stream, x.data<T>(),
+             y[1].data<float>(), total, n, static_cast<float>(largest_number(to)), y[0].data<F8>());
     });
   });
 }
@@ -101,11 +94,10 @@ void Dequantize::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t n = total / scale.numel();
   dispatch<dtypes>(values.dtype(), [&]<class F8>() {
     dispatch<Quantize::dtypes>(to, [&]<class T>() {
-      widen_kernel<F8, T><<<blocks_for(total), kThreads, 0, handle(stream)>>>(
-          values.data<F8>(), scale.data<float>(), total, n, y[0].data<T>());
+      launch(widen_kernel<F8, T>, blocks_for(total), kThreads, 0, stream, values.data<F8>(),
+             scale.data<float>(), total, n, y[0].data<T>());
     });
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

@@ -25,8 +25,7 @@ struct DeviceReduction {
 template <class R, class T>
 __global__ void reduce_kernel(R r, const T* x, DeviceReduction p, typename R::Acc* partial) {
   using Acc = typename R::Acc;
-  alignas(Acc) __shared__ unsigned char bytes[kThreads * sizeof(Acc)];
-  Acc* shared = reinterpret_cast<Acc*>(bytes);
+  auto& shared = block_shared<Acc[kThreads]>();
   const int per_block = kThreads / p.lanes, t = threadIdx.x;
   const int lane = p.along_reduced ? t % p.lanes : t / per_block;
   const int column = p.along_reduced ? t / p.lanes : t % per_block;
@@ -103,8 +102,7 @@ inline DeviceReduction make_plan(const Tensor& x, DimMask dims) {
 }
 
 template <class T, class R>
-void reduce_elements(std::string_view name, const R& r, const Tensor& x, DimMask dims,
-                     Stream stream) {
+void reduce_elements(const R& r, const Tensor& x, DimMask dims, Stream stream) {
   const DeviceReduction p = make_plan(x, dims);
   if (p.outputs == 0) return;
   using Acc = typename R::Acc;
@@ -114,12 +112,10 @@ void reduce_elements(std::string_view name, const R& r, const Tensor& x, DimMask
         empty({p.splits * p.outputs * static_cast<int64_t>(sizeof(Acc))}, DType::u8, x.device());
   Acc* sums = partial.defined() ? static_cast<Acc*>(partial.raw_data()) : nullptr;
   const dim3 grid(blocks_for(p.outputs, kThreads / p.lanes), static_cast<unsigned>(p.splits));
-  reduce_kernel<<<grid, kThreads, 0, handle(stream)>>>(r, static_cast<const T*>(x.raw_data()), p,
-                                                       sums);
-  check_launch(name);
+  launch(reduce_kernel<R, T>, grid, kThreads, 0, stream, r, static_cast<const T*>(x.raw_data()), p,
+         sums);
   if (!sums) return;
-  join_splits<<<blocks_for(p.outputs), kThreads, 0, handle(stream)>>>(r, sums, p.outputs, p.splits);
-  check_launch(name);
+  launch(join_splits<R>, blocks_for(p.outputs), kThreads, 0, stream, r, sums, p.outputs, p.splits);
 }
 
 }  // namespace tessera::op

@@ -72,11 +72,10 @@ void ProdBackward::cuda(Tensors in, Outputs dx, Stream stream) const {
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Tensor before = empty({outputs, n}, dtype_of<C>, x.device());
-    prod_backward_kernel<<<blocks_for(outputs * kWarp), kThreads, 0, handle(stream)>>>(
-        static_cast<const T*>(x.raw_data()), static_cast<const T*>(dy.raw_data()),
-        static_cast<T*>(dx[0].raw_data()), before.data<C>(), outputs, n, nest(0), nest(1));
+    launch(prod_backward_kernel<T, C>, blocks_for(outputs * kWarp), kThreads, 0, stream,
+           static_cast<const T*>(x.raw_data()), static_cast<const T*>(dy.raw_data()),
+           static_cast<T*>(dx[0].raw_data()), before.data<C>(), outputs, n, nest(0), nest(1));
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

@@ -20,7 +20,7 @@ template <class T>
 __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T* y, T* sum,
                                compute_t<T>* rstd, int64_t rows, int64_t d, compute_t<T> eps) {
   using C = compute_t<T>;
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     C squares = 0;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
@@ -47,7 +47,7 @@ template <class T>
 __global__ void input_gradient(const T* x, const T* weight, const compute_t<T>* rstd, const T* dy,
                                const T* more, T* dx, int64_t rows, int64_t d) {
   using C = compute_t<T>;
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     C dot = 0;
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
@@ -89,11 +89,10 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor weight = in[1].defined() ? row_major(in[1], stream) : Tensor();
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), nullptr, weight.defined() ? weight.data<T>() : nullptr, y[0].data<T>(),
-        nullptr, y[1].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
+    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(), nullptr,
+           weight.defined() ? weight.data<T>() : nullptr, y[0].data<T>(), nullptr,
+           y[1].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
   });
-  check_launch(name);
 }
 
 void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -102,11 +101,10 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
                weight = row_major(in[2], stream);
   const int64_t d = x.shape().back(), rows = y[2].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    forward_kernel<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-        x.data<T>(), residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),
-        y[2].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
+    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
+           residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),
+           y[2].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
   });
-  check_launch(name);
 }
 
 void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -122,18 +120,15 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     using C = compute_t<T>;
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
     if (rows > 0) {
-      input_gradient<T><<<blocks_for(rows, 1), threads_for(d), 0, handle(stream)>>>(
-          x.data<T>(), weight.defined() ? weight.data<T>() : nullptr, rstd.data<C>(), dy.data<T>(),
-          more.defined() ? more.data<T>() : nullptr, y[0].data<T>(), rows, d);
-      check_launch(name);
+      launch(input_gradient<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
+             weight.defined() ? weight.data<T>() : nullptr, rstd.data<C>(), dy.data<T>(),
+             more.defined() ? more.data<T>() : nullptr, y[0].data<T>(), rows, d);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
-      weight_gradient<<<grid, kThreads, 0, handle(stream)>>>(
-          x.data<T>(), rstd.data<C>(), dy.data<T>(), partial.data<C>(), rows, d, chunk);
-      check_launch(name);
+      launch(weight_gradient<T>, grid, kThreads, 0, stream, x.data<T>(), rstd.data<C>(),
+             dy.data<T>(), partial.data<C>(), rows, d, chunk);
     }
-    join_chunks<<<blocks_for(d), kThreads, 0, handle(stream)>>>(partial.data<C>(), y[1].data<T>(),
-                                                                d, chunks);
-    check_launch(name);
+    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, partial.data<C>(), y[1].data<T>(),
+           d, chunks);
   });
 }
 

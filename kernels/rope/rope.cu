@@ -50,11 +50,10 @@ void Rope::cuda(Tensors in, Outputs y, Stream stream) const {
                 cos.shape()[1], cos.shape()[0], inverse,  halves};
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    rotate<<<blocks_for(z.values), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), cos.data<C>(), sin.data<C>(),
-        positions.defined() ? positions.data<int64_t>() : nullptr, y[0].data<T>(), z);
+    launch(rotate<T>, blocks_for(z.values), kThreads, 0, stream, x.data<T>(), cos.data<C>(),
+           sin.data<C>(), positions.defined() ? positions.data<int64_t>() : nullptr, y[0].data<T>(),
+           z);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

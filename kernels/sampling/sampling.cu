@@ -19,9 +19,8 @@ void RandInt::cuda(Tensors, Outputs y, Stream stream) const {
   if (n == 0) return;
   const PieceIndex place = place_of_output(*this);
   dispatch<dtypes>(dtype, [&]<class T>() {
-    randint_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(*this, place, n, y[0].data<T>());
+    launch(randint_kernel<T>, blocks_for(n), kThreads, 0, stream, *this, place, n, y[0].data<T>());
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

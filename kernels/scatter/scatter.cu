@@ -44,10 +44,9 @@ void Scatter::cuda(Tensors in, Outputs y, Stream stream) const {
   if (index.numel() == 0) return;
   const DeviceLines lines(y[0], index, src, normalize_dim(dim, index.rank(), name));
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
-    scatter_kernel<<<blocks_of(lines), 64, 0, handle(stream)>>>(lines, index.data<int64_t>(),
-                                                                src.data<T>(), y[0].data<T>());
+    launch(scatter_kernel<T>, blocks_of(lines), 64, 0, stream, lines, index.data<int64_t>(),
+           src.data<T>(), y[0].data<T>());
   });
-  check_launch(name);
 }
 
 void ScatterBackward::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -56,10 +55,9 @@ void ScatterBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   if (index.numel() == 0) return;
   const DeviceLines lines(y[0], index, y[1], normalize_dim(dim, index.rank(), name));
   dispatch<dtypes>(y[0].dtype(), [&]<class T>() {
-    scatter_backward_kernel<<<blocks_of(lines), 64, 0, handle(stream)>>>(
-        lines, index.data<int64_t>(), y[0].data<T>(), y[1].data<T>());
+    launch(scatter_backward_kernel<T>, blocks_of(lines), 64, 0, stream, lines,
+           index.data<int64_t>(), y[0].data<T>(), y[1].data<T>());
   });
-  check_launch(name);
 }
 
 void ScatterReduce::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -73,9 +71,8 @@ void ScatterReduce::cuda(Tensors in, Outputs y, Stream stream) const {
     if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&all, 1), stream);
     else copy_strided(in[0], all, stream);
     const DeviceLines lines(all, index, src, normalize_dim(dim, index.rank(), name));
-    scatter_reduce_kernel<<<blocks_of(lines), 64, 0, handle(stream)>>>(
-        *this, lines, index.data<int64_t>(), src.data<T>(), all.data<C>());
-    check_launch(name);
+    launch(scatter_reduce_kernel<T>, blocks_of(lines), 64, 0, stream, *this, lines,
+           index.data<int64_t>(), src.data<T>(), all.data<C>());
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&all, 1), y, stream);
   });
 }

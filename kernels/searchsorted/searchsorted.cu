@@ -24,10 +24,9 @@ void SearchSorted::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t s = sorted.shape().back(), n = values.rank() > 0 ? values.shape().back() : 1;
   dispatch<dtypes>(values.dtype(), [&]<class T>() {
     const T* sequence = s > 0 ? sorted.data<T>() : nullptr;
-    search_kernel<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
-        sequence, values.data<T>(), y[0].data<int64_t>(), total, s, n, sorted.rank() == 1, right);
+    launch(search_kernel<T>, blocks_for(total), kThreads, 0, stream, sequence, values.data<T>(),
+           y[0].data<int64_t>(), total, s, n, sorted.rank() == 1, right);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

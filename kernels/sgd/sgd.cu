@@ -81,9 +81,8 @@ void Sgd::cuda(Tensors in, Outputs, Stream stream) const {
   each_pair([&]<class P, class G>() {
     for_each_batch<2>(with_dtypes<2>(entries, {dtype_of<P>, dtype_of<G>}), dtype_of<P>,
                       [&](const ListBatch<2>& batch, unsigned blocks) {
-                        plain_kernel<P, G><<<blocks, kThreads, 0, handle(stream)>>>(
-                            batch, settings, in[0].data<double>(), in[1].data<bool>());
-                        check_launch(name);
+                        launch(plain_kernel<P, G>, blocks, kThreads, 0, stream, batch, settings,
+                               in[0].data<double>(), in[1].data<bool>());
                       });
   });
   written.done();
@@ -100,10 +99,9 @@ void SgdMomentum::cuda(Tensors in, Outputs, Stream stream) const {
   const auto run = [&]<class P, class G, class B>() {
     for_each_batch<3>(with_dtypes<3>(entries, {dtype_of<P>, dtype_of<G>, dtype_of<B>}), dtype_of<P>,
                       [&](const ListBatch<3>& batch, unsigned blocks) {
-                        momentum_kernel<P, G, B><<<blocks, kThreads, 0, handle(stream)>>>(
-                            batch, settings, in[0].data<double>(), in[1].data<bool>(),
-                            in[2].data<double>());
-                        check_launch(name);
+                        launch(momentum_kernel<P, G, B>, blocks, kThreads, 0, stream, batch,
+                               settings, in[0].data<double>(), in[1].data<bool>(),
+                               in[2].data<double>());
                       });
   };
   each_pair([&]<class P, class G>() {

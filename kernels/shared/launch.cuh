@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every CUDA room launches with: grid sizes, launch checks, and inputs made row-major where a
-// kernel wants that.
+// What every CUDA room launches with: grid sizes, the launch itself, a block's shared memory, and
+// inputs made row-major where a kernel wants that. Kernels are launched and shared arrays are made
+// here alone, so that the same sources run on an emulated device too.
 #pragma once
 
 #include "tessera/core/cuda/check_cuda_impl.h"
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace tessera {
 
@@ -32,7 +34,41 @@ inline int threads_for(int64_t n, int most = kThreads) {
   return threads;
 }
 
-inline void check_launch(std::string_view op) { check_cuda(cudaGetLastError(), op); }
+/// Launches kernel(args...) on `stream`, with `shared` bytes for launch_shared(). DeviceError with
+/// the kernel's symbol where the launch is refused.
+template <class... Parameters, class... Args>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Stream stream,
+            Args&&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = handle(stream);
+  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+  if (status == cudaSuccess) [[likely]] {
+    return;
+  }
+  const char* symbol = "a kernel";
+  (void)cudaFuncGetName(&symbol, reinterpret_cast<const void*>(kernel));
+  check_cuda(status, concat("launch of ", symbol, " on ", grid.x, " x ", grid.y, " x ", grid.z,
+                            " blocks of ", block.x, " threads with ", shared, " shared bytes"));
+}
+
+#ifdef __CUDACC__
+/// The block's shared memory as an S, undefined at first. One per kernel and type: where a kernel
+/// wants two of a type, S is a struct of both.
+template <class S> __device__ __forceinline__ S& block_shared() {
+  alignas(S) __shared__ unsigned char bytes[sizeof(S)];
+  return *reinterpret_cast<S*>(bytes);
+}
+/// The shared bytes that the launch gave, for any type.
+__device__ __forceinline__ unsigned char* launch_shared() {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  return bytes;
+}
+#else
+using cuda_emulation::block_shared, cuda_emulation::launch_shared;
+#endif
 
 /// First item and step of a grid-stride loop: `for (int64_t i = first_item(); i < n; i +=
 /// item_step())`.

@@ -25,9 +25,8 @@ template <class T, class C, class In> __device__ C logit_of(In logit) {
 template <class T, class In, class C>
 __global__ void row_parts(const In* logits, const int64_t* targets, C* own_top, C* top, C* sums,
                           C* picked, C* totals, int64_t rows, int64_t classes, int64_t begin,
-                          int64_t vocabulary, int64_t ignore_index, const C* weights = nullptr,
-                          C* hits = nullptr) {
-  __shared__ C shared[32];
+                          int64_t vocabulary, int64_t ignore_index, const C* weights, C* hits) {
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const In* x = logits + row * classes;
     C m = minus_infinity<C>(), sum = 0, total = 0;
@@ -64,8 +63,7 @@ __global__ void row_parts(const In* logits, const int64_t* targets, C* own_top, 
 template <class C>
 __global__ void rescale(const int64_t* targets, const C* own_top, const C* top, C* sums, C* picked,
                         C* totals, int64_t rows, int64_t classes, int64_t begin,
-                        int64_t ignore_index, const C* own_weights = nullptr,
-                        const C* hits = nullptr) {
+                        int64_t ignore_index, const C* own_weights, const C* hits) {
   for (int64_t row = first_item(); row < rows; row += item_step()) {
     const C shift = base_of(own_top[row]) - top[row];
     if (sums[row] != C(0)) sums[row] *= vmath::exp(shift);
@@ -82,7 +80,7 @@ __global__ void rescale(const int64_t* targets, const C* own_top, const C* top, 
 template <class C>
 __global__ void row_losses(const int64_t* targets, const C* top, const C* sums, const C* picked,
                            const C* totals, RowLoss<C> loss, C* lse, C* losses, int64_t rows,
-                           int64_t ignore_index, const C* hits = nullptr, const C* all = nullptr) {
+                           int64_t ignore_index, const C* hits, const C* all) {
   for (int64_t row = first_item(); row < rows; row += item_step()) {
     const C log_sum = vmath::log(sums[row]);
     if (lse) lse[row] = top[row] + log_sum;
@@ -97,8 +95,8 @@ __global__ void row_losses(const int64_t* targets, const C* top, const C* sums, 
 template <class C>
 __global__ void sum_losses(const C* losses, const int64_t* targets, C* sum, int64_t* count,
                            int64_t rows, int64_t ignore_index) {
-  __shared__ double sums[32];
-  __shared__ int64_t counts[32];
+  auto& sums = block_shared<double[32]>();
+  auto& counts = block_shared<int64_t[32]>();
   double loss = 0;
   int64_t counted = 0;
   for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {

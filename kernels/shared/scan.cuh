@@ -23,8 +23,7 @@ template <class T> __device__ T narrow_to(wide_t<T> x) {
 
 template <class S> __global__ void scan_rows(S s, int64_t rows, int64_t n, bool reverse) {
   using Acc = typename S::Acc;
-  alignas(Acc) __shared__ unsigned char bytes[kThreads * sizeof(Acc)];
-  Acc* shared = reinterpret_cast<Acc*>(bytes);
+  auto& shared = block_shared<Acc[kThreads]>();
   const int t = threadIdx.x;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     Acc carry = S::start();
@@ -58,16 +57,14 @@ __global__ void scan_columns(S s, int64_t columns, int64_t n, int64_t inner, boo
   }
 }
 
-template <class S>
-void launch(std::string_view name, const S& s, const DimView& v, bool reverse, Stream stream) {
+template <class S> void run(const S& s, const DimView& v, bool reverse, Stream stream) {
   const int64_t columns = v.outer * v.inner;
   if (columns * v.n == 0) return;
   if (v.inner == 1)
-    scan_rows<<<blocks_for(columns, 1), kThreads, 0, handle(stream)>>>(s, columns, v.n, reverse);
+    launch(scan_rows<S>, blocks_for(columns, 1), kThreads, 0, stream, s, columns, v.n, reverse);
   else
-    scan_columns<<<blocks_for(columns), kThreads, 0, handle(stream)>>>(s, columns, v.n, v.inner,
-                                                                       reverse);
-  check_launch(name);
+    launch(scan_columns<S>, blocks_for(columns), kThreads, 0, stream, s, columns, v.n, v.inner,
+           reverse);
 }
 
 }  // namespace tessera::scan

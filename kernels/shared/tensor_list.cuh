@@ -37,14 +37,14 @@ template <int P> struct ListBatch {
 /// One entry of the lists: row-major tensors of one size.
 template <int P> using ListEntry = std::array<Tensor, P>;
 
-/// Calls launch(batch, blocks) over all entries of `dtype`, as many at a time as fit.
-template <int P, class Launch>
-void for_each_batch(const std::vector<ListEntry<P>>& entries, DType dtype, Launch&& launch) {
+/// Calls run(batch, blocks) over all entries of `dtype`, as many at a time as fit.
+template <int P, class Run>
+void for_each_batch(const std::vector<ListEntry<P>>& entries, DType dtype, Run&& run) {
   constexpr int64_t kMostBlocks = 1 << 20;
   ListBatch<P> batch;
   batch.first[0] = 0;
   const auto flush = [&] {
-    if (batch.count > 0) launch(batch, static_cast<unsigned>(batch.first[batch.count]));
+    if (batch.count > 0) run(batch, static_cast<unsigned>(batch.first[batch.count]));
     batch.count = 0;
   };
   for (const ListEntry<P>& entry : entries) {

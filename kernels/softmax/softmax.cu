@@ -30,7 +30,7 @@ struct Logarithm {
 template <class P, class T>
 __global__ void forward_rows(const T* x, T* y, int64_t rows, int64_t n) {
   using C = compute_t<T>;
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* in = x + row * n;
     C top = minus_infinity<C>(), sum = 0;
@@ -63,7 +63,7 @@ __global__ void forward_columns(const T* x, T* y, int64_t columns, int64_t n, in
 template <class P, class T>
 __global__ void backward_rows(const T* y, const T* dy, T* dx, int64_t rows, int64_t n) {
   using C = compute_t<T>;
-  __shared__ C shared[32];
+  auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     C total = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
@@ -100,15 +100,14 @@ template <class P, class Op> void forward(const Op& op, Tensors in, Outputs y, S
   const DimView v(x.shape(), op.dim, Op::name);
   dispatch<Op::dtypes>(x.dtype(), [&]<class T>() {
     if (v.inner == 1) {
-      forward_rows<P><<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
-          x.data<T>(), y[0].data<T>(), v.outer, v.n);
+      launch(forward_rows<P, T>, blocks_for(v.outer, 1), threads_for(v.n), 0, stream, x.data<T>(),
+             y[0].data<T>(), v.outer, v.n);
     } else {
       const int64_t columns = v.outer * v.inner;
-      forward_columns<P><<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
-          x.data<T>(), y[0].data<T>(), columns, v.n, v.inner);
+      launch(forward_columns<P, T>, blocks_for(columns), kThreads, 0, stream, x.data<T>(),
+             y[0].data<T>(), columns, v.n, v.inner);
     }
   });
-  check_launch(Op::name);
 }
 
 template <class P, class Op> void backward(const Op& op, Tensors in, Outputs dx, Stream stream) {
@@ -117,15 +116,14 @@ template <class P, class Op> void backward(const Op& op, Tensors in, Outputs dx,
   const DimView v(y.shape(), op.dim, Op::name);
   dispatch<Op::dtypes>(y.dtype(), [&]<class T>() {
     if (v.inner == 1) {
-      backward_rows<P><<<blocks_for(v.outer, 1), threads_for(v.n), 0, handle(stream)>>>(
-          y.data<T>(), dy.data<T>(), dx[0].data<T>(), v.outer, v.n);
+      launch(backward_rows<P, T>, blocks_for(v.outer, 1), threads_for(v.n), 0, stream, y.data<T>(),
+             dy.data<T>(), dx[0].data<T>(), v.outer, v.n);
     } else {
       const int64_t columns = v.outer * v.inner;
-      backward_columns<P><<<blocks_for(columns), kThreads, 0, handle(stream)>>>(
-          y.data<T>(), dy.data<T>(), dx[0].data<T>(), columns, v.n, v.inner);
+      launch(backward_columns<P, T>, blocks_for(columns), kThreads, 0, stream, y.data<T>(),
+             dy.data<T>(), dx[0].data<T>(), columns, v.n, v.inner);
     }
   });
-  check_launch(Op::name);
 }
 
 }  // namespace

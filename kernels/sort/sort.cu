@@ -56,13 +56,13 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor places = empty({2, total}, DType::i64, device);
   const Tensor ends = empty({group + 1}, DType::i64, device);
   int64_t *from = places.data<int64_t>(), *sorted = from + total, *end = ends.data<int64_t>();
-  make_ends<<<blocks_for(group + 1), kThreads, 0, handle(stream)>>>(end, group, v.n);
+  launch(make_ends, blocks_for(group + 1), kThreads, 0, stream, end, group, v.n);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using Key = order_key_t<T>;
     const Tensor buffer = bytes_on(device, 2 * total * static_cast<int64_t>(sizeof(Key)));
     Key *keys = static_cast<Key*>(buffer.raw_data()), *sorted_keys = keys + total;
-    make_keys<<<blocks_for(total), kThreads, 0, handle(stream)>>>(x.data<T>(), keys, from, total,
-                                                                  v.n, v.inner, descending);
+    launch(make_keys<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(), keys, from, total,
+           v.n, v.inner, descending);
     size_t bytes = 0;
     const auto run = [&](void* scratch, int64_t column) {
       const int64_t count = std::min(group, columns - column), at = column * v.n;
@@ -75,10 +75,9 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
     run(nullptr, 0);
     const Tensor scratch = bytes_on(device, static_cast<int64_t>(bytes) + 1);
     for (int64_t column = 0; column < columns; column += group) run(scratch.raw_data(), column);
-    fetch<<<blocks_for(total), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), sorted, y[0].data<T>(), y[1].data<int64_t>(), total, v.n, v.inner);
+    launch(fetch<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(), sorted, y[0].data<T>(),
+           y[1].data<int64_t>(), total, v.n, v.inner);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

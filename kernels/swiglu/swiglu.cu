@@ -37,10 +37,9 @@ void Swiglu::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor gate = row_major(in[0], stream), up = row_major(in[1], stream);
   dispatch<dtypes>(gate.dtype(), [&]<class T>() {
-    forward_kernel<T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        gate.data<T>(), up.data<T>(), Gated<compute_t<T>>(*this), y[0].data<T>(), n);
+    launch(forward_kernel<T>, blocks_for(n), kThreads, 0, stream, gate.data<T>(), up.data<T>(),
+           Gated<compute_t<T>>(*this), y[0].data<T>(), n);
   });
-  check_launch(name);
 }
 
 void SwigluBackward::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -49,11 +48,9 @@ void SwigluBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor gate = row_major(in[0], stream), up = row_major(in[1], stream),
                dy = row_major(in[2], stream);
   dispatch<dtypes>(gate.dtype(), [&]<class T>() {
-    backward_kernel<T><<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        gate.data<T>(), up.data<T>(), dy.data<T>(), Gated<compute_t<T>>(*this), y[0].data<T>(),
-        y[1].data<T>(), n);
+    launch(backward_kernel<T>, blocks_for(n), kThreads, 0, stream, gate.data<T>(), up.data<T>(),
+           dy.data<T>(), Gated<compute_t<T>>(*this), y[0].data<T>(), y[1].data<T>(), n);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

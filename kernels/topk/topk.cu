@@ -13,6 +13,12 @@ template <class C> struct Pick {
   int64_t index;  // -1: none
 };
 
+// The best of each thread of a block.
+template <class C> struct Picks {
+  C value[kThreads];
+  int64_t index[kThreads];
+};
+
 // Larger (or smaller) values first, NaN above all, equal values by their index.
 template <class C> __device__ bool before(const Pick<C>& a, const Pick<C>& b, bool largest) {
   if (a.index < 0 || b.index < 0) return b.index < 0 && a.index >= 0;
@@ -26,8 +32,7 @@ template <class T>
 __global__ void topk_kernel(const T* x, T* values, int64_t* indices, int64_t columns, int64_t n,
                             int64_t inner, int64_t k, bool largest) {
   using C = compute_t<T>;
-  __shared__ C value[kThreads];
-  __shared__ int64_t index[kThreads];
+  auto& [value, index] = block_shared<Picks<C>>();
   const int t = threadIdx.x;
   for (int64_t column = blockIdx.x; column < columns; column += gridDim.x) {
     const T* in = x + column / inner * n * inner + column % inner;
@@ -68,10 +73,9 @@ void TopK::cuda(Tensors in, Outputs y, Stream stream) const {
   const DimView v(x.shape(), dim, name);
   const int64_t columns = v.outer * v.inner;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    topk_kernel<<<blocks_for(columns, 1), threads_for(v.n), 0, handle(stream)>>>(
-        x.data<T>(), y[0].data<T>(), y[1].data<int64_t>(), columns, v.n, v.inner, k, largest);
+    launch(topk_kernel<T>, blocks_for(columns, 1), threads_for(v.n), 0, stream, x.data<T>(),
+           y[0].data<T>(), y[1].data<int64_t>(), columns, v.n, v.inner, k, largest);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op

@@ -23,11 +23,9 @@ void Triangle::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    triangle_kernel<<<blocks_for(n), kThreads, 0, handle(stream)>>>(
-        x.data<T>(), y[0].data<T>(), n, x.shape()[x.rank() - 2], x.shape().back(), bounded(),
-        upper);
+    launch(triangle_kernel<T>, blocks_for(n), kThreads, 0, stream, x.data<T>(), y[0].data<T>(), n,
+           x.shape()[x.rank() - 2], x.shape().back(), bounded(), upper);
   });
-  check_launch(name);
 }
 
 }  // namespace tessera::op
