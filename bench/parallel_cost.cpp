@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What parallelism costs on one machine: a training step of the llama3 debug model on one rank with
-// N threads, and on N ranks with one thread each under fully_shard, replicate and tensor parallel.
+// What parallelism costs on one machine: a training step of a model (--recipe) on one rank with N
+// threads, and on N ranks with one thread each under fully_shard, replicate and tensor parallel; of
+// one with experts, whose load is forced to be even, also with the experts shared by the ranks.
 // The global batch is the same, so the ideal is equal speed. All run by turns in the same
 // processes; medians and quartiles of rounds count, since a machine's speed drifts. Ranks are
 // threads, or under mpirun, srun or torchrun the processes. bench/peers/parallel.py measures the
@@ -10,6 +11,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"
+#include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/run/build_model.h"
 
@@ -21,11 +23,14 @@ namespace {
 
 struct Way {
   std::string_view name;
-  int64_t replicate = 1, shard = 1, tensor = 1;
+  int64_t replicate = 1, shard = 1, tensor = 1, expert = 1;
+  double padding = 0;  // of the experts' rows
   [[nodiscard]] int64_t ranks() const { return replicate * shard * tensor; }
 };
 
 struct Setting {
+  std::string recipe;
+  bool experts = false;             // whether its model has any
   int64_t batch = 4, length = 256;  // of the global batch
   int steps = 5, threads = 1;       // threads of each of several ranks
   bool profiled = false;
@@ -52,7 +57,7 @@ class Trainee {
  public:
   Trainee(const Way& way, const Setting& setting)
       : setting_(setting), mesh_(mesh_of(way)), share_(train::data_share(mesh_)) {
-    train::Config config = config_of(way);
+    train::Config config = config_of(way, setting);
     model_ = train::build_model(config, mesh_, [](nn::Module& m, const nn::LayoutOf& layouts) {
       nn::initialize(m, 7, layouts);
     });
@@ -89,12 +94,15 @@ class Trainee {
     p.data_parallel_replicate_degree = way.replicate;
     p.data_parallel_shard_degree = way.shard;
     p.tensor_parallel_degree = way.tensor;
+    p.expert_parallel_degree = way.expert;
+    p.expert_parallel_padding = way.padding;
     return p;
   }
   static Mesh mesh_of(const Way& way) { return Mesh::make(degrees(way).axes(way.ranks())); }
-  static train::Config config_of(const Way& way) {
-    train::Config config = train::recipe("llama3_debugmodel");
+  static train::Config config_of(const Way& way, const Setting& setting) {
+    train::Config config = train::recipe(setting.recipe);
     config.parallelism = degrees(way);
+    config.debug.moe_force_load_balance = setting.experts;
     return config;
   }
   [[nodiscard]] Shape global() const { return {setting_.batch, setting_.length}; }
@@ -153,7 +161,7 @@ double quantile(std::vector<double> values, double q) {
 class Comparison {
  public:
   Comparison(World& world, const Setting& setting, int rounds)
-      : world_(world), setting_(setting), ways_(ways(world.size())), turns_(ways_.size()) {
+      : world_(world), setting_(setting), ways_(ways(setting, world.size())), turns_(ways_.size()) {
     for (int round = 0; round < rounds; ++round) {
       for (size_t w = 0; w < ways_.size(); ++w) turns_[w].push_back(run(ways_[w]));
     }
@@ -161,7 +169,7 @@ class Comparison {
 
   void print(Lines& lines) const {
     const auto tokens = static_cast<double>(setting_.batch * setting_.length);
-    fmt::print("\nllama3 debugmodel, {} x {} tokens a step, {} ranks by {}, {} rounds\n",
+    fmt::print("\n{}, {} x {} tokens a step, {} ranks by {}, {} rounds\n", setting_.recipe,
                setting_.batch, setting_.length, world_.size(), world_.group().backend(),
                turns_[0].size());
     fmt::print("{:24} {:>10} {:>19} {:>8} {:>17} {:>10}\n", "", "tokens/s", "quartiles", "lost",
@@ -189,11 +197,16 @@ class Comparison {
   }
 
  private:
-  static std::vector<Way> ways(int ranks) {
-    return {{.name = "one rank"},
-            {.name = "fully_shard", .shard = ranks},
-            {.name = "replicate", .replicate = ranks},
-            {.name = "tensor parallel", .tensor = ranks}};
+  static std::vector<Way> ways(const Setting& setting, int ranks) {
+    std::vector<Way> ways{{.name = "one rank"},
+                          {.name = "fully_shard", .shard = ranks},
+                          {.name = "replicate", .replicate = ranks},
+                          {.name = "tensor parallel", .tensor = ranks}};
+    if (setting.experts) {
+      ways.push_back({.name = "expert parallel", .shard = ranks, .expert = ranks});
+      ways.push_back({.name = "with padding 1", .shard = ranks, .expert = ranks, .padding = 1});
+    }
+    return ways;
   }
   // One rank is a world of its own, with the threads of all, while the others sleep.
   Turn run(const Way& way) {
@@ -240,16 +253,19 @@ int main(int argc, char** argv) {
   using namespace tessera;
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
-    bench::Setting setting{.profiled = arguments.flag("--profile")};
+    bench::Setting setting{.recipe = arguments.text("--recipe", "llama3_debugmodel"),
+                           .profiled = arguments.flag("--profile")};
     const int batch = arguments.number("--batch", 0, 0), length = arguments.number("--seq", 0, 0);
     const int ranks = arguments.number("--ranks", 2, 2), rounds = arguments.number("--rounds", 10);
     setting.steps = arguments.number("--steps", 5);
     setting.threads = arguments.number("--threads", 1);
     const std::string path = arguments.text("--json");
     arguments.finish();
-    if (arguments.helps("bench_parallel_cost [--ranks N] [--threads N] [--rounds N] [--steps N]\n"
+    if (arguments.helps("bench_parallel_cost [--recipe NAME] [--ranks N] [--threads N] [--rounds "
+                        "N] [--steps N]\n"
                         "                    [--batch B] [--seq T] [--profile] [--json FILE]\n"))
       return;
+    setting.experts = !nn::expert_counts(*train::recipe(setting.recipe).model.make()).empty();
     std::vector<std::pair<int64_t, int64_t>> shapes{{4, 256}, {8, 512}};
     if (batch > 0 || length > 0) shapes = {{batch > 0 ? batch : 4, length > 0 ? length : 256}};
     Launch launch = detect_launch();

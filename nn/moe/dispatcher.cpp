@@ -3,11 +3,18 @@
 
 #include "tessera/autograd/to.h"
 #include "tessera/dist/exchange_rows.h"
+#include "tessera/kernels/arange/arange.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/cumsum/cumsum.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/searchsorted/searchsorted.h"
 #include "tessera/kernels/views/views.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -55,16 +62,37 @@ std::pair<Tensor, Tensor> by_expert(const std::vector<Sizes>& sizes, Device devi
   return {to(order, device), to(inverse, device)};
 }
 
-}  // namespace
-
-Tensor LocalDispatcher::run(const Tensor& rows, const Tensor& counts, const Network& experts,
-                            const std::function<void()>& meanwhile) const {
-  meanwhile();
-  return experts(rows, cumsum(counts, 0));
+// How many rows of one expert a rank sends.
+int64_t places(double factor, int64_t most_rows, int64_t experts) {
+  const double even = static_cast<double>(most_rows) / static_cast<double>(experts);
+  // Less what rounding may add: 1.1 times 10 is 11, not 12.
+  const double wanted = std::ceil(factor * even * (1 - 1e-12));
+  return static_cast<int64_t>(std::min(wanted, static_cast<double>(most_rows)));
 }
 
-Tensor ExchangeDispatcher::run(const Tensor& rows, const Tensor& counts, const Network& experts,
-                               const std::function<void()>& meanwhile) const {
+// Rows grouped by expert -> the place of each (N) in buffers of `room` rows per expert; the place
+// after the last for a row that finds none, or has no expert.
+Tensor places_of(const Tensor& rows, const Tensor& counts, int64_t room) {
+  const int64_t outside = counts.size(0) * room;
+  const Tensor ends = cumsum(counts, 0), row = arange(rows.size(0), DType::i64, rows.device());
+  const Tensor expert = searchsorted(ends, row, true);  // one past the last for rows of none
+  const Tensor starts = cat({zeros({1}, DType::i64, rows.device()), ends}, 0);
+  const Tensor at = row - index_select(starts, 0, expert);
+  return clamp(masked_fill(expert * room + at, at >= room, outside),
+               {.max = static_cast<double>(outside)});
+}
+
+}  // namespace
+
+Dispatched LocalDispatcher::run(const Dispatch& given, const Network& experts,
+                                const std::function<void()>& meanwhile) const {
+  meanwhile();
+  return {experts(given.rows, cumsum(given.counts, 0)), {}};
+}
+
+Dispatched ExchangeDispatcher::run(const Dispatch& given, const Network& experts,
+                                   const std::function<void()>& meanwhile) const {
+  const auto& [rows, counts, most_rows] = given;
   const int64_t ranks = mesh_.size(axis_), own = counts.size(0) / ranks;
   const Sizes each(static_cast<size_t>(ranks), own);
   const Shape grid{ranks, own};
@@ -75,7 +103,31 @@ Tensor ExchangeDispatcher::run(const Tensor& rows, const Tensor& counts, const N
   meanwhile();
   const auto [order, inverse] = by_expert(from, rows.device());
   const Tensor made = experts(index_select(came, 0, order), cumsum(sum(coming, {0}), 0));
-  return exchange_rows(index_select(made, 0, inverse), mesh_, axis_, receive, send, rows.size(0));
+  return {exchange_rows(index_select(made, 0, inverse), mesh_, axis_, receive, send, rows.size(0)),
+          {}};
+}
+
+// Buffers have one row more than they send, where rows without a place go and zeros come from.
+Dispatched PaddedDispatcher::run(const Dispatch& given, const Network& experts,
+                                 const std::function<void()>& meanwhile) const {
+  const auto& [rows, counts, most_rows] = given;
+  const Device device = rows.device();
+  const int64_t all = counts.size(0), ranks = mesh_.size(axis_), own = all / ranks,
+                room = places(factor_, most_rows, all), width = rows.size(1);
+  const Sizes each(static_cast<size_t>(ranks), own * room);
+  const Tensor place = places_of(rows, counts, room);
+  const Tensor sent = index_zeros(all * room + 1, 0, place, rows);
+  const Tensor came = exchange_rows(sent, mesh_, axis_, each, each);
+  meanwhile();
+  // From (ranks, own, ...) to (own, ranks, ...), and back.
+  const auto swapped = [&](const Tensor& x, int64_t outer, int64_t inner) {
+    const Tensor turned = permute(reshape(x, {outer, inner, room, width}), {1, 0, 2, 3});
+    return reshape(turned, {all * room, width});
+  };
+  const Tensor ends = (arange(own, DType::i64, device) + 1) * (ranks * room);
+  const Tensor made = swapped(experts(swapped(came, ranks, own), ends), own, ranks);
+  const Tensor back = exchange_rows(made, mesh_, axis_, each, each, all * room + 1);
+  return {index_select(back, 0, place), clamp(counts, {.max = static_cast<double>(room)})};
 }
 
 }  // namespace tessera::nn

@@ -13,6 +13,18 @@
 
 namespace tessera::nn {
 
+/// The rows of one rank, for the experts of all.
+struct Dispatch {
+  Tensor rows;            ///< (N, dim), grouped by expert
+  Tensor counts;          ///< (experts) i64, of each; they may add up to less than N
+  int64_t most_rows = 0;  ///< the largest N of any rank, on all of them
+};
+
+struct Dispatched {
+  Tensor rows;    ///< (N, dim): the experts' results in the order of the rows, zeros for no expert
+  Tensor counts;  ///< (experts) i64: how many rows of this rank were computed; undefined: all
+};
+
 class TESSERA_API Dispatcher {
  public:
   /// The networks of this rank's experts: rows (M, dim) grouped by expert, offsets (own experts)
@@ -20,18 +32,16 @@ class TESSERA_API Dispatcher {
   using Network = std::function<Tensor(const Tensor& rows, const Tensor& offsets)>;
 
   virtual ~Dispatcher() = default;
-  /// rows (N, dim) grouped by expert, counts (experts) i64 of each, which may add up to less than
-  /// N -> the experts' results, in the order of the rows; zeros for those that no expert has.
   /// `meanwhile` runs once, where other work may hide the transfer. All tensors are plain.
-  [[nodiscard]] virtual Tensor run(const Tensor& rows, const Tensor& counts, const Network& experts,
-                                   const std::function<void()>& meanwhile) const = 0;
+  [[nodiscard]] virtual Dispatched run(const Dispatch& given, const Network& experts,
+                                       const std::function<void()>& meanwhile) const = 0;
 };
 
 /// Every rank has all experts, or its part of each.
 class TESSERA_API LocalDispatcher final : public Dispatcher {
  public:
-  [[nodiscard]] Tensor run(const Tensor& rows, const Tensor& counts, const Network& experts,
-                           const std::function<void()>& meanwhile) const override;
+  [[nodiscard]] Dispatched run(const Dispatch& given, const Network& experts,
+                               const std::function<void()>& meanwhile) const override;
 };
 
 /// The ranks of one axis have equal parts of the experts, in order: rows travel by exchange_rows,
@@ -39,12 +49,29 @@ class TESSERA_API LocalDispatcher final : public Dispatcher {
 class TESSERA_API ExchangeDispatcher final : public Dispatcher {
  public:
   ExchangeDispatcher(Mesh mesh, std::string axis) : mesh_(mesh), axis_(std::move(axis)) {}
-  [[nodiscard]] Tensor run(const Tensor& rows, const Tensor& counts, const Network& experts,
-                           const std::function<void()>& meanwhile) const override;
+  [[nodiscard]] Dispatched run(const Dispatch& given, const Network& experts,
+                               const std::function<void()>& meanwhile) const override;
 
  private:
   Mesh mesh_;
   std::string axis_;
+};
+
+/// The same with padding (GShard): each rank sends every expert a buffer of
+/// ceil(factor * most_rows / experts) rows, so that all sizes follow from the configuration and the
+/// shape of x, and none is read on the host. Unused places are zeros, which travel and are computed
+/// like rows; what finds no place is dropped. A factor of experts / top_k holds every row.
+class TESSERA_API PaddedDispatcher final : public Dispatcher {
+ public:
+  PaddedDispatcher(Mesh mesh, std::string axis, double factor)
+      : mesh_(mesh), axis_(std::move(axis)), factor_(factor) {}
+  [[nodiscard]] Dispatched run(const Dispatch& given, const Network& experts,
+                               const std::function<void()>& meanwhile) const override;
+
+ private:
+  Mesh mesh_;
+  std::string axis_;
+  double factor_;
 };
 
 }  // namespace tessera::nn

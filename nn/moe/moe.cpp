@@ -3,6 +3,7 @@
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/local_region.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/grouped_mm/grouped_mm.h"
 #include "tessera/kernels/histogram/histogram.h"
@@ -32,6 +33,32 @@ RegionInput entering(const Tensor& w) {
     types.push_back(cut ? AxisType::varying : AxisType::replicate);
   }
   return {w, types};
+}
+
+// The tokens (all dims of x but the last) of the rank that has most: the first on every axis.
+int64_t tokens_of_fullest_rank(Layout layout, const Shape& x) {
+  const std::vector<int> first(static_cast<size_t>(layout.mesh().axes()), 0);
+  int64_t tokens = 1;
+  for (int d = 0; d + 1 < x.rank(); ++d) tokens *= layout.range_at(first, x, d).size;
+  return tokens;
+}
+
+// What each rank counted of its own tokens, which lie as `tokens`: Partial where they are cut.
+Tensor counted(const Tensor& counts, Layout tokens) {
+  Layout layout = tokens;
+  for (int a = 0; a < layout.mesh().axes(); ++a) {
+    if (tokens.placement(a).kind == Placement::Kind::shard)
+      layout = layout.with(layout.mesh().axis(a).name, Partial());
+  }
+  return wrap_local(counts, layout, counts.shape());
+}
+
+// The router's load, of which experts computed `counts` (undefined: as many as the router says).
+Tensor computed_load(const Tensor& load, const Tensor& counts) {
+  if (!counts.defined()) return load;
+  const Tensor chosen = select(load, 0, 0);
+  return stack(
+      {chosen, counts.is_distributed() ? redistribute(counts, layout_of(chosen)) : counts});
 }
 
 }  // namespace
@@ -91,17 +118,20 @@ void MoE::set_dispatcher(std::shared_ptr<const Dispatcher> dispatcher) {
 MoEResult MoE::forward(const Tensor& x) const {
   const Routing routing = router(x, expert_bias);
   Tensor shared;
-  Tensor y = routed(x, routing, [&] {
+  auto [y, load] = routed(x, routing, [&] {
     if (shared_experts) shared = (*shared_experts)(x);
   });
   if (shared_experts) y = y + shared;
-  return {y, routing.load, routing.sums};
+  return {y, load, routing.sums};
 }
 
 // Rows are sorted within each rank's own tokens, which no rule of an op can say.
-Tensor MoE::routed(const Tensor& x, const Routing& routing,
-                   const std::function<void()>& meanwhile) const {
-  if (!x.is_distributed()) return mixture(x, routing, meanwhile);
+std::pair<Tensor, Tensor> MoE::routed(const Tensor& x, const Routing& routing,
+                                      const std::function<void()>& meanwhile) const {
+  if (!x.is_distributed()) {
+    const Dispatched all = mixture(x, routing, x.numel() / x.shape().back(), meanwhile);
+    return {all.rows, computed_load(routing.load, all.counts)};
+  }
   const Layout given = layout_of(x);
   Layout own = given, made = given, returned = given;  // of tokens, of their sums, of y
   std::vector<AxisType> in, out;
@@ -126,18 +156,23 @@ Tensor MoE::routed(const Tensor& x, const Routing& routing,
       for (Layout* l : {&own, &made}) *l = l->with(axis, Shard(x.rank() - 2));
     }
   }
+  Tensor counts;  // of this rank
   const auto compute = [&](const std::vector<Tensor>& part) {
-    return std::vector<Tensor>{mixture(part[0], {part[1], part[2], {}, {}}, meanwhile)};
+    const Dispatched own_part = mixture(part[0], {part[1], part[2], {}, {}},
+                                        tokens_of_fullest_rank(own, x.shape()), meanwhile);
+    counts = own_part.counts;
+    return std::vector<Tensor>{own_part.rows};
   };
   const auto entering = [&](const Tensor& t) { return RegionInput{redistribute(t, own), in}; };
   const Tensor y =
       local_region(compute, {entering(x), entering(routing.scores), entering(routing.experts)},
                    {{made, x.shape(), out}})[0];
-  return redistribute(y, returned);
+  if (counts.defined()) counts = counted(counts, own);
+  return {redistribute(y, returned), computed_load(routing.load, counts)};
 }
 
-Tensor MoE::mixture(const Tensor& x, const Routing& routing,
-                    const std::function<void()>& meanwhile) const {
+Dispatched MoE::mixture(const Tensor& x, const Routing& routing, int64_t most_tokens,
+                        const std::function<void()>& meanwhile) const {
   const int64_t pairs = routing.experts.numel(), top_k = config_.router.top_k,
                 tokens = pairs / top_k;
   // Pairs of a token and an expert, stable by expert; dropped ones are last, beyond the counts.
@@ -154,9 +189,9 @@ Tensor MoE::mixture(const Tensor& x, const Routing& routing,
   const auto network = [&](const Tensor& in, const Tensor& offsets) {
     return experts(in, offsets);
   };
-  rows = dispatcher_->run(rows, counts, network, meanwhile);
-  rows = config_.score_before_experts ? cast(rows, share.dtype()) : shared_out(rows);
-  return reshape(cast(index_zeros(tokens, 0, token, rows), x.dtype()), x.shape());
+  const Dispatched made = dispatcher_->run({rows, counts, most_tokens * top_k}, network, meanwhile);
+  rows = config_.score_before_experts ? cast(made.rows, share.dtype()) : shared_out(made.rows);
+  return {reshape(cast(index_zeros(tokens, 0, token, rows), x.dtype()), x.shape()), made.counts};
 }
 
 }  // namespace tessera::nn

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixture of experts (Shazeer et al., 2017; DeepSeek-V3, 2024): a router gives each token to few of
-// many feed-forward networks. Token counts per expert are plain data: nothing is padded, and none
-// is dropped unless the router has a capacity.
+// many feed-forward networks. Token counts per expert are plain data: nothing is padded and none is
+// dropped, unless the router has a capacity or the dispatcher pads.
 #pragma once
 
 #include "tessera/nn/moe/dispatcher.h"
@@ -36,8 +36,9 @@ class TESSERA_API GroupedExperts final : public Layer<GroupedExperts> {
 
 /// What MoE gives.
 struct MoEResult {
-  Tensor y;           ///< as x
-  Tensor load, sums;  ///< the router's, see Routing
+  Tensor y;  ///< as x
+  /// The router's, see Routing; an expert computes less where the dispatcher drops rows.
+  Tensor load, sums;
 };
 
 /// x (..., dim) -> the sum over each token's experts of share times network, plus the shared
@@ -72,10 +73,11 @@ class TESSERA_API MoE final : public Layer<MoE> {
  private:
   friend class Layer<MoE>;
   [[nodiscard]] MoEResult forward(const Tensor& x) const;
-  [[nodiscard]] Tensor routed(const Tensor& x, const Routing& routing,
-                              const std::function<void()>& meanwhile) const;
-  [[nodiscard]] Tensor mixture(const Tensor& x, const Routing& routing,
-                               const std::function<void()>& meanwhile) const;
+  /// The sum over each token's experts, and the load.
+  [[nodiscard]] std::pair<Tensor, Tensor> routed(const Tensor& x, const Routing& routing,
+                                                 const std::function<void()>& meanwhile) const;
+  [[nodiscard]] Dispatched mixture(const Tensor& x, const Routing& routing, int64_t most_tokens,
+                                   const std::function<void()>& meanwhile) const;
   Config config_;
   std::shared_ptr<const Dispatcher> dispatcher_ = std::make_shared<LocalDispatcher>();
 };

@@ -6,6 +6,7 @@
 #include "tessera/nn/parallel/wrap_impl.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tessera::nn {
 namespace {
@@ -25,6 +26,12 @@ Mesh mesh_of(const MoE& moe) {
   if (!moe.experts.w1.is_distributed()) return {};
   const Mesh mesh = layout_of(moe.experts.w1).mesh();
   return mesh.has(kExperts) ? mesh : Mesh();
+}
+
+std::shared_ptr<const Dispatcher> dispatcher_over(Mesh sparse, double padding) {
+  if (padding > 0)
+    return std::make_shared<PaddedDispatcher>(sparse, std::string(kExperts), padding);
+  return std::make_shared<ExchangeDispatcher>(sparse, std::string(kExperts));
 }
 
 void find_faults(detail::Faults& faults, Module& root, Mesh mesh, const ExpertParallel& degrees) {
@@ -84,6 +91,10 @@ std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t shard, 
     return concat("expert_tensor_parallel_degree ", etp, ": expected 1, or tensor_parallel_degree ",
                   tensor);
   }
+  if (!std::isfinite(degrees.padding) || degrees.padding < 0) {
+    return concat("expert_parallel_padding ", degrees.padding,
+                  ": expected a factor above 0, or 0 for no padding");
+  }
   // Whole experts borrow the ranks of both axes.
   const bool both = etp == 1;
   const int64_t ranks = both ? shard * tensor : shard;
@@ -120,7 +131,7 @@ void expert_parallel(Module& root, Mesh mesh, const ExpertParallel& degrees) {
   faults.raise();
   const Mesh sparse = sparse_mesh(mesh, degrees);
   (void)sparse.group(sparse.index(kExperts));
-  const auto dispatcher = std::make_shared<ExchangeDispatcher>(sparse, std::string(kExperts));
+  const std::shared_ptr<const Dispatcher> dispatcher = dispatcher_over(sparse, degrees.padding);
   for (const auto& [name, moe] : mixtures(root)) {
     for (Tensor* w : {&moe->experts.w1, &moe->experts.w2, &moe->experts.w3}) {
       const Layout carried = w->is_distributed() ? detail::carried_to(sparse, layout_of(*w))

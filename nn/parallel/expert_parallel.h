@@ -28,11 +28,13 @@ TESSERA_API void add_mixture(TensorParallelPlan& plan, std::string_view pattern,
 struct ExpertParallel {
   int degree = 1;         ///< ranks that share the experts
   int tensor_degree = 1;  ///< ranks that share each expert: 1, or all of the tensor axis
+  double padding = 0;     ///< the factor of PaddedDispatcher; 0: ExchangeDispatcher
   std::string shard = "dp_shard", tensor = "tp";  ///< the last two axes of the mesh
 };
 
 /// The fault of degrees for `shard` x `tensor` ranks, as a sentence about the fields
-/// `expert_parallel_degree` and `expert_tensor_parallel_degree`; empty: none.
+/// `expert_parallel_degree`, `expert_tensor_parallel_degree` and `expert_parallel_padding`; empty:
+/// none.
 [[nodiscard]] TESSERA_API std::string expert_parallel_fault(const ExpertParallel& degrees,
                                                             int64_t shard, int64_t tensor);
 /// The numbers of experts of the mixtures below `root`, each once.
@@ -43,12 +45,13 @@ struct ExpertParallel {
 [[nodiscard]] TESSERA_API Mesh sparse_mesh(Mesh mesh, const ExpertParallel& degrees);
 
 /// Gives the experts of each MoE below `root` to the ranks of `ep`, in equal parts, and exchanges
-/// rows over it. Their parameters become distributed on sparse_mesh, in place, cut over ep and
-/// replicated on efsdp: until they are reduced (fully_shard_experts, replicate_experts), gradients
-/// are Partial on the axes that do not cut them. After tensor_parallel, before the passes that
-/// share data. Makes the groups of the sparse mesh, so it is called on all ranks. UsageError names
-/// all faults: degrees that do not fit, axes that the mesh lacks, experts that are wrapped already,
-/// a plan that cut the hidden dim with tensor_degree 1, or did not with another.
+/// rows over it, as they are or padded. Their parameters become distributed on sparse_mesh, in
+/// place, cut over ep and replicated on efsdp: until they are reduced (fully_shard_experts,
+/// replicate_experts), gradients are Partial on the axes that do not cut them. After
+/// tensor_parallel, before the passes that share data. Makes the groups of the sparse mesh, so it
+/// is called on all ranks. UsageError names all faults: degrees that do not fit, axes that the mesh
+/// lacks, experts that are wrapped already, a plan that cut the hidden dim with tensor_degree 1, or
+/// did not with another.
 TESSERA_API void expert_parallel(Module& root, Mesh mesh, const ExpertParallel& degrees);
 
 /// fully_shard of the experts that lie on a sparse mesh, each mixture's as a unit of its own:

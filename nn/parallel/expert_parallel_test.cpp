@@ -8,17 +8,26 @@
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/world.h"
+#include "tessera/kernels/cat/cat.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/one_hot/one_hot.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/swiglu/swiglu.h"
+#include "tessera/kernels/views/views.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/gradients.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/trials.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <iostream>
 #include <map>
 #include <set>
@@ -74,6 +83,7 @@ struct Setting {
   Shape shape = {5, 7, kDim};  // of x
   bool sequence_parallel = true, ddp = false;
   bool skewed = false;  // most tokens choose the first experts
+  double padding = 0;
   ActivationCheckpointConfig checkpoint = {};
   MixedPrecision precision = {};
 };
@@ -83,7 +93,7 @@ std::ostream& operator<<(std::ostream& os, const Setting& s) {
             << (s.moe.score_before_experts ? ", score before" : "")
             << (s.moe.router.capacity_factor > 0 ? ", capacity" : "")
             << (s.sequence_parallel ? "" : ", whole sequences") << (s.ddp ? ", replicate" : "")
-            << (s.skewed ? ", skewed" : "") << ", checkpoint "
+            << (s.skewed ? ", skewed" : "") << ", padding " << s.padding << ", checkpoint "
             << static_cast<int>(s.checkpoint.mode);
 }
 
@@ -98,7 +108,9 @@ void parallelize(Net& net, Mesh mesh, const Setting& s) {
                                       .expert_parallel = d.ep > 1 && d.etp != d.tp}};
   add_mixture(plan, "moe", s.moe.shared_experts > 0);
   tensor_parallel(net, mesh, plan);
-  if (d.ep > 1) expert_parallel(net, mesh, {.degree = d.ep, .tensor_degree = d.etp});
+  if (d.ep > 1 || s.padding > 0) {
+    expert_parallel(net, mesh, {.degree = d.ep, .tensor_degree = d.etp, .padding = s.padding});
+  }
   Module* const unit = &net;
   apply_activation_checkpoint({&unit, 1}, s.checkpoint);
   if (s.ddp) {
@@ -119,9 +131,8 @@ void fill(Net& net, const Setting& s, const LayoutOf& layouts = {}) {
   copy_values(net.moe.expert_bias, from_values(bias, {s.moe.router.experts}, DType::f64));
 }
 
-// y, load, sums and every gradient.
-test::Values results(Net& net, const Tensor& x, const Tensor& dy) {
-  const MoEResult r = net(x);
+// y, load, sums and every gradient, of r = f(x).
+test::Values results(Net& net, const MoEResult& r, const Tensor& x, const Tensor& dy) {
   backward(sum(r.y * dy) + sum(r.sums));
   test::Values all{{"y", trial::whole_values(r.y)},
                    {"load", trial::whole_values(r.load)},
@@ -140,7 +151,8 @@ test::Values results(Net& net, const Tensor& x, const Tensor& dy) {
 test::Values on_one(const Setting& s) {
   Net net(s.moe);
   fill(net, s);
-  return results(net, trial::variable(trial::numbers(s.shape, 1)), trial::numbers(s.shape, 3));
+  const Tensor x = trial::variable(trial::numbers(s.shape, 1));
+  return results(net, net(x), x, trial::numbers(s.shape, 3));
 }
 
 // x and dy as they come to a layer.
@@ -154,8 +166,8 @@ test::Values on_mesh(const Setting& s) {
   parallelize(net, mesh, s);
   fill(net, s, laid_out(net, mesh));
   const Layout lies = stream(mesh, s);
-  return results(net, trial::variable(trial::numbers(s.shape, 1), lies),
-                 distribute(trial::numbers(s.shape, 3), lies));
+  const Tensor x = trial::variable(trial::numbers(s.shape, 1), lies);
+  return results(net, net(x), x, distribute(trial::numbers(s.shape, 3), lies));
 }
 
 void expect_one_rank(const Setting& s) {
@@ -184,14 +196,18 @@ std::vector<Degrees> factorisations(int n) {
   return all;
 }
 
-// Each factorisation once with 8 experts and once with 6, with other settings drawn by chance.
-void expect_one_rank_on(int ranks) {
+test::Dice printed_dice(int ranks) {
   unsigned seed = 0;
   on_ranks(ranks, [&](World& world) {
     const unsigned shared = test::shared_seed(world);
     if (world.rank() == 0) std::cout << "TESSERA_TEST_SEED=" << (seed = shared) << '\n';
   });
-  test::Dice dice(seed);
+  return test::Dice(seed);
+}
+
+// Settings of each factorisation, once with 8 experts and once with 6, the others drawn by chance.
+std::vector<Setting> drawn_settings(int ranks, test::Dice& dice) {
+  std::vector<Setting> all;
   for (const Degrees& d : factorisations(ranks)) {
     for (const int64_t experts : {8, 6}) {
       if (experts % d.ep != 0) continue;
@@ -205,8 +221,21 @@ void expect_one_rank_on(int ranks) {
       using Mode = ActivationCheckpointConfig::Mode;
       s.checkpoint.mode =
           std::array{Mode::none, Mode::full, Mode::selective}[static_cast<size_t>(dice.below(3))];
-      expect_one_rank(s);
+      all.push_back(s);
     }
+  }
+  return all;
+}
+
+// A third with padding that holds every row.
+void expect_one_rank_on(int ranks) {
+  test::Dice dice = printed_dice(ranks);
+  for (Setting& s : drawn_settings(ranks, dice)) {
+    if (s.degrees.ep > 1 && dice.below(3) == 0) {
+      s.padding =
+          static_cast<double>(s.moe.router.experts) / static_cast<double>(s.moe.router.top_k);
+    }
+    expect_one_rank(s);
   }
 }
 
@@ -411,6 +440,8 @@ TEST(ExpertParallel, FaultsAreNamedBeforeAnyGroupIsMade) {
   expect(fault({2, 1, 2, 4, 1}, config(8, 2), false),
          "does not divide the 2 ranks of data_parallel_shard_degree x tensor_parallel_degree");
   expect(fault({1, 4, 1, 4, 1}, config(6, 2), true), "does not divide the 6 experts of a layer");
+  EXPECT_EQ(expert_parallel_fault({.degree = 2, .padding = -0.5}, 2, 1),
+            "expert_parallel_padding -0.5: expected a factor above 0, or 0 for no padding");
   expect(fault({1, 1, 4, 2, 2}, config(8, 2), false),
          "expert_tensor_parallel_degree 2: expected 1, or tensor_parallel_degree 4");
   expect(fault({1, 2, 2, 2, 1}, config(8, 2), true),
@@ -424,6 +455,170 @@ TEST(ExpertParallel, FaultsAreNamedBeforeAnyGroupIsMade) {
     const Mesh dense = dense_mesh({1, 2, 1});
     fully_shard(net, dense, {{"dp_shard"}});
     EXPECT_THROW(expert_parallel(net, dense, {.degree = 2}), UsageError);
+  });
+}
+
+// --- padding: fixed sizes, and drops -------------------------------------------------------------------------------
+
+// Which rank routes each token of x: those of a rank have one number.
+std::vector<int64_t> owners(Mesh mesh, const Setting& s) {
+  const bool cut = s.degrees.etp != s.degrees.tp || s.degrees.tp == 1;
+  const Layout own = Layout::of(mesh, {Shard(0), Shard(0), cut ? Shard(1) : Replicate()});
+  std::vector<int64_t> numbers(static_cast<size_t>(s.shape[0] * s.shape[1]));
+  const int ranks = s.degrees.ranks(), tp = s.degrees.tp, shard = s.degrees.shard;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::array coordinates{rank / tp / shard, rank / tp % shard, rank % tp};
+    const auto rows = own.range_at(coordinates, s.shape, 0),
+               columns = own.range_at(coordinates, s.shape, 1);
+    for (int64_t b = rows.begin; b < rows.begin + rows.size; ++b) {
+      for (int64_t t = columns.begin; t < columns.begin + columns.size; ++t)
+        numbers[static_cast<size_t>(b * s.shape[1] + t)] = rank;
+    }
+  }
+  return numbers;
+}
+
+// 1 for each choice (tokens, top_k) that finds a place: an expert takes the first of each owner.
+std::vector<double> kept(const std::vector<double>& ids, const std::vector<int64_t>& owner,
+                         const Setting& s) {
+  const auto top_k = static_cast<size_t>(s.moe.router.top_k);
+  std::map<int64_t, int64_t> tokens;
+  for (const int64_t o : owner) ++tokens[o];
+  int64_t most = 0;
+  for (const auto& [o, n] : tokens) most = std::max(most, n);
+  const double even =
+      static_cast<double>(most * s.moe.router.top_k) / static_cast<double>(s.moe.router.experts);
+  std::map<std::pair<int64_t, double>, double> taken;  // by owner and expert
+  std::vector<double> keep;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool has_expert = ids[i] < static_cast<double>(s.moe.router.experts);
+    keep.push_back(has_expert &&
+                   ++taken[{owner[i / top_k], ids[i]}] <= std::ceil(s.padding * even));
+  }
+  return keep;
+}
+
+// One rank that drops what the ranks of a mesh drop: each expert for every token, times a share
+// that is zero where it has not the token.
+test::Values on_one_with_drops(const Setting& s, const std::vector<int64_t>& owner) {
+  const int64_t experts = s.moe.router.experts, top_k = s.moe.router.top_k,
+                tokens = s.shape[0] * s.shape[1];
+  Net net(s.moe);
+  fill(net, s);
+  const MoE& m = net.moe;
+  const Tensor x = trial::variable(trial::numbers(s.shape, 1)), rows = reshape(x, {tokens, kDim});
+  const Routing routing = m.router(x, m.expert_bias);
+  const Tensor ids = reshape(routing.experts, {tokens, top_k});
+  const Tensor keep = from_values(kept(ids.values(), owner, s), {tokens, top_k}, DType::f64);
+  const Tensor taken = slice(one_hot(ids, experts + 1, DType::f64), 2, {0, experts}) *
+                       unsqueeze(keep, -1);  // (tokens, top_k, experts)
+  const Tensor share = sum(unsqueeze(reshape(routing.scores, {tokens, top_k}), -1) * taken, {1});
+  Tensor y = zeros({tokens, kDim}, DType::f64);
+  for (int64_t e = 0; e < experts; ++e) {
+    const Tensor one = slice(share, 1, {e, e + 1}),
+                 in = s.moe.score_before_experts ? rows * one : rows;
+    const Tensor hidden =
+        swiglu(linear(in, select(m.experts.w1, 0, e)), linear(in, select(m.experts.w3, 0, e)));
+    const Tensor out = linear(hidden, select(m.experts.w2, 0, e));
+    y = y + (s.moe.score_before_experts ? out : out * one);
+  }
+  y = x + reshape(y, s.shape);
+  if (m.shared_experts) y = y + (*m.shared_experts)(x);
+  const Tensor load = stack({select(routing.load, 0, 0), cast(sum(taken, {0, 1}), DType::i64)});
+  return results(net, {y, load, routing.sums}, x, trial::numbers(s.shape, 3));
+}
+
+// How many rows a mesh drops; on_one_with_drops drops the same.
+double expect_same_drops(const Setting& s) {
+  double dropped = 0;
+  on_ranks(s.degrees.ranks(), [&](World& world) {
+    const test::Values got = on_mesh(s),
+                       want = on_one_with_drops(s, owners(dense_mesh(s.degrees), s));
+    if (world.rank() != 0) return;
+    EXPECT_EQ(got.at("load"), want.at("load")) << s;
+    (void)test::expect_same_gradients(got, want, 1e-10, concat(s));
+    const std::vector<double>& load = want.at("load");
+    for (size_t e = 0; e < load.size() / 2; ++e) dropped += load[e] - load[load.size() / 2 + e];
+  });
+  return dropped;
+}
+
+// In the short form a third of the factorisations of 4, 6 and 8 ranks.
+TEST(PaddedExperts, DropWhatFindsNoPlace) {
+  double dropped = 0;
+  for (const int ranks : {1, 2, 3, 4, 6, 8}) {
+    test::Dice dice = printed_dice(ranks);
+    for (Setting& s : drawn_settings(ranks, dice)) {
+      if (s.degrees.ep == 1 && s.degrees.tp > 1) continue;  // experts do not travel
+      if (ranks > 3 && !test::long_form() && dice.below(3) > 0) continue;
+      s.padding = std::array{0.25, 0.5, 1.0, 1.5}[static_cast<size_t>(dice.below(4))];
+      dropped += expect_same_drops(s);
+    }
+  }
+  EXPECT_GT(dropped, 0);
+}
+
+TEST(PaddedExperts, RanksWithoutRowsTakePart) {
+  Setting s{.degrees = {1, 4, 1, 4}, .shape = {1, 9, kDim}, .padding = 0.5};
+  s.moe.balance = s.skewed = true;
+  EXPECT_GT(expect_same_drops(s), 0);
+  s.shape = {0, 3, kDim};
+  on_ranks(4, [&](World&) { EXPECT_EQ(on_mesh(s).at("y").size(), 0u); });
+}
+
+// Whatever routers say: the same ops on the same shapes, the same bytes, and rows alone travel.
+TEST(PaddedExperts, SizesDoNotDependOnValues) {
+  const Setting s{.degrees = {1, 2, 2, 4}, .padding = 1.25};
+  on_ranks(4, [&](World&) {
+    const Mesh mesh = dense_mesh(s.degrees);
+    Net net(s.moe);
+    parallelize(net, mesh, s);
+    fill(net, s, laid_out(net, mesh));
+    std::set<std::vector<double>> loads;
+    std::set<std::string> steps;
+    const auto step = [&](int salt) {
+      std::string done;
+      const CommTrace trace;
+      Context::current().op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors out) {
+        done += row.name;
+        for (const Tensors list : {in, out}) {
+          for (const Tensor& t : list) done += t.defined() ? concat(' ', t.meta()) : " none";
+        }
+        done += '\n';
+      };
+      const Tensor x = trial::variable(trial::numbers(s.shape, 5 * salt), stream(mesh, s));
+      const MoEResult r = net(x);
+      backward(sum(r.y * r.y) + sum(r.sums));
+      net.zero_grad();
+      Context::current().op_hook = {};
+      EXPECT_EQ(trace.count("all_to_all", "forward"), 2);
+      EXPECT_EQ(trace.count("all_to_all", "grad"), 2);
+      // At most 12 tokens of a rank, twice each: 4 places for each of 8 experts.
+      EXPECT_EQ(trace.bytes("all_to_all"), 4 * 8 * 4 * kDim * 8);
+      steps.insert(done + trace.table());
+      loads.insert(local(r.load).values());
+    };
+    for (int i = 0; i < 6; ++i) {
+      step(i);
+      if (i == 0) steps.clear();  // gathers for the first time
+    }
+    EXPECT_GT(loads.size(), 3u);
+    EXPECT_EQ(steps.size(), 1u);
+  });
+}
+
+// Bytes of a meta tensor cannot be read.
+TEST(PaddedExperts, NothingIsReadOnTheHost) {
+  const Setting s{.degrees = {1, 2, 1, 2}, .padding = 1.25};
+  run_fake(2, 0, [&](World&) {
+    const Mesh mesh = dense_mesh(s.degrees);
+    Net net(s.moe);
+    parallelize(net, mesh, s);
+    const Tensor whole = empty(s.shape, DType::f64, kMeta);
+    const Tensor x = distribute(whole, stream(mesh, s)).set_requires_grad();
+    const MoEResult r = net(x);
+    backward(sum(r.y) + sum(r.sums));
+    EXPECT_EQ(x.grad().shape(), s.shape);
   });
 }
 

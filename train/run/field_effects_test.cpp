@@ -71,6 +71,8 @@ std::map<std::string, Probe> probes(const std::string& folder) {
        {with_experts({"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",
                       "--parallelism.expert_parallel_degree", "2"}),
         {"2"}}},
+      {"parallelism.expert_parallel_padding",
+       {with_experts({"--ranks", "2", "--parallelism.expert_parallel_degree", "2"}), {"0.5"}}},
       {"parallelism.enable_sequence_parallel", {tensor_parallel, {}}},
       {"parallelism.disable_loss_parallel", {tensor_parallel, {}}},
       {"parallelism.fsdp_reshard_after_forward", {{"--ranks", "2"}, {"never"}}},

@@ -115,6 +115,25 @@ TEST_F(MoeTest, TrainsResumesEvaluatesAndWritesText) {
   EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--tokens", "2"}), 0) << err_.str();
 }
 
+// Padding that holds every row changes nothing; less drops some, which the log counts.
+TEST_F(MoeTest, PaddedExpertsDropWhatFindsNoPlace) {
+  const Words ranks{"--ranks", "2", "--parallelism.expert_parallel_degree", "2"};
+  const auto run_padded = [&](const std::string& factor) {
+    EXPECT_EQ(run(tiny(factor, joined(ranks, {"--parallelism.expert_parallel_padding", factor}))),
+              0)
+        << err_.str();
+    return metric(factor, "loss");
+  };
+  const std::vector<double> exchanged = run_padded("0"), padded = run_padded("4");
+  for (size_t i = 0; i < exchanged.size(); ++i) EXPECT_NEAR(padded[i], exchanged[i], 1e-5);
+  EXPECT_EQ(metric("4", "moe/layer_1/dropped"), std::vector<double>(4, 0));
+  EXPECT_NE(run_padded("0.5"), exchanged);
+  for (const double share : metric("0.5", "moe/layer_1/dropped")) EXPECT_GE(share, 0.5);
+  // The sizes of a run are its own: a checkpoint is continued with others.
+  EXPECT_EQ(run({"eval", "--checkpoint", path("0.5"), "--dataset_path", path("text.txt")}), 0)
+      << err_.str();
+}
+
 TEST_F(MoeTest, AForcedBalanceIsEven) {
   ASSERT_EQ(run(tiny("a", {"--debug.moe_force_load_balance"})), 0) << err_.str();
   EXPECT_EQ(metric("a", "moe/load_max_over_mean"), std::vector<double>(4, 1));

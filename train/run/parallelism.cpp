@@ -46,6 +46,13 @@ void ParallelismConfig::fields(config::Fields& f) {
         "ranks that share each expert, where expert_parallel_degree is above 1: 1, or "
         "tensor_parallel_degree; without expert parallelism it is always the latter",
         {.min = 1, .max = 1 << 20, .unit = "ranks"});
+  f.add(
+      "expert_parallel_padding", expert_parallel_padding,
+      "0: as many tokens travel to each expert as chose it; above: each rank sends every expert a "
+      "buffer of this times an even part of its tokens, so that all sizes are fixed and none is "
+      "read on the host; unused places travel and are computed as zeros, and tokens that find no "
+      "place are dropped (moe/layer_N/dropped), in evaluation too; num_experts / top_k holds all",
+      {.min = 0, .max = 1e6});
   f.add("enable_sequence_parallel", enable_sequence_parallel,
         "tensor parallel: shard activations between layers over the sequence; false: replicate "
         "them");
@@ -63,6 +70,11 @@ std::vector<std::string> ParallelismConfig::conflicts() const {
     faults.emplace_back(
         "[--parallelism.data_parallel_shard_degree] 0: expected at least 1, or -1 for the ranks "
         "that the other degrees leave");
+  }
+  if (expert_parallel_padding > 0 && expert_parallel_degree == 1) {
+    faults.push_back(concat("[--parallelism.expert_parallel_padding] ", expert_parallel_padding,
+                            ": no tokens travel with expert_parallel_degree 1; leave it out, or "
+                            "give a degree above 1"));
   }
   try {
     (void)nn::parse_reshard(io::excerpt(fsdp_reshard_after_forward), kReshard);
@@ -96,7 +108,8 @@ nn::Reshard ParallelismConfig::reshard(int64_t ranks) const {
 nn::ExpertParallel ParallelismConfig::experts(int64_t ranks) const {
   const std::vector<MeshAxis> all = axes(ranks);
   nn::ExpertParallel degrees{.degree = static_cast<int>(expert_parallel_degree),
-                             .tensor_degree = static_cast<int>(expert_tensor_parallel_degree)};
+                             .tensor_degree = static_cast<int>(expert_tensor_parallel_degree),
+                             .padding = expert_parallel_padding};
   const std::string fault = nn::expert_parallel_fault(degrees, all[1].size, all[2].size);
   if (!fault.empty()) fail<ConfigError>("--parallelism", fault);
   if (degrees.degree == 1) degrees.tensor_degree = all[2].size;

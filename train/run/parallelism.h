@@ -21,6 +21,7 @@ struct TESSERA_API ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;  ///< -1: the ranks that the other degrees leave
   int64_t tensor_parallel_degree = 1;
   int64_t expert_parallel_degree = 1, expert_tensor_parallel_degree = 1;
+  double expert_parallel_padding = 0;  ///< as nn::ExpertParallel
   bool enable_sequence_parallel = true, disable_loss_parallel = false;
   std::string fsdp_reshard_after_forward = "default";  ///< as nn::parse_reshard
   void fields(config::Fields& f);
@@ -33,7 +34,7 @@ struct TESSERA_API ParallelismConfig {
   /// The policy of fully_shard on `ranks` ranks. ConfigError: the text is none, or its number of
   /// ranks does not divide the shard degree.
   [[nodiscard]] nn::Reshard reshard(int64_t ranks) const;
-  /// The degrees of nn::expert_parallel on `ranks` ranks. ConfigError: they do not fit these.
+  /// What nn::expert_parallel is to do on `ranks` ranks. ConfigError: they do not fit these.
   [[nodiscard]] nn::ExpertParallel experts(int64_t ranks) const;
   /// Into how many parts the rows of a batch are cut on `ranks` ranks; ConfigError as axes.
   [[nodiscard]] int64_t data_parts(int64_t ranks) const;

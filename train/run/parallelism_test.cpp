@@ -125,6 +125,10 @@ TEST_F(ParallelismTest, ExpertDegreesOfAModelThatTheyDoNotFitAreFaultsOfTheConfi
   TESSERA_EXPECT_HOLDS(err_.str(),
                        "[--parallelism.expert_parallel_degree] 4 does not divide the 6 experts of "
                        "a layer: give a degree that does");
+  EXPECT_EQ(run(train("a", {"--parallelism.expert_parallel_padding", "1.5"})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(),
+                       "[--parallelism.expert_parallel_padding] 1.5: no tokens travel with "
+                       "expert_parallel_degree 1; leave it out");
 }
 
 // They are those of the family's plan for tensor parallelism.
