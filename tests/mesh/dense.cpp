@@ -79,7 +79,7 @@ Values whole_parameters(nn::Module& model) {
   return all;
 }
 
-Outcome trained(const train::Config& config, const Degrees& degrees) {
+Outcome trained(const train::Config& config, const Degrees& degrees, const Watch& watch) {
   Outcome result;
   const auto source = [&](int64_t first, int64_t count) {
     return rows(first, count, config.training.seq_len);
@@ -87,9 +87,11 @@ Outcome trained(const train::Config& config, const Degrees& degrees) {
   const auto on_rank = [&](World& world) {
     train::Trainer trainer(config, {}, nullptr, source);
     Outcome run;
+    if (watch) watch(trainer.model(), 0);
     run.initial = whole_parameters(trainer.model());
     for (int64_t i = 0; i < config.training.steps; ++i) {
       const train::StepRecord r = trainer.step();
+      if (watch) watch(trainer.model(), i + 1);
       run.losses.push_back(r.loss);
       run.norms.push_back(r.grad_norm);
     }

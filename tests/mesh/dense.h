@@ -9,6 +9,7 @@
 #include "tessera/train/data/data.h"
 #include "tessera/train/run/config.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ struct Outcome {
   Values initial, last;  ///< whole parameters
   std::vector<double> losses, norms;
 };
+/// Called on every rank: before the first step, with `step` 0, and after each step.
+using Watch = std::function<void(models::LanguageModel& model, int64_t step)>;
 /// All steps of a Trainer.
-Outcome trained(const train::Config& config, const Degrees& degrees);
+Outcome trained(const train::Config& config, const Degrees& degrees, const Watch& watch = {});
 /// Whole gradients of the first step's sum of losses, from weights where no bias is zero: what is
 /// added twice must show. With experts their `load` too.
 Values gradients(const train::Config& config, const Degrees& degrees);

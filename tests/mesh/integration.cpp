@@ -22,6 +22,7 @@ constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree
 
 std::vector<Item> items() {
   const Words full_save{kSave, "true", kModelOnly, "false"};
+  const Words dense_qwen{"--recipe", "qwen3_debugmodel", "--model.head_dim", "8"};
   const Words experts{"--recipe", "qwen3_debugmodel_moe_small", "--model.moe_inter_dim", "12"};
   return {
       {.name = "default",
@@ -89,11 +90,13 @@ std::vector<Item> items() {
        .ranks = 2,
        .runs = {{"--dataloader.path", "tests/goldens/fine_tuning.jsonl", "--dataloader.format",
                  "prompt_completion", "--training.seq_len", "48"}}},
-      {.name = "moe_fsdp+tp+ep",
+      {.name = "qwen3_fsdp+tp", .ranks = 4, .runs = {joined(dense_qwen, {kTensor, "2"})}},
+      {.name = "qwen3_moe_fsdp+tp+ep_param_groups",
        .ranks = 4,
-       .runs = {joined(experts, {kTensor, "2", kExpert, "4"})},
+       .runs = {joined(experts, {kTensor, "2", kExpert, "4", "--optimizer.param_groups",
+                                 "norm weight_decay=0,router lr=1e-3"})},
        .transport = ""},
-      {.name = "moe_fsdp+tp+ep+etp",
+      {.name = "qwen3_fsdp+tp+ep+etp",
        .ranks = 4,
        .runs = {joined(experts, {kTensor, "2", kExpert, "2", kExpertTensor, "2"})},
        .transport = "messages"},

@@ -2,10 +2,6 @@
 // Kinds have uneven degrees where one axis alone is cut, so that the short form meets them too.
 #include "tessera/tests/mesh/meshes.h"
 
-#include "tessera/tests/support/collectives.h"
-#include "tessera/tests/support/long_form.h"
-
-#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <random>
@@ -36,17 +32,17 @@ std::vector<Degrees> one_per_kind() {
           {.replicate = 2, .shard = 2, .tp = 2}};
 }
 
+uint64_t fresh_seed() {
+  const char* given = std::getenv("TESSERA_TEST_SEED");
+  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  std::cout << "TESSERA_TEST_SEED=" << seed << '\n';
+  return seed;
+}
+
 std::vector<Degrees> some_others() {
   std::vector<Degrees> others = every_mesh();
   for (const Degrees& d : one_per_kind()) std::erase(others, d);
-  if (test::long_form()) return others;
-  const char* given = std::getenv("TESSERA_TEST_SEED");
-  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  test::Dice dice(seed);
-  dice.shuffle(others);
-  others.resize(others.size() / 4);
-  std::cout << "TESSERA_TEST_SEED=" << seed << '\n';
-  return others;
+  return test::long_form() ? others : some_of(others, 4, fresh_seed());
 }
 
 }  // namespace tessera::mesh_tests

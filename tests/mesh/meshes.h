@@ -4,6 +4,8 @@
 #pragma once
 
 #include "tessera/core/error.h"
+#include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/long_form.h"
 
 #include <ostream>
 #include <string>
@@ -41,5 +43,16 @@ std::vector<Degrees> every_mesh();
 std::vector<Degrees> one_per_kind();
 /// Of the others a quarter, which TESSERA_TEST_SEED chooses anew (printed); in the long form all.
 std::vector<Degrees> some_others();
+
+/// TESSERA_TEST_SEED or a fresh one; printed.
+uint64_t fresh_seed();
+/// One in `parts` of `all`, which the seed chooses; in the long form all.
+template <class T> std::vector<T> some_of(std::vector<T> all, size_t parts, uint64_t seed) {
+  if (test::long_form()) return all;
+  test::Dice dice(seed);
+  dice.shuffle(all);
+  all.resize((all.size() + parts - 1) / parts);
+  return all;
+}
 
 }  // namespace tessera::mesh_tests
