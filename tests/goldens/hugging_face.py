@@ -45,7 +45,7 @@ SCALED = dict(rope_type="llama3", rope_theta=1000.0, factor=8.0, low_freq_factor
 # A layer without RoPE or experts and chunks; of three layers one has both, one has neither.
 LLAMA4 = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=20, intermediate_size_mlp=36,
               num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-              max_position_embeddings=64, num_local_experts=3, interleave_moe_layer_step=2,
+              max_position_embeddings=64, num_local_experts=4, interleave_moe_layer_step=2,
               no_rope_layer_interval=3, attention_chunk_size=9, floor_scale=7, attn_scale=0.3,
               bos_token_id=256, eos_token_id=257,
               rope_parameters=dict(SCALED, low_freq_factor=1.0, high_freq_factor=1.0))

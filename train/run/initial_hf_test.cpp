@@ -74,13 +74,15 @@ TEST_P(OnMeshes, AModelComesInAndGoesOutAsOnOneRank) {
   expect_equal_weights(theirs, one);
 }
 
-const Words kTp2{"--parallelism.tensor_parallel_degree", "2"};
+const Words kTp2{"--parallelism.tensor_parallel_degree", "2"},
+    kEp2{"--parallelism.expert_parallel_degree", "2"}, kTp2Ep2 = joined(kTp2, kEp2);
 
 INSTANTIATE_TEST_SUITE_P(InitialHuggingFace, OnMeshes,
                          testing::Values(Start{"llama3", "float32", {}, 1},
                                          Start{"llama3_tied", "bfloat16", kTp2, 2},
                                          Start{"gpt2", "float32", {}, 1},
-                                         Start{"llama4", "float32", {}, 1}),
+                                         Start{"qwen3_moe", "float32", kEp2, 1},
+                                         Start{"llama4", "float32", kTp2Ep2, 2}),
                          [](const auto& of) { return std::string(of.param.model); });
 
 TEST_F(InitialHuggingFace, ItsFolderMayBeThatOfTheFirstCheckpoint) {
