@@ -22,8 +22,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = 2 << 20;
-constexpr int64_t kLargeCacheFloor = 64 << 20;
-constexpr int64_t kSmallCacheLimit = 1 << 20;  // per class
+constexpr int64_t kCacheFloor = 64 << 20;
 
 class CpuAllocator final : public Allocator {
  public:
@@ -102,14 +101,13 @@ class CpuAllocator final : public Allocator {
   }
   void put_back(void* block, int64_t bytes) {
     int64_t size = rounded_block(bytes);
+    // Lengths that keep changing must not fill the machine with blocks that fit no more. What a
+    // step frees at once, the next takes again, so no other limit is right.
+    const int64_t limit = std::max(stats_.peak, kCacheFloor);
     if (size <= kSmallLimit) {
-      auto& list = small_[static_cast<size_t>(size_class(bytes))];
       stats_.live -= size;
-      if (static_cast<int64_t>(list.size()) * size >= kSmallCacheLimit && list.size() >= 16) {
-        std::free(block);
-        return;
-      }
-      list.push_back(block);
+      if (large_.empty() && stats_.cached + size > limit) return std::free(block);
+      small_[static_cast<size_t>(size_class(bytes))].push_back(block);
     } else {
       auto it = actual_.find(block);
       size = it->second;
@@ -118,8 +116,7 @@ class CpuAllocator final : public Allocator {
       large_.emplace(size, block);
     }
     stats_.cached += size;
-    // Lengths that keep changing must not fill the machine with blocks that fit no more.
-    while (!large_.empty() && stats_.cached > std::max(stats_.peak, kLargeCacheFloor)) {
+    while (!large_.empty() && stats_.cached > limit) {
       const auto largest = std::prev(large_.end());
       stats_.cached -= largest->first;
       std::free(largest->second);
