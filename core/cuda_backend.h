@@ -6,6 +6,7 @@
 #include "tessera/core/allocator.h"
 #include "tessera/core/tensor_fwd.h"
 
+#include <string>
 #include <string_view>
 
 namespace tessera {
@@ -17,15 +18,23 @@ class CudaBackend {
   using Kernel = void (*)(const void* op, Tensors in, Outputs y, Stream);
   virtual ~CudaBackend() = default;
   [[nodiscard]] virtual int device_count() const = 0;
+  /// Why there is no device: no driver, one that is too old, none visible.
+  [[nodiscard]] virtual std::string why_no_device() const = 0;
   /// The library's view of the process: it must be the caller's, or two copies of the core are
   /// linked.
   [[nodiscard]] virtual const Process* process() const = 0;
   [[nodiscard]] virtual Ref<Allocator> allocator(int device) = 0;
   [[nodiscard]] virtual Stream stream(int device) = 0;
-  /// Copies between host and device or device and device; returns when the host may touch both.
+  /// Copies between host and device or device and device, after what this thread's stream was given
+  /// before. Bytes of the host are read or written when it returns: only a copy to the host waits
+  /// for the device. Copies between two devices wait for both.
   virtual void copy(void* to, Device to_device, const void* from, Device from_device,
                     int64_t bytes) = 0;
   virtual void synchronize(int device) = 0;
+  /// For people: `NVIDIA H100 80GB HBM3`.
+  [[nodiscard]] virtual std::string device_name(int device) const = 0;
+  /// Bytes of the device, free ones and others.
+  [[nodiscard]] virtual int64_t device_memory(int device) const = 0;
   /// The kernel of the op with this name, or null.
   [[nodiscard]] virtual Kernel kernel(std::string_view op) const = 0;
 };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens the CUDA library and refuses unusable cases: another library, one with a second copy of the
-// core, no device.
+// core, no device. Allocators are made on first use: a memory pool takes a context of its device,
+// some hundred megabytes of it, which a rank that uses another device must not pay.
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
 #include "tessera/core/process.h"
 
+#include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
 
@@ -13,6 +15,7 @@ namespace {
 constexpr const char* kLibrary = "libtessera_cuda.so";
 
 std::vector<std::string> candidates() {
+  if (const char* given = std::getenv("TESSERA_CUDA_LIBRARY"); given && *given) return {given};
   std::vector<std::string> paths;
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&Process::get), &info) && info.dli_fname) {
@@ -48,11 +51,11 @@ CudaLoader::CudaLoader(const Process* process) {
     return;
   }
   if (backend->device_count() == 0) {
-    why_not_ = "no CUDA device is visible";
+    why_not_ = backend->why_no_device();
     return;
   }
   backend_ = backend;
-  for (int i = 0; i < backend->device_count(); ++i) allocators_.push_back(backend->allocator(i));
+  allocators_.resize(static_cast<size_t>(backend->device_count()));
 }
 
 CudaBackend& CudaLoader::backend() const {
@@ -64,7 +67,10 @@ const Ref<Allocator>& CudaLoader::allocator(int device) {
   const int count = backend().device_count();
   if (device < 0 || device >= count)
     fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", count);
-  return allocators_[static_cast<size_t>(device)];
+  Ref<Allocator>& allocator = allocators_[static_cast<size_t>(device)];
+  const std::lock_guard guard(mutex_);
+  if (!allocator) allocator = backend().allocator(device);
+  return allocator;
 }
 
 }  // namespace tessera

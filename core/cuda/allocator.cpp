@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block that another stream frees goes back in the order of the stream that made it, which waits
-// for the other.
+// A block goes back in the order of the stream that made it, which waits for the device's other
+// streams: any of them may have used it. A rank alone on its device has one.
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
 
@@ -8,20 +8,6 @@
 #include <limits>
 
 namespace tessera {
-namespace {
-
-// Makes what `later` runs from now on wait for what `earlier` was given so far.
-cudaError_t order_streams(cudaStream_t earlier, cudaStream_t later) {
-  cudaEvent_t event = nullptr;
-  cudaError_t status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  if (status != cudaSuccess) return status;
-  status = cudaEventRecord(event, earlier);
-  if (status == cudaSuccess) status = cudaStreamWaitEvent(later, event, 0);
-  (void)cudaEventDestroy(event);  // the driver keeps it until it has fired
-  return status;
-}
-
-}  // namespace
 
 CudaAllocator::CudaAllocator(int device) : device_(device) {
   cudaMemPoolProps props{};
@@ -65,10 +51,12 @@ void CudaAllocator::free(void* block, int64_t bytes) noexcept {
     owners_.erase(it);
     live_ -= bytes;
   }
-  // A thread that frees another's block may have used it on its own stream. At process exit CUDA
-  // may be gone already; then the errors mean nothing.
-  const cudaStream_t mine = cuda_stream_or_null(device_);
-  if (mine && mine != owner) (void)order_streams(mine, owner);
+  // What cannot be ordered is waited for. At process exit CUDA may be gone already; then the errors
+  // mean nothing.
+  if (order_after_others(device_, owner) != cudaSuccess) {
+    (void)cudaGetLastError();
+    (void)cudaDeviceSynchronize();
+  }
   if (cudaFreeAsync(block, owner) != cudaSuccess) (void)cudaGetLastError();
 }
 

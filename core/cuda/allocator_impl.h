@@ -16,8 +16,9 @@ namespace tessera {
 /// The calling thread's stream on `device`; made on first use. Makes `device` the thread's current
 /// one.
 [[nodiscard]] cudaStream_t cuda_stream(int device);
-/// The same, but null where this thread has none yet.
-[[nodiscard]] cudaStream_t cuda_stream_or_null(int device) noexcept;
+/// Makes what `later`, a stream of `device`, runs from now on wait for what all other streams of
+/// the device were given so far.
+[[nodiscard]] cudaError_t order_after_others(int device, cudaStream_t later) noexcept;
 
 class CudaAllocator final : public Allocator {
  public:

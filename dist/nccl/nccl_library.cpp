@@ -17,6 +17,23 @@ constexpr int kCudaOffset = 1000;
 // Pending is not an error: the caller polls `state`.
 int of(ncclResult_t code) { return code == ncclInProgress ? 0 : static_cast<int>(code); }
 int of(cudaError_t code) { return code == cudaSuccess ? 0 : kCudaOffset + static_cast<int>(code); }
+
+// Makes a device the current one of the thread, which other code keeps in mind, for its lifetime.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : status_(cudaGetDevice(&before_)) {
+    if (status_ == cudaSuccess) status_ = cudaSetDevice(device);
+  }
+  ~OnDevice() { (void)cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  [[nodiscard]] cudaError_t status() const { return status_; }
+
+ private:
+  int before_ = 0;
+  cudaError_t status_;
+};
+
 ncclComm_t comm(void* communicator) { return static_cast<ncclComm_t>(communicator); }
 cudaStream_t cuda(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -51,7 +68,8 @@ int make_id(TesseraNcclId* id) {
 }
 
 int start(const TesseraNcclId* id, int rank, int size, int device, void** communicator) {
-  if (const cudaError_t code = cudaSetDevice(device)) return of(code);
+  const OnDevice there(device);
+  if (there.status() != cudaSuccess) return of(there.status());
   ncclUniqueId unique;
   std::memcpy(&unique, id, sizeof(unique));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -108,7 +126,8 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
 }
 
 int event_record(int device, void* stream, void** event) {
-  if (const cudaError_t code = cudaSetDevice(device)) return of(code);
+  const OnDevice there(device);
+  if (there.status() != cudaSuccess) return of(there.status());
   cudaEvent_t made = nullptr;
   if (const cudaError_t code = cudaEventCreateWithFlags(&made, cudaEventDisableTiming))
     return of(code);
