@@ -4,6 +4,8 @@
 #include "tessera/dist/world.h"
 
 #include "tessera/core/process.h"
+#include "tessera/dist/nccl/nccl.h"
+#include "tessera/dist/one_rank/one_rank_group_impl.h"
 #include "tessera/dist/planner/planner.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 
@@ -24,6 +26,12 @@ Context::Options context_options(const WorldOptions& o, int local_ranks) {
           .anomaly = o.anomaly};
 }
 
+Ref<ProcessGroup> device_group(const Ref<ProcessGroup>& host, std::shared_ptr<CommState> comm,
+                               Device device) {
+  return host->size() == 1 ? make_one_rank_group(host, std::move(comm), device)
+                           : make_nccl_group(host, device);
+}
+
 }  // namespace
 
 World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ranks, int local_rank)
@@ -39,6 +47,7 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
   const int busy = local_ranks * context.options.threads, cores = Process::get().cores();
   comm.may_spin = busy <= cores;
   comm.recorder.set_folder(options.flight_folder);
+  comm.make_device_group = device_group;
   outer_timeout_ms_ = comm.timeout_ms.load(std::memory_order_relaxed);
   group_->set_timeout(options.init_timeout);
   outer_ = comm.attached();
@@ -71,6 +80,7 @@ World::~World() {
     comm.move_to(*outer_);
     comm.timeout_ms.store(outer_timeout_ms_, std::memory_order_relaxed);
   } else {
+    comm.drop_device_groups();
     comm.detach();
   }
 }

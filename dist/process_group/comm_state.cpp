@@ -48,6 +48,14 @@ void CommState::move_to(Context& context) {
   if (!items_.empty() && !threaded_) context.progress = this;
 }
 
+ProcessGroup& CommState::device_group(const Ref<ProcessGroup>& host,
+                                      const std::shared_ptr<CommState>& self, Device device) {
+  for (const DeviceGroup& g : device_groups_)
+    if (g.host == host && g.device == device) return *g.group;
+  device_groups_.push_back({host, device, make_device_group(host, self, device)});
+  return *device_groups_.back().group;
+}
+
 void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
   if (pending->listed_) return;
   pending->listed_ = true;

@@ -11,6 +11,7 @@
 #include "tessera/dist/process_group/flight_recorder.h"
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -92,6 +93,17 @@ class CommState final : public Progress {
   void fail_world(std::string_view why);
   void leave();
 
+  /// Makes the group of the ranks of `host` that moves tensors on `device`; the World sets it.
+  std::function<Ref<ProcessGroup>(const Ref<ProcessGroup>& host, std::shared_ptr<CommState> comm,
+                                  Device device)>
+      make_device_group;
+  /// The group of the ranks of `host` for tensors on `device`, made by the first operation on one:
+  /// collective then. `self` is this.
+  ProcessGroup& device_group(const Ref<ProcessGroup>& host, const std::shared_ptr<CommState>& self,
+                             Device device);
+  /// At the end of the World, since they keep their host groups, and these keep this.
+  void drop_device_groups() { device_groups_.clear(); }
+
   std::shared_ptr<Watch> watch;  // set before the first operation; null among threads
   /// Sets on the board the last operation of this rank, and the rank that it waits for (-1: none).
   void started(const Collective& c);
@@ -116,6 +128,12 @@ class CommState final : public Progress {
     Pending* pending;
   };
   std::vector<Item> items_;
+  struct DeviceGroup {
+    Ref<ProcessGroup> host;
+    Device device;
+    Ref<ProcessGroup> group;
+  };
+  std::vector<DeviceGroup> device_groups_;
   std::exception_ptr lost_;
   bool told_ = false;
   bool polling_ = false, threaded_ = false, stop_ = false;

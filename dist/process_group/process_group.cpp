@@ -65,6 +65,10 @@ void check_op(Kind kind, ReduceOp op, DType dtype) {
 }
 
 void check_pair(Kind kind, const Tensor& in, const Tensor& out) {
+  if (in.device() != out.device()) {
+    fail<DeviceError>(concat(kind), "in is ", in.meta(), " on ", in.device(), " and out is ",
+                      out.meta(), " on ", out.device(), ": give both on one device");
+  }
   if (in.dtype() == out.dtype()) return;
   fail<DTypeError>(concat(kind), "in is ", in.meta(), " and out is ", out.meta(),
                    ": dtypes must be equal");
@@ -213,7 +217,9 @@ void ProcessGroup::check(CollectiveKind kind, const Tensor& x, std::string_view 
     fail<UsageError>(concat(kind), what, " ", x.meta(), " is not contiguous", fix);
   if (x.storage().released())
     fail<StorageError>(concat(kind), "the bytes of ", what, " ", x.meta(), " are released");
-  if (!accepts(x.device())) {
+  // A group of the host has one for each device beside it.
+  const bool has_another = accepts(kCpu) && x.device().is_cuda() && comm_->make_device_group;
+  if (!accepts(x.device()) && !has_another) {
     fail<DeviceError>(concat(kind), what, " is on ", x.device(), ", which the back end ", backend(),
                       " does not move");
   }
@@ -226,6 +232,10 @@ void ProcessGroup::check_peer(CollectiveKind kind, int peer, std::string_view wh
 }
 
 Ref<Work> ProcessGroup::launch(Collective c, const Tensor& in, const Tensor& out) {
+  if (const Tensor& x = in.defined() ? in : out; x.defined() && !accepts(x.device())) {
+    return comm_->device_group(Ref<ProcessGroup>(this), comm_, x.device())
+        .launch(std::move(c), in, out);
+  }
   const bool message = c.kind == Kind::send || c.kind == Kind::recv;
   const auto takes = [&](Buffer& buffer, const Tensor& x, Access access) {
     if (!x.defined()) return;
