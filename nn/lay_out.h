@@ -10,9 +10,9 @@ namespace tessera::nn {
 /// As initialize, but on the meta device: each parameter and buffer stays without bytes and gets
 /// its layout, with this rank's shard as its local tensor. DeviceError if one has bytes already.
 TESSERA_API void lay_out(Module& root, const LayoutOf& layout_of);
-/// Gives a model without bytes host memory, in the layouts that it has. Parameters and persistent
-/// buffers, which a checkpoint contains, are not written; other buffers are filled as by
+/// Gives a model without bytes memory of `device`, in the layouts that it has. Parameters and
+/// persistent buffers, which a checkpoint contains, are not written; other buffers are filled as by
 /// initialize.
-TESSERA_API void allocate(Module& root);
+TESSERA_API void allocate(Module& root, Device device = kCpu);
 
 }  // namespace tessera::nn

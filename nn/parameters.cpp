@@ -214,9 +214,9 @@ void initialize(Module& root, uint64_t seed, Device device) {
   });
 }
 
-void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of) {
+void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of, Device device) {
   for_each(root, detail::all, [&](const std::string& path, Tensor& t, const Init& init) {
-    const TensorMeta meta{t.shape(), t.dtype(), kCpu};
+    const TensorMeta meta{t.shape(), t.dtype(), device};
     detail::become(t, filled(meta, init, {seed, stream_of(path)}, layout_of(path, meta)));
   });
 }
@@ -233,16 +233,16 @@ void lay_out(Module& root, const LayoutOf& layout_of) {
   });
 }
 
-void allocate(Module& root) {
+void allocate(Module& root, Device device) {
   for_each(root, detail::parameters | detail::persistent_buffers,
-           [](const std::string&, Tensor& t, const Init&) {
+           [device](const std::string&, Tensor& t, const Init&) {
              if (!t.device().is_meta()) return;
-             detail::become(t, t.is_distributed()
-                                   ? make_distributed(empty(local(t).shape(), t.dtype()), t.shape(),
-                                                      layout_of(t))
-                                   : empty(t.shape(), t.dtype()));
+             const Shape part = t.is_distributed() ? local(t).shape() : t.shape();
+             const Tensor bytes = empty(part, t.dtype(), device);
+             detail::become(
+                 t, t.is_distributed() ? make_distributed(bytes, t.shape(), layout_of(t)) : bytes);
            });
-  fill_other_buffers(root, kCpu);
+  fill_other_buffers(root, device);
 }
 
 void load(Module& root, const std::vector<NamedParameter>& source, Device device) {

@@ -40,8 +40,10 @@ TESSERA_API void set_requires_grad(Module& root, bool on);
 TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
 /// The layout of each parameter or buffer, by its name and global meta; empty: plain.
 using LayoutOf = std::function<Layout(const std::string& name, const TensorMeta& meta)>;
-/// The same, distributed: each rank fills its own shard, with the bits of the unsharded tensor.
-TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of);
+/// The same, distributed: each rank fills its own shard, with the bits of the unsharded tensor,
+/// whatever its device.
+TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of,
+                            Device device = kCpu);
 /// Fills every parameter and persistent buffer from `source`, by name, with equal shape and dtype;
 /// a distributed one, also without bytes (lay_out), keeps its layout. DataError names everything
 /// that is missing, unknown or of another shape or dtype.

@@ -61,9 +61,9 @@ struct TESSERA_API Manifest {
   int64_t data_windows = 0;  ///< number of windows of the data, which decides the order; 0: unknown
   std::vector<CheckpointFile> files;
   TensorEntries model, optimizer, train_state;  ///< names are unique among all of them
-  std::string products = {};                    ///< product_route() of the run; empty: unknown
-  DataFingerprint data = {};                    ///< of the training data; empty: unknown
-  std::string mesh = {};  ///< of the run, for people: any other may load it; empty: unknown
+  std::string products = {};  ///< what computed matmuls of the run; empty: unknown
+  DataFingerprint data = {};  ///< of the training data; empty: unknown
+  std::string mesh = {};      ///< of the run, for people: any other may load it; empty: unknown
   /// Of the run's tokenizer; without files, a token is a byte. Absent: unknown.
   std::optional<std::vector<TokenizerEntry>> tokenizer = {};
   /// Of versions 1 and 2: each tensor is one chunk, named as the tensor, and has no checksum of its

@@ -5,7 +5,6 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/train/ranks/ranks.h"
 
@@ -81,7 +80,7 @@ Saving::Saving(CheckpointFolder folder, const Checkpoint& c, Snapshot snapshot)
   manifest_.seed = c.seed;
   manifest_.config = c.config;
   manifest_.data_windows = c.data_windows;
-  manifest_.products = product_route();
+  manifest_.products = c.products;
   manifest_.data = c.data;
   manifest_.mesh = c.mesh;
   if (c.tokenizer && rank_ == 0) {

@@ -39,6 +39,7 @@ struct Checkpoint {
   std::vector<nn::NamedParameter> train_state = {};
   DataFingerprint data = {};  ///< as in the manifest
   std::string mesh = {};      ///< as in the manifest
+  std::string products = {};  ///< as in the manifest
   /// Its files are saved with the tensors. Null: unknown.
   std::shared_ptr<const Tokenizer> tokenizer = {};
 };

@@ -20,6 +20,7 @@ void ModelOnRanksConfig::fields(config::Fields& f) {
   f.add("threads", threads,
         "kernel threads per rank; 0: the cores divided among the ranks of the host",
         {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
+  add_device(f, device);
 }
 
 std::vector<std::string> ModelOnRanks::faults(config::Fields fields, const ModelOnRanksConfig& on,
@@ -35,7 +36,9 @@ std::vector<std::string> ModelOnRanks::faults(config::Fields fields, const Model
 ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
                            const Catalogue& catalogue)
     : on_(on), launch_(detect_launch(static_cast<int>(on.ranks))) {
-  (void)on_.parallelism.reshard(launch_.size);  // before the checkpoint is read
+  // Before the checkpoint is read.
+  (void)on_.parallelism.reshard(launch_.size);
+  (void)rank_device(on_.device, launch_);
   warn_ = [&out, first = launch_.rank == 0](const std::string& line) {
     if (first) out << line << '\n';
   };
@@ -67,10 +70,11 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
   const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
   const auto on_rank = [&](World& world) {
     require_equal_ranks(name, facts);
-    compare_kernels(name, strict, warn_);
+    const Device device = rank_device(on_.device, world.local_rank(), world.local_ranks());
+    compare_kernels(name, device, strict, warn_);
     const Mesh mesh = make_mesh(config.parallelism);
     const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
-      trained_.fill(m, layouts, warn_);
+      trained_.fill(m, layouts, device, warn_);
     });
     check_replicas(name, model_tensors(*model), "after loading");
     body(world, *model);

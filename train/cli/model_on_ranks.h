@@ -20,6 +20,7 @@ namespace tessera::train {
 struct ModelOnRanksConfig {
   std::string checkpoint, hf_assets_path;
   int64_t ranks = 0, threads = 0;
+  DeviceChoice device = DeviceChoice::automatic;
   ParallelismConfig parallelism;  ///< not that of the run: any mesh can load its checkpoint
   void fields(config::Fields& f);
 };

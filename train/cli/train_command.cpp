@@ -56,11 +56,13 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
     if (launch.rank == 0) print_estimate(config, ranks, out);
     return 0;
   }
+  const Device device = rank_device(config.device, launch);
   FlightRecorder::install_signal_handler();  // SIGUSR2 dumps flight records
   install_stop_signals(config.checkpoint.enable);
   if (auto* output = dynamic_cast<StandardOutput*>(out.rdbuf())) output->write_in_background();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
-  if (config.memory.check && launch.local_rank <= 0) {  // once on each host
+  // The host's, once on each host.
+  if (config.memory.check && device.is_cpu() && launch.local_rank <= 0) {
     const std::string warning = check_memory(config, ranks, free_memory());
     if (!warning.empty()) out << warning << '\n';
   }

@@ -58,7 +58,7 @@ double distance_of_logits(const std::string& imported, const std::string& name) 
   const io::SafetensorsFile golden(kGoldens + name + ".safetensors");
   const TrainedModel trained = open_trained_model(imported, {});
   const auto model = trained.config.model.make();
-  trained.fill(*model, [](const auto&, const auto&) { return Layout(); }, {});
+  trained.fill(*model, [](const auto&, const auto&) { return Layout(); }, kCpu, {});
   model->eval();
   return distance(model->forward(golden.read("tokens")), golden.read("logits"));
 }

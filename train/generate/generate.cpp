@@ -95,9 +95,12 @@ class Batch {
     auto* at = ids.data<int64_t>();
     for (const auto& row : tokens_) at = std::copy(row.begin() + seen_, row.end(), at);
     seen_ = length;
-    if (const Mesh mesh = model_.placement().mesh) ids = distribute(ids, Layout::replicated(mesh));
+    const models::Placement at_model = model_.placement();
+    ids = to_device(ids, at_model.device);
+    if (at_model.mesh) ids = distribute(ids, Layout::replicated(at_model.mesh));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)
-    return select(logits.is_distributed() ? full_tensor(logits) : logits, 1, 0);
+    // Tokens are chosen on the host.
+    return to_device(select(logits.is_distributed() ? full_tensor(logits) : logits, 1, 0), kCpu);
   }
 
   const models::LanguageModel& model_;

@@ -5,6 +5,8 @@
 #include "tessera/train/monitor/monitor.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/matmul/peak.h"
 #include "tessera/train/monitor/summary.h"
@@ -26,7 +28,9 @@ int64_t machine_memory() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
-MemoryStats stats() { return Context::current().allocator(kCpu)->stats(); }
+int64_t memory_of(Device device) {
+  return device.is_cuda() ? Process::get().cuda().device_memory(device.index) : machine_memory();
+}
 
 double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -64,7 +68,8 @@ Monitor::Monitor(const MetricsConfig& metrics, const ProfilerConfig& profiler, M
       world_(world),
       print_(print && world.rank() == 0 ? std::move(print) : [](const std::string&) {}),
       screen_(world.rank() == 0 ? screen : nullptr),
-      profiler_(profiler, facts_.dump_folder, world) {
+      profiler_(profiler, facts_.dump_folder, world, facts_.device),
+      device_memory_(memory_of(facts_.device)) {
   done_ = facts_.done;
   memory_.parameters = bytes_of(facts_.parameters);
   memory_.optimizer = facts_.optimizer_bytes;
@@ -82,7 +87,7 @@ Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
     : monitor_(monitor),
       span_(&monitor.profiler_, name),
       name_(name),
-      live_before_(stats().live - monitor.gathered()),
+      live_before_(monitor.stats().live - monitor.gathered()),
       begin_(Clock::now()) {}
 
 Monitor::Phase::~Phase() {
@@ -91,7 +96,8 @@ Monitor::Phase::~Phase() {
   if (name_ == "forward") {
     const int64_t gathered = monitor_.gathered();
     memory.gathered = std::max(memory.gathered, gathered);
-    memory.activations = std::max(memory.activations, stats().live - gathered - live_before_);
+    memory.activations =
+        std::max(memory.activations, monitor_.stats().live - gathered - live_before_);
   }
   if (name_ != "backward") return;
   int64_t gradients = 0;
@@ -101,6 +107,8 @@ Monitor::Phase::~Phase() {
   }
   memory.gradients = std::max(memory.gradients, gradients);
 }
+
+MemoryStats Monitor::stats() const { return Context::current().allocator(facts_.device)->stats(); }
 
 int64_t Monitor::gathered() const { return facts_.gathered_bytes ? facts_.gathered_bytes() : 0; }
 
@@ -133,7 +141,8 @@ void Monitor::end_step(const StepRecord& record) {
   explain_excess(record);
   show(record);
   const int64_t count = record.step - first_ + 1;
-  if (config_.measure_ceiling && record.step < facts_.steps && (count & (count - 1)) == 0)
+  if (config_.measure_ceiling && facts_.device.is_cpu() && record.step < facts_.steps &&
+      (count & (count - 1)) == 0)
     measure(count == 1 ? 0.02 : 0.004);
   if (count == 1) first_ended_ = Clock::now();
 }
@@ -194,7 +203,7 @@ void Monitor::write_tensorboard(const StepRecord& r) {
       {"time_metrics/data_loading(s)", data_seconds_},
       {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds_},
       {"memory/max_active(GiB)", peak / kGiB},
-      {"memory/max_active(%)", 100 * peak / static_cast<double>(machine_memory())},
+      {"memory/max_active(%)", 100 * peak / static_cast<double>(device_memory_)},
       {"memory/parameters(GiB)", static_cast<double>(memory_.parameters) / kGiB},
       {"memory/gradients(GiB)", static_cast<double>(memory_.gradients) / kGiB},
       {"memory/optimizer(GiB)", static_cast<double>(memory_.optimizer) / kGiB},
@@ -210,7 +219,7 @@ void Monitor::show(const StepRecord& r) {
   const double left = per_step * static_cast<double>(facts_.steps - r.step);
   if (r.step == first_ || r.step == facts_.steps || r.step % config_.log_freq == 0)
     print_(step_line(r, {.peak_bytes = memory_.peak,
-                         .total_bytes = machine_memory(),
+                         .total_bytes = device_memory_,
                          .flops_per_token = flops_per_token(r),
                          .ceiling_flops = ceiling_,
                          .ceiling_holds = ceiling_holds_,

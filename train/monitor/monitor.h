@@ -31,6 +31,7 @@ struct MonitorFacts {
   int64_t tokens_per_step = 0;  ///< over all ranks
   int64_t done = 0;             ///< steps done before this run resumed
   DType compute = DType::f32;   ///< dtype of most matmuls, whose peak is measured
+  Device device = kCpu;         ///< whose memory is counted; the peak is that of the CPU alone
   std::vector<Tensor> parameters = {};
   int64_t optimizer_bytes = 0;  ///< on this rank
   /// Bytes that whole parameters take now beside those, where ranks hold shards; none: 0.
@@ -94,6 +95,7 @@ class TESSERA_API Monitor {
   void peak_measured(double flops);
 
  private:
+  [[nodiscard]] MemoryStats stats() const;
   [[nodiscard]] int64_t gathered() const;
   void measure(double seconds);
   void explain_excess(const StepRecord& record);
@@ -109,6 +111,7 @@ class TESSERA_API Monitor {
   std::function<void(const std::string&)> print_;
   Screen* screen_;
   Profiler profiler_;
+  int64_t device_memory_;  // all of it
   std::optional<MetricsLog> log_;
   std::optional<TensorBoardWriter> tensorboard_;
   MemoryByKind memory_;

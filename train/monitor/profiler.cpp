@@ -59,8 +59,9 @@ std::string_view kind_name(OpKind kind) {
 // Intercepts each op of the program; writes to `trace` if there is one.
 class Profiler::Recorder final : public Interceptor {
  public:
-  Recorder(World& world, std::shared_ptr<TraceWriter>& trace)
+  Recorder(World& world, Device device, std::shared_ptr<TraceWriter>& trace)
       : context_(Context::current()),
+        device_(device),
         flights_(world.group().recorder()),
         trace_(trace),
         seen_(flights_.count()),
@@ -115,13 +116,14 @@ class Profiler::Recorder final : public Interceptor {
  private:
   void write_memory(int64_t time) {
     constexpr int64_t kStep = 64 << 10;  // smaller changes would fill the trace
-    const int64_t live = context_.allocator(kCpu)->stats().live;
+    const int64_t live = context_.allocator(device_)->stats().live;
     if (std::abs(live - shown_) < kStep) return;
     shown_ = live;
     trace_->counter("tensor memory (bytes)", time, static_cast<double>(live));
   }
 
   Context& context_;
+  Device device_;
   FlightRecorder& flights_;
   std::shared_ptr<TraceWriter>& trace_;
   CommTrace sent_;
@@ -132,9 +134,10 @@ class Profiler::Recorder final : public Interceptor {
 };
 
 struct Profiler::State {
-  State(const ProfilerConfig& c, World& w) : config(c), world(w) {}
+  State(const ProfilerConfig& c, World& w, Device d) : config(c), world(w), device(d) {}
   ProfilerConfig config;
   World& world;
+  Device device;
   std::filesystem::path folder;
   std::unique_ptr<Recorder> recorder;
   std::mutex mutex;  // of what spans of other threads read: trace and threads
@@ -160,8 +163,9 @@ std::vector<std::string> ProfilerConfig::conflicts() const {
                  " + --profiler.profiler_active ", profiler_active)};
 }
 
-Profiler::Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world)
-    : state_(new State(config, world)) {
+Profiler::Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world,
+                   Device device)
+    : state_(new State(config, world, device)) {
   config::throw_if_any(config.conflicts());
   state_->folder = std::filesystem::path(dump_folder) / config.save_traces_folder;
 }
@@ -173,7 +177,7 @@ void Profiler::begin_step(int64_t step) {
   const int64_t at = (step - 1) % s.config.profile_freq;
   const int64_t first = s.config.profile_freq - s.config.profiler_active;
   if (at < first - s.config.profiler_warmup) return;
-  if (!s.recorder) s.recorder = std::make_unique<Recorder>(s.world, s.trace);
+  if (!s.recorder) s.recorder = std::make_unique<Recorder>(s.world, s.device, s.trace);
   if (at >= first && !s.trace) {
     const int64_t last = step - at + s.config.profile_freq - 1;
     const auto folder = s.folder / fmt::format("iteration_{}", last);

@@ -33,8 +33,9 @@ struct TESSERA_API ProfilerConfig {
 /// `<save_traces_folder>/iteration_<step>/rank<r>_trace.json`.
 class TESSERA_API Profiler {
  public:
-  /// A relative folder is below `dump_folder`.
-  Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world);
+  /// A relative folder is below `dump_folder`. Tensors on `device` are counted.
+  Profiler(const ProfilerConfig& config, const std::string& dump_folder, World& world,
+           Device device = kCpu);
   /// Drops an incomplete trace.
   ~Profiler();
   Profiler(const Profiler&) = delete;

@@ -13,6 +13,8 @@
 namespace tessera::train {
 namespace {
 
+int ranks_of(const Config& config) { return static_cast<int>(std::max<int64_t>(1, config.ranks)); }
+
 std::vector<StepRecord> records_of(const Config& config,
                                    const std::function<void(const std::string&)>& print) {
   std::vector<StepRecord> records;
@@ -23,7 +25,7 @@ std::vector<StepRecord> records_of(const Config& config,
       if (world.rank() == 0) records.push_back(r);
     }
   };
-  run_ranks(static_cast<int>(std::max<int64_t>(1, config.ranks)), run, world_options(config));
+  run_ranks(ranks_of(config), run, world_options(config));
   return records;
 }
 
@@ -51,6 +53,9 @@ void CompareConfig::fields(config::Fields& f) {
         "fail if a loss or gradient norm differs by more than this relative tolerance; none: only "
         "report",
         {.min = 0, .max = 1});
+  std::vector<std::pair<std::string, std::optional<DeviceChoice>>> devices{{"own", std::nullopt}};
+  for (const auto& [name, choice] : device_choices()) devices.emplace_back(name, choice);
+  f.add_choice("device", device, "device of both runs; own: that of each configuration", devices);
   f.add("dump_folder", dump_folder, "output folder; the runs write into its subfolders a and b");
   f.add("overwrite", overwrite, "remove the results of earlier runs from these subfolders");
 }
@@ -71,11 +76,13 @@ Comparison compare(Config a, Config b, const CompareConfig& options,
   for (Config* config : {&a, &b}) {
     shorten(*config, steps);
     config->overwrite = options.overwrite;
+    config->device = options.device.value_or(config->device);
   }
   // Faults of the second are found before the first runs.
   std::vector<std::string> faults = a.faults();
   std::ranges::move(b.faults(), std::back_inserter(faults));
   config::throw_if_any(faults);
+  for (const Config* config : {&a, &b}) (void)rank_device(config->device, 0, ranks_of(*config));
 
   Comparison result{records_of(a, print), records_of(b, print), {}, {}};
   for (size_t i = 0; i < result.a.size(); ++i) {

@@ -16,6 +16,7 @@ struct CompareConfig {
   int64_t steps = 0;  ///< steps to compare; 0: all steps of the shorter run
   std::optional<int64_t> seed;
   std::optional<double> tolerance;
+  std::optional<DeviceChoice> device;  ///< of both runs; none: that of each
   std::string dump_folder = "./outputs/compare";
   bool overwrite = false;
   void fields(config::Fields& f);

@@ -94,6 +94,7 @@ struct TopFields {
     f.add("threads", c.threads,
           "kernel threads per rank; 0: the cores divided among the ranks of the host",
           {.min = 0, .max = 4096, .unit = "threads", .per_rank = true});
+    add_device(f, c.device);
   }
 };
 
@@ -104,6 +105,13 @@ bool is_layer_interval(const std::string& option) {
 }
 
 }  // namespace
+
+void add_device(config::Fields& f, DeviceChoice& device) {
+  f.add_choice("device", device,
+               "what each rank computes on; auto: a GPU of its own where the host has one for each "
+               "of its ranks, else the CPU",
+               device_choices());
+}
 
 void TrainingConfig::fields(config::Fields& f) {
   f.add("steps", steps, "number of optimizer steps", {.min = 1, .max = 1e12, .unit = "steps"});

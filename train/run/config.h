@@ -3,6 +3,7 @@
 // one only composes them. Section and field names are torchtitan's if the meaning is the same.
 #pragma once
 
+#include "tessera/dist/launch/rank_device.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
@@ -79,6 +80,7 @@ struct TESSERA_API Config {
   std::string initial_hf;      ///< folder of Hugging Face that the model is from; empty: none
   bool overwrite = false;
   int64_t ranks = 0, threads = 0;
+  DeviceChoice device = DeviceChoice::automatic;
   models::ModelConfig model;
   TrainingConfig training;
   OptimizerConfig optimizer;
@@ -119,6 +121,9 @@ struct TESSERA_API Config {
  private:
   [[nodiscard]] std::vector<std::string> conflicts_on(int64_t ranks) const;
 };
+
+/// Adds the field `device`, which commands that compute have in common.
+TESSERA_API void add_device(config::Fields& f, DeviceChoice& device);
 
 struct Recipe {
   std::string name, description;

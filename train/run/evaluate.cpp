@@ -41,7 +41,7 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
 Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps) {
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
-  const Mesh mesh = model.placement().mesh;
+  const auto [device, mesh] = model.placement();
   if (!mesh) {
     fail<UsageError>("evaluate",
                      "the model's parameters are plain: lay them out on a mesh, of one rank too");
@@ -57,8 +57,9 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
     const Batch batch = data.next();
     const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
     if (step == 0) metadata = model.metadata(seq_len);
-    const auto placed = [&](const Tensor& part) {
-      return part.defined() ? wrap_local(part, share.by_rows, {rows * share.parts, seq_len}) : part;
+    const auto placed = [&, to = device](const Tensor& part) {
+      if (!part.defined()) return part;
+      return wrap_local(to_device(part, to), share.by_rows, {rows * share.parts, seq_len});
     };
     const models::Loss result =
         model.loss(placed(batch.tokens), placed(batch.targets),

@@ -5,7 +5,9 @@
 #include "tessera/train/run/rank_check.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/cuda_backend.h"
 #include "tessera/core/parallel.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -303,9 +305,13 @@ void require_equal_ranks(std::string_view where, const RankFacts& facts) {
                            "; start all ranks with the same program, configuration and data"));
 }
 
-void compare_kernels(std::string_view where, bool strict,
+std::string products_on(Device device) {
+  return device.is_cuda() ? Process::get().cuda().device_name(device.index) : product_route();
+}
+
+void compare_kernels(std::string_view where, Device device, bool strict,
                      const std::function<void(const std::string&)>& warn) {
-  const std::vector<std::string> differences = rank_differences({{"matmul", product_route()}});
+  const std::vector<std::string> differences = rank_differences({{"matmul", products_on(device)}});
   if (differences.empty()) return;
   const std::string what = concat("ranks compute differently: ", first_few(differences));
   if (strict) {

@@ -52,9 +52,11 @@ class TESSERA_API RankFacts {
 /// CollectiveMismatch on all ranks, which lists what differs; `where` begins its message.
 TESSERA_API void require_equal_ranks(std::string_view where, const RankFacts& facts);
 
-/// How this process computes matmuls, which decides bits. Ranks that differ are a warning, or an
-/// error as require_equal_ranks if `strict`.
-TESSERA_API void compare_kernels(std::string_view where, bool strict,
+/// What computes matmuls on `device`, which decides bits: product_route(), or the GPU's name.
+[[nodiscard]] TESSERA_API std::string products_on(Device device);
+/// Compares it over the ranks. Where they differ, that is a warning, or an error as
+/// require_equal_ranks if `strict`.
+TESSERA_API void compare_kernels(std::string_view where, Device device, bool strict,
                                  const std::function<void(const std::string&)>& warn);
 
 /// Compares the bits of the ranks that hold the same elements of each tensor: all ranks for a plain

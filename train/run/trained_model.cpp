@@ -111,11 +111,12 @@ std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::Nam
   return saved;
 }
 
-void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of, const Warn& warn) const {
+void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of, Device device,
+                        const Warn& warn) const {
   const NoGrad guard;
   const Patience patience;
   nn::lay_out(model, layout_of);
-  nn::allocate(model);
+  nn::allocate(model, device);
   const std::vector<nn::NamedParameter> own = model_tensors(model);
   std::vector<nn::NamedParameter> saved;
   if (steps_.paths.empty()) {

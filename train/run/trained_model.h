@@ -18,11 +18,12 @@ class TESSERA_API TrainedModel {
   Config config;
   /// Of the checkpoint; null if it has none: then it is that of `config`.
   std::shared_ptr<const Tokenizer> tokenizer;
-  /// Loads a model without bytes, with these layouts (a FillModel). Collective: each rank reads the
-  /// ranges that it holds. A damaged step is skipped with a warning on rank 0, if an earlier one
-  /// has the same model and tokenizer. DataError, IoError on all ranks: there is none, or it does
-  /// not fit the model.
-  void fill(nn::Module& model, const nn::LayoutOf& layout_of, const Warn& warn) const;
+  /// Loads a model without bytes onto `device`, with these layouts (a FillModel). Collective: each
+  /// rank reads the ranges that it holds. A damaged step is skipped with a warning on rank 0, if an
+  /// earlier one has the same model and tokenizer. DataError, IoError on all ranks: there is none,
+  /// or it does not fit the model.
+  void fill(nn::Module& model, const nn::LayoutOf& layout_of, Device device,
+            const Warn& warn) const;
   /// Its tensors, as they are stored.
   [[nodiscard]] const CheckpointReader& reader() const { return *from_; }
 

@@ -7,6 +7,7 @@
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/cuda_backend.h"
 #include "tessera/core/draws.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
@@ -55,18 +56,17 @@ std::string_view isa_name(Isa isa) {
 }
 
 int64_t valid_targets(const Batch& batch) {
-  const auto* targets = local(batch.targets).data<int64_t>();
-  const int64_t all = local(batch.targets).numel();
+  const auto* targets = batch.targets.data<int64_t>();
+  const int64_t all = batch.targets.numel();
   return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
 }
 
 // Lengths of documents on this rank; a sequence without positions is one document.
 std::vector<int64_t> document_lengths(const Batch& batch) {
-  const Tensor tokens = local(batch.tokens);
-  const int64_t rows = tokens.size(0), length = tokens.size(1);
+  const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
   if (!batch.positions.defined()) return std::vector<int64_t>(static_cast<size_t>(rows), length);
   std::vector<int64_t> lengths;
-  const auto* positions = local(batch.positions).data<int64_t>();
+  const auto* positions = batch.positions.data<int64_t>();
   for (int64_t i = 0; i < rows * length; ++i) {
     if (i % length == 0 || positions[i] == 0) lengths.push_back(0);
     ++lengths.back();
@@ -106,6 +106,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                  Screen* screen, BatchSource source)
     : config_(config),
       world_(World::current()),
+      device_(rank_device(config.device, world_.local_rank(), world_.local_ranks())),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
       source_(std::move(source)),
       fingerprint_(checked_fingerprint()),
@@ -139,7 +140,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   }
 
   model_ = build_model(config_, mesh_, [&](nn::Module& model, const nn::LayoutOf& layouts) {
-    nn::initialize(model, seed, layouts);
+    nn::initialize(model, seed, layouts, device_);
   });
   metadata_ = model_->metadata(config_.training.seq_len);
   parameters_ = nn::parameters(*model_);
@@ -160,6 +161,7 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                    .tokens_per_step = tokens_per_step(),
                    .done = done_,
                    .compute = config_.training.mixed_precision_param,
+                   .device = device_,
                    .parameters = parameters_,
                    .optimizer_bytes = optimizer_->state_bytes(),
                    .gathered_bytes = [this] { return nn::whole_parameter_bytes(*model_); }},
@@ -173,6 +175,7 @@ DataFingerprint Trainer::checked_fingerprint() {
   RankFacts facts;
   facts.add("command", "train");
   facts.add_fields(config_.fields());
+  facts.add("device", device_.is_cuda() ? "cuda" : "cpu");
   const std::vector<MixturePart> parts = config_.dataloader.parts();
   for (size_t i = 0; i < parts.size() && !source_; ++i) {
     for (DataFile& file : facts.add_data(parts[i].path, parts[i].field)) {
@@ -191,8 +194,8 @@ DataFingerprint Trainer::checked_fingerprint() {
     facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
   facts.add_tokenizer(config_.hf_assets_path, "hf_assets_path");
   require_equal_ranks("train", facts);
-  compare_kernels("train", config_.debug.deterministic && !config_.debug.deterministic_warn_only,
-                  print_);
+  compare_kernels("train", device_,
+                  config_.debug.deterministic && !config_.debug.deterministic_warn_only, print_);
   config::throw_if_any(config_.faults_on(world_.size()));
   return data;
 }
@@ -224,8 +227,14 @@ void Trainer::announce() {
     print_(fmt::format("experts: a token uses {} of the parameters",
                        with_separators(nn::parameter_count(*model_) - idle)));
   if (c.metrics.summary == "layers") print_(layer_summary(*model_));
-  print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
-                     isa_name(Process::get().isa()), byte_count(machine_memory())));
+  if (device_.is_cuda()) {
+    const CudaBackend& cuda = Process::get().cuda();
+    print_(fmt::format("device: {}, {}, {}", concat(device_), cuda.device_name(device_.index),
+                       byte_count(cuda.device_memory(device_.index))));
+  } else {
+    print_(fmt::format("device: cpu, {} threads, {}, {}", context.options.threads,
+                       isa_name(Process::get().isa()), byte_count(machine_memory())));
+  }
   if (data_) {
     for (const DataInfo& data : data_->sources()) {
       print_(fmt::format(
@@ -265,33 +274,35 @@ int64_t Trainer::rows_at_once() const { return config_.training.local_batch_size
 
 int64_t Trainer::tokens_per_step() const { return rows_per_step() * config_.training.seq_len; }
 
-std::vector<Batch> Trainer::next_batches() {
+std::vector<Batch> Trainer::next_rows() {
   const int64_t mine = config_.training.local_batch_size, at_once = rows_at_once();
-  const Shape global{at_once, config_.training.seq_len};
-  std::vector<Batch> batches;
+  std::vector<Batch> all;
   for (int64_t i = 0; i < micro_batches_; ++i) {
     const int64_t first = rows_ + i * at_once;
-    const Batch part = source_ ? source_(first + share_.part * mine, mine) : data_->at(first);
-    const auto whole = [&](const Tensor& rows) {
-      return rows.defined() ? wrap_local(rows, share_.by_rows, global) : rows;
-    };
-    batches.push_back(
-        {whole(part.tokens), whole(part.targets), whole(part.positions), whole(part.documents)});
+    all.push_back(source_ ? source_(first + share_.part * mine, mine) : data_->at(first));
   }
-  return batches;
+  return all;
 }
 
-// Data lies on the host, so its tokens are counted there; ranks that read the same rows do not
-// count them again.
-Tensor Trainer::counts_of(const std::vector<Batch>& batches) {
+Batch Trainer::placed(const Batch& rows) const {
+  const Shape global{rows_at_once(), config_.training.seq_len};
+  const auto whole = [&](const Tensor& part) {
+    return part.defined() ? wrap_local(to_device(part, device_), share_.by_rows, global) : part;
+  };
+  return {whole(rows.tokens), whole(rows.targets), whole(rows.positions), whole(rows.documents)};
+}
+
+// Rows are counted on the host, where they come from; ranks that read the same rows do not count
+// them again.
+Tensor Trainer::counts_of(const std::vector<Batch>& rows) {
   const Tensor counts = zeros({2}, DType::f64);
   auto* sums = counts.data<double>();
-  for (const Batch& batch : batches) {
+  for (const Batch& batch : rows) {
     sums[0] += static_cast<double>(valid_targets(batch));
     sums[1] += model_->flops(document_lengths(batch));
   }
   mesh_.group(share_.axes).all_reduce(counts)->wait();
-  return counts;
+  return to_device(counts, device_);
 }
 
 template <class F> void Trainer::for_each_micro_batch(const std::vector<Batch>& batches, F&& run) {
@@ -317,12 +328,13 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
 StepRecord Trainer::step() {
   const auto start = Clock::now();
   monitor_->begin_step(done_ + 1);
-  const std::vector<Batch> batches = [&] {
+  std::vector<Batch> batches = [&] {
     const auto phase = monitor_->phase("data");
-    return next_batches();
+    return next_rows();
   }();
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
   const Tensor counts = counts_of(batches);  // (2)
+  for (Batch& batch : batches) batch = placed(batch);
   const Tensor scale = [&] {
     const NoGrad guard;
     return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),

@@ -33,13 +33,13 @@ using BatchSource = std::function<Batch(int64_t first, int64_t count)>;
 
 class TESSERA_API Trainer {
  public:
-  /// Checks that the ranks agree on configuration, build and data (CollectiveMismatch on all ranks:
-  /// what differs, with values and ranks) and the configuration (ConfigError: every fault), locks
-  /// the dump folder and checks that it is writable and holds no other run's results (ConfigError
-  /// on all ranks; `overwrite` removes them), reads the data, builds the model and loads the
-  /// checkpoint to resume from. Created on every rank of a World; rank 0 writes files. `print` gets
-  /// lines for people on rank 0, and `screen` the progress bar. A `source` replaces the data of
-  /// dataloader.
+  /// Chooses the rank's device (ConfigError: there is none such), checks that the ranks agree on
+  /// configuration, build and data (CollectiveMismatch on all ranks: what differs, with values and
+  /// ranks) and the configuration (ConfigError: every fault), locks the dump folder and checks that
+  /// it is writable and holds no other run's results (ConfigError on all ranks; `overwrite` removes
+  /// them), reads the data, builds the model and loads the checkpoint to resume from. Created on
+  /// every rank of a World; rank 0 writes files. `print` gets lines for people on rank 0, and
+  /// `screen` the progress bar. A `source` replaces the data of dataloader.
   explicit Trainer(const Config& config, std::function<void(const std::string&)> print = {},
                    Screen* screen = nullptr, BatchSource source = {});
 
@@ -67,9 +67,12 @@ class TESSERA_API Trainer {
  private:
   /// Before any work: what the ranks disagree on, then faults of the configuration.
   [[nodiscard]] DataFingerprint checked_fingerprint();
-  [[nodiscard]] std::vector<Batch> next_batches();
-  /// (2) f64, equal on all ranks: tokens with a target and operations of these batches.
-  [[nodiscard]] Tensor counts_of(const std::vector<Batch>& batches);
+  /// The micro-batches of the next step: this rank's rows, plain and on the host.
+  [[nodiscard]] std::vector<Batch> next_rows();
+  /// Rows of all ranks on their devices.
+  [[nodiscard]] Batch placed(const Batch& rows) const;
+  /// (2) f64, equal on all ranks: tokens with a target and operations of these rows of each rank.
+  [[nodiscard]] Tensor counts_of(const std::vector<Batch>& rows);
   [[nodiscard]] models::Loss loss_of(const Batch& batch, const Tensor& scale) const;
   void open_data();
   /// Over all ranks, of a micro-batch and of a step.
@@ -117,6 +120,7 @@ class TESSERA_API Trainer {
 
   Config config_;
   World& world_;
+  Device device_;
   std::function<void(const std::string&)> print_;
   BatchSource source_;
   DataFingerprint fingerprint_;  // of the training data

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving and resuming a Trainer. Rank 0 decides which checkpoint; each rank reads and writes what
 // it holds.
-#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -282,7 +281,7 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
         "warning: the data has {} windows, but had {} at {}: its order differs from here on",
         data_windows(), m.data_windows, from.path()));
   }
-  if (const std::string here = product_route(); !m.products.empty() && m.products != here) {
+  if (const std::string here = products_on(device_); !m.products.empty() && m.products != here) {
     const std::string what = fmt::format("matmuls of {} were computed by {}, here they are by {}",
                                          from.path(), io::excerpt(m.products), here);
     if (config_.debug.deterministic && !config_.debug.deterministic_warn_only) {
@@ -320,6 +319,7 @@ Checkpoint Trainer::checkpoint(bool model_only) {
                .optimizer = {},
                .data = fingerprint_,
                .mesh = mesh_.text(),
+               .products = products_on(device_),
                .tokenizer = tokenizer_};
   if (model_only) {
     for (auto& [name, t] : c.model)
