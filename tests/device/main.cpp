@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tests run on devices of host memory, unless TESSERA_CUDA_LIBRARY names another library.
+#include "tessera/tests/support/tessera_main.h"
+
+#include <cstdlib>
+
+int main(int argc, char** argv) {
+  (void)setenv("TESSERA_CUDA_LIBRARY", TESSERA_HOST_DEVICE, 0);
+  return tessera::test::tessera_main(argc, argv);
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors, modules and collectives of one rank on a device.
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/launch/rank_device.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/models/llama3/llama3.h"
+#include "tessera/nn/lay_out.h"
+#include "tessera/tests/device/counts.h"
+#include "tessera/tests/support/error_of.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+TEST(RankDevice, EachRankOfAHostHasOneOfItsOwn) {
+  EXPECT_EQ(rank_device(DeviceChoice::cpu, 7, 8), kCpu);
+  EXPECT_EQ(rank_device(DeviceChoice::cuda, 0, 1), cuda(0));
+  EXPECT_EQ(rank_device(DeviceChoice::cuda, 1, 2), cuda(1));
+  Launch unknown;
+  unknown.rank = 3;
+  unknown.size = 4;
+  EXPECT_EQ(rank_device(DeviceChoice::cuda, unknown), cuda(0));
+  EXPECT_EQ(rank_device(DeviceChoice::automatic, 0, 1 << 20), kCpu);
+  const Device last = cuda(99);
+  EXPECT_THROW((void)rank_device(DeviceChoice::cuda, last.index, last.index + 1), ConfigError);
+}
+
+TEST(DeviceTensor, TravelsAndComputes) {
+  const Session session({.threads = 1});
+  const Tensor host = normal({3, 5}, {.seed = 1});
+  const Tensor there = to_device(host, cuda(0));
+  EXPECT_EQ((transpose(there, 0, 1) * 2).values(), (transpose(host, 0, 1) * 2).values());
+  EXPECT_EQ(to_device(slice(there, 1, {1, 4}), kCpu).values(), slice(host, 1, {1, 4}).values());
+  EXPECT_EQ(to_device(empty({0, 2}), cuda(0)).numel(), 0);
+  EXPECT_EQ(to_device(tensor(3), cuda(0)).item(), 3);
+  EXPECT_THROW((void)(host + there), DeviceError);
+  EXPECT_THROW((void)empty({1}, DType::f32, cuda(100)), DeviceError);
+}
+
+// What the tests of runs rest on.
+TEST(DeviceTensorDeathTest, BytesOfADeviceAreOutOfTheHostsReach) {
+  if (!test::host_device_counts()) return;
+  const Session session({.threads = 1});
+  const Tensor x = to_device(tensor({1, 2}), cuda(0));
+  EXPECT_DEATH((void)*static_cast<volatile float*>(x.address()), "");
+}
+
+// Only a copy to the host waits for the device.
+TEST(DeviceTensor, OnlyAReadWaits) {
+  test::HostDeviceCounts* const counts = test::host_device_counts();
+  if (!counts) return;
+  const Session session({.threads = 1});
+  const int64_t before = counts->to_host + counts->synchronised;
+  const Tensor x = to_device(normal({64}, {.seed = 2}), cuda(0));
+  const Tensor y = clamp(x * x + 1, {.max = 2});
+  copy_bytes(x, y);
+  EXPECT_EQ(counts->to_host + counts->synchronised, before);
+  EXPECT_EQ(x.values().size(), 64u);
+  EXPECT_EQ(counts->to_host + counts->synchronised, before + 1);
+}
+
+TEST(DeviceMemory, OfADeviceIsTakenByItsFirstTensor) {
+  test::HostDeviceCounts* const counts = test::host_device_counts();
+  if (!counts) return;
+  const Session session({.threads = 1});
+  (void)empty({1}, DType::f32, cuda(0));
+  const int64_t before = counts->allocators;
+  (void)empty({1}, DType::f32, cuda(0));
+  EXPECT_EQ(counts->allocators, before);  // and the other device has none yet, or keeps its own
+  (void)empty({1}, DType::f32, cuda(1));
+  EXPECT_LE(counts->allocators, before + 1);
+}
+
+// The bits of a parameter do not depend on where it is made.
+TEST(DeviceModule, HasTheParametersOfTheHost) {
+  run_ranks(1, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", world.size()}});
+    const llama3::Config config{.dim = 16,
+                                .n_layers = 1,
+                                .n_heads = 2,
+                                .n_kv_heads = 1,
+                                .ffn_dim = 24,
+                                .vocab_size = 31,
+                                .max_seq_len = 8};
+    const auto replicated = [&](const std::string&, const TensorMeta&) {
+      return Layout::replicated(mesh);
+    };
+    llama3::Model here(config), there(config), empty_one(config);
+    nn::initialize(here, 5, replicated);
+    nn::initialize(there, 5, replicated, cuda(0));
+    const auto expected = nn::named_parameters(here), made = nn::named_parameters(there);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(made[i].tensor.device(), cuda(0)) << made[i].name;
+      EXPECT_EQ(local(made[i].tensor).values(), local(expected[i].tensor).values()) << made[i].name;
+    }
+    nn::lay_out(empty_one, replicated);
+    nn::allocate(empty_one, cuda(0));
+    for (const auto& p : nn::named_parameters(empty_one))
+      EXPECT_EQ(p.tensor.device(), cuda(0)) << p.name;
+    const nn::AttentionMetadata tables = there.metadata(8).kinds[0];
+    for (const Tensor& table : {tables.cos, tables.sin}) EXPECT_EQ(table.device(), cuda(0));
+  });
+}
+
+TEST(DeviceGroup, OfOneRankCopiesOnTheDevice) {
+  run_ranks(1, [](World& world) {
+    ProcessGroup& group = world.group();
+    const Tensor x = to_device(tensor({1, 2, 3}), cuda(0)), y = empty({3}, DType::f32, cuda(0));
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min})
+      group.all_reduce(x, op)->wait();
+    group.reduce(x, 0)->wait();
+    group.broadcast(x, 0)->wait();
+    group.all_gather(x, y)->wait();
+    EXPECT_EQ(y.values(), (std::vector<double>{1, 2, 3}));
+    group.reduce_scatter(y * 2, x)->wait();
+    EXPECT_EQ(x.values(), (std::vector<double>{2, 4, 6}));
+    group.all_to_all(x + 1, y, {3}, {3})->wait();
+    EXPECT_EQ(y.values(), (std::vector<double>{3, 5, 7}));
+    group.gather(x, y, 0)->wait();
+    group.scatter(x + y, y, 0)->wait();
+    EXPECT_EQ(y.values(), (std::vector<double>{4, 8, 12}));
+    EXPECT_THROW((void)group.send(x, 0), UsageError);
+    EXPECT_THROW((void)group.all_gather(tensor({1, 2, 3}), y), DeviceError);
+  });
+}
+
+}  // namespace
+}  // namespace tessera

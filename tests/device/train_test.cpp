@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs on a device beside the same runs on the CPU. The devices of library/host_device.cpp compute
+// by the CPU's kernels: what reaches them has the CPU's bits, and what does not reach them is a
+// tensor on the wrong device, or a read of a device's bytes by the host.
+#include "tessera/core/context.h"
+#include "tessera/core/op_row.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/tests/device/counts.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/run/compare.h"
+#include "tessera/train/run/trainer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+namespace tessera::train {
+namespace {
+
+Words split(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+class DeviceRun : public TinyRunTest {
+ protected:
+  // Four steps of a model that `model` names.
+  [[nodiscard]] Words tiny(const std::string& dump, const std::string& device, const Words& model,
+                           const Words& more = {}) const {
+    const Words base = split(
+        "--threads 1 --sample.tokens 0 --debug.seed 7 --training.steps 4 --optimizer.lr 1e-2 "
+        "--training.local_batch_size 2 --training.seq_len 16 --lr_scheduler.warmup_steps 1 "
+        "--metrics.measure_ceiling false --checkpoint.enable true "
+        "--checkpoint.last_save_model_only false");
+    const Words places{"train",         "--dataloader.path", path("text.txt"),
+                       "--dump_folder", path(dump),          "--device",
+                       device};
+    return joined(joined(places, base), joined(model, more));
+  }
+  [[nodiscard]] Words llama(const std::string& dump, const std::string& device,
+                            const Words& more = {}) const {
+    return tiny(dump, device, tiny_model(), more);
+  }
+  [[nodiscard]] std::string text_of(const std::string& name) const {
+    return io::read_file(path(name));
+  }
+  // Loss and gradient norm of each step.
+  [[nodiscard]] std::vector<std::pair<double, double>> losses(const std::string& dump) const {
+    std::vector<std::pair<double, double>> all;
+    std::ifstream file(path(dump) + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto at = nlohmann::json::parse(line);
+      if (at.contains("loss")) all.emplace_back(at["loss"], at["grad_norm"]);
+    }
+    return all;
+  }
+  // The step's tensors, byte by byte, whatever else the folder says of the run.
+  [[nodiscard]] std::string tensors(const std::string& dump, int step) const {
+    std::string bytes;
+    const std::string folder = concat(path(dump), "/checkpoint/step-", step);
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      if (file.path().extension() == ".safetensors") bytes += io::read_file(file.path().string());
+    }
+    EXPECT_FALSE(bytes.empty());
+    return bytes;
+  }
+};
+
+TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
+  const Words gpt2 = split(
+      "--model.name gpt2 --model.flavor debugmodel --model.dim 32 --model.n_layers 2 "
+      "--model.n_heads 4 --model.vocab_size 260 --model.max_seq_len 16 "
+      "--model.residual_dropout 0.1");
+  const Words experts = split(
+      "--recipe qwen3_debugmodel_moe_small --model.dim 16 --model.n_layers 2 --model.n_heads 2 "
+      "--model.n_kv_heads 1 --model.head_dim 8 --model.vocab_size 260 --model.num_experts 8 "
+      "--model.top_k 2 --model.moe_inter_dim 12");
+  struct Run {
+    std::string name;
+    Words model, more = {};
+  };
+  const std::vector<Run> runs{
+      {"llama", tiny_model()},
+      {"gpt2", gpt2},
+      {"experts", experts},
+      {"mixed", tiny_model(), {"--training.mixed_precision_param", "bfloat16"}},
+      {"bf16",
+       tiny_model(),
+       {"--training.dtype", "bfloat16", "--optimizer.state_dtype", "bfloat16"}},
+      {"accumulated",
+       tiny_model(),
+       {"--training.global_batch_size", "6", "--activation_checkpoint.mode", "full"}},
+      {"validated",
+       tiny_model(),
+       {"--validation.enable", "true", "--validation.dataset_path", path("text.txt"),
+        "--validation.freq", "2", "--validation.steps", "3"}},
+  };
+  for (const auto& [name, model, more] : runs) {
+    SCOPED_TRACE(name);
+    ASSERT_EQ(run(tiny(name + "_cpu", "cpu", model, more)), 0) << err_.str();
+    ASSERT_EQ(run(tiny(name + "_there", "cuda", model, more)), 0) << err_.str();
+    TESSERA_EXPECT_HOLDS(out_.str(), "device: cuda:0, ");
+    ASSERT_EQ(losses(name + "_cpu").size(), 4u);
+    EXPECT_EQ(losses(name + "_there"), losses(name + "_cpu"));
+    EXPECT_EQ(tensors(name + "_there", 4), tensors(name + "_cpu", 4));
+  }
+}
+
+TEST_F(DeviceRun, ResumesWhereAnotherDeviceEnded) {
+  for (const auto& [steps, device] :
+       {std::pair("2", "cuda"), std::pair("3", "cpu"), std::pair("4", "cuda")}) {
+    ASSERT_EQ(run(llama("host", "cpu", {"--training.steps", steps})), 0) << err_.str();
+    ASSERT_EQ(run(llama("both", device, {"--training.steps", steps})), 0) << err_.str();
+  }
+  TESSERA_EXPECT_HOLDS(out_.str(), "device from \"cpu\" to \"cuda\"");
+  EXPECT_EQ(losses("both").size(), 4u);
+  EXPECT_EQ(losses("both"), losses("host"));
+  EXPECT_EQ(tensors("both", 4), tensors("host", 4));
+}
+
+TEST_F(DeviceRun, EvaluatesAndGeneratesAsTheCpu) {
+  ASSERT_EQ(run(llama("a", "cpu")), 0) << err_.str();
+  for (const Words& command : {Words{"eval", "--checkpoint", path("a"), "--dataset_path",
+                                     path("text.txt"), "--steps", "2"},
+                               Words{"generate", "--checkpoint", path("a"), "--prompt", "the ",
+                                     "--prompt", "a", "--tokens", "8"}}) {
+    ASSERT_EQ(run(joined(command, {"--device", "cpu"})), 0) << err_.str();
+    const std::string expected = out_.str();
+    ASSERT_EQ(run(joined(command, {"--device", "cuda"})), 0) << err_.str();
+    EXPECT_EQ(out_.str(), expected) << command[0];
+  }
+}
+
+TEST_F(DeviceRun, IsComparedWithOneOnAnother) {
+  for (const std::string device : {"cpu", "cuda"}) {
+    Config c = config("run_" + device, {"--device", device, "--checkpoint.enable", "false"});
+    io::write_file_atomically(path(device + ".json"), c.fields().dump());
+  }
+  const Words words{"compare", path("cpu.json"), path("cuda.json"), "--steps", "2", "--tolerance",
+                    "0",       "--dump_folder",  path("out")};
+  EXPECT_EQ(run(words), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "device: cpu");
+  TESSERA_EXPECT_HOLDS(out_.str(), "device: cuda:0");
+  EXPECT_EQ(run(joined(words, {"--overwrite", "true", "--device", "cuda"})), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("device: cpu"), std::string::npos) << out_.str();
+}
+
+// A step makes no tensor on the host, and the host waits for the device once in it: for the values
+// of its record.
+TEST_F(DeviceRun, AStepStaysOnItsDevice) {
+  const Words more{"--checkpoint.enable",       "false", "--debug.replica_check_freq", "0",
+                   "--metrics.measure_ceiling", "false"};
+  const Config c = config("a", joined({"--device", "cuda"}, more));
+  run_ranks(
+      1,
+      [&](World&) {
+        Trainer trainer(c);
+        (void)trainer.step();
+        std::set<std::string> elsewhere;
+        Context& context = Context::current();
+        context.op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors out) {
+          for (const Tensors list : {in, out})
+            for (const Tensor& t : list)
+              if (t.defined() && t.device() != cuda(0)) elsewhere.emplace(row.name);
+        };
+        test::HostDeviceCounts* const counts = test::host_device_counts();
+        const int64_t before = counts ? counts->to_host + counts->synchronised : 0;
+        (void)trainer.step();
+        context.op_hook = nullptr;
+        // The count of targets is made where the rows are.
+        EXPECT_EQ(elsewhere, std::set<std::string>{"fill"});
+        if (counts) {
+          EXPECT_EQ(counts->to_host + counts->synchronised - before, 1);
+        }
+      },
+      world_options(c));
+}
+
+TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
+  const auto fails = [&](const Words& environment, const Words& words) {
+    Child child(words, path("out.log"), environment, "", path("err.log"));
+    EXPECT_EQ(child.wait(), 2);
+    EXPECT_EQ(text_of("out.log"), "");
+    const std::string text = text_of("err.log");
+    EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
+    return text;
+  };
+  const Words words = joined(train("a"), {"--device", "cuda", "--dataloader.path", "missing"});
+  TESSERA_EXPECT_HOLDS(fails({"TESSERA_CUDA_LIBRARY=/nowhere.so"}, words),
+                       "[--device] cuda: CUDA cannot be used: /nowhere.so: cannot open");
+  TESSERA_EXPECT_HOLDS(fails({"TESSERA_HOST_DEVICES=0"}, words),
+                       "[--device] cuda: CUDA cannot be used: no device is visible: give --device");
+  TESSERA_EXPECT_HOLDS(fails({}, joined(words, {"--ranks", "3"})),
+                       "[--device] cuda: 3 ranks of this host see 2 devices");
+  EXPECT_FALSE(std::filesystem::exists(path("a")));
+}
+
+}  // namespace
+}  // namespace tessera::train
