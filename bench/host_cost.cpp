@@ -26,10 +26,13 @@ class Report {
   Lines lines_;
 };
 
-void small_ops(Report& report) {
+void small_ops(Report& report, Device device) {
   constexpr int kChain = 100;
-  const Tensor a = normal({8}, {7, 1}), b = normal({8}, {7, 2}), one = ones({8});
-  Tensor w = normal({8}, {7, 3}), v = normal({8}, {7, 4});
+  const auto random = [device](const Shape& shape, uint64_t stream) {
+    return normal(shape, {7, stream}, 0, 1, DType::f32, device);
+  };
+  const Tensor a = random({8}, 1), b = random({8}, 2), one = ones({8}, DType::f32, device);
+  Tensor w = random({8}, 3), v = random({8}, 4);
   w.set_requires_grad();
   v.set_requires_grad();
   {
@@ -45,12 +48,12 @@ void small_ops(Report& report) {
   report.write("chain_forward_backward_per_op", {8}, median_us([&] { chain(b); }) / kChain);
   report.write("chain_forward_backward_per_op_both_need_grad", {8},
                median_us([&] { chain(v); }) / kChain);
-  const Tensor m = normal({4, 4}, {7, 5}), n = normal({4, 4}, {7, 6});
+  const Tensor m = random({4, 4}, 5), n = random({4, 4}, 6);
   const NoGrad guard;
   report.write("matmul_4x4", {4, 4}, median_us([&] { (void)matmul(m, n); }));
 }
 
-void small_step(Report& report) {
+void small_step(Report& report, Device device) {
   constexpr int64_t kLength = 64;
   llama3::Model model({.dim = 64,
                        .n_layers = 4,
@@ -59,15 +62,17 @@ void small_step(Report& report) {
                        .ffn_dim = 192,
                        .vocab_size = 258,
                        .max_seq_len = kLength});
-  nn::initialize(model, 7);
+  nn::initialize(model, 7, device);
   optim::AdamW optimizer(nn::parameters(model),
                          {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
   const models::Metadata metadata = model.metadata(kLength);
   std::vector<double> bytes(kLength + 1);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<double>(i * 37 % 256);
   const std::span<const double> all = bytes;
-  const Tensor tokens = from_values(all.first(kLength), {1, kLength}, DType::i64);  // (B, T)
-  const Tensor targets = from_values(all.last(kLength), {1, kLength}, DType::i64);  // (B, T)
+  const auto row = [&](std::span<const double> values) {
+    return to_device(from_values(values, {1, kLength}, DType::i64), device);  // (B, T)
+  };
+  const Tensor tokens = row(all.first(kLength)), targets = row(all.last(kLength));
 
   const auto step = [&] {
     optimizer.zero_grad();
@@ -77,7 +82,7 @@ void small_step(Report& report) {
     (void)optim::clip_grad_norm_(optimizer.parameters(), 1);
     optimizer.step();
   };
-  report.write("train_step_dim64_4layers_64tokens", {1, kLength}, median_us(step, 9, 0.3));
+  report.write("train_step_dim64_4layers_64tokens", {1, kLength}, median_us(step, 9, 0.3, device));
 }
 
 }  // namespace
@@ -88,11 +93,12 @@ int main(int argc, char** argv) {
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
     const int threads = arguments.number("--threads", Process::get().cores());
+    const Device device = arguments.device();
     bench::Report report(arguments.text("--json"));
     arguments.finish();
     Session session({.threads = threads});
-    fmt::print("host cost, threads {}\n", threads);
-    bench::small_ops(report);
-    bench::small_step(report);
+    fmt::print("host cost on {}, threads {}\n", concat(device), threads);
+    bench::small_ops(report, device);
+    bench::small_step(report, device);
   });
 }

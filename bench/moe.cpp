@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts, forward and backward, on one rank: bench_moe [--threads N] [--json FILE].
+// A mixture of experts, forward and backward, on one rank: bench_moe [--device D]
+// [--threads N] [--json FILE].
 // bench/peers/moe.py measures the same in PyTorch under the same names. FLOPs are those of the
 // experts' products.
 #include "tessera/nn/moe/moe.h"
@@ -21,7 +22,7 @@ constexpr std::array<Case, 5> kCases{{{8, 2, 256, 512, 2048},
                                       {64, 4, 512, 256, 1024},
                                       {128, 8, 1024, 256, 1024}}};
 
-void measure(const Case& c, DType dtype, const Ceilings& ceilings, Lines& lines) {
+void measure(const Case& c, DType dtype, Device device, const Ceilings& ceilings, Lines& lines) {
   nn::MoE layer({.router = {.dim = c.dim,
                             .experts = c.experts,
                             .top_k = c.top_k,
@@ -29,14 +30,14 @@ void measure(const Case& c, DType dtype, const Ceilings& ceilings, Lines& lines)
                             .route_norm = true,
                             .dtype = dtype},
                  .hidden = c.hidden});
-  nn::initialize(layer, 7);
-  Tensor x = normal({c.tokens, c.dim}, {7, 1}, 0, 1, dtype);
-  const Tensor dy = normal({c.tokens, c.dim}, {7, 2}, 0, 1, dtype);
+  nn::initialize(layer, 7, device);
+  Tensor x = normal({c.tokens, c.dim}, {7, 1}, 0, 1, dtype, device);
+  const Tensor dy = normal({c.tokens, c.dim}, {7, 2}, 0, 1, dtype, device);
   std::vector<Tensor> inputs{x.set_requires_grad()};
   for (const Tensor& p : nn::parameters(layer)) inputs.push_back(p);
   const auto step = [&] { (void)grad({layer(x).y}, inputs, {.grad_outputs = {dy}}); };
 
-  const double us = median_us(step, 7, 0.1);
+  const double us = median_us(step, 7, 0.1, device);
   const double flops = 3 * 6.0 * static_cast<double>(c.tokens * c.top_k * c.dim * c.hidden);
   const double percent = 100 * flops / ceilings.flops(dtype) / (us * 1e-6);
   double products = 0, all = 0;  // seconds
@@ -44,6 +45,7 @@ void measure(const Case& c, DType dtype, const Ceilings& ceilings, Lines& lines)
     Profile profile;
     profile.enter(kForward);
     step();
+    wait_for(device);
     profile.leave();
     for (const auto& [key, entry] : profile.entries()) {
       all += entry.seconds;
@@ -70,15 +72,16 @@ int main(int argc, char** argv) {
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
     const int threads = arguments.number("--threads", Process::get().cores());
+    const Device device = arguments.device();
     bench::Lines lines(arguments.text("--json"));
     arguments.finish();
-    if (arguments.helps("bench_moe [--threads N] [--json FILE]\n")) return;
+    if (arguments.helps("bench_moe [--device auto|cpu|cuda] [--threads N] [--json FILE]\n")) return;
     const Session session({.threads = threads});
-    const bench::Ceilings ceilings = bench::measure_ceilings();
-    fmt::print("{}\n", bench::describe(ceilings, threads));
+    const bench::Ceilings ceilings = bench::measure_ceilings(device);
+    fmt::print("{}\n", bench::describe(ceilings, threads, device));
     lines.write(ceilings.json());
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const bench::Case& c : bench::kCases) bench::measure(c, dtype, ceilings, lines);
+      for (const bench::Case& c : bench::kCases) bench::measure(c, dtype, device, ceilings, lines);
     }
   });
 }

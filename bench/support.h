@@ -4,7 +4,10 @@
 #pragma once
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/cuda_backend.h"
 #include "tessera/core/error.h"
+#include "tessera/core/process.h"
+#include "tessera/dist/launch/rank_device.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -35,11 +38,20 @@ inline double median(std::vector<double> values) {
   return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/// Median microseconds per call over `repeats` runs of `target_s` each, after a warm-up.
-template <class F> double median_us(F&& f, int repeats = 7, double target_s = 0.03) {
+/// Waits until the device has done what it was given; a CPU always has.
+inline void wait_for(Device device) {
+  if (device.is_cuda()) Process::get().cuda().synchronize(device.index);
+}
+
+/// Median microseconds per call over `repeats` runs of `target_s` each, after a warm-up. Each run
+/// ends when `device` has done its work.
+template <class F>
+double median_us(F&& f, int repeats = 7, double target_s = 0.03, Device device = kCpu) {
   f();
+  wait_for(device);
   auto start = Clock::now();
   f();
+  wait_for(device);
   const double once = seconds_since(start);
   // Above the peer's 20000 calls: a call here is far shorter, and a run should still last target_s.
   const int64_t count =
@@ -49,6 +61,7 @@ template <class F> double median_us(F&& f, int repeats = 7, double target_s = 0.
   for (int r = 0; r < repeats; ++r) {
     start = Clock::now();
     for (int64_t i = 0; i < count; ++i) f();
+    wait_for(device);
     times.push_back(seconds_since(start) / static_cast<double>(count));
   }
   return median(times) * 1e6;
@@ -91,6 +104,13 @@ class Arguments {
       fail<ValueError>("bench", name, " is '", value, "', expected an integer of at least ", least);
     }
     return n;
+  }
+  /// The device of `--device auto | cpu | cuda`, for programs of one rank.
+  Device device() {
+    const std::string name = text("--device", "auto");
+    for (const auto& [known, choice] : device_choices())
+      if (known == name) return rank_device(choice, 0, 1);
+    fail<ValueError>("bench", "--device is '", name, "', expected auto, cpu or cuda");
   }
   /// Call after all options were read: what is left is unknown.
   void finish() const {
@@ -145,14 +165,16 @@ struct Ceilings {
   }
 };
 
-inline Ceilings measure_ceilings() {
+inline Ceilings measure_ceilings(Device device = kCpu) {
   const NoGrad guard;
-  const auto least = [](int repeats, auto&& f) {
+  const auto least = [device](int repeats, auto&& f) {
     f();
     double best = 1e30;
     for (int i = 0; i < repeats; ++i) {
+      wait_for(device);
       const auto start = Clock::now();
       f();
+      wait_for(device);
       best = std::min(best, seconds_since(start));
     }
     return best;
@@ -160,20 +182,22 @@ inline Ceilings measure_ceilings() {
   constexpr int64_t kSize = 2048, kElements = int64_t{16} << 20;
   Ceilings c;
   for (DType t : {DType::f32, DType::bf16}) {
-    const Tensor a = normal({kSize, kSize}, {1, 1}, 0, 1, t),
-                 b = normal({kSize, kSize}, {1, 2}, 0, 1, t);
+    const Tensor a = normal({kSize, kSize}, {1, 1}, 0, 1, t, device),
+                 b = normal({kSize, kSize}, {1, 2}, 0, 1, t, device);
     const double s = least(8, [&] { (void)matmul(a, b); });
     (t == DType::f32 ? c.gemm_f32 : c.gemm_bf16) = 2.0 * kSize * kSize * kSize / s;
   }
-  const Tensor x = zeros({kElements});
+  const Tensor x = zeros({kElements}, DType::f32, device);
   c.copy = 2.0 * kElements * 4 / least(15, [&] { (void)copy(x); });
   return c;
 }
 
-inline std::string describe(const Ceilings& c, int threads) {
-  return fmt::format(
-      "ceilings with {} thread{}: GEMM f32 {:.0f} and bf16 {:.0f} GFLOP/s, copy {:.1f} GB/s",
-      threads, threads == 1 ? "" : "s", c.gemm_f32 / 1e9, c.gemm_bf16 / 1e9, c.copy / 1e9);
+inline std::string describe(const Ceilings& c, int threads, Device device = kCpu) {
+  const std::string who = device.is_cuda()
+                              ? "of " + Process::get().cuda().device_name(device.index)
+                              : fmt::format("with {} thread{}", threads, threads == 1 ? "" : "s");
+  return fmt::format("ceilings {}: GEMM f32 {:.0f} and bf16 {:.0f} GFLOP/s, copy {:.1f} GB/s", who,
+                     c.gemm_f32 / 1e9, c.gemm_bf16 / 1e9, c.copy / 1e9);
 }
 
 /// main's body with errors as one line and exit status 1.

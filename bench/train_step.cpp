@@ -30,6 +30,7 @@ struct Setting {
   std::string family, model, precision, checkpoint;
   int64_t batch = 8, length = 512;
   double budget = 0.5;
+  Device device = kCpu;
 
   [[nodiscard]] models::ModelConfig config() const {
     const std::vector<models::Family> families = models::families();
@@ -70,9 +71,10 @@ class Trainee {
   explicit Trainee(const Setting& setting)
       : batch_(setting.batch),
         length_(setting.length),
-        model_(setting.config().make()),
-        metadata_(model_->metadata(setting.length)) {
-    nn::initialize(*model_, 7);
+        device_(setting.device),
+        model_(setting.config().make()) {
+    nn::initialize(*model_, 7, device_);
+    metadata_ = model_->metadata(length_);
     const auto blocks = model_->units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
     if (setting.precision == "mixed") nn::mixed_precision(*model_, blocks, DType::bf16);
@@ -89,18 +91,20 @@ class Trainee {
   std::array<double, kParts> step(Profile* profile = nullptr) {
     std::vector<double> bytes(static_cast<size_t>(batch_ * length_));
     for (double& b : bytes) b = static_cast<double>(random_() % 256);
-    const Tensor tokens = from_values(bytes, {batch_, length_}, DType::i64);  // (B, T)
+    const auto made = [&] { return from_values(bytes, {batch_, length_}, DType::i64); };
+    const Tensor tokens = to_device(made(), device_);  // (B, T)
     for (double& b : bytes) b = static_cast<double>(random_() % 256);
-    const Tensor targets = from_values(bytes, {batch_, length_}, DType::i64);  // (B, T)
+    const Tensor targets = to_device(made(), device_);  // (B, T)
 
     std::array<Clock::time_point, kParts + 1> marks;
     const auto enter = [&](Part part) {
+      wait_for(device_);
       marks[part] = Clock::now();
       if (profile) profile->enter(part);
     };
     enter(kForward);
     optimizer_->zero_grad();
-    const Ref<Allocator>& memory = Context::current().allocator(kCpu);
+    const Ref<Allocator>& memory = Context::current().allocator(device_);
     const int64_t before = memory->stats().live;
     Tensor loss = mean_loss(tokens, targets);
     stored_ = memory->stats().live - before;
@@ -112,6 +116,7 @@ class Trainee {
       (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
       optimizer_->step();
     }
+    wait_for(device_);
     marks[kParts] = Clock::now();
     if (profile) profile->leave();
     loss_ = loss.item();
@@ -127,6 +132,7 @@ class Trainee {
     return result.sum * (1 / result.count.item());
   }
   int64_t batch_, length_;
+  Device device_;
   std::unique_ptr<models::LanguageModel> model_;
   models::Metadata metadata_;
   std::unique_ptr<optim::AdamW> optimizer_;
@@ -175,6 +181,7 @@ void measure(Arguments& arguments) {
     fail<UsageError>("bench", "--precision ", setting.precision,
                      " is none of float32, bfloat16, mixed");
   }
+  setting.device = arguments.device();
   const int steps = std::max(3, arguments.number("--steps", 5)),
             threads = arguments.number("--threads", Process::get().cores());
   Lines lines(arguments.text("--json"));
@@ -196,12 +203,12 @@ void measure(Arguments& arguments) {
   }
   const double rss = peak_rss_mib();
   const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const double allocated = mebi(session.context().allocator(kCpu)->stats().peak);
+  const double allocated = mebi(session.context().allocator(setting.device)->stats().peak);
   constexpr int kProfiled = 3;
   Profile profile;
   for (int i = 0; i < kProfiled; ++i) trainee.step(&profile);
   profile.stop();
-  const Ceilings ceilings = measure_ceilings();
+  const Ceilings ceilings = measure_ceilings(setting.device);
 
   const double total = median(totals);
   const auto tokens = static_cast<double>(setting.batch * setting.length);
@@ -209,10 +216,10 @@ void measure(Arguments& arguments) {
       std::vector<int64_t>(static_cast<size_t>(setting.batch), setting.length));
   const double ceiling = setting.computed() == DType::f32 ? ceilings.gemm_f32 : ceilings.gemm_bf16;
   const double percent = 100 * flops / total / ceiling;
-  fmt::print("{} {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.family,
-             setting.model, setting.batch, setting.length, setting.precision, setting.checkpoint,
-             threads);
-  fmt::print("{}\n", describe(ceilings, threads));
+  fmt::print("{} {} on {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.family,
+             setting.model, concat(setting.device), setting.batch, setting.length,
+             setting.precision, setting.checkpoint, threads);
+  fmt::print("{}\n", describe(ceilings, threads, setting.device));
   fmt::print(
       "{:.0f} tokens/s, {:.1f} ms a step: forward {:.1f}, backward {:.1f}, clipping and AdamW "
       "{:.1f}\n",
@@ -239,6 +246,7 @@ void measure(Arguments& arguments) {
       {"peak_tensors_mib", allocated},
       {"stored_mib", mebi(trainee.stored())},
       {"loss", trainee.loss()},
+      {"device", concat(setting.device)},
       {"threads", threads}};
   line.update(ceilings.json());
   lines.write(line);
