@@ -117,8 +117,9 @@ TEST(Tensor, MetaTensorsHaveShapeAndNoBytes) {
 TEST(Tensor, OnADeviceThatIsNotHereIsATypedError) {
   const Context context;
   EXPECT_THROW((void)empty({2}, DType::f32, cuda(127)), DeviceError);
-  if (!Process::get().cuda_available())
+  if (!Process::get().cuda_available()) {
     EXPECT_THROW((void)empty({2}, DType::f32, cuda(0)), DeviceError);
+  }
 }
 
 TEST(Storage, ReleasesAndRegainsItsBytesUnderItsViews) {

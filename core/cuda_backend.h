@@ -13,6 +13,10 @@ namespace tessera {
 
 class Process;
 
+/// Raised with every change of the interface. The library gives its own by the function
+/// `int tessera_cuda_version()`.
+inline constexpr int kCudaVersion = 2;
+
 class CudaBackend {
  public:
   using Kernel = void (*)(const void* op, Tensors in, Outputs y, Stream);

@@ -40,9 +40,14 @@ CudaLoader::CudaLoader(const Process* process) {
     why_not_ = dlerror();
   }
   if (!library) return;
+  auto version = reinterpret_cast<int (*)()>(dlsym(library, "tessera_cuda_version"));
   auto entry = reinterpret_cast<CudaBackend* (*)()>(dlsym(library, "tessera_cuda_backend"));
-  if (!entry) {
-    why_not_ = "it is not Tessera's CUDA library";
+  if (!entry || !version || version() != kCudaVersion) {
+    Dl_info found{};
+    const bool known = entry && dladdr(reinterpret_cast<void*>(entry), &found) && found.dli_fname;
+    why_not_ = known ? concat(found.dli_fname,
+                              " is of another version of Tessera: build and install both together")
+                     : std::string("it is not Tessera's CUDA library");
     return;
   }
   CudaBackend* backend = entry();

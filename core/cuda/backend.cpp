@@ -209,6 +209,8 @@ cudaError_t order_after_others(int device, cudaStream_t later) noexcept {
 
 }  // namespace tessera
 
+extern "C" TESSERA_API int tessera_cuda_version() { return tessera::kCudaVersion; }
+
 /// The one backend; never destroyed, since storages may outlive main's statics.
 extern "C" TESSERA_API tessera::CudaBackend* tessera_cuda_backend() {
   static auto* backend = new tessera::Backend;

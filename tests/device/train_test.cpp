@@ -57,6 +57,24 @@ class DeviceRun : public TinyRunTest {
     }
     return all;
   }
+  // Whether kernels of the device are those of the CPU.
+  static bool exact() { return test::host_device_counts() != nullptr; }
+  // Two runs of four steps: bit for bit, or, on devices with kernels of their own, losses within
+  // `tolerance`.
+  void expect_equal(const std::string& a, const std::string& b, double tolerance) const {
+    const auto x = losses(a), y = losses(b);
+    ASSERT_EQ(x.size(), 4u);
+    ASSERT_EQ(y.size(), 4u);
+    if (exact()) {
+      EXPECT_EQ(x, y);
+      EXPECT_EQ(tensors(a, 4), tensors(b, 4));
+      return;
+    }
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_LE(relative_difference(x[i].first, y[i].first), tolerance) << "step " << i + 1;
+      EXPECT_LE(relative_difference(x[i].second, y[i].second), 20 * tolerance) << "step " << i + 1;
+    }
+  }
   // The step's tensors, byte by byte, whatever else the folder says of the run.
   [[nodiscard]] std::string tensors(const std::string& dump, int step) const {
     std::string bytes;
@@ -69,23 +87,29 @@ class DeviceRun : public TinyRunTest {
   }
 };
 
-TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
-  const Words gpt2 = split(
+// A model of each kind, of some thousand parameters.
+Words tiny_gpt2() {
+  return split(
       "--model.name gpt2 --model.flavor debugmodel --model.dim 32 --model.n_layers 2 "
       "--model.n_heads 4 --model.vocab_size 260 --model.max_seq_len 16 "
       "--model.residual_dropout 0.1");
-  const Words experts = split(
+}
+Words tiny_experts() {
+  return split(
       "--recipe qwen3_debugmodel_moe_small --model.dim 16 --model.n_layers 2 --model.n_heads 2 "
       "--model.n_kv_heads 1 --model.head_dim 8 --model.vocab_size 260 --model.num_experts 8 "
       "--model.top_k 2 --model.moe_inter_dim 12");
+}
+
+TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
   struct Run {
     std::string name;
     Words model, more = {};
   };
   const std::vector<Run> runs{
       {"llama", tiny_model()},
-      {"gpt2", gpt2},
-      {"experts", experts},
+      {"gpt2", tiny_gpt2()},
+      {"experts", tiny_experts()},
       {"mixed", tiny_model(), {"--training.mixed_precision_param", "bfloat16"}},
       {"bf16",
        tiny_model(),
@@ -103,9 +127,7 @@ TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
     ASSERT_EQ(run(tiny(name + "_cpu", "cpu", model, more)), 0) << err_.str();
     ASSERT_EQ(run(tiny(name + "_there", "cuda", model, more)), 0) << err_.str();
     TESSERA_EXPECT_HOLDS(out_.str(), "device: cuda:0, ");
-    ASSERT_EQ(losses(name + "_cpu").size(), 4u);
-    EXPECT_EQ(losses(name + "_there"), losses(name + "_cpu"));
-    EXPECT_EQ(tensors(name + "_there", 4), tensors(name + "_cpu", 4));
+    expect_equal(name + "_there", name + "_cpu", name == "mixed" || name == "bf16" ? 3e-2 : 1e-5);
   }
 }
 
@@ -116,9 +138,7 @@ TEST_F(DeviceRun, ResumesWhereAnotherDeviceEnded) {
     ASSERT_EQ(run(llama("both", device, {"--training.steps", steps})), 0) << err_.str();
   }
   TESSERA_EXPECT_HOLDS(out_.str(), "device from \"cpu\" to \"cuda\"");
-  EXPECT_EQ(losses("both").size(), 4u);
-  EXPECT_EQ(losses("both"), losses("host"));
-  EXPECT_EQ(tensors("both", 4), tensors("host", 4));
+  expect_equal("both", "host", 1e-5);
 }
 
 TEST_F(DeviceRun, EvaluatesAndGeneratesAsTheCpu) {
@@ -130,7 +150,9 @@ TEST_F(DeviceRun, EvaluatesAndGeneratesAsTheCpu) {
     ASSERT_EQ(run(joined(command, {"--device", "cpu"})), 0) << err_.str();
     const std::string expected = out_.str();
     ASSERT_EQ(run(joined(command, {"--device", "cuda"})), 0) << err_.str();
-    EXPECT_EQ(out_.str(), expected) << command[0];
+    if (exact()) {
+      EXPECT_EQ(out_.str(), expected) << command[0];
+    }
   }
 }
 
@@ -139,8 +161,8 @@ TEST_F(DeviceRun, IsComparedWithOneOnAnother) {
     Config c = config("run_" + device, {"--device", device, "--checkpoint.enable", "false"});
     io::write_file_atomically(path(device + ".json"), c.fields().dump());
   }
-  const Words words{"compare", path("cpu.json"), path("cuda.json"), "--steps", "2", "--tolerance",
-                    "0",       "--dump_folder",  path("out")};
+  const Words words{"compare",     path("cpu.json"),       path("cuda.json"), "--steps",  "2",
+                    "--tolerance", exact() ? "0" : "1e-4", "--dump_folder",   path("out")};
   EXPECT_EQ(run(words), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "device: cpu");
   TESSERA_EXPECT_HOLDS(out_.str(), "device: cuda:0");
@@ -151,32 +173,34 @@ TEST_F(DeviceRun, IsComparedWithOneOnAnother) {
 // A step makes no tensor on the host, and the host waits for the device once in it: for the values
 // of its record.
 TEST_F(DeviceRun, AStepStaysOnItsDevice) {
-  const Words more{"--checkpoint.enable",       "false", "--debug.replica_check_freq", "0",
-                   "--metrics.measure_ceiling", "false"};
-  const Config c = config("a", joined({"--device", "cuda"}, more));
-  run_ranks(
-      1,
-      [&](World&) {
-        Trainer trainer(c);
-        (void)trainer.step();
-        std::set<std::string> elsewhere;
-        Context& context = Context::current();
-        context.op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors out) {
-          for (const Tensors list : {in, out})
-            for (const Tensor& t : list)
-              if (t.defined() && t.device() != cuda(0)) elsewhere.emplace(row.name);
-        };
-        test::HostDeviceCounts* const counts = test::host_device_counts();
-        const int64_t before = counts ? counts->to_host + counts->synchronised : 0;
-        (void)trainer.step();
-        context.op_hook = nullptr;
-        // The count of targets is made where the rows are.
-        EXPECT_EQ(elsewhere, std::set<std::string>{"fill"});
-        if (counts) {
-          EXPECT_EQ(counts->to_host + counts->synchronised - before, 1);
+  for (const Words& model : {tiny_model(), tiny_gpt2(), tiny_experts()}) {
+    SCOPED_TRACE(model[1]);
+    Words words = tiny("a", "cuda", model, {"--overwrite", "true", "--checkpoint.enable", "false"});
+    words.erase(words.begin());
+    const Config c = parse_config(words);
+    const auto on_rank = [&](World&) {
+      Trainer trainer(c);
+      (void)trainer.step();
+      std::set<std::string> elsewhere;
+      Context& context = Context::current();
+      context.op_hook = [&](const OpRow& row, const void*, Tensors in, Tensors out) {
+        for (const Tensors list : {in, out}) {
+          for (const Tensor& t : list)
+            if (t.defined() && t.device() != cuda(0)) elsewhere.emplace(row.name);
         }
-      },
-      world_options(c));
+      };
+      test::HostDeviceCounts* const counts = test::host_device_counts();
+      const int64_t before = counts ? counts->to_host + counts->synchronised : 0;
+      (void)trainer.step();
+      context.op_hook = nullptr;
+      // Targets are counted where the rows come from.
+      EXPECT_EQ(elsewhere, std::set<std::string>{"fill"});
+      if (counts) {
+        EXPECT_EQ(counts->to_host + counts->synchronised - before, 1);
+      }
+    };
+    run_ranks(1, on_rank, world_options(c));
+  }
 }
 
 TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
@@ -191,6 +215,8 @@ TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
   const Words words = joined(train("a"), {"--device", "cuda", "--dataloader.path", "missing"});
   TESSERA_EXPECT_HOLDS(fails({"TESSERA_CUDA_LIBRARY=/nowhere.so"}, words),
                        "[--device] cuda: CUDA cannot be used: /nowhere.so: cannot open");
+  TESSERA_EXPECT_HOLDS(fails({"TESSERA_CUDA_LIBRARY=libm.so.6"}, words),
+                       "[--device] cuda: CUDA cannot be used: it is not Tessera's CUDA library");
   TESSERA_EXPECT_HOLDS(fails({"TESSERA_HOST_DEVICES=0"}, words),
                        "[--device] cuda: CUDA cannot be used: no device is visible: give --device");
   TESSERA_EXPECT_HOLDS(fails({}, joined(words, {"--ranks", "3"})),

@@ -137,6 +137,8 @@ class HostDevices final : public CudaBackend {
 }  // namespace
 }  // namespace tessera
 
+extern "C" TESSERA_API int tessera_cuda_version() { return tessera::kCudaVersion; }
+
 extern "C" TESSERA_API tessera::CudaBackend* tessera_cuda_backend() {
   static auto* backend = new tessera::HostDevices;
   return backend;
