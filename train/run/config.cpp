@@ -108,8 +108,8 @@ bool is_layer_interval(const std::string& option) {
 
 void add_device(config::Fields& f, DeviceChoice& device) {
   f.add_choice("device", device,
-               "what each rank computes on; auto: a GPU of its own where the host has one for each "
-               "of its ranks, else the CPU",
+               "device of each rank; auto: a GPU of its own where the host has one for each of its "
+               "ranks, else the CPU",
                device_choices());
 }
 
