@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-template <> const OpRow RowOf<op::ExchangeRows>::row;  // defined below; its gradient is itself
+template <> const OpRow RowOf<op::ExchangeRows>::row;  // of op_table.cpp; its gradient is itself
 
 namespace op {
 namespace {
@@ -91,7 +91,7 @@ Grads ExchangeRows::vjp(const Saved& s, const Grads& dy, Needs) const {
 std::vector<Sample<ExchangeRows>> ExchangeRows::samples() {
   return {
       {{.send = {5}, .receive = {5}, .rows = 5}, {arg({5, 7})}},
-      {{.send = {3}, .receive = {3}, .rows = 4}, {arg({5, 2, 3})}},
+      {{.axis = "ep", .send = {3}, .receive = {3}, .rows = 4}, {arg({5, 2, 3})}},
       known(ExchangeRows{.send = {1}, .receive = {1}, .rows = 2}, {arg({2}).listed({3, 4})},
             {{3, 0}}),
       bad(ExchangeRows{.send = {6}, .receive = {6}, .rows = 6}, {arg({5, 7})}, "ShapeError"),
@@ -112,5 +112,3 @@ Tensor exchange_rows(const Tensor& x, Mesh mesh, std::string_view axis, std::vec
 }
 
 }  // namespace tessera
-
-TESSERA_ROOM(tessera::op::ExchangeRows)

@@ -3,16 +3,24 @@
 #pragma once
 
 #include "tessera/core/op_row.h"
+#include "tessera/dist/op_table.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cctype>
 #include <string>
+#include <vector>
 
 namespace tessera::laws {
 
-inline auto every_op() { return testing::ValuesIn(kernel_rows().begin(), kernel_rows().end()); }
+/// All rooms of kernels/, and what dist/ adds.
+inline std::vector<const OpRow*> every_row() {
+  std::vector<const OpRow*> rows(kernel_rows().begin(), kernel_rows().end());
+  rows.insert(rows.end(), dist_rows().begin(), dist_rows().end());
+  return rows;
+}
+inline auto every_op() { return testing::ValuesIn(every_row()); }
 inline std::string name_of_op(const testing::TestParamInfo<const OpRow*>& info) {
   std::string text(info.param->name);
   std::ranges::replace_if(

@@ -2,6 +2,7 @@
 // What rooms leave out, with their sentences, and the sharding rule of each op, as text under
 // review. Set TESSERA_UPDATE_GOLDENS=1 to write the files anew.
 #include "tessera/autograd/autograd.h"
+#include "tessera/tests/laws/every_op.h"
 #include "tessera/tests/laws/pieces.h"
 #include "tessera/tests/support/expect_golden.h"
 
@@ -23,7 +24,7 @@ Call first_call(const Subject& s, const SampleRow& sample) {
 TEST(LawGoldens, OptOuts) {
   const Session session({.threads = 1});
   std::ostringstream text;
-  for (const OpRow* row : kernel_rows()) {
+  for (const OpRow* row : every_row()) {
     if (!row->not_differentiable.empty())
       text << row->name << ": not differentiable: " << row->not_differentiable << '\n';
     if (!row->not_shardable.empty())
@@ -52,7 +53,7 @@ TEST(LawGoldens, OptOuts) {
 TEST(LawGoldens, Rules) {
   const Session session({.threads = 1});
   std::ostringstream text;
-  for (const OpRow* row : kernel_rows()) {
+  for (const OpRow* row : every_row()) {
     if (!row->sharding) continue;
     const Subject s = subject_of(*row);
     const auto good = good_samples(s);

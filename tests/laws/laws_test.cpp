@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Laws, Distributed, every_op(), name_of_op);
 
 TEST(LawsTest, WaiversNameOpsAndLaws) {
   for (const Waiver& w : kWaivers) {
-    EXPECT_TRUE(std::ranges::any_of(kernel_rows(), [&](const OpRow* r) { return r->name == w.op; }))
+    EXPECT_TRUE(std::ranges::any_of(every_row(), [&](const OpRow* r) { return r->name == w.op; }))
         << w.op;
     EXPECT_TRUE(std::ranges::any_of(laws(), [&](const Law& l) { return l.name == w.law; }))
         << w.law;
@@ -119,7 +119,7 @@ TEST(LawsTest, WaiversNameOpsAndLaws) {
 TEST(LawsTest, Summary) {
   const Session session({.threads = 1});  // the determinism law sets its own
   int64_t instances = 0, checks = 0, failures = 0, opt_outs = 0;
-  for (const OpRow* row : kernel_rows()) {
+  for (const OpRow* row : every_row()) {
     const Subject s = subject_of(*row);
     for (const Law& law : laws()) {
       const Outcome o = law.judge(s);
@@ -130,7 +130,7 @@ TEST(LawsTest, Summary) {
     opt_outs +=
         !row->not_differentiable.empty() + !row->not_shardable.empty() + !row->not_on_cuda.empty();
   }
-  std::cout << "laws: " << kernel_rows().size() << " ops, " << instances << " instances, " << checks
+  std::cout << "laws: " << every_row().size() << " ops, " << instances << " instances, " << checks
             << " checks, " << failures << " failures, " << kWaivers.size() << " waivers, "
             << opt_outs << " opt-outs\n";
 }
