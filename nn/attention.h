@@ -102,6 +102,7 @@ class TESSERA_API Attention final : public Layer<Attention> {
   explicit Attention(const Config& config);
   void visit(Visitor& visitor) override;
   [[nodiscard]] std::string extra_repr() const override;
+  [[nodiscard]] const Config& config() const { return config_; }
 
   Linear wq, wk, wv, wo;
   std::optional<RmsNorm> q_norm, k_norm;

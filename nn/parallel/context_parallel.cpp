@@ -9,6 +9,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parallel/cut_attention_impl.h"
+#include "tessera/nn/parameters.h"
 
 #include <algorithm>
 #include <numeric>
@@ -105,6 +106,26 @@ bool detail::exchanges_heads(ContextMethod m) {
 }
 bool detail::goes_round(ContextMethod m) {
   return m == ContextMethod::ring || m == ContextMethod::ring_ulysses;
+}
+
+int64_t key_head_copies(int64_t heads, int64_t key_heads, int64_t ranks) {
+  const int64_t copies = ranks / std::gcd(ranks, std::max<int64_t>(key_heads, 1));
+  return key_heads > 0 && heads % (key_heads * copies) != 0 ? 0 : copies;
+}
+
+std::string exchanged_heads_fault(Module& root, int64_t ranks, int64_t tensor) {
+  for (const NamedModule& m : named_modules(root)) {
+    const auto* attention = dynamic_cast<const Attention*>(m.module);
+    if (!attention) continue;
+    const auto [heads, key_heads] =
+        std::pair(attention->config().n_heads / tensor, attention->config().n_kv_heads / tensor);
+    if (key_head_copies(heads, key_heads, ranks) > 0) continue;
+    return concat(ranks, " ranks cannot have equal shares of the ", heads, " query heads and ",
+                  key_heads, " key heads of ", m.name,
+                  tensor > 1 ? " that a rank of tensor parallelism has" : "",
+                  ", even with key heads repeated");
+  }
+  return {};
 }
 
 std::ostream& operator<<(std::ostream& os, ContextMethod m) {

@@ -49,6 +49,15 @@ struct ContextParallelOptions {
   Device device = kCpu;  ///< of the tokens
 };
 
+/// How often key heads are repeated, so that `ranks` ranks that exchange heads have equal shares of
+/// them and of the query heads that use them; 0: no number does. The heads are those of one rank of
+/// tensor parallelism.
+[[nodiscard]] TESSERA_API int64_t key_head_copies(int64_t heads, int64_t key_heads, int64_t ranks);
+/// Why attention below `root` cannot exchange heads over `ranks` ranks where `tensor` ranks of
+/// tensor parallelism share them; empty: it can. Other layers of attention are not looked at.
+[[nodiscard]] TESSERA_API std::string exchanged_heads_fault(Module& root, int64_t ranks,
+                                                            int64_t tensor);
+
 struct AttentionPlan;
 
 /// The cut of one batch: which tokens each rank has, and in which order. Made alike on all ranks,

@@ -8,7 +8,6 @@
 #include "tessera/nn/parallel/cut_attention_impl.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tessera::nn {
 namespace {
@@ -84,9 +83,8 @@ class ContextAttention final : public CutAttention {
     int64_t cut = 1;
     for (const int axis : layout.axes_of(2)) cut *= layout.mesh().size(axis);
     const int64_t ranks = layout.mesh().size(heads_axis_), heads = q.size(2), key_heads = k.size(2);
-    const int64_t copies = ranks / std::gcd(ranks, std::max<int64_t>(key_heads / cut, 1));
-    if (key_heads == 0 || (key_heads % cut == 0 && heads % (key_heads * copies) == 0))
-      return copies;
+    const int64_t copies = key_head_copies(heads / cut, key_heads / cut, ranks);
+    if (key_heads % cut == 0 && copies > 0) return copies;
     fail<ValueError>("context_parallel", method_, " cannot give each of ", ranks, " ranks of \"",
                      heads_axis_, "\" equal shares of ", heads, " query heads and ", key_heads,
                      " key heads", cut > 1 ? concat(", cut in ", cut, " already") : "",

@@ -34,15 +34,24 @@ std::shared_ptr<const Dispatcher> dispatcher_over(Mesh sparse, double padding) {
   return std::make_shared<ExchangeDispatcher>(sparse, std::string(kExperts));
 }
 
+int data_ranks(const Mesh& mesh, const ExpertParallel& degrees) {
+  int ranks = 1;
+  for (const std::string& axis : degrees.data) ranks *= mesh.size(axis);
+  return ranks;
+}
+
 void find_faults(detail::Faults& faults, Module& root, Mesh mesh, const ExpertParallel& degrees) {
-  const int axes = mesh.axes();
-  if (axes < 2 || mesh.axis(axes - 2).name != degrees.shard ||
-      mesh.axis(axes - 1).name != degrees.tensor) {
-    return faults.add(mesh, " does not end in the axes ", degrees.shard, " and ", degrees.tensor,
-                      ", whose ranks share the experts");
+  std::vector<std::string> last = degrees.data;
+  last.push_back(degrees.tensor);
+  const auto first = mesh.axes() - static_cast<int>(last.size());
+  for (size_t i = 0; i < last.size(); ++i) {
+    if (first >= 0 && mesh.axis(first + static_cast<int>(i)).name == last[i]) continue;
+    std::string names;
+    for (const std::string& name : last) names += concat(names.empty() ? "" : ", ", name);
+    return faults.add(mesh, " does not end in the axes ", names, ", whose ranks share the experts");
   }
   const int tp = mesh.size(degrees.tensor);
-  const std::string fault = expert_parallel_fault(degrees, mesh.size(degrees.shard), tp);
+  const std::string fault = expert_parallel_fault(degrees, data_ranks(mesh, degrees), tp);
   if (!fault.empty()) return faults.add(fault);
   for (const int64_t n : expert_counts(root)) {
     if (n % degrees.degree == 0) continue;
@@ -85,7 +94,7 @@ void add_mixture(TensorParallelPlan& plan, std::string_view pattern, bool shared
     plan.add({w1, w3}, column_parallel()).add({w2}, {.parameters = {{"weight", Shard(1)}}});
 }
 
-std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t shard, int64_t tensor) {
+std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t data, int64_t tensor) {
   const int64_t ep = degrees.degree, etp = degrees.tensor_degree;
   if (etp != 1 && etp != tensor) {
     return concat("expert_tensor_parallel_degree ", etp, ": expected 1, or tensor_parallel_degree ",
@@ -95,13 +104,13 @@ std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t shard, 
     return concat("expert_parallel_padding ", degrees.padding,
                   ": expected a factor above 0, or 0 for no padding");
   }
-  // Whole experts borrow the ranks of both axes.
-  const bool both = etp == 1;
-  const int64_t ranks = both ? shard * tensor : shard;
+  // Whole experts borrow the ranks of all axes.
+  const bool all = etp == 1;
+  const int64_t ranks = all ? data * tensor : data;
   if (ep >= 1 && ranks % ep == 0) return {};
   return concat("expert_parallel_degree ", ep, " does not divide the ", ranks, " ranks of ",
-                "data_parallel_shard_degree", both ? " x tensor_parallel_degree" : "",
-                ": give a degree that does");
+                "data_parallel_shard_degree x context_parallel_degree",
+                all ? " x tensor_parallel_degree" : "", ": give a degree that does");
 }
 
 std::vector<int64_t> expert_counts(Module& root) {
@@ -117,8 +126,8 @@ Mesh sparse_mesh(Mesh mesh, const ExpertParallel& degrees) {
   const int tp = mesh.size(degrees.tensor);
   const bool cut = degrees.tensor_degree == tp;
   std::vector<MeshAxis> axes;
-  for (int a = 0; a < mesh.index(degrees.shard); ++a) axes.push_back(mesh.axis(a));
-  const int ranks = mesh.size(degrees.shard) * (cut ? 1 : tp);
+  for (int a = 0; a < mesh.index(degrees.data.front()); ++a) axes.push_back(mesh.axis(a));
+  const int ranks = data_ranks(mesh, degrees) * (cut ? 1 : tp);
   axes.push_back({std::string(kSharded), ranks / degrees.degree});
   axes.push_back({std::string(kExperts), degrees.degree});
   if (cut) axes.push_back({degrees.tensor, tp});

@@ -3,8 +3,8 @@
 // and back (Lepikhin et al., GShard, 2020). Experts need fewer axes than the layers around them, so
 // they lie on another view of the same ranks, the sparse mesh: an axis `ep` that cuts the experts,
 // and `efsdp`, the ranks with the same experts, over which fully_shard cuts them further. `ep`
-// borrows the ranks of data and tensor parallelism: with the experts' hidden dim cut over the
-// tensor axis (expert tensor parallelism) those of the shard axis alone.
+// borrows the ranks that share data and sequences, and those of tensor parallelism unless the
+// experts' hidden dim is cut over these (expert tensor parallelism).
 #pragma once
 
 #include "tessera/nn/moe/moe.h"
@@ -29,18 +29,20 @@ struct ExpertParallel {
   int degree = 1;         ///< ranks that share the experts
   int tensor_degree = 1;  ///< ranks that share each expert: 1, or all of the tensor axis
   double padding = 0;     ///< the factor of PaddedDispatcher; 0: ExchangeDispatcher
-  std::string shard = "dp_shard", tensor = "tp";  ///< the last two axes of the mesh
+  /// The last axes of the mesh: those over which fully_shard cuts parameters, then tensor's.
+  std::vector<std::string> data = {"dp_shard"};
+  std::string tensor = "tp";
 };
 
-/// The fault of degrees for `shard` x `tensor` ranks, as a sentence about the fields
+/// The fault of degrees for `data` x `tensor` ranks, as a sentence about the fields
 /// `expert_parallel_degree`, `expert_tensor_parallel_degree` and `expert_parallel_padding`; empty:
 /// none.
 [[nodiscard]] TESSERA_API std::string expert_parallel_fault(const ExpertParallel& degrees,
-                                                            int64_t shard, int64_t tensor);
+                                                            int64_t data, int64_t tensor);
 /// The numbers of experts of the mixtures below `root`, each once.
 [[nodiscard]] TESSERA_API std::vector<int64_t> expert_counts(Module& root);
 
-/// The sparse view of `mesh`: its axes before `shard`, then efsdp, ep, and the tensor axis where it
+/// The sparse view of `mesh`: its axes before `data`, then efsdp, ep, and the tensor axis where it
 /// cuts the experts' hidden dim. The ranks of `ep` are neighbours.
 [[nodiscard]] TESSERA_API Mesh sparse_mesh(Mesh mesh, const ExpertParallel& degrees);
 

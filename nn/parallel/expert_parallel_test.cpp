@@ -436,9 +436,11 @@ TEST(ExpertParallel, FaultsAreNamedBeforeAnyGroupIsMade) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   expect(fault({1, 4, 1, 3, 1}, config(6, 2), true),
-         "expert_parallel_degree 3 does not divide the 4 ranks of data_parallel_shard_degree");
+         "expert_parallel_degree 3 does not divide the 4 ranks of data_parallel_shard_degree x "
+         "context_parallel_degree");
   expect(fault({2, 1, 2, 4, 1}, config(8, 2), false),
-         "does not divide the 2 ranks of data_parallel_shard_degree x tensor_parallel_degree");
+         "does not divide the 2 ranks of data_parallel_shard_degree x context_parallel_degree x "
+         "tensor_parallel_degree");
   expect(fault({1, 4, 1, 4, 1}, config(6, 2), true), "does not divide the 6 experts of a layer");
   EXPECT_EQ(expert_parallel_fault({.degree = 2, .padding = -0.5}, 2, 1),
             "expert_parallel_padding -0.5: expected a factor above 0, or 0 for no padding");
