@@ -327,13 +327,16 @@ TEST(CheckpointFields, ConflictsAreNamed) {
   EXPECT_FALSE(c.excludes("optimizer"));
   c.exclude_from_loading = "optimizer,lr_scheduler";
   EXPECT_TRUE(c.conflicts().empty());
+  EXPECT_TRUE(c.warnings().empty());
   EXPECT_TRUE(c.excludes("optimizer") && c.excludes("lr_scheduler") && !c.excludes("dataloader"));
   c.last_save_model_only = false;
   c.folder = "";
   c.exclude_from_loading = "train_state,lr";
   c.export_dtype = "bfloat16";
   c.keep_latest_k = 1;
-  EXPECT_EQ(c.conflicts().size(), 5u);
+  EXPECT_EQ(c.conflicts().size(), 4u);
+  ASSERT_EQ(c.warnings().size(), 1u);
+  EXPECT_TRUE(c.warnings()[0].starts_with("checkpoint.export_dtype bfloat16 is not used"));
 }
 
 }  // namespace

@@ -76,17 +76,19 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     faults.push_back(fmt::format("[--checkpoint.exclude_from_loading] '{}' is not one of {}",
                                  io::excerpt(part), fmt::join(kExcludable, ", ")));
   }
-  if (!last_save_model_only && export_dtype != "float32") {
-    faults.emplace_back(
-        "[--checkpoint.export_dtype] applies only to a checkpoint of the model alone: it needs "
-        "--checkpoint.last_save_model_only");
-  }
   if (excludes("train_state") && !excludes("lr_scheduler")) {
     faults.emplace_back(
         "[--checkpoint.exclude_from_loading] without train_state the step count restarts at 0, and "
         "the schedule must restart with it: exclude lr_scheduler too");
   }
   return faults;
+}
+
+std::vector<std::string> CheckpointConfig::warnings() const {
+  if (last_save_model_only || export_dtype == "float32") return {};
+  return {concat("checkpoint.export_dtype ", export_dtype,
+                 " is not used: it applies only to a checkpoint of the model alone, by "
+                 "--checkpoint.last_save_model_only")};
 }
 
 bool CheckpointConfig::excludes(std::string_view part) const {

@@ -26,6 +26,8 @@ struct TESSERA_API CheckpointConfig {
   void fields(config::Fields& f);
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
+  /// Fields that are given and not used.
+  [[nodiscard]] std::vector<std::string> warnings() const;
   /// Whether exclude_from_loading names `part` (optimizer, lr_scheduler, dataloader, train_state).
   [[nodiscard]] bool excludes(std::string_view part) const;
   [[nodiscard]] DType exported_dtype() const;
