@@ -116,13 +116,12 @@ Values gradients(const train::Config& config, const Degrees& degrees) {
     const auto model = train::build_model(config, mesh, fill);
     Context::current().call_keys.set_seed(kSeed);
     begin_micro_batch(0);
-    const Layout by_rows = train::data_share(mesh).by_rows;
-    const int64_t length = config.training.seq_len;
-    const train::Batch batch =
-        rows(0, config.training.local_batch_size * degrees.data_parts(), length);
-    const models::Loss loss =
-        model->loss(distribute(batch.tokens, by_rows), distribute(batch.targets, by_rows),
-                    model->metadata(length));
+    const train::DataShare share = train::data_share(mesh);
+    const int64_t length = config.training.seq_len, mine = config.training.local_batch_size;
+    const train::PlacedBatch batch =
+        train::place_batch(rows(share.part * mine, mine, length), model->metadata(length), share, kCpu,
+                           config.parallelism.sequence_cut());
+    const models::Loss loss = model->loss(batch.tokens, batch.targets, batch.metadata);
     Tensor total = loss.sum;
     for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;
     backward(total);

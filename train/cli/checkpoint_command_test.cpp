@@ -23,7 +23,7 @@ TEST_F(CheckpointCommandTest, StepsAreListedInspectedVerifiedAndMerged) {
   EXPECT_EQ(run({"checkpoint", "ls", path("a")}), 0) << err_.str();
   const std::string step = path("a/checkpoint/step-4");
   TESSERA_EXPECT_HOLDS(out_.str(), path("a/checkpoint/step-2") + ": 2 files, ");
-  TESSERA_EXPECT_HOLDS(out_.str(), "written on mesh(dp_replicate=1, dp_shard=2, tp=1)");
+  TESSERA_EXPECT_HOLDS(out_.str(), "written on mesh(dp_replicate=1, dp_shard=2, cp=1, tp=1)");
   EXPECT_EQ(run({"checkpoint", "inspect", step}), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "step 4, optimizer steps 4, schedule step 4, rows of data 16, ");
   TESSERA_EXPECT_HOLDS(out_.str(), "  norm.weight  f32[32]  ");

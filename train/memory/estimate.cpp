@@ -92,27 +92,30 @@ Tensor on_meta(const Tensor& x) {
   return make_distributed(to_device(local(x), kMeta), x.shape(), layout_of(x).id());
 }
 
-// The tables and batches of a pass over (rows, length) tokens on each rank, on the meta device.
+// A batch of (rows, length) tokens on each rank, and what the model takes of it, on the meta
+// device. What the queries of a cut sequence see is found on the host, where it is one document.
 struct Inputs {
   Batch batch;
-  models::Metadata metadata;
+  PlacedBatch placed;
 };
 Inputs inputs_of(const models::LanguageModel& model, const Config& config, const Mesh& mesh,
                  int64_t rows, int64_t length) {
-  const DataShare share = data_share(mesh);
-  const Shape global{rows * share.parts, length};
-  const auto ids = [&] {
-    return wrap_local(empty({rows, length}, DType::i64, kMeta), share.by_rows, global);  // (B, T)
-  };
-  Inputs inputs{{ids(), ids()}, model.metadata(length)};
+  const auto ids = [&] { return empty({rows, length}, DType::i64, kMeta); };  // (B, T)
+  Inputs inputs{{ids(), ids()}, {}};
   if (config.dataloader.packing == "documents") {
     inputs.batch.positions = ids();
     inputs.batch.documents = ids();
   }
-  for (nn::AttentionMetadata& kind : inputs.metadata.kinds) {
+  Batch given = inputs.batch;
+  const std::optional<nn::ContextParallelOptions> cut = config.parallelism.sequence_cut();
+  if (cut) {
+    for (Tensor* x : {&given.positions, &given.documents})
+      if (x->defined()) *x = zeros({rows, length}, DType::i64);
+  }
+  inputs.placed = place_batch(given, model.metadata(length), data_share(mesh), kMeta, cut);
+  for (nn::AttentionMetadata& kind : inputs.placed.metadata.kinds) {
     for (Tensor* table : kind.tables()) *table = on_meta(*table);
   }
-  inputs.metadata = inputs.metadata.with_documents(inputs.batch.positions, inputs.batch.documents);
   return inputs;
 }
 
@@ -168,7 +171,8 @@ MemoryEstimate estimate_on(const Config& config) {
     const nn::MicroBatch micro(i + 1 == passes);
     const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(*model); };
     const int64_t before = live();
-    models::Loss loss = model->loss(inputs.batch.tokens, inputs.batch.targets, inputs.metadata);
+    models::Loss loss =
+        model->loss(inputs.placed.tokens, inputs.placed.targets, inputs.placed.metadata);
     Tensor total = loss.sum;
     for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;
     activations = std::max(activations, live() - before);
@@ -183,7 +187,7 @@ MemoryEstimate estimate_on(const Config& config) {
       const Inputs other =
           inputs_of(*model, config, mesh, v.local_batch_size.value_or(training.local_batch_size),
                     v.seq_len.value_or(training.seq_len));
-      (void)model->loss(other.batch.tokens, other.batch.targets, other.metadata);
+      (void)model->loss(other.placed.tokens, other.placed.targets, other.placed.metadata);
     }
   }
 

@@ -89,6 +89,11 @@ TEST_F(MemoryCheck, TheEstimateIsOfOneRankOfSeveral) {
                               "--activation_checkpoint.mode", "full"}),
               4);
   expect_near({"--parallelism.fsdp_reshard_after_forward", "2"}, 4);
+  const Words cut{"--parallelism.context_parallel_degree", "2"};
+  expect_near(cut, 4);
+  expect_near(joined(cut, {"--parallelism.context_parallel_rotate_method", "alltoall",
+                           "--parallelism.context_parallel_load_balancer", "document_headtail"}),
+              2);
 }
 TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {
   Config c = recipe("gpt2_debugmodel");

@@ -4,6 +4,7 @@
 // precision is a policy of data parallelism, on one rank too.
 #include "tessera/train/run/build_model.h"
 
+#include "tessera/dist/dtensor.h"
 #include "tessera/models/data_parallel.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/parallel/expert_parallel.h"
@@ -35,13 +36,13 @@ void parallelize(models::LanguageModel& model, const Config& config, const Mesh&
   nn::apply_activation_checkpoint(model.units(), config.activation_checkpoint);
   const nn::MixedPrecision precision = precision_of(config);
   const bool replicas = mesh.size("dp_replicate") > 1;
-  if (replicas && mesh.size("dp_shard") == 1) {
+  if (replicas && mesh.size() == mesh.size("dp_replicate") * mesh.size("tp")) {
     models::replicate(model, mesh, "dp_replicate",
                       {.precision = precision, .accumulation = nn::Accumulation::whole});
     return;
   }
   models::fully_shard(
-      model, mesh, {{"dp_shard"}, {"dp_replicate"}},
+      model, mesh, {p.shard_axes(), {"dp_replicate"}},
       {.precision = precision,
        .reshard_after_forward = p.reshard(mesh.size()),
        .accumulation = replicas ? nn::Accumulation::replicas : nn::Accumulation::shards});
@@ -56,6 +57,29 @@ std::unique_ptr<models::LanguageModel> build_model(const Config& config, const M
   parallelize(*model, config, mesh);
   fill(*model, nn::laid_out(*model, mesh));
   return model;
+}
+
+PlacedBatch place_batch(const Batch& rows, const models::Metadata& whole, const DataShare& share,
+                        Device device, const std::optional<nn::ContextParallelOptions>& cut) {
+  const Shape global{rows.tokens.size(0) * share.parts, rows.tokens.size(1)};
+  const auto placed = [&](const Tensor& part, Device where) {
+    return part.defined() ? wrap_local(to_device(part, where), share.by_rows, global) : part;
+  };
+  // What queries of a cut sequence see is found on the host.
+  const Device found_on = cut ? kCpu : device;
+  PlacedBatch batch{
+      placed(rows.tokens, device), placed(rows.targets, device),
+      whole.with_documents(placed(rows.positions, found_on), placed(rows.documents, found_on))};
+  if (!cut) return batch;
+  nn::ContextParallelOptions options = *cut;
+  options.device = device;
+  if (options.balancer == nn::LoadBalancer::document_head_tail && !rows.documents.defined())
+    options.balancer = nn::LoadBalancer::head_tail;
+  const nn::SequenceCut sequences(options, share.by_rows, global, batch.metadata.of());
+  batch.tokens = sequences.cut(batch.tokens);
+  batch.targets = sequences.cut(batch.targets);
+  for (nn::AttentionMetadata& kind : batch.metadata.kinds) kind = sequences.metadata(kind);
+  return batch;
 }
 
 }  // namespace tessera::train

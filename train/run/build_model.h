@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the model of a run, for training, evaluation and generation.
+// The model of a run and the batches that it takes, on the mesh of the run: for training,
+// evaluation, generation and the estimate of memory.
 #pragma once
 
 #include "tessera/models/model.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/data/data.h"
 #include "tessera/train/run/config.h"
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera::train {
@@ -21,4 +24,19 @@ using FillModel = std::function<void(models::LanguageModel& model, const nn::Lay
 [[nodiscard]] TESSERA_API std::unique_ptr<models::LanguageModel> build_model(const Config& config,
                                                                              const Mesh& mesh,
                                                                              const FillModel& fill);
+
+/// A batch as the model takes it.
+struct PlacedBatch {
+  Tensor tokens, targets;  ///< (B, T) i64
+  models::Metadata metadata;
+};
+
+/// Places the rows that this rank has read, equally many on each rank, on the mesh and `device`;
+/// `whole` are the metadata of the model for their length. With `cut` (ParallelismConfig::sequence_cut) tokens, targets,
+/// positions and documents are cut alike. Balancers look at the mask of the first kind of layers,
+/// and a sequence without documents is one document. Made once per batch; sends nothing.
+[[nodiscard]] TESSERA_API PlacedBatch
+place_batch(const Batch& rows, const models::Metadata& whole, const DataShare& share,
+            Device device, const std::optional<nn::ContextParallelOptions>& cut);
+
 }  // namespace tessera::train

@@ -70,12 +70,12 @@ TEST(BuildModel, ReshardingFollowsItsField) {
   const Entries automatic = with("default"), always = with("always"), never = with("never"),
                 halves = with("2");
   for (const Entries& e : {automatic, always, never, halves})
-    EXPECT_EQ(count(e, "all_gather", "dp_shard", "forward"), 4);
-  EXPECT_EQ(count(automatic, "all_gather", "dp_shard", "grad"), 3);
-  EXPECT_EQ(count(always, "all_gather", "dp_shard", "grad"), 4);
-  EXPECT_EQ(count(never, "all_gather", "dp_shard", "grad"), 0);
-  EXPECT_EQ(count(halves, "all_gather", "dp_shard", "grad"), 0);
-  EXPECT_EQ(count(halves, "all_gather", "dp_shard:2", "grad"), 4);
+    EXPECT_EQ(count(e, "all_gather", "dp_shard,cp", "forward"), 4);
+  EXPECT_EQ(count(automatic, "all_gather", "dp_shard,cp", "grad"), 3);
+  EXPECT_EQ(count(always, "all_gather", "dp_shard,cp", "grad"), 4);
+  EXPECT_EQ(count(never, "all_gather", "dp_shard,cp", "grad"), 0);
+  EXPECT_EQ(count(halves, "all_gather", "dp_shard,cp", "grad"), 0);
+  EXPECT_EQ(count(halves, "all_gather", "dp_shard,cp:2", "grad"), 4);
 }
 
 }  // namespace

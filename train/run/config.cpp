@@ -336,9 +336,17 @@ std::vector<std::string> Config::conflicts() const {
 // The numbers that the degree must divide are those of the family's plan, which the model tells.
 std::vector<std::string> Config::parallelism_conflicts() const {
   std::vector<std::string> faults = parallelism.conflicts();
-  const int64_t tp = parallelism.tensor_parallel_degree, ep = parallelism.expert_parallel_degree;
-  if ((tp <= 1 && ep <= 1) || !model.conflicts().empty()) return faults;
+  const int64_t tp = parallelism.tensor_parallel_degree, ep = parallelism.expert_parallel_degree,
+                heads = parallelism.context_parallel_ulysses_degree;
+  if ((tp <= 1 && ep <= 1 && heads <= 1) || !model.conflicts().empty()) return faults;
   const auto made = model.make();
+  if (heads > 1) {
+    const std::string fault = nn::exchanged_heads_fault(*made, heads, tp);
+    if (!fault.empty()) {
+      faults.push_back(concat("[--parallelism.context_parallel_ulysses_degree] ", fault,
+                              ": give a degree that divides them, or 1"));
+    }
+  }
   if (ep > 1) {
     const std::vector<int64_t> counts = nn::expert_counts(*made);
     if (counts.empty()) {

@@ -2,10 +2,9 @@
 #include "tessera/train/run/evaluate.h"
 
 #include "tessera/core/scopes.h"
-#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/train/monitor/step_values.h"
-#include "tessera/train/run/parallelism.h"
+#include "tessera/train/run/build_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +37,8 @@ void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan) {
   (void)data_of(like, plan, 1, 0).info();
 }
 
-Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps) {
+Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps,
+                    const std::optional<nn::ContextParallelOptions>& cut) {
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
   const auto [device, mesh] = model.placement();
@@ -55,15 +55,9 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
   StepValues sums;
   for (int64_t step = 0; step < batches; ++step) {
     const Batch batch = data.next();
-    const int64_t rows = batch.tokens.size(0), seq_len = batch.tokens.size(1);
-    if (step == 0) metadata = model.metadata(seq_len);
-    const auto placed = [&, to = device](const Tensor& part) {
-      if (!part.defined()) return part;
-      return wrap_local(to_device(part, to), share.by_rows, {rows * share.parts, seq_len});
-    };
-    const models::Loss result =
-        model.loss(placed(batch.tokens), placed(batch.targets),
-                   metadata.with_documents(placed(batch.positions), placed(batch.documents)));
+    if (step == 0) metadata = model.metadata(batch.tokens.size(1));
+    const PlacedBatch placed = place_batch(batch, metadata, share, device, cut);
+    const models::Loss result = model.loss(placed.tokens, placed.targets, placed.metadata);
     sums.add("loss", cast(result.sum, DType::f64));
     sums.add("tokens", result.count);
   }

@@ -4,9 +4,11 @@
 #pragma once
 
 #include "tessera/models/model.h"
+#include "tessera/nn/parallel/context_parallel.h"
 #include "tessera/train/data/data.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace tessera::train {
@@ -32,9 +34,10 @@ TESSERA_API DataLoader evaluation_data(const DataConfig& like, const EvaluationP
 /// that fails.
 TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationPlan& plan);
 
-/// Evaluates `steps` batches of evaluation_data of the model's mesh (-1: all). Collective over the
-/// mesh; the result covers all ranks. UsageError: plain parameters. Runs under NoGrad with the
-/// model in eval mode.
-TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps);
+/// Evaluates `steps` batches of evaluation_data of the model's mesh (-1: all), with sequences cut
+/// as `cut` says (ParallelismConfig::sequence_cut). Collective over the mesh; the result covers all
+/// ranks. UsageError: plain parameters. Runs under NoGrad with the model in eval mode.
+TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps,
+                                const std::optional<nn::ContextParallelOptions>& cut = {});
 
 }  // namespace tessera::train

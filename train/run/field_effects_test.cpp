@@ -45,6 +45,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
     return words;
   };
   const Words tensor_parallel{"--ranks", "2", "--parallelism.tensor_parallel_degree", "2"};
+  const Words context_parallel{"--ranks", "2", "--parallelism.context_parallel_degree", "2"};
   const Words lines{"--dataloader.path", folder + "/lines.jsonl"};
   const Words pairs{lines[0], lines[1], "--dataloader.format", "prompt_completion"};
   // A run that begins with another's last checkpoint, which is of step 4.
@@ -65,6 +66,10 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"ranks", {{}, {"2"}}},
       {"parallelism.data_parallel_replicate_degree", {{"--ranks", "2"}, {"2"}}},
       {"parallelism.data_parallel_shard_degree", {{"--ranks", "2"}, {"2", "1"}}},
+      {"parallelism.context_parallel_degree", {{"--ranks", "2"}, {"2"}}},
+      {"parallelism.context_parallel_load_balancer", {context_parallel, {}}},
+      {"parallelism.context_parallel_rotate_method", {context_parallel, {}}},
+      {"parallelism.context_parallel_ulysses_degree", {context_parallel, {"2"}}},
       {"parallelism.tensor_parallel_degree", {{"--ranks", "2"}, {"2"}}},
       {"parallelism.expert_parallel_degree", {with_experts({"--ranks", "2"}), {"2"}}},
       {"parallelism.expert_tensor_parallel_degree",

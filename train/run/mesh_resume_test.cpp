@@ -20,17 +20,20 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Layouts {
-  int replicate, shard, tp, rows;  // rows: local_batch_size
-  [[nodiscard]] int ranks() const { return replicate * shard * tp; }
+  int replicate, shard, cp, tp, rows;  // rows: local_batch_size
+  [[nodiscard]] int ranks() const { return replicate * shard * cp * tp; }
 };
-constexpr std::array<Layouts, 8> kRuns{{{1, 1, 1, 12},
-                                        {1, 2, 1, 6},
-                                        {1, 1, 2, 4},
-                                        {1, 3, 1, 2},
-                                        {2, 2, 1, 3},
-                                        {2, 1, 2, 1},
-                                        {1, 3, 2, 4},
-                                        {2, 2, 2, 1}}};
+constexpr std::array<Layouts, 11> kRuns{{{1, 1, 1, 1, 12},
+                                         {1, 2, 1, 1, 6},
+                                         {1, 1, 1, 2, 4},
+                                         {1, 1, 3, 1, 6},
+                                         {1, 3, 1, 1, 2},
+                                         {2, 2, 1, 1, 3},
+                                         {1, 2, 2, 1, 3},
+                                         {2, 1, 1, 2, 1},
+                                         {1, 3, 1, 2, 4},
+                                         {2, 1, 2, 2, 2},
+                                         {2, 2, 1, 2, 1}}};
 constexpr int64_t kGlobalRows = 12;
 
 class MeshResumeTest : public TinyRunTest {
@@ -38,7 +41,8 @@ class MeshResumeTest : public TinyRunTest {
   [[nodiscard]] Config config_of(const std::string& dump, const Layouts& r) const {
     return config(dump, {"--parallelism.data_parallel_replicate_degree",
                          std::to_string(r.replicate), "--parallelism.data_parallel_shard_degree",
-                         std::to_string(r.shard), "--parallelism.tensor_parallel_degree",
+                         std::to_string(r.shard), "--parallelism.context_parallel_degree",
+                         std::to_string(r.cp), "--parallelism.tensor_parallel_degree",
                          std::to_string(r.tp), "--training.local_batch_size",
                          std::to_string(r.rows), "--training.global_batch_size",
                          std::to_string(kGlobalRows), "--lr_scheduler.decay_ratio", "0"});

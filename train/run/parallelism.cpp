@@ -3,8 +3,12 @@
 
 #include "tessera/nn/io/utf8.h"
 
+#include <algorithm>
+
 namespace tessera::train {
 namespace {
+
+using nn::ContextMethod, nn::LoadBalancer;
 
 constexpr std::string_view kReshard = "--parallelism.fsdp_reshard_after_forward";
 
@@ -13,7 +17,8 @@ constexpr std::string_view kReshard = "--parallelism.fsdp_reshard_after_forward"
   fail<ConfigError>(
       "--parallelism", "data_parallel_replicate_degree ", c.data_parallel_replicate_degree,
       rest ? "" : concat(" x data_parallel_shard_degree ", c.data_parallel_shard_degree),
-      " x tensor_parallel_degree ", c.tensor_parallel_degree, " = ", given,
+      " x context_parallel_degree ", c.context_parallel_degree, " x tensor_parallel_degree ",
+      c.tensor_parallel_degree, " = ", given,
       rest ? ", which does not divide the " : ", but there ",
       rest         ? ""
       : ranks == 1 ? "is "
@@ -23,6 +28,14 @@ constexpr std::string_view kReshard = "--parallelism.fsdp_reshard_after_forward"
            : concat("degrees that multiply to ", ranks,
                     ", or data_parallel_shard_degree -1 for the rest"),
       ", or start another number of ranks");
+}
+
+// The ranks of the axes of these names.
+int64_t ranks_of(const std::vector<MeshAxis>& axes, const std::vector<std::string>& names) {
+  int64_t ranks = 1;
+  for (const MeshAxis& axis : axes)
+    if (std::ranges::count(names, axis.name) > 0) ranks *= axis.size;
+  return ranks;
 }
 
 }  // namespace
@@ -35,12 +48,34 @@ void ParallelismConfig::fields(config::Fields& f) {
         "ranks over which the parameters are sharded (FSDP); -1: the ranks that the other degrees "
         "leave",
         {.min = -1, .max = 1 << 20, .unit = "ranks"});
+  f.add("context_parallel_degree", context_parallel_degree,
+        "ranks that share each sequence and read the same rows; parameters are sharded over them "
+        "too",
+        {.min = 1, .max = 1 << 20, .unit = "ranks"});
+  f.add_choice("context_parallel_load_balancer", context_parallel_load_balancer,
+               "which tokens of a sequence a context-parallel rank has: headtail: as much of the "
+               "beginning as of the end, document_headtail: the same of each document, ptrr: "
+               "blocks dealt by what the mask lets them see, none: a run of tokens",
+               {{"headtail", LoadBalancer::head_tail},
+                {"document_headtail", LoadBalancer::document_head_tail},
+                {"ptrr", LoadBalancer::round_robin},
+                {"none", LoadBalancer::none}});
+  f.add_choice(
+      "context_parallel_rotate_method", context_parallel_rotate_method,
+      "exchange of keys between context-parallel ranks: allgather: all keys of a layer are "
+      "gathered, alltoall: they go round the ranks, a part at a time (ring attention)",
+      {{"allgather", ContextMethod::all_gather}, {"alltoall", ContextMethod::ring}});
+  f.add("context_parallel_ulysses_degree", context_parallel_ulysses_degree,
+        "context-parallel ranks that exchange heads for the sequence (Ulysses); below "
+        "context_parallel_degree and above 1, keys go round the groups of so many, by "
+        "context_parallel_rotate_method alltoall",
+        {.min = 1, .max = 1 << 20, .unit = "ranks"});
   f.add("tensor_parallel_degree", tensor_parallel_degree,
         "ranks that share each layer's matmuls and read the same rows",
         {.min = 1, .max = 1 << 20, .unit = "ranks"});
   f.add("expert_parallel_degree", expert_parallel_degree,
         "ranks that share the experts of a layer, to which tokens travel; they are those of "
-        "data_parallel_shard_degree and tensor_parallel_degree",
+        "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree",
         {.min = 1, .max = 1 << 20, .unit = "ranks"});
   f.add("expert_tensor_parallel_degree", expert_tensor_parallel_degree,
         "ranks that share each expert, where expert_parallel_degree is above 1: 1, or "
@@ -81,50 +116,94 @@ std::vector<std::string> ParallelismConfig::conflicts() const {
   } catch (const ValueError& error) {
     faults.emplace_back(error.what());
   }
+  const int64_t cp = context_parallel_degree, heads = context_parallel_ulysses_degree;
+  if (cp >= 1 && heads >= 1 && cp % heads != 0) {
+    faults.push_back(concat("[--parallelism.context_parallel_ulysses_degree] ", heads,
+                            " does not divide --parallelism.context_parallel_degree ", cp,
+                            ": give a degree that does"));
+  } else if (heads > 1 && heads < cp && context_parallel_rotate_method != ContextMethod::ring) {
+    faults.push_back(concat("[--parallelism.context_parallel_ulysses_degree] ", heads, " of ", cp,
+                            " ranks exchange heads, and keys go round: give "
+                            "--parallelism.context_parallel_rotate_method alltoall, or degree 1 "
+                            "or ",
+                            cp));
+  }
   return faults;
 }
 
+std::vector<std::string> ParallelismConfig::context_axes() const {
+  const bool both = context_parallel_ulysses_degree > 1 &&
+                    context_parallel_ulysses_degree < context_parallel_degree;
+  return both ? std::vector<std::string>{"cp_ring", "cp_heads"} : std::vector<std::string>{"cp"};
+}
+
+std::vector<std::string> ParallelismConfig::shard_axes() const {
+  std::vector<std::string> axes = context_axes();
+  axes.insert(axes.begin(), "dp_shard");
+  return axes;
+}
+
+std::optional<nn::ContextParallelOptions> ParallelismConfig::sequence_cut() const {
+  if (context_parallel_degree == 1) return {};
+  const ContextMethod method = context_parallel_ulysses_degree == 1 ? context_parallel_rotate_method
+                               : context_parallel_ulysses_degree == context_parallel_degree
+                                   ? ContextMethod::ulysses
+                                   : ContextMethod::ring_ulysses;
+  return nn::ContextParallelOptions{
+      .method = method, .balancer = context_parallel_load_balancer, .axes = context_axes()};
+}
+
 std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {
-  const int64_t replicate = data_parallel_replicate_degree, tp = tensor_parallel_degree;
+  const int64_t replicate = data_parallel_replicate_degree, cp = context_parallel_degree,
+                tp = tensor_parallel_degree, others = replicate * cp * tp;
   int64_t shard = data_parallel_shard_degree;
   if (shard == -1) {
-    if (ranks % (replicate * tp) != 0) does_not_fit(*this, ranks, replicate * tp);
-    shard = ranks / (replicate * tp);
-  } else if (replicate * shard * tp != ranks) {
-    does_not_fit(*this, ranks, replicate * shard * tp);
+    if (ranks % others != 0) does_not_fit(*this, ranks, others);
+    shard = ranks / others;
+  } else if (shard * others != ranks) {
+    does_not_fit(*this, ranks, shard * others);
   }
-  return {{"dp_replicate", static_cast<int>(replicate)},
-          {"dp_shard", static_cast<int>(shard)},
-          {"tp", static_cast<int>(tp)}};
+  std::vector<MeshAxis> axes{{"dp_replicate", static_cast<int>(replicate)},
+                             {"dp_shard", static_cast<int>(shard)}};
+  const std::vector<std::string> context = context_axes();
+  const int64_t heads = context.size() == 1 ? 1 : context_parallel_ulysses_degree;
+  axes.push_back({context.front(), static_cast<int>(cp / heads)});
+  if (heads > 1) axes.push_back({context.back(), static_cast<int>(heads)});
+  axes.push_back({"tp", static_cast<int>(tp)});
+  return axes;
 }
 
 nn::Reshard ParallelismConfig::reshard(int64_t ranks) const {
   const nn::Reshard reshard = nn::parse_reshard(fsdp_reshard_after_forward, kReshard);
-  const std::string fault = nn::reshard_fault(reshard, axes(ranks)[1].size);
+  const std::string fault = nn::reshard_fault(reshard, ranks_of(axes(ranks), shard_axes()));
   if (!fault.empty()) fail<ConfigError>(kReshard, fault);
   return reshard;
 }
 
 nn::ExpertParallel ParallelismConfig::experts(int64_t ranks) const {
-  const std::vector<MeshAxis> all = axes(ranks);
   nn::ExpertParallel degrees{.degree = static_cast<int>(expert_parallel_degree),
                              .tensor_degree = static_cast<int>(expert_tensor_parallel_degree),
-                             .padding = expert_parallel_padding};
-  const std::string fault = nn::expert_parallel_fault(degrees, all[1].size, all[2].size);
+                             .padding = expert_parallel_padding,
+                             .data = shard_axes()};
+  const std::string fault = nn::expert_parallel_fault(degrees, ranks_of(axes(ranks), degrees.data),
+                                                      tensor_parallel_degree);
   if (!fault.empty()) fail<ConfigError>("--parallelism", fault);
-  if (degrees.degree == 1) degrees.tensor_degree = all[2].size;
+  if (degrees.degree == 1) degrees.tensor_degree = static_cast<int>(tensor_parallel_degree);
   return degrees;
 }
 
 int64_t ParallelismConfig::data_parts(int64_t ranks) const {
-  return ranks / axes(ranks).back().size;
+  return ranks_of(axes(ranks), {"dp_replicate", "dp_shard"});
 }
 
 // What passes and steps reduce over is made here and by the passes, so that no rank first waits for
 // the others inside a step.
 Mesh make_mesh(const ParallelismConfig& parallelism) {
+  std::vector<std::string> losses = parallelism.shard_axes(), shards = losses;
+  losses.insert(losses.begin(), "dp_replicate");
+  shards.emplace_back("tp");
   return Mesh::make(parallelism.axes(current_group().size()),
-                    {{"dp", {"dp_replicate", "dp_shard"}}, {"shards", {"dp_shard", "tp"}}});
+                    {{"dp", {"dp_replicate", "dp_shard"}}, {"loss", losses}, {"shards", shards}});
 }
 
 DataShare data_share(const Mesh& mesh) {

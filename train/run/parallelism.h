@@ -7,10 +7,12 @@
 #include "tessera/dist/layout.h"
 #include "tessera/dist/mesh.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/nn/parallel/context_parallel.h"
 #include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parallel/policy.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,10 @@ namespace tessera::train {
 struct TESSERA_API ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;  ///< -1: the ranks that the other degrees leave
+  int64_t context_parallel_degree = 1, context_parallel_ulysses_degree = 1;
+  nn::LoadBalancer context_parallel_load_balancer = nn::LoadBalancer::head_tail;
+  /// Of ranks that do not exchange heads: all_gather or ring.
+  nn::ContextMethod context_parallel_rotate_method = nn::ContextMethod::all_gather;
   int64_t tensor_parallel_degree = 1;
   int64_t expert_parallel_degree = 1, expert_tensor_parallel_degree = 1;
   double expert_parallel_padding = 0;  ///< as nn::ExpertParallel
@@ -28,11 +34,18 @@ struct TESSERA_API ParallelismConfig {
   /// Faults of single fields that their limits do not tell.
   [[nodiscard]] std::vector<std::string> conflicts() const;
 
-  /// The axes dp_replicate, dp_shard and tp of a mesh of `ranks` ranks, outermost first; all exist,
-  /// also of size 1. ConfigError: the degrees do not multiply to `ranks`.
+  /// The axes dp_replicate, dp_shard, context_axes() and tp of a mesh of `ranks` ranks, outermost
+  /// first; all exist, also of size 1. ConfigError: the degrees do not multiply to `ranks`.
   [[nodiscard]] std::vector<MeshAxis> axes(int64_t ranks) const;
+  /// The axes that cut sequences: `cp`, or `cp_ring` and `cp_heads` where keys go round and heads
+  /// are exchanged.
+  [[nodiscard]] std::vector<std::string> context_axes() const;
+  /// The axes over which fully_shard cuts parameters: dp_shard and context_axes().
+  [[nodiscard]] std::vector<std::string> shard_axes() const;
+  /// How sequences are cut; none: they stay whole.
+  [[nodiscard]] std::optional<nn::ContextParallelOptions> sequence_cut() const;
   /// The policy of fully_shard on `ranks` ranks. ConfigError: the text is none, or its number of
-  /// ranks does not divide the shard degree.
+  /// ranks does not divide those of shard_axes().
   [[nodiscard]] nn::Reshard reshard(int64_t ranks) const;
   /// What nn::expert_parallel is to do on `ranks` ranks. ConfigError: they do not fit these.
   [[nodiscard]] nn::ExpertParallel experts(int64_t ranks) const;
@@ -41,7 +54,7 @@ struct TESSERA_API ParallelismConfig {
 };
 
 /// The mesh of a run: `axes` of all ranks of the world, and the products that a step sums over
-/// (`dp`: tokens and losses, `shards`: norms), with their groups. Collective, as Mesh::make.
+/// (`dp`: tokens, `loss`: losses, `shards`: norms), with their groups. Collective, as Mesh::make.
 /// ConfigError as axes.
 [[nodiscard]] TESSERA_API Mesh make_mesh(const ParallelismConfig& parallelism);
 

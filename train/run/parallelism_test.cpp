@@ -25,28 +25,36 @@ std::string text_of(const std::vector<MeshAxis>& axes) {
   return text;
 }
 
-TEST(Parallelism, DegreesMakeAMeshOfThreeAxes) {
-  EXPECT_EQ(text_of(ParallelismConfig().axes(1)), "dp_replicate=1 dp_shard=1 tp=1");
-  EXPECT_EQ(text_of(ParallelismConfig().axes(6)), "dp_replicate=1 dp_shard=6 tp=1");
+TEST(Parallelism, DegreesMakeAMesh) {
+  EXPECT_EQ(text_of(ParallelismConfig().axes(1)), "dp_replicate=1 dp_shard=1 cp=1 tp=1");
+  EXPECT_EQ(text_of(ParallelismConfig().axes(6)), "dp_replicate=1 dp_shard=6 cp=1 tp=1");
   ParallelismConfig c{.data_parallel_replicate_degree = 2, .tensor_parallel_degree = 3};
-  EXPECT_EQ(text_of(c.axes(12)), "dp_replicate=2 dp_shard=2 tp=3");
+  EXPECT_EQ(text_of(c.axes(12)), "dp_replicate=2 dp_shard=2 cp=1 tp=3");
   EXPECT_EQ(c.data_parts(12), 4);
   c.data_parallel_shard_degree = 1;
-  EXPECT_EQ(text_of(c.axes(6)), "dp_replicate=2 dp_shard=1 tp=3");
+  EXPECT_EQ(text_of(c.axes(6)), "dp_replicate=2 dp_shard=1 cp=1 tp=3");
+  c.context_parallel_degree = 4;
+  EXPECT_EQ(text_of(c.axes(24)), "dp_replicate=2 dp_shard=1 cp=4 tp=3");
+  EXPECT_EQ(c.data_parts(24), 2);
+  c.context_parallel_ulysses_degree = 4;
+  EXPECT_EQ(text_of(c.axes(24)), "dp_replicate=2 dp_shard=1 cp=4 tp=3");
+  c.context_parallel_ulysses_degree = 2;
+  EXPECT_EQ(text_of(c.axes(24)), "dp_replicate=2 dp_shard=1 cp_ring=2 cp_heads=2 tp=3");
+  EXPECT_EQ(c.data_parts(24), 2);
 }
 
 TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
   ParallelismConfig c{.data_parallel_replicate_degree = 3, .tensor_parallel_degree = 2};
-  EXPECT_EQ(
-      test::error_of<ConfigError>([&] { (void)c.axes(8); }),
-      "[--parallelism] data_parallel_replicate_degree 3 x tensor_parallel_degree 2 = 6, which "
-      "does not divide the 8 ranks: give degrees that do, or start another number of ranks");
+  EXPECT_EQ(test::error_of<ConfigError>([&] { (void)c.axes(8); }),
+            "[--parallelism] data_parallel_replicate_degree 3 x context_parallel_degree 1 x "
+            "tensor_parallel_degree 2 = 6, which does not divide the 8 ranks: give degrees that "
+            "do, or start another number of ranks");
   c.data_parallel_shard_degree = 2;
-  EXPECT_EQ(
-      test::error_of<ConfigError>([&] { (void)c.axes(8); }),
-      "[--parallelism] data_parallel_replicate_degree 3 x data_parallel_shard_degree 2 x "
-      "tensor_parallel_degree 2 = 12, but there are 8 ranks: give degrees that multiply to 8, "
-      "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
+  EXPECT_EQ(test::error_of<ConfigError>([&] { (void)c.axes(8); }),
+            "[--parallelism] data_parallel_replicate_degree 3 x data_parallel_shard_degree 2 x "
+            "context_parallel_degree 1 x tensor_parallel_degree 2 = 12, but there are 8 ranks: "
+            "give degrees that multiply to 8, "
+            "or data_parallel_shard_degree -1 for the rest, or start another number of ranks");
 }
 
 TEST(Parallelism, ReshardingIsByNameOrByRanksThatDivideTheShards) {
@@ -60,7 +68,7 @@ TEST(Parallelism, ReshardingIsByNameOrByRanksThatDivideTheShards) {
             "never");
 }
 
-TEST(Parallelism, ExpertsBorrowTheRanksOfShardsAndOfTensorParallelism) {
+TEST(Parallelism, ExpertsBorrowTheRanksOfShardsOfContextAndOfTensorParallelism) {
   ParallelismConfig c{.tensor_parallel_degree = 2, .expert_parallel_degree = 8};
   EXPECT_EQ(c.experts(8).degree, 8);
   EXPECT_EQ(c.experts(8).tensor_degree, 1);
@@ -68,7 +76,7 @@ TEST(Parallelism, ExpertsBorrowTheRanksOfShardsAndOfTensorParallelism) {
   c.expert_tensor_parallel_degree = 2;
   EXPECT_EQ(error(),
             "[--parallelism] expert_parallel_degree 8 does not divide the 4 ranks of "
-            "data_parallel_shard_degree: give a degree that does");
+            "data_parallel_shard_degree x context_parallel_degree: give a degree that does");
   c.expert_tensor_parallel_degree = 4;
   EXPECT_EQ(error(),
             "[--parallelism] expert_tensor_parallel_degree 4: expected 1, or "
@@ -76,7 +84,10 @@ TEST(Parallelism, ExpertsBorrowTheRanksOfShardsAndOfTensorParallelism) {
   c = {.tensor_parallel_degree = 2, .expert_parallel_degree = 3};
   EXPECT_EQ(error(),
             "[--parallelism] expert_parallel_degree 3 does not divide the 8 ranks of "
-            "data_parallel_shard_degree x tensor_parallel_degree: give a degree that does");
+            "data_parallel_shard_degree x context_parallel_degree x tensor_parallel_degree: give "
+            "a degree that does");
+  c.context_parallel_degree = 2, c.expert_parallel_degree = 8;
+  EXPECT_EQ(c.experts(8).degree, 8);
   // Without expert parallelism experts are always cut over the tensor ranks.
   c.expert_parallel_degree = 1;
   EXPECT_EQ(c.experts(8).tensor_degree, 2);
@@ -145,8 +156,8 @@ TEST_F(ParallelismTest, HeadsThatTheDegreeDoesNotDivideAreAFaultOfTheConfigurati
   EXPECT_EQ(out_.str(), "");
 }
 
-// Ranks of one tp group read the same rows, whose position on the data axes counts and not their
-// rank; each row is read by one part.
+// Ranks of one group of cp and tp read the same rows, whose position on the data axes counts and
+// not their rank; each row is read by one part.
 TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
   std::map<int64_t, int> readers;
   std::mutex mutex;
@@ -156,17 +167,18 @@ TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
     return {full({count, 16}, 1, DType::i64), full({count, 16}, 2, DType::i64)};
   };
   const Config c = config(
-      "a", {"--parallelism.data_parallel_replicate_degree", "2",
-            "--parallelism.tensor_parallel_degree", "2", "--training.global_batch_size", "8"});
+      "a",
+      {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.context_parallel_degree",
+       "2", "--parallelism.tensor_parallel_degree", "2", "--training.global_batch_size", "8"});
   run_ranks(8, [&](World& world) {
     Trainer trainer(c, {}, nullptr, source);
     trainer.step();
     const DataShare share = data_share(trainer.model().placement().mesh);
-    EXPECT_EQ(share.parts, 4);
-    EXPECT_EQ(share.part, world.rank() / 2);
+    EXPECT_EQ(share.parts, 2);
+    EXPECT_EQ(share.part, world.rank() / 4);
   });
   std::map<int64_t, int> expected;
-  for (int64_t r = 0; r < 8; ++r) expected[r] = 2;
+  for (int64_t r = 0; r < 8; ++r) expected[r] = 4;
   EXPECT_EQ(readers, expected);
 }
 
@@ -174,6 +186,9 @@ TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
 TEST_F(ParallelismTest, GroupsAreMadeBeforeTheFirstStep) {
   const std::string replicate = "--parallelism.data_parallel_replicate_degree",
                     tp = "--parallelism.tensor_parallel_degree",
+                    cp = "--parallelism.context_parallel_degree",
+                    rotate = "--parallelism.context_parallel_rotate_method",
+                    heads = "--parallelism.context_parallel_ulysses_degree",
                     reshard = "--parallelism.fsdp_reshard_after_forward";
   const auto made_in_a_step = [&](int ranks, const Words& words) {
     const Config c = config(concat("groups", ranks, words.back(), words.size()),
@@ -194,6 +209,9 @@ TEST_F(ParallelismTest, GroupsAreMadeBeforeTheFirstStep) {
   EXPECT_EQ(made_in_a_step(8, {replicate, "2", tp, "2"}), Names{});
   EXPECT_EQ(made_in_a_step(4, {tp, "2", replicate, "2"}), Names{});
   EXPECT_EQ(made_in_a_step(4, {reshard, "2"}), Names{});
+  EXPECT_EQ(made_in_a_step(8, {replicate, "2", tp, "2", cp, "2"}), Names{});
+  EXPECT_EQ(made_in_a_step(4, {reshard, "2", cp, "2", rotate, "alltoall"}), Names{});
+  EXPECT_EQ(made_in_a_step(8, {cp, "4", heads, "2", rotate, "alltoall"}), Names{});
 }
 
 // Validation and samples too; tests/mesh trains on every mesh.
@@ -226,7 +244,7 @@ TEST_F(ParallelismTest, ARunOnAMeshHasTheNumbersOfOneRank) {
   const auto whole = figures("one", 1, 8, {});
   const std::vector<double>& one = whole.first;
   const std::string& lines = whole.second;
-  TESSERA_EXPECT_HOLDS(lines, "mesh: mesh(dp_replicate=1, dp_shard=1, tp=1), ");
+  TESSERA_EXPECT_HOLDS(lines, "mesh: mesh(dp_replicate=1, dp_shard=1, cp=1, tp=1), ");
   const std::string samples = lines.substr(lines.find("greedy text:"));
   const auto expect_alike = [&](const std::string& dump, int ranks, int64_t rows, const Words& more,
                                 const std::string& mesh) {
@@ -240,8 +258,10 @@ TEST_F(ParallelismTest, ARunOnAMeshHasTheNumbersOfOneRank) {
   const std::string replicate = "--parallelism.data_parallel_replicate_degree",
                     shard = "--parallelism.data_parallel_shard_degree",
                     tp = "--parallelism.tensor_parallel_degree";
-  expect_alike("hybrid", 4, 1, {replicate, "2"}, "mesh(dp_replicate=2, dp_shard=2, tp=1)");
-  expect_alike("all", 4, 2, {shard, "2", tp, "2"}, "mesh(dp_replicate=1, dp_shard=2, tp=2)");
+  expect_alike("hybrid", 4, 1, {replicate, "2"}, "mesh(dp_replicate=2, dp_shard=2, cp=1, tp=1)");
+  expect_alike("all", 4, 2, {shard, "2", tp, "2"}, "mesh(dp_replicate=1, dp_shard=2, cp=1, tp=2)");
+  expect_alike("cut", 4, 4, {shard, "2", "--parallelism.context_parallel_degree", "2"},
+               "mesh(dp_replicate=1, dp_shard=2, cp=2, tp=1)");
 }
 
 // The model runs on all ranks of any mesh, and the first one prints.
@@ -253,10 +273,12 @@ TEST_F(ParallelismTest, EvalAndGenerateRunOnRanks) {
   };
   const std::string replicate = "--parallelism.data_parallel_replicate_degree",
                     shard = "--parallelism.data_parallel_shard_degree",
+                    cp = "--parallelism.context_parallel_degree",
                     tp = "--parallelism.tensor_parallel_degree";
   const std::vector<Words> meshes{{"--ranks", "3"},
                                   {"--ranks", "2", replicate, "2"},
                                   {"--ranks", "4", shard, "2", tp, "2"},
+                                  {"--ranks", "4", cp, "2", tp, "2"},
                                   {"--ranks", "2", tp, "2", "--parallelism.disable_loss_parallel",
                                    "--parallelism.no-enable_sequence_parallel"}};
   const Words generate{"generate", "--checkpoint",  path("a"), "--prompt", "the ", "--prompt",
@@ -272,7 +294,7 @@ TEST_F(ParallelismTest, EvalAndGenerateRunOnRanks) {
     return std::stod(line.substr(line.find(' ')));
   };
   const double alone = loss({"12"});
-  const std::vector<std::string> rows{"4", "6", "6", "12"};
+  const std::vector<std::string> rows{"4", "6", "6", "12", "12"};
   for (size_t i = 0; i < meshes.size(); ++i)
     EXPECT_LE(relative_difference(loss(joined({rows[i]}, meshes[i])), alone), 1e-5) << i;
 }

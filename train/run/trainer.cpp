@@ -61,7 +61,7 @@ int64_t valid_targets(const Batch& batch) {
   return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
 }
 
-// Lengths of documents on this rank; a sequence without positions is one document.
+// Lengths of documents of this rank's rows; a sequence without positions is one document.
 std::vector<int64_t> document_lengths(const Batch& batch) {
   const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
   if (!batch.positions.defined()) return std::vector<int64_t>(static_cast<size_t>(rows), length);
@@ -249,9 +249,14 @@ void Trainer::announce() {
   if (validation_data_ && !validation_data_->info().listing.empty())
     print_("validation files: " + validation_data_->info().listing);
   print_(fmt::format("mesh: {}, {}", mesh_.text(),
-                     share_.parts == world_.size()
-                         ? "each rank reads its own rows"
-                         : fmt::format("rows cut into {} parts", share_.parts)));
+                     share_.parts == world_.size() ? "each rank reads its own rows"
+                     : share_.parts == 1           ? "all ranks read the same rows"
+                                         : fmt::format("rows cut into {} parts", share_.parts)));
+  if (const auto cut = c.parallelism.sequence_cut())
+    print_(fmt::format("sequences: cut into {} parts, balanced by {}, keys by {}",
+                       c.parallelism.context_parallel_degree, concat(cut->balancer),
+                       concat(cut->method)));
+  for (const std::string& warning : c.checkpoint.warnings()) print_("warning: " + warning);
   print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
                      precision_name(c.model.dtype()),
                      precision_name(c.training.mixed_precision_param),
@@ -284,12 +289,12 @@ std::vector<Batch> Trainer::next_rows() {
   return all;
 }
 
-Batch Trainer::placed(const Batch& rows) const {
-  const Shape global{rows_at_once(), config_.training.seq_len};
-  const auto whole = [&](const Tensor& part) {
-    return part.defined() ? wrap_local(to_device(part, device_), share_.by_rows, global) : part;
-  };
-  return {whole(rows.tokens), whole(rows.targets), whole(rows.positions), whole(rows.documents)};
+std::vector<PlacedBatch> Trainer::placed(const std::vector<Batch>& rows) const {
+  std::vector<PlacedBatch> batches;
+  for (const Batch& batch : rows)
+    batches.push_back(
+        place_batch(batch, metadata_, share_, device_, config_.parallelism.sequence_cut()));
+  return batches;
 }
 
 // Rows are counted on the host, where they come from; ranks that read the same rows do not count
@@ -305,7 +310,7 @@ Tensor Trainer::counts_of(const std::vector<Batch>& rows) {
   return to_device(counts, device_);
 }
 
-template <class F> void Trainer::for_each_micro_batch(const std::vector<Batch>& batches, F&& run) {
+template <class F> void Trainer::for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& run) {
   for (size_t i = 0; i < batches.size(); ++i) {
     begin_micro_batch(static_cast<uint64_t>(done_), static_cast<int64_t>(i) * rows_at_once());
     const nn::MicroBatch micro(i + 1 == batches.size());
@@ -315,9 +320,8 @@ template <class F> void Trainer::for_each_micro_batch(const std::vector<Batch>& 
 
 // Sums over tokens times `scale`, which is a 0-dim tensor and not an attribute, so that a new count
 // needs no new plan.
-models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
-  models::Loss loss = model_->loss(batch.tokens, batch.targets,
-                                   metadata_.with_documents(batch.positions, batch.documents));
+models::Loss Trainer::loss_of(const PlacedBatch& batch, const Tensor& scale) const {
+  models::Loss loss = model_->loss(batch.tokens, batch.targets, batch.metadata);
   loss.sum = loss.sum * scale;
   // They are sums over all tokens, with and without a target.
   const double each = 1 / static_cast<double>(tokens_per_step());
@@ -328,13 +332,13 @@ models::Loss Trainer::loss_of(const Batch& batch, const Tensor& scale) const {
 StepRecord Trainer::step() {
   const auto start = Clock::now();
   monitor_->begin_step(done_ + 1);
-  std::vector<Batch> batches = [&] {
+  std::vector<Batch> rows = [&] {
     const auto phase = monitor_->phase("data");
     return next_rows();
   }();
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
-  const Tensor counts = counts_of(batches);  // (2)
-  for (Batch& batch : batches) batch = placed(batch);
+  const Tensor counts = counts_of(rows);  // (2)
+  const std::vector<PlacedBatch> batches = placed(std::exchange(rows, {}));
   const Tensor scale = [&] {
     const NoGrad guard;
     return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),
@@ -343,7 +347,7 @@ StepRecord Trainer::step() {
 
   StepValues values;        // the loss first
   Tensor load, not_finite;  // of experts, by all micro-batches, or undefined
-  for_each_micro_batch(batches, [&](const Batch& batch) {
+  for_each_micro_batch(batches, [&](const PlacedBatch& batch) {
     Tensor total;
     {
       const auto phase = monitor_->phase("forward");
@@ -419,7 +423,8 @@ StepRecord Trainer::step() {
 
 Evaluation Trainer::validate() {
   if (!validation_data_) fail<UsageError>("validate", "validation.enable is not set");
-  const Evaluation e = evaluate(*model_, *validation_data_, config_.validation.steps);
+  const Evaluation e = evaluate(*model_, *validation_data_, config_.validation.steps,
+                                config_.parallelism.sequence_cut());
   monitor_->validation(done_, e.loss, e.perplexity);
   print_(fmt::format("validate step: {:2}  loss: {:8.5f}  perplexity: {:.4f}  tokens: {}", done_,
                      e.loss, e.perplexity, with_separators(e.tokens)));
@@ -439,7 +444,7 @@ void Trainer::remember(const StepRecord& record) {
   records_.push_back(record);
 }
 
-void Trainer::diagnose(const std::vector<Batch>& batches, const Tensor& scale,
+void Trainer::diagnose(const std::vector<PlacedBatch>& batches, const Tensor& scale,
                        const StepRecord& record, const Tensor& not_finite) {
   std::string what = model_->routing_fault(not_finite);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
@@ -469,9 +474,9 @@ std::string Trainer::non_finite_parameter() {
 
 // Repeats the step with its random numbers and checks every op. All ranks repeat all of it, since
 // they meet in its collectives. Empty: not seen. Collective.
-std::string Trainer::first_non_finite_op(const std::vector<Batch>& batches, const Tensor& scale) {
+std::string Trainer::first_non_finite_op(const std::vector<PlacedBatch>& batches, const Tensor& scale) {
   FirstNonFinite watch;
-  for_each_micro_batch(batches, [&](const Batch& batch) {
+  for_each_micro_batch(batches, [&](const PlacedBatch& batch) {
     watch.in_backward(false);
     const models::Loss again = loss_of(batch, scale);
     Tensor total = again.sum;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
 // metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of
-// dp_replicate, dp_shard and tp, where one rank is a mesh too. build_model wraps the model with the
-// passes that its degrees ask for; the batch is sharded over the data axes, and gradients are there
-// as the parameters lie when the last micro-batch's backward ends.
+// dp_replicate, dp_shard, cp and tp, where one rank is a mesh too. build_model wraps the model with
+// the passes that its degrees ask for; the rows of a batch are cut over the data axes, its
+// sequences over cp, and gradients are there as the parameters lie when the last micro-batch's
+// backward ends.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -24,6 +25,7 @@
 namespace tessera::train {
 
 class ChatEncoder;
+struct PlacedBatch;  // build_model.h
 
 /// The options of the World for a run of `config`.
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
@@ -69,22 +71,22 @@ class TESSERA_API Trainer {
   [[nodiscard]] DataFingerprint checked_fingerprint();
   /// The micro-batches of the next step: this rank's rows, plain and on the host.
   [[nodiscard]] std::vector<Batch> next_rows();
-  /// Rows of all ranks on their devices.
-  [[nodiscard]] Batch placed(const Batch& rows) const;
+  /// Micro-batches of all ranks on their devices, as the model takes them.
+  [[nodiscard]] std::vector<PlacedBatch> placed(const std::vector<Batch>& rows) const;
   /// (2) f64, equal on all ranks: tokens with a target and operations of these rows of each rank.
   [[nodiscard]] Tensor counts_of(const std::vector<Batch>& rows);
-  [[nodiscard]] models::Loss loss_of(const Batch& batch, const Tensor& scale) const;
+  [[nodiscard]] models::Loss loss_of(const PlacedBatch& batch, const Tensor& scale) const;
   void open_data();
   /// Over all ranks, of a micro-batch and of a step.
   [[nodiscard]] int64_t rows_at_once() const;
   [[nodiscard]] int64_t rows_per_step() const { return rows_at_once() * micro_batches_; }
   [[nodiscard]] int64_t tokens_per_step() const;
   /// Calls run(batch) for each micro-batch, whose random numbers follow its rows in the step.
-  template <class F> void for_each_micro_batch(const std::vector<Batch>& batches, F&& run);
-  [[noreturn]] void diagnose(const std::vector<Batch>& batches, const Tensor& scale,
+  template <class F> void for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& run);
+  [[noreturn]] void diagnose(const std::vector<PlacedBatch>& batches, const Tensor& scale,
                              const StepRecord& record, const Tensor& not_finite);
   [[nodiscard]] std::string non_finite_parameter();
-  [[nodiscard]] std::string first_non_finite_op(const std::vector<Batch>& batches,
+  [[nodiscard]] std::string first_non_finite_op(const std::vector<PlacedBatch>& batches,
                                                 const Tensor& scale);
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
