@@ -32,11 +32,12 @@ struct PlacedBatch {
 };
 
 /// Places the rows that this rank has read, equally many on each rank, on the mesh and `device`;
-/// `whole` are the metadata of the model for their length. With `cut` (ParallelismConfig::sequence_cut) tokens, targets,
-/// positions and documents are cut alike. Balancers look at the mask of the first kind of layers,
-/// and a sequence without documents is one document. Made once per batch; sends nothing.
+/// `whole` are the metadata of the model for their length. With `cut`
+/// (ParallelismConfig::sequence_cut) tokens, targets, positions and documents are cut alike.
+/// Balancers look at the mask of the first kind of layers, and a sequence without documents is one
+/// document. Made once per batch; sends nothing.
 [[nodiscard]] TESSERA_API PlacedBatch
-place_batch(const Batch& rows, const models::Metadata& whole, const DataShare& share,
-            Device device, const std::optional<nn::ContextParallelOptions>& cut);
+place_batch(const Batch& rows, const models::Metadata& whole, const DataShare& share, Device device,
+            const std::optional<nn::ContextParallelOptions>& cut);
 
 }  // namespace tessera::train

@@ -310,7 +310,8 @@ Tensor Trainer::counts_of(const std::vector<Batch>& rows) {
   return to_device(counts, device_);
 }
 
-template <class F> void Trainer::for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& run) {
+template <class F>
+void Trainer::for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& run) {
   for (size_t i = 0; i < batches.size(); ++i) {
     begin_micro_batch(static_cast<uint64_t>(done_), static_cast<int64_t>(i) * rows_at_once());
     const nn::MicroBatch micro(i + 1 == batches.size());
@@ -474,7 +475,8 @@ std::string Trainer::non_finite_parameter() {
 
 // Repeats the step with its random numbers and checks every op. All ranks repeat all of it, since
 // they meet in its collectives. Empty: not seen. Collective.
-std::string Trainer::first_non_finite_op(const std::vector<PlacedBatch>& batches, const Tensor& scale) {
+std::string Trainer::first_non_finite_op(const std::vector<PlacedBatch>& batches,
+                                         const Tensor& scale) {
   FirstNonFinite watch;
   for_each_micro_batch(batches, [&](const PlacedBatch& batch) {
     watch.in_backward(false);
