@@ -217,8 +217,11 @@ TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
                        "[--device] cuda: CUDA cannot be used: /nowhere.so: cannot open");
   TESSERA_EXPECT_HOLDS(fails({"TESSERA_CUDA_LIBRARY=libm.so.6"}, words),
                        "[--device] cuda: CUDA cannot be used: it is not Tessera's CUDA library");
-  TESSERA_EXPECT_HOLDS(fails({"TESSERA_HOST_DEVICES=0"}, words),
-                       "[--device] cuda: CUDA cannot be used: no device is visible: give --device");
+  if (exact()) {
+    TESSERA_EXPECT_HOLDS(
+        fails({"TESSERA_HOST_DEVICES=0"}, words),
+        "[--device] cuda: CUDA cannot be used: no device is visible: give --device");
+  }
   TESSERA_EXPECT_HOLDS(fails({}, joined(words, {"--ranks", "3"})),
                        "[--device] cuda: 3 ranks of this host see 2 devices");
   EXPECT_FALSE(std::filesystem::exists(path("a")));
