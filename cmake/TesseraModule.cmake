@@ -120,16 +120,24 @@ function(tessera_program main)
 endfunction()
 
 # libtessera_cuda.so: every Op::cuda and the CUDA side of core. Opened at run time, so nothing links it; it must link
-# without undefined symbols, which is how a missing kernel shows.
+# without undefined symbols, which is how a missing kernel shows. With TESSERA_CUDA_EMULATION the C++ compiler builds the same
+# sources for devices that tests/cuda_emulation emulates; their warnings are nvcc's matter.
 function(tessera_cuda_library)
   file(GLOB sources CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/core/cuda/*.cpp ${PROJECT_SOURCE_DIR}/core/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
   list(FILTER sources EXCLUDE REGEX "/_[^/]*/[^/]*$")
-  add_library(tessera_cuda SHARED ${sources} ${PROJECT_SOURCE_DIR}/kernels/cuda_table.cpp)
-  target_link_libraries(tessera_cuda PRIVATE tessera tessera_flags CUDA::cudart CUDA::cublasLt)
+  list(APPEND sources ${PROJECT_SOURCE_DIR}/kernels/cuda_table.cpp)
+  add_library(tessera_cuda SHARED ${sources})
+  target_link_libraries(tessera_cuda PRIVATE tessera tessera_flags)
   target_link_options(tessera_cuda PRIVATE -Wl,--no-undefined)
-  set_target_properties(tessera_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
-  install(TARGETS tessera_cuda)
+  if(TESSERA_CUDA_EMULATION)
+    set_source_files_properties(${sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-w;-include;cuda_runtime.h;$<$<CONFIG:Release>:-O1>")
+    target_link_libraries(tessera_cuda PRIVATE tessera_cuda_emulation)
+  else()
+    target_link_libraries(tessera_cuda PRIVATE CUDA::cudart CUDA::cublasLt)
+    set_target_properties(tessera_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
+    install(TARGETS tessera_cuda)
+  endif()
 endfunction()
 
 # libtessera_<name>.so from one <name>_library.cpp, which wraps an outside library (MPI, NCCL) in a table of functions. Opened

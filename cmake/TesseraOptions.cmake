@@ -3,10 +3,14 @@
 include(GNUInstallDirs)
 
 option(TESSERA_CUDA "Build libtessera_cuda.so; needs nvcc" OFF)
+option(TESSERA_CUDA_EMULATION "Build libtessera_cuda.so for devices emulated on the CPU; for tests" OFF)
 option(TESSERA_TESTS "Build the tests and examples" ${PROJECT_IS_TOP_LEVEL})
 option(TESSERA_BENCH "Build the benchmarks" OFF)
 option(TESSERA_INCOMPLETE_ROOMS "Warn about incomplete op rooms instead of failing; for work in progress" OFF)
 
+if(TESSERA_CUDA AND TESSERA_CUDA_EMULATION)
+  message(FATAL_ERROR "TESSERA_CUDA and TESSERA_CUDA_EMULATION both build libtessera_cuda.so: choose one")
+endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()

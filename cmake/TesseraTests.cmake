@@ -26,7 +26,12 @@ function(tessera_test_program name)
   # Discovery runs when ctest starts, so that a build never runs tests. The second pass finds what needs a GPU.
   set(common WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
   gtest_discover_tests(${name} ${common} TEST_FILTER "-*Cuda*" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
-  gtest_discover_tests(${name} ${common} TEST_FILTER "*Cuda*" TEST_LIST ${name}_gpu PROPERTIES LABELS gpu TIMEOUT 300)
+  set(devices)
+  if(TESSERA_CUDA_EMULATION)
+    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2)
+  endif()
+  gtest_discover_tests(${name} ${common} TEST_FILTER "*Cuda*" TEST_LIST ${name}_gpu
+    PROPERTIES LABELS gpu TIMEOUT 300 ${devices})
 endfunction()
 
 # One program per module from its *_test.cpp, linked to the module's archive and no further up: the layering holds for

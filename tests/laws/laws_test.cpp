@@ -80,6 +80,7 @@ TEST_P(Cuda, Holds) {
   if (!GetParam()->not_on_cuda.empty()) GTEST_SKIP() << GetParam()->not_on_cuda;
   const Outcome outcome = device_law(subject_of(*GetParam()));
   EXPECT_TRUE(outcome.failures.empty()) << listing(outcome.failures);
+  EXPECT_GT(outcome.checks, 0);
 }
 
 TEST_P(Distributed, Holds) {

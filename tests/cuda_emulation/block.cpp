@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fiber runs threads one after the other, straight through; a thread that waits keeps its fiber,
+// and another fiber goes on with the others. So a kernel without barriers and shuffles costs no
+// switch at all. A barrier opens when nobody else can run and every thread of the block stands at
+// it: a thread that has left, or stands elsewhere, is a fault of the kernel.
+#include "block.h"
+
+#include "fiber.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+extern "C" {
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+}
+
+namespace cuda_emulation {
+namespace {
+
+constexpr int kPoison = 0xff;  // NaN as any float
+
+constexpr const char* kWaiting = "threads wait for each other for ever";
+constexpr const char* kTooMuchShared = "a kernel has too much shared memory";
+
+struct Value {
+  alignas(16) unsigned char bytes[16];
+};
+
+struct Thread {
+  enum State { fresh, ready, at_barrier, in_shuffle, left } state = fresh;
+  Fiber* fiber = nullptr;
+  Site site;
+  unsigned mask = 0;
+  int from = 0;
+  Value value;
+};
+
+bool same(const Site& a, const Site& b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         std::strcmp(a.file_name(), b.file_name()) == 0;
+}
+
+std::string text_of(const Site& site) {
+  return std::string(site.file_name()) + ":" + std::to_string(site.line()) + " (" +
+         site.function_name() + ")";
+}
+
+struct Free {
+  void operator()(unsigned char* p) const { std::free(p); }
+};
+using Bytes = std::unique_ptr<unsigned char, Free>;
+
+Bytes allocate(size_t bytes, size_t alignment) {
+  void* block = nullptr;
+  if (posix_memalign(&block, std::max<size_t>(alignment, 16), bytes) != 0) throw std::bad_alloc();
+  return Bytes(static_cast<unsigned char*>(block));
+}
+
+struct SharedArray {
+  const void* key;
+  size_t bytes;
+  Site site;
+  Bytes block;
+};
+
+class Grid {
+ public:
+  Grid(const Kernel& kernel, size_t limit, Order order, std::mt19937_64& random)
+      : kernel_(kernel),
+        limit_(limit),
+        order_(order),
+        random_(random),
+        launched_(allocate(kernel.shared, 16)),
+        threads_(kernel.block.x * kernel.block.y * kernel.block.z) {}
+
+  static Grid* running;
+
+  std::string run() {
+    running = this;
+    blockDim = kernel_.block;
+    gridDim = kernel_.grid;
+    for (const unsigned b : in_order(gridDim.x * gridDim.y * gridDim.z)) {
+      blockIdx = {b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y};
+      run_block();
+      if (fault_) break;
+    }
+    running = nullptr;
+    if (!fault_) return {};
+    fibers().clear(), idle().clear();  // threads of the block stand in them
+    return text_of_fault();
+  }
+
+  void barrier(Site site) {
+    me().state = Thread::at_barrier;
+    me().site = site;
+    wait();
+  }
+
+  void exchange(unsigned mask, int from, void* value, size_t bytes, Site site) {
+    Thread& t = me();
+    t.state = Thread::in_shuffle;
+    t.site = site;
+    t.mask = mask;
+    t.from = from;
+    std::memcpy(t.value.bytes, value, bytes);
+    if ((mask >> lane() & 1) == 0) fail("a lane is not in the mask of its shuffle", site);
+    if (from < 0 || from >= kWarp || (mask >> from & 1) == 0)
+      fail("a lane takes from one that is not in the mask of its shuffle", site);
+    if (all_in_shuffle()) finish_shuffle();
+    wait();
+    std::memcpy(value, t.value.bytes, bytes);
+  }
+
+  void* shared_array(const void* key, size_t bytes, size_t alignment, Site site) {
+    for (const SharedArray& a : arrays_) {
+      if (a.key != key) continue;
+      if (!same(a.site, site))
+        fail("a kernel makes two shared arrays of one type, which would be one", site);
+      return a.block.get();
+    }
+    static_bytes_ += (bytes + 15) / 16 * 16;
+    if (static_bytes_ + kernel_.shared > limit_) fail(kTooMuchShared, site);
+    arrays_.push_back({key, bytes, site, allocate(bytes, alignment)});
+    std::memset(arrays_.back().block.get(), kPoison, bytes);
+    return arrays_.back().block.get();
+  }
+
+  unsigned char* launch_shared() { return launched_.get(); }
+  [[nodiscard]] int lane() const { return static_cast<int>(now_ % kWarp); }
+
+ private:
+  Thread& me() { return threads_[now_]; }
+
+  // Fibers wait here for threads, from one grid to the next.
+  static std::vector<std::unique_ptr<Fiber>>& fibers() {
+    static std::vector<std::unique_ptr<Fiber>> all;
+    return all;
+  }
+  static std::vector<Fiber*>& idle() {
+    static std::vector<Fiber*> all;
+    return all;
+  }
+
+  std::vector<unsigned> in_order(size_t count) {
+    std::vector<unsigned> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), 0U);
+    if (order_ == Order::falling) std::reverse(numbers.begin(), numbers.end());
+    if (order_ == Order::random) std::shuffle(numbers.begin(), numbers.end(), random_);
+    return numbers;
+  }
+
+  void run_block() {
+    for (Thread& t : threads_) t.state = Thread::fresh;
+    left_ = 0;
+    for (const SharedArray& a : arrays_) std::memset(a.block.get(), kPoison, a.bytes);
+    std::memset(launched_.get(), kPoison, kernel_.shared);
+    make_ready();
+    go_to(main_, *pick());
+  }
+
+  // All threads, so that the first in order is taken first.
+  void make_ready() {
+    ready_ = in_order(threads_.size());
+    std::reverse(ready_.begin(), ready_.end());
+  }
+
+  // The thread to go on with; none if all have left.
+  std::optional<unsigned> pick() {
+    if (ready_.empty()) {
+      if (left_ == threads_.size()) return {};
+      open_barrier();
+    }
+    if (order_ == Order::random) std::swap(ready_[random_() % ready_.size()], ready_.back());
+    const unsigned t = ready_.back();
+    ready_.pop_back();
+    return t;
+  }
+
+  void open_barrier() {
+    for (const Thread& t : threads_) {
+      if (t.state != Thread::at_barrier || !same(t.site, threads_[0].site)) give_up(kWaiting);
+    }
+    for (Thread& t : threads_) t.state = Thread::ready;
+    make_ready();
+  }
+
+  // From the fiber `from` to that of thread `t`.
+  void go_to(Fiber& from, unsigned t) {
+    now_ = t;
+    threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
+    Thread& thread = me();
+    if (thread.state == Thread::fresh) {
+      if (idle().empty()) {
+        fibers().push_back(std::make_unique<Fiber>([] { work(); }));
+        idle().push_back(fibers().back().get());
+      }
+      thread.fiber = idle().back();
+      idle().pop_back();
+    }
+    if (thread.fiber != &from) Fiber::change(from, *thread.fiber);
+  }
+
+  // What a fiber does: a thread to its end, then another, perhaps of a later grid.
+  [[noreturn]] static void work() {
+    for (;;) {
+      Fiber& mine = *running->me().fiber;
+      running->kernel_.thread();
+      running->me().state = Thread::left;
+      ++running->left_;
+      idle().push_back(&mine);
+      const std::optional<unsigned> next = running->pick();
+      if (next) running->go_to(mine, *next);
+      else Fiber::change(mine, running->main_);
+    }
+  }
+
+  void wait() {
+    Fiber& mine = *me().fiber;
+    go_to(mine, *pick());
+  }
+
+  [[nodiscard]] bool all_in_shuffle() const {
+    const Thread& mine = threads_[now_];
+    const unsigned first = now_ - now_ % kWarp;
+    for (unsigned l = 0; l < kWarp; ++l) {
+      if ((mine.mask >> l & 1) == 0) continue;
+      if (first + l >= threads_.size()) return false;
+      const Thread& t = threads_[first + l];
+      if (t.state != Thread::in_shuffle || t.mask != mine.mask || !same(t.site, mine.site))
+        return false;
+    }
+    return true;
+  }
+
+  void finish_shuffle() {
+    const unsigned first = now_ - now_ % kWarp, mask = me().mask;
+    Value given[kWarp];
+    for (unsigned l = 0; l < kWarp; ++l) {
+      if (mask >> l & 1) given[l] = threads_[first + l].value;
+    }
+    for (unsigned l = 0; l < kWarp; ++l) {
+      const unsigned at = order_ == Order::falling ? l : kWarp - 1 - l;
+      if ((mask >> at & 1) == 0) continue;
+      Thread& t = threads_[first + at];
+      t.value = given[t.from];
+      t.state = Thread::ready;
+      ready_.push_back(first + at);
+    }
+  }
+
+  // --- faults -------------------------------------------------------------------------------------
+  // A fiber that is given up frees nothing, so that the text is made on the caller's stack.
+
+  [[noreturn]] void fail(const char* what, const Site& site) {
+    me().site = site;
+    give_up(what);
+  }
+
+  [[noreturn]] void give_up(const char* what) {
+    fault_ = what;
+    Fiber::change(*me().fiber, main_);
+    std::abort();  // nobody comes back
+  }
+
+  [[nodiscard]] std::string text_of_fault() const {
+    std::string text = fault_;
+    if (fault_ == kWaiting) {
+      std::map<std::string, int> where;
+      for (const Thread& t : threads_) {
+        if (t.state == Thread::left) ++where["left the kernel"];
+        else if (t.state == Thread::at_barrier) ++where["wait at the barrier " + text_of(t.site)];
+        else ++where["wait in the shuffle " + text_of(t.site)];
+      }
+      for (const auto& [what, count] : where) text += "; " + std::to_string(count) + " " + what;
+    } else {
+      text += ", at " + text_of(threads_[now_].site);
+    }
+    if (fault_ == kTooMuchShared) {
+      text += ": static and launched bytes, " + std::to_string(static_bytes_) + " + " +
+              std::to_string(kernel_.shared) + ", are more than " + std::to_string(limit_);
+    }
+    return text + ", in block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) +
+           ", " + std::to_string(blockIdx.z) + ")";
+  }
+
+  const Kernel& kernel_;
+  const size_t limit_;
+  const Order order_;
+  std::mt19937_64& random_;
+  const Bytes launched_;
+  std::vector<Thread> threads_;
+  std::vector<SharedArray> arrays_;
+  size_t static_bytes_ = 0, left_ = 0;
+  std::vector<unsigned> ready_;  // taken from the end
+  unsigned now_ = 0;             // the running thread
+  Fiber main_;
+  const char* fault_ = nullptr;
+};
+
+Grid* Grid::running = nullptr;
+
+}  // namespace
+
+std::string run_grid(const Kernel& kernel, size_t limit, Order order, std::mt19937_64& random) {
+  return Grid(kernel, limit, order, random).run();
+}
+
+void barrier(Site site) { Grid::running->barrier(site); }
+void exchange(unsigned mask, int from, void* value, size_t bytes, Site site) {
+  Grid::running->exchange(mask, from, value, bytes, site);
+}
+void* shared_array(const void* key, size_t bytes, size_t alignment, Site site) {
+  return Grid::running->shared_array(key, bytes, alignment, site);
+}
+unsigned char* launch_shared() { return Grid::running->launch_shared(); }
+int lane() { return Grid::running->lane(); }
+
+}  // namespace cuda_emulation

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the CUDA runtime's C interface that Tessera calls, with NVIDIA's names and meanings.
+// Streams are queues on the host: what is enqueued runs when somebody waits, in an order in which
+// only events bind one stream to another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#define CUDA_EMULATION_API __attribute__((visibility("default")))
+#define CUDART_VERSION 13000
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidDeviceFunction = 98,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+};
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault,
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaMemPoolAttr {
+  cudaMemPoolAttrReleaseThreshold = 4,
+  cudaMemPoolAttrReservedMemCurrent = 5,
+  cudaMemPoolAttrUsedMemCurrent = 7,
+};
+enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+
+inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1;
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+namespace cuda_emulation {
+struct Stream;
+struct Event;
+struct Pool;
+}  // namespace cuda_emulation
+using cudaStream_t = cuda_emulation::Stream*;
+using cudaEvent_t = cuda_emulation::Event*;
+using cudaMemPool_t = cuda_emulation::Pool*;
+
+struct cudaDeviceProp {
+  char name[256];
+};
+struct cudaMemLocation {
+  cudaMemLocationType type;
+  int id;
+};
+struct cudaMemPoolProps {
+  cudaMemAllocationType allocType;
+  cudaMemLocation location;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+
+extern "C" {
+CUDA_EMULATION_API cudaError_t cudaGetDeviceCount(int* count);
+CUDA_EMULATION_API cudaError_t cudaGetDevice(int* device);
+CUDA_EMULATION_API cudaError_t cudaSetDevice(int device);
+CUDA_EMULATION_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+CUDA_EMULATION_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+CUDA_EMULATION_API cudaError_t cudaDeviceSynchronize();
+/// Forgets what is enqueued and the error that a kernel left.
+CUDA_EMULATION_API cudaError_t cudaDeviceReset();
+CUDA_EMULATION_API cudaError_t cudaGetLastError();
+CUDA_EMULATION_API cudaError_t cudaPeekAtLastError();
+CUDA_EMULATION_API const char* cudaGetErrorName(cudaError_t status);
+/// Of cudaErrorLaunchFailure: what the kernel did wrong, and where.
+CUDA_EMULATION_API const char* cudaGetErrorString(cudaError_t status);
+CUDA_EMULATION_API cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute what,
+                                                    int value);
+CUDA_EMULATION_API cudaError_t cudaFuncGetName(const char** name, const void* kernel);
+
+CUDA_EMULATION_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+CUDA_EMULATION_API cudaError_t cudaStreamDestroy(cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaStreamQuery(cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                                   unsigned flags);
+CUDA_EMULATION_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+CUDA_EMULATION_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaEventQuery(cudaEvent_t event);
+CUDA_EMULATION_API cudaError_t cudaEventSynchronize(cudaEvent_t event);
+CUDA_EMULATION_API cudaError_t cudaEventDestroy(cudaEvent_t event);
+
+CUDA_EMULATION_API cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned flags);
+CUDA_EMULATION_API cudaError_t cudaFreeHost(void* block);
+CUDA_EMULATION_API cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* what);
+CUDA_EMULATION_API cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what,
+                                                       void* value);
+CUDA_EMULATION_API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what,
+                                                       void* value);
+CUDA_EMULATION_API cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep);
+CUDA_EMULATION_API cudaError_t cudaMallocFromPoolAsync(void** block, size_t bytes,
+                                                       cudaMemPool_t pool, cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaFreeAsync(void* block, cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                                               cudaMemcpyKind kind, cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from,
+                                                   int from_device, size_t bytes,
+                                                   cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaMemsetAsync(void* block, int value, size_t bytes,
+                                               cudaStream_t stream);
+}

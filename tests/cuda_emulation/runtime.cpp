@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices, streams, events and memory. One lock for all: a step of a stream runs on the host thread
+// that waits for it, and no two steps run at once. Which stream goes on next is drawn anew for
+// every step, so that work which no event orders runs in any order; now and then a step runs early,
+// as on a device that does not wait for the host.
+#include "block.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace cuda_emulation {
+
+struct Step {
+  std::function<void()> run;
+  std::shared_ptr<bool> after;  // where given, the step waits until this is true
+};
+
+struct Stream {
+  int device = 0;
+  std::deque<Step> steps;
+};
+
+struct Event {
+  int device = 0;
+  std::shared_ptr<bool> done = std::make_shared<bool>(true);  // of its last record
+};
+
+struct Pool {
+  int device = 0;
+};
+
+namespace {
+
+constexpr int kMostDevices = 4, kPoison = 0xff;
+constexpr size_t kAlignment = 256;
+
+struct Block {
+  size_t bytes;
+  int device;  // kHost: pinned memory
+  bool freed = false;
+};
+constexpr int kHost = -1, kPageable = -2;
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+thread_local int current = 0;
+thread_local cudaError_t last = cudaSuccess;
+
+class Runtime {
+ public:
+  static Runtime& get() {
+    static auto* runtime = new Runtime;  // threads may end after main
+    return *runtime;
+  }
+
+  std::recursive_mutex mutex;
+  int devices = static_cast<int>(
+      std::min<uint64_t>(number_from("TESSERA_EMULATED_DEVICES", 0), kMostDevices));
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::map<const void*, Block> blocks;
+  std::unordered_map<const void*, size_t> shared_limits;  // of kernels that got leave for more
+  size_t used[kMostDevices] = {};
+  size_t most = number_from("TESSERA_EMULATED_MEMORY_MB", 8192) << 20;  // of each device
+  std::string fault;
+
+  Runtime() {
+    for (int d = 0; d < kMostDevices; ++d) defaults_[d].device = d;
+    const char* order = std::getenv("TESSERA_EMULATED_ORDER");
+    if (order) {
+      for (const Order o : {Order::rising, Order::falling, Order::random}) {
+        if (std::string(order) == kOrders[static_cast<size_t>(o)]) order_ = o;
+      }
+    }
+  }
+
+  cudaError_t status() const { return fault.empty() ? cudaSuccess : cudaErrorLaunchFailure; }
+
+  /// The stream itself, or the device's own for null.
+  Stream* of(Stream* stream) { return stream ? stream : &defaults_[current]; }
+
+  void add(Stream* stream, Step step) {
+    of(stream)->steps.push_back(std::move(step));
+    if (random_() % 4 == 0) (void)run_one();
+  }
+
+  /// Runs steps until `done`; false where none can run before.
+  template <class F> bool run_until(F done) {
+    while (!done()) {
+      if (!run_one()) return false;
+    }
+    return true;
+  }
+
+  bool run_one() {
+    Stream* chosen = nullptr;
+    unsigned seen = 0;
+    const auto look_at = [&](Stream& s) {
+      if (s.steps.empty() || (s.steps.front().after && !*s.steps.front().after)) return;
+      if (random_() % ++seen == 0) chosen = &s;
+    };
+    for (Stream& s : defaults_) look_at(s);
+    for (const auto& s : streams) look_at(*s);
+    if (!chosen) return false;
+    const Step step = std::move(chosen->steps.front());
+    chosen->steps.pop_front();
+    if (step.run && fault.empty()) step.run();
+    return true;
+  }
+
+  void run_kernel(const Kernel& kernel) {
+    const auto leave = shared_limits.find(kernel.function);
+    const size_t limit = leave == shared_limits.end() ? kSharedBytes : kMostSharedBytes;
+    const auto order = order_ ? *order_ : static_cast<Order>(random_() % std::size(kOrders));
+    fault = run_grid(kernel, limit, order, random_);
+    if (!fault.empty()) {
+      fault += ", threads in " + std::string(kOrders[static_cast<size_t>(order)]) +
+               " order, TESSERA_TEST_SEED=" + std::to_string(seed_);
+    }
+  }
+
+  int device_of(const void* p) const {
+    auto it = blocks.upper_bound(p);
+    if (it == blocks.begin()) return kPageable;
+    --it;
+    const auto* begin = static_cast<const char*>(it->first);
+    return static_cast<const char*>(p) < begin + it->second.bytes ? it->second.device : kPageable;
+  }
+
+  void* allocate(size_t bytes, int device) {
+    void* block = nullptr;
+    if (posix_memalign(&block, kAlignment, bytes) != 0) return nullptr;
+    std::memset(block, kPoison, bytes);
+    blocks[block] = {bytes, device};
+    return block;
+  }
+  void release(void* block) {
+    const auto it = blocks.find(block);
+    if (it->second.device >= 0) used[it->second.device] -= it->second.bytes;
+    blocks.erase(it);
+    std::free(block);
+  }
+
+  void reset() {
+    for (Stream& s : defaults_) s.steps.clear();
+    for (const auto& s : streams) s->steps.clear();
+    fault.clear();
+  }
+
+ private:
+  static constexpr const char* kOrders[] = {"rising", "falling", "random"};
+  const uint64_t seed_ = number_from("TESSERA_TEST_SEED", std::random_device{}());
+  std::mt19937_64 random_{seed_};
+  std::optional<Order> order_;  // none: drawn for each launch
+  Stream defaults_[kMostDevices];
+};
+
+/// What every call does: under the lock, with its error kept for cudaGetLastError.
+template <class F> cudaError_t call(F f) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  cudaError_t status = r.devices == 0 ? cudaErrorNoDevice : r.status();
+  if (status == cudaSuccess) status = f(r);
+  if (status != cudaSuccess) last = status;
+  return status;
+}
+
+cudaError_t wait_for(Runtime& r, bool reached) {
+  if (reached) return r.status();
+  if (r.fault.empty()) r.fault = "a stream waits for what nobody will do";
+  return cudaErrorLaunchFailure;
+}
+
+}  // namespace
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  return call([&](Runtime& r) {
+    r.add(stream, {std::move(work), nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t launch(Kernel kernel, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    const dim3 &g = kernel.grid, &b = kernel.block;
+    if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > std::numeric_limits<int>::max() || g.y > 65535 ||
+        g.z > 65535 || b.x == 0 || b.y == 0 || b.z == 0 || size_t{b.x} * b.y * b.z > kMostThreads)
+      return cudaErrorInvalidConfiguration;
+    const auto leave = r.shared_limits.find(kernel.function);
+    if (kernel.shared > (leave == r.shared_limits.end() ? kSharedBytes : leave->second))
+      return cudaErrorInvalidValue;
+    if (r.of(stream)->device != current) return cudaErrorInvalidResourceHandle;
+    r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr});
+    return cudaSuccess;
+  });
+}
+
+}  // namespace cuda_emulation
+
+using namespace cuda_emulation;
+
+// --- devices and errors ----------------------------------------------------------------------------
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  return call([&](Runtime& r) {
+    *count = r.devices;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return call([&](Runtime&) {
+    *device = current;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return call([&](Runtime& r) {
+    if (device < 0 || device >= r.devices) return cudaErrorInvalidDevice;
+    current = device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return call([&](Runtime& r) {
+    if (device < 0 || device >= r.devices) return cudaErrorInvalidDevice;
+    *properties = {"emulated on the CPU"};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return call([&](Runtime& r) {
+    *total = r.most;
+    *free = r.most - std::min(r.most, r.used[current]);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  return call([](Runtime& r) {
+    return wait_for(r, r.run_until([&] {
+      const auto idle = [](const auto& s) { return s->device != current || s->steps.empty(); };
+      return r.of(nullptr)->steps.empty() && std::all_of(r.streams.begin(), r.streams.end(), idle);
+    }));
+  });
+}
+
+cudaError_t cudaDeviceReset() {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  r.reset();
+  last = cudaSuccess;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() { return std::exchange(last, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last; }
+
+const char* cudaGetErrorName(cudaError_t status) {
+  switch (status) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDeviceFunction: return "cudaErrorInvalidDeviceFunction";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+  }
+  return "an unknown error";
+}
+
+const char* cudaGetErrorString(cudaError_t status) {
+  switch (status) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInvalidDeviceFunction: return "invalid device function";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorNotReady: return "device not ready";
+    case cudaErrorLaunchFailure: break;
+  }
+  thread_local std::string text;
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  text = r.fault;
+  return text.c_str();
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  return call([&](Runtime& r) {
+    if (value < 0 || static_cast<size_t>(value) > kMostSharedBytes) return cudaErrorInvalidValue;
+    r.shared_limits[kernel] = static_cast<size_t>(value);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncGetName(const char**, const void*) { return cudaErrorInvalidDeviceFunction; }
+
+// --- streams and events ----------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return call([&](Runtime& r) {
+    r.streams.push_back(std::make_unique<Stream>());
+    *stream = r.streams.back().get();
+    (*stream)->device = current;
+    return cudaSuccess;
+  });
+}
+
+// CUDA lets what is enqueued end; here it ends at once.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    const cudaError_t status = wait_for(r, r.run_until([&] { return stream->steps.empty(); }));
+    std::erase_if(r.streams, [&](const auto& s) { return s.get() == stream; });
+    return status;
+  });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    return wait_for(r, r.run_until([&] { return r.of(stream)->steps.empty(); }));
+  });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    (void)r.run_one();
+    return r.of(stream)->steps.empty() ? r.status() : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return call([&](Runtime& r) {
+    r.add(stream, {nullptr, event->done});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return call([&](Runtime&) {
+    *event = new Event{current};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    if (r.of(stream)->device != event->device) return cudaErrorInvalidResourceHandle;
+    event->done = std::make_shared<bool>(false);
+    r.add(stream, {[done = event->done] { *done = true; }, nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return call([&](Runtime& r) {
+    (void)r.run_one();
+    return *event->done ? r.status() : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return call([&](Runtime& r) { return wait_for(r, r.run_until([&] { return *event->done; })); });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return call([&](Runtime&) {
+    delete event;  // a record that is enqueued holds what it sets
+    return cudaSuccess;
+  });
+}
+
+// --- memory ----------------------------------------------------------------------------------------
+
+cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
+  return call([&](Runtime& r) {
+    *block = r.allocate(bytes, kHost);
+    return *block ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+
+// CUDA waits here for all work of the device.
+cudaError_t cudaFreeHost(void* block) {
+  return call([&](Runtime& r) {
+    if (!r.blocks.contains(block)) return cudaErrorInvalidValue;
+    (void)r.run_until([] { return false; });
+    r.release(block);
+    return r.status();
+  });
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* what) {
+  return call([&](Runtime& r) {
+    if (what->location.id < 0 || what->location.id >= r.devices) return cudaErrorInvalidDevice;
+    *pool = new Pool{what->location.id};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr what, void*) {
+  return call([&](Runtime&) {
+    return what == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what, void* value) {
+  return call([&](Runtime& r) {
+    if (what == cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
+    *static_cast<uint64_t*>(value) = r.used[pool->device];  // freed bytes go back at once
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
+  return call([](Runtime&) { return cudaSuccess; });
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** block, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
+  return call([&](Runtime& r) {
+    if (bytes == 0) return cudaErrorInvalidValue;
+    size_t& used = r.used[pool->device];
+    if (bytes > r.most - std::min(used, r.most)) return cudaErrorMemoryAllocation;
+    *block = r.allocate(bytes, pool->device);
+    if (!*block) return cudaErrorMemoryAllocation;
+    used += bytes;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    const auto it = r.blocks.find(block);
+    if (it == r.blocks.end() || it->second.freed || it->second.device < 0)
+      return cudaErrorInvalidValue;
+    it->second.freed = true;
+    r.add(stream, {[&r, block] { r.release(block); }, nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    const int there = r.device_of(to), here = r.device_of(from);
+    if (kind != cudaMemcpyDefault) {
+      const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+      const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+      if (to_device != (there >= 0) || from_device != (here >= 0)) return cudaErrorInvalidValue;
+    }
+    if (here == kPageable) {  // taken at the call
+      const auto* bytes_there = static_cast<const unsigned char*>(from);
+      r.add(stream, {[to, kept = std::vector<unsigned char>(bytes_there, bytes_there + bytes)] {
+                       std::memcpy(to, kept.data(), kept.size());
+                     },
+                     nullptr});
+    } else {
+      r.add(stream, {[=] { std::memmove(to, from, bytes); }, nullptr});
+    }
+    if (there != kPageable) return cudaSuccess;
+    return wait_for(r, r.run_until([&] { return r.of(stream)->steps.empty(); }));
+  });
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                                size_t bytes, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    if (r.device_of(to) != to_device || r.device_of(from) != from_device)
+      return cudaErrorInvalidValue;
+    r.add(stream, {[=] { std::memmove(to, from, bytes); }, nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* block, int value, size_t bytes, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    if (bytes > 0 && r.device_of(block) < 0) return cudaErrorInvalidValue;
+    r.add(stream, {[=] { std::memset(block, value, bytes); }, nullptr});
+    return cudaSuccess;
+  });
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device against the CPU at sizes that no sample has, where kernels go another way: more rows
+// than blocks, more items than threads, rows of several warps, lists of several launches, and heads
+// that need more shared memory than every kernel may have.
+#include "tessera/autograd/autograd.h"
+#include "tessera/core/process.h"
+#include "tessera/tessera.h"
+#include "tessera/tests/laws/laws.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::laws {
+namespace {
+
+class CudaSizes : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Process::get().cuda_available()) GTEST_SKIP() << "no GPU";
+  }
+
+  Tensor random(const Shape& shape, DType dtype = DType::f32) {
+    std::vector<double> values(static_cast<size_t>(shape.numel()));
+    for (double& v : values) v = random_.normal();
+    return from_values(values, shape, dtype);
+  }
+
+  // `f` of these tensors on the CPU and of copies on the device, with the gradients of its results
+  // where it is differentiated.
+  template <class F> void alike(const TensorVector& in, F f, bool differentiate = false) {
+    const auto run = [&](Device device) {
+      TensorVector x;
+      for (const Tensor& t : in) {
+        Tensor copy = device.is_cpu() ? clone(t) : to_device(t, device);
+        x.push_back(differentiate ? copy.set_requires_grad() : copy);
+      }
+      TensorVector result = f(x);
+      if (differentiate) {
+        backward(result[0], {.gradient = result[0].detach()});
+        for (const Tensor& t : x) result.push_back(t.grad());
+      }
+      return result;
+    };
+    const TensorVector want = run(kCpu), got = run(cuda());
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      const auto problem = difference(to_device(got[i].detach(), kCpu), want[i].detach(),
+                                      tolerance_of(want[i].dtype()), terms_of(in, want[i]));
+      EXPECT_FALSE(problem) << "result " << i << ": " << *problem;
+    }
+  }
+
+ private:
+  const Session session_{{.threads = 1}};
+  Random random_{testing::UnitTest::GetInstance()->current_test_info()->name()};
+};
+
+TEST_F(CudaSizes, MoreRowsThanBlocks) {
+  alike({random({4103, 3})}, [](const TensorVector& x) { return TensorVector{softmax(x[0])}; });
+  alike({random({4099, 2}), random({2})},
+        [](const TensorVector& x) { return TensorVector{rms_norm(x[0], x[1])}; });
+}
+
+TEST_F(CudaSizes, MoreItemsThanThreads) {
+  alike({random({1, 4097, 257}), random({4097, 1})}, [](const TensorVector& x) {
+    return TensorVector{x[0] + x[1], sum(x[0]), amax(x[0], 1)};
+  });
+}
+
+TEST_F(CudaSizes, RowsOfSeveralWarps) {
+  for (const int64_t d : {25, 37, 300, 1025}) {
+    alike(
+        {random({5, d}), random({d}), random({d})},
+        [](const TensorVector& x) {
+          return TensorVector{layer_norm(softmax(rms_norm(x[0], x[1])), x[1], x[2])};
+        },
+        true);
+  }
+}
+
+TEST_F(CudaSizes, ListsOfSeveralLaunches) {
+  for (const DType t : {DType::f32, DType::bf16}) {
+    TensorVector in;
+    for (int64_t i = 0; i < 4 * 101; ++i) {
+      const int64_t k = i % 101;
+      Tensor x = random({k == 50 ? 8193 : k * 37 % 97}, t);
+      in.push_back(i / 101 == 3 ? abs(x) : x);
+    }
+    alike(in, [](const TensorVector& x) {
+      std::vector<Tensor> lists[4];
+      for (size_t i = 0; i < x.size(); ++i) lists[i / 101].push_back(x[i]);
+      const Tensor size = norm(lists[0]);
+      scale_(lists[1], 0.37);
+      adamw_(lists[0], lists[1], lists[2], lists[3], 3, {});
+      TensorVector all = x;
+      all.push_back(size);
+      return all;
+    });
+  }
+}
+
+TEST_F(CudaSizes, HeadsAroundTheSharedMemoryOfEveryKernel) {
+  for (const auto& [dtype, sizes] : {std::pair{DType::f32, std::array{113, 114, 115, 116}},
+                                     {DType::f64, {119, 120, 121, 122}}}) {
+    for (const int d : sizes) {
+      const Shape shape{1, 1, 5, d};
+      alike(
+          {random(shape, dtype), random(shape, dtype), random(shape, dtype)},
+          [](const TensorVector& x) {
+            return TensorVector{scaled_dot_product_attention(x[0], x[1], x[2])};
+          },
+          true);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::laws
