@@ -35,7 +35,16 @@ const std::vector<MeshCase>& meshes() {
       {"replicate", 3, {"--parallelism.data_parallel_replicate_degree", "3"}},
       {"hsdp", 4, {"--parallelism.data_parallel_replicate_degree", "2"}},
       {"tp", 2, {"--parallelism.tensor_parallel_degree", "2"}},
-      {"fsdp x tp", 4, {"--parallelism.tensor_parallel_degree", "2"}}};
+      {"fsdp x tp", 4, {"--parallelism.tensor_parallel_degree", "2"}},
+      {"cp by ring",
+       3,
+       {"--parallelism.context_parallel_degree", "3",
+        "--parallelism.context_parallel_rotate_method", "alltoall"}},
+      {"fsdp x cp by all_gather", 4, {"--parallelism.context_parallel_degree", "2"}},
+      {"fsdp x cp by ulysses",
+       4,
+       {"--parallelism.context_parallel_degree", "2",
+        "--parallelism.context_parallel_ulysses_degree", "2"}}};
   return all;
 }
 
