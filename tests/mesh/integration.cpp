@@ -10,7 +10,9 @@ namespace {
 
 constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree",
                      *kShard = "--parallelism.data_parallel_shard_degree",
+                     *kContext = "--parallelism.context_parallel_degree",
                      *kTensor = "--parallelism.tensor_parallel_degree",
+                     *kSequenceParallel = "--parallelism.enable_sequence_parallel",
                      *kExpert = "--parallelism.expert_parallel_degree",
                      *kExpertTensor = "--parallelism.expert_tensor_parallel_degree",
                      *kSteps = "--training.steps", *kSave = "--checkpoint.enable",
@@ -22,7 +24,9 @@ constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree
 
 std::vector<Item> items() {
   const Words full_save{kSave, "true", kModelOnly, "false"};
-  const Words dense_qwen{"--recipe", "qwen3_debugmodel", "--model.head_dim", "8"};
+  const Words three{kShard, "2", kContext, "2", kTensor, "2"};
+  const Words dense_qwen{"--recipe", "qwen3_debugmodel", "--model.head_dim", "8"},
+      qwen_on_three = joined(dense_qwen, three);
   const Words experts{"--recipe", "qwen3_debugmodel_moe_small", "--model.moe_inter_dim", "12"};
   return {
       {.name = "default",
@@ -33,9 +37,7 @@ std::vector<Item> items() {
                  "profiling/traces/iteration_10/rank3_trace.json", "tb"},
        .transport = ""},
       {.name = "2d_eager", .ranks = 4, .runs = {{kTensor, "2"}}, .transport = "messages"},
-      {.name = "2d_eager_no_sp",
-       .ranks = 4,
-       .runs = {{kTensor, "2", "--parallelism.enable_sequence_parallel", "false"}}},
+      {.name = "2d_eager_no_sp", .ranks = 4, .runs = {{kTensor, "2", kSequenceParallel, "false"}}},
       {.name = "full_checkpoint",
        .ranks = 4,
        .runs = {full_save, joined(full_save, {kSteps, "20"})},
@@ -56,10 +58,27 @@ std::vector<Item> items() {
        .runs = {{"--optimizer.state_dtype", "bfloat16"}}},
       {.name = "ddp", .ranks = 4, .runs = {{kReplicate, "4", kShard, "1"}}, .transport = ""},
       {.name = "hsdp", .ranks = 4, .runs = {{kReplicate, "2", kShard, "2"}}, .transport = "pairs"},
+      {.name = "cp", .ranks = 4, .runs = {{kContext, "4"}}, .transport = ""},
       {.name = "hsdp+tp",
        .ranks = 8,
        .runs = {{kReplicate, "2", kShard, "2", kTensor, "2"}},
        .transport = ""},
+      {.name = "fsdp+cp", .ranks = 4, .runs = {{kShard, "2", kContext, "2"}}, .transport = "pairs"},
+      {.name = "hsdp+cp_without_dp_shard",
+       .ranks = 4,
+       .runs = {{kReplicate, "2", kShard, "1", kContext, "2"}}},
+      {.name = "hsdp+cp_with_dp_shard",
+       .ranks = 8,
+       .runs = {{kReplicate, "2", kShard, "2", kContext, "2"}}},
+      {.name = "fsdp+tp+cp", .ranks = 8, .runs = {three}, .transport = "messages"},
+      {.name = "qwen3_fsdp+tp+cp_no_sp",
+       .ranks = 8,
+       .runs = {joined(qwen_on_three, joined(full_save, {kSequenceParallel, "false"})),
+                joined(qwen_on_three, joined(full_save, {kSteps, "20"}))},
+       .steps = 20},
+      {.name = "qwen3_non_fused_qkv_fsdp+tp+cp",
+       .ranks = 8,
+       .runs = {joined(qwen_on_three, {"--model.fused_qkv", "false"})}},
       {.name = "fsdp_reshard_always",
        .ranks = 2,
        .runs = {{"--parallelism.fsdp_reshard_after_forward", "always"}}},
