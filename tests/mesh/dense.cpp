@@ -25,6 +25,15 @@ constexpr int64_t kSteps = 2;  // which see all of the code
 constexpr int64_t kSteps = 10;
 #endif
 
+void cut_sequences(train::ParallelismConfig& p, const Degrees& degrees) {
+  using nn::ContextMethod;
+  p.context_parallel_degree = degrees.cp;
+  if (degrees.method == ContextMethod::ring || degrees.method == ContextMethod::ring_ulysses)
+    p.context_parallel_rotate_method = ContextMethod::ring;
+  if (degrees.method == ContextMethod::ulysses) p.context_parallel_ulysses_degree = degrees.cp;
+  if (degrees.method == ContextMethod::ring_ulysses) p.context_parallel_ulysses_degree = 2;
+}
+
 }  // namespace
 
 std::vector<Mode> modes(size_t turn) {
@@ -46,6 +55,10 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   c.lr_scheduler.warmup_steps = 2;
   c.parallelism.data_parallel_replicate_degree = degrees.replicate;
   c.parallelism.data_parallel_shard_degree = degrees.shard;
+  cut_sequences(c.parallelism, degrees);
+  // Where tokens have their places, dropout has the masks of one rank, and choices of experts come
+  // in its order.
+  if (family != "llama3") c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
   c.parallelism.tensor_parallel_degree = degrees.tp;
   c.parallelism.expert_parallel_degree = degrees.ep;
   c.parallelism.expert_tensor_parallel_degree = degrees.etp;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dense decoders on every mesh of (dp_replicate, dp_shard, tp) against one rank: initial parameters
-// bit for bit, every gradient of the first step relative to its own norm in f64, losses and
-// gradient norms of 10 steps in f32 and bf16, in each mode of activation checkpointing.
+// Dense decoders on every mesh of (dp_replicate, dp_shard, cp, tp) against one rank: initial
+// parameters bit for bit, every gradient of the first step relative to its own norm in f64, losses
+// and gradient norms of 10 steps in f32 and bf16, in each mode of activation checkpointing.
 #include "tessera/tests/mesh/dense.h"
 
 #include "tessera/tests/support/folder_test.h"

@@ -83,7 +83,7 @@ std::vector<Degrees> every_mesh_of(int ranks, int64_t experts) {
     for (d.ep = 1; d.ep <= ranks; ++d.ep) {
       for (d.etp = 1; d.etp <= d.tp; ++d.etp) {
         const nn::ExpertParallel wish{.degree = d.ep, .tensor_degree = d.etp};
-        const bool legal = nn::expert_parallel_fault(wish, d.shard, d.tp).empty();
+        const bool legal = nn::expert_parallel_fault(wish, d.shard * d.cp, d.tp).empty();
         if (legal && experts % d.ep == 0 && (d.ep > 1 || d.etp == 1)) all.push_back(d);
       }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders with experts on every way to give 8 and 6 ranks to (dp_replicate, dp_shard, tp, ep, etp)
-// against one rank: every gradient and the load of the first step in f64, and losses, gradient
+// Decoders with experts on every way to give 8 and 6 ranks to (dp_replicate, dp_shard, cp, tp, ep,
+// etp) against one rank: every gradient and the load of the first step in f64, and losses, gradient
 // norms and the ids of all chosen experts of 10 steps in f64 and f32.
 #include "tessera/tests/mesh/experts.h"
 

@@ -4,17 +4,25 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <random>
 
 namespace tessera::mesh_tests {
 
 std::vector<Degrees> every_mesh() {
   std::vector<Degrees> all;
+  std::map<int, int> turns;  // of cp
   for (const int ranks : {1, 2, 3, 4, 6, 8}) {
     for (int replicate = 1; replicate <= ranks; ++replicate) {
       for (int shard = 1; replicate * shard <= ranks; ++shard) {
-        if (ranks % (replicate * shard) == 0)
-          all.push_back({replicate, shard, ranks / (replicate * shard)});
+        for (int cp = 1; replicate * shard * cp <= ranks; ++cp) {
+          const int others = replicate * shard * cp;
+          if (ranks % others != 0) continue;
+          all.push_back({.replicate = replicate, .shard = shard, .cp = cp, .tp = ranks / others});
+          // Both ring and heads need two ranks.
+          const int methods = cp > 2 && cp % 2 == 0 ? 4 : 3;
+          if (cp > 1) all.back().method = static_cast<nn::ContextMethod>(turns[cp]++ % methods);
+        }
       }
     }
   }
@@ -26,8 +34,10 @@ std::vector<Degrees> one_per_kind() {
           {.shard = 3},
           {.replicate = 2},
           {.replicate = 2, .shard = 2},
+          {.cp = 3, .method = nn::ContextMethod::ring},
           {.tp = 3},
           {.shard = 2, .tp = 2},
+          {.shard = 2, .cp = 2, .tp = 2},
           {.replicate = 3, .tp = 2},
           {.replicate = 2, .shard = 2, .tp = 2}};
 }

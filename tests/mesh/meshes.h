@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/core/error.h"
+#include "tessera/nn/parallel/context_parallel.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/long_form.h"
 
@@ -13,10 +14,11 @@
 
 namespace tessera::mesh_tests {
 
-/// Sizes of the axes dp_replicate, dp_shard and tp, and of those that experts borrow.
+/// Sizes of the axes dp_replicate, dp_shard, cp and tp, and of those that experts borrow.
 struct Degrees {
-  int replicate = 1, shard = 1, tp = 1, ep = 1, etp = 1;
-  [[nodiscard]] int ranks() const { return replicate * shard * tp; }
+  int replicate = 1, shard = 1, cp = 1, tp = 1, ep = 1, etp = 1;
+  nn::ContextMethod method = nn::ContextMethod::all_gather;  ///< where cp is above 1
+  [[nodiscard]] int ranks() const { return replicate * shard * cp * tp; }
   /// Into how many parts the rows of a batch are cut.
   [[nodiscard]] int data_parts() const { return replicate * shard; }
   /// `replicate2_shard3_tp2`, for names of tests and messages; `single`.
@@ -27,6 +29,8 @@ struct Degrees {
     };
     add("replicate", replicate);
     add("shard", shard);
+    add("cp", cp);
+    if (cp > 1) text += concat('_', method);
     add("tp", tp);
     add("ep", ep);
     add("etp", etp);
@@ -36,7 +40,7 @@ struct Degrees {
   friend std::ostream& operator<<(std::ostream& os, const Degrees& d) { return os << d.text(); }
 };
 
-/// All meshes over 1, 2, 3, 4, 6 and 8 ranks.
+/// All meshes over 1, 2, 3, 4, 6 and 8 ranks. Where sequences are cut, the methods take turns.
 std::vector<Degrees> every_mesh();
 /// One of each kind of parallelism. Every run takes these, each as a test of its own, whose name
 /// begins with OnePerKind: sanitizers run only them.
