@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What parallelism costs on one machine: a training step of a model (--recipe) on one rank with N
-// threads, and on N ranks with one thread each under fully_shard, replicate and tensor parallel; of
-// one with experts, whose load is forced to be even, also with the experts shared by the ranks.
-// The global batch is the same, so the ideal is equal speed. All run by turns in the same
-// processes; medians and quartiles of rounds count, since a machine's speed drifts. Ranks are
-// threads, or under mpirun, srun or torchrun the processes. bench/peers/parallel.py measures the
-// same in PyTorch.
+// threads, and on N ranks with one thread each under fully_shard, replicate, tensor parallel and
+// each method of context parallel; of one with experts, whose load is forced to be even, also with
+// the experts shared by the ranks. The global batch is the same, so the ideal is equal speed. All
+// run by turns in the same processes; medians and quartiles of rounds count, since a machine's
+// speed drifts. Ranks are threads, or under mpirun, srun or torchrun the processes.
+// bench/peers/parallel.py measures the same in PyTorch, but for context parallel.
 #include "tessera/bench/profile.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
@@ -23,9 +23,11 @@ namespace {
 
 struct Way {
   std::string_view name;
-  int64_t replicate = 1, shard = 1, tensor = 1, expert = 1;
+  int64_t replicate = 1, shard = 1, context = 1, tensor = 1, expert = 1;
+  int64_t heads = 1;  // of the ranks of context parallel, those that exchange heads
+  nn::ContextMethod keys = nn::ContextMethod::all_gather;
   double padding = 0;  // of the experts' rows
-  [[nodiscard]] int64_t ranks() const { return replicate * shard * tensor; }
+  [[nodiscard]] int64_t ranks() const { return replicate * shard * context * tensor; }
 };
 
 struct Setting {
@@ -56,7 +58,10 @@ Kind kind_of(Part part, std::string_view op) {
 class Trainee {
  public:
   Trainee(const Way& way, const Setting& setting)
-      : setting_(setting), mesh_(mesh_of(way)), share_(train::data_share(mesh_)) {
+      : setting_(setting),
+        cut_(degrees(way).sequence_cut()),
+        mesh_(Mesh::make(degrees(way).axes(way.ranks()))),
+        share_(train::data_share(mesh_)) {
     train::Config config = config_of(way, setting);
     model_ = train::build_model(config, mesh_, [](nn::Module& m, const nn::LayoutOf& layouts) {
       nn::initialize(m, 7, layouts);
@@ -69,11 +74,13 @@ class Trainee {
 
   /// Seconds of the step.
   double step(Profile* profile = nullptr) {
-    const Tensor tokens = random_ids(), targets = random_ids();
+    const train::Batch rows{random_ids(), random_ids()};
     const auto start = Clock::now();
     if (profile) profile->enter(kForward);
     optimizer_->zero_grad();
-    const Tensor loss = model_->loss(tokens, targets, metadata_).sum * (1.0 / global().numel());
+    const train::PlacedBatch batch = train::place_batch(rows, metadata_, share_, kCpu, cut_);
+    const Tensor loss = model_->loss(batch.tokens, batch.targets, batch.metadata).sum *
+                        (1.0 / static_cast<double>(setting_.batch * setting_.length));
     if (profile) profile->enter(kBackward);
     backward(loss);
     if (profile) profile->enter(kOptimizer);
@@ -93,20 +100,21 @@ class Trainee {
     train::ParallelismConfig p;
     p.data_parallel_replicate_degree = way.replicate;
     p.data_parallel_shard_degree = way.shard;
+    p.context_parallel_degree = way.context;
+    p.context_parallel_ulysses_degree = way.heads;
+    p.context_parallel_rotate_method = way.keys;
     p.tensor_parallel_degree = way.tensor;
     p.expert_parallel_degree = way.expert;
     p.expert_parallel_padding = way.padding;
     return p;
   }
-  static Mesh mesh_of(const Way& way) { return Mesh::make(degrees(way).axes(way.ranks())); }
   static train::Config config_of(const Way& way, const Setting& setting) {
     train::Config config = train::recipe(setting.recipe);
     config.parallelism = degrees(way);
     config.debug.moe_force_load_balance = setting.experts;
     return config;
   }
-  [[nodiscard]] Shape global() const { return {setting_.batch, setting_.length}; }
-  // (B, T) of the global batch, of which this rank has its rows.
+  // This rank's rows (b, T) of the global batch.
   Tensor random_ids() {
     const int64_t rows = setting_.batch / share_.parts, count = rows * setting_.length;
     std::vector<double> ids;
@@ -114,11 +122,11 @@ class Trainee {
       const auto id = static_cast<double>(random_() % 256);
       if (i / count == share_.part) ids.push_back(id);
     }
-    return wrap_local(from_values(ids, {rows, setting_.length}, DType::i64), share_.by_rows,
-                      global());
+    return from_values(ids, {rows, setting_.length}, DType::i64);
   }
 
   Setting setting_;
+  std::optional<nn::ContextParallelOptions> cut_;
   Mesh mesh_;
   train::DataShare share_;
   std::unique_ptr<models::LanguageModel> model_;
@@ -197,12 +205,23 @@ class Comparison {
   }
 
  private:
+  // Data parallelism, on which experts are shared here, needs a row for each rank.
   static std::vector<Way> ways(const Setting& setting, int ranks) {
-    std::vector<Way> ways{{.name = "one rank"},
-                          {.name = "fully_shard", .shard = ranks},
-                          {.name = "replicate", .replicate = ranks},
-                          {.name = "tensor parallel", .tensor = ranks}};
-    if (setting.experts) {
+    std::vector<Way> ways{{.name = "one rank"}};
+    const bool rows_for_all = setting.batch % ranks == 0;
+    if (rows_for_all) {
+      ways.push_back({.name = "fully_shard", .shard = ranks});
+      ways.push_back({.name = "replicate", .replicate = ranks});
+    }
+    ways.push_back({.name = "tensor parallel", .tensor = ranks});
+    constexpr auto kRing = nn::ContextMethod::ring;
+    ways.push_back({.name = "context, all_gather", .context = ranks});
+    ways.push_back({.name = "context, ring", .context = ranks, .keys = kRing});
+    ways.push_back({.name = "context, ulysses", .context = ranks, .heads = ranks});
+    if (ranks > 2 && ranks % 2 == 0)
+      ways.push_back(
+          {.name = "context, ring_ulysses", .context = ranks, .heads = 2, .keys = kRing});
+    if (setting.experts && rows_for_all) {
       ways.push_back({.name = "expert parallel", .shard = ranks, .expert = ranks});
       ways.push_back({.name = "with padding 1", .shard = ranks, .expert = ranks, .padding = 1});
     }
@@ -221,7 +240,7 @@ class Comparison {
   }
   void print_kinds(Lines& lines) const {
     fmt::print("\n{:28}", "milliseconds of a step");
-    for (const Way& way : ways_) fmt::print("{:>17}", way.name);
+    for (const Way& way : ways_) fmt::print("{:>23}", way.name);
     std::vector<double> sums(ways_.size());
     for (size_t k = 0; k < kKinds; ++k) {
       fmt::print("\n{:28}", kKindNames[k]);
@@ -230,13 +249,13 @@ class Comparison {
         for (const Turn& turn : turns_[w]) rounds.push_back(turn.milliseconds[k]);
         const double ms = median(rounds);
         sums[w] += ms;
-        fmt::print("{:>17.2f}", ms);
+        fmt::print("{:>23.2f}", ms);
         lines.write(
             {{"name", "profile"}, {"way", ways_[w].name}, {"kind", kKindNames[k]}, {"ms", ms}});
       }
     }
     fmt::print("\n{:28}", "sum");
-    for (const double sum : sums) fmt::print("{:>17.2f}", sum);
+    for (const double sum : sums) fmt::print("{:>23.2f}", sum);
     fmt::print("\n");
   }
 
@@ -266,17 +285,12 @@ int main(int argc, char** argv) {
                         "                    [--batch B] [--seq T] [--profile] [--json FILE]\n"))
       return;
     setting.experts = !nn::expert_counts(*train::recipe(setting.recipe).model.make()).empty();
-    std::vector<std::pair<int64_t, int64_t>> shapes{{4, 256}, {8, 512}};
+    std::vector<std::pair<int64_t, int64_t>> shapes{{4, 256}, {8, 512}, {1, 4096}};
     if (batch > 0 || length > 0) shapes = {{batch > 0 ? batch : 4, length > 0 ? length : 256}};
     Launch launch = detect_launch();
     const bool processes = launch.launcher != Launcher::single;
     bench::Lines lines(launch.rank == 0 ? path : "");
     if (!processes) launch = detect_launch(ranks);
-    for (const auto& [rows, columns] : shapes) {
-      if (rows % launch.size != 0)
-        fail<UsageError>("bench", "--batch ", rows, " is no multiple of the ", launch.size,
-                         " ranks");
-    }
     run_launched(launch,
                  [&](World& world) {
                    for (const auto& [rows, columns] : shapes) {
