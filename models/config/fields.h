@@ -104,7 +104,9 @@ class TESSERA_API Fields {
 
  private:
   [[nodiscard]] std::string path_of(std::string_view name) const {
-    return section_.empty() ? std::string(name) : concat(section_, '.', name);
+    std::string path(section_);
+    if (!section_.empty()) path += '.';
+    return path += name;
   }
   [[nodiscard]] std::string unknown(std::string_view path) const;
   /// The error message for the name of a section, if there is no such section.
