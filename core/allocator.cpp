@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -41,6 +42,7 @@ class CpuAllocator final : public Allocator {
       if (!list.empty()) {
         void* block = list.back();
         list.pop_back();
+        cached_small_ -= size;
         stats_.cached -= size;
         return block;
       }
@@ -108,6 +110,7 @@ class CpuAllocator final : public Allocator {
       stats_.live -= size;
       if (large_.empty() && stats_.cached + size > limit) return std::free(block);
       small_[static_cast<size_t>(size_class(bytes))].push_back(block);
+      cached_small_ += size;
     } else {
       auto it = actual_.find(block);
       size = it->second;
@@ -116,7 +119,11 @@ class CpuAllocator final : public Allocator {
       large_.emplace(size, block);
     }
     stats_.cached += size;
-    while (!large_.empty() && stats_.cached > limit) {
+    while (stats_.cached > limit) {
+      if (cached_small_ > stats_.cached / 2) {  // else they would leave large ones no room for good
+        release_small();
+        continue;
+      }
       const auto largest = std::prev(large_.end());
       stats_.cached -= largest->first;
       std::free(largest->second);
@@ -132,11 +139,15 @@ class CpuAllocator final : public Allocator {
     }
     for (auto [block, bytes] : blocks) put_back(block, bytes);
   }
-  void release_cache() {
+  void release_small() {
     for (auto& list : small_) {
       for (void* block : list) std::free(block);
       list.clear();
     }
+    stats_.cached -= std::exchange(cached_small_, 0);
+  }
+  void release_cache() {
+    release_small();
     for (auto [size, block] : large_) std::free(block);
     large_.clear();
     stats_.cached = 0;
@@ -144,6 +155,7 @@ class CpuAllocator final : public Allocator {
 
   const Pool* owner_ = Pool::current_or_null();
   std::array<std::vector<void*>, kClasses> small_;
+  int64_t cached_small_ = 0;  // bytes
   std::multimap<int64_t, void*> large_;
   std::map<void*, int64_t>
       actual_;  // size of each large block in use: it may exceed what was asked

@@ -304,6 +304,23 @@ TEST(Allocator, AStepThatRepeatsTakesNothingFromTheSystem) {
   }
 }
 
+TEST(Allocator, SmallBlocksLeaveRoomForLargeOnes) {
+  Context context;
+  const auto& allocator = context.allocator(kCpu);
+  constexpr int64_t kSmall = 64 << 10, kLarge = 48 << 20;
+  {
+    std::vector<Tensor> all;
+    for (int i = 0; i < 2000; ++i) all.push_back(empty({kSmall}, DType::u8));
+  }
+  EXPECT_GE(allocator->stats().cached, 2000 * kSmall);
+  (void)empty({kLarge}, DType::u8);
+  const int64_t held = allocator->stats().cached;
+  EXPECT_GE(held, kLarge);
+  EXPECT_LE(held, allocator->stats().peak);
+  (void)empty({kLarge}, DType::u8);
+  EXPECT_EQ(allocator->stats().cached, held);
+}
+
 TEST(Allocator, BlocksComeHomeFromOtherThreadsAndOutliveTheirContext) {
   Tensor survivor;
   {
