@@ -62,12 +62,12 @@ std::pair<Tensor, Tensor> by_expert(const std::vector<Sizes>& sizes, Device devi
   return {to(order, device), to(inverse, device)};
 }
 
-// How many rows of one expert a rank sends.
-int64_t places(double factor, int64_t most_rows, int64_t experts) {
-  const double even = static_cast<double>(most_rows) / static_cast<double>(experts);
+// How many rows of one expert a rank sends: no token has two.
+int64_t places(double factor, int64_t most_tokens, int64_t top_k, int64_t experts) {
+  const double even = static_cast<double>(most_tokens * top_k) / static_cast<double>(experts);
   // Less what rounding may add: 1.1 times 10 is 11, not 12.
   const double wanted = std::ceil(factor * even * (1 - 1e-12));
-  return static_cast<int64_t>(std::min(wanted, static_cast<double>(most_rows)));
+  return static_cast<int64_t>(std::min(wanted, static_cast<double>(most_tokens)));
 }
 
 // Rows grouped by expert -> the place of each (N) in buffers of `room` rows per expert; the place
@@ -92,7 +92,7 @@ Dispatched LocalDispatcher::run(const Dispatch& given, const Network& experts,
 
 Dispatched ExchangeDispatcher::run(const Dispatch& given, const Network& experts,
                                    const std::function<void()>& meanwhile) const {
-  const auto& [rows, counts, most_rows] = given;
+  const auto& [rows, counts, most_tokens, top_k] = given;
   const int64_t ranks = mesh_.size(axis_), own = counts.size(0) / ranks;
   const Sizes each(static_cast<size_t>(ranks), own);
   const Shape grid{ranks, own};
@@ -110,10 +110,10 @@ Dispatched ExchangeDispatcher::run(const Dispatch& given, const Network& experts
 // Buffers have one row more than they send, where rows without a place go and zeros come from.
 Dispatched PaddedDispatcher::run(const Dispatch& given, const Network& experts,
                                  const std::function<void()>& meanwhile) const {
-  const auto& [rows, counts, most_rows] = given;
+  const auto& [rows, counts, most_tokens, top_k] = given;
   const Device device = rows.device();
   const int64_t all = counts.size(0), ranks = mesh_.size(axis_), own = all / ranks,
-                room = places(factor_, most_rows, all), width = rows.size(1);
+                room = places(factor_, most_tokens, top_k, all), width = rows.size(1);
   const Sizes each(static_cast<size_t>(ranks), own * room);
   const Tensor place = places_of(rows, counts, room);
   const Tensor sent = index_zeros(all * room + 1, 0, place, rows);

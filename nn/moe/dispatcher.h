@@ -15,9 +15,10 @@ namespace tessera::nn {
 
 /// The rows of one rank, for the experts of all.
 struct Dispatch {
-  Tensor rows;            ///< (N, dim), grouped by expert
-  Tensor counts;          ///< (experts) i64, of each; they may add up to less than N
-  int64_t most_rows = 0;  ///< the largest N of any rank, on all of them
+  Tensor rows;              ///< (N, dim), grouped by expert
+  Tensor counts;            ///< (experts) i64, of each; they may add up to less than N
+  int64_t most_tokens = 0;  ///< tokens of the rank that has most of them, on all ranks
+  int64_t top_k = 1;        ///< rows of a token, each for another expert
 };
 
 struct Dispatched {
@@ -58,9 +59,10 @@ class TESSERA_API ExchangeDispatcher final : public Dispatcher {
 };
 
 /// The same with padding (GShard): each rank sends every expert a buffer of
-/// ceil(factor * most_rows / experts) rows, so that all sizes follow from the configuration and the
-/// shape of x, and none is read on the host. Unused places are zeros, which travel and are computed
-/// like rows; what finds no place is dropped. A factor of experts / top_k holds every row.
+/// ceil(factor * most_tokens * top_k / experts) rows, at most most_tokens, so that all sizes follow
+/// from the configuration and the shape of x, and none is read on the host. Unused places are
+/// zeros, which travel and are computed like rows; what finds no place is dropped. A factor of
+/// experts / top_k holds every row.
 class TESSERA_API PaddedDispatcher final : public Dispatcher {
  public:
   PaddedDispatcher(Mesh mesh, std::string axis, double factor)

@@ -189,7 +189,7 @@ Dispatched MoE::mixture(const Tensor& x, const Routing& routing, int64_t most_to
   const auto network = [&](const Tensor& in, const Tensor& offsets) {
     return experts(in, offsets);
   };
-  const Dispatched made = dispatcher_->run({rows, counts, most_tokens * top_k}, network, meanwhile);
+  const Dispatched made = dispatcher_->run({rows, counts, most_tokens, top_k}, network, meanwhile);
   // Narrow rows without a share to multiply add up in f32, too.
   rows = config_.score_before_experts ? made.rows : shared_out(made.rows);
   return {reshape(cast(index_zeros(tokens, 0, token, rows), x.dtype()), x.shape()), made.counts};
