@@ -56,8 +56,9 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   c.parallelism.data_parallel_replicate_degree = degrees.replicate;
   c.parallelism.data_parallel_shard_degree = degrees.shard;
   cut_sequences(c.parallelism, degrees);
-  // Where tokens have their places, dropout has the masks of one rank, and choices of experts come
-  // in its order.
+  // Where tokens have their places, dropout has the masks of one rank, and experts the order of its
+  // rows: routed() compares ids of the same runs whose losses it compares. With head_tail experts
+  // train in train/run/context_parallel_test.cpp.
   if (family != "llama3") c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
   c.parallelism.tensor_parallel_degree = degrees.tp;
   c.parallelism.expert_parallel_degree = degrees.ep;
