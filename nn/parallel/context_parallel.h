@@ -29,8 +29,7 @@ enum class ContextMethod : uint8_t {
   all_gather,
   /// Keys and values go round, one part at a time, while attention runs on the last; gradients go
   /// round in backward and end at home. What parts give is added in f32 (f64 for f64), but each
-  /// part
-  /// rounds its own to the dtype.
+  /// part rounds its own to the dtype.
   ring,
   /// Heads are exchanged for the sequence and back: each rank has whole sequences of some heads.
   /// Key heads that are too few are repeated.
