@@ -104,6 +104,20 @@ bool is_layer_interval(const std::string& option) {
   return error == std::errc() && end == option.data() + option.size() && n > 0;
 }
 
+// A number of the model; 0 where its family has none of the name.
+double model_number(models::ModelConfig model, std::string_view name) {
+  config::Fields f;
+  f.section("model", model);
+  const config::Field* field = f.find(concat("model.", name));
+  return field ? *std::get<double*>(field->value) : 0;
+}
+
+// Whether a rank has its tokens in another order than the sequence.
+bool tokens_move(const ParallelismConfig& c) {
+  return c.context_parallel_degree > 1 &&
+         c.context_parallel_load_balancer != nn::LoadBalancer::none;
+}
+
 }  // namespace
 
 void add_device(config::Fields& f, DeviceChoice& device) {
@@ -186,7 +200,8 @@ void DebugConfig::fields(config::Fields& f) {
         "initialisation or loading",
         {.min = 0, .max = 1e12, .unit = "steps"});
   f.add("moe_force_load_balance", moe_force_load_balance,
-        "give each expert the same number of tokens, whatever routers say; to measure speed");
+        "give each expert the same number of tokens, whatever routers say; to measure speed. "
+        "Tokens take turns by their places, which a load balancer of context parallelism moves");
 }
 
 void MemoryConfig::fields(config::Fields& f) {
@@ -307,6 +322,13 @@ std::vector<std::string> Config::conflicts() const {
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
   std::ranges::move(parallelism_conflicts(), std::back_inserter(faults));
+  // Here and not among those, since only training drops tokens.
+  if (const double factor = model_number(model, "capacity_factor"); tokens_move(parallelism)) {
+    require(factor == 0, "[--model.capacity_factor] ", factor,
+            ": experts take the first tokens of a sequence, whose order "
+            "--parallelism.context_parallel_load_balancer changes; give that none, or "
+            "--model.capacity_factor 0");
+  }
   require(!debug.moe_force_load_balance || !model.conflicts().empty() ||
               model.make()->force_load_balance(),
           "[--debug.moe_force_load_balance] ", title(), " has no experts: leave it out");
@@ -333,6 +355,19 @@ std::vector<std::string> Config::conflicts() const {
   return faults;
 }
 
+std::vector<std::string> Config::warnings() const {
+  std::vector<std::string> all = checkpoint.warnings();
+  if (!tokens_move(parallelism)) return all;
+  for (const char* name : {"embedding_dropout", "residual_dropout"}) {
+    const double p = model_number(model, name);
+    if (p == 0) continue;
+    all.push_back(concat("model.", name, ' ', p,
+                         " has other masks than on one rank; --parallelism."
+                         "context_parallel_load_balancer none gives the same"));
+  }
+  return all;
+}
+
 // The numbers that the degree must divide are those of the family's plan, which the model tells.
 std::vector<std::string> Config::parallelism_conflicts() const {
   std::vector<std::string> faults = parallelism.conflicts();
@@ -344,7 +379,7 @@ std::vector<std::string> Config::parallelism_conflicts() const {
     const std::string fault = nn::exchanged_heads_fault(*made, heads, tp);
     if (!fault.empty()) {
       faults.push_back(concat("[--parallelism.context_parallel_ulysses_degree] ", fault,
-                              ": give a degree that divides them, or 1"));
+                              ": give a lower degree; 1 exchanges none"));
     }
   }
   if (ep > 1) {

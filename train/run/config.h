@@ -113,6 +113,8 @@ struct TESSERA_API Config {
   [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Those of the parallelism with the model; a part of conflicts().
   [[nodiscard]] std::vector<std::string> parallelism_conflicts() const;
+  /// What a run should know of its fields, though it may go on: sentences without a full stop.
+  [[nodiscard]] std::vector<std::string> warnings() const;
   /// Faults of single fields and conflicts.
   [[nodiscard]] std::vector<std::string> faults() const;
   /// These and the conflicts with the number of ranks, which is known when the run starts.

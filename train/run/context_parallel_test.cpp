@@ -188,6 +188,20 @@ TEST_F(ContextParallelTest, FourRanksWithSelectiveCheckpointsAndValidationRun) {
   EXPECT_GT(files, 0u);
 }
 
+TEST_F(ContextParallelTest, OnlyTokensThatKeepTheirPlacesKeepWhatPlacesDecide) {
+  Config c = config("a", {kDegree, "2", "--model.name", "gpt2", "--model.flavor", "debugmodel",
+                          "--model.residual_dropout", "0.25"});
+  ASSERT_EQ(c.warnings().size(), 1u);
+  TESSERA_EXPECT_HOLDS(c.warnings()[0], "model.residual_dropout 0.25 has other masks than on one");
+  c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
+  EXPECT_TRUE(c.warnings().empty());
+  Config experts = config("a", {kDegree, "2", "--model.name", "qwen3", "--model.flavor",
+                                "debugmodel_moe_small", "--model.capacity_factor", "1.5"});
+  EXPECT_EQ(experts.conflicts().size(), 1u);
+  experts.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
+  EXPECT_TRUE(experts.conflicts().empty());
+}
+
 TEST_F(ContextParallelTest, FaultsAreFoundBeforeAnyRankStarts) {
   const auto expect_fault = [&](const Words& more, const std::string& fault) {
     EXPECT_EQ(run(train("a", joined(more, {"--ranks", "4", "--memory.check", "false"}))), 2);
@@ -204,6 +218,10 @@ TEST_F(ContextParallelTest, FaultsAreFoundBeforeAnyRankStarts) {
   expect_fault({kDegree, "4", kHeads, "4", "--model.n_heads", "6", "--model.dim", "48"},
                "[--parallelism.context_parallel_ulysses_degree] 4 ranks cannot have equal shares "
                "of the 6 query heads and 2 key heads of ");
+  expect_fault({kDegree, "4", "--model.name", "qwen3", "--model.flavor", "debugmodel_moe_small",
+                "--model.capacity_factor", "1.5"},
+               "[--model.capacity_factor] 1.5: experts take the first tokens of a sequence, whose "
+               "order --parallelism.context_parallel_load_balancer changes; give that none");
   expect_fault({kBalancer, "headtial"}, "context_parallel_load_balancer");
 }
 

@@ -38,6 +38,6 @@ TESSERA_API void check_evaluation_data(const DataConfig& like, const EvaluationP
 /// as `cut` says (ParallelismConfig::sequence_cut). Collective over the mesh; the result covers all
 /// ranks. UsageError: plain parameters. Runs under NoGrad with the model in eval mode.
 TESSERA_API Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t steps,
-                                const std::optional<nn::ContextParallelOptions>& cut = {});
+                                const std::optional<nn::ContextParallelOptions>& cut);
 
 }  // namespace tessera::train

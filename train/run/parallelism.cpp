@@ -55,7 +55,8 @@ void ParallelismConfig::fields(config::Fields& f) {
   f.add_choice("context_parallel_load_balancer", context_parallel_load_balancer,
                "which tokens of a sequence a context-parallel rank has: headtail: as much of the "
                "beginning as of the end, document_headtail: the same of each document, ptrr: "
-               "blocks dealt by what the mask lets them see, none: a run of tokens",
+               "blocks dealt by what the mask lets them see, none: a run of tokens, which dropout "
+               "needs for the masks of one rank, and --model.capacity_factor",
                {{"headtail", LoadBalancer::head_tail},
                 {"document_headtail", LoadBalancer::document_head_tail},
                 {"ptrr", LoadBalancer::round_robin},
@@ -68,7 +69,8 @@ void ParallelismConfig::fields(config::Fields& f) {
   f.add("context_parallel_ulysses_degree", context_parallel_ulysses_degree,
         "context-parallel ranks that exchange heads for the sequence (Ulysses); below "
         "context_parallel_degree and above 1, keys go round the groups of so many, by "
-        "context_parallel_rotate_method alltoall",
+        "context_parallel_rotate_method alltoall; of all context-parallel ranks, keys stay, and "
+        "that method has no effect",
         {.min = 1, .max = 1 << 20, .unit = "ranks"});
   f.add("tensor_parallel_degree", tensor_parallel_degree,
         "ranks that share each layer's matmuls and read the same rows",
@@ -202,8 +204,11 @@ Mesh make_mesh(const ParallelismConfig& parallelism) {
   std::vector<std::string> losses = parallelism.shard_axes(), shards = losses;
   losses.insert(losses.begin(), "dp_replicate");
   shards.emplace_back("tp");
-  return Mesh::make(parallelism.axes(current_group().size()),
-                    {{"dp", {"dp_replicate", "dp_shard"}}, {"loss", losses}, {"shards", shards}});
+  std::vector<MeshProduct> products{
+      {"dp", {"dp_replicate", "dp_shard"}}, {"loss", losses}, {"shards", shards}};
+  const std::vector<std::string> context = parallelism.context_axes();
+  if (context.size() > 1) products.push_back({"cp", context});
+  return Mesh::make(parallelism.axes(current_group().size()), products);
 }
 
 DataShare data_share(const Mesh& mesh) {

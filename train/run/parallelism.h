@@ -54,8 +54,8 @@ struct TESSERA_API ParallelismConfig {
 };
 
 /// The mesh of a run: `axes` of all ranks of the world, and the products that a step sums over
-/// (`dp`: tokens, `loss`: losses, `shards`: norms), with their groups. Collective, as Mesh::make.
-/// ConfigError as axes.
+/// (`dp`: tokens, `loss`: losses, `shards`: norms), with their groups; `cp` also names both of the
+/// axes that cut sequences, where there are two. Collective, as Mesh::make. ConfigError as axes.
 [[nodiscard]] TESSERA_API Mesh make_mesh(const ParallelismConfig& parallelism);
 
 /// The rows of each batch that this rank reads. Ranks that differ only on other axes read the same.

@@ -256,7 +256,7 @@ void Trainer::announce() {
     print_(fmt::format("sequences: cut into {} parts, balanced by {}, keys by {}",
                        c.parallelism.context_parallel_degree, concat(cut->balancer),
                        concat(cut->method)));
-  for (const std::string& warning : c.checkpoint.warnings()) print_("warning: " + warning);
+  for (const std::string& warning : c.warnings()) print_("warning: " + warning);
   print_(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
                      precision_name(c.model.dtype()),
                      precision_name(c.training.mixed_precision_param),
@@ -339,7 +339,10 @@ StepRecord Trainer::step() {
   }();
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
   const Tensor counts = counts_of(rows);  // (2)
-  const std::vector<PlacedBatch> batches = placed(std::exchange(rows, {}));
+  const std::vector<PlacedBatch> batches = [&] {
+    const auto phase = monitor_->phase("data");  // cuts of sequences are found on the host
+    return placed(std::exchange(rows, {}));
+  }();
   const Tensor scale = [&] {
     const NoGrad guard;
     return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),

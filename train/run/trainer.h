@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer: composes model, data, optimizer and schedule, runs the steps and writes config.json,
 // metrics.jsonl, loss.svg and model.safetensors to the dump folder. Always on a mesh of
-// dp_replicate, dp_shard, cp and tp, where one rank is a mesh too. build_model wraps the model with
-// the passes that its degrees ask for; the rows of a batch are cut over the data axes, its
-// sequences over cp, and gradients are there as the parameters lie when the last micro-batch's
-// backward ends.
+// dp_replicate, dp_shard, cp (or cp_ring and cp_heads) and tp, where one rank is a mesh too.
+// build_model wraps the model with the passes that its degrees ask for; the rows of a batch are cut
+// over the data axes, its sequences over cp, and gradients are there as the parameters lie when the
+// last micro-batch's backward ends.
 #pragma once
 
 #include "tessera/dist/mesh.h"
