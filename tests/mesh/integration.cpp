@@ -59,6 +59,7 @@ std::vector<Item> items() {
        .runs = {{"--optimizer.state_dtype", "bfloat16"}}},
       {.name = "ddp", .ranks = 4, .runs = {{kReplicate, "4", kShard, "1"}}, .transport = ""},
       {.name = "hsdp", .ranks = 4, .runs = {{kReplicate, "2", kShard, "2"}}, .transport = "pairs"},
+      {.name = "cp", .ranks = 4, .runs = {{kContext, "4"}}, .transport = ""},
       {.name = "cp_allgather", .ranks = 4, .runs = {{kContext, "4", kRotate, "allgather"}}},
       {.name = "cp_alltoall",
        .ranks = 4,
