@@ -68,8 +68,12 @@ void CudaAllocator::empty_cache() {
 
 MemoryStats CudaAllocator::stats() const {
   uint64_t reserved = 0, used = 0;
-  TESSERA_CUDA_CALL(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
-  TESSERA_CUDA_CALL(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used));
+  // Destructors ask, also after a kernel has failed: what the pool does not tell is left out.
+  if (cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved) != cudaSuccess ||
+      cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used) != cudaSuccess) {
+    (void)cudaGetLastError();
+    reserved = used = 0;
+  }
   const std::lock_guard lock(mutex_);
   return {live_, peak_, static_cast<int64_t>(reserved - std::min(used, reserved))};
 }
