@@ -25,12 +25,17 @@ void Staging::send(void* to, const void* from, size_t bytes, cudaStream_t stream
   const auto* source = static_cast<const std::byte*>(from);
   for (size_t done = 0; done < bytes;) {
     const size_t size = std::min(kPiece, bytes - done), begin = place_for(size);
+    const cudaEvent_t event = free_event();  // before the copy, since it may fail
     std::memcpy(ring_ + begin, source + done, size);
-    TESSERA_CUDA_CALL(
-        cudaMemcpyAsync(target + done, ring_ + begin, size, cudaMemcpyHostToDevice, stream));
-    const cudaEvent_t event = free_event();
+    cudaError_t status =
+        cudaMemcpyAsync(target + done, ring_ + begin, size, cudaMemcpyHostToDevice, stream);
+    if (status == cudaSuccess) status = cudaEventRecord(event, stream);
+    if (status != cudaSuccess) {
+      (void)cudaStreamSynchronize(stream);  // no event tells when the ring has been read
+      idle_.push_back(event);
+      check_cuda(status, "a copy to the device");
+    }
     in_flight_.push_back({begin, next_, event});
-    TESSERA_CUDA_CALL(cudaEventRecord(event, stream));
     done += size;
   }
 }
