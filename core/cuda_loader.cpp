@@ -38,6 +38,9 @@ CudaLoader::CudaLoader(const Process* process) {
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library) break;
     why_not_ = dlerror();
+    // That this one cannot be opened says more than that there is none elsewhere.
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown)) break;
   }
   if (!library) return;
   auto version = reinterpret_cast<int (*)()>(dlsym(library, "tessera_cuda_version"));
