@@ -69,8 +69,10 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
   facts.add_tokenizer(tokenizer_->files(), "the tokenizer");
   const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
   const auto on_rank = [&](World& world) {
-    require_equal_ranks(name, facts);
     const Device device = rank_device(on_.device, world.local_rank(), world.local_ranks());
+    RankFacts of_rank = facts;
+    of_rank.add_device(device);
+    require_equal_ranks(name, of_rank);
     compare_kernels(name, device, strict, warn_);
     const Mesh mesh = make_mesh(config.parallelism);
     const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {

@@ -212,6 +212,10 @@ void RankFacts::add_fields(const config::Fields& fields, std::string_view prefix
   }
 }
 
+void RankFacts::add_device(Device device) {
+  add("kind of device", device.is_cuda() ? "cuda" : "cpu");
+}
+
 DataFingerprint RankFacts::add_data(const std::string& path, const std::string& field) {
   try {
     DataFingerprint files = fingerprint_data(path, field);

@@ -32,6 +32,8 @@ class TESSERA_API RankFacts {
   }
   /// Every field that may not differ by rank; `prefix` goes before its path.
   void add_fields(const config::Fields& fields, std::string_view prefix = "");
+  /// The kind alone: each rank has a device of its own.
+  void add_device(Device device);
   /// The files of the data set that `field` names, which are returned; an error of reading them is
   /// a fact too, and thrown by no one here.
   DataFingerprint add_data(const std::string& path, const std::string& field);

@@ -60,6 +60,18 @@ TEST(RankFacts, EqualOnesGiveNoDifference) {
   }
 }
 
+TEST(RankFacts, RanksDifferInTheKindOfDeviceNotInItsNumber) {
+  const auto on = [](bool mixed) {
+    return differences(3, [mixed](int rank) {
+      RankFacts facts;
+      facts.add_device(mixed && rank == 1 ? kCpu : cuda(rank));
+      return facts.all();
+    });
+  };
+  EXPECT_EQ(on(false), Words{});
+  EXPECT_EQ(on(true), Words{"kind of device is cuda on ranks 0, 2 and cpu on rank 1"});
+}
+
 TEST(RankFacts, EachDifferenceHasItsValuesAndRanks) {
   const auto of = [](int rank) {
     std::vector<RankFact> facts{{"lr", rank == 1 ? "0.05" : "0.001"}, {"same", "1:x\n"}};

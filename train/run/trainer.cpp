@@ -175,7 +175,7 @@ DataFingerprint Trainer::checked_fingerprint() {
   RankFacts facts;
   facts.add("command", "train");
   facts.add_fields(config_.fields());
-  facts.add("kind of device", device_.is_cuda() ? "cuda" : "cpu");
+  facts.add_device(device_);
   const std::vector<MixturePart> parts = config_.dataloader.parts();
   for (size_t i = 0; i < parts.size() && !source_; ++i) {
     for (DataFile& file : facts.add_data(parts[i].path, parts[i].field)) {
