@@ -32,14 +32,18 @@ class OneRankGroup final : public ProcessGroup {
   Ref<Work> start(Collective c) override {
     if (c.kind == CollectiveKind::send || c.kind == CollectiveKind::recv)
       fail<UsageError>(concat(c), "a rank alone has no peer: give a group of several ranks");
+    raise_failure(concat(c, " #", c.sequence, " in group ", name()));
     const Stream stream = Context::current().stream(device_);
     for (const Ref<PendingUse>& before : std::exchange(c.after, {})) before->wait_on(stream);
     if (c.in.defined() && c.out.defined() && c.in.data != c.out.data) {
       Process::get().cuda().copy(c.out.data, device_, c.in.data, device_,
                                  c.out.numel() * item_size(c.dtype));
     }
-    recorder().started(c.record);
-    recorder().ended(c.record, false);
+    {
+      const auto guard = comm().lock();
+      recorder().started(c.record);
+      recorder().ended(c.record, false);
+    }
     c.use->end();
     return make_ref<QueuedCopy>();
   }
