@@ -9,11 +9,10 @@
 
 #include <algorithm>
 #include <dlfcn.h>
+#include <iostream>
 
 namespace tessera {
 namespace {
-
-constexpr std::string_view kField = "--device";
 
 bool has_driver() {
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -21,14 +20,18 @@ bool has_driver() {
   return driver != nullptr;
 }
 
-// The number of CUDA devices.
-int usable_devices() {
+// Why `local_ranks` ranks of this host cannot have a device each; empty where they can.
+std::string why_not_cuda(int local_ranks) {
   try {
-    return Process::get().cuda().device_count();
+    const int found = Process::get().cuda().device_count();
+    if (found >= local_ranks) return "";
+    return concat(local_ranks, " ranks of this host see ", found,
+                  found == 1 ? " device" : " devices",
+                  ", and each needs one of its own: start fewer ranks, or let each rank see all "
+                  "devices (CUDA_VISIBLE_DEVICES)");
   } catch (const DeviceError& error) {
     const std::string_view text = error.what();  // `[cuda] why`
-    fail<ConfigError>(kField, "cuda: ", text.substr(text.find(' ') + 1),
-                      ": give --device cpu, or auto to use a GPU where there is one");
+    return std::string(text.substr(text.find(' ') + 1));
   }
 }
 
@@ -41,24 +44,23 @@ std::vector<std::pair<std::string, DeviceChoice>> device_choices() {
 
 Device rank_device(DeviceChoice choice, int local_rank, int local_ranks) {
   if (choice == DeviceChoice::cpu) return kCpu;
-  if (choice == DeviceChoice::automatic) {
-    const bool enough = has_driver() && Process::get().cuda_available() &&
-                        Process::get().cuda().device_count() >= local_ranks;
-    return enough ? cuda(local_rank) : kCpu;
-  }
-  if (const int found = usable_devices(); found < local_ranks) {
-    fail<ConfigError>(
-        kField, "cuda: ", local_ranks, " ranks of this host see ", found,
-        found == 1 ? " device" : " devices",
-        ", and each needs one of its own: start fewer ranks, or let each rank see all "
-        "devices (CUDA_VISIBLE_DEVICES)");
-  }
-  return cuda(local_rank);
+  if (choice == DeviceChoice::automatic && !has_driver()) return kCpu;
+  const std::string why_not = why_not_cuda(local_ranks);
+  if (why_not.empty()) return cuda(local_rank);
+  if (choice == DeviceChoice::automatic) return kCpu;
+  fail<ConfigError>("--device", "cuda: ", why_not, "; --device cpu does without");
 }
 
 // A launcher that does not say which ranks share a host is asked again when they have met.
 Device rank_device(DeviceChoice choice, const Launch& launch) {
-  return rank_device(choice, std::max(0, launch.local_rank), std::max(1, launch.local_size));
+  const int ranks = std::max(1, launch.local_size);
+  const Device device = rank_device(choice, std::max(0, launch.local_rank), ranks);
+  const bool first = launch.local_rank <= 0;
+  if (first && choice == DeviceChoice::automatic && device.is_cpu() && has_driver()) {
+    std::cerr << concat("warning: [--device] auto takes the CPU: ", why_not_cuda(ranks),
+                        "; --device cpu does so without this line\n");
+  }
+  return device;
 }
 
 }  // namespace tessera

@@ -22,6 +22,8 @@ TESSERA_API std::vector<std::pair<std::string, DeviceChoice>> device_choices();
 /// cannot be used, which says why, or with more ranks than devices.
 [[nodiscard]] TESSERA_API Device rank_device(DeviceChoice choice, int local_rank, int local_ranks);
 /// The same before the ranks of `launch` start: of this process, or of the first of its threads.
+/// Where there is a driver and `automatic` yet takes the CPU, the first rank of each host warns why
+/// on standard error.
 [[nodiscard]] TESSERA_API Device rank_device(DeviceChoice choice, const Launch& launch);
 
 }  // namespace tessera

@@ -220,11 +220,31 @@ TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
   if (exact()) {
     TESSERA_EXPECT_HOLDS(
         fails({"TESSERA_HOST_DEVICES=0"}, words),
-        "[--device] cuda: CUDA cannot be used: no device is visible: give --device");
+        "[--device] cuda: CUDA cannot be used: no device is visible; --device cpu does");
   }
   TESSERA_EXPECT_HOLDS(fails({}, joined(words, {"--ranks", "3"})),
                        "[--device] cuda: 3 ranks of this host see 2 devices");
   EXPECT_FALSE(std::filesystem::exists(path("a")));
+}
+
+// Any library takes the driver's place.
+TEST_F(DeviceRun, WithADriverAutoSaysWhyItTakesTheCpu) {
+  std::filesystem::create_symlink(std::getenv("TESSERA_CUDA_LIBRARY"), path("libcuda.so.1"));
+  const std::string driver = concat("LD_LIBRARY_PATH=", path(""));
+  const auto says = [&](const Words& environment, const Words& more) {
+    const Words words = joined(train("a"), {"--device", "auto", "--dataloader.path", "missing"});
+    Child child(joined(words, more), path("out.log"), environment, "", path("err.log"));
+    EXPECT_EQ(child.wait(), 1);  // there is no data
+    const std::string text = text_of("err.log");
+    return text.starts_with("warning: ") ? text.substr(0, text.find('\n')) : "";
+  };
+  const std::string start = "warning: [--device] auto takes the CPU: ";
+  TESSERA_EXPECT_HOLDS(says({driver, "TESSERA_CUDA_LIBRARY=/nowhere.so"}, {}),
+                       start + "CUDA cannot be used: /nowhere.so: cannot open");
+  TESSERA_EXPECT_HOLDS(says({driver}, {"--ranks", "3"}),
+                       start + "3 ranks of this host see 2 devices");
+  EXPECT_EQ(says({driver}, {}), "");
+  EXPECT_EQ(says({driver}, {"--ranks", "3", "--device", "cpu"}), "");
 }
 
 }  // namespace
