@@ -82,5 +82,5 @@ if(TESSERA_CUDA)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   set(CMAKE_CUDA_STANDARD 20)
-  find_package(CUDAToolkit REQUIRED)
+  find_package(CUDAToolkit 12.4 REQUIRED)  # cudaFuncGetName
 endif()

@@ -13,6 +13,9 @@ namespace tessera {
 
 class Process;
 
+// A tensor of a device stays on the thread that made it: each thread has a stream of its own, and
+// none waits for another's. To hand one over, synchronise first.
+
 /// Raised with every change of the interface. The library gives its own by the function
 /// `int tessera_cuda_version()`.
 inline constexpr int kCudaVersion = 2;

@@ -10,6 +10,7 @@
 #include "tessera/core/process.h"
 #include "tessera/kernels/rooms.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
