@@ -2,8 +2,8 @@
 // torchtitan's integration tests as data: whole runs of `tessera train` on a mesh, at tiny size.
 //
 // Of its features and of its tests of qwen3, of the current version and of 0.2.2, all that we have
-// are here, under their names. Not here are, of what concerns training on data, tensor and expert
-// parallel meshes:
+// are here, under their names. Not here are, of what concerns training on data, tensor, context and
+// expert parallel meshes:
 // - 1d_compile, 1d_compile_sac_op, 2d_compile, 2d_asynctp_compile, 3d_compile, fsdp_symm_mem,
 //   dist_gemm, float8_*: there is no compiler, and no such kernel on a CPU;
 // - model_only_hf_checkpoint: train/run/initial_hf_test.cpp saves and loads them on meshes;
@@ -12,7 +12,7 @@
 // - optimizer_foreach: there is one implementation of AdamW, which is fused over all tensors;
 // - override_fused_swiglu: the fused SwiGLU is the only one;
 // - seed_checkpoint: a seed gives the same initial bits on every mesh, so there is none to make;
-// - qwen3_*cp*: no context parallelism; qwen3_5_*: a model that we do not have.
+// - qwen3_fused_qkv_fsdp+tp+cp_compile_helion_rope: no compiler; qwen3_5_*: a model we do not have.
 #pragma once
 
 #include "tessera/tests/support/tiny_run.h"
