@@ -340,7 +340,7 @@ StepRecord Trainer::step() {
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
   const Tensor counts = counts_of(rows);  // (2)
   const std::vector<PlacedBatch> batches = [&] {
-    const auto phase = monitor_->phase("data");  // cuts of sequences are found on the host
+    const auto phase = monitor_->phase("place");  // cuts of sequences are found on the host
     return placed(std::exchange(rows, {}));
   }();
   const Tensor scale = [&] {
