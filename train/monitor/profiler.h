@@ -4,6 +4,7 @@
 // only in warm-up and recorded steps, and costs nothing otherwise.
 #pragma once
 
+#include "tessera/core/device.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/train/monitor/chrome_trace.h"
 
