@@ -5,6 +5,7 @@
 
 #include "tessera/nn/io/utf8.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <regex>
@@ -27,6 +28,16 @@ std::optional<double> parsed_factor(std::string_view text, double max) {
   return whole && value >= 0 && value <= max ? std::optional(value) : std::nullopt;
 }
 
+// The longest run of digits in a text.
+size_t longest_number(std::string_view text) {
+  size_t longest = 0, length = 0;
+  for (const char c : text) {
+    length = c >= '0' && c <= '9' ? length + 1 : 0;
+    longest = std::max(longest, length);
+  }
+  return longest;
+}
+
 ParsedGroup parsed_group(const std::string& text) {
   ParsedGroup group;
   const auto wrong = [&](const auto&... what) {
@@ -36,9 +47,11 @@ ParsedGroup parsed_group(const std::string& text) {
   };
   std::istringstream words(text);
   if (!(words >> group.pattern)) return wrong("no pattern");
-  // std::regex recurses as deep as a pattern is long.
-  constexpr size_t kLongest = 500;
+  // std::regex recurses as deep as a pattern is long, and reads a count into an int unchecked.
+  constexpr size_t kLongest = 500, kMostDigits = 9;
   if (group.pattern.size() > kLongest) return wrong("a pattern above ", kLongest, " characters");
+  if (longest_number(group.pattern) > kMostDigits)
+    return wrong("a number of more than ", kMostDigits, " digits in a pattern");
   try {
     (void)std::regex(group.pattern);
   } catch (const std::regex_error&) {

@@ -44,6 +44,10 @@ TEST_F(OptimizerConfigTest, Faults) {
   EXPECT_THROW((void)make_optimizer({.lr = -1}, named_), ConfigError);
   EXPECT_THROW((void)make_optimizer({.param_groups = {"norm"}}, named_), ConfigError);
   EXPECT_THROW((void)make_optimizer({.param_groups = {"frozen lr=1"}}, named_), ConfigError);
+  EXPECT_THROW((void)make_optimizer({.param_groups = {"norm)( lr=1"}}, named_), ConfigError);
+  // A count that no integer holds; std::regex would take it modulo some power of 2.
+  for (const char* pattern : {"a{18446744073709551617} lr=1", "\\5555555555555555555 lr=1"})
+    EXPECT_THROW((void)make_optimizer({.param_groups = {pattern}}, named_), ConfigError) << pattern;
 }
 
 }  // namespace
