@@ -304,20 +304,18 @@ TEST(Allocator, AStepThatRepeatsTakesNothingFromTheSystem) {
   }
 }
 
-TEST(Allocator, SmallBlocksLeaveRoomForLargeOnes) {
+// Freed memory serves any size.
+TEST(Allocator, SmallBlocksMakeRoomForLargeOnes) {
   Context context;
   const auto& allocator = context.allocator(kCpu);
-  constexpr int64_t kSmall = 64 << 10, kLarge = 48 << 20;
+  constexpr int64_t kSmall = 64 << 10, kCount = 2000;
   {
     std::vector<Tensor> all;
-    for (int i = 0; i < 2000; ++i) all.push_back(empty({kSmall}, DType::u8));
+    for (int64_t i = 0; i < kCount; ++i) all.push_back(empty({kSmall}, DType::u8));
   }
-  EXPECT_GE(allocator->stats().cached, 2000 * kSmall);
-  (void)empty({kLarge}, DType::u8);
   const int64_t held = allocator->stats().cached;
-  EXPECT_GE(held, kLarge);
-  EXPECT_LE(held, allocator->stats().peak);
-  (void)empty({kLarge}, DType::u8);
+  EXPECT_GE(held, kCount * kSmall);
+  (void)empty({kCount * kSmall / 3}, DType::u8);
   EXPECT_EQ(allocator->stats().cached, held);
 }
 
