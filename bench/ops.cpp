@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every op's samples that are large enough to be timed, in f32 and bf16, by Google Benchmark: time,
 // bytes and flops per second by the room's own cost, and percent of this machine's ceilings,
-// measured in the same run. Differentiable ops are timed with their gradient too. `--list-cases`
-// prints what bench/peers/ops.py times in PyTorch.
+// measured in the same run. Differentiable ops are timed with their gradient too. On a GPU, by
+// windows of calls that end when the work is done. `--list-cases` prints what bench/peers/ops.py
+// times in PyTorch.
 #include "tessera/bench/support.h"
 #include "tessera/core/process.h"
 
@@ -145,12 +146,17 @@ Tensor make_input(const Arg& a, DType dtype, std::mt19937_64& random) {
 // The tensors of the case that runs now; Google Benchmark enters a case several times.
 class Operands {
  public:
+  explicit Operands(Device device) : device_(device) {}
+  [[nodiscard]] Device device() const { return device_; }
   void load(const Case& c) {
     if (owner_ == c.name) return;
     owner_ = c.name;
     std::mt19937_64 random(7);
     inputs.clear();
-    for (const Arg& a : c.sample.in) inputs.push_back(make_input(a, c.dtype, random));
+    for (const Arg& a : c.sample.in) {
+      const Tensor made = make_input(a, c.dtype, random);
+      inputs.push_back(made.defined() ? to_device(made, device_) : made);
+    }
     originals.clear();
     if (c.row->kind == OpKind::in_place) {
       for (const Tensor& t : inputs) originals.push_back(copy(t));
@@ -164,22 +170,41 @@ class Operands {
   std::vector<Tensor> inputs, originals;
 
  private:
+  Device device_;
   std::string owner_;
 };
+
+// Calls f until the state has enough.
+template <class F> void repeat(benchmark::State& state, Device device, F&& f) {
+  if (device.is_cpu()) {
+    for (auto _ : state) f();
+    return;
+  }
+  constexpr double kWindow = 2e-3;
+  const auto calls = static_cast<benchmark::IterationCount>(
+      std::clamp(kWindow / least_seconds(f, device, 1), 1.0, 1000.0));
+  while (state.KeepRunningBatch(calls)) {
+    for (benchmark::IterationCount i = 0; i < calls; ++i) f();
+    wait_for(device);
+  }
+}
 
 void run_forward(benchmark::State& state, const Case& c, Operands& operands) {
   operands.load(c);
   const NoGrad guard;
   TensorList out;
-  for (auto _ : state) {
-    if (c.row->kind ==
-        OpKind::in_place) {  // else its values would drift to infinity or to denormals
-      state.PauseTiming();
-      operands.restore(*c.row);
-      state.ResumeTiming();
-    }
+  const auto call = [&] {
     out.clear();
     detail::call(*c.row, c.sample.op.get(), operands.inputs, out);
+  };
+  // On a CPU values that drift to denormals are slow, so each call gets those that it began with.
+  if (c.row->kind != OpKind::in_place || !operands.device().is_cpu())
+    return repeat(state, operands.device(), call);
+  for (auto _ : state) {
+    state.PauseTiming();
+    operands.restore(*c.row);
+    state.ResumeTiming();
+    call();
   }
 }
 
@@ -195,12 +220,12 @@ void run_gradient(benchmark::State& state, const Case& c, Operands& operands) {
   }
   TensorList out;
   detail::call(*c.row, c.sample.op.get(), in, out);
-  const Tensor dy = normal(out[0].shape(), {7, 1}, 0, 1, out[0].dtype());
-  for (auto _ : state) {
+  const Tensor dy = normal(out[0].shape(), {7, 1}, 0, 1, out[0].dtype(), operands.device());
+  repeat(state, operands.device(), [&] {
     out.clear();
     detail::call(*c.row, c.sample.op.get(), in, out);
     (void)grad({out[0]}, leaves, {.grad_outputs = {dy}, .allow_unused = true});
-  }
+  });
 }
 
 // Notes the median of the repetitions in its case and prints a line.
@@ -260,6 +285,7 @@ Json line_of(const Case& c, const Ceilings& ceilings, int threads) {
 void measure(Arguments& arguments) {
   const bool list = arguments.flag("--list-cases");
   const int threads = arguments.number("--threads", Process::get().cores());
+  const Device device = arguments.device();
   Lines lines(arguments.text("--json"));
   arguments.finish();
   Session session({.threads = threads});
@@ -273,9 +299,9 @@ void measure(Arguments& arguments) {
 
   int count = static_cast<int>(arguments.rest().size());
   benchmark::Initialize(&count, arguments.rest().data());
-  const Ceilings ceilings = measure_ceilings();
-  fmt::print("{}\n", describe(ceilings, threads));
-  Operands operands;
+  const Ceilings ceilings = measure_ceilings(device);
+  fmt::print("{}\n", describe(ceilings, threads, device));
+  Operands operands(device);
   const auto add = [](const std::string& name, auto f) {
     benchmark::RegisterBenchmark(name.c_str(), f)
         ->UseRealTime()
@@ -284,6 +310,7 @@ void measure(Arguments& arguments) {
         ->Repetitions(5);
   };
   for (const Case& c : cases) {
+    if (device.is_cuda() && c.sample.in.empty()) continue;  // makes its output on the CPU
     add(c.name, [&](benchmark::State& state) { run_forward(state, c, operands); });
     if (c.differentiable)
       add(c.name + "+grad", [&](benchmark::State& state) { run_gradient(state, c, operands); });
@@ -291,7 +318,7 @@ void measure(Arguments& arguments) {
   Table table(cases, ceilings);
   benchmark::RunSpecifiedBenchmarks(&table);
   benchmark::ClearRegisteredBenchmarks();
-  Json about = {{"name", "about"}, {"threads", threads}};
+  Json about = {{"name", "about"}, {"device", device_name(device, threads)}, {"threads", threads}};
   about.update(ceilings.json());
   lines.write(about);
   for (const Case& c : cases) {

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -151,8 +152,8 @@ class Lines {
 
 /// The most that this machine was seen to do, in this run and with these threads.
 struct Ceilings {
-  double gemm_f32 = 0, gemm_bf16 = 0;  ///< floating-point operations per second of a 2048^3 product
-  double copy = 0;                     ///< bytes read and written per second by a copy of 64 MiB
+  double gemm_f32 = 0, gemm_bf16 = 0;  ///< floating-point operations per second of a square product
+  double copy = 0;                     ///< bytes read and written per second by a copy
   [[nodiscard]] double flops(DType t) const { return t == DType::bf16 ? gemm_bf16 : gemm_f32; }
   /// Shortest seconds for `cost` by either ceiling.
   [[nodiscard]] double seconds(const Cost& cost, DType t) const {
@@ -165,39 +166,59 @@ struct Ceilings {
   }
 };
 
+/// Least seconds of a call in windows of a tenth of a second at most. A window ends when `device`
+/// has done its work, so that what a wait costs is shared by its calls.
+template <class F> double least_seconds(F&& f, Device device, int windows) {
+  const auto window = [&](int64_t calls) {
+    wait_for(device);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < calls; ++i) f();
+    wait_for(device);
+    return seconds_since(start) / static_cast<double>(calls);
+  };
+  (void)window(1);
+  double best = window(1);
+  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(0.1 / best), 1, 50);
+  for (int i = 0; i < windows; ++i) best = std::min(best, window(calls));
+  return best;
+}
+
+/// Products of random 2048 x 2048 matrices and copies of 64 MiB; larger ones, up to 8192 x 8192 and
+/// 1 GiB, where one takes less than a millisecond, as on a GPU.
 inline Ceilings measure_ceilings(Device device = kCpu) {
   const NoGrad guard;
-  const auto least = [device](int repeats, auto&& f) {
-    f();
-    double best = 1e30;
-    for (int i = 0; i < repeats; ++i) {
-      wait_for(device);
-      const auto start = Clock::now();
-      f();
-      wait_for(device);
-      best = std::min(best, seconds_since(start));
+  constexpr double kLong = 1e-3;
+  const auto product_flops = [device](DType t) {
+    for (int64_t size = 2048;; size *= 2) {
+      const Tensor a = normal({size, size}, {1, 1}, 0, 1, t, device),
+                   b = normal({size, size}, {1, 2}, 0, 1, t, device);
+      const double s = least_seconds([&] { (void)matmul(a, b); }, device, 8);
+      if (s > kLong || size == 8192) return 2.0 * std::pow(static_cast<double>(size), 3) / s;
     }
-    return best;
   };
-  constexpr int64_t kSize = 2048, kElements = int64_t{16} << 20;
-  Ceilings c;
-  for (DType t : {DType::f32, DType::bf16}) {
-    const Tensor a = normal({kSize, kSize}, {1, 1}, 0, 1, t, device),
-                 b = normal({kSize, kSize}, {1, 2}, 0, 1, t, device);
-    const double s = least(8, [&] { (void)matmul(a, b); });
-    (t == DType::f32 ? c.gemm_f32 : c.gemm_bf16) = 2.0 * kSize * kSize * kSize / s;
-  }
-  const Tensor x = zeros({kElements}, DType::f32, device);
-  c.copy = 2.0 * kElements * 4 / least(15, [&] { (void)copy(x); });
-  return c;
+  const auto copied_bytes = [device] {
+    for (int64_t elements = int64_t{16} << 20;; elements *= 2) {
+      const Tensor x = normal({elements}, {1, 3}, 0, 1, DType::f32, device);
+      const double s = least_seconds([&] { (void)copy(x); }, device, 15);
+      if (s > kLong || elements == int64_t{256} << 20)
+        return 2.0 * static_cast<double>(x.numel()) * 4 / s;
+    }
+  };
+  return {.gemm_f32 = product_flops(DType::f32),
+          .gemm_bf16 = product_flops(DType::bf16),
+          .copy = copied_bytes()};
+}
+
+/// `NVIDIA H100 80GB HBM3`; of the CPU, the number of threads.
+inline std::string device_name(Device device, int threads) {
+  if (device.is_cuda()) return Process::get().cuda().device_name(device.index);
+  return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
 }
 
 inline std::string describe(const Ceilings& c, int threads, Device device = kCpu) {
-  const std::string who = device.is_cuda()
-                              ? "of " + Process::get().cuda().device_name(device.index)
-                              : fmt::format("with {} thread{}", threads, threads == 1 ? "" : "s");
-  return fmt::format("ceilings {}: GEMM f32 {:.0f} and bf16 {:.0f} GFLOP/s, copy {:.1f} GB/s", who,
-                     c.gemm_f32 / 1e9, c.gemm_bf16 / 1e9, c.copy / 1e9);
+  return fmt::format("ceilings of {}: GEMM f32 {:.0f} and bf16 {:.0f} GFLOP/s, copy {:.1f} GB/s",
+                     device_name(device, threads), c.gemm_f32 / 1e9, c.gemm_bf16 / 1e9,
+                     c.copy / 1e9);
 }
 
 /// main's body with errors as one line and exit status 1.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Train step of a Llama on random tokens: tokens/s, time by part, peak memory, percent of the GEMM
-// ceiling, and where the time goes by op. Precision and checkpointing are arguments.
+// ceiling, and where the time goes by op. Precision and checkpointing are arguments. `--golden
+// FILE`, the --json of a run on another device, holds the losses of this one against it.
 // bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
 #include "tessera/bench/profile.h"
 #include "tessera/core/process.h"
@@ -12,6 +13,7 @@
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 
+#include <cmath>
 #include <map>
 #include <random>
 #include <sys/resource.h>
@@ -83,7 +85,7 @@ class Trainee {
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
   }
   [[nodiscard]] models::LanguageModel& model() { return *model_; }
-  [[nodiscard]] double loss() const { return loss_; }
+  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   /// Bytes that forward leaves for backward.
   [[nodiscard]] int64_t stored() const { return stored_; }
 
@@ -119,7 +121,7 @@ class Trainee {
     wait_for(device_);
     marks[kParts] = Clock::now();
     if (profile) profile->leave();
-    loss_ = loss.item();
+    losses_.push_back(loss.item());
     std::array<double, kParts> seconds;
     for (size_t p = 0; p < kParts; ++p)
       seconds[p] = std::chrono::duration<double>(marks[p + 1] - marks[p]).count();
@@ -137,7 +139,7 @@ class Trainee {
   models::Metadata metadata_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::mt19937_64 random_{7};
-  double loss_ = 0;
+  std::vector<double> losses_;  // of each step
   int64_t stored_ = 0;
 };
 
@@ -168,6 +170,23 @@ void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, 
   }
 }
 
+// Largest relative difference to the losses of another run of the same setting.
+double difference_to(const std::vector<double>& losses, const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const Json other = Json::parse(line, nullptr, false);
+  if (!other.is_object() || !other.contains("losses") || other["losses"].size() != losses.size())
+    fail<ValueError>("bench", "--golden '", path, "': expected ", losses.size(),
+                     " losses, as --json writes them with the same --steps");
+  double largest = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double expected = other["losses"][i];
+    largest = std::max(largest, std::abs(losses[i] - expected) / std::abs(expected));
+  }
+  return largest;
+}
+
 void measure(Arguments& arguments) {
   Setting setting{.family = arguments.text("--family", "llama3"),
                   .model = arguments.text("--model", "debugmodel"),
@@ -184,6 +203,7 @@ void measure(Arguments& arguments) {
   setting.device = arguments.device();
   const int steps = std::max(3, arguments.number("--steps", 5)),
             threads = arguments.number("--threads", Process::get().cores());
+  const std::string golden = arguments.text("--golden");
   Lines lines(arguments.text("--json"));
   arguments.finish();
   const double rss_before = peak_rss_mib();
@@ -229,7 +249,7 @@ void measure(Arguments& arguments) {
       "{:.1f} GFLOP/s, {:.0f} % of the GEMM ceiling; peak {:.0f} MiB resident ({:.0f} before the "
       "model), {:.0f} MiB of tensors, {:.1f} of them stored for backward; loss {:.3f}\n",
       flops / total / 1e9, percent, rss, rss_before, allocated, mebi(trainee.stored()),
-      trainee.loss());
+      trainee.losses().back());
   Json line = {
       {"name", "train_step_" + setting.family + "_" + setting.model + "_" + setting.precision +
                    (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint)},
@@ -245,12 +265,22 @@ void measure(Arguments& arguments) {
       {"rss_before_model_mib", rss_before},
       {"peak_tensors_mib", allocated},
       {"stored_mib", mebi(trainee.stored())},
-      {"loss", trainee.loss()},
+      {"loss", trainee.losses().back()},
+      {"losses", trainee.losses()},
       {"device", concat(setting.device)},
       {"threads", threads}};
   line.update(ceilings.json());
+  const double tolerance = setting.precision == "float32" ? 1e-4 : 2e-2;
+  const double difference = golden.empty() ? 0 : difference_to(trainee.losses(), golden);
+  if (!golden.empty()) line["loss_difference"] = difference;
   lines.write(line);
   print_profile(profile, kProfiled, ceilings, setting.computed(), lines);
+  if (golden.empty()) return;
+  const std::string found =
+      fmt::format("largest relative difference to the losses of {}: {:.1e}, allowed {:.0e}", golden,
+                  difference, tolerance);
+  if (!(difference <= tolerance)) fail<NumericError>("bench", found);
+  fmt::print("{}\n", found);
 }
 
 }  // namespace

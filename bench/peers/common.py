@@ -21,21 +21,33 @@ def emit(**row):
     print(json.dumps(row), flush=True)
 
 
+def use_device(name):
+    """All tensors from here on are made on this device, `cpu` or `cuda`."""
+    torch.set_default_device(name)
+
+
+def now():
+    """Seconds, when the GPU has done all work so far, where one is in use."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def median_us(fn, repeats=7, target_s=0.03):
     """Median microseconds per call over `repeats` runs of `target_s` each, after a warm-up."""
     fn()
-    start = time.perf_counter()
+    start = now()
     fn()
-    once = time.perf_counter() - start
+    once = now() - start
     count = max(1, min(20000, int(target_s / max(once, 1e-7))))
     for _ in range(min(count, 100)):
         fn()
     samples = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = now()
         for _ in range(count):
             fn()
-        samples.append((time.perf_counter() - start) / count)
+        samples.append((now() - start) / count)
     return statistics.median(samples) * 1e6
 
 

@@ -14,7 +14,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from common import DTYPES, emit, median_us, rope
+from common import DTYPES, emit, median_us, rope, use_device
 
 BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
           "remainder": torch.remainder, "pow": torch.pow, "maximum": torch.maximum,
@@ -397,7 +397,9 @@ def read_cases(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
+    use_device(args.device)
     torch.set_num_threads(args.threads)
     torch.manual_seed(7)
     for case in read_cases(sys.stdin.read()):

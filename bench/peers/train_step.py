@@ -7,17 +7,18 @@ tokens/s, peak memory, time by part.
 import argparse
 import resource
 import statistics
-import time
 
 import torch
 
-from common import Llama, emit, fastest_adamw, loss_fn
+from common import Llama, emit, fastest_adamw, loss_fn, now, use_device
 
 MODELS = {
     "debugmodel": dict(dim=256, n_layers=6, n_heads=16, n_kv_heads=16, ffn_dim=768,
                        vocab_size=2048),
     "124M": dict(dim=768, n_layers=12, n_heads=12, n_kv_heads=12, ffn_dim=2048, vocab_size=50257,
-                 tied=True)}
+                 tied=True),
+    "1B": dict(dim=2048, n_layers=16, n_heads=32, n_kv_heads=8, ffn_dim=8192, vocab_size=128256,
+               tied=True)}
 # Of transformers, which runs its experts in a loop, or by torch._grouped_mm.
 QWENS = {
     "debugmodel_moe_small": dict(dim=256, n_layers=6, n_heads=8, n_kv_heads=4, head_dim=32,
@@ -44,6 +45,9 @@ class Qwen(torch.nn.Module):
 
 
 def peak_mib():
+    """Resident memory of the process; on a GPU, of its tensors."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -74,7 +78,9 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
+    use_device(args.device)
     torch.set_num_threads(args.threads)
     torch.manual_seed(7)
     before = peak_mib()
@@ -93,18 +99,18 @@ def main():
 
     def step():
         tokens = torch.randint(0, 256, (args.batch, args.seq + 1))
-        marks = [time.perf_counter()]
+        marks = [now()]
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        with torch.autocast(args.device, torch.bfloat16, enabled=mixed):
             logits = run(tokens[:, :-1])
         loss = loss_fn(logits, tokens[:, 1:])
-        marks.append(time.perf_counter())
+        marks.append(now())
         del logits
         loss.backward()
-        marks.append(time.perf_counter())
+        marks.append(now())
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
-        marks.append(time.perf_counter())
+        marks.append(now())
         return [b - a for a, b in zip(marks, marks[1:])], loss.item()
 
     for _ in range(2):
@@ -120,7 +126,7 @@ def main():
          forward_ms=forward * 1e3, backward_ms=backward * 1e3, optimizer_ms=update * 1e3,
          gflops_per_second=flops * tokens / total / 1e9, peak_rss_mib=peak_mib(),
          rss_before_model_mib=before, loss=measured[-1][1], optimizer=kind, compile=args.compile,
-         threads=args.threads, torch=torch.__version__)
+         threads=args.threads, device=args.device, torch=torch.__version__)
 
 
 if __name__ == "__main__":
