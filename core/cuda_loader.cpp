@@ -45,12 +45,16 @@ CudaLoader::CudaLoader(const Process* process) {
   if (!library) return;
   auto version = reinterpret_cast<int (*)()>(dlsym(library, "tessera_cuda_version"));
   auto entry = reinterpret_cast<CudaBackend* (*)()>(dlsym(library, "tessera_cuda_backend"));
-  if (!entry || !version || version() != kCudaVersion) {
+  if (!entry || !version) {
+    why_not_ = "it is not Tessera's CUDA library";
+    return;
+  }
+  if (version() != kCudaVersion) {
     Dl_info found{};
-    const bool known = entry && dladdr(reinterpret_cast<void*>(entry), &found) && found.dli_fname;
-    why_not_ = known ? concat(found.dli_fname,
-                              " is of another version of Tessera: build and install both together")
-                     : std::string("it is not Tessera's CUDA library");
+    const bool known = dladdr(reinterpret_cast<void*>(entry), &found) && found.dli_fname;
+    why_not_ = concat(known ? found.dli_fname : kLibrary, " is of another version of Tessera (its ",
+                      "interface is ", version(), ", expected ", kCudaVersion,
+                      "): build and install both together");
     return;
   }
   CudaBackend* backend = entry();

@@ -122,7 +122,7 @@ class Backend final : public CudaBackend {
 
   [[nodiscard]] int device_count() const override { return devices_; }
   [[nodiscard]] std::string why_no_device() const override {
-    return status_ == cudaSuccess ? "no CUDA device is visible" : cudaGetErrorString(status_);
+    return tessera::why_no_device(status_);
   }
   [[nodiscard]] const Process* process() const override { return &Process::get(); }
 

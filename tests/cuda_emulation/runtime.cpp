@@ -220,6 +220,11 @@ cudaError_t cudaGetDeviceCount(int* count) {
   });
 }
 
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDevice(int* device) {
   return call([&](Runtime&) {
     *device = current;
@@ -238,7 +243,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call([&](Runtime& r) {
     if (device < 0 || device >= r.devices) return cudaErrorInvalidDevice;
-    *properties = {"emulated on the CPU"};
+    *properties = {"emulated on the CPU", 9, 0};
     return cudaSuccess;
   });
 }
@@ -283,8 +288,8 @@ const char* cudaGetErrorName(cudaError_t status) {
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    default: return "an error that no emulated device has";
   }
-  return "an unknown error";
 }
 
 const char* cudaGetErrorString(cudaError_t status) {
@@ -299,6 +304,7 @@ const char* cudaGetErrorString(cudaError_t status) {
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
     case cudaErrorLaunchFailure: break;
+    default: return "an error that no emulated device has";
   }
   thread_local std::string text;
   Runtime& r = Runtime::get();

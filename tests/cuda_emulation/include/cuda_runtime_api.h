@@ -15,12 +15,35 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorCallRequiresNewerDriver = 36,
+  cudaErrorDevicesUnavailable = 46,
   cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorInvalidPtx = 218,
+  cudaErrorNvlinkUncorrectable = 220,
+  cudaErrorJitCompilerNotFound = 221,
+  cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorContained = 226,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorContextIsDestroyed = 709,
+  cudaErrorAssert = 710,
+  cudaErrorHardwareStackError = 714,
+  cudaErrorIllegalInstruction = 715,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorInvalidAddressSpace = 717,
+  cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
+  cudaErrorSystemDriverMismatch = 803,
+  cudaErrorCompatNotSupportedOnDevice = 804,
+  cudaErrorExternalDevice = 911,
+  cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
@@ -62,6 +85,7 @@ using cudaMemPool_t = cuda_emulation::Pool*;
 
 struct cudaDeviceProp {
   char name[256];
+  int major, minor;
 };
 struct cudaMemLocation {
   cudaMemLocationType type;
@@ -79,6 +103,7 @@ struct cudaLaunchConfig_t {
 
 extern "C" {
 CUDA_EMULATION_API cudaError_t cudaGetDeviceCount(int* count);
+CUDA_EMULATION_API cudaError_t cudaDriverGetVersion(int* version);
 CUDA_EMULATION_API cudaError_t cudaGetDevice(int* device);
 CUDA_EMULATION_API cudaError_t cudaSetDevice(int device);
 CUDA_EMULATION_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
