@@ -2,10 +2,13 @@
 // CUDA devices made of host memory, for tests of everything above the kernels. An op runs its CPU
 // kernel, so a program that keeps its tensors on these devices gives the CPU's bits. Their
 // addresses are none of the host's (one bit is flipped): whoever reads bytes of a device without a
-// copy ends with a fault of the processor. TESSERA_HOST_DEVICES says how many there are, default 2.
+// copy ends with a fault of the processor. TESSERA_HOST_DEVICES says how many there are, default 2;
+// TESSERA_HOST_DEVICE_LOST after how many kernels all are lost; TESSERA_HOST_DEVICE_VERSION what
+// version the library says it has.
 #include "tessera/tests/device/library/host_device.h"
 
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/error.h"
 #include "tessera/core/op_row.h"
 #include "tessera/core/process.h"
 #include "tessera/kernels/rooms.h"
@@ -26,6 +29,16 @@ test::HostDeviceCounts& counts() {
   return *counts;
 }
 
+int number_from(const char* variable, int otherwise) {
+  const char* const given = std::getenv(variable);
+  return given ? std::atoi(given) : otherwise;
+}
+
+void fail_if_lost() {
+  static const int after = number_from("TESSERA_HOST_DEVICE_LOST", -1);
+  if (after >= 0 && counts().kernels >= after) fail<DeviceError>("cuda", "cuda:0 is lost");
+}
+
 // There and back.
 void* flipped(const void* address) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) ^ (uintptr_t{1} << 62));
@@ -35,6 +48,7 @@ class HostDeviceMemory final : public Allocator {
  public:
   HostDeviceMemory() { ++counts().allocators; }
   void* allocate(int64_t bytes) override {
+    fail_if_lost();
     constexpr size_t kAlignment = 64;
     const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     void* const block = std::aligned_alloc(kAlignment, size);
@@ -74,6 +88,7 @@ Tensor on_host(const Tensor& x) {
 }
 
 void run_on_host(const OpRow& row, const void* op, Tensors in, Outputs y) {
+  fail_if_lost();
   ++counts().kernels;
   TensorList from, to;
   for (const Tensor& x : in) from.push_back(on_host(x));
@@ -105,10 +120,6 @@ template <class... Ops> Table make_table(OpList<Ops...>) {
 
 class HostDevices final : public CudaBackend {
  public:
-  HostDevices() {
-    const char* const given = std::getenv("TESSERA_HOST_DEVICES");
-    devices_ = given ? std::atoi(given) : 2;
-  }
   [[nodiscard]] int device_count() const override { return devices_; }
   [[nodiscard]] std::string why_no_device() const override { return "no device is visible"; }
   [[nodiscard]] const Process* process() const override { return &Process::get(); }
@@ -118,11 +129,15 @@ class HostDevices final : public CudaBackend {
   [[nodiscard]] Stream stream(int device) override { return {this, cuda(device)}; }
   void copy(void* to, Device to_device, const void* from, Device from_device,
             int64_t bytes) override {
+    fail_if_lost();
     if (to_device.is_cpu()) ++counts().to_host;
     std::memcpy(to_device.is_cuda() ? flipped(to) : to,
                 from_device.is_cuda() ? flipped(from) : from, static_cast<size_t>(bytes));
   }
-  void synchronize(int) override { ++counts().synchronised; }
+  void synchronize(int) override {
+    fail_if_lost();
+    ++counts().synchronised;
+  }
   [[nodiscard]] std::string device_name(int) const override { return "host memory"; }
   [[nodiscard]] int64_t device_memory(int) const override { return int64_t{1} << 30; }
   [[nodiscard]] Kernel kernel(std::string_view op) const override {
@@ -132,13 +147,15 @@ class HostDevices final : public CudaBackend {
   }
 
  private:
-  int devices_ = 0;
+  const int devices_ = number_from("TESSERA_HOST_DEVICES", 2);
 };
 
 }  // namespace
 }  // namespace tessera
 
-extern "C" TESSERA_API int tessera_cuda_version() { return tessera::kCudaVersion; }
+extern "C" TESSERA_API int tessera_cuda_version() {
+  return tessera::number_from("TESSERA_HOST_DEVICE_VERSION", tessera::kCudaVersion);
+}
 
 extern "C" TESSERA_API tessera::CudaBackend* tessera_cuda_backend() {
   static auto* backend = new tessera::HostDevices;
