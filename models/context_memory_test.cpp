@@ -7,7 +7,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/data_parallel.h"
 #include "tessera/models/llama3/llama3.h"
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 #include "tessera/tests/support/cut_batch.h"
 #include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/ranks.h"

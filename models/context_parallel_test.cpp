@@ -2,7 +2,7 @@
 // Whole decoders whose sequences are cut, with fully_shard over the same ranks and tensor
 // parallelism beside it: loss and every gradient of one rank, in f64, with and without activation
 // checkpointing.
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/data_parallel.h"

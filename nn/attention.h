@@ -17,7 +17,7 @@
 namespace tessera::nn {
 
 /// Attention over sequences that are cut over ranks, for the tokens of one batch and one mask.
-/// parallel/context_parallel.h makes it.
+/// context/context_parallel.h makes it.
 class TESSERA_API CutAttention {
  public:
   struct Options {

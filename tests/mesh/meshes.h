@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/core/error.h"
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/long_form.h"
 

@@ -3,7 +3,7 @@
 // the world.
 #pragma once
 
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 #include "tessera/tests/support/trials.h"
 
 namespace tessera::test {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/models/model.h"
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 #include "tessera/train/data/data.h"
 
 #include <memory>

@@ -7,7 +7,7 @@
 #include "tessera/dist/layout.h"
 #include "tessera/dist/mesh.h"
 #include "tessera/models/config/fields.h"
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 #include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parallel/policy.h"
 

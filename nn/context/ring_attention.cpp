@@ -9,7 +9,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/nn/parallel/cut_attention_impl.h"
+#include "tessera/nn/context/cut_attention_impl.h"
 
 #include <limits>
 

@@ -7,7 +7,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/cut_batch.h"
 

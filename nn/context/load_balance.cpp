@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each balancer deals the tokens of one row to the parts, which are then sorted and joined.
-#include "tessera/nn/parallel/load_balance.h"
+#include "tessera/nn/context/load_balance.h"
 
 #include "tessera/core/error.h"
 #include "tessera/kernels/attention/block_map.h"

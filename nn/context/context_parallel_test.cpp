@@ -2,7 +2,7 @@
 // Attention over cut sequences against one rank, in f64: every mask, method and balancer on 1 to 4
 // ranks, with batches or heads cut beside, documents of unequal lengths and parts without tokens.
 // The long form takes them all, the short form a part that the seed chooses.
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 
 #include "tessera/core/draws.h"
 #include "tessera/kernels/attention/attention.h"

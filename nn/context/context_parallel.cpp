@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cut of a batch and the plan of attention over it, all on the host. Positions are those of the
 // whole sequence, so what a query sees does not depend on where its keys lie.
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/attention/seen_blocks.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/nn/parallel/cut_attention_impl.h"
+#include "tessera/nn/context/cut_attention_impl.h"
 #include "tessera/nn/parameters.h"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include "tessera/dist/local_region.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/nn/parallel/cut_attention_impl.h"
+#include "tessera/nn/context/cut_attention_impl.h"
 
 #include <algorithm>
 

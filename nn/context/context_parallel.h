@@ -8,7 +8,7 @@
 
 #include "tessera/dist/layout.h"
 #include "tessera/nn/attention.h"
-#include "tessera/nn/parallel/load_balance.h"
+#include "tessera/nn/context/load_balance.h"
 
 #include <iosfwd>
 #include <memory>

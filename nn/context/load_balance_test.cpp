@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/nn/parallel/load_balance.h"
+#include "tessera/nn/context/load_balance.h"
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/layout.h"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/nn/parallel/context_parallel.h"
+#include "tessera/nn/context/context_parallel.h"
 
 namespace tessera::nn {
 
