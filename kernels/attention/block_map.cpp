@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks the predicate once for each pair, and keeps bits where a block is neither empty nor full. A
 // selected map is made block by block from the blocks of the whole map that it touches, so that
-// most are settled without bits.
+// most are settled without bits, and the others' bits are copied in runs.
 #include "tessera/kernels/attention/block_map.h"
 
 #include "tessera/core/error.h"
@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <set>
 #include <vector>
@@ -37,14 +38,29 @@ void check(const BlockMapSizes& z) {
   of(z.key_positions, "key_positions", z.keys);
 }
 
+// Places that follow each other within a block, and come from one block of the whole map.
+struct Run {
+  int64_t source, from;  // that block, and the first of them in it
+  int64_t to, count;
+};
+
 // Places of one row of queries or keys, in blocks.
 class Places {
  public:
   Places(const Tensor& places, int64_t row) : ids_(places, 0), row_(row), n_(places.size(-1)) {
     for (int64_t block = 0; block < blocks(); ++block) {
       std::set<int64_t> from;
-      for (int64_t i = 0; i < count(block); ++i) from.insert(at(block, i) / kBlock);
+      std::vector<Run> runs;
+      for (int64_t i = 0; i < count(block); ++i) {
+        const int64_t source = at(block, i) / kBlock, in_source = at(block, i) % kBlock;
+        from.insert(source);
+        const bool follows = !runs.empty() && runs.back().source == source &&
+                             runs.back().from + runs.back().count == in_source;
+        if (follows) ++runs.back().count;
+        else runs.push_back({source, in_source, i, 1});
+      }
       sources_.emplace_back(from.begin(), from.end());
+      runs_.push_back(std::move(runs));
     }
   }
 
@@ -57,20 +73,21 @@ class Places {
   [[nodiscard]] const std::vector<int64_t>& sources(int64_t block) const {
     return sources_[static_cast<size_t>(block)];
   }
+  [[nodiscard]] const std::vector<Run>& runs(int64_t block) const {
+    return runs_[static_cast<size_t>(block)];
+  }
   // Whether a block is one of the whole map's `all` places, in its order.
   [[nodiscard]] bool is_whole(int64_t block, int64_t all) const {
-    const int64_t first = at(block, 0);
-    if (first % kBlock != 0 || count(block) != std::min(kBlock, all - first)) return false;
-    for (int64_t i = 1; i < count(block); ++i) {
-      if (at(block, i) != first + i) return false;
-    }
-    return true;
+    const Run& first = runs(block)[0];
+    return runs(block).size() == 1 && first.from == 0 &&
+           first.count == std::min(kBlock, all - first.source * kBlock);
   }
 
  private:
   op::Ids ids_;
   int64_t row_, n_;
   std::vector<std::vector<int64_t>> sources_;  // of each block, in order
+  std::vector<std::vector<Run>> runs_;
 };
 
 void check_places(const Tensor& x, std::string_view name, int64_t blocks) {
@@ -118,11 +135,11 @@ class Selection {
     std::array<uint64_t, kBlock> words{};
     int64_t seen = 0;
     for (int64_t r = 0; r < queries.count(i); ++r) {
-      for (int64_t c = 0; c < keys.count(j); ++c) {
-        if (!sees(batch, queries.at(i, r), keys.at(j, c))) continue;
-        words[static_cast<size_t>(r)] |= uint64_t{1} << c;
-        ++seen;
-      }
+      uint64_t& word = words[static_cast<size_t>(r)];
+      for (const Run& run : keys.runs(j))
+        word |= (seen_word(batch, queries.at(i, r), run) >> run.from & low_bits(run.count))
+                << run.to;
+      seen += std::popcount(word);
     }
     if (seen == 0) return BlockMap::kEmpty;
     if (seen == queries.count(i) * keys.count(j)) return BlockMap::kFull;
@@ -144,16 +161,17 @@ class Selection {
   [[nodiscard]] int64_t word(int64_t block, int64_t row) const {
     return map_.bits.data<int64_t>()[block * map_.bits.strides()[0] + row * map_.bits.strides()[1]];
   }
-  [[nodiscard]] bool sees(int64_t batch, int64_t query, int64_t key) const {
-    const int32_t value = at(batch, query / kBlock, key / kBlock);
+  static uint64_t low_bits(int64_t n) { return ~uint64_t{0} >> (kBlock - n); }
+  // What a query sees of the block of the whole map that these keys come from.
+  [[nodiscard]] uint64_t seen_word(int64_t batch, int64_t query, const Run& keys) const {
+    const int32_t value = at(batch, query / kBlock, keys.source);
     if (value == BlockMap::kPartial) {
-      fail<ValueError>("block_map", "query ", query, " and key ", key,
+      fail<ValueError>("block_map", "query ", query, " and key ", keys.source * kBlock + keys.from,
                        " lie in a block that the mask decides, and move into one with others that "
                        "the map decides: give bits for all of them, as make_block_map does");
     }
-    if (value < BlockMap::kBits) return value == BlockMap::kFull;
-    return static_cast<uint64_t>(word(value - BlockMap::kBits, query % kBlock)) >> (key % kBlock) &
-           1;
+    if (value < BlockMap::kBits) return value == BlockMap::kFull ? ~uint64_t{0} : 0;
+    return static_cast<uint64_t>(word(value - BlockMap::kBits, query % kBlock));
   }
   // A block of the whole map with its bits.
   int32_t kept(int32_t value) {
