@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of a step whose sequences are cut over four ranks: a quarter of what one rank needs.
 // Counted is everything beside the parameters, at the allocator's peak: activations, the metadata
-// of the batch, what goes round the ring, and gradients, which are small here. all_gather is not
-// measured: each rank holds all keys of a layer.
+// of the batch, what goes round the ring or is gathered, and gradients, which are small here.
 #include "tessera/core/context.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/data_parallel.h"
@@ -68,8 +67,8 @@ int64_t peak(int64_t length, int ranks, const nn::ContextParallelOptions& option
 TEST(ContextMemory, OfARankIsItsShareOfTheSequence) {
   const int64_t length = test::long_form() ? 32 * 1024 : 2048;
   const auto one = static_cast<double>(peak(length, 1));
-  for (const auto method :
-       {ContextMethod::ring, ContextMethod::ulysses, ContextMethod::ring_ulysses}) {
+  for (const auto method : {ContextMethod::all_gather, ContextMethod::ring, ContextMethod::ulysses,
+                            ContextMethod::ring_ulysses}) {
     const auto each = static_cast<double>(peak(length, kRanks, test::context_options(method)));
     EXPECT_NEAR(kRanks * each / one, 1, 0.1) << method;
     std::cout << method << ", " << length << " tokens: one rank " << one / 1e6 << " MB, each of "

@@ -32,7 +32,8 @@ TEST(ContextMethods, SendWhatTheySayWhateverTheMask) {
     for (const AttentionMask& mask :
          {AttentionMask(), AttentionMask::causal() & AttentionMask::window(3)}) {
       for (const Sent& want :
-           {Sent{ContextMethod::all_gather, "all_gather", 2, 0},
+           // Gathered again in backward, in four groups of heads.
+           {Sent{ContextMethod::all_gather, "all_gather", 2, 2 * 4},
             // Keys and values in one; their gradients once more, which brings them home.
             Sent{ContextMethod::ring, "all_to_all", 3, 3 + 4},
             Sent{ContextMethod::ulysses, "all_to_all", 4, 4},
@@ -52,8 +53,8 @@ TEST(ContextMethods, SendWhatTheySayWhateverTheMask) {
         backward(sum(o * o));
         EXPECT_EQ(trace.count(want.op), want.backward) << want.method << trace;
         if (gathers) {
-          EXPECT_EQ(trace.count("reduce_scatter"), 2) << trace;
-          EXPECT_EQ(trace.bytes(), of_keys) << trace;
+          EXPECT_EQ(trace.count("reduce_scatter"), 2 * 4) << trace;
+          EXPECT_EQ(trace.bytes(), 2 * of_keys) << trace;
         } else {
           EXPECT_EQ(trace.count(), want.backward) << want.method << trace;
         }

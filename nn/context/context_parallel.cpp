@@ -287,7 +287,7 @@ std::shared_ptr<const AttentionPlan> SequenceCut::plan(const AttentionOptions& w
   if (!detail::goes_round(options_.method)) {
     const int64_t n = tokens_[1];
     plan->sources.push_back({n, {{0, n, on(options_.device, options(queries, counted(n), true))}}});
-    if (order_.defined())
+    if (order_.defined()) {
       plan->key_rows = to_device(flat_rows(inverse(order_), batches_, n), options_.device);
     return plan;
   }
@@ -295,6 +295,8 @@ std::shared_ptr<const AttentionPlan> SequenceCut::plan(const AttentionOptions& w
     const Tensor all = tokens_of(first, inner_);
     KeySource source{all.size(-1)};
     // Keys in two runs, as of head_tail, are taken run by run: each is in order.
+      plan->token_rows = to_device(flat_rows(order_, batches_, n), options_.device);
+    }
     std::vector<int64_t> ends = ends_of_runs(all);
     if (ends.size() != 2) ends = {source.keys};
     int64_t begin = 0;

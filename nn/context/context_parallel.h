@@ -25,7 +25,7 @@ namespace tessera::nn {
 /// mask.
 enum class ContextMethod : uint8_t {
   /// Keys and values are gathered, and put in the order of the sequence; their gradients are summed
-  /// where they belong. A rank holds all keys of a layer.
+  /// where they belong. A rank holds all keys of one layer at a time: backward gathers them again.
   all_gather,
   /// Keys and values go round, one part at a time, while attention runs on the last; gradients go
   /// round in backward and end at home. What parts give is added in f32 (f64 for f64), but each

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention between collectives that know nothing of masks. Exchanges are conversions of a local
-// region, whose gradients follow from the table of types; the ring is a function of its own.
+// Attention between collectives that know nothing of masks. Exchanges of heads are conversions of a
+// local region, whose gradients follow from the table of types; the ring and the gathering of keys
+// are functions of their own, which send again in backward what they do not keep.
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/local_region.h"
 #include "tessera/kernels/index_select/index_select.h"
@@ -116,21 +117,19 @@ class ContextAttention final : public CutAttention {
       }
       for (Tensor* x : {&q, &k, &v}) *x = exchanged(*x, 1, 2, plan_->queries);
     }
-    if (!gather_axis_.empty()) {
-      for (Tensor* x : {&k, &v}) {
-        *x = convert(*x, layout_.mesh(), gather_axis_, kVarying, AxisType::replicate,
-                     {.dim = 1, .whole = tokens_[1]});
-      }
-    }
-    auto [o, lse] = ring_axis_.empty() ? attend_to_all(q, k, v, options.scale) : [&] {
+    auto [o, lse] = [&] {
       const Mesh mesh = layout_.mesh();
-      return detail::ring_attention(q, k, v, plan_, mesh, mesh.index(ring_axis_), options.scale);
+      if (!ring_axis_.empty())
+        return detail::ring_attention(q, k, v, plan_, mesh, mesh.index(ring_axis_), options.scale);
+      if (!gather_axis_.empty())
+        return detail::gathered_attention(q, k, v, plan_, mesh, gather_axis_, options.scale);
+      return attend_to_all(q, k, v, options.scale);
     }();
     if (heads_axis_.empty()) return {o, lse};
     return {exchanged(o, 2, 1, heads), options.lse ? exchanged(lse, 1, 2, heads) : Tensor()};
   }
 
-  // To the keys of all parts, which are put in order first.
+  // To the keys of all parts, which are here, but not in order.
   [[nodiscard]] std::array<Tensor, 2> attend_to_all(const Tensor& q, Tensor k, Tensor v,
                                                     double scale) const {
     for (Tensor* x : {&k, &v}) {

@@ -21,9 +21,9 @@ struct KeySource {
 struct AttentionPlan {
   int64_t queries = 0;                  ///< after heads are exchanged
   std::vector<KeySource> sources = {};  ///< by their place in the ring; one: all keys, in order
-  /// (b * T) i64: the rows of (b * T, ...) keys of all parts, by the order of the sequence;
-  /// undefined: they are in order.
-  Tensor key_rows = {};
+  /// (b * T) i64: the rows of (b * T, ...) keys of all parts, by the order of the sequence, and the
+  /// inverse; undefined: they are in order.
+  Tensor key_rows = {}, token_rows = {};
 };
 
 namespace detail {
@@ -39,6 +39,15 @@ bool goes_round(ContextMethod method);
 std::array<Tensor, 2> ring_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                      std::shared_ptr<const AttentionPlan> plan, Mesh mesh, int axis,
                                      double scale);
+
+/// Attention of q (b, t, h, d) to keys and values (b, s, hkv, d) of which each rank of `axis` has
+/// its part. Backward gathers them again.
+std::array<Tensor, 2> gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                         std::shared_ptr<const AttentionPlan> plan, Mesh mesh,
+                                         const std::string& axis, double scale);
+
+/// How the log-sum-exp (B, H, T) of queries (B, T, H, D) of `layout` lies.
+Layout lse_layout(Layout layout);
 
 /// Attention of tensors that lie as `layout`, by `plan`.
 std::shared_ptr<const CutAttention> cut_attention(const ContextParallelOptions& options,
