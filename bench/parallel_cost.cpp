@@ -59,14 +59,13 @@ class Trainee {
  public:
   Trainee(const Way& way, const Setting& setting)
       : setting_(setting),
-        cut_(degrees(way).sequence_cut()),
         mesh_(Mesh::make(degrees(way).axes(way.ranks()))),
         share_(train::data_share(mesh_)) {
     train::Config config = config_of(way, setting);
     model_ = train::build_model(config, mesh_, [](nn::Module& m, const nn::LayoutOf& layouts) {
       nn::initialize(m, 7, layouts);
     });
-    metadata_ = model_->metadata(setting.length);
+    placer_.emplace(model_->metadata(setting.length), share_, kCpu, degrees(way).sequence_cut());
     optimizer_ = std::make_unique<optim::AdamW>(
         nn::parameters(*model_),
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
@@ -78,7 +77,7 @@ class Trainee {
     const auto start = Clock::now();
     if (profile) profile->enter(kForward);
     optimizer_->zero_grad();
-    const train::PlacedBatch batch = train::place_batch(rows, metadata_, share_, kCpu, cut_);
+    const train::PlacedBatch batch = placer_->place(rows);
     const Tensor loss = model_->loss(batch.tokens, batch.targets, batch.metadata).sum *
                         (1.0 / static_cast<double>(setting_.batch * setting_.length));
     if (profile) profile->enter(kBackward);
@@ -126,11 +125,10 @@ class Trainee {
   }
 
   Setting setting_;
-  std::optional<nn::ContextParallelOptions> cut_;
   Mesh mesh_;
   train::DataShare share_;
   std::unique_ptr<models::LanguageModel> model_;
-  models::Metadata metadata_;
+  std::optional<train::BatchPlacer> placer_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::mt19937_64 random_{7};
   double loss_ = 0;

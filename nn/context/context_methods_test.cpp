@@ -4,6 +4,7 @@
 #include "tessera/core/draws.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/seen_blocks.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
@@ -136,6 +137,26 @@ TEST(ContextMethods, SumsOfANarrowRingAreThoseOfF32) {
     const Tensor want = run(ContextMethod::all_gather, DType::f64);
     expect_same(cast(run(ContextMethod::ring, DType::f32), DType::f64), want, 1e-6);
     expect_same(cast(run(ContextMethod::ring, DType::bf16), DType::f64), want, 2e-2);
+  });
+}
+
+// Layers of some kinds see all earlier tokens, others a chunk.
+TEST(ContextMethods, RoundRobinDealsTheWorkOfAllKindsOfLayers) {
+  on_ranks(2, [](World&) {
+    const AttentionMask all = AttentionMask::causal(), chunk = all & AttentionMask::chunk(300);
+    const std::vector<AttentionMetadata> kinds{{.mask = chunk}, {.mask = all}};
+    const ContextParallelOptions options{.balancer = LoadBalancer::round_robin};
+    const Layout rows = Layout::replicated(Mesh::make({{"cp", 2}}));
+    const auto work = [](const AttentionMask& mask) {
+      return count_seen_blocks(1, 1024, 1024, {.mask = mask});
+    };
+    const auto dealt = [](const Tensor& of) {
+      const int64_t parts[] = {512, 512};
+      return balanced_order({.balancer = LoadBalancer::round_robin, .work = of}, parts).values();
+    };
+    const auto order = SequenceCut(options, rows, {1, 1024}, kinds).order().values();
+    EXPECT_EQ(order, dealt(work(all) + work(chunk)));
+    EXPECT_NE(order, dealt(work(chunk)));
   });
 }
 

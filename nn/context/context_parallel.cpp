@@ -134,7 +134,7 @@ std::ostream& operator<<(std::ostream& os, ContextMethod m) {
 }
 
 SequenceCut::SequenceCut(ContextParallelOptions options, Layout rows, const Shape& tokens,
-                         const AttentionMetadata& balanced)
+                         std::span<const AttentionMetadata> kinds)
     : options_(std::move(options)), rows_(rows), layout_(rows), tokens_(tokens) {
   const size_t wanted = options_.method == ContextMethod::ring_ulysses ? 2 : 1;
   if (options_.axes.size() != wanted) {
@@ -171,10 +171,16 @@ SequenceCut::SequenceCut(ContextParallelOptions options, Layout rows, const Shap
     parts_.push_back(layout_.range_at(at, tokens, 1).size);
   }
   LoadBalance balance{.balancer = options_.balancer};
-  if (options_.balancer == LoadBalancer::document_head_tail && balanced.documents.defined())
-    balance.documents = own_rows(balanced.documents, "documents");
-  if (options_.balancer == LoadBalancer::round_robin)
-    balance.work = count_seen_blocks(batches_, tokens[1], tokens[1], mask_of(balanced));
+  if (options_.balancer == LoadBalancer::document_head_tail && !kinds.empty() &&
+      kinds[0].documents.defined()) {
+    balance.documents = own_rows(kinds[0].documents, "documents");
+  }
+  if (options_.balancer == LoadBalancer::round_robin) {
+    for (const AttentionMetadata& kind : kinds) {
+      const Tensor work = count_seen_blocks(batches_, tokens[1], tokens[1], mask_of(kind));
+      balance.work = balance.work.defined() ? balance.work + work : work;
+    }
+  }
   order_ = balanced_order(balance, parts_);
 }
 
@@ -224,7 +230,7 @@ Tensor SequenceCut::cut(const Tensor& x) const {
   }
   Shape whole = part.shape();
   whole[0] = tokens_[0];
-  return wrap_local(rows_taken(part, tokens_of(part_, 1)), layout_, whole);
+  return wrap_local(rows_taken(part, own_tokens()), layout_, whole);
 }
 
 Tensor SequenceCut::join(const Tensor& y) const {
@@ -246,7 +252,7 @@ Tensor SequenceCut::join(const Tensor& y) const {
 AttentionMetadata SequenceCut::metadata(const AttentionMetadata& whole) const {
   const AttentionOptions mask = mask_of(whole);
   AttentionMetadata m{.cos = whole.cos, .sin = whole.sin, .mask = {}};
-  const Tensor places = tokens_of(part_, 1);
+  const Tensor places = own_tokens();
   if (!whole.position_ids.defined() && whole.start != 0) {
     fail<ValueError>("context_parallel", "the metadata start at position ", whole.start,
                      ": expected 0, or position_ids");
@@ -289,14 +295,14 @@ std::shared_ptr<const AttentionPlan> SequenceCut::plan(const AttentionOptions& w
     plan->sources.push_back({n, {{0, n, on(options_.device, options(queries, counted(n), true))}}});
     if (order_.defined()) {
       plan->key_rows = to_device(flat_rows(inverse(order_), batches_, n), options_.device);
+      plan->token_rows = to_device(flat_rows(order_, batches_, n), options_.device);
+    }
     return plan;
   }
   for (int first = 0; first < static_cast<int>(parts_.size()); first += inner_) {
     const Tensor all = tokens_of(first, inner_);
     KeySource source{all.size(-1)};
     // Keys in two runs, as of head_tail, are taken run by run: each is in order.
-      plan->token_rows = to_device(flat_rows(order_, batches_, n), options_.device);
-    }
     std::vector<int64_t> ends = ends_of_runs(all);
     if (ends.size() != 2) ends = {source.keys};
     int64_t begin = 0;

@@ -12,6 +12,7 @@
 
 #include <iosfwd>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,16 +65,23 @@ struct AttentionPlan;
 class TESSERA_API SequenceCut {
  public:
   /// For (B, T) tensors of the global shape `tokens` that lie as `rows` while their sequences are
-  /// whole. Balancers read the metadata of `balanced`: the mask whose work they make equal, and the
-  /// documents. ValueError: another number of axes than the method has, what the balancer lacks.
-  /// LayoutError: rows that are partial, or cut over the sequence or one of the axes.
+  /// whole. Balancers read the metadata of each kind of layers: the masks, the sum of whose work
+  /// they make equal, and the documents, which are those of the first. ValueError: another number
+  /// of axes than the method has, what the balancer lacks. LayoutError: rows that are partial, or
+  /// cut over the sequence or one of the axes.
   SequenceCut(ContextParallelOptions options, Layout rows, const Shape& tokens,
-              const AttentionMetadata& balanced = {});
+              std::span<const AttentionMetadata> kinds);
+  SequenceCut(ContextParallelOptions options, Layout rows, const Shape& tokens,
+              const AttentionMetadata& layers = {})
+      : SequenceCut(std::move(options), rows, tokens, std::span(&layers, 1)) {}
 
   /// How (B, T, ...) tensors lie that are cut.
   [[nodiscard]] Layout layout() const { return layout_; }
   /// The token at each place, (T) or, for this rank's rows, (b, T) i64; undefined: in order.
   [[nodiscard]] const Tensor& order() const { return order_; }
+
+  /// The tokens of this rank, (t) or (b, t) i64.
+  [[nodiscard]] Tensor own_tokens() const { return tokens_of(part_, 1); }
 
   /// Tokens, targets or anything else of (B, T, ...), lying as `rows`, or this rank's rows of it,
   /// plain -> the same in the order of the cut, lying as layout(). Not recorded.

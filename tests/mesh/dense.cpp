@@ -133,8 +133,8 @@ Values gradients(const train::Config& config, const Degrees& degrees) {
     const train::DataShare share = train::data_share(mesh);
     const int64_t length = config.training.seq_len, mine = config.training.local_batch_size;
     const train::PlacedBatch batch =
-        train::place_batch(rows(share.part * mine, mine, length), model->metadata(length), share,
-                           kCpu, config.parallelism.sequence_cut());
+        train::BatchPlacer(model->metadata(length), share, kCpu, config.parallelism.sequence_cut())
+            .place(rows(share.part * mine, mine, length));
     const models::Loss loss = model->loss(batch.tokens, batch.targets, batch.metadata);
     Tensor total = loss.sum;
     for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;

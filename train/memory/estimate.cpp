@@ -112,7 +112,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
     for (Tensor* x : {&given.positions, &given.documents})
       if (x->defined()) *x = zeros({rows, length}, DType::i64);
   }
-  inputs.placed = place_batch(given, model.metadata(length), data_share(mesh), kMeta, cut);
+  inputs.placed = BatchPlacer(model.metadata(length), data_share(mesh), kMeta, cut).place(given);
   for (nn::AttentionMetadata& kind : inputs.placed.metadata.kinds) {
     for (Tensor* table : kind.tables()) *table = on_meta(*table);
   }

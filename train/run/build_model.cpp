@@ -10,6 +10,9 @@
 #include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace tessera::train {
 namespace {
 
@@ -48,6 +51,23 @@ void parallelize(models::LanguageModel& model, const Config& config, const Mesh&
        .accumulation = replicas ? nn::Accumulation::replicas : nn::Accumulation::shards});
 }
 
+Shape global_shape(const Tensor& rows, const DataShare& share) {
+  return {rows.size(0) * share.parts, rows.size(1)};
+}
+
+// This rank's rows as a part of all; undefined stays so.
+Tensor on_mesh(const Tensor& rows, const DataShare& share, Device device) {
+  if (!rows.defined()) return rows;
+  return wrap_local(to_device(rows, device), share.by_rows, global_shape(rows, share));
+}
+
+// Of (B, T) i64 as batches have them, or undefined.
+bool same_ids(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  if (!a.device().is_cpu() || !b.device().is_cpu() || a.shape() != b.shape()) return false;
+  return std::equal(a.data<int64_t>(), a.data<int64_t>() + a.numel(), b.data<int64_t>());
+}
+
 }  // namespace
 
 std::unique_ptr<models::LanguageModel> build_model(const Config& config, const Mesh& mesh,
@@ -59,27 +79,38 @@ std::unique_ptr<models::LanguageModel> build_model(const Config& config, const M
   return model;
 }
 
-PlacedBatch place_batch(const Batch& rows, const models::Metadata& whole, const DataShare& share,
-                        Device device, const std::optional<nn::ContextParallelOptions>& cut) {
-  const Shape global{rows.tokens.size(0) * share.parts, rows.tokens.size(1)};
-  const auto placed = [&](const Tensor& part, Device where) {
-    return part.defined() ? wrap_local(to_device(part, where), share.by_rows, global) : part;
+BatchPlacer::BatchPlacer(models::Metadata whole, DataShare share, Device device,
+                         std::optional<nn::ContextParallelOptions> cut)
+    : whole_(std::move(whole)), share_(std::move(share)), device_(device), cut_(std::move(cut)) {
+  if (cut_) cut_->device = device;
+}
+
+PlacedBatch BatchPlacer::place(const Batch& rows) {
+  const bool alike = shape_ == rows.tokens.shape() && same_ids(positions_, rows.positions) &&
+                     same_ids(documents_, rows.documents);
+  if (!alike) prepare(rows);
+  const auto placed = [this](const Tensor& x) {
+    const Tensor whole = on_mesh(x, share_, device_);
+    return sequences_ ? sequences_->cut(whole) : whole;
   };
+  return {placed(rows.tokens), placed(rows.targets), metadata_};
+}
+
+void BatchPlacer::prepare(const Batch& rows) {
   // What queries of a cut sequence see is found on the host.
-  const Device found_on = cut ? kCpu : device;
-  PlacedBatch batch{
-      placed(rows.tokens, device), placed(rows.targets, device),
-      whole.with_documents(placed(rows.positions, found_on), placed(rows.documents, found_on))};
-  if (!cut) return batch;
-  nn::ContextParallelOptions options = *cut;
-  options.device = device;
-  if (options.balancer == nn::LoadBalancer::document_head_tail && !rows.documents.defined())
-    options.balancer = nn::LoadBalancer::head_tail;
-  const nn::SequenceCut sequences(options, share.by_rows, global, batch.metadata.of());
-  batch.tokens = sequences.cut(batch.tokens);
-  batch.targets = sequences.cut(batch.targets);
-  for (nn::AttentionMetadata& kind : batch.metadata.kinds) kind = sequences.metadata(kind);
-  return batch;
+  const Device found_on = cut_ ? kCpu : device_;
+  metadata_ = whole_.with_documents(on_mesh(rows.positions, share_, found_on),
+                                    on_mesh(rows.documents, share_, found_on));
+  if (cut_) {
+    nn::ContextParallelOptions options = *cut_;
+    if (options.balancer == nn::LoadBalancer::document_head_tail && !rows.documents.defined())
+      options.balancer = nn::LoadBalancer::head_tail;
+    sequences_.emplace(options, share_.by_rows, global_shape(rows.tokens, share_), metadata_.kinds);
+    for (nn::AttentionMetadata& kind : metadata_.kinds) kind = sequences_->metadata(kind);
+  }
+  shape_ = rows.tokens.shape();
+  positions_ = rows.positions;
+  documents_ = rows.documents;
 }
 
 }  // namespace tessera::train

@@ -31,13 +31,30 @@ struct PlacedBatch {
   models::Metadata metadata;
 };
 
-/// Places the rows that this rank has read, equally many on each rank, on the mesh and `device`;
-/// `whole` are the metadata of the model for their length. With `cut`
-/// (ParallelismConfig::sequence_cut) tokens, targets, positions and documents are cut alike.
-/// Balancers look at the mask of the first kind of layers, and a sequence without documents is one
-/// document. Made once per batch; sends nothing.
-[[nodiscard]] TESSERA_API PlacedBatch
-place_batch(const Batch& rows, const models::Metadata& whole, const DataShare& share, Device device,
-            const std::optional<nn::ContextParallelOptions>& cut);
+/// Places the rows that this rank has read, equally many on each rank, on the mesh and a device.
+/// With a cut (ParallelismConfig::sequence_cut) tokens, targets, positions and documents are cut
+/// alike. Balancers look at the masks of all kinds of layers, and a sequence without documents is
+/// one document. Sends nothing. Metadata and cut are made again only for a batch whose positions or
+/// documents are not those of the batch before, so once for all micro-batches of whole sequences.
+class TESSERA_API BatchPlacer {
+ public:
+  /// `whole`: the metadata of the model for the rows' length.
+  BatchPlacer(models::Metadata whole, DataShare share, Device device,
+              std::optional<nn::ContextParallelOptions> cut);
+  [[nodiscard]] PlacedBatch place(const Batch& rows);
+
+ private:
+  void prepare(const Batch& rows);
+
+  models::Metadata whole_;
+  DataShare share_;
+  Device device_;
+  std::optional<nn::ContextParallelOptions> cut_;
+  // Of the batch before.
+  std::optional<Shape> shape_;
+  Tensor positions_, documents_;
+  models::Metadata metadata_;
+  std::optional<nn::SequenceCut> sequences_;
+};
 
 }  // namespace tessera::train

@@ -78,5 +78,35 @@ TEST(BuildModel, ReshardingFollowsItsField) {
   EXPECT_EQ(count(halves, "all_gather", "dp_shard,cp:2", "grad"), 4);
 }
 
+// Micro-batches of whole sequences share it.
+TEST(BatchPlacer, ACutIsMadeAgainForOtherDocumentsAlone) {
+  const Config config =
+      parse_config(joined(tiny_model(), {"--parallelism.context_parallel_degree", "2"}));
+  const auto on_rank = [&](World&) {
+    const Mesh mesh = make_mesh(config.parallelism);
+    const models::Metadata whole{{{}, {.mask = AttentionMask::causal()}}};
+    BatchPlacer placer(whole, data_share(mesh), kCpu, config.parallelism.sequence_cut());
+    const auto ids = [](double value, int64_t length) {
+      return full({3, length}, value, DType::i64);
+    };
+    const auto cut_of = [&](const Batch& rows) {
+      const PlacedBatch placed = placer.place(rows);
+      EXPECT_EQ(placed.tokens.shape(), rows.tokens.shape());
+      EXPECT_EQ(full_tensor(placed.tokens).values(), rows.tokens.values());
+      return placed.metadata.of(1).cut;
+    };
+    const auto first = cut_of({ids(1, 7), ids(2, 7)});
+    EXPECT_EQ(cut_of({ids(3, 7), ids(4, 7)}), first);
+    EXPECT_NE(cut_of({ids(3, 5), ids(4, 5)}), first);
+    const auto packed = cut_of({ids(3, 7), ids(4, 7), ids(5, 7), ids(6, 7)});
+    EXPECT_NE(packed, first);
+    EXPECT_EQ(cut_of({ids(0, 7), ids(4, 7), ids(5, 7), ids(6, 7)}), packed);
+    const auto others = cut_of({ids(3, 7), ids(4, 7), ids(5, 7), ids(8, 7)});
+    EXPECT_NE(others, packed);
+    EXPECT_NE(cut_of({ids(3, 7), ids(4, 7), ids(9, 7), ids(8, 7)}), others);
+  };
+  run_ranks(2, on_rank, world_options(config));
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -50,13 +50,13 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
   const int64_t whole = data.info().batches;
   const int64_t batches = steps < 0 ? whole : std::min(steps, whole);
 
-  models::Metadata metadata;
+  std::optional<BatchPlacer> placer;
   data.seek(0);
   StepValues sums;
   for (int64_t step = 0; step < batches; ++step) {
     const Batch batch = data.next();
-    if (step == 0) metadata = model.metadata(batch.tokens.size(1));
-    const PlacedBatch placed = place_batch(batch, metadata, share, device, cut);
+    if (!placer) placer.emplace(model.metadata(batch.tokens.size(1)), share, device, cut);
+    const PlacedBatch placed = placer->place(batch);
     const models::Loss result = model.loss(placed.tokens, placed.targets, placed.metadata);
     sums.add("loss", cast(result.sum, DType::f64));
     sums.add("tokens", result.count);

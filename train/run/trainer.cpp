@@ -142,7 +142,8 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
   model_ = build_model(config_, mesh_, [&](nn::Module& model, const nn::LayoutOf& layouts) {
     nn::initialize(model, seed, layouts, device_);
   });
-  metadata_ = model_->metadata(config_.training.seq_len);
+  placer_.emplace(model_->metadata(config_.training.seq_len), share_, device_,
+                  config_.parallelism.sequence_cut());
   parameters_ = nn::parameters(*model_);
   optimizer_ = make_optimizer(config_.optimizer, nn::named_parameters(*model_), seed);
   // Bad data is found before anything is written or trained.
@@ -289,11 +290,9 @@ std::vector<Batch> Trainer::next_rows() {
   return all;
 }
 
-std::vector<PlacedBatch> Trainer::placed(const std::vector<Batch>& rows) const {
+std::vector<PlacedBatch> Trainer::placed(const std::vector<Batch>& rows) {
   std::vector<PlacedBatch> batches;
-  for (const Batch& batch : rows)
-    batches.push_back(
-        place_batch(batch, metadata_, share_, device_, config_.parallelism.sequence_cut()));
+  for (const Batch& batch : rows) batches.push_back(placer_->place(batch));
   return batches;
 }
 

@@ -12,6 +12,7 @@
 #include "tessera/models/model.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/monitor/monitor.h"
+#include "tessera/train/run/build_model.h"
 #include "tessera/train/run/config.h"
 #include "tessera/train/run/evaluate.h"
 #include "tessera/train/run/parallelism.h"
@@ -25,7 +26,6 @@
 namespace tessera::train {
 
 class ChatEncoder;
-struct PlacedBatch;  // build_model.h
 
 /// The options of the World for a run of `config`.
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
@@ -72,7 +72,7 @@ class TESSERA_API Trainer {
   /// The micro-batches of the next step: this rank's rows, plain and on the host.
   [[nodiscard]] std::vector<Batch> next_rows();
   /// Micro-batches of all ranks on their devices, as the model takes them.
-  [[nodiscard]] std::vector<PlacedBatch> placed(const std::vector<Batch>& rows) const;
+  [[nodiscard]] std::vector<PlacedBatch> placed(const std::vector<Batch>& rows);
   /// (2) f64, equal on all ranks: tokens with a target and operations of these rows of each rank.
   [[nodiscard]] Tensor counts_of(const std::vector<Batch>& rows);
   [[nodiscard]] models::Loss loss_of(const PlacedBatch& batch, const Tensor& scale) const;
@@ -134,7 +134,7 @@ class TESSERA_API Trainer {
   std::optional<DataLoader> data_, validation_data_;
   std::unique_ptr<models::LanguageModel> model_;
   int64_t micro_batches_ = 1;
-  models::Metadata metadata_;
+  std::optional<BatchPlacer> placer_;
   std::vector<Tensor> parameters_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<Monitor> monitor_;
