@@ -98,7 +98,7 @@ Tensor Decoder::apply_layers(const Tensor& x, const Metadata& metadata, Cache* c
                              Routed* routed) const {
   Tensor h = embeds() ? embed(x, metadata) : x;  // (B, T, dim)
   for (size_t i = 0; i < static_cast<size_t>(sizes_.n_layers); ++i) {
-    LayerResult result = layer(i, h, metadata, cache ? &(*cache)[i] : nullptr);
+    LayerResult result = layer(i, h, metadata, cache ? &cache->layers[i] : nullptr);
     h = std::move(result.x);
     if (!routed || !result.load.defined()) continue;
     routed->load.push_back(std::move(result.load));
@@ -206,33 +206,41 @@ Cache Decoder::make_cache(int64_t capacity) const {
     fail<ValueError>(sizes_.family, "a cache of ", capacity, " tokens is not within max_seq_len ",
                      sizes_.max_seq_len);
   }
-  return Cache(static_cast<size_t>(sizes_.n_layers), {.capacity = capacity});
+  return {std::vector<nn::KvCache>(static_cast<size_t>(sizes_.n_layers), {.capacity = capacity})};
 }
 
 Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
   check_input(tokens);
-  const int64_t seen = cache.empty() ? 0 : cache[0].length;
-  bool fits = static_cast<int64_t>(cache.size()) == sizes_.n_layers;
-  for (const nn::KvCache& c : cache) fits = fits && c.length == seen;
+  std::vector<nn::KvCache>& layers = cache.layers;
+  const int64_t seen = layers.empty() ? 0 : layers[0].length;
+  bool fits = static_cast<int64_t>(layers.size()) == sizes_.n_layers;
+  for (const nn::KvCache& c : layers) fits = fits && c.length == seen;
   if (!fits) {
-    fail<ValueError>(sizes_.family, "the cache has ", cache.size(), " layers, the first of ", seen,
+    fail<ValueError>(sizes_.family, "the cache has ", layers.size(), " layers, the first of ", seen,
                      " tokens; expected ", sizes_.n_layers, " of equal length: use make_cache");
   }
   const int64_t count = tokens.size(1);
-  const Metadata m = metadata(count, seen);
+  Metadata m = metadata(count, seen);
+  Tensor x = tokens;
+  if (cache.cut) {
+    nn::GenerationCut::Step step = cache.cut->next(tokens, seen, m.kinds);
+    x = step.tokens;
+    m.kinds = std::move(step.kinds);
+  }
   try {
-    Tensor next = run(&Decoder::next_logits_of, tokens, m, &cache);
-    for (nn::KvCache& c : cache) c.length = seen + count;
+    Tensor next = run(&Decoder::next_logits_of, x, m, &cache);
+    for (nn::KvCache& c : layers) c.length = seen + count;
     return next;
   } catch (...) {
-    for (nn::KvCache& c : cache) c.length = seen;  // some layers had appended the tokens
+    for (nn::KvCache& c : layers) c.length = seen;  // some layers had appended the tokens
     throw;
   }
 }
 
 Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
   const Tensor h = apply_layers(x, metadata, cache);
-  const Tensor y = head_of(slice(h, 1, {h.size(1) - 1}));  // (B, 1, V)
+  const Tensor last = cache->cut ? cache->cut->last(h) : slice(h, 1, {h.size(1) - 1});
+  const Tensor y = head_of(last);  // (B, 1, V)
   if (!y.is_distributed()) return y;
   Layout whole = layout_of(y);
   for (const int axis : whole.axes_of(2))

@@ -8,9 +8,11 @@
 #include "tessera/dist/mesh.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/context/generation_cut.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,8 +31,12 @@ struct Metadata {
                                                     const Tensor& documents) const;
 };
 
-/// The KV cache of generation: one entry per layer.
-using Cache = std::vector<nn::KvCache>;
+/// The KV cache of generation.
+struct Cache {
+  std::vector<nn::KvCache> layers;  ///< one entry each; equal lengths between forwards
+  /// How ranks share texts, with a part of the cache each; none: every rank has all of it.
+  std::optional<nn::GenerationCut> cut = {};
+};
 
 /// A 0-dim tensor with a name: an auxiliary loss or a statistic of the model.
 struct NamedValue {

@@ -155,7 +155,7 @@ TEST_F(PortTest, AbsentLayersKeepTheirPlaceInACache) {
     nn::initialize(model, 3);
     Cache cache = model.make_cache(5);
     test::expect_cached_logits(model, test::ids({1, 2, 3, 4, 5}, {1, 5}), cache, {2, 1, 2});
-    for (const nn::KvCache& c : cache) EXPECT_EQ(c.length, 5);
+    for (const nn::KvCache& c : cache.layers) EXPECT_EQ(c.length, 5);
   }
 }
 

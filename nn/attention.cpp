@@ -15,27 +15,6 @@
 namespace tessera::nn {
 namespace {
 
-// Appends k and v (B, T, Hkv, D) to the cache and sets them to all cached keys and values.
-void remember(KvCache& cache, Tensor& k, Tensor& v) {
-  if (Context::current().grad_enabled)
-    fail<UsageError>("attention", "a cache is written in place: generate under NoGrad");
-  const int64_t end = cache.length + k.size(1);
-  if (end > cache.capacity) {
-    fail<ValueError>("attention", "the cache holds ", cache.length, " of ", cache.capacity,
-                     " tokens, and ", k.size(1), " more do not fit");
-  }
-  for (const auto& [kept, now] : {std::pair{&cache.k, &k}, std::pair{&cache.v, &v}}) {
-    if (!kept->defined()) {
-      Shape shape = now->shape();
-      shape[1] = cache.capacity;
-      *kept = call_like(op::Fill{shape, now->dtype(), now->device(), 0}, *now);
-    }
-    assign_(slice(*kept, 1, {cache.length, end}), *now);
-    *now = slice(*kept, 1, {0, end});  // (B, S, Hkv, D)
-  }
-  cache.length = end;
-}
-
 // q (B, T, H, D) times the scale (T) or (B, T) of its tokens, rounded once.
 Tensor scaled(const Tensor& q, const Tensor& scale) {
   const Tensor each = unsqueeze(unsqueeze(scale, -1), -1);  // (..., T, 1, 1)
@@ -50,11 +29,6 @@ AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
         "a cache stores no documents or positions of its tokens: give metadata without "
         "them, and each row one document in order");
   }
-  if (cache && m.cut) {
-    fail<ValueError>("attention",
-                     "a cache holds whole sequences, but the metadata cut them over ranks: give "
-                     "metadata that is not cut");
-  }
   return {.mask = m.whole_mask(),
           .heads_inner = true,
           .query_start = cache ? cache->length : 0,
@@ -66,6 +40,27 @@ AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
 }
 
 }  // namespace
+
+void KvCache::append(Tensor& new_k, Tensor& new_v, const CachedRows& rows) {
+  if (Context::current().grad_enabled)
+    fail<UsageError>("attention", "a cache is written in place: generate under NoGrad");
+  if (length + rows.tokens > capacity) {
+    fail<ValueError>("attention", "the cache holds ", length, " of ", capacity, " tokens, and ",
+                     rows.tokens, " more do not fit");
+  }
+  const int64_t end = rows.begin + new_k.size(1);
+  for (const auto& [kept, now] : {std::pair{&k, &new_k}, std::pair{&v, &new_v}}) {
+    // After a first step that failed, another one may need other room.
+    if (!kept->defined() || kept->size(1) != rows.room) {
+      Shape shape = now->shape();
+      shape[1] = rows.room;
+      *kept = call_like(op::Fill{shape, now->dtype(), now->device(), 0}, *now);
+    }
+    assign_(slice(*kept, 1, {rows.begin, end}), *now);
+    *now = slice(*kept, 1, {0, end});  // (B, S, Hkv, D)
+  }
+  length += rows.tokens;
+}
 
 AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, double rope_theta,
                                   int64_t start, const RopeScaling& scaling, DType dtype) {
@@ -140,8 +135,8 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   // A copy for backward: with new q and k, a view would keep the bytes of all three.
   if (config_.rotary || q_norm) v = contiguous(v);
   const AttentionOptions options = options_of(metadata, cache);
-  if (cache) remember(*cache, k, v);
-  const Tensor y = metadata.cut ? metadata.cut->attend(q, k, v, {})[0]
+  if (cache && !metadata.cut) cache->append(k, v);
+  const Tensor y = metadata.cut ? metadata.cut->attend(q, k, v, {.cache = cache})[0]
                                 : scaled_dot_product_attention(q, k, v, options);
   return wo(reshape(y, {b, t, config_.n_heads * d}));
 }

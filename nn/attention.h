@@ -16,13 +16,33 @@
 
 namespace tessera::nn {
 
+/// Which rows of a cache the tokens of a step take, where it holds some of a sequence's tokens.
+struct CachedRows {
+  int64_t begin = 0;   ///< the first; those before it are taken
+  int64_t room = 0;    ///< rows of the cache, which its first use allocates
+  int64_t tokens = 0;  ///< of the step, here or elsewhere
+};
+
+/// Keys and values of earlier tokens of a layer. The first forward that gets it allocates them.
+struct TESSERA_API KvCache {
+  int64_t capacity = 0, length = 0;  ///< tokens: at most, and so far
+  Tensor k = {}, v = {};             ///< (B, capacity, Hkv, D), or rows of this rank's tokens alone
+  /// Adds keys and values (B, n, Hkv, D) and sets them to all rows so far. ValueError: more tokens
+  /// than the capacity; UsageError while gradients are recorded.
+  void append(Tensor& new_k, Tensor& new_v, const CachedRows& rows);
+  void append(Tensor& new_k, Tensor& new_v) {
+    append(new_k, new_v, {.begin = length, .room = capacity, .tokens = new_k.size(1)});
+  }
+};
+
 /// Attention over sequences that are cut over ranks, for the tokens of one batch and one mask.
-/// context/context_parallel.h makes it.
+/// context/context_parallel.h makes it, and context/generation_cut.h that of generation.
 class TESSERA_API CutAttention {
  public:
   struct Options {
-    double scale = 0;  ///< 0: 1 / sqrt(D)
-    bool lse = false;  ///< whether the log-sum-exp is wanted, for attention_sink
+    double scale = 0;          ///< 0: 1 / sqrt(D)
+    bool lse = false;          ///< whether the log-sum-exp is wanted, for attention_sink
+    KvCache* cache = nullptr;  ///< of generation: where keys and values are kept
   };
   virtual ~CutAttention() = default;
   /// q (B, T, H, D), k (B, T, Hkv, D), v (B, T, Hkv, Dv), cut alike -> {o (B, T, H, Dv), lse (B, H,
@@ -71,17 +91,10 @@ TESSERA_API AttentionMetadata causal_metadata(int64_t length, int64_t head_dim, 
 TESSERA_API Tensor query_temperature(int64_t length, int64_t start, int64_t floor_scale,
                                      double scale, DType dtype = DType::f32);
 
-/// Keys and values of earlier tokens of a layer. The first forward that gets it allocates
-/// `capacity` tokens.
-struct KvCache {
-  int64_t capacity = 0, length = 0;
-  Tensor k = {}, v = {};  ///< (B, capacity, Hkv, D)
-};
-
 /// attention(x, metadata, cache = nullptr): x (B, T, dim) -> (B, T, dim). With a cache, x are the
-/// tokens after the cached ones and are appended to it. ValueError: more tokens than its capacity,
-/// or metadata with documents, token_positions or `cut`, which it does not store; UsageError while
-/// gradients are recorded.
+/// tokens after the cached ones and are appended to it. ValueError: as KvCache::append, or metadata
+/// with documents or token_positions, which it does not store, or with a `cut` that is not of
+/// generation; UsageError while gradients are recorded.
 class TESSERA_API Attention final : public Layer<Attention> {
  public:
   struct Config {

@@ -247,7 +247,7 @@ TEST(ContextMethods, WhatDoesNotFitIsRefusedBeforeAnythingIsSent) {
     // A cache of generation.
     Attention attention({.dim = 4, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4, .rotary = false});
     initialize(attention, 1);
-    refused(value, "cache holds whole sequences", [&] {
+    refused(value, "no cache follows", [&] {
       const NoGrad guard;
       KvCache cache{.capacity = 16};
       (void)attention(zeros({2, 16, 4}), x.layers, &cache);

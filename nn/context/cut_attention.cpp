@@ -35,6 +35,11 @@ class ContextAttention final : public CutAttention {
 
   [[nodiscard]] std::array<Tensor, 2> attend(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const Options& options) const override {
+    if (options.cache) {
+      fail<ValueError>("context_parallel",
+                       "these metadata are of a whole batch, which no cache follows: in "
+                       "generation, give those of GenerationCut");
+    }
     check(q, k, v);
     const int64_t copies = heads_axis_.empty() ? 1 : copies_of_keys(q, k);
     const Layout layout = layout_of(q);
@@ -43,7 +48,7 @@ class ContextAttention final : public CutAttention {
     shape[3] = v.size(3);
     std::vector<RegionOutput> outputs{{layout, shape, types}};
     if (options.lse) {
-      const Layout of_lse = lse_layout(layout);
+      const Layout of_lse = detail::lse_layout(layout);
       outputs.push_back({of_lse, {shape[0], shape[2], shape[1]}, types_of(of_lse)});
     }
     const std::vector<Tensor> result = local_region(
@@ -91,15 +96,6 @@ class ContextAttention final : public CutAttention {
                      " key heads", cut > 1 ? concat(", cut in ", cut, " already") : "",
                      ", even with key heads repeated: use ",
                      method_ == ContextMethod::ulysses ? "all_gather or ring" : "ring");
-  }
-
-  [[nodiscard]] static Layout lse_layout(Layout layout) {
-    AxisStates states = layout.states();
-    for (AxisState& s : states) {
-      if (s.placement.kind != Placement::Kind::shard || s.placement.dim == 0) continue;
-      s.placement.dim = static_cast<int16_t>(3 - s.placement.dim);  // heads before the sequence
-    }
-    return Layout::intern(layout.mesh(), states);
   }
 
   // x with `from` whole on each rank of the heads' axis, and `to` cut.
@@ -151,6 +147,15 @@ class ContextAttention final : public CutAttention {
 };
 
 }  // namespace
+
+Layout detail::lse_layout(Layout layout) {
+  AxisStates states = layout.states();
+  for (AxisState& s : states) {
+    if (s.placement.kind != Placement::Kind::shard || s.placement.dim == 0) continue;
+    s.placement.dim = static_cast<int16_t>(3 - s.placement.dim);  // heads before the sequence
+  }
+  return Layout::intern(layout.mesh(), states);
+}
 
 std::shared_ptr<const CutAttention> detail::cut_attention(
     const ContextParallelOptions& options, Layout layout, const Shape& tokens,

@@ -116,7 +116,8 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
       .context = c.context > 0 ? c.context : model.config().training.seq_len,
       .seed = static_cast<uint64_t>(c.seed),
       .tokenizer = model.tokenizer(),
-      .chat = chat};
+      .chat = chat,
+      .cut = c.on.parallelism.sequence_cut()};
   check(options);
   RankFacts facts;
   for (size_t i = 0; i < prompts.size(); ++i) facts.add(concat("prompt ", i + 1), prompts[i]);

@@ -84,18 +84,24 @@ class Batch {
   // The logits after the tokens that are not yet in the cache; adds them to the cache.
   Tensor next_logits() {
     const auto length = static_cast<int64_t>(tokens_[0].size());
-    const auto held = cache_.empty() ? 0 : cache_[0].length;
-    if (cache_.empty() || held + length - seen_ > context_) {
+    const models::Placement at_model = model_.placement();
+    const bool fresh = cache_.layers.empty();
+    const auto held = fresh ? 0 : cache_.layers[0].length;
+    if (fresh || held + length - seen_ > context_) {
       // A full cache restarts with the last tokens, so that each is computed at most twice.
-      const int64_t kept = cache_.empty() ? context_ : (context_ + 1) / 2;
+      const int64_t kept = fresh ? context_ : (context_ + 1) / 2;
       cache_ = model_.make_cache(std::min(context_, length + options_.tokens));
+      if (options_.cut) {
+        nn::ContextParallelOptions cut = *options_.cut;
+        cut.device = at_model.device;
+        cache_.cut.emplace(std::move(cut));
+      }
       seen_ = length - std::min(kept, length);
     }
     Tensor ids = empty({static_cast<int64_t>(rows_.size()), length - seen_}, DType::i64);  // (B, T)
     auto* at = ids.data<int64_t>();
     for (const auto& row : tokens_) at = std::copy(row.begin() + seen_, row.end(), at);
     seen_ = length;
-    const models::Placement at_model = model_.placement();
     ids = to_device(ids, at_model.device);
     if (at_model.mesh) ids = distribute(ids, Layout::replicated(at_model.mesh));
     const Tensor logits = model_.next_logits(ids, cache_);  // (B, 1, V)

@@ -136,6 +136,58 @@ TEST_F(ContextParallelTest, RanksMayHaveNoToken) {
                   {{4, 8, {kDegree, "4", kMethod, "alltoall"}}, {4, 8, {kDegree, "4"}}});
 }
 
+// Prompts of one token and of many, two at once, and texts beyond the context, whose prompts are
+// cut again; the samples of a run too.
+TEST_F(ContextParallelTest, TextsAreThoseOfOneRank) {
+  const std::vector<Words> meshes{
+      {"--ranks", "2", kDegree, "2"},
+      {"--ranks", "3", kDegree, "3", kMethod, "alltoall", kBalancer, "ptrr"},
+      {"--ranks", "4", kDegree, "2", kTensor, "2", kHeads, "2", kBalancer, "document_headtail"},
+      {"--ranks", "4", kDegree, "4", kHeads, "2", kMethod, "alltoall", kBalancer, "none"}};
+  const auto samples = [&](const std::string& dump, const Words& mesh) {
+    EXPECT_EQ(
+        run(train(dump, joined({"--training.dtype", "float64", "--training.mixed_precision_param",
+                                "float64", "--training.seq_len", "24", "--sample.tokens", "30",
+                                "--metrics.measure_ceiling", "false"},
+                               mesh))),
+        0)
+        << err_.str();
+    const std::string out = out_.str();
+    const size_t at = out.find("greedy text:");
+    EXPECT_NE(at, std::string::npos) << out;
+    return at == std::string::npos ? out : out.substr(at);
+  };
+  const std::string sampled = samples("one", {});
+  EXPECT_EQ(samples("two", meshes[2]), sampled);
+  const auto texts = [&](const std::string& temperature, const Words& mesh) {
+    const Words words{"generate",
+                      "--checkpoint",
+                      path("one"),
+                      "--prompt",
+                      "t",
+                      "--prompt",
+                      "the quick brown",
+                      "--prompt",
+                      "dog",
+                      "--prompt",
+                      "fox",
+                      "--tokens",
+                      "32",
+                      "--threads",
+                      "1",
+                      "--seed",
+                      "3",
+                      "--temperature",
+                      temperature};
+    EXPECT_EQ(run(joined(words, mesh)), 0) << err_.str();
+    return out_.str();
+  };
+  for (const std::string temperature : {"0", "0.9"}) {
+    const std::string one = texts(temperature, {});
+    for (const Words& mesh : meshes) EXPECT_EQ(texts(temperature, mesh), one) << mesh[3];
+  }
+}
+
 // A run that fails in torchtitan 0.2.2 (its issue 3340), in small: all that it asks for works, and
 // gives the same bits again.
 TEST_F(ContextParallelTest, FourRanksWithSelectiveCheckpointsAndValidationRun) {

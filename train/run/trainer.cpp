@@ -527,7 +527,8 @@ void Trainer::print_samples() {
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed),
                           .tokenizer = tokenizer_,
-                          .chat = chat_};
+                          .chat = chat_,
+                          .cut = config_.parallelism.sequence_cut()};
   const auto sample = [&] {
     return printable(concat(c.prompt, chat_ ? "\n" : "", generate(*model_, c.prompt, options)));
   };
