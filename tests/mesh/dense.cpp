@@ -28,6 +28,7 @@ constexpr int64_t kSteps = 10;
 void cut_sequences(train::ParallelismConfig& p, const Degrees& degrees) {
   using nn::ContextMethod;
   p.context_parallel_degree = degrees.cp;
+  p.context_parallel_load_balancer = degrees.balancer;
   if (degrees.method == ContextMethod::ring || degrees.method == ContextMethod::ring_ulysses)
     p.context_parallel_rotate_method = ContextMethod::ring;
   if (degrees.method == ContextMethod::ulysses) p.context_parallel_ulysses_degree = degrees.cp;
@@ -56,10 +57,7 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   c.parallelism.data_parallel_replicate_degree = degrees.replicate;
   c.parallelism.data_parallel_shard_degree = degrees.shard;
   cut_sequences(c.parallelism, degrees);
-  // Where tokens have their places, dropout has the masks of one rank, and experts the order of its
-  // rows: routed() compares ids of the same runs whose losses it compares. With head_tail experts
-  // train in train/run/context_parallel_test.cpp.
-  if (family != "llama3") c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
+  if (family == "gpt2") c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
   c.parallelism.tensor_parallel_degree = degrees.tp;
   c.parallelism.expert_parallel_degree = degrees.ep;
   c.parallelism.expert_tensor_parallel_degree = degrees.etp;

@@ -8,6 +8,7 @@
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/trials.h"
+#include "tessera/train/run/parallelism.h"
 
 #include <algorithm>
 #include <functional>
@@ -52,6 +53,29 @@ double least_margin(std::vector<double> scores, int64_t experts) {
   return least;
 }
 
+// The token at each place of the sequences of a run; undefined: in order.
+Tensor order_of(const models::LanguageModel& model, const train::Config& config) {
+  const auto cut = config.parallelism.sequence_cut();
+  if (!cut) return {};
+  const train::DataShare share = train::data_share(model.placement().mesh);
+  return nn::SequenceCut(*cut, share.by_rows, {kRows, kLength}, model.metadata(kLength).kinds)
+      .order();
+}
+
+// Values of (rows, length, n) whose tokens lie by `order`, (length), in the order of the sequence.
+std::vector<double> in_order(const std::vector<double>& values, const Tensor& order) {
+  if (!order.defined()) return values;
+  const auto tokens = static_cast<size_t>(kLength);
+  const size_t each = values.size() / (static_cast<size_t>(kRows) * tokens);
+  std::vector<double> sorted(values.size());
+  for (size_t i = 0; i < values.size() / each; ++i) {
+    const auto token = static_cast<size_t>(order.data<int64_t>()[i % tokens]);
+    std::copy_n(values.begin() + static_cast<ptrdiff_t>(i * each), each,
+                sorted.begin() + static_cast<ptrdiff_t>((i - i % tokens + token) * each));
+  }
+  return sorted;
+}
+
 }  // namespace
 
 train::Config with_experts(const ExpertModel& model, const Degrees& degrees, DType compute,
@@ -73,10 +97,15 @@ train::Config with_experts(const ExpertModel& model, const Degrees& degrees, DTy
   }
   c.training.local_batch_size = kRows / degrees.data_parts();
   c.training.seq_len = kLength;
+  if (degrees.padded)
+    c.parallelism.expert_parallel_padding = static_cast<double>(model.experts) / kTopK;
   return c;
 }
 
 std::vector<Degrees> every_mesh_of(int ranks, int64_t experts) {
+  constexpr nn::LoadBalancer balancers[] = {nn::LoadBalancer::none, nn::LoadBalancer::head_tail,
+                                            nn::LoadBalancer::round_robin};
+  size_t balanced = 0, padded = 0;
   std::vector<Degrees> all;
   for (Degrees d : every_mesh()) {
     if (d.ranks() != ranks) continue;
@@ -84,7 +113,11 @@ std::vector<Degrees> every_mesh_of(int ranks, int64_t experts) {
       for (d.etp = 1; d.etp <= d.tp; ++d.etp) {
         const nn::ExpertParallel wish{.degree = d.ep, .tensor_degree = d.etp};
         const bool legal = nn::expert_parallel_fault(wish, d.shard * d.cp, d.tp).empty();
-        if (legal && experts % d.ep == 0 && (d.ep > 1 || d.etp == 1)) all.push_back(d);
+        if (!legal || experts % d.ep != 0 || (d.ep == 1 && d.etp > 1)) continue;
+        all.push_back(d);
+        // Take turns, apart from those of the methods.
+        all.back().padded = d.ep > 1 && padded++ % 2 == 1;
+        if (d.cp > 1) all.back().balancer = balancers[balanced++ % std::size(balancers)];
       }
     }
   }
@@ -106,12 +139,13 @@ RoutedOutcome routed(const train::Config& config, const Degrees& degrees) {
     }
     const size_t routers = routers_of(model);
     ASSERT_GE(choices.size(), routers);
+    const Tensor order = order_of(model, config);
     for (size_t i = 0; i < routers; ++i) {
       const std::vector<double> scores = trial::whole_values(choices[i].scores),
                                 ids = trial::whole_values(choices[i].ids);
       if (World::current().rank() != 0) continue;
       result.margin = std::min(result.margin, least_margin(scores, choices[i].scores.shape()[2]));
-      result.ids.push_back(ids);
+      result.ids.push_back(in_order(ids, order));
     }
     choices.clear();
   };

@@ -17,7 +17,10 @@ namespace tessera::mesh_tests {
 /// Sizes of the axes dp_replicate, dp_shard, cp and tp, and of those that experts borrow.
 struct Degrees {
   int replicate = 1, shard = 1, cp = 1, tp = 1, ep = 1, etp = 1;
-  nn::ContextMethod method = nn::ContextMethod::all_gather;  ///< where cp is above 1
+  // Where cp is above 1. Dropout has the masks of one rank where tokens have their places alone.
+  nn::ContextMethod method = nn::ContextMethod::all_gather;
+  nn::LoadBalancer balancer = nn::LoadBalancer::head_tail;
+  bool padded = false;  ///< where ep is above 1: buffers of experts have room for all tokens
   [[nodiscard]] int ranks() const { return replicate * shard * cp * tp; }
   /// Into how many parts the rows of a batch are cut.
   [[nodiscard]] int data_parts() const { return replicate * shard; }
@@ -30,10 +33,11 @@ struct Degrees {
     add("replicate", replicate);
     add("shard", shard);
     add("cp", cp);
-    if (cp > 1) text += concat('_', method);
+    if (cp > 1) text += concat('_', method, '_', balancer);
     add("tp", tp);
     add("ep", ep);
     add("etp", etp);
+    if (padded) text += "_padded";
     return text.empty() ? "single" : text;
   }
   bool operator==(const Degrees&) const = default;
