@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the predicate once for each pair, and keeps bits where a block is neither empty nor full. A
-// selected map is made block by block from the blocks of the whole map that it touches, so that
-// most are settled without bits, and the others' bits are copied in runs.
+// Asks the predicate once for each pair, a row of blocks by one thread, and keeps bits where a
+// block is neither empty nor full. A selected map is made block by block from the blocks of the
+// whole map that it touches, so that most are settled without bits, and the others' bits are copied
+// in runs.
 #include "tessera/kernels/attention/block_map.h"
 
 #include "tessera/core/error.h"
@@ -11,8 +12,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <exception>
 #include <map>
 #include <set>
+#include <span>
 #include <vector>
 
 namespace tessera {
@@ -193,42 +196,81 @@ class Selection {
   std::vector<int64_t> bits_;
 };
 
+// Of up to 64 queries or keys that follow each other.
+struct Positions {
+  std::array<int64_t, kBlock> values;
+  size_t count;
+  Positions(const op::Ids& ids, int64_t batch, int64_t first, int64_t end)
+      : count(static_cast<size_t>(std::min(kBlock, end - first))) {
+    for (size_t i = 0; i < count; ++i) values[i] = ids.at(batch, first + static_cast<int64_t>(i));
+  }
+  [[nodiscard]] std::span<const int64_t> all() const { return {values.data(), count}; }
+};
+
+// What 64 queries see of all keys. Made by one thread, which numbers the bits from 0.
+struct BlockRow {
+  std::vector<uint64_t> bits;
+  std::exception_ptr error;
+
+  int32_t add(int64_t batch, const Positions& queries, const Positions& keys,
+              const detail::SeenOfBlock& seen) {
+    std::array<uint64_t, kBlock> words{};
+    seen(batch, queries.all(), keys.all(), std::span(words).first(queries.count));
+    size_t pairs = 0;
+    for (const uint64_t word : words) pairs += static_cast<size_t>(std::popcount(word));
+    if (pairs == 0) return BlockMap::kEmpty;
+    if (pairs == queries.count * keys.count) return BlockMap::kFull;
+    bits.insert(bits.end(), words.begin(), words.end());
+    return BlockMap::kBits + static_cast<int32_t>(bits.size() / words.size()) - 1;
+  }
+};
+
+// The bits of all rows, whose blocks then have the numbers of the whole.
+Tensor joined(const std::vector<BlockRow>& rows, std::span<int32_t> blocks) {
+  size_t words = 0;
+  for (const BlockRow& row : rows) {
+    if (row.error) std::rethrow_exception(row.error);
+    words += row.bits.size();
+  }
+  if (words == 0) return {};
+  const Tensor all = empty({static_cast<int64_t>(words) / kBlock, kBlock}, DType::i64);
+  auto* to = all.data<int64_t>();
+  int32_t before = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto& bits = rows[r].bits;
+    to = std::ranges::copy(bits, to).out;
+    const size_t columns = blocks.size() / rows.size();
+    for (int32_t& value : blocks.subspan(r * columns, columns))
+      if (value >= BlockMap::kBits) value += before;
+    before += static_cast<int32_t>(bits.size() / static_cast<size_t>(kBlock));
+  }
+  return all;
+}
+
 }  // namespace
 
-BlockMap make_block_map(const BlockMapSizes& z, const AttentionPredicate& sees) {
+BlockMap detail::make_block_map(const BlockMapSizes& z, const SeenOfBlock& seen) {
   check(z);
   const op::Ids queries(z.query_positions, z.query_start), keys(z.key_positions, z.key_start);
   const Shape shape{z.batches, blocks_of(z.queries), blocks_of(z.keys)};
   const Tensor blocks = empty(shape, DType::i32);
-  auto* at = blocks.data<int32_t>();
-  std::vector<uint64_t> bits;
-  for (int64_t b = 0; b < z.batches; ++b) {
-    for (int64_t q = 0; q < z.queries; q += kBlock) {
-      const int64_t rows = std::min(kBlock, z.queries - q);
-      for (int64_t k = 0; k < z.keys; k += kBlock, ++at) {
-        const int64_t columns = std::min(kBlock, z.keys - k);
-        std::array<uint64_t, kBlock> words{};
-        int64_t seen = 0;
-        for (int64_t i = 0; i < rows; ++i) {
-          const int64_t position = queries.at(b, q + i);
-          for (int64_t j = 0; j < columns; ++j) {
-            if (!sees(b, position, keys.at(b, k + j))) continue;
-            words[static_cast<size_t>(i)] |= uint64_t{1} << j;
-            ++seen;
-          }
-        }
-        *at = seen == 0 ? BlockMap::kEmpty : BlockMap::kFull;
-        if (seen == 0 || seen == rows * columns) continue;
-        *at = BlockMap::kBits + static_cast<int32_t>(bits.size() / static_cast<size_t>(kBlock));
-        bits.insert(bits.end(), words.begin(), words.end());
+  auto* const values = blocks.data<int32_t>();
+  std::vector<BlockRow> rows(static_cast<size_t>(shape[0] * shape[1]));
+  parallel_for(shape[0] * shape[1], 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t batch = r / shape[1], first = r % shape[1] * kBlock;
+      const Positions of_queries(queries, batch, first, z.queries);
+      BlockRow& row = rows[static_cast<size_t>(r)];
+      try {
+        for (int64_t j = 0; j < shape[2]; ++j)
+          values[r * shape[2] + j] =
+              row.add(batch, of_queries, {keys, batch, j * kBlock, z.keys}, seen);
+      } catch (...) {
+        row.error = std::current_exception();
       }
     }
-  }
-  if (bits.empty()) return {blocks};
-  const Tensor words = empty({static_cast<int64_t>(bits.size()) / kBlock, kBlock}, DType::i64);
-  std::ranges::transform(bits, words.data<int64_t>(),
-                         [](uint64_t w) { return static_cast<int64_t>(w); });
-  return {blocks, words};
+  });
+  return {blocks, joined(rows, {values, static_cast<size_t>(shape.numel())})};
 }
 
 BlockMap select_block_map(const BlockMap& map, const Tensor& queries, const Tensor& keys) {

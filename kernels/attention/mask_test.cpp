@@ -18,6 +18,7 @@
 #include <numeric>
 #include <random>
 #include <sstream>
+#include <stdexcept>
 #include <utility>
 
 namespace tessera {
@@ -356,6 +357,47 @@ TEST(BlockMap, HoldsBitsOfBlocksThatAreSeenInPart) {
       (void)make_block_map({.queries = 3, .keys = 3, .key_positions = zeros({2}, DType::i64)},
                            [](int64_t, int64_t, int64_t) { return true; }),
       ShapeError);
+}
+
+// Each row of blocks is one thread's, and numbers its bits.
+TEST(BlockMap, OfAnyThreadsIsWhatThePredicateSays) {
+  const Session session;
+  constexpr int64_t kBatches = 2, kQueries = 333, kKeys = 200;
+  Numbers numbers;
+  std::vector<char> said(static_cast<size_t>(kBatches * kQueries * kKeys));
+  for (char& pair : said) pair = numbers.below(3) == 0 ? 1 : 0;
+  const auto sees = [&](int64_t b, int64_t q, int64_t k) {
+    return k / 64 != 1 && (k < 64 || said[static_cast<size_t>((b * kQueries + q) * kKeys + k)]);
+  };
+  for (const int threads : {1, 2, 3, 9}) {
+    Context::current().options.threads = threads;
+    const BlockMap map =
+        make_block_map({.batches = kBatches, .queries = kQueries, .keys = kKeys}, sees);
+    const auto* block = map.blocks.data<int32_t>();
+    const auto* words = map.bits.data<int64_t>();
+    int64_t next = BlockMap::kBits;
+    for (int64_t b = 0; b < kBatches; ++b) {
+      for (int64_t q = 0; q < kQueries; q += kAttentionBlock) {
+        EXPECT_EQ(block[0], BlockMap::kFull);
+        EXPECT_EQ(block[1], BlockMap::kEmpty);
+        EXPECT_EQ(block[2], next++);
+        EXPECT_EQ(block[3], next++);
+        for (int64_t i = q; i < std::min(q + kAttentionBlock, kQueries); ++i) {
+          for (int64_t k = 128; k < kKeys; ++k) {
+            const int64_t bits = block[k / 64] - BlockMap::kBits;
+            ASSERT_EQ(words[bits * 64 + i - q] >> k % 64 & 1, sees(b, i, k) ? 1 : 0);
+          }
+        }
+        block += 4;
+      }
+    }
+    EXPECT_THROW((void)make_block_map({.queries = kQueries, .keys = kKeys},
+                                      [](int64_t, int64_t q, int64_t) -> bool {
+                                        if (q > 70) throw std::out_of_range("no such query");
+                                        return true;
+                                      }),
+                 std::out_of_range);
+  }
 }
 
 }  // namespace
