@@ -73,6 +73,8 @@ struct AttentionMetadata {
 
   /// (T) or (B, T), f32 (f64 for f64): what queries are multiplied by; undefined: 1.
   Tensor query_scale = {};
+  /// How many layers of the model are of this kind: the weight of their work where it is balanced.
+  int64_t layers = 1;
 
   /// `mask`, within documents where they are given.
   [[nodiscard]] AttentionMask whole_mask() const {

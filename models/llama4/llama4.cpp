@@ -67,6 +67,8 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
   const Config& c = config_;
   models::Metadata m = RotaryDecoder::metadata(length, start);
   m.kinds.push_back({.start = start});
+  for (nn::AttentionMetadata& k : m.kinds) k.layers = 0;
+  for (int64_t i = 0; i < c.n_layers; ++i) ++m.kinds[kind(static_cast<size_t>(i))].layers;
   if (start + length > c.attention_chunk_size)
     m.kinds[kRope].mask = m.kinds[kRope].mask & AttentionMask::chunk(c.attention_chunk_size);
   if (c.attn_temperature_tuning) {

@@ -105,6 +105,13 @@ TEST_F(Llama4Test, ChunksHideWhatIsBeforeThem) {
   }
 }
 
+TEST_F(Llama4Test, MetadataSayHowManyLayersHaveEach) {
+  const models::Metadata m = Model(kTiny).metadata(8);
+  EXPECT_EQ(m.kinds.size(), 2U);
+  EXPECT_EQ(m.of(0).layers, 3);  // with RoPE, in chunks
+  EXPECT_EQ(m.of(1).layers, 1);
+}
+
 TEST_F(Llama4Test, LossWithoutLogitsIsTheLoss) {
   for (const bool tied : {false, true}) {
     Config config = kTiny;

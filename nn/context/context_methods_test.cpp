@@ -140,11 +140,11 @@ TEST(ContextMethods, SumsOfANarrowRingAreThoseOfF32) {
   });
 }
 
-// Layers of some kinds see all earlier tokens, others a chunk.
+// Three layers see a chunk of the earlier tokens, one all of them.
 TEST(ContextMethods, RoundRobinDealsTheWorkOfAllKindsOfLayers) {
   on_ranks(2, [](World&) {
     const AttentionMask all = AttentionMask::causal(), chunk = all & AttentionMask::chunk(300);
-    const std::vector<AttentionMetadata> kinds{{.mask = chunk}, {.mask = all}};
+    const std::vector<AttentionMetadata> kinds{{.mask = chunk, .layers = 3}, {.mask = all}};
     const ContextParallelOptions options{.balancer = LoadBalancer::round_robin};
     const Layout rows = Layout::replicated(Mesh::make({{"cp", 2}}));
     const auto work = [](const AttentionMask& mask) {
@@ -155,7 +155,8 @@ TEST(ContextMethods, RoundRobinDealsTheWorkOfAllKindsOfLayers) {
       return balanced_order({.balancer = LoadBalancer::round_robin, .work = of}, parts).values();
     };
     const auto order = SequenceCut(options, rows, {1, 1024}, kinds).order().values();
-    EXPECT_EQ(order, dealt(work(all) + work(chunk)));
+    EXPECT_EQ(order, dealt(work(all) + work(chunk) * 3));
+    EXPECT_NE(order, dealt(work(all) + work(chunk)));
     EXPECT_NE(order, dealt(work(chunk)));
   });
 }

@@ -177,7 +177,8 @@ SequenceCut::SequenceCut(ContextParallelOptions options, Layout rows, const Shap
   }
   if (options_.balancer == LoadBalancer::round_robin) {
     for (const AttentionMetadata& kind : kinds) {
-      const Tensor work = count_seen_blocks(batches_, tokens[1], tokens[1], mask_of(kind));
+      const Tensor work =
+          count_seen_blocks(batches_, tokens[1], tokens[1], mask_of(kind)) * kind.layers;
       balance.work = balance.work.defined() ? balance.work + work : work;
     }
   }

@@ -65,10 +65,10 @@ struct AttentionPlan;
 class TESSERA_API SequenceCut {
  public:
   /// For (B, T) tensors of the global shape `tokens` that lie as `rows` while their sequences are
-  /// whole. Balancers read the metadata of each kind of layers: the masks, the sum of whose work
-  /// they make equal, and the documents, which are those of the first. ValueError: another number
-  /// of axes than the method has, what the balancer lacks. LayoutError: rows that are partial, or
-  /// cut over the sequence or one of the axes.
+  /// whole. Balancers read the metadata of each kind of layers: the masks, whose work, summed
+  /// over the layers, they make equal, and the documents, which are those of the first kind.
+  /// ValueError: another number of axes than the method has, what the balancer lacks. LayoutError:
+  /// rows that are partial, or cut over the sequence or one of the axes.
   SequenceCut(ContextParallelOptions options, Layout rows, const Shape& tokens,
               std::span<const AttentionMetadata> kinds);
   SequenceCut(ContextParallelOptions options, Layout rows, const Shape& tokens,
