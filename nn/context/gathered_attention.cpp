@@ -55,7 +55,7 @@ class Gathered {
   // Gradients of q and of this rank's k and v.
   [[nodiscard]] std::array<Tensor, 3> of_group(const std::array<Tensor, 5>& saved,
                                                const Tensor& dout, const Tensor& dlse) const {
-    const auto& [q, k, v, o, lse] = saved;
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &o = saved[3], &lse = saved[4];
     const AttentionOptions& m = mask();
     // As in the gradient of the op itself: wider dtypes round o as finely as sums of p dp are.
     const op::AttentionBackward op{m.mask,        m.heads_inner, scale_,
