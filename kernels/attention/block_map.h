@@ -50,7 +50,7 @@ TESSERA_API BlockMap make_block_map(const BlockMapSizes& sizes, const SeenOfBloc
 
 /// The map of any predicate, on the CPU; asks it once for each pair, from several threads at once,
 /// and keeps bits of the blocks that are seen in part. A lambda is compiled into the loop over
-/// pairs, which an AttentionPredicate makes ten times slower. Memory: 512 bytes for each block with
+/// pairs; an AttentionPredicate is called for each of them. Memory: 512 bytes for each block with
 /// bits. ShapeError, DTypeError, DeviceError; what the predicate throws.
 template <std::predicate<int64_t, int64_t, int64_t> Sees>
 BlockMap make_block_map(const BlockMapSizes& sizes, const Sees& sees) {
