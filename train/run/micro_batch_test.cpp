@@ -209,9 +209,13 @@ TEST_F(MicroBatchTest, ARunGoesOnWithTheRowsThatFollow) {
     for (int64_t r = first; r < first + count; ++r) rows.push_back(r);
     return {full({count, 16}, 1, DType::i64), full({count, 16}, 2, DType::i64)};
   };
+  // Rows of a step that never comes are not read.
+  int64_t done = 0;
   const auto go_on = [&](int ranks, const char* local, const char* global, int steps) {
+    done += steps;
     const Config c =
-        config("a", {"--training.local_batch_size", local, "--training.global_batch_size", global});
+        config("a", {"--training.local_batch_size", local, "--training.global_batch_size", global,
+                     "--training.steps", std::to_string(done)});
     run_ranks(ranks, [&](World&) {
       Trainer trainer(c, {}, nullptr, source);
       for (int i = 0; i < steps; ++i) trainer.step();
@@ -226,6 +230,40 @@ TEST_F(MicroBatchTest, ARunGoesOnWithTheRowsThatFollow) {
   std::iota(expected.begin(), expected.end(), 0);
   std::ranges::sort(rows);
   EXPECT_EQ(rows, expected);
+}
+
+// While a step computes, the rows of the next one are read. Their fault is that step's, whose rows
+// are read again when it is tried again; a checkpoint counts the rows that were trained on.
+TEST_F(MicroBatchTest, ARankReadsOneStepAhead) {
+  std::vector<int64_t> firsts;
+  bool faulty = false;
+  const auto source = [&](int64_t first, int64_t count) -> Batch {
+    firsts.push_back(first);
+    if (faulty) fail<DataError>("source", "a fault at row ", first);
+    return {full({count, 16}, 1, DType::i64), full({count, 16}, 2, DType::i64)};
+  };
+  using Firsts = std::vector<int64_t>;
+  const Config c = config("a", {"--training.global_batch_size", "4", "--training.steps", "4"});
+  const auto read_by = [&](Trainer& trainer) {
+    firsts.clear();
+    (void)trainer.step();
+    return firsts;
+  };
+  run_ranks(1, [&](World&) {
+    Trainer trainer(c, {}, nullptr, source);
+    EXPECT_EQ(firsts, Firsts{});
+    EXPECT_EQ(read_by(trainer), (Firsts{0, 2, 4, 6}));
+    faulty = true;
+    EXPECT_EQ(read_by(trainer), Firsts{8});
+    trainer.save();
+    EXPECT_EQ(trial::error_of<DataError>([&] { (void)trainer.step(); }),
+              "[source] a fault at row 8");
+    faulty = false;
+    EXPECT_EQ(read_by(trainer), (Firsts{8, 10, 12, 14}));
+    EXPECT_EQ(read_by(trainer), Firsts{});  // the last step
+  });
+  const std::string saved = path("a/checkpoint/step-2/manifest.json");
+  EXPECT_EQ(parse_manifest(io::read_file(saved), saved).progress.data_rows, 8);
 }
 
 // Of version 1, as programs wrote it that counted global batches.

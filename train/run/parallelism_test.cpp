@@ -167,9 +167,9 @@ TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
     return {full({count, 16}, 1, DType::i64), full({count, 16}, 2, DType::i64)};
   };
   const Config c = config(
-      "a",
-      {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.context_parallel_degree",
-       "2", "--parallelism.tensor_parallel_degree", "2", "--training.global_batch_size", "8"});
+      "a", {"--parallelism.data_parallel_replicate_degree", "2",
+            "--parallelism.context_parallel_degree", "2", "--parallelism.tensor_parallel_degree",
+            "2", "--training.global_batch_size", "8", "--training.steps", "1"});
   run_ranks(8, [&](World& world) {
     Trainer trainer(c, {}, nullptr, source);
     trainer.step();

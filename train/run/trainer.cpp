@@ -3,7 +3,7 @@
 // step first counts the tokens of all its micro-batches and scales the loss by the count, so
 // gradients accumulate, are reduced once and clipped. No op of a step waits for a value on the
 // host: a flag makes the update of a step that is not finite do nothing, and all values are read at
-// its end.
+// its end, after the next step's rows have been read and sent.
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
@@ -280,31 +280,51 @@ int64_t Trainer::rows_at_once() const { return config_.training.local_batch_size
 
 int64_t Trainer::tokens_per_step() const { return rows_per_step() * config_.training.seq_len; }
 
-std::vector<Batch> Trainer::next_rows() {
+Trainer::Input Trainer::input_from(int64_t first) {
   const int64_t mine = config_.training.local_batch_size, at_once = rows_at_once();
-  std::vector<Batch> all;
-  for (int64_t i = 0; i < micro_batches_; ++i) {
-    const int64_t first = rows_ + i * at_once;
-    all.push_back(source_ ? source_(first + share_.part * mine, mine) : data_->at(first));
+  std::vector<Batch> rows;  // this rank's, plain and on the host
+  {
+    const auto phase = monitor_->phase("data");
+    for (int64_t i = 0; i < micro_batches_; ++i) {
+      const int64_t begin = first + i * at_once;
+      rows.push_back(source_ ? source_(begin + share_.part * mine, mine) : data_->at(begin));
+    }
   }
-  return all;
+  const auto phase = monitor_->phase("place");  // cuts of sequences are found on the host
+  Input input{.first = first};
+  for (const Batch& batch : rows) {
+    input.targets += static_cast<double>(valid_targets(batch));
+    input.flops += model_->flops(document_lengths(batch));
+    input.batches.push_back(placer_->place(batch));
+  }
+  return input;
 }
 
-std::vector<PlacedBatch> Trainer::placed(const std::vector<Batch>& rows) {
-  std::vector<PlacedBatch> batches;
-  for (const Batch& batch : rows) batches.push_back(placer_->place(batch));
-  return batches;
+Trainer::Input Trainer::next_input() {
+  const std::optional<Input> ahead = std::exchange(ahead_, std::nullopt);
+  // After a step that was not finite the same rows come again.
+  if (!ahead || ahead->first != rows_) return input_from(rows_);
+  if (ahead->failure) std::rethrow_exception(ahead->failure);
+  return *ahead;
+}
+
+void Trainer::look_ahead() {
+  if (done_ + 1 >= config_.training.steps) return;
+  const int64_t first = rows_ + rows_per_step();
+  try {
+    ahead_ = input_from(first);
+  } catch (...) {  // this step needs none of it
+    ahead_ = Input{.first = first, .failure = std::current_exception()};
+  }
 }
 
 // Rows are counted on the host, where they come from; ranks that read the same rows do not count
 // them again.
-Tensor Trainer::counts_of(const std::vector<Batch>& rows) {
+Tensor Trainer::counts_of(const Input& input) {
   const Tensor counts = zeros({2}, DType::f64);
   auto* sums = counts.data<double>();
-  for (const Batch& batch : rows) {
-    sums[0] += static_cast<double>(valid_targets(batch));
-    sums[1] += model_->flops(document_lengths(batch));
-  }
+  sums[0] = input.targets;
+  sums[1] = input.flops;
   mesh_.group(share_.axes).all_reduce(counts)->wait();
   return to_device(counts, device_);
 }
@@ -332,16 +352,10 @@ models::Loss Trainer::loss_of(const PlacedBatch& batch, const Tensor& scale) con
 StepRecord Trainer::step() {
   const auto start = Clock::now();
   monitor_->begin_step(done_ + 1);
-  std::vector<Batch> rows = [&] {
-    const auto phase = monitor_->phase("data");
-    return next_rows();
-  }();
+  const Input input = next_input();
+  const std::vector<PlacedBatch>& batches = input.batches;
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
-  const Tensor counts = counts_of(rows);  // (2)
-  const std::vector<PlacedBatch> batches = [&] {
-    const auto phase = monitor_->phase("place");  // cuts of sequences are found on the host
-    return placed(std::exchange(rows, {}));
-  }();
+  const Tensor counts = counts_of(input);  // (2)
   const Tensor scale = [&] {
     const NoGrad guard;
     return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),
@@ -397,6 +411,7 @@ StepRecord Trainer::step() {
     optimizer_->step(skip);
     optimizer_->zero_grad();
   }
+  look_ahead();  // while a device still computes
 
   StepRecord record{.step = done_ + 1, .lr = config_.optimizer.lr * factor};
   const auto read = values.read();

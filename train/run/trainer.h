@@ -17,6 +17,7 @@
 #include "tessera/train/run/evaluate.h"
 #include "tessera/train/run/parallelism.h"
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -69,12 +70,21 @@ class TESSERA_API Trainer {
  private:
   /// Before any work: what the ranks disagree on, then faults of the configuration.
   [[nodiscard]] DataFingerprint checked_fingerprint();
-  /// The micro-batches of the next step: this rank's rows, plain and on the host.
-  [[nodiscard]] std::vector<Batch> next_rows();
-  /// Micro-batches of all ranks on their devices, as the model takes them.
-  [[nodiscard]] std::vector<PlacedBatch> placed(const std::vector<Batch>& rows);
-  /// (2) f64, equal on all ranks: tokens with a target and operations of these rows of each rank.
-  [[nodiscard]] Tensor counts_of(const std::vector<Batch>& rows);
+  /// What a step takes.
+  struct Input {
+    int64_t first = 0;              ///< the first of its rows, over all ranks
+    double targets = 0, flops = 0;  ///< of this rank's rows: tokens with a target, operations
+    std::vector<PlacedBatch> batches = {};  ///< micro-batches of all ranks, on their devices
+    std::exception_ptr failure = {};        ///< why there are none
+  };
+  /// Of the step that begins at row `first`. Meets no other rank.
+  [[nodiscard]] Input input_from(int64_t first);
+  /// That of the next step: what was made ahead, if it has the rows that follow.
+  [[nodiscard]] Input next_input();
+  /// Makes the input of the step after this one, if there is one; a failure is kept for it.
+  void look_ahead();
+  /// (2) f64, equal on all ranks: sums of targets and flops over them.
+  [[nodiscard]] Tensor counts_of(const Input& input);
   [[nodiscard]] models::Loss loss_of(const PlacedBatch& batch, const Tensor& scale) const;
   void open_data();
   /// Over all ranks, of a micro-batch and of a step.
@@ -135,6 +145,7 @@ class TESSERA_API Trainer {
   std::unique_ptr<models::LanguageModel> model_;
   int64_t micro_batches_ = 1;
   std::optional<BatchPlacer> placer_;
+  std::optional<Input> ahead_;
   std::vector<Tensor> parameters_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<Monitor> monitor_;
@@ -143,7 +154,7 @@ class TESSERA_API Trainer {
   std::unique_ptr<BackgroundSave> in_flight_;
   int64_t done_ = 0, stride_ = 1;
   int64_t schedule_start_ = 0;  // the step at which the schedule began
-  int64_t rows_ = 0;            // taken from the data
+  int64_t rows_ = 0;            // of all steps so far, not those read ahead
   bool overwrite_ = false;
   bool stopped_ = false;
   bool stepped_ = false;  // a step of this process has ended
