@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cache of plans by call, a table of fixed size: two entries per hash, the older plan is replaced.
+// Cache of plans by call, a table of fixed size: an entry lies in the first free place of the few
+// from its hash on, and where none is free it replaces one of them. A step's plans fill a small
+// part of the table, so that none of them replaces another, wherever the rows' addresses put them.
 // Keys contain everything that a plan depends on, so an equal key means an equal plan on every
 // rank.
 #pragma once
@@ -75,9 +77,10 @@ class PlanCache {
 
   const OpPlan* find(uint64_t h, const OpRow& row, const void* op, Tensors in,
                      LayoutId created_on) {
-    for (size_t way = 0; way < 2; ++way) {
+    for (size_t way = 0; way < kWays; ++way) {
       const Entry* e = entries_[(h + way) & kMask].get();
-      if (e && e->hash == h && e->row == &row && e->created_on == created_on && matches(*e, in) &&
+      if (!e) return nullptr;
+      if (e->hash == h && e->row == &row && e->created_on == created_on && matches(*e, in) &&
           row.same(e->op.get(), op))
         return &e->plan;
     }
@@ -85,11 +88,12 @@ class PlanCache {
   }
 
   OpPlan& insert(std::unique_ptr<Entry> e) {
-    size_t at = e->hash & kMask;
-    if (entries_[at] && !entries_[(e->hash + 1) & kMask]) at = (e->hash + 1) & kMask;
-    else if (entries_[at]) at = (e->hash + (turn_++ & 1)) & kMask;
-    entries_[at] = std::move(e);
-    return entries_[at]->plan;
+    size_t way = 0;
+    while (way < kWays && entries_[(e->hash + way) & kMask]) ++way;
+    if (way == kWays) way = turn_++ % kWays;
+    auto& place = entries_[(e->hash + way) & kMask];
+    place = std::move(e);
+    return place->plan;
   }
   [[nodiscard]] size_t size() const {
     size_t n = 0;
@@ -114,7 +118,7 @@ class PlanCache {
     return true;
   }
 
-  static constexpr size_t kMask = 4095;
+  static constexpr size_t kMask = 4095, kWays = 8;
   std::vector<std::unique_ptr<Entry>> entries_{kMask + 1};
   size_t turn_ = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/dist/planner/plan_cache_impl.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -195,6 +196,28 @@ TEST(Planner, KeepsPlansApartByAttributesShapesAndDTypes) {
     for (int i = 0; i < 6000; ++i) (void)(x * (1.0 + i));
     EXPECT_LE(planner.counts().plans, 4096u);
   });
+}
+
+TEST(PlanCache, KeepsPlansWhoseHashesShareAPlace) {
+  PlanCache cache;
+  const op::Add add;
+  const OpRow& row = RowOf<op::Add>::row;
+  const auto hash = [](uint64_t i) { return 4094 + (i << 20); };  // the last place but one
+  for (uint64_t i = 0; i < 8; ++i) {
+    auto entry = std::make_unique<PlanCache::Entry>();
+    entry->hash = hash(i);
+    entry->row = &row;
+    entry->op = detail::copy_of(row, &add);
+    entry->plan.asks = i % 2 == 1;
+    cache.insert(std::move(entry));
+  }
+  EXPECT_EQ(cache.size(), 8u);
+  for (uint64_t i = 0; i < 8; ++i) {
+    const OpPlan* plan = cache.find(hash(i), row, &add, {}, LayoutId::none);
+    ASSERT_TRUE(plan) << i;
+    EXPECT_EQ(plan->asks, i % 2 == 1);
+  }
+  EXPECT_FALSE(cache.find(hash(8), row, &add, {}, LayoutId::none));
 }
 
 TEST(Planner, EmptyPartsAddNothing) {
