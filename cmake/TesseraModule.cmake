@@ -135,6 +135,7 @@ function(tessera_cuda_library)
     COMPILE_DEFINITIONS "TESSERA_CUDA_ARCHITECTURES=\"${architectures}\"")
   if(TESSERA_CUDA_EMULATION)
     set_source_files_properties(${sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-w;-include;cuda_runtime.h;$<$<CONFIG:Release>:-O1>")
+    target_compile_definitions(tessera_cuda PRIVATE __CUDA_ARCH__=900)  # device code, in rooms that ask
     target_link_libraries(tessera_cuda PRIVATE tessera_cuda_emulation)
   else()
     target_link_libraries(tessera_cuda PRIVATE CUDA::cudart CUDA::cublasLt)

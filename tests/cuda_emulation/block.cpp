@@ -6,7 +6,9 @@
 #include "block.h"
 
 #include "fiber.h"
+#include "mutants.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -62,6 +64,17 @@ Bytes allocate(size_t bytes, size_t alignment) {
   return Bytes(static_cast<unsigned char*>(block));
 }
 
+// What mutants.h asks for; of the one grid that runs at a time.
+std::vector<Mutant>* watched = nullptr;
+std::optional<Mutant> planted;
+
+// Whether the running kernel has this mutant; a place where it could have one is noted.
+bool mutated(Mutant::Kind kind, const void* kernel, const Site& site = {}) {
+  const Mutant here{kind, kernel, site};
+  if (watched && std::ranges::find(*watched, here) == watched->end()) watched->push_back(here);
+  return planted == here;
+}
+
 struct SharedArray {
   const void* key;
   size_t bytes;
@@ -83,10 +96,15 @@ class Grid {
 
   std::string run() {
     running = this;
+    const dim3 grid = kernel_.grid;
+    const unsigned blocks = grid.x * grid.y * grid.z;
     blockDim = kernel_.block;
-    gridDim = kernel_.grid;
-    for (const unsigned b : in_order(gridDim.x * gridDim.y * gridDim.z)) {
-      blockIdx = {b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y};
+    gridDim = grid;
+    if (blocks > 1 && mutated(Mutant::wide_block, kernel_.function)) ++blockDim.x;
+    const bool misses_last = mutated(Mutant::missing_block, kernel_.function);
+    for (const unsigned b : in_order(blocks)) {
+      if (misses_last && b == blocks - 1) continue;
+      blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
       run_block();
       if (fault_) break;
     }
@@ -97,12 +115,14 @@ class Grid {
   }
 
   void barrier(Site site) {
+    if (mutated(Mutant::skipped_barrier, kernel_.function, site)) return;
     me().state = Thread::at_barrier;
     me().site = site;
     wait();
   }
 
   void exchange(unsigned mask, int from, void* value, size_t bytes, Site site) {
+    if (mutated(Mutant::wrong_lane, kernel_.function, site) && (mask >> (from ^ 1) & 1)) from ^= 1;
     Thread& t = me();
     t.state = Thread::in_shuffle;
     t.site = site;
@@ -193,7 +213,8 @@ class Grid {
   // From the fiber `from` to that of thread `t`.
   void go_to(Fiber& from, unsigned t) {
     now_ = t;
-    threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
+    const dim3 block = kernel_.block;
+    threadIdx = {t % block.x, t / block.x % block.y, t / block.x / block.y};
     Thread& thread = me();
     if (thread.state == Thread::fresh) {
       if (idle().empty()) {
@@ -304,11 +325,35 @@ class Grid {
 };
 
 Grid* Grid::running = nullptr;
+Order order_of_mutant = Order::rising;
 
 }  // namespace
 
 std::string run_grid(const Kernel& kernel, size_t limit, Order order, std::mt19937_64& random) {
-  return Grid(kernel, limit, order, random).run();
+  return Grid(kernel, limit, planted ? order_of_mutant : order, random).run();
+}
+
+bool Mutant::operator==(const Mutant& o) const {
+  const bool has_site = kind == skipped_barrier || kind == wrong_lane;
+  return kind == o.kind && kernel == o.kernel && (!has_site || same(site, o.site));
+}
+
+std::string text_of(const Mutant& m) {
+  const std::string file = m.site.file_name(),
+                    place = file.substr(file.rfind('/') + 1) + ":" + std::to_string(m.site.line());
+  switch (m.kind) {
+    case Mutant::skipped_barrier: return "without the barrier of " + place;
+    case Mutant::wrong_lane: return "from the lane beside that of " + place;
+    case Mutant::wide_block: return "with blockDim.x + 1";
+    case Mutant::missing_block: break;
+  }
+  return "without its last block";
+}
+
+void watch_for_mutants(std::vector<Mutant>* found) { watched = found; }
+void plant(const Mutant& mutant, Order order) {
+  planted = mutant;
+  order_of_mutant = order;
 }
 
 void barrier(Site site) { Grid::running->barrier(site); }

@@ -5,11 +5,10 @@
 #include "tessera/tests/laws/laws.h"
 
 namespace tessera::laws {
-namespace {
 
-// Through the real call; in-place ops write the copies there, which are returned. An op without
-// inputs makes its output where its attributes say, so that here its kernel is given one.
-TensorVector on_cuda(const Subject& s, const void* op, const TensorVector& in) {
+// An op without inputs makes its output where its attributes say, so that here its kernel is given
+// one.
+TensorVector run_on_cuda(const Subject& s, const void* op, const TensorVector& in) {
   const OpRow& row = *s.row;
   TensorVector there, result;
   for (const Tensor& x : in) there.push_back(x.defined() ? to_device(x, cuda()) : Tensor());
@@ -28,6 +27,8 @@ TensorVector on_cuda(const Subject& s, const void* op, const TensorVector& in) {
   for (Tensor& y : result) y = to_device(y, kCpu);
   return result;
 }
+
+namespace {
 
 // All operands, written ones too, as they lie in `order`.
 TensorVector lying(const TensorVector& in, Order order) {
@@ -56,8 +57,8 @@ Outcome device_law(const Subject& s) {
                 "output ", o, " in ", t, ", ", what);
           }
         };
-        const TensorVector got = on_cuda(s, sample.op.get(), in),
-                           again = on_cuda(s, sample.op.get(), in);
+        const TensorVector got = run_on_cuda(s, sample.op.get(), in),
+                           again = run_on_cuda(s, sample.op.get(), in);
         compare(got, "CUDA against CPU");
         for (size_t o = 0; o < want.size(); ++o)
           report.check(sample, difference(again[o], got[o], 0), "output ", o, " in ", t,
@@ -66,7 +67,8 @@ Outcome device_law(const Subject& s) {
         if (in.empty() || s.row->kind == OpKind::view || !both) return;
         for (const Order order : {Order::transposed, Order::gapped}) {
           const std::string how = order == Order::transposed ? "transposed" : "gapped";
-          compare(on_cuda(s, sample.op.get(), lying(in, order)), "CUDA on " + how + " operands");
+          compare(run_on_cuda(s, sample.op.get(), lying(in, order)),
+                  "CUDA on " + how + " operands");
         }
       });
     }

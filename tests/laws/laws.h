@@ -115,6 +115,8 @@ TensorVector inputs_of(const SampleRow& sample, DType dtype, Random& random);
 TensorVector invoke(const Subject&, const void* op, Tensors in, int poison = 0x5a);
 /// The same without side effects: in-place ops write copies.
 TensorVector run(const Subject&, const void* op, Tensors in, int poison = 0x5a);
+/// What `run` does, on CUDA and through the real call; the results are on the CPU.
+TensorVector run_on_cuda(const Subject&, const void* op, const TensorVector& in);
 /// Shapes and dtypes of the outputs, of the written operands for in-place ops.
 std::vector<TensorMeta> output_metas(const Subject&, const void* op, Tensors in);
 

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults planted in kernels while they run, by what the emulation controls: who waits, whose value
+// a shuffle gives, how wide a block says it is, which blocks run. A test that does not notice one
+// would not notice the same slip in the sources.
+#pragma once
+
+#include "block.h"
+
+#include <vector>
+
+namespace cuda_emulation {
+
+struct Mutant {
+  enum Kind {
+    skipped_barrier,  // nobody waits at `site`
+    wrong_lane,       // a shuffle at `site` takes from the lane beside the right one
+    wide_block,       // blockDim.x is one too large in a grid of several blocks: strides are wrong
+    missing_block,    // the last block does not run
+  } kind;
+  const void* kernel;
+  Site site;  // of the barrier or shuffle
+  bool operator==(const Mutant& o) const;
+};
+
+/// `device_law.cpp:12 without its barrier`, and the like.
+CUDA_EMULATION_API std::string text_of(const Mutant&);
+/// Adds to `found`, once each, the mutants that launches from now on can have; null: no more.
+CUDA_EMULATION_API void watch_for_mutants(std::vector<Mutant>* found);
+/// Launches from now on have `mutant`, and blocks and threads in this order.
+CUDA_EMULATION_API void plant(const Mutant& mutant, Order order);
+
+}  // namespace cuda_emulation
