@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cache of plans by call, a table of fixed size: an entry lies in the first free place of the few
-// from its hash on, and where none is free it replaces one of them. A step's plans fill a small
-// part of the table, so that none of them replaces another, wherever the rows' addresses put them.
-// Keys contain everything that a plan depends on, so an equal key means an equal plan on every
-// rank.
+// Cache of plans by call: a hash table of fixed size with linear probing over a few slots. Where
+// all of them are taken, a new entry replaces one. Hashes contain addresses, so collisions differ
+// from process to process; there are enough slots to probe that the plans of a step all stay. Keys
+// contain everything that a plan depends on, so an equal key means an equal plan on every rank.
 #pragma once
 
 #include "tessera/core/op_row.h"
@@ -77,8 +76,8 @@ class PlanCache {
 
   const OpPlan* find(uint64_t h, const OpRow& row, const void* op, Tensors in,
                      LayoutId created_on) {
-    for (size_t way = 0; way < kWays; ++way) {
-      const Entry* e = entries_[(h + way) & kMask].get();
+    for (size_t probe = 0; probe < kProbes; ++probe) {
+      const Entry* e = entries_[(h + probe) & kMask].get();
       if (!e) return nullptr;
       if (e->hash == h && e->row == &row && e->created_on == created_on && matches(*e, in) &&
           row.same(e->op.get(), op))
@@ -88,12 +87,12 @@ class PlanCache {
   }
 
   OpPlan& insert(std::unique_ptr<Entry> e) {
-    size_t way = 0;
-    while (way < kWays && entries_[(e->hash + way) & kMask]) ++way;
-    if (way == kWays) way = turn_++ % kWays;
-    auto& place = entries_[(e->hash + way) & kMask];
-    place = std::move(e);
-    return place->plan;
+    size_t probe = 0;
+    while (probe < kProbes && entries_[(e->hash + probe) & kMask]) ++probe;
+    if (probe == kProbes) probe = turn_++ % kProbes;
+    auto& slot = entries_[(e->hash + probe) & kMask];
+    slot = std::move(e);
+    return slot->plan;
   }
   [[nodiscard]] size_t size() const {
     size_t n = 0;
@@ -118,7 +117,7 @@ class PlanCache {
     return true;
   }
 
-  static constexpr size_t kMask = 4095, kWays = 8;
+  static constexpr size_t kMask = 4095, kProbes = 8;
   std::vector<std::unique_ptr<Entry>> entries_{kMask + 1};
   size_t turn_ = 0;
 };

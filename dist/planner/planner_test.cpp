@@ -198,11 +198,13 @@ TEST(Planner, KeepsPlansApartByAttributesShapesAndDTypes) {
   });
 }
 
-TEST(PlanCache, KeepsPlansWhoseHashesShareAPlace) {
+TEST(PlanCache, KeepsPlansWhoseHashesCollide) {
   PlanCache cache;
   const op::Add add;
   const OpRow& row = RowOf<op::Add>::row;
-  const auto hash = [](uint64_t i) { return 4094 + (i << 20); };  // the last place but one
+  const auto hash = [](uint64_t i) {
+    return 4094 + (i << 20);
+  };  // wraps around the end of the table
   for (uint64_t i = 0; i < 8; ++i) {
     auto entry = std::make_unique<PlanCache::Entry>();
     entry->hash = hash(i);

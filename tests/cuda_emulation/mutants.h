@@ -24,9 +24,10 @@ struct Mutant {
 
 /// `device_law.cpp:12 without its barrier`, and the like.
 CUDA_EMULATION_API std::string text_of(const Mutant&);
-/// Adds to `found`, once each, the mutants that launches from now on can have; null: no more.
+/// From now on, each launch appends the mutants that apply to it to `found`, without duplicates;
+/// null stops this.
 CUDA_EMULATION_API void watch_for_mutants(std::vector<Mutant>* found);
-/// Launches from now on have `mutant`, and blocks and threads in this order.
+/// From now on, launches run with `mutant`, and run their blocks and threads in this order.
 CUDA_EMULATION_API void plant(const Mutant& mutant, Order order);
 
 }  // namespace cuda_emulation

@@ -301,11 +301,11 @@ Trainer::Input Trainer::input_from(int64_t first) {
 }
 
 Trainer::Input Trainer::next_input() {
-  const std::optional<Input> ahead = std::exchange(ahead_, std::nullopt);
+  std::optional<Input> ahead = std::exchange(ahead_, std::nullopt);
   // After a step that was not finite the same rows come again.
   if (!ahead || ahead->first != rows_) return input_from(rows_);
   if (ahead->failure) std::rethrow_exception(ahead->failure);
-  return *ahead;
+  return *std::move(ahead);
 }
 
 void Trainer::look_ahead() {

@@ -70,12 +70,12 @@ class TESSERA_API Trainer {
  private:
   /// Before any work: what the ranks disagree on, then faults of the configuration.
   [[nodiscard]] DataFingerprint checked_fingerprint();
-  /// What a step takes.
+  /// The micro-batches of one step.
   struct Input {
     int64_t first = 0;              ///< the first of its rows, over all ranks
     double targets = 0, flops = 0;  ///< of this rank's rows: tokens with a target, operations
     std::vector<PlacedBatch> batches = {};  ///< micro-batches of all ranks, on their devices
-    std::exception_ptr failure = {};        ///< why there are none
+    std::exception_ptr failure = {};        ///< why they could not be read
   };
   /// Of the step that begins at row `first`. Meets no other rank.
   [[nodiscard]] Input input_from(int64_t first);
