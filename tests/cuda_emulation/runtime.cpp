@@ -216,7 +216,7 @@ cudaError_t wait_for(Runtime& r, bool reached) {
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   return call([&](Runtime& r) {
-    r.add(stream, {std::move(work), nullptr});
+    r.add(stream, {std::move(work), nullptr}, "library");
     return cudaSuccess;
   });
 }
