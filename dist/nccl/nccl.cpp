@@ -250,7 +250,7 @@ void NcclGroup::queue(NcclWork& w) {
     }
     case Kind::barrier: {
       w.scratch = empty({1}, DType::u8, device_);
-      void* const data = w.scratch.raw_data();
+      void* const data = w.scratch.raw_device_data();
       return check(api_.all_reduce(data, data, 1, kNcclU8, kNcclMax, communicator_, stream), &c);
     }
     default: return queue_pairs(w);

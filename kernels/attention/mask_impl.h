@@ -31,7 +31,7 @@ struct Ids {
   Ids(const Tensor& x, int64_t first) : start(first) {
     if (!x.defined()) return;
     const bool batched = x.rank() == 2;
-    data = x.data<int64_t>();
+    data = x.device().is_cpu() ? x.data<int64_t>() : x.device_data<int64_t>();
     batch = batched ? x.strides()[0] : 0;
     step = x.strides()[batched ? 1 : 0];
   }
