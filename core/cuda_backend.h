@@ -6,6 +6,7 @@
 #include "tessera/core/allocator.h"
 #include "tessera/core/tensor_fwd.h"
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -18,7 +19,15 @@ class Process;
 
 /// Raised with every change of the interface. The library gives its own by the function
 /// `int tessera_cuda_version()`.
-inline constexpr int kCudaVersion = 2;
+inline constexpr int kCudaVersion = 3;
+
+/// A copy to the host under way. It may be given up before its end.
+class HostCopy {
+ public:
+  virtual ~HostCopy() = default;
+  /// Its bytes, valid as long as this object, once they are there.
+  [[nodiscard]] virtual const void* wait() = 0;
+};
 
 class CudaBackend {
  public:
@@ -37,6 +46,10 @@ class CudaBackend {
   /// for the device. Copies between two devices wait for both.
   virtual void copy(void* to, Device to_device, const void* from, Device from_device,
                     int64_t bytes) = 0;
+  /// Begins a copy of a device's bytes to the host, after what this thread's stream was given
+  /// before, and waits for nothing.
+  [[nodiscard]] virtual std::unique_ptr<HostCopy> copy_to_host(const void* from, Device device,
+                                                               int64_t bytes) = 0;
   virtual void synchronize(int device) = 0;
   /// For people: `NVIDIA H100 80GB HBM3`.
   [[nodiscard]] virtual std::string device_name(int device) const = 0;

@@ -4,6 +4,7 @@
 // threads, because blocks still refer to them.
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
+#include "tessera/core/cuda/host_copy_impl.h"
 #include "tessera/core/cuda/kernel_table_impl.h"
 #include "tessera/core/cuda/staging_impl.h"
 #include "tessera/core/cuda_backend.h"
@@ -20,6 +21,7 @@ namespace {
 struct Lane {
   cudaStream_t stream = nullptr;
   std::unique_ptr<Staging> staging;  // made by the first copy from the host
+  std::shared_ptr<HostCopies> host_copies;
 };
 
 // All streams of all devices, and the lanes of threads that have ended. Made once and never
@@ -163,6 +165,14 @@ class Backend final : public CudaBackend {
         to, from, size, to_device.is_cpu() ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice,
         lane.stream));
     if (to_device.is_cpu()) TESSERA_CUDA_CALL(cudaStreamSynchronize(lane.stream));
+  }
+
+  [[nodiscard]] std::unique_ptr<HostCopy> copy_to_host(const void* from, Device device,
+                                                       int64_t bytes) override {
+    check_device(device.index);
+    Lane& lane = ThreadLanes::get().lane(device.index);
+    if (!lane.host_copies) lane.host_copies = std::make_shared<HostCopies>();
+    return lane.host_copies->begin(from, static_cast<size_t>(bytes), lane.stream);
   }
 
   void synchronize(int device) override {

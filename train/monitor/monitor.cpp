@@ -123,19 +123,25 @@ double Monitor::flops_per_token(const StepRecord& r) const {
   return r.flops / static_cast<double>(facts_.tokens_per_step);
 }
 
-double Monitor::seconds_per_step() const {
+double Monitor::seconds_per_step(int64_t step) const {
   // The first step prepares, and is not like the others.
-  if (done_ > first_)
-    return seconds(Clock::now() - first_ended_) / static_cast<double>(done_ - first_);
-  return step_seconds_;
+  if (step > first_)
+    return seconds(Clock::now() - first_ended_) / static_cast<double>(step - first_);
+  return seconds(Clock::now() - step_began_);
 }
 
-void Monitor::end_step(const StepRecord& record) {
-  step_seconds_ = seconds(Clock::now() - step_began_);
-  const std::string trace = profiler_.end_step(record.step);
+void Monitor::end_step(int64_t step) {
+  const std::string trace = profiler_.end_step(step);
   if (!trace.empty()) print_("profiler: wrote " + trace);
-  done_ = record.step;
+  done_ = step;
   memory_.peak = std::max(memory_.peak, stats().peak);
+}
+
+bool Monitor::logs(int64_t step) const {
+  return step == first_ || step == facts_.steps || step % config_.log_freq == 0;
+}
+
+void Monitor::record(const StepRecord& record) {
   if (log_) log_->write(record);
   if (tensorboard_) write_tensorboard(record);
   explain_excess(record);
@@ -192,6 +198,7 @@ void Monitor::write_tensorboard(const StepRecord& r) {
   constexpr double kGiB = 1 << 30;
   const double flops = flops_per_token(r) * r.tokens_per_second;
   const auto peak = static_cast<double>(memory_.peak);
+  const double step_seconds = static_cast<double>(facts_.tokens_per_step) / r.tokens_per_second;
   std::vector<Scalar> scalars{
       {"loss_metrics/global_avg_loss", r.loss},
       {"grad_norm", r.grad_norm},
@@ -199,9 +206,9 @@ void Monitor::write_tensorboard(const StepRecord& r) {
       {"n_tokens_seen", static_cast<double>(r.step * facts_.tokens_per_step)},
       {"throughput(tps)", r.tokens_per_second},
       {"tflops", flops / 1e12},
-      {"time_metrics/end_to_end(s)", step_seconds_},
+      {"time_metrics/end_to_end(s)", step_seconds},
       {"time_metrics/data_loading(s)", data_seconds_},
-      {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds_},
+      {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds},
       {"memory/max_active(GiB)", peak / kGiB},
       {"memory/max_active(%)", 100 * peak / static_cast<double>(device_memory_)},
       {"memory/parameters(GiB)", static_cast<double>(memory_.parameters) / kGiB},
@@ -215,9 +222,9 @@ void Monitor::write_tensorboard(const StepRecord& r) {
 
 void Monitor::show(const StepRecord& r) {
   const bool bar = screen_ && screen_->style().bar;
-  const double per_step = seconds_per_step();
+  const double per_step = seconds_per_step(r.step);
   const double left = per_step * static_cast<double>(facts_.steps - r.step);
-  if (r.step == first_ || r.step == facts_.steps || r.step % config_.log_freq == 0)
+  if (logs(r.step))
     print_(step_line(r, {.peak_bytes = memory_.peak,
                          .total_bytes = device_memory_,
                          .flops_per_token = flops_per_token(r),
