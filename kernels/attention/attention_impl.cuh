@@ -12,8 +12,6 @@
 
 namespace tessera::op {
 
-inline constexpr int kMostHeadSize = 256;
-
 /// f64 tiles are half as high: they must fit into a block's shared memory too.
 template <class T> inline constexpr int kTile = sizeof(T) == 8 ? 16 : 32;
 
@@ -112,11 +110,6 @@ struct AttentionSizes {
     const int head = op.heads_inner ? 2 : 1;
     batch = q.shape()[0], heads = q.shape()[head], queries = query.n;
     kv_heads = k.shape()[head], keys = key.n;
-    for (const Tensor* t : {&q, &v}) {
-      if (t->shape()[3] <= kMostHeadSize) continue;
-      fail<ShapeError>(Op::name, "the CUDA kernel takes heads of up to ", kMostHeadSize, ": given ",
-                       t->meta());
-    }
     d = static_cast<int>(q.shape()[3]), dv = static_cast<int>(v.shape()[3]);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
     if (!x.blocks.defined()) return;

@@ -10,6 +10,9 @@
 
 namespace tessera::op {
 
+/// Of q and k, and of v, on a device.
+inline constexpr int kMostHeadSize = 256;
+
 /// The optional inputs that say which keys are seen, in their order.
 struct MaskOperands {
   Tensor query_positions, key_positions, query_documents, key_documents, blocks, bits;
