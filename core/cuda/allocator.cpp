@@ -3,6 +3,7 @@
 // streams: any of them may have used it. A rank alone on its device has one.
 #include "tessera/core/cuda/allocator_impl.h"
 #include "tessera/core/cuda/check_cuda_impl.h"
+#include "tessera/core/out_of_memory.h"
 
 #include <algorithm>
 #include <limits>
@@ -30,8 +31,8 @@ void* CudaAllocator::allocate(int64_t bytes) {
   }
   if (status == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    fail<StorageError>("allocate", "cuda:", device_, " is out of memory: ", bytes, " bytes asked, ",
-                       stats().live, " in use; use a smaller batch or sequence");
+    fail<OutOfMemory>("allocate", "cuda:", device_, " is out of memory: ", bytes, " bytes asked, ",
+                      stats().live, " in use; use a smaller batch or sequence");
   }
   check_cuda(status, "cudaMallocFromPoolAsync");
   const std::lock_guard lock(mutex_);

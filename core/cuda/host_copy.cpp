@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/core/cuda/host_copy_impl.h"
-
 #include "tessera/core/cuda/check_cuda_impl.h"
+#include "tessera/core/cuda/host_copy_impl.h"
 
 #include <algorithm>
 #include <bit>
@@ -30,8 +29,7 @@ class HostCopies::Copy final : public HostCopy {
 std::unique_ptr<HostCopy> HostCopies::begin(const void* from, size_t bytes, cudaStream_t stream) {
   auto copy = std::make_unique<Copy>(shared_from_this(), take(bytes));
   const Place& place = copy->place();
-  TESSERA_CUDA_CALL(
-      cudaMemcpyAsync(place.memory, from, bytes, cudaMemcpyDeviceToHost, stream));
+  TESSERA_CUDA_CALL(cudaMemcpyAsync(place.memory, from, bytes, cudaMemcpyDeviceToHost, stream));
   TESSERA_CUDA_CALL(cudaEventRecord(place.event, stream));
   return copy;
 }

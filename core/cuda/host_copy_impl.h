@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies from a device to pinned memory of the host, which the host waits for later or never. Memory
-// and events of earlier copies are used again: each is of one stream, so a later copy into the same
-// memory runs after the earlier one.
+// Copies from a device to pinned memory of the host, which the host waits for later or never.
+// Memory and events of earlier copies are used again: each is of one stream, so a later copy into
+// the same memory runs after the earlier one.
 #pragma once
 
 #include "tessera/core/cuda_backend.h"
 
-#include <cstddef>
 #include <cuda_runtime_api.h>
+
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>

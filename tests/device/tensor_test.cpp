@@ -4,6 +4,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/rank_device.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -115,6 +116,17 @@ TEST(DeviceTensor, IsReadWhileTheDeviceGoesOn) {
   }
   EXPECT_THROW((void)HostRead(transpose(to_device(tensor({{1, 2}, {3, 4}}), cuda(0)), 0, 1)),
                UsageError);
+}
+
+TEST(DeviceAttention, NamesAHeadSizeThatNoKernelTakes) {
+  const Session session({.threads = 1});
+  const auto of = [](int64_t d) { return zeros({1, 2, 3, d}, DType::f32, cuda(0)); };
+  EXPECT_EQ(scaled_dot_product_attention(of(256), of(256), of(256)).shape(), (Shape{1, 2, 3, 256}));
+  EXPECT_EQ(test::error_of<ShapeError>(
+                [&] { (void)scaled_dot_product_attention(of(8), of(8), of(257)); }),
+            "[scaled_dot_product_attention] the heads are of 257 values, on a device of up to 256: "
+            "q is f32[1, 2, 3, 8]@cuda:0, k is f32[1, 2, 3, 8]@cuda:0, v is f32[1, 2, 3, "
+            "257]@cuda:0; use more and smaller heads, or the CPU");
 }
 
 TEST(DeviceMemory, OfADeviceIsTakenByItsFirstTensor) {

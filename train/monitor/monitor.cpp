@@ -17,6 +17,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <unistd.h>
 #include <utility>
@@ -88,6 +89,7 @@ Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
       span_(&monitor.profiler_, name),
       name_(name),
       live_before_(monitor.stats().live - monitor.gathered()),
+      exceptions_(std::uncaught_exceptions()),
       begin_(Clock::now()) {}
 
 Monitor::Phase::~Phase() {
@@ -96,8 +98,10 @@ Monitor::Phase::~Phase() {
   if (name_ == "forward") {
     const int64_t gathered = monitor_.gathered();
     memory.gathered = std::max(memory.gathered, gathered);
-    memory.activations =
-        std::max(memory.activations, monitor_.stats().live - gathered - live_before_);
+    // Where an exception ends it, its tensors are gone by now.
+    const MemoryStats stats = monitor_.stats();
+    const int64_t live = std::uncaught_exceptions() > exceptions_ ? stats.peak : stats.live;
+    memory.activations = std::max(memory.activations, live - gathered - live_before_);
   }
   if (name_ != "backward") return;
   int64_t gradients = 0;
@@ -134,7 +138,12 @@ void Monitor::end_step(int64_t step) {
   const std::string trace = profiler_.end_step(step);
   if (!trace.empty()) print_("profiler: wrote " + trace);
   done_ = step;
+  (void)memory_so_far();
+}
+
+const MemoryByKind& Monitor::memory_so_far() {
   memory_.peak = std::max(memory_.peak, stats().peak);
+  return memory_;
 }
 
 bool Monitor::logs(int64_t step) const {

@@ -75,6 +75,7 @@ class TESSERA_API Monitor {
     Profiler::Span span_;
     std::string_view name_;
     int64_t live_before_;  // without gathered parameters
+    int exceptions_;
     std::chrono::steady_clock::time_point begin_;
   };
   [[nodiscard]] Phase phase(std::string_view name) { return {*this, name}; }
@@ -92,6 +93,8 @@ class TESSERA_API Monitor {
   void finish();
 
   [[nodiscard]] const MemoryByKind& memory() const { return memory_; }
+  /// The same, the step under way included, also one that an exception ended.
+  [[nodiscard]] const MemoryByKind& memory_so_far();
   /// The ceiling: peak FLOP/s of all ranks as measured after the first step; 0 before.
   [[nodiscard]] double ceiling() const { return ceiling_; }
   /// Takes a measurement of the peak. The first is the ceiling; after one that is more than 10 %

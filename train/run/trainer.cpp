@@ -10,6 +10,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/draws.h"
+#include "tessera/core/out_of_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
@@ -367,6 +368,29 @@ StepRecord Trainer::step() {
 }
 
 void Trainer::advance() {
+  try {
+    queue_step();
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(concat(error.what(), "; ", monitor_->memory_so_far().text()));
+  }
+  ++done_;
+  rows_ += rows_per_step();
+  monitor_->end_step(done_);
+
+  constexpr size_t kMostUnread = 64;
+  if (on_the_way_) finish_reading();  // the device has this step to do meanwhile
+  if (monitor_->logs(done_) || unread_.size() == kMostUnread) begin_reading();
+  const bool first = !stepped_;
+  if (device_.is_cpu() || first) settle();  // there is nothing to wait for, or all is slow yet
+  stepped_ = true;
+  if (const int64_t freq = config_.debug.replica_check_freq; freq > 0 && done_ % freq == 0) {
+    settle();
+    check_replicas("train", model_tensors(*model_), concat("after step ", done_));
+  }
+  if (first) world_.first_step_done();
+}
+
+void Trainer::queue_step() {
   const auto start = Clock::now();
   monitor_->begin_step(done_ + 1);
   const Input input = next_input();
@@ -435,21 +459,6 @@ void Trainer::advance() {
   unread_.push_back(std::move(done));
   spoiled_ = skip;
   look_ahead();  // while a device still computes
-  ++done_;
-  rows_ += rows_per_step();
-  monitor_->end_step(done_);
-
-  constexpr size_t kMostUnread = 64;
-  if (on_the_way_) finish_reading();  // the device has this step to do meanwhile
-  if (monitor_->logs(done_) || unread_.size() == kMostUnread) begin_reading();
-  const bool first = !stepped_;
-  if (device_.is_cpu() || first) settle();  // there is nothing to wait for, or all is slow yet
-  stepped_ = true;
-  if (const int64_t freq = config_.debug.replica_check_freq; freq > 0 && done_ % freq == 0) {
-    settle();
-    check_replicas("train", model_tensors(*model_), concat("after step ", done_));
-  }
-  if (first) world_.first_step_done();
 }
 
 void Trainer::settle() {

@@ -56,7 +56,8 @@ class TESSERA_API Trainer {
   StepRecord step();
   /// The same without its record: the step is given to the device, and the host reads no value of
   /// it before a step that is logged, or settle(). On the CPU each step is read at its end. A step
-  /// that was not finite is found then, and no step after it has changed anything.
+  /// that was not finite is found then, and no step after it has changed anything. OutOfMemory
+  /// says what the memory held.
   void advance();
   /// Reads and records all steps so far. Errors as of step().
   void settle();
@@ -116,6 +117,8 @@ class TESSERA_API Trainer {
     int64_t steps = 0;       ///< of the optimizer before it
     std::vector<int64_t> parameter_steps = {};
   };
+  /// Gives the device a step, whose values are then the last of unread_.
+  void queue_step();
   void begin_reading();
   void finish_reading();
   [[nodiscard]] StepRecord record_of(const Unread& step, std::span<const double> values) const;

@@ -3,6 +3,7 @@
 // kernel, so a program that keeps its tensors on these devices gives the CPU's bits. Their
 // addresses are none of the host's (one bit is flipped): whoever reads bytes of a device without a
 // copy ends with a fault of the processor. TESSERA_HOST_DEVICES says how many there are, default 2;
+// TESSERA_HOST_DEVICE_MEMORY how many bytes of tensors each holds, default 2^30;
 // TESSERA_HOST_DEVICE_LOST after how many kernels all are lost; TESSERA_HOST_DEVICE_VERSION what
 // version the library says it has.
 #include "tessera/tests/device/library/host_device.h"
@@ -10,6 +11,7 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/error.h"
 #include "tessera/core/op_row.h"
+#include "tessera/core/out_of_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/kernels/rooms.h"
 
@@ -35,6 +37,8 @@ int number_from(const char* variable, int otherwise) {
   return given ? std::atoi(given) : otherwise;
 }
 
+int memory_of_a_device() { return number_from("TESSERA_HOST_DEVICE_MEMORY", 1 << 30); }
+
 void fail_if_lost() {
   static const int after = number_from("TESSERA_HOST_DEVICE_LOST", -1);
   if (after >= 0 && counts().kernels >= after) fail<DeviceError>("cuda", "cuda:0 is lost");
@@ -50,6 +54,9 @@ class HostDeviceMemory final : public Allocator {
   HostDeviceMemory() { ++counts().allocators; }
   void* allocate(int64_t bytes) override {
     fail_if_lost();
+    if (const int64_t live = stats().live; live + bytes > memory_of_a_device())
+      fail<OutOfMemory>("allocate", "cuda:0 is out of memory: ", bytes, " bytes asked, ", live,
+                        " in use");
     constexpr size_t kAlignment = 64;
     const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     void* const block = std::aligned_alloc(kAlignment, size);
@@ -160,7 +167,7 @@ class HostDevices final : public CudaBackend {
     ++counts().synchronised;
   }
   [[nodiscard]] std::string device_name(int) const override { return "host memory"; }
-  [[nodiscard]] int64_t device_memory(int) const override { return int64_t{1} << 30; }
+  [[nodiscard]] int64_t device_memory(int) const override { return memory_of_a_device(); }
   [[nodiscard]] Kernel kernel(std::string_view op) const override {
     static const Table table = make_table(KernelRooms{});
     const auto found = table.find(op);
