@@ -16,11 +16,7 @@ namespace {
 
 class Emulation : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    setenv("TESSERA_EMULATED_DEVICES", "2", 1);
-    const cudaMemPoolProps props{cudaMemAllocationTypePinned, {cudaMemLocationTypeDevice, 0}};
-    ASSERT_EQ(cudaMemPoolCreate(&pool_, &props), cudaSuccess);
-  }
+  static void SetUpTestSuite() { setenv("TESSERA_EMULATED_DEVICES", "2", 1); }
   void SetUp() override {
     (void)cudaDeviceReset();
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
@@ -35,7 +31,7 @@ class Emulation : public testing::Test {
 
   template <class T> T* device(size_t count) {
     void* block = nullptr;
-    EXPECT_EQ(cudaMallocFromPoolAsync(&block, count * sizeof(T), pool_, streams_[0]), cudaSuccess);
+    EXPECT_EQ(cudaMallocAsync(&block, count * sizeof(T), streams_[0]), cudaSuccess);
     blocks_.push_back(block);
     return static_cast<T*>(block);
   }
@@ -71,7 +67,6 @@ class Emulation : public testing::Test {
   }
 
   cudaStream_t streams_[2] = {};
-  static inline cudaMemPool_t pool_ = nullptr;
   std::vector<void*> blocks_;
 };
 
