@@ -4,7 +4,10 @@
 // every step, so that work which no event orders runs in any order; now and then a step runs early,
 // as on a device that does not wait for the host.
 #include "block.h"
+#include "cuda_emulation.h"
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -22,7 +25,9 @@ namespace cuda_emulation {
 
 struct Step {
   std::function<void()> run;
-  std::shared_ptr<bool> after;  // where given, the step waits until this is true
+  std::shared_ptr<const bool> after;  // where given, the step waits until this is true
+  bool by_others = false;             // which another thread's work may make it
+  size_t record = 0;                  // its number among the records, from 1
 };
 
 struct Graph {
@@ -80,6 +85,8 @@ class Runtime {
   size_t used[kMostDevices] = {};
   size_t most = number_from("TESSERA_EMULATED_MEMORY_MB", 8192) << 20;  // of each device
   std::string fault;
+  std::vector<StepRecord> records;
+  bool records_steps = false;
 
   Runtime() {
     for (int d = 0; d < kMostDevices; ++d) defaults_[d].device = d;
@@ -96,19 +103,30 @@ class Runtime {
   /// The stream itself, or the device's own for null.
   Stream* of(Stream* stream) { return stream ? stream : &defaults_[current]; }
 
-  void add(Stream* stream, Step step) {
-    if (Stream* const s = of(stream); s->capture) {
-      s->capture->steps.push_back(std::move(step.run));
+  void add(Stream* stream, Step step, std::string what = "",
+           std::shared_ptr<const bool> event = nullptr) {
+    Stream& s = *of(stream);
+    if (s.capture) {
+      s.capture->steps.push_back(std::move(step.run));
       return;
     }
-    of(stream)->steps.push_back(std::move(step));
+    if (records_steps && !what.empty()) {
+      records.push_back({s.device, &s, std::move(what), std::move(event), ++moment_});
+      step.record = records.size();
+    }
+    s.steps.push_back(std::move(step));
     if (random_() % 4 == 0) (void)run_one();
   }
 
-  /// Runs steps until `done`; false where none can run before.
+  /// Runs steps until `done`; false where none can run before, and no other thread's work can
+  /// change that.
   template <class F> bool run_until(F done) {
     while (!done()) {
-      if (!run_one()) return false;
+      if (run_one()) continue;
+      if (!fault.empty() || !waits_for_others()) return false;
+      mutex.unlock();  // held once: by the call that waits
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      mutex.lock();
     }
     return true;
   }
@@ -126,6 +144,7 @@ class Runtime {
     const Step step = std::move(chosen->steps.front());
     chosen->steps.pop_front();
     if (step.run && fault.empty()) step.run();
+    if (step.record > 0 && step.record <= records.size()) records[step.record - 1].ran = ++moment_;
     return true;
   }
 
@@ -140,12 +159,13 @@ class Runtime {
     }
   }
 
-  int device_of(const void* p) const {
+  int device_of(const void* p, size_t bytes = 1) const {
     auto it = blocks.upper_bound(p);
     if (it == blocks.begin()) return kPageable;
     --it;
-    const auto* begin = static_cast<const char*>(it->first);
-    return static_cast<const char*>(p) < begin + it->second.bytes ? it->second.device : kPageable;
+    const auto offset =
+        static_cast<size_t>(static_cast<const char*>(p) - static_cast<const char*>(it->first));
+    return offset + bytes <= it->second.bytes ? it->second.device : kPageable;
   }
 
   /// The stream that this thread captures, or null.
@@ -189,11 +209,20 @@ class Runtime {
   }
 
  private:
+  bool waits_for_others() const {
+    const auto waits = [](const Stream& s) {
+      return !s.steps.empty() && s.steps.front().by_others;
+    };
+    return std::any_of(std::begin(defaults_), std::end(defaults_), waits) ||
+           std::any_of(streams.begin(), streams.end(), [&](const auto& s) { return waits(*s); });
+  }
+
   static constexpr const char* kOrders[] = {"rising", "falling", "random"};
   const uint64_t seed_ = number_from("TESSERA_TEST_SEED", std::random_device{}());
   std::mt19937_64 random_{seed_};
   std::optional<Order> order_;  // none: drawn for each launch
   Stream defaults_[kMostDevices];
+  size_t moment_ = 0;  // counts what is recorded
 };
 
 /// What every call does: under the lock, with its error kept for cudaGetLastError.
@@ -251,9 +280,41 @@ cudaError_t launch(Kernel kernel, cudaStream_t stream) {
     if (kernel.shared > (leave == r.shared_limits.end() ? kSharedBytes : leave->second))
       return cudaErrorInvalidValue;
     if (r.of(stream)->device != current) return cudaErrorInvalidResourceHandle;
-    r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr});
+    r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr}, "kernel");
     return cudaSuccess;
   });
+}
+
+std::recursive_mutex& runtime_mutex() { return Runtime::get().mutex; }
+
+cudaError_t enqueue_until(cudaStream_t stream, std::string what, std::function<void()> begin,
+                          std::shared_ptr<const bool> end) {
+  return call([&](Runtime& r) {
+    r.add(stream, {std::move(begin), nullptr}, std::move(what));
+    r.add(stream, {nullptr, std::move(end), true});
+    return cudaSuccess;
+  });
+}
+
+int device_of(cudaStream_t stream) { return Runtime::get().of(stream)->device; }
+
+int device_of(const void* bytes, size_t count) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  return r.device_of(bytes, count);
+}
+
+void record_steps(bool on) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  if (on) r.records.clear();
+  r.records_steps = on;
+}
+
+std::vector<StepRecord> recorded_steps() {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  return r.records;
 }
 
 }  // namespace cuda_emulation
@@ -294,6 +355,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call([&](Runtime& r) {
     if (device < 0 || device >= r.devices) return cudaErrorInvalidDevice;
     *properties = {"emulated on the CPU", 9, 0};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  return call([&](Runtime& r) {
+    if (device < 0 || device >= r.devices) return cudaErrorInvalidDevice;
+    std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", device + 1);
     return cudaSuccess;
   });
 }
@@ -387,6 +456,17 @@ cudaError_t cudaFuncGetName(const char**, const void*) { return cudaErrorInvalid
 
 // --- streams and events ----------------------------------------------------------------------------
 
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+// A priority is a wish.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return call([&](Runtime& r) {
     r.streams.push_back(std::make_unique<Stream>());
@@ -426,7 +506,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       if (s->capture) s->invalidated = true;
       return cudaErrorStreamCaptureIsolation;
     }
-    r.add(stream, {nullptr, event->done});
+    r.add(stream, {nullptr, event->done}, "wait", event->done);
     return cudaSuccess;
   });
 }
@@ -444,7 +524,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->captured_on = r.of(stream)->capture ? r.of(stream) : nullptr;
     if (event->captured_on) return cudaSuccess;
     event->done = std::make_shared<bool>(false);
-    r.add(stream, {[done = event->done] { *done = true; }, nullptr});
+    r.add(stream, {[done = event->done] { *done = true; }, nullptr}, "record", event->done);
     return cudaSuccess;
   });
 }

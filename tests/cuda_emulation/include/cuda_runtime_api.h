@@ -107,6 +107,7 @@ CUDA_EMULATION_API cudaError_t cudaDriverGetVersion(int* version);
 CUDA_EMULATION_API cudaError_t cudaGetDevice(int* device);
 CUDA_EMULATION_API cudaError_t cudaSetDevice(int device);
 CUDA_EMULATION_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+CUDA_EMULATION_API cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device);
 CUDA_EMULATION_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 CUDA_EMULATION_API cudaError_t cudaDeviceSynchronize();
 /// Forgets what is enqueued and the error that a kernel left.
@@ -121,6 +122,9 @@ CUDA_EMULATION_API cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFunc
 CUDA_EMULATION_API cudaError_t cudaFuncGetName(const char** name, const void* kernel);
 
 CUDA_EMULATION_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+CUDA_EMULATION_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+CUDA_EMULATION_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
+                                                            int priority);
 CUDA_EMULATION_API cudaError_t cudaStreamDestroy(cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaStreamQuery(cudaStream_t stream);
