@@ -68,9 +68,10 @@ void GroupedMM::cuda(Tensors in, Outputs y, Stream stream) const {
                ends = row_major(in[2], stream);
   const int64_t n = y[0].shape()[1], k = x.shape()[1];
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(multiply_rows<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(), w.data<T>(),
-           ends.data<int64_t>(), ends.numel(), piece.first_row, piece.first_group, w.shape()[0],
-           y[0].data<T>(), total, n, k, transpose ? k : 1, transpose ? 1 : n);
+    launch(multiply_rows<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(),
+           w.device_data<T>(), ends.device_data<int64_t>(), ends.numel(), piece.first_row,
+           piece.first_group, w.shape()[0], y[0].device_data<T>(), total, n, k, transpose ? k : 1,
+           transpose ? 1 : n);
   });
 }
 
@@ -80,9 +81,9 @@ void GroupedContract::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor a = row_major(in[0], stream), b = row_major(in[1], stream),
                ends = row_major(in[2], stream);
   dispatch<dtypes>(a.dtype(), [&]<class T>() {
-    launch(contract_rows<T>, blocks_for(total), kThreads, 0, stream, a.data<T>(), b.data<T>(),
-           ends.data<int64_t>(), piece.first_row, piece.first_group, a.shape()[0], y[0].data<T>(),
-           total, a.shape()[1], b.shape()[1]);
+    launch(contract_rows<T>, blocks_for(total), kThreads, 0, stream, a.device_data<T>(),
+           b.device_data<T>(), ends.device_data<int64_t>(), piece.first_row, piece.first_group,
+           a.shape()[0], y[0].device_data<T>(), total, a.shape()[1], b.shape()[1]);
   });
 }
 

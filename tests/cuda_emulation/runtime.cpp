@@ -4,6 +4,7 @@
 // every step, so that work which no event orders runs in any order; now and then a step runs early,
 // as on a device that does not wait for the host.
 #include "block.h"
+#include "counts.h"
 #include "cuda_emulation.h"
 
 #include <chrono>
@@ -30,18 +31,23 @@ struct Step {
   size_t record = 0;                  // its number among the records, from 1
 };
 
+struct Graph {
+  int device = 0;
+  std::vector<std::function<void()>> steps;
+};
+
 struct Stream {
   int device = 0;
   std::deque<Step> steps;
+  std::unique_ptr<Graph> capture;  // what it is given goes there
+  std::thread::id captured_by;
+  bool invalidated = false;
 };
 
 struct Event {
   int device = 0;
   std::shared_ptr<bool> done = std::make_shared<bool>(true);  // of its last record
-};
-
-struct Pool {
-  int device = 0;
+  const Stream* captured_on = nullptr;
 };
 
 namespace {
@@ -101,6 +107,10 @@ class Runtime {
   void add(Stream* stream, Step step, std::string what = "",
            std::shared_ptr<const bool> event = nullptr) {
     Stream& s = *of(stream);
+    if (s.capture) {
+      s.capture->steps.push_back(std::move(step.run));
+      return;
+    }
     if (records_steps && !what.empty()) {
       records.push_back({s.device, &s, std::move(what), std::move(event), ++moment_});
       step.record = records.size();
@@ -159,12 +169,29 @@ class Runtime {
     return offset + bytes <= it->second.bytes ? it->second.device : kPageable;
   }
 
+  /// The stream that this thread captures, or null.
+  Stream* capturing() const {
+    for (const auto& s : streams) {
+      if (s->capture && s->captured_by == std::this_thread::get_id()) return s.get();
+    }
+    return nullptr;
+  }
+
   void* allocate(size_t bytes, int device) {
     void* block = nullptr;
     if (posix_memalign(&block, kAlignment, bytes) != 0) return nullptr;
     std::memset(block, kPoison, bytes);
     blocks[block] = {bytes, device};
     return block;
+  }
+  /// `bytes` of a device's memory.
+  cudaError_t take(void** block, size_t bytes, int device) {
+    if (bytes == 0) return cudaErrorInvalidValue;
+    if (bytes > most - std::min(used[device], most)) return cudaErrorMemoryAllocation;
+    *block = allocate(bytes, device);
+    if (!*block) return cudaErrorMemoryAllocation;
+    used[device] += bytes;
+    return cudaSuccess;
   }
   void release(void* block) {
     const auto it = blocks.find(block);
@@ -175,7 +202,10 @@ class Runtime {
 
   void reset() {
     for (Stream& s : defaults_) s.steps.clear();
-    for (const auto& s : streams) s->steps.clear();
+    for (const auto& s : streams) {
+      s->steps.clear();
+      s->capture.reset();
+    }
     fault.clear();
   }
 
@@ -206,7 +236,19 @@ template <class F> cudaError_t call(F f) {
   return status;
 }
 
+/// What no thread may call that captures a stream: its capture is lost.
+template <class F> cudaError_t call_outside_capture(F f) {
+  return call([&](Runtime& r) {
+    if (Stream* const s = r.capturing()) {
+      s->invalidated = true;
+      return cudaErrorStreamCaptureUnsupported;
+    }
+    return f(r);
+  });
+}
+
 cudaError_t wait_for(Runtime& r, bool reached) {
+  count_wait();
   if (reached) return r.status();
   if (r.fault.empty()) r.fault = "a stream waits for what nobody will do";
   return cudaErrorLaunchFailure;
@@ -214,7 +256,17 @@ cudaError_t wait_for(Runtime& r, bool reached) {
 
 }  // namespace
 
+bool skips_launches() {
+  static const bool skips = [] {
+    const char* const launches = std::getenv("TESSERA_EMULATED_LAUNCHES");
+    return launches && std::string(launches) == "skip";
+  }();
+  return skips;
+}
+
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (skips_launches()) return cudaSuccess;
+  count_launch(__builtin_return_address(0));
   return call([&](Runtime& r) {
     r.add(stream, {std::move(work), nullptr}, "library");
     return cudaSuccess;
@@ -231,6 +283,7 @@ cudaError_t launch(Kernel kernel, cudaStream_t stream) {
     if (kernel.shared > (leave == r.shared_limits.end() ? kSharedBytes : leave->second))
       return cudaErrorInvalidValue;
     if (r.of(stream)->device != current) return cudaErrorInvalidResourceHandle;
+    count_launch(kernel.function);
     r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr}, "kernel");
     return cudaSuccess;
   });
@@ -327,7 +380,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return call([](Runtime& r) {
+  return call_outside_capture([](Runtime& r) {
     return wait_for(r, r.run_until([&] {
       const auto idle = [](const auto& s) { return s->device != current || s->steps.empty(); };
       return r.of(nullptr)->steps.empty() && std::all_of(r.streams.begin(), r.streams.end(), idle);
@@ -357,6 +410,10 @@ const char* cudaGetErrorName(cudaError_t status) {
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     default: return "an error that no emulated device has";
   }
@@ -373,6 +430,14 @@ const char* cudaGetErrorString(cudaError_t status) {
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream";
     case cudaErrorLaunchFailure: break;
     default: return "an error that no emulated device has";
   }
@@ -391,7 +456,13 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int valu
   });
 }
 
-cudaError_t cudaFuncGetName(const char**, const void*) { return cudaErrorInvalidDeviceFunction; }
+cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
+  thread_local std::string symbol;
+  symbol = symbol_of(kernel);
+  if (symbol.empty()) return cudaErrorInvalidDeviceFunction;
+  *name = symbol.c_str();
+  return cudaSuccess;
+}
 
 // --- streams and events ----------------------------------------------------------------------------
 
@@ -425,13 +496,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     return wait_for(r, r.run_until([&] { return r.of(stream)->steps.empty(); }));
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     (void)r.run_one();
     return r.of(stream)->steps.empty() ? r.status() : cudaErrorNotReady;
   });
@@ -439,6 +510,12 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return call([&](Runtime& r) {
+    Stream* const s = r.of(stream);
+    if (s->capture || event->captured_on) {
+      if (event->captured_on == s) return cudaSuccess;
+      if (s->capture) s->invalidated = true;
+      return cudaErrorStreamCaptureIsolation;
+    }
     r.add(stream, {nullptr, event->done}, "wait", event->done);
     return cudaSuccess;
   });
@@ -454,6 +531,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&](Runtime& r) {
     if (r.of(stream)->device != event->device) return cudaErrorInvalidResourceHandle;
+    event->captured_on = r.of(stream)->capture ? r.of(stream) : nullptr;
+    if (event->captured_on) return cudaSuccess;
     event->done = std::make_shared<bool>(false);
     r.add(stream, {[done = event->done] { *done = true; }, nullptr}, "record", event->done);
     return cudaSuccess;
@@ -461,14 +540,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
+    if (event->captured_on) return cudaErrorCapturedEvent;
     (void)r.run_one();
     return *event->done ? r.status() : cudaErrorNotReady;
   });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call([&](Runtime& r) { return wait_for(r, r.run_until([&] { return *event->done; })); });
+  return call_outside_capture([&](Runtime& r) {
+    if (event->captured_on) return cudaErrorCapturedEvent;
+    return wait_for(r, r.run_until([&] { return *event->done; }));
+  });
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -481,7 +564,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 // --- memory ----------------------------------------------------------------------------------------
 
 cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     *block = r.allocate(bytes, kHost);
     return *block ? cudaSuccess : cudaErrorMemoryAllocation;
   });
@@ -489,7 +572,7 @@ cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
 
 // CUDA waits here for all work of the device.
 cudaError_t cudaFreeHost(void* block) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     if (!r.blocks.contains(block)) return cudaErrorInvalidValue;
     (void)r.run_until([] { return false; });
     r.release(block);
@@ -497,41 +580,26 @@ cudaError_t cudaFreeHost(void* block) {
   });
 }
 
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* what) {
-  return call([&](Runtime& r) {
-    if (what->location.id < 0 || what->location.id >= r.devices) return cudaErrorInvalidDevice;
-    *pool = new Pool{what->location.id};
-    return cudaSuccess;
+cudaError_t cudaMalloc(void** block, size_t bytes) {
+  return call_outside_capture([&](Runtime& r) { return r.take(block, bytes, current); });
+}
+
+// CUDA waits here for all work of the device.
+cudaError_t cudaFree(void* block) {
+  return call_outside_capture([&](Runtime& r) {
+    const auto it = r.blocks.find(block);
+    if (it == r.blocks.end() || it->second.freed || it->second.device < 0)
+      return cudaErrorInvalidValue;
+    (void)r.run_until([] { return false; });
+    r.release(block);
+    return r.status();
   });
 }
 
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr what, void*) {
-  return call([&](Runtime&) {
-    return what == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : cudaErrorInvalidValue;
-  });
-}
-
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what, void* value) {
+cudaError_t cudaMallocAsync(void** block, size_t bytes, cudaStream_t stream) {
   return call([&](Runtime& r) {
-    if (what == cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
-    *static_cast<uint64_t*>(value) = r.used[pool->device];  // freed bytes go back at once
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
-  return call([](Runtime&) { return cudaSuccess; });
-}
-
-cudaError_t cudaMallocFromPoolAsync(void** block, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
-  return call([&](Runtime& r) {
-    if (bytes == 0) return cudaErrorInvalidValue;
-    size_t& used = r.used[pool->device];
-    if (bytes > r.most - std::min(used, r.most)) return cudaErrorMemoryAllocation;
-    *block = r.allocate(bytes, pool->device);
-    if (!*block) return cudaErrorMemoryAllocation;
-    used += bytes;
-    return cudaSuccess;
+    if (r.of(stream)->capture) return cudaErrorStreamCaptureUnsupported;
+    return r.take(block, bytes, r.of(stream)->device);
   });
 }
 
@@ -540,6 +608,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
     const auto it = r.blocks.find(block);
     if (it == r.blocks.end() || it->second.freed || it->second.device < 0)
       return cudaErrorInvalidValue;
+    if (r.of(stream)->capture) return cudaErrorStreamCaptureUnsupported;
     it->second.freed = true;
     r.add(stream, {[&r, block] { r.release(block); }, nullptr});
     return cudaSuccess;
@@ -554,6 +623,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
       const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
       if (to_device != (there >= 0) || from_device != (here >= 0)) return cudaErrorInvalidValue;
+    }
+    if (Stream* const s = r.of(stream); s->capture && (here == kPageable || there == kPageable)) {
+      s->invalidated = true;
+      return cudaErrorStreamCaptureUnsupported;
     }
     if (here == kPageable) {  // taken at the call
       const auto* bytes_there = static_cast<const unsigned char*>(from);
@@ -586,3 +659,63 @@ cudaError_t cudaMemsetAsync(void* block, int value, size_t bytes, cudaStream_t s
     return cudaSuccess;
   });
 }
+
+// --- graphs ----------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return call([&](Runtime& r) {
+    if (!stream || stream->capture || mode != cudaStreamCaptureModeThreadLocal || r.capturing())
+      return cudaErrorInvalidValue;
+    stream->capture = std::make_unique<Graph>();
+    stream->capture->device = stream->device;
+    stream->captured_by = std::this_thread::get_id();
+    stream->invalidated = false;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return call([&](Runtime&) {
+    *status = !stream->capture      ? cudaStreamCaptureStatusNone
+              : stream->invalidated ? cudaStreamCaptureStatusInvalidated
+                                    : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return call([&](Runtime&) {
+    *graph = nullptr;
+    if (!stream->capture) return cudaErrorInvalidValue;
+    const std::unique_ptr<Graph> captured = std::move(stream->capture);
+    if (stream->invalidated) return cudaErrorStreamCaptureInvalidated;
+    *graph = new Graph(*captured);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  return call_outside_capture([&](Runtime&) {
+    *ready = new Graph(*graph);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    if (r.of(stream)->device != graph->device || r.of(stream)->capture)
+      return cudaErrorInvalidValue;
+    for (const auto& step : graph->steps) r.add(stream, {step, nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return call([&](Runtime&) {
+    delete graph;
+    return cudaSuccess;
+  });
+}
+
+// Steps that are enqueued hold what they run.
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the configuration and the memory, and installs signal handlers, before ranks start. The
 // reader of the output may leave or stall: the run and its files do not depend on it.
+#include "tessera/core/out_of_memory.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/train/cli/commands.h"
@@ -75,7 +76,11 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
     trainer.run();
     trainer.print_samples();
   };
-  run_launched(launch, run, world_options(config));
+  try {
+    run_launched(launch, run, world_options(config));
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(concat(error.what(), "; ", memory_advice(config, launch.size)));
+  }
   return 0;
 }
 
