@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives as calls of NCCL on the group's stream. What only moves bytes moves them as u8, so that
-// every dtype can; forms with counts are messages or reductions in one group of calls.
+// Collectives as calls of NCCL on the group's stream. What only moves bytes moves them as u8, so
+// that every dtype can; forms with counts are messages or reductions in one group of calls.
 #include "tessera/dist/nccl/nccl_group_impl.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ bool even(const Counts& counts) {
 
 int NcclGroup::queue(NcclWork& w) {
   Collective& c = w.c;
-  void *const to = c.out.data, *const stream = channel_->stream,
+  void *const to = c.out.data, *const stream = channel_->stream.handle,
               *const communicator = channel_->communicator;
   const void* from = c.in.data;
   const int64_t item = item_size(c.dtype);
@@ -87,7 +87,7 @@ int NcclGroup::queue_pairs(NcclWork& w) {
   const Collective& c = w.c;
   const int me = rank();
   const int64_t item = item_size(c.dtype);
-  void *const communicator = channel_->communicator, *const stream = channel_->stream;
+  void *const communicator = channel_->communicator, *const stream = channel_->stream.handle;
   const auto message = [&](bool sends, std::byte* data, int64_t count, int peer) {
     const auto bytes = static_cast<size_t>(count * item);
     if (bytes == 0) return 0;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// send and recv. NCCL pairs the messages of two ranks in their order and knows no tags, so the sender
-// tells the receiver of each message through the host group: a recv takes the first of its tag, and
-// what comes before it stays on the device until its recv comes. Nothing blocks: a rank that waits
-// or starts an operation takes the steps that have become possible.
+// send and recv. NCCL pairs the messages of two ranks in their order and knows no tags, so the
+// sender tells the receiver of each message through the host group: a recv takes the first of its
+// tag, and what comes before it stays on the device until its recv comes. Nothing blocks: a rank
+// that waits or starts an operation takes the steps that have become possible.
 #include "tessera/dist/nccl/nccl_group_impl.h"
-
 #include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <algorithm>
@@ -49,7 +48,7 @@ void NcclGroup::post_send(const Ref<NcclWork>& w) {
   NcclPipe& pipe = pipe_of(rank(), c.root);
   if (!pipe.channel) {
     check(api_.make_id(&pipe.id), w.get());
-    auto channel = std::make_unique<NcclChannel>(api_, pipe.id, 0, 2);
+    auto channel = std::make_unique<NcclChannel>(api_, device_, pipe.id, 0, 2);
     const auto guard = comm().lock();
     pipe.channel = std::move(channel);
   }
@@ -124,7 +123,7 @@ void NcclGroup::hear(NcclPipe& pipe) {
   std::memcpy(&notice, pipe.notice.data<uint8_t>(), sizeof notice);
   NcclPipe::Early message{notice.tag, notice.count, notice.dtype};
   if (!pipe.channel) {
-    auto channel = std::make_unique<NcclChannel>(api_, notice.id, 1, 2);
+    auto channel = std::make_unique<NcclChannel>(api_, device_, notice.id, 1, 2);
     const auto guard = comm().lock();
     pipe.channel = std::move(channel);
   }
@@ -152,7 +151,7 @@ void NcclGroup::hear(NcclPipe& pipe) {
     void* allocated = nullptr;
     code = take_event(&allocated);
     if (code == 0) code = api_.event_record(allocated, compute.handle);
-    if (code == 0) code = api_.stream_wait(pipe.channel->stream, allocated);
+    if (code == 0) code = api_.stream_wait(pipe.channel->stream.handle, allocated);
     if (allocated) idle_events_.push_back(allocated);
     add_step(pipe, {nullptr, static_cast<std::byte*>(message.kept.address()), nullptr, bytes});
     pipe.early.push_back(std::move(message));
@@ -165,17 +164,16 @@ int NcclGroup::run_steps(NcclPipe& pipe, bool sends) {
   while (!pipe.steps.empty() && pipe.channel->communicator) {
     if (const int state = pipe.channel->state()) return state == kNcclPending ? 0 : state;
     const NcclPipe::Step& step = pipe.steps.front();
-    void *const to = pipe.channel->stream, *const communicator = pipe.channel->communicator;
+    void *const to = pipe.channel->stream.handle, *const communicator = pipe.channel->communicator;
     const auto bytes = static_cast<size_t>(step.bytes);
     if (!std::exchange(pipe.called, true)) {
       if (step.work) {
         if (const int code = api_.stream_wait(to, step.work->ready)) return code;
       }
-      const int code =
-          bytes == 0 ? 0
-          : step.kept ? api_.copy(step.data, step.kept, bytes, to)
-          : sends     ? api_.send(step.data, bytes, kNcclU8, 1, communicator, to)
-                      : api_.receive(step.data, bytes, kNcclU8, 0, communicator, to);
+      const int code = bytes == 0  ? 0
+                       : step.kept ? api_.copy(step.data, step.kept, bytes, to)
+                       : sends     ? api_.send(step.data, bytes, kNcclU8, 1, communicator, to)
+                                   : api_.receive(step.data, bytes, kNcclU8, 0, communicator, to);
       if (code != 0) return code;
       continue;
     }

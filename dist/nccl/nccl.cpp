@@ -3,6 +3,8 @@
 // and the host group notifies the other members.
 #include "tessera/dist/nccl/nccl.h"
 
+#include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/library/open_library_impl.h"
 #include "tessera/dist/nccl/nccl_group_impl.h"
 #include "tessera/dist/process_group/signature_impl.h"
@@ -49,10 +51,10 @@ void NcclWork::wait_on(Stream s) {
   group->order(*this, s);
 }
 
-NcclChannel::NcclChannel(const TesseraNcclApi& api, const TesseraNcclId& id, int rank, int size)
-    : api_(api) {
-  code = api_.stream_make(&stream);
-  if (code == 0) code = api_.start(&id, rank, size, &communicator);
+NcclChannel::NcclChannel(const TesseraNcclApi& api, Device device, const TesseraNcclId& id,
+                         int rank, int size)
+    : stream(Process::get().cuda().take_stream(device.index)), api_(api) {
+  code = api_.start(&id, rank, size, &communicator);
 }
 
 NcclChannel::~NcclChannel() {
@@ -62,7 +64,7 @@ NcclChannel::~NcclChannel() {
     std::this_thread::sleep_for(kPoll);
   if (communicator && state() == 0) (void)api_.destroy(communicator);
   else abort();
-  if (stream) api_.stream_free(stream);
+  Process::get().cuda().give_stream(stream);
 }
 
 void NcclChannel::leave() {
@@ -154,7 +156,7 @@ void NcclGroup::connect() {
   std::memcpy(bytes.data<uint8_t>(), &id, sizeof(id));
   host_->broadcast(bytes, 0)->wait();
   std::memcpy(&id, bytes.data<uint8_t>(), sizeof(id));
-  channel_ = std::make_unique<NcclChannel>(api_, id, rank(), size());
+  channel_ = std::make_unique<NcclChannel>(api_, device_, id, rank(), size());
   check(channel_->code, nullptr);
   settle(nullptr, Clock::now() + timeout());
 }
@@ -314,7 +316,7 @@ Ref<Work> NcclGroup::start(Collective c) {
   raise_failure(w->place);
   const Stream compute = Context::current().stream(device_);
   if (check_signatures_ && !message) compare_signatures(w->c);
-  const Stream own{channel_->stream, device_};
+  const Stream own = channel_->stream;
   for (const Ref<PendingUse>& before : std::exchange(w->c.after, {})) before->wait_on(own);
   if (w->c.kind == CollectiveKind::barrier) w->scratch = empty({1}, DType::u8, device_);
   const int code = [&] {

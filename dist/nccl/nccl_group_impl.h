@@ -42,8 +42,10 @@ class NcclWork final : public Work {
 class NcclChannel {
  public:
   using Clock = std::chrono::steady_clock;
-  /// On the thread's current device. It is complete when all members have come: poll `state`.
-  NcclChannel(const TesseraNcclApi& api, const TesseraNcclId& id, int rank, int size);
+  /// On `device`, the thread's current one. It is complete when all members have come: poll
+  /// `state`.
+  NcclChannel(const TesseraNcclApi& api, Device device, const TesseraNcclId& id, int rank,
+              int size);
   /// After leave(): waits a few seconds for the peers to leave, unless it was aborted.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
@@ -54,8 +56,9 @@ class NcclChannel {
   void abort();
   void leave();
 
-  void *communicator = nullptr, *stream = nullptr;  // no communicator after an abort
-  int code = 0;                                     // of what went wrong when it was made
+  void* communicator = nullptr;  // null after an abort
+  const Stream stream;
+  int code = 0;  // of what went wrong when it was made
 
  private:
   const TesseraNcclApi& api_;

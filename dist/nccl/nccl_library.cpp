@@ -112,16 +112,6 @@ int device_text(int device, char* text, size_t size) {
   return of(cudaDeviceGetPCIBusId(text, static_cast<int>(size), device));
 }
 
-int stream_make(void** stream) {
-  int least = 0, greatest = 0;
-  if (const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest)) return of(code);
-  cudaStream_t made = nullptr;
-  const cudaError_t code = cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, greatest);
-  *stream = made;
-  return of(code);
-}
-void stream_free(void* stream) { (void)cudaStreamDestroy(cuda(stream)); }
-
 int event_make(void** event) {
   cudaEvent_t made = nullptr;
   const cudaError_t code = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
@@ -174,8 +164,6 @@ extern "C" __attribute__((visibility("default"))) const TesseraNcclApi* tessera_
       copy,
       use_device,
       device_text,
-      stream_make,
-      stream_free,
       event_make,
       event_record,
       event_done,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // It looks ten times a second, which costs nothing beside deadlines of minutes.
-#include "tessera/dist/nccl/watchdog_impl.h"
-
 #include "tessera/dist/nccl/nccl_group_impl.h"
+#include "tessera/dist/nccl/watchdog_impl.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NcclWatchdog: a thread of a rank that looks at its groups of GPUs while the rank computes, or waits
-// for its device: it puts a deadline on operations that nobody waits for, and ends a device's wait for
-// a rank that has failed.
+// NcclWatchdog: a thread of a rank that looks at its groups of GPUs while the rank computes, or
+// waits for its device: it puts a deadline on operations that nobody waits for, and ends a device's
+// wait for a rank that has failed.
 #pragma once
 
 #include <condition_variable>

@@ -23,13 +23,12 @@ class Nccl : public testing::Test {
 struct Rank {
   int rank;
   cudaStream_t stream = nullptr;
-  cudaMemPool_t pool = nullptr;
   ncclComm_t comm = nullptr;
 
   float* device(const std::vector<float>& values) const {
     void* block = nullptr;
     const size_t bytes = values.size() * sizeof(float);
-    EXPECT_EQ(cudaMallocFromPoolAsync(&block, bytes, pool, stream), cudaSuccess);
+    EXPECT_EQ(cudaMallocAsync(&block, bytes, stream), cudaSuccess);
     EXPECT_EQ(cudaMemcpyAsync(block, values.data(), bytes, cudaMemcpyHostToDevice, stream),
               cudaSuccess);
     return static_cast<float*>(block);
@@ -70,9 +69,6 @@ void on_ranks(int n, const std::function<void(Rank&)>& fn, bool same_device = fa
       const int device = same_device ? 0 : r;
       ASSERT_EQ(cudaSetDevice(device), cudaSuccess);
       ASSERT_EQ(cudaStreamCreateWithPriority(&rank.stream, cudaStreamNonBlocking, -1), cudaSuccess);
-      const cudaMemPoolProps props{cudaMemAllocationTypePinned,
-                                   {cudaMemLocationTypeDevice, device}};
-      ASSERT_EQ(cudaMemPoolCreate(&rank.pool, &props), cudaSuccess);
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;
       (void)ncclCommInitRankConfig(&rank.comm, n, id, r, &config);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conformance suite: every collective, even and with counts, every dtype, operation and size,
-// over every back end of the program that includes it, against brute force: bit for bit, but for the sums
-// of devices.
+// over every back end of the program that includes it, against brute force: bit for bit, but for
+// the sums of devices.
 #pragma once
 
 #include "tessera/tests/support/collectives.h"
@@ -60,8 +60,7 @@ template <class T> class Case {
     check(
         x,
         [&](int64_t i) {
-          return me_ == root ? reduced<T>(salt_, ranks_, op, i)
-                             : value<T>(salt_, world(), i);
+          return me_ == root ? reduced<T>(salt_, ranks_, op, i) : value<T>(salt_, world(), i);
         },
         "reduce", op);
   }
@@ -76,7 +75,8 @@ template <class T> class Case {
 
   void all_gather(int64_t size, bool in_place) {
     const Counts counts = member_counts(size);
-    const Guarded out(total(counts), dtype_of<T>, device_), apart(counts[me()], dtype_of<T>, device_);
+    const Guarded out(total(counts), dtype_of<T>, device_),
+        apart(counts[me()], dtype_of<T>, device_);
     const Tensor in = in_place ? alias(out.tensor(), {counts[me()]}, {1},
                                        out.tensor().offset() + before(counts, me_))
                                : apart.tensor();
@@ -87,7 +87,8 @@ template <class T> class Case {
 
   void reduce_scatter(int64_t size, ReduceOp op, bool in_place) {
     const Counts counts = member_counts(size);
-    const Guarded in(total(counts), dtype_of<T>, device_), apart(counts[me()], dtype_of<T>, device_);
+    const Guarded in(total(counts), dtype_of<T>, device_),
+        apart(counts[me()], dtype_of<T>, device_);
     fill<T>(in.tensor(), salt_, world());
     const int64_t first = before(counts, me_);
     const Tensor out = in_place
@@ -95,8 +96,8 @@ template <class T> class Case {
                            : apart.tensor();
     group_.reduce_scatter(in.tensor(), out, op, given(counts))->wait();
     check_tensor(
-        out, [&](int64_t i) { return reduced<T>(salt_, ranks_, op, first + i); },
-        "reduce_scatter", op);
+        out, [&](int64_t i) { return reduced<T>(salt_, ranks_, op, first + i); }, "reduce_scatter",
+        op);
     EXPECT_TRUE(in.guards_stand() && apart.guards_stand());
   }
 
@@ -124,7 +125,8 @@ template <class T> class Case {
 
   void gather(int64_t size, int root) {
     const Counts counts = member_counts(size);
-    const Guarded in(counts[me()], dtype_of<T>, device_), out(me_ == root ? total(counts) : 0, dtype_of<T>, device_);
+    const Guarded in(counts[me()], dtype_of<T>, device_),
+        out(me_ == root ? total(counts) : 0, dtype_of<T>, device_);
     fill<T>(in.tensor(), salt_, world());
     group_.gather(in.tensor(), me_ == root ? out.tensor() : Tensor(), root, given(counts))->wait();
     check(out, joined(counts), "gather");
@@ -132,7 +134,8 @@ template <class T> class Case {
 
   void scatter(int64_t size, int root) {
     const Counts counts = member_counts(size);
-    const Guarded in(me_ == root ? total(counts) : 0, dtype_of<T>, device_), out(counts[me()], dtype_of<T>, device_);
+    const Guarded in(me_ == root ? total(counts) : 0, dtype_of<T>, device_),
+        out(counts[me()], dtype_of<T>, device_);
     if (me_ == root) fill<T>(in.tensor(), salt_, world());
     group_.scatter(me_ == root ? in.tensor() : Tensor(), out.tensor(), root, given(counts))->wait();
     const int64_t first = before(counts, me_);
@@ -256,7 +259,8 @@ TEST_P(Conformance, LargePayloads) {
         const int64_t size =
             600 * 1024 / static_cast<int64_t>(sizeof(T)) / (w.size() > 4 ? 2 : 1) + 3;
         for (const bool with_counts : {false, true})
-          Case<T>(GetParam(), w.group(), salt += 16, with_counts).all(size, {{ReduceOp::avg, ReduceOp::max}});
+          Case<T>(GetParam(), w.group(), salt += 16, with_counts)
+              .all(size, {{ReduceOp::avg, ReduceOp::max}});
       });
     });
   }
@@ -303,7 +307,8 @@ TEST_P(Conformance, AsyncOverlap) {
   run(4, [](World& w) {
     const auto pair = w.group().split(w.rank() / 2, 0, "pair");
     const Device device = GetParam().device(w.rank());
-    // A group's part on a device is made by its first operation, which all ranks start in one order.
+    // A group's part on a device is made by its first operation, which all ranks start in one
+    // order.
     for (ProcessGroup* group : {&w.group(), pair.get()})
       group->all_reduce(to_device(from_values({1}, {1}), device))->wait();
     Dice dice(static_cast<uint64_t>(w.rank()) + 99);
@@ -339,7 +344,8 @@ TEST_P(Conformance, AsyncOverlap) {
         const std::vector<int> ranks(s.group->ranks().begin(), s.group->ranks().end());
         const Tensor host = to_device(s.x, kCpu);
         for (int64_t e = 0; e < size; e += 37) {
-          const float want = reduced<float>(s.salt, ranks, ReduceOp::sum, e), got = host.data<float>()[e];
+          const float want = reduced<float>(s.salt, ranks, ReduceOp::sum, e),
+                      got = host.data<float>()[e];
           ASSERT_TRUE(GetParam().exact ? same(got, want) : near(got, want, w.size()));
         }
       }
