@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives among ranks that are threads. A call is a step of its stream; its bytes move when the
 // streams of all ranks have come to it. What NCCL would hang on or corrupt, ranks that disagree and
-// memory or streams of another device, is an error of all ranks that says so. Calls on communicators that
-// do not block end at random polls later, and take none before. Floats are summed in their own type, from
-// a rank that differs from communicator to communicator.
+// memory or streams of another device, is an error of all ranks that says so. Calls on
+// communicators that do not block end at random polls later, and take none before. Floats are
+// summed in their own type, from a rank that differs from communicator to communicator.
 //
 // TESSERA_EMULATED_NCCL_ERROR=<rank>:<n>: the rank's n-th operation on each communicator fails
 // some polls after it was taken, as with a broken link; its peers are left waiting.
@@ -147,8 +147,8 @@ std::string text_of(const Call& c) {
   constexpr const char* kOps[] = {"sum", "prod", "max", "min", "avg"};
   std::ostringstream out;
   out << kNames[static_cast<size_t>(c.kind)] << ' ' << c.count << ' ' << kTypes[c.type];
-  const bool reduces = c.kind == Kind::all_reduce || c.kind == Kind::reduce ||
-                       c.kind == Kind::reduce_scatter;
+  const bool reduces =
+      c.kind == Kind::all_reduce || c.kind == Kind::reduce || c.kind == Kind::reduce_scatter;
   if (reduces) out << ' ' << kOps[c.op];
   if (c.peer >= 0) out << (c.message() ? ", peer " : ", root ") << c.peer;
   if (!c.message()) out << ", collective " << c.sequence;
@@ -201,8 +201,9 @@ template <class T> T combine(T a, T b, ncclRedOp_t op) {
   }
 }
 
-template <class T> void reduce_as(const std::vector<const char*>& from, char* to, size_t count,
-                                  ncclRedOp_t op, size_t first) {
+template <class T>
+void reduce_as(const std::vector<const char*>& from, char* to, size_t count, ncclRedOp_t op,
+               size_t first) {
   const size_t n = from.size();
   const auto at = [&](size_t rank, size_t i) {
     return reinterpret_cast<const T*>(from[rank % n])[i];
@@ -252,7 +253,8 @@ void run(const Clique& clique, const Meeting& meeting) {
   std::vector<std::vector<char>> inputs;
   for (size_t r = 0; r < meeting.parts.size(); ++r) {
     const char* from = meeting.parts[r].get().from;
-    if (from && (c.kind != Kind::broadcast || static_cast<int>(r) == c.peer)) inputs.emplace_back(from, from + bytes * parts);
+    if (from && (c.kind != Kind::broadcast || static_cast<int>(r) == c.peer))
+      inputs.emplace_back(from, from + bytes * parts);
     else inputs.emplace_back(from ? 0 : bytes * parts);
   }
   for (size_t r = 0; r < meeting.parts.size(); ++r) {
@@ -265,8 +267,7 @@ void run(const Clique& clique, const Meeting& meeting) {
       std::copy(root.begin(), root.end(), to);
     } else if (c.kind != Kind::reduce || static_cast<int>(r) == c.peer) {
       std::vector<const char*> from;
-      for (const auto& input : inputs)
-        from.push_back(input.data() + (parts > 1 ? r * bytes : 0));
+      for (const auto& input : inputs) from.push_back(input.data() + (parts > 1 ? r * bytes : 0));
       reduce(from, to, c.count, c.type, c.op, clique.first);
     }
   }
@@ -374,16 +375,17 @@ void issue(ncclComm* comm) {
     }
   }
   comm->batches.push_back(batch);
-  (void)cuda_emulation::enqueue_until(stream, std::move(what), [batch] { come(batch); },
-                                      batch->end);
+  (void)cuda_emulation::enqueue_until(
+      stream, std::move(what), [batch] { come(batch); }, batch->end);
 }
 
 ncclResult_t take(ncclComm* comm, std::vector<Call> calls) {
   if (comm->error != ncclSuccess) return comm->error;
   if (!comm->connected() || comm->polls > 0 || comm->finalizing)
     return fail(comm, ncclInvalidUsage,
-                text_of(calls.front()) + " was called while the call before it was in progress: "
-                                         "poll ncclCommGetAsyncError until it is not");
+                text_of(calls.front()) +
+                    " was called while the call before it was in progress: "
+                    "poll ncclCommGetAsyncError until it is not");
   for (const Call& c : calls) {
     if (c.peer >= comm->clique->size || (c.message() && c.peer == comm->rank))
       return fail(comm, ncclInvalidArgument, text_of(c) + ": there is no such rank");
@@ -421,9 +423,8 @@ void join(ncclComm* comm, const std::shared_ptr<Clique>& clique, int rank) {
 }
 
 std::shared_ptr<Clique> make_clique(int size) {
-  return std::make_shared<Clique>(
-      Clique{size, Library::get().random() % static_cast<size_t>(size),
-             std::vector<ncclComm*>(static_cast<size_t>(size))});
+  return std::make_shared<Clique>(Clique{size, Library::get().random() % static_cast<size_t>(size),
+                                         std::vector<ncclComm*>(static_cast<size_t>(size))});
 }
 
 void forget(ncclComm* comm) {
@@ -446,9 +447,8 @@ void split(const Splitting& all) {
     if (m.made) colors[m.color].push_back(m);
   }
   for (auto& [_, members] : colors) {
-    std::ranges::stable_sort(members, {}, [](const auto& m) {
-      return std::pair(m.key, m.parent->rank);
-    });
+    std::ranges::stable_sort(members, {},
+                             [](const auto& m) { return std::pair(m.key, m.parent->rank); });
     const auto clique = make_clique(static_cast<int>(members.size()));
     for (size_t r = 0; r < members.size(); ++r) join(members[r].made, clique, static_cast<int>(r));
   }
@@ -593,7 +593,8 @@ ncclResult_t ncclGroupEnd() {
   ncclResult_t result = ncclSuccess;
   for (auto& [comm, calls] : batches) {
     const ncclResult_t code = take(comm, std::move(calls));
-    if (result == ncclSuccess || result == ncclInProgress) result = code == ncclSuccess ? result : code;
+    if (result == ncclSuccess || result == ncclInProgress)
+      result = code == ncclSuccess ? result : code;
   }
   return result;
 }
@@ -635,9 +636,9 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count_each, nc
 
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return call({Kind::send, static_cast<const char*>(from), nullptr, count, type, ncclSum, peer,
-               stream},
-              comm);
+  return call(
+      {Kind::send, static_cast<const char*>(from), nullptr, count, type, ncclSum, peer, stream},
+      comm);
 }
 
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -153,10 +153,13 @@ TEST_F(Nccl, MemoryOfAnotherDeviceIsRefused) {
 }
 
 TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
-  on_ranks(2, [](Rank& r) {
-    const std::string text = r.error();
-    EXPECT_NE(text.find("Duplicate GPU detected"), std::string::npos) << text;
-  }, true);
+  on_ranks(
+      2,
+      [](Rank& r) {
+        const std::string text = r.error();
+        EXPECT_NE(text.find("Duplicate GPU detected"), std::string::npos) << text;
+      },
+      true);
 }
 
 TEST_F(Nccl, ACallBeforeTheLastIsTakenIsAnError) {

@@ -268,7 +268,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   if (skips_launches()) return cudaSuccess;
   count_launch(__builtin_return_address(0));
   return call([&](Runtime& r) {
-    r.add(stream, {std::move(work), nullptr});
+    r.add(stream, {std::move(work), nullptr}, "library");
     return cudaSuccess;
   });
 }

@@ -25,7 +25,8 @@ CUDA_EMULATION_API cudaError_t enqueue_until(cudaStream_t stream, std::string wh
 [[nodiscard]] CUDA_EMULATION_API int device_of(cudaStream_t stream);
 [[nodiscard]] CUDA_EMULATION_API int device_of(const void* bytes, size_t count);
 
-/// A kernel ("kernel"), a collective (its text) or an event's record or wait on a stream.
+/// A step of a stream: "kernel", "library" (a product or sort), the text of a collective, "record"
+/// or "wait" of an event.
 struct StepRecord {
   int device;
   const void* stream;

@@ -43,7 +43,8 @@ struct ncclConfig_t {
   unsigned magic, version;
   int blocking;
 };
-#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, INT_MIN}
+#define NCCL_CONFIG_INITIALIZER \
+  { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, INT_MIN }
 
 struct ncclComm;
 using ncclComm_t = ncclComm*;
