@@ -159,10 +159,6 @@ void check_aliases(const OpRow& row, Tensors in) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Kernels of the CUDA library that this rank has called: a name is looked up once.
 class CudaKernels {
  public:

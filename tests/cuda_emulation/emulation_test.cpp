@@ -142,7 +142,7 @@ TEST_F(Emulation, AKernelThatWouldHangIsNamedWithItsPlace) {
   EXPECT_NE(fault(leaves, 64, 0, 40).find("24 left the kernel; 40 wait at the barrier "),
             std::string::npos);
   EXPECT_NE(fault(parts, 64, 0, 40).find("wait for each other"), std::string::npos);
-  EXPECT_NE(fault(half_warp, 64, 0).find("32 wait in the shuffle "), std::string::npos);
+  EXPECT_NE(fault(half_warp, 64, 0).find("32 wait for their warp at "), std::string::npos);
   EXPECT_NE(fault(half_warp, 32, 0).find("emulation_test.cpp"), std::string::npos);
   EXPECT_NE(fault(wrong_lane, 32, 0).find("not in the mask"), std::string::npos);
   EXPECT_NE(fault(one_type_twice, 32, 0).find("two shared arrays of one type"), std::string::npos);

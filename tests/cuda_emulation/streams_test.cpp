@@ -213,6 +213,23 @@ TEST_F(DeviceStreams, CopyFromTheHostBesideWhatIsComputed) {
   EXPECT_GT(beside, 100);  // what was computed had not ended
 }
 
+// In the order of the stream where the bytes were there before, but the host does not wait.
+TEST_F(DeviceStreams, CopyFromTheHostWithoutAWaitOfTheHost) {
+  const Ref<Storage> seen = make(100), work = make(1000);
+  int ahead = 0;
+  for (int i = 0; i < 100; ++i) {
+    for (int k = 0; k < 10; ++k) fill(work, 255, mine());
+    std::vector<uint8_t> bytes(1000, static_cast<uint8_t>(i));
+    cuda_.copy(work->data(), cuda(0), bytes.data(), kCpu, 1000);
+    std::ranges::fill(bytes, 254);
+    ahead += cudaStreamQuery(handle(mine())) == cudaErrorNotReady ? 1 : 0;
+    copy_byte(at(seen, i), at(work, 999), mine());
+  }
+  const std::vector<uint8_t> got = read(seen);
+  for (size_t i = 0; i < 100; ++i) EXPECT_EQ(got[i], i);
+  EXPECT_GT(ahead, 50);
+}
+
 // Batches come and go while the device is behind.
 TEST_F(DeviceStreams, KeepABatchUntilItHasBeenRead) {
   const Ref<Storage> seen = make(250);
