@@ -218,8 +218,7 @@ std::vector<cudaStream_t> StreamAllocator::end_uses(const std::byte* block, int6
   std::vector<cudaStream_t> streams = users_of(block, size);
   if (user_ != stream_) streams.push_back(user_);
   std::ranges::sort(streams);
-  const auto again = std::ranges::unique(streams);
-  streams.erase(again.begin(), again.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
   std::erase_if(uses_, [&](const Use& u) { return u.begin >= block && u.begin < block + size; });
   return streams;
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <ranges>
 
 namespace tessera {
 
@@ -27,10 +26,10 @@ void DeviceMemory::took(int64_t bytes) {
 
 // The memory of a capture lies in its parent's, which was made before it.
 StreamAllocator* DeviceMemory::owner_of(const void* address) const {
-  for (StreamAllocator* const arena : arenas_ | std::views::reverse) {
-    if (arena->holds(static_cast<const std::byte*>(address))) return arena;
-  }
-  return nullptr;
+  const auto owner = std::find_if(arenas_.rbegin(), arenas_.rend(), [&](const StreamAllocator* a) {
+    return a->holds(static_cast<const std::byte*>(address));
+  });
+  return owner == arenas_.rend() ? nullptr : *owner;
 }
 
 void DeviceMemory::release() {
