@@ -179,9 +179,11 @@ void StreamAllocator::free(void* block, int64_t bytes) noexcept {
   if (uses_.empty() && user_ == stream_ && !held_) return put_back(begin, size);
   Waiting freed{begin, size, end_uses(begin, size), {}};
   record(freed);
-  if (freed.streams.empty() && freed.events.empty() && !uncached_.contains(begin))
-    return put_back(begin, size);
-  waiting_.push_back(std::move(freed));
+  // While it is captured, its stream takes no block that is freed to the driver.
+  const bool waits =
+      !freed.streams.empty() || !freed.events.empty() || (held_ && uncached_.contains(begin));
+  if (waits) waiting_.push_back(std::move(freed));
+  else put_back(begin, size);
 }
 
 void StreamAllocator::put_back(std::byte* block, int64_t size) noexcept {

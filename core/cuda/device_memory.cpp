@@ -46,6 +46,7 @@ std::string DeviceMemory::exhausted(int64_t bytes) const {
   const MemoryStats now = stats();
   size_t free = 0, all = 0;
   std::string of_device;
+  const OnDevice there(device_);
   if (cudaMemGetInfo(&free, &all) == cudaSuccess)
     of_device = concat("; the device has ", all, " bytes, ", free, " of them free");
   return concat("cuda:", device_, " is out of memory: ", bytes, " bytes asked, ", now.live,
