@@ -39,6 +39,7 @@ class DeviceStreams : public testing::Test {
   static void SetUpTestSuite() {
     setenv("TESSERA_EMULATED_DEVICES", "2", 1);
     setenv("TESSERA_EMULATED_MEMORY_MB", std::to_string(kDeviceMiB).c_str(), 1);
+    unsetenv("TESSERA_NO_CUDA_MEMORY_CACHING");  // the cache is what is tested
   }
   void SetUp() override {
     (void)cudaDeviceReset();
