@@ -358,7 +358,7 @@ TEST_F(DeviceStreams, ThatFindNoMemoryTakeWhatOthersHaveCached) {
 TEST_F(DeviceStreams, ThatFindNoMemoryTakeWhatIsFreedButStillUsed) {
   const Ref<Storage> seen = make(1);
   fill(seen, 0, mine());
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 10; ++i) {
     Ref<Storage> large = make(50 * kMiB);
     fill(large, static_cast<uint8_t>(i), mine());
     cuda_.record_stream(*large, others_[0]);
