@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulation does what CUDA describes, and shows what CUDA leaves undefined: threads in any
 // order, streams that only events bind, and kernels that would hang or fail.
+#include "counts.h"
 #include "cub/device/device_segmented_radix_sort.cuh"
 #include "cublasLt.h"
 #include "cuda_runtime.h"
@@ -223,6 +224,21 @@ TEST_F(Emulation, NewMemoryIsNotANumberAndNotFreedTwice) {
   blocks_.pop_back();
   EXPECT_EQ(cudaFreeAsync(block, streams_[1]), cudaSuccess);
   EXPECT_EQ(cudaFreeAsync(block, streams_[1]), cudaErrorInvalidValue);
+}
+
+TEST_F(Emulation, CountsLaunchesByNameAndWaitsOfTheHost) {
+  int* y = device<int>(1);
+  Counts before, after;
+  cuda_emulation_counts(&before);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(start(0, put, 1, 1, 0, y, i), cudaSuccess);
+  EXPECT_EQ(host(y, 1)[0], 2);
+  ASSERT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
+  cuda_emulation_counts(&after);
+  EXPECT_EQ(after.launches["cuda_emulation::put"] - before.launches["cuda_emulation::put"], 3);
+  EXPECT_EQ(after.waits - before.waits, 2);
+  const char* name = "";
+  ASSERT_EQ(cudaFuncGetName(&name, reinterpret_cast<const void*>(put)), cudaSuccess);
+  EXPECT_NE(std::string(name).find("put"), std::string::npos);
 }
 
 TEST_F(Emulation, SortsSegmentsStably) {

@@ -4,6 +4,7 @@
 // every step, so that work which no event orders runs in any order; now and then a step runs early,
 // as on a device that does not wait for the host.
 #include "block.h"
+#include "counts.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -177,6 +178,7 @@ template <class F> cudaError_t call(F f) {
 }
 
 cudaError_t wait_for(Runtime& r, bool reached) {
+  count_wait();
   if (reached) return r.status();
   if (r.fault.empty()) r.fault = "a stream waits for what nobody will do";
   return cudaErrorLaunchFailure;
@@ -185,6 +187,7 @@ cudaError_t wait_for(Runtime& r, bool reached) {
 }  // namespace
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  count_launch(__builtin_return_address(0));
   return call([&](Runtime& r) {
     r.add(stream, {std::move(work), nullptr});
     return cudaSuccess;
@@ -201,6 +204,7 @@ cudaError_t launch(Kernel kernel, cudaStream_t stream) {
     if (kernel.shared > (leave == r.shared_limits.end() ? kSharedBytes : leave->second))
       return cudaErrorInvalidValue;
     if (r.of(stream)->device != current) return cudaErrorInvalidResourceHandle;
+    count_launch(kernel.function);
     r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr});
     return cudaSuccess;
   });
@@ -321,7 +325,13 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int valu
   });
 }
 
-cudaError_t cudaFuncGetName(const char**, const void*) { return cudaErrorInvalidDeviceFunction; }
+cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
+  thread_local std::string symbol;
+  symbol = symbol_of(kernel);
+  if (symbol.empty()) return cudaErrorInvalidDeviceFunction;
+  *name = symbol.c_str();
+  return cudaSuccess;
+}
 
 // --- streams and events ----------------------------------------------------------------------------
 
