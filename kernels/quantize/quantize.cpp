@@ -128,6 +128,8 @@ std::vector<Sample<Quantize>> Quantize::samples() {
       {Q{DType::f8_e4m3, true}, {arg({2, 5, 70})}},
       {Q{DType::f8_e5m2}, {arg({6})}},
       {Q{}, {arg({})}},
+      {Q{}, {arg({5, 120})}},
+      {Q{DType::f8_e4m3, true}, {arg({5, 300})}},
       known(Q{}, {arg({4}).listed({0.5, -3.5, 1.75, 7})}, {{32, -224, 112, 448}, {0.015625}}),
       known(Q{DType::f8_e5m2, true}, {arg({2, 2}).listed({0.5, -7, 3.5, 1.75})},
             {{4096, -57344, 57344, 28672}, {0.0001220703125, 0.00006103515625}}),
