@@ -189,15 +189,45 @@ TEST_F(DeviceRun, AStepStaysOnItsDevice) {
             if (t.defined() && t.device() != cuda(0)) elsewhere.emplace(row.name);
         }
       };
-      test::HostDeviceCounts* const counts = test::host_device_counts();
-      const int64_t before = counts ? counts->to_host + counts->synchronised : 0;
+      const auto before = test::device_counts();
       (void)trainer.step();
       context.op_hook = nullptr;
       // Targets are counted where the rows come from.
       EXPECT_EQ(elsewhere, std::set<std::string>{"fill"});
-      if (counts) {
-        EXPECT_EQ(counts->to_host + counts->synchronised - before, 1);
+      if (!before.launches.empty()) {
+        EXPECT_EQ(test::device_counts().waits - before.waits, 1);
       }
+    };
+    run_ranks(1, on_rank, world_options(c));
+  }
+}
+
+// From the second step on; their list is printed.
+TEST_F(DeviceRun, LaunchesTheSameInEveryStep) {
+  for (const Words& model : {tiny_model(), tiny_gpt2()}) {
+    Words words = tiny("a", "cuda", model, {"--overwrite", "true", "--checkpoint.enable", "false"});
+    words.erase(words.begin());
+    const Config c = parse_config(words);
+    const auto on_rank = [&](World&) {
+      Trainer trainer(c);
+      (void)trainer.step();
+      const auto launches_of_step = [&] {
+        const auto before = test::device_counts();
+        (void)trainer.step();
+        auto after = test::device_counts();
+        for (const auto& [name, times] : before.launches) {
+          if ((after.launches[name] -= times) == 0) after.launches.erase(name);
+        }
+        return after.launches;
+      };
+      const auto second = launches_of_step();
+      int64_t all = 0;
+      for (const auto& [name, times] : second) {
+        std::cout << times << " x " << name << '\n';
+        all += times;
+      }
+      std::cout << all << " launches in a step of " << model[1] << '\n';
+      EXPECT_EQ(launches_of_step(), second);
     };
     run_ranks(1, on_rank, world_options(c));
   }
@@ -229,7 +259,7 @@ TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
 
 // Any library takes the driver's place.
 TEST_F(DeviceRun, WithADriverAutoSaysWhyItTakesTheCpu) {
-  std::filesystem::create_symlink(std::getenv("TESSERA_CUDA_LIBRARY"), path("libcuda.so.1"));
+  std::filesystem::create_symlink(TESSERA_HOST_DEVICE, path("libcuda.so.1"));
   const std::string driver = concat("LD_LIBRARY_PATH=", path(""));
   const auto says = [&](const Words& environment, const Words& more) {
     const Words words = joined(train("a"), {"--device", "auto", "--dataloader.path", "missing"});
