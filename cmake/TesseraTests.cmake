@@ -17,7 +17,7 @@ endif()
 function(tessera_discover_tests name filter label)
   set(devices)
   if(label STREQUAL "gpu" AND TESSERA_CUDA_EMULATION)
-    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2)
+    set(devices ENVIRONMENT [[TESSERA_EMULATED_DEVICES=2\;TESSERA_NO_CUDA_MEMORY_CACHING=1]])
   endif()
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     NO_PRETTY_VALUES TEST_FILTER "${filter}" TEST_PREFIX "${ARGN}"

@@ -6,7 +6,7 @@
 #include "tessera/core/allocator.h"
 
 #include "tessera/core/arena_impl.h"
-#include "tessera/core/error.h"
+#include "tessera/core/out_of_memory.h"
 #include "tessera/core/pool.h"
 
 #include <atomic>
@@ -74,8 +74,8 @@ class CpuAllocator final : public Allocator {
     const int64_t size = rounded_block(bytes);
     std::byte* const block = arena_.allocate(bytes + kGap);
     if (!block) {
-      fail<StorageError>("allocate", "out of memory: ", size, " bytes asked, ", live_,
-                         " in use by this rank; use a smaller batch or sequence");
+      fail<OutOfMemory>("allocate", "out of memory: ", size, " bytes asked, ", live_,
+                        " in use by this rank; use a smaller batch or sequence");
     }
     live_ += size;
     if (live_ > peak_) peak_ = live_;

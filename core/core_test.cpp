@@ -7,9 +7,11 @@
 #include "tessera/core/rule.h"
 #include "tessera/core/scalar.h"
 #include "tessera/core/tensor.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -112,6 +114,38 @@ TEST(Tensor, MetaTensorsHaveShapeAndNoBytes) {
   const Tensor x = empty({int64_t{1} << 40}, DType::bf16, kMeta);
   EXPECT_EQ(x.numel(), int64_t{1} << 40);
   EXPECT_THROW((void)x.data<bf16>(), DeviceError);
+}
+
+TEST(Tensor, EachSideGetsTheAddressesOfItsOwnTensorsAlone) {
+  const Context context;
+  std::array<float, 4> memory{1, 2, 3, 4};
+  const Tensor there = from_blob(memory.data(), {2, 2}, DType::f32, {}, cuda(1));
+  const std::string host_error =
+      "[data] f32[2, 2]@cuda:1 is on a device, whose bytes the host cannot read or write: "
+      "values(), "
+      "item() and to_vector() wait for the device and read them, to_device(x, kCpu) copies them";
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)there.data<float>(); }), host_error);
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)there.raw_data(); }), host_error);
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)there.read_data(); }), host_error);
+  EXPECT_THROW((void)there.device_data<double>(), DTypeError);
+  EXPECT_EQ(there.device_data<float>(), memory.data());
+  const Tensor column = alias(there, {2}, {2}, 1);
+  EXPECT_EQ(column.device_data<float>(), memory.data() + 1);
+  EXPECT_EQ(column.raw_device_data(), memory.data() + 1);
+  EXPECT_EQ(column.settled_address(Access::read), memory.data() + 1);
+  EXPECT_EQ(column.address(), memory.data() + 1);
+
+  const Tensor here = tensor({1, 2});
+  const std::string device_error =
+      "[device_data] f32[2] is on the CPU, expected a tensor of a device: copy it there by "
+      "to_device(x, cuda()), or read it by data()";
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)here.device_data<float>(); }), device_error);
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)here.raw_device_data(); }), device_error);
+  EXPECT_EQ(here.settled_address(Access::write), here.data<float>());
+  const Tensor meta = empty({2}, DType::f32, kMeta);
+  EXPECT_THROW((void)meta.device_data<float>(), DeviceError);
+  there.storage().release_bytes();
+  EXPECT_THROW((void)there.device_data<float>(), StorageError);
 }
 
 TEST(Tensor, OnADeviceThatIsNotHereIsATypedError) {

@@ -101,7 +101,7 @@ Column float_column(const std::vector<double>& values) {
 
 std::string integer_text(const Tensor& element) {
   if (element.dtype() == DType::bool_) return element.item() != 0 ? "True" : "False";
-  if (element.dtype() == DType::i64) return std::to_string(*element.data<int64_t>());
+  if (element.dtype() == DType::i64) return std::to_string(element.item<int64_t>());
   return std::to_string(static_cast<int64_t>(element.item()));
 }
 

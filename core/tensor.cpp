@@ -62,11 +62,25 @@ void* Tensor::address() const {
   return static_cast<std::byte*>(t.storage->data()) + t.offset * item_size(t.meta.dtype);
 }
 
-const void* Tensor::read_data() const { return checked_data(Access::read); }
-void* Tensor::settled_data() const { return checked_data(Access::write); }
+void* Tensor::host_data(Access access) const {
+  if (!is_distributed() && device().is_cuda())
+    fail<DeviceError>("data", meta(),
+                      " is on a device, whose bytes the host cannot read or write: values(), "
+                      "item() and to_vector() wait for the device and read them, "
+                      "to_device(x, kCpu) copies them");
+  return settled_address(access);
+}
+
+void* Tensor::data_on_device() const {
+  if (!is_distributed() && device().is_cpu())
+    fail<DeviceError>("device_data", meta(),
+                      " is on the CPU, expected a tensor of a device: copy it there by "
+                      "to_device(x, cuda()), or read it by data()");
+  return settled_address(Access::write);
+}
 
 // A kernel's operands are settled before it runs, by `call`, and not by its worker threads.
-void* Tensor::checked_data(Access access) const {
+void* Tensor::settled_address(Access access) const {
   const TensorImpl& t = impl();
   if (is_distributed()) only_local("data");
   if (t.storage->released())
@@ -314,9 +328,24 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
   if (to.device().is_cpu() && from.device().is_cpu()) {
     std::memcpy(to.raw_data(), from.read_data(), static_cast<size_t>(bytes));
   } else {
-    Process::get().cuda().copy(to.raw_data(), to.device(), from.read_data(), from.device(), bytes);
+    Process::get().cuda().copy(to.settled_address(Access::write), to.device(),
+                               from.settled_address(Access::read), from.device(), bytes);
   }
 }
+
+namespace {
+
+// In new memory, so that the copy need not wait for what the device does meanwhile.
+Tensor uploaded(const Tensor& x, Device device) {
+  CudaBackend& cuda = Process::get().cuda();
+  const int64_t bytes = x.numel() * item_size(x.dtype());
+  auto storage = make_ref<Storage>(cuda.upload_allocator(device.index), bytes, device);
+  cuda.upload(storage->data(), device.index, x.read_data(), bytes);
+  return Tensor(make_ref<TensorImpl>(TensorMeta{x.shape(), x.dtype(), device},
+                                     contiguous_strides(x.shape()), 0, std::move(storage)));
+}
+
+}  // namespace
 
 Tensor to_device(const Tensor& x, Device device) {
   if (x.device() == device) return x;
@@ -326,6 +355,7 @@ Tensor to_device(const Tensor& x, Device device) {
     const Tensor flat = to_device(alias(x, {n}, {1}, 0), device);
     return alias(flat, x.shape(), x.strides(), x.offset());
   }
+  if (x.device().is_cpu() && device.is_cuda() && x.numel() > 0) return uploaded(x, device);
   Tensor y = empty(x.shape(), x.dtype(), device);
   if (!device.is_meta()) copy_bytes(y, x);
   return y;

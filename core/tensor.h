@@ -110,19 +110,34 @@ class TESSERA_API Tensor {
   [[nodiscard]] bool is_distributed() const { return impl().layout != LayoutId::none; }
   [[nodiscard]] Storage& storage() const { return *impl().storage; }
 
-  /// First element, to read and to write: waits until nothing is under way on the tensor's bytes.
-  /// StorageError if they are released, DTypeError if T is not the tensor's type.
+  /// First element, for the host to read and to write: waits until nothing is under way on the
+  /// tensor's bytes. DeviceError for a tensor of a device, StorageError if the bytes are released,
+  /// DTypeError if T is not the tensor's type.
   template <class T> [[nodiscard]] T* data() const {
     if (dtype() != dtype_of<T>) wrong_type(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
   [[nodiscard]] void* raw_data() const {
     const TensorImpl& t = impl();
-    if (is_distributed() || !t.storage->ready() || !t.storage->data()) return settled_data();
+    if (!t.meta.device.is_cpu() || not_at_hand()) return host_data(Access::write);
     return static_cast<std::byte*>(t.storage->data()) + t.offset * item_size(t.meta.dtype);
   }
   /// The same to read only: does not wait for what only reads them.
-  [[nodiscard]] const void* read_data() const;
+  [[nodiscard]] const void* read_data() const { return host_data(Access::read); }
+  /// First element of a tensor of a device, for kernels and libraries that run there. Makes the
+  /// current stream wait for what is under way; a kernel's operands are settled before it runs.
+  /// DeviceError for a tensor of the CPU.
+  template <class T> [[nodiscard]] T* device_data() const {
+    if (dtype() != dtype_of<T>) wrong_type(dtype_of<T>);
+    return static_cast<T*>(raw_device_data());
+  }
+  [[nodiscard]] void* raw_device_data() const {
+    const TensorImpl& t = impl();
+    if (!t.meta.device.is_cuda() || not_at_hand()) return data_on_device();
+    return static_cast<std::byte*>(t.storage->data()) + t.offset * item_size(t.meta.dtype);
+  }
+  /// The first element's address on any device, to pass on: waits as data() or device_data() does.
+  [[nodiscard]] void* settled_address(Access access) const;
   /// The first element's address, whatever is under way; null where there are no bytes.
   [[nodiscard]] void* address() const;
   /// The bytes of its storage that hold its elements, gaps included; of a distributed tensor, this
@@ -184,8 +199,11 @@ class TESSERA_API Tensor {
   [[noreturn]] void only_local(std::string_view what) const;
   [[noreturn]] void wrong_type(DType asked) const;
   [[noreturn]] void not_one() const;
-  [[nodiscard]] void* settled_data() const;
-  [[nodiscard]] void* checked_data(Access access) const;
+  [[nodiscard]] bool not_at_hand() const {
+    return is_distributed() || !impl_->storage->ready() || !impl_->storage->data();
+  }
+  [[nodiscard]] void* host_data(Access access) const;
+  [[nodiscard]] void* data_on_device() const;
   void read(void* to) const;  // all elements, row-major
   Ref<TensorImpl> impl_;
 };

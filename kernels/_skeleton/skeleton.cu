@@ -22,8 +22,9 @@ void Skeleton::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream), w = row_major(in[1], stream);  // (..., d), (d)
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(skeleton_kernel<T>, blocks_for(n), kThreads, 0, stream, x.data<T>(), w.data<T>(),
-           static_cast<compute_t<T>>(factor), y[0].data<T>(), n, x.shape().back());
+    launch(skeleton_kernel<T>, blocks_for(n), kThreads, 0, stream, x.device_data<T>(),
+           w.device_data<T>(), static_cast<compute_t<T>>(factor), y[0].device_data<T>(), n,
+           x.shape().back());
   });
 }
 

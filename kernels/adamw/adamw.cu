@@ -105,11 +105,12 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
         if (!bytes.defined()) {
           bytes = empty({sizeof(StepConstants<C>)}, DType::u8, stream.device);
           launch(make_constants<C>, 1, 1, 0, stream, Settings{beta1, beta2, eps, weight_decay},
-                 in[0].data<double>(), in[1].data<double>(), in[2].data<bool>(),
-                 static_cast<StepConstants<C>*>(bytes.raw_data()));
+                 in[0].device_data<double>(), in[1].device_data<double>(),
+                 in[2].device_data<bool>(),
+                 static_cast<StepConstants<C>*>(bytes.raw_device_data()));
         }
         launch(step_kernel<P, G, M>, blocks, kThreads, 0, stream, batch,
-               static_cast<const StepConstants<C>*>(bytes.raw_data()), rounding);
+               static_cast<const StepConstants<C>*>(bytes.raw_device_data()), rounding);
       });
     };
     std::vector<ListEntry<4>> alike;

@@ -13,7 +13,8 @@ template <class Op, class T> __global__ void write_elements(Op op, T* y) {
 template <class Op> void write(const Op& op, const Tensor& y, Stream stream) {
   if (op.count == 0) return;
   dispatch<Op::dtypes>(op.dtype, [&]<class T>() {
-    launch(write_elements<Op, T>, blocks_for(op.count), kThreads, 0, stream, op, y.data<T>());
+    launch(write_elements<Op, T>, blocks_for(op.count), kThreads, 0, stream, op,
+           y.device_data<T>());
   });
 }
 

@@ -3,8 +3,11 @@
 // attention_backward_cpu.cpp, its samples in attention_samples.cpp.
 #include "tessera/kernels/attention/attention.h"
 
+#include "tessera/kernels/attention/mask_impl.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+
+#include <algorithm>
 
 namespace tessera::op {
 namespace {
@@ -40,6 +43,11 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
   const Sizes z = sizes_of(heads_inner, in);
   if (in[1].shape[0] != z.b || in[1].shape[3] != z.d)
     fail<ShapeError>(name, "batch and head size of q and k must be equal, ", order, ": ", all());
+  if (in[0].device.is_cuda() && std::max(z.d, z.dv) > kMostHeadSize) {
+    fail<ShapeError>(name, "the heads are of ", std::max(z.d, z.dv),
+                     " values, on a device of up to ", kMostHeadSize, ": ", all(),
+                     "; use more and smaller heads, or the CPU");
+  }
   if (z.h_kv == 0 ? z.h != 0 : z.h % z.h_kv != 0) {
     fail<ShapeError>(name, "the ", z.h, " query heads must be a multiple of the ", z.h_kv,
                      " key heads, ", order, ": ", all());

@@ -140,7 +140,8 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
       launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
              Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
-             Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner), y[1].data<C>(), z);
+             Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner), y[1].device_data<C>(),
+             z);
     });
   });
 }

@@ -27,8 +27,9 @@ namespace op {
 /// Keys in order of their positions, and documents in order of their ids, are fastest: the mask is
 /// a range of keys for each query then. A row that sees nothing is 0, its lse -inf. An inf or NaN
 /// that a row does not see may make it NaN on the CPU (0 * inf) where its block of 64 queries sees
-/// that block of 64 keys: zero such values first. ShapeError, DTypeError, ValueError: what does not
-/// fit, and a block map that names bits that are not there (CUDA gives NaN in such rows).
+/// that block of 64 keys: zero such values first. A device takes D and Dv of up to 256. ShapeError,
+/// DTypeError, ValueError: what does not fit, and a block map that names bits that are not there
+/// (CUDA gives NaN in such rows).
 struct Attention {
   AttentionMask mask = {};
   bool heads_inner = false;

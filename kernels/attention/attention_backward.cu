@@ -243,8 +243,8 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     constexpr int kRows = kTile<T>;
     const auto heads = [&](size_t i) { return Heads<const T>(in[i], heads_inner); };
     const Tensor delta = empty(lse.shape(), dtype_of<C>, lse.device());  // (B, H, T)
-    const C* dlses = dlse.defined() ? dlse.data<C>() : nullptr;
-    Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.data<C>(), nullptr};
+    const C* dlses = dlse.defined() ? dlse.device_data<C>() : nullptr;
+    Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<C>(), nullptr};
     const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
     const auto kept = z.cut_into_tiles(kRows, masks, stream);
     if (delta.numel() > 0 && all_keys) {
@@ -252,12 +252,12 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
       allow_shared(kernel, bytes);
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
       launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-             dlses, delta.data<C>(), z);
+             dlses, delta.device_data<C>(), z);
     } else if (delta.numel() > 0) {
       launch(delta_kernel<T>, blocks_for(delta.numel(), kThreads / 32), kThreads, 0, stream,
-             heads(3), heads(5), dlses, delta.data<C>(), z);
+             heads(3), heads(5), dlses, delta.device_data<C>(), z);
     }
-    operands.delta = delta.data<C>();
+    operands.delta = delta.device_data<C>();
     with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
       if (y[0].numel() > 0) {
         const auto kernel = query_kernel<T, kColumns>;

@@ -12,8 +12,6 @@
 
 namespace tessera::op {
 
-inline constexpr int kMostHeadSize = 256;
-
 /// f64 tiles are half as high: they must fit into a block's shared memory too.
 template <class T> inline constexpr int kTile = sizeof(T) == 8 ? 16 : 32;
 
@@ -23,7 +21,7 @@ template <class T> struct Heads {
   int64_t batch, head, time, d;
 
   Heads(const Tensor& x, bool heads_inner)
-      : p(static_cast<T*>(x.raw_data())),
+      : p(static_cast<T*>(x.raw_device_data())),
         batch(x.strides()[0]),
         head(x.strides()[heads_inner ? 2 : 1]),
         time(x.strides()[heads_inner ? 1 : 2]),
@@ -62,7 +60,7 @@ struct Sequence {
     constexpr int64_t kWords = sizeof(Extent) / sizeof(int64_t);
     const Tensor kept =
         empty({lists * tiles * kWords}, DType::i64, p.defined() ? p.device() : d.device());
-    auto* to = reinterpret_cast<Extent*>(kept.data<int64_t>());
+    auto* to = reinterpret_cast<Extent*>(kept.device_data<int64_t>());
     if (lists > 0) {
       launch(find_extents, blocks_for(lists * tiles), kThreads, 0, stream, positions, documents, to,
              n, tiles, lists, tile);
@@ -112,19 +110,14 @@ struct AttentionSizes {
     const int head = op.heads_inner ? 2 : 1;
     batch = q.shape()[0], heads = q.shape()[head], queries = query.n;
     kv_heads = k.shape()[head], keys = key.n;
-    for (const Tensor* t : {&q, &v}) {
-      if (t->shape()[3] <= kMostHeadSize) continue;
-      fail<ShapeError>(Op::name, "the CUDA kernel takes heads of up to ", kMostHeadSize, ": given ",
-                       t->meta());
-    }
     d = static_cast<int>(q.shape()[3]), dv = static_cast<int>(v.shape()[3]);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
     if (!x.blocks.defined()) return;
-    blocks = x.blocks.data<int32_t>();
+    blocks = x.blocks.device_data<int32_t>();
     for (int i = 0; i < 3; ++i) block_step[i] = x.blocks.strides()[i];
     if (x.blocks.shape()[0] == 1) block_step[0] = 0;
     if (!x.bits.defined()) return;
-    bits = x.bits.data<int64_t>();
+    bits = x.bits.device_data<int64_t>();
     bit_blocks = x.bits.shape()[0];
     for (int i = 0; i < 2; ++i) bit_step[i] = x.bits.strides()[i];
   }

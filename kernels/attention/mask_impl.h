@@ -10,6 +10,9 @@
 
 namespace tessera::op {
 
+/// Of q and k, and of v, on a device.
+inline constexpr int kMostHeadSize = 256;
+
 /// The optional inputs that say which keys are seen, in their order.
 struct MaskOperands {
   Tensor query_positions, key_positions, query_documents, key_documents, blocks, bits;
@@ -31,7 +34,7 @@ struct Ids {
   Ids(const Tensor& x, int64_t first) : start(first) {
     if (!x.defined()) return;
     const bool batched = x.rank() == 2;
-    data = x.data<int64_t>();
+    data = x.device().is_cpu() ? x.data<int64_t>() : x.device_data<int64_t>();
     batch = batched ? x.strides()[0] : 0;
     step = x.strides()[batched ? 1 : 0];
   }

@@ -42,8 +42,8 @@ void AttentionSink::cuda(Tensors in, Outputs y, Stream stream) const {
                sink = row_major(in[2], stream);
   dispatch<dtypes>(o.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    launch(scale_rows<T>, blocks_for(o.numel()), kThreads, 0, stream, o.data<T>(),
-           Gates<C>(o, lse, sink, heads_inner), y[0].data<T>(), o.numel(), o.shape().back());
+    launch(scale_rows<T>, blocks_for(o.numel()), kThreads, 0, stream, o.device_data<T>(),
+           Gates<C>(o, lse, sink, heads_inner), y[0].device_data<T>(), o.numel(), o.shape().back());
   });
 }
 
@@ -54,8 +54,8 @@ void AttentionSinkBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(o.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     launch(row_gradients<T>, blocks_for(lse.numel(), kThreads / 32), kThreads, 0, stream,
-           o.data<T>(), Gates<C>(o, lse, sink, heads_inner), dy.data<T>(), y[0].data<T>(),
-           y[1].data<C>(), lse.numel(), o.shape().back());
+           o.device_data<T>(), Gates<C>(o, lse, sink, heads_inner), dy.device_data<T>(),
+           y[0].device_data<T>(), y[1].device_data<C>(), lse.numel(), o.shape().back());
   });
 }
 

@@ -18,11 +18,14 @@ template <class C> struct Gates {
   bool heads_inner;
 
   Gates(const Tensor& o, const Tensor& l, const Tensor& s, bool inner)
-      : lse(l.data<C>()),
-        sink(s.data<C>()),
+      : lse(data_of(l)),
+        sink(data_of(s)),
         heads(o.shape()[inner ? 2 : 1]),
         times(o.shape()[inner ? 1 : 2]),
         heads_inner(inner) {}
+  static const C* data_of(const Tensor& x) {
+    return x.device().is_cpu() ? x.data<C>() : x.device_data<C>();
+  }
   /// Where the statistics of a row of o stand.
   [[nodiscard]] TESSERA_MATH int64_t place(int64_t row) const {
     if (!heads_inner) return row;

@@ -49,8 +49,8 @@ template <class C> __global__ void sum_weights(const C* weights, int64_t n, C* t
 template <class C>
 Tensor sum_of_weights(std::string_view name, const Tensor& weights, Joiner* joiner, Stream stream) {
   const Tensor total = empty({1}, dtype_of<C>, weights.device());
-  launch(sum_weights<C>, 1, kSumThreads, 0, stream, weights.data<C>(), weights.numel(),
-         total.data<C>());
+  launch(sum_weights<C>, 1, kSumThreads, 0, stream, weights.device_data<C>(), weights.numel(),
+         total.device_data<C>());
   if (joiner) joiner->all_reduce(total, Join::sum);
   return total;
 }
@@ -68,21 +68,22 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
     const Tensor losses = y[3], hits = y[4];
     if (rows > 0) {
       const Tensor own_top = scratch({rows}), top = scratch({rows}), sums = scratch({3, rows});
-      const int64_t* target = targets.data<int64_t>();
-      C* const sum = sums.data<C>();
+      const int64_t* target = targets.device_data<int64_t>();
+      C* const sum = sums.device_data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
       const int64_t all_classes = vocabulary ? vocabulary : classes;
       launch(row_parts<T, T, C>, blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, stream,
-             logits.data<T>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals,
-             rows, classes, begin, all_classes, ignore_index,
-             weighted ? weights.data<C>() : nullptr, hits.data<C>());
+             logits.device_data<T>(), target, own_top.device_data<C>(), top.device_data<C>(), sum,
+             sum + rows, totals, rows, classes, begin, all_classes, ignore_index,
+             weighted ? weights.device_data<C>() : nullptr, hits.device_data<C>());
       if (joiner) {
         joiner->all_reduce(top, Join::max);
         const Tensor own =
             weighted && totals ? sum_of_weights<C>(name, weights, nullptr, stream) : Tensor();
-        launch(rescale<C>, blocks_for(rows), kThreads, 0, stream, target, own_top.data<C>(),
-               top.data<C>(), sum, sum + rows, totals, rows, classes, begin, ignore_index,
-               own.defined() ? own.data<C>() : nullptr, weighted ? hits.data<C>() : nullptr);
+        launch(rescale<C>, blocks_for(rows), kThreads, 0, stream, target, own_top.device_data<C>(),
+               top.device_data<C>(), sum, sum + rows, totals, rows, classes, begin, ignore_index,
+               own.defined() ? own.device_data<C>() : nullptr,
+               weighted ? hits.device_data<C>() : nullptr);
         joiner->all_reduce(alias(sums, {totals ? 3 : 2, rows}, {rows, 1}, sums.offset()),
                            Join::sum);
         if (weighted) joiner->all_reduce(hits, Join::sum);
@@ -90,16 +91,18 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       Tensor all;
       if (weighted && totals) all = sum_of_weights<C>(name, weights, joiner.get(), stream);
       if (!weighted) {
-        launch(mark_counted<C>, blocks_for(rows), kThreads, 0, stream, target, hits.data<C>(), rows,
-               ignore_index);
+        launch(mark_counted<C>, blocks_for(rows), kThreads, 0, stream, target,
+               hits.device_data<C>(), rows, ignore_index);
       }
-      launch(row_losses<C>, blocks_for(rows), kThreads, 0, stream, target, top.data<C>(), sum,
-             sum + rows, totals, RowLoss<C>(label_smoothing, z_loss, all_classes), y[2].data<C>(),
-             losses.data<C>(), rows, ignore_index, weighted ? hits.data<C>() : nullptr,
-             all.defined() ? all.data<C>() : nullptr);
+      launch(row_losses<C>, blocks_for(rows), kThreads, 0, stream, target, top.device_data<C>(),
+             sum, sum + rows, totals, RowLoss<C>(label_smoothing, z_loss, all_classes),
+             y[2].device_data<C>(), losses.device_data<C>(), rows, ignore_index,
+             weighted ? hits.device_data<C>() : nullptr,
+             all.defined() ? all.device_data<C>() : nullptr);
     }
-    launch(sum_losses<C>, 1, kSumThreads, 0, stream, losses.data<C>(), targets.data<int64_t>(),
-           y[0].data<C>(), y[1].data<int64_t>(), rows, ignore_index);
+    launch(sum_losses<C>, 1, kSumThreads, 0, stream, losses.device_data<C>(),
+           targets.device_data<int64_t>(), y[0].device_data<C>(), y[1].device_data<int64_t>(), rows,
+           ignore_index);
   });
 }
 
@@ -116,16 +119,16 @@ void CrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(logits.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const auto pointer = [](const Tensor& t) -> const C* {
-      return t.defined() ? t.data<C>() : nullptr;
+      return t.defined() ? t.device_data<C>() : nullptr;
     };
     Tensor all;
     if (weights.defined() && label_smoothing > 0)
       all = sum_of_weights<C>(name, weights, joiner.get(), stream);
-    launch(backward_kernel<T>, blocks_for(n), kThreads, 0, stream, logits.data<T>(),
-           targets.data<int64_t>(), lse.data<C>(), pointer(dsum), pointer(dlse), pointer(dloss),
-           pointer(weights), pointer(hits), pointer(all),
+    launch(backward_kernel<T>, blocks_for(n), kThreads, 0, stream, logits.device_data<T>(),
+           targets.device_data<int64_t>(), lse.device_data<C>(), pointer(dsum), pointer(dlse),
+           pointer(dloss), pointer(weights), pointer(hits), pointer(all),
            RowLoss<C>(label_smoothing, z_loss, vocabulary ? vocabulary : logits.shape().back()),
-           y[0].data<T>(), n, logits.shape().back(), begin, ignore_index);
+           y[0].device_data<T>(), n, logits.shape().back(), begin, ignore_index);
   });
 }
 

@@ -33,7 +33,8 @@ template <class T, bool kLargest> struct PeakScan {
 template <class Op> void Cumextreme<Op>::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    scan::run(PeakScan<T, Op::kLargest>{x.data<T>(), y[0].data<T>(), y[1].data<int64_t>()},
+    scan::run(PeakScan<T, Op::kLargest>{x.device_data<T>(), y[0].device_data<T>(),
+                                        y[1].device_data<int64_t>()},
               DimView(x.shape(), dim, Op::name), false, stream);
   });
 }

@@ -45,8 +45,8 @@ template <class T> struct GradientScan {
 void Cumprod::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    scan::run(ProductScan<T, T>{x.data<T>(), y[0].data<T>()}, DimView(x.shape(), dim, name), false,
-              stream);
+    scan::run(ProductScan<T, T>{x.device_data<T>(), y[0].device_data<T>()},
+              DimView(x.shape(), dim, name), false, stream);
   });
 }
 
@@ -55,9 +55,10 @@ void CumprodBackward::cuda(Tensors in, Outputs dx, Stream stream) const {
                products = empty(x.shape(), DType::f64, x.device());
   const DimView v(x.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    scan::run(ProductScan<T, double>{x.data<T>(), products.data<double>()}, v, false, stream);
-    scan::run(GradientScan<T>{x.data<T>(), dy.data<T>(), products.data<double>(), dx[0].data<T>(),
-                              v.n, v.inner},
+    scan::run(ProductScan<T, double>{x.device_data<T>(), products.device_data<double>()}, v, false,
+              stream);
+    scan::run(GradientScan<T>{x.device_data<T>(), dy.device_data<T>(),
+                              products.device_data<double>(), dx[0].device_data<T>(), v.n, v.inner},
               v, true, stream);
   });
 }

@@ -20,8 +20,8 @@ template <class T> struct SumScan {
 void Cumsum::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    scan::run(SumScan<T>{x.data<T>(), y[0].data<T>()}, DimView(x.shape(), dim, name), reverse,
-              stream);
+    scan::run(SumScan<T>{x.device_data<T>(), y[0].device_data<T>()}, DimView(x.shape(), dim, name),
+              reverse, stream);
   });
 }
 

@@ -29,9 +29,10 @@ void Dropout::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream);
   const PieceIndex place(x.shape(), start, whole);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(dropout_kernel<T>, blocks_for(n), kThreads, 0, stream, x.data<T>(),
-           in[1].data<int64_t>(), in[2].data<int64_t>(), in[3].data<int64_t>(), y[0].data<T>(), n,
-           place, row_size(), threshold(), static_cast<compute_t<T>>(scale()));
+    launch(dropout_kernel<T>, blocks_for(n), kThreads, 0, stream, x.device_data<T>(),
+           in[1].device_data<int64_t>(), in[2].device_data<int64_t>(), in[3].device_data<int64_t>(),
+           y[0].device_data<T>(), n, place, row_size(), threshold(),
+           static_cast<compute_t<T>>(scale()));
   });
 }
 

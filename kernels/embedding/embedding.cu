@@ -61,8 +61,9 @@ void Embedding::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor weight = row_major(in[0], stream), ids = row_major(in[1], stream);  // (V, D), (...)
   const int64_t rows = weight.shape()[0], d = weight.shape()[1];
   dispatch<dtypes>(weight.dtype(), [&]<class T>() {
-    launch(lookup<T>, blocks_for(n), kThreads, 0, stream, weight.data<T>(), ids.data<int64_t>(),
-           y[0].data<T>(), n, d, rows, begin, vocabulary > 0 ? vocabulary : rows);
+    launch(lookup<T>, blocks_for(n), kThreads, 0, stream, weight.device_data<T>(),
+           ids.device_data<int64_t>(), y[0].device_data<T>(), n, d, rows, begin,
+           vocabulary > 0 ? vocabulary : rows);
   });
 }
 
@@ -72,15 +73,15 @@ void EmbeddingBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t tokens = ids.numel(), own = y[0].shape()[0], d = y[0].shape()[1];
   const Tensor first = empty({own}, DType::i64, dy.device()),
                next = empty({tokens}, DType::i64, dy.device());
-  auto* heads = reinterpret_cast<unsigned long long*>(first.data<int64_t>());
+  auto* heads = reinterpret_cast<unsigned long long*>(first.device_data<int64_t>());
   launch(clear_lists, blocks_for(own), kThreads, 0, stream, heads, own, tokens);
   if (tokens > 0) {
-    launch(link_tokens, blocks_for(tokens, 64), 64, 0, stream, ids.data<int64_t>(), heads,
-           next.data<int64_t>(), tokens, own, begin);
+    launch(link_tokens, blocks_for(tokens, 64), 64, 0, stream, ids.device_data<int64_t>(), heads,
+           next.device_data<int64_t>(), tokens, own, begin);
   }
   dispatch<dtypes>(dy.dtype(), [&]<class T>() {
-    launch(add_rows<T>, blocks_for(own, 1), threads_for(d), 0, stream, dy.data<T>(), heads,
-           next.data<int64_t>(), y[0].data<T>(), tokens, own, d);
+    launch(add_rows<T>, blocks_for(own, 1), threads_for(d), 0, stream, dy.device_data<T>(), heads,
+           next.device_data<int64_t>(), y[0].device_data<T>(), tokens, own, d);
   });
 }
 

@@ -18,7 +18,7 @@ template <class Bits, class T> void launch_fill(const Tensor& y, T value, Stream
   Bits bits;
   std::memcpy(&bits, &value, sizeof(bits));
   launch(fill_bits<Bits>, blocks_for(y.numel()), kThreads, 0, stream,
-         static_cast<Bits*>(y.raw_data()), y.numel(), bits);
+         static_cast<Bits*>(y.raw_device_data()), y.numel(), bits);
 }
 
 template <class T> __global__ void random_kernel(Random op, PieceIndex place, int64_t n, T* y) {
@@ -45,7 +45,8 @@ void Random::cuda(Tensors, Outputs y, Stream stream) const {
   if (n == 0) return;
   const PieceIndex place = place_of_output(*this);
   dispatch<dtypes>(dtype, [&]<class T>() {
-    launch(random_kernel<T>, blocks_for(n), kThreads, 0, stream, *this, place, n, y[0].data<T>());
+    launch(random_kernel<T>, blocks_for(n), kThreads, 0, stream, *this, place, n,
+           y[0].device_data<T>());
   });
 }
 

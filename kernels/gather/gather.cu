@@ -43,8 +43,8 @@ void Gather::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(alias(in[0], reached, in[0].strides(), in[0].offset()), stream);
   const DimView from(x.shape(), dim, name), to(index.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(gather_kernel<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(),
-           index.data<int64_t>(), y[0].data<T>(), total, from.n, to.n, to.inner);
+    launch(gather_kernel<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(),
+           index.device_data<int64_t>(), y[0].device_data<T>(), total, from.n, to.n, to.inner);
   });
 }
 
@@ -65,7 +65,7 @@ void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
     else copy_strided(in[0], sums, stream);
     const DeviceLines lines(sums, index, src, normalize_dim(dim, index.rank(), name));
     launch(scatter_kernel<T>, blocks_for(lines.count, 64), 64, 0, stream, lines,
-           index.data<int64_t>(), src.data<T>(), sums.data<C>());
+           index.device_data<int64_t>(), src.device_data<T>(), sums.device_data<C>());
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&sums, 1), y, stream);
   });
 }

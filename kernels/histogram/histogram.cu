@@ -37,7 +37,7 @@ template <class Wide, class Op>
 void count(const Op& op, const Tensor& in, const Tensor& y, Stream stream) {
   static_assert(sizeof(Count) == sizeof(int64_t));
   if (op.bins == 0) return;
-  auto* counts = static_cast<Count*>(y.raw_data());
+  auto* counts = static_cast<Count*>(y.raw_device_data());
   TESSERA_CUDA_CALL(
       cudaMemsetAsync(counts, 0, static_cast<size_t>(op.bins) * sizeof(Count), handle(stream)));
   const int64_t n = in.numel();
@@ -45,7 +45,7 @@ void count(const Op& op, const Tensor& in, const Tensor& y, Stream stream) {
   const Tensor x = row_major(in, stream);
   dispatch<Op::dtypes>(x.dtype(), [&]<class T>() {
     launch(count_kernel<Op, Wide, T>, blocks_for(n, 8 * kThreads), kThreads, 0, stream, op,
-           x.data<T>(), n, counts, op.bins <= kSharedBins);
+           x.device_data<T>(), n, counts, op.bins <= kSharedBins);
   });
 }
 

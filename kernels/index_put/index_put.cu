@@ -64,14 +64,14 @@ void IndexPut::cuda(Tensors in, Outputs written, Stream stream) const {
   for (size_t i = 2; i < in.size(); ++i) {
     const int k = indices.count++;
     held.push_back(row_major(in[i], stream));
-    indices.index[k] = held.back().data<int64_t>();
+    indices.index[k] = held.back().device_data<int64_t>();
     indices.size[k] = x.shape()[k];
     indices.step[k] = x.strides()[k];
   }
   const DeviceNest<1> nest(LoopNest<1>(slice.shape(), {&slice}));
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(put_kernel<T>, blocks_for(size), kThreads, 0, stream, x.data<T>(), values.data<T>(),
-           indices, nest, size, m, accumulate);
+    launch(put_kernel<T>, blocks_for(size), kThreads, 0, stream, x.device_data<T>(),
+           values.device_data<T>(), indices, nest, size, m, accumulate);
   });
 }
 

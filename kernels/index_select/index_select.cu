@@ -45,8 +45,8 @@ void IndexSelect::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream), index = row_major(in[1], stream);
   const DimView v(x.shape(), dim, name);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(select_kernel<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(),
-           index.data<int64_t>(), y[0].data<T>(), total, v.n, index.numel(), v.inner);
+    launch(select_kernel<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(),
+           index.device_data<int64_t>(), y[0].device_data<T>(), total, v.n, index.numel(), v.inner);
   });
 }
 
@@ -67,8 +67,8 @@ void IndexAdd::cuda(Tensors in, Outputs y, Stream stream) const {
     if (!given) zero(sums);
     else if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
     else copy_strided(in[0], sums, stream);
-    launch(add_kernel<T>, blocks_for(columns, 64), 64, 0, stream, index.data<int64_t>(),
-           src.data<T>(), sums.data<C>(), columns, v.n, index.numel(), v.inner);
+    launch(add_kernel<T>, blocks_for(columns, 64), 64, 0, stream, index.device_data<int64_t>(),
+           src.device_data<T>(), sums.device_data<C>(), columns, v.n, index.numel(), v.inner);
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&sums, 1), y, stream);
   });
 }

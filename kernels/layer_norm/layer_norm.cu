@@ -92,10 +92,10 @@ void LayerNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor bias = in.size() > 2 && in[2].defined() ? row_major(in[2], stream) : Tensor();
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
-           weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr, y[0].data<T>(),
-           y[1].data<compute_t<T>>(), y[2].data<compute_t<T>>(), rows, d,
-           static_cast<compute_t<T>>(eps));
+    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.device_data<T>(),
+           weight.device_data<T>(), bias.defined() ? bias.device_data<T>() : nullptr,
+           y[0].device_data<T>(), y[1].device_data<compute_t<T>>(),
+           y[2].device_data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
   });
 }
 
@@ -110,19 +110,20 @@ void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Tensor parts = empty({2, chunks, d}, dtype_of<C>, x.device());
-    C *weight_parts = parts.data<C>(), *bias_parts = weight_parts + chunks * d;
+    C *weight_parts = parts.device_data<C>(), *bias_parts = weight_parts + chunks * d;
     if (rows > 0) {
-      launch(input_gradient<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
-             weight.data<T>(), mean.data<C>(), rstd.data<C>(), dy.data<T>(), y[0].data<T>(), rows,
-             d);
+      launch(input_gradient<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.device_data<T>(),
+             weight.device_data<T>(), mean.device_data<C>(), rstd.device_data<C>(),
+             dy.device_data<T>(), y[0].device_data<T>(), rows, d);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
-      launch(parameter_gradients<T>, grid, kThreads, 0, stream, x.data<T>(), mean.data<C>(),
-             rstd.data<C>(), dy.data<T>(), weight_parts, bias_parts, rows, d, chunk);
+      launch(parameter_gradients<T>, grid, kThreads, 0, stream, x.device_data<T>(),
+             mean.device_data<C>(), rstd.device_data<C>(), dy.device_data<T>(), weight_parts,
+             bias_parts, rows, d, chunk);
     }
-    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, weight_parts, y[1].data<T>(), d,
-           chunks);
-    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, bias_parts, y[2].data<T>(), d,
-           chunks);
+    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, weight_parts,
+           y[1].device_data<T>(), d, chunks);
+    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, bias_parts, y[2].device_data<T>(),
+           d, chunks);
   });
 }
 

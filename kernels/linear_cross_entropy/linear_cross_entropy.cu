@@ -38,8 +38,8 @@ __global__ void multiply_all(const T* x, const compute_t<T>* factor, T* y, int64
 
 void write_zeros(const Tensor& x, Stream stream) {
   if (x.numel() == 0) return;
-  check_cuda(cudaMemsetAsync(x.raw_data(), 0, static_cast<size_t>(x.numel() * item_size(x.dtype())),
-                             handle(stream)),
+  check_cuda(cudaMemsetAsync(x.raw_device_data(), 0,
+                             static_cast<size_t>(x.numel() * item_size(x.dtype())), handle(stream)),
              LinearCrossEntropy::name);
 }
 
@@ -75,30 +75,31 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
     for (int64_t from = 0; from < tokens; from += step) {
       const int64_t rows = std::min(step, tokens - from), n = rows * classes;
       const Tensor h = rows_of(hidden, from, rows, d), x = rows_of(logits, 0, rows, classes);
-      const int64_t* target = targets.data<int64_t>() + from;
+      const int64_t* target = targets.device_data<int64_t>() + from;
       device_gemm(h, false, weight, true, x, false, stream);
       const Tensor own_top = scratch({rows}), top = scratch({rows});
       const Tensor sums = scratch({label_smoothing > 0 ? 3 : 2, rows});
-      C* const sum = sums.data<C>();
+      C* const sum = sums.device_data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
       launch(row_parts<T, C, C>, blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, stream,
-             x.data<C>(), target, own_top.data<C>(), top.data<C>(), sum, sum + rows, totals, rows,
-             classes, begin, all_classes, ignore_index, nullptr, nullptr);
+             x.device_data<C>(), target, own_top.device_data<C>(), top.device_data<C>(), sum,
+             sum + rows, totals, rows, classes, begin, all_classes, ignore_index, nullptr, nullptr);
       if (joiner) {
         joiner->all_reduce(top, Join::max);
-        launch(rescale<C>, blocks_for(rows), kThreads, 0, stream, target, own_top.data<C>(),
-               top.data<C>(), sum, sum + rows, totals, rows, classes, begin, ignore_index, nullptr,
-               nullptr);
+        launch(rescale<C>, blocks_for(rows), kThreads, 0, stream, target, own_top.device_data<C>(),
+               top.device_data<C>(), sum, sum + rows, totals, rows, classes, begin, ignore_index,
+               nullptr, nullptr);
         joiner->all_reduce(sums, Join::sum);
       }
-      launch(row_losses<C>, blocks_for(rows), kThreads, 0, stream, target, top.data<C>(), sum,
-             sum + rows, totals, loss, nullptr, losses.data<C>() + from, rows, ignore_index,
-             nullptr, nullptr);
+      launch(row_losses<C>, blocks_for(rows), kThreads, 0, stream, target, top.device_data<C>(),
+             sum, sum + rows, totals, loss, nullptr, losses.device_data<C>() + from, rows,
+             ignore_index, nullptr, nullptr);
       if (!gradient) continue;
       const Tensor dx = rows_of(dlogits, 0, rows, classes);
       if (n > 0) {
-        launch(row_gradients<C, T>, blocks_for(n), kThreads, 0, stream, x.data<C>(), target,
-               top.data<C>(), sum, loss, dx.data<T>(), n, classes, begin, ignore_index);
+        launch(row_gradients<C, T>, blocks_for(n), kThreads, 0, stream, x.device_data<C>(), target,
+               top.device_data<C>(), sum, loss, dx.device_data<T>(), n, classes, begin,
+               ignore_index);
       }
       if (hidden_gradient)
         device_gemm(dx, false, weight, false, rows_of(d_hidden, from, rows, d), false, stream);
@@ -107,13 +108,14 @@ void LinearCrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
     if (hidden_gradient && joiner && tokens > 0) joiner->all_reduce(d_hidden, Join::sum);
     const auto round = [&](const Tensor& x, const Tensor& to) {
       if (to.numel() == 0) return;
-      launch(convert<C, T>, blocks_for(to.numel()), kThreads, 0, stream, x.data<C>(), to.data<T>(),
-             to.numel());
+      launch(convert<C, T>, blocks_for(to.numel()), kThreads, 0, stream, x.device_data<C>(),
+             to.device_data<T>(), to.numel());
     };
     if (hidden_aside) round(d_hidden, y[2]);
     if (weight_aside) round(d_weight, y[3]);
-    launch(sum_losses<C>, 1, kSumThreads, 0, stream, losses.data<C>(), targets.data<int64_t>(),
-           y[0].data<C>(), y[1].data<int64_t>(), tokens, ignore_index);
+    launch(sum_losses<C>, 1, kSumThreads, 0, stream, losses.device_data<C>(),
+           targets.device_data<int64_t>(), y[0].device_data<C>(), y[1].device_data<int64_t>(),
+           tokens, ignore_index);
   });
 }
 
@@ -122,8 +124,8 @@ void LinearCrossEntropyBackward::cuda(Tensors in, Outputs y, Stream stream) cons
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(multiply_all<T>, blocks_for(n), kThreads, 0, stream, x.data<T>(),
-           in[1].data<compute_t<T>>(), y[0].data<T>(), n);
+    launch(multiply_all<T>, blocks_for(n), kThreads, 0, stream, x.device_data<T>(),
+           in[1].device_data<compute_t<T>>(), y[0].device_data<T>(), n);
   });
 }
 

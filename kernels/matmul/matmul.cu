@@ -196,7 +196,7 @@ void run(const Problem& p, const void* a, const void* b, void* c, Stream stream)
   const void* beta = f64 ? static_cast<const void*>(&kept) : &kept_f32;
   TESSERA_CUBLAS_CALL(cublasLtMatmul(library.cublas.get(), plan.product.get(), alpha, b,
                                      plan.b.get(), a, plan.a.get(), beta, c, plan.c.get(), c,
-                                     plan.c.get(), &plan.algorithm, workspace.raw_data(),
+                                     plan.c.get(), &plan.algorithm, workspace.raw_device_data(),
                                      static_cast<size_t>(plan.workspace), handle(stream)));
 }
 
@@ -232,8 +232,9 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream, bool accumulat
   if (y.numel() == 0) return;
   if (k == 0) {
     if (accumulate) return;
-    TESSERA_CUDA_CALL(cudaMemsetAsync(
-        y.raw_data(), 0, static_cast<size_t>(y.numel() * item_size(y.dtype())), handle(stream)));
+    TESSERA_CUDA_CALL(cudaMemsetAsync(y.raw_device_data(), 0,
+                                      static_cast<size_t>(y.numel() * item_size(y.dtype())),
+                                      handle(stream)));
     return;
   }
   Batch batch;
@@ -267,7 +268,7 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream, bool accumulat
       at_b += i * batch.b[d];
     }
     const auto at = [&](const Tensor& t, int64_t elements) {
-      return static_cast<char*>(t.raw_data()) + elements * item_size(t.dtype());
+      return static_cast<char*>(t.raw_device_data()) + elements * item_size(t.dtype());
     };
     char* const pa = at(a.t, at_a);
     char* const pb = at(b.t, at_b);

@@ -52,7 +52,7 @@ void SumSquares::cuda(Tensors in, Outputs y, Stream stream) const {
     chunks += ceil_div(x.numel(), kListChunkOnDevice);
   }
   const Tensor partial = empty({chunks}, DType::f64, y[0].device());
-  double* next = partial.data<double>();
+  double* next = partial.device_data<double>();
   for (DType t : kOrder) {
     dispatch<dtypes>(t, [&]<class T>() {
       for_each_batch<1>(entries, t, [&](const ListBatch<1>& batch, unsigned blocks) {
@@ -61,11 +61,12 @@ void SumSquares::cuda(Tensors in, Outputs y, Stream stream) const {
       });
     });
   }
-  launch(sum_chunks, 1, 1024, 0, stream, partial.data<double>(), chunks, y[0].data<double>());
+  launch(sum_chunks, 1, 1024, 0, stream, partial.device_data<double>(), chunks,
+         y[0].device_data<double>());
 }
 
 void Scale::cuda(Tensors in, Outputs, Stream stream) const {
-  const double* factor = in[0].data<double>();
+  const double* factor = in[0].device_data<double>();
   WrittenRows written(stream);
   std::vector<ListEntry<1>> entries;
   for (const Tensor& x : in.subspan(1)) entries.push_back({written.add(x)});

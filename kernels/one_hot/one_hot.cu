@@ -19,8 +19,8 @@ void OneHot::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor ids = row_major(in[0], stream);
   dispatch<dtypes>(dtype, [&]<class T>() {
-    launch(one_hot_kernel<T>, blocks_for(n), kThreads, 0, stream, ids.data<int64_t>(),
-           y[0].data<T>(), n, classes);
+    launch(one_hot_kernel<T>, blocks_for(n), kThreads, 0, stream, ids.device_data<int64_t>(),
+           y[0].device_data<T>(), n, classes);
   });
 }
 

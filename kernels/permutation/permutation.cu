@@ -21,9 +21,9 @@ void Permutation::cuda(Tensors, Outputs y, Stream stream) const {
   if (count == 0) return;
   const Device on = y[0].device();
   const Tensor buffer = empty({4, n}, DType::i64, on);
-  auto* places = buffer.data<int64_t>();
+  auto* places = buffer.device_data<int64_t>();
   int64_t* sorted = places + n;
-  auto* weights = static_cast<uint64_t*>(buffer.raw_data()) + 2 * n;
+  auto* weights = static_cast<uint64_t*>(buffer.raw_device_data()) + 2 * n;
   uint64_t* sorted_weights = weights + n;
   launch(make_weights, blocks_for(n), kThreads, 0, stream, *this, weights, places);
   size_t bytes = 0;
@@ -34,8 +34,8 @@ void Permutation::cuda(Tensors, Outputs y, Stream stream) const {
   };
   run(nullptr);
   const Tensor scratch = empty({static_cast<int64_t>(bytes) + 1}, DType::u8, on);
-  run(scratch.raw_data());
-  TESSERA_CUDA_CALL(cudaMemcpyAsync(y[0].raw_data(), sorted + begin,
+  run(scratch.raw_device_data());
+  TESSERA_CUDA_CALL(cudaMemcpyAsync(y[0].raw_device_data(), sorted + begin,
                                     static_cast<size_t>(count) * sizeof(int64_t),
                                     cudaMemcpyDeviceToDevice, handle(stream)));
 }

@@ -64,10 +64,12 @@ void launch_flat(const Op& op, const Tensor& y, Tensors in, Stream stream) {
   const int64_t n = y.numel();
   if (n == 0) return;
   [&]<size_t... I>(std::index_sequence<I...>) {
-    Out* out = static_cast<Out*>(y.raw_data());
-    const bool packed = aligned(out) && (aligned(static_cast<const In*>(in[I].raw_data())) && ...);
+    Out* out = static_cast<Out*>(y.raw_device_data());
+    const bool packed =
+        aligned(out) && (aligned(static_cast<const In*>(in[I].raw_device_data())) && ...);
     launch(map_flat<Op, Out, In...>, blocks_for(packed ? ceil_div(n, kPack) : n), kThreads, 0,
-           stream, op, n, packed ? n / kPack : 0, out, static_cast<const In*>(in[I].raw_data())...);
+           stream, op, n, packed ? n / kPack : 0, out,
+           static_cast<const In*>(in[I].raw_device_data())...);
   }
   (std::index_sequence_for<In...>{});
 }
@@ -80,8 +82,8 @@ void launch_strided(const Op& op, const Tensor& y, Tensors in, Stream stream) {
   [&]<size_t... I>(std::index_sequence<I...>) {
     const LoopNest<1 + sizeof...(In)> nest(y.shape(), {&y, &in[I]...});
     launch(map_strided<Op, Out, In...>, blocks_for(n), kThreads, 0, stream, op, n,
-           DeviceNest<1 + sizeof...(In)>(nest), static_cast<Out*>(y.raw_data()),
-           static_cast<const In*>(in[I].raw_data())...);
+           DeviceNest<1 + sizeof...(In)>(nest), static_cast<Out*>(y.raw_device_data()),
+           static_cast<const In*>(in[I].raw_device_data())...);
   }
   (std::index_sequence_for<In...>{});
 }

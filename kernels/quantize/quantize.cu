@@ -67,22 +67,24 @@ void Quantize::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     const Tensor maxima = empty({rows}, DType::f32, x.device());
     if (per_row) {
-      launch(row_maxima<T>, blocks_for(rows, 1), threads_for(n), 0, stream, x.data<T>(), rows, n,
-             maxima.data<float>());
+      launch(row_maxima<T>, blocks_for(rows, 1), threads_for(n), 0, stream, x.device_data<T>(),
+             rows, n, maxima.device_data<float>());
     } else {
       const unsigned blocks = blocks_for(total);
       const Tensor parts = empty({blocks}, DType::f32, x.device());
-      launch(block_maxima<T>, blocks, kThreads, 0, stream, x.data<T>(), total, parts.data<float>());
-      launch(block_maxima<float>, 1, kThreads, 0, stream, parts.data<float>(), blocks,
-             maxima.data<float>());
+      launch(block_maxima<T>, blocks, kThreads, 0, stream, x.device_data<T>(), total,
+             parts.device_data<float>());
+      launch(block_maxima<float>, 1, kThreads, 0, stream, parts.device_data<float>(), blocks,
+             maxima.device_data<float>());
     }
     if (joiner) joiner->all_reduce(maxima, Join::max);
-    launch(make_scales, blocks_for(rows), kThreads, 0, stream, maxima.data<float>(), rows,
-           static_cast<float>(largest_number(to)), y[1].data<float>());
+    launch(make_scales, blocks_for(rows), kThreads, 0, stream, maxima.device_data<float>(), rows,
+           static_cast<float>(largest_number(to)), y[1].device_data<float>());
     if (total == 0) return;
     dispatch<kF8>(to, [&]<class F8>() {
-      launch(round_kernel<T, F8>, blocks_for(total), kThreads, 0, stream, x.data<T>(),
-             y[1].data<float>(), total, n, static_cast<float>(largest_number(to)), y[0].data<F8>());
+      launch(round_kernel<T, F8>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(),
+             y[1].device_data<float>(), total, n, static_cast<float>(largest_number(to)),
+             y[0].device_data<F8>());
     });
   });
 }
@@ -94,8 +96,8 @@ void Dequantize::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t n = total / scale.numel();
   dispatch<dtypes>(values.dtype(), [&]<class F8>() {
     dispatch<Quantize::dtypes>(to, [&]<class T>() {
-      launch(widen_kernel<F8, T>, blocks_for(total), kThreads, 0, stream, values.data<F8>(),
-             scale.data<float>(), total, n, y[0].data<T>());
+      launch(widen_kernel<F8, T>, blocks_for(total), kThreads, 0, stream, values.device_data<F8>(),
+             scale.device_data<float>(), total, n, y[0].device_data<T>());
     });
   });
 }

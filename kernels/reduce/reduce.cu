@@ -83,7 +83,7 @@ template <class T, bool kLargest> compute_t<T> peak_of_nothing() {
 
 void Sum::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(SumUp<T>{y[0].data<T>(), compute_t<T>(1)}, in[0], dims, stream);
+    reduce_elements<T>(SumUp<T>{y[0].device_data<T>(), compute_t<T>(1)}, in[0], dims, stream);
   });
 }
 
@@ -92,34 +92,35 @@ void Mean::cuda(Tensors in, Outputs y, Stream stream) const {
   for (int d = 0; d < in[0].rank(); ++d) divisor_of_sum *= dims >> d & 1 ? in[0].shape()[d] : 1;
   if (count > 0) divisor_of_sum = count;
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(SumUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(divisor_of_sum)}, in[0],
-                       dims, stream);
+    reduce_elements<T>(SumUp<T>{y[0].device_data<T>(), static_cast<compute_t<T>>(divisor_of_sum)},
+                       in[0], dims, stream);
   });
 }
 
 void LogSumExp::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(LogSumUp<T>{y[0].data<T>()}, in[0], dims, stream);
+    reduce_elements<T>(LogSumUp<T>{y[0].device_data<T>()}, in[0], dims, stream);
   });
 }
 
 void Prod::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(MultiplyUp<T>{y[0].data<T>()}, in[0], dims, stream);
+    reduce_elements<T>(MultiplyUp<T>{y[0].device_data<T>()}, in[0], dims, stream);
   });
 }
 
 template <class Op> void Peak<Op>::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<Reduce<Op>::dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(PeakUp<T, Op::kLargest>{y[0].data<T>(), peak_of_nothing<T, Op::kLargest>()},
-                       in[0], this->dims, stream);
+    reduce_elements<T>(
+        PeakUp<T, Op::kLargest>{y[0].device_data<T>(), peak_of_nothing<T, Op::kLargest>()}, in[0],
+        this->dims, stream);
   });
 }
 template struct Peak<AMax>;
 template struct Peak<AMin>;
 
 template <class Op> void Truth<Op>::cuda(Tensors in, Outputs y, Stream stream) const {
-  reduce_elements<bool>(PeakUp<bool, Op::kLargest>{y[0].data<bool>(), !Op::kLargest}, in[0],
+  reduce_elements<bool>(PeakUp<bool, Op::kLargest>{y[0].device_data<bool>(), !Op::kLargest}, in[0],
                         this->dims, stream);
 }
 template struct Truth<Any>;

@@ -20,7 +20,7 @@ template <class T> struct CountUp {
 
 void CountNonzero::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(CountUp<T>{y[0].data<int64_t>()}, in[0], dims, stream);
+    reduce_elements<T>(CountUp<T>{y[0].device_data<int64_t>()}, in[0], dims, stream);
   });
 }
 

@@ -36,8 +36,9 @@ template <class Op> void Extreme<Op>::cuda(Tensors in, Outputs y, Stream stream)
   const int rank = in[0].rank();
   const DimMask mask = rank == 0 ? 0 : DimMask{1} << normalize_dim(dim, rank, Op::name);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(FindPeak<T, Op::kLargest>{y[0].data<T>(), y[1].data<int64_t>()}, in[0], mask,
-                       stream);
+    reduce_elements<T>(
+        FindPeak<T, Op::kLargest>{y[0].device_data<T>(), y[1].device_data<int64_t>()}, in[0], mask,
+        stream);
   });
 }
 template struct Extreme<Max>;

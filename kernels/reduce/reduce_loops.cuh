@@ -109,10 +109,10 @@ void reduce_elements(const R& r, const Tensor& x, DimMask dims, Stream stream) {
   if (p.splits > 1)
     partial =
         empty({p.splits * p.outputs * static_cast<int64_t>(sizeof(Acc))}, DType::u8, x.device());
-  Acc* sums = partial.defined() ? static_cast<Acc*>(partial.raw_data()) : nullptr;
+  Acc* sums = partial.defined() ? static_cast<Acc*>(partial.raw_device_data()) : nullptr;
   const dim3 grid(blocks_for(p.outputs, kThreads / p.lanes), static_cast<unsigned>(p.splits));
-  launch(reduce_kernel<R, T>, grid, kThreads, 0, stream, r, static_cast<const T*>(x.raw_data()), p,
-         sums);
+  launch(reduce_kernel<R, T>, grid, kThreads, 0, stream, r,
+         static_cast<const T*>(x.raw_device_data()), p, sums);
   if (!sums) return;
   launch(join_splits<R>, blocks_for(p.outputs), kThreads, 0, stream, r, sums, p.outputs, p.splits);
 }

@@ -72,8 +72,9 @@ void Var::cuda(Tensors in, Outputs y, Stream stream) const {
   for (int d = 0; d < in[0].rank(); ++d)
     n *= static_cast<double>(dims >> d & 1 ? in[0].shape()[d] : 1);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
-    reduce_elements<T>(SpreadUp<T>{y[0].data<T>(), static_cast<compute_t<T>>(n - correction), root},
-                       in[0], dims, stream);
+    reduce_elements<T>(
+        SpreadUp<T>{y[0].device_data<T>(), static_cast<compute_t<T>>(n - correction), root}, in[0],
+        dims, stream);
   });
 }
 
@@ -82,8 +83,8 @@ void Norm::cuda(Tensors in, Outputs y, Stream stream) const {
     using C = compute_t<T>;
     const auto run = [&]<NormKind kKind>() {
       const C nothing = kKind == NormKind::smallest ? std::numeric_limits<C>::infinity() : C(0);
-      reduce_elements<T>(NormUp<T, kKind>{y[0].data<T>(), static_cast<C>(p), nothing}, in[0], dims,
-                         stream);
+      reduce_elements<T>(NormUp<T, kKind>{y[0].device_data<T>(), static_cast<C>(p), nothing}, in[0],
+                         dims, stream);
     };
     if (p == 2) run.template operator()<NormKind::square>();
     else if (p == 1) run.template operator()<NormKind::size>();

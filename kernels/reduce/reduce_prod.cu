@@ -73,8 +73,9 @@ void ProdBackward::cuda(Tensors in, Outputs dx, Stream stream) const {
     using C = compute_t<T>;
     const Tensor before = empty({outputs, n}, dtype_of<C>, x.device());
     launch(prod_backward_kernel<T, C>, blocks_for(outputs * kWarp), kThreads, 0, stream,
-           static_cast<const T*>(x.raw_data()), static_cast<const T*>(dy.raw_data()),
-           static_cast<T*>(dx[0].raw_data()), before.data<C>(), outputs, n, nest(0), nest(1));
+           static_cast<const T*>(x.raw_device_data()), static_cast<const T*>(dy.raw_device_data()),
+           static_cast<T*>(dx[0].raw_device_data()), before.device_data<C>(), outputs, n, nest(0),
+           nest(1));
   });
 }
 

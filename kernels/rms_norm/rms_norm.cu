@@ -89,9 +89,9 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor weight = in[1].defined() ? row_major(in[1], stream) : Tensor();
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(), nullptr,
-           weight.defined() ? weight.data<T>() : nullptr, y[0].data<T>(), nullptr,
-           y[1].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
+    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.device_data<T>(),
+           nullptr, weight.defined() ? weight.device_data<T>() : nullptr, y[0].device_data<T>(),
+           nullptr, y[1].device_data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
   });
 }
 
@@ -101,9 +101,10 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
                weight = row_major(in[2], stream);
   const int64_t d = x.shape().back(), rows = y[2].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
-           residual.data<T>(), weight.data<T>(), y[0].data<T>(), y[1].data<T>(),
-           y[2].data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
+    launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.device_data<T>(),
+           residual.device_data<T>(), weight.device_data<T>(), y[0].device_data<T>(),
+           y[1].device_data<T>(), y[2].device_data<compute_t<T>>(), rows, d,
+           static_cast<compute_t<T>>(eps));
   });
 }
 
@@ -120,15 +121,16 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     using C = compute_t<T>;
     const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
     if (rows > 0) {
-      launch(input_gradient<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.data<T>(),
-             weight.defined() ? weight.data<T>() : nullptr, rstd.data<C>(), dy.data<T>(),
-             more.defined() ? more.data<T>() : nullptr, y[0].data<T>(), rows, d);
+      launch(input_gradient<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.device_data<T>(),
+             weight.defined() ? weight.device_data<T>() : nullptr, rstd.device_data<C>(),
+             dy.device_data<T>(), more.defined() ? more.device_data<T>() : nullptr,
+             y[0].device_data<T>(), rows, d);
       const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
-      launch(weight_gradient<T>, grid, kThreads, 0, stream, x.data<T>(), rstd.data<C>(),
-             dy.data<T>(), partial.data<C>(), rows, d, chunk);
+      launch(weight_gradient<T>, grid, kThreads, 0, stream, x.device_data<T>(),
+             rstd.device_data<C>(), dy.device_data<T>(), partial.device_data<C>(), rows, d, chunk);
     }
-    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, partial.data<C>(), y[1].data<T>(),
-           d, chunks);
+    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, partial.device_data<C>(),
+           y[1].device_data<T>(), d, chunks);
   });
 }
 

@@ -50,8 +50,9 @@ void Rope::cuda(Tensors in, Outputs y, Stream stream) const {
                 cos.shape()[1], cos.shape()[0], inverse,  halves};
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    launch(rotate<T>, blocks_for(z.values), kThreads, 0, stream, x.data<T>(), cos.data<C>(),
-           sin.data<C>(), positions.defined() ? positions.data<int64_t>() : nullptr, y[0].data<T>(),
+    launch(rotate<T>, blocks_for(z.values), kThreads, 0, stream, x.device_data<T>(),
+           cos.device_data<C>(), sin.device_data<C>(),
+           positions.defined() ? positions.device_data<int64_t>() : nullptr, y[0].device_data<T>(),
            z);
   });
 }

@@ -19,7 +19,8 @@ void RandInt::cuda(Tensors, Outputs y, Stream stream) const {
   if (n == 0) return;
   const PieceIndex place = place_of_output(*this);
   dispatch<dtypes>(dtype, [&]<class T>() {
-    launch(randint_kernel<T>, blocks_for(n), kThreads, 0, stream, *this, place, n, y[0].data<T>());
+    launch(randint_kernel<T>, blocks_for(n), kThreads, 0, stream, *this, place, n,
+           y[0].device_data<T>());
   });
 }
 

@@ -44,8 +44,8 @@ void Scatter::cuda(Tensors in, Outputs y, Stream stream) const {
   if (index.numel() == 0) return;
   const DeviceLines lines(y[0], index, src, normalize_dim(dim, index.rank(), name));
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
-    launch(scatter_kernel<T>, blocks_of(lines), 64, 0, stream, lines, index.data<int64_t>(),
-           src.data<T>(), y[0].data<T>());
+    launch(scatter_kernel<T>, blocks_of(lines), 64, 0, stream, lines, index.device_data<int64_t>(),
+           src.device_data<T>(), y[0].device_data<T>());
   });
 }
 
@@ -56,7 +56,7 @@ void ScatterBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const DeviceLines lines(y[0], index, y[1], normalize_dim(dim, index.rank(), name));
   dispatch<dtypes>(y[0].dtype(), [&]<class T>() {
     launch(scatter_backward_kernel<T>, blocks_of(lines), 64, 0, stream, lines,
-           index.data<int64_t>(), y[0].data<T>(), y[1].data<T>());
+           index.device_data<int64_t>(), y[0].device_data<T>(), y[1].device_data<T>());
   });
 }
 
@@ -72,7 +72,7 @@ void ScatterReduce::cuda(Tensors in, Outputs y, Stream stream) const {
     else copy_strided(in[0], all, stream);
     const DeviceLines lines(all, index, src, normalize_dim(dim, index.rank(), name));
     launch(scatter_reduce_kernel<T>, blocks_of(lines), 64, 0, stream, *this, lines,
-           index.data<int64_t>(), src.data<T>(), all.data<C>());
+           index.device_data<int64_t>(), src.device_data<T>(), all.device_data<C>());
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&all, 1), y, stream);
   });
 }

@@ -23,9 +23,10 @@ void SearchSorted::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor sorted = row_major(in[0], stream), values = row_major(in[1], stream);
   const int64_t s = sorted.shape().back(), n = values.rank() > 0 ? values.shape().back() : 1;
   dispatch<dtypes>(values.dtype(), [&]<class T>() {
-    const T* sequence = s > 0 ? sorted.data<T>() : nullptr;
-    launch(search_kernel<T>, blocks_for(total), kThreads, 0, stream, sequence, values.data<T>(),
-           y[0].data<int64_t>(), total, s, n, sorted.rank() == 1, right);
+    const T* sequence = s > 0 ? sorted.device_data<T>() : nullptr;
+    launch(search_kernel<T>, blocks_for(total), kThreads, 0, stream, sequence,
+           values.device_data<T>(), y[0].device_data<int64_t>(), total, s, n, sorted.rank() == 1,
+           right);
   });
 }
 

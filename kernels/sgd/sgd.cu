@@ -82,7 +82,7 @@ void Sgd::cuda(Tensors in, Outputs, Stream stream) const {
     for_each_batch<2>(with_dtypes<2>(entries, {dtype_of<P>, dtype_of<G>}), dtype_of<P>,
                       [&](const ListBatch<2>& batch, unsigned blocks) {
                         launch(plain_kernel<P, G>, blocks, kThreads, 0, stream, batch, settings,
-                               in[0].data<double>(), in[1].data<bool>());
+                               in[0].device_data<double>(), in[1].device_data<bool>());
                       });
   });
   written.done();
@@ -100,8 +100,8 @@ void SgdMomentum::cuda(Tensors in, Outputs, Stream stream) const {
     for_each_batch<3>(with_dtypes<3>(entries, {dtype_of<P>, dtype_of<G>, dtype_of<B>}), dtype_of<P>,
                       [&](const ListBatch<3>& batch, unsigned blocks) {
                         launch(momentum_kernel<P, G, B>, blocks, kThreads, 0, stream, batch,
-                               settings, in[0].data<double>(), in[1].data<bool>(),
-                               in[2].data<double>());
+                               settings, in[0].device_data<double>(), in[1].device_data<bool>(),
+                               in[2].device_data<double>());
                       });
   };
   each_pair([&]<class P, class G>() {

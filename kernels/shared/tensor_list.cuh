@@ -53,7 +53,8 @@ void for_each_batch(const std::vector<ListEntry<P>>& entries, DType dtype, Run&&
         (batch.count > 0 && batch.first[batch.count] > kMostBlocks))
       flush();
     const int i = batch.count++;
-    for (int p = 0; p < P; ++p) batch.pointers[i][p] = entry[static_cast<size_t>(p)].raw_data();
+    for (int p = 0; p < P; ++p)
+      batch.pointers[i][p] = entry[static_cast<size_t>(p)].raw_device_data();
     batch.sizes[i] = entry[0].numel();
     batch.first[i + 1] =
         batch.first[i] + static_cast<int>(ceil_div(batch.sizes[i], kListChunkOnDevice));

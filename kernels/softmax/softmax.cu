@@ -100,12 +100,12 @@ template <class P, class Op> void forward(const Op& op, Tensors in, Outputs y, S
   const DimView v(x.shape(), op.dim, Op::name);
   dispatch<Op::dtypes>(x.dtype(), [&]<class T>() {
     if (v.inner == 1) {
-      launch(forward_rows<P, T>, blocks_for(v.outer, 1), threads_for(v.n), 0, stream, x.data<T>(),
-             y[0].data<T>(), v.outer, v.n);
+      launch(forward_rows<P, T>, blocks_for(v.outer, 1), threads_for(v.n), 0, stream,
+             x.device_data<T>(), y[0].device_data<T>(), v.outer, v.n);
     } else {
       const int64_t columns = v.outer * v.inner;
-      launch(forward_columns<P, T>, blocks_for(columns), kThreads, 0, stream, x.data<T>(),
-             y[0].data<T>(), columns, v.n, v.inner);
+      launch(forward_columns<P, T>, blocks_for(columns), kThreads, 0, stream, x.device_data<T>(),
+             y[0].device_data<T>(), columns, v.n, v.inner);
     }
   });
 }
@@ -116,12 +116,12 @@ template <class P, class Op> void backward(const Op& op, Tensors in, Outputs dx,
   const DimView v(y.shape(), op.dim, Op::name);
   dispatch<Op::dtypes>(y.dtype(), [&]<class T>() {
     if (v.inner == 1) {
-      launch(backward_rows<P, T>, blocks_for(v.outer, 1), threads_for(v.n), 0, stream, y.data<T>(),
-             dy.data<T>(), dx[0].data<T>(), v.outer, v.n);
+      launch(backward_rows<P, T>, blocks_for(v.outer, 1), threads_for(v.n), 0, stream,
+             y.device_data<T>(), dy.device_data<T>(), dx[0].device_data<T>(), v.outer, v.n);
     } else {
       const int64_t columns = v.outer * v.inner;
-      launch(backward_columns<P, T>, blocks_for(columns), kThreads, 0, stream, y.data<T>(),
-             dy.data<T>(), dx[0].data<T>(), columns, v.n, v.inner);
+      launch(backward_columns<P, T>, blocks_for(columns), kThreads, 0, stream, y.device_data<T>(),
+             dy.device_data<T>(), dx[0].device_data<T>(), columns, v.n, v.inner);
     }
   });
 }

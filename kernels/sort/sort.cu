@@ -55,14 +55,15 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
   const int64_t columns = v.outer * v.inner, group = std::min(columns, kMost / v.n);
   const Tensor places = empty({2, total}, DType::i64, device);
   const Tensor ends = empty({group + 1}, DType::i64, device);
-  int64_t *from = places.data<int64_t>(), *sorted = from + total, *end = ends.data<int64_t>();
+  int64_t *from = places.device_data<int64_t>(), *sorted = from + total,
+          *end = ends.device_data<int64_t>();
   launch(make_ends, blocks_for(group + 1), kThreads, 0, stream, end, group, v.n);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using Key = order_key_t<T>;
     const Tensor buffer = bytes_on(device, 2 * total * static_cast<int64_t>(sizeof(Key)));
-    Key *keys = static_cast<Key*>(buffer.raw_data()), *sorted_keys = keys + total;
-    launch(make_keys<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(), keys, from, total,
-           v.n, v.inner, descending);
+    Key *keys = static_cast<Key*>(buffer.raw_device_data()), *sorted_keys = keys + total;
+    launch(make_keys<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(), keys, from,
+           total, v.n, v.inner, descending);
     size_t bytes = 0;
     const auto run = [&](void* scratch, int64_t column) {
       const int64_t count = std::min(group, columns - column), at = column * v.n;
@@ -74,9 +75,10 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
     };
     run(nullptr, 0);
     const Tensor scratch = bytes_on(device, static_cast<int64_t>(bytes) + 1);
-    for (int64_t column = 0; column < columns; column += group) run(scratch.raw_data(), column);
-    launch(fetch<T>, blocks_for(total), kThreads, 0, stream, x.data<T>(), sorted, y[0].data<T>(),
-           y[1].data<int64_t>(), total, v.n, v.inner);
+    for (int64_t column = 0; column < columns; column += group)
+      run(scratch.raw_device_data(), column);
+    launch(fetch<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(), sorted,
+           y[0].device_data<T>(), y[1].device_data<int64_t>(), total, v.n, v.inner);
   });
 }
 

@@ -37,8 +37,8 @@ void Swiglu::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor gate = row_major(in[0], stream), up = row_major(in[1], stream);
   dispatch<dtypes>(gate.dtype(), [&]<class T>() {
-    launch(forward_kernel<T>, blocks_for(n), kThreads, 0, stream, gate.data<T>(), up.data<T>(),
-           Gated<compute_t<T>>(*this), y[0].data<T>(), n);
+    launch(forward_kernel<T>, blocks_for(n), kThreads, 0, stream, gate.device_data<T>(),
+           up.device_data<T>(), Gated<compute_t<T>>(*this), y[0].device_data<T>(), n);
   });
 }
 
@@ -48,8 +48,9 @@ void SwigluBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor gate = row_major(in[0], stream), up = row_major(in[1], stream),
                dy = row_major(in[2], stream);
   dispatch<dtypes>(gate.dtype(), [&]<class T>() {
-    launch(backward_kernel<T>, blocks_for(n), kThreads, 0, stream, gate.data<T>(), up.data<T>(),
-           dy.data<T>(), Gated<compute_t<T>>(*this), y[0].data<T>(), y[1].data<T>(), n);
+    launch(backward_kernel<T>, blocks_for(n), kThreads, 0, stream, gate.device_data<T>(),
+           up.device_data<T>(), dy.device_data<T>(), Gated<compute_t<T>>(*this),
+           y[0].device_data<T>(), y[1].device_data<T>(), n);
   });
 }
 

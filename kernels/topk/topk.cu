@@ -73,8 +73,8 @@ void TopK::cuda(Tensors in, Outputs y, Stream stream) const {
   const DimView v(x.shape(), dim, name);
   const int64_t columns = v.outer * v.inner;
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(topk_kernel<T>, blocks_for(columns, 1), threads_for(v.n), 0, stream, x.data<T>(),
-           y[0].data<T>(), y[1].data<int64_t>(), columns, v.n, v.inner, k, largest);
+    launch(topk_kernel<T>, blocks_for(columns, 1), threads_for(v.n), 0, stream, x.device_data<T>(),
+           y[0].device_data<T>(), y[1].device_data<int64_t>(), columns, v.n, v.inner, k, largest);
   });
 }
 

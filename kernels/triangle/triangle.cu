@@ -23,8 +23,8 @@ void Triangle::cuda(Tensors in, Outputs y, Stream stream) const {
   if (n == 0) return;
   const Tensor x = row_major(in[0], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    launch(triangle_kernel<T>, blocks_for(n), kThreads, 0, stream, x.data<T>(), y[0].data<T>(), n,
-           x.shape()[x.rank() - 2], x.shape().back(), bounded(), upper);
+    launch(triangle_kernel<T>, blocks_for(n), kThreads, 0, stream, x.device_data<T>(),
+           y[0].device_data<T>(), n, x.shape()[x.rank() - 2], x.shape().back(), bounded(), upper);
   });
 }
 

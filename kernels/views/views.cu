@@ -9,7 +9,7 @@ namespace {
 
 void zero(const Tensor& y, Stream stream) {
   const auto bytes = static_cast<size_t>(y.numel() * item_size(y.dtype()));
-  TESSERA_CUDA_CALL(cudaMemsetAsync(y.raw_data(), 0, bytes, handle(stream)));
+  TESSERA_CUDA_CALL(cudaMemsetAsync(y.raw_device_data(), 0, bytes, handle(stream)));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ struct Mutant {
   } kind;
   const void* kernel;
   Site site;  // of the barrier or shuffle
-  bool operator==(const Mutant& o) const;
+  CUDA_EMULATION_API bool operator==(const Mutant& o) const;
 };
 
 /// `tessera::op::topk_kernel<float> without barrier 2 of topk.cu`, and the like.

@@ -42,13 +42,16 @@ struct Case {
   }
 };
 
-std::vector<Case> cases_of(const Subject& s) {
+// In bf16 those of `s` that take it, else in f32 or what comes nearest.
+std::vector<Case> cases_of(const Subject& s, bool in_bf16) {
   std::vector<Case> all;
   for (const SampleRow& sample : good_samples(s)) {
     const std::vector<DType> dtypes = run_dtypes(*s.row, sample);
-    const bool f32 = std::ranges::find(dtypes, DType::f32) != dtypes.end();
+    const DType wanted = in_bf16 ? DType::bf16 : DType::f32;
+    const bool has = std::ranges::find(dtypes, wanted) != dtypes.end();
+    if (in_bf16 && !has) continue;
     Random random(s.row->name, kSeed);
-    Case c{sample, inputs_of(sample, f32 ? DType::f32 : dtypes.front(), random), {}};
+    Case c{sample, inputs_of(sample, has ? wanted : dtypes.front(), random), {}};
     c.want = run(s, sample.op.get(), c.in);
     all.push_back(std::move(c));
   }
@@ -90,23 +93,40 @@ Fate fate_of(const Mutant& mutant, const Subject& s, const Case& c) {
   return WEXITSTATUS(status) == 0 ? survived : WEXITSTATUS(status) == kNoticed ? noticed : crashed;
 }
 
-// The mutants of an op by their text, each with the first case that has it. Several of one text are
-// of kernels that differ in what the text leaves out; they share one fate.
+// Whether it is of a barrier or shuffle that none of `others` is of.
+bool is_elsewhere(const Mutant& m, const std::vector<Mutant>& others) {
+  if (m.kind != Mutant::skipped_barrier && m.kind != Mutant::wrong_lane) return false;
+  return std::ranges::none_of(others, [&](Mutant other) {
+    other.kernel = m.kernel;
+    return other == m;
+  });
+}
+
+// The mutants of an op by their text, each with the first of `cases` that has it; these are filled.
+// Several of one text are of kernels that differ in what the text leaves out; they share one fate.
 struct Reached {
   std::vector<Mutant> mutants;
   size_t first_case;
 };
-std::map<std::string, Reached> mutants_of(const Subject& s, const std::vector<Case>& cases) {
+std::map<std::string, Reached> mutants_of(const Subject& s, std::vector<Case>& cases) {
   std::map<std::string, Reached> all;
   std::vector<Mutant> found;
-  size_t seen = 0;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    cuda_emulation::watch_for_mutants(&found);
-    EXPECT_FALSE(notices(s, cases[i])) << "without a mutant, " << describe(*s.row, cases[i].sample);
-    cuda_emulation::watch_for_mutants(nullptr);
-    for (; seen < found.size(); ++seen)
-      all.try_emplace(text_of(found[seen]), Reached{{}, i})
-          .first->second.mutants.push_back(found[seen]);
+  for (const bool in_bf16 : {false, true}) {
+    const std::vector<Mutant> before = found;
+    for (Case& c : cases_of(s, in_bf16)) {
+      std::vector<Mutant> reached = found;
+      cuda_emulation::watch_for_mutants(&reached);
+      EXPECT_FALSE(notices(s, c)) << "without a mutant, " << describe(*s.row, c.sample);
+      cuda_emulation::watch_for_mutants(nullptr);
+      for (size_t m = found.size(); m < reached.size(); ++m) {
+        // Of bf16 only places that f32 does not reach: where tensor cores take it.
+        if (in_bf16 && !is_elsewhere(reached[m], before)) continue;
+        all.try_emplace(text_of(reached[m]), Reached{{}, cases.size()})
+            .first->second.mutants.push_back(reached[m]);
+      }
+      found = std::move(reached);
+      cases.push_back(std::move(c));
+    }
   }
   return all;
 }
@@ -132,11 +152,11 @@ TEST_P(CudaMutants, AreNoticed) {
   if (!GetParam()->not_on_cuda.empty()) GTEST_SKIP() << GetParam()->not_on_cuda;
   const Subject s = subject_of(*GetParam());
   const uint64_t seed = test_seed();
-  const std::vector<Case> cases = cases_of(s);
   const std::vector<std::string> known = ledger();
   const auto matches = [](const std::string& pattern, const std::string& name) {
     return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
   };
+  std::vector<Case> cases;
   size_t at = 0, run = 0, left = 0;
   std::vector<std::string> reached;
   for (const auto& [text, where] : mutants_of(s, cases)) {

@@ -3,6 +3,7 @@
 // library/host_device.cpp.
 #include "tessera/tests/device/counts.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
 
 #include <nlohmann/json.hpp>
 
@@ -53,6 +54,36 @@ TEST_F(HostDeviceFaults, ADeviceLostInMidStepLeavesTheCheckpointWhole) {
   const std::vector<double> both = losses("a"), expected = losses("b");
   ASSERT_GE(both.size(), 2u);
   ASSERT_EQ(expected.size(), 4u);
+  EXPECT_TRUE(std::equal(expected.end() - 2, expected.end(), both.end() - 2));
+}
+
+TEST_F(HostDeviceFaults, ADeviceOutOfMemorySaysWhatHoldsItAndLeavesTheCheckpointWhole) {
+  ASSERT_EQ(run(steps("a", "cuda", 2)), 0) << err_.str();
+  const auto fails_with = [&](const std::string& memory, const Words& parts,
+                              const Words& more = {"--memory.check", "false"}) {
+    EXPECT_EQ(
+        in_process(joined(steps("a", "cuda", 4), more), {"TESSERA_HOST_DEVICE_MEMORY=" + memory}),
+        1);
+    EXPECT_EQ(std::ranges::count(errors(), '\n'), 1) << errors();
+    for (const std::string& part : parts) TESSERA_EXPECT_HOLDS(errors(), part);
+  };
+  fails_with("100000",
+             {"[memory] the tensors of a rank need about ",
+              ", and cuda:0 has 97.7 KiB; the largest "
+              "parts: ",
+              "; less need --", "; --memory.check false trains anyway"},
+             {});
+  const Words advice{"[allocate] cuda:0 is out of memory: ", " bytes asked, ",
+                     "; the tensors of a rank need about ",
+                     ", the largest parts: ", "; less need --"};
+  fails_with("100000", advice);  // the model does not fit
+  const Words held{"; memory at its peak ", ": parameters ", ", optimizer ", ", activations ",
+                   "; gradients "};
+  fails_with("600000", joined(advice, held));
+  ASSERT_EQ(run(steps("a", "cpu", 4)), 0) << err_.str();
+  ASSERT_EQ(run(steps("b", "cpu", 4)), 0) << err_.str();
+  const std::vector<double> both = losses("a"), expected = losses("b");
+  ASSERT_EQ(both.size(), 4u);
   EXPECT_TRUE(std::equal(expected.end() - 2, expected.end(), both.end() - 2));
 }
 

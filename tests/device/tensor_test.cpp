@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors, modules and collectives of one rank on a device.
+#include "tessera/core/host_read.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/rank_device.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -12,6 +14,11 @@
 #include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
+
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -49,6 +56,24 @@ TEST(DeviceTensorDeathTest, BytesOfADeviceAreOutOfTheHostsReach) {
   EXPECT_DEATH((void)*static_cast<volatile float*>(x.address()), "");
 }
 
+// Streams of threads differ, and none waits for another but for such a tensor.
+TEST(DeviceTensor, MayBeUsedOnAnotherThreadThanItsMakers) {
+  const Session session({.threads = 1});
+  const Tensor host = normal({1000}, {.seed = 3});
+  for (int i = 0; i < 5; ++i) {
+    Tensor made = to_device(host, cuda(0)) * 2;
+    std::vector<double> got;
+    std::thread([&, given = std::move(made)]() mutable {
+      const Session own({.threads = 1});
+      const Tensor result = given + 1;
+      given = {};
+      got = result.values();
+    }).join();
+    (void)full({1000}, 9, DType::f32, cuda(0));  // may take the bytes that were freed
+    EXPECT_EQ(got, (host * 2 + 1).values());
+  }
+}
+
 // Only a copy to the host waits for the device.
 TEST(DeviceTensor, OnlyAReadWaits) {
   test::HostDeviceCounts* const counts = test::host_device_counts();
@@ -61,6 +86,68 @@ TEST(DeviceTensor, OnlyAReadWaits) {
   EXPECT_EQ(counts->to_host + counts->synchronised, before);
   EXPECT_EQ(x.values().size(), 64u);
   EXPECT_EQ(counts->to_host + counts->synchronised, before + 1);
+}
+
+TEST(DeviceTensor, IsOutOfTheHostsReachByName) {
+  const Session session({.threads = 1});
+  const Tensor x = normal({2, 3}, {.seed = 3}, 0, 1, DType::f32, cuda(0));
+  const Tensor row = select(x, 0, 1);
+  for (const Tensor& t : {x, row}) {
+    const std::string start = concat("[data] ", t.meta(), " is on a device, ");
+    for (const std::string& error : {test::error_of<DeviceError>([&] { (void)t.data<float>(); }),
+                                     test::error_of<DeviceError>([&] { (void)t.raw_data(); }),
+                                     test::error_of<DeviceError>([&] { (void)t.read_data(); })})
+      EXPECT_TRUE(error.starts_with(start)) << error;
+    EXPECT_EQ(t.device_data<float>(), t.address());
+  }
+  // These wait for the device and read.
+  const std::vector<double> values = to_device(row, kCpu).values();
+  EXPECT_EQ(row.values(), values);
+  EXPECT_EQ(row.to_vector<float>()[2], static_cast<float>(values[2]));
+  EXPECT_EQ(select(row, 0, 1).item(), values[1]);
+  EXPECT_EQ(select(row, 0, 1).item<float>(), static_cast<float>(values[1]));
+  const auto printed = [](const Tensor& t) {
+    std::ostringstream text;
+    text << t;
+    return text.str();
+  };
+  const std::string here = printed(to_device(row, kCpu));
+  EXPECT_EQ(printed(row), concat(here.substr(0, here.size() - 1), ", device='cuda:0')"));
+  EXPECT_EQ(printed(to_device(tensor({1, 2}, DType::i64), cuda(0))),
+            "tensor([1, 2], dtype=i64, device='cuda:0')");
+}
+
+// The copy begins at once, so that later writes are not seen; the host waits where it reads.
+TEST(DeviceTensor, IsReadWhileTheDeviceGoesOn) {
+  test::HostDeviceCounts* const counts = test::host_device_counts();
+  const Session session({.threads = 1});
+  const Tensor x = to_device(tensor({1, 2, 3}), cuda(0));
+  const auto waits = [&] { return counts ? counts->to_host + counts->synchronised : int64_t{0}; };
+  const int64_t before = waits();
+  const HostRead first(x * 2), second(x), given_up(x);
+  copy_bytes(x, x * 5);
+  EXPECT_EQ(waits(), before);
+  EXPECT_EQ(first.values(), (std::vector<double>{2, 4, 6}));
+  EXPECT_EQ(second.values(), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(HostRead(x).values(), (std::vector<double>{5, 10, 15}));
+  EXPECT_EQ(HostRead(empty({0}, DType::f32, cuda(0))).values(), std::vector<double>());
+  EXPECT_EQ(HostRead(tensor({4})).values(), std::vector<double>{4});
+  if (counts) {
+    EXPECT_EQ(waits(), before + 3);
+  }
+  EXPECT_THROW((void)HostRead(transpose(to_device(tensor({{1, 2}, {3, 4}}), cuda(0)), 0, 1)),
+               UsageError);
+}
+
+TEST(DeviceAttention, NamesAHeadSizeThatNoKernelTakes) {
+  const Session session({.threads = 1});
+  const auto of = [](int64_t d) { return zeros({1, 2, 3, d}, DType::f32, cuda(0)); };
+  EXPECT_EQ(scaled_dot_product_attention(of(256), of(256), of(256)).shape(), (Shape{1, 2, 3, 256}));
+  EXPECT_EQ(test::error_of<ShapeError>(
+                [&] { (void)scaled_dot_product_attention(of(8), of(8), of(257)); }),
+            "[scaled_dot_product_attention] the heads are of 257 values, on a device of up to 256: "
+            "q is f32[1, 2, 3, 8]@cuda:0, k is f32[1, 2, 3, 8]@cuda:0, v is f32[1, 2, 3, "
+            "257]@cuda:0; use more and smaller heads, or the CPU");
 }
 
 TEST(DeviceMemory, OfADeviceIsTakenByItsFirstTensor) {

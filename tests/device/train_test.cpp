@@ -4,16 +4,25 @@
 // tensor on the wrong device, or a read of a device's bytes by the host.
 #include "tessera/core/context.h"
 #include "tessera/core/op_row.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/tests/device/counts.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
+#include "tessera/train/generate/generate.h"
 #include "tessera/train/run/compare.h"
 #include "tessera/train/run/trainer.h"
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <set>
 
@@ -170,12 +179,15 @@ TEST_F(DeviceRun, IsComparedWithOneOnAnother) {
   EXPECT_EQ(out_.str().find("device: cpu"), std::string::npos) << out_.str();
 }
 
-// A step makes no tensor on the host, and the host waits for the device once in it: for the values
-// of its record.
+// A step makes no tensor on the host. The host waits for the device in no step that is not logged,
+// and once for the values of all steps up to one that is: when it has given the device the next
+// one.
 TEST_F(DeviceRun, AStepStaysOnItsDevice) {
   for (const Words& model : {tiny_model(), tiny_gpt2(), tiny_experts()}) {
     SCOPED_TRACE(model[1]);
-    Words words = tiny("a", "cuda", model, {"--overwrite", "true", "--checkpoint.enable", "false"});
+    Words words = tiny("a", "cuda", model,
+                       {"--overwrite", "true", "--checkpoint.enable", "false", "--training.steps",
+                        "9", "--metrics.log_freq", "3"});
     words.erase(words.begin());
     const Config c = parse_config(words);
     const auto on_rank = [&](World&) {
@@ -189,14 +201,34 @@ TEST_F(DeviceRun, AStepStaysOnItsDevice) {
             if (t.defined() && t.device() != cuda(0)) elsewhere.emplace(row.name);
         }
       };
-      const auto before = test::device_counts();
-      (void)trainer.step();
+      const test::HostDeviceCounts* const host = test::host_device_counts();
+      struct Seen {
+        int64_t waits, begun;
+        size_t records;
+        bool operator==(const Seen&) const = default;
+      };
+      std::vector<Seen> seen;
+      for (int step = 2; step <= 8; ++step) {
+        const int64_t waits = test::device_counts().waits, begun = host ? host->begun.load() : 0;
+        trainer.advance();
+        seen.push_back({test::device_counts().waits - waits, host ? host->begun - begun : 0,
+                        trainer.records().size()});
+      }
       context.op_hook = nullptr;
       // Targets are counted where the rows come from.
       EXPECT_EQ(elsewhere, std::set<std::string>{"fill"});
-      if (!before.launches.empty()) {
-        EXPECT_EQ(test::device_counts().waits - before.waits, 1);
+      // Steps 2 to 8, of which 3 and 6 are logged.
+      std::vector<Seen> expected{{0, 0, 1}, {0, 1, 1}, {1, 0, 3}, {0, 0, 3},
+                                 {0, 1, 3}, {1, 0, 6}, {0, 0, 6}};
+      const bool counted = !test::device_counts().launches.empty();
+      for (Seen& s : expected) {
+        if (!counted) s.waits = 0;
+        if (!host) s.begun = 0;
       }
+      EXPECT_TRUE(seen == expected) << testing::PrintToString(trainer.records().size());
+      trainer.settle();
+      EXPECT_EQ(trainer.records().size(), 8u);
+      EXPECT_EQ(trainer.step().step, 9);
     };
     run_ranks(1, on_rank, world_options(c));
   }
@@ -231,6 +263,77 @@ TEST_F(DeviceRun, LaunchesTheSameInEveryStep) {
     };
     run_ranks(1, on_rank, world_options(c));
   }
+}
+
+// A token costs one read, a validation one.
+TEST_F(DeviceRun, ReadsOncePerTokenAndPerValidation) {
+  test::HostDeviceCounts* const counts = test::host_device_counts();
+  if (!counts) return;
+  Words words = llama("a", "cuda",
+                      {"--checkpoint.enable", "false", "--validation.enable", "true",
+                       "--validation.dataset_path", path("text.txt"), "--validation.steps", "3"});
+  words.erase(words.begin());
+  const Config c = parse_config(words);
+  const auto on_rank = [&](World&) {
+    Trainer trainer(c);
+    const auto waits_of = [&](const std::function<void()>& work) {
+      const int64_t before = counts->to_host + counts->synchronised;
+      work();
+      return counts->to_host + counts->synchronised - before;
+    };
+    EXPECT_EQ(waits_of([&] { (void)trainer.validate(); }), 1);
+    EXPECT_EQ(
+        waits_of([&] { (void)generate(trainer.model(), "the ", {.tokens = 5, .temperature = 0}); }),
+        5);
+  };
+  run_ranks(1, on_rank, world_options(c));
+}
+
+// It is found when the host next reads; no step until then has changed anything, and the run can go
+// on from it.
+TEST_F(DeviceRun, AStepThatIsNotFiniteIsFoundLater) {
+  const auto words = [&](const std::string& dump) {
+    Words all = llama(
+        dump, "cuda",
+        {"--checkpoint.enable", "false", "--training.steps", "9", "--metrics.log_freq", "100"});
+    all.erase(all.begin());
+    return all;
+  };
+  const Config c = parse_config(words("a")), untouched = parse_config(words("b"));
+  const auto on_rank = [&](World&) {
+    Trainer trainer(c), other(untouched);
+    for (Trainer* t : {&trainer, &other}) {
+      t->advance();
+      t->advance();
+    }
+    const Tensor weight = local(test::parameter_of(trainer.model(), "norm.weight"));
+    const Tensor kept = copy(weight);
+    copy_bytes(weight, full(weight.shape(), INFINITY, DType::f32, cuda(0)));
+    const auto values = [&] {
+      std::vector<std::vector<double>> all;
+      for (const auto& p : nn::named_parameters(trainer.model()))
+        all.push_back(local(p.tensor).values());
+      return all;
+    };
+    const auto before = values();
+    for (int i = 0; i < 3; ++i) trainer.advance();
+    EXPECT_EQ(trainer.records().size(), 1u);
+    const std::string error = test::error_of<NumericError>([&] { trainer.settle(); });
+    TESSERA_EXPECT_HOLDS(error, "[train] step 3: the loss is ");
+    TESSERA_EXPECT_HOLDS(error, "parameter norm.weight already is not finite");
+    EXPECT_EQ(trainer.records().size(), 2u);
+    EXPECT_TRUE(values() == before);
+
+    copy_bytes(weight, kept);
+    for (Trainer* t : {&trainer, &other}) {
+      for (int i = 0; i < 3; ++i) t->advance();
+      t->settle();
+      ASSERT_EQ(t->records().size(), 5u);
+    }
+    for (size_t i = 0; i < 5; ++i)
+      EXPECT_EQ(trainer.records()[i].loss, other.records()[i].loss) << "step " << i + 1;
+  };
+  run_ranks(1, on_rank, world_options(c));
 }
 
 TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {

@@ -222,6 +222,13 @@ MemoryEstimate estimate_on(const Config& config) {
   return e;
 }
 
+std::string largest_parts(const MemoryEstimate& e) {
+  std::string text;
+  for (size_t i = 0; i < 3; ++i)
+    text += concat(i ? ", " : "", e.parts[i].name, ' ', byte_count(e.parts[i].bytes));
+  return text;
+}
+
 // Settings that need less memory than `config`, each alone, with what they need in all.
 std::string remedies(const Config& config, int ranks, int64_t total) {
   std::vector<std::pair<int64_t, std::string>> found;
@@ -276,6 +283,12 @@ std::string remedies(const Config& config, int ranks, int64_t total) {
 
 }  // namespace
 
+std::string memory_advice(const Config& config, int ranks) {
+  const MemoryEstimate e = estimate_memory(config, ranks);
+  return concat("the tensors of a rank need about ", byte_count(e.counted),
+                ", the largest parts: ", largest_parts(e), "; ", remedies(config, ranks, e.total));
+}
+
 MemoryEstimate estimate_memory(const Config& config, int ranks) {
   MemoryEstimate estimate;
   WorldOptions options = world_options(config);
@@ -303,18 +316,21 @@ std::string check_memory(const Config& config, const HostRanks& ranks, const Fre
     int ranks;
     const std::string& source;
   };
+  if (e.counted > free.device)
+    fail<StorageError>("memory", "the tensors of a rank need about ", byte_count(e.counted),
+                       ", and ", free.device_source, " has ", byte_count(free.device),
+                       "; the largest parts: ", largest_parts(e), "; ",
+                       remedies(config, ranks.all, e.total),
+                       "; --memory.check false trains anyway");
   std::string warning;
   for (const Room& room : {Room{free.host, ranks.of_host, free.host_source},
                            Room{free.process, ranks.of_process, free.process_source}}) {
     if (e.total <= room.bytes / room.ranks) continue;
-    std::string largest;
-    for (size_t i = 0; i < 3; ++i)
-      largest += concat(i ? ", " : "", e.parts[i].name, ' ', byte_count(e.parts[i].bytes));
     const std::string what = concat(
         "training needs about ", byte_count(e.total * room.ranks),
         room.ranks > 1 ? concat(" (", room.ranks, " ranks of ", byte_count(e.total), ')') : "",
         ", and ", byte_count(room.bytes), " are free (", room.source,
-        "); the largest parts of a rank: ", largest);
+        "); the largest parts of a rank: ", largest_parts(e));
     if (e.counted > room.bytes / room.ranks)
       fail<StorageError>("memory", what, "; ", remedies(config, ranks.all, e.total),
                          "; --memory.check false trains anyway");

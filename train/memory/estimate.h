@@ -39,9 +39,13 @@ struct HostRanks {
 };
 
 /// Compares what training needs with what is free. StorageError, with the largest parts and the
-/// settings that would need less, if the counted tensors alone do not fit. Returns a warning if the
-/// total does not, and nothing otherwise.
+/// settings that would need less, if the counted tensors alone do not fit, on a device too. Returns
+/// a warning if the total does not, and nothing otherwise.
 [[nodiscard]] TESSERA_API std::string check_memory(const Config& config, const HostRanks& ranks,
                                                    const FreeMemory& free);
+
+/// What a rank of such a run needs, its largest parts, and the settings that would need less: for
+/// the error of a run that had not enough.
+[[nodiscard]] TESSERA_API std::string memory_advice(const Config& config, int ranks);
 
 }  // namespace tessera::train

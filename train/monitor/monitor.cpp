@@ -17,6 +17,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <unistd.h>
 #include <utility>
@@ -88,6 +89,7 @@ Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
       span_(&monitor.profiler_, name),
       name_(name),
       live_before_(monitor.stats().live - monitor.gathered()),
+      exceptions_(std::uncaught_exceptions()),
       begin_(Clock::now()) {}
 
 Monitor::Phase::~Phase() {
@@ -96,8 +98,10 @@ Monitor::Phase::~Phase() {
   if (name_ == "forward") {
     const int64_t gathered = monitor_.gathered();
     memory.gathered = std::max(memory.gathered, gathered);
-    memory.activations =
-        std::max(memory.activations, monitor_.stats().live - gathered - live_before_);
+    // Where an exception ends it, its tensors are gone by now.
+    const MemoryStats stats = monitor_.stats();
+    const int64_t live = std::uncaught_exceptions() > exceptions_ ? stats.peak : stats.live;
+    memory.activations = std::max(memory.activations, live - gathered - live_before_);
   }
   if (name_ != "backward") return;
   int64_t gradients = 0;
@@ -123,19 +127,30 @@ double Monitor::flops_per_token(const StepRecord& r) const {
   return r.flops / static_cast<double>(facts_.tokens_per_step);
 }
 
-double Monitor::seconds_per_step() const {
+double Monitor::seconds_per_step(int64_t step) const {
   // The first step prepares, and is not like the others.
-  if (done_ > first_)
-    return seconds(Clock::now() - first_ended_) / static_cast<double>(done_ - first_);
-  return step_seconds_;
+  if (step > first_)
+    return seconds(Clock::now() - first_ended_) / static_cast<double>(step - first_);
+  return seconds(Clock::now() - step_began_);
 }
 
-void Monitor::end_step(const StepRecord& record) {
-  step_seconds_ = seconds(Clock::now() - step_began_);
-  const std::string trace = profiler_.end_step(record.step);
+void Monitor::end_step(int64_t step) {
+  const std::string trace = profiler_.end_step(step);
   if (!trace.empty()) print_("profiler: wrote " + trace);
-  done_ = record.step;
+  done_ = step;
+  (void)memory_so_far();
+}
+
+const MemoryByKind& Monitor::memory_so_far() {
   memory_.peak = std::max(memory_.peak, stats().peak);
+  return memory_;
+}
+
+bool Monitor::logs(int64_t step) const {
+  return step == first_ || step == facts_.steps || step % config_.log_freq == 0;
+}
+
+void Monitor::record(const StepRecord& record) {
   if (log_) log_->write(record);
   if (tensorboard_) write_tensorboard(record);
   explain_excess(record);
@@ -192,6 +207,7 @@ void Monitor::write_tensorboard(const StepRecord& r) {
   constexpr double kGiB = 1 << 30;
   const double flops = flops_per_token(r) * r.tokens_per_second;
   const auto peak = static_cast<double>(memory_.peak);
+  const double step_seconds = static_cast<double>(facts_.tokens_per_step) / r.tokens_per_second;
   std::vector<Scalar> scalars{
       {"loss_metrics/global_avg_loss", r.loss},
       {"grad_norm", r.grad_norm},
@@ -199,9 +215,9 @@ void Monitor::write_tensorboard(const StepRecord& r) {
       {"n_tokens_seen", static_cast<double>(r.step * facts_.tokens_per_step)},
       {"throughput(tps)", r.tokens_per_second},
       {"tflops", flops / 1e12},
-      {"time_metrics/end_to_end(s)", step_seconds_},
+      {"time_metrics/end_to_end(s)", step_seconds},
       {"time_metrics/data_loading(s)", data_seconds_},
-      {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds_},
+      {"time_metrics/data_loading(%)", 100 * data_seconds_ / step_seconds},
       {"memory/max_active(GiB)", peak / kGiB},
       {"memory/max_active(%)", 100 * peak / static_cast<double>(device_memory_)},
       {"memory/parameters(GiB)", static_cast<double>(memory_.parameters) / kGiB},
@@ -215,9 +231,9 @@ void Monitor::write_tensorboard(const StepRecord& r) {
 
 void Monitor::show(const StepRecord& r) {
   const bool bar = screen_ && screen_->style().bar;
-  const double per_step = seconds_per_step();
+  const double per_step = seconds_per_step(r.step);
   const double left = per_step * static_cast<double>(facts_.steps - r.step);
-  if (r.step == first_ || r.step == facts_.steps || r.step % config_.log_freq == 0)
+  if (logs(r.step))
     print_(step_line(r, {.peak_bytes = memory_.peak,
                          .total_bytes = device_memory_,
                          .flops_per_token = flops_per_token(r),

@@ -75,19 +75,26 @@ class TESSERA_API Monitor {
     Profiler::Span span_;
     std::string_view name_;
     int64_t live_before_;  // without gathered parameters
+    int exceptions_;
     std::chrono::steady_clock::time_point begin_;
   };
   [[nodiscard]] Phase phase(std::string_view name) { return {*this, name}; }
 
   void begin_step(int64_t step);
-  /// Collective after this run's step 1, 2, 4, 8, ..., which measure the ceiling.
-  void end_step(const StepRecord& record);
+  void end_step(int64_t step);
+  /// Whether a step has a log line: the first of this run, the last, and every log_freq-th.
+  [[nodiscard]] bool logs(int64_t step) const;
+  /// Writes what a step gave, in order, at its end or later. Collective after this run's step 1, 2,
+  /// 4, 8, ..., which measure the ceiling.
+  void record(const StepRecord& record);
   /// Records the validation loss after a step in metrics.jsonl and TensorBoard.
   void validation(int64_t step, double loss, double perplexity);
   /// Ends traces and the progress bar; prints peak memory by kind.
   void finish();
 
   [[nodiscard]] const MemoryByKind& memory() const { return memory_; }
+  /// The same, the step under way included, also one that an exception ended.
+  [[nodiscard]] const MemoryByKind& memory_so_far();
   /// The ceiling: peak FLOP/s of all ranks as measured after the first step; 0 before.
   [[nodiscard]] double ceiling() const { return ceiling_; }
   /// Takes a measurement of the peak. The first is the ceiling; after one that is more than 10 %
@@ -101,7 +108,7 @@ class TESSERA_API Monitor {
   void explain_excess(const StepRecord& record);
   void write_tensorboard(const StepRecord& record);
   void show(const StepRecord& record);
-  [[nodiscard]] double seconds_per_step() const;
+  [[nodiscard]] double seconds_per_step(int64_t step) const;
   [[nodiscard]] double flops_per_token(const StepRecord& record) const;
 
   using Clock = std::chrono::steady_clock;
@@ -119,7 +126,7 @@ class TESSERA_API Monitor {
   bool ceiling_holds_ = true, exceeded_ = false;
   int64_t first_ = 0, done_ = 0;  // steps of this run: the first and the latest
   Clock::time_point step_began_, first_ended_;
-  double step_seconds_ = 0, data_seconds_ = 0;  // of the latest step
+  double data_seconds_ = 0;  // of the latest step
 };
 
 }  // namespace tessera::train

@@ -48,7 +48,8 @@ TEST_F(MonitorTest, LinesFilesAndTheCeilingOnEveryRank) {
     EXPECT_EQ(monitor.ceiling(), 0);
     for (int64_t i = 1; i <= 9; ++i) {
       monitor.begin_step(i);
-      monitor.end_step({.step = i, .loss = 1, .tokens_per_second = 1000});
+      monitor.end_step(i);
+      monitor.record({.step = i, .loss = 1, .tokens_per_second = 1000});
       EXPECT_GT(monitor.ceiling(), 0);
     }
     monitor.finish();
@@ -70,7 +71,8 @@ TEST_F(MonitorTest, MfuIsNotAvailableWhileThePeakHasDrifted) {
                     {.dump_folder = folder_, .steps = 9, .tokens_per_step = 1}, world, printer());
     const auto line_of = [&](int64_t step, double flops) {
       monitor.begin_step(step);
-      monitor.end_step({.step = step, .loss = 1, .tokens_per_second = 1, .flops = flops});
+      monitor.end_step(step);
+      monitor.record({.step = step, .loss = 1, .tokens_per_second = 1, .flops = flops});
       return lines_.back();
     };
     monitor.peak_measured(1e12);
@@ -102,7 +104,8 @@ TEST_F(MonitorTest, ABarOnATerminalAndNoneWhereItIsNotWanted) {
           [&](const std::string& line) { screen.line(line); }, &screen);
       for (int64_t i = 1; i <= 2; ++i) {
         monitor.begin_step(i);
-        monitor.end_step({.step = i, .loss = 1});
+        monitor.end_step(i);
+        monitor.record({.step = i, .loss = 1});
       }
       monitor.finish();
     });
@@ -131,7 +134,8 @@ TEST_F(MonitorTest, MemoryByKind) {
       const auto phase = monitor.phase("backward");
       backward(loss);
     }
-    monitor.end_step({.step = 1});
+    monitor.end_step(1);
+    monitor.record({.step = 1});
     const MemoryByKind& m = monitor.memory();
     EXPECT_EQ(m.parameters, kBytes);
     EXPECT_EQ(m.optimizer, 2 * kBytes);

@@ -48,12 +48,22 @@ void StepValues::join() {
   }
 }
 
-std::vector<std::pair<std::string, double>> StepValues::read() {
+std::vector<std::string> StepValues::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, value] : values_) all.push_back(name);
+  return all;
+}
+
+Tensor StepValues::gathered() {
   join();
   const NoGrad guard;
   std::vector<Tensor> wide;
   for (const auto& [name, value] : values_) wide.push_back(cast(value, DType::f64));
-  const std::vector<double> numbers = stack(wide).values();
+  return stack(wide);
+}
+
+std::vector<std::pair<std::string, double>> StepValues::read() {
+  const std::vector<double> numbers = gathered().values();
   std::vector<std::pair<std::string, double>> all;
   for (size_t i = 0; i < numbers.size(); ++i) all.emplace_back(values_[i].first, numbers[i]);
   return all;

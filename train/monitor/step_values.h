@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of a step (losses, gradient norm, counts, statistics of the model) as 0-dim tensors,
-// which nothing reads before the step's last op: the host reads them all at once at its end.
+// which nothing reads before the step's last op: the host reads them all at once, then or later.
 #pragma once
 
 #include "tessera/core/tensor.h"
@@ -22,7 +22,10 @@ class TESSERA_API StepValues {
   /// The value as a plain tensor, equal on all ranks. The first use joins all distributed values so
   /// far, in one collective per layout and dtype. Collective.
   [[nodiscard]] Tensor joined(size_t value);
-  /// Joins and reads all values, in order. Collective.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// (values) f64: all values, joined, in order. Collective.
+  [[nodiscard]] Tensor gathered();
+  /// Reads all values, in order. Collective.
   [[nodiscard]] std::vector<std::pair<std::string, double>> read();
 
  private:

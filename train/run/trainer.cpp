@@ -2,16 +2,19 @@
 // The folder is locked first, and data and checkpoint are read before a run's files are written. A
 // step first counts the tokens of all its micro-batches and scales the loss by the count, so
 // gradients accumulate, are reduced once and clipped. No op of a step waits for a value on the
-// host: a flag makes the update of a step that is not finite do nothing, and all values are read at
-// its end, after the next step's rows have been read and sent.
+// host: a flag makes the update of a step that is not finite do nothing, and that of all steps
+// after it. On a device the values of steps stay there until one is logged, and the host waits for
+// those while the device has the next step to do.
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/draws.h"
+#include "tessera/core/out_of_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
@@ -303,19 +306,22 @@ Trainer::Input Trainer::input_from(int64_t first) {
 Trainer::Input Trainer::next_input() {
   std::optional<Input> ahead = std::exchange(ahead_, std::nullopt);
   // After a step that was not finite the same rows come again.
-  if (!ahead || ahead->first != rows_) return input_from(rows_);
-  if (ahead->failure) std::rethrow_exception(ahead->failure);
-  return *std::move(ahead);
+  if (!ahead || ahead->first != rows_) ahead = read_input(rows_);
+  if (!ahead->failure) return *std::move(ahead);
+  settle();
+  std::rethrow_exception(ahead->failure);
+}
+
+Trainer::Input Trainer::read_input(int64_t first) {
+  try {
+    return input_from(first);
+  } catch (...) {
+    return {.first = first, .failure = std::current_exception()};
+  }
 }
 
 void Trainer::look_ahead() {
-  if (done_ + 1 >= config_.training.steps) return;
-  const int64_t first = rows_ + rows_per_step();
-  try {
-    ahead_ = input_from(first);
-  } catch (...) {  // this step needs none of it
-    ahead_ = Input{.first = first, .failure = std::current_exception()};
-  }
+  if (done_ + 1 < config_.training.steps) ahead_ = read_input(rows_ + rows_per_step());
 }
 
 // Rows are counted on the host, where they come from; ranks that read the same rows do not count
@@ -338,6 +344,12 @@ void Trainer::for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& 
   }
 }
 
+Tensor Trainer::scale_of(const Tensor& counts) const {
+  const NoGrad guard;
+  return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),
+              compute_dtype(config_.model.dtype()));
+}
+
 // Sums over tokens times `scale`, which is a 0-dim tensor and not an attribute, so that a new count
 // needs no new plan.
 models::Loss Trainer::loss_of(const PlacedBatch& batch, const Tensor& scale) const {
@@ -350,17 +362,42 @@ models::Loss Trainer::loss_of(const PlacedBatch& batch, const Tensor& scale) con
 }
 
 StepRecord Trainer::step() {
+  advance();
+  settle();
+  return latest_;
+}
+
+void Trainer::advance() {
+  try {
+    queue_step();
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(concat(error.what(), "; ", monitor_->memory_so_far().text()));
+  }
+  ++done_;
+  rows_ += rows_per_step();
+  monitor_->end_step(done_);
+
+  constexpr size_t kMostUnread = 64;
+  if (on_the_way_) finish_reading();  // the device has this step to do meanwhile
+  if (monitor_->logs(done_) || unread_.size() == kMostUnread) begin_reading();
+  const bool first = !stepped_;
+  if (device_.is_cpu() || first) settle();  // there is nothing to wait for, or all is slow yet
+  stepped_ = true;
+  if (const int64_t freq = config_.debug.replica_check_freq; freq > 0 && done_ % freq == 0) {
+    settle();
+    check_replicas("train", model_tensors(*model_), concat("after step ", done_));
+  }
+  if (first) world_.first_step_done();
+}
+
+void Trainer::queue_step() {
   const auto start = Clock::now();
   monitor_->begin_step(done_ + 1);
   const Input input = next_input();
   const std::vector<PlacedBatch>& batches = input.batches;
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
   const Tensor counts = counts_of(input);  // (2)
-  const Tensor scale = [&] {
-    const NoGrad guard;
-    return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),
-                compute_dtype(config_.model.dtype()));
-  }();
+  const Tensor scale = scale_of(counts);
 
   StepValues values;        // the loss first
   Tensor load, not_finite;  // of experts, by all micro-batches, or undefined
@@ -397,50 +434,87 @@ StepRecord Trainer::step() {
     for (Tensor* sum : {&load, &not_finite})
       if (sum->defined() && sum->is_distributed()) *sum = full_tensor(*sum);
     if (not_finite.defined()) skip = logical_or(skip, amax(not_finite) > 0);
+    if (spoiled_.defined()) skip = logical_or(skip, spoiled_);
     values.append("skip", skip);
     model_->before_optimizer_step(load, skip);
     for (const auto& [name, value] : model_->statistics(load)) values.append(name, value);
   }
   const double factor =
       lr_factor(config_.lr_scheduler, done_ - schedule_start_, config_.training.steps);
-  const int64_t steps_before = optimizer_->steps();
-  const std::vector<int64_t> own_steps_before = optimizer_->parameter_steps();
+  Unread done{.record = {.step = done_ + 1, .lr = config_.optimizer.lr * factor},
+              .began = start,
+              .norm = norm,
+              .not_finite = not_finite,
+              .first = rows_,
+              .steps = optimizer_->steps(),
+              .parameter_steps = optimizer_->parameter_steps()};
   {
     const auto phase = monitor_->phase("optimizer");
     optimizer_->set_lr_factor(factor);
     optimizer_->step(skip);
     optimizer_->zero_grad();
   }
+  done.names = values.names();
+  done.values = values.gathered();
+  unread_.push_back(std::move(done));
+  spoiled_ = skip;
   look_ahead();  // while a device still computes
+}
 
-  StepRecord record{.step = done_ + 1, .lr = config_.optimizer.lr * factor};
-  const auto read = values.read();
-  record.loss = read[0].second;
-  record.grad_norm = read[norm].second;
-  record.flops = read[norm + 1].second;
-  record.statistics.assign(read.begin() + 1, read.begin() + static_cast<ptrdiff_t>(norm));
-  record.statistics.insert(record.statistics.end(), read.begin() + static_cast<ptrdiff_t>(norm) + 3,
-                           read.end());
-  if (read[norm + 2].second != 0) {
-    optimizer_->set_steps(steps_before, own_steps_before);
-    diagnose(batches, scale, record, not_finite);
-  }
-  record.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds_since(start);
-  ++done_;
-  rows_ += rows_per_step();
-  if (const int64_t freq = config_.debug.replica_check_freq; freq > 0 && done_ % freq == 0)
-    check_replicas("train", model_tensors(*model_), concat("after step ", done_));
-  if (!std::exchange(stepped_, true)) {
+void Trainer::settle() {
+  if (on_the_way_) finish_reading();
+  if (unread_.empty()) return;
+  begin_reading();
+  finish_reading();
+}
+
+void Trainer::begin_reading() {
+  const NoGrad guard;
+  std::vector<Tensor> values;
+  for (const Unread& step : unread_) values.push_back(step.values);
+  on_the_way_.emplace(cat(values, 0));
+  reading_ = std::exchange(unread_, {});
+}
+
+void Trainer::finish_reading() {
+  const std::vector<double> values = on_the_way_->values();
+  on_the_way_.reset();
+  const std::vector<Unread> steps = std::exchange(reading_, {});
+  // Where nobody waits for a step, its time is known only together with others.
+  const double seconds = seconds_since(std::max(steps[0].began, last_read_));
+  last_read_ = Clock::now();
+  size_t at = 0;
+  for (const Unread& step : steps) {
+    StepRecord record = record_of(step, std::span(values).subspan(at, step.names.size()));
+    if (values[at + step.norm + 2] != 0) fail_at(step, record);
+    at += step.names.size();
+    record.tokens_per_second =
+        static_cast<double>(tokens_per_step()) * static_cast<double>(steps.size()) / seconds;
     for (const std::string& name : config_.metrics.step_line) (void)record.statistic(name);
-    world_.first_step_done();
+    remember(record);
+    monitor_->record(record);
+    latest_ = std::move(record);
   }
-  remember(record);
-  monitor_->end_step(record);
+  if (unread_.empty()) spoiled_ = Tensor();
+}
+
+// Auxiliary losses stand before the gradient norm; behind it the operations, whether the step was
+// skipped, and statistics.
+StepRecord Trainer::record_of(const Unread& step, std::span<const double> values) const {
+  StepRecord record = step.record;
+  record.loss = values[0];
+  record.grad_norm = values[step.norm];
+  record.flops = values[step.norm + 1];
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (i < step.norm || i > step.norm + 2)
+      record.statistics.emplace_back(step.names[i], values[i]);
+  }
   return record;
 }
 
 Evaluation Trainer::validate() {
   if (!validation_data_) fail<UsageError>("validate", "validation.enable is not set");
+  settle();
   const Evaluation e = evaluate(*model_, *validation_data_, config_.validation.steps,
                                 config_.parallelism.sequence_cut());
   monitor_->validation(done_, e.loss, e.perplexity);
@@ -462,9 +536,13 @@ void Trainer::remember(const StepRecord& record) {
   records_.push_back(record);
 }
 
-void Trainer::diagnose(const std::vector<PlacedBatch>& batches, const Tensor& scale,
-                       const StepRecord& record, const Tensor& not_finite) {
-  std::string what = model_->routing_fault(not_finite);
+void Trainer::fail_at(const Unread& step, const StepRecord& record) {
+  unread_.clear();
+  spoiled_ = Tensor();
+  done_ = step.record.step - 1;
+  rows_ = step.first;
+  optimizer_->set_steps(step.steps, step.parameter_steps);
+  std::string what = model_->routing_fault(step.not_finite);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
     what =
         concat(std::isfinite(record.loss) ? fmt::format("the gradient norm is {}", record.grad_norm)
@@ -472,7 +550,7 @@ void Trainer::diagnose(const std::vector<PlacedBatch>& batches, const Tensor& sc
                what.empty() ? "" : "; ", what);
   }
   std::string cause = non_finite_parameter();
-  if (cause.empty()) cause = first_non_finite_op(batches, scale);
+  if (cause.empty()) cause = first_non_finite_op();
   if (cause.empty()) cause = "running the step again did not show it";
   meet_before_failing();
   fail<NumericError>("train", "step ", done_ + 1, ": ", what, "; ", cause,
@@ -492,10 +570,11 @@ std::string Trainer::non_finite_parameter() {
 
 // Repeats the step with its random numbers and checks every op. All ranks repeat all of it, since
 // they meet in its collectives. Empty: not seen. Collective.
-std::string Trainer::first_non_finite_op(const std::vector<PlacedBatch>& batches,
-                                         const Tensor& scale) {
+std::string Trainer::first_non_finite_op() {
+  const Input input = input_from(rows_);
+  const Tensor scale = scale_of(counts_of(input));
   FirstNonFinite watch;
-  for_each_micro_batch(batches, [&](const PlacedBatch& batch) {
+  for_each_micro_batch(input.batches, [&](const PlacedBatch& batch) {
     watch.in_backward(false);
     const models::Loss again = loss_of(batch, scale);
     Tensor total = again.sum;
@@ -514,10 +593,12 @@ std::string Trainer::first_non_finite_op(const std::vector<PlacedBatch>& batches
 void Trainer::run() {
   const auto start = Clock::now();
   while (done_ < config_.training.steps) {
-    const int64_t done = step().step;
-    if (config_.validation.enable && (done == 1 || done % config_.validation.freq == 0)) validate();
+    advance();
+    if (config_.validation.enable && (done_ == 1 || done_ % config_.validation.freq == 0))
+      validate();
     if (checkpoint_or_stop()) break;
   }
+  settle();
   monitor_->finish();
   if (stopped_) return;
   print_(fmt::format("training completed in {}", duration(seconds_since(start))));

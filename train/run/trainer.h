@@ -7,6 +7,7 @@
 // last micro-batch's backward ends.
 #pragma once
 
+#include "tessera/core/host_read.h"
 #include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
 #include "tessera/models/model.h"
@@ -17,10 +18,12 @@
 #include "tessera/train/run/evaluate.h"
 #include "tessera/train/run/parallelism.h"
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +54,13 @@ class TESSERA_API Trainer {
   /// norm is not finite: parameters, states and buffers are those before the step; it names the
   /// step and the rank, op and module that made the first non-finite value.
   StepRecord step();
+  /// The same without its record: the step is given to the device, and the host reads no value of
+  /// it before a step that is logged, or settle(). On the CPU each step is read at its end. A step
+  /// that was not finite is found then, and no step after it has changed anything. OutOfMemory
+  /// says what the memory held.
+  void advance();
+  /// Reads and records all steps so far. Errors as of step().
+  void settle();
   /// The loss on validation.dataset_path; UsageError unless validation is enabled.
   Evaluation validate();
   /// Runs all remaining steps with checkpoints between them, then writes the plot and the model. A
@@ -79,9 +89,11 @@ class TESSERA_API Trainer {
   };
   /// Of the step that begins at row `first`. Meets no other rank.
   [[nodiscard]] Input input_from(int64_t first);
+  /// The same; a failure is kept for the step.
+  [[nodiscard]] Input read_input(int64_t first);
   /// That of the next step: what was made ahead, if it has the rows that follow.
   [[nodiscard]] Input next_input();
-  /// Makes the input of the step after this one, if there is one; a failure is kept for it.
+  /// Makes the input of the step after this one, if there is one.
   void look_ahead();
   /// (2) f64, equal on all ranks: sums of targets and flops over them.
   [[nodiscard]] Tensor counts_of(const Input& input);
@@ -93,11 +105,29 @@ class TESSERA_API Trainer {
   [[nodiscard]] int64_t tokens_per_step() const;
   /// Calls run(batch) for each micro-batch, whose random numbers follow its rows in the step.
   template <class F> void for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& run);
-  [[noreturn]] void diagnose(const std::vector<PlacedBatch>& batches, const Tensor& scale,
-                             const StepRecord& record, const Tensor& not_finite);
+  /// A step whose values are on their device.
+  struct Unread {
+    StepRecord record;  ///< without values
+    std::chrono::steady_clock::time_point began;
+    std::vector<std::string> names = {};
+    Tensor values = {};      ///< (names) f64
+    size_t norm = 0;         ///< place of the gradient norm
+    Tensor not_finite = {};  ///< tokens of experts that are not; may be undefined
+    int64_t first = 0;       ///< of its rows
+    int64_t steps = 0;       ///< of the optimizer before it
+    std::vector<int64_t> parameter_steps = {};
+  };
+  /// Gives the device a step, whose values are then the last of unread_.
+  void queue_step();
+  void begin_reading();
+  void finish_reading();
+  [[nodiscard]] StepRecord record_of(const Unread& step, std::span<const double> values) const;
+  /// What a step's loss is multiplied by: 1 / tokens with a target.
+  [[nodiscard]] Tensor scale_of(const Tensor& counts) const;
+  /// Goes back to before a step that was not finite, and says why it was not.
+  [[noreturn]] void fail_at(const Unread& step, const StepRecord& record);
   [[nodiscard]] std::string non_finite_parameter();
-  [[nodiscard]] std::string first_non_finite_op(const std::vector<PlacedBatch>& batches,
-                                                const Tensor& scale);
+  [[nodiscard]] std::string first_non_finite_op();
   [[nodiscard]] std::string in_folder(std::string_view file) const;
   void announce();
   void remember(const StepRecord& record);
@@ -150,6 +180,11 @@ class TESSERA_API Trainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<Monitor> monitor_;
   std::vector<StepRecord> records_;
+  std::vector<Unread> unread_, reading_;  // the latest steps; before them those on their way
+  std::optional<HostRead> on_the_way_;    // values of reading_
+  Tensor spoiled_;                        // () bool: an unread step was not finite
+  StepRecord latest_;
+  std::chrono::steady_clock::time_point last_read_;
   CheckpointFolder checkpoints_;
   std::unique_ptr<BackgroundSave> in_flight_;
   int64_t done_ = 0, stride_ = 1;

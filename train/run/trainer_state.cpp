@@ -336,6 +336,7 @@ Checkpoint Trainer::checkpoint(bool model_only) {
 }
 
 void Trainer::save(bool model_only) {
+  settle();
   const NoGrad guard;
   finish_save();
   const auto start = Clock::now();
@@ -363,6 +364,7 @@ void Trainer::save_hugging_face() {
 }
 
 void Trainer::begin_save() {
+  settle();
   const NoGrad guard;
   finish_save();
   const Patience patience;

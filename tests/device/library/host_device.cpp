@@ -3,6 +3,7 @@
 // kernel, so a program that keeps its tensors on these devices gives the CPU's bits. Their
 // addresses are none of the host's (one bit is flipped): whoever reads bytes of a device without a
 // copy ends with a fault of the processor. TESSERA_HOST_DEVICES says how many there are, default 2;
+// TESSERA_HOST_DEVICE_MEMORY how many bytes of tensors each holds, default 2^30;
 // TESSERA_HOST_DEVICE_LOST after how many kernels all are lost; TESSERA_HOST_DEVICE_VERSION what
 // version the library says it has.
 #include "tessera/tests/device/library/host_device.h"
@@ -10,12 +11,15 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/error.h"
 #include "tessera/core/op_row.h"
+#include "tessera/core/out_of_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/kernels/rooms.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -34,6 +38,8 @@ int number_from(const char* variable, int otherwise) {
   return given ? std::atoi(given) : otherwise;
 }
 
+int memory_of_a_device() { return number_from("TESSERA_HOST_DEVICE_MEMORY", 1 << 30); }
+
 void fail_if_lost() {
   static const int after = number_from("TESSERA_HOST_DEVICE_LOST", -1);
   if (after >= 0 && counts().kernels >= after) fail<DeviceError>("cuda", "cuda:0 is lost");
@@ -49,6 +55,9 @@ class HostDeviceMemory final : public Allocator {
   HostDeviceMemory() { ++counts().allocators; }
   void* allocate(int64_t bytes) override {
     fail_if_lost();
+    if (const int64_t live = stats().live; live + bytes > memory_of_a_device())
+      fail<OutOfMemory>("allocate", "cuda:0 is out of memory: ", bytes, " bytes asked, ", live,
+                        " in use");
     constexpr size_t kAlignment = 64;
     const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     void* const block = std::aligned_alloc(kAlignment, size);
@@ -118,15 +127,41 @@ template <class... Ops> Table make_table(OpList<Ops...>) {
   return table;
 }
 
+class CopyUnderWay final : public HostCopy {
+ public:
+  CopyUnderWay(const void* from, int64_t bytes)
+      : bytes_(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes) {}
+  [[nodiscard]] const void* wait() override {
+    fail_if_lost();
+    ++counts().synchronised;
+    return bytes_.data();
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
 class HostDevices final : public CudaBackend {
  public:
   [[nodiscard]] int device_count() const override { return devices_; }
   [[nodiscard]] std::string why_no_device() const override { return "no device is visible"; }
   [[nodiscard]] const Process* process() const override { return &Process::get(); }
-  [[nodiscard]] Ref<Allocator> allocator(int) override {
-    return Ref<Allocator>(new HostDeviceMemory);
+  [[nodiscard]] const Ref<Allocator>& allocator(int device) override {
+    const std::lock_guard guard(mutex_);
+    Ref<Allocator>& memory = memory_[device];
+    if (!memory) memory = Ref<Allocator>(new HostDeviceMemory);
+    return memory;
   }
+  [[nodiscard]] const Ref<Allocator>& upload_allocator(int device) override {
+    return allocator(device);
+  }
+  // What a stream is given is done at once.
   [[nodiscard]] Stream stream(int device) override { return {this, cuda(device)}; }
+  [[nodiscard]] Stream stream_for(int device, Tensors) override { return stream(device); }
+  [[nodiscard]] Stream take_stream(int device) override { return stream(device); }
+  void give_stream(Stream) override {}
+  void order(Stream, Stream) override {}
+  void record_stream(const Storage&, Stream) override {}
   void copy(void* to, Device to_device, const void* from, Device from_device,
             int64_t bytes) override {
     fail_if_lost();
@@ -134,12 +169,25 @@ class HostDevices final : public CudaBackend {
     std::memcpy(to_device.is_cuda() ? flipped(to) : to,
                 from_device.is_cuda() ? flipped(from) : from, static_cast<size_t>(bytes));
   }
+  [[nodiscard]] std::unique_ptr<HostCopy> copy_to_host(const void* from, Device,
+                                                       int64_t bytes) override {
+    fail_if_lost();
+    ++counts().begun;
+    return std::make_unique<CopyUnderWay>(flipped(from), bytes);
+  }
+  void upload(void* to, int device, const void* from, int64_t bytes) override {
+    copy(to, cuda(device), from, kCpu, bytes);
+  }
   void synchronize(int) override {
     fail_if_lost();
     ++counts().synchronised;
   }
+  void begin_capture(int, int64_t) override {
+    fail<DeviceError>("capture", "host memory records no graphs");
+  }
+  [[nodiscard]] Ref<CudaGraph> end_capture(int) override { return nullptr; }
   [[nodiscard]] std::string device_name(int) const override { return "host memory"; }
-  [[nodiscard]] int64_t device_memory(int) const override { return int64_t{1} << 30; }
+  [[nodiscard]] int64_t device_memory(int) const override { return memory_of_a_device(); }
   [[nodiscard]] Kernel kernel(std::string_view op) const override {
     static const Table table = make_table(KernelRooms{});
     const auto found = table.find(op);
@@ -148,6 +196,8 @@ class HostDevices final : public CudaBackend {
 
  private:
   const int devices_ = number_from("TESSERA_HOST_DEVICES", 2);
+  std::mutex mutex_;
+  std::map<int, Ref<Allocator>> memory_;
 };
 
 }  // namespace

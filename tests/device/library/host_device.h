@@ -11,6 +11,7 @@ namespace tessera::test {
 struct HostDeviceCounts {
   std::atomic<int64_t> to_host{0};       ///< copies to the host: each waits for the device
   std::atomic<int64_t> synchronised{0};  ///< other waits of the host
+  std::atomic<int64_t> begun{0};         ///< copies to the host that it may wait for later
   std::atomic<int64_t> kernels{0};
   std::atomic<int64_t> allocators{0};  ///< devices whose memory somebody uses
 };
