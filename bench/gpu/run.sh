@@ -41,6 +41,7 @@ pieces=(
   "host_cost       bench bench_host_cost"
   "experts         bench bench_moe"
   "nccl            tests tessera_nccl_tests *"
+  "laws_timed      tests tessera_law_tests Laws/Cuda.* env TESSERA_TEST_FULL=1"
   "graph           graph 124M mixed 4 1024"
   "graph_debug     graph debugmodel float32 4 512"
   "laws_timed      tests tessera_law_tests Laws/Cuda.* env TESSERA_TEST_FULL=1"

@@ -22,12 +22,13 @@ struct Mutant {
   CUDA_EMULATION_API bool operator==(const Mutant& o) const;
 };
 
-/// `device_law.cpp:12 without its barrier`, and the like.
+/// `tessera::op::topk_kernel<float> without barrier 2 of topk.cu`, and the like.
 CUDA_EMULATION_API std::string text_of(const Mutant&);
 /// From now on, each launch appends the mutants that apply to it to `found`, without duplicates;
 /// null stops this.
 CUDA_EMULATION_API void watch_for_mutants(std::vector<Mutant>* found);
-/// From now on, launches run with `mutant`, and run their blocks and threads in this order.
+/// From now on, launches run with `mutant`, and run their blocks and threads in this order, the
+/// same random one in each process.
 CUDA_EMULATION_API void plant(const Mutant& mutant, Order order);
 
 }  // namespace cuda_emulation
