@@ -173,6 +173,7 @@ class Grid {
   unsigned char* launch_shared() { return launched_.get(); }
   [[nodiscard]] int lane() const { return static_cast<int>(now_ % kWarp); }
   Copies& copies() { return me().copies; }
+  [[nodiscard]] const void* function() const { return kernel_.function; }
 
   [[nodiscard]] bool is_shared(const void* p, size_t bytes) const {
     const auto at = reinterpret_cast<uintptr_t>(p);
@@ -378,7 +379,7 @@ std::string run_grid(const Kernel& kernel, size_t limit, Order order, std::mt199
 }
 
 bool Mutant::operator==(const Mutant& o) const {
-  const bool has_site = kind == skipped_barrier || kind == wrong_lane;
+  const bool has_site = kind == skipped_barrier || kind == skipped_wait || kind == wrong_lane;
   return kind == o.kind && kernel == o.kernel && (!has_site || same(site, o.site));
 }
 
@@ -387,6 +388,8 @@ std::string text_of(const Mutant& m) {
   switch (m.kind) {
     case Mutant::skipped_barrier:
       return kernel + "without " + place_of(m.site, "barrier", "__syncthreads(");
+    case Mutant::skipped_wait:
+      return kernel + "without " + place_of(m.site, "wait for copies", "cp_async_wait<");
     case Mutant::wrong_lane:
       return kernel + "with the wrong lane in " + place_of(m.site, "shuffle", "__shfl_");
     case Mutant::wide_block: return kernel + "with blockDim.x + 1";
@@ -418,5 +421,8 @@ void converge(unsigned mask, void* mine, void (*act)(void* const (&lanes)[kWarp]
 bool is_shared(const void* p, size_t bytes) { return Grid::running->is_shared(p, bytes); }
 void fail(const char* what, Site site) { Grid::running->fail(what, site); }
 Copies& copies() { return Grid::running->copies(); }
+bool mutated(Mutant::Kind kind, Site site) {
+  return mutated(kind, Grid::running->function(), site);
+}
 
 }  // namespace cuda_emulation

@@ -13,17 +13,20 @@ namespace cuda_emulation {
 struct Mutant {
   enum Kind {
     skipped_barrier,  // nobody waits at `site`
+    skipped_wait,     // nobody waits for asynchronous copies at `site`
     wrong_lane,       // a shuffle at `site` takes from the lane beside the right one
     wide_block,       // blockDim.x is one too large in a grid of several blocks: strides are wrong
     missing_block,    // the last block does not run
   } kind;
   const void* kernel;
-  Site site;  // of the barrier or shuffle
+  Site site;  // of the barrier, wait or shuffle
   CUDA_EMULATION_API bool operator==(const Mutant& o) const;
 };
 
 /// `tessera::op::topk_kernel<float> without barrier 2 of topk.cu`, and the like.
 CUDA_EMULATION_API std::string text_of(const Mutant&);
+/// Whether the running kernel has this mutant; a place where it could have one is noted.
+bool mutated(Mutant::Kind kind, Site site);
 /// From now on, each launch appends the mutants that apply to it to `found`, without duplicates;
 /// null stops this.
 CUDA_EMULATION_API void watch_for_mutants(std::vector<Mutant>* found);

@@ -93,13 +93,12 @@ Fate fate_of(const Mutant& mutant, const Subject& s, const Case& c) {
   return WEXITSTATUS(status) == 0 ? survived : WEXITSTATUS(status) == kNoticed ? noticed : crashed;
 }
 
-// Whether it is of a barrier or shuffle that none of `others` is of.
+// Whether it has a place in the sources that none of `others` has.
 bool is_elsewhere(const Mutant& m, const std::vector<Mutant>& others) {
-  if (m.kind != Mutant::skipped_barrier && m.kind != Mutant::wrong_lane) return false;
-  return std::ranges::none_of(others, [&](Mutant other) {
-    other.kernel = m.kernel;
-    return other == m;
-  });
+  return m.site.line() != 0 && std::ranges::none_of(others, [&](Mutant other) {
+           other.kernel = m.kernel;
+           return other == m;
+         });
 }
 
 // The mutants of an op by their text, each with the first of `cases` that has it; these are filled.
