@@ -260,6 +260,7 @@ TEST_F(DeviceRun, LaunchesTheSameInEveryStep) {
       }
       std::cout << all << " launches in a step of " << model[1] << '\n';
       EXPECT_EQ(launches_of_step(), second);
+      EXPECT_TRUE(all > 0 || !std::getenv("TESSERA_EMULATED_DEVICES"));
     };
     run_ranks(1, on_rank, world_options(c));
   }
