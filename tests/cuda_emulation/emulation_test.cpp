@@ -227,10 +227,10 @@ TEST_F(Emulation, CountsLaunchesByNameAndWaitsOfTheHost) {
   cuda_emulation_counts(&before);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(start(0, put, 1, 1, 0, y, i), cudaSuccess);
   EXPECT_EQ(host(y, 1)[0], 2);
-  ASSERT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);  // the read has waited for all
   cuda_emulation_counts(&after);
   EXPECT_EQ(after.launches["cuda_emulation::put"] - before.launches["cuda_emulation::put"], 3);
-  EXPECT_EQ(after.waits - before.waits, 2);
+  EXPECT_EQ(after.waits - before.waits, 1);
   const char* name = "";
   ASSERT_EQ(cudaFuncGetName(&name, reinterpret_cast<const void*>(put)), cudaSuccess);
   EXPECT_NE(std::string(name).find("put"), std::string::npos);

@@ -43,12 +43,14 @@ struct Stream {
   std::unique_ptr<Graph> capture;  // what it is given goes there
   std::thread::id captured_by;
   bool invalidated = false;
+  bool known_idle = false;  // to the host, which has waited for all that it was given
 };
 
 struct Event {
   int device = 0;
   std::shared_ptr<bool> done = std::make_shared<bool>(true);  // of its last record
   const Stream* captured_on = nullptr;
+  bool known_done = false;  // to the host
 };
 
 namespace {
@@ -117,6 +119,7 @@ class Runtime {
       records.push_back({s.device, &s, std::move(what), std::move(event), ++moment_});
       step.record = records.size();
     }
+    s.known_idle = false;
     s.steps.push_back(std::move(step));
     if (random_() % 4 == 0) (void)run_one();
   }
@@ -250,8 +253,13 @@ template <class F> cudaError_t call_outside_capture(F f) {
   });
 }
 
+// Where the host knows that there is nothing to wait for, it does not wait.
+void count_wait_unless(bool& known) {
+  if (!known) count_wait();
+  known = true;
+}
+
 cudaError_t wait_for(Runtime& r, bool reached) {
-  count_wait();
   if (reached) return r.status();
   if (r.fault.empty()) r.fault = "a stream waits for what nobody will do";
   return cudaErrorLaunchFailure;
@@ -390,6 +398,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 cudaError_t cudaDeviceSynchronize() {
   return call_outside_capture([](Runtime& r) {
+    count_wait();
     return wait_for(r, r.run_until([&] {
       const auto idle = [](const auto& s) { return s->device != current || s->steps.empty(); };
       return r.of(nullptr)->steps.empty() && std::all_of(r.streams.begin(), r.streams.end(), idle);
@@ -506,6 +515,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return call_outside_capture([&](Runtime& r) {
+    count_wait_unless(r.of(stream)->known_idle);
     return wait_for(r, r.run_until([&] { return r.of(stream)->steps.empty(); }));
   });
 }
@@ -543,6 +553,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->captured_on = r.of(stream)->capture ? r.of(stream) : nullptr;
     if (event->captured_on) return cudaSuccess;
     event->done = std::make_shared<bool>(false);
+    event->known_done = false;
     r.add(stream, {[done = event->done] { *done = true; }, nullptr}, "record", event->done);
     return cudaSuccess;
   });
@@ -552,6 +563,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return call_outside_capture([&](Runtime& r) {
     if (event->captured_on) return cudaErrorCapturedEvent;
     (void)r.run_one();
+    event->known_done = *event->done;
     return *event->done ? r.status() : cudaErrorNotReady;
   });
 }
@@ -559,6 +571,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call_outside_capture([&](Runtime& r) {
     if (event->captured_on) return cudaErrorCapturedEvent;
+    count_wait_unless(event->known_done);
     return wait_for(r, r.run_until([&] { return *event->done; }));
   });
 }
@@ -647,6 +660,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       r.add(stream, {[=] { std::memmove(to, from, bytes); }, nullptr});
     }
     if (there != kPageable) return cudaSuccess;
+    count_wait_unless(r.of(stream)->known_idle);
     return wait_for(r, r.run_until([&] { return r.of(stream)->steps.empty(); }));
   });
 }
