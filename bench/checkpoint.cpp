@@ -13,7 +13,6 @@
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/build_model.h"
 
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <random>
@@ -75,13 +74,16 @@ void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 class Subject {
  public:
-  Subject(World& world, std::string folder)
-      : world_(world), folder_(std::move(folder)), random_(static_cast<unsigned>(world.rank())) {
+  Subject(World& world, std::string folder, DeviceChoice device)
+      : world_(world),
+        folder_(std::move(folder)),
+        device_(rank_device(device, world.local_rank(), world.local_ranks())),
+        random_(static_cast<unsigned>(world.rank())) {
     const train::Config config = config_of_124m();
     const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
     share_ = train::data_share(mesh);
-    model_ = train::build_model(config, mesh, [](nn::Module& m, const nn::LayoutOf& layouts) {
-      nn::initialize(m, 7, layouts);
+    model_ = train::build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
+      nn::initialize(m, 7, layouts, device_);
     });
     metadata_ = model_->metadata(kLength);
     optimizer_ = std::make_unique<optim::AdamW>(nn::named_parameters(*model_),
@@ -93,18 +95,19 @@ class Subject {
     }
   }
   [[nodiscard]] int64_t bytes() const { return bytes_; }
+  [[nodiscard]] Device device() const { return device_; }
 
   // Seconds of one round, by what was measured.
   std::vector<std::pair<std::string, double>> round() {
     std::vector<std::pair<std::string, double>> all;
     std::vector<char> buffer(static_cast<size_t>(own_bytes_));
-    all.emplace_back("memcpy", timed([&] {
+    all.emplace_back("copy to the host", timed([&] {
                        char* to = buffer.data();
                        for (const Tensor& t : state()) {
                          const Tensor own = local(t);
-                         const auto n = static_cast<size_t>(own.numel() * item_size(own.dtype()));
-                         if (n > 0) std::memcpy(to, own.read_data(), n);
-                         to += n;
+                         if (own.numel() > 0)
+                           copy_bytes(from_blob(to, own.shape(), own.dtype()), own);
+                         to += own.numel() * item_size(own.dtype());
                        }
                      }));
     const std::string plain = concat(folder_, "/plain", world_.rank());
@@ -166,8 +169,8 @@ class Subject {
   Tensor random_ids() {  // (1, T) of this rank
     std::vector<double> ids;
     for (int64_t i = 0; i < kLength; ++i) ids.push_back(static_cast<double>(random_() % 256));
-    return wrap_local(from_values(ids, {1, kLength}, DType::i64), share_.by_rows,
-                      {share_.parts, kLength});
+    return wrap_local(to_device(from_values(ids, {1, kLength}, DType::i64), device_),
+                      share_.by_rows, {share_.parts, kLength});
   }
   void step() {
     optimizer_->zero_grad();
@@ -175,6 +178,7 @@ class Subject {
     backward(model_->loss(tokens, targets, metadata_).sum * (1.0 / kLength));
     const NoGrad guard;
     optimizer_->step();
+    wait_for(device_);
   }
   double slowest(double seconds) {
     const Tensor t = from_values({seconds}, {1}, DType::f64);
@@ -190,6 +194,7 @@ class Subject {
 
   World& world_;
   std::string folder_;
+  Device device_;
   std::mt19937 random_;
   train::DataShare share_;
   std::unique_ptr<models::LanguageModel> model_;
@@ -199,9 +204,10 @@ class Subject {
 };
 
 // Called on each rank; rank 0 prints.
-void measure(World& world, const std::string& folder, int rounds, bool one_process, Lines& lines) {
+void measure(World& world, const std::string& folder, DeviceChoice device, int rounds,
+             bool one_process, Lines& lines) {
   const train::Patience patience;
-  Subject subject(world, folder);
+  Subject subject(world, folder, device);
   const auto gigabytes = static_cast<double>(subject.bytes()) / 1e9;
   // Ranks of one process share its memory, so their copies add up to one of the whole state.
   const double held = one_process ? gigabytes : gigabytes / world.size();
@@ -215,12 +221,15 @@ void measure(World& world, const std::string& folder, int rounds, bool one_proce
     }
   }
   if (world.rank() != 0) return;
-  fmt::print("{:.2f} GB on {} ranks by {}, medians of {} rounds\n", gigabytes, world.size(),
-             world.group().backend(), rounds);
+  fmt::print("{:.2f} GB on {} ranks by {}, {}, medians of {} rounds\n", gigabytes, world.size(),
+             world.group().backend(), concat(subject.device()), rounds);
   for (const auto& [name, seconds] : figures) {
     fmt::print("{:20} {:8.3f} s {:8.2f} GB/s\n", name, median(seconds),
                gigabytes / median(seconds));
-    lines.write({{"name", name}, {"backend", world.group().backend()}, {"seconds", seconds}});
+    lines.write({{"name", name},
+                 {"backend", world.group().backend()},
+                 {"device", concat(subject.device())},
+                 {"seconds", seconds}});
   }
   fmt::print("memory of an async save: {:.3f} GB beside {:.3f} GB held, {:.3f} copies\n", extra,
              held, extra / held);
@@ -239,6 +248,7 @@ int main(int argc, char** argv) {
     bench::Arguments arguments(argc, argv);
     const int ranks = arguments.number("--ranks", 2), rounds = arguments.number("--rounds", 2);
     const int threads = arguments.number("--threads", 1);
+    const DeviceChoice device = arguments.device_choice();
     const std::string folder = arguments.text("--folder", "build/bench_checkpoint");
     const std::string path = arguments.text("--json");
     arguments.finish();
@@ -246,10 +256,12 @@ int main(int argc, char** argv) {
     const bool one_process = launch.launcher == Launcher::single;
     bench::Lines lines(launch.rank == 0 ? path : "");
     if (one_process) launch = detect_launch(ranks);
+    (void)rank_device(device, launch);  // before any rank waits for another
     std::filesystem::create_directories(folder);
-    run_launched(launch,
-                 [&](World& world) { bench::measure(world, folder, rounds, one_process, lines); },
-                 {.threads = threads});
+    run_launched(
+        launch,
+        [&](World& world) { bench::measure(world, folder, device, rounds, one_process, lines); },
+        {.threads = threads});
     if (launch.rank == 0) std::filesystem::remove_all(folder);
   });
 }

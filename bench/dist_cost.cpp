@@ -29,10 +29,13 @@ class Report {
   Lines lines_;
 };
 
-void measure(Report& report) {
+void measure(Report& report, Device device) {
   const Mesh mesh = Mesh::make({{"dp", 2}, {"tp", 2}});
   const Layout cut = Layout::of(mesh, {Shard(0), Shard(1)});
-  const Tensor a = normal({4, 4}, {7, 1}), b = normal({4, 4}, {7, 2});
+  const auto random = [device](uint64_t stream) {
+    return normal({4, 4}, {7, stream}, 0, 1, DType::f32, device);
+  };
+  const Tensor a = random(1), b = random(2);
   const Tensor x = make_distributed(a, {8, 8}, cut), y = make_distributed(b, {8, 8}, cut);
   Tensor w = a.detach(), v = make_distributed(copy(a), {8, 8}, cut);
   w.set_requires_grad();
@@ -52,8 +55,8 @@ void measure(Report& report) {
   // A slice that begins elsewhere is another plan; they are more than the table of plans holds.
   const NoGrad guard;
   constexpr int64_t kWide = 65536;
-  const Tensor wide =
-      make_distributed(zeros({4, kWide}), {8, kWide}, Layout::of(mesh, {Shard(0), Replicate()}));
+  const Tensor wide = make_distributed(zeros({4, kWide}, DType::f32, device), {8, kWide},
+                                       Layout::of(mesh, {Shard(0), Replicate()}));
   int64_t at = 0;
   report.write("plan_miss", median_us([&] {
                  at = (at + 1) % (kWide - 4);
@@ -130,13 +133,14 @@ int main(int argc, char** argv) {
   return bench::run([&] {
     bench::Arguments arguments(argc, argv);
     const int threads = arguments.number("--threads", 1);
+    const Device device = arguments.device();
     bench::Report report(arguments.text("--json"));
     arguments.finish();
-    fmt::print("distribution's host cost, threads {}\n", threads);
+    fmt::print("distribution's host cost on {}, threads {}\n", concat(device), threads);
     WorldOptions options;
     options.threads = threads;
     run_fake(
-        4, 0, [&](World&) { bench::measure(report); }, options);
+        4, 0, [&](World&) { bench::measure(report, device); }, options);
     run_fake(
         64, 5, [&](World&) { bench::plan_large(report); }, options);
   });

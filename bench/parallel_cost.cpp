@@ -36,6 +36,7 @@ struct Setting {
   int64_t batch = 4, length = 256;  // of the global batch
   int steps = 5, threads = 1;       // threads of each of several ranks
   bool profiled = false;
+  Device device = kCpu;  // this rank's
 };
 
 // Milliseconds of a step by kind.
@@ -62,10 +63,11 @@ class Trainee {
         mesh_(Mesh::make(degrees(way).axes(way.ranks()))),
         share_(train::data_share(mesh_)) {
     train::Config config = config_of(way, setting);
-    model_ = train::build_model(config, mesh_, [](nn::Module& m, const nn::LayoutOf& layouts) {
-      nn::initialize(m, 7, layouts);
+    model_ = train::build_model(config, mesh_, [&](nn::Module& m, const nn::LayoutOf& layouts) {
+      nn::initialize(m, 7, layouts, setting.device);
     });
-    placer_.emplace(model_->metadata(setting.length), share_, kCpu, degrees(way).sequence_cut());
+    placer_.emplace(model_->metadata(setting.length), share_, setting.device,
+                    degrees(way).sequence_cut());
     optimizer_ = std::make_unique<optim::AdamW>(
         nn::parameters(*model_),
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
@@ -88,7 +90,7 @@ class Trainee {
       (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
       optimizer_->step();
     }
-    loss_ = full_tensor(loss).item();
+    loss_ = full_tensor(loss).item();  // after it a device has nothing left to do
     if (profile) profile->leave();
     return seconds_since(start);
   }
@@ -175,9 +177,9 @@ class Comparison {
 
   void print(Lines& lines) const {
     const auto tokens = static_cast<double>(setting_.batch * setting_.length);
-    fmt::print("\n{}, {} x {} tokens a step, {} ranks by {}, {} rounds\n", setting_.recipe,
-               setting_.batch, setting_.length, world_.size(), world_.group().backend(),
-               turns_[0].size());
+    fmt::print("\n{} on {}, {} x {} tokens a step, {} ranks by {}, {} rounds\n", setting_.recipe,
+               concat(setting_.device), setting_.batch, setting_.length, world_.size(),
+               world_.group().backend(), turns_[0].size());
     fmt::print("{:24} {:>10} {:>19} {:>8} {:>17} {:>10}\n", "", "tokens/s", "quartiles", "lost",
                "quartiles", "loss");
     for (size_t w = 0; w < ways_.size(); ++w) {
@@ -192,6 +194,7 @@ class Comparison {
                  median(lost), quantile(lost, 0.25), quantile(lost, 0.75), loss);
       lines.write({{"name", ways_[w].name},
                    {"backend", world_.group().backend()},
+                   {"device", concat(setting_.device)},
                    {"ranks", ways_[w].ranks()},
                    {"shape", {setting_.batch, setting_.length}},
                    {"time_us", tokens / median(speed) * 1e6},
@@ -276,11 +279,14 @@ int main(int argc, char** argv) {
     const int ranks = arguments.number("--ranks", 2, 2), rounds = arguments.number("--rounds", 10);
     setting.steps = arguments.number("--steps", 5);
     setting.threads = arguments.number("--threads", 1);
+    const DeviceChoice device = arguments.device_choice();
     const std::string path = arguments.text("--json");
     arguments.finish();
     if (arguments.helps("bench_parallel_cost [--recipe NAME] [--ranks N] [--threads N] [--rounds "
                         "N] [--steps N]\n"
-                        "                    [--batch B] [--seq T] [--profile] [--json FILE]\n"))
+                        "                    [--batch B] [--seq T] [--device auto|cpu|cuda] "
+                        "[--profile] [--json "
+                        "FILE]\n"))
       return;
     setting.experts = !nn::expert_counts(*train::recipe(setting.recipe).model.make()).empty();
     std::vector<std::pair<int64_t, int64_t>> shapes{{4, 256}, {8, 512}, {1, 4096}};
@@ -289,12 +295,14 @@ int main(int argc, char** argv) {
     const bool processes = launch.launcher != Launcher::single;
     bench::Lines lines(launch.rank == 0 ? path : "");
     if (!processes) launch = detect_launch(ranks);
+    (void)rank_device(device, launch);  // before any rank waits for another
     run_launched(launch,
                  [&](World& world) {
                    for (const auto& [rows, columns] : shapes) {
                      bench::Setting own = setting;
                      own.batch = rows;
                      own.length = columns;
+                     own.device = rank_device(device, world.local_rank(), world.local_ranks());
                      const bench::Comparison comparison(world, own, rounds);
                      if (world.rank() == 0) comparison.print(lines);
                    }

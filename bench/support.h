@@ -106,13 +106,15 @@ class Arguments {
     }
     return n;
   }
-  /// The device of `--device auto | cpu | cuda`, for programs of one rank.
-  Device device() {
+  /// `--device auto | cpu | cuda`.
+  DeviceChoice device_choice() {
     const std::string name = text("--device", "auto");
     for (const auto& [known, choice] : device_choices())
-      if (known == name) return rank_device(choice, 0, 1);
+      if (known == name) return choice;
     fail<ValueError>("bench", "--device is '", name, "', expected auto, cpu or cuda");
   }
+  /// Its device, for programs of one rank.
+  Device device() { return rank_device(device_choice(), 0, 1); }
   /// Call after all options were read: what is left is unknown.
   void finish() const {
     if (!words_.empty())
