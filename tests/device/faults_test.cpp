@@ -59,11 +59,20 @@ TEST_F(HostDeviceFaults, ADeviceLostInMidStepLeavesTheCheckpointWhole) {
 
 TEST_F(HostDeviceFaults, ADeviceOutOfMemorySaysWhatHoldsItAndLeavesTheCheckpointWhole) {
   ASSERT_EQ(run(steps("a", "cuda", 2)), 0) << err_.str();
-  const auto fails_with = [&](const std::string& memory, const Words& parts) {
-    EXPECT_EQ(in_process(steps("a", "cuda", 4), {"TESSERA_HOST_DEVICE_MEMORY=" + memory}), 1);
+  const auto fails_with = [&](const std::string& memory, const Words& parts,
+                              const Words& more = {"--memory.check", "false"}) {
+    EXPECT_EQ(
+        in_process(joined(steps("a", "cuda", 4), more), {"TESSERA_HOST_DEVICE_MEMORY=" + memory}),
+        1);
     EXPECT_EQ(std::ranges::count(errors(), '\n'), 1) << errors();
     for (const std::string& part : parts) TESSERA_EXPECT_HOLDS(errors(), part);
   };
+  fails_with("100000",
+             {"[memory] the tensors of a rank need about ",
+              ", and cuda:0 has 97.7 KiB; the largest "
+              "parts: ",
+              "; less need --", "; --memory.check false trains anyway"},
+             {});
   const Words advice{"[allocate] cuda:0 is out of memory: ", " bytes asked, ",
                      "; the tensors of a rank need about ",
                      ", the largest parts: ", "; less need --"};

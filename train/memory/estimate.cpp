@@ -316,6 +316,12 @@ std::string check_memory(const Config& config, const HostRanks& ranks, const Fre
     int ranks;
     const std::string& source;
   };
+  if (e.counted > free.device)
+    fail<StorageError>("memory", "the tensors of a rank need about ", byte_count(e.counted),
+                       ", and ", free.device_source, " has ", byte_count(free.device),
+                       "; the largest parts: ", largest_parts(e), "; ",
+                       remedies(config, ranks.all, e.total),
+                       "; --memory.check false trains anyway");
   std::string warning;
   for (const Room& room : {Room{free.host, ranks.of_host, free.host_source},
                            Room{free.process, ranks.of_process, free.process_source}}) {

@@ -39,8 +39,8 @@ struct HostRanks {
 };
 
 /// Compares what training needs with what is free. StorageError, with the largest parts and the
-/// settings that would need less, if the counted tensors alone do not fit. Returns a warning if the
-/// total does not, and nothing otherwise.
+/// settings that would need less, if the counted tensors alone do not fit, on a device too. Returns
+/// a warning if the total does not, and nothing otherwise.
 [[nodiscard]] TESSERA_API std::string check_memory(const Config& config, const HostRanks& ranks,
                                                    const FreeMemory& free);
 
