@@ -4,6 +4,7 @@
 // FILE`, the --json of a run on another device, holds the losses of this one against it.
 // bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
 #include "tessera/bench/profile.h"
+#include "tessera/core/cuda_graph.h"
 #include "tessera/core/process.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/models.h"
@@ -33,6 +34,7 @@ struct Setting {
   int64_t batch = 8, length = 512;
   double budget = 0.5;
   Device device = kCpu;
+  bool graph = false;
 
   [[nodiscard]] models::ModelConfig config() const {
     const std::vector<models::Family> families = models::families();
@@ -80,9 +82,12 @@ class Trainee {
     const auto blocks = model_->units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
     if (setting.precision == "mixed") nn::mixed_precision(*model_, blocks, DType::bf16);
-    optimizer_ = std::make_unique<optim::AdamW>(
-        nn::parameters(*model_),
-        optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+    optimizer_ = std::make_unique<optim::AdamW>(nn::parameters(*model_),
+                                                optim::AdamWOptions{.lr = 1e-3,
+                                                                    .beta1 = 0.9,
+                                                                    .beta2 = 0.95,
+                                                                    .weight_decay = 0.1,
+                                                                    .capturable = setting.graph});
   }
   [[nodiscard]] models::LanguageModel& model() { return *model_; }
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
@@ -91,33 +96,13 @@ class Trainee {
 
   /// Seconds of each part; with a profile, its ops are charged to it.
   std::array<double, kParts> step(Profile* profile = nullptr) {
-    std::vector<double> bytes(static_cast<size_t>(batch_ * length_));
-    for (double& b : bytes) b = static_cast<double>(random_() % 256);
-    const auto made = [&] { return from_values(bytes, {batch_, length_}, DType::i64); };
-    const Tensor tokens = to_device(made(), device_);  // (B, T)
-    for (double& b : bytes) b = static_cast<double>(random_() % 256);
-    const Tensor targets = to_device(made(), device_);  // (B, T)
-
+    draw_batch();
     std::array<Clock::time_point, kParts + 1> marks;
-    const auto enter = [&](Part part) {
+    const Tensor loss = run([&](Part part) {
       wait_for(device_);
       marks[part] = Clock::now();
       if (profile) profile->enter(part);
-    };
-    enter(kForward);
-    optimizer_->zero_grad();
-    const Ref<Allocator>& memory = Context::current().allocator(device_);
-    const int64_t before = memory->stats().live;
-    Tensor loss = mean_loss(tokens, targets);
-    stored_ = memory->stats().live - before;
-    enter(kBackward);
-    backward(loss);
-    enter(kOptimizer);
-    {
-      const NoGrad guard;
-      (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
-      optimizer_->step();
-    }
+    });
     wait_for(device_);
     marks[kParts] = Clock::now();
     if (profile) profile->leave();
@@ -128,10 +113,55 @@ class Trainee {
     return seconds;
   }
 
+  /// Captures a step, which takes as much memory as one before it.
+  void capture() {
+    const Ref<Allocator>& memory = Context::current().allocator(device_);
+    optimizer_->zero_grad();
+    memory->reset_peak();
+    const int64_t before = memory->stats().live;
+    (void)step();
+    const int64_t taken = memory->stats().peak - before;
+    graph_ = capture_graph(device_, taken, [&] { graph_loss_ = run([](Part) {}); });
+  }
+  /// Seconds of a launch of what capture() has captured.
+  double launch() {
+    draw_batch();
+    wait_for(device_);
+    const auto start = Clock::now();
+    graph_->launch();
+    wait_for(device_);
+    const double seconds = seconds_since(start);
+    losses_.push_back(graph_loss_.item());
+    return seconds;
+  }
+
  private:
-  [[nodiscard]] Tensor mean_loss(const Tensor& tokens, const Tensor& targets) const {
-    const models::Loss result = model_->loss(tokens, targets, metadata_);
-    return result.sum * (1 / result.count.item());
+  // Into tensors that stay, since a graph reads what it was captured with.
+  void draw_batch() {
+    std::vector<double> bytes(static_cast<size_t>(batch_ * length_));
+    for (Tensor* t : {&tokens_, &targets_}) {
+      for (double& b : bytes) b = static_cast<double>(random_() % 256);
+      const Tensor drawn = from_values(bytes, {batch_, length_}, DType::i64);
+      if (t->defined()) copy_bytes(*t, drawn);
+      else *t = to_device(drawn, device_);
+    }
+  }
+  // A step, whose loss nobody reads meanwhile. Tells where each part begins.
+  template <class F> Tensor run(F&& enter) {
+    enter(kForward);
+    optimizer_->zero_grad();
+    const Ref<Allocator>& memory = Context::current().allocator(device_);
+    const int64_t before = memory->stats().live;
+    const models::Loss result = model_->loss(tokens_, targets_, metadata_);
+    const Tensor loss = result.sum * reciprocal(cast(result.count, result.sum.dtype()));
+    stored_ = memory->stats().live - before;
+    enter(kBackward);
+    backward(loss);
+    enter(kOptimizer);
+    const NoGrad guard;
+    (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
+    optimizer_->step();
+    return loss.detach();
   }
   int64_t batch_, length_;
   Device device_;
@@ -141,6 +171,9 @@ class Trainee {
   std::mt19937_64 random_{7};
   std::vector<double> losses_;  // of each step
   int64_t stored_ = 0;
+  Tensor tokens_, targets_;  // (B, T)
+  Tensor graph_loss_;        // () of the last launch
+  Ref<CudaGraph> graph_;
 };
 
 void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, DType dtype,
@@ -201,6 +234,9 @@ void measure(Arguments& arguments) {
                      " is none of float32, bfloat16, mixed");
   }
   setting.device = arguments.device();
+  setting.graph = arguments.flag("--graph");
+  if (setting.graph && !setting.device.is_cuda())
+    fail<UsageError>("bench", "--graph wants --device cuda: a CPU has no CUDA graphs");
   const int steps = std::max(3, arguments.number("--steps", 5)),
             threads = arguments.number("--threads", Process::get().cores());
   const std::string golden = arguments.text("--golden");
@@ -209,10 +245,16 @@ void measure(Arguments& arguments) {
   const double rss_before = peak_rss_mib();
   Session session({.threads = threads});
   Trainee trainee(setting);
-  for (int i = 0; i < 2; ++i) trainee.step();
+  trainee.step();
+  if (setting.graph) trainee.capture();
+  else trainee.step();
   std::array<std::vector<double>, kParts> parts;
   std::vector<double> totals;
   for (int i = 0; i < steps; ++i) {
+    if (setting.graph) {
+      totals.push_back(trainee.launch());
+      continue;
+    }
     const auto seconds = trainee.step();
     double total = 0;
     for (size_t p = 0; p < kParts; ++p) {
@@ -240,11 +282,12 @@ void measure(Arguments& arguments) {
              setting.model, concat(setting.device), setting.batch, setting.length,
              setting.precision, setting.checkpoint, threads);
   fmt::print("{}\n", describe(ceilings, threads, setting.device));
-  fmt::print(
-      "{:.0f} tokens/s, {:.1f} ms a step: forward {:.1f}, backward {:.1f}, clipping and AdamW "
-      "{:.1f}\n",
-      tokens / total, total * 1e3, median(parts[kForward]) * 1e3, median(parts[kBackward]) * 1e3,
-      median(parts[kOptimizer]) * 1e3);
+  const std::string by_part =
+      setting.graph ? std::string("one launch of a CUDA graph; by op without it")
+                    : fmt::format("forward {:.1f}, backward {:.1f}, clipping and AdamW {:.1f}",
+                                  median(parts[kForward]) * 1e3, median(parts[kBackward]) * 1e3,
+                                  median(parts[kOptimizer]) * 1e3);
+  fmt::print("{:.0f} tokens/s, {:.1f} ms a step: {}\n", tokens / total, total * 1e3, by_part);
   fmt::print(
       "{:.1f} GFLOP/s, {:.0f} % of the GEMM ceiling; peak {:.0f} MiB resident ({:.0f} before the "
       "model), {:.0f} MiB of tensors, {:.1f} of them stored for backward; loss {:.3f}\n",
@@ -252,7 +295,8 @@ void measure(Arguments& arguments) {
       trainee.losses().back());
   Json line = {
       {"name", "train_step_" + setting.family + "_" + setting.model + "_" + setting.precision +
-                   (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint)},
+                   (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint) +
+                   (setting.graph ? "_graph" : "")},
       {"shape", {setting.batch, setting.length}},
       {"time_us", total * 1e6},
       {"tokens_per_second", tokens / total},
@@ -269,6 +313,8 @@ void measure(Arguments& arguments) {
       {"losses", trainee.losses()},
       {"device", concat(setting.device)},
       {"threads", threads}};
+  if (setting.graph)
+    for (const char* part : {"forward_ms", "backward_ms", "optimizer_ms"}) line.erase(part);
   line.update(ceilings.json());
   const double tolerance = setting.precision == "float32" ? 1e-4 : 2e-2;
   const double difference = golden.empty() ? 0 : difference_to(trainee.losses(), golden);

@@ -151,7 +151,9 @@ function(tessera_wrapped_library name source)
   target_include_directories(tessera_${name} PRIVATE ${PROJECT_BINARY_DIR}/include/dist)
   target_link_libraries(tessera_${name} PRIVATE tessera_flags ${ARGN})
   target_link_options(tessera_${name} PRIVATE -Wl,--no-undefined -Wl,--as-needed)
-  install(TARGETS tessera_${name})
+  if(NOT (TESSERA_CUDA_EMULATION AND name STREQUAL "nccl"))
+    install(TARGETS tessera_${name})
+  endif()
 endfunction()
 
 # find_package(tessera): a file per component, so that one that was not built is named in the error.

@@ -28,7 +28,7 @@ function(tessera_test_program name)
   gtest_discover_tests(${name} ${common} TEST_FILTER "-*Cuda*" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
   set(devices)
   if(TESSERA_CUDA_EMULATION)
-    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2)
+    set(devices ENVIRONMENT [[TESSERA_EMULATED_DEVICES=2\;TESSERA_NO_CUDA_MEMORY_CACHING=1]])
   endif()
   gtest_discover_tests(${name} ${common} TEST_FILTER "*Cuda*" TEST_LIST ${name}_gpu
     PROPERTIES LABELS gpu TIMEOUT 300 ${devices})

@@ -23,31 +23,37 @@ int64_t whole_units(int64_t bytes) {
 }  // namespace
 
 std::byte* Arena::allocate(int64_t bytes) {
+  if (std::byte* const block = allocate_cached(bytes)) return block;
   const int64_t size = rounded_block(bytes);
-  std::byte* block = nullptr;
+  make_room(size);
+  if (!grow(size, std::max(size, reserved_) / slack_) && !grow(size, 0)) {
+    release();
+    if (std::byte* const block = allocate_cached(bytes)) return block;
+    if (!grow(size, 0)) return nullptr;
+  }
+  return used(cut(size), size);
+}
+
+std::byte* Arena::allocate_cached(int64_t bytes) {
+  const int64_t size = rounded_block(bytes);
   if (size <= kSmallLimit) {
     auto& list = small_[static_cast<size_t>(size_class(bytes))];
     if (!list.empty()) {
-      block = list.back();
+      std::byte* const block = list.back();
       list.pop_back();
       kept_small_ -= size;
+      return used(block, size);
     }
   }
-  if (!block) block = cut(size);
+  std::byte* block = cut(size);
   if (!block && kept_small_ > reserved_ / kJoinedPart) {
     join_small();
     block = cut(size);
   }
-  if (!block) {
-    make_room(size);
-    if (grow(size, std::max(size, reserved_) / slack_)) block = cut(size);
-  }
-  if (!block) {
-    release();
-    block = cut(size);
-    if (!block && grow(size, 0)) block = cut(size);
-  }
-  if (!block) return nullptr;
+  return block ? used(block, size) : nullptr;
+}
+
+std::byte* Arena::used(std::byte* block, int64_t size) {
   used_ += size;
   most_used_ = std::max(most_used_, used_);
   return block;
@@ -67,6 +73,13 @@ int64_t Arena::release() {
   for (auto it = segments_.begin(); it != segments_.end();)
     it = is_free(*it) ? give_back(it) : std::next(it);
   return before - reserved_;
+}
+
+bool Arena::holds(const std::byte* at) const {
+  auto segment = segments_.upper_bound(at);
+  if (segment == segments_.begin()) return false;
+  --segment;
+  return std::less<>()(at, segment->first + segment->second);
 }
 
 // The smallest range that holds `size` bytes, and of those the first: the far end of the memory is

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -44,16 +45,21 @@ class TESSERA_API Arena {
   /// A block of rounded_block(bytes) bytes (> 0), aligned to 64, and to 256 where all sizes are
   /// multiples of it. Null: the source has no more, and all that was free has gone back to it.
   [[nodiscard]] std::byte* allocate(int64_t bytes);
+  /// The same from what is there: null, with all as it was, where nothing free fits.
+  [[nodiscard]] std::byte* allocate_cached(int64_t bytes);
   /// `bytes` as it was given to allocate().
   void free(std::byte* block, int64_t bytes);
   /// Gives segments without a block in use back to the source; returns their bytes.
   int64_t release();
   /// Bytes of all segments.
   [[nodiscard]] int64_t reserved() const { return reserved_; }
+  /// Whether the byte lies in a segment.
+  [[nodiscard]] bool holds(const std::byte* at) const;
 
  private:
-  using Segments = std::map<std::byte*, int64_t>;
+  using Segments = std::map<std::byte*, int64_t, std::less<>>;
   [[nodiscard]] std::byte* cut(int64_t size);
+  std::byte* used(std::byte* block, int64_t size);
   void join(std::byte* begin, int64_t size);
   void join_small();
   bool grow(int64_t size, int64_t slack);

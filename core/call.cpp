@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <unordered_map>
 #include <utility>
 
 namespace tessera::detail {
@@ -158,6 +159,22 @@ void check_aliases(const OpRow& row, Tensors in) {
   }
 }
 
+// Kernels of the CUDA library that this rank has called: a name is looked up once.
+class CudaKernels {
+ public:
+  CudaBackend::Kernel of(const CudaBackend& cuda, const OpRow& row) {
+    CudaBackend::Kernel& kernel = kernels_[&row];
+    if (!kernel) kernel = cuda.kernel(row.name);
+    if (!kernel)
+      fail<DeviceError>(row.name,
+                        "the CUDA library holds no kernel of this op: it is of another version");
+    return kernel;
+  }
+
+ private:
+  std::unordered_map<const OpRow*, CudaBackend::Kernel> kernels_;
+};
+
 }  // namespace
 
 void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, Outputs out,
@@ -179,15 +196,10 @@ void run_kernel(Context& context, const OpRow& row, const void* op, Tensors in, 
   if (device.is_meta()) return;
   if (!row.not_on_cuda.empty())
     fail<DeviceError>(row.name, "does not run on CUDA: ", row.not_on_cuda);
-  if (row.cuda) {
-    row.cuda(op, in, out, context.stream(device));
-    return;
-  }
-  const auto kernel = Process::get().cuda().kernel(row.name);
-  if (!kernel)
-    fail<DeviceError>(row.name,
-                      "the CUDA library holds no kernel of this op: it is of another version");
-  kernel(op, in, out, context.stream(device));
+  CudaBackend& cuda = Process::get().cuda();
+  const Stream stream = cuda.stream_for(device.index, in);
+  if (row.cuda) row.cuda(op, in, out, stream);
+  else context.state<CudaKernels>().of(cuda, row)(op, in, out, stream);
 }
 
 // Reports the first op with NaN in its output and none in its inputs.

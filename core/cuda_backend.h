@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/core/allocator.h"
+#include "tessera/core/cuda_graph.h"
 #include "tessera/core/tensor_fwd.h"
 
 #include <memory>
@@ -13,9 +14,11 @@
 namespace tessera {
 
 class Process;
+class Storage;
 
-// A tensor of a device stays on the thread that made it: each thread has a stream of its own, and
-// none waits for another's. To hand one over, synchronise first.
+// Each thread has a stream of its own on a device, and none waits for another's unless a tensor is
+// handed over: an op on a tensor that another thread has made or used goes on after that thread's
+// work so far. Of two threads that use one tensor, the host must order the calls.
 
 /// Raised with every change of the interface. The library gives its own by the function
 /// `int tessera_cuda_version()`.
@@ -39,18 +42,44 @@ class CudaBackend {
   /// The library's view of the process: it must be the caller's, or two copies of the core are
   /// linked.
   [[nodiscard]] virtual const Process* process() const = 0;
-  [[nodiscard]] virtual Ref<Allocator> allocator(int device) = 0;
+
+  /// Memory of this thread's stream on the device: a freed block is reused in the order of the
+  /// stream, without a wait. Its statistics and cache are those of the whole device.
+  [[nodiscard]] virtual const Ref<Allocator>& allocator(int device) = 0;
+  /// Memory for upload().
+  [[nodiscard]] virtual const Ref<Allocator>& upload_allocator(int device) = 0;
+  /// This thread's stream on the device, which becomes the thread's current one.
   [[nodiscard]] virtual Stream stream(int device) = 0;
-  /// Copies between host and device or device and device, after what this thread's stream was given
-  /// before. Bytes of the host are read or written when it returns: only a copy to the host waits
-  /// for the device. Copies between two devices wait for both.
+  /// The same, to work on `tensors`: after what other threads do with them.
+  [[nodiscard]] virtual Stream stream_for(int device, Tensors tensors) = 0;
+  /// A stream beside those of threads, for communication say; it goes back by give_stream().
+  [[nodiscard]] virtual Stream take_stream(int device) = 0;
+  virtual void give_stream(Stream stream) = 0;
+  /// What `later` is given from now on runs after what `earlier` was given so far.
+  virtual void order(Stream earlier, Stream later) = 0;
+  /// `stream` works on the bytes until the storage gives them up: it goes on after the streams that
+  /// they were made or used on, and they are reused only after what it was given until then.
+  virtual void record_stream(const Storage& storage, Stream stream) = 0;
+
+  /// Copies between host and device or device and device, after what this thread's streams were
+  /// given before. Bytes of the host are read or written when it returns: only a copy to the host
+  /// waits for the device.
   virtual void copy(void* to, Device to_device, const void* from, Device from_device,
                     int64_t bytes) = 0;
   /// Begins a copy of a device's bytes to the host, after what this thread's stream was given
   /// before, and waits for nothing.
   [[nodiscard]] virtual std::unique_ptr<HostCopy> copy_to_host(const void* from, Device device,
                                                                int64_t bytes) = 0;
+  /// Copies from the host beside what this thread's stream does, which waits for it from now on.
+  /// `to` is new memory of upload_allocator().
+  virtual void upload(void* to, int device, const void* from, int64_t bytes) = 0;
   virtual void synchronize(int device) = 0;
+
+  /// From now on this thread's work on the device is recorded and not run; see capture_graph().
+  virtual void begin_capture(int device, int64_t reserve) = 0;
+  /// What was recorded. DeviceError: some of it cannot be captured.
+  [[nodiscard]] virtual Ref<CudaGraph> end_capture(int device) = 0;
+
   /// For people: `NVIDIA H100 80GB HBM3`.
   [[nodiscard]] virtual std::string device_name(int device) const = 0;
   /// Bytes of the device, free ones and others.

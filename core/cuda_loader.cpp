@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens the CUDA library and refuses unusable cases: another library, one with a second copy of the
-// core, no device. Allocators are made on first use: a memory pool takes a context of its device,
-// some hundred megabytes of it, which a rank that uses another device must not pay.
+// core, no device.
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
 #include "tessera/core/process.h"
@@ -9,6 +8,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -67,7 +67,6 @@ CudaLoader::CudaLoader(const Process* process) {
     return;
   }
   backend_ = backend;
-  allocators_.resize(static_cast<size_t>(backend->device_count()));
 }
 
 CudaBackend& CudaLoader::backend() const {
@@ -75,14 +74,11 @@ CudaBackend& CudaLoader::backend() const {
   return *backend_;
 }
 
-const Ref<Allocator>& CudaLoader::allocator(int device) {
+const Ref<Allocator>& CudaLoader::allocator(int device) const {
   const int count = backend().device_count();
   if (device < 0 || device >= count)
     fail<DeviceError>("cuda", "there is no device cuda:", device, "; found ", count);
-  Ref<Allocator>& allocator = allocators_[static_cast<size_t>(device)];
-  const std::lock_guard guard(mutex_);
-  if (!allocator) allocator = backend().allocator(device);
-  return allocator;
+  return backend_->allocator(device);
 }
 
 }  // namespace tessera

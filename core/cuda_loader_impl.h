@@ -5,9 +5,7 @@
 
 #include "tessera/core/cuda_backend.h"
 
-#include <mutex>
 #include <string>
-#include <vector>
 
 namespace tessera {
 
@@ -16,14 +14,12 @@ class CudaLoader {
   explicit CudaLoader(const Process* process);
   /// The backend, or a DeviceError that says why there is none.
   [[nodiscard]] CudaBackend& backend() const;
-  /// Made when it is first asked for.
-  [[nodiscard]] const Ref<Allocator>& allocator(int device);
+  /// The calling thread's memory of a device. DeviceError: there is no such device.
+  [[nodiscard]] const Ref<Allocator>& allocator(int device) const;
 
  private:
   CudaBackend* backend_ = nullptr;
   std::string why_not_;
-  std::mutex mutex_;                        // guards the making of an allocator
-  std::vector<Ref<Allocator>> allocators_;  // by device
 };
 
 }  // namespace tessera

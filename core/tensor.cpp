@@ -333,6 +333,20 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
   }
 }
 
+namespace {
+
+// In new memory, so that the copy need not wait for what the device does meanwhile.
+Tensor uploaded(const Tensor& x, Device device) {
+  CudaBackend& cuda = Process::get().cuda();
+  const int64_t bytes = x.numel() * item_size(x.dtype());
+  auto storage = make_ref<Storage>(cuda.upload_allocator(device.index), bytes, device);
+  cuda.upload(storage->data(), device.index, x.read_data(), bytes);
+  return Tensor(make_ref<TensorImpl>(TensorMeta{x.shape(), x.dtype(), device},
+                                     contiguous_strides(x.shape()), 0, std::move(storage)));
+}
+
+}  // namespace
+
 Tensor to_device(const Tensor& x, Device device) {
   if (x.device() == device) return x;
   if (!x.is_contiguous()) {
@@ -341,6 +355,7 @@ Tensor to_device(const Tensor& x, Device device) {
     const Tensor flat = to_device(alias(x, {n}, {1}, 0), device);
     return alias(flat, x.shape(), x.strides(), x.offset());
   }
+  if (x.device().is_cpu() && device.is_cuda() && x.numel() > 0) return uploaded(x, device);
   Tensor y = empty(x.shape(), x.dtype(), device);
   if (!device.is_meta()) copy_bytes(y, x);
   return y;

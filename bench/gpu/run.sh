@@ -21,7 +21,7 @@ TESSERA_PYTHON names a Python with PyTorch, for the peers, and with NVIDIA's lib
 TEXT
 }
 
-# Name, and the function that does it with its arguments. Of train and golden: model, precision, batch, length.
+# Name, and the function that does it with its arguments. Of train, golden and graph: model, precision, batch, length.
 pieces=(
   "laws            tests tessera_law_tests Laws/Cuda.*"
   "runs            tests tessera_device_tests DeviceRun.*-*WithoutADevice*:*WithADriver*"
@@ -41,6 +41,8 @@ pieces=(
   "host_cost       bench bench_host_cost"
   "experts         bench bench_moe"
   "nccl            tests tessera_nccl_tests *"
+  "graph           graph 124M mixed 4 1024"
+  "graph_debug     graph debugmodel float32 4 512"
   "peer_debug      peer train_step.py --model debugmodel --batch 8 --seq 512"
   "peer_124M       peer train_step.py --model 124M --precision mixed --batch 16 --seq 1024"
   "peer_1B         peer train_step.py --model 1B --precision mixed --batch 4 --seq 4096"
@@ -168,6 +170,13 @@ golden() { # the CPU's losses, and whether the device has them
   train_step cuda "$@" --steps 3 --json "$lines" --golden "$expected"
 }
 
+graph() { # the same steps op by op, and as launches of a CUDA graph with the same losses
+  local eager=$work/$piece.eager.json
+  train_step cuda "$@" --steps 10 --json "$eager" &&
+    train_step cuda "$@" --steps 10 --graph --json "$lines" --golden "$eager" || return
+  head -n 1 "$eager" >>"$lines"
+}
+
 # A device that a test has broken fails the tests after it in the same process: each failure ends the process, and the rest runs in
 # another. What is done is kept by name, so that the next call runs the rest alone.
 tests() { # tests <program> <filter> <command before it>...
@@ -205,7 +214,8 @@ tests() { # tests <program> <filter> <command before it>...
 sanitized() { # sanitized <tool> <options>
   local sanitizer
   sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer) || { reason='no compute-sanitizer'; return 4; }
-  tests tessera_law_tests 'Laws/Cuda.*' "$sanitizer" --tool "$1" "${@:2}" --error-exitcode 9
+  # It sees allocations of the driver alone.
+  tests tessera_law_tests 'Laws/Cuda.*' env TESSERA_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$1" "${@:2}" --error-exitcode 9
 }
 
 with_torch() {

@@ -6,6 +6,7 @@
 // the way.
 #include "tessera/dist/buckets/bucket.h"
 
+#include "tessera/core/context.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/buckets/later_impl.h"
 #include "tessera/dist/comm_trace.h"
@@ -92,6 +93,8 @@ struct Bucket::State {
   // behind reductions.
   ProcessGroup& gathers() const { return mesh.group(shard_axes, "gather"); }
   ProcessGroup& sums(const std::vector<int>& axes) const { return mesh.group(axes); }
+  // Of the rank: on a device, its kernels wait for a collective, and its thread goes on.
+  [[nodiscard]] Stream stream() const { return Context::current().stream(device); }
   void lie_on(Mesh where, const Axes& axes, int ways);
   void connect() const;
   void describe(std::span<const Tensor> parameters);
@@ -364,7 +367,7 @@ std::vector<Tensor> Bucket::whole() {
     for (const Tensor& x : s.as_given) out.push_back(x.detach());
     return out;
   }
-  if (s.gathering) std::exchange(s.gathering, nullptr)->wait();
+  if (s.gathering) std::exchange(s.gathering, nullptr)->wait_on(s.stream());
   if (s.received.defined()) {
     const NoGrad guard;
     s.fill([&] { s.unpack(); });
@@ -411,7 +414,7 @@ void Bucket::State::pack(std::span<const Tensor> gradients, const Tensor& buffer
 
 // Ends the reduction before this one.
 void Bucket::State::complete() {
-  if (reducing) std::exchange(reducing, nullptr)->wait();
+  if (reducing) std::exchange(reducing, nullptr)->wait_on(stream());
   if (later) std::exchange(later, nullptr)->wait();
 }
 
@@ -560,7 +563,7 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
 
 void Bucket::wait() {
   State& s = *state_;
-  if (s.gathering) s.gathering->wait();
+  if (s.gathering) s.gathering->wait_on(s.stream());
   const NoGrad guard;
   s.complete();
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL calls are non-blocking; completion is polled. Errors and deadlines abort the communicator,
+// NCCL calls are non-blocking; completion is polled. Errors and deadlines abort the communicators,
 // and the host group notifies the other members.
 #include "tessera/dist/nccl/nccl.h"
 
+#include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/library/open_library_impl.h"
 #include "tessera/dist/nccl/nccl_group_impl.h"
 #include "tessera/dist/process_group/signature_impl.h"
+#include "tessera/dist/rendezvous/place_impl.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +17,6 @@
 namespace tessera {
 namespace {
 
-using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
 const TesseraNcclApi& nccl_api() {
@@ -27,38 +29,14 @@ const TesseraNcclApi& nccl_api() {
 constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kFarewell = std::chrono::seconds(5);
 
-int type_of(DType t) {
-  switch (t) {
-    case DType::f64: return kNcclF64;
-    case DType::f32: return kNcclF32;
-    case DType::bf16: return kNcclBf16;
-    case DType::f16: return kNcclF16;
-    case DType::i64: return kNcclI64;
-    case DType::i32: return kNcclI32;
-    case DType::u8:
-    case DType::bool_: return kNcclU8;
-    default:
-      fail<DTypeError>("nccl", "reductions of ", t, " are not NCCL's: reduce in bf16 or f32");
-  }
-}
-
-int op_of(ReduceOp op) {
-  constexpr std::array<int, 4> kOps{kNcclSum, kNcclAvg, kNcclMax, kNcclMin};
-  return kOps[static_cast<size_t>(op)];
-}
-
-bool even(const Counts& counts) {
-  return std::ranges::all_of(counts, [&](int64_t n) { return n == counts[0]; });
-}
-
 }  // namespace
 
-NcclWork::NcclWork(Collective collective, Ref<NcclGroup> owner, Stream s)
-    : c(std::move(collective)), group(std::move(owner)), stream(s) {}
-// Dropped before its end: its stream orders it before whatever comes to use the bytes.
+NcclWork::NcclWork(Collective collective, Ref<NcclGroup> owner)
+    : c(std::move(collective)), group(std::move(owner)), place(group->where(c)) {}
+// Events go back when it ends; one that could not be queued has them still.
 NcclWork::~NcclWork() {
-  if (event) nccl_api().event_free(event);
-  if (!done) c.use->end();
+  for (void* event : {ready, end})
+    if (event) group->api_.event_free(event);
 }
 bool NcclWork::test() { return group->poll(*this); }
 void NcclWork::wait() {
@@ -69,9 +47,35 @@ void NcclWork::wait() {
 }
 
 void NcclWork::wait_on(Stream s) {
-  if (done || s.handle == stream.handle) return;
   if (!s.device.is_cuda()) return wait();
   group->order(*this, s);
+}
+
+NcclChannel::NcclChannel(const TesseraNcclApi& api, Device device, const TesseraNcclId& id,
+                         int rank, int size)
+    : stream(Process::get().cuda().take_stream(device.index)), api_(api) {
+  code = api_.start(&id, rank, size, &communicator);
+}
+
+NcclChannel::~NcclChannel() {
+  // Finalising waits for the peers, so it has an end too.
+  const auto end = Clock::now() + kFarewell;
+  while (communicator && state() == kNcclPending && Clock::now() < end)
+    std::this_thread::sleep_for(kPoll);
+  if (communicator && state() == 0) (void)api_.destroy(communicator);
+  else abort();
+  Process::get().cuda().give_stream(stream);
+}
+
+void NcclChannel::leave() {
+  if (!communicator) return;
+  if (state() != 0 || api_.finish(communicator) != 0) abort();
+}
+
+int NcclChannel::state() const { return communicator ? api_.state(communicator) : 0; }
+
+void NcclChannel::abort() {
+  if (communicator) (void)api_.abort(std::exchange(communicator, nullptr));
 }
 
 Ref<ProcessGroup> make_nccl_group(const Ref<ProcessGroup>& host, Device device) {
@@ -83,117 +87,417 @@ Ref<ProcessGroup> NcclGroup::make(const Ref<ProcessGroup>& host, Device device, 
   return make_ref<NcclGroup>(host, device, host->shared_comm(), std::move(name));
 }
 
-NcclGroup::NcclGroup(Ref<ProcessGroup> host, Device device, std::shared_ptr<CommState> comm,
+NcclGroup::NcclGroup(Ref<ProcessGroup> host, Device device, std::shared_ptr<CommState> comm_state,
                      std::string name)
     : ProcessGroup(host->rank(), {host->ranks().begin(), host->ranks().end()}, std::move(name),
-                   std::move(comm)),
+                   std::move(comm_state)),
       api_(nccl_api()),
       host_(std::move(host)),
       device_(device) {
   const char* value = std::getenv("TESSERA_NCCL_CHECK");
   check_signatures_ = value && std::string_view(value) == "1";
+  (void)Context::current().stream(device_);  // makes the device the thread's current one
+  refuse_shared_devices();
   connect();
+  comm().share_with_watchdog();
+  watchdog_ = NcclWatchdog::of_rank();
+  watchdog_->add(this);
 }
 
 NcclGroup::~NcclGroup() {
-  if (!communicator_) return;
-  // Finalising waits for the peers, so it has an end too.
-  const auto end = Clock::now() + kFarewell;
-  if (api_.finish(communicator_) != 0) {
-    abort_communicator();
-    return;
-  }
-  int state = api_.state(communicator_);
-  for (; state == kNcclPending && Clock::now() < end; state = api_.state(communicator_))
-    std::this_thread::sleep_for(kPoll);
-  if (state == 0) (void)api_.destroy(communicator_);
-  else abort_communicator();
+  if (watchdog_) watchdog_->remove(this);
+  if (channel_) channel_->leave();
+  for (auto& [ranks, pipe] : pipes_)
+    if (pipe.channel) pipe.channel->leave();
+  for (void* event : idle_events_) api_.event_free(event);
 }
 
 std::string NcclGroup::where(const Collective& c) const {
   return concat(c, " #", c.sequence, " in group ", name());
 }
 
+// NCCL would refuse it too, in words that name neither rank. As it does, NCCL_HOSTID makes a host
+// of one process.
+void NcclGroup::refuse_shared_devices() {
+  struct Place {
+    std::array<char, 160> gpu{};
+    int32_t index = 0;
+  };
+  Place mine;
+  mine.index = device_.index;
+  std::array<char, 64> bus{};
+  check(api_.device_text(device_.index, bus.data(), bus.size()), nullptr);
+  const char* host_id = std::getenv("NCCL_HOSTID");
+  const std::string gpu =
+      concat(bus.data(), " of host ", host_id ? host_id : RankPlace::own().host);
+  std::copy_n(gpu.data(), std::min(gpu.size(), mine.gpu.size() - 1), mine.gpu.data());
+  const auto bytes = static_cast<int64_t>(sizeof(Place));
+  const Tensor own = empty({bytes}, DType::u8), all = empty({bytes * size()}, DType::u8);
+  std::memcpy(own.data<uint8_t>(), &mine, sizeof mine);
+  host_->all_gather(own, all)->wait();
+  std::vector<Place> places(static_cast<size_t>(size()));
+  std::memcpy(places.data(), all.data<uint8_t>(), places.size() * sizeof(Place));
+  for (size_t b = 0; b < places.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (places[a].gpu != places[b].gpu) continue;
+      fail<LaunchError>("nccl", "ranks ", ranks()[a], " (cuda:", places[a].index, ") and ",
+                        ranks()[b], " (cuda:", places[b].index, ") of group ", name(),
+                        " have the same GPU, ", places[a].gpu.data(),
+                        ": NCCL needs one for each rank. Start fewer ranks, or give each ",
+                        "rank of a host a device of its own, as rank_device and --device cuda do");
+    }
+  }
+}
+
 void NcclGroup::connect() {
   TesseraNcclId id{};
   const Tensor bytes = empty({static_cast<int64_t>(sizeof(id))}, DType::u8);
   if (rank() == 0) check(api_.make_id(&id), nullptr);
-  std::memcpy(bytes.raw_data(), &id, sizeof(id));
+  std::memcpy(bytes.data<uint8_t>(), &id, sizeof(id));
   host_->broadcast(bytes, 0)->wait();
-  std::memcpy(&id, bytes.raw_data(), sizeof(id));
-  check(api_.start(&id, rank(), size(), device_.index, &communicator_), nullptr);
+  std::memcpy(&id, bytes.data<uint8_t>(), sizeof(id));
+  channel_ = std::make_unique<NcclChannel>(api_, device_, id, rank(), size());
+  check(channel_->code, nullptr);
   settle(nullptr, Clock::now() + timeout());
 }
 
-void NcclGroup::check(int code, const Collective* c) {
+void NcclGroup::check(int code, const NcclWork* w) {
   if (code == 0) return;
-  std::array<char, 1024> text{};
-  api_.error_text(code, communicator_, text.data(), text.size());
-  const std::string at = c ? where(*c) : concat("starting group ", name());
-  abort(concat(text.data(), " in ", at));
-  if (!c) fail<LaunchError>("nccl", at, " on ", device_, ": ", text.data());
-  fail<PeerFailed>(at, "NCCL stopped: ", text.data());
+  {
+    const auto guard = comm().lock();
+    const std::string text = text_of(code);
+    if (w) stop<PeerFailed>(w->place, "NCCL stopped: " + text);
+    else stop<LaunchError>("nccl", concat("starting group ", name(), " on ", device_, ": ", text));
+  }
+  raise_failure("");
 }
 
-void NcclGroup::settle(const Collective* c, Clock::time_point deadline) {
+void NcclGroup::settle(const NcclWork* w, Clock::time_point deadline) {
+  const std::string place = w ? w->place : concat("starting group ", name(), " over NCCL");
   while (true) {
-    raise_failure(c ? where(*c) : concat("starting group ", name()));
-    const int state = api_.state(communicator_);
+    raise_failure(place);
+    const int state = [&] {
+      const auto guard = comm().lock();
+      return channel_->state();
+    }();
     if (state == 0) return;
-    if (state != kNcclPending) check(state, c);
+    if (state != kNcclPending) check(state, w);
     if (Clock::now() > deadline) {
-      const std::string text =
-          concat("rank ", comm().world_rank, " gave up after ", timeout().count(), " ms ",
-                 c ? "queueing " + where(*c) : concat("starting group ", name(), " over NCCL"));
-      abort(text);
-      fail<CollectiveTimeout>("nccl", text);
+      {
+        const auto guard = comm().lock();
+        stop<CollectiveTimeout>(
+            "nccl", concat("rank ", comm().world_rank, " gave up after ", timeout().count(), " ms ",
+                           w ? "queueing " : "", place, ". The others: ", others()));
+      }
+      raise_failure(place);
     }
     std::this_thread::sleep_for(kPoll);
   }
 }
 
-void NcclGroup::abort_communicator() {
-  if (communicator_) (void)api_.abort(std::exchange(communicator_, nullptr));
+// --- failures --------------------------------------------------------------------------------------
+
+std::string NcclGroup::text_of(int code) const {
+  std::array<char, 1024> text{};
+  api_.error_text(code, channel_ ? channel_->communicator : nullptr, text.data(), text.size());
+  return text.data();
+}
+
+template <class E> void NcclGroup::stop(const std::string& place, const std::string& why) {
+  end_group(std::make_exception_ptr(E(concat('[', place, "] ", why))), concat(why, " in ", place));
+}
+
+// The first reason counts.
+void NcclGroup::end_group(const std::exception_ptr& error, std::string_view for_host) {
+  if (failure_) return;
+  failure_ = error;
+  untold_ = for_host;
+  const auto drop = [&](NcclWork& w) {
+    recorder().ended(w.c.record, true);
+    w.error = error;
+    finish(w);
+  };
+  for (const Ref<NcclWork>& w : std::exchange(in_flight_, {})) drop(*w);
+  for (const Ref<NcclWork>& w : std::exchange(messages_, {})) drop(*w);
+  comm().lost(error);
+  if (channel_) channel_->abort();
+  for (auto& [ranks, pipe] : pipes_) {
+    if (pipe.channel) pipe.channel->abort();
+    pipe.steps.clear();
+    pipe.waiting.clear();
+  }
+}
+
+void NcclGroup::tell_host() {
+  const std::string why = [&] {
+    const auto guard = comm().lock();
+    return std::exchange(untold_, "");
+  }();
+  if (!why.empty()) host_->abort(why);
+}
+
+void NcclGroup::raise(const std::exception_ptr& error) {
+  tell_host();
+  comm().tell(error);
 }
 
 void NcclGroup::abort(std::string_view why) {
-  abort_communicator();
+  {
+    const auto guard = comm().lock();
+    const std::string text =
+        concat("group ", name(), " was aborted by rank ", comm().world_rank, ": ", why);
+    end_group(std::make_exception_ptr(PeerFailed(concat("[abort] ", text))), "");
+  }
   host_->abort(why);
 }
 
+void NcclGroup::abandon(std::string_view why) {
+  end_group(std::make_exception_ptr(
+                PeerFailed(concat("[nccl] rank ", comm().world_rank, " failed: ", why))),
+            "");
+}
+
 void NcclGroup::raise_failure(std::string_view at) {
-  if (comm().watch) comm().watch->look();
+  const std::exception_ptr failure = [&] {
+    const auto guard = comm().lock();
+    if (!failure_ && comm().watch) comm().watch->look();
+    return failure_;
+  }();
+  if (failure) raise(failure);
   try {
     host_->raise_failure(at);
   } catch (const Error&) {
-    abort_communicator();
-    throw;
+    const std::exception_ptr error = std::current_exception();
+    {
+      const auto guard = comm().lock();
+      end_group(error, "");
+    }
+    comm().tell(error);
   }
 }
+
+// What is known of the other members' hosts: those of this host share a board.
+std::string NcclGroup::others() const {
+  std::string text;
+  for (const int member : ranks()) {
+    if (member == comm().world_rank) continue;
+    std::string seen = comm().describe(member);
+    if (seen.empty() && comm().board()) {
+      const uint64_t last = comm().board()->rank(member).operation.load(std::memory_order_relaxed);
+      seen = last == 0 ? concat("rank ", member, " has started nothing")
+                       : concat("rank ", member, " last started ",
+                                static_cast<CollectiveKind>(last & 0xff), " #", last >> 8);
+    }
+    text += concat(text.empty() ? "" : "; ", seen.empty() ? concat("rank ", member) : seen);
+  }
+  return text;
+}
+
+void NcclGroup::give_up(const NcclWork& w) {
+  {
+    const auto guard = comm().lock();
+    stop<CollectiveTimeout>(
+        w.place, concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(),
+                        " ms. The others: ", others(), "; flight record: ", recorder().path()));
+  }
+  raise_failure(w.place);
+  fail<CollectiveTimeout>(w.place, "gave up");
+}
+
+// --- operations ------------------------------------------------------------------------------------
 
 Ref<ProcessGroup> NcclGroup::make_subgroup(std::span<const int> members, std::string name) {
   return make(host_->subgroup(members, concat(name, " (host)")), device_, std::move(name));
 }
 
 Ref<Work> NcclGroup::start(Collective c) {
-  const std::string at = where(c);
-  raise_failure(at);
-  if (check_signatures_ && c.kind != Kind::send && c.kind != Kind::recv) compare_signatures(c);
-  const auto w =
-      make_ref<NcclWork>(std::move(c), Ref<NcclGroup>(this), Context::current().stream(device_));
-  for (const Ref<PendingUse>& before : std::exchange(w->c.after, {})) before->wait_on(w->stream);
-  queue(*w);
-  settle(&w->c, Clock::now() + w->c.timeout);
-  check(api_.event_record(device_.index, w->stream.handle, &w->event), &w->c);
-  recorder().started(w->c.record);
+  const bool message = c.kind == CollectiveKind::send || c.kind == CollectiveKind::recv;
+  const auto w = make_ref<NcclWork>(std::move(c), Ref<NcclGroup>(this));
+  raise_failure(w->place);
+  const Stream compute = Context::current().stream(device_);
+  if (check_signatures_ && !message) compare_signatures(w->c);
+  const Stream own = channel_->stream;
+  for (const Ref<PendingUse>& before : std::exchange(w->c.after, {})) before->wait_on(own);
+  if (w->c.kind == CollectiveKind::barrier) w->scratch = empty({1}, DType::u8, device_);
+  const int code = [&] {
+    const auto guard = comm().lock();
+    if (failure_) return 0;  // thrown below
+    if (const int made = make_events(*w, compute)) return made;
+    if (message) return 0;
+    const int ordered = api_.stream_wait(own.handle, w->ready);
+    return ordered ? ordered : queue(*w);
+  }();
+  check(code, w.get());
+  if (message) {
+    post(w);
+    return w;
+  }
+  settle(w.get(), Clock::now() + w->c.timeout);
+  const int marked = [&] {
+    const auto guard = comm().lock();
+    if (failure_) return 0;
+    recorder().started(w->c.record);
+    in_flight_.push_back(w);
+    comm().add(Ref<ProcessGroup>(this), this);
+    return mark_end(*w, own.handle);
+  }();
+  check(marked, w.get());
   return w;
+}
+
+int NcclGroup::take_event(void** event) {
+  if (idle_events_.empty()) return api_.event_make(event);
+  *event = idle_events_.back();
+  idle_events_.pop_back();
+  return 0;
+}
+
+int NcclGroup::make_events(NcclWork& w, Stream compute) {
+  if (const int code = take_event(&w.ready)) return code;
+  if (const int code = take_event(&w.end)) return code;
+  return api_.event_record(w.ready, compute.handle);
+}
+
+int NcclGroup::mark_end(NcclWork& w, void* stream) {
+  w.queued = true;
+  return api_.event_record(w.end, stream);
+}
+
+void NcclGroup::finish(NcclWork& w) {
+  w.done = true;
+  if (&w == watched_) watched_ = nullptr;
+  for (void** event : {&w.ready, &w.end})
+    if (*event) idle_events_.push_back(std::exchange(*event, nullptr));
+  w.c.in = w.c.out = {};
+  w.scratch = {};
+  if (!w.c.use->ended()) w.c.use->end(w.error);
+}
+
+// Ends what has ended. True where nothing is in flight.
+bool NcclGroup::advance_all() {
+  int code = 0;
+  const auto ended = [&](NcclWork& w) {
+    if (code != 0 || !w.queued) return false;
+    const int now = api_.event_done(w.end);
+    if (now != 0 && now != kNcclPending) code = now;
+    if (now != 0) return false;
+    recorder().ended(w.c.record, false);
+    finish(w);
+    return true;
+  };
+  while (!in_flight_.empty() && ended(*in_flight_.front())) in_flight_.pop_front();
+  for (auto& [ranks, pipe] : pipes_)
+    if (code == 0) code = run_steps(pipe, ranks.first == rank());
+  std::erase_if(messages_, [&](const Ref<NcclWork>& w) { return ended(*w); });
+  if (code == 0) code = states();
+  if (code != 0 && code != kNcclPending) stop<PeerFailed>("nccl", "NCCL stopped: " + text_of(code));
+  return in_flight_.empty() && messages_.empty();
+}
+
+int NcclGroup::states() const {
+  int code = channel_->state();
+  for (const auto& [ranks, pipe] : pipes_) {
+    const int own = pipe.channel ? pipe.channel->state() : 0;
+    if (own != 0 && own != kNcclPending) code = own;
+  }
+  return code;
+}
+
+// Between ops, so not at each of them.
+bool NcclGroup::advance() {
+  const auto now = Clock::now();
+  if (now - looked_ < kPoll) return false;
+  looked_ = now;
+  return advance_all();
+}
+
+bool NcclGroup::poll(NcclWork& w) {
+  const auto done = [&] {
+    const auto guard = comm().lock();
+    if (!w.done) (void)advance_all();
+    return w.done;
+  };
+  if (!done()) {
+    raise_failure(w.place);
+    listen();
+  }
+  if (done()) {
+    if (w.error) {
+      w.c.use->told();
+      raise(w.error);
+    }
+    return true;
+  }
+  const auto now = Clock::now();
+  if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
+  else if (now > w.deadline) give_up(w);
+  return false;
+}
+
+// From here on the rank's own stream comes after it, and so does what its allocator gives out next.
+void NcclGroup::order(NcclWork& w, Stream s) {
+  const auto queued = [&] {
+    const auto guard = comm().lock();
+    return w.queued;
+  };
+  while (!queued()) {
+    if (poll(w)) return;
+    std::this_thread::yield();
+  }
+  const bool own = s.handle == Context::current().stream(device_).handle;
+  bool done = false;
+  const int code = [&] {
+    const auto guard = comm().lock();
+    done = w.done;
+    const int ordered = done ? 0 : api_.stream_wait(s.handle, w.end);
+    if (!done && ordered == 0 && own && !w.c.use->ended()) w.c.use->end();
+    return ordered;
+  }();
+  check(code, &w);
+  if (done) (void)poll(w);  // throws its error
+}
+
+// The time of an operation runs from when nothing of this rank stands in its way.
+bool NcclGroup::overdue() {
+  const NcclWork* first = nullptr;
+  if (!in_flight_.empty()) first = in_flight_.front().get();
+  else if (!messages_.empty()) first = messages_.front().get();
+  if (!first) return false;
+  const auto now = Clock::now();
+  if (first != watched_ || api_.event_done(first->ready) == kNcclPending) {
+    watched_ = first;
+    watched_since_ = now;
+    return false;
+  }
+  if (now - watched_since_ < first->c.timeout) return false;
+  stop<CollectiveTimeout>(
+      first->place, concat("rank ", comm().world_rank, " gave up after ", first->c.timeout.count(),
+                           " ms, though nobody waited for it. The others: ", others(),
+                           "; flight record: ", recorder().path()));
+  return true;
+}
+
+void NcclGroup::watch() noexcept {
+  try {
+    (void)api_.use_device(device_.index);
+    {
+      const auto guard = comm().lock();
+      if (failure_ ? untold_.empty() : (advance_all() && !failure_)) return;
+      if (!failure_ && !overdue() && comm().watch) comm().watch->look();
+    }
+    tell_host();
+    host_->raise_failure(name());
+  } catch (const std::exception&) {  // a peer failed: what this rank's device waits for never comes
+    const auto guard = comm().lock();
+    end_group(std::current_exception(), "");
+  }
 }
 
 void NcclGroup::compare_signatures(const Collective& c) {
   const Signature mine(c);
   const auto bytes = static_cast<int64_t>(sizeof(Signature));
   const Tensor own = empty({bytes}, DType::u8), all = empty({bytes * size()}, DType::u8);
-  std::memcpy(own.raw_data(), &mine, sizeof(Signature));
+  std::memcpy(own.data<uint8_t>(), &mine, sizeof(Signature));
   host_->all_gather(own, all)->wait();
   for (int p = 0; p < size(); ++p) {
     Signature theirs;
@@ -203,156 +507,6 @@ void NcclGroup::compare_signatures(const Collective& c) {
                              comm().world_rank, ": ", mine.text(), ", rank ",
                              ranks()[static_cast<size_t>(p)], ": ", theirs.text());
   }
-}
-
-void NcclGroup::queue(NcclWork& w) {
-  Collective& c = w.c;
-  void *const to = c.out.data, *const stream = w.stream.handle;
-  const void* from = c.in.data;
-  const int64_t item = item_size(c.dtype);
-  const auto n = static_cast<size_t>(c.count);
-  switch (c.kind) {
-    case Kind::all_reduce:
-      return check(
-          api_.all_reduce(from, to, n, type_of(c.dtype), op_of(c.op), communicator_, stream), &c);
-    case Kind::reduce:
-      return check(
-          api_.reduce(from, to, n, type_of(c.dtype), op_of(c.op), c.root, communicator_, stream),
-          &c);
-    case Kind::broadcast: {
-      void* const data = from ? const_cast<void*>(from) : to;
-      return check(api_.broadcast(data, data, n * static_cast<size_t>(item), kNcclU8, c.root,
-                                  communicator_, stream),
-                   &c);
-    }
-    case Kind::all_gather:
-      if (!even(c.receive)) return queue_pairs(w);
-      return check(api_.all_gather(from, to, static_cast<size_t>(c.receive[0] * item), kNcclU8,
-                                   communicator_, stream),
-                   &c);
-    case Kind::reduce_scatter: {
-      if (even(c.send)) {
-        return check(api_.reduce_scatter(from, to, static_cast<size_t>(c.send[0]), type_of(c.dtype),
-                                         op_of(c.op), communicator_, stream),
-                     &c);
-      }
-      const auto* part = static_cast<const std::byte*>(from);
-      check(api_.group_start(), &c);
-      for (int p = 0; p < size(); ++p) {
-        const int64_t count = c.send[static_cast<size_t>(p)];
-        if (count > 0)
-          check(api_.reduce(part, p == rank() ? to : nullptr, static_cast<size_t>(count),
-                            type_of(c.dtype), op_of(c.op), p, communicator_, stream),
-                &c);
-        part += count * item;
-      }
-      return check(api_.group_end(), &c);
-    }
-    case Kind::barrier: {
-      w.scratch = empty({1}, DType::u8, device_);
-      void* const data = w.scratch.raw_device_data();
-      return check(api_.all_reduce(data, data, 1, kNcclU8, kNcclMax, communicator_, stream), &c);
-    }
-    default: return queue_pairs(w);
-  }
-}
-
-// Collectives made of messages between pairs, in one group of calls.
-void NcclGroup::queue_pairs(NcclWork& w) {
-  Collective& c = w.c;
-  const int me = rank();
-  const int64_t item = item_size(c.dtype);
-  void* const stream = w.stream.handle;
-  const bool rooted = c.kind == Kind::gather || c.kind == Kind::scatter;
-  const auto message = [&](bool sends, std::byte* data, int64_t count, int peer) {
-    if (count == 0) return;
-    const auto bytes = static_cast<size_t>(count * item);
-    check(sends ? api_.send(data, bytes, kNcclU8, peer, communicator_, stream)
-                : api_.receive(data, bytes, kNcclU8, peer, communicator_, stream),
-          &c);
-  };
-  if (c.kind == Kind::send) return message(true, c.in.data, c.count, c.root);
-  if (c.kind == Kind::recv) return message(false, c.out.data, c.count, c.root);
-  const auto part = [](const Counts& counts, int p) {
-    return counts.empty() ? 0 : counts[static_cast<size_t>(p)];
-  };
-  check(api_.group_start(), &c);
-  std::byte *from = c.in.data, *to = c.out.data;
-  std::byte* own_from = from;
-  std::byte* own_to = to;
-  int64_t own = 0;
-  for (int p = 0; p < size(); ++p) {
-    // What this rank sends to p, and receives from it.
-    int64_t sends = 0, receives = 0;
-    switch (c.kind) {
-      case Kind::all_to_all: sends = part(c.send, p), receives = part(c.receive, p); break;
-      case Kind::all_gather: sends = part(c.receive, me), receives = part(c.receive, p); break;
-      case Kind::gather:
-        sends = p == c.root ? part(c.receive, me) : 0;
-        receives = me == c.root ? part(c.receive, p) : 0;
-        break;
-      default:
-        sends = me == c.root ? part(c.send, p) : 0;
-        receives = p == c.root ? part(c.send, me) : 0;
-    }
-    if (p == me) {
-      own_from = from, own_to = to, own = receives;
-    } else {
-      message(true, from, sends, p);
-      message(false, to, receives, p);
-    }
-    if (c.kind == Kind::all_to_all || (c.kind == Kind::scatter && me == c.root))
-      from += sends * item;
-    if (c.kind != Kind::scatter) to += receives * item;
-  }
-  check(api_.group_end(), &c);
-  if (own > 0 && own_from != own_to && (!rooted || me == c.root))
-    check(api_.copy(own_to, own_from, static_cast<size_t>(own * item), stream), &c);
-}
-
-void NcclGroup::order(const NcclWork& w, Stream s) {
-  check(api_.stream_wait(s.handle, w.event), &w.c);
-}
-
-bool NcclGroup::poll(NcclWork& w) {
-  if (w.done) return true;
-  raise_failure(where(w.c));
-  if (communicator_) {
-    const int state = api_.state(communicator_);
-    if (state != 0 && state != kNcclPending) check(state, &w.c);
-  }
-  const int code = api_.event_done(w.event);
-  if (code == 0) {
-    w.done = true;
-    recorder().ended(w.c.record, false);
-    comm().waits_for(-1);
-    w.c.in = w.c.out = {};
-    w.scratch = {};
-    w.c.use->end();
-    return true;
-  }
-  if (code != kNcclPending) check(code, &w.c);
-  const auto now = Clock::now();
-  if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-  else if (now > w.deadline) give_up(w);
-  return false;
-}
-
-// NCCL does not say who is missing: the side channel tells who has started less than this rank.
-void NcclGroup::give_up(const NcclWork& w) {
-  std::string late;
-  for (int member : ranks()) {
-    if (member == comm().world_rank) continue;
-    const std::string seen = comm().describe(member);
-    late += concat(late.empty() ? "" : "; ", seen.empty() ? concat("rank ", member) : seen);
-  }
-  const std::string text =
-      concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ",
-             where(w.c), ". The others: ", late, "; flight record: ", recorder().path());
-  recorder().ended(w.c.record, true);
-  recorder().dump(text);
-  abort(text);
-  fail<CollectiveTimeout>(where(w.c), text);
 }
 
 }  // namespace tessera

@@ -15,11 +15,12 @@ struct TesseraNcclId {
 
 /// Functions that return int give 0, kNcclPending (state and event_done alone) or an error code
 /// that `error_text` explains. Communicators are non-blocking: a call may return before it is
-/// complete.
+/// complete. `start` and `event_make` are of the calling thread's current device,
+/// which only `use_device` changes, for threads of which no other code keeps it in mind.
 struct TesseraNcclApi {
   int version;  ///< kTesseraNcclVersion of the library's build
   int (*make_id)(TesseraNcclId* id);
-  int (*start)(const TesseraNcclId* id, int rank, int size, int device, void** communicator);
+  int (*start)(const TesseraNcclId* id, int rank, int size, void** communicator);
   int (*state)(void* communicator);   ///< of what was asked last
   int (*abort)(void* communicator);   ///< ends everything at once and frees it
   int (*finish)(void* communicator);  ///< flushes; poll `state`, then destroy
@@ -39,8 +40,10 @@ struct TesseraNcclApi {
   int (*send)(const void* data, size_t count, int type, int to, void* communicator, void* stream);
   int (*receive)(void* data, size_t count, int type, int from, void* communicator, void* stream);
   int (*copy)(void* to, const void* from, size_t bytes, void* stream);  ///< on the device
-  int (*event_record)(int device, void* stream,
-                      void** event);  ///< a new event after what is queued
+  int (*use_device)(int device);
+  int (*device_text)(int device, char* text, size_t size);  ///< tells the GPUs of a host apart
+  int (*event_make)(void** event);
+  int (*event_record)(void* event, void* stream);  ///< after what is queued
   int (*event_done)(void* event);
   int (*stream_wait)(void* stream, void* event);  ///< what is queued from now on runs after it
   void (*event_free)(void* event);
@@ -52,5 +55,5 @@ const TesseraNcclApi* tessera_nccl_api();
 
 }  // extern "C"
 
-inline constexpr int kTesseraNcclVersion = 2;
+inline constexpr int kTesseraNcclVersion = 3;
 inline constexpr int kNcclPending = -1;

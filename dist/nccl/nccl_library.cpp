@@ -18,22 +18,6 @@ constexpr int kCudaOffset = 1000;
 int of(ncclResult_t code) { return code == ncclInProgress ? 0 : static_cast<int>(code); }
 int of(cudaError_t code) { return code == cudaSuccess ? 0 : kCudaOffset + static_cast<int>(code); }
 
-// Makes a device the current one of the thread, which other code keeps in mind, for its lifetime.
-class OnDevice {
- public:
-  explicit OnDevice(int device) : status_(cudaGetDevice(&before_)) {
-    if (status_ == cudaSuccess) status_ = cudaSetDevice(device);
-  }
-  ~OnDevice() { (void)cudaSetDevice(before_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  [[nodiscard]] cudaError_t status() const { return status_; }
-
- private:
-  int before_ = 0;
-  cudaError_t status_;
-};
-
 ncclComm_t comm(void* communicator) { return static_cast<ncclComm_t>(communicator); }
 cudaStream_t cuda(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -67,9 +51,7 @@ int make_id(TesseraNcclId* id) {
   return of(code);
 }
 
-int start(const TesseraNcclId* id, int rank, int size, int device, void** communicator) {
-  const OnDevice there(device);
-  if (there.status() != cudaSuccess) return of(there.status());
+int start(const TesseraNcclId* id, int rank, int size, void** communicator) {
   ncclUniqueId unique;
   std::memcpy(&unique, id, sizeof(unique));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -125,14 +107,19 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
   return of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda(stream)));
 }
 
-int event_record(int device, void* stream, void** event) {
-  const OnDevice there(device);
-  if (there.status() != cudaSuccess) return of(there.status());
+int use_device(int device) { return of(cudaSetDevice(device)); }
+int device_text(int device, char* text, size_t size) {
+  return of(cudaDeviceGetPCIBusId(text, static_cast<int>(size), device));
+}
+
+int event_make(void** event) {
   cudaEvent_t made = nullptr;
-  if (const cudaError_t code = cudaEventCreateWithFlags(&made, cudaEventDisableTiming))
-    return of(code);
+  const cudaError_t code = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
   *event = made;
-  return of(cudaEventRecord(made, cuda(stream)));
+  return of(code);
+}
+int event_record(void* event, void* stream) {
+  return of(cudaEventRecord(static_cast<cudaEvent_t>(event), cuda(stream)));
 }
 int event_done(void* event) {
   const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
@@ -175,6 +162,9 @@ extern "C" __attribute__((visibility("default"))) const TesseraNcclApi* tessera_
       send,
       receive,
       copy,
+      use_device,
+      device_text,
+      event_make,
       event_record,
       event_done,
       stream_wait,

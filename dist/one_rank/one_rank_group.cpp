@@ -28,6 +28,7 @@ class OneRankGroup final : public ProcessGroup {
 
  private:
   [[nodiscard]] bool accepts(Device device) const override { return device == device_; }
+  [[nodiscard]] ProcessGroup& host() override { return *host_; }
 
   Ref<Work> start(Collective c) override {
     if (c.kind == CollectiveKind::send || c.kind == CollectiveKind::recv)

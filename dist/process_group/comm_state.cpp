@@ -65,17 +65,17 @@ void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
 }
 
 void CommState::poll() noexcept {
+  std::vector<Item> ended;
   const auto guard = lock();
   recorder.dump_if_asked();
   if (watch) watch->look();
-  poll_locked();
+  ended = poll_locked();
 }
 
-void CommState::poll_locked() noexcept {
-  if (polling_) return;  // a reduction's own calls
-  polling_ = true;
-  // Groups end in any order; one that ends may be the last owner of itself, so it goes outside.
+std::vector<CommState::Item> CommState::poll_locked() noexcept {
   std::vector<Item> ended;
+  if (polling_) return ended;  // a reduction's own calls
+  polling_ = true;
   for (size_t i = 0; i < items_.size();) {
     if (items_[i].pending->advance()) {
       items_[i].pending->listed_ = false;
@@ -87,6 +87,7 @@ void CommState::poll_locked() noexcept {
   }
   if (items_.empty() && context_ && !threaded_) context_->progress = nullptr;
   polling_ = false;
+  return ended;
 }
 
 void CommState::run_thread() {
@@ -97,8 +98,9 @@ void CommState::run_thread() {
       wake_.wait(guard);
       continue;
     }
-    poll_locked();
+    std::vector<Item> ended = poll_locked();
     guard.unlock();
+    ended.clear();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     guard.lock();
   }
@@ -110,9 +112,10 @@ void CommState::drain() {
   Waiter waiter(*this, nullptr);
   while (true) {
     {
+      std::vector<Item> ended;
       const auto guard = lock();
       if (watch) watch->look();
-      poll_locked();
+      ended = poll_locked();
       if (items_.empty()) {
         if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
         return;
@@ -123,12 +126,13 @@ void CommState::drain() {
   }
   constexpr std::string_view why = "it ended with work that its peers never joined";
   {
+    std::vector<Item> left;
     const auto guard = lock();
-    for (Item& item : items_) {
+    left.swap(items_);
+    for (Item& item : left) {
       item.pending->listed_ = false;
       item.pending->abandon(why);
     }
-    items_.clear();
   }
   fail<CollectiveTimeout>("world", "rank ", world_rank, ": ", why, " within ",
                           timeout_ms.load(std::memory_order_relaxed), " ms");

@@ -2,7 +2,7 @@
 // CommState: state shared by the groups of one rank: the deadline, the flight record, the list of
 // pending work, how to wait, and the world's board. Work of all groups advances in every wait, test
 // and op call of the rank, and on a progress thread only if cores are idle; the lock is used only
-// if that thread exists.
+// if another thread exists: that one, or a watchdog.
 #pragma once
 
 #include "tessera/core/context.h"
@@ -114,19 +114,23 @@ class CommState final : public Progress {
   [[nodiscard]] std::string describe(int rank) const { return watch ? watch->describe(rank) : ""; }
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() {
-    return threaded_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
+    return threaded_ || watched_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
+  /// From now on a watchdog's thread looks at this rank's operations. Called without the lock.
+  void share_with_watchdog() { watched_ = true; }
 
  private:
-  void poll_locked() noexcept;
-  void run_thread();
-
-  std::shared_ptr<WorldBoard> board_;
-  Context* context_ = nullptr;
   struct Item {
     Ref<ProcessGroup> group;
     Pending* pending;
   };
+  /// Gives the groups that have nothing pending any more: the last owners may be these, and they go
+  /// without the lock.
+  [[nodiscard]] std::vector<Item> poll_locked() noexcept;
+  void run_thread();
+
+  std::shared_ptr<WorldBoard> board_;
+  Context* context_ = nullptr;
   std::vector<Item> items_;
   struct DeviceGroup {
     Ref<ProcessGroup> host;
@@ -136,7 +140,7 @@ class CommState final : public Progress {
   std::vector<DeviceGroup> device_groups_;
   std::exception_ptr lost_;
   bool told_ = false;
-  bool polling_ = false, threaded_ = false, stop_ = false;
+  bool polling_ = false, threaded_ = false, watched_ = false, stop_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::thread thread_;

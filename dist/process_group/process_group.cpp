@@ -435,7 +435,7 @@ Ref<ProcessGroup> ProcessGroup::split(int color, int key, std::string name) {
   const Tensor mine = empty({2}, DType::i64), all = empty({size(), 2}, DType::i64);
   mine.data<int64_t>()[0] = color;
   mine.data<int64_t>()[1] = key;
-  all_gather(mine, all)->wait();
+  host().all_gather(mine, all)->wait();
   if (color < 0) return nullptr;
   const int64_t* colors = all.data<int64_t>();
   std::vector<int> members;

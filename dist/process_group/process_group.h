@@ -157,6 +157,8 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   /// c is already recorded and checked; the back end marks the result as done.
   virtual Ref<Work> start(Collective c) = 0;
   virtual Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) = 0;
+  /// The group of the same ranks that moves tensors of the host: this one, or the one beside it.
+  [[nodiscard]] virtual ProcessGroup& host() { return *this; }
 
   [[nodiscard]] CommState& comm() const { return *comm_; }
   [[nodiscard]] const std::shared_ptr<CommState>& shared_comm() const { return comm_; }

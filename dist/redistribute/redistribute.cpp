@@ -5,6 +5,7 @@
 #include "tessera/dist/redistribute/redistribute.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/context.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
@@ -101,7 +102,12 @@ CollectiveKind collective_of(Move move) {
 class Runner {
  public:
   Runner(const Tensor& local, const Shape& global, Mesh mesh, std::string_view tag)
-      : x_(local), source_(local), global_(global), mesh_(mesh), tag_(tag) {}
+      : x_(local),
+        source_(local),
+        global_(global),
+        mesh_(mesh),
+        tag_(tag),
+        stream_(Context::current().stream(local.device())) {}
 
   Tensor run(const RedistributePlan& plan) {
     for (const RedistributeStep& step : plan.steps) {
@@ -155,14 +161,14 @@ class Runner {
     const int64_t per_row = sized(part, d, 1).numel(), rows = own(step.after, d).size;
     const Tensor flat = empty({rows * per_row}, x_.dtype(), x_.device());
     trace(step, flat);
-    group(step).all_gather(contiguous(x_), flat, counts_of(parts, per_row))->wait();
+    group(step).all_gather(contiguous(x_), flat, counts_of(parts, per_row))->wait_on(stream_);
     x_ = unpack(flat, part, d, parts);
   }
   void all_reduce(const RedistributeStep& step) {
     // In place, so never on bytes of the input tensor: a slice may be a view.
     const Tensor y = x_.impl().storage == source_.impl().storage ? copy(x_) : contiguous(x_);
     trace(step, y);
-    group(step).all_reduce(y, step.op)->wait();
+    group(step).all_reduce(y, step.op)->wait_on(stream_);
     x_ = y;
   }
   void reduce_scatter(const RedistributeStep& step) {
@@ -172,7 +178,7 @@ class Runner {
     const Tensor y = empty(sized(x_.shape(), d, own(step.after, d).size), x_.dtype(), x_.device());
     const Tensor flat = pack(x_, d, parts);
     trace(step, flat);
-    group(step).reduce_scatter(flat, y, step.op, counts_of(parts, per_row))->wait();
+    group(step).reduce_scatter(flat, y, step.op, counts_of(parts, per_row))->wait_on(stream_);
     x_ = y;
   }
   void all_to_all(const RedistributeStep& step) {
@@ -187,7 +193,7 @@ class Runner {
     group(step)
         .all_to_all(packed, flat, counts_of(to, sized(x_.shape(), d, 1).numel()),
                     counts_of(from, row))
-        ->wait();
+        ->wait_on(stream_);
     x_ = unpack(flat, part, f, from);
   }
 
@@ -196,6 +202,7 @@ class Runner {
   const Shape& global_;
   Mesh mesh_;
   std::string_view tag_;
+  const Stream stream_;  // on a device, its kernels wait for a collective, and this thread goes on
 };
 
 struct PlanTable {

@@ -298,19 +298,28 @@ namespace tessera {
 void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
             const std::vector<Tensor>& first, const std::vector<Tensor>& second, int64_t step,
             const AdamWOptions& options) {
+  if (step < 1) fail<ValueError>("adamw_", "steps count from 1: given ", step);
+  const Device device = parameters.empty() ? kCpu : parameters[0].device();
+  const auto there = [&](double value) { return to_device(tensor(value, DType::f64), device); };
+  adamw_(parameters, grads, first, second, there(options.lr), there(static_cast<double>(step)),
+         options);
+}
+
+void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
+            const std::vector<Tensor>& first, const std::vector<Tensor>& second, const Tensor& lr,
+            const Tensor& step, const AdamWOptions& options) {
   const size_t n = parameters.size();
   if (grads.size() != n || first.size() != n || second.size() != n) {
     fail<UsageError>("adamw_", "lists differ in length: given ", n, " parameters, ", grads.size(),
                      " gradients, ", first.size(), " first and ", second.size(), " second moments");
   }
-  if (step < 1) fail<ValueError>("adamw_", "steps count from 1: given ", step);
   if (n == 0) return;
   const NoGrad guard;  // a step is no part of any graph
   const Device device = parameters[0].device();
   SmallVector<Tensor, 64> in;
   in.reserve(3 + 4 * n);
-  in.push_back(to_device(tensor(options.lr, DType::f64), device));
-  in.push_back(to_device(tensor(static_cast<double>(step), DType::f64), device));
+  in.push_back(lr);
+  in.push_back(step);
   in.push_back(options.skip.defined() ? options.skip : to_device(tensor(0, DType::bool_), device));
   for (const auto* list : {&parameters, &grads, &first, &second}) {
     for (const Tensor& t : *list) in.push_back(t);

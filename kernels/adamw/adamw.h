@@ -73,5 +73,10 @@ struct AdamWOptions {
 TESSERA_API void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
                         const std::vector<Tensor>& first, const std::vector<Tensor>& second,
                         int64_t step, const AdamWOptions& options);
+/// The same with a learning rate and a step that the parameters' device holds, both () f64, so that
+/// a CUDA graph can hold the call; `options.lr` is not read.
+TESSERA_API void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grads,
+                        const std::vector<Tensor>& first, const std::vector<Tensor>& second,
+                        const Tensor& lr, const Tensor& step, const AdamWOptions& options);
 
 }  // namespace tessera

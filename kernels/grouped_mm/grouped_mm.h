@@ -62,7 +62,8 @@ using grouped_mm_ops = OpList<GroupedMM, GroupedContract>;
 /// x (M, K) times the transposed weight (E, N, K) of each row's group, plus its bias (E, N) if
 /// given: (M, N). offsets (E) of i64 or i32 are the ends of the groups' rows; rows beyond the last
 /// are zero. Sums are of f32 (f64 for f64). ValueError for offsets that decrease or leave 0 to M
-/// (on CUDA such rows are taken as if offsets were clamped: a kernel cannot throw).
+/// (on CUDA, where a kernel cannot throw, offsets are clamped, and rows of those that decrease are
+/// undefined).
 TESSERA_API Tensor grouped_mm(const Tensor& x, const Tensor& w, const Tensor& offsets,
                               const Tensor& bias = {});
 

@@ -3,6 +3,8 @@
 #include "tessera/nn/optim/adamw.h"
 
 #include "tessera/kernels/adamw/adamw.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>
 
@@ -39,15 +41,40 @@ void AdamW::update(const Update& u) {
   const AdamWOptions& o = options(u.group);
   const bool narrow =
       std::ranges::any_of(u.parameters, is_bf16) || std::ranges::any_of(u.states[0], is_bf16);
-  adamw_(u.parameters, u.grads, u.states[0], u.states[1], u.step,
-         {.lr = u.lr,
-          .beta1 = o.beta1,
-          .beta2 = o.beta2,
-          .eps = o.eps,
-          .weight_decay = o.weight_decay,
-          .seed = o.seed,
-          .streams = narrow ? u.streams : std::vector<uint64_t>(),
-          .skip = u.skip});
+  const tessera::AdamWOptions options{.lr = u.lr,
+                                      .beta1 = o.beta1,
+                                      .beta2 = o.beta2,
+                                      .eps = o.eps,
+                                      .weight_decay = o.weight_decay,
+                                      .seed = o.seed,
+                                      .streams = narrow ? u.streams : std::vector<uint64_t>(),
+                                      .skip = u.skip};
+  if (o.capturable) capturable_update(u, options);
+  else adamw_(u.parameters, u.grads, u.states[0], u.states[1], u.step, options);
+}
+
+// What the device holds moves on with the step that it is for. A learning rate that has changed is
+// copied, which a capture refuses.
+void AdamW::capturable_update(const Update& u, tessera::AdamWOptions options) {
+  const Device device = u.parameters[0].device();
+  auto node = on_device_.extract({u.group, u.step});
+  if (!node) {
+    const auto there = [&](double value) { return to_device(tensor(value, DType::f64), device); };
+    const auto made = on_device_.emplace(
+        std::pair(u.group, u.step), OnDevice{u.lr, there(u.lr), there(static_cast<double>(u.step)),
+                                             full({}, 0, DType::bool_, device)});
+    node = on_device_.extract(made);
+  }
+  OnDevice& values = node.mapped();
+  if (values.lr_value != u.lr) {
+    copy_bytes(values.lr, tensor(u.lr, DType::f64));
+    values.lr_value = u.lr;
+  }
+  if (!options.skip.defined()) options.skip = values.never;
+  adamw_(u.parameters, u.grads, u.states[0], u.states[1], values.lr, values.step, options);
+  copy_bytes(values.step, affine(values.step, 1, 1));
+  node.key().second = u.step + 1;
+  on_device_.insert(std::move(node));
 }
 
 }  // namespace tessera::optim

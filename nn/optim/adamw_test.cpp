@@ -42,6 +42,27 @@ TEST_F(AdamWTest, TwentyStepsByTheFormula) {
   EXPECT_EQ(optimizer.state().tensors[0].tensor.dtype(), DType::f64);
 }
 
+// What the device counts is what the host would have given.
+TEST_F(AdamWTest, CapturableStepsHaveTheSameBits) {
+  const auto trained = [](bool capturable) {
+    const std::vector<Tensor> p{full({5}, 1).set_requires_grad(), full({3}, 2).set_requires_grad()};
+    AdamW optimizer(p, {.lr = 0.05, .capturable = capturable});
+    for (int t = 0; t < 12; ++t) {
+      optimizer.set_lr_factor(t < 5 ? 1 : 1.0 / t);
+      for (size_t i = 0; i < 2; ++i) {  // the second one's steps are fewer at first
+        const uint64_t stream = static_cast<uint64_t>(t) * 2 + i;
+        p[i].impl().leaf->grad =
+            t >= 3 || i == 0 ? normal({i == 0 ? 5 : 3}, {7, stream}) : Tensor();
+      }
+      optimizer.step(t == 8 ? tensor(1, DType::bool_) : Tensor());
+    }
+    std::vector<double> values = p[0].values();
+    for (const double x : p[1].values()) values.push_back(x);
+    return values;
+  };
+  EXPECT_EQ(trained(true), trained(false));
+}
+
 TEST_F(AdamWTest, NarrowStatesAreRoundedByNameSeedAndStep) {
   const auto second_moment = [](const std::string& name, uint64_t seed) {
     Tensor p = full({64}, 1).set_requires_grad();

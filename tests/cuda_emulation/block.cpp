@@ -30,18 +30,30 @@ constexpr int kPoison = 0xff;  // NaN as any float
 constexpr const char* kWaiting = "threads wait for each other for ever";
 constexpr const char* kTooMuchShared = "a kernel has too much shared memory";
 
-struct Value {
-  alignas(16) unsigned char bytes[16];
-};
-
 struct Thread {
-  enum State { fresh, ready, at_barrier, in_shuffle, left } state = fresh;
+  enum State { fresh, ready, at_barrier, in_warp, left } state = fresh;
   Fiber* fiber = nullptr;
   Site site;
-  unsigned mask = 0;
-  int from = 0;
-  Value value;
+  unsigned mask = 0;         // lanes that it waits for in_warp
+  void* operands = nullptr;  // what it gives them, on its stack
+  Copies copies;
 };
+
+// What a lane gives to a shuffle and takes from it.
+struct Shuffle {
+  alignas(16) unsigned char bytes[16];
+  int from;
+};
+
+void shuffle(void* const (&lanes)[kWarp]) {
+  Shuffle given[kWarp];
+  for (int l = 0; l < kWarp; ++l) {
+    if (lanes[l]) given[l] = *static_cast<const Shuffle*>(lanes[l]);
+  }
+  for (int l = 0; l < kWarp; ++l) {
+    if (lanes[l]) std::memcpy(lanes[l], given[given[l].from].bytes, sizeof(Shuffle::bytes));
+  }
+}
 
 bool same(const Site& a, const Site& b) {
   return a.line() == b.line() && a.column() == b.column() &&
@@ -123,18 +135,23 @@ class Grid {
 
   void exchange(unsigned mask, int from, void* value, size_t bytes, Site site) {
     if (mutated(Mutant::wrong_lane, kernel_.function, site) && (mask >> (from ^ 1) & 1)) from ^= 1;
-    Thread& t = me();
-    t.state = Thread::in_shuffle;
-    t.site = site;
-    t.mask = mask;
-    t.from = from;
-    std::memcpy(t.value.bytes, value, bytes);
-    if ((mask >> lane() & 1) == 0) fail("a lane is not in the mask of its shuffle", site);
     if (from < 0 || from >= kWarp || (mask >> from & 1) == 0)
       fail("a lane takes from one that is not in the mask of its shuffle", site);
-    if (all_in_shuffle()) finish_shuffle();
+    Shuffle mine{{}, from};
+    std::memcpy(mine.bytes, value, bytes);
+    converge(mask, &mine, shuffle, site);
+    std::memcpy(value, mine.bytes, bytes);
+  }
+
+  void converge(unsigned mask, void* mine, void (*act)(void* const (&lanes)[kWarp]), Site site) {
+    if ((mask >> lane() & 1) == 0) fail("a lane is not in the mask of its shuffle", site);
+    Thread& t = me();
+    t.state = Thread::in_warp;
+    t.site = site;
+    t.mask = mask;
+    t.operands = mine;
+    if (all_in_warp()) finish(act);
     wait();
-    std::memcpy(value, t.value.bytes, bytes);
   }
 
   void* shared_array(const void* key, size_t bytes, size_t alignment, Site site) {
@@ -153,6 +170,24 @@ class Grid {
 
   unsigned char* launch_shared() { return launched_.get(); }
   [[nodiscard]] int lane() const { return static_cast<int>(now_ % kWarp); }
+  Copies& copies() { return me().copies; }
+
+  [[nodiscard]] bool is_shared(const void* p, size_t bytes) const {
+    const auto at = reinterpret_cast<uintptr_t>(p);
+    const auto holds = [&](const Bytes& block, size_t size) {
+      const auto begin = reinterpret_cast<uintptr_t>(block.get());
+      return at >= begin && at + bytes <= begin + size;
+    };
+    return holds(launched_, kernel_.shared) ||
+           std::ranges::any_of(arrays_,
+                               [&](const SharedArray& a) { return holds(a.block, a.bytes); });
+  }
+
+  // A fiber that is given up frees nothing, so that the text is made on the caller's stack.
+  [[noreturn]] void fail(const char* what, const Site& site) {
+    me().site = site;
+    give_up(what);
+  }
 
  private:
   Thread& me() { return threads_[now_]; }
@@ -176,7 +211,7 @@ class Grid {
   }
 
   void run_block() {
-    for (Thread& t : threads_) t.state = Thread::fresh;
+    for (Thread& t : threads_) t.state = Thread::fresh, t.copies = {};
     left_ = 0;
     for (const SharedArray& a : arrays_) std::memset(a.block.get(), kPoison, a.bytes);
     std::memset(launched_.get(), kPoison, kernel_.shared);
@@ -246,42 +281,35 @@ class Grid {
     go_to(mine, *pick());
   }
 
-  [[nodiscard]] bool all_in_shuffle() const {
+  [[nodiscard]] bool all_in_warp() const {
     const Thread& mine = threads_[now_];
     const unsigned first = now_ - now_ % kWarp;
     for (unsigned l = 0; l < kWarp; ++l) {
       if ((mine.mask >> l & 1) == 0) continue;
       if (first + l >= threads_.size()) return false;
       const Thread& t = threads_[first + l];
-      if (t.state != Thread::in_shuffle || t.mask != mine.mask || !same(t.site, mine.site))
+      if (t.state != Thread::in_warp || t.mask != mine.mask || !same(t.site, mine.site))
         return false;
     }
     return true;
   }
 
-  void finish_shuffle() {
+  void finish(void (*act)(void* const (&lanes)[kWarp])) {
     const unsigned first = now_ - now_ % kWarp, mask = me().mask;
-    Value given[kWarp];
+    void* lanes[kWarp] = {};
     for (unsigned l = 0; l < kWarp; ++l) {
-      if (mask >> l & 1) given[l] = threads_[first + l].value;
+      if (mask >> l & 1) lanes[l] = threads_[first + l].operands;
     }
+    act(lanes);
     for (unsigned l = 0; l < kWarp; ++l) {
       const unsigned at = order_ == Order::falling ? l : kWarp - 1 - l;
       if ((mask >> at & 1) == 0) continue;
-      Thread& t = threads_[first + at];
-      t.value = given[t.from];
-      t.state = Thread::ready;
+      threads_[first + at].state = Thread::ready;
       ready_.push_back(first + at);
     }
   }
 
   // --- faults -------------------------------------------------------------------------------------
-  // A fiber that is given up frees nothing, so that the text is made on the caller's stack.
-
-  [[noreturn]] void fail(const char* what, const Site& site) {
-    me().site = site;
-    give_up(what);
-  }
 
   [[noreturn]] void give_up(const char* what) {
     fault_ = what;
@@ -296,7 +324,7 @@ class Grid {
       for (const Thread& t : threads_) {
         if (t.state == Thread::left) ++where["left the kernel"];
         else if (t.state == Thread::at_barrier) ++where["wait at the barrier " + text_of(t.site)];
-        else ++where["wait in the shuffle " + text_of(t.site)];
+        else ++where["wait for their warp at " + text_of(t.site)];
       }
       for (const auto& [what, count] : where) text += "; " + std::to_string(count) + " " + what;
     } else {
@@ -365,5 +393,12 @@ void* shared_array(const void* key, size_t bytes, size_t alignment, Site site) {
 }
 unsigned char* launch_shared() { return Grid::running->launch_shared(); }
 int lane() { return Grid::running->lane(); }
+
+void converge(unsigned mask, void* mine, void (*act)(void* const (&lanes)[kWarp]), Site site) {
+  Grid::running->converge(mask, mine, act, site);
+}
+bool is_shared(const void* p, size_t bytes) { return Grid::running->is_shared(p, bytes); }
+void fail(const char* what, Site site) { Grid::running->fail(what, site); }
+Copies& copies() { return Grid::running->copies(); }
 
 }  // namespace cuda_emulation

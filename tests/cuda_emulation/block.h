@@ -6,6 +6,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 namespace cuda_emulation {
 
@@ -18,5 +19,28 @@ inline constexpr int kMostThreads = 1024, kWarp = 32;
 
 /// What the kernel did wrong, empty if nothing. `limit` is for static and launched shared bytes.
 std::string run_grid(const Kernel& kernel, size_t limit, Order order, std::mt19937_64& random);
+
+// --- for the instructions of a kernel that runs (cuda_ptx.h) ------------------------------------------------------
+
+/// Waits until all lanes of `mask` stand at `site`; the last to come runs `act` on the operands of
+/// each, null for a lane that is not in the mask.
+void converge(unsigned mask, void* mine, void (*act)(void* const (&lanes)[kWarp]), Site site);
+/// Whether these bytes lie in the block's shared memory.
+bool is_shared(const void* p, size_t bytes);
+/// Ends the grid with this fault.
+[[noreturn]] void fail(const char* what, Site site);
+
+/// A thread's asynchronous copies that have not landed, oldest first.
+struct Copies {
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+    int group;
+  };
+  std::vector<Copy> pending;
+  int groups = 0;  // committed so far
+};
+Copies& copies();
 
 }  // namespace cuda_emulation

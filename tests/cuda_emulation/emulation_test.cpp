@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulation does what CUDA describes, and shows what CUDA leaves undefined: threads in any
 // order, streams that only events bind, and kernels that would hang or fail.
+#include "counts.h"
 #include "cub/device/device_segmented_radix_sort.cuh"
 #include "cublasLt.h"
 #include "cuda_runtime.h"
@@ -16,11 +17,7 @@ namespace {
 
 class Emulation : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    setenv("TESSERA_EMULATED_DEVICES", "2", 1);
-    const cudaMemPoolProps props{cudaMemAllocationTypePinned, {cudaMemLocationTypeDevice, 0}};
-    ASSERT_EQ(cudaMemPoolCreate(&pool_, &props), cudaSuccess);
-  }
+  static void SetUpTestSuite() { setenv("TESSERA_EMULATED_DEVICES", "2", 1); }
   void SetUp() override {
     (void)cudaDeviceReset();
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
@@ -35,7 +32,7 @@ class Emulation : public testing::Test {
 
   template <class T> T* device(size_t count) {
     void* block = nullptr;
-    EXPECT_EQ(cudaMallocFromPoolAsync(&block, count * sizeof(T), pool_, streams_[0]), cudaSuccess);
+    EXPECT_EQ(cudaMallocAsync(&block, count * sizeof(T), streams_[0]), cudaSuccess);
     blocks_.push_back(block);
     return static_cast<T*>(block);
   }
@@ -71,7 +68,6 @@ class Emulation : public testing::Test {
   }
 
   cudaStream_t streams_[2] = {};
-  static inline cudaMemPool_t pool_ = nullptr;
   std::vector<void*> blocks_;
 };
 
@@ -146,7 +142,7 @@ TEST_F(Emulation, AKernelThatWouldHangIsNamedWithItsPlace) {
   EXPECT_NE(fault(leaves, 64, 0, 40).find("24 left the kernel; 40 wait at the barrier "),
             std::string::npos);
   EXPECT_NE(fault(parts, 64, 0, 40).find("wait for each other"), std::string::npos);
-  EXPECT_NE(fault(half_warp, 64, 0).find("32 wait in the shuffle "), std::string::npos);
+  EXPECT_NE(fault(half_warp, 64, 0).find("32 wait for their warp at "), std::string::npos);
   EXPECT_NE(fault(half_warp, 32, 0).find("emulation_test.cpp"), std::string::npos);
   EXPECT_NE(fault(wrong_lane, 32, 0).find("not in the mask"), std::string::npos);
   EXPECT_NE(fault(one_type_twice, 32, 0).find("two shared arrays of one type"), std::string::npos);
@@ -223,6 +219,21 @@ TEST_F(Emulation, NewMemoryIsNotANumberAndNotFreedTwice) {
   blocks_.pop_back();
   EXPECT_EQ(cudaFreeAsync(block, streams_[1]), cudaSuccess);
   EXPECT_EQ(cudaFreeAsync(block, streams_[1]), cudaErrorInvalidValue);
+}
+
+TEST_F(Emulation, CountsLaunchesByNameAndWaitsOfTheHost) {
+  int* y = device<int>(1);
+  Counts before, after;
+  cuda_emulation_counts(&before);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(start(0, put, 1, 1, 0, y, i), cudaSuccess);
+  EXPECT_EQ(host(y, 1)[0], 2);
+  ASSERT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
+  cuda_emulation_counts(&after);
+  EXPECT_EQ(after.launches["cuda_emulation::put"] - before.launches["cuda_emulation::put"], 3);
+  EXPECT_EQ(after.waits - before.waits, 2);
+  const char* name = "";
+  ASSERT_EQ(cudaFuncGetName(&name, reinterpret_cast<const void*>(put)), cudaSuccess);
+  EXPECT_NE(std::string(name).find("put"), std::string::npos);
 }
 
 TEST_F(Emulation, SortsSegmentsStably) {

@@ -19,7 +19,7 @@ struct Mutant {
   } kind;
   const void* kernel;
   Site site;  // of the barrier or shuffle
-  bool operator==(const Mutant& o) const;
+  CUDA_EMULATION_API bool operator==(const Mutant& o) const;
 };
 
 /// `device_law.cpp:12 without its barrier`, and the like.

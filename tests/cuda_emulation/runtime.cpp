@@ -4,7 +4,11 @@
 // every step, so that work which no event orders runs in any order; now and then a step runs early,
 // as on a device that does not wait for the host.
 #include "block.h"
+#include "counts.h"
+#include "cuda_emulation.h"
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -14,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -21,21 +26,28 @@ namespace cuda_emulation {
 
 struct Step {
   std::function<void()> run;
-  std::shared_ptr<bool> after;  // where given, the step waits until this is true
+  std::shared_ptr<const bool> after;  // where given, the step waits until this is true
+  bool by_others = false;             // which another thread's work may make it
+  size_t record = 0;                  // its number among the records, from 1
+};
+
+struct Graph {
+  int device = 0;
+  std::vector<std::function<void()>> steps;
 };
 
 struct Stream {
   int device = 0;
   std::deque<Step> steps;
+  std::unique_ptr<Graph> capture;  // what it is given goes there
+  std::thread::id captured_by;
+  bool invalidated = false;
 };
 
 struct Event {
   int device = 0;
   std::shared_ptr<bool> done = std::make_shared<bool>(true);  // of its last record
-};
-
-struct Pool {
-  int device = 0;
+  const Stream* captured_on = nullptr;
 };
 
 namespace {
@@ -74,6 +86,8 @@ class Runtime {
   size_t used[kMostDevices] = {};
   size_t most = number_from("TESSERA_EMULATED_MEMORY_MB", 8192) << 20;  // of each device
   std::string fault;
+  std::vector<StepRecord> records;
+  bool records_steps = false;
 
   Runtime() {
     for (int d = 0; d < kMostDevices; ++d) defaults_[d].device = d;
@@ -90,15 +104,30 @@ class Runtime {
   /// The stream itself, or the device's own for null.
   Stream* of(Stream* stream) { return stream ? stream : &defaults_[current]; }
 
-  void add(Stream* stream, Step step) {
-    of(stream)->steps.push_back(std::move(step));
+  void add(Stream* stream, Step step, std::string what = "",
+           std::shared_ptr<const bool> event = nullptr) {
+    Stream& s = *of(stream);
+    if (s.capture) {
+      s.capture->steps.push_back(std::move(step.run));
+      return;
+    }
+    if (records_steps && !what.empty()) {
+      records.push_back({s.device, &s, std::move(what), std::move(event), ++moment_});
+      step.record = records.size();
+    }
+    s.steps.push_back(std::move(step));
     if (random_() % 4 == 0) (void)run_one();
   }
 
-  /// Runs steps until `done`; false where none can run before.
+  /// Runs steps until `done`; false where none can run before, and no other thread's work can
+  /// change that.
   template <class F> bool run_until(F done) {
     while (!done()) {
-      if (!run_one()) return false;
+      if (run_one()) continue;
+      if (!fault.empty() || !waits_for_others()) return false;
+      mutex.unlock();  // held once: by the call that waits
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      mutex.lock();
     }
     return true;
   }
@@ -116,6 +145,7 @@ class Runtime {
     const Step step = std::move(chosen->steps.front());
     chosen->steps.pop_front();
     if (step.run && fault.empty()) step.run();
+    if (step.record > 0 && step.record <= records.size()) records[step.record - 1].ran = ++moment_;
     return true;
   }
 
@@ -130,12 +160,21 @@ class Runtime {
     }
   }
 
-  int device_of(const void* p) const {
+  int device_of(const void* p, size_t bytes = 1) const {
     auto it = blocks.upper_bound(p);
     if (it == blocks.begin()) return kPageable;
     --it;
-    const auto* begin = static_cast<const char*>(it->first);
-    return static_cast<const char*>(p) < begin + it->second.bytes ? it->second.device : kPageable;
+    const auto offset =
+        static_cast<size_t>(static_cast<const char*>(p) - static_cast<const char*>(it->first));
+    return offset + bytes <= it->second.bytes ? it->second.device : kPageable;
+  }
+
+  /// The stream that this thread captures, or null.
+  Stream* capturing() const {
+    for (const auto& s : streams) {
+      if (s->capture && s->captured_by == std::this_thread::get_id()) return s.get();
+    }
+    return nullptr;
   }
 
   void* allocate(size_t bytes, int device) {
@@ -144,6 +183,15 @@ class Runtime {
     std::memset(block, kPoison, bytes);
     blocks[block] = {bytes, device};
     return block;
+  }
+  /// `bytes` of a device's memory.
+  cudaError_t take(void** block, size_t bytes, int device) {
+    if (bytes == 0) return cudaErrorInvalidValue;
+    if (bytes > most - std::min(used[device], most)) return cudaErrorMemoryAllocation;
+    *block = allocate(bytes, device);
+    if (!*block) return cudaErrorMemoryAllocation;
+    used[device] += bytes;
+    return cudaSuccess;
   }
   void release(void* block) {
     const auto it = blocks.find(block);
@@ -154,16 +202,28 @@ class Runtime {
 
   void reset() {
     for (Stream& s : defaults_) s.steps.clear();
-    for (const auto& s : streams) s->steps.clear();
+    for (const auto& s : streams) {
+      s->steps.clear();
+      s->capture.reset();
+    }
     fault.clear();
   }
 
  private:
+  bool waits_for_others() const {
+    const auto waits = [](const Stream& s) {
+      return !s.steps.empty() && s.steps.front().by_others;
+    };
+    return std::any_of(std::begin(defaults_), std::end(defaults_), waits) ||
+           std::any_of(streams.begin(), streams.end(), [&](const auto& s) { return waits(*s); });
+  }
+
   static constexpr const char* kOrders[] = {"rising", "falling", "random"};
   const uint64_t seed_ = number_from("TESSERA_TEST_SEED", std::random_device{}());
   std::mt19937_64 random_{seed_};
   std::optional<Order> order_;  // none: drawn for each launch
   Stream defaults_[kMostDevices];
+  size_t moment_ = 0;  // counts what is recorded
 };
 
 /// What every call does: under the lock, with its error kept for cudaGetLastError.
@@ -176,7 +236,19 @@ template <class F> cudaError_t call(F f) {
   return status;
 }
 
+/// What no thread may call that captures a stream: its capture is lost.
+template <class F> cudaError_t call_outside_capture(F f) {
+  return call([&](Runtime& r) {
+    if (Stream* const s = r.capturing()) {
+      s->invalidated = true;
+      return cudaErrorStreamCaptureUnsupported;
+    }
+    return f(r);
+  });
+}
+
 cudaError_t wait_for(Runtime& r, bool reached) {
+  count_wait();
   if (reached) return r.status();
   if (r.fault.empty()) r.fault = "a stream waits for what nobody will do";
   return cudaErrorLaunchFailure;
@@ -184,9 +256,19 @@ cudaError_t wait_for(Runtime& r, bool reached) {
 
 }  // namespace
 
+bool skips_launches() {
+  static const bool skips = [] {
+    const char* const launches = std::getenv("TESSERA_EMULATED_LAUNCHES");
+    return launches && std::string(launches) == "skip";
+  }();
+  return skips;
+}
+
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (skips_launches()) return cudaSuccess;
+  count_launch(__builtin_return_address(0));
   return call([&](Runtime& r) {
-    r.add(stream, {std::move(work), nullptr});
+    r.add(stream, {std::move(work), nullptr}, "library");
     return cudaSuccess;
   });
 }
@@ -201,9 +283,42 @@ cudaError_t launch(Kernel kernel, cudaStream_t stream) {
     if (kernel.shared > (leave == r.shared_limits.end() ? kSharedBytes : leave->second))
       return cudaErrorInvalidValue;
     if (r.of(stream)->device != current) return cudaErrorInvalidResourceHandle;
-    r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr});
+    count_launch(kernel.function);
+    r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr}, "kernel");
     return cudaSuccess;
   });
+}
+
+std::recursive_mutex& runtime_mutex() { return Runtime::get().mutex; }
+
+cudaError_t enqueue_until(cudaStream_t stream, std::string what, std::function<void()> begin,
+                          std::shared_ptr<const bool> end) {
+  return call([&](Runtime& r) {
+    r.add(stream, {std::move(begin), nullptr}, std::move(what));
+    r.add(stream, {nullptr, std::move(end), true});
+    return cudaSuccess;
+  });
+}
+
+int device_of(cudaStream_t stream) { return Runtime::get().of(stream)->device; }
+
+int device_of(const void* bytes, size_t count) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  return r.device_of(bytes, count);
+}
+
+void record_steps(bool on) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  if (on) r.records.clear();
+  r.records_steps = on;
+}
+
+std::vector<StepRecord> recorded_steps() {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  return r.records;
 }
 
 }  // namespace cuda_emulation
@@ -248,6 +363,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   });
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  return call([&](Runtime& r) {
+    if (device < 0 || device >= r.devices) return cudaErrorInvalidDevice;
+    std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", device + 1);
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return call([&](Runtime& r) {
     *total = r.most;
@@ -257,7 +380,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return call([](Runtime& r) {
+  return call_outside_capture([](Runtime& r) {
     return wait_for(r, r.run_until([&] {
       const auto idle = [](const auto& s) { return s->device != current || s->steps.empty(); };
       return r.of(nullptr)->steps.empty() && std::all_of(r.streams.begin(), r.streams.end(), idle);
@@ -287,6 +410,10 @@ const char* cudaGetErrorName(cudaError_t status) {
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     default: return "an error that no emulated device has";
   }
@@ -303,6 +430,14 @@ const char* cudaGetErrorString(cudaError_t status) {
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream";
     case cudaErrorLaunchFailure: break;
     default: return "an error that no emulated device has";
   }
@@ -321,9 +456,26 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int valu
   });
 }
 
-cudaError_t cudaFuncGetName(const char**, const void*) { return cudaErrorInvalidDeviceFunction; }
+cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
+  thread_local std::string symbol;
+  symbol = symbol_of(kernel);
+  if (symbol.empty()) return cudaErrorInvalidDeviceFunction;
+  *name = symbol.c_str();
+  return cudaSuccess;
+}
 
 // --- streams and events ----------------------------------------------------------------------------
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+// A priority is a wish.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return call([&](Runtime& r) {
@@ -344,13 +496,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     return wait_for(r, r.run_until([&] { return r.of(stream)->steps.empty(); }));
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     (void)r.run_one();
     return r.of(stream)->steps.empty() ? r.status() : cudaErrorNotReady;
   });
@@ -358,7 +510,13 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return call([&](Runtime& r) {
-    r.add(stream, {nullptr, event->done});
+    Stream* const s = r.of(stream);
+    if (s->capture || event->captured_on) {
+      if (event->captured_on == s) return cudaSuccess;
+      if (s->capture) s->invalidated = true;
+      return cudaErrorStreamCaptureIsolation;
+    }
+    r.add(stream, {nullptr, event->done}, "wait", event->done);
     return cudaSuccess;
   });
 }
@@ -373,21 +531,27 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&](Runtime& r) {
     if (r.of(stream)->device != event->device) return cudaErrorInvalidResourceHandle;
+    event->captured_on = r.of(stream)->capture ? r.of(stream) : nullptr;
+    if (event->captured_on) return cudaSuccess;
     event->done = std::make_shared<bool>(false);
-    r.add(stream, {[done = event->done] { *done = true; }, nullptr});
+    r.add(stream, {[done = event->done] { *done = true; }, nullptr}, "record", event->done);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
+    if (event->captured_on) return cudaErrorCapturedEvent;
     (void)r.run_one();
     return *event->done ? r.status() : cudaErrorNotReady;
   });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call([&](Runtime& r) { return wait_for(r, r.run_until([&] { return *event->done; })); });
+  return call_outside_capture([&](Runtime& r) {
+    if (event->captured_on) return cudaErrorCapturedEvent;
+    return wait_for(r, r.run_until([&] { return *event->done; }));
+  });
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -400,7 +564,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 // --- memory ----------------------------------------------------------------------------------------
 
 cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     *block = r.allocate(bytes, kHost);
     return *block ? cudaSuccess : cudaErrorMemoryAllocation;
   });
@@ -408,7 +572,7 @@ cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
 
 // CUDA waits here for all work of the device.
 cudaError_t cudaFreeHost(void* block) {
-  return call([&](Runtime& r) {
+  return call_outside_capture([&](Runtime& r) {
     if (!r.blocks.contains(block)) return cudaErrorInvalidValue;
     (void)r.run_until([] { return false; });
     r.release(block);
@@ -416,41 +580,26 @@ cudaError_t cudaFreeHost(void* block) {
   });
 }
 
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* what) {
-  return call([&](Runtime& r) {
-    if (what->location.id < 0 || what->location.id >= r.devices) return cudaErrorInvalidDevice;
-    *pool = new Pool{what->location.id};
-    return cudaSuccess;
+cudaError_t cudaMalloc(void** block, size_t bytes) {
+  return call_outside_capture([&](Runtime& r) { return r.take(block, bytes, current); });
+}
+
+// CUDA waits here for all work of the device.
+cudaError_t cudaFree(void* block) {
+  return call_outside_capture([&](Runtime& r) {
+    const auto it = r.blocks.find(block);
+    if (it == r.blocks.end() || it->second.freed || it->second.device < 0)
+      return cudaErrorInvalidValue;
+    (void)r.run_until([] { return false; });
+    r.release(block);
+    return r.status();
   });
 }
 
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr what, void*) {
-  return call([&](Runtime&) {
-    return what == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : cudaErrorInvalidValue;
-  });
-}
-
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what, void* value) {
+cudaError_t cudaMallocAsync(void** block, size_t bytes, cudaStream_t stream) {
   return call([&](Runtime& r) {
-    if (what == cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
-    *static_cast<uint64_t*>(value) = r.used[pool->device];  // freed bytes go back at once
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
-  return call([](Runtime&) { return cudaSuccess; });
-}
-
-cudaError_t cudaMallocFromPoolAsync(void** block, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
-  return call([&](Runtime& r) {
-    if (bytes == 0) return cudaErrorInvalidValue;
-    size_t& used = r.used[pool->device];
-    if (bytes > r.most - std::min(used, r.most)) return cudaErrorMemoryAllocation;
-    *block = r.allocate(bytes, pool->device);
-    if (!*block) return cudaErrorMemoryAllocation;
-    used += bytes;
-    return cudaSuccess;
+    if (r.of(stream)->capture) return cudaErrorStreamCaptureUnsupported;
+    return r.take(block, bytes, r.of(stream)->device);
   });
 }
 
@@ -459,6 +608,7 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
     const auto it = r.blocks.find(block);
     if (it == r.blocks.end() || it->second.freed || it->second.device < 0)
       return cudaErrorInvalidValue;
+    if (r.of(stream)->capture) return cudaErrorStreamCaptureUnsupported;
     it->second.freed = true;
     r.add(stream, {[&r, block] { r.release(block); }, nullptr});
     return cudaSuccess;
@@ -473,6 +623,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
       const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
       if (to_device != (there >= 0) || from_device != (here >= 0)) return cudaErrorInvalidValue;
+    }
+    if (Stream* const s = r.of(stream); s->capture && (here == kPageable || there == kPageable)) {
+      s->invalidated = true;
+      return cudaErrorStreamCaptureUnsupported;
     }
     if (here == kPageable) {  // taken at the call
       const auto* bytes_there = static_cast<const unsigned char*>(from);
@@ -505,3 +659,63 @@ cudaError_t cudaMemsetAsync(void* block, int value, size_t bytes, cudaStream_t s
     return cudaSuccess;
   });
 }
+
+// --- graphs ----------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return call([&](Runtime& r) {
+    if (!stream || stream->capture || mode != cudaStreamCaptureModeThreadLocal || r.capturing())
+      return cudaErrorInvalidValue;
+    stream->capture = std::make_unique<Graph>();
+    stream->capture->device = stream->device;
+    stream->captured_by = std::this_thread::get_id();
+    stream->invalidated = false;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return call([&](Runtime&) {
+    *status = !stream->capture      ? cudaStreamCaptureStatusNone
+              : stream->invalidated ? cudaStreamCaptureStatusInvalidated
+                                    : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return call([&](Runtime&) {
+    *graph = nullptr;
+    if (!stream->capture) return cudaErrorInvalidValue;
+    const std::unique_ptr<Graph> captured = std::move(stream->capture);
+    if (stream->invalidated) return cudaErrorStreamCaptureInvalidated;
+    *graph = new Graph(*captured);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  return call_outside_capture([&](Runtime&) {
+    *ready = new Graph(*graph);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  return call([&](Runtime& r) {
+    if (r.of(stream)->device != graph->device || r.of(stream)->capture)
+      return cudaErrorInvalidValue;
+    for (const auto& step : graph->steps) r.add(stream, {step, nullptr});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return call([&](Runtime&) {
+    delete graph;
+    return cudaSuccess;
+  });
+}
+
+// Steps that are enqueued hold what they run.
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }

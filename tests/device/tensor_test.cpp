@@ -16,6 +16,9 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -51,6 +54,24 @@ TEST(DeviceTensorDeathTest, BytesOfADeviceAreOutOfTheHostsReach) {
   const Session session({.threads = 1});
   const Tensor x = to_device(tensor({1, 2}), cuda(0));
   EXPECT_DEATH((void)*static_cast<volatile float*>(x.address()), "");
+}
+
+// Streams of threads differ, and none waits for another but for such a tensor.
+TEST(DeviceTensor, MayBeUsedOnAnotherThreadThanItsMakers) {
+  const Session session({.threads = 1});
+  const Tensor host = normal({1000}, {.seed = 3});
+  for (int i = 0; i < 5; ++i) {
+    Tensor made = to_device(host, cuda(0)) * 2;
+    std::vector<double> got;
+    std::thread([&, given = std::move(made)]() mutable {
+      const Session own({.threads = 1});
+      const Tensor result = given + 1;
+      given = {};
+      got = result.values();
+    }).join();
+    (void)full({1000}, 9, DType::f32, cuda(0));  // may take the bytes that were freed
+    EXPECT_EQ(got, (host * 2 + 1).values());
+  }
 }
 
 // Only a copy to the host waits for the device.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The back end `nccl`. Alone it is a group of one rank; by
-// `./dev mpirun -n 2 build/cuda/bin/tessera_nccl_tests` several ranks share one GPU: each process
-// takes a host id of its own, for NCCL refuses two ranks on one GPU of one host.
+// The back end `nccl`, each rank on a device of its own: as many threads as there are devices, or
+// a launcher's processes. By `./dev mpirun -n 2 build/cuda/bin/tessera_nccl_tests` several
+// processes may share one GPU: each takes a host id of its own, for NCCL refuses two ranks on one
+// GPU of a host.
+#include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/dist/nccl/nccl.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/tests/support/launched_main.h"
 
 #include <cstdlib>
@@ -12,16 +16,27 @@
 namespace tessera {
 namespace {
 
+int devices() { return Process::get().cuda().device_count(); }
+bool emulated() {
+  return Process::get().cuda().device_name(0).find("emulated") != std::string::npos;
+}
+Device device_of(World& w) { return cuda(w.rank() % devices()); }
+
 Tensor on_gpu(const std::vector<double>& values, DType dtype = DType::f32) {
-  return to_device(from_values(values, {static_cast<int64_t>(values.size())}, dtype), cuda(0));
+  return to_device(from_values(values, {static_cast<int64_t>(values.size())}, dtype),
+                   device_of(World::current()));
 }
 std::vector<double> values_of(const Tensor& x) { return to_device(x, kCpu).values(); }
 
-// On every rank there is: one, or the launcher's processes.
-void on_nccl(const std::function<void(World&, ProcessGroup&)>& fn) {
+void on_all_ranks(const test::RankFunction& fn) {
   const Launch launch = detect_launch();
-  test::on_ranks(launch.size, [&](World& w) {
-    const Ref<ProcessGroup> group = make_nccl_group(w.group().split(0, 0, "host of nccl"), cuda(0));
+  test::on_ranks(launch.size > 1 ? launch.size : std::min(devices(), 4), fn);
+}
+
+void on_nccl(const std::function<void(World&, ProcessGroup&)>& fn) {
+  on_all_ranks([&](World& w) {
+    const Ref<ProcessGroup> group =
+        make_nccl_group(w.group().split(0, 0, "host of nccl"), device_of(w));
     fn(w, *group);
   });
 }
@@ -30,6 +45,17 @@ std::vector<double> ramp(int64_t n, double start) {
   std::vector<double> v(static_cast<size_t>(n));
   std::iota(v.begin(), v.end(), start);
   return v;
+}
+
+// The text of the error that `fn` throws.
+template <class E, class F> std::string error_text(F&& fn) {
+  try {
+    fn();
+  } catch (const E& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
 }
 
 TEST(NcclCuda, Reductions) {
@@ -57,25 +83,6 @@ TEST(NcclCuda, Reductions) {
   });
 }
 
-TEST(NcclCuda, EvenForms) {
-  on_nccl([](World& w, ProcessGroup& g) {
-    const int n = g.size(), me = w.rank();
-    const Tensor all = on_gpu(std::vector<double>(static_cast<size_t>(3 * n), -1));
-    g.all_gather(on_gpu(ramp(3, 3 * me)), all)->wait();
-    EXPECT_EQ(values_of(all), ramp(3 * n, 0));
-    const Tensor part = on_gpu({0, 0});
-    g.reduce_scatter(on_gpu(ramp(2 * n, 0)), part)->wait();
-    EXPECT_EQ(values_of(part), (std::vector<double>{2.0 * me * n, (2.0 * me + 1) * n}));
-    const Tensor x = on_gpu({me == 0 ? 5.0 : 0.0});
-    g.broadcast(x, 0)->wait();
-    EXPECT_EQ(values_of(x)[0], 5);
-    const Tensor swapped = on_gpu(std::vector<double>(static_cast<size_t>(n), -1));
-    g.all_to_all(on_gpu(ramp(n, 10 * me)), swapped)->wait();
-    for (int p = 0; p < n; ++p) EXPECT_EQ(values_of(swapped)[static_cast<size_t>(p)], 10 * p + me);
-    g.barrier()->wait();
-  });
-}
-
 TEST(NcclCuda, UnevenForms) {
   on_nccl([](World& w, ProcessGroup& g) {
     const int n = g.size(), me = w.rank();
@@ -91,14 +98,6 @@ TEST(NcclCuda, UnevenForms) {
     const Tensor all = blank(total);
     g.all_gather(on_gpu(ramp(own, start)), all, counts)->wait();
     EXPECT_EQ(values_of(all), ramp(total, 0));
-    const Tensor gathered = blank(me == 0 ? total : 0);
-    g.gather(on_gpu(ramp(own, start)), me == 0 ? gathered : Tensor(), 0, counts)->wait();
-    if (me == 0) {
-      EXPECT_EQ(values_of(gathered), ramp(total, 0));
-    }
-    const Tensor mine = blank(own);
-    g.scatter(me == 0 ? on_gpu(ramp(total, 0)) : Tensor(), mine, 0, counts)->wait();
-    EXPECT_EQ(values_of(mine), ramp(own, start));
     const Tensor part = blank(own);
     g.reduce_scatter(on_gpu(ramp(total, 0)), part, ReduceOp::sum, counts)->wait();
     for (int64_t i = 0; i < own; ++i)
@@ -106,43 +105,216 @@ TEST(NcclCuda, UnevenForms) {
   });
 }
 
-TEST(NcclCuda, MessagesAndSubgroups) {
+// Ops take results by the order of streams: nobody waits on the host.
+TEST(NcclCuda, ResultsFlowIntoOps) {
+  on_nccl([](World&, ProcessGroup& g) {
+    const double n = g.size();
+    Tensor x = on_gpu({1, 2, 3});
+    double expected = 1;
+    for (int round = 0; round < 30; ++round) {
+      x = x * 0.5;
+      (void)g.all_reduce(x);
+      expected *= 0.5 * n;
+      if (expected > 1e3) x = x * 1e-3, expected *= 1e-3;
+    }
+    EXPECT_NEAR(values_of(x)[1], 2 * expected, 1e-5 * expected);
+  });
+}
+
+TEST(NcclCuda, SubgroupsAndSplits) {
   on_nccl([](World& w, ProcessGroup& g) {
     const int n = g.size(), me = w.rank();
-    if (n > 1) {
-      const Tensor x = on_gpu({me == 0 ? 7.0 : 0.0});
-      if (me == 0) g.send(x, 1)->wait();
-      else if (me == 1) g.recv(x, 0)->wait();
-      if (me < 2) {
-        EXPECT_EQ(values_of(x)[0], 7);
+    const auto turned = g.split(0, -me, "turned");
+    EXPECT_EQ(turned->backend(), "nccl");
+    EXPECT_EQ(turned->rank(), n - 1 - me);
+    const Tensor x = on_gpu({static_cast<double>(me)});
+    turned->broadcast(x, 0)->wait();
+    EXPECT_EQ(values_of(x)[0], n - 1);
+    const auto parity = g.split(me % 2, 0, "parity");
+    const Tensor count = on_gpu({1});
+    parity->all_reduce(count)->wait();
+    EXPECT_EQ(values_of(count)[0], parity->size());
+    EXPECT_EQ(static_cast<bool>(g.split(me == 0 ? -1 : 3)), me != 0);
+  });
+}
+
+// Tags choose; messages of one tag keep their order; what comes early is kept.
+TEST(NcclCuda, TagsChooseMessages) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (g.size() == 1) return;  // nobody to send to
+    constexpr int kTags = 4, kEach = 3;
+    if (w.rank() == 0) {
+      for (int m = 0; m < kEach; ++m)
+        for (int tag = 0; tag < kTags; ++tag) (void)g.send(on_gpu({10.0 * tag + m, 1}), 1, tag);
+    } else if (w.rank() == 1) {
+      for (int tag = kTags - 1; tag >= 0; --tag) {
+        for (int m = 0; m < kEach; ++m) {
+          const Tensor x = on_gpu({0, 0});
+          (void)g.recv(x, 0, tag);
+          EXPECT_EQ(values_of(x)[0], 10.0 * tag + m);
+        }
       }
     }
-    const auto alone = g.split(me, 0, "alone");
-    const Tensor x = on_gpu({2});
-    alone->all_reduce(x)->wait();
-    EXPECT_EQ(values_of(x)[0], 2);
+    g.barrier()->wait();
+  });
+}
+
+// As over the other back ends, nothing waits for what it does not need.
+TEST(NcclCuda, RanksMaySendToEachOtherBeforeTheyReceive) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    const int n = g.size(), me = w.rank();
+    if (n == 1) return;
+    const Tensor x = on_gpu({static_cast<double>(me)}), y = on_gpu({-1});
+    const auto sent = g.send(x, (me + 1) % n);
+    g.recv(y, (me + n - 1) % n)->wait();
+    sent->wait();
+    EXPECT_EQ(values_of(y)[0], (me + n - 1) % n);
+  });
+}
+
+TEST(NcclCuda, MessagesThatDoNotFitAreAMismatch) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (w.rank() > 1 || g.size() == 1) return;
+    const Tensor x = on_gpu(std::vector<double>(w.rank() == 0 ? 2 : 3));
+    if (w.rank() == 0) {
+      EXPECT_THROW(
+          {
+            g.send(x, 1)->wait();
+            w.group().barrier()->wait();
+          },
+          PeerFailed);
+    } else {
+      const std::string text = error_text<CollectiveMismatch>([&] { g.recv(x, 0)->wait(); });
+      EXPECT_NE(text.find("send f32[2] to 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("recv f32[3] from 0"), std::string::npos) << text;
+      throw CollectiveMismatch(text);
+    }
   });
 }
 
 TEST(NcclCuda, RefusesWhatItCannotDo) {
-  on_nccl([](World&, ProcessGroup& g) {
+  on_nccl([](World& w, ProcessGroup& g) {
     EXPECT_THROW(g.all_reduce(from_values({1}, {1})), DeviceError);
-    EXPECT_THROW(g.all_reduce(empty({4}, DType::f8_e4m3, cuda(0))), DTypeError);
+    EXPECT_THROW(g.all_reduce(empty({4}, DType::f8_e4m3, device_of(w))), DTypeError);
+    const Tensor x = on_gpu({1});
+    g.all_reduce(x)->wait();  // these change nothing
+    EXPECT_EQ(values_of(x)[0], g.size());
+  });
+}
+
+// A mesh has a group of the host and one of devices; the tensor's device chooses.
+TEST(NcclCuda, AMeshMovesTensorsOfHostAndDevice) {
+  on_all_ranks([](World& w) {
+    const int n = w.size();
+    const Mesh mesh = Mesh::make({{"dp", n}});
+    for (const Device device : {kCpu, device_of(w), kCpu}) {
+      const Tensor whole = to_device(from_values(ramp(int64_t{5} * n + 1, 0), {5 * n + 1}), device);
+      const Tensor x = distribute(whole, Layout::of(mesh, {Shard(0)}));
+      EXPECT_EQ(local(x).device(), device);
+      EXPECT_EQ(values_of(full_tensor(x * 2)), (values_of(whole * 2)));
+    }
+    EXPECT_EQ(mesh.group(0).backend() == "nccl", false);
+  });
+}
+
+TEST(NcclCuda, TwoRanksOnOneDeviceAreNamed) {
+  if (devices() < 2) return;  // as many ranks as devices: nobody shares
+  run_ranks(2, [](World& w) {
+    const std::string text =
+        error_text<LaunchError>([&] { make_nccl_group(Ref<ProcessGroup>(&w.group()), cuda(1)); });
+    EXPECT_NE(text.find("ranks 0 (cuda:1) and 1 (cuda:1)"), std::string::npos) << text;
+    EXPECT_NE(text.find("--device cuda"), std::string::npos) << text;
+  });
+}
+
+TEST(NcclCuda, SignaturesAreComparedWhereAsked) {
+  setenv("TESSERA_NCCL_CHECK", "1", 1);
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const Tensor x = on_gpu(ramp(w.rank() == 0 ? 2 : 3, 0));
+    const std::string text = error_text<CollectiveMismatch>([&] { g.all_reduce(x)->wait(); });
+    EXPECT_NE(text.find("all_reduce sum f32[2]"), std::string::npos) << text;
+    EXPECT_NE(text.find("all_reduce sum f32[3]"), std::string::npos) << text;
+  });
+  unsetenv("TESSERA_NCCL_CHECK");
+}
+
+TEST(NcclCuda, AnAbortEndsAllRanks) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const Tensor x = on_gpu({1});
+    if (w.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      g.abort("the test says so");
+    }
+    const std::string text = error_text<PeerFailed>([&] { g.all_reduce(x)->wait(); });
+    EXPECT_NE(text.find("the test says so"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
   });
 }
 
 TEST(NcclCuda, AStallEndsInATimeoutThatNamesTheRank) {
-  if (detect_launch().size < 2) return;  // nobody else to stall
   on_nccl([](World& w, ProcessGroup& g) {
-    g.set_timeout(std::chrono::milliseconds(1000));
+    if (g.size() == 1) return;  // nobody else to stall
+    g.set_timeout(std::chrono::milliseconds(600));
     const Tensor x = on_gpu({1});
-    if (w.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    if (w.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     try {
       g.all_reduce(x)->wait();
       ADD_FAILURE() << "rank 1 was late";
     } catch (const CollectiveTimeout& e) {
       EXPECT_NE(std::string(e.what()).find("rank 1"), std::string::npos) << e.what();
     } catch (const PeerFailed&) {
+    }
+  });
+}
+
+// The rank's thread is in CUDA, where nothing polls: the watchdog gives up, and the device goes on.
+TEST(NcclCuda, AWatchdogEndsWorkThatNobodyWaitsFor) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (g.size() == 1) return;
+    g.set_timeout(std::chrono::milliseconds(400));
+    const Tensor x = on_gpu({1});
+    if (w.rank() == 0) {
+      (void)g.all_reduce(x);
+      const Tensor y = x + 1.0;
+      Process::get().cuda().synchronize(device_of(w).index);
+      const std::string text = error_text<CollectiveTimeout>([&] { g.barrier()->wait(); });
+      EXPECT_NE(text.find("all_reduce sum f32[1] #1"), std::string::npos) << text;
+      EXPECT_NE(text.find("nobody waited"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("flight record"), std::string::npos) << text;
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      const std::string text = error_text<PeerFailed>([&] { g.all_reduce(x)->wait(); });
+      EXPECT_NE(text.find("rank 0"), std::string::npos) << text;
+    }
+  });
+}
+
+// An error that NCCL reports some time after the call.
+TEST(NcclCuda, ALateErrorEndsAllRanks) {
+  if (!emulated() || devices() < 2) return;  // real links do not break at a test's wish
+  setenv("TESSERA_EMULATED_NCCL_ERROR", "1:2", 1);
+  on_nccl([](World& w, ProcessGroup& g) {
+    const Tensor x = on_gpu({1});
+    g.all_reduce(x)->wait();
+    EXPECT_EQ(values_of(x)[0], g.size());
+    const std::string text = error_text<PeerFailed>([&] { g.all_reduce(x)->wait(); });
+    EXPECT_NE(text.find("the link of rank 1 broke"), std::string::npos) << w.rank() << ": " << text;
+  });
+  unsetenv("TESSERA_EMULATED_NCCL_ERROR");
+}
+
+// The group's operations leave the thread's current device as it was.
+TEST(NcclCuda, TheCurrentDeviceStays) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    for (int d = 0; d < devices(); ++d) {
+      const Tensor elsewhere = to_device(from_values({3}, {1}), cuda(d));
+      const Tensor x = on_gpu({1});
+      g.all_reduce(x)->wait();
+      EXPECT_EQ(values_of(elsewhere * 2)[0], 6) << w.rank();
+      EXPECT_EQ(values_of(x)[0], g.size());
     }
   });
 }
@@ -159,6 +331,8 @@ TEST(NcclLibrary, OpensOrSaysWhyNot) {
       const std::string text = e.what();
       EXPECT_TRUE(text.find("NCCL") != std::string::npos || text.find("CUDA") != std::string::npos)
           << text;
+    } catch (const DeviceError& e) {
+      EXPECT_NE(std::string(e.what()).find("CUDA cannot be used"), std::string::npos) << e.what();
     } catch (const PeerFailed& e) {
       ADD_FAILURE() << e.what();
     }
@@ -172,5 +346,6 @@ int main(int argc, char** argv) {
   const auto launch = tessera::detect_launch();
   if (launch.size > 1)
     setenv("NCCL_HOSTID", tessera::concat("tessera-rank-", launch.rank).c_str(), 0);
+  if (std::getenv("TESSERA_EMULATED_DEVICES")) setenv("TESSERA_EMULATED_DEVICES", "4", 1);
   return tessera::test::launched_main(argc, argv);
 }

@@ -103,13 +103,16 @@ template <class T> T reduced(uint64_t salt, const std::vector<int>& ranks, Reduc
 /// A tensor of `count` elements with poison in it and guards on both sides.
 class Guarded {
  public:
-  Guarded(int64_t count, DType dtype) : whole_(empty({count + 2 * kGuard}, dtype)) {
+  Guarded(int64_t count, DType dtype, Device device = kCpu)
+      : whole_(empty({count + 2 * kGuard}, dtype)) {
     std::memset(whole_.raw_data(), kPoison, static_cast<size_t>(whole_.numel() * item_size(dtype)));
+    whole_ = to_device(whole_, device);
     tensor_ = alias(whole_, {count}, {1}, kGuard);
   }
   [[nodiscard]] const Tensor& tensor() const { return tensor_; }
   [[nodiscard]] bool guards_stand() const {
-    const auto* bytes = static_cast<const unsigned char*>(whole_.raw_data());
+    const Tensor whole = to_device(whole_, kCpu);
+    const auto* bytes = static_cast<const unsigned char*>(whole.raw_data());
     const int64_t guard = kGuard * item_size(whole_.dtype()),
                   all = whole_.numel() * item_size(whole_.dtype());
     const auto poisoned = [](unsigned char c) { return c == kPoison; };
@@ -124,7 +127,9 @@ class Guarded {
 };
 
 template <class T> void fill(const Tensor& x, uint64_t salt, int rank, int64_t first = 0) {
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<T>()[i] = value<T>(salt, rank, first + i);
+  const Tensor host = x.device().is_cpu() ? x : empty(x.shape(), x.dtype());
+  for (int64_t i = 0; i < x.numel(); ++i) host.data<T>()[i] = value<T>(salt, rank, first + i);
+  if (!x.device().is_cpu()) copy_bytes(x, host);
 }
 
 /// Equal bits, any NaN being as good as another.
@@ -134,6 +139,20 @@ template <class T> bool same(T a, T b) {
     if (std::isnan(x) || std::isnan(y)) return std::isnan(x) && std::isnan(y);
   }
   return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+/// As close as sums of `n` values up to 2 are in any order, each step rounded to T.
+template <class T> bool near(T a, T b, int n) {
+  if (same(a, b)) return true;
+  if constexpr (is_floating(dtype_of<T>)) {
+    const auto x = static_cast<compute_t<T>>(a), y = static_cast<compute_t<T>>(b);
+    const double step = std::is_same_v<T, double>  ? 0x1p-52
+                        : std::is_same_v<T, float> ? 0x1p-23
+                        : std::is_same_v<T, f16>   ? 0x1p-10
+                                                   : 0x1p-7;
+    return std::abs(static_cast<double>(x - y)) <= step * 2 * n * n;
+  }
+  return false;
 }
 
 }  // namespace tessera::test

@@ -42,6 +42,10 @@ enum cudaError_t {
   cudaErrorLaunchFailure = 719,
   cudaErrorSystemDriverMismatch = 803,
   cudaErrorCompatNotSupportedOnDevice = 804,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907,
   cudaErrorExternalDevice = 911,
   cudaErrorUnknown = 999,
 };
@@ -53,13 +57,16 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault,
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaMemPoolAttr {
-  cudaMemPoolAttrReleaseThreshold = 4,
-  cudaMemPoolAttrReservedMemCurrent = 5,
-  cudaMemPoolAttrUsedMemCurrent = 7,
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed,
 };
-enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
-enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone,
+  cudaStreamCaptureStatusActive,
+  cudaStreamCaptureStatusInvalidated,
+};
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 
 inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
@@ -77,23 +84,16 @@ struct dim3 {
 namespace cuda_emulation {
 struct Stream;
 struct Event;
-struct Pool;
+struct Graph;
 }  // namespace cuda_emulation
 using cudaStream_t = cuda_emulation::Stream*;
 using cudaEvent_t = cuda_emulation::Event*;
-using cudaMemPool_t = cuda_emulation::Pool*;
+using cudaGraph_t = cuda_emulation::Graph*;
+using cudaGraphExec_t = cuda_emulation::Graph*;
 
 struct cudaDeviceProp {
   char name[256];
   int major, minor;
-};
-struct cudaMemLocation {
-  cudaMemLocationType type;
-  int id;
-};
-struct cudaMemPoolProps {
-  cudaMemAllocationType allocType;
-  cudaMemLocation location;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -107,6 +107,7 @@ CUDA_EMULATION_API cudaError_t cudaDriverGetVersion(int* version);
 CUDA_EMULATION_API cudaError_t cudaGetDevice(int* device);
 CUDA_EMULATION_API cudaError_t cudaSetDevice(int device);
 CUDA_EMULATION_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+CUDA_EMULATION_API cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device);
 CUDA_EMULATION_API cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 CUDA_EMULATION_API cudaError_t cudaDeviceSynchronize();
 /// Forgets what is enqueued and the error that a kernel left.
@@ -121,6 +122,9 @@ CUDA_EMULATION_API cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFunc
 CUDA_EMULATION_API cudaError_t cudaFuncGetName(const char** name, const void* kernel);
 
 CUDA_EMULATION_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+CUDA_EMULATION_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+CUDA_EMULATION_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
+                                                            int priority);
 CUDA_EMULATION_API cudaError_t cudaStreamDestroy(cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -134,14 +138,9 @@ CUDA_EMULATION_API cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 CUDA_EMULATION_API cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned flags);
 CUDA_EMULATION_API cudaError_t cudaFreeHost(void* block);
-CUDA_EMULATION_API cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* what);
-CUDA_EMULATION_API cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what,
-                                                       void* value);
-CUDA_EMULATION_API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr what,
-                                                       void* value);
-CUDA_EMULATION_API cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep);
-CUDA_EMULATION_API cudaError_t cudaMallocFromPoolAsync(void** block, size_t bytes,
-                                                       cudaMemPool_t pool, cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaMalloc(void** block, size_t bytes);
+CUDA_EMULATION_API cudaError_t cudaFree(void* block);
+CUDA_EMULATION_API cudaError_t cudaMallocAsync(void** block, size_t bytes, cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaFreeAsync(void* block, cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                                                cudaMemcpyKind kind, cudaStream_t stream);
@@ -150,4 +149,16 @@ CUDA_EMULATION_API cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, cons
                                                    cudaStream_t stream);
 CUDA_EMULATION_API cudaError_t cudaMemsetAsync(void* block, int value, size_t bytes,
                                                cudaStream_t stream);
+
+/// A capture is of one stream: another one cannot join it.
+CUDA_EMULATION_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                                      cudaStreamCaptureMode mode);
+CUDA_EMULATION_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                                     cudaStreamCaptureStatus* status);
+CUDA_EMULATION_API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+CUDA_EMULATION_API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph,
+                                                    unsigned long long flags);
+CUDA_EMULATION_API cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+CUDA_EMULATION_API cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+CUDA_EMULATION_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 }

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -145,10 +146,22 @@ class HostDevices final : public CudaBackend {
   [[nodiscard]] int device_count() const override { return devices_; }
   [[nodiscard]] std::string why_no_device() const override { return "no device is visible"; }
   [[nodiscard]] const Process* process() const override { return &Process::get(); }
-  [[nodiscard]] Ref<Allocator> allocator(int) override {
-    return Ref<Allocator>(new HostDeviceMemory);
+  [[nodiscard]] const Ref<Allocator>& allocator(int device) override {
+    const std::lock_guard guard(mutex_);
+    Ref<Allocator>& memory = memory_[device];
+    if (!memory) memory = Ref<Allocator>(new HostDeviceMemory);
+    return memory;
   }
+  [[nodiscard]] const Ref<Allocator>& upload_allocator(int device) override {
+    return allocator(device);
+  }
+  // What a stream is given is done at once.
   [[nodiscard]] Stream stream(int device) override { return {this, cuda(device)}; }
+  [[nodiscard]] Stream stream_for(int device, Tensors) override { return stream(device); }
+  [[nodiscard]] Stream take_stream(int device) override { return stream(device); }
+  void give_stream(Stream) override {}
+  void order(Stream, Stream) override {}
+  void record_stream(const Storage&, Stream) override {}
   void copy(void* to, Device to_device, const void* from, Device from_device,
             int64_t bytes) override {
     fail_if_lost();
@@ -162,10 +175,17 @@ class HostDevices final : public CudaBackend {
     ++counts().begun;
     return std::make_unique<CopyUnderWay>(flipped(from), bytes);
   }
+  void upload(void* to, int device, const void* from, int64_t bytes) override {
+    copy(to, cuda(device), from, kCpu, bytes);
+  }
   void synchronize(int) override {
     fail_if_lost();
     ++counts().synchronised;
   }
+  void begin_capture(int, int64_t) override {
+    fail<DeviceError>("capture", "host memory records no graphs");
+  }
+  [[nodiscard]] Ref<CudaGraph> end_capture(int) override { return nullptr; }
   [[nodiscard]] std::string device_name(int) const override { return "host memory"; }
   [[nodiscard]] int64_t device_memory(int) const override { return memory_of_a_device(); }
   [[nodiscard]] Kernel kernel(std::string_view op) const override {
@@ -176,6 +196,8 @@ class HostDevices final : public CudaBackend {
 
  private:
   const int devices_ = number_from("TESSERA_HOST_DEVICES", 2);
+  std::mutex mutex_;
+  std::map<int, Ref<Allocator>> memory_;
 };
 
 }  // namespace

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels are local to their library, so that their names stand in its table for debuggers alone.
+#include "counts.h"
+
+#include <cstdlib>
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <mutex>
+#include <span>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace cuda_emulation {
+namespace {
+
+using Functions = std::map<uintptr_t, std::string>;  // by where they begin, from the file's start
+
+Functions functions_of(const char* path) {
+  Functions all;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  struct stat about {};
+  if (file < 0 || fstat(file, &about) != 0) return all;
+  const auto bytes = static_cast<size_t>(about.st_size);
+  void* const mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  (void)close(file);
+  if (mapped == MAP_FAILED) return all;
+  const auto* begin = static_cast<const char*>(mapped);
+  const auto* header = reinterpret_cast<const Elf64_Ehdr*>(begin);
+  const std::span sections(reinterpret_cast<const Elf64_Shdr*>(begin + header->e_shoff),
+                           header->e_shnum);
+  for (const Elf64_Shdr& section : sections) {
+    if (section.sh_type != SHT_SYMTAB) continue;
+    const char* names = begin + sections[section.sh_link].sh_offset;
+    for (const Elf64_Sym& s :
+         std::span(reinterpret_cast<const Elf64_Sym*>(begin + section.sh_offset),
+                   section.sh_size / sizeof(Elf64_Sym))) {
+      if (ELF64_ST_TYPE(s.st_info) == STT_FUNC && s.st_value != 0)
+        all[s.st_value] = names + s.st_name;
+    }
+  }
+  (void)munmap(mapped, bytes);
+  return all;
+}
+
+struct Counting {
+  std::mutex mutex;
+  int64_t waits = 0;
+  std::map<const void*, int64_t> launches;
+};
+
+Counting& counting() {
+  static auto* all = new Counting;  // threads may end after main
+  return *all;
+}
+
+}  // namespace
+
+void count_wait() {
+  const std::lock_guard lock(counting().mutex);
+  ++counting().waits;
+}
+
+void count_launch(const void* code) {
+  const std::lock_guard lock(counting().mutex);
+  ++counting().launches[code];
+}
+
+std::string symbol_of(const void* code) {
+  static std::mutex mutex;
+  static auto* libraries = new std::map<std::string, Functions>;
+  Dl_info about{};
+  if (dladdr(code, &about) == 0 || !about.dli_fname) return {};
+  const std::lock_guard lock(mutex);
+  auto it = libraries->find(about.dli_fname);
+  if (it == libraries->end())
+    it = libraries->emplace(about.dli_fname, functions_of(about.dli_fname)).first;
+  const auto after = it->second.upper_bound(reinterpret_cast<uintptr_t>(code) -
+                                            reinterpret_cast<uintptr_t>(about.dli_fbase));
+  return after == it->second.begin() ? std::string() : std::prev(after)->second;
+}
+
+std::string name_of(const void* code) {
+  const std::string symbol = symbol_of(code);
+  int status = 0;
+  char* plain = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
+  std::string name = plain ? plain : symbol;
+  std::free(plain);
+  const std::string_view anonymous = "(anonymous namespace)::";
+  for (size_t at = 0; (at = name.find(anonymous)) != std::string::npos;)
+    name.erase(at, anonymous.size());
+  if (!name.empty() && name.back() == ')') {  // the parenthesis that opens the parameters
+    size_t at = name.size();
+    for (int depth = 0; at > 0;) {
+      --at;
+      depth += name[at] == ')' ? 1 : name[at] == '(' ? -1 : 0;
+      if (depth == 0) break;
+    }
+    name.erase(at);
+  }
+  return name.starts_with("void ") ? name.substr(5) : name;
+}
+
+}  // namespace cuda_emulation
+
+void cuda_emulation_counts(cuda_emulation::Counts* counts) {
+  using namespace cuda_emulation;
+  const std::lock_guard lock(counting().mutex);
+  counts->waits = counting().waits;
+  counts->launches.clear();
+  for (const auto& [code, times] : counting().launches) counts->launches[name_of(code)] += times;
+}
