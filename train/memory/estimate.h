@@ -17,6 +17,7 @@ struct MemoryEstimate {
   struct Part {
     std::string name;
     int64_t bytes = 0;
+    bool tensors = true;  ///< of training, on its device: of `counted`
   };
   std::vector<Part> parts;  ///< largest first; they sum to `total`
   int64_t counted = 0;      ///< tensors of training: what a run reports as `memory at its peak`
