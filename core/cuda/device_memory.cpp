@@ -11,7 +11,7 @@ namespace tessera {
 
 DeviceMemory& DeviceMemory::of(int device) {
   static auto* const devices = [] {
-    auto* all = new std::array<std::unique_ptr<DeviceMemory>, 128>;  // Device's index has 7 bits
+    auto* all = new std::array<std::unique_ptr<DeviceMemory>, kMostDevices>;
     for (size_t d = 0; d < all->size(); ++d)
       (*all)[d] = std::make_unique<DeviceMemory>(static_cast<int>(d));
     return all;
