@@ -150,9 +150,9 @@ void* StreamAllocator::allocate(int64_t bytes) {
   }
   if (!block) {
     fail<OutOfMemory>("allocate", memory_.exhausted(bytes),
-                       parent_ ? ". A capture takes what is cached, and no more of the device: do "
-                                 "the same work once before it, or reserve more"
-                               : "");
+                      parent_ ? ". A capture takes what is cached, and no more of the device: do "
+                                "the same work once before it, or reserve more"
+                              : "");
   }
   memory_.took(size);
   return block;

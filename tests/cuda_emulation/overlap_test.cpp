@@ -3,12 +3,12 @@
 // stream was given is recorded. Between the event that lets a collective begin and the wait for
 // its end, the rank's stream is given the products that may run beside it. Losses are those of CPU
 // ranks, whatever order the streams take.
-#include "cuda_emulation.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
 #include "tessera/tessera.h"
 #include "tessera/tests/support/ranks.h"
 
+#include "cuda_emulation.h"
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,8 @@ struct Record {
   std::vector<Window> forward, backward;  // of the last step, on device 0
 };
 
-size_t find(const std::vector<StepRecord>& steps, size_t from, const std::function<bool(const StepRecord&)>& is) {
+size_t find(const std::vector<StepRecord>& steps, size_t from,
+            const std::function<bool(const StepRecord&)>& is) {
   while (from < steps.size() && !is(steps[from])) ++from;
   return from;
 }
@@ -64,18 +65,19 @@ std::vector<Window> windows(const std::vector<StepRecord>& steps, size_t begin, 
       continue;
     // On its stream: what it waits for before it, and the event after it.
     size_t before = i;
-    while (before > 0 && !(steps[before].stream == c.stream && steps[before].what == "wait")) --before;
-    const size_t after = find(steps, i, [&](const StepRecord& s) {
-      return s.stream == c.stream && s.what == "record";
-    });
+    while (before > 0 && !(steps[before].stream == c.stream && steps[before].what == "wait"))
+      --before;
+    const size_t after = find(
+        steps, i, [&](const StepRecord& s) { return s.stream == c.stream && s.what == "record"; });
     const size_t first = find(steps, 0, [&](const StepRecord& s) {
       return s.what == "record" && s.event == steps[before].event;
     });
     EXPECT_LT(first, i);
     EXPECT_LT(after, steps.size());
-    const size_t last = after == steps.size() ? after : find(steps, after, [&](const StepRecord& s) {
-      return s.what == "wait" && s.event == steps[after].event;
-    });
+    const size_t last =
+        after == steps.size() ? after : find(steps, after, [&](const StepRecord& s) {
+          return s.what == "wait" && s.event == steps[after].event;
+        });
     Window w{c.what.substr(0, c.what.find(' '))};
     for (size_t k = first; k < last; ++k) {
       const StepRecord& s = steps[k];
@@ -131,7 +133,8 @@ Record train(bool on_devices) {
 
 std::vector<Window> of_kind(const std::vector<Window>& all, std::string_view kind) {
   std::vector<Window> some;
-  std::ranges::copy_if(all, std::back_inserter(some), [&](const Window& w) { return w.what == kind; });
+  std::ranges::copy_if(all, std::back_inserter(some),
+                       [&](const Window& w) { return w.what == kind; });
   return some;
 }
 
@@ -150,8 +153,8 @@ TEST(OverlapCuda, GathersAndReductionsTravelBesideTheProductsOfOtherLayers) {
     for (int step = 0; step < kSteps; ++step)
       EXPECT_NEAR(device.losses[static_cast<size_t>(step)], host.losses[static_cast<size_t>(step)],
                   1e-5 * std::abs(host.losses[static_cast<size_t>(step)]));
-    SCOPED_TRACE(concat("forward: ", text_of(device.forward), "\nbackward: ",
-                        text_of(device.backward)));
+    SCOPED_TRACE(
+        concat("forward: ", text_of(device.forward), "\nbackward: ", text_of(device.backward)));
     // One gather per layer and one for the rest of the root; the first has nothing to hide behind.
     const auto forward = of_kind(device.forward, "AllGather");
     ASSERT_EQ(forward.size(), kLayers + 1);
