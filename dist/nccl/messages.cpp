@@ -109,7 +109,6 @@ void NcclGroup::listen() {
         pipe.notice = blank_notice();
         pipe.told = host_->recv(pipe.notice, ranks.first, kNoticeTag);
       }
-      comm().poll();
       const auto uses = pipe.notice.storage().pending(Access::read, pipe.notice.byte_range());
       if (!uses.empty() && !uses[0]->ended()) break;
       std::exchange(pipe.told, nullptr)->wait();

@@ -203,10 +203,6 @@ std::string NcclGroup::text_of(int code) const {
   return text.data();
 }
 
-template <class E> void NcclGroup::stop(const std::string& place, const std::string& why) {
-  end_group(std::make_exception_ptr(E(concat('[', place, "] ", why))), concat(why, " in ", place));
-}
-
 // The first reason counts.
 void NcclGroup::end_group(const std::exception_ptr& error, std::string_view for_host) {
   if (failure_) return;
@@ -419,6 +415,7 @@ bool NcclGroup::poll(NcclWork& w) {
   };
   if (!done()) {
     raise_failure(w.place);
+    comm().poll();  // what the rank's other groups wait for
     listen();
   }
   if (done()) {

@@ -134,7 +134,10 @@ class NcclGroup final : public ProcessGroup, public Pending {
   [[nodiscard]] bool advance_all();
   void finish(NcclWork& w);
   void end_group(const std::exception_ptr& error, std::string_view for_host);
-  template <class E> void stop(const std::string& place, const std::string& why);
+  template <class E> void stop(const std::string& place, const std::string& why) {
+    end_group(std::make_exception_ptr(E(concat('[', place, "] ", why))),
+              concat(why, " in ", place));
+  }
   [[nodiscard]] std::string text_of(int code) const;
   [[nodiscard]] std::string others() const;
   [[nodiscard]] int states() const;

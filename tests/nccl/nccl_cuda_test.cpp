@@ -174,21 +174,19 @@ TEST(NcclCuda, RanksMaySendToEachOtherBeforeTheyReceive) {
 
 TEST(NcclCuda, MessagesThatDoNotFitAreAMismatch) {
   on_nccl([](World& w, ProcessGroup& g) {
-    if (w.rank() > 1 || g.size() == 1) return;
+    if (g.size() == 1) return;
     const Tensor x = on_gpu(std::vector<double>(w.rank() == 0 ? 2 : 3));
-    if (w.rank() == 0) {
-      EXPECT_THROW(
-          {
-            g.send(x, 1)->wait();
-            w.group().barrier()->wait();
-          },
-          PeerFailed);
-    } else {
+    if (w.rank() == 1) {
       const std::string text = error_text<CollectiveMismatch>([&] { g.recv(x, 0)->wait(); });
       EXPECT_NE(text.find("send f32[2] to 1"), std::string::npos) << text;
       EXPECT_NE(text.find("recv f32[3] from 0"), std::string::npos) << text;
-      throw CollectiveMismatch(text);
+      return;
     }
+    const std::string text = error_text<PeerFailed>([&] {
+      if (w.rank() == 0) (void)g.send(x, 1);
+      g.barrier()->wait();
+    });
+    EXPECT_NE(text.find("recv f32[3] from 0"), std::string::npos) << text;
   });
 }
 

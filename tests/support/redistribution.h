@@ -15,7 +15,9 @@
 namespace tessera::trial {
 
 // Element (i, j) of the whole.
-inline double truth(int64_t i, int64_t j) { return static_cast<double>((i * 7 + j * 13) % 29 - 11); }
+inline double truth(int64_t i, int64_t j) {
+  return static_cast<double>((i * 7 + j * 13) % 29 - 11);
+}
 
 // This rank's part of the whole under a layout, made without any collective. Summands of a partial
 // differ by rank and add up; maxima and minima lie on one rank each.
@@ -66,8 +68,9 @@ inline bool one_case(Layout from, Layout to, const Shape& shape, Device device) 
   return holds(x.grad(), shape);
 }
 
-inline void every_pair(const std::vector<MeshAxis>& axes, const Shape& shape,
-                       Device (*device_of)(int rank) = [](int) { return kCpu; }) {
+inline void every_pair(
+    const std::vector<MeshAxis>& axes, const Shape& shape,
+    Device (*device_of)(int rank) = [](int) { return kCpu; }) {
   int ranks = 1;
   for (const MeshAxis& a : axes) ranks *= a.size;
   std::atomic<int64_t> wrong{0}, pairs{0};
