@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests: few programs, one ctest entry per test. Tests run in the source folder, so goldens are "tests/goldens/...".
-# A test whose suite name contains "Cuda" needs a GPU and gets the label gpu instead of its program's label.
+# A test whose suite name or parameter contains "Cuda" needs a GPU and gets the label gpu instead of its program's label.
 # The targets unit_tests, law_tests, golden_tests and mesh_tests build the programs of one label.
 if(TESSERA_TESTS)
   enable_testing()
@@ -10,6 +10,19 @@ if(TESSERA_TESTS)
   add_custom_target(golden_tests)
   add_custom_target(mesh_tests)
 endif()
+
+# tessera_discover_tests(<program> <filter> <label> [<prefix>]): the program's tests whose name the filter lets pass, with a
+# prefix before their names. Those labelled gpu run on emulated devices where the tree has some. Discovery runs when ctest
+# starts, so that a build never runs tests.
+function(tessera_discover_tests name filter label)
+  set(devices)
+  if(label STREQUAL "gpu" AND TESSERA_CUDA_EMULATION)
+    set(devices ENVIRONMENT [[TESSERA_EMULATED_DEVICES=2\;TESSERA_NO_CUDA_MEMORY_CACHING=1]])
+  endif()
+  gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    NO_PRETTY_VALUES TEST_FILTER "${filter}" TEST_PREFIX "${ARGN}"
+    PROPERTIES LABELS ${label} TIMEOUT 300 ${devices})
+endfunction()
 
 # tessera_test_program(<name> LABEL <label> SOURCES <file>... LINK <target>... [PRECOMPILE <header>...])
 function(tessera_test_program name)
@@ -23,15 +36,9 @@ function(tessera_test_program name)
     tessera_precompile(${name} <gtest/gtest.h> ${arg_PRECOMPILE})
   endif()
   add_dependencies(${arg_LABEL}_tests ${name})
-  # Discovery runs when ctest starts, so that a build never runs tests. The second pass finds what needs a GPU.
-  set(common WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
-  gtest_discover_tests(${name} ${common} TEST_FILTER "-*Cuda*" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
-  set(devices)
-  if(TESSERA_CUDA_EMULATION)
-    set(devices ENVIRONMENT [[TESSERA_EMULATED_DEVICES=2\;TESSERA_NO_CUDA_MEMORY_CACHING=1]])
-  endif()
-  gtest_discover_tests(${name} ${common} TEST_FILTER "*Cuda*" TEST_LIST ${name}_gpu
-    PROPERTIES LABELS gpu TIMEOUT 300 ${devices})
+  set(on_gpu "*Cuda*.*:*.*/*Cuda*")
+  tessera_discover_tests(${name} "-${on_gpu}" ${arg_LABEL})
+  tessera_discover_tests(${name} "${on_gpu}" gpu)
 endfunction()
 
 # One program per module from its *_test.cpp, linked to the module's archive and no further up: the layering holds for

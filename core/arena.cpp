@@ -26,7 +26,7 @@ std::byte* Arena::allocate(int64_t bytes) {
   if (std::byte* const block = allocate_cached(bytes)) return block;
   const int64_t size = rounded_block(bytes);
   make_room(size);
-  if (!grow(size, std::max(size, reserved_) / slack_)) {
+  if (!grow(size, std::max(size, reserved_) / slack_) && !grow(size, 0)) {
     release();
     if (std::byte* const block = allocate_cached(bytes)) return block;
     if (!grow(size, 0)) return nullptr;

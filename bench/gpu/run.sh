@@ -23,7 +23,7 @@ TEXT
 
 # Name, and the function that does it with its arguments. Of train, golden and graph: model, precision, batch, length.
 pieces=(
-  "laws            tests tessera_law_tests Laws/Cuda.*"
+  "laws            tests tessera_law_tests Laws/Cuda.*:CudaSizes.*"
   "runs            tests tessera_device_tests DeviceRun.*-*WithoutADevice*:*WithADriver*"
   "ceilings        bench bench_ceilings"
   "golden_debug    golden debugmodel float32 8 512"
@@ -41,8 +41,10 @@ pieces=(
   "host_cost       bench bench_host_cost"
   "experts         bench bench_moe"
   "nccl            tests tessera_nccl_tests *"
+  "laws_timed      tests tessera_law_tests Laws/Cuda.* env TESSERA_TEST_FULL=1"
   "graph           graph 124M mixed 4 1024"
   "graph_debug     graph debugmodel float32 4 512"
+  "laws_timed      tests tessera_law_tests Laws/Cuda.* env TESSERA_TEST_FULL=1"
   "peer_debug      peer train_step.py --model debugmodel --batch 8 --seq 512"
   "peer_124M       peer train_step.py --model 124M --precision mixed --batch 16 --seq 1024"
   "peer_1B         peer train_step.py --model 1B --precision mixed --batch 4 --seq 4096"

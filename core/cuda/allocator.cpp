@@ -179,9 +179,11 @@ void StreamAllocator::free(void* block, int64_t bytes) noexcept {
   if (uses_.empty() && user_ == stream_ && !held_) return put_back(begin, size);
   Waiting freed{begin, size, end_uses(begin, size), {}};
   record(freed);
-  if (freed.streams.empty() && freed.events.empty() && !uncached_.contains(begin))
-    return put_back(begin, size);
-  waiting_.push_back(std::move(freed));
+  // While it is captured, its stream takes no block that is freed to the driver.
+  const bool waits =
+      !freed.streams.empty() || !freed.events.empty() || (held_ && uncached_.contains(begin));
+  if (waits) waiting_.push_back(std::move(freed));
+  else put_back(begin, size);
 }
 
 void StreamAllocator::put_back(std::byte* block, int64_t size) noexcept {
@@ -218,8 +220,7 @@ std::vector<cudaStream_t> StreamAllocator::end_uses(const std::byte* block, int6
   std::vector<cudaStream_t> streams = users_of(block, size);
   if (user_ != stream_) streams.push_back(user_);
   std::ranges::sort(streams);
-  const auto again = std::ranges::unique(streams);
-  streams.erase(again.begin(), again.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
   std::erase_if(uses_, [&](const Use& u) { return u.begin >= block && u.begin < block + size; });
   return streams;
 }

@@ -41,7 +41,7 @@ class StreamAllocator final : public Allocator {
   void close() noexcept;
 
   // Under the lock of the device's memory:
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  /// Whose blocks they are.
   [[nodiscard]] cudaStream_t user() const { return user_; }
   [[nodiscard]] bool holds(const std::byte* address) const;
   /// Bytes taken from the device.

@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <ranges>
 
 namespace tessera {
 
 DeviceMemory& DeviceMemory::of(int device) {
   static auto* const devices = [] {
-    auto* all = new std::array<std::unique_ptr<DeviceMemory>, 128>;  // Device's index has 7 bits
+    auto* all = new std::array<std::unique_ptr<DeviceMemory>, kMostDevices>;
     for (size_t d = 0; d < all->size(); ++d)
       (*all)[d] = std::make_unique<DeviceMemory>(static_cast<int>(d));
     return all;
@@ -27,10 +26,10 @@ void DeviceMemory::took(int64_t bytes) {
 
 // The memory of a capture lies in its parent's, which was made before it.
 StreamAllocator* DeviceMemory::owner_of(const void* address) const {
-  for (StreamAllocator* const arena : arenas_ | std::views::reverse) {
-    if (arena->holds(static_cast<const std::byte*>(address))) return arena;
-  }
-  return nullptr;
+  const auto owner = std::find_if(arenas_.rbegin(), arenas_.rend(), [&](const StreamAllocator* a) {
+    return a->holds(static_cast<const std::byte*>(address));
+  });
+  return owner == arenas_.rend() ? nullptr : *owner;
 }
 
 void DeviceMemory::release() {
@@ -47,6 +46,7 @@ std::string DeviceMemory::exhausted(int64_t bytes) const {
   const MemoryStats now = stats();
   size_t free = 0, all = 0;
   std::string of_device;
+  const OnDevice there(device_);
   if (cudaMemGetInfo(&free, &all) == cudaSuccess)
     of_device = concat("; the device has ", all, " bytes, ", free, " of them free");
   return concat("cuda:", device_, " is out of memory: ", bytes, " bytes asked, ", now.live,

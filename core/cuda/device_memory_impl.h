@@ -15,6 +15,8 @@ namespace tessera {
 
 class StreamAllocator;
 
+inline constexpr size_t kMostDevices = 128;  // an index of Device has seven bits
+
 /// Made once per device and never destroyed, since storages may outlive main's statics.
 class DeviceMemory {
  public:

@@ -13,9 +13,11 @@ class Graph final : public CudaGraph {
       : memory_(std::move(memory)), device_(device), stream_(stream) {
     TESSERA_CUDA_CALL(cudaGraphInstantiate(&graph_, captured, 0));
   }
-  // The driver keeps what a launch still runs; its memory is reused in the order of the stream.
+  // A launch may still run. At the end of the process CUDA may be gone already.
   ~Graph() override {
-    if (graph_ && cudaGraphExecDestroy(graph_) != cudaSuccess) (void)cudaGetLastError();
+    if (cudaStreamSynchronize(stream_) != cudaSuccess ||
+        cudaGraphExecDestroy(graph_) != cudaSuccess)
+      (void)cudaGetLastError();
   }
   void launch() override {
     const Lane& lane = lane_of(device_);

@@ -6,13 +6,12 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <mutex>
 #include <vector>
 
 namespace tessera {
 namespace {
-
-constexpr size_t kMostDevices = 128;  // an index of Device has seven bits
 
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;
@@ -78,7 +77,7 @@ class Idle {
 
 struct ThreadLanes {
   int current = -1;
-  std::vector<Lane> lanes;
+  std::deque<Lane> lanes;  // which stay where they are when a device is added
   ~ThreadLanes() {
     for (size_t d = 0; d < lanes.size(); ++d) {
       if (lanes[d].stream) Idle::get().give_lane(static_cast<int>(d), std::move(lanes[d]));

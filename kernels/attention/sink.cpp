@@ -181,6 +181,7 @@ std::vector<Sample<AttentionSinkBackward>> AttentionSinkBackward::samples() {
       {{false}, with_dy(operands(false, 5, 6, 7, 5))},
       {{true}, with_dy(operands(true, 5, 6, 7, 5))},
       {{true}, with_dy(operands(true, 2, 3, 1, 40))},
+      {{true}, with_dy(operands(true, 2, 5, 2, 40))},
       known(AttentionSinkBackward{false},
             {arg({1, 2, 1, 2}).listed({1, 2, -1, 0.5}), arg({1, 2, 1}).listed({0.5, 2}).statistic(),
              arg({2}).listed({1, -1}).statistic(), arg({1, 2, 1, 2}).listed({1, -2, 0.5, 3})},

@@ -181,6 +181,7 @@ std::vector<Sample<CrossEntropy>> CrossEntropy::samples() {
       {CrossEntropy{}, {arg({5, 7}), index_arg({5}, 0, 7)}},
       {CrossEntropy{.ignore_index = 2}, {arg({2, 5, 6}), index_arg({2, 5}, 0, 6)}},
       {CrossEntropy{}, {arg({5}), index_arg({}, 0, 5)}},
+      {CrossEntropy{}, {arg({3, 520}), index_arg({3}, 0, 520)}},
       {CrossEntropy{-100, 0.2, 0.01}, {arg({5, 7}), index_arg({5}, 0, 7)}},
       {CrossEntropy{}, {arg({5, 7}), index_arg({5}, 0, 7), weights}},
       {CrossEntropy{2, 0.2, 0.01}, {arg({5, 7}), index_arg({5}, 0, 7), weights}},

@@ -106,6 +106,7 @@ template <class Op> std::vector<Sample<Op>> Cumextreme<Op>::samples() {
       {Op{{0}}, {arg({7, 5}).distinct()}},
       {Op{{-2}}, {arg({5, 6, 7}).distinct()}},
       {Op{{0}}, {arg({}).distinct()}},
+      {Op{{1}}, {arg({5, 300}).distinct()}},
       known(Op{{1}}, {arg({2, 4}).listed(listed)}, Op::kLargest ? largest : smallest),
       timed(Op{{1}}, {arg({1024, 1024})}),
       timed(Op{{0}}, {arg({1024, 1024})}),

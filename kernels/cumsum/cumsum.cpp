@@ -42,6 +42,7 @@ std::vector<Sample<Cumsum>> Cumsum::samples() {
       {Cumsum{-2, false}, {arg({5, 6, 7})}},
       {Cumsum{-1, true}, {arg({5, 19})}},
       {Cumsum{0, false}, {arg({})}},
+      {Cumsum{1, false}, {arg({5, 300})}},
       known(Cumsum{1, false}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{1, 3, 6, 4, 9, 15}}),
       known(Cumsum{0, true}, {arg({2, 3}).listed({1, 2, 3, 4, 5, 6})}, {{5, 7, 9, 4, 5, 6}}),
       timed(Cumsum{1, false}, {arg({1024, 1024})}),

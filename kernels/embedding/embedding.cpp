@@ -246,6 +246,7 @@ std::vector<Sample<EmbeddingBackward>> EmbeddingBackward::samples() {
       {EmbeddingBackward{5, 0, 0}, {arg({6}), index_arg({}, 0, 5)}},
       {EmbeddingBackward{8, 4, 20}, {arg({19, 5}), index_arg({19}, 0, 20)}},
       {EmbeddingBackward{7, 0, 0}, {arg({9, 5}), index_arg({9}, 0, 7), arg({7, 5})}},
+      {EmbeddingBackward{6, 0, 0}, {arg({5, 300}), index_arg({5}, 0, 6)}},
       known(EmbeddingBackward{3, 0, 0},
             {arg({3, 2}).listed({1, 2, 3, 4, 5, 6}), arg({3}).listed({2, 0, 2}).as(DType::i64)},
             {{3, 4, 0, 0, 6, 8}}),

@@ -212,9 +212,9 @@ std::vector<Sample<GroupedMM>> GroupedMM::samples() {
       {GroupedMM{true}, {arg({1, 1}), arg({1, 1, 1}), ends({1})}},
       {GroupedMM{true}, {arg({6, 5}), arg({6, 8, 5}), ends({0, 0, 0, 0, 0, 0})}},
       {GroupedMM{true}, {arg({67, 70}), arg({3, 66, 70}), ends({1, 50, 67})}},
-      // Several of CUDA's tiles each way, by whole 16 bytes.
+      // Several of CUDA's tiles, of rows that begin on 16 bytes.
       {GroupedMM{true}, {arg({70, 104}), arg({3, 136, 104}), ends({66, 66, 69})}},
-      {GroupedMM{false}, {arg({70, 72}), arg({3, 72, 136}), ends({2, 2, 70})}},
+      {GroupedMM{false}, {arg({70, 40}), arg({3, 40, 24}), ends({2, 2, 70})}},
       known(GroupedMM{true},
             {arg({4, 2}).listed({1, 2, 3, 4, 5, 6, 7, 8}),
              arg({3, 2, 2}).listed({1, 0, 0.5, -1, 9, 9, 9, 9, 2, 1, -1, 1}), ends({2, 2, 3})},
@@ -319,7 +319,7 @@ std::vector<Sample<GroupedContract>> GroupedContract::samples() {
       {GroupedContract{}, {arg({9, 7}), arg({9, 5}), ends({0, 3, 4, 4, 7}), arg({5, 7, 5})}},
       {GroupedContract{}, {arg({1, 1}), arg({1, 1}), ends({1})}},
       {GroupedContract{}, {arg({67, 34}), arg({67, 36}), ends({1, 50, 67})}},
-      {GroupedContract{}, {arg({104, 72}), arg({104, 136}), ends({3, 103, 103})}},
+      {GroupedContract{}, {arg({104, 72}), arg({104, 24}), ends({3, 103, 103})}},
       known(GroupedContract{},
             {arg({4, 2}).listed({1, 2, 3, 4, 5, 6, 7, 8}),
              arg({4, 2}).listed({1, 0, 0.5, -1, 2, 1, 9, 9}), ends({2, 2, 3})},

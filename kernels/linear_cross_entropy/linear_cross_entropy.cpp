@@ -361,6 +361,7 @@ std::vector<Sample<LinearCrossEntropy>> LinearCrossEntropy::samples() {
       {L{.hidden_gradient = false, .weight_gradient = false}, operands({5}, 6, 7)},
       {L{}, operands({}, 5, 6)},
       {L{}, operands({70}, 6, 40)},
+      {L{}, operands({3}, 2, 520)},
       known(L{}, {hidden, weight, targets},
             {{3.254086410610201},
              {2},

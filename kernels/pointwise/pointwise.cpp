@@ -214,6 +214,7 @@ std::vector<Sample<Cast>> Cast::samples() {
   all.push_back(known(Cast{{}, DType::f32}, {arg({3}).listed({1, 0, 1})}, {{1, 0, 1}}));
   all.push_back(known(Cast{{}, DType::bool_}, {arg({3}).listed({2, 0, 1})}, {{1, 0, 1}}));
   all.push_back({Cast{{}, DType::f8_e5m2, true}, {arg({5, 7})}});
+  all.push_back({Cast{{}, DType::f8_e4m3, true}, {arg({5, 7}).uniform(-600, 600).as(DType::f32)}});
   all.push_back(
       known(Cast{{}, DType::f8_e4m3, true}, {arg({3}).listed({1000, -1000, 3})}, {{448, -448, 3}}));
   all.push_back(timed(Cast{{}, DType::bf16}, {arg({1024, 1024})}));

@@ -122,12 +122,20 @@ void Quantize::cpu(Tensors in, Outputs y) const {
 
 std::vector<Sample<Quantize>> Quantize::samples() {
   using Q = Quantize;
+  const auto peak = [](const Shape& s, size_t at) {  // one element alone decides the scale
+    std::vector<double> values(static_cast<size_t>(s.numel()), 0.5);
+    values[at] = 7;
+    return arg(s).listed(values);
+  };
   return {
       {Q{}, {arg({5, 7})}},
       {Q{DType::f8_e5m2, true}, {arg({5, 7})}},
       {Q{DType::f8_e4m3, true}, {arg({2, 5, 70})}},
       {Q{DType::f8_e5m2}, {arg({6})}},
       {Q{}, {arg({})}},
+      {Q{}, {peak({37}, 1)}},
+      {Q{}, {peak({5, 120}, 256)}},
+      {Q{DType::f8_e4m3, true}, {peak({5, 300}, 256)}},
       known(Q{}, {arg({4}).listed({0.5, -3.5, 1.75, 7})}, {{32, -224, 112, 448}, {0.015625}}),
       known(Q{DType::f8_e5m2, true}, {arg({2, 2}).listed({0.5, -7, 3.5, 1.75})},
             {{4096, -57344, 57344, 28672}, {0.0001220703125, 0.00006103515625}}),

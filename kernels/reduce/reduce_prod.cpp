@@ -115,6 +115,7 @@ std::vector<Sample<ProdBackward>> ProdBackward::samples() {
       {{0b010, true}, {arg({5, 6, 5}), arg({5, 1, 5})}},
       {{0, false}, {arg({}), arg({})}},
       {{0b01, false}, {arg({5, 37}), arg({37})}},
+      {{0b10, false}, {arg({5, 70}).uniform(0.9, 1.2), arg({5})}},
       known(ProdBackward{0b10, false},
             {arg({3, 3}).listed({1, 2, 4, 3, 0, 5, 0, 0, 7}), arg({3}).listed({1, 2, 3})},
             {{8, 4, 2, 0, 30, 0, 0, 0, 0}}),

@@ -16,7 +16,11 @@
 namespace tessera {
 
 inline constexpr int kThreads = 256;
+#ifdef __CUDACC__
 inline constexpr int64_t kMaxBlocks = 4096;  // fill any device; loops stride over the rest
+#else
+using cuda_emulation::kMaxBlocks;
+#endif
 
 inline cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 

@@ -5,12 +5,14 @@
 // it: a thread that has left, or stands elsewhere, is a fault of the kernel.
 #include "block.h"
 
+#include "counts.h"
 #include "fiber.h"
 #include "mutants.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -57,7 +59,7 @@ void shuffle(void* const (&lanes)[kWarp]) {
 
 bool same(const Site& a, const Site& b) {
   return a.line() == b.line() && a.column() == b.column() &&
-         std::strcmp(a.file_name(), b.file_name()) == 0;
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
 std::string text_of(const Site& site) {
@@ -171,6 +173,7 @@ class Grid {
   unsigned char* launch_shared() { return launched_.get(); }
   [[nodiscard]] int lane() const { return static_cast<int>(now_ % kWarp); }
   Copies& copies() { return me().copies; }
+  [[nodiscard]] const void* function() const { return kernel_.function; }
 
   [[nodiscard]] bool is_shared(const void* p, size_t bytes) const {
     const auto at = reinterpret_cast<uintptr_t>(p);
@@ -354,34 +357,52 @@ class Grid {
 
 Grid* Grid::running = nullptr;
 Order order_of_mutant = Order::rising;
+std::mt19937_64 random_of_mutant;
+
+// `barrier 2 of attention.cu`: counted down the file, so that it stays when other lines move.
+std::string place_of(const Site& site, std::string_view what, std::string_view word) {
+  const std::string path = site.file_name();
+  std::ifstream file(path);
+  int number = 0;
+  std::string line;
+  for (unsigned at = 1; at <= site.line() && std::getline(file, line); ++at)
+    number += line.find(word) != std::string::npos;
+  return std::string(what) + ' ' + std::to_string(number) + " of " +
+         path.substr(path.rfind('/') + 1);
+}
 
 }  // namespace
 
 std::string run_grid(const Kernel& kernel, size_t limit, Order order, std::mt19937_64& random) {
-  return Grid(kernel, limit, planted ? order_of_mutant : order, random).run();
+  if (planted) return Grid(kernel, limit, order_of_mutant, random_of_mutant).run();
+  return Grid(kernel, limit, order, random).run();
 }
 
 bool Mutant::operator==(const Mutant& o) const {
-  const bool has_site = kind == skipped_barrier || kind == wrong_lane;
+  const bool has_site = kind == skipped_barrier || kind == skipped_wait || kind == wrong_lane;
   return kind == o.kind && kernel == o.kernel && (!has_site || same(site, o.site));
 }
 
 std::string text_of(const Mutant& m) {
-  const std::string file = m.site.file_name(),
-                    place = file.substr(file.rfind('/') + 1) + ":" + std::to_string(m.site.line());
+  const std::string kernel = name_of(m.kernel) + ' ';
   switch (m.kind) {
-    case Mutant::skipped_barrier: return "without the barrier of " + place;
-    case Mutant::wrong_lane: return "from the lane beside that of " + place;
-    case Mutant::wide_block: return "with blockDim.x + 1";
+    case Mutant::skipped_barrier:
+      return kernel + "without " + place_of(m.site, "barrier", "__syncthreads(");
+    case Mutant::skipped_wait:
+      return kernel + "without " + place_of(m.site, "wait for copies", "cp_async_wait<");
+    case Mutant::wrong_lane:
+      return kernel + "with the wrong lane in " + place_of(m.site, "shuffle", "__shfl_");
+    case Mutant::wide_block: return kernel + "with blockDim.x + 1";
     case Mutant::missing_block: break;
   }
-  return "without its last block";
+  return kernel + "without its last block";
 }
 
 void watch_for_mutants(std::vector<Mutant>* found) { watched = found; }
 void plant(const Mutant& mutant, Order order) {
   planted = mutant;
   order_of_mutant = order;
+  random_of_mutant.seed();
 }
 
 void barrier(Site site) { Grid::running->barrier(site); }
@@ -400,5 +421,8 @@ void converge(unsigned mask, void* mine, void (*act)(void* const (&lanes)[kWarp]
 bool is_shared(const void* p, size_t bytes) { return Grid::running->is_shared(p, bytes); }
 void fail(const char* what, Site site) { Grid::running->fail(what, site); }
 Copies& copies() { return Grid::running->copies(); }
+bool mutated(Mutant::Kind kind, Site site) {
+  return mutated(kind, Grid::running->function(), site);
+}
 
 }  // namespace cuda_emulation

@@ -13,21 +13,25 @@ namespace cuda_emulation {
 struct Mutant {
   enum Kind {
     skipped_barrier,  // nobody waits at `site`
+    skipped_wait,     // nobody waits for asynchronous copies at `site`
     wrong_lane,       // a shuffle at `site` takes from the lane beside the right one
     wide_block,       // blockDim.x is one too large in a grid of several blocks: strides are wrong
     missing_block,    // the last block does not run
   } kind;
   const void* kernel;
-  Site site;  // of the barrier or shuffle
-  bool operator==(const Mutant& o) const;
+  Site site;  // of the barrier, wait or shuffle
+  CUDA_EMULATION_API bool operator==(const Mutant& o) const;
 };
 
-/// `device_law.cpp:12 without its barrier`, and the like.
+/// `tessera::op::topk_kernel<float> without barrier 2 of topk.cu`, and the like.
 CUDA_EMULATION_API std::string text_of(const Mutant&);
+/// Whether the running kernel has this mutant; a place where it could have one is noted.
+bool mutated(Mutant::Kind kind, Site site);
 /// From now on, each launch appends the mutants that apply to it to `found`, without duplicates;
 /// null stops this.
 CUDA_EMULATION_API void watch_for_mutants(std::vector<Mutant>* found);
-/// From now on, launches run with `mutant`, and run their blocks and threads in this order.
+/// From now on, launches run with `mutant`, and run their blocks and threads in this order, the
+/// same random one in each process.
 CUDA_EMULATION_API void plant(const Mutant& mutant, Order order);
 
 }  // namespace cuda_emulation

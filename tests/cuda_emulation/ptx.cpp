@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block.h"
 #include "cuda_ptx.h"
+#include "mutants.h"
 
 #include <cstring>
 
@@ -95,7 +96,8 @@ void cp_async(void* shared, const void* global, int bytes, Site site) {
 
 void cp_async_commit() { ++copies().groups; }
 
-void cp_async_wait(int groups) {
+void cp_async_wait(int groups, Site site) {
+  if (mutated(Mutant::skipped_wait, site)) return;
   Copies& mine = copies();
   auto copy = mine.pending.begin();
   for (; copy != mine.pending.end() && copy->group < mine.groups - groups; ++copy) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests run on devices of host memory, unless TESSERA_CUDA_LIBRARY names another library.
+// The tests run on devices of host memory, unless TESSERA_CUDA_LIBRARY names another library or
+// emulated devices are asked for.
 #include "tessera/tests/support/tessera_main.h"
 
 #include <cstdlib>
 
 int main(int argc, char** argv) {
-  (void)setenv("TESSERA_CUDA_LIBRARY", TESSERA_HOST_DEVICE, 0);
+  if (!std::getenv("TESSERA_EMULATED_DEVICES"))
+    (void)setenv("TESSERA_CUDA_LIBRARY", TESSERA_HOST_DEVICE, 0);
   return tessera::test::tessera_main(argc, argv);
 }

@@ -201,7 +201,7 @@ TEST_F(DeviceRun, AStepStaysOnItsDevice) {
             if (t.defined() && t.device() != cuda(0)) elsewhere.emplace(row.name);
         }
       };
-      test::HostDeviceCounts* const counts = test::host_device_counts();
+      const test::HostDeviceCounts* const host = test::host_device_counts();
       struct Seen {
         int64_t waits, begun;
         size_t records;
@@ -209,13 +209,10 @@ TEST_F(DeviceRun, AStepStaysOnItsDevice) {
       };
       std::vector<Seen> seen;
       for (int step = 2; step <= 8; ++step) {
-        const int64_t waits = counts ? counts->to_host + counts->synchronised : 0,
-                      begun = counts ? counts->begun.load() : 0;
+        const int64_t waits = test::device_counts().waits, begun = host ? host->begun.load() : 0;
         trainer.advance();
-        if (!counts) seen.push_back({0, 0, trainer.records().size()});
-        else
-          seen.push_back({counts->to_host + counts->synchronised - waits, counts->begun - begun,
-                          trainer.records().size()});
+        seen.push_back({test::device_counts().waits - waits, host ? host->begun - begun : 0,
+                        trainer.records().size()});
       }
       context.op_hook = nullptr;
       // Targets are counted where the rows come from.
@@ -223,13 +220,46 @@ TEST_F(DeviceRun, AStepStaysOnItsDevice) {
       // Steps 2 to 8, of which 3 and 6 are logged.
       std::vector<Seen> expected{{0, 0, 1}, {0, 1, 1}, {1, 0, 3}, {0, 0, 3},
                                  {0, 1, 3}, {1, 0, 6}, {0, 0, 6}};
-      if (!counts) {
-        for (Seen& s : expected) s.waits = s.begun = 0;
+      const bool counted = !test::device_counts().launches.empty();
+      for (Seen& s : expected) {
+        if (!counted) s.waits = 0;
+        if (!host) s.begun = 0;
       }
       EXPECT_TRUE(seen == expected) << testing::PrintToString(trainer.records().size());
       trainer.settle();
       EXPECT_EQ(trainer.records().size(), 8u);
       EXPECT_EQ(trainer.step().step, 9);
+    };
+    run_ranks(1, on_rank, world_options(c));
+  }
+}
+
+// From the second step on; their list is printed.
+TEST_F(DeviceRun, LaunchesTheSameInEveryStep) {
+  for (const Words& model : {tiny_model(), tiny_gpt2()}) {
+    Words words = tiny("a", "cuda", model, {"--overwrite", "true", "--checkpoint.enable", "false"});
+    words.erase(words.begin());
+    const Config c = parse_config(words);
+    const auto on_rank = [&](World&) {
+      Trainer trainer(c);
+      (void)trainer.step();
+      const auto launches_of_step = [&] {
+        const auto before = test::device_counts();
+        (void)trainer.step();
+        auto after = test::device_counts();
+        for (const auto& [name, times] : before.launches) {
+          if ((after.launches[name] -= times) == 0) after.launches.erase(name);
+        }
+        return after.launches;
+      };
+      const auto second = launches_of_step();
+      int64_t all = 0;
+      for (const auto& [name, times] : second) {
+        std::cout << times << " x " << name << '\n';
+        all += times;
+      }
+      std::cout << all << " launches in a step of " << model[1] << '\n';
+      EXPECT_EQ(launches_of_step(), second);
     };
     run_ranks(1, on_rank, world_options(c));
   }
@@ -332,7 +362,7 @@ TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
 
 // Any library takes the driver's place.
 TEST_F(DeviceRun, WithADriverAutoSaysWhyItTakesTheCpu) {
-  std::filesystem::create_symlink(std::getenv("TESSERA_CUDA_LIBRARY"), path("libcuda.so.1"));
+  std::filesystem::create_symlink(TESSERA_HOST_DEVICE, path("libcuda.so.1"));
   const std::string driver = concat("LD_LIBRARY_PATH=", path(""));
   const auto says = [&](const Words& environment, const Words& more) {
     const Words words = joined(train("a"), {"--device", "auto", "--dataloader.path", "missing"});

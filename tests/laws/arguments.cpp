@@ -73,8 +73,8 @@ uint64_t test_seed() {
   return seed;
 }
 
-Random::Random(std::string_view what)
-    : engine_(test_seed() * 0x9E3779B97F4A7C15ull ^ stream_of(what)) {}
+Random::Random(std::string_view what, uint64_t seed)
+    : engine_(seed * 0x9E3779B97F4A7C15ull ^ stream_of(what)) {}
 
 std::vector<double> values_for(const Arg& arg, DType dtype, Random& random) {
   std::vector<double> values(static_cast<size_t>(arg.shape.numel()));

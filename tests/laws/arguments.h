@@ -25,7 +25,7 @@ uint64_t test_seed();
 /// alone.
 class Random {
  public:
-  explicit Random(std::string_view what);
+  explicit Random(std::string_view what, uint64_t seed = test_seed());
   double normal() { return normal_(engine_); }
   double uniform(double low, double high) {
     return std::uniform_real_distribution<double>(low, high)(engine_);

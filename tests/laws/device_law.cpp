@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device law. CUDA gives what the CPU gives within the dtype's tolerance, and twice the same bits
-// when asked to; with operands that lie transposed or with gaps in their storage too.
+// when asked to, the second time in outputs that hold other bytes; with operands that lie
+// transposed or with gaps in their storage too. With TESSERA_TEST_FULL=1 also at the sizes that are
+// timed.
 #include "tessera/core/context.h"
 #include "tessera/tests/laws/laws.h"
+#include "tessera/tests/support/long_form.h"
+
+#include <algorithm>
 
 namespace tessera::laws {
 
 // An op without inputs makes its output where its attributes say, so that here its kernel is given
 // one.
-TensorVector run_on_cuda(const Subject& s, const void* op, const TensorVector& in) {
+TensorVector run_on_cuda(const Subject& s, const void* op, const TensorVector& in,
+                         std::optional<int> poison) {
   const OpRow& row = *s.row;
   TensorVector there, result;
   for (const Tensor& x : in) there.push_back(x.defined() ? to_device(x, cuda()) : Tensor());
-  if (in.empty()) {
+  if (in.empty() || (poison && row.kind == OpKind::compute)) {
     for (const TensorMeta& m : output_metas(s, op, in))
-      result.push_back(empty(m.shape, m.dtype, cuda()));
+      result.push_back(to_device(poisoned(m, poison.value_or(0)), cuda()));
     detail::run_kernel(Context::current(), row, op, there, result, cuda());
   } else {
     TensorList out;
@@ -37,14 +43,24 @@ TensorVector lying(const TensorVector& in, Order order) {
   return all;
 }
 
+// Timed ones too in the long form.
+std::vector<SampleRow> samples_of(const Subject& s) {
+  std::vector<SampleRow> all = good_samples(s);
+  if (test::long_form())
+    std::ranges::copy_if(s.samples, std::back_inserter(all), &SampleRow::bench);
+  return all;
+}
+
 }  // namespace
 
 Outcome device_law(const Subject& s) {
   Report report(s);
   const bool before = Context::current().options.deterministic;
   Context::current().options.deterministic = true;
-  for (const SampleRow& sample : good_samples(s)) {
+  for (const SampleRow& sample : samples_of(s)) {
     for (const DType t : run_dtypes(*s.row, sample)) {
+      const bool chosen = t == exact_dtype(*s.row) || t == DType::f32;
+      if (sample.bench && !chosen) continue;
       report.attempt(sample, concat("in ", t, ", on CUDA"), [&] {
         Random random(concat(s.row->name, " device ", t));
         const TensorVector in = inputs_of(sample, t, random);
@@ -58,13 +74,12 @@ Outcome device_law(const Subject& s) {
           }
         };
         const TensorVector got = run_on_cuda(s, sample.op.get(), in),
-                           again = run_on_cuda(s, sample.op.get(), in);
+                           again = run_on_cuda(s, sample.op.get(), in, 0x5a);
         compare(got, "CUDA against CPU");
         for (size_t o = 0; o < want.size(); ++o)
           report.check(sample, difference(again[o], got[o], 0), "output ", o, " in ", t,
                        ", CUDA twice");
-        const bool both = t == exact_dtype(*s.row) || t == DType::f32;
-        if (in.empty() || s.row->kind == OpKind::view || !both) return;
+        if (in.empty() || s.row->kind == OpKind::view || !chosen) return;
         for (const Order order : {Order::transposed, Order::gapped}) {
           const std::string how = order == Order::transposed ? "transposed" : "gapped";
           compare(run_on_cuda(s, sample.op.get(), lying(in, order)),

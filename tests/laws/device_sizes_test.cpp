@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device against the CPU at sizes that no sample has, where kernels go another way: more rows
-// than blocks, more items than threads, rows of several warps, lists of several launches, and heads
-// that need more shared memory than every kernel may have.
+// than blocks, more items than threads, rows of several warps, lists of several launches, heads
+// that need more shared memory than every kernel may have, and what one rank has of grouped
+// products.
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/process.h"
 #include "tessera/tessera.h"
@@ -109,6 +110,22 @@ TEST_F(CudaSizes, HeadsAroundTheSharedMemoryOfEveryKernel) {
             return TensorVector{scaled_dot_product_attention(x[0], x[1], x[2])};
           },
           true);
+    }
+  }
+}
+
+// Rows 20 to 119 of 140, and the second and third of four groups; groups end within tiles.
+TEST_F(CudaSizes, PiecesOfGroups) {
+  const op::GroupedPiece piece{20, 140, 1, 2};
+  const Tensor ends = from_values({5, 110, 111, 140}, {4}, DType::i64);
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+    for (const int64_t k : {39, 40}) {  // rows that begin on 16 bytes, and others
+      alike({random({100, k}, t), random({2, 24, k}, t), random({100, 24}, t), ends},
+            [&](const TensorVector& x) {
+              return TensorVector{call(op::GroupedMM{true, piece}, {x[0], x[1], x[3]}),
+                                  call(op::GroupedMM{false, piece}, {x[2], x[1], x[3]}),
+                                  call(op::GroupedContract{piece}, {x[0], x[2], x[3]})};
+            });
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "tessera/tests/laws/arguments.h"
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -115,8 +116,10 @@ TensorVector inputs_of(const SampleRow& sample, DType dtype, Random& random);
 TensorVector invoke(const Subject&, const void* op, Tensors in, int poison = 0x5a);
 /// The same without side effects: in-place ops write copies.
 TensorVector run(const Subject&, const void* op, Tensors in, int poison = 0x5a);
-/// What `run` does, on CUDA and through the real call; the results are on the CPU.
-TensorVector run_on_cuda(const Subject&, const void* op, const TensorVector& in);
+/// What `run` does, on CUDA and through the real call; the results are on the CPU. With `poison`
+/// the kernel of an op that makes its outputs gets ones whose every byte is that.
+TensorVector run_on_cuda(const Subject&, const void* op, const TensorVector& in,
+                         std::optional<int> poison = {});
 /// Shapes and dtypes of the outputs, of the written operands for in-place ops.
 std::vector<TensorMeta> output_metas(const Subject&, const void* op, Tensors in);
 

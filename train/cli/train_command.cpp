@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the configuration and the memory, and installs signal handlers, before ranks start. The
 // reader of the output may leave or stall: the run and its files do not depend on it.
+#include "tessera/core/cuda_backend.h"
 #include "tessera/core/out_of_memory.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/train/cli/commands.h"
@@ -38,6 +40,12 @@ void print_estimate(const Config& config, const HostRanks& ranks, std::ostream& 
         << ")\n";
 }
 
+FreeMemory free_on(Device device) {
+  if (device.is_cpu()) return free_memory();
+  return {.device = Process::get().cuda().device_memory(device.index),
+          .device_source = concat(device)};
+}
+
 }  // namespace
 
 std::string train_help(Arguments arguments, const Catalogue& catalogue) {
@@ -62,9 +70,9 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
   install_stop_signals(config.checkpoint.enable);
   if (auto* output = dynamic_cast<StandardOutput*>(out.rdbuf())) output->write_in_background();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
-  // The host's, once on each host.
-  if (config.memory.check && device.is_cpu() && launch.local_rank <= 0) {
-    const std::string warning = check_memory(config, ranks, free_memory());
+  // Once on each host, whose devices are alike.
+  if (config.memory.check && launch.local_rank <= 0) {
+    const std::string warning = check_memory(config, ranks, free_on(device));
     if (!warning.empty()) out << warning << '\n';
   }
   // Under a launcher each rank may have its own terminal, so there is no progress bar.

@@ -29,6 +29,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 namespace tessera::train {
 namespace {
@@ -212,32 +213,33 @@ MemoryEstimate estimate_on(const Config& config) {
       {"temporaries of ops, buffers", e.counted - more_batches - batches - of_parameters -
                                           of_states - peak->gradients() - peak->gathered() - kept},
       {"text as tokens, batches prepared ahead",
-       bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches},
-      {"copy of an asynchronous save", copies ? of_parameters + of_states : 0},
+       bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches, false},
+      {"copy of an asynchronous save", copies ? of_parameters + of_states : 0, false},
       {"program, scratch, gaps between blocks (assumed)",
-       kProgram + threads * kScratchOfThread + e.counted / kGaps}};
+       kProgram + threads * kScratchOfThread + e.counted / kGaps, false}};
   peak.reset();
   std::ranges::stable_sort(e.parts, std::greater<>(), &MemoryEstimate::Part::bytes);
   for (const MemoryEstimate::Part& part : e.parts) e.total += part.bytes;
   return e;
 }
 
-std::string largest_parts(const MemoryEstimate& e) {
+std::string largest_parts(std::span<const MemoryEstimate::Part> parts) {
   std::string text;
-  for (size_t i = 0; i < 3; ++i)
-    text += concat(i ? ", " : "", e.parts[i].name, ' ', byte_count(e.parts[i].bytes));
+  for (const MemoryEstimate::Part& part : parts.first(3))
+    text += concat(text.empty() ? "" : ", ", part.name, ' ', byte_count(part.bytes));
   return text;
 }
 
-// Settings that need less memory than `config`, each alone, with what they need in all.
-std::string remedies(const Config& config, int ranks, int64_t total) {
+// Settings of which `need` is less than `before`, that of `config`, each alone, with their need.
+std::string remedies(const Config& config, int ranks, int64_t MemoryEstimate::*need,
+                     int64_t before) {
   std::vector<std::pair<int64_t, std::string>> found;
   const auto try_with = [&](const std::string& words, const auto& change) {
     Config other = config;
     change(other);
     if (!other.faults_on(ranks).empty()) return;
-    const int64_t needs = estimate_memory(other, ranks).total;
-    if (needs < total - total / 20) found.emplace_back(needs, words);
+    const int64_t needs = estimate_memory(other, ranks).*need;
+    if (needs < before - before / 20) found.emplace_back(needs, words);
   };
   using Mode = nn::ActivationCheckpointConfig::Mode;
   const TrainingConfig& t = config.training;
@@ -284,9 +286,11 @@ std::string remedies(const Config& config, int ranks, int64_t total) {
 }  // namespace
 
 std::string memory_advice(const Config& config, int ranks) {
-  const MemoryEstimate e = estimate_memory(config, ranks);
+  MemoryEstimate e = estimate_memory(config, ranks);
+  std::erase_if(e.parts, [](const MemoryEstimate::Part& part) { return !part.tensors; });
   return concat("the tensors of a rank need about ", byte_count(e.counted),
-                ", the largest parts: ", largest_parts(e), "; ", remedies(config, ranks, e.total));
+                ", the largest parts: ", largest_parts(e.parts), "; ",
+                remedies(config, ranks, &MemoryEstimate::counted, e.counted));
 }
 
 MemoryEstimate estimate_memory(const Config& config, int ranks) {
@@ -316,6 +320,9 @@ std::string check_memory(const Config& config, const HostRanks& ranks, const Fre
     int ranks;
     const std::string& source;
   };
+  if (e.counted > free.device)
+    fail<StorageError>("memory", free.device_source, " has ", byte_count(free.device), ", and ",
+                       memory_advice(config, ranks.all), "; --memory.check false trains anyway");
   std::string warning;
   for (const Room& room : {Room{free.host, ranks.of_host, free.host_source},
                            Room{free.process, ranks.of_process, free.process_source}}) {
@@ -324,9 +331,10 @@ std::string check_memory(const Config& config, const HostRanks& ranks, const Fre
         "training needs about ", byte_count(e.total * room.ranks),
         room.ranks > 1 ? concat(" (", room.ranks, " ranks of ", byte_count(e.total), ')') : "",
         ", and ", byte_count(room.bytes), " are free (", room.source,
-        "); the largest parts of a rank: ", largest_parts(e));
+        "); the largest parts of a rank: ", largest_parts(e.parts));
     if (e.counted > room.bytes / room.ranks)
-      fail<StorageError>("memory", what, "; ", remedies(config, ranks.all, e.total),
+      fail<StorageError>("memory", what, "; ",
+                         remedies(config, ranks.all, &MemoryEstimate::total, e.total),
                          "; --memory.check false trains anyway");
     warning = concat("warning: ", what, "; the process may be killed");
   }

@@ -17,6 +17,7 @@ struct MemoryEstimate {
   struct Part {
     std::string name;
     int64_t bytes = 0;
+    bool tensors = true;  ///< of training, on its device: of `counted`
   };
   std::vector<Part> parts;  ///< largest first; they sum to `total`
   int64_t counted = 0;      ///< tensors of training: what a run reports as `memory at its peak`
@@ -39,8 +40,8 @@ struct HostRanks {
 };
 
 /// Compares what training needs with what is free. StorageError, with the largest parts and the
-/// settings that would need less, if the counted tensors alone do not fit. Returns a warning if the
-/// total does not, and nothing otherwise.
+/// settings that would need less, if the counted tensors alone do not fit, on a device too. Returns
+/// a warning if the total does not, and nothing otherwise.
 [[nodiscard]] TESSERA_API std::string check_memory(const Config& config, const HostRanks& ranks,
                                                    const FreeMemory& free);
 

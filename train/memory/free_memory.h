@@ -16,8 +16,9 @@ struct FreeMemory {
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   int64_t host = kUnknown;     ///< bytes for all processes of the run on this host
   int64_t process = kUnknown;  ///< bytes for this process alone
-  std::string host_source = {},
-              process_source = {};  ///< what limits them: "a cgroup limit of 8.0 GiB"
+  int64_t device = kUnknown;   ///< bytes for the tensors of a rank, which has a device of its own
+  /// What limits them: "a cgroup limit of 8.0 GiB".
+  std::string host_source = {}, process_source = {}, device_source = {};
 };
 
 /// Reads `root`/proc and the control groups (v1 and v2, all that contain this process) of

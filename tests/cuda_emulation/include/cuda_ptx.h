@@ -27,7 +27,9 @@ CUDA_EMULATION_API void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row,
 CUDA_EMULATION_API void cp_async(void* shared, const void* global, int bytes,
                                  Site site = Site::current());
 CUDA_EMULATION_API void cp_async_commit();
-CUDA_EMULATION_API void cp_async_wait(int groups);
-template <int kGroups> void cp_async_wait() { cp_async_wait(kGroups); }
+CUDA_EMULATION_API void cp_async_wait(int groups, Site site);
+template <int kGroups> void cp_async_wait(Site site = Site::current()) {
+  cp_async_wait(kGroups, site);
+}
 
 }  // namespace cuda_emulation

@@ -23,6 +23,9 @@
 
 namespace cuda_emulation {
 
+/// Of a grid whose threads stride over the rest: so few that they do in small samples.
+inline constexpr int64_t kMaxBlocks = 2;
+
 struct Kernel {
   std::function<void()> thread;  // what each thread does
   const void* function;
