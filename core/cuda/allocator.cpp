@@ -275,6 +275,8 @@ void StreamAllocator::release() {
   if (held_ || parent_) return;
   take_back_all();
   arena_.release();
+  // What the driver is given back by itself comes when the stream gets there.
+  if (!caching()) (void)cudaStreamSynchronize(stream_);
 }
 
 void StreamAllocator::empty_cache() {

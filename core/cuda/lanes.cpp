@@ -19,6 +19,15 @@ cudaStream_t make_stream() {
   return stream;
 }
 
+// Communication goes first where the device has to choose: other devices wait for it too.
+cudaStream_t make_urgent_stream() {
+  int least = 0, greatest = 0;
+  TESSERA_CUDA_CALL(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  TESSERA_CUDA_CALL(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return stream;
+}
+
 // What nobody uses at present. Made once and never destroyed: threads may end after main.
 class Idle {
  public:
@@ -53,7 +62,7 @@ class Idle {
   cudaStream_t take_stream(int device) {
     const std::lock_guard lock(mutex_);
     std::vector<cudaStream_t>& streams = of(device).streams;
-    if (streams.empty()) return make_stream();
+    if (streams.empty()) return make_urgent_stream();
     const cudaStream_t stream = streams.back();
     streams.pop_back();
     return stream;

@@ -31,7 +31,7 @@ void NcclGroup::post(const Ref<NcclWork>& w) {
   {
     const auto guard = comm().lock();
     recorder().started(w->c.record);
-    if (w->c.kind == CollectiveKind::send) messages_.push_back(w);
+    if (!failure_) messages_.push_back(w);
   }
   if (w->c.kind == CollectiveKind::send) post_send(w);
   else post_receive(w);
@@ -66,7 +66,7 @@ void NcclGroup::post_receive(const Ref<NcclWork>& w) {
   const auto early = std::ranges::find(pipe.early, w->c.tag, &NcclPipe::Early::tag);
   if (early != pipe.early.end()) check_pair(*early, *w);
   const auto guard = comm().lock();
-  messages_.push_back(w);
+  if (failure_) return;
   if (early == pipe.early.end()) {
     pipe.waiting.push_back(w);
     comm().add(Ref<ProcessGroup>(this), this);
@@ -93,6 +93,7 @@ void NcclGroup::check_pair(const NcclPipe::Early& message, const NcclWork& w) {
 }
 
 void NcclGroup::add_step(NcclPipe& pipe, NcclPipe::Step step) {
+  if (failure_) return;  // which the work has, or the next wait throws
   pipe.steps.push_back(std::move(step));
   comm().add(Ref<ProcessGroup>(this), this);
 }
