@@ -135,8 +135,8 @@ function(tessera_cuda_library)
     COMPILE_DEFINITIONS "TESSERA_CUDA_ARCHITECTURES=\"${architectures}\"")
   if(TESSERA_CUDA_EMULATION)
     set(options -xc++ -w -include cuda_runtime.h $<$<CONFIG:Release>:-O1>)
-    if(CMAKE_CXX_FLAGS MATCHES "undefined")  # a third of the time to compile, for what the address sanitizer sees too
-      list(APPEND options -fno-sanitize=null,alignment,bounds,object-size,pointer-overflow,vptr)
+    if(CMAKE_CXX_FLAGS MATCHES "undefined")  # time to compile, for what the address sanitizer sees too
+      list(APPEND options -fno-sanitize=null,bounds,object-size,pointer-overflow,vptr)
     endif()
     set_source_files_properties(${sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")
     target_compile_definitions(tessera_cuda PRIVATE __CUDA_ARCH__=900)  # device code, in rooms that ask
