@@ -47,7 +47,7 @@ Functions functions_of(const char* path) {
 
 struct Counting {
   std::mutex mutex;
-  int64_t waits = 0;
+  int64_t calls = 0, waits = 0;
   std::map<const void*, int64_t> launches;
 };
 
@@ -57,6 +57,11 @@ Counting& counting() {
 }
 
 }  // namespace
+
+void count_call() {
+  const std::lock_guard lock(counting().mutex);
+  ++counting().calls;
+}
 
 void count_wait() {
   const std::lock_guard lock(counting().mutex);
@@ -108,6 +113,7 @@ std::string name_of(const void* code) {
 void cuda_emulation_counts(cuda_emulation::Counts* counts) {
   using namespace cuda_emulation;
   const std::lock_guard lock(counting().mutex);
+  counts->calls = counting().calls;
   counts->waits = counting().waits;
   counts->launches.clear();
   for (const auto& [code, times] : counting().launches) counts->launches[name_of(code)] += times;

@@ -11,10 +11,12 @@
 namespace cuda_emulation {
 
 struct Counts {
+  int64_t calls = 0;  ///< of the runtime, launches and library products included
   int64_t waits = 0;  ///< of the host for a device: synchronisations, copies to pageable memory
   std::map<std::string, int64_t> launches;  ///< by name: of kernels, and of calls of libraries
 };
 
+void count_call();
 void count_wait();
 /// `code`: the kernel, or an address in what a library enqueues.
 void count_launch(const void* code);

@@ -4,7 +4,6 @@
 // every step, so that work which no event orders runs in any order; now and then a step runs early,
 // as on a device that does not wait for the host.
 #include "block.h"
-#include "calls.h"
 #include "counts.h"
 #include "cuda_emulation.h"
 
@@ -91,7 +90,6 @@ class Runtime {
   std::string fault;
   std::vector<StepRecord> records;
   bool records_steps = false;
-  int64_t calls = 0;
 
   Runtime() {
     for (int d = 0; d < kMostDevices; ++d) defaults_[d].device = d;
@@ -235,7 +233,7 @@ class Runtime {
 template <class F> cudaError_t call(F f) {
   Runtime& r = Runtime::get();
   const std::lock_guard lock(r.mutex);
-  ++r.calls;
+  count_call();
   cudaError_t status = r.devices == 0 ? cudaErrorNoDevice : r.status();
   if (status == cudaSuccess) status = f(r);
   if (status != cudaSuccess) last = status;
@@ -266,12 +264,6 @@ cudaError_t wait_for(Runtime& r, bool reached) {
 }
 
 }  // namespace
-
-int64_t calls_made() {
-  Runtime& r = Runtime::get();
-  const std::lock_guard lock(r.mutex);
-  return r.calls;
-}
 
 bool skips_launches() {
   static const bool skips = [] {
