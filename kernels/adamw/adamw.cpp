@@ -233,10 +233,10 @@ std::vector<Sample<AdamW>> AdamW::samples() {
   };
   // Parameter, gradient, first and second moment of two shapes, each role of its own dtype.
   const auto mixed_of = [&](DType p, DType g, DType m) {
-    std::vector<Arg> in{arg({}).value(0.5).as(DType::f64), arg({}).value(3).as(DType::f64), go};
+    std::vector<Arg> in{arg({}).value(8).as(DType::f64), arg({}).value(3).as(DType::f64), go};
     const DType types[] = {p, g, m, m};
     for (int role = 0; role < 4; ++role) {
-      for (const Shape& s : {Shape{300}, Shape{5, 6}})
+      for (const Shape& s : {Shape{1200}, Shape{5, 6}})
         in.push_back((role == 3 ? arg(s).uniform(0, 1) : arg(s)).as(types[role]));
     }
     return in;

@@ -134,6 +134,7 @@ std::vector<Sample<Quantize>> Quantize::samples() {
       {Q{DType::f8_e5m2}, {arg({6})}},
       {Q{}, {arg({})}},
       {Q{}, {peak({37}, 1)}},
+      {Q{}, {peak({5, 40}, 100)}},
       {Q{}, {peak({5, 120}, 256)}},
       {Q{DType::f8_e4m3, true}, {peak({5, 300}, 256)}},
       known(Q{}, {arg({4}).listed({0.5, -3.5, 1.75, 7})}, {{32, -224, 112, 448}, {0.015625}}),

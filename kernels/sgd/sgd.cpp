@@ -185,7 +185,7 @@ std::vector<Sample<Sgd>> Sgd::samples() {
       {S{}, lists_of(lr, {{5, 7}}, {any, any})},
       {S{0.1, true}, lists_of(lr, {{300}, {5, 6}, {}}, {any, any})},
       {S{0.1, true}, lists_of(lr, {{10, 5}, {5}}, {any, any})},
-      {S{0.1}, lists_of({scalar(2), skip(false)}, {{300}, {5, 6}}, {DType::bf16, DType::f32})},
+      {S{0.1}, lists_of({scalar(2), skip(false)}, {{1200}, {5, 6}}, {DType::bf16, DType::f32})},
       known(S{0.5}, {rate, go, p, four, two, g, minus_one, one}, {{0.75, -1.8125}, {3.75}, {1.5}}),
       known(S{0.5, true}, {rate, go, p, g}, {{1, -1.6875}}),
       known(S{0.5}, {rate, skip(true), p, g}, {{1, -2}}),
