@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives among ranks that are threads. A call is a step of its stream; its bytes move when the
-// streams of all ranks have come to it. What NCCL would hang on or corrupt, ranks that disagree and
-// memory or streams of another device, is an error of all ranks that says so. Calls on
-// communicators that do not block end at random polls later, and take none before. Floats are
-// summed in their own type, from a rank that differs from communicator to communicator.
+// Collectives among ranks that are threads or processes of one host. A call is a step of its
+// stream; its bytes move when the streams of all ranks have come to it: each rank writes what it
+// sends to the board, and takes from there what the others have written. What NCCL would hang on or
+// corrupt, ranks that disagree and memory or streams of another device, is an error of all ranks
+// that says so. Calls on communicators that do not block end at random polls later, and take none
+// before. Floats are summed in their own type, from a rank that differs from communicator to
+// communicator.
 //
 // TESSERA_EMULATED_NCCL_ERROR=<rank>:<n>: the rank's n-th operation on each communicator fails
 // some polls after it was taken, as with a broken link; its peers are left waiting.
-#include "nccl.h"
-
 #include "cuda_emulation.h"
+#include "nccl_board.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
@@ -26,75 +26,29 @@
 
 namespace nccl_emulation {
 
-enum class Kind { all_reduce, reduce, broadcast, all_gather, reduce_scatter, send, recv };
 constexpr const char* kNames[] = {"AllReduce",     "Reduce", "Broadcast", "AllGather",
                                   "ReduceScatter", "Send",   "Recv"};
 
-struct Batch;
-
-struct Call {
-  Kind kind;
-  const char* from;
-  char* to;
-  size_t count;
-  ncclDataType_t type;
-  ncclRedOp_t op;
-  int peer;  // root, or the other rank of a message; -1: none
-  cudaStream_t stream;
-  size_t sequence = 0;  // among the collectives of its rank
-
-  bool message() const { return kind == Kind::send || kind == Kind::recv; }
-  bool agrees(const Call& o) const {
-    return kind == o.kind && count == o.count && type == o.type && op == o.op && peer == o.peer;
-  }
-};
-
-// Calls that a rank's stream comes to together, and its leave to go on.
+// Calls that a rank's stream comes to together.
 struct Batch {
   ncclComm* comm;  // null after an abort
   std::vector<Call> calls;
-  size_t left = 0;  // calls that have not ended
-  std::shared_ptr<bool> end = std::make_shared<bool>(false);
+  bool come = false, ended = false;
 };
 
-struct Part {
-  std::shared_ptr<Batch> batch;
-  size_t call = 0;
-  const Call& get() const { return batch->calls[call]; }
-};
-
-// A collective, from the first rank that issues it.
-struct Meeting {
-  int first = 0;  // the rank whose call this is
-  Call call;
-  std::vector<Part> parts;  // of ranks whose streams have come
-  size_t come = 0;
-};
-
-struct Splitting {
-  struct Member {
-    ncclComm *parent, *made;
-    int color, key;
-  };
-  std::vector<Member> members;
-};
-
-// The ranks of one communicator.
-struct Clique {
-  int size;
-  size_t first;  // the rank from which sums start
-  std::vector<ncclComm*> members;
-  int joined = 0, finalized = 0;
-  std::map<size_t, Meeting> meetings = {};
-  std::map<std::pair<int, int>, std::deque<Part>> sends = {}, receives = {};  // by its two ranks
-  std::map<size_t, Splitting> splits = {};
+// A split that not all ranks are known to have called.
+struct Split {
+  std::shared_ptr<SharedBoard> of, own;  // the parent's board; the one that this rank offers
+  int size = 0, rank = 0;                // of the parent
+  const Splitting* parts = nullptr;
 };
 
 }  // namespace nccl_emulation
 
 struct ncclComm {
-  std::shared_ptr<nccl_emulation::Clique> clique;  // null until its split is complete
-  int rank = 0, device = 0;
+  std::shared_ptr<nccl_emulation::SharedBoard> board;  // null until its split is complete
+  nccl_emulation::Split split;
+  int size = 0, rank = 0, device = 0;
   bool blocks = true, finalizing = false;
   int polls = 0;  // until it has taken the last call
   int polls_to_error = -1;
@@ -103,8 +57,12 @@ struct ncclComm {
   std::vector<nccl_emulation::Call> taking;
   std::vector<std::shared_ptr<nccl_emulation::Batch>> batches;  // that have not ended
   size_t collectives = 0, operations = 0, splits = 0;
+  uint64_t sends[nccl_emulation::kMostRanks] = {}, receives[nccl_emulation::kMostRanks] = {};
 
-  bool connected() const { return clique && clique->joined == clique->size; }
+  bool connected() const {
+    return board && std::all_of(std::begin((*board)->joined), std::begin((*board)->joined) + size,
+                                [](const auto& device_and_1) { return device_and_1 != 0; });
+  }
 };
 
 namespace nccl_emulation {
@@ -117,8 +75,7 @@ struct Group {
 thread_local Group group;
 
 struct Library {
-  std::map<std::string, std::shared_ptr<Clique>> cliques;  // that not all ranks have joined
-  uint64_t ids = 0;
+  std::map<std::string, std::shared_ptr<SharedBoard>> boards;  // made here, not joined by all
   std::mt19937_64 random{std::getenv("TESSERA_TEST_SEED")
                              ? std::strtoull(std::getenv("TESSERA_TEST_SEED"), nullptr, 10)
                              : std::random_device{}()};
@@ -151,7 +108,7 @@ std::string text_of(const Call& c) {
       c.kind == Kind::all_reduce || c.kind == Kind::reduce || c.kind == Kind::reduce_scatter;
   if (reduces) out << ' ' << kOps[c.op];
   if (c.peer >= 0) out << (c.message() ? ", peer " : ", root ") << c.peer;
-  if (!c.message()) out << ", collective " << c.sequence;
+  if (!c.message()) out << ", collective " << c.number;
   return out.str();
 }
 
@@ -162,13 +119,30 @@ ncclResult_t fail(ncclComm* comm, ncclResult_t code, std::string text) {
   return code;
 }
 
-// Nothing of this communicator can end any more; the streams go on.
-void fail_all(Clique& clique, ncclResult_t code, const std::string& text) {
-  for (ncclComm* member : clique.members) {
-    if (!member) continue;
-    (void)fail(member, code, text);
-    for (const auto& batch : member->batches) *batch->end = true;
+// Takes note of an error that a rank has told all: nothing of this communicator can end any more,
+// and the streams go on.
+void look(ncclComm* comm) {
+  const int failed = comm->board ? (*comm->board)->failed.load() : 0;
+  if (failed < 2) return;
+  (void)fail(comm, static_cast<ncclResult_t>(failed - 2), (*comm->board)->failure);
+  for (const auto& batch : std::exchange(comm->batches, {})) batch->ended = true;
+}
+
+// The first error counts.
+void fail_all(ncclComm* comm, ncclResult_t code, const std::string& text) {
+  Board& board = *comm->board->get();
+  int none = 0;
+  if (board.failed.compare_exchange_strong(none, 1)) {
+    std::snprintf(board.failure, sizeof(board.failure), "%s", text.c_str());
+    board.failed = 2 + static_cast<int>(code);
   }
+  look(comm);
+}
+
+void fail_differing(ncclComm* comm, int a, const Call& of_a, int b, const Call& of_b) {
+  fail_all(comm, ncclInvalidUsage,
+           "rank " + std::to_string(a) + " has " + text_of(of_a) + " where rank " +
+               std::to_string(b) + " has " + text_of(of_b));
 }
 
 struct BFloat16 {
@@ -235,95 +209,115 @@ void reduce(const std::vector<const char*>& from, char* to, size_t count, ncclDa
   }
 }
 
-void end_call(const Part& part) {
-  Batch& batch = *part.batch;
-  if (--batch.left > 0) return;
-  *batch.end = true;
-  if (batch.comm)
-    std::erase_if(batch.comm->batches, [&](const auto& b) { return b.get() == &batch; });
+void send(ncclComm& comm, Call& c, int to, size_t bytes) {
+  Channel& channel = (*comm.board)->channels[comm.rank][to];
+  if (bytes > 0) std::memcpy(comm.board->bytes(comm.rank, to), c.from, bytes);
+  channel.call.write(c);
+  channel.sent = c.number;
+  c.sent = true;
 }
 
-// All streams have come: moves the bytes. Inputs are read before any output is written, as in
-// place each rank's output may be another's input.
-void run(const Clique& clique, const Meeting& meeting) {
-  const Call& c = meeting.call;
+// Whether a channel's last bytes were those of the call before, and all ranks have read them.
+bool free_for(const Channel& channel, const Call& c, int first_reader, int last_reader) {
+  for (int r = first_reader; r <= last_reader; ++r)
+    if (channel.read[r] + 1 < c.number) return false;
+  return channel.sent + 1 == c.number;
+}
+
+// All streams have come: what this rank gets.
+void take_result(const ncclComm& comm, const Call& c) {
   const size_t bytes = c.count * item(c.type);
-  const bool gathers = c.kind == Kind::all_gather;
-  const size_t parts = c.kind == Kind::reduce_scatter ? meeting.parts.size() : 1;
-  std::vector<std::vector<char>> inputs;
-  for (size_t r = 0; r < meeting.parts.size(); ++r) {
-    const char* from = meeting.parts[r].get().from;
-    if (from && (c.kind != Kind::broadcast || static_cast<int>(r) == c.peer))
-      inputs.emplace_back(from, from + bytes * parts);
-    else inputs.emplace_back(from ? 0 : bytes * parts);
+  const bool scatters = c.kind == Kind::reduce_scatter;
+  std::vector<const char*> from;
+  for (int r = 0; r < comm.size; ++r)
+    from.push_back(comm.board->bytes(r, r) +
+                   (scatters ? bytes * static_cast<size_t>(comm.rank) : 0));
+  if (c.kind == Kind::all_gather) {
+    for (size_t r = 0; r < from.size(); ++r) std::copy_n(from[r], bytes, c.to + r * bytes);
+  } else if (c.kind == Kind::broadcast) {
+    std::copy_n(from[static_cast<size_t>(c.peer)], bytes, c.to);
+  } else if (c.kind != Kind::reduce || comm.rank == c.peer) {
+    reduce(from, c.to, c.count, c.type, c.op,
+           static_cast<size_t>((*comm.board)->first % static_cast<uint64_t>(comm.size)));
   }
-  for (size_t r = 0; r < meeting.parts.size(); ++r) {
-    char* const to = meeting.parts[r].get().to;
-    if (gathers) {
-      for (size_t p = 0; p < inputs.size(); ++p)
-        std::copy(inputs[p].begin(), inputs[p].end(), to + p * bytes);
-    } else if (c.kind == Kind::broadcast) {
-      const auto& root = inputs[static_cast<size_t>(c.peer)];
-      std::copy(root.begin(), root.end(), to);
-    } else if (c.kind != Kind::reduce || static_cast<int>(r) == c.peer) {
-      std::vector<const char*> from;
-      for (const auto& input : inputs) from.push_back(input.data() + (parts > 1 ? r * bytes : 0));
-      reduce(from, to, c.count, c.type, c.op, clique.first);
+}
+
+// Whether a collective has ended for this rank.
+bool meet(ncclComm& comm, Call& c) {
+  auto& channels = (*comm.board)->channels;
+  const bool silent = c.kind == Kind::broadcast && comm.rank != c.peer;
+  const size_t parts = c.kind == Kind::reduce_scatter ? static_cast<size_t>(comm.size) : 1;
+  if (!c.sent) {
+    if (!free_for(channels[comm.rank][comm.rank], c, 0, comm.size - 1)) return false;
+    send(comm, c, comm.rank, silent ? 0 : parts * c.count * item(c.type));
+  }
+  for (int r = 0; r < comm.size; ++r)
+    if (channels[r][r].sent != c.number) return false;
+  for (int r = 0; r < comm.size; ++r) {
+    const Call theirs = channels[r][r].call.read(c.number).value();
+    if (!theirs.agrees(c)) {
+      fail_differing(&comm, r, theirs, comm.rank, c);
+      return false;
     }
   }
-  for (const Part& p : meeting.parts) end_call(p);
+  take_result(comm, c);
+  for (int r = 0; r < comm.size; ++r) channels[r][r].read[comm.rank] = c.number;
+  return true;
 }
 
-void meet_message(Clique& clique, const Part& part, int rank) {
-  const Call& c = part.get();
-  const bool sends = c.kind == Kind::send;
-  const std::pair key = sends ? std::pair(rank, c.peer) : std::pair(c.peer, rank);
-  auto& mine = sends ? clique.sends[key] : clique.receives[key];
-  auto& theirs = sends ? clique.receives[key] : clique.sends[key];
-  if (theirs.empty()) {
-    mine.push_back(part);
-    return;
+// Whether a message has ended for this rank.
+bool exchange(ncclComm& comm, Call& c) {
+  auto& channels = (*comm.board)->channels;
+  if (c.kind == Kind::send) {
+    Channel& channel = channels[comm.rank][c.peer];
+    if (!c.sent && free_for(channel, c, c.peer, c.peer))
+      send(comm, c, c.peer, c.count * item(c.type));
+    return channel.read[c.peer] == c.number;
   }
-  const Part other = theirs.front();
-  theirs.pop_front();
-  const Call &from = sends ? c : other.get(), &to = sends ? other.get() : c;
-  if (from.count != to.count || from.type != to.type) {
-    return fail_all(clique, ncclInvalidUsage,
-                    "rank " + std::to_string(key.first) + " has " + text_of(from) + " where rank " +
-                        std::to_string(key.second) + " has " + text_of(to));
+  Channel& channel = channels[c.peer][comm.rank];
+  if (channel.sent != c.number) return false;
+  const Call theirs = channel.call.read(c.number).value();
+  if (theirs.count != c.count || theirs.type != c.type) {
+    fail_differing(&comm, c.peer, theirs, comm.rank, c);
+    return false;
   }
-  std::memcpy(to.to, from.from, from.count * item(from.type));
-  end_call(part);
-  end_call(other);
+  std::copy_n(comm.board->bytes(c.peer, comm.rank), c.count * item(c.type), c.to);
+  channel.read[comm.rank] = c.number;
+  return true;
 }
-
-// Whether its rank has aborted.
-bool gone(const Part& part) { return part.batch && !part.batch->comm; }
 
 // A rank's stream has come to its calls.
-void come(const std::shared_ptr<Batch>& batch) {
-  if (!batch->comm || *batch->end) return;
-  const std::shared_ptr<Clique> clique = batch->comm->clique;
-  const int rank = batch->comm->rank;
-  for (size_t i = 0; i < batch->calls.size() && !*batch->end; ++i) {
-    const Part part{batch, i};
-    if (part.get().message()) {
-      meet_message(*clique, part, rank);
-      continue;
-    }
-    const auto meeting = clique->meetings.find(part.get().sequence);
-    meeting->second.parts[static_cast<size_t>(rank)] = part;
-    if (++meeting->second.come < static_cast<size_t>(clique->size)) continue;
-    if (std::ranges::any_of(meeting->second.parts, gone)) continue;  // it never ends for the others
-    const Meeting all = std::move(meeting->second);
-    clique->meetings.erase(meeting);
-    run(*clique, all);
+void come(Batch& batch) {
+  if (!batch.comm || batch.ended) return;
+  for (Call& c : batch.calls) {
+    if (!c.message()) continue;
+    auto& numbers = c.kind == Kind::send ? batch.comm->sends : batch.comm->receives;
+    c.number = ++numbers[c.peer];
   }
+  batch.come = true;
+}
+
+// Does what the other ranks have made possible; whether the stream goes on.
+bool ends(const std::shared_ptr<Batch>& batch) {
+  if (!batch->comm || batch->ended) return batch->ended;
+  ncclComm& comm = *batch->comm;
+  look(&comm);
+  bool done = batch->come;
+  for (size_t i = 0; i < batch->calls.size() && batch->come && !batch->ended; ++i) {
+    Call& c = batch->calls[i];
+    if (!c.done) c.done = c.message() ? exchange(comm, c) : meet(comm, c);
+    done = done && c.done;
+  }
+  if (!batch->ended && done) {
+    batch->ended = true;
+    std::erase(comm.batches, batch);
+  }
+  return batch->ended;
 }
 
 // Where the bytes of a call must lie, on the device of the rank.
 std::string misplaced(const ncclComm& comm, const Call& c) {
-  const size_t bytes = c.count * item(c.type), n = static_cast<size_t>(comm.clique->size);
+  const size_t bytes = c.count * item(c.type), n = static_cast<size_t>(comm.size);
   const bool root = comm.rank == c.peer;
   const auto wrong = [&](const void* p, size_t size, const char* what) -> std::string {
     if (size == 0 || cuda_emulation::device_of(p, size) == comm.device) return "";
@@ -335,10 +329,14 @@ std::string misplaced(const ncclComm& comm, const Call& c) {
     return "the stream of " + text_of(c) + " is one of device " +
            std::to_string(cuda_emulation::device_of(c.stream)) + ", the communicator's device is " +
            std::to_string(comm.device);
+  const size_t most = c.kind == Kind::reduce_scatter ? bytes * n : bytes;
+  if (most > kChannelBytes)
+    return text_of(c) + " sends " + std::to_string(most) + " bytes: emulated ranks send " +
+           std::to_string(kChannelBytes) + " at most";
   const bool sends = c.kind != Kind::recv && (c.kind != Kind::broadcast || root);
   const bool takes = c.kind != Kind::send && (c.kind != Kind::reduce || root);
   std::string text;
-  if (sends) text = wrong(c.from, c.kind == Kind::reduce_scatter ? bytes * n : bytes, "input");
+  if (sends) text = wrong(c.from, most, "input");
   if (text.empty() && takes)
     text = wrong(c.to, c.kind == Kind::all_gather ? bytes * n : bytes, "output");
   return text;
@@ -346,22 +344,18 @@ std::string misplaced(const ncclComm& comm, const Call& c) {
 
 // Puts calls that were taken on their stream.
 void issue(ncclComm* comm) {
-  const auto batch = std::make_shared<Batch>(Batch{comm, std::move(comm->taking), 0});
-  comm->taking.clear();
-  batch->left = batch->calls.size();
+  const auto batch = std::make_shared<Batch>(Batch{comm, std::exchange(comm->taking, {})});
+  auto& issued = (*comm->board)->issued;
   std::string what;
   for (Call& c : batch->calls) {
-    c.sequence = c.message() ? 0 : ++comm->collectives;
+    if (!c.message()) c.number = ++comm->collectives;
     what += (what.empty() ? "" : "; ") + text_of(c);
     if (c.message()) continue;
-    Clique& clique = *comm->clique;
-    auto [at, first] = clique.meetings.try_emplace(
-        c.sequence, Meeting{comm->rank, c, std::vector<Part>(static_cast<size_t>(clique.size))});
-    if (!first && !at->second.call.agrees(c)) {
-      return fail_all(clique, ncclInvalidUsage,
-                      "rank " + std::to_string(at->second.first) + " has " +
-                          text_of(at->second.call) + " where rank " + std::to_string(comm->rank) +
-                          " has " + text_of(c));
+    const size_t place = c.number % kMostIssued;
+    issued[comm->rank][place].write(c);
+    for (int r = 0; r < comm->size; ++r) {
+      const std::optional<Call> theirs = issued[r][place].read(c.number);
+      if (theirs && !theirs->agrees(c)) return fail_differing(comm, r, *theirs, comm->rank, c);
     }
   }
   const cudaStream_t stream = batch->calls.front().stream;
@@ -376,10 +370,11 @@ void issue(ncclComm* comm) {
   }
   comm->batches.push_back(batch);
   (void)cuda_emulation::enqueue_until(
-      stream, std::move(what), [batch] { come(batch); }, batch->end);
+      stream, std::move(what), [batch] { come(*batch); }, [batch] { return ends(batch); });
 }
 
 ncclResult_t take(ncclComm* comm, std::vector<Call> calls) {
+  look(comm);
   if (comm->error != ncclSuccess) return comm->error;
   if (!comm->connected() || comm->polls > 0 || comm->finalizing)
     return fail(comm, ncclInvalidUsage,
@@ -387,7 +382,7 @@ ncclResult_t take(ncclComm* comm, std::vector<Call> calls) {
                     " was called while the call before it was in progress: "
                     "poll ncclCommGetAsyncError until it is not");
   for (const Call& c : calls) {
-    if (c.peer >= comm->clique->size || (c.message() && c.peer == comm->rank))
+    if (c.peer >= comm->size || (c.message() && c.peer == comm->rank))
       return fail(comm, ncclInvalidArgument, text_of(c) + ": there is no such rank");
     if (std::string text = misplaced(*comm, c); !text.empty())
       return fail(comm, ncclInvalidArgument, std::move(text));
@@ -409,49 +404,59 @@ ncclResult_t call(Call c, ncclComm* comm) {
   return ncclSuccess;
 }
 
-void join(ncclComm* comm, const std::shared_ptr<Clique>& clique, int rank) {
-  comm->clique = clique;
+void join(ncclComm* comm, std::shared_ptr<SharedBoard> at, int size, int rank) {
+  Board& board = *at->get();
+  comm->board = std::move(at);
+  comm->size = size;
   comm->rank = rank;
-  clique->members[static_cast<size_t>(rank)] = comm;
-  ++clique->joined;
-  for (const ncclComm* other : clique->members) {
-    if (!other || other == comm || other->device != comm->device) continue;
-    fail_all(*clique, ncclInvalidUsage,
-             "Duplicate GPU detected: rank " + std::to_string(other->rank) + " and rank " +
+  int none = 0, nobody = 0;
+  const bool first = board.size.compare_exchange_strong(none, size);
+  if ((!first && none != size) ||
+      !board.joined[rank].compare_exchange_strong(nobody, comm->device + 1)) {
+    (void)fail(comm, ncclInvalidArgument,
+               "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                   " joins a communicator of " + std::to_string(board.size) +
+                   " ranks, which has no such place left");
+    return;
+  }
+  for (int r = 0; r < size; ++r) {
+    if (r == rank || board.joined[r] != comm->device + 1) continue;
+    fail_all(comm, ncclInvalidUsage,
+             "Duplicate GPU detected: rank " + std::to_string(r) + " and rank " +
                  std::to_string(rank) + " both on device " + std::to_string(comm->device));
   }
 }
 
-std::shared_ptr<Clique> make_clique(int size) {
-  return std::make_shared<Clique>(Clique{size, Library::get().random() % static_cast<size_t>(size),
-                                         std::vector<ncclComm*>(static_cast<size_t>(size))});
-}
-
 void forget(ncclComm* comm) {
   for (const auto& batch : comm->batches) {
+    for (const Call& c : batch->calls) {  // what was not taken is taken back
+      if (c.sent && !c.done)
+        (*comm->board)->channels[comm->rank][c.message() ? c.peer : comm->rank].sent = c.number - 1;
+    }
     batch->comm = nullptr;
-    *batch->end = true;
-  }
-  if (!comm->clique) return;
-  Clique& clique = *comm->clique;
-  clique.members[static_cast<size_t>(comm->rank)] = nullptr;
-  for (auto* queues : {&clique.sends, &clique.receives}) {
-    for (auto& [_, parts] : *queues) std::erase_if(parts, gone);
+    batch->ended = true;
   }
 }
 
-// All ranks have called: the new communicators know each other.
-void split(const Splitting& all) {
-  std::map<int, std::vector<Splitting::Member>> colors;
-  for (const auto& m : all.members) {
-    if (m.made) colors[m.color].push_back(m);
+// Joins the communicator that a split makes, once all ranks of the parent have called it.
+void finish_split(ncclComm* comm) {
+  if (comm->board || !comm->split.parts || comm->error != ncclSuccess) return;
+  const Split& split = comm->split;
+  const int color = split.parts[split.rank].color;
+  std::vector<int> members;
+  for (int r = 0; r < split.size; ++r) {
+    if (!split.parts[r].written) return;
+    if (split.parts[r].color == color) members.push_back(r);
   }
-  for (auto& [_, members] : colors) {
-    std::ranges::stable_sort(members, {},
-                             [](const auto& m) { return std::pair(m.key, m.parent->rank); });
-    const auto clique = make_clique(static_cast<int>(members.size()));
-    for (size_t r = 0; r < members.size(); ++r) join(members[r].made, clique, static_cast<int>(r));
-  }
+  std::ranges::stable_sort(members, {}, [&](int r) { return split.parts[r].key; });
+  const int first = members.front();
+  auto board = first == split.rank ? split.own : SharedBoard::open(split.parts[first].id);
+  const auto rank = std::ranges::find(members, split.rank) - members.begin();
+  comm->split = {};
+  if (board)
+    return join(comm, std::move(board), static_cast<int>(members.size()), static_cast<int>(rank));
+  (void)fail(comm, ncclRemoteError,
+             "the first rank of the communicator that is split off has left");
 }
 
 }  // namespace
@@ -461,9 +466,11 @@ using namespace nccl_emulation;
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::lock_guard lock(cuda_emulation::runtime_mutex());
-  std::memset(id, 0, sizeof(*id));
-  std::snprintf(id->internal, sizeof(id->internal), "emulated-%llu",
-                static_cast<unsigned long long>(++Library::get().ids));
+  Library& library = Library::get();
+  const auto board = SharedBoard::make(library.random());
+  if (!board) return ncclSystemError;
+  *id = (*board)->id;
+  library.boards[id->internal] = board;
   return ncclSuccess;
 }
 
@@ -477,16 +484,16 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made->device = device;
   made->blocks = !config || config->blocking != 0;
   *comm = made;
-  auto& clique = Library::get().cliques[id.internal];
-  if (!clique) clique = make_clique(ranks);
-  if (clique->size != ranks || clique->members[static_cast<size_t>(rank)]) {
+  if (ranks > kMostRanks)
     return fail(made, ncclInvalidArgument,
-                "rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
-                    " joins a communicator of " + std::to_string(clique->size) +
-                    " ranks, which has no such place left");
-  }
-  join(made, clique, rank);
-  if (clique->joined == ranks) Library::get().cliques.erase(id.internal);
+                "a communicator of " + std::to_string(ranks) + " ranks: emulated hosts have " +
+                    std::to_string(kMostRanks) + " devices at most, and each rank needs one");
+  const auto& boards = Library::get().boards;
+  const auto here = boards.find(id.internal);
+  auto board = here != boards.end() ? here->second : SharedBoard::open(id);
+  if (!board)
+    return fail(made, ncclRemoteError, "the process that made the communicator's id has ended");
+  join(made, std::move(board), ranks, rank);
   return made->blocks ? made->error : ncclInProgress;
 }
 
@@ -495,31 +502,40 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   if (!comm || !made) return ncclInvalidArgument;
   const std::lock_guard lock(cuda_emulation::runtime_mutex());
   *made = nullptr;
+  look(comm);
   if (comm->error != ncclSuccess) return comm->error;
+  if (comm->splits == kMostSplits)
+    return fail(
+        comm, ncclInvalidUsage,
+        "an emulated communicator is split " + std::to_string(kMostSplits) + " times at most");
+  Splitting* const parts = (*comm->board)->splits[comm->splits++];
+  Splitting& mine = parts[comm->rank];
+  mine.color = color;
+  mine.key = key;
   if (color != NCCL_SPLIT_NOCOLOR) {
+    auto own = SharedBoard::make(Library::get().random());
+    if (!own) return fail(comm, ncclSystemError, "no memory is left for another communicator");
+    mine.id = (*own)->id;
     *made = new ncclComm;
+    (*made)->split = {comm->board, std::move(own), comm->size, comm->rank, parts};
     (*made)->device = comm->device;
     (*made)->blocks = config && config->blocking != INT_MIN ? config->blocking != 0 : comm->blocks;
   }
-  const std::shared_ptr<Clique> clique = comm->clique;
-  const size_t number = ++comm->splits;
-  Splitting& all = clique->splits[number];
-  all.members.push_back({comm, *made, color, key});
-  if (all.members.size() == static_cast<size_t>(clique->size)) {
-    split(all);
-    clique->splits.erase(number);
-  }
+  mine.written = true;
   return comm->blocks ? ncclSuccess : ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (!comm || !state) return ncclInvalidArgument;
   const std::lock_guard lock(cuda_emulation::runtime_mutex());
+  finish_split(comm);
+  look(comm);
+  if (comm->connected()) Library::get().boards.erase((*comm->board)->id.internal);
   if (comm->polls > 0 && --comm->polls == 0) issue(comm);
   if (comm->polls_to_error >= 0 && comm->polls_to_error-- == 0)
     (void)fail(comm, ncclRemoteError, "the link of rank " + std::to_string(comm->rank) + " broke");
   const bool ends =
-      comm->finalizing && (!comm->batches.empty() || comm->clique->finalized < comm->clique->size);
+      comm->finalizing && (!comm->batches.empty() || (*comm->board)->finalized < comm->size);
   const bool busy = !comm->connected() || comm->polls > 0 || ends;
   *state = comm->error != ncclSuccess ? comm->error : busy ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
@@ -528,10 +544,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (!comm) return ncclInvalidArgument;
   const std::lock_guard lock(cuda_emulation::runtime_mutex());
+  look(comm);
   if (comm->error != ncclSuccess) return comm->error;
   if (comm->finalizing) return fail(comm, ncclInvalidUsage, "it was finalized before");
   comm->finalizing = true;
-  ++comm->clique->finalized;
+  ++(*comm->board)->finalized;
   return ncclInProgress;
 }
 

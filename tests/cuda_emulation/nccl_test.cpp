@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated NCCL does what NVIDIA's describes, and says what was wrong where that one would hang
-// or write other bytes.
+// The emulated NCCL does what NVIDIA's describes, among threads and among processes, and says what
+// was wrong where that one would hang or write other bytes.
 #include "nccl.h"
 
 #include "cuda_emulation.h"
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <functional>
 #include <numeric>
 #include <string>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace {
 
-class Nccl : public testing::Test {
- protected:
-  static void SetUpTestSuite() { setenv("TESSERA_EMULATED_DEVICES", "2", 1); }
-};
+using Clock = std::chrono::steady_clock;
+constexpr auto kLongest = std::chrono::seconds(60);
 
 // One rank: its device, stream and communicator.
 struct Rank {
@@ -41,46 +46,92 @@ struct Rank {
     return values;
   }
   [[nodiscard]] ncclResult_t state(ncclComm_t of = nullptr) const {
+    return poll(of ? of : comm, [](ncclResult_t now) { return now != ncclInProgress; });
+  }
+  /// Until an error comes.
+  [[nodiscard]] std::string error() const {
+    (void)poll(comm, [](ncclResult_t now) { return now != ncclSuccess && now != ncclInProgress; });
+    return ncclGetLastError(comm);
+  }
+
+ private:
+  template <class F> static ncclResult_t poll(ncclComm_t of, F done) {
     ncclResult_t now = ncclInProgress;
-    for (int i = 0; now == ncclInProgress && i < 100'000; ++i) {
-      EXPECT_EQ(ncclCommGetAsyncError(of ? of : comm, &now), ncclSuccess);
+    for (const auto end = Clock::now() + kLongest; Clock::now() < end;) {
+      EXPECT_EQ(ncclCommGetAsyncError(of, &now), ncclSuccess);
+      if (done(now)) break;
       std::this_thread::yield();
     }
     return now;
   }
-  /// Until an error comes.
-  [[nodiscard]] std::string error() const {
-    ncclResult_t now = ncclSuccess;
-    for (int i = 0; (now == ncclSuccess || now == ncclInProgress) && i < 100'000; ++i) {
-      EXPECT_EQ(ncclCommGetAsyncError(comm, &now), ncclSuccess);
-      std::this_thread::yield();
-    }
-    return ncclGetLastError(comm);
-  }
 };
 
-void on_ranks(int n, const std::function<void(Rank&)>& fn, bool same_device = false) {
+using RankFunction = std::function<void(Rank&)>;
+
+void run_rank(int n, int r, const ncclUniqueId& id, int device, const RankFunction& fn) {
+  Rank rank{r};
+  ASSERT_EQ(cudaSetDevice(device), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithPriority(&rank.stream, cudaStreamNonBlocking, -1), cudaSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  (void)ncclCommInitRankConfig(&rank.comm, n, id, r, &config);
+  fn(rank);
+  (void)ncclCommAbort(rank.comm);
+  EXPECT_EQ(cudaStreamDestroy(rank.stream), cudaSuccess);
+}
+
+void on_threads(int n, const RankFunction& fn, bool same_device) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   std::vector<std::thread> threads;
-  for (int r = 0; r < n; ++r) {
-    threads.emplace_back([&, r] {
-      Rank rank{r};
-      const int device = same_device ? 0 : r;
-      ASSERT_EQ(cudaSetDevice(device), cudaSuccess);
-      ASSERT_EQ(cudaStreamCreateWithPriority(&rank.stream, cudaStreamNonBlocking, -1), cudaSuccess);
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      (void)ncclCommInitRankConfig(&rank.comm, n, id, r, &config);
-      fn(rank);
-      (void)ncclCommAbort(rank.comm);
-      EXPECT_EQ(cudaStreamDestroy(rank.stream), cudaSuccess);
-    });
-  }
+  for (int r = 0; r < n; ++r)
+    threads.emplace_back([&, r] { run_rank(n, r, id, same_device ? 0 : r, fn); });
   for (auto& t : threads) t.join();
 }
 
-TEST_F(Nccl, SumsAndFinalizes) {
+// What each process ended with, as waitpid says it.
+std::vector<int> on_processes(int n, const RankFunction& fn, bool same_device = false) {
+  struct Told {
+    std::atomic<bool> is;
+    ncclUniqueId id;
+  };
+  auto* const told = static_cast<Told*>(
+      mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  std::vector<pid_t> children;
+  for (int r = 0; r < n; ++r) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (r == 0) {
+        EXPECT_EQ(ncclGetUniqueId(&told->id), ncclSuccess);
+        told->is = true;
+      }
+      while (!told->is) std::this_thread::yield();
+      run_rank(n, r, told->id, same_device ? 0 : r, fn);
+      (void)std::fflush(stdout);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  std::vector<int> ends;
+  for (const pid_t child : children) EXPECT_EQ(waitpid(child, &ends.emplace_back(), 0), child);
+  munmap(told, sizeof(Told));
+  return ends;
+}
+
+// By parameter: whether its ranks are processes.
+class Nccl : public testing::TestWithParam<bool> {
+ protected:
+  static void SetUpTestSuite() { setenv("TESSERA_EMULATED_DEVICES", "2", 1); }
+
+  static void on_ranks(int n, const RankFunction& fn, bool same_device = false) {
+    if (!GetParam()) return on_threads(n, fn, same_device);
+    EXPECT_EQ(on_processes(n, fn, same_device), std::vector<int>(static_cast<size_t>(n)));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Nccl, testing::Bool(),
+                         [](const auto& ranks) { return ranks.param ? "Processes" : "Threads"; });
+
+TEST_P(Nccl, SumsAndFinalizes) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     for (int round = 0; round < 20; ++round) {
@@ -94,7 +145,41 @@ TEST_F(Nccl, SumsAndFinalizes) {
   });
 }
 
-TEST_F(Nccl, MessagesOfAGroupMeetInAnyOrder) {
+TEST_P(Nccl, MovesWhatEachCollectiveSays) {
+  on_ranks(2, [](Rank& r) {
+    ASSERT_EQ(r.state(), ncclSuccess);
+    constexpr size_t kEach = 300'000;  // more than a page, and not a multiple of one
+    const auto mine = static_cast<float>(r.rank);
+    std::vector<float> values(2 * kEach);
+    std::iota(values.begin(), values.end(), 1000 * mine);
+    const auto ends = [&](const float* block) { return r.host(block, 2 * kEach); };
+
+    float* x = r.device(values);
+    (void)ncclAllGather(x + kEach * static_cast<size_t>(r.rank), x, kEach, ncclFloat32, r.comm,
+                        r.stream);
+    ASSERT_EQ(r.state(), ncclSuccess);
+    EXPECT_EQ(ends(x)[0], 0);
+    EXPECT_EQ(ends(x)[2 * kEach - 1], 1000 + 2 * kEach - 1);
+
+    x = r.device(values);
+    (void)ncclReduceScatter(x, x + kEach * static_cast<size_t>(r.rank), kEach, ncclFloat32, ncclMax,
+                            r.comm, r.stream);
+    ASSERT_EQ(r.state(), ncclSuccess);
+    EXPECT_EQ(ends(x)[kEach * static_cast<size_t>(r.rank)], 1000 + mine * kEach);
+
+    x = r.device(values);
+    (void)ncclReduce(x, x, 2 * kEach, ncclFloat32, ncclAvg, 1, r.comm, r.stream);
+    ASSERT_EQ(r.state(), ncclSuccess);
+    EXPECT_EQ(ends(x)[7], 7 + 500 * mine);
+
+    x = r.device(values);
+    (void)ncclBroadcast(x, x, 2 * kEach, ncclFloat32, 1, r.comm, r.stream);
+    ASSERT_EQ(r.state(), ncclSuccess);
+    EXPECT_EQ(ends(x)[9], 1009);
+  });
+}
+
+TEST_P(Nccl, MessagesOfAGroupMeetInAnyOrder) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     float* const x = r.device({static_cast<float>(r.rank), 0});
@@ -107,7 +192,7 @@ TEST_F(Nccl, MessagesOfAGroupMeetInAnyOrder) {
   });
 }
 
-TEST_F(Nccl, SplitsByColorAndKey) {
+TEST_P(Nccl, SplitsByColorAndKey) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     ncclComm_t turned = nullptr, alone = nullptr;
@@ -127,7 +212,7 @@ TEST_F(Nccl, SplitsByColorAndKey) {
   });
 }
 
-TEST_F(Nccl, RanksThatDisagreeAreToldHow) {
+TEST_P(Nccl, RanksThatDisagreeAreToldHow) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     float* const x = r.device({1, 2});
@@ -138,7 +223,7 @@ TEST_F(Nccl, RanksThatDisagreeAreToldHow) {
   });
 }
 
-TEST_F(Nccl, MemoryOfAnotherDeviceIsRefused) {
+TEST_P(Nccl, MemoryOfAnotherDeviceIsRefused) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     std::vector<float> host(1);
@@ -148,7 +233,7 @@ TEST_F(Nccl, MemoryOfAnotherDeviceIsRefused) {
   });
 }
 
-TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
+TEST_P(Nccl, TwoRanksOnOneDeviceAreRefused) {
   on_ranks(
       2,
       [](Rank& r) {
@@ -158,7 +243,7 @@ TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
       true);
 }
 
-TEST_F(Nccl, ACallBeforeTheLastIsTakenIsAnError) {
+TEST_P(Nccl, ACallBeforeTheLastIsTakenIsAnError) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     float* const x = r.device({1});
@@ -171,7 +256,7 @@ TEST_F(Nccl, ACallBeforeTheLastIsTakenIsAnError) {
 }
 
 // A stream that waits for a peer goes on when its communicator is aborted, by another thread too.
-TEST_F(Nccl, AnAbortEndsWhatWaits) {
+TEST_P(Nccl, AnAbortEndsWhatWaits) {
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     if (r.rank == 1) return;
@@ -187,7 +272,28 @@ TEST_F(Nccl, AnAbortEndsWhatWaits) {
   });
 }
 
-TEST_F(Nccl, ALateErrorComesWhileItIsPolled) {
+// As with NCCL: only an abort ends it.
+TEST(NcclProcesses, ADeadRankLeavesItsPeerWaiting) {
+  setenv("TESSERA_EMULATED_DEVICES", "2", 1);
+  const std::vector<int> ends = on_processes(2, [](Rank& r) {
+    ASSERT_EQ(r.state(), ncclSuccess);
+    float* const x = r.device({1});
+    (void)ncclAllReduce(x, x, 1, ncclFloat32, ncclSum, r.comm, r.stream);
+    ASSERT_EQ(r.state(), ncclSuccess);
+    EXPECT_EQ(r.host(x, 1)[0], 2);
+    if (r.rank == 1) (void)std::raise(SIGKILL);
+    (void)ncclAllReduce(x, x, 1, ncclFloat32, ncclSum, r.comm, r.stream);
+    ASSERT_EQ(r.state(), ncclSuccess);
+    for (const auto end = Clock::now() + std::chrono::milliseconds(100); Clock::now() < end;)
+      EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);
+    EXPECT_EQ(ncclCommAbort(std::exchange(r.comm, nullptr)), ncclSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
+  });
+  EXPECT_EQ(ends[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(ends[1]) && WTERMSIG(ends[1]) == SIGKILL);
+}
+
+TEST_P(Nccl, ALateErrorComesWhileItIsPolled) {
   setenv("TESSERA_EMULATED_NCCL_ERROR", "1:2", 1);
   on_ranks(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);

@@ -26,9 +26,9 @@ namespace cuda_emulation {
 
 struct Step {
   std::function<void()> run;
-  std::shared_ptr<const bool> after;  // where given, the step waits until this is true
-  bool by_others = false;             // which another thread's work may make it
-  size_t record = 0;                  // its number among the records, from 1
+  std::shared_ptr<const bool> after;      // where given, the step waits until this is true
+  std::function<bool()> until = nullptr;  // or until this says true, by what other ranks do
+  size_t record = 0;                      // its number among the records, from 1
 };
 
 struct Graph {
@@ -122,8 +122,8 @@ class Runtime {
     if (random_() % 4 == 0) (void)run_one();
   }
 
-  /// Runs steps until `done`; false where none can run before, and no other thread's work can
-  /// change that.
+  /// Runs steps until `done`; false where none can run before, and no other rank can change
+  /// that.
   template <class F> bool run_until(F done) {
     while (!done()) {
       if (run_one()) continue;
@@ -139,7 +139,9 @@ class Runtime {
     Stream* chosen = nullptr;
     unsigned seen = 0;
     const auto look_at = [&](Stream& s) {
-      if (s.steps.empty() || (s.steps.front().after && !*s.steps.front().after)) return;
+      if (s.steps.empty()) return;
+      const Step& next = s.steps.front();
+      if ((next.after && !*next.after) || (next.until && !next.until())) return;
       if (random_() % ++seen == 0) chosen = &s;
     };
     for (Stream& s : defaults_) look_at(s);
@@ -214,9 +216,7 @@ class Runtime {
 
  private:
   bool waits_for_others() const {
-    const auto waits = [](const Stream& s) {
-      return !s.steps.empty() && s.steps.front().by_others;
-    };
+    const auto waits = [](const Stream& s) { return !s.steps.empty() && s.steps.front().until; };
     return std::any_of(std::begin(defaults_), std::end(defaults_), waits) ||
            std::any_of(streams.begin(), streams.end(), [&](const auto& s) { return waits(*s); });
   }
@@ -301,10 +301,10 @@ cudaError_t launch(Kernel kernel, cudaStream_t stream) {
 std::recursive_mutex& runtime_mutex() { return Runtime::get().mutex; }
 
 cudaError_t enqueue_until(cudaStream_t stream, std::string what, std::function<void()> begin,
-                          std::shared_ptr<const bool> end) {
+                          std::function<bool()> end) {
   return call([&](Runtime& r) {
     r.add(stream, {std::move(begin), nullptr}, std::move(what));
-    r.add(stream, {nullptr, std::move(end), true});
+    r.add(stream, {nullptr, nullptr, std::move(end)});
     return cudaSuccess;
   });
 }

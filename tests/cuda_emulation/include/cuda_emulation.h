@@ -15,12 +15,12 @@ namespace cuda_emulation {
 
 /// One lock for all devices: every step of a stream runs with it held, on whichever thread waits.
 CUDA_EMULATION_API std::recursive_mutex& runtime_mutex();
-/// Appends a step that begins when the stream reaches it and ends once `*end` is true, which a step
-/// of another rank sets: a thread that waits for it lets other threads work meanwhile. Both are
-/// used with the lock held.
+/// Appends a step that begins when the stream reaches it and ends once `end` says so, which what
+/// other ranks do, threads or processes, makes it say: a thread that waits for it lets other
+/// threads work meanwhile. Both are called with the lock held, `end` again and again.
 CUDA_EMULATION_API cudaError_t enqueue_until(cudaStream_t stream, std::string what,
                                              std::function<void()> begin,
-                                             std::shared_ptr<const bool> end);
+                                             std::function<bool()> end);
 /// The device of a stream; of an allocation that holds all of these bytes, or -1.
 [[nodiscard]] CUDA_EMULATION_API int device_of(cudaStream_t stream);
 [[nodiscard]] CUDA_EMULATION_API int device_of(const void* bytes, size_t count);

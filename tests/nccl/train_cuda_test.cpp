@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that a launcher starts, each with a device of its own, train a model whose parameters
+// fully_shard divides among them over NCCL: the losses are those of the CPU.
+#include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
+#include "tessera/tests/support/tiny_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace tessera::train {
+namespace {
+
+// A port that nobody listens at.
+int free_port() {
+  const int s = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(s, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(s, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(s);
+  return ntohs(address.sin_port);
+}
+
+class TrainNcclCuda : public TinyRunTest {
+ protected:
+  // The losses of three steps in `ranks` processes.
+  [[nodiscard]] std::vector<double> losses(const std::string& device, int ranks) const {
+    const std::string port = concat("MASTER_PORT=", free_port());
+    const Words words =
+        train(device, {"--device", device, "--training.steps", "3", "--training.local_batch_size",
+                       "1", "--parallelism.data_parallel_shard_degree", std::to_string(ranks),
+                       "--checkpoint.enable", "false", "--metrics.measure_ceiling", "false"});
+    const auto log = [&](int rank) { return path(concat(device, rank, ".log")); };
+    std::vector<std::unique_ptr<Child>> all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Words own{concat("RANK=", rank),       concat("WORLD_SIZE=", ranks),
+                      concat("LOCAL_RANK=", rank), concat("LOCAL_WORLD_SIZE=", ranks),
+                      "MASTER_ADDR=127.0.0.1",     port};
+      all.push_back(std::make_unique<Child>(words, log(rank), own));
+    }
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_EQ(all[static_cast<size_t>(rank)]->wait(), 0) << io::read_file(log(rank));
+    std::vector<double> found;
+    std::ifstream file(path(device) + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto at = nlohmann::json::parse(line);
+      if (at.contains("loss")) found.push_back(at["loss"]);
+    }
+    return found;
+  }
+};
+
+TEST_F(TrainNcclCuda, FullyShardHasTheLossesOfTheCpu) {
+  const int ranks = std::min(Process::get().cuda().device_count(), 2);
+  const std::vector<double> expected = losses("cpu", ranks), found = losses("cuda", ranks);
+  ASSERT_EQ(expected.size(), 3u);
+  ASSERT_EQ(found.size(), 3u);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-5 * std::abs(expected[i])) << "step " << i + 1;
+}
+
+}  // namespace
+}  // namespace tessera::train
