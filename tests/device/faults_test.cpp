@@ -2,13 +2,11 @@
 // Devices that are lost, libraries that do not fit, and runs that want none: by the variables of
 // library/host_device.cpp.
 #include "tessera/tests/device/counts.h"
+#include "tessera/tests/support/logged_losses.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
-#include <fstream>
 
 namespace tessera::train {
 namespace {
@@ -26,13 +24,7 @@ class HostDeviceFaults : public TinyRunTest {
   }
   [[nodiscard]] std::string errors() const { return io::read_file(path("err.log")); }
   [[nodiscard]] std::vector<double> losses(const std::string& dump) const {
-    std::vector<double> all;
-    std::ifstream file(path(dump) + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto at = nlohmann::json::parse(line);
-      if (at.contains("loss")) all.push_back(at["loss"]);
-    }
-    return all;
+    return test::logged_losses(path(dump));
   }
   // Kernels of a run of so many steps.
   int64_t kernels_of(int count) {

@@ -3,20 +3,19 @@
 // fully_shard divides among them over NCCL: the losses are those of the CPU.
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
+#include "tessera/tests/support/logged_losses.h"
 #include "tessera/tests/support/tiny_run.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <memory>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 namespace tessera::train {
 namespace {
 
-// A port that nobody listens at.
+// A port that nobody listens at, from the system: the shared library shows no sockets of its own.
 int free_port() {
   const int s = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -48,13 +47,7 @@ class TrainNcclCuda : public TinyRunTest {
     }
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_EQ(all[static_cast<size_t>(rank)]->wait(), 0) << io::read_file(log(rank));
-    std::vector<double> found;
-    std::ifstream file(path(device) + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto at = nlohmann::json::parse(line);
-      if (at.contains("loss")) found.push_back(at["loss"]);
-    }
-    return found;
+    return test::logged_losses(path(device));
   }
 };
 
