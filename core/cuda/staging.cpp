@@ -51,15 +51,18 @@ size_t Staging::place_for(size_t bytes) {
 }
 
 void Staging::wait_for_oldest() {
-  const Sent oldest = in_flight_.front();
-  TESSERA_CUDA_CALL(cudaEventSynchronize(oldest.event));
-  idle_.push_back(oldest.event);
+  TESSERA_CUDA_CALL(cudaEventSynchronize(in_flight_.front().event));
+  retire_oldest();
+}
+
+void Staging::retire_oldest() {
+  idle_.push_back(in_flight_.front().event);
   in_flight_.pop_front();
 }
 
 cudaEvent_t Staging::free_event() {
   while (!in_flight_.empty() && cudaEventQuery(in_flight_.front().event) == cudaSuccess)
-    wait_for_oldest();
+    retire_oldest();
   (void)cudaGetLastError();  // "not ready" is no error
   if (idle_.empty()) {
     cudaEvent_t made = nullptr;

@@ -30,6 +30,7 @@ class Staging {
   /// Where the next `bytes` bytes lie, once whatever was sent from there has arrived.
   [[nodiscard]] size_t place_for(size_t bytes);
   void wait_for_oldest();
+  void retire_oldest();  // which has arrived
   [[nodiscard]] cudaEvent_t free_event();
 
   std::byte* ring_ = nullptr;
