@@ -8,6 +8,7 @@
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/arrays/array_file.h"
+#include "tessera/train/data/gzip_impl.h"
 
 #include <algorithm>
 #include <array>
@@ -15,9 +16,9 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 namespace tessera::train {
 namespace {
@@ -62,64 +63,43 @@ std::string_view why_not(const fs::path& path, fs::file_type type) {
 class Blocks {
  public:
   explicit Blocks(const std::string& path) : path_(path), buffer_(1 << 20, '\0') {
-    fd_ = io::open_file(path, kWhere);
-    if (::fstat(fd_, &info_) != 0) io_error("open");
-    if (!is_gz(path)) return;
-    gz_ = ::gzdopen(fd_, "rb");  // owns the descriptor from here on
-    if (gz_ == nullptr) io_error("open");
-    ::gzbuffer(gz_, 1 << 18);
+    file_.fd = io::open_file(path, kWhere);
+    if (::fstat(file_.fd, &info_) != 0)
+      fail<IoError>(kWhere, "cannot open ", path_, ": ", std::strerror(errno));
+    if (is_gz(path)) gzip_.emplace(file_.fd, path);
   }
-  ~Blocks() {
-    if (gz_ != nullptr) ::gzclose_r(gz_);
-    else if (fd_ >= 0) ::close(fd_);
-  }
-  Blocks(const Blocks&) = delete;
-  Blocks& operator=(const Blocks&) = delete;
 
   /// Empty at the end.
   [[nodiscard]] std::string_view next() {
-    return {buffer_.data(), gz_ != nullptr ? unpacked() : plain()};
+    return {buffer_.data(), gzip_ ? gzip_->read(buffer_) : plain()};
   }
   /// Bytes as stored: a lower bound of what is in a plain file.
   [[nodiscard]] size_t stored() const { return static_cast<size_t>(info_.st_size); }
 
  private:
-  [[noreturn]] void io_error(std::string_view what) {
-    const int error = errno;
-    if (gz_ == nullptr && fd_ >= 0) ::close(fd_);
-    fail<IoError>(kWhere, "cannot ", what, ' ', path_, ": ", std::strerror(error));
-  }
+  struct File {
+    int fd = -1;
+    File() = default;
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    ~File() {
+      if (fd >= 0) ::close(fd);
+    }
+  };
   size_t plain() {
     for (;;) {
-      const ssize_t n = ::read(fd_, buffer_.data(), buffer_.size());
+      const ssize_t n = ::read(file_.fd, buffer_.data(), buffer_.size());
       if (n >= 0) return static_cast<size_t>(n);
       if (errno != EINTR) {
         fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
       }
     }
   }
-  size_t unpacked() {
-    const int n = ::gzread(gz_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
-    int code = Z_OK;
-    const char* reason = ::gzerror(gz_, &code);
-    if (code == Z_ERRNO) fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
-    if (code == Z_BUF_ERROR || n < 0) {
-      fail<DataError>(kWhere, path_, " is damaged after ", ::gztell(gz_),
-                      " unpacked bytes: ", code == Z_BUF_ERROR ? "the file ends early" : reason,
-                      "; expected a whole gzip file, `gzip -t` checks it");
-    }
-    // zlib passes data that is not gzip through unchanged, but the name says gzip.
-    if (n > 0 && ::gzdirect(gz_) != 0) {
-      fail<DataError>(kWhere, path_,
-                      " is not gzip, as its name says; compress it or rename it without .gz");
-    }
-    return static_cast<size_t>(n);
-  }
 
   std::string path_, buffer_;
   struct stat info_ {};
-  int fd_ = -1;
-  gzFile gz_ = nullptr;
+  File file_;
+  std::optional<GzipReader> gzip_;
 };
 
 constexpr std::string_view kUtf8Help = "convert it with `iconv -f LATIN1 -t UTF-8`";
