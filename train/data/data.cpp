@@ -250,6 +250,13 @@ void DataConfig::fields(config::Fields& f) {
         {.min = 1, .max = 1024});
 }
 
+std::vector<std::string> DataInfo::notes(std::string_view what) const {
+  std::vector<std::string> lines;
+  if (!details.empty()) lines.push_back(what == "data" ? details : concat(what, ' ', details));
+  if (!listing.empty()) lines.push_back(data_files_line(listing, what));
+  return lines;
+}
+
 std::vector<MixturePart> DataConfig::parts(const std::string& path_field) const {
   if (!mixture.empty()) return parse_mixture(mixture, "dataloader.mixture");
   return {{path, 1, path_field}};

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::train {
@@ -68,6 +69,9 @@ struct DataInfo {
   int64_t batches = 0;  ///< for evaluation: number of micro-batches of the whole data set
   std::string listing;  ///< which files of a folder were taken and which were not; empty for a file
   std::string details;  ///< a line for people: what a fine-tuning set holds; empty for others
+  /// The lines that every command prints of data that it reads: details and data_files_line.
+  /// `what`: whose.
+  [[nodiscard]] TESSERA_API std::vector<std::string> notes(std::string_view what = "data") const;
 };
 
 class TESSERA_API DataLoader {

@@ -246,12 +246,12 @@ void Trainer::announce() {
           data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
           with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
           data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : ""));
-      if (!data.details.empty()) print_(data.details);
-      if (!data.listing.empty()) print_("data files: " + data.listing);
+      for (const std::string& line : data.notes()) print_(line);
     }
   }
-  if (validation_data_ && !validation_data_->info().listing.empty())
-    print_("validation files: " + validation_data_->info().listing);
+  if (validation_data_) {
+    for (const std::string& line : validation_data_->info().notes("validation")) print_(line);
+  }
   print_(fmt::format("mesh: {}, {}", mesh_.text(),
                      share_.parts == world_.size() ? "each rank reads its own rows"
                      : share_.parts == 1           ? "all ranks read the same rows"
