@@ -41,6 +41,9 @@ struct Batch {
   /// Position of each token in its document, and index of the document in its sequence; undefined
   /// if every sequence is one document.
   Tensor positions = {}, documents = {};
+  /// Bool: true at places that hold no token, behind those of a row, as its documents do not fill
+  /// it; undefined if no row of the micro-batch has such a place, of this rank or of another.
+  Tensor padding = {};
 };
 
 /// The rows (sequences) that a loader makes. A micro-batch is `global_rows` successive rows of the

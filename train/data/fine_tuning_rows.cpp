@@ -45,6 +45,11 @@ class FineTuningRows final : public RowSource {
   [[nodiscard]] const DataInfo& info() const override { return info_; }
   [[nodiscard]] bool has_positions() const override { return true; }
 
+  [[nodiscard]] int64_t tokens(int64_t index) const override {
+    int64_t sum = 0;
+    for (const int64_t example : packing_.row(index)) sum += inputs_of(example);
+    return sum;
+  }
   void make(int64_t index, const RowSpans& row) const override {
     size_t at = 0;
     int64_t document = 0;
@@ -75,6 +80,11 @@ class FineTuningRows final : public RowSource {
 
   [[nodiscard]] size_t begin_of(int64_t example) const {
     return example == 0 ? 0 : ends_[static_cast<size_t>(example) - 1];
+  }
+
+  // The last token predicts nothing.
+  [[nodiscard]] int64_t inputs_of(int64_t example) const {
+    return static_cast<int64_t>(ends_[static_cast<size_t>(example)] - begin_of(example)) - 1;
   }
 
   void encode_waiting(const std::string& path) {
@@ -138,8 +148,7 @@ class FineTuningRows final : public RowSource {
                       plan.seq_len);
     }
     std::vector<int64_t> inputs(ends_.size());
-    for (size_t i = 0; i < inputs.size(); ++i)
-      inputs[i] = static_cast<int64_t>(ends_[i] - begin_of(static_cast<int64_t>(i))) - 1;
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = inputs_of(static_cast<int64_t>(i));
     packing_ = pack_best_fit(inputs, plan.seq_len);
     info_.files = static_cast<int64_t>(files.paths.size());
     info_.listing = files.listing;
