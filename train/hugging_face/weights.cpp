@@ -120,8 +120,11 @@ HfWeights::HfWeights(const std::string& folder) {
   }
   for (const std::string& name : names) {
     const std::string path = hf_file(folder, name);
-    if (path.empty())
-      fail<DataError>("hugging_face", index, ": there is no file ", io::excerpt(name));
+    if (path.empty()) {
+      const auto held = std::ranges::find(named, name, [](const auto& n) { return n.second; });
+      fail<DataError>("hugging_face", index, ": there is no file ", io::excerpt(name),
+                      ", which holds ", io::excerpt(held->first));
+    }
     add_file(folder, name, path);
   }
   for (const auto& [tensor, of] : named) {
@@ -151,6 +154,7 @@ std::map<std::string, std::string> HfWeights::read_index(const std::string& inde
     if (!name.ends_with(".safetensors")) bad("'", io::excerpt(name), "' is no safetensors file");
     named[tensor] = name;
   }
+  if (named.empty()) bad("its weight_map names no tensor");
   return named;
 }
 
