@@ -630,6 +630,7 @@ void Trainer::print_samples() {
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed),
                           .tokenizer = tokenizer_,
+                          .ends = end_ids(config_.special_tokens, *tokenizer_, -1),
                           .chat = chat_,
                           .cut = config_.parallelism.sequence_cut()};
   const auto sample = [&] {
