@@ -5,6 +5,7 @@
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/settings_impl.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
 
 #include <algorithm>
@@ -94,7 +95,13 @@ std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const s
                     " and ", kMergesTxt, others,
                     others.empty() ? "" : ", of which no tokenizer can be made here");
   }
-  if (has(kTokenizerConfig)) read(folder / kTokenizerConfig, std::string(kTokenizerConfig));
+  for (const std::string_view name : {kTokenizerConfig, kSpecialTokensMap, kAddedTokens})
+    if (has(name)) read(folder / name, std::string(name));
+  constexpr size_t kMostConfigBytes = size_t{16} << 20;
+  if (!has(kTokenizerJson) && has("config.json")) {
+    require_class(io::read_file((folder / "config.json").string(), kMostConfigBytes), files, path,
+                  field);
+  }
   return files;
 }
 
