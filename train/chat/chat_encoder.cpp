@@ -126,6 +126,15 @@ ChatEncoder::Parts ChatEncoder::resolved(const TemplateText& text, const std::st
   Parts parts;
   for (const TemplatePart& part : text) {
     if (part.kind == Kind::text) {
+      // Text is never read as a mark, so its name here would become characters.
+      for (int64_t id = 0; id < tokenizer_.vocabulary(); ++id) {
+        if (!tokenizer_.is_mark(id)) continue;
+        const std::string name = tokenizer_.bytes(id);
+        if (name.empty() || part.text.find(name) == part.text.npos) continue;
+        fail<ConfigError>("--" + field, io::excerpt(name_), " has the special token ",
+                          io::excerpt(name, 60), " within a text: write {\"mark\": \"",
+                          io::excerpt(name, 60), "\"} in its place");
+      }
       parts.push_back({-1, part.text});
       continue;
     }

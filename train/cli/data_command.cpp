@@ -25,8 +25,10 @@ struct PrepareConfig {
   std::string tokenizer;
   void fields(config::Fields& f) {
     f.add("out", options.out, "new folder, which --dataloader.path then takes");
-    f.add("tokenizer", tokenizer,
-          "folder or file of the tokenizer, which training must use too; none: bytes");
+    f.add(
+        "tokenizer", tokenizer,
+        "folder or file of the tokenizer, which training must use too; bytes, or none: a token per "
+        "byte");
     f.add("text_field", options.text_field, "field of each .jsonl line that contains the document");
     f.add("shard_tokens", options.shard_tokens,
           "a shard ends with the document that reaches this size; an interrupted preparation goes "

@@ -103,6 +103,8 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
   const std::vector<std::string> prompts = take_prompts(arguments, rest);
   config::throw_if_any(ModelOnRanks::faults(fields, c.on, rest));
   const ModelOnRanks model(c.on, out, catalogue);
+  if (const std::string_view why = model.tokenizer()->missing(); !why.empty())
+    fail<DataError>("tessera generate", "a prompt is text, but ", why);
   std::shared_ptr<const ChatEncoder> chat;
   if (!c.chat_template.empty()) {
     chat = std::make_shared<ChatEncoder>(find_chat_template(c.chat_template, "chat_template"),

@@ -13,7 +13,8 @@ namespace tessera::train {
 void ModelOnRanksConfig::fields(config::Fields& f) {
   f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
   f.add("hf_assets_path", hf_assets_path,
-        "folder or file of a tokenizer to use in place of the checkpoint's");
+        "folder or file of a tokenizer to use in place of the checkpoint's; bytes: a token per "
+        "byte");
   f.add("ranks", ranks,
         "ranks to run as threads of this process; 0: one rank, or one per process of a launcher",
         {.min = 0, .max = 4096, .unit = "ranks"});

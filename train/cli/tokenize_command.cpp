@@ -17,9 +17,10 @@ struct TokenizeConfig {
   std::string tokenizer, text, file, text_field = "text";
   bool ids = false;
   void fields(config::Fields& f) {
-    f.add("tokenizer", tokenizer,
-          "folder or file of the tokenizer (tokenizer.json, or vocab.json and merges.txt); none: "
-          "bytes");
+    f.add(
+        "tokenizer", tokenizer,
+        "folder or file of the tokenizer (tokenizer.json, or vocab.json and merges.txt); bytes, or "
+        "none: a token per byte");
     f.add("text", text, "text to tokenise");
     f.add("file", file, "file whose documents are tokenised: text or JSONL, also with .gz");
     f.add("text_field", text_field, "JSONL field of the text");

@@ -20,16 +20,13 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostCopiedBytes = size_t{256} << 20;
 
-// The files that are there; whether a tokenizer is among them.
-bool copy_files(const std::string& from, const std::string& to) {
-  bool tokenizer = false;
+// The files that are there.
+void copy_files(const std::string& from, const std::string& to) {
   for (const std::string_view name : hf_copied_files()) {
     const std::string path = hf_file(from, name);
     if (path.empty()) continue;
     io::write_file_atomically(io::below(to, name), io::read_file(path, kMostCopiedBytes));
-    tokenizer = tokenizer || name == "tokenizer.json" || name == "vocab.json";
   }
-  return tokenizer;
 }
 
 // A run that computes as the model was published, on any data.
@@ -59,17 +56,16 @@ uint64_t import_hugging_face(const ImportOptions& o, const Catalogue& catalogue,
   std::vector<std::string> faults = config.faults();
   config::throw_if_any(faults);
   io::NewFolder out(o.out, "--out");
+  copy_files(o.from, out.path());
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (copy_files(o.from, out.path())) {
-    config.hf_assets_path = out.path();
-    try {
-      tokenizer = config.open_tokenizer();
-      config.hf_assets_path = config.checkpoint.initial_load_path;
-    } catch (const Error& error) {
-      config.hf_assets_path.clear();
-      note(concat("warning: the tokenizer is copied, but not used: ", error.what()));
-    }
+  try {
+    config.hf_assets_path = fs::absolute(o.from).string();
+    tokenizer = config.open_tokenizer();
+  } catch (const Error& error) {
+    note(concat("warning: text needs a tokenizer, and there is none that can be used: ",
+                error.what()));
   }
+  config.hf_assets_path = config.checkpoint.initial_load_path;
 
   std::vector<ComingTensor> coming;
   uint64_t bytes = 0, read = 0;

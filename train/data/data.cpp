@@ -166,6 +166,8 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
   Part found{find_data(part.path, part.field), config, plan, 1};
   found.config.path = part.path;
   found.plan.path_field = part.field;
+  if (found.files.kind == DataKind::text && !tokenizer.missing().empty())
+    fail<DataError>(part.field, part.path, " is text, but ", tokenizer.missing());
   if (config.format != "text") check_fine_tuning(found.files, found.config, found.plan, tokenizer);
   if (found.files.kind == DataKind::arrays) return found;
   found.config.begin_id = -1;
@@ -313,6 +315,10 @@ class DataLoader::Worker {
     thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   }
 
+  [[nodiscard]] bool is_of_text() const {
+    return std::ranges::any_of(parts_,
+                               [](const Part& p) { return p.files.kind != DataKind::arrays; });
+  }
   const DataInfo& info() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return rows_ || failure_; });
@@ -461,6 +467,7 @@ DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 DataLoader::~DataLoader() = default;
 
+bool DataLoader::is_of_text() const { return worker_->is_of_text(); }
 const DataInfo& DataLoader::info() { return worker_->info(); }
 std::span<const DataInfo> DataLoader::sources() { return worker_->sources(); }
 Batch DataLoader::next() { return worker_->next(); }

@@ -80,13 +80,16 @@ struct DataInfo {
 class TESSERA_API DataLoader {
  public:
   /// Checks the path and starts to read. ConfigError, ValueError, DataError, IoError: faults that
-  /// are visible without reading the data. `tokenizer` null: bytes.
+  /// are visible without reading the data. `tokenizer` null: bytes; NoTokenizer: text is a
+  /// DataError.
   DataLoader(const DataConfig& config, const BatchPlan& plan,
              std::shared_ptr<const Tokenizer> tokenizer = nullptr);
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
   ~DataLoader();
 
+  /// Whether a data set is text, or was prepared of text; else all are ids of nobody's tokens.
+  [[nodiscard]] bool is_of_text() const;
   /// Waits until all data is read. Throws errors of reading: DataError, IoError.
   [[nodiscard]] const DataInfo& info();
   /// The same of each data set of a mixture; of the one data set otherwise.

@@ -123,7 +123,13 @@ std::string tokenizer_text(const std::vector<TokenizerEntry>& files) {
 
 void require_same_tokenizer(const DataIndex& index, const Tokenizer& tokenizer,
                             const std::string& folder) {
-  const std::vector<TokenizerEntry> own = entries_of(tokenizer);
+  const auto entries = entries_of(tokenizer);
+  if (!entries) {  // the ids are taken as they are, unless they are those of another vocabulary
+    if (!index.tokenizer.empty()) return;
+    fail<DataError>(kWhere, folder, " was prepared with ", tokenizer_text({}), ", but ",
+                    tokenizer.missing());
+  }
+  const std::vector<TokenizerEntry>& own = *entries;
   if (index.tokenizer == own && index.vocabulary == tokenizer.vocabulary()) return;
   fail<DataError>(kWhere, folder, " was prepared with ", tokenizer_text(index.tokenizer),
                   ", but this run uses ", tokenizer_text(own),

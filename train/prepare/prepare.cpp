@@ -100,7 +100,7 @@ class Preparation {
     index_.vocabulary = tokenizer.vocabulary();
     index_.begin_id = tokenizer.begin_id();
     index_.end_id = tokenizer.end_id();
-    index_.tokenizer = entries_of(tokenizer);
+    index_.tokenizer = entries_of(tokenizer).value();
     index_.type = index_.vocabulary <= UINT16_MAX + 1 ? ElementType::u16 : ElementType::u32;
     index_.text_field = options.text_field;
     index_.shard_tokens = options.shard_tokens;

@@ -83,7 +83,8 @@ struct TopFields {
     f.add(
         "hf_assets_path", c.hf_assets_path,
         "folder with the model's tokenizer (tokenizer.json, or vocab.json and merges.txt), or the "
-        "file itself; none: a token per byte");
+        "file itself; bytes: a token per byte; none: that of the folder of Hugging Face that the "
+        "model is from, else bytes");
     f.add("overwrite", c.overwrite,
           "remove the results of an earlier run from dump_folder and start at step 0; without it, "
           "such a folder is refused unless the run resumes from a checkpoint there");
@@ -227,18 +228,37 @@ std::vector<std::string> Config::own_steps() const {
   return CheckpointFolder(folder.string()).latest_first();
 }
 
+std::string Config::tokenizer_path() const {
+  return hf_assets_path.empty() ? initial_hf_folder() : hf_assets_path;
+}
+
 std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
+  const std::string path = tokenizer_path();
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (!initial_hf.empty() && hf_assets_path == initial_hf && !has_hf_config(initial_hf)) {
+  if (!initial_hf.empty() && path == initial_hf && !has_hf_config(initial_hf)) {
     (void)first_whole(
         {own_steps()}, [](const std::string&) {},
         [&](const CheckpointReader& from) { tokenizer = from.tokenizer(); });
   }
-  if (!tokenizer) tokenizer = train::open_tokenizer(hf_assets_path, "hf_assets_path");
-  if (!hf_assets_path.empty() && tokenizer->vocabulary() > model.vocab_size()) {
+  const auto open = [&] {
+    if (!tokenizer) tokenizer = train::open_tokenizer(path, "hf_assets_path");
+    if (path.empty() || tokenizer->vocabulary() <= model.vocab_size()) return;
     fail<ConfigError>("--model.vocab_size", model.vocab_size(), " is below the ",
-                      tokenizer->vocabulary(), " tokens of --hf_assets_path ",
-                      io::excerpt(hf_assets_path), "; give at least as many");
+                      tokenizer->vocabulary(), " tokens of --hf_assets_path ", io::excerpt(path),
+                      "; give at least as many");
+  };
+  // An import names its own folder.
+  const bool of_the_model = !path.empty() && path != kByteTokenizer &&
+                            (path == initial_hf_folder() || path == checkpoint.initial_load_path);
+  try {
+    open();
+  } catch (const Error& error) {
+    if (!of_the_model) throw;
+    return std::make_shared<NoTokenizer>(
+        concat("the model has no tokenizer that can be used: ", error.what(),
+               "; give the tokenizer that the model was trained with as --hf_assets_path, or "
+               "--hf_assets_path ",
+               kByteTokenizer, " if its tokens are bytes"));
   }
   return tokenizer;
 }
@@ -246,7 +266,8 @@ std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
 std::string Config::initial_hf_folder() const {
   if (!initial_hf.empty()) return initial_hf;
   if (!checkpoint.enable || !checkpoint.initial_load_in_hf) return "";
-  return checkpoint.initial_load_path.empty() ? hf_assets_path : checkpoint.initial_load_path;
+  if (!checkpoint.initial_load_path.empty()) return checkpoint.initial_load_path;
+  return hf_assets_path == kByteTokenizer ? "" : hf_assets_path;
 }
 
 std::string Config::title() const {
@@ -299,7 +320,8 @@ std::vector<std::string> Config::conflicts() const {
       "[--model.initial_hf] and --checkpoint.initial_load_path both name a model to start from: "
       "give one of them");
   require(!checkpoint.initial_load_in_hf || !initial_hf.empty() ||
-              !checkpoint.initial_load_path.empty() || !hf_assets_path.empty(),
+              !checkpoint.initial_load_path.empty() ||
+              (!hf_assets_path.empty() && hf_assets_path != kByteTokenizer),
           "[--checkpoint.initial_load_in_hf] needs --checkpoint.initial_load_path, a folder of "
           "Hugging Face");
   require(model.hugging_face() || (initial_hf_folder().empty() && !checkpoint.last_save_in_hf),
@@ -313,11 +335,6 @@ std::vector<std::string> Config::conflicts() const {
       faults.push_back(concat("[--checkpoint.last_save_in_hf] ", error.what()));
     }
   }
-  require(sample.tokens == 0 || !hf_assets_path.empty() ||
-              model.vocab_size() >= ByteTokenizer::kVocabulary,
-          "[--sample.tokens] samples need the ", ByteTokenizer::kVocabulary,
-          " tokens of bytes, beyond --model.vocab_size ", model.vocab_size(),
-          "; give --sample.tokens 0");
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   for (auto& fault : dataloader.conflicts()) faults.push_back(std::move(fault));
   for (auto& fault : special_tokens.conflicts()) faults.push_back(std::move(fault));

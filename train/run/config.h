@@ -77,7 +77,7 @@ struct TESSERA_API SampleConfig {
 
 struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
-  std::string hf_assets_path;  ///< folder of the tokenizer; empty: bytes
+  std::string hf_assets_path;  ///< of the tokenizer; empty: tokenizer_path() says which
   std::string initial_hf;      ///< folder of Hugging Face that the model is from; empty: none
   bool overwrite = false;
   int64_t ranks = 0, threads = 0;
@@ -101,9 +101,13 @@ struct TESSERA_API Config {
 
   /// The folders of the run's own checkpoints, the latest first; none if it does not resume.
   [[nodiscard]] std::vector<std::string> own_steps() const;
-  /// The tokenizer of `hf_assets_path`, or that of the run's own checkpoint where it was that of
-  /// `initial_hf`, which is no longer there. DataError, IoError: as train::open_tokenizer.
-  /// ConfigError: it has more tokens than the model.
+  /// Where the tokenizer is: `hf_assets_path`, else the folder of Hugging Face that the model is
+  /// from; empty: a token is a byte.
+  [[nodiscard]] std::string tokenizer_path() const;
+  /// The tokenizer there, or that of the run's own checkpoint if it was that of `initial_hf`, which
+  /// is no longer there. NoTokenizer: it is to be that of the folder of the model, which has none
+  /// that can be used. DataError, IoError: as train::open_tokenizer. ConfigError: it has more
+  /// tokens than the model.
   [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer() const;
   /// The folder of Hugging Face that training starts from; empty: none.
   [[nodiscard]] std::string initial_hf_folder() const;

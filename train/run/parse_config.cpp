@@ -103,14 +103,13 @@ struct Start {
 };
 
 // The model that a folder of Hugging Face holds takes the place of a recipe's. Its tokenizer is
-// that of the run, if no field says another.
+// that of the run, if no field says another; Config::open_tokenizer says whether there is one.
 void choose_hugging_face(Config& c, const std::string& folder, bool keep_model,
                          const Catalogue& catalogue, std::optional<models::ModelConfig>& held) {
   held = read_hf_config(folder, catalogue.families).config;
   c.initial_hf = folder;
   c.special_tokens = read_special_tokens(folder);
-  for (const char* file : {"tokenizer.json", "vocab.json"})
-    if (!hf_file(folder, file).empty()) c.hf_assets_path = folder;
+  c.hf_assets_path = folder;
   if (keep_model) return;
   models::ModelConfig next = *held;
   if (c.model) next.dtype() = c.model.dtype();

@@ -156,6 +156,12 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
                   config_.parallelism.sequence_cut());
   parameters_ = nn::parameters(*model_);
   optimizer_ = make_optimizer(config_.optimizer, nn::named_parameters(*model_), seed);
+  const bool of_text =
+      !data_ || data_->is_of_text() || (validation_data_ && validation_data_->is_of_text());
+  if (!of_text && config_.tokenizer_path().empty()) {
+    tokenizer_ = std::make_shared<NoTokenizer>(
+        "the data is token ids, and no tokenizer is named: give it as --hf_assets_path");
+  }
   // Bad data is found before anything is written or trained.
   if (data_) static_cast<void>(data_->info());
   if (validation_data_) static_cast<void>(validation_data_->info());
@@ -203,7 +209,7 @@ DataFingerprint Trainer::checked_fingerprint() {
   }
   if (config_.validation.enable)
     facts.add_data(config_.validation.dataset_path, "validation.dataset_path");
-  facts.add_tokenizer(config_.hf_assets_path, "hf_assets_path");
+  facts.add_tokenizer(config_.tokenizer_path(), "hf_assets_path");
   require_equal_ranks("train", facts);
   compare_kernels("train", device_,
                   config_.debug.deterministic && !config_.debug.deterministic_warn_only, print_);
@@ -623,6 +629,15 @@ void Trainer::run() {
 void Trainer::print_samples() {
   const SampleConfig& c = config_.sample;
   if (c.tokens == 0 || stopped_) return;
+  const int64_t ids = tokenizer_->vocabulary(), known = config_.model.vocab_size();
+  if (!tokenizer_->missing().empty() || ids > known) {
+    print_(fmt::format("no samples: {}", ids > known
+                                             ? fmt::format("the tokenizer has {} tokens, the model "
+                                                           "{}",
+                                                           ids, known)
+                                             : std::string(tokenizer_->missing())));
+    return;
+  }
   GenerateOptions options{.tokens = c.tokens,
                           .temperature = 0,
                           .top_k = c.top_k,

@@ -32,6 +32,18 @@ constexpr const char* kConfig = "config.json";
 constexpr std::array<const char*, 4> kResults{kConfig, "metrics.jsonl", "loss.svg",
                                               "model.safetensors"};
 
+// Whether a run's configuration names a tokenizer, or a folder that may have one.
+bool named_tokenizer(const std::string& config) {
+  const nlohmann::ordered_json json = io::parse_json(config).value;
+  const auto text = [](const nlohmann::ordered_json& object, const char* key) {
+    const bool there = object.is_object() && object.contains(key) && object[key].is_string();
+    return there ? object[key].get<std::string>() : std::string();
+  };
+  const std::string assets = text(json, "hf_assets_path");
+  if (!assets.empty()) return assets != kByteTokenizer;
+  return json.is_object() && json.contains("model") && !text(json["model"], "initial_hf").empty();
+}
+
 // The losses of earlier steps in a checkpoint.
 constexpr const char* kLosses = "losses";
 constexpr int64_t kLossColumns = 4;
@@ -263,8 +275,17 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
     fail<DataError>("checkpoint", from.path(),
                     " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
   }
-  if (m.tokenizer) {
-    const auto other = tokenizer_differences(*m.tokenizer, entries_of(*tokenizer_));
+  const auto own_tokens = entries_of(*tokenizer_);
+  // Of another vocabulary than bytes, whether or not its tokenizer is known.
+  const bool other_tokens = m.tokenizer ? !m.tokenizer->empty() : named_tokenizer(m.config);
+  if (own_tokens && own_tokens->empty() && other_tokens && config_.tokenizer_path().empty()) {
+    fail<DataError>("checkpoint", from.path(),
+                    " knows other tokens than bytes: give its tokenizer as --hf_assets_path, or "
+                    "--hf_assets_path ",
+                    kByteTokenizer, " to train it on bytes");
+  }
+  if (m.tokenizer && own_tokens) {
+    const auto other = tokenizer_differences(*m.tokenizer, *own_tokens);
     if (!other.empty()) {
       print_(
           fmt::format("warning: the tokenizer is not that of {}, so the model knows its tokens "

@@ -177,6 +177,11 @@ class BpeTokenizer final : public Tokenizer {
 std::shared_ptr<const Tokenizer> make_tokenizer(std::vector<TokenizerFile> files) {
   if (files.empty()) return std::make_shared<ByteTokenizer>();
   BpeParts parts = parse_tokenizer_files(files);
+  if (!parts.reads_older) {
+    std::erase_if(files, [](const TokenizerFile& f) {
+      return f.name == kSpecialTokensMap || f.name == kAddedTokens;
+    });
+  }
   return std::make_shared<BpeTokenizer>(std::move(parts), std::move(files));
 }
 

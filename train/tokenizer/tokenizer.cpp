@@ -5,6 +5,7 @@
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/settings_impl.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
 
 #include <algorithm>
@@ -15,6 +16,22 @@
 #include <thread>
 
 namespace tessera::train {
+namespace {
+
+// Parts of tokenizers, and kinds that are not supported, by which a folder may still have one.
+constexpr const char* kOtherFiles[] = {"tokenizer.model",
+                                       "tiktoken.model",
+                                       "tekken.json",
+                                       "spiece.model",
+                                       "sentencepiece.bpe.model",
+                                       "vocab.txt",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "tokenizer_config.json",
+                                       "added_tokens.json",
+                                       "special_tokens_map.json"};
+
+}  // namespace
 
 std::vector<int64_t> ByteTokenizer::encode(std::string_view text) {
   std::vector<int64_t> tokens;
@@ -47,9 +64,12 @@ int64_t ByteTokenizer::mark(std::string_view name) const {
   return name == bytes(kBegin) ? kBegin : name == bytes(kEnd) ? kEnd : -1;
 }
 
+void NoTokenizer::stop() const { fail<DataError>("tokenizer", why_); }
+
 std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const std::string& field) {
   namespace fs = std::filesystem;
   constexpr size_t kMostBytes = size_t{256} << 20;
+  if (path == kByteTokenizer) return {};
   std::error_code error;
   std::vector<TokenizerFile> files;
   const auto read = [&](const fs::path& file, std::string name) {
@@ -68,10 +88,20 @@ std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const s
     read(folder / kVocabJson, std::string(kVocabJson));
     read(folder / kMergesTxt, std::string(kMergesTxt));
   } else {
+    std::string others;
+    for (const char* name : kOtherFiles)
+      if (has(name)) others += concat(others.empty() ? "; it has " : ", ", name);
     fail<DataError>(field, "folder ", path, " holds neither ", kTokenizerJson, " nor ", kVocabJson,
-                    " and ", kMergesTxt);
+                    " and ", kMergesTxt, others,
+                    others.empty() ? "" : ", of which no tokenizer can be made here");
   }
-  if (has(kTokenizerConfig)) read(folder / kTokenizerConfig, std::string(kTokenizerConfig));
+  for (const std::string_view name : {kTokenizerConfig, kSpecialTokensMap, kAddedTokens})
+    if (has(name)) read(folder / name, std::string(name));
+  constexpr size_t kMostConfigBytes = size_t{16} << 20;
+  if (!has(kTokenizerJson) && has("config.json")) {
+    require_class(io::read_file((folder / "config.json").string(), kMostConfigBytes), files, path,
+                  field);
+  }
   return files;
 }
 
@@ -85,7 +115,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path, const s
   }
 }
 
-std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer) {
+std::optional<std::vector<TokenizerEntry>> entries_of(const Tokenizer& tokenizer) {
+  if (!tokenizer.missing().empty()) return {};
   std::vector<TokenizerEntry> entries;
   for (const TokenizerFile& file : tokenizer.files())
     entries.push_back({file.name, {file.bytes.size(), io::crc32c(file.bytes)}});

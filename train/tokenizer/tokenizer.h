@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of tokenizers, how one is opened, and the byte tokenizer, which needs no file: one
-// token per byte, and begin-of-text and end-of-text tokens.
+// The interface of tokenizers, how one is opened, the byte tokenizer, which needs no file: one
+// token per byte, and begin-of-text and end-of-text tokens; and what stands in the place of a
+// tokenizer that is not there.
 #pragma once
 
 #include "tessera/core/api.h"
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +59,8 @@ class TESSERA_API Tokenizer {
   [[nodiscard]] virtual int64_t mark(std::string_view name) const = 0;
   /// The files that make_tokenizer makes an equal one of; none for the byte tokenizer.
   [[nodiscard]] virtual std::span<const TokenizerFile> files() const = 0;
+  /// Why there is no tokenizer, for errors; empty: there is one.
+  [[nodiscard]] virtual std::string_view missing() const { return {}; }
 };
 
 class TESSERA_API ByteTokenizer final : public Tokenizer {
@@ -86,15 +90,43 @@ class TESSERA_API ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::span<const TokenizerFile> files() const override { return {}; }
 };
 
+/// In the place of a tokenizer that a model has, but that is not there: token ids need none. Every
+/// function that text needs throws a DataError that says why.
+class TESSERA_API NoTokenizer final : public Tokenizer {
+ public:
+  explicit NoTokenizer(std::string why) : why_(std::move(why)) {}
+  [[nodiscard]] int64_t vocabulary() const override { return 0; }
+  [[nodiscard]] int64_t begin_id() const override { return -1; }
+  [[nodiscard]] int64_t end_id() const override { return -1; }
+  [[nodiscard]] size_t piece(std::string_view, size_t) const override { stop(); }
+  void append(std::string_view, std::vector<int32_t>&) const override { stop(); }
+  void append_untrusted(std::string_view, bool, std::vector<int32_t>&) const override { stop(); }
+  [[nodiscard]] std::string text(std::span<const int64_t>) const override { stop(); }
+  [[nodiscard]] std::string bytes(int64_t) const override { stop(); }
+  [[nodiscard]] bool is_mark(int64_t) const override { return false; }
+  [[nodiscard]] int64_t mark(std::string_view) const override { return -1; }
+  [[nodiscard]] std::span<const TokenizerFile> files() const override { return {}; }
+  [[nodiscard]] std::string_view missing() const override { return why_; }
+
+ private:
+  [[noreturn]] void stop() const;
+  std::string why_;
+};
+
+/// What names the byte tokenizer in the place of a folder or file; a folder of this name is
+/// `./bytes`.
+inline constexpr std::string_view kByteTokenizer = "bytes";
+
 /// Reads the tokenizer's files of a folder: tokenizer.json, or vocab.json and merges.txt, and
 /// tokenizer_config.json if it is there; or the one file that `path` names. IoError: cannot be
-/// read, or larger than 256 MiB. DataError: the folder has none. Errors name `field`.
+/// read, or larger than 256 MiB. DataError: the folder has none. Errors name `field`. None for
+/// kByteTokenizer.
 TESSERA_API std::vector<TokenizerFile> read_tokenizer_files(const std::string& path,
                                                             const std::string& field);
 /// Makes a tokenizer of its files; of none, the byte tokenizer. DataError names file and key: not
 /// JSON, of the wrong type, contradictory, or a kind of tokenizer that is not supported.
 TESSERA_API std::shared_ptr<const Tokenizer> make_tokenizer(std::vector<TokenizerFile> files);
-/// Both; the byte tokenizer if `path` is empty.
+/// Both; the byte tokenizer if `path` is empty or kByteTokenizer.
 TESSERA_API std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path,
                                                             const std::string& field);
 
@@ -104,8 +136,9 @@ struct TokenizerEntry {
   io::FileSum sum;
   bool operator==(const TokenizerEntry&) const = default;
 };
-/// Of each file that the tokenizer is made of.
-[[nodiscard]] TESSERA_API std::vector<TokenizerEntry> entries_of(const Tokenizer& tokenizer);
+/// Of each file that the tokenizer is made of; nothing for NoTokenizer.
+[[nodiscard]] TESSERA_API std::optional<std::vector<TokenizerEntry>> entries_of(
+    const Tokenizer& tokenizer);
 /// Calls work(i) for each i of [0, n), by up to `threads` threads; the first error of one ends all
 /// of them and is thrown.
 TESSERA_API void share_among_threads(size_t n, int threads,

@@ -3,8 +3,8 @@
 // an error; nothing is guessed. Vocabularies of byte-level models are written in characters that
 // stand for bytes; here they become the bytes at once.
 #include "tessera/core/error.h"
-#include "tessera/nn/io/json_impl.h"
-#include "tessera/nn/io/utf8.h"
+#include "tessera/train/tokenizer/json_value_impl.h"
+#include "tessera/train/tokenizer/settings_impl.h"
 #include "tessera/train/tokenizer/splits.h"
 #include "tessera/train/tokenizer/tokenizer_file_impl.h"
 
@@ -15,78 +15,9 @@
 namespace tessera::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Bounds that no tokenizer of the field comes near.
-constexpr int64_t kMostIds = int64_t{1} << 24;
 constexpr size_t kMostTokenBytes = 1 << 16, kMostStages = 64, kMostAdded = 1 << 20;
 constexpr std::string_view kMark = "\xE2\x96\x81";
-
-// A value with the place where it stands, for errors.
-class Value {
- public:
-  Value(const Json* json, std::string place) : json_(json), place_(std::move(place)) {}
-
-  template <class... Parts> [[noreturn]] void stop(const Parts&... parts) const {
-    fail<DataError>("tokenizer", place_, ": ", parts...);
-  }
-  [[nodiscard]] const std::string& place() const { return place_; }
-  [[nodiscard]] bool absent() const { return json_ == nullptr || json_->is_null(); }
-  [[nodiscard]] bool is_string() const { return !absent() && json_->is_string(); }
-
-  /// Absent if there is no such member.
-  [[nodiscard]] Value member(std::string_view name) const {
-    const auto& members = need(Json::value_t::object, "an object").get_ref<const Json::object_t&>();
-    const auto at =
-        std::ranges::find(members, name, [](const auto& m) { return std::string_view(m.first); });
-    return {at == members.end() ? nullptr : &at->second, concat(place_, '.', name)};
-  }
-  [[nodiscard]] std::string_view text() const {
-    return need(Json::value_t::string, "a text").get_ref<const std::string&>();
-  }
-  [[nodiscard]] std::string_view text_or(std::string_view fallback) const {
-    return absent() ? fallback : text();
-  }
-  [[nodiscard]] bool flag_or(bool fallback) const {
-    return absent() ? fallback : need(Json::value_t::boolean, "true or false").get<bool>();
-  }
-  [[nodiscard]] int64_t id() const {
-    if (absent() || !json_->is_number_unsigned()) stop("is ", kind(), ", expected an id");
-    const auto value = json_->get<uint64_t>();
-    if (value >= kMostIds) stop("id ", value, " is not below ", kMostIds);
-    return static_cast<int64_t>(value);
-  }
-  /// Calls f with each element and its number.
-  template <class F> void each(F f) const {
-    if (absent()) return;
-    const auto& list = need(Json::value_t::array, "a list").get_ref<const Json::array_t&>();
-    for (size_t i = 0; i < list.size(); ++i) f(Value(&list[i], concat(place_, '[', i, ']')));
-  }
-  [[nodiscard]] const Json& need(Json::value_t type, const char* expected) const {
-    if (json_ == nullptr) stop("is missing, expected ", expected);
-    if (json_->type() != type) stop("is ", kind(), ", expected ", expected);
-    return *json_;
-  }
-  [[nodiscard]] std::string kind() const {
-    if (absent()) return "missing";
-    if (json_->is_string())
-      return concat('\'', io::excerpt(json_->get_ref<const std::string&>(), 60), '\'');
-    return json_->is_primitive() ? json_->dump() : json_->type_name();
-  }
-
- private:
-  const Json* json_;
-  std::string place_;
-};
-
-Json parsed(const TokenizerFile& file) {
-  io::ParsedJson json = io::parse_json(file.bytes, {.nul_in_names = true});  // a token
-  if (!json.faults.empty()) fail<DataError>("tokenizer", file.name, ": ", json.faults[0]);
-  if (!json.value.is_object())
-    fail<DataError>("tokenizer", file.name, ": is ", json.value.type_name(),
-                    ", expected an object");
-  return std::move(json.value);
-}
 
 // The bytes that a token of a byte-level vocabulary is written for; nothing if it holds another
 // character, as the names of marks do.
@@ -132,30 +63,26 @@ class Reader {
       const auto at = std::ranges::find(files, name, &TokenizerFile::name);
       return at == files.end() ? nullptr : &*at;
     };
-    if (const TokenizerFile* file = find(kTokenizerJson)) {
-      const Json json = parsed(*file);
-      read(Value(&json, file->name));
-    } else if (find(kVocabJson) && find(kMergesTxt)) {
-      const Json json = parsed(*find(kVocabJson));
-      add_byte_level(false, true, std::string(kVocabJson));
-      read_vocabulary(Value(&json, std::string(kVocabJson)));
-      read_merges(*find(kMergesTxt));
-      const auto end = ids_.find("<|endoftext|>");
-      if (end != ids_.end()) {
-        parts_.added.push_back({.content = end->first,
-                                .id = static_cast<int32_t>(end->second),
-                                .normalised = false,
-                                .special = true});
-        parts_.end = end->second;
-      }
-    } else {
+    const TokenizerFile* whole = find(kTokenizerJson);
+    if (!whole && !(find(kVocabJson) && find(kMergesTxt))) {
       fail<DataError>("tokenizer", "neither ", kTokenizerJson, " nor ", kVocabJson, " and ",
                       kMergesTxt, " are given");
     }
-    if (const TokenizerFile* file = find(kTokenizerConfig)) {
-      const Json json = parsed(*file);
-      read_marks(Value(&json, file->name));
+    const TokenizerSettings settings = read_settings(files, !whole);
+    parts_.reads_older = settings.reads_older;
+    if (whole) {
+      const Json json = parsed(*whole);
+      read(Value(&json, whole->name));
+      if (settings.known) require_pipeline_of(settings);
+    } else {
+      const Json json = parsed(*find(kVocabJson));
+      add_pipeline_of(settings);
+      read_vocabulary(Value(&json, std::string(kVocabJson)));
+      read_merges(*find(kMergesTxt));
     }
+    for (const ListedToken& token : settings.listed) add_listed(token);
+    for (const NamedToken& token : settings.named) add_named(token);
+    choose_marks(settings);
     finish();
     return std::move(parts_);
   }
@@ -175,6 +102,7 @@ class Reader {
       dropout.stop("is ", dropout.kind(), ", expected null: the same text gives the same tokens");
     read_vocabulary(model.member("vocab"));
     parts_.model.whole_words = model.member("ignore_merges").flag_or(false);
+    if (parts_.model.whole_words) pipeline_.emplace_back("words that are tokens stay whole");
     parts_.model.byte_fallback = model.member("byte_fallback").flag_or(false);
     parts_.model.fuse_unknown = model.member("fuse_unk").flag_or(false);
     if (const Value unknown = model.member("unk_token"); !unknown.absent())
@@ -264,8 +192,6 @@ class Reader {
                    .special = token.member("special").flag_or(false)};
       t.normalised = token.member("normalized").flag_or(!t.special);
       if (t.content.empty()) token.member("content").stop("is empty");
-      if (parts_.added.size() == kMostAdded)
-        token.stop("is beyond the ", kMostAdded, " tokens that may be added");
       const auto known = ids_.find(t.content);
       if (known == ids_.end()) {
         ++most_ids_;
@@ -274,7 +200,7 @@ class Reader {
         token.member("id").stop("is ", t.id, ", but the vocabulary has '",
                                 io::excerpt(t.content, 60), "' at ", known->second);
       }
-      parts_.added.push_back(std::move(t));
+      push_added(std::move(t), token.place());
     });
   }
 
@@ -286,7 +212,8 @@ class Reader {
       return normalizer.member("normalizers").each([&](const Value& v) {
         read_normalizer(v, depth + 1);
       });
-    if (type == "NFC") return parts_.normalizer.add_nfc();
+    if (type == "NFC") return add_nfc();
+    if (type == "Prepend" || type == "Replace") pipeline_.emplace_back(type);
     if (type == "Prepend")
       return parts_.normalizer.add_prepend(std::string(normalizer.member("prepend").text()));
     if (type == "Replace") {
@@ -315,7 +242,7 @@ class Reader {
       read_split(p);
     } else if (type == "Digits") {
       const bool single = p.member("individual_digits").flag_or(false);
-      parts_.pre_tokenizer.add(SplitStage{Pattern(single ? "\\p{N}" : "\\p{N}+", p.place())});
+      add_split(single ? "\\p{N}" : "\\p{N}+", p.place());
     } else if (type == "Metaspace") {
       read_metaspace(p);
     } else {
@@ -341,9 +268,13 @@ class Reader {
       behavior.stop(
           "is ", behavior.kind(),
           ", expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+    const bool invert = p.member("invert").flag_or(false);
+    if (!regex.absent() && wanted->second == SplitStage::Behavior::isolated && !invert)
+      return add_split(regex.text(), regex.place());
+    pipeline_.push_back(concat("another way to split, ", p.place()));
     parts_.pre_tokenizer.add(SplitStage{regex.absent() ? Pattern::literal(text.text(), text.place())
                                                        : Pattern(regex.text(), regex.place()),
-                                        wanted->second, p.member("invert").flag_or(false)});
+                                        wanted->second, invert});
   }
 
   void read_metaspace(const Value& p) {
@@ -359,14 +290,116 @@ class Reader {
     else if (wanted == "never") stage.prepend = MarkStage::Prepend::never;
     else if (wanted != "always")
       scheme.stop("is ", scheme.kind(), ", expected always, first or never");
+    pipeline_.emplace_back("Metaspace");
     parts_.pre_tokenizer.add(std::move(stage));
   }
 
+  void add_nfc() {
+    pipeline_.emplace_back("NFC");
+    parts_.normalizer.add_nfc();
+  }
+  void add_split(std::string_view pattern, const std::string& place) {
+    pipeline_.push_back(concat("a split by ", pattern));
+    parts_.pre_tokenizer.add(SplitStage{Pattern(pattern, place)});
+  }
   void add_byte_level(bool prefix_space, bool use_regex, const std::string& place) {
     if (byte_level_) fail<DataError>("tokenizer", place, ": a second ByteLevel is not supported");
     byte_level_ = true;
-    if (prefix_space) parts_.pre_tokenizer.add(PrefixSpaceStage());
-    if (use_regex) parts_.pre_tokenizer.add(SplitStage{Pattern(byte_level_pattern(), place)});
+    if (prefix_space) {
+      pipeline_.emplace_back("a space before");
+      parts_.pre_tokenizer.add(PrefixSpaceStage());
+    }
+    if (use_regex) add_split(byte_level_pattern(), place);
+  }
+
+  // What the class does before a word is encoded.
+  void add_pipeline_of(const TokenizerSettings& settings) {
+    const TokenizerClass& known = *settings.known;
+    const std::string& place = settings.class_place;
+    if (known.nfc) add_nfc();
+    const char* pattern = find_split(known.split)->patterns[0];
+    const bool own = std::string_view(pattern) != byte_level_pattern();
+    if (own) add_split(pattern, place);
+    add_byte_level(settings.prefix_space, !own, place);
+  }
+  // transformers 5 takes the class's, transformers 4 that of the file.
+  void require_pipeline_of(const TokenizerSettings& settings) const {
+    Reader by_class;
+    by_class.add_pipeline_of(settings);
+    if (by_class.pipeline_ == pipeline_) return;
+    const auto text = [](const std::vector<std::string>& steps) {
+      std::string all;
+      for (const std::string& step : steps)
+        all += (all.empty() ? "" : ", ") + io::excerpt(step, 80);
+      return all.empty() ? std::string("nothing") : all;
+    };
+    fail<DataError>("tokenizer", settings.class_place, ": is ", settings.known->name,
+                    ", which prepares text by ", text(by_class.pipeline_), ", but ", kTokenizerJson,
+                    " by ", text(pipeline_),
+                    ": if that file is right, write \"PreTrainedTokenizerFast\" there and take "
+                    "add_prefix_space out");
+  }
+
+  // The id that the next token gets.
+  int64_t next_id(std::string_view content, const std::string& place) const {
+    if (ids_.size() != names_.size()) {
+      fail<DataError>("tokenizer", place, ": '", io::excerpt(content, 60),
+                      "' is new, but ids before the last one are free, so its id is not known");
+    }
+    return std::ssize(names_);
+  }
+  void add_new(const AddedToken& token, const std::string& place) {
+    ++most_ids_;
+    name(token.content, token.id, Value(nullptr, place));
+  }
+  void add_listed(const ListedToken& listed) {
+    const AddedToken& token = listed.token;
+    const auto known = ids_.find(token.content);
+    const int64_t id =
+        known != ids_.end() ? int64_t{known->second} : next_id(token.content, listed.place);
+    if (id != token.id) {
+      fail<DataError>("tokenizer", listed.place, ": '", io::excerpt(token.content, 60),
+                      "' has the id ", token.id, " here, but ", id,
+                      known != ids_.end() ? " in the vocabulary" : " is the next one that is free");
+    }
+    if (known == ids_.end()) add_new(token, listed.place);
+    const auto there = added_at_.find(token.content);
+    if (there == added_at_.end()) push_added(token, listed.place);
+    else if (listed.decides) parts_.added[there->second] = token;
+  }
+  void add_named(const NamedToken& named) {
+    const std::string& content = named.token.content;
+    if (added_at_.contains(content)) return;
+    AddedToken token = named.token;
+    const auto known = ids_.find(content);
+    token.id = static_cast<int32_t>(known != ids_.end() ? int64_t{known->second}
+                                                        : next_id(content, named.place));
+    if (known == ids_.end()) add_new(token, named.place);
+    push_added(std::move(token), named.place);
+  }
+  void push_added(AddedToken token, const std::string& place) {
+    if (parts_.added.size() == kMostAdded)
+      fail<DataError>("tokenizer", place, ": is beyond the ", kMostAdded,
+                      " tokens that may be added");
+    added_at_.emplace(token.content, parts_.added.size());
+    parts_.added.push_back(std::move(token));
+  }
+
+  void choose_marks(const TokenizerSettings& settings) {
+    const auto id_of_role = [&](std::string_view role) -> int64_t {
+      const auto at = std::ranges::find(settings.named, role, &NamedToken::role);
+      return at == settings.named.end() ? int64_t{-1} : int64_t{ids_.at(at->token.content)};
+    };
+    if (settings.refuses_begin && parts_.begin >= 0) {
+      fail<DataError>("tokenizer", *settings.refuses_begin,
+                      ": is false, but the post_processor of ", kTokenizerJson, " puts '",
+                      io::excerpt(names_[static_cast<size_t>(parts_.begin)], 60),
+                      "' before a text: make them agree");
+    }
+    parts_.begins_documents = settings.begins_documents;
+    if (parts_.begin >= 0) parts_.begins_documents = true;
+    else parts_.begin = id_of_role("bos_token");
+    if (const int64_t end = id_of_role("eos_token"); end >= 0) parts_.end = end;
   }
 
   void read_decoder(const Value& d, size_t depth = 0) {
@@ -392,7 +425,8 @@ class Reader {
     }
   }
 
-  // Marks that are put around a text: of `{"SpecialToken": {"id": "<s>"}}` in a template.
+  // Tokens that are put around a text: of `{"SpecialToken": {"id": "<s>"}}` in a template, whose
+  // special_tokens have the ids.
   void read_template(const Value& p, size_t depth) {
     if (p.absent()) return;
     bound(p, depth);
@@ -407,22 +441,22 @@ class Reader {
         before = false;
         return;
       }
-      const Value token = mark.member("id");
-      (before ? parts_.begin : parts_.end) = id_of(token.text(), token);
+      int64_t& side = before ? parts_.begin : parts_.end;
+      if (side >= 0)
+        part.stop("is a second token ", before ? "before" : "behind", " a text, expected one");
+      side = id_in_template(p.member("special_tokens"), mark.member("id"));
     });
   }
-
-  // The names in tokenizer_config.json: a text, or an added token.
-  void read_marks(const Value& config) {
-    const auto mark = [&](const char* name) -> int64_t {
-      Value value = config.member(name);
-      if (value.absent()) return -1;
-      if (!value.is_string()) value = value.member("content");
-      const auto known = ids_.find(std::string(value.text()));
-      return known == ids_.end() ? int64_t{-1} : int64_t{known->second};
-    };
-    if (parts_.begin < 0) parts_.begin = mark("bos_token");
-    if (parts_.end < 0) parts_.end = mark("eos_token");
+  [[nodiscard]] int64_t id_in_template(const Value& all, const Value& token) const {
+    if (all.absent()) return id_of(token.text(), token);
+    const Value ids = all.member(token.text()).member("ids");
+    std::vector<int64_t> list;
+    ids.each([&](const Value& id) { list.push_back(id.id()); });
+    if (list.size() != 1) ids.stop("has ", list.size(), " ids, expected one");
+    const auto id = static_cast<size_t>(list[0]);
+    if (id >= names_.size() || names_[id].empty())
+      ids.stop("is ", id, ", which no token of the vocabulary has");
+    return list[0];
   }
 
   void finish() {
@@ -465,8 +499,10 @@ class Reader {
   }
 
   BpeParts parts_;
-  std::vector<std::string> names_;  // of each id
+  std::vector<std::string> names_;     // of each id
+  std::vector<std::string> pipeline_;  // what happens to a text, in words
   std::unordered_map<std::string, uint32_t> ids_;
+  std::unordered_map<std::string, size_t> added_at_;  // in parts_.added
   int64_t most_ids_ = 0;
   size_t stages_ = 0;
   bool byte_level_ = false, marks_are_spaces_ = false, names_are_bytes_ = false;

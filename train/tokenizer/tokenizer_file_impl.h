@@ -13,7 +13,9 @@ namespace tessera::train {
 
 inline constexpr std::string_view kTokenizerJson = "tokenizer.json", kVocabJson = "vocab.json",
                                   kMergesTxt = "merges.txt",
-                                  kTokenizerConfig = "tokenizer_config.json";
+                                  kTokenizerConfig = "tokenizer_config.json",
+                                  kSpecialTokensMap = "special_tokens_map.json",
+                                  kAddedTokens = "added_tokens.json";
 
 /// A byte-level or SentencePiece-style BPE tokenizer.
 struct BpeParts {
@@ -24,6 +26,8 @@ struct BpeParts {
   std::vector<std::string> bytes;  ///< that each id stands for in a decoded text
   bool drops_first_space = false;  ///< decoding drops the space that encoding added
   int64_t begin = -1, end = -1;
+  bool begins_documents = true;  ///< documents begin with `begin`
+  bool reads_older = true;       ///< special_tokens_map.json and added_tokens.json have a say
 };
 
 /// DataError as make_tokenizer.
