@@ -41,11 +41,18 @@ constexpr int64_t kProgram = 32 * kMiB;         // code, libraries, stacks
 constexpr int64_t kScratchOfThread = 4 * kMiB;  // panels of matmul, rows of attention
 constexpr int64_t kGaps = 25;                   // a block in 25: reused for smaller tensors
 
-// Follows the peak of the tensors, and what it consists of.
+// Follows the peak of the tensors. What it consists of takes a walk over the model, and each op of
+// forward is a new peak: so a step is run twice, and the second time, alike to the op, looks once,
+// at the op that the first found.
 class Peak {
  public:
-  Peak(const MetaMemory& memory, nn::Module& model, const std::vector<Tensor>& parameters)
-      : memory_(memory), model_(model), parameters_(parameters), context_(Context::current()) {
+  Peak(const MetaMemory& memory, nn::Module& model, const std::vector<Tensor>& parameters,
+       std::optional<int64_t> look_at)
+      : memory_(memory),
+        model_(model),
+        parameters_(parameters),
+        look_at_(look_at),
+        context_(Context::current()) {
     context_.op_hook = [this](const OpRow& row, const void* op, Tensors in, Tensors) {
       after(row, op, in);
     };
@@ -55,10 +62,14 @@ class Peak {
   Peak& operator=(const Peak&) = delete;
 
   [[nodiscard]] int64_t bytes() const { return bytes_; }
-  /// Gradients that existed at the peak.
+  /// Ops before the one after which the peak was seen.
+  [[nodiscard]] int64_t op() const { return op_; }
+  /// Gradients that existed after the op to look at.
   [[nodiscard]] int64_t gradients() const { return gradients_; }
-  /// Whole parameters that existed at the peak.
+  /// Whole parameters that existed then.
   [[nodiscard]] int64_t gathered() const { return gathered_; }
+  /// How often all of the model was looked at.
+  [[nodiscard]] int64_t walks() const { return walks_; }
 
  private:
   void after(const OpRow& row, const void* op, Tensors in) {
@@ -69,12 +80,16 @@ class Peak {
       workspace = static_cast<const op::LinearCrossEntropy*>(op)->workspace(
           MetaArray(Tensors(own.data(), own.size())));
     }
+    const int64_t number = ops_++;
     const MemoryStats now = memory_.stats();
     const int64_t most = std::max(now.peak, now.live + workspace);
-    if (most <= bytes_) return;
-    bytes_ = most;
+    if (most > bytes_) {
+      bytes_ = most;
+      op_ = number;
+    }
+    if (number != look_at_) return;
+    ++walks_;
     gathered_ = nn::whole_parameter_bytes(model_);
-    gradients_ = 0;
     for (const Tensor& p : parameters_) {
       const Tensor g = p.grad();
       gradients_ += bytes_of({&g, 1});
@@ -84,7 +99,9 @@ class Peak {
   const MetaMemory& memory_;
   nn::Module& model_;
   const std::vector<Tensor>& parameters_;
+  const std::optional<int64_t> look_at_;
   Context& context_;
+  int64_t ops_ = 0, op_ = 0, walks_ = 0;
   int64_t bytes_ = 0, gradients_ = 0, gathered_ = 0;
 };
 
@@ -149,7 +166,8 @@ int64_t batch_bytes(const Batch& batch) {
   return bytes_of(all);
 }
 
-MemoryEstimate estimate_on(const Config& config) {
+// `peak_op`: where an earlier call saw the peak; receives where this one did.
+MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op) {
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
@@ -165,7 +183,7 @@ MemoryEstimate estimate_on(const Config& config) {
   const int64_t held = memory.stats().live;  // also buffers
   memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
-  std::optional<Peak> peak(std::in_place, memory, *model, parameters);
+  std::optional<Peak> peak(std::in_place, memory, *model, parameters, peak_op);
   const bool examples = config.dataloader.format != "text";  // which do not fill every row
   const Inputs inputs =
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
@@ -221,6 +239,8 @@ MemoryEstimate estimate_on(const Config& config) {
       {"copy of an asynchronous save", copies ? of_parameters + of_states : 0, false},
       {"program, scratch, gaps between blocks (assumed)",
        kProgram + threads * kScratchOfThread + e.counted / kGaps, false}};
+  peak_op = peak->op();
+  e.walks = peak->walks();
   peak.reset();
   std::ranges::stable_sort(e.parts, std::greater<>(), &MemoryEstimate::Part::bytes);
   for (const MemoryEstimate::Part& part : e.parts) e.total += part.bytes;
@@ -302,7 +322,13 @@ MemoryEstimate estimate_memory(const Config& config, int ranks) {
   WorldOptions options = world_options(config);
   options.progress = ProgressThread::never;
   run_fake(
-      ranks, 0, [&](World&) { estimate = estimate_on(config); }, options);
+      ranks, 0,
+      [&](World&) {
+        std::optional<int64_t> peak_op;
+        (void)estimate_on(config, peak_op);
+        estimate = estimate_on(config, peak_op);
+      },
+      options);
   return estimate;
 }
 

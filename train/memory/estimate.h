@@ -22,14 +22,15 @@ struct MemoryEstimate {
   std::vector<Part> parts;  ///< largest first; they sum to `total`
   int64_t counted = 0;      ///< tensors of training: what a run reports as `memory at its peak`
   int64_t total = 0;        ///< also text kept as tokens and what no count sees
+  int64_t walks = 0;        ///< over all of the model, during the step: the same for any size
 };
 
 /// The table of `--estimate`: a line per part with its share.
 [[nodiscard]] TESSERA_API std::string memory_table(const MemoryEstimate& estimate);
 
 /// For one rank of `ranks` in a run of `config`, which has no faults. Allocates no tensor of the
-/// model's size; takes milliseconds per hundred layers. Data are counted as far as the size of
-/// their files tells.
+/// model's size; takes about a tenth of a second per hundred layers. Data are counted as far as the
+/// size of their files tells.
 [[nodiscard]] TESSERA_API MemoryEstimate estimate_memory(const Config& config, int ranks);
 
 /// The ranks of a run as this host sees them.

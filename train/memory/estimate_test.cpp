@@ -227,6 +227,18 @@ TEST_F(MemoryCheck, MoreRanksToShardOverNeedLessEach) {
               0.05 * static_cast<double>(counted[0]));
 }
 
+// Each op of forward is a new peak; what each consists of would be a walk over all of the model.
+TEST_F(MemoryCheck, TheModelIsNotWalkedAtEveryOp) {
+  for (const char* layers : {"2", "24"}) {
+    const MemoryEstimate e = estimate_memory(config({"--model.n_layers", layers}), 2);
+    EXPECT_EQ(e.walks, 1) << layers;
+    const auto part = [&](std::string_view name) {
+      return std::ranges::find(e.parts, name, &MemoryEstimate::Part::name)->bytes;
+    };
+    EXPECT_GT(part("gradients") + part("gathered or cast parameters"), 0) << layers;
+  }
+}
+
 TEST_F(MemoryCheck, TrainingThatDoesNotFitIsRefusedInASentence) {
   const Config c = config();
   const MemoryEstimate e = estimate_memory(c, 1);
