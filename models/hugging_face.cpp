@@ -4,6 +4,7 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/cat/cat.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parameters.h"
 
@@ -170,6 +171,14 @@ Tensor HfTensors::read(const std::string& ours, const Shape& begin, const Shape&
   for (int64_t e = begin[0]; e < begin[0] + size[0]; ++e) {
     const auto& [theirs, index] = parts[static_cast<size_t>(e)];
     experts.push_back(all_[theirs].part(index, without_first(begin), without_first(size), read));
+  }
+  // Files may store each expert in another dtype: then all are read in one that holds each exactly.
+  const auto is = [](DType dtype) {
+    return [dtype](const Tensor& expert) { return expert.dtype() == dtype; };
+  };
+  if (!experts.empty() && !std::ranges::all_of(experts, is(experts[0].dtype()))) {
+    const DType wide = std::ranges::any_of(experts, is(DType::f64)) ? DType::f64 : DType::f32;
+    for (Tensor& expert : experts) expert = cast(expert, wide);
   }
   return stack(experts);
 }

@@ -49,6 +49,8 @@ struct HfField {
   /// The value where config.json does not have it: JSON, or another of their fields. Empty: it must
   /// be there.
   std::string_view absent = {};
+  std::string_view null = {};               ///< the same where it is null; empty: as `absent`
+  std::vector<std::string_view> also = {};  ///< other names of theirs for it
 };
 
 /// A field whose only values are those that the family computes with: JSON, the first one is
@@ -73,7 +75,13 @@ struct HfFixedOurs {
 struct HfDerived {
   std::string_view theirs;
   std::string (*value)(const ModelConfig& config);  ///< JSON
+  std::vector<std::string_view> from;               ///< their fields that it follows from
   bool or_empty = false;                            ///< an empty list says nothing too
+};
+
+/// A tensor that a file may hold beside the one that it is tied to, by a field; they must be equal.
+struct HfTied {
+  std::string_view theirs, to, field;
 };
 
 /// A model of several parts, one of which is ours.
@@ -93,8 +101,9 @@ struct HuggingFace {
   std::string_view prefix = {};  ///< of all their tensors but the head; a file may lack it
   HfWithin within = {};          ///< a model that it may also be read out of
   std::vector<HfTensorNames> tensors;
-  /// Tensors that a file may hold and that are no parameters: masks, tables, a tied head.
+  /// Tensors that a file may hold and that are no parameters: masks, tables.
   std::vector<std::string_view> passed_over = {};
+  std::vector<HfTied> tied = {};  ///< where the model has no parameter of their own for them
   std::vector<HfField> fields;
   std::vector<HfFixed> fixed = {};
   std::vector<HfFixedOurs> fixed_ours = {};
@@ -171,6 +180,16 @@ class TESSERA_API HfTensors {
 [[nodiscard]] TESSERA_API bool matches_any(std::string_view name,
                                            const std::vector<std::string_view>& patterns);
 
+/// What a file of theirs says of the ids of a tokenizer's marks, as JSON: an id, a list of ids,
+/// null; empty: nothing.
+struct HfMarks {
+  std::string begin = {}, end = {}, pad = {};
+  bool operator==(const HfMarks&) const = default;
+};
+/// What the text of such a file, config.json or generation_config.json, says of them. DataError,
+/// which begins with `where`: not JSON, or something else than ids.
+[[nodiscard]] TESSERA_API HfMarks parse_hf_marks(std::string_view text, const std::string& where);
+
 /// What a config.json says.
 struct HfModel {
   ModelConfig config;  ///< without a flavor
@@ -178,9 +197,10 @@ struct HfModel {
   std::optional<DType> dtype = {};            ///< of the published weights; none: not said
   std::vector<std::string> passed_over = {};  ///< fields that change nothing here
   bool within = false;                        ///< it is a part of a whole: HuggingFace::within
+  std::string quantisation = {};              ///< of the weights, by its quant_method; empty: none
 };
 /// DataError, which begins with `where`: not JSON, of a model type that no family has, or fields
-/// that are missing, out of range or cannot be expressed, all of them.
+/// that are missing, out of range, cannot be expressed or contradict each other, all of them.
 [[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
                                                   std::span<const Family> families);
 
@@ -189,12 +209,8 @@ struct HfModel {
 [[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
                                                   const HuggingFace& family, ModelConfig config);
 
-/// Ids of a tokenizer's marks; below 0: none.
-struct HfMarks {
-  int64_t begin = -1, end = -1;
-};
-/// The text of config.json, for weights of this dtype. ValueError: the configuration has a value
-/// that config.json cannot express.
+/// The text of config.json, for weights of this dtype; marks of which nothing is said are null.
+/// ValueError: the configuration has a value that config.json cannot express.
 [[nodiscard]] TESSERA_API std::string hf_config(const HuggingFace& family, ModelConfig config,
                                                 DType dtype, const HfMarks& marks);
 

@@ -6,6 +6,7 @@
 #include "tessera/models/config/rope_fields.h"
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/json_impl.h"
+#include "tessera/nn/io/told_impl.h"
 #include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
@@ -42,7 +43,10 @@ constexpr std::array<std::string_view, 17> kOfNoEffect{"architectures",
 
 // What changes the function of models that have it: a family whose table does not know such a field
 // computes without it, unless it says what all models do.
-constexpr std::array<std::string_view, 30> kOfEffect{"sliding_window",
+constexpr std::array<std::string_view, 33> kOfEffect{"sliding_window",
+                                                     "per_layer_config",
+                                                     "transformers_weights",
+                                                     "text_config",
                                                      "layer_types",
                                                      "attention_chunk_size",
                                                      "no_rope_layers",
@@ -73,16 +77,15 @@ constexpr std::array<std::string_view, 30> kOfEffect{"sliding_window",
                                                      "n_routed_experts",
                                                      "swiglu_limit"};
 
+constexpr const char *kQuantisation = "quantization_config",
+                     *kOriginal = "original_max_position_embeddings";
+
 constexpr std::array<std::pair<std::string_view, DType>, 4> kDTypes{{{"float32", DType::f32},
                                                                      {"bfloat16", DType::bf16},
                                                                      {"float16", DType::f16},
                                                                      {"float64", DType::f64}}};
 
 Json parsed(std::string_view json) { return io::parse_json(json).value; }
-
-std::string shown(const Json& value) {
-  return io::excerpt(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
 
 bool is_text(const Json& value, std::string_view text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
@@ -95,10 +98,30 @@ bool is_nothing(const Json& value) {
   return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
 }
 
+// What one object of RoPE's parameters says, together with the fields beside it, as transformers
+// completes it. What says nothing is left out, so that equal settings are equal.
+Json completed_rope(const Json& parameters, const Json& theta, const Json& original) {
+  Json all = Json::object();
+  for (const auto& [key, value] : parameters.items()) {
+    const bool whole = key == "partial_rotary_factor" && io::same_value(value, 1);
+    if (key != "type" && !value.is_null() && !whole) all[key] = value;
+  }
+  if (!all.contains("rope_theta")) all["rope_theta"] = theta;
+  if (!all.contains("rope_type")) all["rope_type"] = parameters.value("type", Json("default"));
+  if (is_text(all["rope_type"], "llama3") && !original.is_null())
+    all["original_max_position_embeddings"] = original;
+  return all;
+}
+
+// Reads the fields of a model, `beside` which there may be those of the whole that it is a part of.
 class Reader {
  public:
-  Reader(const Json& json, const HuggingFace& names, ModelConfig& config)
-      : json_(json), names_(names), fields_(), used_(kOfNoEffect.begin(), kOfNoEffect.end()) {
+  Reader(const Json& json, const Json& beside, const HuggingFace& names, ModelConfig& config)
+      : json_(json),
+        beside_(beside),
+        names_(names),
+        fields_(),
+        used_(kOfNoEffect.begin(), kOfNoEffect.end()) {
     fields_.section("model", config);
     for (const HfField& f : names.fields) read(f);
     if (names.rope) read_rope();
@@ -108,31 +131,44 @@ class Reader {
     for (const std::string_view key : kOfEffect) check_effect(key);
     if (!faults.empty()) return;  // what is derived needs fields that hold
     for (std::string& conflict : config.conflicts()) fault(std::move(conflict));
-    if (faults.empty()) {
-      for (const HfDerived& d : names.derived) check(d, config);
-    }
+    if (!faults.empty()) return;
+    for (const HfDerived& d : names.derived) check(d, config);
+    for (const auto& [key, value] : beside.items()) check_beside(key, value, config);
   }
 
   // What nobody asked for and is not empty.
   [[nodiscard]] std::vector<std::string> rest() const {
     std::vector<std::string> names;
-    for (const auto& [key, value] : json_.items()) {
-      if (!is_nothing(value) && !used_.contains(key))
-        names.push_back(concat(io::excerpt(key), " ", shown(value)));
+    for (const Json* all : {&beside_, &json_}) {
+      for (const auto& [key, value] : all->items()) {
+        if (!is_nothing(value) && !used_.contains(key))
+          names.push_back(concat(io::excerpt(key), " ", io::shown(value)));
+      }
     }
     return names;
   }
 
   std::vector<std::string> faults;
+  std::string quantisation;
 
  private:
   void fault(std::string text) { faults.push_back(std::move(text)); }
 
-  // Null counts as absent, as in transformers.
+  // Null counts as absent.
   const Json* value_of(std::string_view key) {
     used_.emplace(key);
     const auto at = json_.find(std::string(key));
     return at == json_.end() || at->is_null() ? nullptr : &*at;
+  }
+  io::Told told(std::string_view key) {
+    const Json* value = value_of(key);
+    return {std::string(key), value ? *value : Json()};
+  }
+  // What all places agree on; a fault if they do not.
+  Json agreed(const std::vector<io::Told>& places) {
+    io::Agreed all = io::agreed(places);
+    if (all.fault) fault(std::move(*all.fault));
+    return std::move(all.value);
   }
 
   config::Field& field(std::string_view ours) {
@@ -140,17 +176,25 @@ class Reader {
     if (!found) fail<UsageError>("hugging_face", names_.model_type, " has no field ", ours);
     return *found;
   }
+  // Their name of one of our fields; empty: none.
+  [[nodiscard]] std::string_view theirs_of(std::string_view ours) const {
+    const auto at = std::ranges::find(names_.fields, ours, &HfField::ours);
+    return at == names_.fields.end() ? std::string_view() : at->theirs;
+  }
 
   void set(std::string_view ours, std::string_view theirs, const Json& value) {
     if (const auto wrong = field(ours).assign(value.dump()))
-      fault(concat(theirs, " ", shown(value), ": ", *wrong));
+      fault(concat(theirs, " ", io::shown(value), ": ", *wrong));
   }
 
   void read(const HfField& f) {
-    if (const Json* value = value_of(f.theirs)) return set(f.ours, f.theirs, *value);
-    if (f.absent.empty()) return fault(concat(f.theirs, " is missing"));
-    const Json* other = value_of(f.absent);
-    set(f.ours, f.theirs, other ? *other : parsed(f.absent));
+    std::vector<io::Told> places{told(f.theirs)};
+    for (const std::string_view name : f.also) places.push_back(told(name));
+    if (const Json value = agreed(places); !value.is_null()) return set(f.ours, f.theirs, value);
+    const std::string_view other = json_.contains(f.theirs) && !f.null.empty() ? f.null : f.absent;
+    if (other.empty()) return fault(concat(f.theirs, " is missing"));
+    const Json* named = value_of(other);
+    set(f.ours, f.theirs, named ? *named : parsed(other));
   }
 
   void check(const HfFixed& f) {
@@ -160,21 +204,51 @@ class Reader {
     if (std::ranges::any_of(f.values, is)) return;
     if (f.in_training_alone) used_.erase(used_.find(f.theirs));
     else
-      fault(fmt::format("{} is {}, which cannot be expressed: expected {}", f.theirs, shown(*value),
-                        fmt::join(f.values, " or ")));
+      fault(fmt::format("{} is {}, which cannot be expressed: expected {}", f.theirs,
+                        io::shown(*value), fmt::join(f.values, " or ")));
   }
 
   void check(const HfDerived& d, const ModelConfig& config) {
-    const Json* value = value_of(d.theirs);
-    if (!value || (d.or_empty && value->is_array() && value->empty())) return;
-    if (const Json own = parsed(d.value(config)); *value != own)
-      fault(fmt::format("{} is {}, which cannot be expressed: expected {}", d.theirs, shown(*value),
-                        shown(own)));
+    const io::Told given = told(d.theirs);
+    if (d.or_empty && given.value.is_array() && given.value.empty()) return;
+    std::vector<std::string> from;
+    for (const std::string_view key : d.from) {
+      const auto at = std::ranges::find(names_.fields, key, &HfField::theirs);
+      from.push_back(concat(key, ' ', field(at->ours).text()));
+    }
+    const std::string by = fmt::format("the one that follows from {}", fmt::join(from, " and "));
+    (void)agreed({given, {by, parsed(d.value(config))}});
   }
 
-  [[nodiscard]] bool is_off(const char* key) const {
-    const auto at = json_.find(key);
-    return at != json_.end() && *at == Json(false);
+  // A field of the whole: the part has it too, or computes the same without it.
+  void check_beside(const std::string& key, const Json& value, const ModelConfig& config) {
+    const bool known = used_.contains(key) && std::ranges::count(kOfNoEffect, key) == 0;
+    if (!known || value.is_null() || key == kQuantisation) return;
+    if (json_.contains(key)) {
+      (void)agreed({{key, value}, {concat(names_.within.field, '.', key), json_.at(key)}});
+      return;
+    }
+    Json with = json_;
+    with[key] = value;
+    ModelConfig own = config, other = config;
+    const Reader reader(with, Json::object(), names_, other);
+    config::Fields here, there;
+    here.section("model", own);
+    there.section("model", other);
+    std::string differs = reader.faults.empty() ? "" : reader.faults[0];
+    for (const config::Field& f : here.all()) {
+      if (const std::string text = there.find(f.path)->text(); text != f.text())
+        differs = concat(f.path, " would be ", text, " and is ", f.text());
+    }
+    if (!differs.empty())
+      fault(concat(key, " is ", io::shown(value), ", but ", names_.within.field,
+                   " does not have it: ", differs, "; give it there"));
+  }
+
+  [[nodiscard]] bool is_off(std::string_view key) const {
+    const auto at = json_.find(std::string(key));
+    if (at != json_.end()) return *at == Json(false);
+    return std::ranges::count(names_.fixed, key, &HfFixed::theirs) > 0;
   }
 
   void check_effect(std::string_view key) {
@@ -187,47 +261,81 @@ class Reader {
                        std::ranges::all_of(*value, [](const Json& type) {
                          return is_text(type, "full_attention");
                        });
-    if (!plain) fault(concat(key, " is ", shown(*value), ", which this family does not compute"));
+    if (plain) {
+      (void)agreed({told(theirs_of("n_layers")), {"the length of layer_types", value->size()}});
+      return;
+    }
+    fault(concat(key, " is ", io::shown(*value), ", which this family does not compute"));
   }
 
   // The weights themselves say how each of them is stored; here is only whether we can read it.
   void check_quantization() {
-    if (const Json* value = value_of("compression_config"))
-      fault(concat("compression_config is ", shown(*value), ": such weights cannot be read"));
-    const Json* value = value_of("quantization_config");
-    if (!value) return;
-    const auto is = [&](const char* key, const Json& expected) {
-      const auto at = value->find(key);
-      return at != value->end() && *at == expected;
+    const auto of_any = [&](const char* key) {
+      const Json* own = value_of(key);
+      return agreed({{concat(names_.within.field, names_.within.field.empty() ? "" : ".", key),
+                      own ? *own : Json()},
+                     {key, beside_.value(key, Json())}});
     };
-    if (is("quant_method", "fp8") && is("weight_block_size", {128, 128})) return;
-    if (names_.mxfp4 && is("quant_method", "mxfp4")) return;
-    fault(concat("quantization_config is ", shown(*value),
+    if (const Json value = of_any("compression_config"); !value.is_null())
+      fault(concat("compression_config is ", io::shown(value), ": such weights cannot be read"));
+    const Json value = of_any(kQuantisation);
+    if (value.is_null()) return;
+    const auto is = [&](const char* key, const Json& expected) {
+      const auto at = value.find(key);
+      return at != value.end() && *at == expected;
+    };
+    if ((is("quant_method", "fp8") && is("weight_block_size", {128, 128})) ||
+        (names_.mxfp4 && is("quant_method", "mxfp4"))) {
+      quantisation = value.at("quant_method").get<std::string>();
+      return;
+    }
+    fault(concat("quantization_config is ", io::shown(value),
                  ": such weights cannot be read, expected plain ones or the quant_method \"fp8\" "
                  "with the weight_block_size [128, 128]",
                  names_.mxfp4 ? ", or \"mxfp4\"" : ""));
   }
 
+  // Older files have rope_scaling and rope_theta, newer ones rope_parameters.
   void read_rope() {
-    const Json none = Json::object();
-    const Json *newer = value_of("rope_parameters"), *older = value_of("rope_scaling");
-    const Json& scaling = newer ? *newer : older ? *older : none;
-    const std::string_view where = newer ? "rope_parameters" : "rope_scaling";
-    const Json* theta = value_of("rope_theta");
-    if (!scaling.is_object())
-      return fault(concat(where, " ", shown(scaling), ": expected an object"));
-    const auto in_scaling = [&](const char* key) {
-      const auto at = scaling.find(key);
-      return at == scaling.end() || at->is_null() ? nullptr : &*at;
-    };
-    if (const Json* inner = in_scaling("rope_theta")) theta = inner;
-    set("rope_theta", "rope_theta", theta ? *theta : Json(names_.rope_theta));
+    std::vector<io::Told> objects;
+    for (const char* key : {"rope_parameters", "rope_scaling"}) {
+      const Json* value = value_of(key);
+      if (value && !value->is_object())
+        return fault(concat(key, " ", io::shown(*value), ": expected an object"));
+      if (value && !value->empty()) objects.push_back({key, *value});
+    }
+    const io::Told outer = told("rope_theta");
+    const Json theta = outer.value.is_null() ? Json(names_.rope_theta) : outer.value;
+    const auto at = json_.find("original_max_position_embeddings");
+    const Json original = at == json_.end() ? Json() : *at;
+    std::vector<io::Told> completed;
+    for (const io::Told& object : objects)
+      completed.push_back({object.place, completed_rope(object.value, theta, original)});
+    if (io::Agreed all = io::agreed(completed); all.fault) return fault(std::move(*all.fault));
 
-    const Json* type = in_scaling("rope_type");
-    if (!type) type = in_scaling("type");
-    const bool plain = !type || is_text(*type, "default"), llama = type && is_text(*type, "llama3");
+    const auto inner = [](const io::Told& object, const char* key) {
+      return io::Told{concat(object.place, '.', key), object.value.value(key, Json())};
+    };
+    std::vector<io::Told> thetas{outer}, parts{told("partial_rotary_factor")};
+    for (const io::Told& object : objects) {
+      thetas.push_back(inner(object, "rope_theta"));
+      parts.push_back(inner(object, "partial_rotary_factor"));
+      (void)agreed({inner(object, "rope_type"), inner(object, "type")});
+    }
+    const Json own = agreed(thetas), part = agreed(parts);
+    set("rope_theta", "rope_theta", own.is_null() ? theta : own);
+    if (!part.is_null() && !io::same_value(part, 1))
+      fault(concat("partial_rotary_factor is ", io::shown(part),
+                   ", which cannot be expressed: expected 1"));
+    read_scaling(objects.empty() ? io::Told{"rope_scaling", Json::object()} : objects.back());
+  }
+
+  void read_scaling(const io::Told& object) {
+    const auto& [where, scaling] = object;
+    const Json type = scaling.value("rope_type", scaling.value("type", Json()));
+    const bool plain = type.is_null() || is_text(type, "default"), llama = is_text(type, "llama3");
     if (!plain && !llama) {
-      return fault(concat(where, " is of type ", shown(*type),
+      return fault(concat(where, " is of type ", io::shown(type),
                           ", which cannot be expressed: expected \"default\" or \"llama3\""));
     }
     const RopeScaling defaults;
@@ -235,41 +343,52 @@ class Reader {
         {{"factor", {"rope_scaling_factor", defaults.factor}},
          {"low_freq_factor", {"rope_low_freq_factor", defaults.low_freq_factor}},
          {"high_freq_factor", {"rope_high_freq_factor", defaults.high_freq_factor}},
-         {"original_max_position_embeddings",
-          {"rope_original_max_position_embeddings", defaults.original_max_position}}}};
-    std::set<std::string_view> known{"rope_theta", "rope_type", "type"};
+         {kOriginal, {"rope_original_max_position_embeddings", defaults.original_max_position}}}};
+    std::set<std::string_view> known{"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     for (const auto& [key, own] : values) {
-      const Json* value = llama ? in_scaling(key) : nullptr;
-      if (llama) known.insert(key);
-      if (llama && !value) fault(concat(where, " has no ", key));
-      else set(own.first, concat(where, ".", key), value ? *value : own.second);
+      const std::string place = concat(where, '.', key);
+      if (!llama) {
+        set(own.first, place, own.second);
+        continue;
+      }
+      known.insert(key);
+      std::vector<io::Told> places{{place, scaling.value(key, Json())}};
+      if (key == kOriginal) places.push_back(told(key));
+      const Json value = agreed(places);
+      if (value.is_null()) fault(concat(where, " has no ", key));
+      else set(own.first, place, value);
     }
     (void)fields_.find("model.rope_scaling")->assign(llama ? "llama" : "none");
     for (const auto& [key, value] : scaling.items()) {
-      const bool whole = key == "partial_rotary_factor" && value == Json(1);
-      if (!known.contains(key) && !value.is_null() && !whole)
-        fault(concat(where, ".", io::excerpt(key), " is ", shown(value),
+      if (!known.contains(key) && !value.is_null())
+        fault(concat(where, ".", io::excerpt(key), " is ", io::shown(value),
                      ", which cannot be expressed"));
     }
   }
 
-  const Json& json_;
+  const Json &json_, &beside_;
   const HuggingFace& names_;
   config::Fields fields_;
   std::set<std::string, std::less<>> used_;
 };
 
-std::optional<DType> dtype_of(const Json& json, std::vector<std::string>& faults) {
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    const auto at = json.find(key);
-    if (at == json.end() || at->is_null()) continue;
-    for (const auto& [name, dtype] : kDTypes) {
-      if (is_text(*at, name)) return dtype;
-    }
-    faults.push_back(
-        concat(key, " is ", shown(*at), ", expected float32, bfloat16, float16 or float64"));
-    return {};
+// Of a model and of the whole that it is a part of.
+std::optional<DType> dtype_of(const Json& json, const Json& beside,
+                              std::vector<std::string>& faults) {
+  std::vector<io::Told> places;
+  for (const Json* all : {&json, &beside}) {
+    for (const char* key : {"dtype", "torch_dtype"})
+      places.push_back({key, all->value(key, Json())});
   }
+  io::Agreed all = io::agreed(places);
+  if (all.fault) faults.push_back(std::move(*all.fault));
+  if (all.fault || all.value.is_null()) return {};
+  for (const auto& [name, dtype] : kDTypes) {
+    if (is_text(all.value, name)) return dtype;
+  }
+  const auto place = std::ranges::find_if(places, [](const auto& p) { return !p.value.is_null(); });
+  faults.push_back(concat(place->place, " is ", io::shown(all.value),
+                          ", expected float32, bfloat16, float16 or float64"));
   return {};
 }
 
@@ -280,24 +399,23 @@ bool is_of_type(const Json& json, std::string_view model_type) {
 
 [[noreturn]] void fail_type(const Json& json, const std::string& where, std::string_view expected) {
   const auto type = json.find("model_type");
-  fail<DataError>(where, "model_type is ", type == json.end() ? "missing" : shown(*type),
+  fail<DataError>(where, "model_type is ", type == json.end() ? "missing" : io::shown(*type),
                   ", expected ", expected);
 }
 
-// The part of a whole's fields that is the family's, where it is a whole; whether it is. What the
-// part does not say, such as the dtype, holds for all parts.
-bool take_part(Json& json, const std::string& where, const HuggingFace& names) {
+// If `json` is a whole that holds a model of these names as a part, the part takes its place and
+// the rest of the whole is returned.
+std::optional<Json> take_part(Json& json, const std::string& where, const HuggingFace& names) {
   const HfWithin& whole = names.within;
-  if (whole.model_type.empty() || !is_of_type(json, whole.model_type)) return false;
+  if (whole.model_type.empty() || !is_of_type(json, whole.model_type)) return {};
   const std::string field(whole.field);
-  const Json part = json.value(field, Json());
+  Json part = json.value(field, Json());
   if (!part.is_object())
-    fail<DataError>(where, field, " is ", shown(part), ", expected the fields of a ",
+    fail<DataError>(where, field, " is ", io::shown(part), ", expected the fields of a ",
                     names.model_type);
+  if (!part.contains("model_type")) part["model_type"] = names.model_type;
   json.erase(field);
-  json["model_type"] = names.model_type;
-  json.update(part);
-  return true;
+  return std::exchange(json, std::move(part));
 }
 
 std::pair<const Family*, const HuggingFace*> names_of(const Json& json, const std::string& where,
@@ -327,18 +445,28 @@ Json object_of(std::string_view text, const std::string& where) {
 HfModel read_model(Json json, const std::string& where, const HuggingFace& names,
                    ModelConfig config) {
   HfModel model{std::move(config), &names};
-  model.within = take_part(json, where, names);
-  if (!is_of_type(json, names.model_type)) fail_type(json, where, shown(Json(names.model_type)));
-  Reader reader(json, names, model.config);
-  model.dtype = dtype_of(json, reader.faults);
+  const std::optional<Json> whole = take_part(json, where, names);
+  model.within = whole.has_value();
+  const Json beside = whole.value_or(Json::object());
+  if (!is_of_type(json, names.model_type)) fail_type(json, where, io::shown(names.model_type));
+  Reader reader(json, beside, names, model.config);
+  model.dtype = dtype_of(json, beside, reader.faults);
   if (!reader.faults.empty())
     fail<DataError>(where, fmt::format("{}", fmt::join(reader.faults, "; ")));
+  model.quantisation = reader.quantisation;
   model.passed_over = reader.rest();
   if (model.within) {
     for (const std::string_view other : names.within.others)
       model.passed_over.push_back(concat("the tensors ", other, "*"));
   }
   return model;
+}
+
+// An id, or a list of them.
+bool is_ids(const Json& value) {
+  return value.is_number_integer() ||
+         (value.is_array() &&
+          std::ranges::all_of(value, [](const Json& id) { return id.is_number_integer(); }));
 }
 
 // A field's value as JSON. Numbers that need not be whole have a point, also where they are.
@@ -362,6 +490,26 @@ HfModel parse_hf_config(std::string_view text, const std::string& where, const H
   const Json json = object_of(text, where);
   config.set_flavor("");
   return read_model(json, where, family, std::move(config));
+}
+
+HfMarks parse_hf_marks(std::string_view text, const std::string& where) {
+  const Json json = object_of(text, where);
+  const auto at = json.find("text_config");  // of a whole: its text says it, or else itself
+  const Json text_config = at != json.end() && at->is_object() ? *at : Json::object();
+  HfMarks marks;
+  const std::array<std::pair<const char*, std::string*>, 3> all{
+      {{"bos_token_id", &marks.begin}, {"eos_token_id", &marks.end}, {"pad_token_id", &marks.pad}}};
+  for (const auto& [key, mark] : all) {
+    const Json* value = nullptr;
+    for (const Json* place : {&text_config, &json}) {
+      if (const auto found = place->find(key); !value && found != place->end()) value = &*found;
+    }
+    if (!value) continue;
+    if (!value->is_null() && !is_ids(*value))
+      fail<DataError>(where, key, " is ", io::shown(*value), ", expected an id or a list of ids");
+    *mark = value->dump();
+  }
+  return marks;
 }
 
 std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype,
@@ -395,9 +543,9 @@ std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype
                                json_of(fields, "rope_original_max_position_embeddings")}};
     }
   }
-  const auto id = [](int64_t mark) { return mark < 0 ? Json(nullptr) : Json(mark); };
-  json["bos_token_id"] = id(marks.begin);
-  json["eos_token_id"] = id(marks.end);
+  json["bos_token_id"] = parsed(marks.begin.empty() ? "null" : marks.begin);
+  json["eos_token_id"] = parsed(marks.end.empty() ? "null" : marks.end);
+  if (!marks.pad.empty()) json["pad_token_id"] = parsed(marks.pad);
   for (const auto& [name, known] : kDTypes) {
     if (known == dtype) json["torch_dtype"] = name;
   }

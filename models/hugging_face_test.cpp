@@ -167,7 +167,7 @@ TEST(HuggingFaceNames, EverySizeComesBackFromItsConfiguration) {
   for (const Family& family : all) {
     for (const ModelConfig& flavor : family.flavors) {
       const ModelConfig size = family.flavor(flavor.flavor());
-      const std::string text = hf_config(*size.hugging_face(), size, DType::bf16, {.begin = 1});
+      const std::string text = hf_config(*size.hugging_face(), size, DType::bf16, {.begin = "1"});
       HfModel back = parse_hf_config(text, "config.json", all);
       EXPECT_EQ(back.dtype, DType::bf16);
       EXPECT_TRUE(back.passed_over.empty()) << back.passed_over[0];
@@ -190,7 +190,7 @@ TEST(HuggingFaceNames, OlderFormsOfAConfigurationAreRead) {
     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": null, "max_position_embeddings": 64,
     "hidden_act": "silu", "rope_scaling": {"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4,
     "original_max_position_embeddings": 32}, "attention_dropout": 0.1, "window": 5, "nothing": [],
-    "layer_types": ["full_attention", "full_attention"], "logits_scaling": 1.0, "use_qk_norm": false,
+    "layer_types": ["full_attention"], "logits_scaling": 1.0, "use_qk_norm": false,
     "sliding_window": 5, "use_sliding_window": false})";
   const HfModel model = parse_hf_config(llama2, "config.json", all);
   EXPECT_FALSE(model.dtype);
@@ -239,10 +239,12 @@ TEST(HuggingFaceNames, AModelIsReadOutOfTheWholeThatItIsAPartOf) {
     text.replace(text.find(from), from.size(), to);
     return test::error_of([&] { (void)parse_hf_config(text, "config.json", all); });
   };
-  EXPECT_NE(error_with("[1, 3]", "[1, 2]").find("moe_layers is [1,2], which cannot be expressed"),
+  EXPECT_NE(error_with("[1, 3]", "[1, 2]")
+                .find("moe_layers is [1,2], but the one that follows from "
+                      "interleave_moe_layer_step 2 is [1,3]"),
             std::string::npos);
   EXPECT_NE(error_with("\"no_rope_layers\": []", "\"no_rope_layers\": [1, 0]")
-                .find("expected [1,1,1,0,1]"),
+                .find("no_rope_layer_interval 4 is [1,1,1,0,1]"),
             std::string::npos);
   EXPECT_NE(error_with("\"text_config\": {\"model_type\"", "\"text\": {\"model_type\"")
                 .find("text_config is null, expected the fields of a llama4_text"),

@@ -16,11 +16,13 @@ const nn::AttentionMetadata& Metadata::of(size_t kind) const {
   return kinds[kind];
 }
 
-Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documents) const {
+Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documents,
+                                  const Tensor& padding) const {
   Metadata packed = *this;
   for (nn::AttentionMetadata& kind : packed.kinds) {
     kind.position_ids = positions;
     kind.documents = documents;
+    kind.padding = padding;
   }
   return packed;
 }

@@ -26,9 +26,10 @@ struct Metadata {
   /// The attention metadata of layers of this kind. IndexError if there is none.
   [[nodiscard]] TESSERA_API const nn::AttentionMetadata& of(size_t kind = 0) const;
   /// The same for packed sequences. (B, T) i64 each: the position of each token in its document,
-  /// and document ids; undefined: a sequence is one document.
+  /// and document ids; undefined: a sequence is one document. padding: as AttentionMetadata's.
   [[nodiscard]] TESSERA_API Metadata with_documents(const Tensor& positions,
-                                                    const Tensor& documents) const;
+                                                    const Tensor& documents,
+                                                    const Tensor& padding = {}) const;
 };
 
 /// The KV cache of generation.
@@ -49,7 +50,8 @@ struct Loss {
   Tensor sum;    ///< 0-dim: sum of -log p(target) over tokens with a target
   Tensor count;  ///< 0-dim i64: number of those tokens
   /// Losses that are added to the mean of `sum` (load balance, z-loss): sums over all tokens, of
-  /// which the trainer takes the mean over the tokens of a step, with and without a target.
+  /// which the trainer takes the mean over the tokens of a step, with and without a target. Places
+  /// without a token (AttentionMetadata::padding) are not among them, nor in what follows.
   std::vector<NamedValue> auxiliary = {};
   /// (layers with experts, 2, experts) i64: how many tokens chose each expert, and how many it
   /// computed. Undefined without experts.

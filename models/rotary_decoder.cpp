@@ -36,7 +36,7 @@ LayerResult RotaryBlock::forward(const Tensor& x, const nn::AttentionMetadata& m
                                  nn::KvCache* cache) const {
   const Tensor h = x + attention(attention_norm(x), metadata, cache);
   if (feed_forward) return {h + (*feed_forward)(ffn_norm(h))};
-  const nn::MoEResult mixed = (*moe)(ffn_norm(h));
+  const nn::MoEResult mixed = (*moe)(ffn_norm(h), metadata.padding);
   return {h + mixed.y, mixed.load, mixed.sums};
 }
 

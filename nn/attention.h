@@ -66,6 +66,10 @@ struct AttentionMetadata {
   /// (B, T) or (T) i64: the position of each token in the sequence, for the mask; undefined: in
   /// order from 0, or after the tokens in the cache.
   Tensor token_positions = {};
+  /// (B, T) bool: true at places that hold no token, behind the tokens of a row; undefined:
+  /// nowhere. Attention does not read it, since no token sees what is behind it; routers count
+  /// tokens alone.
+  Tensor padding = {};
   BlockMap block_map = {};
   /// Where the sequence is cut over ranks: it knows the mask, and the tokens of all ranks. The mask
   /// and what belongs to it are not given beside it, and position_ids are those of this rank.

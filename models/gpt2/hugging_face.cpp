@@ -41,13 +41,13 @@ const models::HuggingFace& hugging_face() {
                   {"transformer.h.#.ln_2.bias", {"layers.#.ffn_norm.bias"}},
                   {"transformer.ln_f.weight", {"norm.weight"}},
                   {"transformer.ln_f.bias", {"norm.bias"}}},
-      .passed_over = {"lm_head.weight", "transformer.h.#.attn.bias",
-                      "transformer.h.#.attn.masked_bias"},
+      .passed_over = {"transformer.h.#.attn.bias", "transformer.h.#.attn.masked_bias"},
+      .tied = {{"lm_head.weight", "transformer.wte.weight", "tie_word_embeddings"}},
       .fields = {{"vocab_size", "vocab_size"},
-                 {"n_embd", "dim"},
-                 {"n_layer", "n_layers"},
-                 {"n_head", "n_heads"},
-                 {"n_positions", "max_seq_len"},
+                 {"n_embd", "dim", "", "", {"hidden_size"}},
+                 {"n_layer", "n_layers", "", "", {"num_hidden_layers"}},
+                 {"n_head", "n_heads", "", "", {"num_attention_heads"}},
+                 {"n_positions", "max_seq_len", "", "", {"max_position_embeddings"}},
                  {"layer_norm_epsilon", "norm_eps", "1e-5"},
                  {"embd_pdrop", "embedding_dropout", "0.1"},
                  {"resid_pdrop", "residual_dropout", "0.1"}},
@@ -60,7 +60,8 @@ const models::HuggingFace& hugging_face() {
       .derived = {{"n_inner",
                    [](const models::ModelConfig& c) {
                      return std::to_string(c.as<Config>().ffn_dim());
-                   }}},
+                   },
+                   {"n_embd"}}},
       .gguf = &gguf()};
   return names;
 }

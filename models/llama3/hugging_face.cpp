@@ -28,7 +28,8 @@ const models::HuggingFace& hugging_face() {
                   {"model.layers.#.post_attention_layernorm.weight", {"layers.#.ffn_norm.weight"}},
                   {"model.norm.weight", {"norm.weight"}},
                   {"lm_head.weight", {"output.weight"}}},
-      .passed_over = {"lm_head.weight", "model.layers.#.self_attn.rotary_emb.inv_freq"},
+      .passed_over = {"model.layers.#.self_attn.rotary_emb.inv_freq"},
+      .tied = {{"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"}},
       .fields = {{"vocab_size", "vocab_size"},
                  {"hidden_size", "dim"},
                  {"intermediate_size", "ffn_dim"},
@@ -45,7 +46,8 @@ const models::HuggingFace& hugging_face() {
       .derived = {{"head_dim",
                    [](const models::ModelConfig& c) {
                      return std::to_string(c.as<Config>().head_dim());
-                   }}},
+                   },
+                   {"hidden_size", "num_attention_heads"}}},
       .rope = true,
       .head_dim = [](const models::ModelConfig& c) { return c.as<Config>().head_dim(); },
       .gguf = &gguf()};

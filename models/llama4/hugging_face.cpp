@@ -61,14 +61,14 @@ const models::HuggingFace& hugging_face() {
            {"model.layers.#.post_attention_layernorm.weight", {"layers.#.ffn_norm.weight"}},
            {"model.norm.weight", {"norm.weight"}},
            {"lm_head.weight", {"output.weight"}}},
-      .passed_over = {"lm_head.weight"},
+      .tied = {{"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"}},
       .fields = {{"vocab_size", "vocab_size"},
                  {"hidden_size", "dim"},
                  {"intermediate_size", "moe_inter_dim"},
                  {"intermediate_size_mlp", "ffn_dim"},
                  {"num_hidden_layers", "n_layers"},
                  {"num_attention_heads", "n_heads"},
-                 {"num_key_value_heads", "n_kv_heads", "num_attention_heads"},
+                 {"num_key_value_heads", "n_kv_heads", "8", "null"},
                  {"head_dim", "head_dim", "128"},
                  {"max_position_embeddings", "max_seq_len"},
                  {"rms_norm_eps", "norm_eps", "1e-5"},
@@ -76,7 +76,7 @@ const models::HuggingFace& hugging_face() {
                  {"num_experts_per_tok", "top_k", "1"},
                  {"interleave_moe_layer_step", "interleave_moe_layer_step", "1"},
                  {"no_rope_layer_interval", "nope_layer_interval", "4"},
-                 {"attention_chunk_size", "attention_chunk_size", "8192"},
+                 {"attention_chunk_size", "attention_chunk_size", "8192", "null"},
                  {"use_qk_norm", "use_qk_norm", "true"},
                  {"attn_temperature_tuning", "attn_temperature_tuning", "true"},
                  {"floor_scale", "floor_scale", "8192"},
@@ -94,13 +94,15 @@ const models::HuggingFace& hugging_face() {
                      return list_of(config, [](const Config& c, int64_t i) {
                        return c.has_experts(i) ? std::to_string(i) : std::string();
                      });
-                   }},
+                   },
+                   {"interleave_moe_layer_step"}},
                   {"no_rope_layers",  // 1 where there is RoPE
                    [](const models::ModelConfig& config) {
                      return list_of(config, [](const Config& c, int64_t i) {
                        return std::string(c.has_rope(i) ? "1" : "0");
                      });
                    },
+                   {"no_rope_layer_interval"},
                    true},
                   {"layer_types",
                    [](const models::ModelConfig& config) {
@@ -108,7 +110,8 @@ const models::HuggingFace& hugging_face() {
                        return std::string(c.has_rope(i) ? R"("chunked_attention")"
                                                         : R"("full_attention")");
                      });
-                   }}},
+                   },
+                   {"no_rope_layer_interval"}}},
       .rope = true,
       .rope_theta = 5e5};
   return names;

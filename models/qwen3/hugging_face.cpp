@@ -48,14 +48,13 @@ std::vector<models::HfTensorNames> tensors_moe() {
   return all;
 }
 
-// But for the size of a head, whose default is not the same.
+// But for the size of a head and its groups, whose defaults are not the same.
 std::vector<models::HfField> fields() {
   return {{"vocab_size", "vocab_size"},
           {"hidden_size", "dim"},
           {"intermediate_size", "ffn_dim"},
           {"num_hidden_layers", "n_layers"},
           {"num_attention_heads", "n_heads"},
-          {"num_key_value_heads", "n_kv_heads", "num_attention_heads"},
           {"max_position_embeddings", "max_seq_len"},
           {"rms_norm_eps", "norm_eps", "1e-6"},
           {"tie_word_embeddings", "enable_weight_tying", "false"}};
@@ -65,6 +64,10 @@ std::vector<models::HfField> joined(std::vector<models::HfField> all,
                                     const std::vector<models::HfField>& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+std::vector<models::HfTied> tied() {
+  return {{"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"}};
 }
 
 std::vector<models::HfFixed> fixed() {
@@ -82,8 +85,10 @@ const models::HuggingFace& hugging_face() {
       .architecture = "Qwen3ForCausalLM",
       .is_of = is_dense,
       .tensors = tensors(),
-      .passed_over = {"lm_head.weight"},
-      .fields = joined(fields(), {{"head_dim", "head_dim", "128"}}),
+      .tied = tied(),
+      .fields =
+          joined(fields(), {{"head_dim", "head_dim", "128"},
+                            {"num_key_value_heads", "n_kv_heads", "32", "num_attention_heads"}}),
       .fixed = fixed(),
       .fixed_ours = {{"num_experts", "0"}},
       .rope = true,
@@ -98,9 +103,10 @@ const models::HuggingFace& hugging_face_moe() {
         .architecture = "Qwen3MoeForCausalLM",
         .is_of = has_experts,
         .tensors = tensors_moe(),
-        .passed_over = {"lm_head.weight"},
+        .tied = tied(),
         .fields = joined(fields(), {{"head_dim", "head_dim"},
-                                    {"num_experts", "num_experts", "num_local_experts"},
+                                    {"num_key_value_heads", "n_kv_heads", "4", "null"},
+                                    {"num_experts", "num_experts", "", "", {"num_local_experts"}},
                                     {"num_experts_per_tok", "top_k"},
                                     {"moe_intermediate_size", "moe_inter_dim"},
                                     {"norm_topk_prob", "route_norm", "false"},

@@ -265,11 +265,13 @@ AttentionMetadata SequenceCut::metadata(const AttentionMetadata& whole) const {
     return contiguous(expand(x, {batches_, x.size(-1)}));
   };
   m.position_ids = wrap_local(to_device(of_each_row(ids), options_.device), layout_, tokens_);
-  if (const Tensor& scale = whole.query_scale; scale.defined()) {
-    const Tensor all = of_each_row(own_rows(scale, "query_scale", scale.dtype()));
-    m.query_scale =
-        wrap_local(to_device(rows_taken(all, places), options_.device), layout_, tokens_);
-  }
+  const auto of_tokens = [&](const Tensor& x, std::string_view what) {
+    if (!x.defined()) return x;
+    const Tensor all = of_each_row(own_rows(x, what, x.dtype()));
+    return wrap_local(to_device(rows_taken(all, places), options_.device), layout_, tokens_);
+  };
+  m.query_scale = of_tokens(whole.query_scale, "query_scale");
+  m.padding = of_tokens(whole.padding, "padding");
   m.cut = detail::cut_attention(options_, layout_, tokens_, plan(mask));
   return m;
 }

@@ -90,7 +90,8 @@ class TESSERA_API SequenceCut {
   /// like -> sequences whole and in order. Gathers over the axes. Not recorded.
   [[nodiscard]] Tensor join(const Tensor& y) const;
   /// What layers get: attention over cut sequences instead of mask, documents, token_positions and
-  /// block_map, and the position_ids of this rank's tokens (their places where there were none).
+  /// block_map, and the position_ids of this rank's tokens (their places where there were none),
+  /// and their padding.
   /// Tensors of `whole` lie as `rows` or are this rank's rows, (B, T) or (T), and so do the blocks
   /// of its map, (B or 1, T / 64, T / 64). RoPE tables stay whole. ShapeError, DTypeError,
   /// ValueError: `whole` does not fit the tokens, is cut already, or starts behind position 0

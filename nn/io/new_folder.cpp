@@ -4,7 +4,10 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
 
+#include <cerrno>
 #include <filesystem>
+#include <sys/stat.h>
+#include <system_error>
 #include <utility>
 
 namespace tessera::io {
@@ -23,6 +26,24 @@ void refuse_existing(const std::string& path, std::string_view field) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(path, error)))
     fail<IoError>(field, path, " exists already; remove it or give another name");
+}
+
+void unfinished_folder(const std::string& path, std::string_view field) {
+  std::error_code error;
+  if (const fs::path parent = fs::path(path).parent_path(); !parent.empty())
+    fs::create_directories(parent, error);
+  // Unlike a look before, mkdir cannot be overtaken by who makes a link.
+  if (!error && ::mkdir(path.c_str(), 0777) != 0) error.assign(errno, std::generic_category());
+  if (!error) return;
+  const fs::file_status found =
+      error == std::errc::file_exists ? fs::symlink_status(path, error) : fs::file_status();
+  if (fs::is_directory(found)) return;
+  if (fs::exists(found)) {
+    fail<IoError>(field, path, " is ", fs::is_symlink(found) ? "a symbolic link" : "no folder",
+                  ", but is written in before it gets its name; remove it or give another name");
+  }
+  fail<IoError>(field, "cannot write in folder ", path, ": ", error.message(),
+                "; give another folder");
 }
 
 void rename_new_folder(const std::string& partial, const std::string& path,

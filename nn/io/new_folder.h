@@ -15,6 +15,10 @@ namespace tessera::io {
 [[nodiscard]] TESSERA_API std::string new_folder_path(std::string path, std::string_view field);
 /// IoError, which names `field`: something has that name, be it a link to nothing.
 TESSERA_API void refuse_existing(const std::string& path, std::string_view field);
+/// Makes the folder `path`, for work that goes on after an interruption, or keeps the one that is
+/// there. IoError, which names `field`: a link or a file has that name, so what is written would
+/// not be there.
+TESSERA_API void unfinished_folder(const std::string& path, std::string_view field);
 /// Renames the folder `partial` to `path`, both made durable. IoError, which names `field`: as
 /// refuse_existing, or the file system refuses.
 TESSERA_API void rename_new_folder(const std::string& partial, const std::string& path,

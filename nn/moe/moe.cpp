@@ -115,8 +115,8 @@ void MoE::set_dispatcher(std::shared_ptr<const Dispatcher> dispatcher) {
   dispatcher_ = std::move(dispatcher);
 }
 
-MoEResult MoE::forward(const Tensor& x) const {
-  const Routing routing = router(x, expert_bias);
+MoEResult MoE::forward(const Tensor& x, const Tensor& padding) const {
+  const Routing routing = router(x, expert_bias, padding);
   Tensor shared;
   auto [y, load] = routed(x, routing, [&] {
     if (shared_experts) shared = (*shared_experts)(x);
@@ -175,7 +175,8 @@ Dispatched MoE::mixture(const Tensor& x, const Routing& routing, int64_t most_to
                         const std::function<void()>& meanwhile) const {
   const int64_t pairs = routing.experts.numel(), top_k = config_.router.top_k,
                 tokens = pairs / top_k;
-  // Pairs of a token and an expert, stable by expert; dropped ones are last, beyond the counts.
+  // Pairs of a token and an expert, stable by expert; those of no expert are last, beyond the
+  // counts.
   const Tensor expert = reshape(routing.experts, {pairs});
   const Tensor order = argsort(expert, 0);  // (tokens * top_k)
   const Tensor token = floor_divide(order, full({}, top_k, DType::i64, x.device()));

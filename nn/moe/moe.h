@@ -48,6 +48,9 @@ struct MoEResult {
 /// Distributed x is cut over dim 0, or over its tokens, or equal on the ranks of an axis. y lies as
 /// x, but is Partial on an axis over which the experts' hidden dim is cut: there x must be equal.
 /// Tokens that are equal on another axis are shared among its ranks.
+///
+/// `moe(x, padding)`: padding as the router's. A place without a token goes to no expert: its y is
+/// that of the shared experts.
 class TESSERA_API MoE final : public Layer<MoE> {
  public:
   struct Config {
@@ -72,7 +75,7 @@ class TESSERA_API MoE final : public Layer<MoE> {
 
  private:
   friend class Layer<MoE>;
-  [[nodiscard]] MoEResult forward(const Tensor& x) const;
+  [[nodiscard]] MoEResult forward(const Tensor& x, const Tensor& padding = {}) const;
   /// The sum over each token's experts, and the load.
   [[nodiscard]] std::pair<Tensor, Tensor> routed(const Tensor& x, const Routing& routing,
                                                  const std::function<void()>& meanwhile) const;

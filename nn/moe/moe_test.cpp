@@ -4,6 +4,7 @@
 #include "tessera/nn/moe/moe.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -161,6 +162,37 @@ TEST(MoE, DroppedChoicesAddNothing) {
     for (const auto& p : named_parameters(m)) inputs.push_back(p.tensor);
     const auto g = grad({got.y}, inputs, {.grad_outputs = {dy}}),
                want_g = grad({want}, inputs, {.grad_outputs = {dy}});
+    for (size_t i = 0; i < g.size(); ++i) expect_same(g[i], want_g[i], 1e-11);
+  }
+}
+
+// A place without a token costs no expert anything, in neither pass.
+TEST(MoE, PaddingGoesToNoExpert) {
+  const Session session;
+  for (const bool before : {false, true}) {
+    MoE::Config c = config();
+    c.score_before_experts = before;
+    c.router.capacity_factor = before ? 0.4 : 0;
+    c.router.balance_loss = 0.3;
+    c.shared_experts = 1;
+    MoE m(c);
+    initialize(m, 5);
+    const int64_t tokens = 7, length = 11;
+    const Tensor x = trial::variable(trial::numbers({2, length, kDim}, 1)),
+                 dy = trial::numbers({2, length, kDim}, 3), ds = trial::numbers({3}, 4);
+    const Tensor place = expand(arange(length, DType::i64), {2, length});
+    const auto first = [&](const Tensor& t) { return slice(t, 1, {0, tokens}); };
+    const auto rest = [&](const Tensor& t) { return slice(t, 1, {tokens}); };
+    std::vector<Tensor> inputs{x};
+    for (const auto& p : named_parameters(m)) inputs.push_back(p.tensor);
+    const MoEResult got = m(x, place >= tokens), want = m(first(x));
+    expect_same(first(got.y), want.y);
+    expect_same(rest(got.y), (*m.shared_experts)(rest(x)));
+    EXPECT_EQ(got.load.values(), want.load.values());
+    expect_same(got.sums, want.sums);
+    // The shared experts see padding, as attention does; what is behind a token gives it nothing.
+    const auto g = grad({first(got.y), got.sums}, inputs, {.grad_outputs = {first(dy), ds}}),
+               want_g = grad({want.y, want.sums}, inputs, {.grad_outputs = {first(dy), ds}});
     for (size_t i = 0; i < g.size(); ++i) expect_same(g[i], want_g[i], 1e-11);
   }
 }

@@ -57,6 +57,17 @@ Tensor taken(const Tensor& ids, int64_t experts, DType dtype) {
   return scatter_zeros(experts, -1, ids, full_like(cast(ids, dtype), 1));
 }
 
+// Which places of x (..., dim) hold no token, lying as x. Nothing is sent where padding is cut over
+// the axes that cut x, or whole.
+Tensor padding_of(const Tensor& padding, const Tensor& x) {
+  if (!padding.defined()) return padding;
+  if (padding.dtype() != DType::bool_ || padding.shape() != x.shape().without(x.rank() - 1)) {
+    fail<ShapeError>(kName, "padding is ", padding.meta(), " of x ", x.meta(),
+                     ": expected a bool for each token");
+  }
+  return x.is_distributed() ? redistribute(padding, layout_of(x)) : padding;
+}
+
 // x with its sequences, along dim -2, whole on each rank.
 Tensor whole_sequences(const Tensor& x) {
   if (!x.is_distributed()) return x;
@@ -122,42 +133,66 @@ Tensor Router::choose(const Tensor& scores, const Tensor& bias) const {
 }
 
 // (..., T, K) -> the same with `experts` for what an expert has no room for.
-Tensor Router::within_capacity(const Tensor& experts) const {
+Tensor Router::within_capacity(const Tensor& experts, const Tensor& padding) const {
   const Tensor ids = whole_sequences(experts);
-  const double even = static_cast<double>(ids.shape()[ids.rank() - 2] * config_.top_k) /
-                      static_cast<double>(config_.experts);
-  // Less what rounding may add: 1.1 times 10 is 11, not 12.
-  const double capacity = std::ceil(config_.capacity_factor * even * (1 - 1e-12));
   // How many tokens of the sequence have chosen the expert, up to this one.
-  const Tensor place = gather(cumsum(taken(ids, config_.experts, DType::i64), -2), -1, ids);
-  const Tensor kept = masked_fill(ids, place > capacity, config_.experts);
+  const Tensor place = gather(cumsum(taken(ids, config_.experts + 1, DType::i64), -2), -1, ids);
+  // Less what rounding may add: 1.1 times 10 is 11, not 12.
+  constexpr double kLess = 1 - 1e-12;
+  const auto all = static_cast<double>(config_.experts);
+  Tensor full;
+  if (padding.defined()) {
+    const Tensor choices = sum(cast(ids < config_.experts, DType::f64), {-2, -1}, true);
+    full = place > cast(ceil(config_.capacity_factor * (choices / all) * kLess), DType::i64);
+  } else {
+    const double even = static_cast<double>(ids.shape()[ids.rank() - 2] * config_.top_k) / all;
+    full = place > std::ceil(config_.capacity_factor * even * kLess);
+  }
+  const Tensor kept = masked_fill(ids, full, config_.experts);
   return experts.is_distributed() ? redistribute(kept, layout_of(experts)) : kept;
 }
 
 // scores (..., T, E) -> (..., T): each token's part of T times the balance loss of its sequence.
-Tensor Router::balance_of(const Tensor& scores, const Tensor& experts) const {
-  Tensor counts = sum(taken(experts, config_.experts, scores.dtype()), {-2}, true);  // (..., 1, E)
+Tensor Router::balance_of(const Tensor& scores, const Tensor& experts,
+                          const Tensor& padding) const {
+  const Tensor all = sum(taken(experts, config_.experts + 1, scores.dtype()), {-2}, true);
+  Tensor counts = slice(all, -1, {0, config_.experts});  // (..., 1, E)
   if (counts.is_distributed()) counts = redistribute(counts, layout_of(counts).without_partials());
-  const double even = static_cast<double>(scores.shape()[scores.rank() - 2] * config_.top_k) /
-                      static_cast<double>(config_.experts);
   const Tensor shares = config_.score == Score::softmax ? scores : normalised(scores);
-  return sum(shares * counts, {-1}) * (config_.balance_loss / even);
+  const Tensor each = sum(shares * counts, {-1});
+  const auto number = static_cast<double>(config_.experts);
+  if (!padding.defined()) {
+    const auto choices = static_cast<double>(scores.shape()[scores.rank() - 2] * config_.top_k);
+    return each * (config_.balance_loss / (choices / number));
+  }
+  // A sequence of padding alone has no choices to divide by.
+  const Tensor choices = clamp(sum(cast(counts, DType::f64), {-1}), {.min = 1});  // (..., 1)
+  return each * cast(config_.balance_loss / (choices / number), each.dtype());
 }
 
-Tensor Router::sums_of(const Tensor& logits, const Tensor& scores, const Tensor& experts) const {
+Tensor Router::sums_of(const Tensor& logits, const Tensor& scores, const Tensor& experts,
+                       const Tensor& padding) const {
+  const auto sum_of_tokens = [&](const Tensor& each) {
+    return sum(padding.defined() ? masked_fill(each, padding, 0) : each);
+  };
   // A sum of all logits is finite where each of them is.
   const Tensor all = sum(logits.detach(), {-1}), none = zeros_like(all);
   const Tensor not_finite = cast(logical_not(isfinite(all)), all.dtype());
-  const Tensor balance = config_.balance_loss > 0 ? balance_of(scores, experts) : none;
+  const Tensor balance = config_.balance_loss > 0 ? balance_of(scores, experts, padding) : none;
   Tensor z = none;
   if (config_.z_loss > 0) {
     const Tensor size = logsumexp(logits, {-1});
     z = size * size * config_.z_loss;
   }
-  return stack({sum(balance), sum(z), sum(not_finite)});
+  return stack({sum_of_tokens(balance), sum_of_tokens(z), sum_of_tokens(not_finite)});
 }
 
-Routing Router::forward(const Tensor& x, const Tensor& bias) const {
+// How many tokens have each expert.
+Tensor Router::counts_of(const Tensor& experts) const {
+  return slice(bincount(experts, config_.experts + 1), 0, {0, config_.experts});
+}
+
+Routing Router::forward(const Tensor& x, const Tensor& bias, const Tensor& padding) const {
   // A cached step sees one token of a sequence, so generation and evaluation take them all.
   const bool limited_load = config_.capacity_factor > 0 && is_training();
   const bool per_sequence = config_.capacity_factor > 0 || config_.balance_loss > 0;
@@ -165,21 +200,25 @@ Routing Router::forward(const Tensor& x, const Tensor& bias) const {
     fail<ShapeError>(
         kName, "x is ", x.shape(),
         ": expected (..., T, dim), since a balance loss or a capacity is of sequences");
-  const Tensor logits = gate(x);  // (..., E)
+  const Tensor no_token = padding_of(padding, x);  // (...)
+  const Tensor logits = gate(x);                   // (..., E)
   const Tensor scores = config_.score == Score::sigmoid ? sigmoid(logits) : softmax(logits, -1);
-  Tensor experts = choose(scores.detach(), bias);  // (..., K)
-  const Tensor sums = sums_of(logits, scores, experts);
-  Tensor shares = gather(scores, -1, experts);
+  const Tensor best = choose(scores.detach(), bias);  // (..., K)
+  Tensor experts =
+      no_token.defined() ? masked_fill(best, unsqueeze(no_token, -1), config_.experts) : best;
+  const Tensor sums = sums_of(logits, scores, experts, no_token);
+  Tensor shares = gather(scores, -1, best);
   if (config_.route_norm) shares = normalised(shares);
   if (config_.route_scale != 1) shares = shares * config_.route_scale;
 
-  const Tensor chosen = bincount(experts, config_.experts);
+  const Tensor chosen = counts_of(experts);
   Tensor computed = chosen;
   if (limited_load) {
-    experts = within_capacity(experts);
-    shares = masked_fill(shares, experts == config_.experts, 0);
-    computed = slice(bincount(experts, config_.experts + 1), 0, {0, config_.experts});
+    experts = within_capacity(experts, no_token);
+    computed = counts_of(experts);
   }
+  if (limited_load || no_token.defined())
+    shares = masked_fill(shares, experts == config_.experts, 0);
   return {shares, experts, stack({chosen, computed}), sums};
 }
 

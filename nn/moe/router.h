@@ -30,8 +30,8 @@ class TESSERA_API Gate final : public Layer<Gate> {
 /// are Partial(sum) on the axes that cut it.
 struct Routing {
   Tensor scores;  ///< (..., top_k), f32 (f64 for f64): the shares
-  /// (..., top_k) i64, without gradient. The id `experts`, one past the last, is a choice that a
-  /// capacity dropped: its share is 0 and no expert computes it.
+  /// (..., top_k) i64, without gradient. The id `experts`, one past the last, is no expert: a
+  /// choice that a capacity dropped, or the choices of padding. Its share is 0.
   Tensor experts;
   Tensor load;  ///< (2, experts) i64: how many tokens chose each expert, how many it computes
   /// (3), as scores: sums over tokens of the balance loss and of the z-loss, times their
@@ -42,6 +42,11 @@ struct Routing {
 /// x (..., dim) -> the top_k experts of each token by score plus bias (experts), if there is one;
 /// their shares are the scores without it. With a balance loss or a capacity x is (..., T, dim),
 /// sequences of T tokens.
+///
+/// `router(x, bias, padding)`: padding (...) bool, true where x holds no token, or undefined. Such
+/// a place has no expert, and neither losses, capacities nor counts see it: they are those of
+/// sequences that are shorter by it. Padding of a distributed x lies as x, but for axes on which it
+/// may be whole.
 class TESSERA_API Router final : public Layer<Router> {
  public:
   enum class Score : uint8_t { sigmoid, softmax };
@@ -64,7 +69,7 @@ class TESSERA_API Router final : public Layer<Router> {
     double z_loss = 0;
     /// In training mode an expert takes the first ceil(capacity_factor * T * top_k / experts)
     /// tokens of a sequence that chose it, others are dropped; so it does not matter how a batch is
-    /// cut. 0: all.
+    /// cut. T is the number of its tokens. 0: all.
     double capacity_factor = 0;
     bool force_balance = false;  ///< for measuring: token i takes experts i * top_k, ... in turn
     Init gate = Init::truncated_normal(0.02);
@@ -81,14 +86,18 @@ class TESSERA_API Router final : public Layer<Router> {
 
  private:
   friend class Layer<Router>;
-  [[nodiscard]] Routing forward(const Tensor& x, const Tensor& bias) const;
+  [[nodiscard]] Routing forward(const Tensor& x, const Tensor& bias,
+                                const Tensor& padding = {}) const;
   [[nodiscard]] Tensor choose(const Tensor& scores, const Tensor& bias) const;
   [[nodiscard]] Tensor in_turn(const Tensor& scores) const;
   [[nodiscard]] Tensor limited(const Tensor& choice) const;
-  [[nodiscard]] Tensor within_capacity(const Tensor& experts) const;
-  [[nodiscard]] Tensor balance_of(const Tensor& scores, const Tensor& experts) const;
-  [[nodiscard]] Tensor sums_of(const Tensor& logits, const Tensor& scores,
-                               const Tensor& experts) const;
+  // Below, padding lies as x, and its choices are the id `experts` already.
+  [[nodiscard]] Tensor within_capacity(const Tensor& experts, const Tensor& padding) const;
+  [[nodiscard]] Tensor balance_of(const Tensor& scores, const Tensor& experts,
+                                  const Tensor& padding) const;
+  [[nodiscard]] Tensor sums_of(const Tensor& logits, const Tensor& scores, const Tensor& experts,
+                               const Tensor& padding) const;
+  [[nodiscard]] Tensor counts_of(const Tensor& experts) const;
   Config config_;
 };
 

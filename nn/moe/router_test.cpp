@@ -168,6 +168,74 @@ TEST(Router, IsItsRule) {
   }
 }
 
+// Losses, capacities, counts and choices of padded sequences are those of the shorter ones.
+TEST(Router, PaddingIsNoToken) {
+  const Session session;
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(concat("seed ", seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 20; ++i) {
+    Router::Config c = config_of_all();
+    if (i % 2 == 0) c.score = Router::Score::softmax;
+    if (i % 3 == 0) c.capacity_factor = 0;
+    Router router(c);
+    initialize(router, seed + static_cast<uint64_t>(i));
+    const int64_t sequences = 3, length = 9;
+    const Tensor x = trial::variable(
+                     normal({sequences, length, kDim}, {seed, 1}, 0, 2, DType::f64)),
+                 bias = normal({c.experts}, {seed, 2}, 0, 0.3, DType::f64),
+                 dy = normal({sequences, length, c.top_k}, {seed, 3}, 0, 1, DType::f64),
+                 ds = trial::numbers({3}, 4);
+    // One is full, one is padding alone, unless chance says otherwise.
+    std::vector<int64_t> lengths{length, 0, static_cast<int64_t>(random() % 9)};
+    std::ranges::shuffle(lengths, random);
+    Numbers marks;
+    for (const int64_t n : lengths)
+      for (int64_t t = 0; t < length; ++t) marks.push_back(t < n ? 0 : 1);
+    const Tensor padding = cast(from_values(marks, {sequences, length}, DType::f64), DType::bool_);
+    const Routing got = router(x, bias, padding);
+    const auto g =
+        grad({got.scores, got.sums}, {x, router.gate.weight}, {.grad_outputs = {dy, ds}});
+    Tensor load = zeros({2, c.experts}, DType::i64), sums = zeros({3}, DType::f64),
+           gate = zeros_like(router.gate.weight);
+    for (int64_t s = 0; s < sequences; ++s) {
+      const int64_t n = lengths[static_cast<size_t>(s)];
+      const auto tokens = [&](const Tensor& t) {
+        return slice(slice(t, 0, {s, s + 1}), 1, {0, n});
+      };
+      const auto rest = [&](const Tensor& t) { return slice(slice(t, 0, {s, s + 1}), 1, {n}); };
+      const Tensor own = trial::variable(contiguous(tokens(x).detach()));
+      const Routing want = router(own, bias);
+      const auto want_g = grad({want.scores, want.sums}, {own, router.gate.weight},
+                               {.grad_outputs = {tokens(dy), ds}});
+      load = load + want.load;
+      sums = sums + want.sums.detach();
+      gate = gate + want_g[1];
+      EXPECT_EQ(tokens(got.experts).values(), want.experts.values());
+      expect_same(tokens(got.scores), want.scores);
+      expect_same(tokens(g[0]), want_g[0], 1e-11);
+      for (const double id : rest(got.experts).values())
+        EXPECT_EQ(id, static_cast<double>(c.experts));
+      for (const Tensor& t : {rest(got.scores), rest(g[0])})
+        for (const double value : t.values()) EXPECT_EQ(value, 0);
+    }
+    EXPECT_EQ(got.load.values(), load.values());
+    expect_same(got.sums, sums);
+    expect_same(g[1], gate, 1e-11);
+  }
+}
+
+TEST(Router, PaddingThatDoesNotFitIsNamed) {
+  const Session session;
+  Router router(config());
+  initialize(router, 5);
+  const Tensor x = trial::numbers({2, 3, kDim});
+  for (const Tensor& padding :
+       {zeros({2, 4}, DType::bool_), zeros({3}, DType::bool_), zeros({2, 3}, DType::i64)})
+    TESSERA_EXPECT_HOLDS(error_of<ShapeError>([&] { (void)router(x, Tensor(), padding); }),
+                         "expected a bool for each token");
+}
+
 TEST(Router, EqualScoresGoToTheFirst) {
   const Session session;
   Router router(config());
@@ -288,6 +356,14 @@ const std::vector<Case>& cases() {
   return all;
 }
 
+// (B, T) bool: row b has T - b tokens, or none.
+Tensor behind_tokens(const Shape& x) {
+  Numbers marks;
+  for (int64_t b = 0; b < x[0]; ++b)
+    for (int64_t t = 0; t < x[1]; ++t) marks.push_back(t + b < x[1] ? 0 : 1);
+  return cast(from_values(marks, {x[0], x[1]}, DType::f64), DType::bool_);
+}
+
 // Of the shares, and of the losses where one is on.
 std::vector<Tensor> gradients(const Routing& r, const std::vector<Tensor>& inputs,
                               const std::array<Tensor, 2>& dy) {
@@ -296,7 +372,7 @@ std::vector<Tensor> gradients(const Routing& r, const std::vector<Tensor>& input
 }
 
 // Runs the router on all meshes against one rank, then `check` with the traces of both passes.
-void expect_same_on_meshes(const Router::Config& c,
+void expect_same_on_meshes(const Router::Config& c, bool padded,
                            const std::function<void(const Case&, const CommTrace& forward,
                                                     const CommTrace& backward)>& check) {
   for (const Case& t : cases()) {
@@ -312,9 +388,14 @@ void expect_same_on_meshes(const Router::Config& c,
       const Tensor dy = trial::numbers({t.shape[0], t.shape[1], c.top_k}, 3),
                    ds = trial::numbers({3}, 4);
 
-      const Routing want = whole(x, bias);
+      // Padding lies as rows do: whole where the sequence is cut over a tensor axis.
+      Layout rows = layout_of(cut);
+      for (const int a : rows.axes_of(1)) rows = rows.with(mesh.axis(a).name, Replicate());
+      const Tensor marks = behind_tokens(t.shape);
+      const Routing want = whole(x, bias, padded ? marks : Tensor());
+      const Tensor padding = padded ? distribute(marks, rows) : Tensor();
       const CommTrace forward;
-      const Routing got = router(cut, distribute(bias, replicated));
+      const Routing got = router(cut, distribute(bias, replicated), padding);
       const int forward_collectives = forward.count();
       const CommTrace backward;
       const auto g = gradients(got, {cut, router.gate.weight},
@@ -346,21 +427,23 @@ TEST(Router, CommunicatesNothingOnAMesh) {
     EXPECT_EQ(forward.count(), 0) << forward;
     EXPECT_EQ(backward.count(), 0) << backward;
   };
-  Router::Config c = config();
-  expect_same_on_meshes(c, nothing);
-  c.score = Router::Score::softmax;
-  c.route_norm = true;
-  c.groups = 4;
-  c.limited_groups = 2;
-  c.z_loss = 0.2;
-  expect_same_on_meshes(c, nothing);
-  c.force_balance = true;
-  expect_same_on_meshes(c, nothing);
+  for (const bool padded : {false, true}) {
+    Router::Config c = config();
+    expect_same_on_meshes(c, padded, nothing);
+    c.score = Router::Score::softmax;
+    c.route_norm = true;
+    c.groups = 4;
+    c.limited_groups = 2;
+    c.z_loss = 0.2;
+    expect_same_on_meshes(c, padded, nothing);
+    c.force_balance = true;
+    expect_same_on_meshes(c, padded, nothing);
+  }
 }
 
 TEST(Router, JoinsCountsAndIdsOfCutSequences) {
   const Router::Config c = config_of_all();
-  expect_same_on_meshes(c, [&](const Case& t, const CommTrace& forward, const CommTrace& backward) {
+  const auto check = [&](const Case& t, const CommTrace& forward, const CommTrace& backward) {
     EXPECT_EQ(backward.count(), 0) << backward;
     if (t.x[1] != Shard(1)) {
       EXPECT_EQ(forward.count(), 0) << forward;
@@ -376,7 +459,8 @@ TEST(Router, JoinsCountsAndIdsOfCutSequences) {
     EXPECT_EQ(entries[0].bytes, sequences * c.experts * 8);
     EXPECT_EQ(entries[1].op, "all_gather");
     EXPECT_EQ(entries[1].axes, "tp");
-  });
+  };
+  for (const bool padded : {false, true}) expect_same_on_meshes(c, padded, check);
 }
 
 TEST(Router, NeedsNoValuesToInferShapes) {

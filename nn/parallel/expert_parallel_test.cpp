@@ -17,6 +17,7 @@
 #include "tessera/kernels/swiglu/swiglu.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/attention.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/gradients.h"
@@ -62,8 +63,8 @@ class Net final : public Layer<Net> {
 
  private:
   friend class Layer<Net>;
-  [[nodiscard]] MoEResult forward(const Tensor& x) const {
-    const MoEResult r = moe(x);
+  [[nodiscard]] MoEResult forward(const Tensor& x, const AttentionMetadata& metadata = {}) const {
+    const MoEResult r = moe(x, metadata.padding);
     return {x + r.y, r.load, r.sums};
   }
 };
@@ -84,6 +85,7 @@ struct Setting {
   bool sequence_parallel = true, ddp = false;
   bool skewed = false;  // most tokens choose the first experts
   double padding = 0;
+  bool short_rows = false;  // the last places of each row hold no token
   ActivationCheckpointConfig checkpoint = {};
   MixedPrecision precision = {};
 };
@@ -93,7 +95,8 @@ std::ostream& operator<<(std::ostream& os, const Setting& s) {
             << (s.moe.score_before_experts ? ", score before" : "")
             << (s.moe.router.capacity_factor > 0 ? ", capacity" : "")
             << (s.sequence_parallel ? "" : ", whole sequences") << (s.ddp ? ", replicate" : "")
-            << (s.skewed ? ", skewed" : "") << ", padding " << s.padding << ", checkpoint "
+            << (s.skewed ? ", skewed" : "") << ", padding " << s.padding
+            << (s.short_rows ? ", short rows" : "") << ", checkpoint "
             << static_cast<int>(s.checkpoint.mode);
 }
 
@@ -148,11 +151,23 @@ test::Values results(Net& net, const MoEResult& r, const Tensor& x, const Tensor
   return all;
 }
 
+// Row b has 2 / 3 of its places filled, less b. Padding lies as rows of a batch do.
+AttentionMetadata metadata_of(const Setting& s, Mesh mesh = {}) {
+  if (!s.short_rows) return {};
+  std::vector<double> marks;
+  for (int64_t b = 0; b < s.shape[0]; ++b)
+    for (int64_t t = 0; t < s.shape[1]; ++t) marks.push_back(t < s.shape[1] * 2 / 3 - b ? 0 : 1);
+  const Tensor padding =
+      cast(from_values(marks, {s.shape[0], s.shape[1]}, DType::f64), DType::bool_);
+  if (!mesh) return {.padding = padding};
+  return {.padding = distribute(padding, Layout::of(mesh, {Shard(0), Shard(0), Replicate()}))};
+}
+
 test::Values on_one(const Setting& s) {
   Net net(s.moe);
   fill(net, s);
   const Tensor x = trial::variable(trial::numbers(s.shape, 1));
-  return results(net, net(x), x, trial::numbers(s.shape, 3));
+  return results(net, net(x, metadata_of(s)), x, trial::numbers(s.shape, 3));
 }
 
 // x and dy as they come to a layer.
@@ -167,7 +182,8 @@ test::Values on_mesh(const Setting& s) {
   fill(net, s, laid_out(net, mesh));
   const Layout lies = stream(mesh, s);
   const Tensor x = trial::variable(trial::numbers(s.shape, 1), lies);
-  return results(net, net(x), x, distribute(trial::numbers(s.shape, 3), lies));
+  return results(net, net(x, metadata_of(s, mesh)), x,
+                 distribute(trial::numbers(s.shape, 3), lies));
 }
 
 void expect_one_rank(const Setting& s) {
@@ -218,6 +234,7 @@ std::vector<Setting> drawn_settings(int ranks, test::Dice& dice) {
       s.shape = {1 + dice.below(6), 1 + dice.below(9), kDim};
       s.sequence_parallel = dice.below(3) > 0;
       s.ddp = d.shard == 1 && dice.below(2) == 0;
+      s.short_rows = dice.below(3) == 0;
       using Mode = ActivationCheckpointConfig::Mode;
       s.checkpoint.mode =
           std::array{Mode::none, Mode::full, Mode::selective}[static_cast<size_t>(dice.below(3))];
@@ -509,7 +526,7 @@ test::Values on_one_with_drops(const Setting& s, const std::vector<int64_t>& own
   fill(net, s);
   const MoE& m = net.moe;
   const Tensor x = trial::variable(trial::numbers(s.shape, 1)), rows = reshape(x, {tokens, kDim});
-  const Routing routing = m.router(x, m.expert_bias);
+  const Routing routing = m.router(x, m.expert_bias, metadata_of(s).padding);
   const Tensor ids = reshape(routing.experts, {tokens, top_k});
   const Tensor keep = from_values(kept(ids.values(), owner, s), {tokens, top_k}, DType::f64);
   const Tensor taken = slice(one_hot(ids, experts + 1, DType::f64), 2, {0, experts}) *
@@ -558,6 +575,15 @@ TEST(PaddedExperts, DropWhatFindsNoPlace) {
     }
   }
   EXPECT_GT(dropped, 0);
+}
+
+// An expert has room for 6 tokens of a rank: of 9 places that hold tokens, or only 6.
+TEST(PaddedExperts, PlacesWithoutATokenTakeNoRoom) {
+  Setting s{.degrees = {1, 2, 1, 2}, .shape = {2, 9, kDim}, .padding = 2.5};
+  s.moe.balance = s.skewed = true;
+  EXPECT_GT(expect_same_drops(s), 0);
+  s.short_rows = true;
+  EXPECT_EQ(expect_same_drops(s), 0);
 }
 
 TEST(PaddedExperts, RanksWithoutRowsTakePart) {

@@ -246,8 +246,9 @@ bool chat_input(std::string_view bytes) {
       const std::string_view line = lines.substr(0, end);
       lines.remove_prefix(std::min(end + 1, lines.size()));
       const bool pair = line.find("\"messages\"") == line.npos;
-      Conversation read = parse_conversation(
-          line, pair ? LineForm::prompt_completion : LineForm::messages, "input");
+      Conversation read =
+          parse_example(line, pair ? LineForm::prompt_completion : LineForm::messages, "input")
+              .conversation;
       const EncodedConversation made = chat.encode(read);
       require(made.answers.size() == made.ids.size(), "a token is neither answer nor not");
       for (Message& message : read) message.content.clear();

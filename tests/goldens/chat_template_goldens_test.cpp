@@ -39,8 +39,9 @@ class ChatTemplateGoldens : public testing::TestWithParam<const char*> {
     return {find_chat_template(GetParam(), "test"), *tokenizer_, "test"};
   }
   static Conversation conversation_of(const Json& golden) {
-    return parse_conversation(Json{{"messages", golden["messages"]}}.dump(), LineForm::messages,
-                              "golden");
+    return parse_example(Json{{"messages", golden["messages"]}}.dump(), LineForm::messages,
+                         "golden")
+        .conversation;
   }
 
   const Json& golden_ = goldens()[GetParam()];

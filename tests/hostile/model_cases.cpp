@@ -187,7 +187,6 @@ Cases index_cases() {
   index("a file that is a number", R"({"weight_map": {"model.norm.weight": 7}})");
   index("a tensor that the file has not",
         R"({"weight_map": {"model.norm.bias": "a.safetensors"}})");
-  index("all tensors but one", R"({"weight_map": {"model.norm.weight": "a.safetensors"}})");
   file("a path out of the folder", "../a.safetensors");
   file("an absolute path", "/etc/passwd.safetensors");
   file("a folder in its path", "b/a.safetensors");

@@ -5,7 +5,11 @@
 #include "tessera/core/draws.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/kernels/arange/arange.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/views/views.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/long_form.h"
@@ -85,6 +89,21 @@ train::Batch rows(int64_t first, int64_t count, int64_t length) {
           from_values(targets, {count, length}, DType::i64)};
 }
 
+train::Batch padded(const train::Batch& rows, int64_t places, bool documents) {
+  const int64_t count = rows.tokens.size(0), length = rows.tokens.size(1);
+  const auto behind = [&](const Tensor& x, double value) {
+    return cat({x, full({count, places}, value, x.dtype())}, 1);
+  };
+  const auto counting = [&](int64_t n) { return expand(arange(n, DType::i64), {count, n}); };
+  train::Batch longer{behind(rows.tokens, 0), behind(rows.targets, -100)};
+  longer.padding =
+      contiguous(expand(arange(length + places, DType::i64) >= length, {count, length + places}));
+  if (!documents) return longer;
+  longer.positions = cat({counting(length), counting(places)}, 1);
+  longer.documents = behind(zeros({count, length}, DType::i64), 1);
+  return longer;
+}
+
 Values whole_parameters(nn::Module& model) {
   Values all;
   for (const auto& p : nn::named_parameters(model)) all[p.name] = full_tensor(p.tensor).values();
@@ -114,7 +133,8 @@ Outcome trained(const train::Config& config, const Degrees& degrees, const Watch
   return result;
 }
 
-Values gradients(const train::Config& config, const Degrees& degrees) {
+Values gradients(const train::Config& config, const Degrees& degrees, int64_t padding,
+                 bool documents) {
   Values result;
   const auto on_rank = [&](World& world) {
     const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
@@ -129,10 +149,14 @@ Values gradients(const train::Config& config, const Degrees& degrees) {
     Context::current().call_keys.set_seed(kSeed);
     begin_micro_batch(0);
     const train::DataShare share = train::data_share(mesh);
+    const auto batch_of = [&](int64_t first, int64_t count) {
+      const train::Batch full = rows(first, count, config.training.seq_len - padding);
+      return padding > 0 ? padded(full, padding, documents) : full;
+    };
     const int64_t length = config.training.seq_len, mine = config.training.local_batch_size;
     const train::PlacedBatch batch =
         train::BatchPlacer(model->metadata(length), share, kCpu, config.parallelism.sequence_cut())
-            .place(rows(share.part * mine, mine, length));
+            .place(batch_of(share.part * mine, mine));
     const models::Loss loss = model->loss(batch.tokens, batch.targets, batch.metadata);
     Tensor total = loss.sum;
     for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;

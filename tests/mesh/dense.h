@@ -39,9 +39,14 @@ struct Outcome {
 using Watch = std::function<void(models::LanguageModel& model, int64_t step)>;
 /// All steps of a Trainer.
 Outcome trained(const train::Config& config, const Degrees& degrees, const Watch& watch = {});
+/// The same rows with so many places behind their tokens that hold none, as a document of their own
+/// or, without documents, as the end of theirs.
+train::Batch padded(const train::Batch& rows, int64_t places, bool documents);
 /// Whole gradients of the first step's sum of losses, from weights where no bias is zero: what is
-/// added twice must show. With experts their `load` too.
-Values gradients(const train::Config& config, const Degrees& degrees);
+/// added twice must show. With experts their `load` too. Given `padding`, the last places of each
+/// row hold no token.
+Values gradients(const train::Config& config, const Degrees& degrees, int64_t padding = 0,
+                 bool documents = false);
 /// Of all parameters; collective.
 Values whole_parameters(nn::Module& model);
 

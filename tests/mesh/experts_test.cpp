@@ -76,6 +76,20 @@ TEST_P(ExpertSweep, TrainsAsOneRank) {
   });
 }
 
+// Places that hold no token are none to routers: not to their losses, their counts or the room of
+// their experts.
+TEST_P(ExpertSweep, PaddedRowsTrainAsRowsOnOneRank) {
+  const Values gradient = gradients(config({}, DType::f64, Mode::none), {});
+  bool documents = false;
+  for_some_meshes([&](const Degrees& d, Mode mode, const std::string& what) {
+    train::Config c = config(d, DType::f64, mode);
+    c.training.seq_len += 3;
+    documents = !documents;
+    test::expect_same_gradients(gradients(c, d, 3, documents), gradient, 1e-10,
+                                what + (documents ? "a document of padding" : "padding"));
+  });
+}
+
 TEST_P(ExpertSweep, TrainsAsOneRankInF32) {
   const auto& [model, ranks, seed] = GetParam();
   const RoutedOutcome one = routed(config({}, DType::f32, Mode::none), {});

@@ -6,6 +6,7 @@
 #include "tessera/nn/io/utf8.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 namespace tessera::train {
@@ -19,7 +20,7 @@ class LineReader {
  public:
   explicit LineReader(std::string_view place) : place_(place) {}
 
-  Conversation read(std::string_view line, LineForm form) const {
+  Example read(std::string_view line, LineForm form) const {
     if (const size_t bad = io::first_invalid_utf8(line); bad != line.npos)
       fault("byte ", bad + 1, " of the line is not UTF-8");
     io::ParsedJson parsed = io::parse_json(line);
@@ -27,10 +28,12 @@ class LineReader {
     Json& object = parsed.value;
     if (!object.is_object())
       fault("is ", io::kind_text(object.type()), ", expected an object such as ", like(form));
-    if (form == LineForm::messages) return messages(member(object, "messages", form));
+    if (form == LineForm::messages)
+      return {messages(member(object, "messages", form)), others(object, {"messages"})};
     std::string prompt = text(member(object, "prompt", form), "prompt");
     std::string completion = text(member(object, "completion", form), "completion");
-    return {{Role::user, std::move(prompt)}, {Role::assistant, std::move(completion)}};
+    return {{{Role::user, std::move(prompt)}, {Role::assistant, std::move(completion)}},
+            others(object, {"prompt", "completion"})};
   }
 
  private:
@@ -49,6 +52,17 @@ class LineReader {
       names += (names.empty() ? "" : ", ") + io::excerpt(name, kExcerpt);
     }
     return names.empty() ? "nothing" : names;
+  }
+
+  static std::vector<std::string> others(const Json& object,
+                                         std::initializer_list<std::string_view> own) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : object.items()) {
+      const bool empty = value.is_null() || (!value.is_primitive() && value.empty()) ||
+                         (value.is_string() && value.get_ref<const std::string&>().empty());
+      if (!empty && std::ranges::find(own, name) == own.end()) names.push_back(name);
+    }
+    return names;
   }
 
   Json& member(Json& object, const char* name, LineForm form) const {
@@ -103,7 +117,7 @@ class LineReader {
 
 }  // namespace
 
-Conversation parse_conversation(std::string_view line, LineForm form, std::string_view place) {
+Example parse_example(std::string_view line, LineForm form, std::string_view place) {
   return LineReader(place).read(line, form);
 }
 

@@ -29,11 +29,17 @@ enum class LineForm {
   messages,           ///< {"messages": [{"role": "user", "content": "..."}, ...]}
 };
 
-/// Reads a line; members beside those of its form are passed over, but not within a message, where
-/// they could change what it says. DataError, which begins with `place`: not UTF-8, not JSON,
-/// nested deeper than 32 levels, a name twice, a member of another type, an unknown role, no
-/// message or more than 65536.
-[[nodiscard]] TESSERA_API Conversation parse_conversation(std::string_view line, LineForm form,
-                                                          std::string_view place);
+struct Example {
+  Conversation conversation;
+  /// The names of members beside those of the form that say something: neither null nor empty. The
+  /// caller decides which of them may be passed over.
+  std::vector<std::string> others = {};
+};
+
+/// Reads a line. DataError, which begins with `place`: not UTF-8, not JSON, nested deeper than 32
+/// levels, a name twice, a member of another type, an unknown role, no message or more than 65536,
+/// a member of a message beside its role and content, which could change what it says.
+[[nodiscard]] TESSERA_API Example parse_example(std::string_view line, LineForm form,
+                                                std::string_view place);
 
 }  // namespace tessera::train

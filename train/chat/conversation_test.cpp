@@ -11,22 +11,38 @@ namespace {
 constexpr LineForm kPair = LineForm::prompt_completion, kMessages = LineForm::messages;
 
 std::string error_of(std::string_view line, LineForm form = kMessages) {
-  return test::error_of<DataError>(
-      [&] { (void)parse_conversation(line, form, "a.jsonl, line 3"); });
+  return test::error_of<DataError>([&] { (void)parse_example(line, form, "a.jsonl, line 3"); });
 }
 
 TEST(Conversation, LinesAreRead) {
-  EXPECT_EQ(parse_conversation(R"({"id": 7, "prompt": "a\n", "completion": " \u00e9"})", kPair, ""),
+  const auto parsed = [](std::string_view line, LineForm form) {
+    return parse_example(line, form, "").conversation;
+  };
+  EXPECT_EQ(parsed(R"({"id": 7, "prompt": "a\n", "completion": " \u00e9"})", kPair),
             (Conversation{{Role::user, "a\n"}, {Role::assistant, " é"}}));
-  EXPECT_EQ(parse_conversation(R"({"prompt": "", "completion": ""})", kPair, ""),
+  EXPECT_EQ(parsed(R"({"prompt": "", "completion": ""})", kPair),
             (Conversation{{Role::user, ""}, {Role::assistant, ""}}));
   EXPECT_EQ(
-      parse_conversation(R"({"messages": [{"role": "system", "content": "s", "name": null},
+      parsed(R"({"messages": [{"role": "system", "content": "s", "name": null},
               {"content": "u", "role": "user"}, {"role": "tool", "content": "t"},
               {"role": "assistant", "content": "a"}]})",
-                         kMessages, ""),
+             kMessages),
       (Conversation{
           {Role::system, "s"}, {Role::user, "u"}, {Role::tool, "t"}, {Role::assistant, "a"}}));
+}
+
+TEST(Conversation, MembersThatSayNothingAreNoOthers) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(parse_example(R"({"id": 0, "prompt": "a", "tools": [], "x": null, "y": "", "z": {},
+                              "completion": "b", "done": false})",
+                          kPair, "")
+                .others,
+            (Names{"id", "done"}));
+  EXPECT_EQ(parse_example(R"({"tools": [1], "messages": [{"role": "user", "content": "a"}],
+                              "prompt": "b"})",
+                          kMessages, "")
+                .others,
+            (Names{"tools", "prompt"}));
 }
 
 TEST(Conversation, FaultsNamePlaceKeyAndWhatWasExpected) {

@@ -73,6 +73,7 @@ int prepare(Arguments arguments, std::ostream& out) {
   if (c.options.out.empty()) faults.emplace_back("[--out] is missing: give a new folder");
   config::throw_if_any(faults);
   c.options.paths = std::move(files);
+  c.options.say = [&out](const std::string& line) { out << line << '\n'; };
   c.options.threads = static_cast<int>(c.threads > 0 ? c.threads : Process::get().cores());
   const auto tokenizer = open_tokenizer(c.tokenizer, "--tokenizer");
 

@@ -62,6 +62,10 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
     facts.add_data(chat, "dataloader.chat_template");
   model.run("eval", fields, std::move(facts), [&](World& world, models::LanguageModel& m) {
     DataLoader data = evaluation_data(run.dataloader, plan, m.placement().mesh);
+    const DataInfo& info = data.info();
+    if (world.rank() == 0) {
+      for (const std::string& line : info.notes()) out << line << '\n';
+    }
     const Evaluation e = evaluate(m, data, c.steps, c.on.parallelism.sequence_cut());
     if (world.rank() != 0) return;
     out << fmt::format("loss: {:.5f}  perplexity: {:.4f}  tokens: {}  data: {}\n", e.loss,

@@ -51,6 +51,11 @@ ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
   tokenizer_ = config.open_tokenizer();
 }
 
+std::vector<int64_t> ModelOnRanks::end_ids() const {
+  return train::end_ids(config().special_tokens, *tokenizer_,
+                        answer_end(config(), *tokenizer_, warn_));
+}
+
 Config ModelOnRanks::on_mesh() const {
   Config config = trained_.config;
   config.parallelism = on_.parallelism;

@@ -55,6 +55,9 @@ class ModelOnRanks {
   [[nodiscard]] const Config& config() const { return trained_.config; }
   /// That of --hf_assets_path, else the checkpoint's, else that of its configuration.
   [[nodiscard]] const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+  /// The ids that end a text: the tokenizer's, what the model's folder said, and the mark that ends
+  /// an answer of the run's chat template.
+  [[nodiscard]] std::vector<int64_t> end_ids() const;
   /// Calls `body` on every rank. Before it, the ranks must agree on the command's `name`, its
   /// `fields`, the checkpoint's configuration, the tokenizer and `facts`, and then on the
   /// parameters that they loaded (CollectiveMismatch on all).

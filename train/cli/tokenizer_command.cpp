@@ -58,6 +58,8 @@ int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) 
     const DataFiles data = find_data(path, "tokenizer train");
     if (data.kind != DataKind::text)
       fail<DataError>("tokenizer train", path, " holds token ids, expected text");
+    if (!data.listing.empty())
+      out << data_files_line(data.listing, "data", given.size() > 1 ? path : "") << '\n';
     for (const std::string& file : data.paths) {
       read_documents(file, c.text_field, [&](std::string_view text) {
         trainer.add(text);

@@ -149,7 +149,9 @@ TEST_F(HuggingFaceTest, TheTextOfAModelThatSeesImagesIsRead) {
   edit(copy_of("llama4_images") + "/config.json", [](Json& json) {
     json["text_config"]["moe_layers"] = {0, 2};
   });
-  TESSERA_EXPECT_HOLDS(refusal(path("theirs")), "moe_layers is [0,2], which cannot be expressed");
+  TESSERA_EXPECT_HOLDS(refusal(path("theirs")),
+                       "moe_layers is [0,2], but the one that follows from "
+                       "interleave_moe_layer_step 2 is [1]");
 }
 
 TEST_F(HuggingFaceTest, AnImportedModelIsGeneratedFromEvaluatedAndTrained) {
@@ -255,7 +257,8 @@ TEST_F(HuggingFaceTest, EveryFaultOfAConfigurationIsNamed) {
                        "llama4_text, llama4");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j.erase("model_type"); }), "model_type is missing");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j["head_dim"] = 16; }),
-                       "head_dim is 16, which cannot be expressed: expected 8");
+                       "head_dim is 16, but the one that follows from hidden_size 32 and "
+                       "num_attention_heads 4 is 8");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j["num_key_value_heads"] = 3; }),
                        "is not a multiple of --model.n_kv_heads 3");
   TESSERA_EXPECT_HOLDS(with([](Json& j) {

@@ -61,7 +61,12 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
     else keys.push_back({name, static_cast<float>(std::get<double>(value))});
   }
   const auto tokenizer = model.tokenizer ? model.tokenizer : model.config.open_tokenizer();
-  const std::vector<GgufKey> of_tokenizer = gguf_tokenizer(*tokenizer, config.vocab_size());
+  const GgufMarks marks = gguf_marks(model.config.special_tokens, *tokenizer,
+                                     answer_end(model.config, *tokenizer, note));
+  const std::vector<GgufKey> of_tokenizer = gguf_tokenizer(*tokenizer, config.vocab_size(), marks);
+  if (!of_tokenizer.empty() && marks.left_out > 0)
+    note(concat(marks.left_out,
+                " of the ids that end a text are left out: llama.cpp has a place for 3"));
   if (of_tokenizer.empty())
     note(
         "the file has no tokenizer: llama.cpp has no form for one that splits and merges like "

@@ -171,7 +171,35 @@ int64_t unknown_of(const Parts& parts) {
 
 }  // namespace
 
-std::vector<GgufKey> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocabulary) {
+GgufMarks gguf_marks(const SpecialTokensConfig& said, const Tokenizer& tokenizer,
+                     int64_t answer_end) {
+  const SpecialTokensConfig all = special_tokens_to_write(said, &tokenizer, answer_end, false);
+  const auto id = [](const std::string& one, const std::string& other) {
+    for (const std::string* text : {&one, &other}) {
+      const Json value = text->empty() ? Json() : io::parse_json(*text).value;
+      if (value.is_number_integer()) return value.get<int64_t>();
+    }
+    return int64_t{-1};
+  };
+  GgufMarks marks{.begin = tokenizer.begin_id(), .pad = id(all.config.pad, all.generation.pad)};
+  if (marks.begin < 0) marks.begin = id(all.config.begin, all.generation.begin);
+  std::vector<int64_t> ends = end_ids(said, tokenizer, answer_end);
+  const auto take = [&](int64_t& mark, int64_t wanted) {
+    if (ends.empty()) return;
+    const auto at = std::ranges::find(ends, wanted);
+    const auto taken = at == ends.end() ? ends.begin() : at;
+    mark = *taken;
+    ends.erase(taken);
+  };
+  take(marks.end, tokenizer.end_id());
+  take(marks.end_of_turn, answer_end);
+  take(marks.end_of_message, -1);
+  marks.left_out = std::ssize(ends);
+  return marks;
+}
+
+std::vector<GgufKey> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocabulary,
+                                    const GgufMarks& marks) {
   const std::optional<Parts> parts = parts_of(tokenizer.files());
   if (!parts) return {};
   const bool scored = !parts->of_sentencepiece.is_null();
@@ -218,8 +246,11 @@ std::vector<GgufKey> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocabula
   const auto mark = [&](const char* name, int64_t id) {
     if (id >= 0) keys.push_back({name, static_cast<uint32_t>(id)});
   };
-  mark("tokenizer.ggml.bos_token_id", tokenizer.begin_id());
-  mark("tokenizer.ggml.eos_token_id", tokenizer.end_id());
+  mark("tokenizer.ggml.bos_token_id", marks.begin);
+  mark("tokenizer.ggml.eos_token_id", marks.end);
+  mark("tokenizer.ggml.eot_token_id", marks.end_of_turn);
+  mark("tokenizer.ggml.eom_token_id", marks.end_of_message);
+  mark("tokenizer.ggml.padding_token_id", marks.pad);
   mark("tokenizer.ggml.unknown_token_id", unknown);
   return keys;
 }

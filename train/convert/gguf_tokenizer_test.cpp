@@ -107,7 +107,8 @@ class ScoredTokenizer : public testing::Test {
     return make_tokenizer({{"tokenizer.json", file.dump()}});
   }
   [[nodiscard]] std::vector<GgufKey> keys() const {
-    return gguf_tokenizer(*tokenizer(), std::ssize(vocabulary_) + 2);
+    return gguf_tokenizer(*tokenizer(), std::ssize(vocabulary_) + 2,
+                          gguf_marks({}, *tokenizer(), -1));
   }
   [[nodiscard]] std::string text() {
     std::string text;

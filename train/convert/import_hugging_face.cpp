@@ -36,6 +36,7 @@ bool copy_files(const std::string& from, const std::string& to) {
 Config config_of(const models::HfModel& model, const ImportOptions& o) {
   Config c;
   c.model = model.config;
+  c.special_tokens = read_special_tokens(o.from);
   c.model.dtype() = o.dtype;
   c.training.mixed_precision_param = o.dtype;
   c.training.seq_len = std::min(c.training.seq_len, c.model.max_seq_len());

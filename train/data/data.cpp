@@ -46,6 +46,7 @@ uint64_t permuted(uint64_t i, uint64_t n, RngKey key) {
 // A micro-batch from the worker thread, which has no Context and so cannot create tensors.
 struct Rows {
   std::vector<int64_t> tokens, targets, positions, documents;
+  std::vector<int64_t> filled;  // tokens of each row; empty if all rows of all ranks are full
 };
 
 // Signals are handled by the program's threads, never by a worker.
@@ -77,8 +78,11 @@ class RowsOfRun {
   [[nodiscard]] Rows make(int64_t begin) const {
     const auto length = static_cast<size_t>(plan_.seq_len);
     const size_t size = static_cast<size_t>(plan_.rows) * length, optional = positions_ ? size : 0;
-    Rows rows{std::vector<int64_t>(size), std::vector<int64_t>(size, kNoTarget),
-              std::vector<int64_t>(optional), std::vector<int64_t>(optional)};
+    Rows rows{std::vector<int64_t>(size),
+              std::vector<int64_t>(size, kNoTarget),
+              std::vector<int64_t>(optional),
+              std::vector<int64_t>(optional),
+              {}};
     for (int64_t r = 0; r < plan_.rows; ++r) {
       const auto part = [&](std::vector<int64_t>& values) {
         return values.empty() ? std::span<int64_t>()
@@ -94,6 +98,12 @@ class RowsOfRun {
       }
       if (place) place->source->make(place->index, spans);
     }
+    // The same on all ranks, which must run the same ops.
+    bool padded = false;
+    for (int64_t r = 0; r < plan_.global_rows; ++r)
+      padded = padded || tokens_of(begin + r) < plan_.seq_len;
+    for (int64_t r = 0; padded && r < plan_.rows; ++r)
+      rows.filled.push_back(tokens_of(begin + plan_.first_row + r));
     return rows;
   }
 
@@ -119,6 +129,12 @@ class RowsOfRun {
       return index < windows ? std::optional(Place{&rows, index}) : std::nullopt;
     return Place{&rows,
                  shuffle_ ? shuffled_window(index, windows, plan_.seed, source) : index % windows};
+  }
+
+  // Of a row of the run.
+  [[nodiscard]] int64_t tokens_of(int64_t row) const {
+    const auto place = at(row);
+    return place ? place->source->tokens(place->index) : 0;
   }
 
   std::vector<std::unique_ptr<const RowSource>> sources_;
@@ -250,6 +266,13 @@ void DataConfig::fields(config::Fields& f) {
         {.min = 1, .max = 1024});
 }
 
+std::vector<std::string> DataInfo::notes(std::string_view what) const {
+  std::vector<std::string> lines;
+  if (!details.empty()) lines.push_back(what == "data" ? details : concat(what, ' ', details));
+  if (!listing.empty()) lines.push_back(data_files_line(listing, what));
+  return lines;
+}
+
 std::vector<MixturePart> DataConfig::parts(const std::string& path_field) const {
   if (!mixture.empty()) return parse_mixture(mixture, "dataloader.mixture");
   return {{path, 1, path_field}};
@@ -319,7 +342,8 @@ class DataLoader::Worker {
       return values.empty() ? Tensor() : tensor_of(values);
     };
     return {tensor_of(made.rows.tokens), tensor_of(made.rows.targets),
-            optional(made.rows.positions), optional(made.rows.documents)};
+            optional(made.rows.positions), optional(made.rows.documents),
+            padding_behind(made.rows.filled)};
   }
 
   void seek(int64_t row) {
@@ -397,6 +421,17 @@ class DataLoader::Worker {
     Tensor tensor = empty({plan_.rows, plan_.seq_len}, DType::i64);  // (B, T)
     std::ranges::copy(values, tensor.data<int64_t>());
     return tensor;
+  }
+
+  [[nodiscard]] Tensor padding_behind(const std::vector<int64_t>& filled) const {
+    if (filled.empty()) return {};
+    Tensor padding = empty({plan_.rows, plan_.seq_len}, DType::bool_);  // (B, T)
+    bool* to = padding.data<bool>();
+    for (const int64_t tokens : filled) {
+      to = std::fill_n(to, tokens, false);
+      to = std::fill_n(to, plan_.seq_len - tokens, true);
+    }
+    return padding;
   }
 
   DataConfig config_;

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::train {
@@ -40,6 +41,9 @@ struct Batch {
   /// Position of each token in its document, and index of the document in its sequence; undefined
   /// if every sequence is one document.
   Tensor positions = {}, documents = {};
+  /// Bool: true at places that hold no token, behind those of a row, as its documents do not fill
+  /// it; undefined if no row of the micro-batch has such a place, of this rank or of another.
+  Tensor padding = {};
 };
 
 /// The rows (sequences) that a loader makes. A micro-batch is `global_rows` successive rows of the
@@ -68,6 +72,9 @@ struct DataInfo {
   int64_t batches = 0;  ///< for evaluation: number of micro-batches of the whole data set
   std::string listing;  ///< which files of a folder were taken and which were not; empty for a file
   std::string details;  ///< a line for people: what a fine-tuning set holds; empty for others
+  /// The lines that every command prints of data that it reads: details and data_files_line.
+  /// `what`: whose.
+  [[nodiscard]] TESSERA_API std::vector<std::string> notes(std::string_view what = "data") const;
 };
 
 class TESSERA_API DataLoader {

@@ -322,6 +322,29 @@ TEST_F(DataTest, EvaluationTakesRowsAndVeryShortData) {
   holds(error_of({.path = put_npy("t.npy", {5}, "1,")}, p), "holds 1 token, too few");
 }
 
+// The last token of the data is one, though nothing follows it.
+TEST_F(DataTest, PlacesWithoutATokenArePadding) {
+  const DataConfig c{.path = put_npy("s.npy", counting(8), "8,")};
+  using Marks = std::vector<double>;
+  for (const int64_t rank : {0, 1}) {
+    BatchPlan p = plan(3, 4);
+    p.first_row = rank * 2;
+    p.rows = 2;
+    p.evaluation = true;
+    DataLoader rows(c, p);
+    EXPECT_EQ(rows.next().padding.values(), rank == 0 ? Marks(6, 0) : (Marks{0, 0, 1, 1, 1, 1}));
+    p.global_rows = 2;
+    p.first_row = rank;
+    p.rows = 1;
+    DataLoader fewer(c, p);
+    EXPECT_FALSE(fewer.next().padding.defined()) << "rows of both ranks are full";
+    EXPECT_EQ(fewer.next().padding.values(), rank == 0 ? (Marks{0, 0, 1}) : Marks(3, 1))
+        << "of both ranks, if of one";
+  }
+  DataLoader training(c, plan(3, 4));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(training.next().padding.defined());
+}
+
 TEST_F(DataTest, BadDataIsNamed) {
   holds(error_of(""), "DataError [dataloader.path] no data given; pass --dataloader.path FILE");
   holds(error_of(folder_ + "/none"), "[dataloader.path] " + folder_ + "/none does not exist");

@@ -4,11 +4,14 @@
 #include "tessera/train/data/fine_tuning_rows.h"
 
 #include "tessera/core/error.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/data/packing.h"
 #include "tessera/train/data/text_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <map>
 #include <new>
 #include <string>
 #include <utility>
@@ -20,6 +23,13 @@ namespace {
 constexpr size_t kMostLineBytes = size_t{64} << 20;
 constexpr size_t kTogether = size_t{4} << 20;  // bytes of lines that threads share
 
+// Members of a line with which other programs write another text, or train another model: no
+// template here writes them.
+constexpr std::array<std::string_view, 12> kRefused{
+    "tools",  "functions", "documents", "chat_template", "chat_template_kwargs",
+    "system", "images",    "image",     "videos",        "audio",
+    "chosen", "rejected"};
+
 class FineTuningRows final : public RowSource {
  public:
   FineTuningRows(const DataFiles& files, const DataConfig& config, const BatchPlan& plan,
@@ -27,6 +37,7 @@ class FineTuningRows final : public RowSource {
       : encoder_(chat_encoder_of(config, tokenizer)),
         form_(config.format == "messages" ? LineForm::messages : LineForm::prompt_completion),
         long_examples_(config.long_examples),
+        template_(config.chat_template),
         seq_len_(static_cast<size_t>(plan.seq_len)),
         threads_(threads) {
     for (const std::string& path : files.paths) {
@@ -45,6 +56,11 @@ class FineTuningRows final : public RowSource {
   [[nodiscard]] const DataInfo& info() const override { return info_; }
   [[nodiscard]] bool has_positions() const override { return true; }
 
+  [[nodiscard]] int64_t tokens(int64_t index) const override {
+    int64_t sum = 0;
+    for (const int64_t example : packing_.row(index)) sum += inputs_of(example);
+    return sum;
+  }
   void make(int64_t index, const RowSpans& row) const override {
     size_t at = 0;
     int64_t document = 0;
@@ -66,15 +82,23 @@ class FineTuningRows final : public RowSource {
   }
 
  private:
+  struct EncodedExample : EncodedConversation {
+    std::vector<std::string> passed_over;  // members of the line
+  };
   struct Line {
     std::string text;
     int64_t number = 0;
-    EncodedConversation made;
+    EncodedExample made;
     std::exception_ptr error;
   };
 
   [[nodiscard]] size_t begin_of(int64_t example) const {
     return example == 0 ? 0 : ends_[static_cast<size_t>(example) - 1];
+  }
+
+  // The last token predicts nothing.
+  [[nodiscard]] int64_t inputs_of(int64_t example) const {
+    return static_cast<int64_t>(ends_[static_cast<size_t>(example)] - begin_of(example)) - 1;
   }
 
   void encode_waiting(const std::string& path) {
@@ -93,17 +117,29 @@ class FineTuningRows final : public RowSource {
     waiting_.clear();
     waiting_bytes_ = 0;
   }
-  [[nodiscard]] EncodedConversation encoded(std::string_view text, const std::string& place) const {
-    const Conversation conversation = parse_conversation(text, form_, place);
+  [[nodiscard]] EncodedExample encoded(std::string_view text, const std::string& place) const {
+    Example example = parse_example(text, form_, place);
+    for (const std::string& name : example.others) {
+      if (std::ranges::find(kRefused, name) == kRefused.end()) continue;
+      fail<DataError>("data", place, ": has '", name, "', which the chat template ",
+                      io::excerpt(template_),
+                      " does not write, nor any other here; write what it "
+                      "says into the messages, or leave it out");
+    }
     try {
-      return encoder_.encode(conversation);
+      return {encoder_.encode(example.conversation), std::move(example.others)};
     } catch (const DataError& error) {
       fail<DataError>("data", place, ": ", error.what());
     }
   }
 
-  void add(EncodedConversation made, const std::string& path, int64_t line) {
-    ++read_;
+  void add(EncodedExample made, const std::string& path, int64_t line) {
+    ++counts_.read;
+    constexpr size_t kMostNames = 64;  // each line of a hostile file may have others
+    for (std::string& name : made.passed_over) {
+      if (counts_.passed_over.size() < kMostNames || counts_.passed_over.contains(name))
+        ++counts_.passed_over[std::move(name)];
+    }
     const size_t most = seq_len_ + 1;
     if (made.ids.size() > most) {
       if (long_examples_ == "refuse") {
@@ -111,7 +147,7 @@ class FineTuningRows final : public RowSource {
                         " tokens, but a row of seq_len ", seq_len_, " has room for ", most,
                         "; give a larger seq_len, or --dataloader.long_examples cut or drop");
       }
-      ++long_;
+      ++counts_.too_long;
       if (long_examples_ == "drop") return;
       made.ids.resize(most);
       made.answers.resize(most);
@@ -120,11 +156,11 @@ class FineTuningRows final : public RowSource {
     const int64_t targets =
         made.answers.empty() ? 0 : std::count(made.answers.begin() + 1, made.answers.end(), 1);
     if (targets == 0) {
-      ++without_target_;
+      ++counts_.without_target;
       return;
     }
-    targets_ += targets;
-    crossed_ += made.crosses_border ? 1 : 0;
+    counts_.targets += targets;
+    counts_.crossed += made.crosses_border ? 1 : 0;
     ids_.insert(ids_.end(), made.ids.begin(), made.ids.end());
     answers_.insert(answers_.end(), made.answers.begin(), made.answers.end());
     ends_.push_back(ids_.size());
@@ -132,14 +168,14 @@ class FineTuningRows final : public RowSource {
 
   void pack(const DataFiles& files, const DataConfig& config, const BatchPlan& plan) {
     if (ends_.empty()) {
-      fail<DataError>(plan.path_field, config.path, " holds no example to learn from: ", read_,
-                      " lines, of which ", without_target_, " have no target and ",
-                      long_examples_ == "drop" ? long_ : 0, " are too long for seq_len ",
+      fail<DataError>(plan.path_field, config.path,
+                      " holds no example to learn from: ", counts_.read, " lines, of which ",
+                      counts_.without_target, " have no target and ",
+                      long_examples_ == "drop" ? counts_.too_long : 0, " are too long for seq_len ",
                       plan.seq_len);
     }
     std::vector<int64_t> inputs(ends_.size());
-    for (size_t i = 0; i < inputs.size(); ++i)
-      inputs[i] = static_cast<int64_t>(ends_[i] - begin_of(static_cast<int64_t>(i))) - 1;
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = inputs_of(static_cast<int64_t>(i));
     packing_ = pack_best_fit(inputs, plan.seq_len);
     info_.files = static_cast<int64_t>(files.paths.size());
     info_.listing = files.listing;
@@ -152,21 +188,29 @@ class FineTuningRows final : public RowSource {
   [[nodiscard]] std::string details() const {
     const auto room = info_.windows * static_cast<int64_t>(seq_len_);
     const int64_t inputs = info_.tokens - info_.documents;
-    std::string text = concat("fine-tuning: ", targets_, " targets, ", inputs * 100 / room,
+    std::string text = concat("fine-tuning: ", counts_.targets, " targets, ", inputs * 100 / room,
                               " % of the rows filled");
     const auto note = [&](int64_t count, std::string_view what) {
       if (count > 0) text += concat(", ", count, count == 1 ? " example " : " examples ", what);
     };
-    note(long_,
+    note(counts_.too_long,
          long_examples_ == "drop" ? "longer than a row left out" : "cut at the end of a row");
-    note(without_target_, "without a target left out");
-    note(crossed_, "with a token across the border of prompt and answer");
+    note(counts_.without_target, "without a target left out");
+    note(counts_.crossed, "with a token across the border of prompt and answer");
+    constexpr size_t kMost = 6, kExcerpt = 40;
+    std::string_view before = "; members of lines passed over: ";
+    size_t shown = 0;
+    for (const auto& [name, count] : counts_.passed_over) {
+      if (++shown > kMost) return text + ", ...";
+      text += concat(before, io::excerpt(name, kExcerpt), " (", count, ')');
+      before = ", ";
+    }
     return text;
   }
 
   ChatEncoder encoder_;
   LineForm form_;
-  std::string long_examples_;
+  std::string long_examples_, template_;
   size_t seq_len_;
   int threads_;
   std::vector<Line> waiting_;
@@ -177,7 +221,10 @@ class FineTuningRows final : public RowSource {
   std::vector<size_t> ends_;      // of each example
   Packing packing_;
   DataInfo info_;
-  int64_t read_ = 0, targets_ = 0, long_ = 0, without_target_ = 0, crossed_ = 0;
+  struct {
+    int64_t read = 0, targets = 0, too_long = 0, without_target = 0, crossed = 0;
+    std::map<std::string, int64_t> passed_over;  // members of lines, and in how many
+  } counts_;
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ inline constexpr int64_t kFineTuningTokenBytes = sizeof(int32_t) + sizeof(uint8_
 /// Reads the whole set, which is kept in memory with kFineTuningTokenBytes per token. An example
 /// longer than seq_len + 1 tokens is cut, left out or refused, as `long_examples` says; one without
 /// a target is left out. Null after a stop request. IoError, DataError: as read_lines and
-/// parse_conversation, and no example left.
+/// parse_example, a member of a line that no template writes, such as `tools`, and no example left.
 [[nodiscard]] TESSERA_API std::unique_ptr<const RowSource> fine_tuning_rows(
     const DataFiles& files, const DataConfig& config, const BatchPlan& plan,
     const Tokenizer& tokenizer, int threads, const std::stop_token& stop = {});

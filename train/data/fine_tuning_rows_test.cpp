@@ -157,6 +157,28 @@ TEST_F(FineTuningRowsTest, RowsHoldTargetsOfAnswersAlone) {
   EXPECT_EQ(ids_of(b.targets), (Ids{kNone, kNone, 'c', 257, kNone, kNone, kNone, kNone}));
   EXPECT_EQ(ids_of(b.positions), (Ids{0, 1, 2, 3, 4, 0, 1, 2}));
   EXPECT_EQ(ids_of(b.documents), (Ids{0, 0, 0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(b.padding.values(), (std::vector<double>{0, 0, 0, 0, 0, 1, 1, 1}));
+  DataLoader full(c, plan(5));
+  EXPECT_FALSE(full.next().padding.defined());
+}
+
+// What a line says is written, refused or counted.
+TEST_F(FineTuningRowsTest, MembersOfLinesAreRefusedOrCounted) {
+  const auto lines = [&](const std::string& more) {
+    return config(put("m.jsonl", R"({"prompt": "a", "completion": "b", )" + more + "}\n"));
+  };
+  EXPECT_EQ(error_of(lines(R"("tools": [{"type": "function"}])"), plan(8)),
+            concat("[data] ", folder_,
+                   "/m.jsonl, line 1: has 'tools', which the chat template plain does not write, "
+                   "nor any other here; write what it says into the messages, or leave it out"));
+  EXPECT_NE(error_of(lines(R"("rejected": "c")"), plan(8)).find("has 'rejected'"),
+            std::string::npos);
+  DataLoader none(lines(R"("tools": [], "system": null)"), plan(8));
+  EXPECT_EQ(none.info().details, "fine-tuning: 2 targets, 37 % of the rows filled");
+  DataLoader some(lines(R"("id": 7, "a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "z": 1)"), plan(8));
+  EXPECT_EQ(some.info().details,
+            "fine-tuning: 2 targets, 37 % of the rows filled; members of lines passed over: a (1), "
+            "b (1), c (1), d (1), e (1), id (1), ...");
 }
 
 TEST_F(FineTuningRowsTest, LongExamplesAreCutLeftOutOrRefusedAndCounted) {

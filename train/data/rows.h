@@ -39,6 +39,8 @@ class TESSERA_API RowSource {
   /// Writes row `index` of [0, info().windows): every element of every span. DataError: damaged
   /// data that is found only when it is read.
   virtual void make(int64_t index, const RowSpans& row) const = 0;
+  /// How many tokens row `index` has: the first places. What make() writes behind them is padding.
+  [[nodiscard]] virtual int64_t tokens(int64_t index) const = 0;
   /// Row `index` will be made soon: a source larger than memory asks the system for it.
   virtual void will_need(int64_t /*index*/) const {}
 };

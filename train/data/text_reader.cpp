@@ -15,8 +15,12 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <new>
+#include <optional>
+#include <span>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 #include <zlib.h>
 
 namespace tessera::train {
@@ -58,68 +62,157 @@ std::string_view why_not(const fs::path& path, fs::file_type type) {
   return {};
 }
 
+// The bytes of a gzip file: members, one behind the other. All of the file is read or refused:
+// zlib's gzread would end without a word where the next byte begins no member. Only zeros may
+// follow the last member, with which tapes and block devices fill up.
+class GzipReader {
+ public:
+  /// Reads the file of this descriptor, which it does not close; `path` is for errors.
+  GzipReader(int fd, std::string path);
+  ~GzipReader();
+  GzipReader(const GzipReader&) = delete;
+  GzipReader& operator=(const GzipReader&) = delete;
+
+  /// Fills `to`; fewer bytes only at the end of the file. IoError: cannot be read. DataError, with
+  /// the byte of the file: not gzip, damaged, cut short, or something behind the last member.
+  [[nodiscard]] size_t read(std::span<char> to);
+
+ private:
+  /// At least `count` bytes wait to be unpacked, unless the file ends before.
+  void wait_for(size_t count);
+  /// Begins the next member; false at the end of the file.
+  [[nodiscard]] bool begin_member();
+  void require_zeros();
+  /// Of the first byte that waits.
+  [[nodiscard]] int64_t at() const { return read_ - static_cast<int64_t>(stream_.avail_in); }
+  template <class... Parts> [[noreturn]] void damaged(const Parts&... parts) const;
+
+  int fd_;
+  std::string path_;
+  std::vector<unsigned char> packed_;
+  z_stream stream_{};
+  int64_t read_ = 0;      // bytes of the file
+  int64_t unpacked_ = 0;  // bytes, of all members
+  bool any_ = false;      // a member has begun
+  bool inside_ = false;   // and has not ended
+};
+
+constexpr size_t kBlock = 1 << 18;
+constexpr unsigned char kMagic[] = {0x1F, 0x8B};
+
+GzipReader::GzipReader(int fd, std::string path)
+    : fd_(fd), path_(std::move(path)), packed_(kBlock) {
+  stream_.next_in = packed_.data();
+  constexpr int kGzipAlone = 16;
+  if (::inflateInit2(&stream_, MAX_WBITS + kGzipAlone) != Z_OK) throw std::bad_alloc();
+}
+GzipReader::~GzipReader() { ::inflateEnd(&stream_); }
+
+template <class... Parts> void GzipReader::damaged(const Parts&... parts) const {
+  fail<DataError>(kWhere, path_, " is damaged after ", unpacked_, " unpacked bytes, at byte ", at(),
+                  " of the file: ", parts..., "; expected a whole gzip file, `gzip -t` checks it");
+}
+
+void GzipReader::wait_for(size_t count) {
+  if (stream_.avail_in >= count) return;
+  std::memmove(packed_.data(), stream_.next_in, stream_.avail_in);
+  stream_.next_in = packed_.data();
+  while (stream_.avail_in < count) {
+    const ssize_t n = ::read(fd_, packed_.data() + stream_.avail_in, kBlock - stream_.avail_in);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
+    if (n == 0) return;
+    read_ += n;
+    stream_.avail_in += static_cast<unsigned>(n);
+  }
+}
+
+void GzipReader::require_zeros() {
+  for (; stream_.avail_in > 0; wait_for(1)) {
+    for (; stream_.avail_in > 0; --stream_.avail_in, ++stream_.next_in)
+      if (*stream_.next_in != 0) damaged("bytes follow the zeros behind the last member");
+  }
+}
+
+bool GzipReader::begin_member() {
+  wait_for(sizeof kMagic);
+  if (stream_.avail_in == 0) return false;
+  if (any_ && *stream_.next_in == 0) {
+    require_zeros();
+    return false;
+  }
+  const size_t known = std::min<size_t>(stream_.avail_in, sizeof kMagic);
+  if (!std::equal(kMagic, kMagic + known, stream_.next_in)) {
+    if (any_) damaged("no gzip member begins there");
+    fail<DataError>(kWhere, path_,
+                    " is not gzip, as its name says; compress it or rename it without .gz");
+  }
+  ::inflateReset(&stream_);
+  any_ = inside_ = true;
+  return true;
+}
+
+size_t GzipReader::read(std::span<char> to) {
+  size_t filled = 0;
+  while (filled < to.size()) {
+    if (!inside_ && !begin_member()) break;
+    wait_for(1);
+    if (stream_.avail_in == 0) damaged("the file ends early");
+    const auto room = static_cast<unsigned>(std::min<size_t>(to.size() - filled, 1U << 30));
+    stream_.next_out = reinterpret_cast<unsigned char*>(to.data()) + filled;
+    stream_.avail_out = room;
+    const int code = ::inflate(&stream_, Z_NO_FLUSH);
+    filled += room - stream_.avail_out;
+    unpacked_ += room - stream_.avail_out;
+    if (code == Z_MEM_ERROR) throw std::bad_alloc();
+    if (code == Z_STREAM_END) inside_ = false;
+    else if (code != Z_OK && code != Z_BUF_ERROR)
+      damaged(stream_.msg != nullptr ? stream_.msg : "it needs a dictionary");
+  }
+  return filled;
+}
+
 // The bytes of a file, plain or by gzip, a block at a time.
 class Blocks {
  public:
   explicit Blocks(const std::string& path) : path_(path), buffer_(1 << 20, '\0') {
-    fd_ = io::open_file(path, kWhere);
-    if (::fstat(fd_, &info_) != 0) io_error("open");
-    if (!is_gz(path)) return;
-    gz_ = ::gzdopen(fd_, "rb");  // owns the descriptor from here on
-    if (gz_ == nullptr) io_error("open");
-    ::gzbuffer(gz_, 1 << 18);
+    file_.fd = io::open_file(path, kWhere);
+    if (::fstat(file_.fd, &info_) != 0)
+      fail<IoError>(kWhere, "cannot open ", path_, ": ", std::strerror(errno));
+    if (is_gz(path)) gzip_.emplace(file_.fd, path);
   }
-  ~Blocks() {
-    if (gz_ != nullptr) ::gzclose_r(gz_);
-    else if (fd_ >= 0) ::close(fd_);
-  }
-  Blocks(const Blocks&) = delete;
-  Blocks& operator=(const Blocks&) = delete;
 
   /// Empty at the end.
   [[nodiscard]] std::string_view next() {
-    return {buffer_.data(), gz_ != nullptr ? unpacked() : plain()};
+    return {buffer_.data(), gzip_ ? gzip_->read(buffer_) : plain()};
   }
   /// Bytes as stored: a lower bound of what is in a plain file.
   [[nodiscard]] size_t stored() const { return static_cast<size_t>(info_.st_size); }
 
  private:
-  [[noreturn]] void io_error(std::string_view what) {
-    const int error = errno;
-    if (gz_ == nullptr && fd_ >= 0) ::close(fd_);
-    fail<IoError>(kWhere, "cannot ", what, ' ', path_, ": ", std::strerror(error));
-  }
+  struct File {
+    int fd = -1;
+    File() = default;
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    ~File() {
+      if (fd >= 0) ::close(fd);
+    }
+  };
   size_t plain() {
     for (;;) {
-      const ssize_t n = ::read(fd_, buffer_.data(), buffer_.size());
+      const ssize_t n = ::read(file_.fd, buffer_.data(), buffer_.size());
       if (n >= 0) return static_cast<size_t>(n);
       if (errno != EINTR) {
         fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
       }
     }
   }
-  size_t unpacked() {
-    const int n = ::gzread(gz_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
-    int code = Z_OK;
-    const char* reason = ::gzerror(gz_, &code);
-    if (code == Z_ERRNO) fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
-    if (code == Z_BUF_ERROR || n < 0) {
-      fail<DataError>(kWhere, path_, " is damaged after ", ::gztell(gz_),
-                      " unpacked bytes: ", code == Z_BUF_ERROR ? "the file ends early" : reason,
-                      "; expected a whole gzip file, `gzip -t` checks it");
-    }
-    // zlib passes data that is not gzip through unchanged, but the name says gzip.
-    if (n > 0 && ::gzdirect(gz_) != 0) {
-      fail<DataError>(kWhere, path_,
-                      " is not gzip, as its name says; compress it or rename it without .gz");
-    }
-    return static_cast<size_t>(n);
-  }
 
   std::string path_, buffer_;
   struct stat info_ {};
-  int fd_ = -1;
-  gzFile gz_ = nullptr;
+  File file_;
+  std::optional<GzipReader> gzip_;
 };
 
 constexpr std::string_view kUtf8Help = "convert it with `iconv -f LATIN1 -t UTF-8`";

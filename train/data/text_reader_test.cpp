@@ -125,6 +125,35 @@ TEST_F(TextReaderTest, SeveralGzipMembersAreOneFile) {
   const std::string a = io::read_file(put_gz("a.txt.gz", "one ")),
                     b = io::read_file(put_gz("b.txt.gz", "two"));
   EXPECT_EQ(documents(put("ab.txt.gz", a + b)), Texts{"one two"});
+  // A block device or a tape fills up with zeros.
+  for (const size_t zeros : {1, 2, 600'000})
+    EXPECT_EQ(documents(put("ab.txt.gz", a + b + std::string(zeros, '\0'))), Texts{"one two"});
+}
+
+// Every byte of a file is read or refused, wherever it is cut or changed.
+TEST_F(TextReaderTest, NoPartOfAGzipFileIsPassedOver) {
+  const std::string a = io::read_file(put_gz("a.txt.gz", "one ")),
+                    b = io::read_file(put_gz("b.txt.gz", "two"));
+  const auto fault = [&](const std::string& bytes) { return error_of(put("ab.txt.gz", bytes)); };
+  std::string other = b;
+  other[0] = 'X';
+  const std::string there =
+      concat("ab.txt.gz is damaged after 4 unpacked bytes, at byte ", a.size(), " of the file: ");
+  holds(fault(a + other + a), there + "no gzip member begins there; expected a whole gzip file");
+  holds(fault(a + "x"), there + "no gzip member begins there");
+  holds(fault(a + std::string(3, '\0') + b),
+        concat("at byte ", a.size() + 3, " of the file: bytes follow the zeros"));
+  for (size_t cut = 1; cut < b.size(); ++cut)
+    holds(fault(a + b.substr(0, cut)),
+          concat("at byte ", a.size() + cut, " of the file: the file ends early"));
+  for (size_t i = 0; i < a.size() + b.size(); ++i) {
+    std::string changed = a + b;
+    changed[i] = static_cast<char>(~changed[i]);
+    // Of the header only flags, compression and magic number are checked.
+    const size_t in_member = i < a.size() ? i : i - a.size();
+    if (in_member >= 4 && in_member < 10) continue;
+    EXPECT_NE(fault(changed), "no error") << i;
+  }
 }
 
 TEST_F(TextReaderTest, ALineOfJsonIsADocument) {

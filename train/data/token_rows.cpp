@@ -32,6 +32,9 @@ class TokenRows final : public RowSource {
   [[nodiscard]] const DataInfo& info() const override { return info_; }
   [[nodiscard]] bool has_positions() const override { return positions_; }
 
+  [[nodiscard]] int64_t tokens(int64_t index) const override {
+    return std::clamp<int64_t>(info_.tokens - index * stride_, 0, seq_len_);
+  }
   void make(int64_t index, const RowSpans& row) const override {
     const int64_t from = index * stride_;
     const auto length = static_cast<size_t>(seq_len_);

@@ -21,6 +21,11 @@ constexpr std::string_view kWhere = "data";
 
 }  // namespace
 
+std::string data_files_line(std::string_view listing, std::string_view what,
+                            std::string_view folder) {
+  return concat(what, " files", folder.empty() ? "" : " of ", folder, ": ", listing);
+}
+
 DataFiles find_data(const std::string& path, const std::string& field) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

@@ -11,6 +11,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::train {
@@ -56,6 +57,13 @@ struct DataFiles {
   DataKind kind = DataKind::text;
   std::string listing = {};  ///< as DataFolder::text; empty for a file
 };
+/// The line that every command prints of a folder that it reads: `data files: 1 taken (a.jsonl);
+/// passed over: 1 links (b.jsonl)`. `what`: whose, such as `validation`; `folder`: which one, if
+/// several are read.
+[[nodiscard]] TESSERA_API std::string data_files_line(std::string_view listing,
+                                                      std::string_view what = "data",
+                                                      std::string_view folder = {});
+
 /// IoError: cannot be read. DataError: missing, neither a file nor a folder, a folder
 /// without data, or one with text and arrays.
 /// Errors name `field`.

@@ -75,8 +75,8 @@ class Batch {
   }
 
   void take(size_t i, int64_t next) {
-    const bool ends =
-        next == tokenizer().end_id() || (options_.chat && next == options_.chat->end_of_answer());
+    const bool ends = next == tokenizer().end_id() || std::ranges::count(options_.ends, next) > 0 ||
+                      (options_.chat && next == options_.chat->end_of_answer());
     if (ends) ended_[i] = true;
     else tokens_[i].push_back(next);
   }

@@ -20,13 +20,15 @@
 namespace tessera::train {
 
 struct GenerateOptions {
-  int64_t tokens = 200;    ///< at most; an end-of-document token ends a text earlier
+  int64_t tokens = 200;    ///< at most; an id that ends a text ends it earlier
   double temperature = 0;  ///< this and the next two: as SamplingOptions
   int64_t top_k = 40;
   double top_p = 1;
   int64_t context = 256;  ///< context length: the model sees the last tokens
   uint64_t seed = 0;      ///< draws are a function of (seed, index of the prompt, token)
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of the model; null: bytes
+  /// Ids that end a text, beside the tokenizer's end and the end of the answers of `chat`.
+  std::vector<int64_t> ends = {};
   /// Of this tokenizer: each prompt is what a user says, and the answer is generated, until its
   /// end; null: the prompt is a text to continue.
   std::shared_ptr<const ChatEncoder> chat = nullptr;

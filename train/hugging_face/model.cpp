@@ -88,6 +88,8 @@ HfModelFolder::HfModelFolder(std::string folder, models::HfModel model)
       weights_(folder_),
       tensors_(*model_.names, model_.config) {
   check_tensors();
+  check_tied();
+  check_storage();
 }
 
 HfModelFolder::HfModelFolder(std::string folder, const models::ModelConfig& model)
@@ -135,6 +137,7 @@ void HfModelFolder::check_tensors() const {
       return true;
     if (model_.within && name.starts_with(whole.prefix)) name.remove_prefix(whole.prefix.size());
     const std::vector<std::string_view>& patterns = model_.names->passed_over;
+    if (std::ranges::count(model_.names->tied, name, &models::HfTied::theirs) > 0) return true;
     return models::matches_any(name, patterns) ||
            models::matches_any(concat(model_.names->prefix, name), patterns);
   };
@@ -145,6 +148,62 @@ void HfModelFolder::check_tensors() const {
   if (!faults.empty())
     fail<DataError>("hugging_face", folder_, " does not fit its ", kHfConfig, ": ",
                     first_few(faults));
+}
+
+// A tensor that the model has no parameter for is a copy of the one that it is tied to.
+void HfModelFolder::check_tied() const {
+  for (const models::HfTied& tied : model_.names->tied) {
+    const std::string own = name_there(std::string(tied.theirs)),
+                      to = name_there(std::string(tied.to));
+    const auto at = weights_.tensors().find(own);
+    const bool parameter =
+        std::ranges::count(tensors_.all(), tied.theirs, &models::HfTensor::name) > 0;
+    if (parameter || at == weights_.tensors().end() || equal_tensors(own, to)) continue;
+    fail<DataError>("hugging_face", folder_, ": ", tied.field, " of ", kHfConfig, " is true, but ",
+                    own, " has other values than ", to, ": set ", tied.field,
+                    " to false if the model has a head of its own, else remove ", own);
+  }
+}
+
+bool HfModelFolder::equal_tensors(const std::string& a, const std::string& b) const {
+  constexpr int64_t kPiece = 1 << 18;  // elements
+  const NoGrad guard;
+  const std::vector<int64_t>& shape = weights_.tensors().at(a).shape;
+  if (weights_.tensors().at(b).shape != shape || shape.empty()) return false;
+  int64_t row = 1;
+  for (size_t d = 1; d < shape.size(); ++d) row *= shape[d];
+  const int64_t rows = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, row));
+  for (int64_t at = 0; at < shape[0]; at += rows) {
+    const Shape whole{std::span<const int64_t>(shape)};
+    Shape begin = Shape::filled(whole.rank(), 0), size = whole;
+    begin[0] = at;
+    size[0] = std::min(rows, shape[0] - at);
+    if (weights_.read(a, begin, size).values() != weights_.read(b, begin, size).values())
+      return false;
+  }
+  return true;
+}
+
+// What config.json says of how the weights are stored. They are read as they are stored.
+void HfModelFolder::check_storage() {
+  std::set<std::string> stored;
+  bool quantised = false;
+  for (const models::HfTensor& t : tensors_.all()) {
+    const HfWeights::Stored& there = weights_.tensors().at(name_there(t.name));
+    if (there.storage == HfWeights::Storage::plain) stored.insert(there.dtype);
+    else quantised = true;
+  }
+  if (!model_.quantisation.empty() && !quantised) {
+    fail<DataError>("hugging_face", folder_, ": quantization_config of ", kHfConfig, " is ",
+                    model_.quantisation, ", but all weights are ",
+                    fmt::format("{}", fmt::join(stored, ", ")), ": remove quantization_config");
+  }
+  const bool holds = std::ranges::any_of(stored, [&](const std::string& type) {
+    return io::dtype_of_file_type(type) == model_.dtype;
+  });
+  if (model_.dtype && !quantised && !holds)
+    model_.passed_over.push_back(concat("dtype ", name(*model_.dtype), " (the weights are ",
+                                        fmt::format("{}", fmt::join(stored, ", ")), ")"));
 }
 
 Tensor HfModelFolder::read(const std::string& name, const Shape& begin, const Shape& size) const {

@@ -21,8 +21,9 @@ namespace tessera::train {
 /// Threads may share it.
 class TESSERA_API HfModelFolder {
  public:
-  /// Reads the names of tensors, but no bytes of them. DataError: they are not those of this model,
-  /// with every tensor that is missing, unknown, or of another shape or dtype.
+  /// Reads the names of tensors, and no bytes but those of tensors that must be equal. DataError:
+  /// they are not those of this model, with every tensor that is missing, unknown, or of another
+  /// shape or dtype, or they are not what config.json says.
   HfModelFolder(std::string folder, models::HfModel model);
   /// The same for a model that is there already. DataError: config.json says another one, with
   /// every field that differs.
@@ -39,6 +40,9 @@ class TESSERA_API HfModelFolder {
  private:
   [[nodiscard]] std::string name_there(const std::string& theirs) const;
   void check_tensors() const;
+  void check_tied() const;
+  void check_storage();
+  [[nodiscard]] bool equal_tensors(const std::string& a, const std::string& b) const;
   std::string folder_;
   models::HfModel model_;
   HfWeights weights_;

@@ -48,6 +48,24 @@ bool is_plain(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
+// Whether a tensor is the same in two files, read in pieces.
+bool equal_bytes(const std::string& tensor, const io::SafetensorsFile& a,
+                 const io::SafetensorsFile& b) {
+  constexpr uint64_t kPiece = uint64_t{1} << 20;
+  const auto &one = a.entries().at(tensor), &other = b.entries().at(tensor);
+  if (one.dtype != other.dtype || one.shape != other.shape) return false;
+  std::string first, second;
+  const uint64_t all = one.end - one.begin;
+  for (uint64_t at = 0; at < all; at += kPiece) {
+    const uint64_t size = std::min(kPiece, all - at);
+    first.resize(size), second.resize(size);
+    a.read_bytes(tensor, at, size, first.data());
+    b.read_bytes(tensor, at, size, second.data());
+    if (first != second) return false;
+  }
+  return true;
+}
+
 bool is_below(const fs::path& path, const fs::path& folder) {
   const fs::path relative = path.lexically_relative(folder);
   return !relative.empty() && *relative.begin() != "..";
@@ -75,7 +93,7 @@ std::string hf_file(const std::string& folder, std::string_view name) {
     fail<DataError>("hugging_face", path.string(), " is a link to ", real.string(),
                     ", which is not in the folder; copy the file there");
   }
-  return path.string();
+  return real.string();
 }
 
 bool has_hf_config(const std::string& folder) {
@@ -84,22 +102,43 @@ bool has_hf_config(const std::string& folder) {
 }
 
 HfWeights::HfWeights(const std::string& folder) {
-  if (const std::string index = hf_file(folder, kHfIndex); !index.empty()) {
-    read_index(folder, index);
-    find_tensors(folder);
-    return;
+  const std::string index = hf_file(folder, kHfIndex), file = hf_file(folder, kHfWeights);
+  std::map<std::string, std::string> named;  // the file of each tensor, as an index names it
+  if (!index.empty()) named = read_index(index);
+  std::set<std::string> names;
+  for (const auto& [tensor, of] : named) names.insert(of);
+  if (!file.empty()) {
+    if (!index.empty() && names != std::set<std::string>{std::string(kHfWeights)}) {
+      fail<DataError>("hugging_face", folder, " has ", kHfWeights, ", but also ", kHfIndex,
+                      ", which names other files: remove the one that is not the model");
+    }
+    names = {std::string(kHfWeights)};
   }
-  const std::string file = hf_file(folder, kHfWeights);
-  if (file.empty()) {
+  if (names.empty()) {
     fail<DataError>("hugging_face", folder, " has no ", kHfWeights, " and no ", kHfIndex,
                     ": give the folder of a model in safetensors");
   }
-  files_.push_back(std::make_unique<io::SafetensorsFile>(file));
-  for (const auto& [name, entry] : files_[0]->entries()) entries_[name] = {files_[0].get(), &entry};
+  for (const std::string& name : names) {
+    const std::string path = hf_file(folder, name);
+    if (path.empty()) {
+      const auto held = std::ranges::find(named, name, [](const auto& n) { return n.second; });
+      fail<DataError>("hugging_face", index, ": there is no file ", io::excerpt(name),
+                      ", which holds ", io::excerpt(held->first));
+    }
+    add_file(folder, name, path);
+  }
+  for (const auto& [tensor, of] : named) {
+    const auto at = entries_.find(tensor);
+    if (at == entries_.end() || !files_.at(of)->entries().contains(tensor))
+      fail<DataError>("hugging_face", index, ": ", io::excerpt(of), " has no tensor ",
+                      io::excerpt(tensor));
+  }
   find_tensors(folder);
 }
 
-void HfWeights::read_index(const std::string& folder, const std::string& index) {
+// Where each tensor lies, as an index says it; the tensors that it does not name are the model's
+// too.
+std::map<std::string, std::string> HfWeights::read_index(const std::string& index) {
   const auto bad = [&](const auto&... what) {
     fail<DataError>("hugging_face", index, ": ", what...);
   };
@@ -108,23 +147,27 @@ void HfWeights::read_index(const std::string& folder, const std::string& index) 
   if (!parsed.faults.empty()) bad(parsed.faults[0]);
   const auto map = parsed.value.is_object() ? parsed.value.find("weight_map") : parsed.value.end();
   if (map == parsed.value.end() || !map->is_object()) bad("it has no weight_map, an object");
-  std::map<std::string, const io::SafetensorsFile*> opened;
+  std::map<std::string, std::string> named;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string()) bad("the file of ", io::excerpt(tensor), " is not text");
-    const std::string name = file.get<std::string>();
-    const io::SafetensorsFile*& there = opened[name];
-    if (!there) {
-      if (!name.ends_with(".safetensors")) bad("'", io::excerpt(name), "' is no safetensors file");
-      const std::string path = hf_file(folder, name);
-      if (path.empty())
-        bad("there is no file ", io::excerpt(name), ", which holds ", io::excerpt(tensor));
-      files_.push_back(std::make_unique<io::SafetensorsFile>(path));
-      there = files_.back().get();
-    }
-    const auto entry = there->entries().find(tensor);
-    if (entry == there->entries().end())
-      bad(io::excerpt(name), " has no tensor ", io::excerpt(tensor));
-    entries_[tensor] = {there, &entry->second};
+    const auto name = file.get<std::string>();
+    if (!name.ends_with(".safetensors")) bad("'", io::excerpt(name), "' is no safetensors file");
+    named[tensor] = name;
+  }
+  if (named.empty()) bad("its weight_map names no tensor");
+  return named;
+}
+
+void HfWeights::add_file(const std::string& folder, const std::string& name,
+                         const std::string& path) {
+  const auto& file =
+      files_.emplace(name, std::make_unique<io::SafetensorsFile>(path)).first->second;
+  for (const auto& [tensor, entry] : file->entries()) {
+    const auto [at, is_new] = entries_.try_emplace(tensor, Entry{name, file.get(), &entry});
+    if (is_new || equal_bytes(tensor, *at->second.file, *file)) continue;
+    fail<DataError>("hugging_face", folder, ": ", io::excerpt(tensor), " is in ",
+                    io::excerpt(at->second.name), " and with other values in ", io::excerpt(name),
+                    ": remove one of them");
   }
 }
 
@@ -180,7 +223,7 @@ void HfWeights::find_tensors(const std::string& folder) {
 // Elements that lie next to each other in the file are read at once.
 void HfWeights::read_range(const std::string& name, const Shape& begin, const Shape& size,
                            void* to) const {
-  const auto& [file, entry] = entries_.at(name);
+  const auto& [in, file, entry] = entries_.at(name);
   const std::vector<int64_t>& shape = entry->shape;
   const auto rank = shape.size();
   uint64_t elements = 1;

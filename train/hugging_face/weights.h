@@ -28,8 +28,9 @@ inline constexpr std::string_view kHfConfig = "config.json", kHfWeights = "model
 /// The tokenizer's and the generation's files, which are copied as they are.
 [[nodiscard]] TESSERA_API std::span<const std::string_view> hf_copied_files();
 
-/// The path of a file in the folder. DataError: it is not a plain name, or a link that leads out of
-/// the folder (but for `blobs` two above, where a hub cache keeps its files); empty: there is none.
+/// The path of a file in the folder, without links. DataError: it is not a plain name, or a link
+/// that leads out of the folder (but for `blobs` two above, where a hub cache keeps its files);
+/// empty: there is none.
 [[nodiscard]] TESSERA_API std::string hf_file(const std::string& folder, std::string_view name);
 
 /// Whether a model is in the folder, which may be away or an empty mount point.
@@ -38,8 +39,9 @@ inline constexpr std::string_view kHfConfig = "config.json", kHfWeights = "model
 /// Opened files, of whose tensors any range is read. Threads may share it.
 class TESSERA_API HfWeights {
  public:
-  /// DataError: there are no weights, index and files do not agree, or what quantised tensors are
-  /// stored in does not belong together. IoError: unreadable.
+  /// The tensors of model.safetensors, or of all files that an index names. DataError: there are
+  /// none, index and files do not agree, a tensor is in two files with other values, or what
+  /// quantised tensors are stored in does not belong together. IoError: unreadable.
   explicit HfWeights(const std::string& folder);
 
   enum class Storage : uint8_t { plain, f8_blocks, mxfp4 };
@@ -58,17 +60,19 @@ class TESSERA_API HfWeights {
  private:
   // A tensor of a file.
   struct Entry {
+    std::string name;  // of the file
     const io::SafetensorsFile* file;
     const io::SafetensorsFile::Entry* entry;
   };
-  void read_index(const std::string& folder, const std::string& index);
+  [[nodiscard]] static std::map<std::string, std::string> read_index(const std::string& index);
+  void add_file(const std::string& folder, const std::string& name, const std::string& path);
   void find_tensors(const std::string& folder);
   void read_range(const std::string& name, const Shape& begin, const Shape& size, void* to) const;
   [[nodiscard]] Tensor read_f8_blocks(const Stored& stored, const Shape& begin,
                                       const Shape& size) const;
   [[nodiscard]] Tensor read_mxfp4(const Stored& stored, const Shape& begin,
                                   const Shape& size) const;
-  std::vector<std::unique_ptr<io::SafetensorsFile>> files_;
+  std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files_;  // by name
   std::map<std::string, Entry> entries_;
   std::map<std::string, Stored> tensors_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors are grouped into files by their sizes, which are known before the first byte is read.
-// With a tokenizer the ids of its marks go to both configurations; a generation_config.json beside
-// it is copied instead of written.
+// The ids of special tokens go to both configurations; the rest of a generation_config.json beside
+// the tokenizer stays.
 #include "tessera/train/hugging_face/writer.h"
 
 #include "tessera/core/scopes.h"
@@ -41,8 +41,8 @@ std::vector<Shard> shards_of(const std::vector<models::HfTensor>& tensors, DType
   return shards;
 }
 
-models::HfMarks copy_tokenizer(const HfOutput& o, const std::string& out) {
-  if (!o.tokenizer || o.tokenizer->files().empty()) return {};
+void copy_tokenizer(const HfOutput& o, const std::string& out) {
+  if (!o.tokenizer || o.tokenizer->files().empty()) return;
   std::set<std::string> copied;
   for (const TokenizerFile& file : o.tokenizer->files()) {
     io::write_file_atomically(io::below(out, file.name), file.bytes);
@@ -53,16 +53,31 @@ models::HfMarks copy_tokenizer(const HfOutput& o, const std::string& out) {
     if (const std::string path = hf_file(o.assets, name); !path.empty())
       io::write_file_atomically(io::below(out, name), io::read_file(path));
   }
-  return {o.tokenizer->begin_id(), o.tokenizer->end_id()};
 }
 
-void write_generation_config(const std::string& out, const models::HfMarks& marks) {
+// What goes out; a generation_config.json is there already if it was copied.
+models::HfMarks write_generation_config(const HfOutput& o, const std::string& out) {
   const std::string path = io::below(out, kHfGeneration);
-  if (fs::exists(path)) return;
-  Json json = Json::object();
-  if (marks.begin >= 0) json["bos_token_id"] = marks.begin;
-  if (marks.end >= 0) json["eos_token_id"] = marks.end;
+  const bool exists = fs::exists(path);
+  Json json = exists ? io::parse_json(io::read_file(path)).value : Json::object();
+  if (!json.is_object()) fail<DataError>(o.field, path, " is not a JSON object");
+  SpecialTokensConfig said = o.special_tokens;
+  if (exists && said.generation == models::HfMarks())
+    said.generation = models::parse_hf_marks(json.dump(), path);
+  const SpecialTokensConfig marks =
+      special_tokens_to_write(said, o.tokenizer.get(), o.answer_end, exists);
+  const auto set = [&](const char* key, const std::string& value) {
+    const bool known = json.contains(key);
+    if (value.empty() || (value == "null" && !known)) return;
+    Json ids = io::parse_json(value).value;
+    if (known) json[key] = std::move(ids);
+    else io::append_member(json, key, std::move(ids));
+  };
+  set("bos_token_id", marks.generation.begin);
+  set("eos_token_id", marks.generation.end);
+  set("pad_token_id", marks.generation.pad);
   io::write_file_atomically(path, json.dump(2) + "\n");
+  return marks.config;
 }
 
 // One of ours as far as it is in `t`: the whole, or an expert of it.
@@ -108,10 +123,10 @@ uint64_t write_hugging_face(const HfOutput& o, const models::ModelConfig& config
   const std::vector<Shard> shards = shards_of(tensors, o.dtype, o.max_shard_bytes);
 
   io::NewFolder out(o.folder, o.field);
-  const models::HfMarks marks = copy_tokenizer(o, out.path());
+  copy_tokenizer(o, out.path());
+  const models::HfMarks marks = write_generation_config(o, out.path());
   io::write_file_atomically(io::below(out.path(), kHfConfig),
                             models::hf_config(*family, config, o.dtype, marks));
-  write_generation_config(out.path(), marks);
 
   uint64_t bytes = 0, written = 0;
   for (const models::HfTensor& t : tensors)

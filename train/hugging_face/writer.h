@@ -4,6 +4,7 @@
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/train/checkpoint/reader.h"
+#include "tessera/train/hugging_face/special_tokens.h"
 
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,8 @@ struct HfOutput {
   uint64_t max_shard_bytes = uint64_t{5'000'000'000};  ///< of the tensors in a file
   std::shared_ptr<const Tokenizer> tokenizer = {};     ///< its files are copied; null: none
   std::string assets = {};  ///< a folder whose other files are copied; may be missing
+  SpecialTokensConfig special_tokens = {};  ///< what the model's folder said
+  int64_t answer_end = -1;  ///< the mark that ends an answer, to end texts too; below 0: none
 };
 /// Writes config.json, generation_config.json, the tokenizer's files, and model.safetensors, or
 /// several files with an index if one would be larger. The folder appears complete or not at all.

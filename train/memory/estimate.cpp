@@ -100,18 +100,20 @@ struct Inputs {
   PlacedBatch placed;
 };
 Inputs inputs_of(const models::LanguageModel& model, const Config& config, const Mesh& mesh,
-                 int64_t rows, int64_t length) {
+                 int64_t rows, int64_t length, bool padded) {
   const auto ids = [&] { return empty({rows, length}, DType::i64, kMeta); };  // (B, T)
   Inputs inputs{{ids(), ids()}, {}};
   if (config.dataloader.packing == "documents") {
     inputs.batch.positions = ids();
     inputs.batch.documents = ids();
   }
+  if (padded) inputs.batch.padding = empty({rows, length}, DType::bool_, kMeta);
   Batch given = inputs.batch;
   const std::optional<nn::ContextParallelOptions> cut = config.parallelism.sequence_cut();
   if (cut) {
     for (Tensor* x : {&given.positions, &given.documents})
       if (x->defined()) *x = zeros({rows, length}, DType::i64);
+    if (padded) given.padding = zeros({rows, length}, DType::bool_);
   }
   inputs.placed = BatchPlacer(model.metadata(length), data_share(mesh), kMeta, cut).place(given);
   for (nn::AttentionMetadata& kind : inputs.placed.metadata.kinds) {
@@ -142,7 +144,8 @@ int64_t bytes_of_text(const Config& config) {
 }
 
 int64_t batch_bytes(const Batch& batch) {
-  const std::array<Tensor, 4> all{batch.tokens, batch.targets, batch.positions, batch.documents};
+  const std::array<Tensor, 5> all{batch.tokens, batch.targets, batch.positions, batch.documents,
+                                  batch.padding};
   return bytes_of(all);
 }
 
@@ -163,8 +166,9 @@ MemoryEstimate estimate_on(const Config& config) {
   memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
   std::optional<Peak> peak(std::in_place, memory, *model, parameters);
+  const bool examples = config.dataloader.format != "text";  // which do not fill every row
   const Inputs inputs =
-      inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len);
+      inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
   const int64_t batches = batch_bytes(inputs.batch);
   int64_t activations = 0;
   const int64_t passes = std::min<int64_t>(2, micro_batches);
@@ -187,7 +191,7 @@ MemoryEstimate estimate_on(const Config& config) {
       const ValidationConfig& v = config.validation;
       const Inputs other =
           inputs_of(*model, config, mesh, v.local_batch_size.value_or(training.local_batch_size),
-                    v.seq_len.value_or(training.seq_len));
+                    v.seq_len.value_or(training.seq_len), true);
       (void)model->loss(other.placed.tokens, other.placed.targets, other.placed.metadata);
     }
   }

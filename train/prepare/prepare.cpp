@@ -109,6 +109,7 @@ class Preparation {
   DataIndex run() {
     refuse_within_sources();
     find_sources();
+    io::unfinished_folder(partial_.string(), kOut);
     const io::FolderLock lock(partial_.string(), kOut);
     io::refuse_existing(options_.out, kOut);  // another process may have held the lock until now
     keep_finished();
@@ -146,6 +147,8 @@ class Preparation {
       const DataFiles files = find_data(path, "data prepare");
       if (files.kind != DataKind::text)
         fail<DataError>("data prepare", path, " holds token ids, expected text");
+      if (options_.say && !files.listing.empty())
+        options_.say(data_files_line(files.listing, "data", options_.paths.size() > 1 ? path : ""));
       paths_.insert(paths_.end(), files.paths.begin(), files.paths.end());
       for (DataFile& file : fingerprint_data(path, "data prepare")) {
         progress_.all_bytes += static_cast<int64_t>(file.bytes);

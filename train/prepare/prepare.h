@@ -20,6 +20,8 @@ struct PrepareOptions {
   std::string text_field = "text";
   int64_t shard_tokens = int64_t{1} << 27;
   int threads = 1;
+  /// Gets lines for people: which files of a folder are read, and which are not.
+  std::function<void(const std::string& line)> say = {};
 };
 
 struct PrepareProgress {
@@ -30,8 +32,8 @@ struct PrepareProgress {
 
 /// Writes `out.partial` and renames it when it is whole. What an interrupted preparation of the
 /// same text finished there is kept. Errors as find_data and read_documents, and DataError: no
-/// text; IoError: `out` exists, another process prepares it, or it cannot be written: what is
-/// finished stays for the next try.
+/// text; IoError: `out` exists, `out.partial` is a link, another process prepares it, or it cannot
+/// be written: what is finished stays for the next try.
 TESSERA_API DataIndex prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer,
                                    const std::function<void(const PrepareProgress&)>& progress);
 

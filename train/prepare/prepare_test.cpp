@@ -219,6 +219,30 @@ TEST_F(PrepareTest, OnlyUnchangedSourcesAreKept) {
   expect_anew(options("out"), false);
 }
 
+// Whoever may write in the parent folder chooses what has the name of the work in progress.
+TEST_F(PrepareTest, NothingIsWrittenBehindALink) {
+  (void)put("theirs/data_index.json", "{}");
+  (void)put("theirs/tokens-00000.npy", "not ours");
+  const auto before = files("theirs");
+  fs::create_directory_symlink("theirs", at("out.partial"));
+  const std::string says = "[--out] " + at("out.partial") + " is a symbolic link";
+  EXPECT_TRUE(error_of([&] { prepare(options("out")); }).starts_with(says));
+  EXPECT_EQ(files("theirs"), before);
+  fs::remove(at("out.partial"));
+  fs::create_directory_symlink("nothing", at("out.partial"));
+  EXPECT_TRUE(error_of([&] { prepare(options("out")); }).starts_with(says));
+  EXPECT_FALSE(fs::exists(at("nothing")));
+  fs::remove(at("out.partial"));
+  (void)put("out.partial", "a file");
+  EXPECT_TRUE(error_of([&] {
+                prepare(options("out"));
+              }).starts_with("[--out] " + at("out.partial") + " is no folder"));
+  EXPECT_EQ(io::read_file(at("out.partial")), "a file");
+  fs::remove(at("out.partial"));
+  prepare(options("new/parent/out"));
+  EXPECT_EQ(verify_index(at("new/parent/out")), std::vector<std::string>());
+}
+
 TEST_F(PrepareTest, BadInputIsNamed) {
   EXPECT_NE(error_of([&] { prepare(options("in/out")); }).find("which is read"), std::string::npos);
   EXPECT_EQ(error_of([&] { prepare(options("none/..")); }),

@@ -61,11 +61,11 @@ Tensor on_mesh(const Tensor& rows, const DataShare& share, Device device) {
   return wrap_local(to_device(rows, device), share.by_rows, global_shape(rows, share));
 }
 
-// Of (B, T) i64 as batches have them, or undefined.
-bool same_ids(const Tensor& a, const Tensor& b) {
+// Of (B, T) elements of T as batches have them, or undefined.
+template <class T> bool same_values(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
   if (!a.device().is_cpu() || !b.device().is_cpu() || a.shape() != b.shape()) return false;
-  return std::equal(a.data<int64_t>(), a.data<int64_t>() + a.numel(), b.data<int64_t>());
+  return std::equal(a.data<T>(), a.data<T>() + a.numel(), b.data<T>());
 }
 
 }  // namespace
@@ -86,8 +86,9 @@ BatchPlacer::BatchPlacer(models::Metadata whole, DataShare share, Device device,
 }
 
 PlacedBatch BatchPlacer::place(const Batch& rows) {
-  const bool alike = shape_ == rows.tokens.shape() && same_ids(positions_, rows.positions) &&
-                     same_ids(documents_, rows.documents);
+  const bool alike =
+      shape_ == rows.tokens.shape() && same_values<int64_t>(positions_, rows.positions) &&
+      same_values<int64_t>(documents_, rows.documents) && same_values<bool>(padding_, rows.padding);
   if (!alike) prepare(rows);
   const auto placed = [this](const Tensor& x) {
     const Tensor whole = on_mesh(x, share_, device_);
@@ -100,7 +101,8 @@ void BatchPlacer::prepare(const Batch& rows) {
   // What queries of a cut sequence see is found on the host.
   const Device found_on = cut_ ? kCpu : device_;
   metadata_ = whole_.with_documents(on_mesh(rows.positions, share_, found_on),
-                                    on_mesh(rows.documents, share_, found_on));
+                                    on_mesh(rows.documents, share_, found_on),
+                                    on_mesh(rows.padding, share_, found_on));
   if (cut_) {
     nn::ContextParallelOptions options = *cut_;
     if (options.balancer == nn::LoadBalancer::document_head_tail && !rows.documents.defined())
@@ -111,6 +113,7 @@ void BatchPlacer::prepare(const Batch& rows) {
   shape_ = rows.tokens.shape();
   positions_ = rows.positions;
   documents_ = rows.documents;
+  padding_ = rows.padding;
 }
 
 }  // namespace tessera::train

@@ -32,10 +32,11 @@ struct PlacedBatch {
 };
 
 /// Places the rows that this rank has read, equally many on each rank, on the mesh and a device.
-/// With a cut (ParallelismConfig::sequence_cut) tokens, targets, positions and documents are cut
-/// alike. Balancers look at the masks of all kinds of layers, and a sequence without documents is
-/// one document. Sends nothing. Metadata and cut are made again only for a batch whose positions or
-/// documents are not those of the batch before, so once for all micro-batches of whole sequences.
+/// With a cut (ParallelismConfig::sequence_cut) tokens, targets, positions, documents and
+/// padding are cut alike. Balancers look at the masks of all kinds of layers, and a sequence
+/// without documents is one document. Sends nothing. Metadata and cut are made again only for a
+/// batch whose positions, documents or padding are not those of the batch before, so once for all
+/// micro-batches of whole sequences.
 class TESSERA_API BatchPlacer {
  public:
   /// `whole`: the metadata of the model for the rows' length.
@@ -52,7 +53,7 @@ class TESSERA_API BatchPlacer {
   std::optional<nn::ContextParallelOptions> cut_;
   // Of the batch before.
   std::optional<Shape> shape_;
-  Tensor positions_, documents_;
+  Tensor positions_, documents_, padding_;
   models::Metadata metadata_;
   std::optional<nn::SequenceCut> sequences_;
 };

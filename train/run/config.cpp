@@ -286,6 +286,7 @@ config::Fields Config::fields() {
   f.section("metrics", metrics);
   f.section("profiler", profiler);
   f.section("sample", sample);
+  f.section("special_tokens", special_tokens);
   if (model) f.section("model", model);
   InitialFields initial{initial_hf};
   f.section("model", initial);
@@ -329,6 +330,7 @@ std::vector<std::string> Config::conflicts() const {
           "; give --sample.tokens 0");
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   for (auto& fault : dataloader.conflicts()) faults.push_back(std::move(fault));
+  for (auto& fault : special_tokens.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
   std::ranges::move(parallelism_conflicts(), std::back_inserter(faults));

@@ -9,6 +9,7 @@
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/data/data.h"
+#include "tessera/train/hugging_face/special_tokens.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/profiler.h"
 #include "tessera/train/run/optimizer.h"
@@ -101,6 +102,7 @@ struct TESSERA_API Config {
   MetricsConfig metrics;
   ProfilerConfig profiler;
   SampleConfig sample;
+  SpecialTokensConfig special_tokens;
 
   /// The folders of the run's own checkpoints, the latest first; none if it does not resume.
   [[nodiscard]] std::vector<std::string> own_steps() const;

@@ -56,6 +56,9 @@ std::map<std::string, Probe> probes(const std::string& folder) {
                  {"--model.residual_dropout", "0.5", "--activation_checkpoint.mode", "full"});
   Words whole_of_other = from_other;
   whole_of_other.emplace_back("--checkpoint.no-initial_load_model_only");
+  const Words exporting{"--checkpoint.enable", "--checkpoint.last_save_in_hf"};
+  std::string every_id = "[0";
+  for (int id = 1; id < 300; ++id) every_id += concat(',', id);
   return {
       {"recipe", {{}, {"llama3_1b"}}},
       {"model.name", {{"--model.flavor", "debugmodel"}, {"gpt2"}}},
@@ -135,6 +138,12 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"sample.temperature", {{"--sample.tokens", "12"}, {"50"}}},
       {"sample.top_p", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"0.001"}}},
       {"sample.top_k", {{"--sample.tokens", "12", "--sample.temperature", "50"}, {"200"}}},
+      {"special_tokens.bos", {exporting, {"3"}}},
+      {"special_tokens.eos", {{}, {every_id + "]"}}},
+      {"special_tokens.pad", {exporting, {"3"}}},
+      {"special_tokens.generation_bos", {exporting, {"3"}}},
+      {"special_tokens.generation_eos", {{}, {every_id + "]"}}},
+      {"special_tokens.generation_pad", {exporting, {"3"}}},
       // Below 64 rows at once nothing is joined.
       {"model.fused_qkv", {{"--training.local_batch_size", "4"}, {"false"}}},
       {"model.rope_scaling_factor", {{}, {"64"}}},

@@ -7,12 +7,16 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/cat/cat.h"
+#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/qwen3/qwen3.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/monitor/metrics.h"
+#include "tessera/train/run/build_model.h"
+#include "tessera/train/run/evaluate.h"
+#include "tessera/train/run/parallelism.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -198,6 +202,35 @@ TEST_F(MoeTest, ARouterThatFailsStopsTheRunAndIsNamed) {
                            "scores of routers are not finite: layers.1 (32 tokens)");
     }
     EXPECT_EQ(local(model.layers[0].moe->expert_bias).values(), std::vector<double>(8, 0));
+  });
+}
+
+// Three rows of 16 places with 44 tokens on two ranks: the last row is cut short, and the second
+// rank has none behind it.
+TEST_F(MoeTest, AnEvaluationRoutesItsTokensAlone) {
+  const Words words = tiny("a", {"--parallelism.expert_parallel_degree", "2"});
+  const Config config = parse_config(std::span(words).subspan(1));
+  const EvaluationPlan plan{.path = put("short.txt", std::string(42, 'a')),
+                            .path_field = "dataset_path",
+                            .seq_len = 16,
+                            .vocabulary = 260,
+                            .rows = 1};
+  run_ranks(2, [&](World&) {
+    const Mesh mesh = make_mesh(config.parallelism);
+    const auto model = build_model(config, mesh, [](nn::Module& m, const nn::LayoutOf& layouts) {
+      nn::initialize(m, 5, layouts);
+    });
+    DataLoader data = evaluation_data(config.dataloader, plan, mesh);
+    BatchPlacer placer(model->metadata(16), data_share(mesh), kCpu, {});
+    const NoGrad guard;
+    std::vector<double> chosen;
+    for (int64_t i = 0; i < data.info().batches; ++i) {
+      const PlacedBatch batch = placer.place(data.next());
+      const models::Loss loss = model->loss(batch.tokens, batch.targets, batch.metadata);
+      for (int64_t layer = 0; layer < 2; ++layer)
+        chosen.push_back(full_tensor(sum(loss.load, {-1})).values().at(2 * layer));
+    }
+    EXPECT_EQ(chosen, (std::vector<double>{64, 64, 24, 24}));  // two experts a token
   });
 }
 

@@ -8,6 +8,8 @@
 #include "tessera/train/run/config.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 namespace tessera::train {
 namespace {
@@ -106,6 +108,7 @@ void choose_hugging_face(Config& c, const std::string& folder, bool keep_model,
                          const Catalogue& catalogue, std::optional<models::ModelConfig>& held) {
   held = read_hf_config(folder, catalogue.families).config;
   c.initial_hf = folder;
+  c.special_tokens = read_special_tokens(folder);
   for (const char* file : {"tokenizer.json", "vocab.json"})
     if (!hf_file(folder, file).empty()) c.hf_assets_path = folder;
   if (keep_model) return;
@@ -192,6 +195,13 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
   config::throw_if_any(s.faults);
+  // Those of a folder that gives the weights or the tokenizer alone.
+  std::error_code ignored;
+  for (const std::string& folder : {s.config.initial_hf_folder(), s.config.hf_assets_path}) {
+    if (s.config.special_tokens == SpecialTokensConfig() &&
+        std::filesystem::is_directory(folder, ignored))
+      s.config.special_tokens = read_special_tokens(folder);
+  }
   return std::move(s.config);
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/nn/lay_out.h"
+#include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/ranks/ranks.h"
 
 #include <algorithm>
@@ -81,6 +82,16 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
   model.tokenizer = nullptr;
   model.from_ = std::make_shared<const CheckpointReader>(path, manifest_of_file(file));
   return model;
+}
+
+int64_t answer_end(const Config& config, const Tokenizer& tokenizer, const Warn& warn) {
+  if (config.dataloader.format == "text") return -1;
+  try {
+    return chat_encoder_of(config.dataloader, tokenizer).end_of_answer();
+  } catch (const Error& error) {
+    if (warn) warn(concat("warning: the mark that ends an answer is not known: ", error.what()));
+    return -1;
+  }
 }
 
 // A checkpoint of the model alone may have another dtype than the run: such tensors are read as

@@ -41,4 +41,10 @@ class TESSERA_API TrainedModel {
 [[nodiscard]] TESSERA_API TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                                           const Catalogue& catalogue = {});
 
+/// The mark that ends an answer of the chat template that the run trained with, by this tokenizer;
+/// -1: it trained on no conversations, or the template writes none, or, with a warning, it cannot
+/// be opened.
+[[nodiscard]] TESSERA_API int64_t answer_end(const Config& config, const Tokenizer& tokenizer,
+                                             const Warn& warn);
+
 }  // namespace tessera::train

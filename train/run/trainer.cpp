@@ -64,6 +64,13 @@ int64_t valid_targets(const Batch& batch) {
   return all - std::count(targets, targets + all, CrossEntropyOptions{}.ignore_index);
 }
 
+int64_t tokens_of(const Batch& batch) {
+  const int64_t all = batch.tokens.numel();
+  if (!batch.padding.defined()) return all;
+  const auto* padding = batch.padding.data<bool>();
+  return all - std::count(padding, padding + all, true);
+}
+
 // Lengths of documents of this rank's rows; a sequence without positions is one document.
 std::vector<int64_t> document_lengths(const Batch& batch) {
   const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
@@ -247,12 +254,12 @@ void Trainer::announce() {
           data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
           with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
           data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : ""));
-      if (!data.details.empty()) print_(data.details);
-      if (!data.listing.empty()) print_("data files: " + data.listing);
+      for (const std::string& line : data.notes()) print_(line);
     }
   }
-  if (validation_data_ && !validation_data_->info().listing.empty())
-    print_("validation files: " + validation_data_->info().listing);
+  if (validation_data_) {
+    for (const std::string& line : validation_data_->info().notes("validation")) print_(line);
+  }
   print_(fmt::format("mesh: {}, {}", mesh_.text(),
                      share_.parts == world_.size() ? "each rank reads its own rows"
                      : share_.parts == 1           ? "all ranks read the same rows"
@@ -298,6 +305,7 @@ Trainer::Input Trainer::input_from(int64_t first) {
   Input input{.first = first};
   for (const Batch& batch : rows) {
     input.targets += static_cast<double>(valid_targets(batch));
+    input.tokens += static_cast<double>(tokens_of(batch));
     input.flops += model_->flops(document_lengths(batch));
     input.batches.push_back(placer_->place(batch));
   }
@@ -328,10 +336,11 @@ void Trainer::look_ahead() {
 // Rows are counted on the host, where they come from; ranks that read the same rows do not count
 // them again.
 Tensor Trainer::counts_of(const Input& input) {
-  const Tensor counts = zeros({2}, DType::f64);
+  const Tensor counts = zeros({3}, DType::f64);
   auto* sums = counts.data<double>();
   sums[0] = input.targets;
-  sums[1] = input.flops;
+  sums[1] = input.tokens;
+  sums[2] = input.flops;
   mesh_.group(share_.axes).all_reduce(counts)->wait();
   return to_device(counts, device_);
 }
@@ -345,20 +354,18 @@ void Trainer::for_each_micro_batch(const std::vector<PlacedBatch>& batches, F&& 
   }
 }
 
-Tensor Trainer::scale_of(const Tensor& counts) const {
+Trainer::Scales Trainer::scales_of(const Tensor& counts) const {
   const NoGrad guard;
-  return cast(reciprocal(clamp(select(counts, 0, 0), {.min = 1})),
-              compute_dtype(config_.model.dtype()));
+  const Tensor scales = cast(reciprocal(clamp(slice(counts, 0, {0, 2}), {.min = 1})),
+                             compute_dtype(config_.model.dtype()));
+  return {select(scales, 0, 0), select(scales, 0, 1)};
 }
 
-// Sums over tokens times `scale`, which is a 0-dim tensor and not an attribute, so that a new count
-// needs no new plan.
-models::Loss Trainer::loss_of(const PlacedBatch& batch, const Tensor& scale) const {
+// Scales are 0-dim tensors and not attributes, so that new counts need no new plans.
+models::Loss Trainer::loss_of(const PlacedBatch& batch, const Scales& scales) const {
   models::Loss loss = model_->loss(batch.tokens, batch.targets, batch.metadata);
-  loss.sum = loss.sum * scale;
-  // They are sums over all tokens, with and without a target.
-  const double each = 1 / static_cast<double>(tokens_per_step());
-  for (models::NamedValue& term : loss.auxiliary) term.value = term.value * each;
+  loss.sum = loss.sum * scales.of_targets;
+  for (models::NamedValue& term : loss.auxiliary) term.value = term.value * scales.of_tokens;
   return loss;
 }
 
@@ -397,8 +404,8 @@ void Trainer::queue_step() {
   const Input input = next_input();
   const std::vector<PlacedBatch>& batches = input.batches;
   // All micro-batches of all ranks are counted first, so that each token weighs the same.
-  const Tensor counts = counts_of(input);  // (2)
-  const Tensor scale = scale_of(counts);
+  const Tensor counts = counts_of(input);  // (3)
+  const Scales scales = scales_of(counts);
 
   StepValues values;        // the loss first
   Tensor load, not_finite;  // of experts, by all micro-batches, or undefined
@@ -406,7 +413,7 @@ void Trainer::queue_step() {
     Tensor total;
     {
       const auto phase = monitor_->phase("forward");
-      const models::Loss loss = loss_of(batch, scale);
+      const models::Loss loss = loss_of(batch, scales);
       values.add("loss", loss.sum);
       total = loss.sum;
       for (const auto& [name, value] : loss.auxiliary) {
@@ -431,7 +438,7 @@ void Trainer::queue_step() {
     const Tensor size = optim::clip_grad_norm_(parameters_, config_.training.max_norm);
     skip = logical_not(logical_and(isfinite(values.joined(0)), isfinite(size)));
     values.append("grad_norm", size);
-    values.append("flops", select(counts, 0, 1));
+    values.append("flops", select(counts, 0, 2));
     for (Tensor* sum : {&load, &not_finite})
       if (sum->defined() && sum->is_distributed()) *sum = full_tensor(*sum);
     if (not_finite.defined()) skip = logical_or(skip, amax(not_finite) > 0);
@@ -573,11 +580,11 @@ std::string Trainer::non_finite_parameter() {
 // they meet in its collectives. Empty: not seen. Collective.
 std::string Trainer::first_non_finite_op() {
   const Input input = input_from(rows_);
-  const Tensor scale = scale_of(counts_of(input));
+  const Scales scales = scales_of(counts_of(input));
   FirstNonFinite watch;
   for_each_micro_batch(input.batches, [&](const PlacedBatch& batch) {
     watch.in_backward(false);
-    const models::Loss again = loss_of(batch, scale);
+    const models::Loss again = loss_of(batch, scales);
     Tensor total = again.sum;
     for (const auto& term : again.auxiliary) total = total + term.value;
     watch.in_backward(true);
@@ -629,6 +636,7 @@ void Trainer::print_samples() {
                           .context = config_.training.seq_len,
                           .seed = static_cast<uint64_t>(config_.debug.seed),
                           .tokenizer = tokenizer_,
+                          .ends = end_ids(config_.special_tokens, *tokenizer_, -1),
                           .chat = chat_,
                           .cut = config_.parallelism.sequence_cut()};
   const auto sample = [&] {

@@ -82,8 +82,9 @@ class TESSERA_API Trainer {
   [[nodiscard]] DataFingerprint checked_fingerprint();
   /// The micro-batches of one step.
   struct Input {
-    int64_t first = 0;              ///< the first of its rows, over all ranks
-    double targets = 0, flops = 0;  ///< of this rank's rows: tokens with a target, operations
+    int64_t first = 0;  ///< the first of its rows, over all ranks
+    /// Of this rank's rows: tokens with a target, all tokens but padding, operations.
+    double targets = 0, tokens = 0, flops = 0;
     std::vector<PlacedBatch> batches = {};  ///< micro-batches of all ranks, on their devices
     std::exception_ptr failure = {};        ///< why they could not be read
   };
@@ -95,9 +96,16 @@ class TESSERA_API Trainer {
   [[nodiscard]] Input next_input();
   /// Makes the input of the step after this one, if there is one.
   void look_ahead();
-  /// (2) f64, equal on all ranks: sums of targets and flops over them.
+  /// (3) f64, equal on all ranks: sums of targets, tokens and flops over them.
   [[nodiscard]] Tensor counts_of(const Input& input);
-  [[nodiscard]] models::Loss loss_of(const PlacedBatch& batch, const Tensor& scale) const;
+  /// 1 / tokens of a step with a target, and 1 / all tokens, of 0 dims.
+  struct Scales {
+    Tensor of_targets, of_tokens;
+  };
+  [[nodiscard]] Scales scales_of(const Tensor& counts) const;
+  /// A micro-batch's sums over tokens as its part of the step's means: the loss over tokens with a
+  /// target, auxiliary losses over all.
+  [[nodiscard]] models::Loss loss_of(const PlacedBatch& batch, const Scales& scales) const;
   void open_data();
   /// Over all ranks, of a micro-batch and of a step.
   [[nodiscard]] int64_t rows_at_once() const;
@@ -122,8 +130,6 @@ class TESSERA_API Trainer {
   void begin_reading();
   void finish_reading();
   [[nodiscard]] StepRecord record_of(const Unread& step, std::span<const double> values) const;
-  /// What a step's loss is multiplied by: 1 / tokens with a target.
-  [[nodiscard]] Tensor scale_of(const Tensor& counts) const;
   /// Goes back to before a step that was not finite, and says why it was not.
   [[noreturn]] void fail_at(const Unread& step, const StepRecord& record);
   [[nodiscard]] std::string non_finite_parameter();

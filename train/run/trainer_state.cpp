@@ -5,6 +5,7 @@
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/hugging_face/model.h"
 #include "tessera/train/hugging_face/writer.h"
 #include "tessera/train/ranks/ranks.h"
@@ -359,7 +360,9 @@ void Trainer::save_hugging_face() {
                           .field = "checkpoint.last_save_in_hf",
                           .dtype = stored_dtype(from),
                           .tokenizer = tokenizer_,
-                          .assets = config_.hf_assets_path};
+                          .assets = config_.hf_assets_path,
+                          .special_tokens = config_.special_tokens,
+                          .answer_end = chat_ ? chat_->end_of_answer() : -1};
     const uint64_t bytes = write_hugging_face(output, config_.model, from, {});
     checkpoints_.set_mode(output.folder);
     print_(fmt::format("wrote {}, {:.1f} MiB in {:.2f} s", output.folder,
