@@ -7,10 +7,13 @@
 
 namespace tessera::test {
 int fault_rank(char** arguments);
-}
+int start_rank(const std::string& what);
+}  // namespace tessera::test
 
 int main(int argc, char** argv) {
   if (argc == 8 && std::string_view(argv[1]) == "--fault-rank")
     return tessera::test::fault_rank(argv + 2);
+  if (argc == 3 && std::string_view(argv[1]) == "--start-rank")
+    return tessera::test::start_rank(argv[2]);
   return tessera::test::launched_main(argc, argv);
 }

@@ -5,6 +5,7 @@
 #include "tessera/dist/launch/launch.h"
 
 #include "tessera/core/error.h"
+#include "tessera/dist/rendezvous/host_folder_impl.h"
 
 #include <algorithm>
 #include <charconv>
@@ -84,6 +85,7 @@ Launch read_open_mpi(const EnvironmentLookup& lookup) {
   launch.launcher = Launcher::open_mpi;
   reader.place(launch, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
   reader.local_place(launch, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+  launch.host_folder = reader.text("PMIX_SERVER_TMPDIR");
   return launch;
 }
 
@@ -178,6 +180,16 @@ std::string first_slurm_host(const std::string& list) {
           ? ""
           : list.substr(close + 1, list.find(',', close) - std::min(close + 1, list.size()));
   return list.substr(0, stop) + list.substr(stop + 1, end - stop - 1) + suffix;
+}
+
+void say_once(std::string_view text, const std::function<void()>& say) {
+  HostFolder::Place place;
+  try {
+    const Launch launch = detect_launch();
+    place = {.path = launch.host_folder, .local_rank = launch.local_rank};
+  } catch (const LaunchError&) {  // the ranks' environments may differ
+  }
+  HostFolder(place).say_once(text, say);
 }
 
 Launch detect_launch(int ranks) {

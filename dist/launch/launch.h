@@ -10,6 +10,7 @@
 #include <functional>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 
 namespace tessera {
 
@@ -29,6 +30,7 @@ struct Launch {
   std::string job;           ///< distinguishes jobs that use the same port
   std::string token;         ///< TESSERA_JOB_TOKEN, a secret: never printed or sent
   std::string bind_address;  ///< TESSERA_BIND_ADDR: where rank 0 listens; empty: master_address
+  std::string host_folder;   ///< of the job on this host, removed by the launcher; empty: none
   [[nodiscard]] bool by_mpi() const {
     return launcher == Launcher::open_mpi || launcher == Launcher::mpich;
   }
@@ -42,6 +44,11 @@ using EnvironmentLookup = std::function<const char*(const char* name)>;
 /// that disagree, `--ranks` under a launcher.
 TESSERA_API Launch detect_launch(int ranks = 0);
 TESSERA_API Launch detect_launch(int ranks, const EnvironmentLookup& lookup);
+
+/// Calls `say`, which says this text, unless another rank of this host has said it: so that an
+/// error that all ranks have is printed once. Without a launcher, or if it makes no folder for the
+/// ranks of a host, it is called.
+TESSERA_API void say_once(std::string_view text, const std::function<void()>& say);
 
 /// First host of a Slurm node list: `gpu[03-07,12],login1` gives `gpu03`.
 TESSERA_API std::string first_slurm_host(const std::string& list);

@@ -49,7 +49,7 @@ struct LaunchedProcess::Member {
 };
 
 LaunchedProcess::LaunchedProcess(const Launch& launch, std::chrono::milliseconds timeout)
-    : launch_(launch), all_(static_cast<size_t>(launch.size)) {
+    : launch_(launch), timeout_(timeout), all_(static_cast<size_t>(launch.size)) {
   std::iota(all_.begin(), all_.end(), 0);
   const Deadline deadline = deadline_after(timeout);
   const Transport wanted = transport();
@@ -70,14 +70,35 @@ LaunchedProcess::LaunchedProcess(const Launch& launch, std::chrono::milliseconds
 
 LaunchedProcess::~LaunchedProcess() {
   if (mpi_) mpi_->gone = nullptr;
-  bootstrap_->finish(clean_);
-  if (remote_) remote_->finish(clean_);
+  try {
+    finish(timeout_);
+  } catch (const CollectiveTimeout&) {
+  }
+}
+
+void LaunchedProcess::finish(std::chrono::milliseconds timeout) {
+  if (std::exchange(finished_, true)) return;
+  const Deadline deadline = deadline_after(timeout);
+  const bool ended = bootstrap_->finish(clean_, deadline);
+  if (remote_) remote_->finish(clean_, deadline);
+  if (ended) return;
+  std::vector<int> others = all_;
+  std::erase(others, rank());
+  fail<CollectiveTimeout>("mpi", "rank ", rank(),
+                          " has ended, and MPI_Finalize, which waits for all ranks, has not ended "
+                          "within init_timeout (",
+                          timeout.count(), " ms): ", states_of(others));
 }
 
 std::string LaunchedProcess::connect(Deadline deadline, int wanted) {
   std::string by;
   if (launch_.by_mpi()) {
-    mpi_ = MpiMessages::get();
+    mpi_ = MpiMessages::get(HostFolder({.path = launch_.host_folder,
+                                        .rank = launch_.rank,
+                                        .size = launch_.size,
+                                        .local_rank = launch_.local_rank,
+                                        .local_size = launch_.local_size}),
+                            deadline);
     bootstrap_ = mpi_;
     if (mpi_->size() != launch_.size || mpi_->rank() != launch_.rank) {
       fail<LaunchError>("launch", launch_.launcher, " says rank ", launch_.rank, " of ",
@@ -228,14 +249,36 @@ LaunchedProcess::Member LaunchedProcess::make_messages(int n, Deadline deadline)
   return member;
 }
 
+std::string LaunchedProcess::states_of(std::span<const int> ranks) const {
+  std::string text;
+  for (const int rank : ranks) {
+    const RankPlace &place = places_[static_cast<size_t>(rank)],
+                    &own = places_[static_cast<size_t>(launch_.rank)];
+    const ProcessState state = process_state(place.pid, place.started);
+    text += concat(text.empty() ? "rank " : ", rank ", rank, " (",
+                   place.host != own.host           ? concat("on ", place.hostname)
+                   : state == ProcessState::gone    ? "it has died"
+                   : state == ProcessState::stopped ? "stopped"
+                                                    : "it runs",
+                   ')');
+  }
+  return text;
+}
+
 void LaunchedProcess::wait_for_all(Member& member, std::chrono::milliseconds timeout) {
   const Deadline deadline = deadline_after(timeout);
   while (!member.board->failure.happened()) {
     member.side->look();
-    clean_ = true;
-    for (int r = 0; r < member.group->size(); ++r)
-      clean_ &= member.board->rank(r).left.load(std::memory_order_seq_cst) != 0;
-    if (clean_ || std::chrono::steady_clock::now() > deadline) return;
+    std::vector<int> missing;
+    for (int r = 0; r < member.group->size(); ++r) {
+      if (member.board->rank(r).left.load(std::memory_order_seq_cst) == 0) missing.push_back(r);
+    }
+    clean_ = missing.empty();
+    if (clean_) return;
+    if (std::chrono::steady_clock::now() > deadline) {
+      fail<CollectiveTimeout>("launch", "rank ", rank(), " has ended, and others have not within ",
+                              "init_timeout (", timeout.count(), " ms): ", states_of(missing));
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
@@ -310,6 +353,7 @@ void run_launched(const Launch& launch, const std::function<void(World&)>& fn,
   }
   LaunchedProcess process(launch, options.init_timeout);
   process.run(launch.size, fn, options, [&](World& world) { say(world, process.text()); });
+  process.finish(options.init_timeout);
 }
 
 }  // namespace tessera

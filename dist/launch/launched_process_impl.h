@@ -14,6 +14,7 @@ class TESSERA_API LaunchedProcess {
  public:
   /// Connects to the other processes; LaunchError as run_launched.
   LaunchedProcess(const Launch& launch, std::chrono::milliseconds timeout);
+  /// Like finish() with the timeout of the start, except that errors are lost.
   ~LaunchedProcess();
   LaunchedProcess(const LaunchedProcess&) = delete;
   LaunchedProcess& operator=(const LaunchedProcess&) = delete;
@@ -28,6 +29,9 @@ class TESSERA_API LaunchedProcess {
            const std::function<void(World&)>& ready = {});
   /// All-gathers a text of each process; a barrier.
   std::vector<std::string> exchange(std::string_view mine, std::chrono::milliseconds timeout);
+  /// Ends the connection, once. CollectiveTimeout if a rank that has ended its world does not come
+  /// to the end of MPI.
+  void finish(std::chrono::milliseconds timeout);
 
  private:
   struct Member;  // this process in one world
@@ -37,8 +41,11 @@ class TESSERA_API LaunchedProcess {
   [[nodiscard]] Member make_shared(int n, Deadline deadline);
   [[nodiscard]] Member make_messages(int n, Deadline deadline);
   void wait_for_all(Member& member, std::chrono::milliseconds timeout);
+  /// `rank 1 (stopped), rank 3 (of another host)`
+  [[nodiscard]] std::string states_of(std::span<const int> ranks) const;
 
   Launch launch_;
+  std::chrono::milliseconds timeout_;  // of the start
   std::vector<int> all_;
   std::vector<RankPlace> places_;
   std::shared_ptr<MpiMessages> mpi_;  // null if MPI did not start the ranks
@@ -47,7 +54,7 @@ class TESSERA_API LaunchedProcess {
   std::shared_ptr<MessageWorld> messages_;  // null if all share memory
   std::string text_;
   uint64_t worlds_ = 0;
-  bool clean_ = false;  // all others are known to end well too
+  bool clean_ = false, finished_ = false;  // clean: all others are known to end well too
 };
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ struct TesseraMpiApi {
   int version;  ///< kTesseraMpiVersion of the library's build
   /// MPI_Init_thread (serialized), errors returned instead of fatal, a communicator of our own.
   int (*start)(int* rank, int* size, int* largest_tag);
-  /// Waits for all ranks inside: only to be called when all are known to arrive.
+  /// Waits for all ranks inside, as `start` does: only to be called when all are known to arrive.
   int (*finish)();
   int (*send)(const void* data, int bytes, int to, int tag, void** request);
   int (*receive)(void* data, int bytes, int from, int tag, void** request);

@@ -33,9 +33,51 @@ const TesseraMpiApi& mpi_api() {
 
 }  // namespace
 
-std::shared_ptr<MpiMessages> MpiMessages::get() {
-  // MPI can be started once in a process, so this object lives as long as the process.
-  static const std::shared_ptr<MpiMessages> instance(new MpiMessages);
+MpiThread::MpiThread(const TesseraMpiApi& api) {
+  std::promise<Start> started;
+  std::promise<void> ended;
+  started_ = started.get_future().share();
+  ended_ = ended.get_future();
+  std::thread([&api, asked = ask_.get_future(), started = std::move(started),
+               ended = std::move(ended)]() mutable {
+    Start start;
+    start.code = api.start(&start.rank, &start.size, &start.largest_tag);
+    started.set_value(start);
+    try {
+      asked.get();
+    } catch (const std::future_error&) {  // the process ends without MPI's end
+      return;
+    }
+    (void)api.finish();
+    ended.set_value();
+  }).detach();
+}
+
+std::optional<MpiThread::Start> MpiThread::start(Deadline deadline) {
+  if (started_.wait_until(deadline) != std::future_status::ready) return {};
+  return started_.get();
+}
+
+bool MpiThread::finish(Deadline deadline) {
+  ask_.set_value();
+  return ended_.wait_until(deadline) == std::future_status::ready;
+}
+
+std::shared_ptr<MpiMessages> MpiMessages::get(const HostFolder& here, Deadline deadline) {
+  here.come();
+  // MPI can be started once in a process, so these objects live as long as the process.
+  static MpiThread thread(mpi_api());
+  const std::optional<MpiThread::Start> start = thread.start(deadline);
+  if (!start) {
+    fail<LaunchError>(
+        "mpi",
+        "MPI_Init, which waits for all ranks, has not ended by init_timeout "
+        "(--comm.init_timeout_seconds): ",
+        here.who_came(),
+        "; start all ranks by the same command (with --help or --estimate a rank ends before), and "
+        "look whether one is stopped");
+  }
+  static const std::shared_ptr<MpiMessages> instance(new MpiMessages(thread, *start));
   if (instance->finished_) {
     fail<LaunchError>(
         "launch",
@@ -45,8 +87,13 @@ std::shared_ptr<MpiMessages> MpiMessages::get() {
   return instance;
 }
 
-MpiMessages::MpiMessages() : api_(mpi_api()) {
-  check(api_.start(&rank_, &size_, &largest_tag_), "MPI_Init_thread", -1);
+MpiMessages::MpiMessages(MpiThread& thread, const MpiThread::Start& start)
+    : api_(mpi_api()),
+      thread_(thread),
+      rank_(start.rank),
+      size_(start.size),
+      largest_tag_(start.largest_tag) {
+  check(start.code, "MPI_Init_thread", -1);
   std::array<char, 256> text{};
   api_.library_name(text.data(), text.size());
   name_ = text.data();
@@ -235,11 +282,11 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
   return parts;
 }
 
-void MpiMessages::finish(bool clean) noexcept {
+bool MpiMessages::finish(bool clean, Deadline deadline) noexcept {
   const std::lock_guard lock(mutex_);
-  if (finished_ || !clean || broken_ || !abandoned_.empty()) return;
+  if (finished_ || !clean || broken_ || !abandoned_.empty()) return true;
   finished_ = true;
-  (void)api_.finish();
+  return thread_.finish(deadline);
 }
 
 }  // namespace tessera

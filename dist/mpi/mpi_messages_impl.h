@@ -1,23 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 // MPI for messages and bootstrap. One object per process initialises MPI once and finalises it only
-// if that cannot hang.
+// if all ranks are known to come. MPI itself waits for them without an end in both, so a thread of
+// its own makes these calls and ranks wait for it until their deadline.
 #pragma once
 
 #include "tessera/dist/messages/messages_impl.h"
 #include "tessera/dist/mpi/mpi_api_impl.h"
 #include "tessera/dist/rendezvous/bootstrap_impl.h"
+#include "tessera/dist/rendezvous/host_folder_impl.h"
 
 #include <array>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace tessera {
 
+/// The thread that starts and ends MPI, which wants both from one. If MPI does not return, it stays
+/// there, and nobody waits for it.
+class MpiThread {
+ public:
+  struct Start {
+    int code = 0, rank = 0, size = 1, largest_tag = 0;
+  };
+  explicit MpiThread(const TesseraMpiApi& api);
+  /// Once MPI has started; none by the deadline.
+  [[nodiscard]] std::optional<Start> start(Deadline deadline);
+  /// Ends MPI; false if it has not ended by the deadline.
+  bool finish(Deadline deadline);
+
+ private:
+  std::shared_future<Start> started_;
+  std::promise<void> ask_;
+  std::future<void> ended_;
+};
+
 class MpiMessages final : public Messages, public Bootstrap {
  public:
-  /// Starts MPI, or finds it started. LaunchError without libtessera_mpi.so.
-  static std::shared_ptr<MpiMessages> get();
+  /// Starts MPI, or finds it started. LaunchError without libtessera_mpi.so, or if a rank had not
+  /// come by the deadline, with who came.
+  static std::shared_ptr<MpiMessages> get(const HostFolder& here, Deadline deadline);
   ~MpiMessages() override;
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -28,7 +52,7 @@ class MpiMessages final : public Messages, public Bootstrap {
   /// Whether a rank is known to have died, as far as this process can see; MPI does not say.
   std::function<bool(int rank)> gone;
   /// MPI_Finalize waits for all ranks, so it is called only if all are known to come.
-  void finish(bool clean) noexcept override;
+  bool finish(bool clean, Deadline deadline) noexcept override;
 
   Handle send(int to, int tag, const void* data, size_t bytes) override;
   Handle receive(int from, int tag, void* data, size_t bytes) override;
@@ -44,11 +68,12 @@ class MpiMessages final : public Messages, public Bootstrap {
     bool receives = false;
     int peer = -1;
   };
-  MpiMessages();
+  MpiMessages(MpiThread& thread, const MpiThread::Start& start);
   void check(int code, const char* what, int peer) const;
   bool test(Message& message);
 
   const TesseraMpiApi& api_;
+  MpiThread& thread_;
   int rank_ = 0, size_ = 1, largest_tag_ = 0;
   std::string name_;
   std::mutex mutex_;  // MPI is started for one caller at a time

@@ -38,8 +38,9 @@ class Bootstrap {
   }
   /// Called periodically while an exchange waits; throws if waiting is useless.
   std::function<void()> interrupted;
-  /// Ends the bootstrap. `clean`: all ranks are known to come here, so it may wait for them.
-  virtual void finish(bool clean) noexcept = 0;
+  /// Ends the bootstrap. `clean`: all ranks are known to come here, so it may wait for them; false
+  /// if one had not come by the deadline.
+  virtual bool finish(bool clean, Deadline deadline) noexcept = 0;
 };
 
 /// Bytes of a message, in this machine's order: ranks of one job are of one build.

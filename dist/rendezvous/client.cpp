@@ -111,7 +111,7 @@ FrameStream RendezvousClient::enter(Deadline deadline) const {
                     options_.remedy);
 }
 
-RendezvousClient::~RendezvousClient() { finish(false); }
+RendezvousClient::~RendezvousClient() { (void)finish(false, {}); }
 
 std::string RendezvousClient::name() const {
   return concat("rendezvous at ", options_.host, ':', options_.port);
@@ -166,7 +166,7 @@ std::vector<std::string> RendezvousClient::all_gather(std::span<const int> membe
   }
 }
 
-void RendezvousClient::finish(bool clean) noexcept {
+bool RendezvousClient::finish(bool clean, Deadline) noexcept {  // it waits for seconds at most
   try {
     {
       const std::lock_guard lock(mutex_);
@@ -181,6 +181,7 @@ void RendezvousClient::finish(bool clean) noexcept {
     server_.reset();
   } catch (const std::exception&) {  // out of memory on the way out: the connection closes anyway
   }
+  return true;
 }
 
 void RendezvousClient::notify(std::string_view text) {

@@ -95,7 +95,7 @@ class RendezvousClient final : public Bootstrap {
   [[nodiscard]] const std::string& address() const { return address_; }
   std::vector<std::string> all_gather(std::span<const int> members, std::string_view key,
                                       std::string_view mine, Deadline deadline) override;
-  void finish(bool clean) noexcept override;
+  bool finish(bool clean, Deadline deadline) noexcept override;
 
   // The side channel's part; from any thread.
   /// To all other ranks, in order.

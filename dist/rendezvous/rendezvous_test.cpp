@@ -102,7 +102,7 @@ TEST(Rendezvous, NamesWhoLeftOrDied) {
   ASSERT_EQ(table.size(), 3u);
   EXPECT_EQ(table[1].state, RemoteStatus::State::connected);
   EXPECT_EQ(table[2].state, RemoteStatus::State::left);
-  one.finish(false);
+  one.finish(false, deadline_after(10s));
 }
 
 TEST(Rendezvous, RanksThatWaitForEachOtherElsewhere) {

@@ -26,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kAside = ".tmp.";  // between a file's name and its writer's process
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -158,10 +160,15 @@ FileSum sum_of_file(const std::string& path) {
   }
 }
 
-AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)),
-      aside_(concat(path_, ".tmp.", ::getpid())),
-      fd_(create_file(aside_)) {}
+AtomicFile::AtomicFile(std::string path, FileMode mode)
+    : path_(std::move(path)), aside_(concat(path_, kAside, ::getpid())), fd_(create_file(aside_)) {
+  if (!mode || ::fchmod(fd_, *mode) == 0) return;
+  const int error = errno;
+  ::close(fd_);
+  ::unlink(aside_.c_str());
+  errno = error;
+  io_error("set the permissions of", aside_);
+}
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -185,14 +192,29 @@ void AtomicFile::commit() {
 
 void write_file_atomically(
     const std::string& path,
-    const std::function<void(const std::function<void(std::string_view)>& write)>& produce) {
-  AtomicFile file(path);
+    const std::function<void(const std::function<void(std::string_view)>& write)>& produce,
+    FileMode mode) {
+  AtomicFile file(path, mode);
   produce([&](std::string_view bytes) { file.write(bytes); });
   file.commit();
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {
   write_file_atomically(path, [&](const auto& write) { write(bytes); });
+}
+
+void remove_unfinished(const std::string& folder, std::span<const char* const> names) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    const size_t aside = name.rfind(kAside), digits = aside + kAside.size();
+    if (aside == std::string::npos || digits == name.size() ||
+        name.find_first_not_of("0123456789", digits) != std::string::npos ||
+        std::ranges::find(names, std::string_view(name).substr(0, aside)) == names.end())
+      continue;
+    std::error_code ignored;
+    fs::remove(at->path(), ignored);
+  }
 }
 
 void sync_folder(const std::string& path) {

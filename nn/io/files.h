@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,12 +40,15 @@ TESSERA_API std::string read_file(const std::string& path,
                                   size_t most = std::numeric_limits<size_t>::max());
 /// Size and checksum, read in pieces; IoError if it cannot be read.
 TESSERA_API FileSum sum_of_file(const std::string& path);
+/// Permissions of a new file, as chmod takes them; none: what the umask leaves of 0644.
+using FileMode = std::optional<unsigned>;
 /// A file that appears whole, under its name, or not at all. Every function throws IoError, which
 /// names the cause.
 class TESSERA_API AtomicFile {
  public:
-  /// Creates a temporary file beside `path`.
-  explicit AtomicFile(std::string path);
+  /// Creates a temporary file beside `path`, which remove_unfinished removes if this process is
+  /// killed.
+  explicit AtomicFile(std::string path, FileMode mode = {});
   /// Removes it, unless commit() was called.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -66,8 +70,12 @@ class TESSERA_API AtomicFile {
 /// one. IoError names the cause.
 TESSERA_API void write_file_atomically(
     const std::string& path,
-    const std::function<void(const std::function<void(std::string_view)>& write)>& produce);
+    const std::function<void(const std::function<void(std::string_view)>& write)>& produce,
+    FileMode mode = {});
 TESSERA_API void write_file_atomically(const std::string& path, std::string_view bytes);
+/// Removes what killed processes left of such files with these names. Only while nobody writes one
+/// there.
+TESSERA_API void remove_unfinished(const std::string& folder, std::span<const char* const> names);
 /// Syncs the folder, so that its file names are durable. IoError if it cannot.
 TESSERA_API void sync_folder(const std::string& path);
 /// Creates the folder and checks that files can be written in it; IoError otherwise.

@@ -18,7 +18,7 @@ bool is_first(const Tensor& t) {
 
 }  // namespace
 
-void save(Module& model, const std::string& path, const io::Metadata& metadata) {
+void save(Module& model, const std::string& path, const io::Metadata& metadata, io::FileMode mode) {
   const NoGrad guard;
   std::vector<NamedParameter> tensors = named_parameters(model);
   for (auto& b : named_buffers(model, true)) tensors.push_back(std::move(b));
@@ -27,7 +27,7 @@ void save(Module& model, const std::string& path, const io::Metadata& metadata) 
     writes = writes && is_first(t);
     if (t.is_distributed()) t = full_tensor(t);
   }
-  if (writes) io::write_safetensors(path, tensors, metadata);
+  if (writes) io::write_safetensors(path, tensors, metadata, mode);
 }
 
 void load(Module& model, const std::string& path, Device device) {

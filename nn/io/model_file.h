@@ -14,7 +14,8 @@ namespace tessera::nn {
 /// first one writes. With plain parameters every caller writes: if several ranks hold the same
 /// model, only one may call it, since two must not write one path at once. IoError: the file cannot
 /// be written; an old one is unchanged.
-TESSERA_API void save(Module& model, const std::string& path, const io::Metadata& metadata = {});
+TESSERA_API void save(Module& model, const std::string& path, const io::Metadata& metadata = {},
+                      io::FileMode mode = {});
 /// Loads a file of save, or any file with the same names; distributed parameters keep their
 /// layouts. IoError, DataError: the file cannot be read, or its tensors do not match the model.
 TESSERA_API void load(Module& model, const std::string& path, Device device = kCpu);

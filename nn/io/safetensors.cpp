@@ -240,15 +240,16 @@ std::vector<nn::NamedParameter> SafetensorsFile::read_all() const {
 }
 
 void write_safetensors(const std::string& path, const std::vector<nn::NamedParameter>& tensors,
-                       Metadata metadata) {
+                       Metadata metadata, FileMode mode) {
   const NoGrad guard;
   std::vector<TensorBytes> metas;
   for (const auto& [name, t] : tensors) metas.push_back({name, t.dtype(), t.shape()});
   Tensor host;  // one at a time
-  (void)write_safetensors(path, metas, std::move(metadata), [&](size_t i) {
+  const auto bytes_of = [&](size_t i) {
     host = to_device(contiguous(tensors[i].tensor.detach()), kCpu);
     return host.numel() > 0 ? host.read_data() : nullptr;
-  });
+  };
+  (void)write_safetensors(path, metas, std::move(metadata), bytes_of, mode);
 }
 
 SafetensorsSums write_safetensors(const std::string& path, const std::vector<TensorBytes>& tensors,
@@ -259,7 +260,8 @@ SafetensorsSums write_safetensors(const std::string& path, const std::vector<Ten
 
 SafetensorsSums write_safetensors(const std::string& path, const std::vector<TensorBytes>& tensors,
                                   Metadata metadata,
-                                  const std::function<const void*(size_t)>& data_of) {
+                                  const std::function<const void*(size_t)>& data_of,
+                                  FileMode mode) {
   metadata.emplace("format", "pt");
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -290,14 +292,15 @@ SafetensorsSums write_safetensors(const std::string& path, const std::vector<Ten
 
   SafetensorsSums sums{
       header.size() + at, {header.size(), crc32c(header)}, std::vector<uint32_t>(tensors.size())};
-  write_file_atomically(path, [&](const auto& write) {
+  const auto produce = [&](const std::function<void(std::string_view)>& write) {
     write(header);
     for (const size_t i : order) {
       const std::string_view bytes(static_cast<const char*>(data_of(i)), size_of(tensors[i]));
       sums.tensors[i] = crc32c(bytes);
       write(bytes);
     }
-  });
+  };
+  write_file_atomically(path, produce, mode);
   return sums;
 }
 

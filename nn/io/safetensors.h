@@ -63,7 +63,7 @@ class TESSERA_API SafetensorsFile {
 /// other readers require one.
 TESSERA_API void write_safetensors(const std::string& path,
                                    const std::vector<nn::NamedParameter>& tensors,
-                                   Metadata metadata = {});
+                                   Metadata metadata = {}, FileMode mode = {});
 
 /// A tensor as its elements in host memory, row-major.
 struct TensorBytes {
@@ -85,6 +85,7 @@ TESSERA_API SafetensorsSums write_safetensors(const std::string& path,
 TESSERA_API SafetensorsSums write_safetensors(const std::string& path,
                                               const std::vector<TensorBytes>& tensors,
                                               Metadata metadata,
-                                              const std::function<const void*(size_t)>& data_of);
+                                              const std::function<const void*(size_t)>& data_of,
+                                              FileMode mode = {});
 
 }  // namespace tessera::io

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Header and size are checked against each other once, before any element is used. Each read checks
-// the size again, since reading a page beyond the end of a truncated file kills the process. Ids
-// are checked against the vocabulary when they are copied.
+// the size again, so that a truncated file is found even if what is read is still there. Ids are
+// checked against the vocabulary when they are copied.
 #include "tessera/train/arrays/array_file.h"
 
 #include "tessera/core/error.h"
+#include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <sys/mman.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -24,6 +25,7 @@ static_assert(std::endian::native == std::endian::little, "elements are used in 
 
 constexpr std::string_view kWhere = "data";
 constexpr size_t kLongestHeader = 1 << 16;
+constexpr size_t kBlock = 1 << 14;  // bytes of a read
 
 template <class T> int64_t element(const std::byte* data, int64_t i) {
   T value;
@@ -41,17 +43,6 @@ int64_t copy_checked(const std::byte* from, std::span<int64_t> to, uint64_t limi
   if (worst < limit) return -1;
   return std::ranges::find_if(to, [&](int64_t v) { return static_cast<uint64_t>(v) >= limit; }) -
          to.begin();
-}
-
-template <class T> int64_t first_of(const std::byte* data, int64_t size, int64_t value) {
-  int64_t begin = 0;
-  for (int64_t count = size; count > 0;) {
-    const int64_t half = count / 2;
-    const bool below = element<T>(data, begin + half) < value;
-    begin += below ? half + 1 : 0;
-    count = below ? count - half - 1 : half;
-  }
-  return begin;
 }
 
 // Calls `f` with a value of the elements' type.
@@ -79,24 +70,14 @@ std::string ArrayHeader::shape_text() const {
 
 ArrayFile::ArrayFile(const std::string& path) : path_(path) {
   fd_ = io::open_file(path, kWhere);
-  const auto io_error = [&](std::string_view what) {
-    const int error = errno;
-    ::close(fd_);
-    fail<IoError>(kWhere, "cannot ", what, ' ', path, ": ", std::strerror(error));
-  };
-  struct stat info {};
-  if (::fstat(fd_, &info) != 0) io_error("open");
-  mapped_ = static_cast<size_t>(info.st_size);
-  if (mapped_ == 0) {
-    ::close(fd_);
-    fail<DataError>(kWhere, path, " is empty");
-  }
-  void* map = ::mmap(nullptr, mapped_, PROT_READ, MAP_PRIVATE, fd_, 0);
-  if (map == MAP_FAILED) io_error("map");
-  map_ = static_cast<const std::byte*>(map);
   try {
-    const std::string_view front(reinterpret_cast<const char*>(map_),
-                                 std::min(mapped_, kLongestHeader));
+    struct stat info {};
+    if (::fstat(fd_, &info) != 0)
+      fail<IoError>(kWhere, "cannot open ", path, ": ", std::strerror(errno));
+    file_bytes_ = static_cast<size_t>(info.st_size);
+    if (file_bytes_ == 0) fail<DataError>(kWhere, path, " is empty");
+    std::string front(std::min(file_bytes_, kLongestHeader), '\0');
+    read_bytes(0, std::as_writable_bytes(std::span(front)));
     header_ =
         path.ends_with(".bin") ? parse_llmc_header(front, path) : parse_npy_header(front, path);
     size_ = 1;
@@ -104,7 +85,7 @@ ArrayFile::ArrayFile(const std::string& path) : path_(path) {
     for (int64_t n : header_.shape) overflow |= __builtin_mul_overflow(size_, n, &size_);
     int64_t bytes = 0;
     overflow |= __builtin_mul_overflow(size_, width(), &bytes);
-    const auto there = static_cast<int64_t>(mapped_ - header_.data_offset);
+    const auto there = static_cast<int64_t>(file_bytes_ - header_.data_offset);
     if (overflow || bytes != there) {
       fail<DataError>(kWhere, path, overflow || bytes > there ? " is cut short" : " is too long",
                       ": its header has shape ", header_.shape_text(), ", ", width(),
@@ -114,7 +95,6 @@ ArrayFile::ArrayFile(const std::string& path) : path_(path) {
       fail<DataError>(kWhere, path, " is empty: its shape is ", header_.shape_text());
     }
   } catch (...) {
-    ::munmap(map, mapped_);
     ::close(fd_);
     throw;
   }
@@ -125,54 +105,93 @@ ArrayFile::ArrayFile(ArrayFile&& other) noexcept
       header_(std::move(other.header_)),
       size_(other.size_),
       fd_(std::exchange(other.fd_, -1)),
-      map_(std::exchange(other.map_, nullptr)),
-      mapped_(other.mapped_) {}
+      file_bytes_(other.file_bytes_) {}
 
 ArrayFile::~ArrayFile() {
-  if (map_ == nullptr) return;
-  ::munmap(const_cast<std::byte*>(map_), mapped_);
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
-// Reading pages beyond the end of a truncated file kills the process.
 void ArrayFile::require_whole() const {
   struct stat info {};
-  if (::fstat(fd_, &info) != 0 || static_cast<size_t>(info.st_size) >= mapped_) return;
+  if (::fstat(fd_, &info) != 0 || static_cast<size_t>(info.st_size) >= file_bytes_) return;
   fail<DataError>(kWhere, path_, " was truncated while it was read: ", info.st_size,
-                  " bytes, expected ", mapped_, "; do not change data during training");
+                  " bytes, expected ", file_bytes_, "; do not change data during training");
+}
+
+void ArrayFile::read_bytes(size_t at, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t n = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail<IoError>(kWhere, "cannot read ", path_, ": ", std::strerror(errno));
+    if (n == 0) {
+      require_whole();
+      fail<DataError>(kWhere, path_,
+                      " changed while it was read; do not change data during training");
+    }
+    at += static_cast<size_t>(n);
+    to = to.subspan(static_cast<size_t>(n));
+  }
+}
+
+template <class F> void ArrayFile::for_each_block(int64_t from, int64_t count, F&& f) const {
+  std::array<std::byte, kBlock> block;  // NOLINT: filled by each read
+  const auto most = static_cast<int64_t>(kBlock) / width();
+  for (int64_t done = 0; done < count; done += most) {
+    const auto n = static_cast<size_t>(std::min(most, count - done));
+    const std::span bytes(block.data(), n * static_cast<size_t>(width()));
+    read_bytes(header_.data_offset + static_cast<size_t>((from + done) * width()), bytes);
+    f(done, std::span<const std::byte>(bytes));
+  }
 }
 
 void ArrayFile::read(int64_t from, std::span<int64_t> to, int64_t limit) const {
   require_whole();
-  const std::byte* first = data() + from * width();
-  const int64_t bad = with_type(header_.type, [&](auto value) {
-    return copy_checked<decltype(value)>(first, to, static_cast<uint64_t>(limit));
+  for_each_block(from, std::ssize(to), [&](int64_t done, std::span<const std::byte> bytes) {
+    const auto part =
+        to.subspan(static_cast<size_t>(done), bytes.size() / static_cast<size_t>(width()));
+    const int64_t bad = with_type(header_.type, [&](auto value) {
+      return copy_checked<decltype(value)>(bytes.data(), part, static_cast<uint64_t>(limit));
+    });
+    if (bad < 0) return;
+    fail<DataError>(kWhere, path_, ", element ", from + done + bad, ": token ",
+                    part[static_cast<size_t>(bad)], " is not in [0, ", limit,
+                    "), the model's vocabulary; the data was made by another tokenizer, or "
+                    "model.vocab_size must be larger");
   });
-  if (bad < 0) return;
-  fail<DataError>(kWhere, path_, ", element ", from + bad, ": token ", to[static_cast<size_t>(bad)],
-                  " is not in [0, ", limit,
-                  "), the model's vocabulary; the data was made by another tokenizer, or "
-                  "model.vocab_size must be larger");
+}
+
+template <class T> int64_t ArrayFile::first_of(int64_t value) const {
+  int64_t begin = 0;
+  for (int64_t count = size_; count > 0;) {
+    const int64_t half = count / 2;
+    T middle{};
+    read_bytes(header_.data_offset + static_cast<size_t>(begin + half) * sizeof middle,
+               std::as_writable_bytes(std::span(&middle, 1)));
+    const bool below = static_cast<int64_t>(middle) < value;
+    begin += below ? half + 1 : 0;
+    count = below ? count - half - 1 : half;
+  }
+  return begin;
 }
 
 int64_t ArrayFile::lower_bound(int64_t value) const {
   require_whole();
-  return with_type(header_.type,
-                   [&](auto element) { return first_of<decltype(element)>(data(), size_, value); });
+  return with_type(header_.type, [&](auto element) { return first_of<decltype(element)>(value); });
 }
 
 void ArrayFile::will_need(int64_t from, int64_t count) const {
-  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t begin = header_.data_offset + static_cast<size_t>(from * width());
-  const size_t first = begin / page * page;
-  // A hint: where the system cannot follow it, pages are read when they are touched.
-  (void)::madvise(const_cast<std::byte*>(map_) + first,
-                  begin + static_cast<size_t>(count * width()) - first, MADV_WILLNEED);
+  // A hint: a system that cannot follow it reads bytes when they are asked for.
+  (void)::posix_fadvise(fd_, static_cast<off_t>(header_.data_offset) + from * width(),
+                        count * width(), POSIX_FADV_WILLNEED);
 }
 
-std::string_view ArrayFile::bytes() const {
+uint32_t ArrayFile::crc32c() const {
   require_whole();
-  return {reinterpret_cast<const char*>(data()), static_cast<size_t>(size_ * width())};
+  uint32_t sum = 0;
+  for_each_block(0, size_, [&](int64_t, std::span<const std::byte> bytes) {
+    sum = io::crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, sum);
+  });
+  return sum;
 }
 
 }  // namespace tessera::train

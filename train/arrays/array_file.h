@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integers in a file, memory-mapped: a file of any size opens at once, needs no memory of its own,
-// and the ranks of a machine share its pages. The formats are NumPy's .npy (1.0 to 3.0; uint16,
-// int32, uint32 or int64 in C order, one or two dimensions) and llm.c's .bin (uint16 or uint32),
-// all little-endian.
+// Integers in a file, read in place: a file of any size opens at once, needs no memory of its own,
+// and the ranks of a machine share the system's cache of it. Not mapped: a mapped page whose bytes
+// are lost (a file cut short, a disk that fails) kills the process; a read of them is an error. The
+// formats are NumPy's .npy (1.0 to 3.0; uint16, int32, uint32 or int64 in C order, one or two
+// dimensions) and llm.c's .bin (uint16 or uint32), all little-endian.
 #pragma once
 
 #include "tessera/core/api.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -50,25 +52,29 @@ class TESSERA_API ArrayFile {
   [[nodiscard]] int64_t size() const { return size_; }  ///< elements
   [[nodiscard]] int64_t width() const { return width_of(header_.type); }
   /// Reads elements [from, from + to.size()), which must exist. DataError if one is not in [0,
-  /// limit), or the file was truncated after it was opened.
+  /// limit), or the file was truncated after it was opened. IoError: cannot be read. From any
+  /// thread, as the other functions.
   void read(int64_t from, std::span<int64_t> to, int64_t limit) const;
   /// Where, in ascending elements, the first one of at least `value` is; size() if there is none.
   /// DataError: truncated.
   [[nodiscard]] int64_t lower_bound(int64_t value) const;
   /// Asks the system to read elements [from, from + count), which must exist, soon.
   void will_need(int64_t from, int64_t count) const;
-  /// The bytes of all elements, for a checksum. DataError: truncated.
-  [[nodiscard]] std::string_view bytes() const;
+  /// Checksum of the bytes of all elements. DataError: truncated.
+  [[nodiscard]] uint32_t crc32c() const;
 
  private:
   void require_whole() const;
-  [[nodiscard]] const std::byte* data() const { return map_ + header_.data_offset; }
+  /// Bytes of the file from `at` on.
+  void read_bytes(size_t at, std::span<std::byte> to) const;
+  /// Calls f(index of the first, bytes) for elements [from, from + count), in blocks of some.
+  template <class F> void for_each_block(int64_t from, int64_t count, F&& f) const;
+  template <class T> [[nodiscard]] int64_t first_of(int64_t value) const;
   std::string path_;
   ArrayHeader header_;
   int64_t size_ = 0;
   int fd_ = -1;
-  const std::byte* map_ = nullptr;
-  size_t mapped_ = 0;
+  size_t file_bytes_ = 0;
 };
 
 }  // namespace tessera::train

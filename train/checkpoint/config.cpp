@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 namespace tessera::train {
@@ -24,6 +25,17 @@ std::vector<std::string> split(std::string_view text) {
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return words;
+}
+
+// None: not permissions of a file that its owner can use.
+io::FileMode mode_of(std::string_view text) {
+  unsigned mode = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, mode, 8);
+  constexpr unsigned kOwner = 0600, kAll = 0666;
+  if (error != std::errc{} || stop != end || (mode & kOwner) != kOwner || (mode & ~kAll) != 0)
+    return {};
+  return mode;
 }
 
 }  // namespace
@@ -61,6 +73,9 @@ void CheckpointConfig::fields(config::Fields& f) {
   f.add("exclude_from_loading", exclude_from_loading,
         "parts that are not loaded on resume, separated by commas: optimizer, lr_scheduler, "
         "dataloader, train_state");
+  f.add("file_mode", file_mode,
+        "permissions of the files of checkpoints and of model.safetensors, in octal, such as 0600; "
+        "who may read the files of a checkpoint may enter its folder; none: as the umask says");
 }
 
 std::vector<std::string> CheckpointConfig::conflicts() const {
@@ -69,6 +84,12 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     faults.emplace_back(
         "[--checkpoint.keep_latest_k] 1 would leave no checkpoint if that one is damaged: give 0 "
         "(keep all) or at least 2");
+  }
+  if (!file_mode.empty() && !mode_of(file_mode)) {
+    faults.push_back(fmt::format(
+        "[--checkpoint.file_mode] '{}': expected permissions in octal by which the owner may read "
+        "and write, such as 0600 or 0640",
+        io::excerpt(file_mode)));
   }
   if (folder.empty()) faults.emplace_back("[--checkpoint.folder] is empty; give a folder");
   for (const std::string& part : split(exclude_from_loading)) {
@@ -100,5 +121,7 @@ DType CheckpointConfig::exported_dtype() const {
          : export_dtype == "float16" ? DType::f16
                                      : DType::f32;
 }
+
+io::FileMode CheckpointConfig::mode() const { return mode_of(file_mode); }
 
 }  // namespace tessera::train

@@ -4,6 +4,7 @@
 
 #include "tessera/core/dtype.h"
 #include "tessera/models/config/fields.h"
+#include "tessera/nn/io/files.h"
 
 #include <cstdint>
 #include <string>
@@ -21,7 +22,7 @@ struct TESSERA_API CheckpointConfig {
   bool initial_load_in_hf = false, last_save_in_hf = false;
   bool enable = false, last_save_model_only = true, initial_load_model_only = true;
   std::string folder = "checkpoint", initial_load_path, exclude_from_loading;
-  std::string export_dtype = "float32";
+  std::string export_dtype = "float32", file_mode;
   int64_t interval = 500, keep_latest_k = 10, load_step = -1;
   void fields(config::Fields& f);
   /// Conflicts between fields.
@@ -31,6 +32,8 @@ struct TESSERA_API CheckpointConfig {
   /// Whether exclude_from_loading names `part` (optimizer, lr_scheduler, dataloader, train_state).
   [[nodiscard]] bool excludes(std::string_view part) const;
   [[nodiscard]] DType exported_dtype() const;
+  /// Of file_mode, which must be valid.
+  [[nodiscard]] io::FileMode mode() const;
 };
 
 }  // namespace tessera::train

@@ -116,10 +116,27 @@ std::string CheckpointFolder::begin(int64_t step) const {
   if (!fs::create_directory(partial, error) || error)  // nobody else's
     fail<IoError>("checkpoint", "cannot create ", partial, ": ",
                   error ? error.message() : "it exists already");
+  set_mode(partial);  // before there is a file in it
   return partial;
 }
 
+void CheckpointFolder::set_mode(const std::string& folder) const {
+  if (!mode_) return;
+  const auto of_file = static_cast<fs::perms>(*mode_);
+  const auto of_folder = static_cast<fs::perms>(*mode_ | (*mode_ & 0444U) >> 2);
+  std::error_code error;
+  fs::permissions(folder, of_folder, error);
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end;) {
+    fs::permissions(at->path(), at->is_directory() ? of_folder : of_file, error);
+    if (!error) at.increment(error);
+  }
+  if (error)
+    fail<IoError>("checkpoint", "cannot set the permissions of what is in ", folder, ": ",
+                  error.message());
+}
+
 void CheckpointFolder::finish(int64_t step) const {
+  set_mode(partial_of(step));
   const std::string whole = folder_of(step), replaced = whole + std::string(kReplaced);
   if (fs::exists(whole)) {
     std::error_code ignored;

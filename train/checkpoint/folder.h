@@ -27,7 +27,9 @@ struct StepFolders {
 /// A run's step folders. Only the holder of the folder's lock may call functions that write.
 class TESSERA_API CheckpointFolder {
  public:
-  explicit CheckpointFolder(std::string path) : path_(std::move(path)) {}
+  /// New files get this mode, and their folders may be entered by those who may read them.
+  explicit CheckpointFolder(std::string path, io::FileMode mode = {})
+      : path_(std::move(path)), mode_(mode) {}
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::string folder_of(int64_t step) const;
   /// N of each `step-N`, complete or not, ascending; none if the folder is missing.
@@ -44,6 +46,8 @@ class TESSERA_API CheckpointFolder {
   [[nodiscard]] std::string begin(int64_t step) const;
   /// Makes it `step-N`, in place of an earlier one. IoError if it cannot.
   void finish(int64_t step) const;
+  /// Gives a folder of a step, and all in it, the mode. IoError if it cannot.
+  void set_mode(const std::string& folder) const;
   /// Removes all steps, complete or not.
   void clear() const;
   /// Keeps the `keep` latest complete steps (0: all) and always `saved`; removes the others.
@@ -52,6 +56,7 @@ class TESSERA_API CheckpointFolder {
  private:
   [[nodiscard]] std::string partial_of(int64_t step) const;
   std::string path_;
+  io::FileMode mode_;
 };
 
 /// The steps at `path`: `path` itself if it is a step's folder, which must be whole, or those in it

@@ -3,6 +3,7 @@
 // in the arguments prints help instead of running the command.
 #include "tessera/train/cli/cli.h"
 
+#include "tessera/dist/launch/launch.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/standard_output.h"
@@ -163,7 +164,8 @@ int run_cli(Arguments arguments, std::ostream& out, std::ostream& err, const Cat
     if (!out) fail<IoError>("output", "cannot write the output");
     return status;
   } catch (const ConfigError& error) {
-    print_errors(err, error);
+    // All ranks of a launcher have the same arguments, and mostly the same faults.
+    say_once(error.what(), [&] { print_errors(err, error); });
     return kWrongUsage;
   } catch (const ClosedPipe&) {
     return 0;

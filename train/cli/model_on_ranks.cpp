@@ -75,6 +75,7 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
   facts.add_tokenizer(tokenizer_->files(), "the tokenizer");
   const bool strict = config.debug.deterministic && !config.debug.deterministic_warn_only;
   const auto on_rank = [&](World& world) {
+    set_storage_timeout(std::chrono::seconds(on_.comm.storage_timeout_seconds));
     const Device device = rank_device(on_.device, world.local_rank(), world.local_ranks());
     RankFacts of_rank = facts;
     of_rank.add_device(device);
@@ -87,7 +88,9 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
     check_replicas(name, model_tensors(*model), "after loading");
     body(world, *model);
   };
-  run_launched(launch_, on_rank, {.threads = static_cast<int>(on_.threads)});
+  run_launched(launch_, on_rank,
+               {.threads = static_cast<int>(on_.threads),
+                .init_timeout = std::chrono::seconds(on_.comm.init_timeout_seconds)});
 }
 
 }  // namespace tessera::train

@@ -22,6 +22,7 @@ struct ModelOnRanksConfig {
   int64_t ranks = 0, threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   ParallelismConfig parallelism;  ///< not that of the run: any mesh can load its checkpoint
+  CommDeadlines comm;
   void fields(config::Fields& f);
 };
 
@@ -31,6 +32,7 @@ template <class C> config::Fields fields_of(C& c) {
   fields.section("", c.on);
   fields.section("", c);
   fields.section("parallelism", c.on.parallelism);
+  fields.section("comm", c.on.comm);
   return fields;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parser is strict: every member must be known and agree with the others, since sizes and
-// offsets into mapped files follow from them.
+// offsets into files follow from them.
 #include "tessera/train/data/data_index.h"
 
 #include "tessera/core/error.h"
@@ -217,7 +217,7 @@ std::vector<std::string> verify_index(const std::string& folder) {
       const ShardFiles files = open_shard(folder, index, i);
       for (const auto& [file, sum] : {std::pair(&files.tokens, shard.tokens_crc32c),
                                       {&files.documents, shard.documents_crc32c}}) {
-        const uint32_t found = io::crc32c(file->bytes());
+        const uint32_t found = file->crc32c();
         if (found != sum) {
           faults.push_back(concat(file->path(), " has the checksum ", io::sum_text(found),
                                   ", expected ", io::sum_text(sum)));

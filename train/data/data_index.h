@@ -62,7 +62,7 @@ struct DataIndex {
 [[nodiscard]] TESSERA_API std::string tokens_file(size_t i);
 [[nodiscard]] TESSERA_API std::string documents_file(size_t i);
 
-/// The mapped files of a shard.
+/// The files of a shard.
 struct ShardFiles {
   ArrayFile tokens, documents;
 };

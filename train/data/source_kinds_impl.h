@@ -9,10 +9,10 @@ namespace tessera::train {
 /// Text as tokens in memory. Of no use after a stop request.
 std::unique_ptr<TokenSource> text_source(const DataFiles& files, const Tokenizer& tokenizer,
                                          const SourceOptions& options, const std::stop_token& stop);
-/// Mapped files of token ids.
+/// Files of token ids.
 std::unique_ptr<TokenSource> array_source(const DataFiles& files, const SourceOptions& options,
                                           const std::stop_token& stop);
-/// A mapped folder with an index, made by an equal tokenizer.
+/// A folder with an index, made by an equal tokenizer.
 std::unique_ptr<TokenSource> prepared_source(const DataFiles& files, const Tokenizer& tokenizer,
                                              const SourceOptions& options);
 

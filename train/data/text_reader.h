@@ -20,7 +20,7 @@ enum class DataFormat { text, jsonl, tokens };
 
 /// The format by file name: .jsonl, .ndjson and .json have one document per line, .npy and
 /// .bin token ids, all others text; .gz may follow. DataError for compressed token ids, which
-/// cannot be mapped.
+/// cannot be read in place.
 TESSERA_API DataFormat format_of(const std::string& path);
 
 struct DataFolder {

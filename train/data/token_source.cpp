@@ -85,7 +85,7 @@ std::unique_ptr<TokenSource> open_source(const DataFiles& files, const Tokenizer
   } catch (const std::bad_alloc&) {
     fail<DataError>(
         kWhere, "the text of ", files.paths[0], files.paths.size() > 1 ? " and its neighbours" : "",
-        " does not fit in memory; `tessera data prepare` makes it files that are memory-mapped");
+        " does not fit in memory; `tessera data prepare` makes it files that are read in place");
   }
   if (stop.stop_requested()) return nullptr;
   if (source->tokens() == 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source of tokens, as one array: text, read once and stored in memory with two or four bytes per
-// token, or memory-mapped files of token ids, plain ones or prepared data. Also the starts of
-// documents.
+// token, or files of token ids that are read in place, plain ones or prepared data. Also the starts
+// of documents.
 #pragma once
 
 #include "tessera/train/tokenizer/tokenizer.h"
@@ -32,8 +32,8 @@ class TESSERA_API TokenSource {
   /// Reads tokens [from, from + to.size()) and sets `starts` to 1 where a document begins.
   /// DataError: a token beyond the vocabulary.
   virtual void read(int64_t from, std::span<int64_t> to, std::span<uint8_t> starts) const = 0;
-  /// Tokens [from, from + count), as far as there are any, will be read soon: a mapped source asks
-  /// the system for them.
+  /// Tokens [from, from + count), as far as there are any, will be read soon: a source that reads
+  /// files in place asks the system for them.
   virtual void will_need(int64_t /*from*/, int64_t /*count*/) const {}
 };
 

@@ -139,7 +139,7 @@ Inputs inputs_of(const models::LanguageModel& model, const Config& config, const
   return inputs;
 }
 
-// Text and fine-tuning sets are kept as tokens, of a byte at least; token ids are mapped.
+// Text and fine-tuning sets are kept as tokens, of a byte at least; token ids stay in files.
 int64_t bytes_of_text(const Config& config) {
   const auto bytes = [&](const std::string& path, const std::string& field) {
     int64_t sum = 0;

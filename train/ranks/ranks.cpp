@@ -18,6 +18,10 @@
 namespace tessera::train {
 namespace {
 
+struct StorageTimeout {
+  std::chrono::milliseconds value = std::chrono::hours(1);
+};
+
 // Only a World sets a distributor.
 bool alone() { return !Context::current().distributor; }
 
@@ -112,11 +116,14 @@ void on_all_or_none(const std::function<void()>& work) {
   throw_as(found.substr(0, line), rank_count() > 1 ? concat(text, " (on rank ", rank, ')') : text);
 }
 
+void set_storage_timeout(std::chrono::milliseconds timeout) {
+  Context::current().state<StorageTimeout>().value = timeout;
+}
+
 Patience::Patience() {
   if (alone()) return;
-  const auto before = group().timeout();
-  before_ms_ = before.count();
-  group().set_timeout(std::max<std::chrono::milliseconds>(before, std::chrono::hours(1)));
+  before_ms_ = group().timeout().count();
+  group().set_timeout(Context::current().state<StorageTimeout>().value);
 }
 
 Patience::~Patience() {

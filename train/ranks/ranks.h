@@ -6,6 +6,7 @@
 
 #include "tessera/core/api.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,8 +33,11 @@ TESSERA_API void meet_before_failing();
 /// the lowest such rank is thrown on all, with its type and its rank.
 TESSERA_API void on_all_or_none(const std::function<void()>& work);
 
-/// Raises the deadline of collectives to an hour during its lifetime, for ranks that wait for each
-/// other's disks, which may take longer than any step. Not collective.
+/// Sets the deadline of this rank's collectives while a Patience lives; an hour unless it is set.
+TESSERA_API void set_storage_timeout(std::chrono::milliseconds timeout);
+
+/// During its lifetime ranks wait for each other's disks, which may take longer than any step: the
+/// deadline of collectives is that of set_storage_timeout. Not collective.
 class TESSERA_API Patience {
  public:
   Patience();

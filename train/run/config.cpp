@@ -172,10 +172,20 @@ void ValidationConfig::fields(config::Fields& f) {
         {.min = 1, .max = 1 << 24, .unit = "tokens"});
 }
 
-void CommConfig::fields(config::Fields& f) {
+void CommDeadlines::fields(config::Fields& f) {
   f.add("init_timeout_seconds", init_timeout_seconds,
-        "deadline of the start of all ranks, and of each collective until the first step is done",
+        "deadline of the start and of the end of all ranks, and of each collective until a first "
+        "training step is done",
         {.min = 1, .max = 1e6, .unit = "seconds"});
+  f.add(
+      "storage_timeout_seconds", storage_timeout_seconds,
+      "deadline of each collective while checkpoints and weights are written or read, where ranks "
+      "wait for each other's disks",
+      {.min = 1, .max = 1e6, .unit = "seconds"});
+}
+
+void CommConfig::fields(config::Fields& f) {
+  CommDeadlines::fields(f);
   f.add("train_timeout_seconds", train_timeout_seconds,
         "deadline of each collective after the first step",
         {.min = 1, .max = 1e6, .unit = "seconds"});

@@ -48,10 +48,15 @@ struct TESSERA_API ValidationConfig {
   void fields(config::Fields& f);
 };
 
+/// Deadlines of every command with ranks.
+struct TESSERA_API CommDeadlines {
+  int64_t init_timeout_seconds = 300, storage_timeout_seconds = 3600;
+  void fields(config::Fields& f);
+};
+
 /// Deadlines of the start and of collectives, and their record.
-struct TESSERA_API CommConfig {
-  int64_t init_timeout_seconds = 300, train_timeout_seconds = 100;
-  int64_t trace_buf_size = 2000;
+struct TESSERA_API CommConfig : CommDeadlines {
+  int64_t train_timeout_seconds = 100, trace_buf_size = 2000;
   void fields(config::Fields& f);
 };
 

@@ -6,10 +6,17 @@
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/trainer.h"
 
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
 #include <map>
+#include <set>
 #include <sys/stat.h>
+#include <thread>
 
 namespace tessera::train {
 namespace {
@@ -84,6 +91,69 @@ TEST_F(DumpFolderTest, OverwriteKeepsTheCheckpointThatTheRunBeginsWith) {
   EXPECT_EQ(CheckpointFolder(path("a/checkpoint")).steps(), std::vector<int64_t>{2});
   EXPECT_EQ(run(train("ab", {"--overwrite", "--checkpoint.initial_load_path", path("a")})), 0)
       << err_.str();
+}
+
+// Not files that only look alike, which may be another program's.
+TEST_F(DumpFolderTest, WhatAKilledRunLeftGoesWithTheNext) {
+  for (const char* name : {"metrics.jsonl.tmp.12", "model.safetensors.tmp.4194303", "notes.tmp.12",
+                           "metrics.jsonl.tmp.old", "metrics.jsonl.tmp."})
+    (void)put(concat("a/", name), "x");
+  ASSERT_EQ(run(plain()), 0) << err_.str();
+  std::set<std::string> left;
+  for (const auto& file : fs::directory_iterator(path("a"))) {
+    const std::string name = file.path().filename().string();
+    if (name.find(".tmp.") != name.npos) left.insert(name);
+  }
+  EXPECT_EQ(left,
+            (std::set<std::string>{"metrics.jsonl.tmp.", "metrics.jsonl.tmp.old", "notes.tmp.12"}));
+}
+
+TEST_F(DumpFolderTest, FilesOfModelsHaveTheModeOfTheField) {
+  const auto mode = [&](const fs::path& file) {
+    return fmt::format("{:o}", static_cast<unsigned>(fs::status(file).permissions()));
+  };
+  const Words steps{"--training.steps", "2", "--checkpoint.interval", "1"};
+  for (const auto& [field, file, folder] :
+       {std::tuple("0600", "600", "700"), std::tuple("0640", "640", "750")}) {
+    ASSERT_EQ(run(train("a", joined(steps, {"--checkpoint.file_mode", field, "--ranks", "2",
+                                            "--training.local_batch_size", "1", "--overwrite",
+                                            "--checkpoint.last_save_in_hf"}))),
+              0)
+        << err_.str();
+    size_t files = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(path("a/checkpoint"))) {
+      if (entry.path().filename() == ".lock") continue;
+      EXPECT_EQ(mode(entry.path()), entry.is_directory() ? folder : file) << entry.path();
+      files += entry.is_regular_file();
+    }
+    EXPECT_GE(files, 6u);
+    ASSERT_EQ(run(plain({"--checkpoint.file_mode", field, "--overwrite"})), 0) << err_.str();
+    EXPECT_EQ(mode(path("a/model.safetensors")), file);
+  }
+  for (const char* wrong : {"600x", "9", "0400", "0700", "rw-------"}) {
+    EXPECT_EQ(run(plain({"--checkpoint.file_mode", wrong})), 2);
+    TESSERA_EXPECT_HOLDS(err_.str(), concat("[--checkpoint.file_mode] '", wrong, "'"));
+  }
+}
+
+// Rank 1 does not come to the save of rank 0, which waits as long as the field says.
+TEST_F(DumpFolderTest, WaitsForDisksHaveTheDeadlineOfTheField) {
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<bool> over{false};
+  EXPECT_THROW(run_ranks(2,
+                         [&](World& world) {
+                           set_storage_timeout(std::chrono::milliseconds(300));
+                           if (world.rank() == 0) {
+                             struct Over {
+                               std::atomic<bool>& over;
+                               ~Over() { over = true; }
+                             } const end{over};
+                             save(CheckpointFolder(path("late")), {.model = {}});
+                           }
+                           while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         }),
+               CollectiveTimeout);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 TEST_F(DumpFolderTest, CheckpointsAreKeptOrResumed) {

@@ -163,10 +163,12 @@ const std::set<std::string>& shown_elsewhere() {
       "activation_checkpoint.determinism_check",  // ActivationCheckpointFields
       "activation_checkpoint.debug",              // ActivationCheckpointFields
       "checkpoint.async_mode",                    // AsyncSaveTest: steps go on while it writes
+      "checkpoint.file_mode",                     // DumpFolder: permissions
       "debug.deterministic_warn_only",            // ResumeTest: another route of matmuls
       "debug.replica_check_freq",                 // RankCheck: replicas that differ in one bit
       "comm.init_timeout_seconds",                // Config.DeadlinesReachTheWorld
       "comm.train_timeout_seconds",               // Config.DeadlinesReachTheWorld
+      "comm.storage_timeout_seconds",             // DumpFolder: waits for disks
       "comm.trace_buf_size",                      // TrainerFaults: the flight record
       "model.initial_hf",                         // InitialHuggingFace
       "checkpoint.initial_load_in_hf",            // InitialHuggingFace

@@ -126,11 +126,12 @@ Trainer::Trainer(const Config& config, std::function<void(const std::string&)> p
       lock_(world_.rank() == 0 ? std::make_unique<io::FolderLock>(config.dump_folder, "dump_folder")
                                : nullptr),
       micro_batches_(config.training.micro_batches(share_.parts)),
-      checkpoints_(in_folder(config.checkpoint.folder)) {
+      checkpoints_(in_folder(config.checkpoint.folder), config.checkpoint.mode()) {
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   Context& context = Context::current();
   context.options.anomaly = config_.debug.detect_anomaly;
   context.call_keys.set_seed(seed);
+  set_storage_timeout(std::chrono::seconds(config_.comm.storage_timeout_seconds));
   claim_folder();
   if (!source_) open_data();
   if (config_.dataloader.format != "text") {
@@ -621,7 +622,12 @@ void Trainer::run() {
     print_(fmt::format("wrote {}, metrics.jsonl, config.json", plot));
     return;
   }
-  nn::save(*model_, in_folder("model.safetensors"), {{"step", std::to_string(done_)}});
+  {
+    const Patience patience;  // the first rank writes
+    nn::save(*model_, in_folder("model.safetensors"), {{"step", std::to_string(done_)}},
+             config_.checkpoint.mode());
+    world_.group().barrier()->wait();
+  }
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json",
                      in_folder("model.safetensors")));
 }

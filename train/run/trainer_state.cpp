@@ -73,7 +73,10 @@ void Trainer::claim_folder() {
     conflict = overwrite_ ? source_in_the_way() : results_in_the_way();
   }
   conflict = text_of_first(conflict);
-  if (conflict.empty()) return;
+  if (conflict.empty()) {
+    if (world_.rank() == 0) io::remove_unfinished(config_.dump_folder, kResults);
+    return;
+  }
   meet_before_failing();
   fail<ConfigError>("--dump_folder", conflict);
 }
@@ -382,6 +385,7 @@ void Trainer::save_hugging_face() {
                           .special_tokens = config_.special_tokens,
                           .answer_end = chat_ ? chat_->end_of_answer() : -1};
     const uint64_t bytes = write_hugging_face(output, config_.model, from, {});
+    checkpoints_.set_mode(output.folder);
     print_(fmt::format("wrote {}, {:.1f} MiB in {:.2f} s", output.folder,
                        static_cast<double>(bytes) / (1 << 20), seconds_since(start)));
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mapped files form one stream by their cumulative ends. Their ids are checked before training,
+// Array files form one stream by their cumulative ends. Their ids are checked before training,
 // unless a file is so large that the check would take long; those of prepared data, which are of
 // the right tokenizer, when they are read.
 #include "tessera/core/error.h"
@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kWhere = "data";
 
 // Successive files as one array.
-class MappedFiles {
+class ArrayFiles {
  public:
   void add(ArrayFile file) {
     tokens_ += file.size();
@@ -108,7 +108,7 @@ class ArraySource final : public TokenSource {
   }
 
   SourceOptions options_;
-  MappedFiles files_;
+  ArrayFiles files_;
 };
 
 std::string tokenizer_text(const std::vector<TokenizerEntry>& files) {
@@ -183,7 +183,7 @@ class PreparedSource final : public TokenSource {
     }
   }
 
-  MappedFiles tokens_;
+  ArrayFiles tokens_;
   std::vector<ArrayFile> starts_;  // of each shard
   int64_t documents_ = 0, vocabulary_;
 };
