@@ -108,7 +108,8 @@ std::vector<Injection> injections(size_t some) {
     // The packets of MPI on one host, and those of memory, cannot be cut.
     const bool tcp = in.way == Way::namespaces || in.way == Way::messages;
     if (in.fault.fault == OpFault::is_cut && !tcp) in.fault.fault = OpFault::is_stopped;
-    in.fault.phase = static_cast<Phase>(dice.below(4));
+    // Of saves, kills: a save has a longer deadline than a step.
+    in.fault.phase = static_cast<Phase>(dice.below(in.fault.fault == OpFault::is_killed ? 4 : 3));
     in.fault.place = static_cast<double>(dice.below(1000)) / 1000;
     in.fault.step = 2 + static_cast<int>(dice.below(2));
     in.fault.rank = static_cast<int>(dice.below(mesh.ranks));
