@@ -7,6 +7,7 @@ option(TESSERA_CUDA_EMULATION "Build libtessera_cuda.so for devices emulated on 
 option(TESSERA_TESTS "Build the tests and examples" ${PROJECT_IS_TOP_LEVEL})
 option(TESSERA_BENCH "Build the benchmarks" OFF)
 option(TESSERA_INCOMPLETE_ROOMS "Warn about incomplete op rooms instead of failing; for work in progress" OFF)
+option(TESSERA_CHECK_LOCKS "Check at run time who holds the locks of dist/, as builds without NDEBUG do" OFF)
 
 if(TESSERA_CUDA AND TESSERA_CUDA_EMULATION)
   message(FATAL_ERROR "TESSERA_CUDA and TESSERA_CUDA_EMULATION both build libtessera_cuda.so: choose one")
@@ -62,6 +63,10 @@ list(JOIN _cuda_flags "," _cuda_flags)
 target_compile_options(tessera_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${_cxx_flags}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${_cuda_flags};--expt-relaxed-constexpr;--extended-lambda;--fmad=false>")
+
+if(TESSERA_CHECK_LOCKS)
+  target_compile_definitions(tessera_flags INTERFACE TESSERA_CHECK_LOCKS)
+endif()
 
 # By default a precompiled header is a system header, and what it includes warns of nothing.
 set(CMAKE_PCH_PROLOGUE "")

@@ -57,6 +57,7 @@ World::World(Ref<ProcessGroup> group, const WorldOptions& options, int local_ran
     comm.attach(context, options.progress == ProgressThread::always ||
                              (options.progress == ProgressThread::idle_cores && cores > busy &&
                               group_->size() > 1));
+    if (group_->size() > 1 && comm.board()) comm.waits.start(options.exit_if_stuck);
   }
   context.state<CurrentWorld>().world = this;
   context.state<CurrentGroup>().group = group_.get();

@@ -26,6 +26,9 @@ struct WorldOptions {
   std::chrono::milliseconds init_timeout{300'000}, train_timeout{100'000};
   ProgressThread progress = ProgressThread::idle_cores;
   std::string flight_folder = {};  ///< folder of flight record dumps; empty: the temporary folder
+  /// Whether the process exits with 1 if a wait outlives its deadline by 5 s, which is a fault of
+  /// Tessera; its stacks go to stderr in any case, and the wait throws CollectiveTimeout if it can.
+  bool exit_if_stuck = false;
 };
 
 class TESSERA_API World {

@@ -43,6 +43,10 @@ struct LaunchedProcess::Member {
   std::shared_ptr<SideChannel> side;
   std::shared_ptr<CommState> comm;
   Ref<ProcessGroup> group;
+  void look() const {
+    const auto guard = comm->lock();
+    side->look();
+  }
   ~Member() {
     if (comm) comm->watch = nullptr;  // groups may outlive the world, its side channel does not
   }
@@ -214,8 +218,9 @@ LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
   const auto segment =
       shared_memory(*bootstrap_, members, "segment", "world", shared_group_bytes(n), deadline);
   member.comm = std::make_shared<CommState>(rank(), member.board);
-  member.side = std::make_shared<SideChannel>(
-      rank(), std::vector(places_.begin(), places_.begin() + n), member.board, nullptr, worlds_);
+  member.side =
+      std::make_shared<SideChannel>(rank(), std::vector(places_.begin(), places_.begin() + n),
+                                    member.board, nullptr, nullptr, worlds_);
   member.comm->watch = member.side;
   member.group = make_shared_group({.rank = rank(),
                                     .ranks = {members.begin(), members.end()},
@@ -237,8 +242,9 @@ LaunchedProcess::Member LaunchedProcess::make_messages(int n, Deadline deadline)
   Member member;
   member.board = board_in(memory);
   member.comm = std::make_shared<CommState>(rank(), member.board);
-  member.side = std::make_shared<SideChannel>(
-      rank(), std::vector(places_.begin(), places_.begin() + n), member.board, remote_, worlds_);
+  member.side =
+      std::make_shared<SideChannel>(rank(), std::vector(places_.begin(), places_.begin() + n),
+                                    member.board, remote_, messages_->messages, worlds_);
   member.comm->watch = member.side;
   // Ids of groups go on from world to world: messages of an earlier one may still be on their way.
   auto world = std::make_shared<MessageWorld>(*messages_);
@@ -266,16 +272,18 @@ std::string LaunchedProcess::states_of(std::span<const int> ranks) const {
 }
 
 void LaunchedProcess::wait_for_all(Member& member, std::chrono::milliseconds timeout) {
+  expect_no_lock("a rank waits for the end of its world");
   const Deadline deadline = deadline_after(timeout);
   while (!member.board->failure.happened()) {
-    member.side->look();
+    member.look();
     std::vector<int> missing;
     for (int r = 0; r < member.group->size(); ++r) {
       if (member.board->rank(r).left.load(std::memory_order_seq_cst) == 0) missing.push_back(r);
     }
-    clean_ = missing.empty();
+    clean_ = missing.empty() && member.side->farewells_done();
     if (clean_) return;
     if (std::chrono::steady_clock::now() > deadline) {
+      if (missing.empty()) return;  // only the answers to its farewell are lost
       fail<CollectiveTimeout>("launch", "rank ", rank(), " has ended, and others have not within ",
                               "init_timeout (", timeout.count(), " ms): ", states_of(missing));
     }
@@ -299,7 +307,7 @@ void LaunchedProcess::run(int n, const std::function<void(World&)>& fn, const Wo
   }
   // Who waits for a group to form learns that the world has failed.
   bootstrap_->interrupted = [&member] {
-    member.side->look();
+    member.look();
     if (member.board->failure.happened()) member.board->failure.raise("launch");
   };
   struct Reset {

@@ -4,6 +4,7 @@
 // without processes.
 #pragma once
 
+#include "tessera/dist/lock/mutex_impl.h"
 #include "tessera/dist/shared_memory/engine_impl.h"
 #include "tessera/dist/world.h"
 
@@ -30,7 +31,7 @@ class HeapSegments final : public SegmentSource {
     int first = 0;  // the rank that created it
     size_t joined = 0;
   };
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<Key, Forming> forming_;
   std::map<std::pair<Key, int>, int> made_;  // by members and rank
   std::map<int, Key> making_;                // the group that each rank is creating

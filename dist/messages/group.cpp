@@ -12,18 +12,10 @@ namespace {
 using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
-// A farewell uses another connection than earlier messages, so these get time to arrive.
-constexpr std::chrono::milliseconds kGrace{300};
+// A connection breaks as the consequence of a failure, of which the side channel gets time to tell.
+constexpr std::chrono::milliseconds kExplained{150};
 
 bool is_message(const Collective& c) { return c.kind == Kind::send || c.kind == Kind::recv; }
-
-std::exception_ptr capture(const Failure& failure, const std::string& where) {
-  try {
-    failure.raise(where);
-  } catch (...) {
-    return std::current_exception();
-  }
-}
 
 }  // namespace
 
@@ -80,6 +72,7 @@ MessageGroup::MessageGroup(std::shared_ptr<MessageWorld> world, std::vector<int>
       inboxes_(static_cast<size_t>(size())) {}
 
 MessageGroup::~MessageGroup() {
+  expect_no_lock("a group is dropped");
   for (Inbox& inbox : inboxes_) world_->messages->abandon(inbox.handle, inbox.opening);
 }
 
@@ -109,13 +102,16 @@ void MessageGroup::abort(std::string_view why) {
       concat("group ", name(), " was aborted by rank ", comm().world_rank, ": ", why);
   const auto guard = comm().lock();
   claim(FailureKind::peer, comm().world_rank, text);
-  recorder().dump(text);
+  comm().dump(text);
   failed();
 }
 
 void MessageGroup::raise_failure(std::string_view at) {
-  const auto guard = comm().lock();
-  if (failed()) failure_->raise(at);
+  {
+    const auto guard = comm().lock();
+    if (!failed()) return;
+  }
+  failure_->raise(at);
 }
 
 void MessageGroup::abandon(std::string_view why) {
@@ -134,40 +130,27 @@ void MessageGroup::claim(FailureKind kind, int world_rank, const std::string& te
 }
 
 bool MessageGroup::failed() {
-  if (!failure_->happened()) {
-    WorldBoard* board = comm().board();
-    if (!board->failure.happened()) return false;
-    std::string why;
-    try {
-      board->failure.raise("world");
-    } catch (const Error& e) {
-      why = e.what();
-    }
-    failure_->claim(FailureKind::peer, board->failure.rank, why.substr(why.find("] ") + 2));
-  }
+  if (!has_failed(*failure_)) return false;
   if (!queue_.empty() || messages_ > 0) end_all();
   return true;
 }
 
 void MessageGroup::end_with_failure(const Ref<MessageWork>& w) {
   if (w->done) return;
-  // Messages may still be in progress: their buffers are kept alive.
+  // Messages may still be in progress: their buffers are kept alive, and the use ends with them.
   struct Owner {
     Ref<MessageWork> work;
-    Ref<PendingUse> use;
-    explicit Owner(const Ref<MessageWork>& its)
-        : work(its), use(std::exchange(its->c.use, nullptr)) {}
     ~Owner() {
-      if (use) use->end(work->error);
+      if (work->c.use && !work->c.use->ended()) work->c.use->end(work->error);
     }
+    explicit Owner(const Ref<MessageWork>& its) : work(its) {}
     Owner(const Owner&) = delete;
     Owner& operator=(const Owner&) = delete;
   };
   const auto owner = std::make_shared<Owner>(w);
   for (MessageWork::Transfer& transfer : w->transfers)
     world_->messages->abandon(transfer.handle, owner);
-  end(*w, capture(*failure_, where(*w)));
-  w->c.use = owner->use;
+  end(w, failure_->error(where(*w)), owner);
 }
 
 void MessageGroup::end_all() {
@@ -191,32 +174,44 @@ void MessageGroup::end_all() {
     inbox = {};
   }
   messages_ = 0;
-  if (failure_->kind == FailureKind::timeout) recorder().dump(failure_->text.data());
+  drop_owners();
+  if (failure_->kind == FailureKind::timeout) comm().dump(failure_->text.data());
+}
+
+void MessageGroup::drop_owners() {
+  if (auto gone = world_->messages->let_go(); !gone.empty())
+    comm().later([owners = std::move(gone)] {});
+}
+
+// Whether the transport has broken; fails the group if nothing explains it in time.
+bool MessageGroup::broke() {
+  if (broken_.empty()) return false;
+  world_->side->look();
+  if (!failed() && Clock::now() - broken_since_ > kExplained)
+    claim(FailureKind::peer, comm().world_rank, broken_);
+  return true;
 }
 
 bool MessageGroup::advance() {
   // An error of the transport fails the group: its peers must be notified.
   try {
-    while (!failed() && !queue_.empty()) {
+    while (!broke() && !failed() && !queue_.empty()) {
       const Ref<MessageWork> w = queue_.front();
       Step s;
       do s = step(*w);
       while (s == Step::moved);
       if (s == Step::blocked) break;
       if (s == Step::failed) continue;
-      end(*w, nullptr);
+      end(w, nullptr);
       queue_.pop_front();
     }
-    if (messages_ > 0 && !failure_->happened()) advance_pairs();
+    if (messages_ > 0 && broken_.empty() && !failure_->happened()) advance_pairs();
   } catch (const std::exception& e) {
-    // A broken connection is mostly the consequence of a failure that the side channel will report.
-    for (int i = 0; i < 30 && !failure_->happened() && !comm().board()->failure.happened(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      world_->side->look();
-    }
-    if (!failed()) claim(FailureKind::peer, comm().world_rank, e.what());
+    broken_ = e.what();
+    broken_since_ = Clock::now();
   }
   if (failure_->happened()) failed();
+  drop_owners();
   return queue_.empty() && messages_ == 0;
 }
 
@@ -230,15 +225,11 @@ int MessageGroup::waits_for(const MessageWork& w) const {
   return -1;
 }
 
-// True once a peer whose data is missing has left.
+// True once a peer whose data is missing has left. Its farewell comes behind all that it has sent
+// to this rank, which is looked at once more.
 bool MessageGroup::left_behind(int member, const MessageWork& w) {
-  if (member < 0 || member == rank() ||
-      comm().board()->rank(world(member)).left.load(std::memory_order_seq_cst) == 0) {
-    return false;
-  }
-  const auto now = Clock::now();
-  if (left_since_ == Clock::time_point()) left_since_ = now;
-  if (now - left_since_ < std::min(kGrace, w.c.timeout / 4)) return false;
+  if (member < 0 || member == rank() || !world_->side->has_left(world(member))) return false;
+  if (!std::exchange(last_look_, true)) return false;
   claim(FailureKind::peer, world(member),
         concat("rank ", world(member), " returned while rank ", comm().world_rank,
                " waits for it in ", where(w)));
@@ -256,29 +247,39 @@ const MessageWork& MessageGroup::head_of(const QueuedWork& w) const {
 }
 
 void MessageGroup::time_out(QueuedWork& w) {
-  const auto guard = comm().lock();
-  advance();
-  if (w.done) return;
-  const MessageWork& head = head_of(w);
-  const int member = waits_for(head);
-  std::string late = head.c.after.empty()
-                         ? "its own messages to leave"
-                         : "what is under way on its tensors, " + head.c.after.back()->text();
+  std::string late, place;
+  int waited_for = -1;
+  {
+    const auto guard = comm().lock();
+    advance();
+    if (w.done) return;
+    const MessageWork& head = head_of(w);
+    place = where(head);
+    const int member = waits_for(head);
+    const PendingUse* before = in_the_way(head.c);
+    late = before ? "what is under way on its tensors, " + before->text()
+                  : "its own messages to leave";
+    if (member >= 0) {
+      waited_for = world(member);
+      late = concat(
+          "rank ", waited_for,
+          head.stage == MessageWork::Stage::opening ? " never arrived" : " makes no progress");
+    }
+  }
   int culprit = comm().world_rank;
-  if (member >= 0) {
-    const int waited_for = world(member);
-    late =
-        concat("rank ", waited_for,
-               head.stage == MessageWork::Stage::opening ? " never arrived" : " makes no progress");
+  if (waited_for >= 0) {
     const std::string seen = comm().describe(waited_for);  // also learns who waits for whom
     culprit = comm().culprit(waited_for);
     late += "; " + (culprit == waited_for ? seen
                                           : concat("it is itself held up by rank ", culprit, "; ",
                                                    comm().describe(culprit)));
   }
+  const auto guard = comm().lock();
+  advance();
+  if (w.done) return;
   claim(FailureKind::timeout, culprit,
-        concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ",
-               where(head), ", waiting for: ", late, "; flight record: ", recorder().path()));
+        concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ", place,
+               ", waiting for: ", late, "; flight record: ", recorder().path()));
   failed();
 }
 

@@ -103,7 +103,9 @@ class MessageGroup final : public QueuedGroup {
 
   // group.cpp: order, agreement, failure.
   bool failed();
+  bool broke();
   void end_all();
+  void drop_owners();
   void end_with_failure(const Ref<MessageWork>& w);
   void claim(FailureKind kind, int world_rank, const std::string& text);
   bool left_behind(int member, const MessageWork& w);
@@ -138,8 +140,10 @@ class MessageGroup final : public QueuedGroup {
   std::deque<Ref<MessageWork>> queue_;
   std::vector<std::deque<Ref<MessageWork>>> outgoing_;
   std::vector<Inbox> inboxes_;
-  int messages_ = 0;                                    // pending sends and recvs
-  std::chrono::steady_clock::time_point left_since_{};  // a peer of the head left, or epoch
+  int messages_ = 0;        // pending sends and recvs
+  bool last_look_ = false;  // a peer of the head has left, and its last messages are here
+  std::string broken_;      // an error of the transport, which nobody has explained yet
+  std::chrono::steady_clock::time_point broken_since_{};
 };
 
 }  // namespace tessera

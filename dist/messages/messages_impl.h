@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 namespace tessera {
 
@@ -20,9 +21,13 @@ class Messages {
   virtual bool done(Handle& handle) = 0;
   /// Abandons a message; `owner` keeps its bytes alive while the transport may use them.
   virtual void abandon(Handle& handle, std::shared_ptr<const void> owner) = 0;
+  /// Owners of bytes that the transport needs no longer, since the last call. Whoever asks drops
+  /// them where no lock is held.
+  [[nodiscard]] virtual std::vector<std::shared_ptr<const void>> let_go() = 0;
   [[nodiscard]] virtual int largest_tag() const = 0;
 
-  /// Tags below are the transport's own.
+  static constexpr int kFarewellTag = 0;  ///< of what a rank sends last in a world
+  /// Tags below are not of groups; 1 is the transport's own.
   static constexpr int kFirstGroupTag = 2;
 };
 

@@ -94,7 +94,7 @@ MessageGroup::Step MessageGroup::step(MessageWork& w) {
   }
   if (!transfers_done(w)) return left_behind(waits_for(w), w) ? Step::failed : Step::blocked;
   w.transfers.clear();
-  left_since_ = {};
+  last_look_ = false;
   switch (w.stage) {
     case Stage::opening:
       if (!agree(w)) return Step::failed;

@@ -49,7 +49,7 @@ void MessageGroup::advance_pairs() {
         left_behind(p, *w);
         break;
       }
-      end(*w, nullptr);
+      end(w, nullptr);
       outgoing.pop_front();
       --messages_;
     }
@@ -71,7 +71,7 @@ bool MessageGroup::deliver(int from, const Opening& opening, MessageWork& w) {
 void MessageGroup::advance_inbox(int from) {
   Inbox& inbox = inboxes_[static_cast<size_t>(from)];
   const auto finish = [&](const Ref<MessageWork>& w) {
-    end(*w, nullptr);
+    end(w, nullptr);
     --messages_;
   };
   const auto waiting = [&](int64_t tag) {
@@ -108,7 +108,7 @@ void MessageGroup::advance_inbox(int from) {
       else if (!inbox.posted.empty()) left_behind(from, *inbox.posted.front());
       return;
     }
-    left_since_ = {};
+    last_look_ = false;
     if (inbox.current) {  // its payload is here
       finish(std::exchange(inbox.current, nullptr));
       continue;

@@ -3,6 +3,8 @@
 // a thread publishes its entry periodically, and look() reads the other ranks' notices.
 #include "tessera/dist/messages/side_channel_impl.h"
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -17,16 +19,24 @@ enum class Notice : uint8_t { world_failed, group_failed, left };
 }  // namespace
 
 SideChannel::SideChannel(int rank, std::vector<RankPlace> places, std::shared_ptr<WorldBoard> board,
-                         std::shared_ptr<RendezvousClient> remote, uint64_t world)
+                         std::shared_ptr<RendezvousClient> remote,
+                         std::shared_ptr<Messages> messages, uint64_t world)
     : rank_(rank),
       places_(std::move(places)),
       board_(std::move(board)),
       remote_(std::move(remote)),
-      world_(world) {
+      messages_(std::move(messages)),
+      world_(world),
+      sent_(places_.size()),
+      received_(places_.size()) {
   if (remote_) heart_ = std::thread([this] { beat(); });
 }
 
 SideChannel::~SideChannel() {
+  for (const auto* farewells : {&sent_, &received_}) {
+    for (const auto& farewell : *farewells)
+      if (farewell) messages_->abandon(farewell->handle, farewell);
+  }
   if (!heart_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -37,10 +47,10 @@ SideChannel::~SideChannel() {
 }
 
 void SideChannel::beat() {
-  std::unique_lock lock(mutex_);
-  while (!stop_) {
+  for (bool stop = false; !stop;) {
     publish();
-    wake_.wait_for(lock, kBeat);
+    std::unique_lock lock(mutex_);
+    stop = wake_.wait_for(lock, kBeat, [&] { return stop_; });
   }
 }
 
@@ -105,10 +115,11 @@ void SideChannel::look_at_remote() {
       case Notice::left: board_->rank(notice.from).left.store(1, std::memory_order_seq_cst); break;
     }
   }
-  const int lost = remote_->lost_rank();
+  const auto [lost, status] = remote_->lost();
   if (lost < 0 || lost >= static_cast<int>(places_.size()) ||
       board_->rank(lost).left.load(std::memory_order_seq_cst) != 0)
     return;
+  learn(lost, status);
   const RankPlace& place = places_[static_cast<size_t>(lost)];
   board_->failure.claim(FailureKind::peer, lost,
                         concat("rank ", lost, " died: the connection to its process ", place.pid,
@@ -118,15 +129,27 @@ void SideChannel::look_at_remote() {
 std::string SideChannel::whereabouts(int world_rank) const {
   const WorldBoard::Rank& theirs = board_->rank(world_rank);
   const uint64_t operation = theirs.operation.load(std::memory_order_relaxed);
-  if (operation == 0) return "it has started no operation";
+  // A board of other hosts knows what their ranks have told, some time ago.
+  if (operation == 0)
+    return remote_ ? "it has told of no operation yet" : "it has started no operation";
   const int waits_for = theirs.waits_for.load(std::memory_order_relaxed) - 1;
   const auto kind = static_cast<CollectiveKind>(operation & 0xff);
-  std::string text = concat("its last operation is ", kind, " #", operation >> 8);
+  std::string text =
+      concat(remote_ ? "the last operation that it told of is " : "its last operation is ", kind,
+             " #", operation >> 8);
   if (waits_for >= 0) text += concat(", where it waits for rank ", waits_for);
   return text;
 }
 
+void SideChannel::learn(int world_rank, const RemoteStatus& status) {
+  if (status.sequence == 0) return;
+  WorldBoard::Rank& theirs = board_->rank(world_rank);
+  theirs.operation.store(status.sequence, std::memory_order_relaxed);
+  theirs.waits_for.store(std::atoi(status.operation.c_str()), std::memory_order_relaxed);
+}
+
 std::string SideChannel::describe(int world_rank) {
+  expect_no_lock("a rank asks what another one does");
   const RankPlace& place = places_[static_cast<size_t>(world_rank)];
   const bool here = place.host == places_[static_cast<size_t>(rank_)].host;
   std::string state = "runs";
@@ -140,10 +163,7 @@ std::string SideChannel::describe(int world_rank) {
   if (remote_) {
     const auto table = remote_->table(Clock::now() + std::chrono::milliseconds(300));
     for (size_t r = 0; r < std::min(table.size(), places_.size()); ++r) {
-      if (static_cast<int>(r) == rank_) continue;
-      WorldBoard::Rank& theirs = board_->rank(static_cast<int>(r));
-      theirs.operation.store(table[r].sequence, std::memory_order_relaxed);
-      theirs.waits_for.store(std::atoi(table[r].operation.c_str()), std::memory_order_relaxed);
+      if (static_cast<int>(r) != rank_) learn(static_cast<int>(r), table[r]);
     }
     if (table.empty() && world_rank != 0)
       state += ", and rank 0, which keeps the records, is silent";
@@ -157,7 +177,9 @@ std::string SideChannel::describe(int world_rank) {
 
 void SideChannel::failed(std::string_view why) {
   if (!remote_) return;
-  const std::string text = concat("rank ", rank_, " failed: ", why);
+  // As much as the others' boards hold.
+  const std::string text =
+      concat("rank ", rank_, " failed: ", why.substr(0, board_->failure.text.size()));
   remote_->notify(PackedWriter()
                       .put(world_)
                       .put(Notice::world_failed)
@@ -178,6 +200,47 @@ void SideChannel::left() {
                       .put(int32_t{0})
                       .text({})
                       .bytes());
+  if (!messages_) return;
+  for (size_t r = 0; r < places_.size(); ++r) {
+    if (static_cast<int>(r) == rank_) continue;
+    sent_[r] = std::make_shared<Farewell>(Farewell{.world = world_});
+    try {
+      sent_[r]->handle = messages_->send(static_cast<int>(r), Messages::kFarewellTag,
+                                         &sent_[r]->world, sizeof(uint64_t));
+    } catch (const PeerFailed&) {  // nobody waits there
+    }
+  }
+}
+
+bool SideChannel::farewells_done() {
+  for (size_t r = 0; r < places_.size(); ++r) {
+    if (received_[r] && !has_left(static_cast<int>(r))) return false;
+    try {
+      if (sent_[r] && !messages_->done(sent_[r]->handle)) return false;
+    } catch (const PeerFailed&) {  // it went with its connection
+    }
+  }
+  return true;
+}
+
+bool SideChannel::has_left(int world_rank) {
+  if (board_->rank(world_rank).left.load(std::memory_order_seq_cst) == 0) return false;
+  if (!messages_) return true;
+  std::shared_ptr<Farewell>& farewell = received_[static_cast<size_t>(world_rank)];
+  if (!farewell) farewell = std::make_shared<Farewell>();
+  try {
+    while (!farewell->here) {
+      if (!farewell->handle) {
+        farewell->handle = messages_->receive(world_rank, Messages::kFarewellTag, &farewell->world,
+                                              sizeof(uint64_t));
+      }
+      if (!messages_->done(farewell->handle)) return false;
+      farewell->here = farewell->world == world_;  // or of an earlier world
+    }
+  } catch (const PeerFailed&) {  // the connection broke: nothing more comes
+    farewell->here = true;
+  }
+  return true;
 }
 
 std::shared_ptr<Failure> SideChannel::group_failure(uint64_t id) {

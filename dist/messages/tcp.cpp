@@ -103,12 +103,20 @@ void TcpMessages::connect_all(Door& door, const std::vector<std::string>& places
 
 TcpMessages::~TcpMessages() = default;
 
+// Its owner goes when no lock is held.
+void TcpMessages::end(Message& message) {
+  message.done = true;
+  if (!message.owner) return;
+  gone_.push_back(std::move(message.owner));
+  some_gone_.store(true, std::memory_order_relaxed);
+}
+
 void TcpMessages::fail_all(Peer& peer, const std::string& why) {
   peer.broken = true;
   const auto fail_one = [&](const std::shared_ptr<Message>& message) {
     if (message->done) return;
     message->error = why;
-    message->done = true;
+    end(*message);
   };
   for (const auto& message : peer.outgoing) fail_one(message);
   for (const auto& message : peer.posted) fail_one(message);
@@ -140,7 +148,7 @@ void TcpMessages::write_some(Peer& peer) {
     }
     m.moved += static_cast<size_t>(sent);
     if (m.moved < whole) continue;
-    m.done = true;
+    end(m);
     peer.outgoing.pop_front();
   }
 }
@@ -192,8 +200,9 @@ void TcpMessages::begin(Peer& peer) {
 
 void TcpMessages::finish(Peer& peer) {
   const std::shared_ptr<Message> came = std::exchange(peer.current, nullptr);
-  came->done = true;
-  if (came->room == 0 && came->owner == nullptr) take(peer, came);  // nobody waited for it
+  const bool was_posted = came->room > 0 || came->owner != nullptr;
+  end(*came);
+  if (!was_posted) take(peer, came);
 }
 
 // A message that was kept: its receive may have been posted meanwhile.
@@ -284,9 +293,17 @@ void TcpMessages::abandon(Handle& handle, std::shared_ptr<const void> owner) {
   const std::shared_ptr<Message> message = *held;
   delete held;
   handle = nullptr;
-  message->owner = std::move(owner);  // a send stays in line: the stream must keep its frames
+  // A send stays in line: the stream must keep its frames. So does what has begun to come.
+  message->owner = std::move(owner);
   Peer& peer = peers_[static_cast<size_t>(message->peer)];
-  std::erase(peer.posted, message);
+  if (message->done || std::erase(peer.posted, message) > 0) end(*message);
+}
+
+std::vector<std::shared_ptr<const void>> TcpMessages::let_go() {
+  if (!some_gone_.load(std::memory_order_relaxed)) return {};
+  const std::lock_guard lock(mutex_);
+  some_gone_.store(false, std::memory_order_relaxed);
+  return std::exchange(gone_, {});
 }
 
 }  // namespace tessera

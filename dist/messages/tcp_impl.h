@@ -4,11 +4,11 @@
 // prove that they know the job's secret. Messages advance in calls of the rank; there is no thread.
 #pragma once
 
+#include "tessera/dist/lock/mutex_impl.h"
 #include "tessera/dist/messages/messages_impl.h"
 #include "tessera/dist/rendezvous/door_impl.h"
 
 #include <deque>
-#include <mutex>
 
 namespace tessera {
 
@@ -28,6 +28,7 @@ class TcpMessages final : public Messages {
   Handle receive(int from, int tag, void* data, size_t bytes) override;
   bool done(Handle& handle) override;
   void abandon(Handle& handle, std::shared_ptr<const void> owner) override;
+  std::vector<std::shared_ptr<const void>> let_go() override;
   [[nodiscard]] int largest_tag() const override { return 2'147'483'647; }
 
  private:
@@ -52,10 +53,13 @@ class TcpMessages final : public Messages {
   void finish(Peer& peer);
   void take(Peer& peer, const std::shared_ptr<Message>& came);
   void fail_all(Peer& peer, const std::string& why);
+  void end(Message& message);
 
   int rank_;
   std::vector<Peer> peers_;
-  std::mutex mutex_;
+  std::vector<std::shared_ptr<const void>> gone_;
+  std::atomic<bool> some_gone_{false};
+  Mutex mutex_;
 };
 
 }  // namespace tessera

@@ -168,17 +168,32 @@ void MpiMessages::abandon(Handle& handle, std::shared_ptr<const void> owner) {
     for (void* piece : message->pieces) (void)api_.cancel(piece);
   }
   abandoned_.push_back({std::move(message), std::move(owner)});
-  std::erase_if(abandoned_, [&](Abandoned& a) {
+  some_abandoned_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<std::shared_ptr<const void>> MpiMessages::let_go() {
+  std::vector<std::shared_ptr<const void>> owners;
+  if (!some_abandoned_.load(std::memory_order_relaxed)) return owners;
+  const std::lock_guard lock(mutex_);
+  const auto ended = [&](Abandoned& a) {
     try {
       return test(*a.message);
     } catch (const PeerFailed&) {  // given up already
       return a.message->pieces.empty();
     }
+  };
+  std::erase_if(abandoned_, [&](Abandoned& a) {
+    if (!ended(a)) return false;
+    owners.push_back(std::move(a.owner));
+    return true;
   });
+  some_abandoned_.store(!abandoned_.empty(), std::memory_order_relaxed);
+  return owners;
 }
 
 std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, std::string_view key,
                                                  std::string_view mine, Deadline deadline) {
+  expect_no_lock("a rank waits for an exchange");
   struct Side {
     Opening opening;
     std::string rest;
@@ -283,6 +298,7 @@ std::vector<std::string> MpiMessages::all_gather(std::span<const int> members, s
 }
 
 bool MpiMessages::finish(bool clean, Deadline deadline) noexcept {
+  (void)let_go();
   const std::lock_guard lock(mutex_);
   if (finished_ || !clean || broken_ || !abandoned_.empty()) return true;
   finished_ = true;

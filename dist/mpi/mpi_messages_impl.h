@@ -4,6 +4,7 @@
 // its own makes these calls and ranks wait for it until their deadline.
 #pragma once
 
+#include "tessera/dist/lock/mutex_impl.h"
 #include "tessera/dist/messages/messages_impl.h"
 #include "tessera/dist/mpi/mpi_api_impl.h"
 #include "tessera/dist/rendezvous/bootstrap_impl.h"
@@ -58,6 +59,7 @@ class MpiMessages final : public Messages, public Bootstrap {
   Handle receive(int from, int tag, void* data, size_t bytes) override;
   bool done(Handle& handle) override;
   void abandon(Handle& handle, std::shared_ptr<const void> owner) override;
+  std::vector<std::shared_ptr<const void>> let_go() override;
   [[nodiscard]] int largest_tag() const override { return largest_tag_; }
 
   static constexpr int kBootstrapTag = 1;
@@ -76,12 +78,13 @@ class MpiMessages final : public Messages, public Bootstrap {
   MpiThread& thread_;
   int rank_ = 0, size_ = 1, largest_tag_ = 0;
   std::string name_;
-  std::mutex mutex_;  // MPI is started for one caller at a time
+  Mutex mutex_;  // MPI is started for one caller at a time
   struct Abandoned {
     std::unique_ptr<Message> message;
     std::shared_ptr<const void> owner;
   };
   std::vector<Abandoned> abandoned_;
+  std::atomic<bool> some_abandoned_{false};
   bool broken_ = false, finished_ = false;
 };
 

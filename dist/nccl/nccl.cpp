@@ -40,7 +40,11 @@ NcclWork::~NcclWork() {
 }
 bool NcclWork::test() { return group->poll(*this); }
 void NcclWork::wait() {
+  expect_no_lock("a rank waits for others");
+  std::optional<WaitWatch::Wait> watched;
   for (int turns = 0; !group->poll(*this); ++turns) {
+    if (!watched) watched.emplace(group->comm().waits, name_of(c.kind), c.sequence, deadline);
+    watched->check();
     if (turns < 1000) std::this_thread::yield();
     else std::this_thread::sleep_for(kPoll);
   }
@@ -58,6 +62,7 @@ NcclChannel::NcclChannel(const TesseraNcclApi& api, Device device, const Tessera
 }
 
 NcclChannel::~NcclChannel() {
+  expect_no_lock("a communicator is dropped");
   // Finalising waits for the peers, so it has an end too.
   const auto end = Clock::now() + kFarewell;
   while (communicator && state() == kNcclPending && Clock::now() < end)
@@ -99,12 +104,12 @@ NcclGroup::NcclGroup(Ref<ProcessGroup> host, Device device, std::shared_ptr<Comm
   (void)Context::current().stream(device_);  // makes the device the thread's current one
   refuse_shared_devices();
   connect();
-  comm().share_with_watchdog();
   watchdog_ = NcclWatchdog::of_rank();
   watchdog_->add(this);
 }
 
 NcclGroup::~NcclGroup() {
+  expect_no_lock("a group is dropped");
   if (watchdog_) watchdog_->remove(this);
   if (channel_) channel_->leave();
   for (auto& [ranks, pipe] : pipes_)
@@ -174,7 +179,9 @@ void NcclGroup::check(int code, const NcclWork* w) {
 
 void NcclGroup::settle(const NcclWork* w, Clock::time_point deadline) {
   const std::string place = w ? w->place : concat("starting group ", name(), " over NCCL");
+  const WaitWatch::Wait watched(comm().waits, "a call of NCCL", 0, deadline);
   while (true) {
+    watched.check();
     raise_failure(place);
     const int state = [&] {
       const auto guard = comm().lock();
@@ -183,11 +190,12 @@ void NcclGroup::settle(const NcclWork* w, Clock::time_point deadline) {
     if (state == 0) return;
     if (state != kNcclPending) check(state, w);
     if (Clock::now() > deadline) {
+      const std::string seen = others();
       {
         const auto guard = comm().lock();
         stop<CollectiveTimeout>(
             "nccl", concat("rank ", comm().world_rank, " gave up after ", timeout().count(), " ms ",
-                           w ? "queueing " : "", place, ". The others: ", others()));
+                           w ? "queueing " : "", place, ". The others: ", seen));
       }
       raise_failure(place);
     }
@@ -208,14 +216,14 @@ void NcclGroup::end_group(const std::exception_ptr& error, std::string_view for_
   if (failure_) return;
   failure_ = error;
   untold_ = for_host;
-  const auto drop = [&](NcclWork& w) {
-    recorder().ended(w.c.record, true);
-    w.error = error;
+  const auto drop = [&](const Ref<NcclWork>& w) {
+    recorder().ended(w->c.record, true);
+    w->error = error;
     finish(w);
   };
-  for (const Ref<NcclWork>& w : std::exchange(in_flight_, {})) drop(*w);
-  for (const Ref<NcclWork>& w : std::exchange(messages_, {})) drop(*w);
-  comm().lost(error);
+  for (const Ref<NcclWork>& w : std::exchange(in_flight_, {})) drop(w);
+  for (const Ref<NcclWork>& w : std::exchange(messages_, {})) drop(w);
+  comm().lost(error, nullptr);
   if (channel_) channel_->abort();
   for (auto& [ranks, pipe] : pipes_) {
     if (pipe.channel) pipe.channel->abort();
@@ -290,11 +298,12 @@ std::string NcclGroup::others() const {
 }
 
 void NcclGroup::give_up(const NcclWork& w) {
+  const std::string seen = others();
   {
     const auto guard = comm().lock();
     stop<CollectiveTimeout>(
         w.place, concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(),
-                        " ms. The others: ", others(), "; flight record: ", recorder().path()));
+                        " ms. The others: ", seen, "; flight record: ", recorder().path()));
   }
   raise_failure(w.place);
   fail<CollectiveTimeout>(w.place, "gave up");
@@ -359,32 +368,32 @@ int NcclGroup::mark_end(NcclWork& w, void* stream) {
   return api_.event_record(w.end, stream);
 }
 
-void NcclGroup::finish(NcclWork& w) {
-  w.done = true;
-  if (&w == watched_) watched_ = nullptr;
-  for (void** event : {&w.ready, &w.end})
+void NcclGroup::finish(const Ref<NcclWork>& w) {
+  w->done = true;
+  if (w.get() == watched_) watched_ = nullptr;
+  for (void** event : {&w->ready, &w->end})
     if (*event) idle_events_.push_back(std::exchange(*event, nullptr));
-  w.c.in = w.c.out = {};
-  w.scratch = {};
-  if (!w.c.use->ended()) w.c.use->end(w.error);
+  w->c.in = w->c.out = {};
+  if (w->scratch.defined()) comm().later([scratch = std::exchange(w->scratch, {})] {});
+  comm().end(w, w->c.use, w->error);
 }
 
 // Ends what has ended. True where nothing is in flight.
 bool NcclGroup::advance_all() {
   int code = 0;
-  const auto ended = [&](NcclWork& w) {
-    if (code != 0 || !w.queued) return false;
-    const int now = api_.event_done(w.end);
+  const auto ended = [&](const Ref<NcclWork>& w) {
+    if (code != 0 || !w->queued) return false;
+    const int now = api_.event_done(w->end);
     if (now != 0 && now != kNcclPending) code = now;
     if (now != 0) return false;
-    recorder().ended(w.c.record, false);
+    recorder().ended(w->c.record, false);
     finish(w);
     return true;
   };
-  while (!in_flight_.empty() && ended(*in_flight_.front())) in_flight_.pop_front();
+  while (!in_flight_.empty() && ended(in_flight_.front())) in_flight_.pop_front();
   for (auto& [ranks, pipe] : pipes_)
     if (code == 0) code = run_steps(pipe, ranks.first == rank());
-  std::erase_if(messages_, [&](const Ref<NcclWork>& w) { return ended(*w); });
+  std::erase_if(messages_, ended);
   if (code == 0) code = states();
   if (code != 0 && code != kNcclPending) stop<PeerFailed>("nccl", "NCCL stopped: " + text_of(code));
   return in_flight_.empty() && messages_.empty();
@@ -447,7 +456,7 @@ void NcclGroup::order(NcclWork& w, Stream s) {
     const auto guard = comm().lock();
     done = w.done;
     const int ordered = done ? 0 : api_.stream_wait(s.handle, w.end);
-    if (!done && ordered == 0 && own && !w.c.use->ended()) w.c.use->end();
+    if (!done && ordered == 0 && own) comm().end(nullptr, w.c.use, nullptr);
     return ordered;
   }();
   check(code, &w);
@@ -455,39 +464,53 @@ void NcclGroup::order(NcclWork& w, Stream s) {
 }
 
 // The time of an operation runs from when nothing of this rank stands in its way.
-bool NcclGroup::overdue() {
+std::optional<NcclGroup::Late> NcclGroup::overdue() {
   const NcclWork* first = nullptr;
   if (!in_flight_.empty()) first = in_flight_.front().get();
   else if (!messages_.empty()) first = messages_.front().get();
-  if (!first) return false;
+  if (!first) return {};
   const auto now = Clock::now();
   if (first != watched_ || api_.event_done(first->ready) == kNcclPending) {
     watched_ = first;
     watched_since_ = now;
-    return false;
+    return {};
   }
-  if (now - watched_since_ < first->c.timeout) return false;
-  stop<CollectiveTimeout>(
-      first->place, concat("rank ", comm().world_rank, " gave up after ", first->c.timeout.count(),
-                           " ms, though nobody waited for it. The others: ", others(),
-                           "; flight record: ", recorder().path()));
-  return true;
+  if (now - watched_since_ < first->c.timeout) return {};
+  return Late{first->place, first->c.timeout};
 }
 
-void NcclGroup::watch() noexcept {
+std::vector<Ref<Work>> NcclGroup::watch() noexcept {
+  std::vector<Ref<Work>> kept;
   try {
     (void)api_.use_device(device_.index);
+    std::optional<Late> late;
     {
       const auto guard = comm().lock();
-      if (failure_ ? untold_.empty() : (advance_all() && !failure_)) return;
-      if (!failure_ && !overdue() && comm().watch) comm().watch->look();
+      kept.assign(in_flight_.begin(), in_flight_.end());
+      kept.insert(kept.end(), messages_.begin(), messages_.end());
+      if (failure_ ? untold_.empty() : (advance_all() && !failure_)) return kept;
+      if (!failure_) late = overdue();
+      if (!failure_ && !late && comm().watch) comm().watch->look();
+    }
+    if (late) {
+      const std::string seen = others();
+      const auto guard = comm().lock();
+      stop<CollectiveTimeout>(
+          late->place, concat("rank ", comm().world_rank, " gave up after ", late->timeout.count(),
+                              " ms, though nobody waited for it. The others: ", seen,
+                              "; flight record: ", recorder().path()));
     }
     tell_host();
     host_->raise_failure(name());
   } catch (const std::exception&) {  // a peer failed: what this rank's device waits for never comes
-    const auto guard = comm().lock();
-    end_group(std::current_exception(), "");
+    const auto error = std::current_exception();
+    try {
+      const auto guard = comm().lock();
+      end_group(error, "");
+    } catch (const CollectiveTimeout&) {  // the rank keeps its lock for good, and tells
+    }
   }
+  return kept;
 }
 
 void NcclGroup::compare_signatures(const Collective& c) {

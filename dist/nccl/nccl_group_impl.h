@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -101,8 +102,8 @@ class NcclGroup final : public ProcessGroup, public Pending {
   void raise_failure(std::string_view where) override;
   bool advance() override;
   void abandon(std::string_view why) override;
-  /// The watchdog's look, on its thread.
-  void watch() noexcept;
+  /// The watchdog's look, on its thread; what was in flight, for its caller to drop.
+  [[nodiscard]] std::vector<Ref<Work>> watch() noexcept;
 
   /// True when the operation is complete; throws typed errors, after the deadline too.
   bool poll(NcclWork& w);
@@ -127,21 +128,25 @@ class NcclGroup final : public ProcessGroup, public Pending {
   void check(int code, const NcclWork* w);
   void settle(const NcclWork* w, Clock::time_point deadline);
   void tell_host();
+  [[nodiscard]] std::string others() const;
   [[noreturn]] void raise(const std::exception_ptr& error);
   [[noreturn]] void give_up(const NcclWork& w);
 
   // With it, as is what follows; calls of NCCL give a code.
   [[nodiscard]] bool advance_all();
-  void finish(NcclWork& w);
+  void finish(const Ref<NcclWork>& w);
   void end_group(const std::exception_ptr& error, std::string_view for_host);
   template <class E> void stop(const std::string& place, const std::string& why) {
     end_group(std::make_exception_ptr(E(concat('[', place, "] ", why))),
               concat(why, " in ", place));
   }
   [[nodiscard]] std::string text_of(int code) const;
-  [[nodiscard]] std::string others() const;
   [[nodiscard]] int states() const;
-  [[nodiscard]] bool overdue();
+  struct Late {
+    std::string place;
+    std::chrono::milliseconds timeout{0};
+  };
+  [[nodiscard]] std::optional<Late> overdue();
   [[nodiscard]] int make_events(NcclWork& w, Stream compute);
   [[nodiscard]] int take_event(void** event);
   [[nodiscard]] int mark_end(NcclWork& w, void* stream);

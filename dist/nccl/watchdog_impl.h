@@ -4,12 +4,8 @@
 // wait for a rank that has failed.
 #pragma once
 
-#include <condition_variable>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
-#include <vector>
 
 namespace tessera {
 
@@ -24,17 +20,15 @@ class NcclWatchdog {
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
-  /// Both without the rank's lock: the thread takes it while it holds its own.
   void add(NcclGroup* group);
+  /// Returns when the thread does not look at the group any more.
   void remove(NcclGroup* group);
 
  private:
-  void run();
+  struct Groups;
+  static void run(const std::shared_ptr<Groups>& groups);
 
-  std::mutex mutex_;
-  std::condition_variable change_;
-  std::vector<NcclGroup*> groups_;
-  bool stop_ = false;
+  std::shared_ptr<Groups> groups_;
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 
 namespace tessera {
 
@@ -24,8 +25,12 @@ struct Failure {
   [[nodiscard]] bool happened() const { return state.load(std::memory_order_seq_cst) != 0; }
   /// False if there was an earlier failure.
   bool claim(FailureKind of, int world_rank, std::string_view why);
-  /// Waits for the text (its writer is in the middle of a copy), then throws the typed error.
+  /// Whether its text is here: its writer may be in the middle of a copy.
+  [[nodiscard]] bool readable() const { return state.load(std::memory_order_acquire) == 2; }
+  /// Waits for the text, then throws the typed error.
   [[noreturn]] void raise(std::string_view where) const;
+  /// The typed error, without waiting.
+  [[nodiscard]] std::exception_ptr error(std::string_view where) const;
 };
 
 /// Board of a world (or of its ranks on one host): which ranks have left, and why the world ended.

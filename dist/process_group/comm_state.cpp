@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work advances under one lock, by the rank's own calls or by its progress thread. Sleeping ranks
 // wait on a futex, so that processes can wake each other.
+#include "tessera/core/error.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 #include <climits>
 #include <ctime>
 #include <linux/futex.h>
+#include <optional>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 namespace tessera {
 
 CommState::CommState(int rank, std::shared_ptr<WorldBoard> board)
-    : world_rank(rank), recorder(rank, {}), board_(std::move(board)) {}
+    : world_rank(rank), recorder(rank, {}), waits(rank), board_(std::move(board)) {}
 
 CommState::~CommState() { detach(); }
 
@@ -28,6 +30,7 @@ void CommState::attach(Context& context, bool thread) {
 }
 
 void CommState::detach() {
+  waits.stop();
   if (threaded_) {
     {
       const std::lock_guard guard(mutex_);
@@ -48,6 +51,55 @@ void CommState::move_to(Context& context) {
   if (!items_.empty() && !threaded_) context.progress = this;
 }
 
+CommState::Guard CommState::lock() {
+  expect_no_lock("a thread takes the lock of its rank");
+  if (!mutex_.try_lock()) wait_for_lock();
+  return Guard(*this);
+}
+
+void CommState::wait_for_lock() {
+  const auto timeout = std::chrono::milliseconds(timeout_ms.load(std::memory_order_relaxed));
+  const WaitWatch::Wait wait(waits, "a call that needs the rank's lock", 0,
+                             std::chrono::steady_clock::now() + timeout);
+  for (int turns = 0; !mutex_.try_lock(); ++turns) {
+    wait.check();
+    if (turns < 100) std::this_thread::yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+CommState::Guard::~Guard() {
+  Later later = std::exchange(comm_.later_, {});
+  comm_.mutex_.unlock();
+  later.run();
+}
+
+// A use ends before its work is dropped: until then it may ask for the work.
+void CommState::Later::run() noexcept {
+  if (calls.empty() && works.empty()) return;
+  expect_no_lock("what has ended is dropped");
+  for (const auto& call : calls) call();
+  calls.clear();
+  for (Ending& ending : works) {
+    if (ending.use && !ending.use->ended()) ending.use->end(std::move(ending.error));
+  }
+  works.clear();
+}
+
+void CommState::dump(std::string_view reason) {
+  later([this, text = recorder.json(reason)] { (void)recorder.write(text); });
+}
+
+void CommState::tell(const std::exception_ptr& error) {
+  Lost known;
+  {
+    const auto guard = lock();
+    told_ = true;
+    known = std::exchange(lost_, {});
+  }
+  std::rethrow_exception(error);
+}
+
 ProcessGroup& CommState::device_group(const Ref<ProcessGroup>& host,
                                       const std::shared_ptr<CommState>& self, Device device) {
   for (const DeviceGroup& g : device_groups_)
@@ -64,18 +116,17 @@ void CommState::add(Ref<ProcessGroup> group, Pending* pending) {
   else if (context_) context_->progress = this;
 }
 
+// Whoever holds the lock advances the work.
 void CommState::poll() noexcept {
-  std::vector<Item> ended;
-  const auto guard = lock();
-  recorder.dump_if_asked();
+  if (!mutex_.try_lock()) return;
+  const Guard guard(*this);
+  if (recorder.asked()) dump("SIGUSR2");
   if (watch) watch->look();
-  ended = poll_locked();
+  poll_locked();
 }
 
-std::vector<CommState::Item> CommState::poll_locked() noexcept {
-  std::vector<Item> ended;
-  if (polling_) return ended;  // a reduction's own calls
-  polling_ = true;
+void CommState::poll_locked() noexcept {
+  std::vector<Item> ended;  // these may be the last owners of their groups
   for (size_t i = 0; i < items_.size();) {
     if (items_[i].pending->advance()) {
       items_[i].pending->listed_ = false;
@@ -86,56 +137,65 @@ std::vector<CommState::Item> CommState::poll_locked() noexcept {
     }
   }
   if (items_.empty() && context_ && !threaded_) context_->progress = nullptr;
-  polling_ = false;
-  return ended;
+  if (!ended.empty()) later([groups = std::move(ended)] {});
 }
 
 void CommState::run_thread() {
   Context context(Context::Options{.threads = 1});
-  std::unique_lock guard(mutex_);
-  while (!stop_) {
-    if (items_.empty()) {
-      wake_.wait(guard);
-      continue;
+  while (true) {
+    {
+      std::unique_lock waiting(mutex_);
+      wake_.wait(waiting, [&] { return stop_ || !items_.empty(); });
+      if (stop_) return;
     }
-    std::vector<Item> ended = poll_locked();
-    guard.unlock();
-    ended.clear();
+    try {
+      const auto guard = lock();
+      poll_locked();
+    } catch (const CollectiveTimeout&) {  // the rank's own thread keeps the lock: its fault to tell
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
-    guard.lock();
   }
 }
 
 void CommState::drain() {
-  const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::milliseconds(timeout_ms.load(std::memory_order_relaxed));
+  using Clock = std::chrono::steady_clock;
+  const auto end =
+      Clock::now() + std::chrono::milliseconds(timeout_ms.load(std::memory_order_relaxed));
+  const WaitWatch::Wait wait(waits, "the end of a world", 0, end);
   Waiter waiter(*this, nullptr);
   while (true) {
+    std::optional<Lost> lost;
     {
-      std::vector<Item> ended;
       const auto guard = lock();
       if (watch) watch->look();
-      ended = poll_locked();
-      if (items_.empty()) {
-        if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
-        return;
-      }
+      poll_locked();
+      if (items_.empty()) lost = std::exchange(lost_, {});
     }
-    if (std::chrono::steady_clock::now() > end) break;
+    if (lost) {
+      const bool thrown = lost->use && lost->use->ended() && !lost->use->failed();
+      if (lost->error && !thrown) std::rethrow_exception(lost->error);
+      return;
+    }
+    if (Clock::now() > end) break;
+    wait.check();
     waiter.pause([] { return false; });
   }
   constexpr std::string_view why = "it ended with work that its peers never joined";
   {
-    std::vector<Item> left;
     const auto guard = lock();
-    left.swap(items_);
-    for (Item& item : left) {
-      item.pending->listed_ = false;
-      item.pending->abandon(why);
-    }
+    give_up(why);
   }
   fail<CollectiveTimeout>("world", "rank ", world_rank, ": ", why, " within ",
                           timeout_ms.load(std::memory_order_relaxed), " ms");
+}
+
+void CommState::give_up(std::string_view why) {
+  for (Item& item : items_) {
+    item.pending->listed_ = false;
+    item.pending->abandon(why);
+  }
+  later([groups = std::exchange(items_, {})] {});
+  if (context_ && !threaded_) context_->progress = nullptr;
 }
 
 void CommState::fail_world(std::string_view why) {
@@ -143,22 +203,19 @@ void CommState::fail_world(std::string_view why) {
     board_->failure.claim(FailureKind::peer, world_rank,
                           concat("rank ", world_rank, " failed: ", why));
   }
-  std::vector<Item> items;
-  {
+  try {
     const auto guard = lock();
     if (watch) watch->failed(why);
-    for (Item& item : items_) {
-      item.pending->listed_ = false;
-      item.pending->abandon(why);
-    }
-    items = std::exchange(items_, {});
-    if (context_ && !threaded_) context_->progress = nullptr;
-  }
+    give_up(why);
+  } catch (const CollectiveTimeout&) {  // a thread that never gives the lock back: only the board
+  }                                     // tells the others
 }
 
 void CommState::leave() {
   if (board_) board_->rank(world_rank).left.store(1, std::memory_order_seq_cst);
-  if (watch) watch->left();
+  if (!watch) return;
+  const auto guard = lock();
+  watch->left();
 }
 
 void CommState::started(const Collective& c) {

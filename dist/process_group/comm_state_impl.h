@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // CommState: state shared by the groups of one rank: the deadline, the flight record, the list of
 // pending work, how to wait, and the world's board. Work of all groups advances in every wait, test
-// and op call of the rank, and on a progress thread only if cores are idle; the lock is used only
-// if another thread exists: that one, or a watchdog.
+// and op call of the rank, and on a progress thread only if cores are idle, under one lock. Whoever
+// holds it destroys, ends and calls nothing that could wait or come back for the lock: such things
+// are collected, and come to pass when the lock has been given back.
 #pragma once
 
 #include "tessera/core/context.h"
 #include "tessera/core/hooks.h"
 #include "tessera/dist/process_group/board_impl.h"
 #include "tessera/dist/process_group/flight_recorder.h"
+#include "tessera/dist/process_group/wait_watch_impl.h"
 
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 namespace tessera {
@@ -69,26 +70,44 @@ class CommState final : public Progress {
   void move_to(Context& context);
   [[nodiscard]] Context* attached() const { return context_; }
 
+  /// Holds the rank's lock. What has been collected meanwhile comes to pass behind its end.
+  class Guard {
+   public:
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    friend class CommState;
+    explicit Guard(CommState& comm) : comm_(comm) {}
+    CommState& comm_;
+  };
+  /// CollectiveTimeout: another thread of the rank kept the lock far beyond the deadline.
+  [[nodiscard]] Guard lock();
+
+  // With the lock held, for when it has been given back:
+  /// Calls `f`, or only drops what it holds. Before works end.
+  void later(std::function<void()> f) { later_.calls.push_back(std::move(f)); }
+  /// The work has its result: its use ends, and the work is dropped.
+  void end(Ref<Work> work, Ref<PendingUse> use, std::exception_ptr error) {
+    later_.works.push_back({std::move(work), std::move(use), std::move(error)});
+  }
+  /// Writes the flight record.
+  void dump(std::string_view reason);
+
   /// Adds a group to the list of groups with pending work; called with the lock held.
   void add(Ref<ProcessGroup> group, Pending* pending);
   void poll() noexcept override;
   /// Completes pending work within the deadline. Throws the first error of work whose handle was
   /// dropped before it ended, or CollectiveTimeout for the rest.
   void drain();
-  /// Stores the error of work without a handle; called with the lock held. Dropped once the rank
-  /// has received an error of any work.
-  void lost(std::exception_ptr error) {
-    if (!told_ && !lost_) lost_ = std::move(error);
+  /// Stores the error of a work, which drain() throws unless the rank has received an error of any
+  /// work; called with the lock held. `use` knows whether this one was thrown to who needed bytes.
+  void lost(std::exception_ptr error, Ref<PendingUse> use) {
+    if (!told_ && !lost_.error) lost_ = {std::move(error), std::move(use)};
   }
   /// Throws the error of a work to its caller.
-  [[noreturn]] void tell(const std::exception_ptr& error) {
-    {
-      const auto guard = lock();
-      told_ = true;
-      lost_ = nullptr;
-    }
-    std::rethrow_exception(error);
-  }
+  [[noreturn]] void tell(const std::exception_ptr& error);
   /// Reports to the world that this rank failed (the first failure counts) and drops pending work.
   void fail_world(std::string_view why);
   void leave();
@@ -105,6 +124,7 @@ class CommState final : public Progress {
   void drop_device_groups() { device_groups_.clear(); }
 
   std::shared_ptr<Watch> watch;  // set before the first operation; null among threads
+  WaitWatch waits;
   /// Sets on the board the last operation of this rank, and the rank that it waits for (-1: none).
   void started(const Collective& c);
   void waits_for(int rank);
@@ -113,20 +133,28 @@ class CommState final : public Progress {
   /// "rank 2 (process 17 on n1) runs; ..." or "".
   [[nodiscard]] std::string describe(int rank) const { return watch ? watch->describe(rank) : ""; }
 
-  [[nodiscard]] std::unique_lock<std::mutex> lock() {
-    return threaded_ || watched_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
-  }
-  /// From now on a watchdog's thread looks at this rank's operations. Called without the lock.
-  void share_with_watchdog() { watched_ = true; }
-
  private:
   struct Item {
     Ref<ProcessGroup> group;
     Pending* pending;
   };
-  /// Gives the groups that have nothing pending any more: the last owners may be these, and they go
-  /// without the lock.
-  [[nodiscard]] std::vector<Item> poll_locked() noexcept;
+  struct Lost {
+    std::exception_ptr error;
+    Ref<PendingUse> use;
+  };
+  struct Ending {
+    Ref<Work> work;
+    Ref<PendingUse> use;
+    std::exception_ptr error;
+  };
+  struct Later {
+    std::vector<std::function<void()>> calls;
+    std::vector<Ending> works;
+    void run() noexcept;
+  };
+  void wait_for_lock();
+  void poll_locked() noexcept;
+  void give_up(std::string_view why);
   void run_thread();
 
   std::shared_ptr<WorldBoard> board_;
@@ -138,13 +166,17 @@ class CommState final : public Progress {
     Ref<ProcessGroup> group;
   };
   std::vector<DeviceGroup> device_groups_;
-  std::exception_ptr lost_;
+  Lost lost_;
   bool told_ = false;
-  bool polling_ = false, threaded_ = false, watched_ = false, stop_ = false;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  bool threaded_ = false, stop_ = false;
+  Mutex mutex_;
+  Later later_;
+  std::condition_variable_any wake_;
   std::thread thread_;
 };
+
+/// "all_reduce".
+[[nodiscard]] const char* name_of(CollectiveKind kind);
 
 /// Waiting of a rank: spins a few microseconds if there are enough cores, yields, then sleeps on
 /// `header` (woken by peers, or after a millisecond to check everything else).
@@ -153,6 +185,7 @@ class Waiter {
   Waiter(const CommState& comm, SegmentHeader* header) : comm_(comm), header_(header) {}
   /// One pause; `ready` is asked again before sleeping.
   template <class Ready> void pause(Ready&& ready) {
+    expect_no_lock("a rank waits for others");
     if (steps_ < (comm_.may_spin ? kSpins : 0)) {
       ++steps_;
       relax();

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <unistd.h>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -184,11 +185,19 @@ std::string FlightRecorder::json(std::string_view reason) const {
 
 bool FlightRecorder::dump(std::string_view reason) const noexcept {
   try {
+    return write(json(reason));
+  } catch (...) {
+    return false;
+  }
+}
+
+bool FlightRecorder::write(std::string_view json) const noexcept {
+  try {
     std::error_code none;
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), none);
     // The name can be guessed, perhaps by others who may write in the folder, so no link is
     // followed: a new file takes the place of what is there.
-    const std::string aside = path_ + ".part", text = json(reason) + '\n';
+    const std::string aside = path_ + ".part", text = concat(json, '\n');
     ::unlink(aside.c_str());
     const int fd =
         ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -214,11 +223,9 @@ void FlightRecorder::install_signal_handler() {
   sigaction(SIGUSR2, &action, nullptr);
 }
 
-void FlightRecorder::dump_if_asked() {
+bool FlightRecorder::asked() {
   const uint32_t requests = dump_requests().load(std::memory_order_relaxed);
-  if (requests == seen_requests_) return;
-  seen_requests_ = requests;
-  dump("SIGUSR2");
+  return std::exchange(seen_requests_, requests) != requests;
 }
 
 }  // namespace tessera

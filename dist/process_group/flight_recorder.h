@@ -43,6 +43,8 @@ class TESSERA_API FlightRecorder {
   /// hide the error that is being reported; false if nothing could be written.
   bool dump(std::string_view reason) const noexcept;
   [[nodiscard]] std::string json(std::string_view reason) const;
+  /// What dump() does with its json().
+  bool write(std::string_view json) const noexcept;
   /// Number of operations so far.
   [[nodiscard]] uint64_t count() const { return next_.load(std::memory_order_relaxed); }
 
@@ -64,8 +66,8 @@ class TESSERA_API FlightRecorder {
   /// Installs a SIGUSR2 handler: every rank of this process then dumps at its next wait or op call.
   /// For programs (main calls it once).
   static void install_signal_handler();
-  /// Dumps if a signal has arrived since the last call; otherwise costs one load.
-  void dump_if_asked();
+  /// Whether a signal has asked for a dump since the last call; costs one load.
+  [[nodiscard]] bool asked();
 
  private:
   struct Entry {

@@ -105,6 +105,7 @@ int64_t before(const Counts& counts, int part) {
 class WorkUse final : public PendingUse {
  public:
   explicit WorkUse(const Collective& c) : text_(concat(c)), timeout_(c.timeout) {}
+  ~WorkUse() override { expect_no_lock("a pending use is dropped"); }
   void is_of(Work& work) {
     const std::lock_guard guard(mutex_);
     if (!ended()) work_ = &work;
@@ -127,6 +128,7 @@ class WorkUse final : public PendingUse {
     return work ? work->test() : ended();
   }
   void block() override {
+    expect_no_lock("bytes under way are waited for");
     if (const Ref<Work> work = mine()) return work->wait();
     const auto deadline = std::chrono::steady_clock::now() + timeout_;
     while (!ended()) {
@@ -147,10 +149,11 @@ class WorkUse final : public PendingUse {
 
 }  // namespace
 
+// They are dropped with the operation, which whoever asks here may not do.
 bool Collective::may_start() {
-  for (; !after.empty(); after.pop_back()) {
-    if (!after.back()->ended()) return false;
-    if (after.back()->failed()) after.back()->wait();
+  for (const Ref<PendingUse>& before : after) {
+    if (!before->ended()) return false;
+    if (before->failed()) before->wait();  // throws its error
   }
   return true;
 }
@@ -160,12 +163,14 @@ std::ostream& operator<<(std::ostream& out, ReduceOp op) {
   return out << kNames[static_cast<size_t>(op)];
 }
 
-std::ostream& operator<<(std::ostream& out, CollectiveKind kind) {
-  constexpr std::array<std::string_view, 11> kNames{
+const char* name_of(CollectiveKind kind) {
+  constexpr std::array<const char*, 11> kNames{
       "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
       "gather",     "scatter", "send",      "recv",       "barrier"};
-  return out << kNames[static_cast<size_t>(kind)];
+  return kNames[static_cast<size_t>(kind)];
 }
+
+std::ostream& operator<<(std::ostream& out, CollectiveKind kind) { return out << name_of(kind); }
 
 std::ostream& operator<<(std::ostream& out, const Collective& c) {
   out << c.kind;
@@ -185,9 +190,9 @@ std::ostream& operator<<(std::ostream& out, const Collective& c) {
   return out;
 }
 
-Work::~Work() = default;
+Work::~Work() { expect_no_lock("a work is dropped"); }
 void Work::wait_on(Stream) { wait(); }
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() { expect_no_lock("a group is dropped"); }
 
 ProcessGroup::ProcessGroup(int rank, std::vector<int> ranks, std::string name,
                            std::shared_ptr<CommState> comm)

@@ -3,39 +3,58 @@
 // throw an error once; the error of a dropped work is thrown when the world ends.
 #include "tessera/dist/process_group/queued_group_impl.h"
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace tessera {
 
 QueuedWork::QueuedWork(Collective collective, Ref<QueuedGroup> owner)
     : c(std::move(collective)), group_(std::move(owner)) {}
-// Dropped without checking its result.
 QueuedWork::~QueuedWork() {
-  if (error) group_->let_go(error);
   if (c.use && !c.use->ended()) c.use->end(error);
 }
 bool QueuedWork::test() { return group_->test(*this); }
 void QueuedWork::wait() { group_->wait(*this); }
 
-void QueuedGroup::let_go(std::exception_ptr error) {
-  const auto guard = comm().lock();
-  comm().lost(std::move(error));
+void QueuedGroup::end(Ref<QueuedWork> w, std::exception_ptr error,
+                      std::shared_ptr<const void> owner) {
+  recorder().ended(w->c.record, error != nullptr);
+  if (error) comm().lost(error, w->c.use);
+  w->error = error;
+  w->done = true;
+  w->c.in = {};
+  w->c.out = {};
+  Ref<PendingUse> use = owner ? nullptr : w->c.use;
+  if (owner) comm().later([owner = std::move(owner)] {});
+  comm().end(std::move(w), std::move(use), std::move(error));
 }
 
-void QueuedGroup::end(QueuedWork& w, std::exception_ptr error) {
-  recorder().ended(w.c.record, error != nullptr);
-  if (error && w.use_count() == 1) comm().lost(error);  // only the queue holds it
-  else w.error = error;
-  w.done = true;
-  w.c.in = {};
-  w.c.out = {};
-  if (w.c.use) w.c.use->end(std::move(error));
+const PendingUse* QueuedGroup::in_the_way(const Collective& c) {
+  const auto found =
+      std::ranges::find_if(c.after, [](const Ref<PendingUse>& before) { return !before->ended(); });
+  return found == c.after.end() ? nullptr : found->get();
 }
 
-// What `w` comes after ends before it, and is waited for first: it has its own deadline.
-std::vector<Ref<PendingUse>> QueuedGroup::comes_after(const QueuedWork& w) {
-  const auto guard = comm().lock();
-  return w.c.after;
+// A process may have died between the claim and the text.
+bool QueuedGroup::told(const Failure& failure) {
+  constexpr auto kPatience = std::chrono::milliseconds(200);
+  if (!failure.happened()) return false;
+  if (failure.readable()) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (untold_since_ == std::chrono::steady_clock::time_point()) untold_since_ = now;
+  return now - untold_since_ > kPatience;
+}
+
+bool QueuedGroup::has_failed(Failure& own) {
+  const WorldBoard* board = comm().board();
+  if (!own.happened() && board && told(board->failure)) {
+    const Failure& world = board->failure;
+    own.claim(FailureKind::peer, world.readable() ? world.rank : -1,
+              world.readable() ? world.text.data() : "a rank died while it reported a failure");
+    if (SegmentHeader* header = wakes_on()) wake(*header);
+  }
+  return told(own);
 }
 
 void QueuedGroup::tell(const QueuedWork& w) {
@@ -49,8 +68,9 @@ void QueuedGroup::check_deadline(QueuedWork& w) {
   else if (now > w.deadline) time_out(w);
 }
 
+// What `w` comes after ends before it, and is waited for first: it has its own deadline.
 bool QueuedGroup::test(QueuedWork& w) {
-  for (const Ref<PendingUse>& before : comes_after(w)) {
+  for (const Ref<PendingUse>& before : w.c.after) {
     if (!before->test()) return false;
   }
   comm().poll();
@@ -68,7 +88,7 @@ bool QueuedGroup::test(QueuedWork& w) {
 }
 
 void QueuedGroup::wait(QueuedWork& w) {
-  for (const Ref<PendingUse>& before : comes_after(w)) before->wait();
+  for (const Ref<PendingUse>& before : w.c.after) before->wait();
   Waiter waiter(comm(), wakes_on());
   bool idle = false;
   const auto try_once = [&] {
@@ -78,8 +98,14 @@ void QueuedGroup::wait(QueuedWork& w) {
   };
   const auto start = std::chrono::steady_clock::now();
   const FlightRecorder::Spent before = recorder().spent();
+  std::optional<WaitWatch::Wait> watched;
   while (!try_once()) {
     if (!waiter.spinning()) {
+      if (!watched) {
+        check_deadline(w);
+        watched.emplace(comm().waits, name_of(w.c.kind), w.c.sequence, w.deadline);
+      }
+      watched->check();
       comm().poll();
       {
         const auto guard = comm().lock();

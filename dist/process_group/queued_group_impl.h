@@ -33,8 +33,6 @@ class QueuedGroup : public ProcessGroup, public Pending {
  public:
   bool test(QueuedWork& w);
   void wait(QueuedWork& w);
-  /// The error of a work that was dropped.
-  void let_go(std::exception_ptr error);
 
  protected:
   using ProcessGroup::ProcessGroup;
@@ -42,15 +40,27 @@ class QueuedGroup : public ProcessGroup, public Pending {
   [[nodiscard]] virtual SegmentHeader* wakes_on() const { return nullptr; }
   /// Publishes the rank that this rank waits for; called with the lock held.
   virtual void publish_wait(const QueuedWork& w) = 0;
-  /// The deadline has passed: claims the failure, unless the work ended meanwhile.
+  /// The deadline has passed: claims the failure, unless the work ended meanwhile. Without the
+  /// lock, since asking who is late takes time.
   virtual void time_out(QueuedWork& w) = 0;
-  void end(QueuedWork& w, std::exception_ptr error);
+  // With the lock held:
+  /// The work has its result. Its use ends when the lock has been given back; with an `owner`, of
+  /// bytes that are still read, the use ends with that instead.
+  void end(Ref<QueuedWork> w, std::exception_ptr error,
+           std::shared_ptr<const void> owner = nullptr);
+  /// Whether `own`, the group's failure, or the world's has happened, which `own` then takes over.
+  /// Its text can be read then.
+  [[nodiscard]] bool has_failed(Failure& own);
+  /// The first of what an operation must not overtake that is under way, or null.
+  [[nodiscard]] static const PendingUse* in_the_way(const Collective& c);
   [[nodiscard]] int world(int member) const { return ranks()[static_cast<size_t>(member)]; }
 
  private:
-  [[nodiscard]] std::vector<Ref<PendingUse>> comes_after(const QueuedWork& w);
   void check_deadline(QueuedWork& w);
   [[noreturn]] void tell(const QueuedWork& w);
+  [[nodiscard]] bool told(const Failure& failure);
+
+  std::chrono::steady_clock::time_point untold_since_{};  // a failure without a text, or epoch
 };
 
 /// Elements before `part`.

@@ -117,9 +117,10 @@ std::string RendezvousClient::name() const {
   return concat("rendezvous at ", options_.host, ':', options_.port);
 }
 
-bool RendezvousClient::wait_for(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+bool RendezvousClient::wait_for(std::unique_lock<Mutex>& lock, Deadline deadline) {
   if (broken_ || std::chrono::steady_clock::now() >= deadline) return false;
   lock.unlock();
+  expect_no_lock("a rank waits for the rendezvous");
   wait_readable(stream_.fd(), kSliceMs);
   lock.lock();
   pump();
@@ -195,7 +196,7 @@ std::vector<RendezvousClient::Notice> RendezvousClient::take_notices() {
   return std::exchange(notices_, {});
 }
 
-int RendezvousClient::lost_rank() {
+RendezvousClient::Lost RendezvousClient::lost() {
   const std::lock_guard lock(mutex_);
   pump();
   return lost_;
@@ -221,7 +222,7 @@ void RendezvousClient::pump() {
   const bool here = stream_.read([this](Frame frame) { handle(std::move(frame)); });
   if (here && stream_.flush()) return;
   broken_ = true;
-  if (lost_ < 0) lost_ = 0;
+  if (lost_.rank < 0) lost_.rank = 0;
 }
 
 void RendezvousClient::handle(Frame frame) {
@@ -252,7 +253,11 @@ void RendezvousClient::handle(Frame frame) {
       return;
     }
     case wire::kLost:
-      if (const auto rank = in.get<int32_t>(); lost_ < 0) lost_ = rank;
+      if (lost_.rank >= 0) return;
+      lost_.rank = in.get<int32_t>();
+      lost_.status.state = RemoteStatus::State::lost;
+      lost_.status.sequence = in.get<uint64_t>();
+      lost_.status.operation = in.text();
       return;
     case wire::kTableReply:
       table_.assign(static_cast<size_t>(options_.size), {});

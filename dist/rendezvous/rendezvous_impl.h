@@ -7,13 +7,11 @@
 // with an error, as their ranks cannot be told apart; a world that is complete is not affected.
 #pragma once
 
+#include "tessera/dist/lock/mutex_impl.h"
 #include "tessera/dist/rendezvous/door_impl.h"
 
-#include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 namespace tessera {
 
@@ -55,6 +53,7 @@ class RendezvousServer {
   void fail_exchange(const std::string& key, bool mismatch, const std::string& why);
   [[nodiscard]] bool crosses_another(const std::string& key);
   void to_all_but(int rank, uint8_t type, std::string_view payload);
+  [[nodiscard]] std::string loss_of(int rank) const;
   [[nodiscard]] std::string table() const;
 
   Door door_;
@@ -106,8 +105,13 @@ class RendezvousClient final : public Bootstrap {
   };
   /// Notices that arrived since the last call.
   std::vector<Notice> take_notices();
-  /// A rank whose connection broke without a farewell, or -1; rank 0 if the server's broke.
-  [[nodiscard]] int lost_rank();
+  /// A rank whose connection broke without a farewell, or -1, and what was known of it; rank 0 if
+  /// the server's broke.
+  struct Lost {
+    int rank = -1;
+    RemoteStatus status;
+  };
+  [[nodiscard]] Lost lost();
   void publish(uint64_t sequence, std::string_view operation);
   /// Of all ranks; empty if the server does not answer in time.
   std::vector<RemoteStatus> table(Deadline deadline);
@@ -118,11 +122,11 @@ class RendezvousClient final : public Bootstrap {
   // With the lock held.
   void pump();
   void handle(Frame frame);
-  [[nodiscard]] bool wait_for(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  [[nodiscard]] bool wait_for(std::unique_lock<Mutex>& lock, Deadline deadline);
 
   Options options_;
   std::unique_ptr<RendezvousServer> server_;
-  std::mutex mutex_;
+  Mutex mutex_;
   FrameStream stream_;
   std::map<std::string, std::vector<std::string>> gathered_;
   std::map<std::string, std::pair<bool, std::string>> failed_;  // mismatch or not, why
@@ -130,7 +134,7 @@ class RendezvousClient final : public Bootstrap {
   std::vector<Notice> notices_;
   std::vector<RemoteStatus> table_;
   bool table_came_ = false, broken_ = false;
-  int lost_ = -1;
+  Lost lost_;
   std::string refused_, address_;
 };
 

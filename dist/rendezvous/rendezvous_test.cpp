@@ -3,6 +3,7 @@
 // way in which the other end can be the wrong one.
 #include "tessera/core/error.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
+#include "tessera/dist/rendezvous/wire_impl.h"
 
 #include <gtest/gtest.h>
 
@@ -97,7 +98,7 @@ TEST(Rendezvous, NamesWhoLeftOrDied) {
                   [&] { (void)zero.all_gather(first(3), "start", "", deadline_after(10s)); }),
               {"rank 2 left"});
   leaver.join();
-  EXPECT_EQ(zero.lost_rank(), -1) << "who says farewell is not lost";
+  EXPECT_EQ(zero.lost().rank, -1) << "who says farewell is not lost";
   const auto table = zero.table(deadline_after(10s));
   ASSERT_EQ(table.size(), 3u);
   EXPECT_EQ(table[1].state, RemoteStatus::State::connected);
@@ -133,7 +134,7 @@ TEST(Rendezvous, ServerGoneIsAnError) {
                   [&] { (void)one.all_gather(first(2), "start", "", deadline_after(10s)); }),
               {"rank 0"});
   leaver.join();
-  EXPECT_EQ(one.lost_rank(), 0);
+  EXPECT_EQ(one.lost().rank, 0);
 }
 
 TEST(Rendezvous, NoticesAndStatus) {
@@ -155,6 +156,43 @@ TEST(Rendezvous, NoticesAndStatus) {
       EXPECT_EQ(table[r].sequence, r + 7);
       EXPECT_EQ(table[r].operation, "all_reduce");
     }
+    client.barrier(all, "end", deadline_after(10s));
+  });
+}
+
+// The others learn what a rank told last before it died.
+TEST(Rendezvous, ALostRankIsKnownByItsLastStatus) {
+  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  // A process that dies says no farewell.
+  Knock knock(connect_to("localhost", zero.port(), deadline_after(10s), ""), "s", "rendezvous", 1,
+              2);
+  const auto end = deadline_after(10s);
+  while (knock.advance() == Knock::State::waits && std::chrono::steady_clock::now() < end)
+    wait_readable(knock.fd(), 10);
+  {
+    FrameStream stream = knock.take();
+    stream.send(wire::kStatus, PackedWriter().put(uint64_t{0x1203}).text("1").bytes());
+  }
+  while (zero.lost().rank < 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(1ms);
+  const RendezvousClient::Lost lost = zero.lost();
+  EXPECT_EQ(lost.rank, 1);
+  EXPECT_EQ(lost.status.sequence, 0x1203u);
+  EXPECT_EQ(lost.status.operation, "1");
+}
+
+// A frame that the other end would take for garbage is not sent.
+TEST(Rendezvous, ExchangesHaveALargestSize) {
+  const std::string most(FrameStream::kMaxFrame, 'x'), half(FrameStream::kMaxFrame / 2, 'x');
+  in_world(2, [&](RendezvousClient& client) {
+    const auto all = first(2);
+    client.barrier(all, "joined", deadline_after(10s));
+    expect_says(message_of<LaunchError>(
+                    [&] { (void)client.all_gather(all, "large", most, deadline_after(10s)); }),
+                {"a message of 16777", "at most 16777216 can be sent"});
+    expect_says(message_of<PeerFailed>(
+                    [&] { (void)client.all_gather(all, "halves", half, deadline_after(10s)); }),
+                {"exchange 'halves': its parts have 16777", "at most 16777216"});
     client.barrier(all, "end", deadline_after(10s));
   });
 }

@@ -67,7 +67,11 @@ bool RendezvousServer::serve_once() {
     const int rank = static_cast<int>(r);
     FrameStream& stream = peers_[r].stream;
     if (!stream.open() || ready[1 + r].revents == 0) continue;
-    if (stream.read([&](const Frame& frame) { handle(rank, frame); }) && stream.flush()) continue;
+    try {
+      if (stream.read([&](const Frame& frame) { handle(rank, frame); }) && stream.flush()) continue;
+    } catch (const LaunchError& e) {  // an answer that is too long: no rank of ours asks for one
+      std::cerr << concat("rendezvous: drops rank ", rank, ": ", e.what(), '\n');
+    }
     stream.close();
     if (peers_[r].status.state == RemoteStatus::State::connected)
       gone(rank, RemoteStatus::State::lost);
@@ -119,7 +123,7 @@ void RendezvousServer::join(Door::Guest guest) {
   peer.heard = Clock::now();
   for (size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r].status.state != RemoteStatus::State::lost) continue;
-    peer.stream.send(wire::kLost, PackedWriter().put(static_cast<int32_t>(r)).bytes());
+    peer.stream.send(wire::kLost, loss_of(static_cast<int>(r)));
   }
 }
 
@@ -180,6 +184,11 @@ void RendezvousServer::gather(int rank, PackedReader& in) {
     PackedWriter reply;
     reply.text(key).put(static_cast<uint32_t>(members.size()));
     for (int member : members) reply.text(exchange.parts[member]);
+    if (reply.bytes().size() > FrameStream::kMaxFrame) {
+      return fail_exchange(key, false,
+                           concat("its parts have ", reply.bytes().size(),
+                                  " bytes together: at most ", FrameStream::kMaxFrame));
+    }
     for (int member : members)
       peers_[static_cast<size_t>(member)].stream.send(wire::kGathered, reply.bytes());
     exchanges_.erase(key);
@@ -195,8 +204,7 @@ void RendezvousServer::gather(int rank, PackedReader& in) {
 
 void RendezvousServer::gone(int rank, RemoteStatus::State how) {
   peers_[static_cast<size_t>(rank)].status.state = how;
-  if (how == RemoteStatus::State::lost)
-    to_all_but(rank, wire::kLost, PackedWriter().put(static_cast<int32_t>(rank)).bytes());
+  if (how == RemoteStatus::State::lost) to_all_but(rank, wire::kLost, loss_of(rank));
   fail_exchanges_of(rank);
 }
 
@@ -255,6 +263,15 @@ void RendezvousServer::to_all_but(int rank, uint8_t type, std::string_view paylo
     if (static_cast<int>(r) != rank && peers_[r].stream.open())
       peers_[r].stream.send(type, payload);
   }
+}
+
+std::string RendezvousServer::loss_of(int rank) const {
+  const RemoteStatus& last = peers_[static_cast<size_t>(rank)].status;
+  return PackedWriter()
+      .put(static_cast<int32_t>(rank))
+      .put(last.sequence)
+      .text(last.operation)
+      .bytes();
 }
 
 std::string RendezvousServer::table() const {

@@ -117,6 +117,10 @@ Descriptor::~Descriptor() {
 }
 
 void FrameStream::send(uint8_t type, std::string_view payload) {
+  if (payload.size() > kMaxFrame) {
+    fail<LaunchError>("rendezvous", "a message of ", payload.size(), " bytes: at most ", kMaxFrame,
+                      " can be sent; give less to each exchange");
+  }
   const auto size = static_cast<uint32_t>(payload.size());
   out_.append(reinterpret_cast<const char*>(&size), sizeof(size));
   out_.push_back(static_cast<char>(type));

@@ -46,6 +46,7 @@ class FrameStream {
   [[nodiscard]] bool open() const { return static_cast<bool>(socket_); }
   [[nodiscard]] bool wants_to_write() const { return !out_.empty(); }
   void allow(size_t largest) { largest_ = largest; }
+  /// LaunchError: a payload above kMaxFrame, which the other end would take for garbage.
   void send(uint8_t type, std::string_view payload);
   /// Writes buffered bytes; false if the peer has closed the connection.
   bool flush();

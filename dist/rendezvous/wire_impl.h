@@ -8,7 +8,7 @@
 namespace tessera::wire {
 
 inline constexpr uint64_t kMagic = 0x7e55e7a'0'5e2d'e205;
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 
 enum Type : uint8_t {
   // To the server.
@@ -28,7 +28,7 @@ enum Type : uint8_t {
   kGatherFailed,    // key, whether ranks disagree, why
   kMissing,         // key, text
   kNotice,          // from, text
-  kLost,            // rank
+  kLost,            // rank, its last sequence and operation
   kTableReply,      // per rank: state, silent, sequence, operation
 };
 

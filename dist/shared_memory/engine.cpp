@@ -17,14 +17,6 @@ bool is_message(const Collective& c) { return c.kind == Kind::send || c.kind == 
 // Whether the payload passes through `reduced` between `written` and `read`.
 bool three_phases(Kind k) { return k == Kind::all_reduce || k == Kind::reduce; }
 
-std::exception_ptr capture(const Failure& failure, const std::string& where) {
-  try {
-    failure.raise(where);
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 }  // namespace
 
 size_t shared_group_bytes(int n) { return SegmentLayout(n).bytes(); }
@@ -86,13 +78,16 @@ void SharedGroup::abort(std::string_view why) {
   const auto guard = comm().lock();
   header().failure.claim(FailureKind::peer, comm().world_rank, text);
   wake(header());
-  recorder().dump(text);
-  failed();
+  comm().dump(text);
+  (void)failed();
 }
 
 void SharedGroup::raise_failure(std::string_view at) {
-  const auto guard = comm().lock();
-  if (failed()) header().failure.raise(at);
+  {
+    const auto guard = comm().lock();
+    if (!failed()) return;
+  }
+  header().failure.raise(at);
 }
 
 void SharedGroup::abandon(std::string_view why) {
@@ -108,19 +103,7 @@ std::string SharedGroup::where(const SharedWork& w) const {
 
 // Ends all work where the group or the world has failed.
 bool SharedGroup::failed() {
-  Failure& own = header().failure;
-  if (!own.happened()) {
-    WorldBoard* board = comm().board();
-    if (!board || !board->failure.happened()) return false;
-    std::string why;
-    try {
-      board->failure.raise("world");
-    } catch (const Error& e) {
-      why = e.what();
-    }
-    own.claim(FailureKind::peer, board->failure.rank, why.substr(why.find("] ") + 2));
-    wake(header());
-  }
+  if (!has_failed(header().failure)) return false;
   if (!queue_.empty() || messages_ > 0) end_all();
   return true;
 }
@@ -129,28 +112,30 @@ void SharedGroup::end_all() {
   // No peer may use this rank's tensors when they are freed. Peers that see the failure do not use
   // them any more, so this waits at most for one copy.
   if (!queue_.empty() && queue_.front()->exposed) {
-    for (int p = 0; p < size(); ++p) {
-      while (p != rank() && cell(p).touching.load(std::memory_order_seq_cst) != 0)
-        std::this_thread::yield();
-    }
+    comm().later([self = Ref<SharedGroup>(this)] {
+      for (int p = 0; p < self->size(); ++p) {
+        while (p != self->rank() && self->cell(p).touching.load(std::memory_order_seq_cst) != 0)
+          std::this_thread::yield();
+      }
+    });
   }
   const Failure& failure = header().failure;
-  const auto end_one = [&](SharedWork& w) {
-    if (!w.done) end(w, capture(failure, where(w)));
+  const auto end_one = [&](const Ref<SharedWork>& w) {
+    if (!w->done) end(w, failure.error(where(*w)));
   };
-  for (auto& w : queue_) end_one(*w);
+  for (const auto& w : queue_) end_one(w);
   queue_.clear();
   for (auto& outgoing : outgoing_) {
-    for (auto& w : outgoing) end_one(*w);
+    for (const auto& w : outgoing) end_one(w);
     outgoing.clear();
   }
   for (Inbox& inbox : inboxes_) {
-    for (auto& w : inbox.posted) end_one(*w);
-    if (inbox.current) end_one(*inbox.current);
+    for (const auto& w : inbox.posted) end_one(w);
+    if (inbox.current) end_one(inbox.current);
     inbox = {};
   }
   messages_ = 0;
-  if (failure.kind == FailureKind::timeout) recorder().dump(failure.text.data());
+  if (failure.kind == FailureKind::timeout) comm().dump(failure.text.data());
 }
 
 bool SharedGroup::advance() {
@@ -180,7 +165,7 @@ void SharedGroup::advance_collectives() {
       return;
     }
     rounds_ += static_cast<uint64_t>(w->rounds);
-    end(*w, nullptr);
+    end(w, nullptr);
     queue_.pop_front();
   }
 }
@@ -384,26 +369,29 @@ void SharedGroup::publish_wait(const QueuedWork& w) {
 }
 
 void SharedGroup::time_out(QueuedWork& w) {
-  const auto guard = comm().lock();
-  advance();
-  if (w.done) return;
   const bool message = is_message(w.c);
-  const SharedWork& head = message ? static_cast<SharedWork&>(w) : *queue_.front();
-  std::string late;
+  std::string late, place;
   int culprit = -1;
-  if (!head.c.after.empty()) {
-    late = concat("what is under way on its tensors, ", head.c.after.back()->text());
-    culprit = comm().world_rank;
-  }
-  for (int p = 0; p < size(); ++p) {
-    if (message ? p != w.c.root : p == rank() || ready(head, p)) continue;
-    const uint64_t last = cell(p).arrived.load(std::memory_order_seq_cst);
-    if (culprit < 0) culprit = world(p);
-    late += concat(late.empty() ? "rank " : ", rank ", world(p));
-    if (message) late += concat(" (its last collective here is #", last, ')');
-    else if (head.stage == SharedWork::Stage::arriving)
-      late += concat(" never arrived (its last collective here is #", last, ')');
-    else late += " arrived but makes no progress";
+  {
+    const auto guard = comm().lock();
+    advance();
+    if (w.done) return;
+    const SharedWork& head = message ? static_cast<SharedWork&>(w) : *queue_.front();
+    place = where(head);
+    if (const PendingUse* before = in_the_way(head.c)) {
+      late = concat("what is under way on its tensors, ", before->text());
+      culprit = comm().world_rank;
+    }
+    for (int p = 0; p < size(); ++p) {
+      if (message ? p != w.c.root : p == rank() || ready(head, p)) continue;
+      const uint64_t last = cell(p).arrived.load(std::memory_order_seq_cst);
+      if (culprit < 0) culprit = world(p);
+      late += concat(late.empty() ? "rank " : ", rank ", world(p));
+      if (message) late += concat(" (its last collective here is #", last, ')');
+      else if (head.stage == SharedWork::Stage::arriving)
+        late += concat(" never arrived (its last collective here is #", last, ')');
+      else late += " arrived but makes no progress";
+    }
   }
   if (culprit < 0) return;  // the last peer came while this rank looked
   const int waited_for = culprit;
@@ -411,12 +399,15 @@ void SharedGroup::time_out(QueuedWork& w) {
   if (culprit != waited_for)
     late += concat("; rank ", waited_for, " itself waits, held up by rank ", culprit);
   if (const std::string seen = comm().describe(culprit); !seen.empty()) late += "; " + seen;
+  const auto guard = comm().lock();
+  advance();
+  if (w.done) return;
   header().failure.claim(
       FailureKind::timeout, culprit,
-      concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ",
-             where(head), ", waiting for: ", late, "; flight record: ", recorder().path()));
+      concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ", place,
+             ", waiting for: ", late, "; flight record: ", recorder().path()));
   wake(header());
-  failed();
+  (void)failed();
 }
 
 }  // namespace tessera

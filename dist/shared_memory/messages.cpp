@@ -60,7 +60,7 @@ void SharedGroup::push(int to) {
     publish(channel.written, at_chunk + 1);
     w->moved += bytes;
     if (w->moved < all) continue;
-    end(*w, nullptr);
+    end(w, nullptr);
     outgoing.pop_front();
     --messages_;
   }
@@ -81,7 +81,7 @@ void SharedGroup::pull(int from) {
       if (kept->bytes > 0)
         std::memcpy((*w)->c.out.data, kept->data.get(), static_cast<size_t>(kept->bytes));
       inbox.unexpected.erase(kept);
-      end(**w, nullptr);
+      end(*w, nullptr);
       w = inbox.posted.erase(w);
       --messages_;
     }
@@ -144,7 +144,7 @@ bool SharedGroup::take(int from, Inbox& inbox) {
   inbox.current = nullptr;
   inbox.to_unexpected = false;
   if (current) {
-    end(*current, nullptr);
+    end(current, nullptr);
     --messages_;
   }
   return true;

@@ -84,8 +84,10 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
     trainer.run();
     trainer.print_samples();
   };
+  WorldOptions options = world_options(config);
+  options.exit_if_stuck = true;
   try {
-    run_launched(launch, run, world_options(config));
+    run_launched(launch, run, options);
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(concat(error.what(), "; ", memory_advice(config, launch.size)));
   }

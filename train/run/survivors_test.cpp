@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether every rank ends that can, after one is killed, stopped or cut off at a random moment of a
+// step or of a save: over shared memory and messages, by a rendezvous and by mpirun, each rank in a
+// process-id namespace of its own, which makes it a host, with and without a progress thread. Most
+// runs have ring context parallel or an exchange of experts, in which works end that nobody holds.
+// By default a few injections, chosen by TESSERA_TEST_SEED; 240 with TESSERA_TEST_FULL=1.
+#include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/free_port.h"
+#include "tessera/tests/support/long_form.h"
+#include "tessera/tests/support/trainer_faults.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr auto kDeadline = 2000ms;
+
+enum class Way { namespaces, messages, shared, mpirun_messages, mpirun_shared };
+constexpr std::array<const char*, 5> kWays{"namespaces", "messages", "shared memory",
+                                           "mpirun by messages", "mpirun by shared memory"};
+
+struct MeshCase {
+  std::string name;
+  int ranks;
+  Words words;
+};
+
+const std::vector<MeshCase>& meshes() {
+  const auto experts = [](const Words& more) {
+    return joined(
+        {"--model.name", "qwen3", "--model.flavor", "debugmodel_moe_small", "--model.num_experts",
+         "4", "--model.moe_inter_dim", "32", "--parallelism.expert_parallel_degree", "2"},
+        more);
+  };
+  static const std::vector<MeshCase> all{
+      {"ring",
+       2,
+       {"--parallelism.context_parallel_degree", "2",
+        "--parallelism.context_parallel_rotate_method", "alltoall"}},
+      {"exchange", 2, experts({})},
+      {"ring of 3",
+       3,
+       {"--parallelism.context_parallel_degree", "3",
+        "--parallelism.context_parallel_rotate_method", "alltoall"}},
+      {"ring and exchange", 2,
+       experts({"--parallelism.context_parallel_degree", "2",
+                "--parallelism.context_parallel_rotate_method", "alltoall"})},
+      {"fsdp", 3, {}},
+      {"tp", 2, {"--parallelism.tensor_parallel_degree", "2"}}};
+  return all;
+}
+
+struct Injection {
+  const MeshCase* mesh;
+  Way way;
+  TrainerFault fault;
+  [[nodiscard]] std::string text() const {
+    return concat(mesh->name, ", ", kWays[static_cast<size_t>(way)], ", ",
+                  fault.progress == ProgressThread::always ? "with" : "without",
+                  " a progress thread, ", fault.text());
+  }
+};
+
+// A program that gives each rank a process-id namespace, so that it is a host of its own. The shell
+// is the first process there, which signals of its own cannot end.
+const Words& in_namespace() {
+  static const Words words{"unshare",      "--pid", "--fork", "--kill-child",
+                           "--mount-proc", "sh",    "-c",     "\"$0\" \"$@\" & wait $!"};
+  return words;
+}
+bool has_namespaces() {
+  static const bool has =
+      std::system("unshare --pid --fork --kill-child --mount-proc true 2>/dev/null") == 0;
+  return has;
+}
+bool has_mpirun() {
+  static const bool has = std::system("command -v mpirun >/dev/null 2>&1") == 0;
+  return has;
+}
+
+std::vector<Injection> injections(size_t some) {
+  const char* text = std::getenv("TESSERA_TEST_SEED");
+  const auto seed = static_cast<uint64_t>(text ? std::atoll(text) : 1);
+  test::Dice dice(seed);
+  const auto one = [&](size_t i) {
+    // Ways by messages are more, and four of six meshes have a ring or an exchange.
+    constexpr std::array kOften{Way::namespaces, Way::messages,        Way::namespaces,
+                                Way::shared,     Way::mpirun_messages, Way::namespaces,
+                                Way::messages,   Way::mpirun_shared};
+    constexpr std::array kFaults{OpFault::is_killed, OpFault::is_cut, OpFault::is_killed,
+                                 OpFault::is_stopped};
+    const MeshCase& mesh = meshes()[i % meshes().size()];
+    Injection in{&mesh, kOften[static_cast<size_t>(dice.below(8))], {}};
+    if (!has_mpirun()) {
+      if (in.way == Way::mpirun_messages) in.way = Way::messages;
+      if (in.way == Way::mpirun_shared) in.way = Way::shared;
+    }
+    if (in.way == Way::namespaces && !has_namespaces()) in.way = Way::messages;
+    in.fault.fault = kFaults[static_cast<size_t>(dice.below(4))];
+    // The packets of MPI on one host, and those of memory, cannot be cut.
+    const bool tcp = in.way == Way::namespaces || in.way == Way::messages;
+    if (in.fault.fault == OpFault::is_cut && !tcp) in.fault.fault = OpFault::is_stopped;
+    // Of saves, kills: a save has a longer deadline than a step.
+    in.fault.phase = static_cast<Phase>(dice.below(in.fault.fault == OpFault::is_killed ? 4 : 3));
+    in.fault.place = static_cast<double>(dice.below(1000)) / 1000;
+    in.fault.step = 2 + static_cast<int>(dice.below(2));
+    in.fault.rank = static_cast<int>(dice.below(mesh.ranks));
+    in.fault.progress = dice.below(3) > 0 ? ProgressThread::always : ProgressThread::never;
+    return in;
+  };
+  const size_t count = test::long_form() ? 240 : some;
+  std::vector<Injection> all;
+  for (size_t i = 0; i < count; ++i) all.push_back(one(i));
+  std::cout << count << " injections, TESSERA_TEST_SEED=" << seed << '\n';
+  return all;
+}
+
+// The ranks of one run.
+class Ranks {
+ public:
+  Ranks(const Injection& in, const Words& words, std::string base)
+      : in_(in), base_(std::move(base)) {
+    TrainerFault fault = in.fault;
+    fault.stamp = base_ + ".stamp";
+    fault.ends = base_ + ".end";
+    const std::string program = fs::read_symlink("/proc/self/exe").string();
+    const Words all = joined({program, "--as-tessera"}, words);
+    const bool messages = in.way != Way::shared && in.way != Way::mpirun_shared;
+    const Words variables{concat(kFaultVariable, '=', fault.packed()),
+                          concat("TESSERA_TRANSPORT=", messages ? "messages" : "shared"),
+                          "GOMP_SPINCOUNT=10000"};
+    if (in.way == Way::mpirun_messages || in.way == Way::mpirun_shared) {
+      spawn(joined({"./dev", "mpirun", "-n", std::to_string(in.mesh->ranks), "--enable-recovery"},
+                   all),
+            variables);
+      return;
+    }
+    const int port = test::free_port();
+    for (int r = 0; r < in.mesh->ranks; ++r) {
+      Words own = joined(variables, {concat("RANK=", r), concat("WORLD_SIZE=", in.mesh->ranks),
+                                     "MASTER_ADDR=localhost", concat("MASTER_PORT=", port)});
+      if (in.way == Way::namespaces) {  // each is told of one rank per host
+        own = joined(own, {"LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1"});
+        spawn(joined(in_namespace(), all), own);
+      } else {
+        spawn(all, own);
+      }
+    }
+  }
+  ~Ranks() {
+    for (const pid_t pid : pids_) {
+      ::kill(-pid, SIGCONT);
+      ::kill(-pid, SIGKILL);
+      (void)waitpid(pid, nullptr, 0);
+    }
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  /// Until every rank has reported its end that can; their number otherwise, after `limit`.
+  int hanging(std::chrono::milliseconds limit) const {
+    const int64_t end = clock_ms() + limit.count();
+    int missing = 0;
+    do {
+      missing = 0;
+      for (int r = 0; r < in_.mesh->ranks; ++r)
+        missing += can_end(r) && !fs::exists(concat(base_, ".end", r));
+      if (missing == 0) return 0;
+      std::this_thread::sleep_for(5ms);
+    } while (clock_ms() < end);
+    return missing;
+  }
+  [[nodiscard]] bool can_end(int r) const {
+    return r != in_.fault.rank || in_.fault.fault == OpFault::is_cut;
+  }
+  [[nodiscard]] std::string log() const { return io::read_file(base_ + ".log"); }
+  /// The time of a rank's end, and its error.
+  [[nodiscard]] std::pair<int64_t, std::string> end_of(int r) const {
+    const std::string text = io::read_file(concat(base_, ".end", r));
+    return {std::atoll(text.c_str()), text.substr(text.find(' ') + 1)};
+  }
+  [[nodiscard]] int64_t happened() const {
+    const std::string stamp = base_ + ".stamp";
+    return fs::exists(stamp) ? std::atoll(io::read_file(stamp).c_str()) : 0;
+  }
+
+ private:
+  // As the leader of a process group, of its children too.
+  void spawn(Words words, Words variables) {
+    for (char** e = environ; *e; ++e) variables.emplace_back(*e);
+    const auto pointers = [](Words& texts) {
+      std::vector<char*> list;
+      for (std::string& text : texts) list.push_back(text.data());
+      list.push_back(nullptr);
+      return list;
+    };
+    const std::vector<char*> arguments = pointers(words), with = pointers(variables);
+    const std::string log = base_ + ".log";
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    pid_t pid = -1;
+    ASSERT_EQ(
+        posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), with.data()), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    pids_.push_back(pid);
+  }
+
+  const Injection& in_;
+  std::string base_;
+  std::vector<pid_t> pids_;
+};
+
+struct Counts {
+  std::mutex mutex;
+  std::map<std::string, int> of;
+  int survivors = 0, hangs = 0;
+  int64_t slowest = 0;  // ms behind the deadline of what it waited for
+  std::string who;
+};
+
+class Survivors : public TinyRunTest {
+ protected:
+  [[nodiscard]] Words words(const std::string& dump, const Injection& in) const {
+    const bool saves = in.fault.phase == Phase::save;
+    return train(dump, joined({"--model.dim",
+                               "64",
+                               "--model.n_heads",
+                               "4",
+                               "--model.n_kv_heads",
+                               "2",
+                               "--training.seq_len",
+                               "48",
+                               "--training.steps",
+                               "1000000",
+                               "--lr_scheduler.decay_ratio",
+                               "0",
+                               "--metrics.log_freq",
+                               "1000000",
+                               "--checkpoint.enable",
+                               saves ? "true" : "false",
+                               "--checkpoint.interval",
+                               "1",
+                               "--comm.init_timeout_seconds",
+                               "20",
+                               "--comm.train_timeout_seconds",
+                               std::to_string(kDeadline.count() / 1000)},
+                              in.mesh->words));
+  }
+
+  void inject(const Injection& in, const std::string& name, Counts& counts) {
+    const Ranks ranks(in, words(name, in), path(name));
+    const int hanging = ranks.hanging(40s);
+    const int64_t happened = ranks.happened();
+    const std::lock_guard guard(counts.mutex);
+    ++counts.of[concat(kWays[static_cast<size_t>(in.way)], ", ",
+                       kOpFaultNames[static_cast<size_t>(in.fault.fault)])];
+    EXPECT_NE(happened, 0) << in.text() << ": no fault\n" << ranks.log();
+    counts.hangs += hanging > 0;
+    EXPECT_EQ(hanging, 0) << in.text() << ": ranks that hang\n" << ranks.log();
+    if (hanging > 0 || happened == 0) return;
+    for (int r = 0; r < in.mesh->ranks; ++r) {
+      if (!ranks.can_end(r)) continue;
+      const auto [at, error] = ranks.end_of(r);
+      const bool typed = error.starts_with("[") && error.find("rank ") != std::string::npos;
+      EXPECT_TRUE(typed) << in.text() << ", rank " << r << ": " << error << '\n' << ranks.log();
+      const int64_t late = at - happened - kDeadline.count();
+      if (counts.survivors++ == 0 || late > counts.slowest) {
+        counts.slowest = late;
+        counts.who = in.text();
+      }
+    }
+  }
+};
+
+TEST_F(Survivors, NoneHangsAtAnyMoment) {
+  const std::vector<Injection> all = injections(9);
+  Counts counts;
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> workers;  // most injections wait, so some run at once
+  for (int i = 0; i < 3; ++i) {
+    workers.emplace_back([&] {
+      for (size_t j = next++; j < all.size(); j = next++) inject(all[j], concat('i', j), counts);
+    });
+  }
+  for (auto& worker : workers) worker.join();
+  for (const auto& [what, count] : counts.of) std::cout << count << " x " << what << '\n';
+  std::cout << all.size() << " injections, " << counts.survivors << " survivors, " << counts.hangs
+            << " hangs; the slowest ended " << counts.slowest << " ms after its deadline of "
+            << kDeadline.count() << " ms (" << counts.who << ")\n";
+}
+
+}  // namespace
+}  // namespace tessera::train
