@@ -78,7 +78,9 @@ TEST_F(CheckpointTest, TheTokenizerIsSavedAndChecked) {
   tokenizer->append("the fox", ids);
   same->append("the fox", again);
   EXPECT_EQ(ids, again);
-  for (const auto& [name, sum] : entries_of(*tokenizer)) {
+  const auto entries = entries_of(*tokenizer);
+  ASSERT_TRUE(entries);
+  for (const auto& [name, sum] : *entries) {
     const std::string whole = io::read_file(file(3, name));
     std::string flipped = whole;
     flipped[flipped.size() / 2] ^= 4;
