@@ -236,7 +236,7 @@ std::vector<GgufKey> gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocabula
     keys.push_back({"tokenizer.ggml.scores", std::move(scores)});
     keys.push_back({"tokenizer.ggml.add_space_prefix", *prefix});
     // Where these are not said, llama.cpp puts token 1 before a text, whatever it is.
-    keys.push_back({"tokenizer.ggml.add_bos_token", tokenizer.begin_id() >= 0});
+    keys.push_back({"tokenizer.ggml.add_bos_token", tokenizer.begins_texts()});
     keys.push_back({"tokenizer.ggml.add_eos_token", false});
   } else {
     std::vector<std::string> merges;

@@ -41,7 +41,7 @@ void DocumentEncoder::start() {
     Encoded ids = tokenize_all(tokenizer_, texts, threads_);
     for (size_t i = 0; i < ids.size(); ++i) {
       const int64_t first = tokenizer_.begin_id(), last = tokenizer_.end_id();
-      if (encoding_.pieces[i].begins && first >= 0)
+      if (encoding_.pieces[i].begins && tokenizer_.begins_texts())
         ids[i].insert(ids[i].begin(), static_cast<int32_t>(first));
       if (encoding_.pieces[i].ends && last >= 0) ids[i].push_back(static_cast<int32_t>(last));
     }

@@ -98,7 +98,7 @@ class Preparation {
     options_.out = io::new_folder_path(options_.out, kOut);
     partial_ = options_.out + ".partial";
     index_.vocabulary = tokenizer.vocabulary();
-    index_.begin_id = tokenizer.begin_id();
+    index_.begin_id = tokenizer.begins_texts() ? tokenizer.begin_id() : -1;
     index_.end_id = tokenizer.end_id();
     index_.tokenizer = entries_of(tokenizer).value();
     index_.type = index_.vocabulary <= UINT16_MAX + 1 ? ElementType::u16 : ElementType::u32;

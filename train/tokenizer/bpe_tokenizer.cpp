@@ -49,6 +49,9 @@ class BpeTokenizer final : public Tokenizer {
   }
   [[nodiscard]] int64_t begin_id() const override { return parts_.begin; }
   [[nodiscard]] int64_t end_id() const override { return parts_.end; }
+  [[nodiscard]] bool begins_texts() const override {
+    return parts_.begin >= 0 && parts_.begins_documents;
+  }
 
   [[nodiscard]] size_t piece(std::string_view text, size_t most) const override {
     if (!cuts_ || text.size() <= most) return text.size();

@@ -37,6 +37,8 @@ class TESSERA_API Tokenizer {
   /// Token ids for begin and end of a document; -1: none.
   [[nodiscard]] virtual int64_t begin_id() const = 0;
   [[nodiscard]] virtual int64_t end_id() const = 0;
+  /// Whether texts begin with begin_id(): a tokenizer may have the token and say that they do not.
+  [[nodiscard]] virtual bool begins_texts() const { return begin_id() >= 0; }
   /// Length of a prefix of `text`, about `most` bytes, whose tokens do not depend on the following
   /// bytes, so that long documents are tokenised in pieces; the whole length if none is known.
   [[nodiscard]] virtual size_t piece(std::string_view text, size_t most) const = 0;
