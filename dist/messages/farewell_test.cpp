@@ -24,6 +24,7 @@ struct Wires {
   };
   std::chrono::milliseconds delay{0};
   bool cut = false;  // nothing arrives any more
+  std::atomic<int> past_barrier{0};
   Mutex mutex;
   std::map<std::tuple<int, int, int>, std::deque<Packet>> packets;  // from, to, tag
 };
@@ -173,12 +174,17 @@ TEST(MessageFailure, EndsWorksThatNobodyHolds) {
     on_two(wires, progress, [&](World& world, RankOfTwo& own) {
       world.group().barrier()->wait();
       world.group().set_timeout(5s);
+      ++wires->past_barrier;
       if (world.rank() == 1) {
         std::this_thread::sleep_for(200ms);
         own.comm->fail_world("it was told to");
         return;
       }
-      wires->cut = true;
+      while (wires->past_barrier < 2) std::this_thread::sleep_for(1ms);
+      {
+        const std::lock_guard guard(wires->mutex);
+        wires->cut = true;
+      }
       const Tensor x = zeros({100'000}), y = zeros({100'000}), z = zeros({100'000});
       (void)world.group().all_reduce(x);
       (void)world.group().all_reduce(y);
