@@ -158,13 +158,17 @@ TEST_F(HuggingFaceTest, AnImportedModelIsGeneratedFromEvaluatedAndTrained) {
   for (const std::string name : {"llama3_tied", "llama4"}) {
     const std::string a = path(name), b = path(name + "_trained");
     ASSERT_EQ(run({"import-hf", kGoldens + name, "--out", a}), 0) << err_.str();
-    EXPECT_EQ(run({"generate", "--checkpoint", a, "--prompt", "the", "--tokens", "3"}), 0)
+    EXPECT_EQ(run({"generate", "--checkpoint", a, "--prompt", "the", "--tokens", "3",
+                   "--hf_assets_path", "bytes"}),
+              0)
         << err_.str();
-    EXPECT_EQ(run({"eval", "--checkpoint", a, "--dataset_path", path("text.txt")}), 0)
+    EXPECT_EQ(run({"eval", "--checkpoint", a, "--dataset_path", path("text.txt"),
+                   "--hf_assets_path", "bytes"}),
+              0)
         << err_.str();
     ASSERT_EQ(run({"train", "--config", a + "/config.json", "--dump_folder", b, "--dataloader.path",
                    path("text.txt"), "--training.steps", "1", "--training.local_batch_size", "1",
-                   "--threads", "1"}),
+                   "--threads", "1", "--hf_assets_path", "bytes"}),
               0)
         << err_.str();
     TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + a + "/checkpoint/step-0");

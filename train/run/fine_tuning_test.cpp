@@ -23,7 +23,7 @@ class FineTuning : public TinyRunTest {
   std::vector<StepRecord> losses(const std::string& dump, const Words& more) {
     const auto golden = test::golden_json("fine_tuning");
     const auto& o = golden["optimizer"];
-    Words words{"--config", path("imported/config.json")};
+    Words words{"--config", path("imported/config.json"), "--hf_assets_path", "bytes"};
     const auto set = [&](const std::string& field, const nlohmann::json& value) {
       words.insert(words.end(),
                    {"--" + field, value.is_string() ? value.get<std::string>() : value.dump()});

@@ -26,6 +26,8 @@ class InitialHuggingFace : public TinyRunTest {
                    path(dump),
                    "--dataloader.path",
                    path("text.txt"),
+                   "--hf_assets_path",
+                   "bytes",
                    "--training.steps",
                    "1",
                    "--training.seq_len",
