@@ -389,6 +389,7 @@ TEST_F(ResumeTest, SignalsSave) {
     const std::string dump = concat("a", ranks);
     const auto words = [&](const char* steps) {
       return train(dump, {"--training.steps", steps, "--lr_scheduler.decay_ratio", "0",
+                          "--lr_scheduler.total_steps", "1000000",  // also of a run of two steps
                           "--checkpoint.interval", "1000000", "--checkpoint.keep_latest_k", "0",
                           "--metrics.log_freq", "1000000", "--ranks", ranks});
     };
