@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables train/tokenizer/unicode_*.cpp, so that text is split and normalised as the package
+"""Writes the tables train/unicode/unicode_*.cpp, so that text is split and normalised as the package
 `tokenizers` does. Needs: pip install unicodedata2==16.0.0 tokenizers==0.23.3
 
 Categories are those of Unicode 16, as in the regular expressions of `tokenizers` (Oniguruma 6.9.10).
@@ -59,7 +59,7 @@ def array(kind, name, words):
 def write(name, tables, functions):
     (FOLDER / name).write_text(f"""// SPDX-License-Identifier: Apache-2.0
 // Written by tests/goldens/unicode_tables.py from Unicode {unicode.unidata_version}.
-#include "tessera/train/tokenizer/unicode_tables_impl.h"
+#include "tessera/train/unicode/unicode_tables_impl.h"
 
 // clang-format off
 namespace tessera::train::unicode {{

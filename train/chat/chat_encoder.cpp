@@ -6,7 +6,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <algorithm>
 #include <utility>

@@ -9,7 +9,7 @@
 
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/train/tokenizer/splits.h"
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <algorithm>
 #include <map>

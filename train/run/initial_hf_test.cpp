@@ -149,7 +149,12 @@ TEST_F(InitialHuggingFace, ARunResumesFromItsOwnFilesWhenTheFolderIsAway) {
       run({"tokenizer", "train", "--vocab_size", "259", "--out", path("tok"), path("text.txt")}), 0)
       << err_.str();
   fs::copy(path("tok/tokenizer.json"), theirs);
-  const Words first{"--model.initial_hf", theirs, "--checkpoint.last_save_model_only", "false"};
+  const Words first{"--model.initial_hf",
+                    theirs,
+                    "--hf_assets_path",
+                    theirs,
+                    "--checkpoint.last_save_model_only",
+                    "false"};
   ASSERT_EQ(run(still("a", 1, first)), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + theirs);
   fs::rename(theirs, path("elsewhere"));

@@ -3,7 +3,7 @@
 // <|endoftext|>, and words that were added to a trained vocabulary.
 #pragma once
 
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <cstdint>
 #include <functional>

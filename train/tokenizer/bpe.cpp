@@ -3,7 +3,7 @@
 // merged through a queue of pairs, in n log n steps for n characters, however long the word is.
 #include "tessera/train/tokenizer/bpe.h"
 
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <algorithm>
 #include <bit>

@@ -10,7 +10,7 @@
 // the empty text.
 #pragma once
 
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <array>
 #include <cstdint>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/train/tokenizer/pattern.h"
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <deque>
 #include <memory>

@@ -7,7 +7,7 @@
 #include "tessera/train/tokenizer/added_tokens.h"
 #include "tessera/train/tokenizer/pattern.h"
 #include "tessera/train/tokenizer/train_bpe.h"
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include <gtest/gtest.h>
 

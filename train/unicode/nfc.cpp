@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Most text is canonical already, so only the parts around characters that may change are taken
 // apart and composed again. A part begins at a character before which nothing combines.
-#include "tessera/train/tokenizer/unicode.h"
-#include "tessera/train/tokenizer/unicode_tables_impl.h"
+#include "tessera/train/unicode/unicode.h"
+#include "tessera/train/unicode/unicode_tables_impl.h"
 
 #include <algorithm>
 #include <span>

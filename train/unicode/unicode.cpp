@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/tokenizer/unicode.h"
+#include "tessera/train/unicode/unicode.h"
 
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/tokenizer/unicode_tables_impl.h"
+#include "tessera/train/unicode/unicode_tables_impl.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Written by tests/goldens/unicode_tables.py from Unicode 16.0.0.
-#include "tessera/train/tokenizer/unicode_tables_impl.h"
+#include "tessera/train/unicode/unicode_tables_impl.h"
 
 // clang-format off
 namespace tessera::train::unicode {
