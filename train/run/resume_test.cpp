@@ -391,7 +391,7 @@ TEST_F(ResumeTest, SignalsSave) {
       return train(dump, {"--training.steps", steps, "--lr_scheduler.decay_ratio", "0",
                           "--lr_scheduler.total_steps", "1000000",  // also of a run of two steps
                           "--checkpoint.interval", "1000000", "--checkpoint.keep_latest_k", "0",
-                          "--metrics.log_freq", "1000000", "--ranks", ranks});
+                          "--metrics.log_freq", "1000000", "--ranks", ranks, "--threads", "1"});
     };
     Child child(words("1000000"), path("log"));
     const CheckpointFolder folder(path(dump + "/checkpoint"));
