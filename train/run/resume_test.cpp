@@ -387,13 +387,13 @@ TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
 TEST_F(ResumeTest, SignalsSave) {
   for (const char* ranks : {"1", "2"}) {
     const std::string dump = concat("a", ranks);
-    const auto words = [&](const char* steps) {
-      return train(dump, {"--training.steps", steps, "--lr_scheduler.decay_ratio", "0",
-                          "--lr_scheduler.total_steps", "1000000",  // also of a run of two steps
-                          "--checkpoint.interval", "1000000", "--checkpoint.keep_latest_k", "0",
-                          "--metrics.log_freq", "1000000", "--ranks", ranks, "--threads", "1"});
+    const auto words = [&](const std::string& to, const std::string& steps) {
+      return train(to, {"--training.steps", steps, "--lr_scheduler.decay_ratio", "0",
+                        "--lr_scheduler.total_steps", "1000000",  // also of a run of two steps
+                        "--checkpoint.interval", "1000000", "--checkpoint.keep_latest_k", "0",
+                        "--metrics.log_freq", "1000000", "--ranks", ranks});
     };
-    Child child(words("1000000"), path("log"));
+    Child child(words(dump, "1000000"), path("log"));
     const CheckpointFolder folder(path(dump + "/checkpoint"));
     // The handlers are there before the first step is logged.
     ASSERT_TRUE(child.wait_for([&] {
@@ -411,9 +411,8 @@ TEST_F(ResumeTest, SignalsSave) {
     // Where the signals came does not change the bits.
     const int64_t last = steps.back();
     const std::string straight = concat("straight", ranks);
-    Words again = words("1000000");
-    again.insert(again.end(), {"--dump_folder", path(straight)});
-    train_to(last, ranks[0] - '0', parse_config(std::span(again).subspan(1)));
+    Child other(words(straight, std::to_string(last)), path("straight_log"));
+    EXPECT_EQ(other.wait(), 0) << io::read_file(path("straight_log"));
     expect_equal_bits(dump, straight, last);
   }
 }
