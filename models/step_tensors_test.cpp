@@ -17,8 +17,8 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace tessera::models {
