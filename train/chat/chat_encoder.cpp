@@ -139,9 +139,10 @@ ChatEncoder::Parts ChatEncoder::resolved(const TemplateText& text, const std::st
       continue;
     }
     const bool named = part.kind == Kind::mark;
-    const int64_t id = named                           ? tokenizer_.mark(part.text)
-                       : part.kind == Kind::begin_mark ? tokenizer_.begin_id()
-                                                       : tokenizer_.end_id();
+    const int64_t id = named                         ? tokenizer_.mark(part.text)
+                       : part.kind == Kind::end_mark ? tokenizer_.end_id()
+                       : tokenizer_.begins_texts()   ? tokenizer_.begin_id()
+                                                     : -1;
     if (named && id < 0) {
       fail<ConfigError>("--" + field, io::excerpt(name_), " writes the mark ",
                         io::excerpt(part.text, 60),

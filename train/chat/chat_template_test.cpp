@@ -78,6 +78,21 @@ TEST(ChatTemplate, PlainIsPromptAndCompletionBetweenMarks) {
   EXPECT_FALSE(plain.encode({{Role::user, ""}, {Role::assistant, ""}}).crosses_border);
 }
 
+// The mark that begins the tokenizer's documents, if they begin with one.
+TEST(ChatTemplate, PlainBeginsAsDocumentsDo) {
+  for (const bool begins : {true, false}) {
+    const auto tokenizer = make_tokenizer(
+        {{"tokenizer.json",
+          R"({"model": {"type": "BPE", "vocab": {"a": 0, "<s>": 1, "</s>": 2}, "merges": []}})"},
+         {"tokenizer_config.json", concat(R"({"bos_token": "<s>", "eos_token": "</s>",
+                                              "add_bos_token": )",
+                                          begins ? "true" : "false", '}')}});
+    const ChatEncoder plain(find_chat_template("plain", "test"), *tokenizer, "test");
+    EXPECT_EQ(plain.encode({{Role::user, "a"}, {Role::assistant, "a"}}).ids,
+              begins ? (Ids{1, 0, 0, 2}) : (Ids{0, 0, 2}));
+  }
+}
+
 // Merges join "b" and "c": where a prompt ends between them, their token is of the answer.
 TEST(ChatTemplate, ATokenAcrossTheBorderIsAnAnswer) {
   const auto t = make_tokenizer({{"tokenizer.json", R"({"model": {"type": "BPE",

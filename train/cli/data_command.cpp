@@ -30,6 +30,8 @@ struct PrepareConfig {
         "folder or file of the tokenizer, which training must use too; bytes, or none: a token per "
         "byte");
     f.add("text_field", options.text_field, "field of each .jsonl line that contains the document");
+    f.add("document_tokens", options.document_tokens, kDocumentTokensHelp,
+          {.choices = document_token_words()});
     f.add("shard_tokens", options.shard_tokens,
           "a shard ends with the document that reaches this size; an interrupted preparation goes "
           "on after the last whole shard",

@@ -118,6 +118,7 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
       .context = c.context > 0 ? c.context : model.config().training.seq_len,
       .seed = static_cast<uint64_t>(c.seed),
       .tokenizer = model.tokenizer(),
+      .begins = documents_begin(model.config().dataloader.document_tokens, *model.tokenizer()),
       .ends = model.end_ids(),
       .chat = chat,
       .cut = c.on.parallelism.sequence_cut()};

@@ -36,8 +36,7 @@ std::string bytes_as(const Tensor& x, GgufType type) {
 uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const Warn& note,
                      const BytesDone& progress) {
   const NoGrad guard;
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(o.out, error)))
+  if (std::error_code ignored; fs::exists(fs::symlink_status(o.out, ignored)))
     fail<IoError>("--out", o.out, " exists already: give a new file");
   const TrainedModel model = open_trained_model(o.checkpoint, note, catalogue);
   const models::ModelConfig& config = model.config.model;
@@ -93,6 +92,7 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
   uint64_t bytes = 0, written = 0;
   for (const GgufTensor& t : tensors) bytes += bytes_of(t);
   const fs::path folder = fs::path(o.out).parent_path();
+  std::error_code error;
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) fail<IoError>("--out", "cannot make ", folder.string(), ": ", error.message());
   io::require_space(folder.empty() ? "." : folder.string(), bytes + (uint64_t{1} << 20), "--out");

@@ -4,6 +4,7 @@
 #include "tessera/train/convert/gguf_tokenizer.h"
 
 #include "tessera/nn/io/json_impl.h"
+#include "tessera/train/tokenizer/splits.h"
 
 #include <gtest/gtest.h>
 
@@ -216,6 +217,67 @@ TEST_F(ScoredTokenizer, OtherWaysToPrepareATextAreKnownOrRefused) {
   file_["normalizer"] = nullptr;
   file_["model"]["ignore_merges"] = true;
   EXPECT_TRUE(keys().empty());
+}
+
+// Byte-level, without tokenizer.json: as its reader resolves the other files.
+TEST(SlowTokenizer, GoesAlongAsItsFilesSay) {
+  const auto keys_of = [](std::vector<TokenizerFile> files) {
+    const auto tokenizer = make_tokenizer(std::move(files));
+    return gguf_tokenizer(*tokenizer, 10, gguf_marks({}, *tokenizer, -1));
+  };
+  const std::string vocabulary = R"({"a": 0, "b": 1, "ab": 2, "\u0120": 3})";
+  const auto slow = [&](const std::string& config) {
+    return keys_of({{"vocab.json", vocabulary},
+                    {"merges.txt", "#version: 0.2\na b\n"},
+                    {"tokenizer_config.json", config}});
+  };
+  const std::string added = R"("added_tokens_decoder": {
+      "4": {"content": "<|im_start|>", "special": true},
+      "5": {"content": "<|im_end|>", "special": true}, "6": {"content": "<tool>"}})";
+  const std::vector<GgufKey> qwen =
+      slow(R"({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", )" + added + '}');
+  ASSERT_FALSE(qwen.empty());
+  EXPECT_EQ(key<std::string>(qwen, "pre"), "qwen2");
+  EXPECT_EQ(key<std::vector<std::string>>(qwen, "tokens"),
+            (std::vector<std::string>{"a", "b", "ab", "\u0120", "<|im_start|>", "<|im_end|>",
+                                      "<tool>", "<|endoftext|>", "[PAD8]", "[PAD9]"}));
+  EXPECT_EQ(key<std::vector<int32_t>>(qwen, "token_type"),
+            (std::vector<int32_t>{1, 1, 1, 1, 3, 3, 4, 3, 5, 5}));
+  EXPECT_EQ(key<std::vector<std::string>>(qwen, "merges"), (std::vector<std::string>{"a b"}));
+  EXPECT_EQ(key<uint32_t>(qwen, "eos_token_id"), 5u);
+  EXPECT_FALSE(key<bool>(qwen, "add_bos_token"));
+  EXPECT_EQ(key<std::string>(slow(R"({"tokenizer_class": "GPT2Tokenizer", )" + added + '}'), "pre"),
+            "gpt-2");
+  // llama.cpp puts no space before a text of these.
+  EXPECT_TRUE(
+      slow(R"({"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true, )" + added + '}')
+          .empty());
+
+  // A tokenizer.json that says the same gives the same keys.
+  Json whole = {{"model", {{"type", "BPE"}, {"merges", {"a b"}}}},
+                {"normalizer", {{"type", "NFC"}}}};
+  whole["model"]["vocab"] = Json::parse(vocabulary);
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", find_split("qwen2")->patterns[0]}}},
+                      {"behavior", "Isolated"}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  whole["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}};
+  whole["added_tokens"] = {{{"id", 4}, {"content", "<|im_start|>"}, {"special", true}},
+                           {{"id", 5}, {"content", "<|im_end|>"}, {"special", true}},
+                           {{"id", 6}, {"content", "<tool>"}},
+                           {{"id", 7}, {"content", "<|endoftext|>"}, {"special", true}}};
+  const auto of_json = [&] {
+    return keys_of({{"tokenizer.json", whole.dump()},
+                    {"tokenizer_config.json", R"({"eos_token": "<|im_end|>"})"}});
+  };
+  const std::vector<GgufKey> same = of_json();
+  ASSERT_EQ(same.size(), qwen.size());
+  for (size_t i = 0; i < same.size(); ++i) {
+    EXPECT_EQ(same[i].name, qwen[i].name);
+    EXPECT_EQ(same[i].value, qwen[i].value) << same[i].name;
+  }
+  whole["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+  EXPECT_TRUE(of_json().empty()) << "another way to split";
 }
 
 TEST_F(ScoredTokenizer, MergesThatNoScoresExpressAreRefused) {

@@ -136,6 +136,14 @@ void require_same_tokenizer(const DataIndex& index, const Tokenizer& tokenizer,
                   "; give that tokenizer as --hf_assets_path, or prepare the data with this one");
 }
 
+void require_asked_for(const DocumentTokens& around, const std::string& words,
+                       const Tokenizer& tokenizer, const std::string& folder) {
+  if (are_asked_for(around, words)) return;
+  fail<DataError>(kWhere, "of ", folder, ' ', text_of(around, tokenizer),
+                  ", as they were prepared, but document_tokens is ", words,
+                  ": leave it out, or prepare the data again with --document_tokens ", words);
+}
+
 class PreparedSource final : public TokenSource {
  public:
   PreparedSource(const std::string& folder, const Tokenizer& tokenizer,
@@ -147,6 +155,8 @@ class PreparedSource final : public TokenSource {
                       " was not prepared to its end; give the same `tessera data prepare` again");
     }
     require_same_tokenizer(index, tokenizer, folder);
+    around_ = index.around;
+    require_asked_for(around_, options.document_tokens, tokenizer, folder);
     for (size_t i = 0; i < index.shards.size(); ++i) {
       ShardFiles files = open_shard(folder, index, i);
       tokens_.add(std::move(files.tokens));
@@ -158,6 +168,7 @@ class PreparedSource final : public TokenSource {
   [[nodiscard]] int64_t tokens() const override { return tokens_.tokens(); }
   [[nodiscard]] int64_t row_length() const override { return 0; }
   [[nodiscard]] int64_t documents() const override { return documents_; }
+  [[nodiscard]] std::optional<DocumentTokens> around() const override { return around_; }
   void read(int64_t from, std::span<int64_t> to, std::span<uint8_t> starts) const override {
     std::ranges::fill(starts, uint8_t{0});
     tokens_.for_each_part(from, to.size(), [&](size_t i, int64_t at, size_t done, size_t n) {
@@ -185,6 +196,7 @@ class PreparedSource final : public TokenSource {
 
   ArrayFiles tokens_;
   std::vector<ArrayFile> starts_;  // of each shard
+  DocumentTokens around_;
   int64_t documents_ = 0, vocabulary_;
 };
 

@@ -170,6 +170,8 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
     fail<DataError>(part.field, part.path, " is text, but ", tokenizer.missing());
   if (config.format != "text") check_fine_tuning(found.files, found.config, found.plan, tokenizer);
   if (found.files.kind == DataKind::arrays) return found;
+  if (tokenizer.missing().empty())
+    (void)document_tokens(config.document_tokens, tokenizer, plan.tokens_field);
   found.config.begin_id = -1;
   if (tokenizer.vocabulary() > plan.vocabulary) {
     fail<ConfigError>("--model.vocab_size", plan.vocabulary, " is below the tokenizer's ",
@@ -195,9 +197,15 @@ std::vector<Part> find_checked(const DataConfig& config, const BatchPlan& plan,
     parts.push_back(find_checked(config, part, plan, tokenizer));
     parts.back().share = static_cast<double>(part.weight) / static_cast<double>(weights);
   }
+  const auto is_arrays = [](const Part& p) { return p.files.kind == DataKind::arrays; };
+  if (config.document_tokens != kTokensOfTokenizer && std::ranges::all_of(parts, is_arrays) &&
+      !plan.evaluation) {
+    fail<ConfigError>(plan.tokens_field, config.document_tokens, " is given, but ",
+                      parts[0].config.path,
+                      " holds token ids, to which none are added; leave it out");
+  }
   if (config.begin_id < 0) return parts;
   const std::string field = "--dataloader.begin_id";
-  const auto is_arrays = [](const Part& p) { return p.files.kind == DataKind::arrays; };
   if (std::ranges::none_of(parts, is_arrays)) {
     fail<ConfigError>(field, config.begin_id, " is given, but ", parts[0].config.path,
                       parts[0].files.kind == DataKind::text ? " is text" : " is prepared data",
@@ -219,7 +227,7 @@ DataInfo sum_of(std::span<const DataInfo> sources) {
     sum.documents = sum.documents > 0 && info.documents > 0 ? sum.documents + info.documents : 0;
     sum.tokens += info.tokens;
     sum.windows += info.windows;
-    sum.listing = sum.details = {};
+    sum.listing = sum.details = sum.document_tokens = {};
   }
   return sum;
 }
@@ -243,6 +251,8 @@ void DataConfig::fields(config::Fields& f) {
       {.decides_rows = true});
   f.add("text_field", text_field, "field of each .jsonl line that contains the document",
         {.decides_rows = true});
+  f.add("document_tokens", document_tokens, kDocumentTokensHelp,
+        {.choices = document_token_words(), .decides_rows = true});
   f.add("format", format,
         "kind of .jsonl lines: text: a document in text_field; prompt_completion and messages: an "
         "example for fine-tuning, {\"prompt\": ..., \"completion\": ...} or {\"messages\": "

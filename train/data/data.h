@@ -8,7 +8,7 @@
 #include "tessera/core/tensor.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/train/data/mixture.h"
-#include "tessera/train/tokenizer/tokenizer.h"
+#include "tessera/train/tokenizer/document_tokens.h"
 
 #include <cstdint>
 #include <memory>
@@ -23,6 +23,7 @@ struct TESSERA_API DataConfig {
   std::string path;
   std::vector<std::string> mixture = {};  ///< in place of a path; parse_mixture says what each is
   std::string text_field = "text", packing = "documents";
+  std::string document_tokens = kTokensOfTokenizer;
   std::string format = "text", chat_template = "plain", long_examples = "cut";
   bool shuffle = true;
   int64_t begin_id = -1, num_prefetch_batches = 2;
@@ -58,7 +59,8 @@ struct BatchPlan {
   /// For evaluation: the whole data set once, in order; the last window and additional rows are
   /// padded with ignored targets.
   bool evaluation = false;
-  std::string path_field = "dataloader.path";  ///< for errors
+  std::string path_field = "dataloader.path";       ///< for errors
+  std::string tokens_field = kDocumentTokensField;  ///< that of DataConfig::document_tokens
 };
 
 /// Of a data set, or sums over those of a mixture.
@@ -72,6 +74,7 @@ struct DataInfo {
   int64_t batches = 0;  ///< for evaluation: number of micro-batches of the whole data set
   std::string listing;  ///< which files of a folder were taken and which were not; empty for a file
   std::string details;  ///< a line for people: what a fine-tuning set holds; empty for others
+  std::string document_tokens;  ///< what documents of text begin and end with, for people
   /// The lines that every command prints of data that it reads: details and data_files_line.
   /// `what`: whose.
   [[nodiscard]] TESSERA_API std::vector<std::string> notes(std::string_view what = "data") const;

@@ -31,7 +31,7 @@ constexpr int64_t kMostIds = int64_t{1} << 24;     // of a vocabulary
 
 Json id_json(int64_t id) { return id < 0 ? Json(nullptr) : Json(id); }
 
-// A mark of the tokenizer; null: it has none.
+// What documents begin or end with; null: nothing.
 int64_t id_of(Object& object, const char* key, int64_t vocabulary) {
   const Json& value = object.at(key);
   if (value.is_null()) return -1;
@@ -50,8 +50,8 @@ int64_t limited(Object& object, const char* key, int64_t least, int64_t most) {
 void read_tokenizer(const Json& json, const io::JsonSubject& subject, DataIndex& index) {
   Object object(json, "tokenizer", subject);
   index.vocabulary = limited(object, "vocabulary", 1, kMostIds);
-  index.begin_id = id_of(object, "begin_id", index.vocabulary);
-  index.end_id = id_of(object, "end_id", index.vocabulary);
+  index.around.begin = id_of(object, "begin_id", index.vocabulary);
+  index.around.end = id_of(object, "end_id", index.vocabulary);
   for (const auto& [name, value] : object.object("files").items()) {
     Object file(value, concat("tokenizer file ", io::excerpt(name)), subject);
     const auto bytes = static_cast<uint64_t>(file.integer("bytes"));
@@ -142,8 +142,8 @@ std::string index_text(const DataIndex& index) {
                   {"complete", index.complete},
                   {"tokenizer",
                    {{"vocabulary", index.vocabulary},
-                    {"begin_id", id_json(index.begin_id)},
-                    {"end_id", id_json(index.end_id)},
+                    {"begin_id", id_json(index.around.begin)},
+                    {"end_id", id_json(index.around.end)},
                     {"files", std::move(files)}}},
                   {"dtype", index.type == ElementType::u16 ? "uint16" : "uint32"},
                   {"text_field", index.text_field},

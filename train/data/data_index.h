@@ -7,7 +7,7 @@
 
 #include "tessera/train/arrays/array_file.h"
 #include "tessera/train/data/fingerprint.h"
-#include "tessera/train/tokenizer/tokenizer.h"
+#include "tessera/train/tokenizer/document_tokens.h"
 
 #include <cstdint>
 #include <string>
@@ -36,7 +36,8 @@ struct DataShard {
 
 struct DataIndex {
   bool complete = false;  ///< false while the folder is being prepared
-  int64_t vocabulary = 0, begin_id = -1, end_id = -1;
+  int64_t vocabulary = 0;
+  DocumentTokens around;                  ///< each document
   std::vector<TokenizerEntry> tokenizer;  ///< its files; none: bytes
   ElementType type = ElementType::u16;    ///< of token ids, u16 or u32; starts are u32
   std::string text_field;

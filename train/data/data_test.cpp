@@ -128,6 +128,85 @@ TEST_F(DataTest, DocumentsStandApartOrNot) {
   EXPECT_FALSE(c.positions.defined());
 }
 
+// Where documents begin is known from the text, whatever tokens they have.
+TEST_F(DataTest, DocumentTokensAreAFieldAndDocumentsStandApartWithoutThem) {
+  static_cast<void>(put("a.txt", "ab"));
+  static_cast<void>(put("b.jsonl", "{\"text\": \"cd\"}\n"));
+  struct Wanted {
+    std::string words, text;
+    Ids tokens, targets, positions;
+  };
+  const std::string begin = " begin with <begin> (256)", end = " end with <end> (257)";
+  const Ids both{256, 'a', 'b', 257, 256}, both_targets{'a', 'b', 257, -100, 'c'};
+  for (const Wanted& wanted : std::vector<Wanted>{
+           {"auto", begin + " and" + end, both, both_targets, {0, 1, 2, 3, 0}},
+           {"both", begin + " and" + end, both, both_targets, {0, 1, 2, 3, 0}},
+           {"begin", begin, {256, 'a', 'b', 256, 'c'}, {'a', 'b', -100, 'c', 'd'}, {0, 1, 2, 0, 1}},
+           {"end", end, {'a', 'b', 257, 'c', 'd'}, {'b', 257, -100, 'd', 257}, {0, 1, 2, 0, 1}},
+           {"none",
+            " have no token at their begin and none at their end",
+            {'a', 'b', 'c'},
+            {'b', -100, 'd'},
+            {0, 1, 0}}}) {
+    SCOPED_TRACE(wanted.words);
+    const auto length = static_cast<int64_t>(wanted.tokens.size());
+    for (const bool evaluation : {false, true}) {
+      BatchPlan p = plan(length);
+      p.evaluation = evaluation;
+      DataLoader loader({.path = folder_, .document_tokens = wanted.words, .shuffle = false}, p);
+      EXPECT_EQ(loader.info().documents, 2);
+      EXPECT_EQ(loader.info().document_tokens, "documents" + wanted.text);
+      const Batch b = loader.next();
+      EXPECT_EQ(ids_of(b.tokens), wanted.tokens);
+      EXPECT_EQ(ids_of(b.targets), wanted.targets);
+      EXPECT_EQ(ids_of(b.positions), wanted.positions);
+    }
+  }
+}
+
+TEST_F(DataTest, DocumentTokensThatCannotBeAreRefused) {
+  const std::string text = put("a.txt", "abcdefgh"), npy = put_npy("a.npy", counting(20), "20,");
+  const auto files = [](const std::string& config) {
+    return std::vector<TokenizerFile>{
+        {"tokenizer.json",
+         R"({"model": {"type": "BPE", "vocab": {"a": 0, "<s>": 1, "</s>": 2}, "merges": []},
+             "added_tokens": [{"id": 1, "content": "<s>", "special": true},
+                              {"id": 2, "content": "</s>", "special": true}]})"},
+        {"tokenizer_config.json", config}};
+  };
+  const auto fault = [&](const DataConfig& config, const std::string& names) {
+    try {
+      DataLoader(config, plan(1), make_tokenizer(files(names)));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string field = "[--dataloader.document_tokens] ", end = R"({"eos_token": "</s>"})";
+  for (const char* words : {"both", "begin"}) {
+    holds(fault({.path = text, .document_tokens = words}, end),
+          field + words + " is given, but the tokenizer has no token to begin a text with");
+  }
+  holds(fault({.path = text, .document_tokens = "end"}, R"({"bos_token": "<s>"})"),
+        field + "end is given, but the tokenizer has no token to end a text with");
+  EXPECT_EQ(fault({.path = text, .document_tokens = "end"}, end), "no error");
+  EXPECT_EQ(fault({.path = text, .document_tokens = "none"}, "{}"), "no error");
+  holds(fault({.path = text, .document_tokens = "most"}, end),
+        field + "most is not auto, both, begin, end or none");
+  holds(error_of({.path = npy, .document_tokens = "none"}, plan(2)),
+        field + "none is given, but " + npy + " holds token ids, to which none are added");
+  BatchPlan held_out = plan(2);
+  held_out.evaluation = true;
+  EXPECT_EQ(error_of({.path = npy, .document_tokens = "none"}, held_out), "no error");
+  EXPECT_EQ(error_of({.path = "", .mixture = {npy, text}, .document_tokens = "none"}, plan(2)),
+            "no error");
+  holds(
+      error_of(
+          {.path = put("a.jsonl", "{}"), .document_tokens = "both", .format = "prompt_completion"},
+          plan(2)),
+      field + "both is given, but the template of --dataloader.format prompt_completion says");
+}
+
 TEST_F(DataTest, ARowWithinADocumentCountsFromItsOwnStart) {
   static_cast<void>(put("a.txt", "abc"));
   static_cast<void>(put("b.txt", "defg"));

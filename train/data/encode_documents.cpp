@@ -8,9 +8,9 @@ constexpr size_t kPiece = 1 << 16, kBatch = 1 << 22;  // bytes of text
 
 }  // namespace
 
-DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, int threads,
-                                 std::function<void(const EncodedPart&)> take)
-    : tokenizer_(tokenizer), threads_(threads), take_(std::move(take)) {}
+DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, const DocumentTokens& around,
+                                 int threads, std::function<void(const EncodedPart&)> take)
+    : tokenizer_(tokenizer), around_(around), threads_(threads), take_(std::move(take)) {}
 
 void DocumentEncoder::add(std::string_view document) {
   for (size_t at = 0; at < document.size();) {
@@ -40,10 +40,10 @@ void DocumentEncoder::start() {
     }
     Encoded ids = tokenize_all(tokenizer_, texts, threads_);
     for (size_t i = 0; i < ids.size(); ++i) {
-      const int64_t first = tokenizer_.begin_id(), last = tokenizer_.end_id();
-      if (encoding_.pieces[i].begins && tokenizer_.begins_texts())
-        ids[i].insert(ids[i].begin(), static_cast<int32_t>(first));
-      if (encoding_.pieces[i].ends && last >= 0) ids[i].push_back(static_cast<int32_t>(last));
+      if (encoding_.pieces[i].begins && around_.begin >= 0)
+        ids[i].insert(ids[i].begin(), static_cast<int32_t>(around_.begin));
+      if (encoding_.pieces[i].ends && around_.end >= 0)
+        ids[i].push_back(static_cast<int32_t>(around_.end));
     }
     return ids;
   });

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenises documents in order, with the marks of the tokenizer. Threads share the pieces of a
+// Tokenises documents in order, with special tokens around each. Threads share the pieces of a
 // batch of text while the next batch is read, so memory holds two batches, however long a document
 // is.
 #pragma once
 
-#include "tessera/train/tokenizer/tokenizer.h"
+#include "tessera/train/tokenizer/document_tokens.h"
 
 #include <cstdint>
 #include <functional>
@@ -19,14 +19,14 @@ namespace tessera::train {
 
 /// A part of a document as tokens. The ids do not depend on how documents are cut into parts.
 struct EncodedPart {
-  std::span<const int32_t> ids;  ///< marks included
+  std::span<const int32_t> ids;  ///< special tokens included
   bool begins = false, ends = false;
 };
 
 class TESSERA_API DocumentEncoder {
  public:
   /// `take` gets the parts in order, in calls of add() and finish().
-  DocumentEncoder(const Tokenizer& tokenizer, int threads,
+  DocumentEncoder(const Tokenizer& tokenizer, const DocumentTokens& around, int threads,
                   std::function<void(const EncodedPart&)> take);
   DocumentEncoder(const DocumentEncoder&) = delete;
   DocumentEncoder& operator=(const DocumentEncoder&) = delete;
@@ -51,6 +51,7 @@ class TESSERA_API DocumentEncoder {
   void take_encoded();
 
   const Tokenizer& tokenizer_;
+  DocumentTokens around_;
   int threads_;
   std::function<void(const EncodedPart&)> take_;
   Batch filling_, encoding_;

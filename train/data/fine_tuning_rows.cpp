@@ -242,6 +242,12 @@ void check_fine_tuning(const DataFiles& files, const DataConfig& config, const B
                       " is given, but examples of --dataloader.format ", config.format,
                       " never see each other; leave it out");
   }
+  if (config.document_tokens != kTokensOfTokenizer) {
+    fail<ConfigError>(plan.tokens_field, config.document_tokens,
+                      " is given, but the template of --dataloader.format ", config.format,
+                      " says which special tokens an example gets; leave it out, or give another "
+                      "--dataloader.chat_template");
+  }
   for (const std::string& path : files.paths) {
     if (files.kind != DataKind::text || format_of(path) != DataFormat::jsonl) {
       fail<DataError>(plan.path_field, path, " is no .jsonl, which --dataloader.format ",

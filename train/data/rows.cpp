@@ -13,9 +13,10 @@ std::unique_ptr<const RowSource> open_rows(const DataFiles& files, const DataCon
                                            int threads, const std::stop_token& stop) {
   if (config.format != "text")
     return fine_tuning_rows(files, config, plan, tokenizer, threads, stop);
-  const SourceOptions options{config.text_field, config.begin_id, plan.vocabulary, threads};
+  const SourceOptions options{config.text_field, config.begin_id, plan.vocabulary, threads,
+                              config.document_tokens};
   auto source = open_source(files, tokenizer, options, stop);
-  return source ? token_rows(std::move(source), files, config, plan) : nullptr;
+  return source ? token_rows(std::move(source), files, config, plan, tokenizer) : nullptr;
 }
 
 }  // namespace tessera::train

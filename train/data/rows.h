@@ -54,10 +54,11 @@ TESSERA_API std::unique_ptr<const RowSource> open_rows(const DataFiles& files,
                                                        const std::stop_token& stop = {});
 
 /// Windows of `seq_len` successive tokens and the token after each, or the rows of a source that
-/// has rows.
+/// has rows. `tokenizer` names tokens for people.
 TESSERA_API std::unique_ptr<const RowSource> token_rows(std::unique_ptr<TokenSource> source,
                                                         const DataFiles& files,
                                                         const DataConfig& config,
-                                                        const BatchPlan& plan);
+                                                        const BatchPlan& plan,
+                                                        const Tokenizer& tokenizer);
 
 }  // namespace tessera::train

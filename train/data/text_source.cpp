@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 template <class Id> class TextSource final : public TokenSource {
  public:
   TextSource(const DataFiles& files, const Tokenizer& tokenizer, const SourceOptions& options,
-             const std::stop_token& stop) {
+             const std::stop_token& stop)
+      : around_(document_tokens(options.document_tokens, tokenizer, kDocumentTokensField)) {
     // At most about one token per byte: unwritten pages cost no memory, but growing would.
     size_t most = 0;
     for (const std::string& path : files.paths) {
@@ -27,8 +28,11 @@ template <class Id> class TextSource final : public TokenSource {
       if (!error && !path.ends_with(".gz")) most += bytes + 2;  // and two marks
     }
     stream_.reserve(most);
-    DocumentEncoder encoder(tokenizer, options.threads, [&](const EncodedPart& part) {
-      if (part.begins) starts_.push_back(tokens());
+    DocumentEncoder encoder(tokenizer, around_, options.threads, [&](const EncodedPart& part) {
+      if (part.begins) {
+        drop_empty();
+        starts_.push_back(tokens());
+      }
       stream_.insert(stream_.end(), part.ids.begin(), part.ids.end());
     });
     for (const std::string& path : files.paths) {
@@ -37,11 +41,13 @@ template <class Id> class TextSource final : public TokenSource {
       if (stop.stop_requested()) return;
     }
     encoder.finish();
+    drop_empty();
   }
 
   [[nodiscard]] int64_t tokens() const override { return static_cast<int64_t>(stream_.size()); }
   [[nodiscard]] int64_t row_length() const override { return 0; }
   [[nodiscard]] int64_t documents() const override { return static_cast<int64_t>(starts_.size()); }
+  [[nodiscard]] std::optional<DocumentTokens> around() const override { return around_; }
   void read(int64_t from, std::span<int64_t> to, std::span<uint8_t> starts) const override {
     std::copy_n(stream_.begin() + from, to.size(), to.begin());
     std::ranges::fill(starts, uint8_t{0});
@@ -51,6 +57,12 @@ template <class Id> class TextSource final : public TokenSource {
   }
 
  private:
+  // The document that was begun last, if it has given no tokens: there is nothing to learn of it.
+  void drop_empty() {
+    if (!starts_.empty() && starts_.back() == tokens()) starts_.pop_back();
+  }
+
+  DocumentTokens around_;
   std::vector<Id> stream_;
   std::vector<int64_t> starts_;
 };

@@ -14,7 +14,7 @@ namespace {
 class TokenRows final : public RowSource {
  public:
   TokenRows(std::unique_ptr<TokenSource> source, const DataFiles& files, const DataConfig& config,
-            const BatchPlan& plan)
+            const BatchPlan& plan, const Tokenizer& tokenizer)
       : source_(std::move(source)),
         seq_len_(plan.seq_len),
         stride_(plan.seq_len),
@@ -23,6 +23,7 @@ class TokenRows final : public RowSource {
     info_.listing = files.listing;
     info_.documents = source_->documents();
     info_.tokens = source_->tokens();
+    if (const auto around = source_->around()) info_.document_tokens = text_of(*around, tokenizer);
     if (source_->row_length() > 0) cut_rows(files, plan);
     else cut_stream(files, config, plan);
     const bool joined = source_->row_length() == 0 && info_.documents > 1;
@@ -92,8 +93,8 @@ class TokenRows final : public RowSource {
 
 std::unique_ptr<const RowSource> token_rows(std::unique_ptr<TokenSource> source,
                                             const DataFiles& files, const DataConfig& config,
-                                            const BatchPlan& plan) {
-  return std::make_unique<TokenRows>(std::move(source), files, config, plan);
+                                            const BatchPlan& plan, const Tokenizer& tokenizer) {
+  return std::make_unique<TokenRows>(std::move(source), files, config, plan, tokenizer);
 }
 
 }  // namespace tessera::train

@@ -4,10 +4,11 @@
 // of documents.
 #pragma once
 
-#include "tessera/train/tokenizer/tokenizer.h"
+#include "tessera/train/tokenizer/document_tokens.h"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -29,6 +30,8 @@ class TESSERA_API TokenSource {
   [[nodiscard]] virtual int64_t row_length() const = 0;
   /// 0: unknown until all data is read.
   [[nodiscard]] virtual int64_t documents() const = 0;
+  /// Around each document; none: token ids that nobody here has put together.
+  [[nodiscard]] virtual std::optional<DocumentTokens> around() const { return std::nullopt; }
   /// Reads tokens [from, from + to.size()) and sets `starts` to 1 where a document begins.
   /// DataError: a token beyond the vocabulary.
   virtual void read(int64_t from, std::span<int64_t> to, std::span<uint8_t> starts) const = 0;
@@ -42,6 +45,7 @@ struct SourceOptions {
   int64_t begin_id = -1;   ///< token id that begins a document of arrays; -1: none
   int64_t vocabulary = 0;  ///< ids are below it
   int threads = 1;         ///< that tokenise text
+  std::string document_tokens = kTokensOfTokenizer;  ///< around each document of text
 };
 
 enum class DataKind {
@@ -72,7 +76,7 @@ TESSERA_API DataFiles find_data(const std::string& path, const std::string& fiel
 /// Reads all data; small arrays are checked against the vocabulary now, large ones when they are
 /// read. Null after a stop request. IoError, DataError: as read_documents, ArrayFile and
 /// parse_index; also arrays of different shapes, data without tokens, and data prepared with
-/// another tokenizer.
+/// another tokenizer or other document tokens. ConfigError: as document_tokens.
 TESSERA_API std::unique_ptr<TokenSource> open_source(const DataFiles& files,
                                                      const Tokenizer& tokenizer,
                                                      const SourceOptions& options,

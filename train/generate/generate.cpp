@@ -130,7 +130,8 @@ std::vector<int64_t> tokens_of(const GenerateOptions& options, const std::string
   }
   tokenizer.append(prompt, ids);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
-  if (tokenizer.begins_texts()) tokens.insert(tokens.begin(), tokenizer.begin_id());
+  if (options.begins.value_or(tokenizer.begins_texts()))
+    tokens.insert(tokens.begin(), tokenizer.begin_id());
   // Without a mark of its own, a document begins where another has ended.
   else if (tokens.empty() && tokenizer.end_id() >= 0) tokens = {tokenizer.end_id()};
   if (tokens.empty()) fail<ValueError>("generate", "the prompt has no tokens; give a text");

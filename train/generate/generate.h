@@ -6,7 +6,7 @@
 #include "tessera/models/model.h"
 #include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/generate/sampling.h"
-#include "tessera/train/tokenizer/tokenizer.h"
+#include "tessera/train/tokenizer/document_tokens.h"
 
 #include <cstdint>
 #include <functional>
@@ -27,6 +27,9 @@ struct GenerateOptions {
   int64_t context = 256;  ///< context length: the model sees the last tokens
   uint64_t seed = 0;      ///< draws are a function of (seed, index of the prompt, token)
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of the model; null: bytes
+  /// Whether a prompt begins with the tokenizer's begin_id(), as documents of training did
+  /// (documents_begin); none: if texts of the tokenizer do.
+  std::optional<bool> begins = {};
   /// Ids that end a text, beside the tokenizer's end and the end of the answers of `chat`.
   std::vector<int64_t> ends = {};
   /// Of this tokenizer: each prompt is what a user says, and the answer is generated, until its

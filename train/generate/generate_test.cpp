@@ -115,7 +115,8 @@ class GenerateTest : public testing::Test {
   // The whole text through the model for each token, without a cache.
   std::string without_cache(std::string_view prompt, size_t row, const GenerateOptions& o) {
     const NoGrad guard;
-    std::vector<int64_t> tokens{ByteTokenizer::kBegin};
+    std::vector<int64_t> tokens;
+    if (o.begins.value_or(true)) tokens.push_back(ByteTokenizer::kBegin);
     for (int64_t t : ByteTokenizer::encode(prompt)) tokens.push_back(t);
     const size_t given = tokens.size();
     for (int64_t i = 0; i < o.tokens; ++i) {
@@ -156,6 +157,23 @@ TEST_F(GenerateTest, EveryTokenIsGivenAsItComes) {
   const auto texts = generate(model_, prompts, {.tokens = 9, .temperature = 1, .context = 64},
                               [&](size_t row, std::string_view bytes) { seen[row] += bytes; });
   EXPECT_EQ(seen, texts);
+}
+
+TEST_F(GenerateTest, PromptsBeginAsDocumentsDid) {
+  GenerateOptions options{.tokens = 20, .temperature = 0.9, .context = 64, .seed = 5};
+  const ByteTokenizer bytes;
+  int others = 0;
+  for (char c = 'a'; c <= 'z'; ++c) {
+    const std::string prompt(3, c);
+    std::vector<std::string> texts;
+    for (const char* words : {"both", "end"}) {
+      options.begins = documents_begin(words, bytes);
+      texts.push_back(generate(model_, prompt, options));
+      EXPECT_EQ(texts.back(), without_cache(prompt, 0, options)) << words << ' ' << prompt;
+    }
+    others += texts[0] != texts[1];
+  }
+  EXPECT_GT(others, 0);
 }
 
 TEST_F(GenerateTest, EdgesOfLengths) {

@@ -98,8 +98,7 @@ class Preparation {
     options_.out = io::new_folder_path(options_.out, kOut);
     partial_ = options_.out + ".partial";
     index_.vocabulary = tokenizer.vocabulary();
-    index_.begin_id = tokenizer.begins_texts() ? tokenizer.begin_id() : -1;
-    index_.end_id = tokenizer.end_id();
+    index_.around = document_tokens(options.document_tokens, tokenizer, "--document_tokens");
     index_.tokenizer = entries_of(tokenizer).value();
     index_.type = index_.vocabulary <= UINT16_MAX + 1 ? ElementType::u16 : ElementType::u32;
     index_.text_field = options.text_field;
@@ -155,6 +154,7 @@ class Preparation {
         index_.sources.push_back(std::move(file));
       }
     }
+    if (options_.say) options_.say("data: " + text_of(index_.around, tokenizer_));
     if (paths_.size() != index_.sources.size())
       fail<DataError>("data prepare", "files appeared or went while they were listed; try again");
   }
@@ -213,7 +213,7 @@ class Preparation {
   }
 
   void encode() {
-    DocumentEncoder encoder(tokenizer_, options_.threads,
+    DocumentEncoder encoder(tokenizer_, index_.around, options_.threads,
                             [this](const EncodedPart& part) { take(part); });
     const SourcePosition from = position_;
     for (size_t i = 0; i < paths_.size(); ++i) {

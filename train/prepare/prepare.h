@@ -18,9 +18,11 @@ struct PrepareOptions {
   std::string out = {};                 ///< new folder
   std::vector<std::string> paths = {};  ///< files or folders of text
   std::string text_field = "text";
+  std::string document_tokens = kTokensOfTokenizer;  ///< around each document
   int64_t shard_tokens = int64_t{1} << 27;
   int threads = 1;
-  /// Gets lines for people: which files of a folder are read, and which are not.
+  /// Gets lines for people: which files of a folder are read and which are not, and what documents
+  /// begin and end with.
   std::function<void(const std::string& line)> say = {};
 };
 
@@ -31,9 +33,10 @@ struct PrepareProgress {
 };
 
 /// Writes `out.partial` and renames it when it is whole. What an interrupted preparation of the
-/// same text finished there is kept. Errors as find_data and read_documents, and DataError: no
-/// text; IoError: `out` exists, `out.partial` is a link, another process prepares it, or it cannot
-/// be written: what is finished stays for the next try.
+/// same text finished there is kept. Errors as find_data and read_documents, and ConfigError: as
+/// document_tokens, of --document_tokens; DataError: no text; IoError: `out` exists, `out.partial`
+/// is a link, another process prepares it, or it cannot be written: what is finished stays for the
+/// next try.
 TESSERA_API DataIndex prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer,
                                    const std::function<void(const PrepareProgress&)>& progress);
 

@@ -9,6 +9,7 @@
 #include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/train/data/data.h"
+#include "tessera/train/tokenizer/train_bpe.h"
 
 #include <gtest/gtest.h>
 
@@ -104,6 +105,60 @@ TEST_F(PrepareTest, GivesTheRowsOfTheText) {
     EXPECT_EQ(error_of([&] { prepare(options(same)); }),
               "[--out] " + at("out") + " exists already; remove it or give another name");
   }
+}
+
+TEST_F(PrepareTest, KnowsTheDocumentTokens) {
+  const auto read = [&](const std::string& path, const std::string& words) {
+    DataLoader loader({.path = at(path), .document_tokens = words, .shuffle = false},
+                      {.seq_len = 7, .vocabulary = 300, .global_rows = 20, .rows = 20});
+    const DataInfo info = loader.info();
+    const Batch batch = loader.next();
+    std::vector<int64_t> all{info.documents, info.tokens};
+    for (const Tensor& part : {batch.tokens, batch.targets, batch.positions})
+      all.insert(all.end(), part.data<int64_t>(), part.data<int64_t>() + part.numel());
+    return std::pair(info.document_tokens, all);
+  };
+  for (const std::string words : {"both", "begin", "end", "none"}) {
+    SCOPED_TRACE(words);
+    PrepareOptions o = options(words);
+    o.document_tokens = words;
+    std::string said;
+    o.say = [&](const std::string& line) { said += line; };
+    const DataIndex index = prepare(o);
+    EXPECT_EQ(index.around.begin, words == "both" || words == "begin" ? 256 : -1);
+    EXPECT_EQ(index.around.end, words == "both" || words == "end" ? 257 : -1);
+    EXPECT_EQ(read_index(at(words)), index);
+    EXPECT_NE(said.find(text_of(index.around, bytes_)), said.npos) << said;
+    EXPECT_EQ(read(words, words), read("in", words));
+    EXPECT_EQ(read(words, "auto"), read("in", words));
+    for (const std::string other : {"both", "begin", "end", "none"}) {
+      if (other == words) continue;
+      EXPECT_EQ(error_of<DataError>([&] { (void)read(words, other); }),
+                concat("[data] of ", at(words), ' ', text_of(index.around, bytes_),
+                       ", as they were prepared, but document_tokens is ", other,
+                       ": leave it out, or prepare the data again with --document_tokens ", other));
+    }
+  }
+  // Without a tokenizer the ids are all that is known.
+  BpeTrainer trainer({.vocabulary = 270});
+  trainer.add("text of a document");
+  const auto tokenizer = make_tokenizer(trainer.train());
+  PrepareOptions o = options("ends");
+  o.document_tokens = "end";
+  (void)prepare_data(o, *tokenizer, {});
+  DataLoader nobody({.path = at("ends"), .document_tokens = "end"},
+                    {.seq_len = 7, .vocabulary = 300}, std::make_shared<NoTokenizer>("none"));
+  EXPECT_EQ(nobody.info().document_tokens,
+            concat("documents end with token ", tokenizer->end_id()));
+  o = options("nothing");
+  o.document_tokens = "both";
+  const auto without_begin = make_tokenizer(
+      {{"tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"}});
+  EXPECT_NE(error_of<ConfigError>([&] {
+              (void)prepare_data(o, *without_begin, {});
+            }).find("[--document_tokens] both is given, but the tokenizer has no token to begin"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(at("nothing.partial")));
 }
 
 // Text of several batches, among it a document of more than one.

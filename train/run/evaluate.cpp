@@ -22,7 +22,8 @@ DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int parts, int p
            .first_row = plan.rows * part,
            .rows = plan.rows,
            .evaluation = true,
-           .path_field = plan.path_field},
+           .path_field = plan.path_field,
+           .tokens_field = plan.tokens_field},
           plan.tokenizer};
 }
 

@@ -105,6 +105,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
         {folder + "/text.txt," + folder + "/held"}}},
       {"dataloader.text_field", {lines, {"body"}}},
       {"dataloader.packing", {lines, {}}},
+      {"dataloader.document_tokens", {lines, {"none"}}},
       {"dataloader.format", {lines, {"prompt_completion"}}},
       {"dataloader.chat_template", {pairs, {folder + "/chat.json"}}},
       {"dataloader.long_examples", {pairs, {}}},

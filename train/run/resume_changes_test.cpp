@@ -91,6 +91,7 @@ TEST_F(ResumeChanges, EachFieldThatDecidesRowsIsNamed) {
       {"dataloader.mixture", {{"--dataloader.path", ""}, parts(" weight=2"), parts(" weight=3")}},
       {"dataloader.text_field", {lines, "text", "body"}},
       {"dataloader.format", {lines, "text", "prompt_completion"}},
+      {"dataloader.document_tokens", {lines, "auto", "none"}},
       {"dataloader.chat_template", {pairs, "plain", path("chat.json")}},
       {"dataloader.long_examples", {pairs, "cut", "drop"}},
       {"dataloader.packing", {{}, "documents", "concat"}},

@@ -259,15 +259,19 @@ void Trainer::announce() {
   if (data_) {
     for (const DataInfo& data : data_->sources()) {
       print_(fmt::format(
-          "data: {}, {}{} tokens, {} windows of {}{}", data.path,
+          "data: {}, {}{} tokens, {} windows of {}{}{}{}", data.path,
           data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
           with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
-          data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : ""));
+          data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : "",
+          data.document_tokens.empty() ? "" : ", ", data.document_tokens));
       for (const std::string& line : data.notes()) print_(line);
     }
   }
   if (validation_data_) {
-    for (const std::string& line : validation_data_->info().notes("validation")) print_(line);
+    const DataInfo& held_out = validation_data_->info();
+    if (!held_out.document_tokens.empty())
+      print_(fmt::format("validation: {}, {}", held_out.path, held_out.document_tokens));
+    for (const std::string& line : held_out.notes("validation")) print_(line);
   }
   print_(fmt::format("mesh: {}, {}", mesh_.text(),
                      share_.parts == world_.size() ? "each rank reads its own rows"
@@ -647,16 +651,18 @@ void Trainer::print_samples() {
                                              : std::string(tokenizer_->missing())));
     return;
   }
-  GenerateOptions options{.tokens = c.tokens,
-                          .temperature = 0,
-                          .top_k = c.top_k,
-                          .top_p = c.top_p,
-                          .context = config_.training.seq_len,
-                          .seed = static_cast<uint64_t>(config_.debug.seed),
-                          .tokenizer = tokenizer_,
-                          .ends = end_ids(config_.special_tokens, *tokenizer_, -1),
-                          .chat = chat_,
-                          .cut = config_.parallelism.sequence_cut()};
+  GenerateOptions options{
+      .tokens = c.tokens,
+      .temperature = 0,
+      .top_k = c.top_k,
+      .top_p = c.top_p,
+      .context = config_.training.seq_len,
+      .seed = static_cast<uint64_t>(config_.debug.seed),
+      .tokenizer = tokenizer_,
+      .begins = documents_begin(config_.dataloader.document_tokens, *tokenizer_),
+      .ends = end_ids(config_.special_tokens, *tokenizer_, -1),
+      .chat = chat_,
+      .cut = config_.parallelism.sequence_cut()};
   const auto sample = [&] {
     return printable(concat(c.prompt, chat_ ? "\n" : "", generate(*model_, c.prompt, options)));
   };

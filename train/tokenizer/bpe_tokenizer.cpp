@@ -35,6 +35,7 @@ class BpeTokenizer final : public Tokenizer {
         all_(parts_, Which::all),
         words_(parts_, Which::words),
         marks_(parts_.bytes.size()) {
+    parts_.names = {};  // nobody asks for them
     for (const AddedToken& t : parts_.added) marks_[static_cast<size_t>(t.id)] = t.special;
     cuts_ = parts_.normalizer.allows_cuts() && parts_.pre_tokenizer.allows_cuts() &&
             !all_.raw.may_cross_a_cut() && !all_.normalised.may_cross_a_cut();

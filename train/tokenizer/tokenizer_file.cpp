@@ -213,7 +213,7 @@ class Reader {
         read_normalizer(v, depth + 1);
       });
     if (type == "NFC") return add_nfc();
-    if (type == "Prepend" || type == "Replace") pipeline_.emplace_back(type);
+    if (type == "Prepend" || type == "Replace") add_other_step(std::string(type));
     if (type == "Prepend")
       return parts_.normalizer.add_prepend(std::string(normalizer.member("prepend").text()));
     if (type == "Replace") {
@@ -271,7 +271,7 @@ class Reader {
     const bool invert = p.member("invert").flag_or(false);
     if (!regex.absent() && wanted->second == SplitStage::Behavior::isolated && !invert)
       return add_split(regex.text(), regex.place());
-    pipeline_.push_back(concat("another way to split, ", p.place()));
+    add_other_step(concat("another way to split, ", p.place()));
     parts_.pre_tokenizer.add(SplitStage{regex.absent() ? Pattern::literal(text.text(), text.place())
                                                        : Pattern(regex.text(), regex.place()),
                                         wanted->second, invert});
@@ -290,23 +290,28 @@ class Reader {
     else if (wanted == "never") stage.prepend = MarkStage::Prepend::never;
     else if (wanted != "always")
       scheme.stop("is ", scheme.kind(), ", expected always, first or never");
-    pipeline_.emplace_back("Metaspace");
+    add_other_step("Metaspace");
     parts_.pre_tokenizer.add(std::move(stage));
   }
 
+  void add_other_step(std::string step) {
+    pipeline_.push_back(std::move(step));
+    parts_.other_steps = true;
+  }
   void add_nfc() {
     pipeline_.emplace_back("NFC");
     parts_.normalizer.add_nfc();
   }
   void add_split(std::string_view pattern, const std::string& place) {
     pipeline_.push_back(concat("a split by ", pattern));
+    parts_.splits.emplace_back(pattern);
     parts_.pre_tokenizer.add(SplitStage{Pattern(pattern, place)});
   }
   void add_byte_level(bool prefix_space, bool use_regex, const std::string& place) {
     if (byte_level_) fail<DataError>("tokenizer", place, ": a second ByteLevel is not supported");
     byte_level_ = true;
     if (prefix_space) {
-      pipeline_.emplace_back("a space before");
+      add_other_step("a space before");
       parts_.pre_tokenizer.add(PrefixSpaceStage());
     }
     if (use_regex) add_split(byte_level_pattern(), place);
@@ -475,6 +480,7 @@ class Reader {
     for (const AddedToken& t : parts_.added) {
       if (t.special) parts_.bytes[static_cast<size_t>(t.id)] = t.content;
     }
+    parts_.names = std::move(names_);
     if (model.byte_fallback && byte_level_)
       fail<DataError>("tokenizer", kTokenizerJson,
                       ".model.byte_fallback: is true in a byte-level model");

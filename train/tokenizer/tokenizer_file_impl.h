@@ -23,8 +23,11 @@ struct BpeParts {
   std::vector<AddedToken> added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  std::vector<std::string> bytes;  ///< that each id stands for in a decoded text
-  bool drops_first_space = false;  ///< decoding drops the space that encoding added
+  std::vector<std::string> names;   ///< of each id, as the files have it; empty: no token
+  std::vector<std::string> splits;  ///< patterns that split text, one after another
+  bool other_steps = false;         ///< text is prepared by more than normal form C and `splits`
+  std::vector<std::string> bytes;   ///< that each id stands for in a decoded text
+  bool drops_first_space = false;   ///< decoding drops the space that encoding added
   int64_t begin = -1, end = -1;
   bool begins_documents = true;  ///< documents begin with `begin`
   bool reads_older = true;       ///< special_tokens_map.json and added_tokens.json have a say
