@@ -93,7 +93,10 @@ TEST(GroupedMM, IsTheLoopOverGroups) {
 
 TEST(GroupedMM, BitsDoNotDependOnThreads) {
   const Session session;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    // A library's sums may depend on the number of threads.
+    if (dtype != DType::f64 && product_route().find(concat(dtype, " by own")) == std::string::npos)
+      continue;
     const Tensor x = cast(normal({301, 900}, {1, 1}), dtype),
                  w = cast(normal({4, 70, 900}, {1, 2}), dtype),
                  offsets = ends_of({1, 250, 0, 49});  // and a row beyond

@@ -27,6 +27,7 @@ struct Limits {
   std::vector<std::string> choices = {};  ///< of a text field; empty: any
   bool free_on_resume = false;  ///< a model field that may differ between checkpoint and run
   bool per_rank = false;        ///< may differ between the ranks of a run
+  bool decides_rows = false;    ///< the next row of the data, or its content, depends on it
 };
 
 /// A member with one of the field's choices (an enum, a dtype), as an index into their list; `get`
@@ -93,7 +94,7 @@ class TESSERA_API Fields {
   [[nodiscard]] std::vector<std::string> parse(std::span<const std::string> arguments);
   /// Sets fields from a JSON object of sections, as dump() writes it; types must be those of the
   /// fields, infinities are the texts "inf" and "-inf", none is null. Returns messages as parse()
-  /// does, of the first faults; each begins with `where`.
+  /// does, of the first faults; each begins with `where`. All fields without a fault are set.
   [[nodiscard]] std::vector<std::string> parse_json(std::string_view text, std::string_view where);
   /// Error messages for the current values.
   [[nodiscard]] std::vector<std::string> check() const;

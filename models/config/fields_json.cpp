@@ -76,9 +76,9 @@ std::vector<std::string> Fields::parse_json(std::string_view text, std::string_v
     return faults;
   }
   const auto set = [&](const std::string& path, const ordered_json& value) {
-    if (full()) return;
     Field* field = find(path);
     if (!field) {
+      if (full()) return;
       const bool section = path.find('.') == path.npos && !unknown_section(path);
       note(section ? fmt::format("[{}] {} is not valid: expected an object of fields", path,
                                  io::excerpt(value.dump()))

@@ -239,31 +239,35 @@ void DataConfig::fields(config::Fields& f) {
   f.add(
       "mixture", mixture,
       "several data sets in place of a path, each 'PATH [weight=W]': they give rows in proportion "
-      "to their weights");
-  f.add("text_field", text_field, "field of each .jsonl line that contains the document");
+      "to their weights",
+      {.decides_rows = true});
+  f.add("text_field", text_field, "field of each .jsonl line that contains the document",
+        {.decides_rows = true});
   f.add("format", format,
         "kind of .jsonl lines: text: a document in text_field; prompt_completion and messages: an "
         "example for fine-tuning, {\"prompt\": ..., \"completion\": ...} or {\"messages\": "
         "[{\"role\": ..., \"content\": ...}, ...]}, of which only completions and the assistant's "
         "messages are learned",
-        {.choices = {"text", "prompt_completion", "messages"}});
+        {.choices = {"text", "prompt_completion", "messages"}, .decides_rows = true});
   f.add(
       "chat_template", chat_template,
       concat("form in which the model reads conversations: ", chat_template_names(),
              ", or a JSON file (train/README.md); a prompt is a user's message and its completion "
-             "the assistant's"));
+             "the assistant's"),
+      {.decides_rows = true});
   f.add("long_examples", long_examples,
         "examples for fine-tuning that are longer than a sequence: cut them at its end, drop them, "
         "or refuse the set",
-        {.choices = {"cut", "drop", "refuse"}});
+        {.choices = {"cut", "drop", "refuse"}, .decides_rows = true});
   f.add("packing", packing,
         "documents: tokens attend only within their document; concat: to all earlier tokens of the "
         "sequence",
-        {.choices = {"documents", "concat"}});
+        {.choices = {"documents", "concat"}, .decides_rows = true});
   f.add("shuffle", shuffle,
-        "shuffle the sequences anew in each epoch; false: keep the order of the data");
+        "shuffle the sequences anew in each epoch; false: keep the order of the data",
+        {.decides_rows = true});
   f.add("begin_id", begin_id, "token id that begins each document of .npy and .bin data; -1: none",
-        {.min = -1, .max = 1 << 24});
+        {.min = -1, .max = 1 << 24, .decides_rows = true});
   f.add("num_prefetch_batches", num_prefetch_batches, "batches prepared ahead of training",
         {.min = 1, .max = 1024});
 }

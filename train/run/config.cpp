@@ -136,7 +136,8 @@ void TrainingConfig::fields(config::Fields& f) {
         "batch size of a step over all ranks, reached by gradient accumulation; -1: "
         "local_batch_size x ranks that read different rows",
         {.min = -1, .max = 1 << 30, .unit = "sequences"});
-  f.add("seq_len", seq_len, "sequence length", {.min = 1, .max = 1 << 24, .unit = "tokens"});
+  f.add("seq_len", seq_len, "sequence length",
+        {.min = 1, .max = 1 << 24, .unit = "tokens", .decides_rows = true});
   f.add("max_norm", max_norm, "gradients are clipped to this norm; inf: no clipping",
         {.min = 0, .above_min = true});
   f.add_choice("mixed_precision_param", mixed_precision_param,
@@ -197,7 +198,8 @@ void CommConfig::fields(config::Fields& f) {
 
 void DebugConfig::fields(config::Fields& f) {
   f.add("seed", seed,
-        "seed of initialisation, data order, stochastic rounding, dropout and samples", {.min = 0});
+        "seed of initialisation, data order, stochastic rounding, dropout and samples",
+        {.min = 0, .decides_rows = true});
   f.add("deterministic", deterministic,
         "make results independent of the number of cores: one kernel thread per rank unless "
         "--threads is given; with equal threads and instruction set, runs are bitwise equal "

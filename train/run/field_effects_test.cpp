@@ -282,6 +282,31 @@ class FieldEffects : public test::FolderTest {
     }
   }
 
+  // The first rows that a run of these fields reads; empty if it reads none.
+  [[nodiscard]] std::string rows(const Words& more) const {
+    const Session session;
+    std::string seen;
+    try {
+      const Config config = parse_config(fields_with(more));
+      DataLoader data(config.dataloader, batch_plan(config, {}), config.open_tokenizer());
+      for (int64_t row = 0; row < 48;) {  // more than an epoch
+        const Batch batch = data.next();
+        const int64_t length = batch.tokens.size(1);
+        for (int64_t i = 0; i < batch.tokens.numel(); ++i) {
+          const auto at = [&](const Tensor& x, int64_t otherwise) {
+            return x.defined() ? x.data<int64_t>()[i] : otherwise;
+          };
+          if (i % length == 0 && row++ == 48) return seen;
+          seen += concat(at(batch.tokens, 0), ' ', at(batch.targets, 0), ' ',
+                         at(batch.positions, i % length), ' ', at(batch.documents, 0), '\n');
+        }
+      }
+    } catch (const Error&) {
+      return "";
+    }
+    return seen;
+  }
+
   // Everything that the run of these fields does.
   std::string behaviour(const Words& more) {
     for (const char* left : {"/run", "/elsewhere"}) fs::remove_all(folder_ + left);
@@ -369,6 +394,33 @@ TEST_F(FieldEffects, EveryFieldChangesTheRun) {
                          << ", or its effect shows only beside other fields: then list it here";
   }
   for (const auto& [path, probe] : known) EXPECT_TRUE(fields.find(path)) << path;
+}
+
+// A mark of the field tells a run that resumes that the order of its rows is another.
+TEST_F(FieldEffects, FieldsThatDecideRowsAreMarked) {
+  // What they name is compared by its content.
+  const std::set<std::string> by_content{"dataloader.path", "hf_assets_path"};
+  const auto known = probes(folder_);
+  std::map<Words, std::string> plain;
+  Config config = parse_config(fields_with({}));
+  const config::Fields fields = config.fields();
+  for (const config::Field& field : fields.all()) {
+    if (by_content.contains(field.path)) continue;
+    const auto at = known.find(field.path);
+    const Probe probe = at == known.end() ? Probe{} : at->second;
+    if (!plain.contains(probe.beside)) plain[probe.beside] = rows(probe.beside);
+    ASSERT_NE(plain[probe.beside], "") << field.path;
+    bool changed = false;
+    for (const std::string& value : probe.values.empty() ? other_values(field) : probe.values) {
+      Words words = probe.beside;
+      words.push_back(concat("--", field.path, '=', value));
+      const std::string seen = rows(words);
+      // A refusal of rows is no other order.
+      changed =
+          changed || (seen != plain[probe.beside] && (seen != "" || field.limits.decides_rows));
+    }
+    EXPECT_EQ(changed, field.limits.decides_rows) << field.path;
+  }
 }
 
 }  // namespace

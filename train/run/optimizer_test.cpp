@@ -45,9 +45,22 @@ TEST_F(OptimizerConfigTest, Faults) {
   EXPECT_THROW((void)make_optimizer({.param_groups = {"norm"}}, named_), ConfigError);
   EXPECT_THROW((void)make_optimizer({.param_groups = {"frozen lr=1"}}, named_), ConfigError);
   EXPECT_THROW((void)make_optimizer({.param_groups = {"norm)( lr=1"}}, named_), ConfigError);
-  // A count that no integer holds; std::regex would take it modulo some power of 2.
-  for (const char* pattern : {"a{18446744073709551617} lr=1", "\\5555555555555555555 lr=1"})
-    EXPECT_THROW((void)make_optimizer({.param_groups = {pattern}}, named_), ConfigError) << pattern;
+  // A count that no integer holds, a back-reference, look-ahead, and more states than fit.
+  for (const char* pattern :
+       {"a{18446744073709551617}", "(a)\\1", "(?=norm)", "((a{999}){999}){999}"})
+    EXPECT_THROW((void)make_optimizer({.param_groups = {concat(pattern, " lr=1")}}, named_),
+                 ConfigError)
+        << pattern;
+  EXPECT_THROW(
+      (void)make_optimizer({.param_groups = {std::string(1 << 20, '(') + " lr=1"}}, named_),
+      ConfigError);
+}
+
+// A matcher that backtracks would take longer than anyone waits.
+TEST_F(OptimizerConfigTest, NestedRepetitionIsLinear) {
+  named_.push_back({std::string(10'000, 'a'), zeros({2}).set_requires_grad()});
+  const auto groups = parameter_groups({.param_groups = {"(.+)+Z|(a*)*b|norm lr=1"}}, named_, 7);
+  EXPECT_EQ(groups[0].parameters.size(), 1u);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void ScheduleConfig::fields(config::Fields& f) {
         {.min = 0, .max = 1});
 }
 
-double lr_factor(const ScheduleConfig& c, int64_t step, int64_t steps) {
+SchedulePhases phases_of(const ScheduleConfig& c, int64_t steps, int64_t from) {
   const int64_t total = c.total_steps.value_or(steps);
   const int64_t warmup = std::min(c.warmup_steps, total);
   int64_t decay = total - warmup;
@@ -32,16 +32,29 @@ double lr_factor(const ScheduleConfig& c, int64_t step, int64_t steps) {
     decay = std::min(
         decay, static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *c.decay_ratio)));
   }
+  // Its last step has the whole rate.
+  SchedulePhases phases{.warmup = warmup > from + 1 ? warmup : 0};
+  if (decay == 0) return phases;
+  phases.decay_start = total + 1 - decay;  // one beyond the end, so that the last step still learns
+  phases.decay = decay;
+  phases.decay_type = c.decay_type;
+  phases.min_lr_factor = c.min_lr_factor;
+  return phases;
+}
+
+double SchedulePhases::factor(int64_t step) const {
   if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
-  const int64_t start =
-      total + 1 - decay;  // one beyond the end, so that the last step still learns
-  if (step < start) return 1;
+  if (step < decay_start) return 1;
   const double progress =
-      std::min(1.0, static_cast<double>(step + 1 - start) / static_cast<double>(decay));
+      std::min(1.0, static_cast<double>(step + 1 - decay_start) / static_cast<double>(decay));
   double factor = 1 - progress;
-  if (c.decay_type == "sqrt") factor = 1 - std::sqrt(progress);
-  if (c.decay_type == "cosine") factor = 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  return c.min_lr_factor + (1 - c.min_lr_factor) * factor;
+  if (decay_type == "sqrt") factor = 1 - std::sqrt(progress);
+  if (decay_type == "cosine") factor = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return min_lr_factor + (1 - min_lr_factor) * factor;
+}
+
+double lr_factor(const ScheduleConfig& c, int64_t step, int64_t steps) {
+  return phases_of(c, steps).factor(step);
 }
 
 }  // namespace tessera::train

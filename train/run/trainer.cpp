@@ -112,6 +112,16 @@ WorldOptions world_options(const Config& config) {
           .flight_folder = config.dump_folder};
 }
 
+BatchPlan batch_plan(const Config& config, const DataShare& share) {
+  const int64_t mine = config.training.local_batch_size;
+  return {.seq_len = config.training.seq_len,
+          .vocabulary = config.model.vocab_size(),
+          .global_rows = mine * share.parts,
+          .first_row = mine * share.part,
+          .rows = mine,
+          .seed = static_cast<uint64_t>(config.debug.seed)};
+}
+
 Trainer::Trainer(const Config& config, std::function<void(const std::string&)> print,
                  Screen* screen, BatchSource source)
     : config_(config),
@@ -221,14 +231,7 @@ DataFingerprint Trainer::checked_fingerprint() {
 // Each rank reads its own rows of the global batch, which is the same on any mesh and for any
 // number of micro-batches.
 void Trainer::open_data() {
-  const int64_t mine = config_.training.local_batch_size;
-  const BatchPlan plan{.seq_len = config_.training.seq_len,
-                       .vocabulary = config_.model.vocab_size(),
-                       .global_rows = rows_at_once(),
-                       .first_row = mine * share_.part,
-                       .rows = mine,
-                       .seed = static_cast<uint64_t>(config_.debug.seed)};
-  data_.emplace(config_.dataloader, plan, tokenizer_);
+  data_.emplace(config_.dataloader, batch_plan(config_, share_), tokenizer_);
 }
 
 std::string Trainer::in_folder(std::string_view file) const {

@@ -34,6 +34,9 @@ class ChatEncoder;
 /// The options of the World for a run of `config`.
 [[nodiscard]] TESSERA_API WorldOptions world_options(const Config& config);
 
+/// The rows that a rank with `share` of them reads for a run of `config`.
+[[nodiscard]] TESSERA_API BatchPlan batch_plan(const Config& config, const DataShare& share);
+
 /// Rows [first, first + count) of the run, counted from 0, as plain tensors.
 using BatchSource = std::function<Batch(int64_t first, int64_t count)>;
 
@@ -155,6 +158,8 @@ class TESSERA_API Trainer {
   [[nodiscard]] int64_t rows_taken(const CheckpointReader& from);
   void check_fits(const CheckpointReader& from, bool own, bool with_optimizer,
                   const LoadTarget& target);
+  /// Says what makes the steps that follow others than they would have been.
+  void tell_changes(const CheckpointReader& from);
   void remember_earlier_steps(const Tensor& losses);
   [[nodiscard]] Checkpoint checkpoint(bool model_only);
   /// Saves without waiting for the files, after the save in flight, if there is one.

@@ -6,6 +6,7 @@
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/chat/chat_encoder.h"
+#include "tessera/train/chat/chat_template.h"
 #include "tessera/train/hugging_face/model.h"
 #include "tessera/train/hugging_face/writer.h"
 #include "tessera/train/ranks/ranks.h"
@@ -20,6 +21,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 namespace tessera::train {
@@ -51,6 +53,103 @@ constexpr int64_t kLossColumns = 4;
 std::string not_saved(int64_t step, const Error& error) {
   return fmt::format("warning: step {} was not saved, and training goes on: {}", step,
                      error.what());
+}
+
+// The configuration of a checkpoint, for the model of this run. Fields that it does not have, since
+// they came later, have their defaults.
+Config stored_config(const std::string& json, const models::ModelConfig& model) {
+  Config config;
+  config.model = model;
+  (void)config.fields().parse_json(json, kConfig);
+  return config;
+}
+
+std::string from_to(const config::Field& before, const config::Field& now) {
+  const auto shown = [](const config::Field& field) {
+    const std::string text = field.text();
+    return text.empty() ? "none" : io::excerpt(text);
+  };
+  return fmt::format("{} from {} to {}", now.path, shown(before), shown(now));
+}
+
+// The same rows, written in one way. Files are compared by their contents.
+Config plain_rows(Config c) {
+  DataConfig& data = c.dataloader;
+  if (!data.shuffle) c.debug.seed = 0;
+  if (!chat_template_file(data.chat_template).empty()) data.chat_template = "a file";
+  try {
+    const std::vector<MixturePart> parts = data.parts();
+    data.mixture.clear();
+    for (const MixturePart& part : parts)
+      if (parts.size() > 1) data.mixture.push_back(std::to_string(part.weight));
+  } catch (const ConfigError&) {  // no mixture of this version, and so another one
+  }
+  return c;
+}
+
+// The fields that give rows of the data another order or content.
+std::vector<std::string> row_changes(Config before, Config now) {
+  Config plain_before = plain_rows(before), plain_now = plain_rows(now);
+  const config::Fields were = before.fields(), are = now.fields(),
+                       plainly_were = plain_before.fields(), plainly_are = plain_now.fields();
+  std::vector<std::string> changes;
+  for (size_t i = 0; i < are.all().size(); ++i) {
+    if (are.all()[i].limits.decides_rows &&
+        plainly_were.all()[i].text() != plainly_are.all()[i].text())
+      changes.push_back(from_to(were.all()[i], are.all()[i]));
+  }
+  return changes;
+}
+
+// All learning rates of a run from a step of its schedule on.
+struct Rates {
+  SchedulePhases phases;
+  std::map<std::string, double> of_parameters;  // before they are scaled
+  bool operator==(const Rates&) const = default;
+};
+Rates rates_of(const Config& c, int64_t step, const std::vector<nn::NamedParameter>& parameters) {
+  Rates rates{phases_of(c.lr_scheduler, c.training.steps, step), {}};
+  try {
+    for (const PatternGroup& group : parameter_groups(c.optimizer, parameters))
+      for (const nn::NamedParameter& p : group.parameters)
+        rates.of_parameters.emplace(p.name, group.options.lr);
+  } catch (const ConfigError&) {  // no groups of this version, and so others
+  }
+  return rates;
+}
+
+// The fields that give steps other learning rates, as they change one after the other, and the rate
+// of the next step before and now. `done`: steps of the schedule so far. Empty: no rate is another.
+std::string rate_changes(Config before, Config now, int64_t done,
+                         const std::vector<nn::NamedParameter>& parameters) {
+  const Rates were = rates_of(before, done, parameters), are = rates_of(now, done, parameters);
+  if (were == are) return "";
+  Config changing = before;
+  Rates last = were;
+  config::Fields targets = changing.fields();
+  const config::Fields past = before.fields(), present = now.fields();
+  std::vector<std::string> fields;
+  for (size_t i = 0; i < present.all().size(); ++i) {
+    const config::Field &was = past.all()[i], &is = present.all()[i];
+    if (was.text() == is.text() || targets.find(is.path)->assign(is.text())) continue;
+    if (const Rates next = rates_of(changing, done, parameters); next != last) {
+      fields.push_back(from_to(was, is));
+      last = next;
+    }
+  }
+  const double was_scaled = were.phases.factor(done), is_scaled = are.phases.factor(done);
+  double was = before.optimizer.lr * was_scaled, is = now.optimizer.lr * is_scaled;
+  std::string whose;
+  for (const auto& [name, rate] : are.of_parameters) {
+    const auto at = were.of_parameters.find(name);
+    if (was != is || at == were.of_parameters.end()) break;
+    if (at->second * was_scaled == rate * is_scaled) continue;
+    whose = " for " + name;
+    was = at->second * was_scaled;
+    is = rate * is_scaled;
+  }
+  return fmt::format("{}: the next step has {:g}{}, and was going to have {:g}",
+                     fmt::join(fields, ", "), is, whose, was);
 }
 
 double seconds_since(Clock::time_point start) {
@@ -183,6 +282,7 @@ bool Trainer::load_checkpoint() {
         !model_only && !c.excludes("optimizer") && (m.has_optimizer() || !complete);
     target.emplace(*model_, with_optimizer ? optimizer_.get() : nullptr);
     check_fits(from, own, with_optimizer, *target);
+    if (!model_only) tell_changes(from);
     progress = model_only ? Progress{} : m.progress;
     if (!with_optimizer) progress.optimizer_steps = 0;
     if (c.excludes("train_state")) progress.step = 0;
@@ -262,17 +362,11 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
             : "--checkpoint.initial_load_model_only true");
   }
   std::vector<std::string> faults = target.differences(m);
-  std::vector<std::string> changes;
   config::Fields fields = config_.fields();
-  for (const auto& [field, before, now] : config_differences(m.config, config_.fields().dump())) {
-    if (field.starts_with("checkpoint.")) continue;
-    const bool on_both = !before.empty() && !now.empty();
-    const auto text = [](const std::string& v) { return v.empty() ? "absent" : v; };
-    const config::Field* known = fields.find(field);
-    const bool free = known && known->limits.free_on_resume;
-    if (field.starts_with("model.") && on_both && !free)
+  for (const auto& [field, before, now] : config_differences(m.config, fields.dump())) {
+    if (!field.starts_with("model.") || before.empty() || now.empty()) continue;
+    if (const config::Field* known = fields.find(field); !known || !known->limits.free_on_resume)
       faults.push_back(fmt::format("{} is {}, expected {}", field, before, now));
-    else changes.push_back(fmt::format("{} from {} to {}", field, text(before), text(now)));
   }
   if (!faults.empty()) {
     fail<DataError>("checkpoint", from.path(),
@@ -296,15 +390,35 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
                       from.path(), first_few(other)));
     }
   }
-  if (!own) return;
-  if (const auto other = data_differences(m.data, fingerprint_);
-      !other.empty() && !m.data.empty() && !config_.checkpoint.excludes("dataloader")) {
-    print_(fmt::format("warning: the data is not that of {}: {}", from.path(), first_few(other)));
+}
+
+void Trainer::tell_changes(const CheckpointReader& from) {
+  const Manifest& m = from.manifest();
+  const CheckpointConfig& c = config_.checkpoint;
+  const bool done = m.progress.step >= config_.training.steps && !c.excludes("train_state");
+  const Config before = stored_config(m.config, config_.model);
+  if (!c.excludes("dataloader")) {
+    if (const auto other = data_differences(m.data, fingerprint_);
+        !other.empty() && !m.data.empty()) {
+      print_(fmt::format("warning: the data is not that of {}: {}", from.path(), first_few(other)));
+    }
+    std::vector<std::string> other;
+    if (data_) other = row_changes(before, config_);
+    if (m.data_windows != data_windows())
+      other.push_back(fmt::format("windows from {} to {}", m.data_windows, data_windows()));
+    if (!other.empty() && !done) {
+      print_(fmt::format(
+          "warning: the rows of the data are not those of {}: {}: its order differs from here on",
+          from.path(), fmt::join(other, ", ")));
+    }
   }
-  if (m.data_windows != data_windows() && !config_.checkpoint.excludes("dataloader")) {
-    print_(fmt::format(
-        "warning: the data has {} windows, but had {} at {}: its order differs from here on",
-        data_windows(), m.data_windows, from.path()));
+  if (!c.excludes("lr_scheduler") && !done) {
+    const std::string other =
+        rate_changes(before, config_, m.progress.schedule_step, nn::named_parameters(*model_));
+    if (!other.empty()) {
+      print_(
+          fmt::format("warning: the learning rates are not those of {}: {}", from.path(), other));
+    }
   }
   if (const std::string here = products_on(device_); !m.products.empty() && m.products != here) {
     const std::string what = fmt::format("matmuls of {} were computed by {}, here they are by {}",
@@ -316,6 +430,12 @@ void Trainer::check_fits(const CheckpointReader& from, bool own, bool with_optim
     }
     print_(fmt::format("warning: {}: from here on, bits differ from those of an uninterrupted run",
                        what));
+  }
+  std::vector<std::string> changes;
+  for (const auto& [field, was, is] : config_differences(m.config, config_.fields().dump())) {
+    const auto text = [](const std::string& v) { return v.empty() ? "absent" : v; };
+    if (!field.starts_with("checkpoint."))
+      changes.push_back(fmt::format("{} from {} to {}", field, text(was), text(is)));
   }
   if (!changes.empty()) {
     print_(
