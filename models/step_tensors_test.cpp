@@ -17,7 +17,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -42,10 +41,6 @@ struct Seen {
     // Buckets copy from one dtype to another, and tables of rotations are f32.
     if (Context::current().module_path.empty() || trace_tag() == "grad") return;
     if (row.name == "assign_" || row.name == "rope") return;
-    // An op of a layer has a distributed input; those of local tensors alone are calls within
-    // kernels, such as a product in f32 on a machine without one in bf16.
-    if (std::ranges::none_of(in, [](const Tensor& t) { return t.defined() && t.is_distributed(); }))
-      return;
     for (const Tensor& t : in) {
       if (t.defined() && is_floating(t.dtype())) computed[std::string(row.name)].insert(t.dtype());
     }

@@ -9,6 +9,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/gemm_impl.h"
+#include "tessera/kernels/products/widened_impl.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
@@ -88,15 +89,6 @@ int64_t groups_of(const GroupedPiece& piece, const TensorMeta& offsets) {
   return piece.groups < 0 ? offsets.shape[0] : piece.groups;
 }
 
-// Runs `op` in f32 and rounds what it gives.
-template <class Op> void widened(const Op& op, Tensors in, Outputs y) {
-  Tensor wide = empty(y[0].shape(), DType::f32);
-  const Tensor operands[] = {cast(in[0].detach(), DType::f32), cast(in[1].detach(), DType::f32),
-                             in[2]};
-  op.cpu(operands, Outputs(&wide, 1));
-  Cast{{}, y[0].dtype()}.cpu(Tensors(&wide, 1), y);
-}
-
 Arg ends(std::vector<double> rows) {
   const auto groups = static_cast<int64_t>(rows.size());
   return arg({groups}).listed(std::move(rows)).as(DType::i64);
@@ -154,7 +146,7 @@ void GroupedMM::cpu(Tensors in, Outputs y) const {
   const int64_t rows = in[0].shape()[0], groups = in[1].shape()[0], n = y[0].shape()[1];
   const auto own = group_rows(name, piece, in[2], groups, rows);
   if (y[0].numel() == 0) return;
-  if (!gemm_takes(dtype)) return widened(*this, in, y);
+  if (!gemm_takes(dtype)) return run_widened<3>(*this, in, y);
   const int64_t item = item_size(dtype);
   auto* c = static_cast<std::byte*>(y[0].raw_data());
   const auto clear = [&](int64_t begin, int64_t end) {
@@ -275,7 +267,7 @@ void GroupedContract::cpu(Tensors in, Outputs y) const {
   const Shape& out = y[0].shape();
   const auto own = group_rows(name, piece, in[2], out[0], in[0].shape()[0]);
   if (y[0].numel() == 0) return;
-  if (!gemm_takes(dtype)) return widened(*this, in, y);
+  if (!gemm_takes(dtype)) return run_widened<3>(*this, in, y);
   const Matrices a(in[0]), b(in[1]);
   std::vector<Gemm> products;
   for (int64_t e = 0; e < out[0]; ++e) {

@@ -10,6 +10,7 @@
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/micro_tiles_impl.h"
+#include "tessera/kernels/products/widened_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>
@@ -207,12 +208,7 @@ void MatMul::cpu(Tensors in, Outputs y) const {
   Tensor a = in[0], b = in[1], c = y[0];
   if (c.numel() == 0) return;
   const DType dtype = a.dtype();
-  if (!gemm_takes(dtype)) {
-    const NoGrad guard;
-    const Tensor wide = call(*this, {cast(a.detach(), DType::f32), cast(b.detach(), DType::f32)});
-    Cast{{}, dtype}.cpu(Tensors(&wide, 1), y);
-    return;
-  }
+  if (!gemm_takes(dtype)) return run_widened<2>(*this, in, y);
   const NoGrad guard;
   if (!unit_matrix(a)) a = row_major(a);
   if (!unit_matrix(b)) b = row_major(b);
@@ -346,11 +342,7 @@ ShardingRule ContractLeading::sharding(Metas in) const {
 void ContractLeading::cpu(Tensors in, Outputs y) const {
   Tensor a = in[0], b = in[1];
   const NoGrad guard;
-  if (!gemm_takes(a.dtype())) {
-    const Tensor wide = call(*this, {cast(a.detach(), DType::f32), cast(b.detach(), DType::f32)});
-    Cast{{}, y[0].dtype()}.cpu(Tensors(&wide, 1), y);
-    return;
-  }
+  if (!gemm_takes(a.dtype())) return run_widened<2>(*this, in, y);
   const auto folds = [](const Tensor& x) {
     return x.strides()[x.rank() - 1] == 1 &&
            (folded_stride(x, 1) >= x.shape().back() || x.numel() == x.shape().back());
