@@ -7,25 +7,21 @@
 
 #include "tessera/dist/launch/run.h"
 #include "tessera/tests/support/collectives.h"
-#include "tessera/tests/support/free_port.h"
 #include "tessera/tests/support/launched_main.h"
 #include "tessera/tests/support/long_form.h"
+#include "tessera/tests/support/process.h"
 
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-extern "C" char** environ;
 
 namespace tessera {
 namespace test {
 
 // The program as one rank: `--fault-rank <folder> <kind> <size> <fault> <moment> <faulty>`.
 int fault_rank(char** arguments) {
+  end_with_parent();
   const std::string folder = arguments[0];
   const Injection in{static_cast<CollectiveKind>(std::atoi(arguments[1])), std::atoll(arguments[2]),
                      static_cast<Fault>(std::atoi(arguments[3])),
@@ -81,32 +77,6 @@ enum class Way { rendezvous_shared, rendezvous_messages, mpirun_shared, mpirun_m
 constexpr std::array<const char*, 4> kWays{"rendezvous, shared memory", "rendezvous, messages",
                                            "mpirun, shared memory", "mpirun, messages"};
 
-pid_t spawn(std::vector<std::string> words, const std::vector<std::string>& more_environment,
-            const std::string& log) {
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  std::vector<std::string> variables = more_environment;
-  for (char** e = environ; *e; ++e) variables.emplace_back(*e);
-  std::vector<char*> environment;
-  for (std::string& variable : variables) environment.push_back(variable.data());
-  environment.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a group of its own
-  pid_t pid = -1;
-  const int error =
-      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (error != 0) fail<LaunchError>("spawn", words[0], ": ", std::strerror(error));
-  return pid;
-}
-
 // A world that runs one injection.
 class FaultyWorld {
  public:
@@ -114,41 +84,18 @@ class FaultyWorld {
       : in_(in), folder_(std::move(folder)) {
     std::filesystem::create_directories(folder_);
     const auto number = [](auto value) { return std::to_string(static_cast<int64_t>(value)); };
-    const std::vector<std::string> program{std::filesystem::read_symlink("/proc/self/exe").string(),
-                                           "--fault-rank",
-                                           folder_,
-                                           number(in.kind),
-                                           number(in.size),
-                                           number(in.fault),
-                                           number(in.moment),
-                                           number(in.faulty)};
-    const std::string log = folder_ + "/log";
+    const test::Words program{test::own_program(), "--fault-rank",   folder_,
+                              number(in.kind),     number(in.size),  number(in.fault),
+                              number(in.moment),   number(in.faulty)};
     const bool messages = way == Way::rendezvous_messages || way == Way::mpirun_messages;
-    const std::string transport = concat("TESSERA_TRANSPORT=", messages ? "messages" : "shared");
-    if (way == Way::rendezvous_shared || way == Way::rendezvous_messages) {
-      const int port = test::free_port();
-      for (int rank = 0; rank < test::kFaultRanks; ++rank) {
-        processes_.push_back(
-            spawn(program,
-                  {concat("RANK=", rank), concat("WORLD_SIZE=", test::kFaultRanks),
-                   "MASTER_ADDR=localhost", concat("MASTER_PORT=", port), transport},
-                  log));
-      }
-      return;
-    }
-    std::vector<std::string> words{"./dev", "mpirun", "-n", number(test::kFaultRanks),
-                                   "--enable-recovery"};
-    words.insert(words.end(), program.begin(), program.end());
-    processes_.push_back(spawn(words, {transport}, log));
+    const bool mpirun = way == Way::mpirun_shared || way == Way::mpirun_messages;
+    processes_ = test::start_ranks(
+        test::kFaultRanks, mpirun ? test::Meeting::mpirun : test::Meeting::rendezvous, program,
+        {concat("TESSERA_TRANSPORT=", messages ? "messages" : "shared")}, folder_ + "/log");
   }
 
   ~FaultyWorld() {
-    // Who was stopped stays so; each process leads a group, of its children too.
-    for (const pid_t pid : processes_) {
-      kill(-pid, SIGCONT);
-      kill(-pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
+    processes_.clear();
     std::filesystem::remove_all(folder_);
   }
 
@@ -192,7 +139,7 @@ class FaultyWorld {
 
   Injection in_;
   std::string folder_;
-  std::vector<pid_t> processes_;
+  std::vector<test::Process> processes_;
 };
 
 struct Counts {
@@ -252,15 +199,13 @@ std::vector<Injection> chosen(int part) {
 TEST(ProcessFaults, RendezvousAndSharedMemory) { inject_all(chosen(10), Way::rendezvous_shared); }
 TEST(ProcessFaults, RendezvousAndMessages) { inject_all(chosen(10), Way::rendezvous_messages); }
 
-bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
-
 TEST(ProcessFaults, MpirunAndSharedMemory) {
-  if (!has_mpirun()) return;  // MPI is optional
+  if (!test::has_mpirun()) return;  // MPI is optional
   inject_all(chosen(40), Way::mpirun_shared);
 }
 
 TEST(ProcessFaults, MpirunAndMessages) {
-  if (!has_mpirun()) return;  // MPI is optional
+  if (!test::has_mpirun()) return;  // MPI is optional
   inject_all(chosen(40), Way::mpirun_messages);
 }
 

@@ -69,17 +69,17 @@ TEST(WaitWatch, AStoppedProcessLivesOn) {
   const pid_t child = fork();
   if (child == 0) {
     WaitWatch watch(0);
-    watch.start(true, 2000ms);
-    const WaitWatch::Wait wait(watch, "barrier", 1, Clock::now() + 100ms);
+    watch.start(true, 1000ms);
+    const WaitWatch::Wait wait(watch, "barrier", 1, Clock::now() + 50ms);
     std::this_thread::sleep_for(50ms);
     raise(SIGSTOP);
-    std::this_thread::sleep_for(300ms);
+    std::this_thread::sleep_for(150ms);
     _exit(7);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
   ASSERT_TRUE(WIFSTOPPED(status));
-  std::this_thread::sleep_for(2500ms);
+  std::this_thread::sleep_for(1300ms);
   kill(child, SIGCONT);
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;

@@ -8,7 +8,7 @@ run 2 timeout 60 "$dev" mpirun -n 4 "$T" train --training.stepz 3
 equal "lines of the error" "$(lines)" 1
 cat >rank <<EOF
 [ "\$OMPI_COMM_WORLD_RANK" != 1 ] || exec $T train --training.stepz 3
-sleep 20
+exec sleep 60
 EOF
 run 2 timeout 60 "$dev" mpirun -n 2 bash "$work/rank"
 equal "lines of the error of one rank" "$(lines)" 1

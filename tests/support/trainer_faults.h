@@ -162,6 +162,7 @@ class FaultAtOp {
 
 /// `tessera train` on a rank that may have a fault; the same words as the other ranks'.
 inline int train_with_fault(const Words& words, const std::string& packed) {
+  test::end_with_parent();
   const TrainerFault fault = TrainerFault::unpacked(packed);
   const Launch launch = detect_launch();
   const auto report = [&](const std::string& error) {
