@@ -102,9 +102,8 @@ TEST(Fuzz, DepthAndLengthAreAnswered) {
   for (const char* piece : {"[", "{\"a\":", "(", "a", "-", "9", "[--"}) {
     std::string text;
     for (int i = 0; i < 200'000; ++i) text += piece;
-    for (const std::string& input :
-         {"{\"training\": " + text, "{\"training\": {\"steps\": " + text, "--" + text + "\n1",
-          "--training.steps\n" + text}) {
+    for (const std::string& input : {"{\"training\": " + text, "{\"training\": {\"steps\": " + text,
+                                     "--" + text + "\n1", "--training.steps\n" + text}) {
       const auto start = std::chrono::steady_clock::now();
       EXPECT_FALSE(config_input(input)) << piece;
       (void)config_input("--optimizer.param_groups\n" + text + " lr=1");  // perhaps a pattern
