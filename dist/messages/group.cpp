@@ -252,7 +252,7 @@ void MessageGroup::time_out(QueuedWork& w) {
   {
     const auto guard = comm().lock();
     advance();
-    if (w.done) return;
+    if (w.done || !broken_.empty()) return;  // broke() explains it, or gives up soon
     const MessageWork& head = head_of(w);
     place = where(head);
     const int member = waits_for(head);
@@ -276,7 +276,7 @@ void MessageGroup::time_out(QueuedWork& w) {
   }
   const auto guard = comm().lock();
   advance();
-  if (w.done) return;
+  if (w.done || !broken_.empty()) return;
   claim(FailureKind::timeout, culprit,
         concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(), " ms in ", place,
                ", waiting for: ", late, "; flight record: ", recorder().path()));
