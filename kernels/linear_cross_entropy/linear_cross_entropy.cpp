@@ -9,6 +9,7 @@
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/gemm_impl.h"
+#include "tessera/kernels/products/widened_impl.h"
 #include "tessera/kernels/shared/loss_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
 
@@ -110,8 +111,8 @@ template <class C, class P, class T> void run(const LinearCrossEntropy& op, Tens
   const DType type = in[0].dtype(), product = dtype_of<P>;
   const bool wide = sizeof(C) > sizeof(P);
   const Tensor targets = contiguous(in[2].detach());
-  const Tensor hidden = contiguous(cast(in[0].detach(), product)),  // (tokens, d)
-      weight = contiguous(cast(in[1].detach(), product));           // (classes, d)
+  const Tensor hidden = contiguous(cast_in_kernel(in[0], product)),  // (tokens, d)
+      weight = contiguous(cast_in_kernel(in[1], product));           // (classes, d)
   const int64_t tokens = targets.numel(), classes = in[1].shape()[0], d = in[1].shape()[1],
                 vocabulary = op.vocabulary ? op.vocabulary : classes;
   check_targets(op.name, targets, vocabulary, op.ignore_index);
