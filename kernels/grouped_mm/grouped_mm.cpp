@@ -7,9 +7,9 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/cast_in_kernel.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/gemm_impl.h"
-#include "tessera/kernels/products/widened_impl.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"

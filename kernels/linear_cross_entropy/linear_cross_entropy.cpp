@@ -7,9 +7,9 @@
 #include "tessera/core/context.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
+#include "tessera/kernels/pointwise/cast_in_kernel.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/gemm_impl.h"
-#include "tessera/kernels/products/widened_impl.h"
 #include "tessera/kernels/shared/loss_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
 

@@ -8,9 +8,9 @@
 #include "tessera/core/process.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/matmul/gemm_kinds_impl.h"
+#include "tessera/kernels/pointwise/cast_in_kernel.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/micro_tiles_impl.h"
-#include "tessera/kernels/products/widened_impl.h"
 #include "tessera/kernels/views/views.h"
 
 #include <cstring>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of narrow floats that no route takes. What they call is part of their own kernel, no op
-// that hooks see.
+// Casts within the kernel of another op, such as a product of narrow floats that no route takes.
+// They are part of that kernel, no ops that hooks see.
 #pragma once
 
-#include "tessera/core/tensor.h"
-#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/pointwise/pointwise_arithmetic.h"
 
 #include <array>
 
