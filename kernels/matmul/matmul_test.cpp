@@ -10,6 +10,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/micro_tiles_impl.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/own_products.h"
 
 #include <gtest/gtest.h>
 
@@ -54,11 +55,6 @@ TEST(MatMul, LibraryAndOwnKernelAgreeInEveryOrientation) {
   });
 }
 
-// Whether products of this dtype are our own here, and so equal for any number of threads.
-bool own_products(DType dtype) {
-  return product_route().find(concat(dtype, " by own")) != std::string::npos;
-}
-
 // Sizes around those of blocks, tiles and panels; many columns at a time, batches, a few rows.
 TEST(MatMul, ProductsOfOddSizesAgreeForAnyThreads) {
   struct Sizes {
@@ -86,7 +82,7 @@ TEST(MatMul, ProductsOfOddSizesAgreeForAnyThreads) {
               EXPECT_LT(worst(c, wide), dtype == DType::f32 ? 1e-3 : 1) << z.m << dtype << ta << tb;
               first = c.values();
             }
-            if (own_products(dtype)) {
+            if (test::own_products(dtype)) {
               EXPECT_EQ(c.values(), first) << z.m << dtype << threads;
             }
           }
@@ -105,7 +101,7 @@ TEST(MatMul, PartsAndPanelsAgreeWithSlices) {
                  b = cast(normal({1120, 2100}, {4, 3}), dtype);
     const Tensor whole = matmul(a, b, false, true);
     const Tensor part = matmul(narrow(a, 0, 1030, 70), narrow(b, 0, 1000, 120), false, true);
-    if (own_products(dtype)) {
+    if (test::own_products(dtype)) {
       EXPECT_EQ(narrow(narrow(whole, 0, 1030, 70), 1, 1000, 120).values(), part.values());
     }
     const Tensor wide =
