@@ -15,7 +15,7 @@ namespace tessera::train {
 namespace {
 
 struct ParsedGroup {
-  std::string pattern;
+  std::unique_ptr<RE2> pattern;
   std::optional<double> lr, weight_decay;
   std::string fault;  // empty: none
 };
@@ -28,25 +28,22 @@ std::optional<double> parsed_factor(std::string_view text, double max) {
   return whole && value >= 0 && value <= max ? std::optional(value) : std::nullopt;
 }
 
-// A fault is this file's error, not a line of RE2's log.
-RE2::Options quiet() {
-  RE2::Options options;
-  options.set_log_errors(false);
-  return options;
-}
-
 ParsedGroup parsed_group(const std::string& text) {
   ParsedGroup group;
   const auto wrong = [&](const auto&... what) {
     group.fault = concat("[--optimizer.param_groups] '", io::excerpt(text), "': ", what...,
                          "; expected 'PATTERN [lr=X] [weight_decay=Y]'");
-    return group;
+    return std::move(group);
   };
   std::istringstream words(text);
-  if (!(words >> group.pattern)) return wrong("no pattern");
-  if (const RE2 pattern(group.pattern, quiet()); !pattern.ok())
-    return wrong("'", io::excerpt(group.pattern),
-                 "' is not a regular expression of RE2: ", io::excerpt(pattern.error()));
+  std::string pattern;
+  if (!(words >> pattern)) return wrong("no pattern");
+  RE2::Options options;
+  options.set_log_errors(false);  // a fault is an error of this field, not a line of RE2's log
+  group.pattern = std::make_unique<RE2>(pattern, options);
+  if (!group.pattern->ok())
+    return wrong("'", io::excerpt(pattern),
+                 "' is not a regular expression of RE2: ", io::excerpt(group.pattern->error()));
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals);
@@ -59,6 +56,19 @@ ParsedGroup parsed_group(const std::string& text) {
   }
   if (!group.lr && !group.weight_decay) return wrong("it changes nothing");
   return group;
+}
+
+std::vector<ParsedGroup> parsed_groups(const std::vector<std::string>& texts) {
+  std::vector<ParsedGroup> groups;
+  for (const std::string& text : texts) groups.push_back(parsed_group(text));
+  return groups;
+}
+
+std::vector<std::string> faults_of(const std::vector<ParsedGroup>& groups) {
+  std::vector<std::string> faults;
+  for (const ParsedGroup& group : groups)
+    if (!group.fault.empty()) faults.push_back(group.fault);
+  return faults;
 }
 
 }  // namespace
@@ -81,17 +91,14 @@ void OptimizerConfig::fields(config::Fields& f) {
 }
 
 std::vector<std::string> parameter_group_faults(const std::vector<std::string>& groups) {
-  std::vector<std::string> faults;
-  for (const std::string& text : groups) {
-    if (auto group = parsed_group(text); !group.fault.empty()) faults.push_back(group.fault);
-  }
-  return faults;
+  return faults_of(parsed_groups(groups));
 }
 
 std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
                                            const std::vector<nn::NamedParameter>& parameters,
                                            uint64_t seed) {
-  config::throw_if_any(parameter_group_faults(config.param_groups));
+  const std::vector<ParsedGroup> parsed = parsed_groups(config.param_groups);
+  config::throw_if_any(faults_of(parsed));
   const optim::AdamWOptions common{.lr = config.lr,
                                    .beta1 = config.beta1,
                                    .beta2 = config.beta2,
@@ -100,25 +107,22 @@ std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
                                    .state_dtype = config.state_dtype,
                                    .seed = seed};
   std::vector<PatternGroup> groups;
-  std::vector<std::unique_ptr<RE2>> patterns;
-  for (const std::string& text : config.param_groups) {
-    const ParsedGroup g = parsed_group(text);
-    PatternGroup& group = groups.emplace_back(PatternGroup{g.pattern, {}, common});
+  for (const ParsedGroup& g : parsed) {
+    PatternGroup& group = groups.emplace_back(PatternGroup{g.pattern->pattern(), {}, common});
     group.options.lr = g.lr.value_or(config.lr);
     group.options.weight_decay = g.weight_decay.value_or(config.weight_decay);
-    patterns.push_back(std::make_unique<RE2>(g.pattern, quiet()));
   }
   groups.push_back({"", {}, common});
   std::string example;
   for (const nn::NamedParameter& p : parameters) {
     if (!p.tensor.requires_grad()) continue;
     size_t at = 0;
-    while (at < patterns.size() && !RE2::PartialMatch(p.name, *patterns[at])) ++at;
+    while (at < parsed.size() && !RE2::PartialMatch(p.name, *parsed[at].pattern)) ++at;
     groups[at].parameters.push_back(p);
     example = p.name;
   }
   std::vector<std::string> faults;
-  for (size_t i = 0; i < patterns.size(); ++i) {
+  for (size_t i = 0; i < parsed.size(); ++i) {
     if (!groups[i].parameters.empty()) continue;
     faults.push_back(concat("[--optimizer.param_groups] no parameter is left for '",
                             io::excerpt(groups[i].pattern), "': names are like ", example));
