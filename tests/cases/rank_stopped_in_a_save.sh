@@ -33,5 +33,5 @@ done
 start=$SECONDS status=0
 wait $zero || status=$?
 equal "status of rank 0" $status 1
-[ $((SECONDS - start)) -le 20 ] || fail "rank 0 ended after $((SECONDS - start)) s, with a deadline of 3 s"
+[ $((SECONDS - start)) -le 15 ] || fail "rank 0 ended after $((SECONDS - start)) s, with a deadline of 3 s"
 grep -qE "error: .*rank 1" output || fail "the error does not name rank 1"
