@@ -104,7 +104,7 @@ class Process {
            waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            info.si_pid == 0;
   }
-  /// Until `done` says so or the process has ended; whether `done` did.
+  /// Waits until `done` returns true or the process has ended; returns what `done` said last.
   bool wait_for(const std::function<bool()>& done) {
     while (!done()) {
       if (!running()) return done();

@@ -62,7 +62,7 @@ class ResumeChanges : public TinyRunTest {
   std::string rates_warning(const std::string& changes) const {
     return concat("warning: the learning rates are not those of ", step_2(), ": ", changes, '\n');
   }
-  // Writes the checkpoint's configuration anew.
+  // Changes the configuration that the checkpoint of step 2 holds.
   void change_stored(const std::function<void(nlohmann::ordered_json&)>& change) const {
     const std::string file = step_2() + "/manifest.json";
     Manifest m = parse_manifest(io::read_file(file), file);
