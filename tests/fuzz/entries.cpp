@@ -6,9 +6,9 @@
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/train/chat/chat_encoder.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/data/data_index.h"
 #include "tessera/train/hugging_face/weights.h"
-#include "tessera/train/run/config.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>

@@ -15,8 +15,8 @@
 #include "tessera/tests/mesh/dense.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/long_form.h"
-#include "tessera/train/run/optimizer.h"
-#include "tessera/train/run/schedule.h"
+#include "tessera/train/config/optimizer.h"
+#include "tessera/train/config/schedule.h"
 
 namespace tessera::mesh_tests {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "tessera/tests/mesh/meshes.h"
 #include "tessera/tests/support/gradients.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/data/data.h"
-#include "tessera/train/run/config.h"
 
 #include <functional>
 #include <string>

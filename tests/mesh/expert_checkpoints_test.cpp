@@ -6,8 +6,8 @@
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/checkpoint/loading.h"
+#include "tessera/train/config/optimizer.h"
 #include "tessera/train/run/build_model.h"
-#include "tessera/train/run/optimizer.h"
 
 #include <gtest/gtest.h>
 

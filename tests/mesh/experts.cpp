@@ -8,7 +8,7 @@
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/trials.h"
-#include "tessera/train/run/parallelism.h"
+#include "tessera/train/parallel/parallelism.h"
 
 #include <algorithm>
 #include <functional>

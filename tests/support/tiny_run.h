@@ -6,7 +6,7 @@
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/process.h"
 #include "tessera/train/cli/cli.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 #include <sstream>
 #include <string>

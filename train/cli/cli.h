@@ -2,7 +2,7 @@
 // The `tessera` program as a function, so that tests can run it.
 #pragma once
 
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 #include <iosfwd>
 #include <span>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/models/config/fields.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 #include <iosfwd>
 #include <span>

@@ -5,9 +5,9 @@
 
 #include "tessera/core/dtype.h"
 #include "tessera/train/checkpoint/folder.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/convert/gguf_file.h"
 #include "tessera/train/hugging_face/writer.h"
-#include "tessera/train/run/config.h"
 
 #include <cstdint>
 #include <optional>

@@ -3,8 +3,8 @@
 // meta device, on one rank of a fake world, whose tensors are counted and not made.
 #pragma once
 
+#include "tessera/train/config/config.h"
 #include "tessera/train/memory/free_memory.h"
-#include "tessera/train/run/config.h"
 
 #include <cstdint>
 #include <string>

@@ -5,8 +5,8 @@
 
 #include "tessera/models/model.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/data/data.h"
-#include "tessera/train/run/config.h"
 
 #include <functional>
 #include <memory>

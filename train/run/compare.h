@@ -3,8 +3,8 @@
 // checkpointing or micro-batches on losses and gradient norms.
 #pragma once
 
+#include "tessera/train/config/config.h"
 #include "tessera/train/monitor/metrics.h"
-#include "tessera/train/run/config.h"
 
 #include <functional>
 #include <string>

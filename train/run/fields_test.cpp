@@ -5,7 +5,7 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>

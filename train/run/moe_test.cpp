@@ -14,9 +14,9 @@
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/monitor/metrics.h"
+#include "tessera/train/parallel/parallelism.h"
 #include "tessera/train/run/build_model.h"
 #include "tessera/train/run/evaluate.h"
-#include "tessera/train/run/parallelism.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>

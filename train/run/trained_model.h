@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/train/checkpoint/checkpoint.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 #include <memory>
 #include <string>

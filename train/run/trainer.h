@@ -12,11 +12,11 @@
 #include "tessera/dist/world.h"
 #include "tessera/models/model.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/monitor/monitor.h"
+#include "tessera/train/parallel/parallelism.h"
 #include "tessera/train/run/build_model.h"
-#include "tessera/train/run/config.h"
 #include "tessera/train/run/evaluate.h"
-#include "tessera/train/run/parallelism.h"
 
 #include <chrono>
 #include <exception>

@@ -2,7 +2,7 @@
 // The first pattern that matches a name gets the parameter. Entries are checked without a model. A
 // pattern without parameters is an error too, since the run would silently ignore its values. RE2
 // matches in a time linear in the name, whatever the pattern.
-#include "tessera/train/run/optimizer.h"
+#include "tessera/train/config/optimizer.h"
 
 #include "tessera/nn/io/utf8.h"
 

@@ -4,8 +4,8 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/hugging_face/model.h"
-#include "tessera/train/run/config.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/run/schedule.h"
+#include "tessera/train/config/schedule.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts of a configuration to an optimizer.
-#include "tessera/train/run/optimizer.h"
+#include "tessera/train/config/optimizer.h"
 
 #include "tessera/kernels/fill/fill.h"
 

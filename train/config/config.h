@@ -8,13 +8,13 @@
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/train/checkpoint/checkpoint.h"
+#include "tessera/train/config/optimizer.h"
+#include "tessera/train/config/schedule.h"
 #include "tessera/train/data/data.h"
 #include "tessera/train/hugging_face/special_tokens.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/profiler.h"
-#include "tessera/train/run/optimizer.h"
-#include "tessera/train/run/parallelism.h"
-#include "tessera/train/run/schedule.h"
+#include "tessera/train/parallel/parallelism.h"
 
 #include <functional>
 #include <memory>

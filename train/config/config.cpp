@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sections in the order of --help and the dump. Conflicts are checked only if every field is in
 // its range.
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"

@@ -6,7 +6,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 #include <gtest/gtest.h>
 

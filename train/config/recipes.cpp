@@ -7,7 +7,7 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/llama4/llama4.h"
 #include "tessera/models/qwen3/qwen3.h"
-#include "tessera/train/run/config.h"
+#include "tessera/train/config/config.h"
 
 namespace tessera::train {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/run/parallelism.h"
+#include "tessera/train/parallel/parallelism.h"
 
 #include "tessera/nn/io/utf8.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warm-up and decay count from one, so neither the first nor the last step has a rate of 0. Halves
 // are rounded as in Python, so the phases begin at the same steps as torchtitan's.
-#include "tessera/train/run/schedule.h"
+#include "tessera/train/config/schedule.h"
 
 #include <algorithm>
 #include <cmath>
