@@ -11,7 +11,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/train/ranks/ranks.h"
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include <fcntl.h>
 #include <filesystem>

@@ -13,7 +13,7 @@
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include <cmath>
 #include <random>

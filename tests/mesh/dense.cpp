@@ -13,8 +13,8 @@
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/long_form.h"
-#include "tessera/train/run/build_model.h"
 #include "tessera/train/run/trainer.h"
+#include "tessera/train/step/build_model.h"
 
 #include <gtest/gtest.h>
 

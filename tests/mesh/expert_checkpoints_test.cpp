@@ -7,7 +7,7 @@
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/checkpoint/loading.h"
 #include "tessera/train/config/optimizer.h"
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include <gtest/gtest.h>
 

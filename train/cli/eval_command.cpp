@@ -6,7 +6,7 @@
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/model_on_ranks.h"
 #include "tessera/train/monitor/metrics.h"
-#include "tessera/train/run/evaluate.h"
+#include "tessera/train/step/evaluate.h"
 
 #include <fmt/format.h>
 

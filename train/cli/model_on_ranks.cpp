@@ -3,7 +3,7 @@
 // they found.
 #include "tessera/train/cli/model_on_ranks.h"
 
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include <algorithm>
 #include <ostream>

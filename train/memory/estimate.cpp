@@ -20,8 +20,8 @@
 #include "tessera/train/data/token_source.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
-#include "tessera/train/run/build_model.h"
 #include "tessera/train/run/trainer.h"
+#include "tessera/train/step/build_model.h"
 
 #include <fmt/format.h>
 

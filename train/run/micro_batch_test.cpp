@@ -13,8 +13,8 @@
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/tests/support/whole_checkpoint.h"
-#include "tessera/train/run/build_model.h"
 #include "tessera/train/run/trainer.h"
+#include "tessera/train/step/build_model.h"
 
 #include <algorithm>
 #include <cmath>

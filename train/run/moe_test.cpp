@@ -15,9 +15,9 @@
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/parallel/parallelism.h"
-#include "tessera/train/run/build_model.h"
-#include "tessera/train/run/evaluate.h"
 #include "tessera/train/run/trainer.h"
+#include "tessera/train/step/build_model.h"
+#include "tessera/train/step/evaluate.h"
 
 #include <gtest/gtest.h>
 

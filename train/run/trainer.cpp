@@ -29,8 +29,8 @@
 #include "tessera/train/monitor/plot.h"
 #include "tessera/train/monitor/step_values.h"
 #include "tessera/train/monitor/summary.h"
-#include "tessera/train/run/build_model.h"
 #include "tessera/train/run/rank_check.h"
+#include "tessera/train/step/build_model.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>

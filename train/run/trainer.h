@@ -15,8 +15,8 @@
 #include "tessera/train/config/config.h"
 #include "tessera/train/monitor/monitor.h"
 #include "tessera/train/parallel/parallelism.h"
-#include "tessera/train/run/build_model.h"
-#include "tessera/train/run/evaluate.h"
+#include "tessera/train/step/build_model.h"
+#include "tessera/train/step/evaluate.h"
 
 #include <chrono>
 #include <exception>

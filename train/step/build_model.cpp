@@ -2,7 +2,7 @@
 // The passes in their one order: tensor parallelism shards parameters first, expert parallelism
 // gives experts a mesh of their own, data parallelism then shards what is left of them. Mixed
 // precision is a policy of data parallelism, on one rank too.
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/data_parallel.h"

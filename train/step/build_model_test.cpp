@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fields of parallelism, by what the step of a model that was built from them sends.
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/comm_trace.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/run/evaluate.h"
+#include "tessera/train/step/evaluate.h"
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/train/monitor/step_values.h"
-#include "tessera/train/run/build_model.h"
+#include "tessera/train/step/build_model.h"
 
 #include <algorithm>
 #include <cmath>
