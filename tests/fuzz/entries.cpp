@@ -8,7 +8,7 @@
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/config/config.h"
 #include "tessera/train/data/data_index.h"
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>

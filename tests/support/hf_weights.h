@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tessera/core/tensor.h"
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 
 #include <gtest/gtest.h>
 

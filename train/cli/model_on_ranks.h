@@ -6,7 +6,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/run/rank_check.h"
-#include "tessera/train/run/trained_model.h"
+#include "tessera/train/step/trained_model.h"
 
 #include <functional>
 #include <iosfwd>

@@ -5,7 +5,7 @@
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>

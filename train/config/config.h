@@ -11,7 +11,7 @@
 #include "tessera/train/config/optimizer.h"
 #include "tessera/train/config/schedule.h"
 #include "tessera/train/data/data.h"
-#include "tessera/train/hugging_face/special_tokens.h"
+#include "tessera/train/exchange/special_tokens.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/profiler.h"
 #include "tessera/train/parallel/parallelism.h"

@@ -5,7 +5,7 @@
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/config/config.h"
-#include "tessera/train/hugging_face/model.h"
+#include "tessera/train/exchange/model.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -6,8 +6,8 @@
 #include "tessera/core/dtype.h"
 #include "tessera/train/checkpoint/folder.h"
 #include "tessera/train/config/config.h"
-#include "tessera/train/convert/gguf_file.h"
-#include "tessera/train/hugging_face/writer.h"
+#include "tessera/train/exchange/gguf_file.h"
+#include "tessera/train/exchange/writer.h"
 
 #include <cstdint>
 #include <optional>

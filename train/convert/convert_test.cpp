@@ -10,8 +10,8 @@
 #include "tessera/tests/support/hf_weights.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
-#include "tessera/train/hugging_face/weights.h"
-#include "tessera/train/run/trained_model.h"
+#include "tessera/train/exchange/weights.h"
+#include "tessera/train/step/trained_model.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,9 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/gguf.h"
 #include "tessera/train/convert/convert.h"
-#include "tessera/train/convert/gguf_tokenizer.h"
+#include "tessera/train/exchange/gguf_tokenizer.h"
 #include "tessera/train/ranks/ranks.h"
-#include "tessera/train/run/trained_model.h"
+#include "tessera/train/step/trained_model.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/convert/convert.h"
-#include "tessera/train/run/trained_model.h"
+#include "tessera/train/step/trained_model.h"
 
 namespace tessera::train {
 

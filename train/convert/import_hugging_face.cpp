@@ -7,7 +7,7 @@
 #include "tessera/nn/io/new_folder.h"
 #include "tessera/train/checkpoint/model_writer.h"
 #include "tessera/train/convert/convert.h"
-#include "tessera/train/hugging_face/model.h"
+#include "tessera/train/exchange/model.h"
 #include "tessera/train/ranks/ranks.h"
 
 #include <algorithm>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ids of special tokens that the files of a folder name: read, used, and written as they came.
-#include "tessera/train/hugging_face/special_tokens.h"
+#include "tessera/train/exchange/special_tokens.h"
 
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/trials.h"
-#include "tessera/train/convert/gguf_tokenizer.h"
+#include "tessera/train/exchange/gguf_tokenizer.h"
 
 #include <gtest/gtest.h>
 

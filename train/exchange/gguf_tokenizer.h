@@ -2,8 +2,8 @@
 // The tokenizer's keys of a GGUF file.
 #pragma once
 
-#include "tessera/train/convert/gguf_file.h"
-#include "tessera/train/hugging_face/special_tokens.h"
+#include "tessera/train/exchange/gguf_file.h"
+#include "tessera/train/exchange/special_tokens.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A value of f8_e4m3 times its factor is one rounding of f32; MXFP4 times a power of two is exact
 // but for the largest powers.
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 
 #include "tessera/core/error.h"
 #include "tessera/core/float_types.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/convert/gguf_file.h"
+#include "tessera/train/exchange/gguf_file.h"
 
 #include "tessera/core/error.h"
 #include "tessera/core/float_types.h"

@@ -3,7 +3,7 @@
 // its configuration and tokenizer: those of the folder may be of a later command. What a command
 // does follows from both, so another step may take the place of a damaged one only if they are
 // equal.
-#include "tessera/train/run/trained_model.h"
+#include "tessera/train/step/trained_model.h"
 
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/hugging_face/model.h"
+#include "tessera/train/exchange/model.h"
 
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"

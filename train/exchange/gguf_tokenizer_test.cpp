@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers with scores: the way of llama.cpp to merge, as its sources have it, gives from the
 // keys of a GGUF file the ids of the tokenizer that they were made of.
-#include "tessera/train/convert/gguf_tokenizer.h"
+#include "tessera/train/exchange/gguf_tokenizer.h"
 
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/train/tokenizer/splits.h"

@@ -5,7 +5,7 @@
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/parameters.h"
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 
 #include <span>
 #include <string>

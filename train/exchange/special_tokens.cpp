@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/hugging_face/special_tokens.h"
+#include "tessera/train/exchange/special_tokens.h"
 
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/train/checkpoint/reader.h"
-#include "tessera/train/hugging_face/special_tokens.h"
+#include "tessera/train/exchange/special_tokens.h"
 
 #include <cstdint>
 #include <functional>

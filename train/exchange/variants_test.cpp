@@ -8,7 +8,7 @@
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/folder_test.h"
-#include "tessera/train/hugging_face/model.h"
+#include "tessera/train/exchange/model.h"
 
 #include <gtest/gtest.h>
 

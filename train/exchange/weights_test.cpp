@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors in F8_E4M3 and MXFP4, as tests/goldens/hugging_face.py stored them, have the values of a
 // formula in torch, bit for bit, in any range.
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/views/views.h"

@@ -5,7 +5,7 @@
 // llama.cpp's tokenizers of SentencePiece know no merges. They join any two neighbours that make a
 // token, those first whose token has the highest score. So merges are expressed by scores if each
 // way to make a token is a merge, and all merges of a token follow each other.
-#include "tessera/train/convert/gguf_tokenizer.h"
+#include "tessera/train/exchange/gguf_tokenizer.h"
 
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/train/tokenizer/splits.h"

@@ -2,14 +2,14 @@
 // Tensors are grouped into files by their sizes, which are known before the first byte is read.
 // The ids of special tokens go to both configurations; the rest of a generation_config.json beside
 // the tokenizer stays.
-#include "tessera/train/hugging_face/writer.h"
+#include "tessera/train/exchange/writer.h"
 
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/new_folder.h"
-#include "tessera/train/hugging_face/weights.h"
+#include "tessera/train/exchange/weights.h"
 
 #include <fmt/format.h>
 
