@@ -316,6 +316,11 @@ config::Fields Config::fields() {
   return f;
 }
 
+std::string Config::json() const {
+  Config copy = *this;
+  return copy.fields().dump();
+}
+
 std::vector<std::string> Config::conflicts() const {
   if (!model) return {"[--model.name] is missing: give a family and --model.flavor, or --recipe"};
   std::vector<std::string> faults = model.conflicts();

@@ -120,6 +120,8 @@ struct TESSERA_API Config {
   [[nodiscard]] std::string title() const;
   /// All fields, bound to this object, which must outlive the list.
   [[nodiscard]] config::Fields fields();
+  /// Their values, a JSON object: what config.json and checkpoints hold.
+  [[nodiscard]] std::string json() const;
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Those of the parallelism with the model; a part of conflicts().

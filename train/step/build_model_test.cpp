@@ -8,6 +8,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/step/run_parts.h"
 
 #include <algorithm>
 

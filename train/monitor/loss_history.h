@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of past steps for the plot at a run's end: all of them up to several thousand, then
+// every second, fourth, ... so that a run of any length keeps a bounded number, evenly spaced.
+#pragma once
+
+#include "tessera/core/tensor.h"
+#include "tessera/train/monitor/metrics.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::train {
+
+class TESSERA_API LossHistory {
+ public:
+  void add(const StepRecord& record);
+  [[nodiscard]] const std::vector<StepRecord>& records() const { return records_; }
+
+  /// (records, 4) f64, on the CPU: step, loss, gradient norm and learning rate of each.
+  [[nodiscard]] Tensor tensor() const;
+  /// Replaces the records by those of a tensor(), of a checkpoint.
+  void restore(const Tensor& losses);
+
+ private:
+  std::vector<StepRecord> records_;
+  int64_t stride_ = 1;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/announce.h"
+
+#include "tessera/core/cuda_backend.h"
+#include "tessera/core/process.h"
+#include "tessera/nn/parameters.h"
+#include "tessera/train/monitor/metrics.h"
+#include "tessera/train/monitor/summary.h"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+int64_t machine_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+std::string_view isa_name(Isa isa) {
+  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
+}
+
+void announce_model(const Config& c, const RunParts& parts, const Print& print) {
+  const int64_t idle = parts.model->idle_parameters();
+  if (c.metrics.summary != "none") {
+    print(fmt::format("model: {}, {}", c.title(),
+                      total_summary(*parts.model, parts.optimizer->state_bytes())));
+    if (idle > 0) {
+      print(fmt::format("experts: a token uses {} of the parameters",
+                        with_separators(nn::parameter_count(*parts.model) - idle)));
+    }
+  }
+  if (c.metrics.summary == "layers") print(layer_summary(*parts.model));
+}
+
+void announce_device(Device device, const Print& print) {
+  if (device.is_cuda()) {
+    const CudaBackend& cuda = Process::get().cuda();
+    print(fmt::format("device: {}, {}, {}", concat(device), cuda.device_name(device.index),
+                      byte_count(cuda.device_memory(device.index))));
+    return;
+  }
+  print(fmt::format("device: cpu, {} threads, {}, {}", Context::current().options.threads,
+                    isa_name(Process::get().isa()), byte_count(machine_memory())));
+}
+
+void announce_data(const Config& c, const RunParts& parts, const Print& print) {
+  if (parts.data) {
+    for (const DataInfo& data : parts.data->sources()) {
+      print(fmt::format(
+          "data: {}, {}{} tokens, {} windows of {}{}{}{}", data.path,
+          data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
+          with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
+          data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : "",
+          data.document_tokens.empty() ? "" : ", ", data.document_tokens));
+      for (const std::string& line : data.notes()) print(line);
+    }
+  }
+  if (!parts.validation) return;
+  const DataInfo& held_out = parts.validation->info();
+  if (!held_out.document_tokens.empty())
+    print(fmt::format("validation: {}, {}", held_out.path, held_out.document_tokens));
+  for (const std::string& line : held_out.notes("validation")) print(line);
+}
+
+void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
+  const int rows = parts.feed->share().parts;
+  print(fmt::format("mesh: {}, {}", parts.mesh.text(),
+                    rows == parts.mesh.size() ? "each rank reads its own rows"
+                    : rows == 1               ? "all ranks read the same rows"
+                                              : fmt::format("rows cut into {} parts", rows)));
+  if (const auto cut = c.parallelism.sequence_cut()) {
+    print(fmt::format("sequences: cut into {} parts, balanced by {}, keys by {}",
+                      c.parallelism.context_parallel_degree, concat(cut->balancer),
+                      concat(cut->method)));
+  }
+}
+
+void announce_training(const Config& c, const RunParts& parts, const Print& print) {
+  print(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
+                    name(c.model.dtype()), name(c.training.mixed_precision_param),
+                    name(c.optimizer.state_dtype)));
+  for (const PatternGroup& g : parameter_groups(c.optimizer, nn::named_parameters(*parts.model))) {
+    if (c.optimizer.param_groups.empty()) continue;
+    print(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
+                      g.pattern.empty() ? "all others" : g.pattern, g.parameters.size(),
+                      g.options.lr, g.options.weight_decay));
+  }
+  const Feed& feed = *parts.feed;
+  print(fmt::format(
+      "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
+      "steps, seed {}, into {}",
+      c.training.steps, feed.rows_per_step(), c.training.seq_len,
+      with_separators(feed.tokens_per_step()), feed.micro_batches(), parts.mesh.text(),
+      c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+}
+
+}  // namespace
+
+void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
+  announce_model(run.config, parts, print);
+  announce_device(run.device, print);
+  announce_data(run.config, parts, print);
+  announce_mesh(run.config, parts, print);
+  for (const std::string& warning : run.config.warnings()) print("warning: " + warning);
+  announce_training(run.config, parts, print);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lines at the start of a run: model, device, data, mesh, precision, what will be trained.
+#pragma once
+
+#include "tessera/train/run/run_facts.h"
+#include "tessera/train/step/run_parts.h"
+
+namespace tessera::train {
+
+/// By rank 0; the data has been read.
+void announce(const RunFacts& run, const RunParts& parts, const Print& print);
+
+}  // namespace tessera::train

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward and backward passes of a step, over all of its micro-batches. They leave gradients in
+// the parameters and read nothing on the host, so a pipeline's schedule can take their place and a
+// captured graph can hold them together with the update. Each micro-batch's loss is scaled by the
+// counts of the whole step before backward: gradients then add up to those of the step's mean.
+#pragma once
+
+#include "tessera/models/model.h"
+#include "tessera/train/monitor/step_values.h"
+#include "tessera/train/step/build_model.h"
+
+#include <functional>
+#include <span>
+#include <string_view>
+
+namespace tessera::train {
+
+/// Runs a part of a step, "forward" or "backward" of a micro-batch, "data" or "place", within what
+/// watches it.
+using Around = std::function<void(std::string_view part, const std::function<void()>& run)>;
+/// Watched by nobody.
+[[nodiscard]] inline Around unwatched() {
+  return [](std::string_view, const std::function<void()>& run) { run(); };
+}
+
+/// All micro-batches of a step.
+struct MicroBatches {
+  std::span<const PlacedBatch> batches;
+  int64_t step = 0;          ///< steps before this one: with the rows, decides random numbers
+  int64_t rows_at_once = 0;  ///< of a micro-batch, over all ranks
+};
+
+/// What sums over tokens are multiplied by. 0-dim tensors and not attributes, so that new counts
+/// need no new plans.
+struct LossScale {
+  Tensor of_targets;  ///< () 1 / tokens of the step with a target: of the loss
+  Tensor of_tokens;   ///< () 1 / tokens of the step: of auxiliary losses
+};
+/// `counts`: (2 or more) f64, tokens with a target and tokens. `model`: dtype of its parameters.
+[[nodiscard]] TESSERA_API LossScale loss_scale(const Tensor& counts, DType model);
+
+/// What the passes of a step gave.
+struct StepOutput {
+  StepValues values;       ///< `loss`, then each auxiliary loss as `loss/<name>`
+  Tensor load = {};        ///< of experts, as models::Loss, over all micro-batches; or undefined
+  Tensor not_finite = {};  ///< the same
+};
+/// Collective over the model's mesh. Errors are those of ops and of collectives.
+[[nodiscard]] TESSERA_API StepOutput forward_backward(models::LanguageModel& model,
+                                                      const MicroBatches& step,
+                                                      const LossScale& scale,
+                                                      const Around& around = unwatched());
+
+}  // namespace tessera::train

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data is opened before the model is made: a thread reads it meanwhile.
+#include "tessera/train/step/run_parts.h"
+
+#include "tessera/nn/parameters.h"
+#include "tessera/train/step/evaluate.h"
+
+#include <chrono>
+#include <utility>
+
+namespace tessera::train {
+namespace {
+
+std::unique_ptr<DataLoader> validation_data(const Config& config, const Mesh& mesh,
+                                            const std::shared_ptr<const Tokenizer>& tokenizer) {
+  const ValidationConfig& v = config.validation;
+  if (!v.enable) return nullptr;
+  return std::make_unique<DataLoader>(
+      evaluation_data(config.dataloader,
+                      {.path = v.dataset_path,
+                       .path_field = "validation.dataset_path",
+                       .seq_len = v.seq_len.value_or(config.training.seq_len),
+                       .vocabulary = config.model.vocab_size(),
+                       .rows = v.local_batch_size.value_or(config.training.local_batch_size),
+                       .tokenizer = tokenizer},
+                      mesh));
+}
+
+// Each rank reads its own rows of the global batch, which is the same on any mesh and for any
+// number of micro-batches.
+MicroBatchSource rows_of(DataLoader* data, BatchSource source, const BatchPlan& plan) {
+  if (data) return [data](int64_t first) { return data->at(first); };
+  return [source = std::move(source), plan](int64_t first) {
+    return source(first + plan.first_row, plan.rows);
+  };
+}
+
+}  // namespace
+
+WorldOptions world_options(const Config& config) {
+  const int64_t threads = config.debug.deterministic && config.threads == 0 ? 1 : config.threads;
+  return {.threads = static_cast<int>(threads),
+          .deterministic = config.debug.deterministic,
+          .anomaly = config.debug.detect_anomaly,
+          .init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
+          .train_timeout = std::chrono::seconds(config.comm.train_timeout_seconds),
+          .flight_folder = config.dump_folder};
+}
+
+BatchPlan batch_plan(const Config& config, const DataShare& share) {
+  const int64_t mine = config.training.local_batch_size;
+  return {.seq_len = config.training.seq_len,
+          .vocabulary = config.model.vocab_size(),
+          .global_rows = mine * share.parts,
+          .first_row = mine * share.part,
+          .rows = mine,
+          .seed = static_cast<uint64_t>(config.debug.seed)};
+}
+
+RunParts make_run_parts(const Config& config, Device device,
+                        const std::shared_ptr<const Tokenizer>& tokenizer, RunStart start) {
+  const auto seed = static_cast<uint64_t>(config.debug.seed);
+  const TrainingConfig& training = config.training;
+  RunParts parts;
+  parts.mesh = make_mesh(config.parallelism);
+  const DataShare share = data_share(parts.mesh);
+  const BatchPlan plan = batch_plan(config, share);
+  if (!start.source) parts.data = std::make_unique<DataLoader>(config.dataloader, plan, tokenizer);
+  parts.validation = validation_data(config, parts.mesh, tokenizer);
+
+  parts.model =
+      build_model(config, parts.mesh, [&](nn::Module& model, const nn::LayoutOf& layouts) {
+        nn::initialize(model, seed, layouts, device);
+      });
+  parts.parameters = nn::parameters(*parts.model);
+  parts.optimizer = make_optimizer(config.optimizer, nn::named_parameters(*parts.model), seed);
+  parts.feed =
+      std::make_unique<Feed>(rows_of(parts.data.get(), std::move(start.source), plan),
+                             FeedSizes{.rows = training.local_batch_size,
+                                       .micro_batches = training.micro_batches(share.parts),
+                                       .seq_len = training.seq_len},
+                             *parts.model,
+                             BatchPlacer(parts.model->metadata(training.seq_len), share, device,
+                                         config.parallelism.sequence_cut()),
+                             share);
+  parts.feed->seek(start.row);
+  return parts;
+}
+
+}  // namespace tessera::train
