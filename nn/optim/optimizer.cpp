@@ -56,9 +56,6 @@ void Optimizer::add(Tensor parameter, std::string name) {
         name_, "parameter ", name, ", ", parameter.meta(),
         ", is not a leaf but the result of an op: give the leaf that it was computed from, or "
         "detach() it before set_requires_grad()");
-  if (parameter.device().is_meta())
-    fail<UsageError>(name_, "parameter ", name, ", ", parameter.meta(),
-                     ", has no bytes yet: initialize or load the model first");
   streams_.push_back(stream_of(name));
   names_.push_back(std::move(name));
   parameters_.push_back(std::move(parameter));
@@ -108,12 +105,23 @@ Optimizer::Update Optimizer::gathered(size_t group, int64_t done,
   u.states.resize(part.states.size());
   for (size_t i : members) {
     if (states_[i].empty()) make_states(i, part);
+    require_same_device(i);
     u.parameters.push_back(parameters_[i]);
     u.grads.push_back(parameters_[i].grad());
     for (size_t s = 0; s < u.states.size(); ++s) u.states[s].push_back(states_[i][s]);
     u.streams.push_back(streams_[i]);
   }
   return u;
+}
+
+void Optimizer::require_same_device(size_t parameter) const {
+  const Device device = parameters_[parameter].device();
+  for (const Tensor& state : states_[parameter]) {
+    if (state.device() == device) continue;
+    fail<UsageError>(name_, "parameter ", names_[parameter], " is on ", device, ", its states on ",
+                     state.device(),
+                     ": make the optimizer after the model is initialized, loaded or moved");
+  }
 }
 
 void Optimizer::zero_grad() {

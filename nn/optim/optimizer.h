@@ -54,6 +54,7 @@ class TESSERA_API Optimizer {
   /// Updates the parameters that have a gradient, in place; does not clear gradients. `skip`, ()
   /// bool and plain: where it is true, parameters and states keep their values; the host does not
   /// read it, so steps are counted all the same (set_steps() takes them back). Undefined: false.
+  /// UsageError: a parameter is on another device than its states, which were made earlier.
   virtual void step(const Tensor& skip = {});
   void zero_grad();
 
@@ -101,8 +102,9 @@ class TESSERA_API Optimizer {
     Tensor skip = {};  ///< () bool: where true, nothing is written; undefined: false
   };
   /// Errors begin with `name`. UsageError: no parameters at all or in a group; a parameter that is
-  /// undefined, not a leaf, on the meta device or given twice; a name given twice. Parameters that
-  /// do not require grad get their states with their first gradient.
+  /// undefined, not a leaf or given twice; a name given twice. Parameters that do not require grad
+  /// get their states with their first gradient. Those on the meta device have states there, and
+  /// step() then shows what memory it takes.
   Optimizer(std::string_view name, std::vector<GroupSpec> groups);
   virtual void update(const Update& u) = 0;
   /// IndexError unless there is such a group.
@@ -122,6 +124,7 @@ class TESSERA_API Optimizer {
   void add(Tensor parameter, std::string name);
   /// Whether it requires grad or once had one.
   [[nodiscard]] bool takes_part(size_t parameter) const;
+  void require_same_device(size_t parameter) const;
   void make_states(size_t parameter, const GroupPart& group);
   [[nodiscard]] Update gathered(size_t group, int64_t done, const std::vector<size_t>& members);
 

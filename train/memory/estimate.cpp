@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer's step without its values: what only reads or writes in place (clipping, the
-// optimizer's update) allocates nothing of note and is left out. Two micro-batches stand for any
-// number of them, since gradients exist from the second on. The head's loss is the one kernel whose
-// workspace is large, and tells its size itself.
+// A step of the run as the trainer makes it: passes, clipping, the optimizer's update. Two
+// micro-batches stand for any number of them, since gradients exist from the second on. The head's
+// loss is the one kernel whose workspace is large, and tells its size itself.
 #include "tessera/train/memory/estimate.h"
 
-#include "tessera/autograd/autograd.h"
 #include "tessera/core/context.h"
 #include "tessera/core/meta_memory.h"
 #include "tessera/core/op_row.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/lay_out.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
 #include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/data/token_source.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
-#include "tessera/train/run/trainer.h"
-#include "tessera/train/step/build_model.h"
+#include "tessera/train/step/forward_backward.h"
+#include "tessera/train/step/run_parts.h"
 
 #include <fmt/format.h>
 
@@ -171,13 +171,8 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
-  std::vector<Tensor> parameters = nn::parameters(*model);
-  std::vector<Tensor> states;
-  for (const Tensor& p : parameters) {
-    if (!p.requires_grad()) continue;
-    const DType dtype = p.dtype() == DType::f64 ? DType::f64 : config.optimizer.state_dtype;
-    for (int i = 0; i < 2; ++i) states.push_back(empty(local(p).shape(), dtype, kMeta));
-  }
+  const std::vector<Tensor> parameters = nn::parameters(*model);
+  const auto optimizer = make_optimizer(config.optimizer, nn::named_parameters(*model));
   const TrainingConfig& training = config.training;
   const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
   const int64_t held = memory.stats().live;  // also buffers
@@ -189,22 +184,21 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
   const int64_t batches = batch_bytes(inputs.batch);
   int64_t activations = 0;
-  const int64_t passes = std::min<int64_t>(2, micro_batches);
-  for (int64_t i = 0; i < passes; ++i) {
-    const nn::MicroBatch micro(i + 1 == passes);
-    const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(*model); };
+  const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(*model); };
+  const auto measured = [&](std::string_view part, const std::function<void()>& run) {
     const int64_t before = live();
-    models::Loss loss =
-        model->loss(inputs.placed.tokens, inputs.placed.targets, inputs.placed.metadata);
-    Tensor total = loss.sum;
-    for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;
-    activations = std::max(activations, live() - before);
-    loss = {};
-    backward(total);
-  }
+    run();
+    if (part == "forward") activations = std::max(activations, live() - before);
+  };
+  const std::vector<PlacedBatch> step(static_cast<size_t>(std::min<int64_t>(2, micro_batches)),
+                                      inputs.placed);
+  (void)forward_backward(*model, {step, 0, training.local_batch_size},
+                         loss_scale(zeros({2}, DType::f64, kMeta), config.model.dtype()), measured);
   {
     const NoGrad guard;
-    for (Tensor& p : parameters) p.set_grad({});
+    (void)optim::clip_grad_norm_(parameters, training.max_norm);
+    optimizer->step();
+    optimizer->zero_grad();
     if (config.validation.enable) {
       const ValidationConfig& v = config.validation;
       const Inputs other =
@@ -218,7 +212,7 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
   // All micro-batches of a step are made at its start; more are prepared ahead.
   const int64_t more_batches = (micro_batches - 1) * batches;
   e.counted = std::max(peak->bytes(), memory.stats().peak) + more_batches;
-  const int64_t of_parameters = bytes_of(parameters), of_states = bytes_of(states);
+  const int64_t of_parameters = bytes_of(parameters), of_states = optimizer->state_bytes();
   const int64_t rest =
       e.counted - more_batches - held - batches - peak->gradients() - peak->gathered();
   const int64_t kept = std::clamp<int64_t>(activations, 0, std::max<int64_t>(0, rest));
