@@ -14,6 +14,7 @@
 #include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/step/build_model.h"
+#include "tessera/train/step/forward_backward.h"
 
 #include <cmath>
 #include <random>
@@ -71,6 +72,9 @@ class Trainee {
     optimizer_ = std::make_unique<optim::AdamW>(
         nn::parameters(*model_),
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+    const auto tokens = static_cast<double>(setting.batch * setting.length);
+    scale_ = train::loss_scale(to_device(tensor({tokens, tokens}, DType::f64), setting.device),
+                               config.model.dtype());
   }
 
   /// Seconds of the step.
@@ -80,17 +84,18 @@ class Trainee {
     if (profile) profile->enter(kForward);
     optimizer_->zero_grad();
     const train::PlacedBatch batch = placer_->place(rows);
-    const Tensor loss = model_->loss(batch.tokens, batch.targets, batch.metadata).sum *
-                        (1.0 / static_cast<double>(setting_.batch * setting_.length));
-    if (profile) profile->enter(kBackward);
-    backward(loss);
+    train::StepOutput output = train::forward_backward(
+        *model_, {{&batch, 1}}, scale_, [&](std::string_view part, const auto& pass) {
+          if (profile && part == "backward") profile->enter(kBackward);
+          pass();
+        });
     if (profile) profile->enter(kOptimizer);
     {
       const NoGrad guard;
       (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
       optimizer_->step();
     }
-    loss_ = full_tensor(loss).item();  // after it a device has nothing left to do
+    loss_ = output.values.read()[0].second;  // after it a device has nothing left to do
     if (profile) profile->leave();
     return seconds_since(start);
   }
@@ -132,6 +137,7 @@ class Trainee {
   std::unique_ptr<models::LanguageModel> model_;
   std::optional<train::BatchPlacer> placer_;
   std::unique_ptr<optim::AdamW> optimizer_;
+  train::LossScale scale_;
   std::mt19937_64 random_{7};
   double loss_ = 0;
 };

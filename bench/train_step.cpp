@@ -13,6 +13,7 @@
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/train/step/forward_backward.h"
 
 #include <cmath>
 #include <map>
@@ -79,6 +80,9 @@ class Trainee {
         model_(setting.config().make()) {
     nn::initialize(*model_, 7, device_);
     metadata_ = model_->metadata(length_);
+    const auto tokens = static_cast<double>(batch_ * length_);
+    scale_ = train::loss_scale(to_device(tensor({tokens, tokens}, DType::f64), device_),
+                               setting.config().dtype());
     const auto blocks = model_->units();
     nn::apply_activation_checkpoint(blocks, setting.checkpoints());
     if (setting.precision == "mixed") nn::mixed_precision(*model_, blocks, DType::bf16);
@@ -151,22 +155,26 @@ class Trainee {
     enter(kForward);
     optimizer_->zero_grad();
     const Ref<Allocator>& memory = Context::current().allocator(device_);
-    const int64_t before = memory->stats().live;
-    const models::Loss result = model_->loss(tokens_, targets_, metadata_);
-    const Tensor loss = result.sum * reciprocal(cast(result.count, result.sum.dtype()));
-    stored_ = memory->stats().live - before;
-    enter(kBackward);
-    backward(loss);
+    const train::PlacedBatch batch{tokens_, targets_, metadata_};
+    train::StepOutput output = train::forward_backward(
+        *model_, {{&batch, 1}}, scale_, [&](std::string_view part, const auto& pass) {
+          if (part == "backward") enter(kBackward);
+          const int64_t before = memory->stats().live;
+          pass();
+          if (part == "forward") stored_ = memory->stats().live - before;
+        });
+    const Tensor loss = output.values.joined(0);
     enter(kOptimizer);
     const NoGrad guard;
     (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
     optimizer_->step();
-    return loss.detach();
+    return loss;
   }
   int64_t batch_, length_;
   Device device_;
   std::unique_ptr<models::LanguageModel> model_;
   models::Metadata metadata_;
+  train::LossScale scale_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::mt19937_64 random_{7};
   std::vector<double> losses_;  // of each step
