@@ -152,9 +152,7 @@ std::vector<std::string> steps_to_read(const std::string& path, const Checkpoint
   return steps;
 }
 
-}  // namespace
-
-int checkpoint_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   for (const Action& action : kActions) {
     if (arguments.empty() || arguments[0] != action.name) continue;
     const auto [config, folders] = parsed_folders<CheckpointCommandConfig>(arguments.subspan(1), 1);
@@ -166,12 +164,22 @@ int checkpoint_command(Arguments arguments, std::ostream& out, const Catalogue&)
                     ": give ls, inspect, verify or merge, then a folder");
 }
 
-std::string checkpoint_help(Arguments, const Catalogue&) {
+std::string help(Arguments, const Catalogue&) {
   return "  ls       lists the steps\n"
          "  inspect  prints what a step holds, and in which files\n"
          "  verify   reads every byte of the steps and names what is damaged; status 1 if any is\n"
          "  merge    writes the model of a step as one safetensors file\n" +
          help_of_fields<CheckpointCommandConfig>();
+}
+
+}  // namespace
+
+Command checkpoint_command() {
+  return {.name = "checkpoint",
+          .arguments = " ls|inspect|verify|merge FOLDER [fields]",
+          .summary = "list, inspect, verify or merge saved steps: tessera checkpoint ls DIR",
+          .run = run,
+          .help = help};
 }
 
 }  // namespace tessera::train

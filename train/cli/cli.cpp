@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of commands, and the one place where an error becomes an exit status. `--help` anywhere
+// The one place where an error becomes an exit status. `--help` anywhere
 // in the arguments prints help instead of running the command.
 #include "tessera/train/cli/cli.h"
 
@@ -7,6 +7,8 @@
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/standard_output.h"
+
+#include <fmt/format.h>
 
 #include <array>
 #include <csignal>
@@ -19,52 +21,15 @@
 namespace tessera::train {
 namespace {
 
-constexpr std::string_view kUsage = R"(usage: tessera <command> [fields]
-  train     train a model: tessera train --recipe NAME --dataloader.path FILE --dump_folder DIR
-  generate  generate text with a trained model: tessera generate --checkpoint DIR --prompt TEXT
-  eval      compute loss and perplexity of a trained model: tessera eval --checkpoint DIR --dataset_path FILE
-  compare   compare losses and gradient norms of two configurations: tessera compare A.json B.json
-  plot      plot the losses of runs on the terminal: tessera plot RUN_FOLDER...
-  trace     join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10
-  checkpoint  list, inspect, verify or merge saved steps: tessera checkpoint ls DIR
-  import-hf convert a model of Hugging Face: tessera import-hf FOLDER --out DIR
-  export-hf convert a trained model for transformers: tessera export-hf --checkpoint DIR --out DIR
-  export-gguf convert a trained model for llama.cpp: tessera export-gguf --checkpoint DIR --out FILE
-  tokenize  show the tokens of a text: tessera tokenize --tokenizer DIR --text TEXT
-  tokenizer train a tokenizer: tessera tokenizer train --vocab_size N --out DIR FILES
-  data      prepare text for training: tessera data prepare --tokenizer DIR --out DIR FILES
-  config    print the resolved configuration as JSON
-  recipes   list the recipes
-  models    list the model families and their sizes
-`tessera <command> --help` lists the fields of a command. --version prints the version.
+std::string usage() {
+  std::string text = "usage: tessera <command> [fields]\n";
+  for (const Command& c : commands()) text += fmt::format("  {:<12} {}\n", c.name, c.summary);
+  return text +
+         R"(`tessera <command> --help` lists the fields of a command. --version prints the version.
 The exit status is 0, 1 for a failure at run time, or 2 for wrong usage. A full disk under the standard output gives 1. A
 pipe closed by its reader ends a command quietly with 0; training goes on with its files, and never waits for a reader.
 )";
-
-struct Command {
-  std::string_view name, usage;
-  int (*run)(Arguments, std::ostream&, const Catalogue&);
-  std::string (*help)(Arguments, const Catalogue&);
-};
-constexpr std::array<Command, 16> kCommands{
-    {{"train", " [fields]", train_command, train_help},
-     {"generate", " [fields]", generate_command, generate_help},
-     {"eval", " [fields]", eval_command, eval_help},
-     {"compare", " A.json B.json [fields]", compare_command, compare_help},
-     {"plot", " RUN_FOLDER... [fields]", plot_command, plot_help},
-     {"trace", " TRACE_FOLDER [fields]", trace_command, trace_help},
-     {"checkpoint", " ls|inspect|verify|merge FOLDER [fields]", checkpoint_command,
-      checkpoint_help},
-     {"import-hf", " FOLDER --out DIR [fields]", import_hf_command, import_hf_help},
-     {"export-hf", " --checkpoint DIR --out DIR [fields]", export_hf_command, export_hf_help},
-     {"export-gguf", " --checkpoint DIR --out FILE [fields]", export_gguf_command,
-      export_gguf_help},
-     {"tokenize", " [fields]", tokenize_command, tokenize_help},
-     {"tokenizer", " train FILES [fields]", tokenizer_command, tokenizer_help},
-     {"data", " prepare FILES | verify FOLDER [fields]", data_command, data_help},
-     {"config", " [fields]", config_command, config_help},
-     {"recipes", "", recipes_command, no_fields},
-     {"models", "", models_command, no_fields}}};
+}
 
 bool asks_for_help(Arguments arguments) {
   for (const auto& a : arguments) {
@@ -89,7 +54,7 @@ void print_errors(std::ostream& err, const ConfigError& error) {
 int run_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   const std::string& name = arguments[0];
   if (name == "--help" || name == "-h" || name == "help") {
-    out << kUsage;
+    out << usage();
     return 0;
   }
   if (name == "--version") {
@@ -97,12 +62,12 @@ int run_command(Arguments arguments, std::ostream& out, const Catalogue& catalog
     return 0;
   }
   std::vector<std::string> names;
-  for (const Command& command : kCommands) {
+  for (const Command& command : commands()) {
     names.emplace_back(command.name);
     if (command.name != name) continue;
     const Arguments rest = arguments.subspan(1);
     if (!asks_for_help(rest)) return command.run(rest, out, catalogue);
-    out << "usage: tessera " << name << command.usage << '\n' << command.help(rest, catalogue);
+    out << "usage: tessera " << name << command.arguments << '\n' << command.help(rest, catalogue);
     return 0;
   }
   const auto near = config::did_you_mean(name, names);
@@ -156,7 +121,7 @@ std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(
 
 int run_cli(Arguments arguments, std::ostream& out, std::ostream& err, const Catalogue& catalogue) {
   if (arguments.empty()) {
-    err << kUsage;
+    err << usage();
     return kWrongUsage;
   }
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands of the program, one file each: a command gets the arguments after its name, writes to
-// `out` and returns the exit status; its help lists its fields. ConfigError for wrong usage.
+// The commands of the program: a command gets the arguments after its name, writes to `out` and
+// returns the exit status; its help lists its fields. ConfigError for wrong usage.
 #pragma once
 
 #include "tessera/models/config/fields.h"
@@ -9,6 +9,7 @@
 #include <iosfwd>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,70 +17,18 @@ namespace tessera::train {
 
 using Arguments = std::span<const std::string>;
 
-/// `tessera train [fields]`: trains, then prints samples. `--estimate`: prints the memory that it
-/// would need instead.
-int train_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string train_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera generate --checkpoint DIR --prompt TEXT [--prompt TEXT]...`: prints tokens as they are
-/// generated.
-int generate_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string generate_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera eval --checkpoint DIR --dataset_path FILE`: loss and perplexity.
-int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string eval_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera compare A.json B.json`: runs two configurations from one seed and compares each step.
-int compare_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string compare_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera plot RUN_FOLDER...`: plots a metric of each metrics.jsonl on the terminal or to an SVG
-/// file.
-int plot_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string plot_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera trace FOLDER`: joins the ranks' traces of one iteration into FOLDER/trace.json.
-int trace_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string trace_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera checkpoint ls|inspect|verify|merge FOLDER`: lists steps, prints what one holds, checks
-/// every byte, or writes its model as one file.
-int checkpoint_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string checkpoint_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera import-hf FOLDER --out DIR`: a model of Hugging Face as a run that training starts
-/// from.
-int import_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string import_hf_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera export-hf --checkpoint DIR --out DIR`: a trained model as transformers loads it.
-int export_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string export_hf_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera export-gguf --checkpoint DIR --out FILE`: a trained model as llama.cpp loads it.
-int export_gguf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string export_gguf_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera tokenize --tokenizer DIR --text TEXT`: shows tokens and ids.
-int tokenize_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string tokenize_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera tokenizer train --vocab_size N --out DIR FILES`: trains a byte-level BPE tokenizer.
-int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string tokenizer_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera data prepare --out DIR --tokenizer DIR FILES`: tokenises text into a folder that
-/// training maps. `tessera data verify DIR`: reads every byte of such a folder.
-int data_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string data_help(Arguments arguments, const Catalogue& catalogue);
-
-/// `tessera config [fields]`: prints the resolved configuration as JSON.
-int config_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-/// `tessera recipes`, `tessera models`: list the recipes and the model families.
-int recipes_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-int models_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
-std::string no_fields(Arguments arguments, const Catalogue& catalogue);
+/// A command: each is made by a function in a file of its own.
+struct Command {
+  std::string_view name;
+  std::string_view arguments;  ///< behind its name in its usage: ` FOLDER --out DIR [fields]`
+  std::string_view summary;    ///< a line of `tessera --help`
+  /// Runs it; returns the exit status.
+  int (*run)(Arguments arguments, std::ostream& out, const Catalogue& catalogue);
+  /// The text of its `--help`, behind the usage.
+  std::string (*help)(Arguments arguments, const Catalogue& catalogue);
+};
+/// All commands, in the order of `tessera --help`.
+TESSERA_API std::span<const Command> commands();
 
 /// Splits arguments into words that are neither fields nor their values, such as files, and the
 /// rest. Every field has a value, in the same word or in the next.
@@ -116,6 +65,10 @@ template <class C> std::string help_of_fields() {
   config::Fields fields;
   fields.section("", config);
   return "fields:\n" + fields.help();
+}
+/// The help of a command whose fields are C.
+template <class C> std::string fields_help(Arguments, const Catalogue&) {
+  return help_of_fields<C>();
 }
 
 }  // namespace tessera::train

@@ -169,5 +169,18 @@ TEST_F(CommandsTest, ACycleThatDoesNotFitIsWrongUsage) {
   EXPECT_NE(err.find("[--profiler.profile_freq] 3 is below"), std::string::npos) << err;
 }
 
+TEST(Commands, EachIsInTheUsageAndInTheReadme) {
+  std::ostringstream out, err;
+  ASSERT_EQ(run_cli(Words{"--help"}, out, err), 0);
+  const std::string readme = io::read_file("train/README.md");
+  for (const Command& c : commands()) {
+    EXPECT_NE(out.str().find(concat("\n  ", c.name, ' ')), std::string::npos) << c.name;
+    EXPECT_NE(readme.find(concat("tessera ", c.name)), std::string::npos) << c.name;
+    std::ostringstream help;
+    EXPECT_EQ(run_cli(Words{std::string(c.name), "--help"}, help, err), 0) << c.name;
+    EXPECT_TRUE(help.str().starts_with(concat("usage: tessera ", c.name, c.arguments, '\n')));
+  }
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -10,8 +10,9 @@
 #include <ostream>
 
 namespace tessera::train {
+namespace {
 
-int compare_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   size_t files = 0;
   while (files < arguments.size() && !arguments[files].starts_with("--")) ++files;
   if (files != 2) {
@@ -49,6 +50,16 @@ int compare_command(Arguments arguments, std::ostream& out, const Catalogue& cat
   return 0;
 }
 
-std::string compare_help(Arguments, const Catalogue&) { return help_of_fields<CompareConfig>(); }
+}  // namespace
+
+Command compare_command() {
+  return {
+      .name = "compare",
+      .arguments = " A.json B.json [fields]",
+      .summary =
+          "compare losses and gradient norms of two configurations: tessera compare A.json B.json",
+      .run = run,
+      .help = fields_help<CompareConfig>};
+}
 
 }  // namespace tessera::train

@@ -16,22 +16,19 @@ void require_no_fields(Arguments arguments, std::string_view command) {
     fail<ConfigError>(command, "takes no fields: given ", io::excerpt(arguments[0]));
 }
 
-}  // namespace
-
-int config_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
-  Config config = parse_config(arguments, catalogue);
-  out << config.fields().dump();
+int print_config(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+  out << parse_config(arguments, catalogue).json();
   return 0;
 }
 
-int recipes_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int list_recipes(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   require_no_fields(arguments, "recipes");
   for (const Recipe& r : catalogue.recipes)
     out << fmt::format("{:<20} {}\n", r.name, r.description);
   return 0;
 }
 
-int models_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int list_models(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   require_no_fields(arguments, "models");
   for (const models::Family& f : catalogue.families) {
     std::vector<std::string> sizes;
@@ -42,5 +39,31 @@ int models_command(Arguments arguments, std::ostream& out, const Catalogue& cata
 }
 
 std::string no_fields(Arguments, const Catalogue&) { return "it takes no fields\n"; }
+
+}  // namespace
+
+Command config_command() {
+  return {.name = "config",
+          .arguments = " [fields]",
+          .summary = "print the resolved configuration as JSON",
+          .run = print_config,
+          .help = config_help};
+}
+
+Command recipes_command() {
+  return {.name = "recipes",
+          .arguments = "",
+          .summary = "list the recipes",
+          .run = list_recipes,
+          .help = no_fields};
+}
+
+Command models_command() {
+  return {.name = "models",
+          .arguments = "",
+          .summary = "list the model families and their sizes",
+          .run = list_models,
+          .help = no_fields};
+}
 
 }  // namespace tessera::train

@@ -88,9 +88,7 @@ class ConversionScreen {
   const Clock::time_point start_ = Clock::now();
 };
 
-}  // namespace
-
-int import_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int import_hf(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   auto [config, folders] = parsed_folders<ImportFields>(arguments, 1);
   if (config.options.out.empty()) fail<ConfigError>("--out", "is missing: give a new folder");
   config.options.from = folders[0];
@@ -101,9 +99,7 @@ int import_hf_command(Arguments arguments, std::ostream& out, const Catalogue& c
   return 0;
 }
 
-std::string import_hf_help(Arguments, const Catalogue&) { return help_of_fields<ImportFields>(); }
-
-int export_hf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int export_hf(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   auto config = parsed_fields<ExportFields>(arguments);
   require_paths(config.options.checkpoint, config.options.out, "folder");
   config.options.max_shard_bytes = static_cast<uint64_t>(config.max_shard_bytes);
@@ -114,9 +110,7 @@ int export_hf_command(Arguments arguments, std::ostream& out, const Catalogue& c
   return 0;
 }
 
-std::string export_hf_help(Arguments, const Catalogue&) { return help_of_fields<ExportFields>(); }
-
-int export_gguf_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int export_gguf(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   const auto config = parsed_fields<GgufFields>(arguments);
   require_paths(config.options.checkpoint, config.options.out, "file");
   const Session session;
@@ -126,6 +120,34 @@ int export_gguf_command(Arguments arguments, std::ostream& out, const Catalogue&
   return 0;
 }
 
-std::string export_gguf_help(Arguments, const Catalogue&) { return help_of_fields<GgufFields>(); }
+}  // namespace
+
+Command import_hf_command() {
+  return {.name = "import-hf",
+          .arguments = " FOLDER --out DIR [fields]",
+          .summary = "convert a model of Hugging Face: tessera import-hf FOLDER --out DIR",
+          .run = import_hf,
+          .help = fields_help<ImportFields>};
+}
+
+Command export_hf_command() {
+  return {
+      .name = "export-hf",
+      .arguments = " --checkpoint DIR --out DIR [fields]",
+      .summary =
+          "convert a trained model for transformers: tessera export-hf --checkpoint DIR --out DIR",
+      .run = export_hf,
+      .help = fields_help<ExportFields>};
+}
+
+Command export_gguf_command() {
+  return {
+      .name = "export-gguf",
+      .arguments = " --checkpoint DIR --out FILE [fields]",
+      .summary =
+          "convert a trained model for llama.cpp: tessera export-gguf --checkpoint DIR --out FILE",
+      .run = export_gguf,
+      .help = fields_help<GgufFields>};
+}
 
 }  // namespace tessera::train

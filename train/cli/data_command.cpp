@@ -119,9 +119,7 @@ int verify(Arguments arguments, std::ostream& out) {
   return 0;
 }
 
-}  // namespace
-
-int data_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   const std::string action = arguments.empty() ? "" : arguments[0];
   if (action == "prepare") return prepare(arguments.subspan(1), out);
   if (action == "verify") return verify(arguments.subspan(1), out);
@@ -129,9 +127,20 @@ int data_command(Arguments arguments, std::ostream& out, const Catalogue&) {
                     " given, expected: tessera data prepare FILES or tessera data verify FOLDER");
 }
 
-std::string data_help(Arguments arguments, const Catalogue&) {
+std::string help(Arguments arguments, const Catalogue&) {
   return !arguments.empty() && arguments[0] == "verify" ? help_of_fields<VerifyConfig>()
                                                         : help_of_fields<PrepareConfig>();
+}
+
+}  // namespace
+
+Command data_command() {
+  return {
+      .name = "data",
+      .arguments = " prepare FILES | verify FOLDER [fields]",
+      .summary = "prepare text for training: tessera data prepare --tokenizer DIR --out DIR FILES",
+      .run = run,
+      .help = help};
 }
 
 }  // namespace tessera::train

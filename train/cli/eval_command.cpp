@@ -42,9 +42,7 @@ struct EvalConfig {
   }
 };
 
-}  // namespace
-
-int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   EvalConfig c;
   const config::Fields fields = fields_of(c);
   std::vector<std::string> faults = ModelOnRanks::faults(fields, c.on, arguments);
@@ -90,6 +88,18 @@ int eval_command(Arguments arguments, std::ostream& out, const Catalogue& catalo
   return 0;
 }
 
-std::string eval_help(Arguments, const Catalogue&) { return help_of_fields_on_ranks<EvalConfig>(); }
+std::string help(Arguments, const Catalogue&) { return help_of_fields_on_ranks<EvalConfig>(); }
+
+}  // namespace
+
+Command eval_command() {
+  return {.name = "eval",
+          .arguments = " [fields]",
+          .summary =
+              "compute loss and perplexity of a trained model: tessera eval --checkpoint DIR "
+              "--dataset_path FILE",
+          .run = run,
+          .help = help};
+}
 
 }  // namespace tessera::train

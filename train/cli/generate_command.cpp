@@ -94,9 +94,7 @@ class Texts {
   bool begun_ = false;
 };
 
-}  // namespace
-
-int generate_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   GenerateConfig c;
   const config::Fields fields = fields_of(c);
   std::vector<std::string> rest;
@@ -141,8 +139,17 @@ int generate_command(Arguments arguments, std::ostream& out, const Catalogue& ca
   return 0;
 }
 
-std::string generate_help(Arguments, const Catalogue&) {
-  return help_of_fields_on_ranks<GenerateConfig>();
+std::string help(Arguments, const Catalogue&) { return help_of_fields_on_ranks<GenerateConfig>(); }
+
+}  // namespace
+
+Command generate_command() {
+  return {.name = "generate",
+          .arguments = " [fields]",
+          .summary =
+              "generate text with a trained model: tessera generate --checkpoint DIR --prompt TEXT",
+          .run = run,
+          .help = help};
 }
 
 }  // namespace tessera::train

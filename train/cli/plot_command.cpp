@@ -28,9 +28,7 @@ struct PlotConfig {
   }
 };
 
-}  // namespace
-
-int plot_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   const auto [c, folders] = parsed_folders<PlotConfig>(arguments, 1000);
   std::vector<NamedCurve> curves;
   for (const std::string& folder : folders)
@@ -51,6 +49,14 @@ int plot_command(Arguments arguments, std::ostream& out, const Catalogue&) {
   return 0;
 }
 
-std::string plot_help(Arguments, const Catalogue&) { return help_of_fields<PlotConfig>(); }
+}  // namespace
+
+Command plot_command() {
+  return {.name = "plot",
+          .arguments = " RUN_FOLDER... [fields]",
+          .summary = "plot the losses of runs on the terminal: tessera plot RUN_FOLDER...",
+          .run = run,
+          .help = fields_help<PlotConfig>};
+}
 
 }  // namespace tessera::train

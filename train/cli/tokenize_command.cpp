@@ -44,9 +44,7 @@ std::string pieces(const Tokenizer& tokenizer, std::span<const int32_t> ids, boo
   return out;
 }
 
-}  // namespace
-
-int tokenize_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   const auto c = parsed_fields<TokenizeConfig>(arguments);
   if (c.text.empty() == c.file.empty())
     fail<ConfigError>("--text", "give either a text, by --text, or a file, by --file");
@@ -67,6 +65,14 @@ int tokenize_command(Arguments arguments, std::ostream& out, const Catalogue&) {
   return 0;
 }
 
-std::string tokenize_help(Arguments, const Catalogue&) { return help_of_fields<TokenizeConfig>(); }
+}  // namespace
+
+Command tokenize_command() {
+  return {.name = "tokenize",
+          .arguments = " [fields]",
+          .summary = "show the tokens of a text: tessera tokenize --tokenizer DIR --text TEXT",
+          .run = run,
+          .help = fields_help<TokenizeConfig>};
+}
 
 }  // namespace tessera::train

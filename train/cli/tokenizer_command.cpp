@@ -31,9 +31,7 @@ struct TrainTokenizerConfig {
   }
 };
 
-}  // namespace
-
-int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   if (arguments.empty() || arguments[0] != "train") {
     fail<ConfigError>("tessera tokenizer",
                       arguments.empty() ? "no action is" : "an unknown action is",
@@ -80,8 +78,14 @@ int tokenizer_command(Arguments arguments, std::ostream& out, const Catalogue&) 
   return 0;
 }
 
-std::string tokenizer_help(Arguments, const Catalogue&) {
-  return help_of_fields<TrainTokenizerConfig>();
+}  // namespace
+
+Command tokenizer_command() {
+  return {.name = "tokenizer",
+          .arguments = " train FILES [fields]",
+          .summary = "train a tokenizer: tessera tokenizer train --vocab_size N --out DIR FILES",
+          .run = run,
+          .help = fields_help<TrainTokenizerConfig>};
 }
 
 }  // namespace tessera::train

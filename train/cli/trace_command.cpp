@@ -21,9 +21,7 @@ struct TraceConfig {
   }
 };
 
-}  // namespace
-
-int trace_command(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   const std::string folder = parsed_folders<TraceConfig>(arguments, 1).second[0];
   std::error_code error;
   std::vector<std::string> paths;
@@ -44,6 +42,15 @@ int trace_command(Arguments arguments, std::ostream& out, const Catalogue&) {
   return 0;
 }
 
-std::string trace_help(Arguments, const Catalogue&) { return help_of_fields<TraceConfig>(); }
+}  // namespace
+
+Command trace_command() {
+  return {
+      .name = "trace",
+      .arguments = " TRACE_FOLDER [fields]",
+      .summary = "join the ranks' profiler traces: tessera trace DIR/profiling/traces/iteration_10",
+      .run = run,
+      .help = fields_help<TraceConfig>};
+}
 
 }  // namespace tessera::train

@@ -46,15 +46,13 @@ FreeMemory free_on(Device device) {
           .device_source = concat(device)};
 }
 
-}  // namespace
-
-std::string train_help(Arguments arguments, const Catalogue& catalogue) {
+std::string help(Arguments arguments, const Catalogue& catalogue) {
   return concat("  ", kEstimate,
                 ": print the memory that training needs, by kind, and exit; nothing is allocated\n",
                 config_help(arguments, catalogue));
 }
 
-int train_command(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
+int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   std::vector<std::string> words(arguments.begin(), arguments.end());
   const bool estimate = std::erase(words, kEstimate) > 0;
   const Config config = parse_config(words, catalogue);
@@ -78,7 +76,7 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
   // Under a launcher each rank may have its own terminal, so there is no progress bar.
   const bool alone = launch.launcher == Launcher::single;
   Screen screen(out, alone ? Screen::style_of(out) : Screen::Style{});
-  const auto run = [&](World&) {
+  const auto on_rank = [&](World&) {
     Trainer trainer(
         config, [&](const std::string& line) { screen.line(line); }, &screen);
     trainer.run();
@@ -87,11 +85,22 @@ int train_command(Arguments arguments, std::ostream& out, const Catalogue& catal
   WorldOptions options = world_options(config);
   options.exit_if_stuck = true;
   try {
-    run_launched(launch, run, options);
+    run_launched(launch, on_rank, options);
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(concat(error.what(), "; ", memory_advice(config, launch.size)));
   }
   return 0;
+}
+
+}  // namespace
+
+Command train_command() {
+  return {.name = "train",
+          .arguments = " [fields]",
+          .summary =
+              "train a model: tessera train --recipe NAME --dataloader.path FILE --dump_folder DIR",
+          .run = run,
+          .help = help};
 }
 
 }  // namespace tessera::train
