@@ -7,7 +7,6 @@
 // speed drifts. Ranks are threads, or under mpirun, srun or torchrun the processes.
 // bench/peers/parallel.py measures the same in PyTorch, but for context parallel.
 #include "tessera/bench/profile.h"
-#include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/optim/adamw.h"
 #include "tessera/nn/optim/clip.h"

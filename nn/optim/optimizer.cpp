@@ -189,6 +189,7 @@ OptimizerState Optimizer::state() const {
 
 void Optimizer::load_state(const OptimizerState& from) {
   const NoGrad guard;
+  for (size_t i = 0; i < parameters_.size(); ++i) require_same_device(i);
   std::map<std::string_view, const Tensor*> left;
   for (const auto& [name, t] : from.tensors) left[name] = &t;
   std::string wrong;

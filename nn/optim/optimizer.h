@@ -78,7 +78,7 @@ class TESSERA_API Optimizer {
   /// The tensors are those that step() updates: copy them to keep their values.
   [[nodiscard]] OptimizerState state() const;
   /// Loads the values of `from`, which are global tensors even if states are distributed. DataError
-  /// names everything that is missing, unknown or of another shape or dtype.
+  /// names everything that is missing, unknown or of another shape or dtype. UsageError as step().
   void load_state(const OptimizerState& from);
   /// Bytes of this rank's states.
   [[nodiscard]] int64_t state_bytes() const;
@@ -103,8 +103,8 @@ class TESSERA_API Optimizer {
   };
   /// Errors begin with `name`. UsageError: no parameters at all or in a group; a parameter that is
   /// undefined, not a leaf or given twice; a name given twice. Parameters that do not require grad
-  /// get their states with their first gradient. Those on the meta device have states there, and
-  /// step() then shows what memory it takes.
+  /// get their states with their first gradient. States of
+  /// parameters on the meta device are there too; step() then shows the memory that it takes.
   Optimizer(std::string_view name, std::vector<GroupSpec> groups);
   virtual void update(const Update& u) = 0;
   /// IndexError unless there is such a group.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place where an error becomes an exit status. `--help` anywhere
-// in the arguments prints help instead of running the command.
+// The one place where an error becomes an exit status. `--help` anywhere in the arguments prints
+// help instead of running the command.
 #include "tessera/train/cli/cli.h"
 
 #include "tessera/dist/launch/launch.h"

@@ -17,7 +17,7 @@ namespace tessera::train {
 
 using Arguments = std::span<const std::string>;
 
-/// A command: each is made by a function in a file of its own.
+/// A command, made by a function in the file of the command or of its group.
 struct Command {
   std::string_view name;
   std::string_view arguments;  ///< behind its name in its usage: ` FOLDER --out DIR [fields]`

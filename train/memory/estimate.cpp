@@ -12,7 +12,6 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
@@ -28,8 +27,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace tessera::train {
 namespace {
@@ -166,13 +167,48 @@ int64_t batch_bytes(const Batch& batch) {
   return bytes_of(all);
 }
 
+// A step of the run with up to two of its micro-batches. Returns the bytes that forward leaves for
+// backward.
+int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, const Config& config,
+                 const PlacedBatch& batch, int64_t micro_batches, const MetaMemory& memory) {
+  int64_t activations = 0;
+  const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(model); };
+  const auto measured = [&](std::string_view part, const std::function<void()>& run) {
+    const int64_t before = live();
+    run();
+    if (part == "forward") activations = std::max(activations, live() - before);
+  };
+  const std::vector<PlacedBatch> step(static_cast<size_t>(std::min<int64_t>(2, micro_batches)),
+                                      batch);
+  (void)forward_backward(model, {step, 0, config.training.local_batch_size},
+                         loss_scale(zeros({2}, DType::f64, kMeta), config.model.dtype()), measured);
+  const NoGrad guard;
+  (void)optim::clip_grad_norm_(optimizer.parameters(), config.training.max_norm);
+  optimizer.step();
+  optimizer.zero_grad();
+  return activations;
+}
+
+void run_validation(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
+  const NoGrad guard;
+  const ValidationConfig& v = config.validation;
+  const PlacedBatch batch =
+      inputs_of(model, config, mesh, v.local_batch_size.value_or(config.training.local_batch_size),
+                v.seq_len.value_or(config.training.seq_len), true)
+          .placed;
+  (void)model.loss(batch.tokens, batch.targets, batch.metadata);
+}
+
 // `peak_op`: where an earlier call saw the peak; receives where this one did.
 MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op) {
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
   const std::vector<Tensor> parameters = nn::parameters(*model);
-  const auto optimizer = make_optimizer(config.optimizer, nn::named_parameters(*model));
+  OptimizerConfig alike = config.optimizer;
+  alike.param_groups
+      .clear();  // states have the same sizes; the trainer says which groups are wrong
+  const auto optimizer = make_optimizer(alike, nn::named_parameters(*model));
   const TrainingConfig& training = config.training;
   const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
   const int64_t held = memory.stats().live;  // also buffers
@@ -183,30 +219,9 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
   const Inputs inputs =
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
   const int64_t batches = batch_bytes(inputs.batch);
-  int64_t activations = 0;
-  const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(*model); };
-  const auto measured = [&](std::string_view part, const std::function<void()>& run) {
-    const int64_t before = live();
-    run();
-    if (part == "forward") activations = std::max(activations, live() - before);
-  };
-  const std::vector<PlacedBatch> step(static_cast<size_t>(std::min<int64_t>(2, micro_batches)),
-                                      inputs.placed);
-  (void)forward_backward(*model, {step, 0, training.local_batch_size},
-                         loss_scale(zeros({2}, DType::f64, kMeta), config.model.dtype()), measured);
-  {
-    const NoGrad guard;
-    (void)optim::clip_grad_norm_(parameters, training.max_norm);
-    optimizer->step();
-    optimizer->zero_grad();
-    if (config.validation.enable) {
-      const ValidationConfig& v = config.validation;
-      const Inputs other =
-          inputs_of(*model, config, mesh, v.local_batch_size.value_or(training.local_batch_size),
-                    v.seq_len.value_or(training.seq_len), true);
-      (void)model->loss(other.placed.tokens, other.placed.targets, other.placed.metadata);
-    }
-  }
+  const int64_t activations =
+      run_step(*model, *optimizer, config, inputs.placed, micro_batches, memory);
+  if (config.validation.enable) run_validation(*model, config, mesh);
 
   MemoryEstimate e;
   // All micro-batches of a step are made at its start; more are prepared ahead.

@@ -11,6 +11,9 @@
 
 namespace tessera::train {
 
+/// The name of a history among the tensors of a checkpoint.
+inline constexpr const char* kLosses = "losses";
+
 class TESSERA_API LossHistory {
  public:
   void add(const StepRecord& record);
@@ -18,7 +21,7 @@ class TESSERA_API LossHistory {
 
   /// (records, 4) f64, on the CPU: step, loss, gradient norm and learning rate of each.
   [[nodiscard]] Tensor tensor() const;
-  /// Replaces the records by those of a tensor(), of a checkpoint.
+  /// Replaces the records by a tensor() of a checkpoint.
   void restore(const Tensor& losses);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/monitor/loss_history.h"
 
-#include "tessera/core/context.h"
+#include "tessera/autograd/autograd.h"
 
 #include <gtest/gtest.h>
 

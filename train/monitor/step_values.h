@@ -6,10 +6,15 @@
 #include "tessera/core/tensor.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace tessera::train {
+
+/// The names of values that are no statistics of the model.
+inline constexpr std::string_view kLossValue = "loss", kNormValue = "grad_norm",
+                                  kFlopsValue = "flops", kSkipValue = "skip";
 
 class TESSERA_API StepValues {
  public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/announce.h"
 
+#include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
 #include "tessera/nn/parameters.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines at the start of a run: model, device, data, mesh, precision, what will be trained.
+// The lines at the start of a run: model, device, data, mesh, precision, training.
 #pragma once
 
 #include "tessera/train/run/run_facts.h"

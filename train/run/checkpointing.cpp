@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/checkpointing.h"
 
+#include "tessera/core/scopes.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/io/files.h"
 #include "tessera/train/checkpoint/loading.h"
 #include "tessera/train/exchange/writer.h"
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/rank_check.h"
-#include "tessera/train/run/resume.h"
 #include "tessera/train/run/stop_signals.h"
 
 #include <fmt/format.h>
@@ -41,6 +42,7 @@ Checkpointing::Checkpointing(const RunFacts& run, RunParts& parts, const RunFold
 // make between steps anyway.
 Checkpointing::Due Checkpointing::due(int64_t done) {
   const CheckpointConfig& c = run_.config.checkpoint;
+  stopped_ = false;
   const Tensor told = empty({2}, DType::i64);
   told.data<int64_t>()[0] = request_code();
   told.data<int64_t>()[1] = in_flight_ && !in_flight_->written() ? 1 : 0;

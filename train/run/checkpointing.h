@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a run saves, and the save that is in flight meanwhile. A save that fails leaves the earlier
-// checkpoints as they are; only that of the last step ends the run.
+// When a run saves, and the save in flight. A failed save changes no earlier checkpoint, and the
+// run goes on without it, but for the save of the last step or of a stop.
 #pragma once
 
 #include "tessera/train/checkpoint/saving.h"
@@ -20,18 +20,18 @@ class TESSERA_API Checkpointing {
   Checkpointing(const RunFacts& run, RunParts& parts, const RunFolder& folder,
                 const LossHistory& history, const Print& print);
 
-  /// What is to be done after a step.
+  /// The save that is due after a step.
   enum class Due : uint8_t {
     nothing,
     save,
     save_and_stop,  ///< a signal asked for it
     last            ///< the run is complete
   };
-  /// Agrees on it, and commits a save in flight whose files all ranks have written. `done`: steps
-  /// so far. Collective.
+  /// Agrees on the save that is due, and commits a save in flight whose files all ranks have
+  /// written. `done`: steps so far. Collective.
   [[nodiscard]] Due due(int64_t done);
-  /// Does it. The values of all steps are read. Collective. Errors as of Saving for the last save
-  /// of a run; others are warnings.
+  /// Saves as `due` says, when the values of all steps are read. Collective. Errors as of Saving
+  /// for `last` and `save_and_stop`; that of `save` is a warning.
   void follow(Due due, const Progress& progress);
   /// Saves and waits for it. Collective. Errors as of Saving, on all ranks.
   void save(const Progress& progress, bool model_only = false);

@@ -2,6 +2,7 @@
 #include "tessera/train/run/resume.h"
 
 #include "tessera/core/scopes.h"
+#include "tessera/train/checkpoint/differences.h"
 #include "tessera/train/checkpoint/loading.h"
 #include "tessera/train/exchange/model.h"
 #include "tessera/train/ranks/ranks.h"
@@ -11,7 +12,9 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera::train {
 namespace {

@@ -17,7 +17,4 @@ namespace tessera::train {
 [[nodiscard]] Progress resume(const RunFacts& run, RunParts& parts, const CheckpointFolder& own,
                               LossHistory& history, const Print& print);
 
-/// The name of the history among the tensors of a checkpoint.
-inline constexpr const char* kLosses = "losses";
-
 }  // namespace tessera::train

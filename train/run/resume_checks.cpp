@@ -5,6 +5,7 @@
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/chat/chat_template.h"
+#include "tessera/train/checkpoint/differences.h"
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/rank_check.h"
 
@@ -12,7 +13,8 @@
 #include <fmt/ranges.h>
 
 #include <map>
-#include <utility>
+#include <string>
+#include <vector>
 
 namespace tessera::train {
 namespace {

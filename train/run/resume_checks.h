@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a resume compares: whether a checkpoint fits the run, and what makes the steps that follow
-// others than they would have been.
+// Compares a checkpoint with the run that resumes from it: whether it fits, and which changes make
+// the next steps differ.
 #pragma once
 
 #include "tessera/train/checkpoint/loading.h"

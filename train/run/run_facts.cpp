@@ -15,12 +15,11 @@
 namespace tessera::train {
 namespace {
 
-void set_options(const Config& config, World& world) {
+void set_options(const Config& config) {
   Context& context = Context::current();
   context.options.anomaly = config.debug.detect_anomaly;
   context.call_keys.set_seed(static_cast<uint64_t>(config.debug.seed));
   set_storage_timeout(std::chrono::seconds(config.comm.storage_timeout_seconds));
-  world.group().recorder().set_entries(static_cast<size_t>(config.comm.trace_buf_size));
 }
 
 DataFingerprint add_training_data(RankFacts& facts, const DataConfig& data, bool reads_rows) {
@@ -48,7 +47,7 @@ RunFacts agreed_facts(const Config& config, bool reads_data, const Print& print)
   World& world = World::current();
   RunFacts run{.config = config,
                .device = rank_device(config.device, world.local_rank(), world.local_ranks())};
-  set_options(config, world);
+  world.group().recorder().set_entries(static_cast<size_t>(config.comm.trace_buf_size));
   RankFacts facts;
   facts.add("command", "train");
   facts.add_fields(run.config.fields());
@@ -61,6 +60,7 @@ RunFacts agreed_facts(const Config& config, bool reads_data, const Print& print)
   compare_kernels("train", run.device,
                   config.debug.deterministic && !config.debug.deterministic_warn_only, print);
   config::throw_if_any(config.faults_on(world.size()));
+  set_options(config);
   run.tokenizer = config.open_tokenizer();
   if (config.dataloader.format != "text") {
     run.chat =

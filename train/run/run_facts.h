@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is, apart from its parts: on this its ranks agree before any work, and its checkpoints
-// tell it to the runs that resume from them.
+// The facts of a run besides its parts. Its ranks agree on them before any work; checkpoints keep
+// them for runs that resume.
 #pragma once
 
 #include "tessera/train/chat/chat_encoder.h"

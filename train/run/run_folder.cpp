@@ -9,6 +9,7 @@
 
 #include <array>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 namespace tessera::train {

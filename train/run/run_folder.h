@@ -16,8 +16,9 @@ namespace tessera::train {
 class TESSERA_API RunFolder {
  public:
   /// Locks and checks the folder, for a run that removes other results if config.overwrite says so.
-  /// Collective. ConfigError on all ranks: it holds what this run would replace, or what it is to
-  /// begin with and would remove. IoError: it is locked or cannot be written.
+  /// Collective. ConfigError on all ranks: it holds results that this run would replace, or
+  /// `overwrite` would remove the model that the run begins with. IoError: it is locked or cannot
+  /// be written.
   RunFolder(const Config& config, const Print& print);
 
   /// The path of a file in it.

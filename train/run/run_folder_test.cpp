@@ -8,6 +8,8 @@
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/step/run_parts.h"
 
+#include <filesystem>
+
 namespace tessera::train {
 namespace {
 

@@ -43,7 +43,7 @@ Trainer::Trainer(const Config& config, Print print, Screen* screen, BatchSource 
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
       run_(agreed_facts(config, !source, print_)),
       folder_(run_.config, print_),
-      parts_(make_run_parts(run_.config, run_.device, run_.tokenizer, {std::move(source)})),
+      parts_(make_run_parts(run_.config, run_.device, run_.tokenizer, std::move(source))),
       checkpoints_(run_, parts_, folder_, history_, print_),
       queue_(parts_.feed->tokens_per_step()) {
   // config.json must not ask for it again when a run is repeated or resumed from that file.
@@ -127,8 +127,9 @@ void Trainer::advance() {
   constexpr size_t kMostUnread = 64;
   finish_reading();  // the device has this step to do meanwhile
   if (monitor_->logs(done_) || queue_.unread() == kMostUnread) queue_.begin_reading();
-  const bool first = !std::exchange(stepped_, true);
+  const bool first = !stepped_;
   if (run_.device.is_cpu() || first) settle();  // there is nothing to wait for, or all is slow yet
+  stepped_ = true;
   if (const int64_t freq = run_.config.debug.replica_check_freq; freq > 0 && done_ % freq == 0) {
     settle();
     check_replicas("train", model_tensors(model()), concat("after step ", done_));
@@ -147,8 +148,8 @@ void Trainer::queue_step() {
   const Tensor counts = summed_counts(input, parts_.mesh, feed.share(), run_.device);  // (3)
   StepOutput output = forward_backward(model(), {input.batches, done_, feed.rows_at_once()},
                                        loss_scale(counts, c.model.dtype()), phases());
+  const Tensor skip = finish_gradients(output, counts);
   step.not_finite = output.not_finite;
-  const Tensor skip = clip(output, counts);
   const double factor = lr_factor(c.lr_scheduler, done_ - schedule_start_, c.training.steps);
   step.lr = c.optimizer.lr * factor;
   step.optimizer_steps = parts_.optimizer->steps();
@@ -167,7 +168,7 @@ StepInput Trainer::next_input() {
   }
 }
 
-Tensor Trainer::clip(StepOutput& output, const Tensor& counts) {
+Tensor Trainer::finish_gradients(StepOutput& output, const Tensor& counts) {
   const auto phase = monitor_->phase("gradients");
   const NoGrad guard;
   StepValues& values = output.values;

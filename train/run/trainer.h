@@ -17,7 +17,6 @@
 #include "tessera/train/step/step_queue.h"
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,9 +69,9 @@ class TESSERA_API Trainer {
   // The parts of a step, in order.
   void queue_step();
   [[nodiscard]] StepInput next_input();
-  /// Clips the gradients and adds the values of the step besides its losses. () bool: the step is
-  /// not finite, or one before it was not.
-  [[nodiscard]] Tensor clip(StepOutput& output, const Tensor& counts);
+  /// Clips the gradients, lets the model act before its update, and adds the values of the step
+  /// besides its losses. () bool: the step is not finite, or one before it was not.
+  [[nodiscard]] Tensor finish_gradients(StepOutput& output, const Tensor& counts);
   void update(const Tensor& skip, double lr_factor);
   /// Records the steps whose values were on their way.
   void finish_reading();
@@ -94,7 +93,7 @@ class TESSERA_API Trainer {
   Checkpointing checkpoints_;
   std::unique_ptr<Monitor> monitor_;
   StepQueue queue_;
-  int64_t done_ = 0;            // steps, those of a resumed run too
+  int64_t done_ = 0;            // steps so far, earlier runs included
   int64_t schedule_start_ = 0;  // the step at which the schedule began
   bool stepped_ = false;        // a step of this process has ended
   StepRecord latest_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feed: the micro-batches of a run's steps, from rows of its data to tensors on the mesh, and how
-// far the run has got in them. Those of the next step are made while a device computes this one.
+// far the run has got in them. Micro-batches of the next step are made while a device computes this
+// one.
 #pragma once
 
 #include "tessera/models/model.h"

@@ -36,7 +36,7 @@ class FeedTest : public TinyRunTest {
         batch.targets.data<int64_t>()[0] = -100;
         return batch;
       };
-      const RunParts parts = make_run_parts(config, kCpu, nullptr, {.source = source});
+      const RunParts parts = make_run_parts(config, kCpu, nullptr, source);
       use(parts, asked, world.rank());
     };
     run_ranks(ranks, on_rank, world_options(config));

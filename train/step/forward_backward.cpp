@@ -21,7 +21,7 @@ Tensor forward(models::LanguageModel& model, const PlacedBatch& batch, const Los
                StepOutput& output) {
   const models::Loss loss = model.loss(batch.tokens, batch.targets, batch.metadata);
   Tensor total = loss.sum * scale.of_targets;
-  output.values.add("loss", total);
+  output.values.add(std::string(kLossValue), total);
   for (const auto& [name, sum] : loss.auxiliary) {
     const Tensor term = sum * scale.of_tokens;
     output.values.add("loss/" + name, term);

@@ -2,7 +2,7 @@
 // The forward and backward passes of a step, over all of its micro-batches. They leave gradients in
 // the parameters and read nothing on the host, so a pipeline's schedule can take their place and a
 // captured graph can hold them together with the update. Each micro-batch's loss is scaled by the
-// counts of the whole step before backward: gradients then add up to those of the step's mean.
+// counts of the whole step before backward, so gradients add up to the gradients of its mean.
 #pragma once
 
 #include "tessera/models/model.h"
@@ -30,7 +30,7 @@ struct MicroBatches {
   int64_t rows_at_once = 0;  ///< of a micro-batch, over all ranks
 };
 
-/// What sums over tokens are multiplied by. 0-dim tensors and not attributes, so that new counts
+/// Factors of sums over tokens. 0-dim tensors and not attributes, so that new counts
 /// need no new plans.
 struct LossScale {
   Tensor of_targets;  ///< () 1 / tokens of the step with a target: of the loss
@@ -39,11 +39,11 @@ struct LossScale {
 /// `counts`: (2 or more) f64, tokens with a target and tokens. `model`: dtype of its parameters.
 [[nodiscard]] TESSERA_API LossScale loss_scale(const Tensor& counts, DType model);
 
-/// What the passes of a step gave.
+/// Results of the passes of a step.
 struct StepOutput {
   StepValues values;       ///< `loss`, then each auxiliary loss as `loss/<name>`
-  Tensor load = {};        ///< of experts, as models::Loss, over all micro-batches; or undefined
-  Tensor not_finite = {};  ///< the same
+  Tensor load = {};        ///< as models::Loss, summed over micro-batches; or undefined
+  Tensor not_finite = {};  ///< as models::Loss, summed; or undefined
 };
 /// Collective over the model's mesh. Errors are those of ops and of collectives.
 [[nodiscard]] TESSERA_API StepOutput forward_backward(models::LanguageModel& model,

@@ -40,7 +40,7 @@ Result step(int ranks, int rows, std::string* order = nullptr) {
                             "6", "--training.local_batch_size", std::to_string(rows)}));
   Result result;
   const auto on_rank = [&](World& world) {
-    RunParts parts = make_run_parts(config, kCpu, nullptr, {.source = rows_from});
+    RunParts parts = make_run_parts(config, kCpu, nullptr, rows_from);
     Feed& feed = *parts.feed;
     const StepInput input = feed.next(unwatched());
     const Tensor counts = summed_counts(input, parts.mesh, feed.share(), kCpu);

@@ -58,32 +58,30 @@ BatchPlan batch_plan(const Config& config, const DataShare& share) {
 }
 
 RunParts make_run_parts(const Config& config, Device device,
-                        const std::shared_ptr<const Tokenizer>& tokenizer, RunStart start) {
+                        const std::shared_ptr<const Tokenizer>& tokenizer, BatchSource source) {
   const auto seed = static_cast<uint64_t>(config.debug.seed);
   const TrainingConfig& training = config.training;
   RunParts parts;
   parts.mesh = make_mesh(config.parallelism);
   const DataShare share = data_share(parts.mesh);
   const BatchPlan plan = batch_plan(config, share);
-  if (!start.source) parts.data = std::make_unique<DataLoader>(config.dataloader, plan, tokenizer);
+  if (!source) parts.data = std::make_unique<DataLoader>(config.dataloader, plan, tokenizer);
   parts.validation = validation_data(config, parts.mesh, tokenizer);
 
   parts.model =
       build_model(config, parts.mesh, [&](nn::Module& model, const nn::LayoutOf& layouts) {
         nn::initialize(model, seed, layouts, device);
       });
+  BatchPlacer placer(parts.model->metadata(training.seq_len), share, device,
+                     config.parallelism.sequence_cut());
   parts.parameters = nn::parameters(*parts.model);
   parts.optimizer = make_optimizer(config.optimizer, nn::named_parameters(*parts.model), seed);
   parts.feed =
-      std::make_unique<Feed>(rows_of(parts.data.get(), std::move(start.source), plan),
+      std::make_unique<Feed>(rows_of(parts.data.get(), std::move(source), plan),
                              FeedSizes{.rows = training.local_batch_size,
                                        .micro_batches = training.micro_batches(share.parts),
                                        .seq_len = training.seq_len},
-                             *parts.model,
-                             BatchPlacer(parts.model->metadata(training.seq_len), share, device,
-                                         config.parallelism.sequence_cut()),
-                             share);
-  parts.feed->seek(start.row);
+                             *parts.model, std::move(placer), share);
   return parts;
 }
 

@@ -29,22 +29,17 @@ struct RunParts {
   std::unique_ptr<models::LanguageModel> model;
   std::vector<Tensor> parameters;  ///< of the model
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::unique_ptr<Feed> feed;  ///< of `data`, for `model`
+  std::unique_ptr<Feed> feed;  ///< of `data` or the source, for `model`
   /// Rows of an epoch, which decide the order of the data; 0 without `data`. Waits until it is
   /// read.
   [[nodiscard]] int64_t windows() const { return data ? data->info().windows : 0; }
 };
 
-/// Where a run's rows begin.
-struct RunStart {
-  BatchSource source = {};  ///< replaces the data of dataloader
-  int64_t row = 0;          ///< the first of the next step
-};
 /// Opens the data, then makes the model, with its initial values, and the rest for it. The rank
-/// computes on `device`. Collective. ConfigError, DataError, IoError: as make_mesh, DataLoader,
-/// build_model and make_optimizer.
+/// computes on `device`. A `source` replaces the data of dataloader. Collective. ConfigError,
+/// DataError, IoError: as make_mesh, DataLoader, build_model and make_optimizer.
 [[nodiscard]] TESSERA_API RunParts make_run_parts(const Config& config, Device device,
                                                   const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                  RunStart start = {});
+                                                  BatchSource source = {});
 
 }  // namespace tessera::train

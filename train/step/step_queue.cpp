@@ -55,13 +55,17 @@ void StepQueue::clear() {
 
 ReadStep StepQueue::read(const Unread& unread, std::span<const double> values) {
   ReadStep read{.step = unread.step, .record = {.step = unread.step.step, .lr = unread.step.lr}};
+  bool of_model = false;  // statistics may have any names
   for (size_t i = 0; i < values.size(); ++i) {
     const std::string& name = unread.names[i];
-    if (name == kLossValue) read.record.loss = values[i];
+    if (of_model) read.record.statistics.emplace_back(name, values[i]);
+    else if (name == kLossValue) read.record.loss = values[i];
     else if (name == kNormValue) read.record.grad_norm = values[i];
     else if (name == kFlopsValue) read.record.flops = values[i];
-    else if (name == kSkipValue) read.skipped = values[i] != 0;
-    else read.record.statistics.emplace_back(name, values[i]);
+    else if (name == kSkipValue) {
+      read.skipped = values[i] != 0;
+      of_model = true;
+    } else read.record.statistics.emplace_back(name, values[i]);
   }
   return read;
 }

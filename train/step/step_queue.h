@@ -17,11 +17,7 @@
 
 namespace tessera::train {
 
-/// The names of values that are no statistics of the model.
-inline constexpr std::string_view kLossValue = "loss", kNormValue = "grad_norm",
-                                  kFlopsValue = "flops", kSkipValue = "skip";
-
-/// A step, and what to go back to if it was not finite.
+/// A step, and the state to return to if it is not finite.
 struct QueuedStep {
   int64_t step = 0;  ///< from 1
   double lr = 0;
@@ -43,8 +39,9 @@ class TESSERA_API StepQueue {
  public:
   explicit StepQueue(int64_t tokens_per_step) : tokens_per_step_(tokens_per_step) {}
 
-  /// `values` has kLossValue, kNormValue, kFlopsValue, kSkipValue (nonzero: the update did nothing)
-  /// and statistics. Collective, as StepValues::gathered.
+  /// `values` has kLossValue, kNormValue, kFlopsValue and kSkipValue (nonzero: the update did
+  /// nothing), with auxiliary losses among them, then statistics of the model. Collective, as
+  /// StepValues::gathered.
   void push(QueuedStep step, StepValues& values, Tensor skip);
   /// () bool: whether a step that is not read yet was not finite; undefined if there is none.
   [[nodiscard]] const Tensor& spoiled() const { return spoiled_; }
