@@ -174,9 +174,10 @@ int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, cons
   int64_t activations = 0;
   const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(model); };
   const auto measured = [&](std::string_view part, const std::function<void()>& run) {
+    if (part != "forward") return run();
     const int64_t before = live();
     run();
-    if (part == "forward") activations = std::max(activations, live() - before);
+    activations = std::max(activations, live() - before);
   };
   const std::vector<PlacedBatch> step(static_cast<size_t>(std::min<int64_t>(2, micro_batches)),
                                       batch);
@@ -204,11 +205,13 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
-  const std::vector<Tensor> parameters = nn::parameters(*model);
+  const std::vector<nn::NamedParameter> named = nn::named_parameters(*model);
+  std::vector<Tensor> parameters;
+  for (const nn::NamedParameter& p : named) parameters.push_back(p.tensor);
   OptimizerConfig alike = config.optimizer;
   alike.param_groups
       .clear();  // states have the same sizes; the trainer says which groups are wrong
-  const auto optimizer = make_optimizer(alike, nn::named_parameters(*model));
+  const auto optimizer = make_optimizer(alike, named);
   const TrainingConfig& training = config.training;
   const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
   const int64_t held = memory.stats().live;  // also buffers
