@@ -42,18 +42,24 @@ constexpr int64_t kProgram = 32 * kMiB;         // code, libraries, stacks
 constexpr int64_t kScratchOfThread = 4 * kMiB;  // panels of matmul, rows of attention
 constexpr int64_t kGaps = 25;                   // a block in 25: reused for smaller tensors
 
+// The peak of a step that was run before, and the ops before it.
+struct FoundPeak {
+  int64_t bytes = 0, op = 0;
+};
+
 // Follows the peak of the tensors. What it consists of takes a walk over the model, and each op of
 // forward is a new peak: so a step is run twice, and the second time, alike to the op, looks once,
-// at the op that the first found.
+// at the op that the first found, and may end behind it.
 class Peak {
  public:
   Peak(const MetaMemory& memory, nn::Module& model, const std::vector<Tensor>& parameters,
-       std::optional<int64_t> look_at)
+       const std::optional<FoundPeak>& found)
       : memory_(memory),
         model_(model),
         parameters_(parameters),
-        look_at_(look_at),
-        context_(Context::current()) {
+        found_(found),
+        context_(Context::current()),
+        bytes_(found ? found->bytes : 0) {
     context_.op_hook = [this](const OpRow& row, const void* op, Tensors in, Tensors) {
       after(row, op, in);
     };
@@ -69,6 +75,8 @@ class Peak {
   [[nodiscard]] int64_t gradients() const { return gradients_; }
   /// Whole parameters that existed then.
   [[nodiscard]] int64_t gathered() const { return gathered_; }
+  /// Whether the op to look at has been seen.
+  [[nodiscard]] bool looked() const { return walks_ > 0; }
   /// How often all of the model was looked at.
   [[nodiscard]] int64_t walks() const { return walks_; }
 
@@ -88,7 +96,7 @@ class Peak {
       bytes_ = most;
       op_ = number;
     }
-    if (number != look_at_) return;
+    if (!found_ || number != found_->op) return;
     ++walks_;
     gathered_ = nn::whole_parameter_bytes(model_);
     for (const Tensor& p : parameters_) {
@@ -100,10 +108,10 @@ class Peak {
   const MetaMemory& memory_;
   nn::Module& model_;
   const std::vector<Tensor>& parameters_;
-  const std::optional<int64_t> look_at_;
+  const std::optional<FoundPeak> found_;
   Context& context_;
   int64_t ops_ = 0, op_ = 0, walks_ = 0;
-  int64_t bytes_ = 0, gradients_ = 0, gathered_ = 0;
+  int64_t bytes_, gradients_ = 0, gathered_ = 0;
 };
 
 Tensor on_meta(const Tensor& x) {
@@ -170,7 +178,8 @@ int64_t batch_bytes(const Batch& batch) {
 // A step of the run with up to two of its micro-batches. Returns the bytes that forward leaves for
 // backward.
 int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, const Config& config,
-                 const PlacedBatch& batch, int64_t micro_batches, const MetaMemory& memory) {
+                 const PlacedBatch& batch, int64_t micro_batches, const MetaMemory& memory,
+                 const Peak& peak) {
   int64_t activations = 0;
   const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(model); };
   const auto measured = [&](std::string_view part, const std::function<void()>& run) {
@@ -183,6 +192,7 @@ int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, cons
                                       batch);
   (void)forward_backward(model, {step, 0, config.training.local_batch_size},
                          loss_scale(zeros({2}, DType::f64, kMeta), config.model.dtype()), measured);
+  if (peak.looked()) return activations;
   const NoGrad guard;
   (void)optim::clip_grad_norm_(optimizer.parameters(), config.training.max_norm);
   optimizer.step();
@@ -200,8 +210,8 @@ void run_validation(models::LanguageModel& model, const Config& config, const Me
   (void)model.loss(batch.tokens, batch.targets, batch.metadata);
 }
 
-// `peak_op`: where an earlier call saw the peak; receives where this one did.
-MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op) {
+// `found`: the peak that an earlier call saw; receives the one that this call sees.
+MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found) {
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
@@ -217,14 +227,14 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
   const int64_t held = memory.stats().live;  // also buffers
   memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
-  std::optional<Peak> peak(std::in_place, memory, *model, parameters, peak_op);
+  std::optional<Peak> peak(std::in_place, memory, *model, parameters, found);
   const bool examples = config.dataloader.format != "text";  // which do not fill every row
   const Inputs inputs =
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
   const int64_t batches = batch_bytes(inputs.batch);
   const int64_t activations =
-      run_step(*model, *optimizer, config, inputs.placed, micro_batches, memory);
-  if (config.validation.enable) run_validation(*model, config, mesh);
+      run_step(*model, *optimizer, config, inputs.placed, micro_batches, memory, *peak);
+  if (config.validation.enable && !peak->looked()) run_validation(*model, config, mesh);
 
   MemoryEstimate e;
   // All micro-batches of a step are made at its start; more are prepared ahead.
@@ -251,7 +261,7 @@ MemoryEstimate estimate_on(const Config& config, std::optional<int64_t>& peak_op
       {"copy of an asynchronous save", copies ? of_parameters + of_states : 0, false},
       {"program, scratch, gaps between blocks (assumed)",
        kProgram + threads * kScratchOfThread + e.counted / kGaps, false}};
-  peak_op = peak->op();
+  found = FoundPeak{e.counted - more_batches, peak->op()};
   e.walks = peak->walks();
   peak.reset();
   std::ranges::stable_sort(e.parts, std::greater<>(), &MemoryEstimate::Part::bytes);
@@ -336,9 +346,9 @@ MemoryEstimate estimate_memory(const Config& config, int ranks) {
   run_fake(
       ranks, 0,
       [&](World&) {
-        std::optional<int64_t> peak_op;
-        (void)estimate_on(config, peak_op);
-        estimate = estimate_on(config, peak_op);
+        std::optional<FoundPeak> found;
+        (void)estimate_on(config, found);
+        estimate = estimate_on(config, found);
       },
       options);
   return estimate;
