@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <unistd.h>
+#include <vector>
 
 namespace tessera::train {
 namespace {
@@ -83,8 +84,10 @@ void announce_training(const Config& c, const RunParts& parts, const Print& prin
   print(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
                     name(c.model.dtype()), name(c.training.mixed_precision_param),
                     name(c.optimizer.state_dtype)));
-  for (const PatternGroup& g : parameter_groups(c.optimizer, nn::named_parameters(*parts.model))) {
-    if (c.optimizer.param_groups.empty()) continue;
+  std::vector<PatternGroup> groups;
+  if (!c.optimizer.param_groups.empty())
+    groups = parameter_groups(c.optimizer, nn::named_parameters(*parts.model));
+  for (const PatternGroup& g : groups) {
     print(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
                       g.pattern.empty() ? "all others" : g.pattern, g.parameters.size(),
                       g.options.lr, g.options.weight_decay));

@@ -10,20 +10,14 @@
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/stop_signals.h"
+#include "tessera/train/run/timing_impl.h"
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <utility>
 
 namespace tessera::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double mebibytes(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
@@ -145,8 +139,8 @@ void Checkpointing::saved(int64_t step, uint64_t bytes, double seconds) const {
                      mebibytes(bytes), seconds));
 }
 
-// Of the checkpoint just saved, so that no rank holds a whole model, and the files are those of one
-// rank on any mesh.
+// From the checkpoint just saved: no rank holds a whole model, and a run on any mesh writes the
+// files of a run on one rank.
 void Checkpointing::save_hugging_face(int64_t step) const {
   const Patience patience;
   const auto start = Clock::now();

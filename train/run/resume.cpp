@@ -7,10 +7,10 @@
 #include "tessera/train/exchange/model.h"
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/resume_checks.h"
+#include "tessera/train/run/timing_impl.h"
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,12 +18,6 @@
 
 namespace tessera::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 struct Candidates {
   StepFolders steps;
@@ -123,7 +117,7 @@ class Load {
   Tensor losses_;
 };
 
-// None if there is no checkpoint to resume from or to begin with.
+// Nothing, if no checkpoint was found.
 std::optional<Progress> load_checkpoint(const RunFacts& run, RunParts& parts,
                                         const CheckpointFolder& own, LossHistory& history,
                                         const Print& print) {

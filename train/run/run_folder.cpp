@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.json";
-// What a run writes into its dump folder besides checkpoints.
+// Files that a run writes into its dump folder, besides checkpoints.
 constexpr std::array<const char*, 4> kResults{kConfig, "metrics.jsonl", "loss.svg",
                                               "model.safetensors"};
 
@@ -37,7 +37,7 @@ RunFolder::RunFolder(const Config& config, const Print& print)
       checkpoint_lock_ = std::make_unique<io::FolderLock>(checkpoints_.path(), "checkpoint.folder");
       checkpoints_.recover();
     }
-    fault = conflict(config, print);
+    fault = overwrite_ ? source_in_the_way(config) : results_in_the_way(config, print);
   }
   fault = text_of_first(fault);
   if (fault.empty()) {
@@ -50,10 +50,6 @@ RunFolder::RunFolder(const Config& config, const Print& print)
 
 std::string RunFolder::file(std::string_view name) const {
   return (fs::path(path_) / name).string();
-}
-
-std::string RunFolder::conflict(const Config& config, const Print& print) const {
-  return overwrite_ ? source_in_the_way(config) : results_in_the_way(config, print);
 }
 
 // The error if the dump folder holds results that this run would replace; empty: none. A run that

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dump folder of a run: locked by rank 0 while the run lives, and refused if it holds another
-// run's results. What the folder holds decides before any work, on all ranks.
+// run's results. Its contents decide on all ranks, before any work.
 #pragma once
 
 #include "tessera/nn/io/files.h"
@@ -23,14 +23,13 @@ class TESSERA_API RunFolder {
 
   /// The path of a file in it.
   [[nodiscard]] std::string file(std::string_view name) const;
-  /// Of the run's own checkpoints.
+  /// The folder of the run's own checkpoints.
   [[nodiscard]] const CheckpointFolder& checkpoints() const { return checkpoints_; }
   [[nodiscard]] bool overwrites() const { return overwrite_; }
-  /// If the run overwrites, removes the results that are there; by rank 0. IoError.
+  /// If the run overwrites, rank 0 removes the earlier results. IoError.
   void remove_old_results();
 
  private:
-  [[nodiscard]] std::string conflict(const Config& config, const Print& print) const;
   [[nodiscard]] std::string results_in_the_way(const Config& config, const Print& print) const;
   [[nodiscard]] std::string source_in_the_way(const Config& config) const;
 

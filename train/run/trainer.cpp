@@ -2,8 +2,8 @@
 // The folder is locked first, and data and checkpoint are read before a run's files are written. A
 // step first counts the tokens of all its micro-batches and scales the loss by the count, so
 // gradients accumulate, are reduced once and clipped. No op of a step waits for a value on the
-// host: a flag makes the update of a step that is not finite do nothing, and that of all steps
-// after it. On a device the values of steps stay there until one is logged, and the host waits for
+// host: a flag makes the update of a step that is not finite, and of all steps after it, do
+// nothing. On a device the values of steps stay there until one is logged, and the host waits for
 // those while the device has the next step to do.
 #include "tessera/train/run/trainer.h"
 
@@ -24,20 +24,14 @@
 #include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/resume.h"
 #include "tessera/train/run/samples.h"
+#include "tessera/train/run/timing_impl.h"
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 namespace tessera::train {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 Trainer::Trainer(const Config& config, Print print, Screen* screen, BatchSource source)
     : world_(World::current()),
       print_(print && world_.rank() == 0 ? std::move(print) : [](const std::string&) {}),
@@ -103,8 +97,7 @@ void Trainer::run() {
   settle();
   monitor_->finish();
   if (checkpoints_.stopped()) return;
-  const std::chrono::duration<double> time = Clock::now() - start;
-  print_(fmt::format("training completed in {}", duration(time.count())));
+  print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   write_model();
 }
 
