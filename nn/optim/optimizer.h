@@ -103,8 +103,8 @@ class TESSERA_API Optimizer {
   };
   /// Errors begin with `name`. UsageError: no parameters at all or in a group; a parameter that is
   /// undefined, not a leaf or given twice; a name given twice. Parameters that do not require grad
-  /// get their states with their first gradient. States of
-  /// parameters on the meta device are there too; step() then shows the memory that it takes.
+  /// get their states with their first gradient. States of parameters on the meta device are on it
+  /// too: step() then shows the memory that it takes.
   Optimizer(std::string_view name, std::vector<GroupSpec> groups);
   virtual void update(const Update& u) = 0;
   /// IndexError unless there is such a group.

@@ -5,7 +5,7 @@
 
 namespace tessera::train {
 
-// Each in the file of its command, or of its group of commands.
+// Each is defined in the file of its command or group of commands.
 Command train_command(), generate_command(), eval_command(), compare_command(), plot_command(),
     trace_command(), checkpoint_command(), import_hf_command(), export_hf_command(),
     export_gguf_command(), tokenize_command(), tokenizer_command(), data_command(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recipes: whole configurations under a name, a row each: a model of a family, and the changes to
 // the default fields. Llamas have the presets that torchtitan trains the same sizes with; 1B and
-// 3B, for which it has none, take 8B's, and so do Qwens. GPT-2's rates are those of the same sizes
-// in the paper of GPT-3 (Brown et al., 2020), with its batch of half a million tokens.
+// 3B, for which it has none, take 8B's, and so do Qwens. GPT-2 has the rates of the same sizes in
+// the paper of GPT-3 (Brown et al., 2020), with its batch of half a million tokens.
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/llama4/llama4.h"
@@ -29,14 +29,14 @@ void debug(Config& c) {
   c.sample.prompt = "// The ";
 }
 
-// What all published sizes have in common, whatever they are trained on.
+// All published sizes.
 void published(Config& c) {
   c.activation_checkpoint.mode = nn::ActivationCheckpointConfig::Mode::selective;
   c.validation.freq = 500;
   c.sample.tokens = 0;
 }
 
-// Of Llama and Qwen.
+// Llama and Qwen.
 void decoder(Config& c) {
   published(c);
   c.training.steps = 1000;

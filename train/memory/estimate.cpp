@@ -47,9 +47,9 @@ struct FoundPeak {
   int64_t bytes = 0, op = 0;
 };
 
-// Follows the peak of the tensors. What it consists of takes a walk over the model, and each op of
-// forward is a new peak: so a step is run twice, and the second time, alike to the op, looks once,
-// at the op that the first found, and may end behind it.
+// Follows the peak of the tensors. To find its parts takes a walk over the model, and each op of
+// forward is a new peak. So a step is run twice: the second run has the same ops, walks once, after
+// the op that the first found, and may end there.
 class Peak {
  public:
   Peak(const MetaMemory& memory, nn::Module& model, const std::vector<Tensor>& parameters,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The records of past steps for the plot at a run's end: all of them up to several thousand, then
-// every second, fourth, ... so that a run of any length keeps a bounded number, evenly spaced.
+// The records of past steps, for the plot at the end of a run. Up to 8192 steps all are kept, then
+// every second one, then every fourth: a bounded number, evenly spaced, however long the run is.
 #pragma once
 
 #include "tessera/core/tensor.h"

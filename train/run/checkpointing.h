@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a run saves, and the save in flight. A failed save changes no earlier checkpoint, and the
-// run goes on without it, but for the save of the last step or of a stop.
+// run goes on, unless it is the save of the last step or of a stop.
 #pragma once
 
 #include "tessera/train/checkpoint/saving.h"
@@ -31,7 +31,7 @@ class TESSERA_API Checkpointing {
   /// written. `done`: steps so far. Collective.
   [[nodiscard]] Due due(int64_t done);
   /// Saves as `due` says, when the values of all steps are read. Collective. Errors as of Saving
-  /// for `last` and `save_and_stop`; that of `save` is a warning.
+  /// for `last` and `save_and_stop`; an error of `save` is a warning.
   void follow(Due due, const Progress& progress);
   /// Saves and waits for it. Collective. Errors as of Saving, on all ranks.
   void save(const Progress& progress, bool model_only = false);

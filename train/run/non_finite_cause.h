@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a step was not finite: a parameter that already was not, or the op that first made a value
-// that is not, found by repeating the step with every op watched.
+// Why a step was not finite: a parameter that already was not, or the first op with a result that
+// is not, found by repeating the step and checking each op.
 #pragma once
 
 #include "tessera/train/run/run_facts.h"

@@ -31,8 +31,8 @@ bool named_tokenizer(const std::string& config) {
   return json.is_object() && json.contains("model") && !text(json["model"], "initial_hf").empty();
 }
 
-// The configuration of a checkpoint, for the model of this run. Fields that it does not have, since
-// they came later, have their defaults.
+// The configuration in a checkpoint, with this run's model. Fields that are newer than the
+// checkpoint keep their defaults.
 Config stored_config(const std::string& json, const models::ModelConfig& model) {
   Config config;
   config.model = model;
@@ -48,7 +48,7 @@ std::string from_to(const config::Field& before, const config::Field& now) {
   return fmt::format("{} from {} to {}", now.path, shown(before), shown(now));
 }
 
-// The same rows, written in one way. Files are compared by their contents.
+// The configuration without differences that change no row. Files are compared by their contents.
 Config plain_rows(Config c) {
   DataConfig& data = c.dataloader;
   if (!data.shuffle) c.debug.seed = 0;
@@ -214,7 +214,7 @@ void check_fits(const RunFacts& run, const CheckpointReader& from, bool own, boo
                     " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
   }
   const auto own_tokens = entries_of(*run.tokenizer);
-  // Of another vocabulary than bytes, whether or not its tokenizer is known.
+  // Whether its tokens are no bytes; its tokenizer may be unknown.
   const bool other_tokens = m.tokenizer ? !m.tokenizer->empty() : named_tokenizer(m.config);
   if (own_tokens && own_tokens->empty() && other_tokens && run.config.tokenizer_path().empty()) {
     fail<DataError>("checkpoint", from.path(),

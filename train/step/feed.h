@@ -26,7 +26,7 @@ using MicroBatchSource = std::function<Batch(int64_t first)>;
 /// The micro-batches of one step.
 struct StepInput {
   int64_t first = 0;  ///< the first of its rows, over all ranks
-  /// Of this rank's rows: tokens with a target, all tokens but padding, operations.
+  /// Counts over this rank's rows: tokens with a target, tokens without padding, operations.
   double targets = 0, tokens = 0, flops = 0;
   std::vector<PlacedBatch> batches = {};  ///< of all ranks, on their devices
 };
@@ -44,7 +44,7 @@ class TESSERA_API Feed {
   Feed(MicroBatchSource source, FeedSizes sizes, models::LanguageModel& model, BatchPlacer placer,
        DataShare share);
 
-  /// Over all ranks, of a micro-batch and of a step.
+  /// Rows of a micro-batch and of a step, over all ranks.
   [[nodiscard]] int64_t rows_at_once() const { return sizes_.rows * share_.parts; }
   [[nodiscard]] int64_t rows_per_step() const { return rows_at_once() * sizes_.micro_batches; }
   [[nodiscard]] int64_t tokens_per_step() const { return rows_per_step() * sizes_.seq_len; }
@@ -56,8 +56,8 @@ class TESSERA_API Feed {
   /// The next step begins at this row.
   void seek(int64_t row) { rows_ = row; }
 
-  /// The input of the step that begins at rows(): what was made ahead, if it has these rows. Meets
-  /// no other rank; throws the errors of reading. `around` is told of "data" and "place".
+  /// The input of the step that begins at rows(): the one made ahead, if it has these rows. Meets
+  /// no other rank; throws the errors of reading. `around` wraps "data" and "place".
   [[nodiscard]] StepInput next(const Around& around);
   /// Makes the input of the step after that one. An error is thrown by the next() of its rows.
   void look_ahead(const Around& around);

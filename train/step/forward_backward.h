@@ -15,10 +15,10 @@
 
 namespace tessera::train {
 
-/// Runs a part of a step, "forward" or "backward" of a micro-batch, "data" or "place", within what
-/// watches it.
+/// Wraps a part of a step, "forward" or "backward" of a micro-batch, "data" or "place": calls `run`
+/// once, and may measure before and after.
 using Around = std::function<void(std::string_view part, const std::function<void()>& run)>;
-/// Watched by nobody.
+/// Calls `run` and measures nothing.
 [[nodiscard]] inline Around unwatched() {
   return [](std::string_view, const std::function<void()>& run) { run(); };
 }
@@ -45,7 +45,7 @@ struct StepOutput {
   Tensor load = {};        ///< as models::Loss, summed over micro-batches; or undefined
   Tensor not_finite = {};  ///< as models::Loss, summed; or undefined
 };
-/// Collective over the model's mesh. Errors are those of ops and of collectives.
+/// Collective over the model's mesh. Throws the errors of ops and collectives.
 [[nodiscard]] TESSERA_API StepOutput forward_backward(models::LanguageModel& model,
                                                       const MicroBatches& step,
                                                       const LossScale& scale,
