@@ -54,9 +54,6 @@ TESSERA_MATH double within(double x, double low, double high) {
   return x < low ? low : (x > high ? high : x);
 }
 
-/// The normal distribution function, of numbers.
-TESSERA_MATH double normal_cdf(double x) { return 0.5 * ::erfc(x * -0.70710678118654752); }
-
 #ifdef __CUDA_ARCH__
 TESSERA_MATH float exp(float x) { return ::expf(x); }
 TESSERA_MATH float log(float x) { return ::logf(x); }
@@ -73,7 +70,6 @@ TESSERA_MATH float sin(float x) { return ::sinf(x); }
 TESSERA_MATH float cos(float x) { return ::cosf(x); }
 TESSERA_MATH float erf(float x) { return ::erff(x); }
 TESSERA_MATH float pow(float x, float y) { return ::powf(x, y); }
-TESSERA_MATH float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f); }
 #else
 
 /// 2^n e^r for |r| up to log(2) / 2, where the low bits of `shifted`, 1.5 * 2^23 + 254 + n, hold
@@ -249,25 +245,6 @@ TESSERA_MATH float erf(float x) {
   const float y = within(c * erf_slope(fma(c * c, 0.130154103f, -1.0f)), -1.0f, 1.0f);
   return x != x ? x : y;
 }
-/// The lower tail is half the eighth power of a polynomial, so that it keeps its digits: its
-/// relative error is 1e-6 down to -3, 1e-5 to -5.5 and 1e-4 to -8, below which it is 0. Of NaN it
-/// is no NaN: who multiplies by x has that for nothing.
-TESSERA_MATH float normal_cdf(float x) {
-  constexpr uint32_t kEnd = std::bit_cast<uint32_t>(8.0f);
-  const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
-  const float a = std::bit_cast<float>(size < kEnd ? size : kEnd);
-  const float t = fma(a, 0.25f, -1.0f), t2 = t * t, t4 = t2 * t2;
-  const float p =
-      fma(fma(t, -0.0466654988f, 0.0779136311f), t2, fma(t, 0.017563891f, -0.175329013f));
-  const float q =
-      fma(fma(t, -0.0038066992f, -0.00399671117f), t2, fma(t, 0.0208268829f, -0.011588029f));
-  const float r =
-      fma(fma(t, -4.66787025e-05f, -0.000312106704f), t2, fma(t, 0.000352413602f, 0.0017527555f));
-  const float slope = fma(fma(fma(t4, 4.82176928e-05f, r), t4, q), t4, p);
-  const float root = fma(a, slope, 1.0f), root2 = root * root, root4 = root2 * root2;
-  const float tail = size < kEnd ? 0.5f * root4 * root4 : 0.0f;
-  return x < 0.0f ? tail : 1.0f - tail;
-}
 
 /// x^y for finite x other than zero and finite y, through f64: log2, a product, exp2.
 TESSERA_MATH float pow(float x, float y) {
@@ -327,5 +304,29 @@ TESSERA_MATH bool rare_power(float x, float y) {
 }
 
 template <class T> TESSERA_MATH T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
+
+/// exp(-x^2 / 2) for |x| up to 1e18. What rounding drops of the square would cost the tail its
+/// digits, so the result takes it in.
+template <class T> TESSERA_MATH T bell(T x) {
+  const T square = x * x, dropped = fma(x, x, -square), y = exp(T(-0.5) * square);
+  return fma(y, T(-0.5) * dropped, y);
+}
+
+/// The normal distribution function of a number x, given bell(x): its relative error is 1e-6 down
+/// to -12. Of NaN it is no NaN: who multiplies by x has that for nothing.
+TESSERA_MATH double normal_cdf(double x, double) { return 0.5 * ::erfc(x * -0.70710678118654752); }
+TESSERA_MATH float normal_cdf(float x, float e) {
+  // The tail is the bell times a function that falls slowly from 1/2, by t = (a - 3) / (a + 3). At
+  // 14.5 the bell has become 0.
+  const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+  const float a = std::bit_cast<float>(size < 0x41680000u ? size : 0x41680000u);
+  const float t = (a - 3.0f) / (a + 3.0f), t2 = t * t, t4 = t2 * t2;
+  const float low =
+      fma(fma(t, -0.0462132618f, 0.123225041f), t2, fma(t, -0.206402615f, 0.121513948f));
+  const float high =
+      fma(fma(t, -0.000339012069f, -0.000983288744f), t2, fma(t, 0.00290438719f, 0.00613194238f));
+  const float tail = e * fma(fma(t, 5.31612059e-05f, 0.000115014132f), t4 * t4, fma(high, t4, low));
+  return x < 0.0f ? tail : 1.0f - tail;
+}
 
 }  // namespace tessera::vmath

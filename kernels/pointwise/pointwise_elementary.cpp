@@ -14,13 +14,6 @@ template <> struct Variants<Softplus> {
   static std::vector<Softplus> all() { return {{{}, 1, 20}, {{}, 2.5, 2}}; }
 };
 
-namespace {
-
-// 1 - t^2.
-Tensor slope_of_tanh(const Tensor& t) { return affine(mul(t, t), -1, 1); }
-
-}  // namespace
-
 Tensor Erf::bend(const Tensor& x, const Tensor& dy, const Tensor& g) {
   const Tensor bell = exp(affine(mul(x, x), -1, 0));
   return affine(mul(mul(dy, g), mul(x, bell)), -2 * 1.1283791670955126, 0);
@@ -41,13 +34,13 @@ Tensor Gelu::bend(const Tensor& input, const Tensor& dy, const Tensor& g) const 
     const Tensor density = affine(exp(affine(x2, -0.5, 0)), 0.3989422804014327, 0);
     return mul(mul(dy, g), mul(density, affine(x2, -1, 2)));
   }
-  // With t = tanh(u): (1 - t^2) (u' + x u'' / 2 - x t u'^2).
-  constexpr double kC = 0.79788456080286536, kCubic = 0.044715;
-  const Tensor t = tanh(affine(mul(x, affine(x2, kCubic, 1)), kC, 0));
-  const Tensor first = affine(x2, 3 * kCubic * kC, kC);
+  // With s = sigmoid(z): s (1 - s) (2 z' + x z'' + x (1 - 2 s) z'^2).
+  constexpr double kSlope = 1.5957691216057308, kCubic = 0.07135481627260025;
+  const Tensor z = mul(x, affine(x2, kCubic, kSlope)), s = sigmoid(z);
+  const Tensor first = affine(x2, 3 * kCubic, kSlope);
   const Tensor curve =
-      sub(add(first, affine(x2, 3 * kCubic * kC, 0)), mul(mul(x, t), mul(first, first)));
-  return mul(mul(dy, g), mul(slope_of_tanh(t), curve));
+      add(affine(x2, 12 * kCubic, 2 * kSlope), mul(mul(x, affine(s, -2, 1)), mul(first, first)));
+  return mul(mul(dy, g), mul(mul(s, sigmoid(affine(z, -1, 0))), curve));
 }
 
 MetaList Softplus::meta(Metas in) const {

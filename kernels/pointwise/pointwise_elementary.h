@@ -213,28 +213,44 @@ struct Silu : Fused<Silu> {
 /// The two formulas of gelu: x Phi(x), and its tanh approximation (Hendrycks and Gimpel, 2016).
 struct ExactGelu {
   static constexpr bool kLong = true;
-  template <class T> TESSERA_MATH static T f(T x) { return x * vmath::normal_cdf(x); }
+  /// Far out nothing changes any more, and infinity times 0 is no number.
+  template <class T> TESSERA_MATH static T within(T x) { return vmath::within(x, T(-64), T(64)); }
+  template <class T> TESSERA_MATH static T f(T x) {
+    return x * vmath::normal_cdf(x, vmath::bell(within(x)));
+  }
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
-    const T c = vmath::within(x, T(-64), T(64));  // infinity times 0 is no slope
-    const T slope =
-        vmath::normal_cdf(x) + c * (T(0.3989422804014327) * vmath::exp(T(-0.5) * c * c));
+    const T c = within(x), e = vmath::bell(c);
+    const T slope = vmath::fma(c * T(0.3989422804014327), e, vmath::normal_cdf(x, e));
     return x != x ? x : dy * slope;
   }
 };
+/// x / 2 (1 + tanh(z / 2)) is x sigmoid(z), which keeps its digits if the tanh comes near -1.
 struct TanhGelu {
   static constexpr bool kLong = true;
-  /// Far out the tanh is 1 in every dtype, and powers of x would overflow.
+  /// z = kSlope x + kCubic x^3, each coefficient a float and what that lacks: sqrt(8 / pi), whose
+  /// float has so few bits that differences from it are exact, and 0.044715 of it.
+  static constexpr double kSlope = 418321.0 / 262144, kSlopeRest = 1.5957691216057308 - kSlope;
+  static constexpr double kCubic = 0.0713548139f, kCubicRest = 0.07135481627260025 - kCubic;
+  /// Far out the sigmoid is 0 or 1 in every dtype, and powers of x would overflow.
   template <class T> TESSERA_MATH static T within(T x) { return vmath::within(x, T(-32), T(32)); }
-  template <class T> TESSERA_MATH static T tanh_of(T c) {
-    return vmath::tanh(T(0.79788456080286536) * (c + T(0.044715) * c * c * c));
+  /// sigmoid(z). Its relative error in the tail is the error of z, which is large there: so what
+  /// the roundings of z drop is added by the slope of the sigmoid.
+  template <class T> TESSERA_MATH static T gate(T c) {
+    const T square = c * c, factor = vmath::fma(T(kCubic), square, T(kSlope)), z = c * factor;
+    const T factor_rest = vmath::fma(T(kCubic), square, T(kSlope) - factor) +
+                          vmath::fma(T(kCubic), vmath::fma(c, c, -square),
+                                     vmath::fma(T(kCubicRest), square, T(kSlopeRest)));
+    const T z_rest = vmath::fma(c, factor_rest, vmath::fma(c, factor, -z));
+    const T s = vmath::sigmoid(z);
+    return vmath::fma(s * (T(1) - s), z_rest, s);
   }
-  template <class T> TESSERA_MATH static T f(T x) {
-    return T(0.5) * x * (T(1) + tanh_of(within(x)));
-  }
+  template <class T> TESSERA_MATH static T f(T x) { return x * gate(within(x)); }
+  /// The slopes at x and -x sum to 1, and the one below 0 keeps its digits.
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
-    const T c = within(x), t = tanh_of(c);
-    const T slope = T(0.79788456080286536) + T(3 * 0.044715 * 0.79788456080286536) * c * c;
-    return x != x ? x : dy * (T(0.5) * (T(1) + t) + T(0.5) * c * (T(1) - t * t) * slope);
+    const T c = within(x), below = c < T(0) ? c : -c, s = gate(below);
+    const T dz = vmath::fma(T(3 * kCubic), c * c, T(kSlope));
+    const T slope = s * vmath::fma(below * (T(1) - s), dz, T(1));
+    return x != x ? x : dy * (c < T(0) ? slope : T(1) - slope);
   }
 };
 struct Gelu : Fused<Gelu> {

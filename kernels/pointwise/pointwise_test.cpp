@@ -3,6 +3,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/views/views.h"
 
@@ -356,16 +357,54 @@ TEST(Pointwise, ZerosKeepTheirSigns) {
 
 TEST(Pointwise, GeluKeepsTheDigitsOfItsNegativeTail) {
   const Session session;
-  const Tensor x = tensor({-5.5, -3, -1, 7, -20}).set_requires_grad();
-  const auto near = [](const Tensor& got, const Values& want, double tolerance) {
-    const Values v = got.values();
-    for (size_t i = 0; i < want.size(); ++i)
-      EXPECT_NEAR(v[i], want[i], tolerance * std::abs(want[i])) << i;
-  };
-  const Tensor y = gelu(x);
-  near(y, {-1.0444259e-07, -0.0040496941, -0.15865525, 7, 0}, 1e-5);
-  near(grad({y}, {x}, {.grad_outputs = {ones({5})}})[0],
-       {-5.7334724e-07, -0.011945647, -0.083315471, 1, 0}, 1e-5);
+  const Tensor narrow = affine(arange(14001, DType::f32), 1e-3, -6),
+               wide = cast(narrow, DType::f64);
+  for (const bool approximate : {false, true}) {
+    const auto results = [&](const Tensor& at) {
+      const Tensor x = at.detach().set_requires_grad();
+      const Tensor y = gelu(x, approximate);
+      return std::pair{
+          y.values(),
+          grad({y}, {x}, {.grad_outputs = {full({x.shape()[0]}, 1, x.dtype())}})[0].values()};
+    };
+    const auto [y, slope] = results(narrow);
+    const auto [exact, exact_slope] = results(wide);
+    const Values x = narrow.values();
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(y[i], exact[i], 1e-6 * std::abs(exact[i])) << x[i] << ' ' << approximate;
+      const double size = x[i] < -1.5 ? std::abs(exact_slope[i]) : 1;  // it crosses 0 near -0.75
+      ASSERT_NEAR(slope[i], exact_slope[i], 1e-6 * size) << x[i] << ' ' << approximate;
+    }
+  }
+  EXPECT_NEAR(gelu(tensor({-2.8261}), true).item(), -0.00619697, 1e-8);
+  EXPECT_EQ(gelu(tensor({-20, -20}), true).values(), (Values{0, 0}));
+}
+
+// In bf16 half a unit of the last place: the same digits, rounded.
+TEST(Pointwise, GeluOfBf16KeepsItsNegativeTail) {
+  const Session session;
+  const Tensor narrow = cast(affine(arange(5601, DType::f32), 1e-3, -6), DType::bf16);
+  for (const bool approximate : {false, true}) {
+    const Values y = gelu(narrow, approximate).values(),
+                 exact = gelu(cast(narrow, DType::f64), approximate).values();
+    for (size_t i = 0; i < y.size(); ++i)
+      ASSERT_NEAR(y[i], exact[i], std::abs(exact[i]) * 0.00392) << i << ' ' << approximate;
+  }
+}
+
+// Of the sigmoid's kind: none computes a small result as a difference of large numbers.
+TEST(Pointwise, ActivationsKeepTheDigitsOfTheirNegativeTail) {
+  const Session session;
+  const Tensor narrow = affine(arange(30001, DType::f32), 1e-3, -30),
+               wide = cast(narrow, DType::f64);
+  for (const auto& f : std::vector<std::function<Tensor(const Tensor&)>>{
+           [](const Tensor& x) { return sigmoid(x); }, [](const Tensor& x) { return silu(x); },
+           [](const Tensor& x) { return softplus(x); }, [](const Tensor& x) { return mish(x); },
+           [](const Tensor& x) { return elu(x); }}) {
+    const Values y = f(narrow).values(), exact = f(wide).values();
+    for (size_t i = 0; i < y.size(); ++i)
+      ASSERT_NEAR(y[i], exact[i], 1e-6 * std::abs(exact[i])) << narrow.values()[i];
+  }
 }
 
 TEST(Pointwise, SecondDerivativesOfGeluAreFiniteFarOut) {
