@@ -248,7 +248,7 @@ struct TanhGelu {
   /// The slopes at x and -x sum to 1, and the one below 0 keeps its digits.
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
     const T c = within(x), below = c < T(0) ? c : -c, s = gate(below);
-    const T dz = vmath::fma(T(3 * kCubic), c * c, T(kSlope));
+    const T dz = vmath::fma(T(3 * (kCubic + kCubicRest)), c * c, T(kSlope + kSlopeRest));
     const T slope = s * vmath::fma(below * (T(1) - s), dz, T(1));
     return x != x ? x : dy * (c < T(0) ? slope : T(1) - slope);
   }

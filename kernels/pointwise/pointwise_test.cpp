@@ -380,6 +380,22 @@ TEST(Pointwise, GeluKeepsTheDigitsOfItsNegativeTail) {
   EXPECT_EQ(gelu(tensor({-20, -20}), true).values(), (Values{0, 0}));
 }
 
+// In f64 too: a float's digits of a coefficient are not all of them.
+TEST(Pointwise, GeluInF64HasTheDigitsOfItsFormula) {
+  const Session session;
+  const Tensor x = affine(arange(1401, DType::f64), 1e-2, -6).set_requires_grad();
+  const Tensor y = gelu(x, true);
+  const Values at = x.values(), values = y.values(),
+               slopes = grad({y}, {x}, {.grad_outputs = {full({1401}, 1, DType::f64)}})[0].values();
+  for (size_t i = 0; i < at.size(); ++i) {
+    const double z = 1.5957691216057308 * (at[i] + 0.044715 * at[i] * at[i] * at[i]),
+                 s = 1 / (1 + std::exp(-z)),
+                 dz = 1.5957691216057308 * (1 + 3 * 0.044715 * at[i] * at[i]);
+    ASSERT_NEAR(values[i], at[i] * s, 1e-14 * std::abs(at[i] * s) + 1e-300) << at[i];
+    ASSERT_NEAR(slopes[i], s + at[i] * s * (1 - s) * dz, 1e-13) << at[i];
+  }
+}
+
 // In bf16 half a unit of the last place: the same digits, rounded.
 TEST(Pointwise, GeluOfBf16KeepsItsNegativeTail) {
   const Session session;
