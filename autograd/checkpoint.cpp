@@ -119,9 +119,9 @@ class Observer final : public NestedInterceptor {
     const bool budget = frame_.options_.memory_budget.has_value();
     if (row.kind == OpKind::compute) {
       const bool keep =
-          budget ||
-          (frame_.options_.keep &&
-           frame_.options_.keep({row.name, in, out, context_.module_path, earlier_[row.name]}));
+          budget || (frame_.options_.keep &&
+                     frame_.options_.keep({row.name, row.expensive, in, out, context_.module_path,
+                                           earlier_[row.name]}));
       ++earlier_[row.name];
       if (keep) {
         for (const Tensor& t : out) {

@@ -19,6 +19,7 @@ namespace tessera {
 /// An op that ran in a checkpointed function, as passed to a policy.
 struct CheckpointedOp {
   std::string_view name;
+  bool expensive;  ///< a trait of its room
   Tensors in, out;
   const std::vector<std::string>& module_path;
   int64_t earlier;  ///< number of earlier ops of this name in the function
@@ -26,13 +27,12 @@ struct CheckpointedOp {
 /// True: the op's outputs are stored and recompute does not run it.
 using KeepPolicy = std::function<bool(const CheckpointedOp&)>;
 
-/// Stores the outputs of the named ops, but only of every second matmul, as torchtitan's selective
-/// mode does, and never of matmuls in modules whose path contains an entry of `recompute_paths`.
-TESSERA_API KeepPolicy keep_ops(std::vector<std::string> names,
-                                std::vector<std::string> recompute_paths = {});
-/// The ops that are expensive relative to the bytes of their outputs: attention, matmuls, max,
-/// topk.
-TESSERA_API const std::vector<std::string>& dear_ops();
+/// Stores the outputs of the named ops.
+TESSERA_API KeepPolicy keep_ops(std::vector<std::string> names);
+/// torchtitan's selective mode: stores the outputs of expensive ops (attention, products of
+/// matrices, max, topk ...), but of every second matmul only, and never of a matmul in a module
+/// whose path contains an entry of `recompute_paths`.
+TESSERA_API KeepPolicy keep_every_second_matmul(std::vector<std::string> recompute_paths = {});
 
 struct CheckpointOptions {
   /// Which outputs are stored; empty: none, everything is recomputed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies for the outputs that a checkpointed function stores: ops by name, or the best within a
-// budget.
+// Policies for the outputs that a checkpointed function stores: ops by name, expensive ones, or the
+// best within a budget.
 #include "tessera/autograd/checkpoint.h"
 #include "tessera/autograd/checkpoint_impl.h"
 #include "tessera/core/module_path.h"
@@ -9,22 +9,15 @@
 
 namespace tessera {
 
-const std::vector<std::string>& dear_ops() {
-  static const std::vector<std::string> names{"scaled_dot_product_attention",
-                                              "matmul",
-                                              "contract_leading",
-                                              "linear_cross_entropy",
-                                              "grouped_mm",
-                                              "exchange_rows",
-                                              "max",
-                                              "topk"};
-  return names;
+KeepPolicy keep_ops(std::vector<std::string> names) {
+  return [names = std::move(names)](const CheckpointedOp& op) {
+    return std::ranges::find(names, op.name) != names.end();
+  };
 }
 
-KeepPolicy keep_ops(std::vector<std::string> names, std::vector<std::string> recompute_paths) {
-  return [names = std::move(names),
-          recompute_paths = std::move(recompute_paths)](const CheckpointedOp& op) {
-    if (std::ranges::find(names, op.name) == names.end()) return false;
+KeepPolicy keep_every_second_matmul(std::vector<std::string> recompute_paths) {
+  return [recompute_paths = std::move(recompute_paths)](const CheckpointedOp& op) {
+    if (!op.expensive) return false;
     if (op.name != "matmul") return true;
     const std::string path = joined_path(op.module_path);
     const auto inside = [&](const std::string& part) { return path.find(part) != path.npos; };

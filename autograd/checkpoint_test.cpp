@@ -74,7 +74,7 @@ std::vector<std::vector<double>> gradients(const std::optional<CheckpointOptions
 TEST(Checkpoint, EveryModeGivesTheSameBits) {
   const auto expected = gradients({});
   EXPECT_EQ(gradients(CheckpointOptions{}), expected);
-  EXPECT_EQ(gradients(CheckpointOptions{.keep = keep_ops(dear_ops())}), expected);
+  EXPECT_EQ(gradients(CheckpointOptions{.keep = keep_every_second_matmul()}), expected);
   EXPECT_EQ(gradients(CheckpointOptions{.keep = [](const CheckpointedOp&) { return true; }}),
             expected);
   for (double budget : {0.0, 0.2, 0.5, 0.8, 1.0})
@@ -207,10 +207,10 @@ TEST(Checkpoint, RunsAgainWhatIsNotKept) {
   EXPECT_EQ(attention_runs(CheckpointOptions{}, attention), 1);
   EXPECT_EQ(attention_runs(CheckpointOptions{}, matmul), plain + 3);  // stops before w2
   EXPECT_EQ(attention_runs(CheckpointOptions{.early_stop = false}, matmul), plain + 4);
-  const CheckpointOptions kept{.keep = keep_ops(dear_ops())};
+  const CheckpointOptions kept{.keep = keep_every_second_matmul()};
   EXPECT_EQ(attention_runs(kept, attention), 0);
   EXPECT_EQ(attention_runs(kept, matmul), plain + 1);  // wo: the second one
-  const CheckpointOptions forced{.keep = keep_ops(dear_ops(), {"block"})};
+  const CheckpointOptions forced{.keep = keep_every_second_matmul({"block"})};
   EXPECT_EQ(attention_runs(forced, matmul), plain + 3);
   EXPECT_EQ(attention_runs(CheckpointOptions{.memory_budget = 0}, attention), 1);
 }
@@ -234,7 +234,7 @@ TEST(Checkpoint, StoresItsInputsAndWhatIsKept) {
   EXPECT_LT(output, 2 * activation);
   const int64_t all = stored({});
   // Kept: two products, attention's output and its lse.
-  EXPECT_LT(stored(CheckpointOptions{.keep = keep_ops(dear_ops())}), 5 * output);
+  EXPECT_LT(stored(CheckpointOptions{.keep = keep_every_second_matmul()}), 5 * output);
   int64_t last = output;
   for (double budget : {0.25, 0.5, 0.75}) {
     const int64_t now = stored(CheckpointOptions{.memory_budget = budget});
@@ -274,8 +274,9 @@ TEST(Checkpoint, Nests) {
       return TensorList{b->forward(h) * h};
     };
     const CheckpointedFunction outer = [=](Tensors t) {
-      const Tensor h =
-          depth > 2 ? checkpoint(middle, {t[0]}, {.keep = keep_ops(dear_ops())})[0] : middle(t)[0];
+      const Tensor h = depth > 2
+                           ? checkpoint(middle, {t[0]}, {.keep = keep_every_second_matmul()})[0]
+                           : middle(t)[0];
       return TensorList{silu(h)};
     };
     const Tensor y = depth > 0 ? checkpoint(outer, {x})[0] : outer(TensorList{x})[0];

@@ -14,7 +14,10 @@
 //   Grads        vjp (const Saved&, const Grads& dy, Needs) const;
 //   static std::vector<Sample<Op>> samples();
 //   attributes() if there are data members; optional: local(const Piece&), cost(Metas in, Metas
-//   out), plan_key(): the attributes that meta and sharding read (default: all).
+//   out), plan_key(): the attributes that meta and sharding read (default: all);
+//   workspace(Metas in, Device): bytes that the kernel takes at once besides its outputs;
+//   static constexpr bool expensive = true: its work is large relative to its outputs' bytes, so
+//   that selective activation checkpointing stores them.
 // A View room has `Geometry view(const Geometry&)` instead of meta, cpu, cuda and dtypes. An
 // InPlace room also has `static constexpr bool writes(size_t i, size_t n)`; its outputs are the
 // operands that it writes.
@@ -129,6 +132,10 @@ concept can_view = requires(const Op& op, const Geometry& g) {
 template <class Op>
 concept plan_key = requires(const Op& op) {
   op.plan_key();
+};
+template <class Op>
+concept workspace = requires(const Op& op, Metas in, Device device) {
+  { op.workspace(in, device) } -> std::same_as<int64_t>;
 };
 template <class Op>
 concept cost = requires(const Op& op, Metas m) {

@@ -34,6 +34,7 @@ struct OpRow {
   OpKind kind = OpKind::compute;
   Saves saves;
   DTypeSet dtypes;
+  bool expensive = false;
   std::string_view not_differentiable, not_shardable,
       not_on_cuda;  // the opt-out's sentence, else empty
   size_t op_size = 0, op_align = 0;
@@ -52,6 +53,7 @@ struct OpRow {
                Stream) = nullptr;  // null: ask the CUDA library
   Grads (*vjp)(const void* op, const Saved&, const Grads& dy, Needs) = nullptr;
   Cost (*cost)(const void* op, Metas in, Metas out) = nullptr;
+  int64_t (*workspace)(const void* op, Metas in, Device device) = nullptr;  // null: next to nothing
   std::vector<std::string> (*attributes)(const void* op) = nullptr;
   /// Key of the plan cache: whether two ops of this row always have the same plan.
   bool (*same)(const void* a, const void* b) = nullptr;
@@ -114,6 +116,9 @@ template <class Op> struct RowFunctions {
     return as(op).vjp(s, dy, n);
   }
   static Cost cost(const void* op, Metas in, Metas out) { return as(op).cost(in, out); }
+  static int64_t workspace(const void* op, Metas in, Device device) {
+    return as(op).workspace(in, device);
+  }
   static std::vector<std::string> attributes(const void* op) {
     std::vector<std::string> texts;
     std::apply([&](const auto&... a) { (add_text(texts, concat(a)), ...); }, as(op).attributes());
@@ -164,6 +169,8 @@ template <class Op, bool kCudaInLibrary> constexpr OpRow make_row() {
   if constexpr (op_has::local<Op>) row.local = &Of::local;
   if constexpr (op_has::cost<Op>) row.cost = &Of::cost;
   else row.cost = &cost_of_bytes;
+  if constexpr (op_has::workspace<Op>) row.workspace = &Of::workspace;
+  if constexpr (requires { Op::expensive; }) row.expensive = Op::expensive;
   if constexpr (op_has::attributes<Op>) row.attributes = &Of::attributes;
   else row.attributes = &no_attributes;
   if constexpr (op_has::plan_key<Op> || op_has::attributes<Op>) {

@@ -26,6 +26,7 @@ struct ExchangeRows {
   std::vector<int64_t> send = {}, receive = {};
   int64_t rows = 0;
   static constexpr std::string_view name = "exchange_rows";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kAllDTypes;
   static constexpr Saves saves = Saves::none();
   static constexpr NotShardable sharding{"its rows are one rank's own: call it in a local_region"};

@@ -26,10 +26,24 @@ Context::Options context_options(const WorldOptions& o, int local_ranks) {
           .anomaly = o.anomaly};
 }
 
+// The back ends for tensors of a device; the first that fits is taken.
+struct DeviceBackEnd {
+  bool (*fits)(int ranks, Device device);
+  Ref<ProcessGroup> (*make)(const Ref<ProcessGroup>& host, std::shared_ptr<CommState> comm,
+                            Device device);
+};
+constexpr DeviceBackEnd kDeviceBackEnds[] = {
+    {[](int ranks, Device) { return ranks == 1; }, make_one_rank_group},
+    {[](int, Device) { return true; },
+     [](const Ref<ProcessGroup>& host, std::shared_ptr<CommState>, Device device) {
+       return make_nccl_group(host, device);
+     }}};
+
 Ref<ProcessGroup> device_group(const Ref<ProcessGroup>& host, std::shared_ptr<CommState> comm,
                                Device device) {
-  return host->size() == 1 ? make_one_rank_group(host, std::move(comm), device)
-                           : make_nccl_group(host, device);
+  return std::ranges::find_if(kDeviceBackEnds,
+                              [&](const DeviceBackEnd& b) { return b.fits(host->size(), device); })
+      ->make(host, std::move(comm), device);
 }
 
 }  // namespace

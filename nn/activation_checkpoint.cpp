@@ -33,7 +33,7 @@ void apply_activation_checkpoint(std::span<Module* const> blocks,
   if (c.mode == Mode::selective) {
     every = interval(c.selective_option);
     if (every == 0) {
-      options.keep = keep_ops(dear_ops(), c.force_recompute_paths);
+      options.keep = keep_every_second_matmul(c.force_recompute_paths);
       every = 1;
     }
   } else if (c.mode == Mode::memory_budget) {

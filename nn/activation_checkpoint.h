@@ -16,7 +16,7 @@ struct ActivationCheckpointConfig {
   /// none: all activations are stored. full: only the inputs of blocks. selective: by op or by
   /// layer, see selective_option. memory_budget: the best choice within memory_budget.
   enum class Mode : uint8_t { none, full, selective, memory_budget } mode = Mode::none;
-  /// "op": the outputs of expensive ops are stored (dear_ops, every second matmul); a number n:
+  /// "op": the outputs of expensive ops are stored (of every second matmul); a number n:
   /// every n-th block is checkpointed in full, the others are not.
   std::string selective_option = "op";
   /// With "op": matmuls of modules whose path contains one of these are always recomputed.

@@ -3,8 +3,8 @@
 // of a batch are input data, made once outside the layers and passed to each of them.
 #pragma once
 
-#include "tessera/kernels/attention/block_map.h"
-#include "tessera/kernels/attention/mask.h"
+#include "tessera/kernels/mask/block_map.h"
+#include "tessera/kernels/mask/mask.h"
 #include "tessera/kernels/rope/rope.h"
 #include "tessera/nn/layers.h"
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/dist/lock/mutex_impl.h"
-#include "tessera/dist/shared_memory/engine_impl.h"
+#include "tessera/dist/shared_memory/group_impl.h"
 #include "tessera/dist/world.h"
 
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives as calls of NCCL on the group's stream. What only moves bytes moves them as u8, so
 // that every dtype can; forms with counts are messages or reductions in one group of calls.
-#include "tessera/dist/nccl/nccl_group_impl.h"
+#include "tessera/dist/nccl/group_impl.h"
 
 #include <algorithm>
 

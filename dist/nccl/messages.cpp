@@ -3,7 +3,7 @@
 // sender tells the receiver of each message through the host group: a recv takes the first of its
 // tag, and what comes before it stays on the device until its recv comes. Nothing blocks: a rank
 // that waits or starts an operation takes the steps that have become possible.
-#include "tessera/dist/nccl/nccl_group_impl.h"
+#include "tessera/dist/nccl/group_impl.h"
 #include "tessera/dist/process_group/queued_group_impl.h"
 
 #include <algorithm>

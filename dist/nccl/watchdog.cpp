@@ -2,7 +2,7 @@
 // It looks ten times a second, which costs nothing beside deadlines of minutes. It holds no lock of
 // its own while it looks: that takes the rank's lock, and may end what the rank no longer has.
 #include "tessera/dist/lock/mutex_impl.h"
-#include "tessera/dist/nccl/nccl_group_impl.h"
+#include "tessera/dist/nccl/group_impl.h"
 #include "tessera/dist/nccl/watchdog_impl.h"
 
 #include <algorithm>

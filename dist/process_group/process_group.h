@@ -162,9 +162,12 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
 
   [[nodiscard]] CommState& comm() const { return *comm_; }
   [[nodiscard]] const std::shared_ptr<CommState>& shared_comm() const { return comm_; }
+  /// That of a group which another one stands beside.
+  [[nodiscard]] static const std::shared_ptr<CommState>& shared_comm_of(const ProcessGroup& group) {
+    return group.comm_;
+  }
 
  private:
-  friend class NcclGroup;  // shares the CommState of its host group
   friend class World;
   void check(CollectiveKind kind, const Tensor& x, std::string_view what) const;
   void check_peer(CollectiveKind kind, int peer, std::string_view what) const;

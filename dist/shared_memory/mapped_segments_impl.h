@@ -4,7 +4,7 @@
 #pragma once
 
 #include "tessera/dist/rendezvous/bootstrap_impl.h"
-#include "tessera/dist/shared_memory/engine_impl.h"
+#include "tessera/dist/shared_memory/group_impl.h"
 
 namespace tessera {
 

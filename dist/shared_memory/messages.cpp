@@ -2,7 +2,7 @@
 // send and recv: a ring of chunks per ordered pair of ranks, the same for threads and processes. A
 // send is complete when its last chunk is in the ring. Messages of one pair and tag arrive in
 // order; one that arrives before its recv, while a recv of another tag waits, is kept on the heap.
-#include "tessera/dist/shared_memory/engine_impl.h"
+#include "tessera/dist/shared_memory/group_impl.h"
 
 #include <algorithm>
 #include <cstring>

@@ -4,7 +4,7 @@
 // writes the reduced share there; collectives with a chunk per rank split a slot into slices.
 #include "tessera/core/parallel.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
-#include "tessera/dist/shared_memory/engine_impl.h"
+#include "tessera/dist/shared_memory/group_impl.h"
 
 #include <cstring>
 

@@ -3,8 +3,8 @@
 // attention_backward_cpu.cpp, its samples in attention_samples.cpp.
 #include "tessera/kernels/attention/attention.h"
 
-#include "tessera/kernels/attention/mask_impl.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/mask/mask_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include <algorithm>

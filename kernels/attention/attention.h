@@ -11,9 +11,9 @@
 #pragma once
 
 #include "tessera/core/op.h"
-#include "tessera/kernels/attention/block_map.h"
-#include "tessera/kernels/attention/mask.h"
 #include "tessera/kernels/attention/sink.h"
+#include "tessera/kernels/mask/block_map.h"
+#include "tessera/kernels/mask/mask.h"
 
 namespace tessera {
 namespace op {
@@ -37,6 +37,7 @@ struct Attention {
   int64_t query_start = 0, key_start = 0;     // positions of query 0 and key 0 where none are given
   static constexpr size_t mask_operands = 3;  // the place of the first of masks' inputs
   static constexpr std::string_view name = "scaled_dot_product_attention";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 2;
   static constexpr Saves saves = Saves::inputs() | Saves::outputs(0, 1);

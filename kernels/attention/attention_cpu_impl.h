@@ -8,7 +8,7 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/attention/seen_keys_impl.h"
+#include "tessera/kernels/mask/seen_keys_impl.h"
 #include "tessera/kernels/products/micro_gemm_impl.h"
 #include "tessera/kernels/shared/rows_impl.h"
 #include "tessera/kernels/vector_math.h"

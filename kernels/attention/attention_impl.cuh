@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/attention/mask_impl.h"
+#include "tessera/kernels/mask/mask_impl.h"
 #include "tessera/kernels/shared/block_reduce.cuh"
 #include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/vector_math.h"

@@ -23,6 +23,7 @@ struct GroupedMM {
   bool transpose = true;
   GroupedPiece piece = {};  // no attribute: `local` sets it
   static constexpr std::string_view name = "grouped_mm";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr Saves saves = Saves::inputs();
   auto attributes() const { return std::tie(transpose); }

@@ -329,7 +329,7 @@ Cost LinearCrossEntropy::cost(Metas in, Metas out) const {
   return c;
 }
 
-int64_t LinearCrossEntropy::workspace(Metas in) const {
+int64_t LinearCrossEntropy::workspace(Metas in, Device) const {
   const DType type = in[0].dtype, wide = compute_dtype(type);
   const bool cast = type != wide && !gemm_takes(type);
   const int64_t product = item_size(cast ? wide : type), sum = item_size(wide);

@@ -24,6 +24,7 @@ struct LinearCrossEntropy {
   int64_t begin = 0, vocabulary = 0;
   std::shared_ptr<Joiner> joiner = {};
   static constexpr std::string_view name = "linear_cross_entropy";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 4;
   static constexpr Saves saves = Saves::outputs(2, 3);
@@ -37,8 +38,7 @@ struct LinearCrossEntropy {
   void cuda(Tensors in, Outputs y, Stream stream) const;
   Grads vjp(const Saved& s, const Grads& dy, Needs needs) const;
   Cost cost(Metas in, Metas out) const;
-  /// Bytes that cpu takes at once besides inputs and outputs.
-  int64_t workspace(Metas in) const;
+  int64_t workspace(Metas in, Device device) const;
   static std::vector<Sample<LinearCrossEntropy>> samples();
 };
 

@@ -17,6 +17,7 @@ namespace op {
 struct MatMul {
   bool transpose_a = false, transpose_b = false;
   static constexpr std::string_view name = "matmul";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr Saves saves = Saves::inputs();
   auto attributes() const { return std::tie(transpose_a, transpose_b); }
@@ -33,6 +34,7 @@ struct MatMul {
 /// of a weight.
 struct ContractLeading {
   static constexpr std::string_view name = "contract_leading";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr Saves saves = Saves::inputs();
   MetaList meta(Metas in) const;

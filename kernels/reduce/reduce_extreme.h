@@ -26,6 +26,7 @@ template <class Op> struct Extreme {
 };
 struct Max : Extreme<Max> {
   static constexpr std::string_view name = "max";
+  static constexpr bool expensive = true;
   static constexpr bool kLargest = true;
 };
 struct Min : Extreme<Min> {

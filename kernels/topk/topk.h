@@ -14,6 +14,7 @@ struct TopK {
   int dim = -1;
   bool largest = true;
   static constexpr std::string_view name = "topk";
+  static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kNumbers;
   static constexpr int outputs = 2;  // values, indices (i64)
   static constexpr Saves saves = Saves::outputs(1);

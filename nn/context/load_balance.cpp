@@ -3,7 +3,7 @@
 #include "tessera/nn/context/load_balance.h"
 
 #include "tessera/core/error.h"
-#include "tessera/kernels/attention/block_map.h"
+#include "tessera/kernels/mask/block_map.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step of the run as the trainer makes it: passes, clipping, the optimizer's update. Two
-// micro-batches stand for any number of them, since gradients exist from the second on. The head's
-// loss is the one kernel whose workspace is large, and tells its size itself.
+// micro-batches stand for any number of them, since gradients exist from the second on. An op whose
+// kernel takes much memory besides its outputs tells how much (workspace).
 #include "tessera/train/memory/estimate.h"
 
 #include "tessera/core/context.h"
@@ -11,7 +11,6 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
@@ -83,11 +82,10 @@ class Peak {
  private:
   void after(const OpRow& row, const void* op, Tensors in) {
     int64_t workspace = 0;
-    if (row.name == op::LinearCrossEntropy::name) {
+    if (row.workspace) {
       std::vector<Tensor> own;
       for (const Tensor& t : in) own.push_back(t.is_distributed() ? local(t) : t);
-      workspace = static_cast<const op::LinearCrossEntropy*>(op)->workspace(
-          MetaArray(Tensors(own.data(), own.size())));
+      workspace = row.workspace(op, MetaArray(Tensors(own.data(), own.size())), kCpu);
     }
     const int64_t number = ops_++;
     const MemoryStats now = memory_.stats();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Order of a group's collectives, agreement, failure and deadlines. Data transfer is in moves.cpp,
 // send and recv in messages.cpp.
-#include "tessera/dist/shared_memory/engine_impl.h"
+#include "tessera/dist/shared_memory/group_impl.h"
 
 #include <algorithm>
 #include <cstring>

@@ -8,7 +8,7 @@
 
 #include "tessera/core/parallel.h"
 #include "tessera/core/tensor.h"
-#include "tessera/kernels/attention/mask.h"
+#include "tessera/kernels/mask/mask.h"
 
 #include <concepts>
 #include <functional>
@@ -67,5 +67,12 @@ BlockMap make_block_map(const BlockMapSizes& sizes, const Sees& sees) {
         });
       });
 }
+
+/// The block map of the queries and keys at these places of a whole map's: (T) or (B, T), and (S)
+/// or (B, S), i64, on the CPU. Blocks that move as wholes keep their value and bits; others get
+/// bits. ShapeError, DTypeError; IndexError: a place beyond the map; ValueError: a block would mix
+/// what the mask says with what the map says.
+TESSERA_API BlockMap select_block_map(const BlockMap& map, const Tensor& queries,
+                                      const Tensor& keys);
 
 }  // namespace tessera

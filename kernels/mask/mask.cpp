@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masks as text, with brackets only where AND and OR meet.
-#include "tessera/kernels/attention/mask.h"
+#include "tessera/kernels/mask/mask.h"
 
 #include <ostream>
 #include <string>

@@ -3,7 +3,7 @@
 // of queries sees of a block of keys.
 #pragma once
 
-#include "tessera/kernels/attention/block_map.h"
+#include "tessera/kernels/mask/block_map.h"
 
 #include <cstdint>
 #include <limits>

@@ -3,11 +3,10 @@
 // block is neither empty nor full. A selected map is made block by block from the blocks of the
 // whole map that it touches, so that most are settled without bits, and the others' bits are copied
 // in runs.
-#include "tessera/kernels/attention/block_map.h"
+#include "tessera/kernels/mask/block_map.h"
 
 #include "tessera/core/error.h"
-#include "tessera/kernels/attention/mask_impl.h"
-#include "tessera/kernels/attention/seen_blocks.h"
+#include "tessera/kernels/mask/mask_impl.h"
 
 #include <algorithm>
 #include <array>

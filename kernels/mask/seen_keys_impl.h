@@ -6,8 +6,7 @@
 // is evaluated to 64 bits for each query. No T x T buffer.
 #pragma once
 
-#include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/attention/mask_impl.h"
+#include "tessera/kernels/mask/mask_impl.h"
 
 #include <algorithm>
 #include <array>

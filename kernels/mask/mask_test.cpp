@@ -3,9 +3,9 @@
 // documents in any order, cut sequences, and block maps.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/attention/seen_keys_impl.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
+#include "tessera/kernels/mask/seen_keys_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 

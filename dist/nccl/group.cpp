@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL calls are non-blocking; completion is polled. Errors and deadlines abort the communicators,
 // and the host group notifies the other members.
-#include "tessera/dist/nccl/nccl.h"
-
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/library/open_library_impl.h"
-#include "tessera/dist/nccl/nccl_group_impl.h"
+#include "tessera/dist/nccl/group_impl.h"
+#include "tessera/dist/nccl/nccl.h"
 #include "tessera/dist/process_group/signature_impl.h"
 #include "tessera/dist/rendezvous/place_impl.h"
 
@@ -89,7 +88,7 @@ Ref<ProcessGroup> make_nccl_group(const Ref<ProcessGroup>& host, Device device) 
 }
 
 Ref<ProcessGroup> NcclGroup::make(const Ref<ProcessGroup>& host, Device device, std::string name) {
-  return make_ref<NcclGroup>(host, device, host->shared_comm(), std::move(name));
+  return make_ref<NcclGroup>(host, device, shared_comm_of(*host), std::move(name));
 }
 
 NcclGroup::NcclGroup(Ref<ProcessGroup> host, Device device, std::shared_ptr<CommState> comm_state,
