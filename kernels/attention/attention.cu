@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   C* p_tile = v_tile + kRows * ldv;         // (kRows, kRows): scores, then weights
   C* row_max = p_tile + kRows * kPitch;
   C* row_sum = row_max + kRows;
-  C* row_fix = row_sum + kRows;  // what earlier sums are multiplied by when the maximum rises
+  C* row_rescale = row_sum + kRows;  // what earlier sums are multiplied by when the maximum rises
 
   const int t = threadIdx.x, x = t % kHalf, y = t / kHalf;
   const int64_t tiles = ceil_div(z.queries, kRows);
@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   }
   C acc[2][kColumns] = {};
   for (int64_t key = 0; key < z.keys; key += kRows) {
-    const TileMask mask = z.tile(b, first, key);
-    if (mask.part == kNone) continue;
+    const BlockSeen seen = z.mask.block(b, first, key);
+    if (seen.by == BlockSeen::kNothing) continue;
     __syncthreads();  // nobody reads the last tiles any more
     load_tile(k_tile, kRows, k_head, k, key, z.keys, z.d);
     load_tile(v_tile, kRows, v_head, v, key, z.keys, z.dv);
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
         C score = minus_infinity<C>();
-        if (z.visible(mask, b, first + row, key + column))
-          score = mask.bits == TileMask::kBroken ? not_a_number<C>()
-                                                 : scores[i][j] * static_cast<C>(z.scale);
+        if (z.mask.sees(seen, b, first + row, key + column))
+          score = seen.by == BlockSeen::kBroken ? not_a_number<C>()
+                                                : scores[i][j] * static_cast<C>(z.scale);
         p_tile[row * kPitch + column] = score;
       }
     }
@@ -78,18 +78,18 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
       for (int step = kShare / 2; step > 0; step /= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, step);
       if (lane == 0) {
-        const C fix = before == minus_infinity<C>() ? C(0) : vmath::exp(before - top);
+        const C rescale = before == minus_infinity<C>() ? C(0) : vmath::exp(before - top);
         row_max[row] = top;
-        row_sum[row] = row_sum[row] * fix + sum;
-        row_fix[row] = fix;
+        row_sum[row] = row_sum[row] * rescale + sum;
+        row_rescale[row] = rescale;
       }
     }
     __syncthreads();
-    const C fix0 = row_fix[y], fix1 = row_fix[y + kHalf];
+    const C rescale0 = row_rescale[y], rescale1 = row_rescale[y + kHalf];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      acc[0][c] *= fix0;
-      acc[1][c] *= fix1;
+      acc[0][c] *= rescale0;
+      acc[1][c] *= rescale1;
     }
     for (int j = 0; j < kRows; ++j) {
       const C p0 = p_tile[y * kPitch + j], p1 = p_tile[(y + kHalf) * kPitch + j];
@@ -132,7 +132,7 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     constexpr int kRows = kTile<T>;
-    const auto kept = z.cut_into_tiles(kRows, masks, stream);
+    const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
     with_columns<T>(z.dv, [&]<int kColumns>() {
       const size_t bytes = shared_bytes<C, kRows>(z.d, z.dv);
       const auto kernel = forward_kernel<T, kColumns>;

@@ -69,8 +69,8 @@ template <class C, int kRows> struct Tiles {
     load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.dv);
   }
   // Fills p and ds from the loaded tiles.
-  __device__ void weigh(const AttentionSizes& z, const TileMask& mask, int64_t b,
-                        int64_t first_query, int64_t first_key) {
+  __device__ void probabilities(const AttentionSizes& z, const BlockSeen& seen, int64_t b,
+                                int64_t first_query, int64_t first_key) {
     constexpr int kHalf = kRows / 2;
     const int x = threadIdx.x % kHalf, y = threadIdx.x / kHalf;
     C scores[2][2], gradients[2][2];
@@ -80,7 +80,7 @@ template <class C, int kRows> struct Tiles {
       for (int j = 0; j < 2; ++j) {
         const int row = y + i * kHalf, column = x + j * kHalf;
         const bool counts = lse[row] != minus_infinity<C>() &&
-                            z.visible(mask, b, first_query + row, first_key + column);
+                            z.mask.sees(seen, b, first_query + row, first_key + column);
         const C weight =
             counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
         p[row * kPitch + column] = weight;
@@ -107,12 +107,12 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   tiles.load_queries(in, z, b, head, first);
   C sum = 0;
   for (int64_t key = 0; key < z.keys; key += kRows) {
-    const TileMask mask = z.tile(b, first, key);
-    if (mask.part == kNone) continue;
+    const BlockSeen seen = z.mask.block(b, first, key);
+    if (seen.by == BlockSeen::kNothing) continue;
     __syncthreads();
     tiles.load_keys(in, z, b, kv_head, key);
     __syncthreads();
-    tiles.weigh(z, mask, b, first, key);
+    tiles.probabilities(z, seen, b, first, key);
     __syncthreads();
     for (int j = 0; sums && j < kRows; ++j) sum += tiles.ds[threadIdx.x * kPitch + j];
   }
@@ -136,12 +136,12 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   tiles.load_queries(in, z, b, head, first);
   C acc[2][kColumns] = {};
   for (int64_t key = 0; key < z.keys; key += kRows) {
-    const TileMask mask = z.tile(b, first, key);
-    if (mask.part == kNone) continue;
+    const BlockSeen seen = z.mask.block(b, first, key);
+    if (seen.by == BlockSeen::kNothing) continue;
     __syncthreads();
     tiles.load_keys(in, z, b, kv_head, key);
     __syncthreads();
-    tiles.weigh(z, mask, b, first, key);
+    tiles.probabilities(z, seen, b, first, key);
     __syncthreads();
     for (int j = 0; j < kRows; ++j) {
       const C g0 = tiles.ds[y * kPitch + j], g1 = tiles.ds[(y + kHalf) * kPitch + j];
@@ -186,12 +186,12 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   C key_acc[2][kColumns] = {}, value_acc[2][kColumns] = {};
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int64_t query = 0; query < z.queries; query += kRows) {
-      const TileMask mask = z.tile(b, query, first);
-      if (mask.part == kNone) continue;
+      const BlockSeen seen = z.mask.block(b, query, first);
+      if (seen.by == BlockSeen::kNothing) continue;
       __syncthreads();
       tiles.load_queries(in, z, b, head, query);
       __syncthreads();
-      tiles.weigh(z, mask, b, query, first);
+      tiles.probabilities(z, seen, b, query, first);
       __syncthreads();
       for (int i = 0; i < kRows; ++i) {
         const C p0 = tiles.p[i * kPitch + y], p1 = tiles.p[i * kPitch + y + kHalf];
@@ -246,7 +246,7 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     const C* dlses = dlse.defined() ? dlse.device_data<C>() : nullptr;
     Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<C>(), nullptr};
     const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
-    const auto kept = z.cut_into_tiles(kRows, masks, stream);
+    const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
     if (delta.numel() > 0 && all_keys) {
       const auto kernel = weighted_delta_kernel<T>;
       allow_shared(kernel, bytes);

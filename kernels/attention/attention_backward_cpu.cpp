@@ -80,8 +80,8 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
                                    const RowBlock& block, const SeenKeys& seen,
                                    const std::vector<KeyBlock>& keys) {
   const int64_t n = block.rows;
-  const bool folded = z.t == 1;
-  const auto step = [&](const Operand<C>& y) { return folded ? y.h : y.t; };
+  const bool packed = z.t == 1;
+  const auto step = [&](const Operand<C>& y) { return packed ? y.h : y.t; };
   const auto at = [&](const Operand<C>& y) { return y.head(batch, head) + block.row * step(y); };
   const auto load = [&](const Operand<C>& y, int64_t d, int64_t padded, C* to) {
     y.load(at(y), step(y), y.d, n, d, padded, to);
@@ -94,7 +94,7 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
   const Shape &ls = x.lse.strides(), &ds = x.dlse.strides();
   const C *lse = x.lse.template data<C>() + batch * ls[0] + head * ls[1],
           *dlse = x.dlse.template data<C>() + batch * ds[0] + head * ds[1];
-  const int64_t lse_step = ls[folded ? 1 : 2], dlse_step = ds[folded ? 1 : 2];
+  const int64_t lse_step = ls[packed ? 1 : 2], dlse_step = ds[packed ? 1 : 2];
   for (int64_t i = 0; i < width; ++i) {
     // +inf makes the probabilities of rows that do not exist, or see nothing, exp(-inf) = 0.
     w.lse[i] = kInf<C>;
@@ -107,22 +107,23 @@ TESSERA_INLINE void query_gradient(const Problem& z, const BackwardScratch<C>& w
     if (x.has_dlse) w.delta[i] -= dlse[(block.row + i) * dlse_step];
   }
   for (int64_t i = 0; i < n * z.padded_d; ++i) w.dq[i] = 0;
-  const Rows rows{batch, folded ? 0 : block.row, n, folded};
-  const auto weigh = [&](int64_t key, int64_t count, const Hidden& hidden)
-                         TESSERA_LAMBDA { block_weights<width>(z, w, key, count, hidden, n); };
+  const Rows rows{batch, packed ? 0 : block.row, n, packed};
+  const auto probabilities = [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+    block_weights<width>(z, w, key, count, hidden, n);
+  };
   const auto finish = [&](int64_t key, int64_t count, const Hidden&)
                           TESSERA_LAMBDA { block_gradient<width>(z, w, key, count, n); };
   if (x.all_keys) {
     for_seen(seen, rows, keys, z.s,
              [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
-               weigh(key, count, hidden);
+               probabilities(key, count, hidden);
                add_deltas<width>(w.p + key * width, w.ds + key * width, count, w.delta);
              });
     for_seen(seen, rows, keys, z.s, finish);
   } else {
     for_seen(seen, rows, keys, z.s,
              [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
-               weigh(key, count, hidden);
+               probabilities(key, count, hidden);
                finish(key, count, hidden);
              });
   }

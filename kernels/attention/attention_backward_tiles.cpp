@@ -144,21 +144,22 @@ TESSERA_INLINE void query_gradient(const Problem& z, const TileScratch& w, const
   }
   for (int64_t i = 0; i < w.d16 * width; ++i) w.dq_t[i] = 0;
   const Rows rows{batch, block.row, n, false};
-  const auto weigh = [&](int64_t key, int64_t count, const Hidden& hidden)
-                         TESSERA_LAMBDA { block_weights<width>(z, w, key, count, hidden, n); };
+  const auto probabilities = [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
+    block_weights<width>(z, w, key, count, hidden, n);
+  };
   const auto finish = [&](int64_t key, int64_t count, const Hidden&)
                           TESSERA_LAMBDA { block_gradient<width>(z, w, key, count); };
   if (x.all_keys) {
     for_seen(seen, rows, keys, z.s,
              [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
-               weigh(key, count, hidden);
+               probabilities(key, count, hidden);
                add_deltas<width>(w.p + key * width, w.ds + key * width, count, w.delta);
              });
     for_seen(seen, rows, keys, z.s, finish);
   } else {
     for_seen(seen, rows, keys, z.s,
              [&](int64_t key, int64_t count, const Hidden& hidden) TESSERA_LAMBDA {
-               weigh(key, count, hidden);
+               probabilities(key, count, hidden);
                finish(key, count, hidden);
              });
   }

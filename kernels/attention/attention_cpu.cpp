@@ -17,9 +17,9 @@ namespace attention {
 namespace {
 
 // The running maximum and sum of each row over the scores of `keys` more keys, which become
-// weights; shrink: what earlier sums are multiplied by.
+// weights; rescale: what earlier sums are multiplied by.
 template <int64_t width, class C>
-TESSERA_INLINE void weigh(C* scores, int64_t keys, C* row_max, C* row_sum, C* shrink) {
+TESSERA_INLINE void online_softmax(C* scores, int64_t keys, C* row_max, C* row_sum, C* rescale) {
   alignas(64) C top[width], sum[width];
   for (int64_t i = 0; i < width; ++i) top[i] = row_max[i];
   for (int64_t j = 0; j < keys; ++j) {
@@ -32,7 +32,7 @@ TESSERA_INLINE void weigh(C* scores, int64_t keys, C* row_max, C* row_sum, C* sh
     // A row that has seen nothing keeps -inf; subtracting 0 there gives exp(-inf) = 0 instead of
     // NaN.
     const C base = top[i] == -kInf<C> ? C(0) : top[i];
-    shrink[i] = vmath::exp(row_max[i] - base);
+    rescale[i] = vmath::exp(row_max[i] - base);
     row_max[i] = top[i];
     top[i] = base;
     sum[i] = 0;
@@ -46,7 +46,7 @@ TESSERA_INLINE void weigh(C* scores, int64_t keys, C* row_max, C* row_sum, C* sh
       sum[i] += e;
     }
   }
-  for (int64_t i = 0; i < width; ++i) row_sum[i] = row_sum[i] * shrink[i] + sum[i];
+  for (int64_t i = 0; i < width; ++i) row_sum[i] = row_sum[i] * rescale[i] + sum[i];
 }
 
 // acc, row_max and row_sum of `rows` over the keys [first_key, end_key) that they see. Of ranges,
@@ -64,15 +64,15 @@ TESSERA_INLINE void forward_block(Path& path, const SeenKeys& seen, const Rows& 
     path.need(key, keys);
     path.template score<width>(key, keys);
     hidden.template hide<width>(path.scores, key, keys, rows.rows);
-    alignas(64) C shrink[width];
-    weigh<width>(path.scores, keys, path.row_max, path.row_sum, shrink);
-    path.template add_values<width>(key, keys, rows.rows, fresh ? nullptr : shrink);
+    alignas(64) C rescale[width];
+    online_softmax<width>(path.scores, keys, path.row_max, path.row_sum, rescale);
+    path.template add_values<width>(key, keys, rows.rows, fresh ? nullptr : rescale);
     fresh = false;
   };
   if (seen.in_ranges()) {
     const KeyRange* ranges = seen.ranges(rows.batch) + rows.query;
     std::array<KeyRange, kBlock> same;
-    if (rows.folded) {
+    if (rows.packed) {
       same.fill(*ranges);
       ranges = same.data();
     }
@@ -146,8 +146,8 @@ template <class Path> void forward(const Attention& op, Tensors in, Outputs y) {
   const bool inner = op.heads_inner;
   const Operand<C> q(in[0], inner), k(in[1], inner), v(in[2], inner), o(y[0], inner);
   // From one row of a task to the next.
-  const int64_t q_row = plan.folded ? q.h : q.t, o_row = plan.folded ? o.h : o.t;
-  const int64_t heads = plan.folded ? p.group : 1;
+  const int64_t q_row = plan.packed ? q.h : q.t, o_row = plan.packed ? o.h : o.t;
+  const int64_t heads = plan.packed ? p.group : 1;
   C* lse = y[1].data<C>();
   const int64_t room = micro::round_up(Path::room(p, plan.panel), 16);
   const int threads = Context::current().options.threads;
@@ -167,13 +167,13 @@ template <class Path> void forward(const Attention& op, Tensors in, Outputs y) {
         const RowBlock one{0, 1};
         const KeyRange any = keys_of_blocks(
             seen, task.batch,
-            plan.folded ? std::span(&one, 1) : std::span(blocks, static_cast<size_t>(task.blocks)));
+            plan.packed ? std::span(&one, 1) : std::span(blocks, static_cast<size_t>(task.blocks)));
         const int64_t end = std::min(any.last + 1, p.s);
         if (any.first < end) path.need(any.first, end - any.first);
       }
       for (const RowBlock* block = blocks; block < blocks + task.blocks; ++block) {
         const int64_t row = block->row, n = block->rows;
-        const Rows rows{task.batch, plan.folded ? 0 : row, n, plan.folded};
+        const Rows rows{task.batch, plan.packed ? 0 : row, n, plan.packed};
         const std::byte* q_at = q.head(task.batch, head) + row * q_row;
         if (n <= kNarrow) {
           path.template begin<kNarrow>(q, q_at, q_row, n);

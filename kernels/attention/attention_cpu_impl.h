@@ -191,11 +191,11 @@ struct Hidden {
   }
 };
 
-// The rows of a block of queries: where it starts, and how many there are. Of a folded group they
+// The rows of a block of queries: where it starts, and how many there are. Of a packed group they
 // are one query.
 struct Rows {
   int64_t batch, query, rows;
-  bool folded;
+  bool packed;
 };
 // Calls f(key, keys, hidden) for each block of keys that `rows` see among [first_key, end_key).
 template <class F>
@@ -206,9 +206,9 @@ TESSERA_INLINE void for_blocks(const SeenKeys& seen, const Rows& rows, int64_t a
     const int64_t key = block.block * kBlock;
     if (key < first_key || key >= end_key) continue;
     Hidden hidden;
-    if (block.bits != SeenBlock::kWhole) {
-      seen.words(rows.batch, rows.query, rows.folded ? 1 : rows.rows, block, words);
-      for (int64_t i = 1; rows.folded && i < rows.rows; ++i) words[i] = words[0];
+    if (block.seen.by != BlockSeen::kEverything) {
+      seen.words(rows.batch, rows.query, rows.packed ? 1 : rows.rows, block, words);
+      for (int64_t i = 1; rows.packed && i < rows.rows; ++i) words[i] = words[0];
       hidden.words = words;
     }
     f(key, std::min(kBlock, all_keys - key), hidden);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"
-#include "tessera/kernels/mask/mask_impl.h"
+#include "tessera/kernels/mask/cut_into_blocks.cuh"
 #include "tessera/kernels/shared/block_reduce.cuh"
 #include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/vector_math.h"
@@ -29,123 +29,21 @@ template <class T> struct Heads {
   __device__ T* of(int64_t b, int64_t h) const { return p + b * batch + h * head; }
 };
 
-/// What lies in a tile of queries or keys, (lists, tiles): where positions or documents are given.
-static __global__ void find_extents(Ids positions, Ids documents, Extent* extents, int64_t n,
-                                    int64_t tiles, int64_t lists, int rows) {
-  for (int64_t i = first_item(); i < lists * tiles; i += item_step()) {
-    const int64_t b = i / tiles, first = i % tiles * rows;
-    Extent extent;
-    for (int64_t j = first; j < min(first + rows, n); ++j)
-      extent.add({positions.at(b, j), documents.at(b, j)});
-    extents[i] = extent;
-  }
-}
-
-/// The queries or the keys of a call, as masks see them.
-struct Sequence {
-  Ids positions, documents;
-  int64_t n, rows;                  // tokens, and those of a tile
-  const Extent* extents = nullptr;  // (B or 1, tiles); null: positions in order, no documents
-  int64_t step = 0;                 // from one batch to the next
-
-  Sequence(const Tensor& p, const Tensor& d, int64_t start, int64_t length)
-      : positions(p, start), documents(d, 0), n(length), rows(0) {}
-  /// Makes the extents of tiles of `tile` tokens; the tensor must live as long.
-  Tensor find(int tile, const Tensor& p, const Tensor& d, Stream stream) {
-    rows = tile;
-    if ((!p.defined() && !d.defined()) || n == 0) return {};
-    const bool each = (p.defined() && p.rank() == 2) || (d.defined() && d.rank() == 2);
-    const int64_t tiles = ceil_div(n, tile),
-                  lists = each ? (p.defined() && p.rank() == 2 ? p : d).shape()[0] : 1;
-    constexpr int64_t kWords = sizeof(Extent) / sizeof(int64_t);
-    const Tensor kept =
-        empty({lists * tiles * kWords}, DType::i64, p.defined() ? p.device() : d.device());
-    auto* to = reinterpret_cast<Extent*>(kept.device_data<int64_t>());
-    if (lists > 0) {
-      launch(find_extents, blocks_for(lists * tiles), kThreads, 0, stream, positions, documents, to,
-             n, tiles, lists, tile);
-    }
-    extents = to;
-    step = each ? tiles : 0;
-    return kept;
-  }
-  /// What lies in the tile that starts at `first`.
-  __device__ Extent extent(int64_t b, int64_t first) const {
-    if (extents) return extents[b * step + first / rows];
-    Extent e;
-    e.first = {positions.start + first, 0};
-    e.last = {positions.start + min(first + rows, n) - 1, 0};
-    return e;
-  }
-  __device__ Token at(int64_t b, int64_t i) const {
-    return {positions.at(b, i), documents.at(b, i)};
-  }
-};
-
-/// How much of a tile of queries and keys is seen, and by what.
-struct TileMask {
-  int part;      // a Part
-  int64_t bits;  // the number of its block's bits, kByMask, or kBroken
-  static constexpr int64_t kByMask = -1, kBroken = -2;
-};
-
 struct AttentionSizes {
   int64_t batch, heads, kv_heads, queries, keys;
   int d, dv;
   double scale;
-  AttentionMask mask;
-  Sequence query, key;
-  // A block map; null where there is none.
-  const int32_t* blocks = nullptr;
-  const int64_t* bits = nullptr;
-  int64_t block_step[3] = {}, bit_step[2] = {}, bit_blocks = 0;
+  MaskView mask;  // of tiles, each of which lies in one block of a block map
 
   template <class Op>
   AttentionSizes(const Op& op, const Tensor& q, const Tensor& k, const Tensor& v,
                  const MaskOperands& x)
-      : mask(op.mask),
-        query(x.query_positions, x.query_documents, op.query_start,
-              q.shape()[op.heads_inner ? 1 : 2]),
-        key(x.key_positions, x.key_documents, op.key_start, k.shape()[op.heads_inner ? 1 : 2]) {
+      : mask(op, x, q.shape()[op.heads_inner ? 1 : 2], k.shape()[op.heads_inner ? 1 : 2]) {
     const int head = op.heads_inner ? 2 : 1;
-    batch = q.shape()[0], heads = q.shape()[head], queries = query.n;
-    kv_heads = k.shape()[head], keys = key.n;
+    batch = q.shape()[0], heads = q.shape()[head], queries = mask.query.n;
+    kv_heads = k.shape()[head], keys = mask.key.n;
     d = static_cast<int>(q.shape()[3]), dv = static_cast<int>(v.shape()[3]);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
-    if (!x.blocks.defined()) return;
-    blocks = x.blocks.device_data<int32_t>();
-    for (int i = 0; i < 3; ++i) block_step[i] = x.blocks.strides()[i];
-    if (x.blocks.shape()[0] == 1) block_step[0] = 0;
-    if (!x.bits.defined()) return;
-    bits = x.bits.device_data<int64_t>();
-    bit_blocks = x.bits.shape()[0];
-    for (int i = 0; i < 2; ++i) bit_step[i] = x.bits.strides()[i];
-  }
-  /// Finds what lies in each tile of `rows` queries or keys; the tensors must live as long.
-  std::array<Tensor, 2> cut_into_tiles(int rows, const MaskOperands& x, Stream stream) {
-    return {query.find(rows, x.query_positions, x.query_documents, stream),
-            key.find(rows, x.key_positions, x.key_documents, stream)};
-  }
-  /// Of the tile of queries from `q` on and of keys from `k` on. A tile lies in one block.
-  __device__ TileMask tile(int64_t b, int64_t q, int64_t k) const {
-    if (blocks) {
-      const int32_t value = blocks[b * block_step[0] + q / kAttentionBlock * block_step[1] +
-                                   k / kAttentionBlock * block_step[2]];
-      const int64_t i = static_cast<int64_t>(value) - BlockMap::kBits;
-      if (value < 0 || i >= bit_blocks) return {kSome, TileMask::kBroken};
-      if (i >= 0) return {kSome, i};
-      if (value != BlockMap::kPartial)
-        return {value == BlockMap::kFull ? kAll : kNone, TileMask::kByMask};
-    }
-    return {part_seen(mask, query.extent(b, q), key.extent(b, k)), TileMask::kByMask};
-  }
-  /// Whether a query of that tile sees a key of it. Both may lie behind the last.
-  __device__ bool visible(const TileMask& t, int64_t b, int64_t q, int64_t k) const {
-    if (q >= queries || k >= keys) return false;
-    if (t.part == kAll || t.bits == TileMask::kBroken) return true;
-    if (t.bits == TileMask::kByMask) return sees(mask, query.at(b, q), key.at(b, k));
-    const int64_t word = bits[t.bits * bit_step[0] + q % kAttentionBlock * bit_step[1]];
-    return (static_cast<uint64_t>(word) >> (k % kAttentionBlock) & 1) != 0;
   }
 };
 

@@ -50,12 +50,12 @@ template <class Number> struct VectorPath {
                     scores, width, false);
   }
   template <int64_t width>
-  TESSERA_INLINE void add_values(int64_t key, int64_t n, int64_t rows, const C* shrink) {
+  TESSERA_INLINE void add_values(int64_t key, int64_t n, int64_t rows, const C* rescale) {
     const int64_t m = stored<width>(rows);
-    if (shrink) {
+    if (rescale) {
       for (int64_t i = 0; i < m; ++i) {
         C* row = acc + i * p.padded_dv;
-        for (int64_t j = 0; j < p.padded_dv; ++j) row[j] *= shrink[i];
+        for (int64_t j = 0; j < p.padded_dv; ++j) row[j] *= rescale[i];
       }
     }
     micro::block<C>(m, p.padded_dv, n, scores, 1, width, values + (key - first) * p.padded_dv,
@@ -127,12 +127,12 @@ struct TilePath {
     for (int64_t i = 0; i < n * width; ++i) scores[i] *= scale;
   }
   template <int64_t width>
-  TESSERA_INLINE void add_values(int64_t key, int64_t n, int64_t, const float* shrink) {
-    if (shrink) {
+  TESSERA_INLINE void add_values(int64_t key, int64_t n, int64_t, const float* rescale) {
+    if (rescale) {
       for (int64_t j = 0; j < v16; ++j) {
         float* row = acc_t + j * width;
 #pragma GCC ivdep
-        for (int64_t i = 0; i < width; ++i) row[i] *= shrink[i];
+        for (int64_t i = 0; i < width; ++i) row[i] *= rescale[i];
       }
     }
     const int64_t padded = micro::round_up(n, 32);

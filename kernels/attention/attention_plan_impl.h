@@ -62,7 +62,7 @@ TESSERA_INLINE void for_seen(const SeenKeys& seen, const Rows& rows,
   if (!seen.in_ranges()) return for_blocks(seen, rows, all_keys, 0, all_keys, f);
   // Rows of a group see the same keys, so that nothing is masked.
   const KeyRange* own = seen.ranges(rows.batch) + rows.query;
-  const BlockRange range(own, rows.folded ? 1 : rows.rows);
+  const BlockRange range(own, rows.packed ? 1 : rows.rows);
   for (auto b = block_of_key(keys, range.any.first); b != keys.end() && b->key <= range.any.last;
        ++b) {
     const int64_t key = std::max(b->key, range.any.first),
@@ -93,26 +93,26 @@ TESSERA_INLINE void score_gradients(const C* p, C* dp, int64_t keys, const C* de
   }
 }
 
-// A part of one head's row blocks (of one key head's, if its group is folded into rows) over a part
+// A part of one head's row blocks (of one key head's, if its group is packed into rows) over a part
 // of the keys.
 struct Task {
   int64_t batch, head, block, blocks, split, first_key, end_key;
 };
 
 struct Plan {
-  bool folded = false;  // one query: row r is query head r of the group
+  bool packed = false;  // one query: row r is query head r of the group
   int64_t splits = 1, panel = kBlock;
   std::vector<std::vector<RowBlock>> blocks;  // one list, or one for each batch
   std::vector<Task> tasks;
 
   Plan(const Problem& p, const SeenKeys& seen) {
-    folded = p.t == 1;
+    packed = p.t == 1;
     for (int64_t b = 0; b < seen.lists(); ++b) {
-      if (folded) blocks.push_back(even_blocks(p.group));
+      if (packed) blocks.push_back(even_blocks(p.group));
       else blocks.push_back(row_blocks(seen, b, p.t));
     }
-    const int64_t heads = folded ? p.h_kv : p.h;
-    if (folded && p.b * heads < 16)
+    const int64_t heads = packed ? p.h_kv : p.h;
+    if (packed && p.b * heads < 16)
       splits = std::clamp<int64_t>(micro::round_up(p.s, 512) / 512, 1, 16);
     const int64_t part = micro::round_up((p.s + splits - 1) / splits, kBlock);
     for (int64_t b = 0; b < p.b; ++b) {

@@ -26,6 +26,11 @@ struct MaskOperands {
   }
 };
 
+/// Its values, on whichever device they lie.
+template <class T> const T* pointer_to(const Tensor& x) {
+  return x.device().is_cpu() ? x.data<T>() : x.device_data<T>();
+}
+
 /// Positions or document ids: start, start + 1 ... where no tensor holds them. Plain data.
 struct Ids {
   const int64_t* data = nullptr;
@@ -34,7 +39,7 @@ struct Ids {
   Ids(const Tensor& x, int64_t first) : start(first) {
     if (!x.defined()) return;
     const bool batched = x.rank() == 2;
-    data = x.device().is_cpu() ? x.data<int64_t>() : x.device_data<int64_t>();
+    data = pointer_to<int64_t>(x);
     batch = batched ? x.strides()[0] : 0;
     step = x.strides()[batched ? 1 : 0];
   }

@@ -6,7 +6,7 @@
 // is evaluated to 64 bits for each query. No T x T buffer.
 #pragma once
 
-#include "tessera/kernels/mask/mask_impl.h"
+#include "tessera/kernels/mask/mask_view_impl.h"
 
 #include <algorithm>
 #include <array>
@@ -65,12 +65,10 @@ inline OneRange range_seen(const AttentionMask& mask, int64_t position, int64_t 
   return seen;
 }
 
-/// Of a list of blocks: the keys [kBlock * block, + kBlock) are seen, of which those in `bits` by
-/// their bits, and those of a mask by the mask.
+/// Of a list of blocks: what is seen of the keys [kBlock * block, + kBlock).
 struct SeenBlock {
   int32_t block;
-  int32_t bits;  // the number of its bits, or one of these
-  static constexpr int32_t kWhole = -1, kByMask = -2;
+  BlockSeen seen;
 };
 
 /// The sizes that a mask is worked out for.
@@ -83,8 +81,7 @@ class SeenKeys {
   /// ValueError: a block map that names bits that are not there.
   template <class Op>
   SeenKeys(const Op& op, const MaskSizes& sizes, Tensors in)
-      : SeenKeys(Op::name, op.mask, sizes, MaskOperands(in, Op::mask_operands), op.query_start,
-                 op.key_start) {}
+      : SeenKeys(op, Op::name, sizes, MaskOperands(in, Op::mask_operands)) {}
 
   /// One for each batch, or one for all.
   [[nodiscard]] int64_t lists() const { return lists_; }
@@ -118,16 +115,18 @@ class SeenKeys {
              uint64_t* words) const;
 
  private:
-  SeenKeys(std::string_view name, const AttentionMask& mask, const MaskSizes& sizes,
-           const MaskOperands& x, int64_t query_start, int64_t key_start);
+  template <class Op>
+  SeenKeys(const Op& op, std::string_view name, const MaskSizes& sizes, const MaskOperands& x)
+      : view_(op, x, sizes.queries, sizes.keys), sizes_(sizes) {
+    find(name, x);
+  }
+  void find(std::string_view name, const MaskOperands& x);
   bool find_ranges();
-  void find_blocks(std::string_view name);
+  void find_blocks(std::string_view name, const Tensor& map);
   [[nodiscard]] int64_t query_blocks() const { return (sizes_.queries + kBlock - 1) / kBlock; }
 
-  AttentionMask mask_;
+  MaskView view_;
   MaskSizes sizes_;
-  Ids query_positions_, key_positions_, query_documents_, key_documents_;
-  Tensor map_, bits_;
   int64_t lists_ = 1;
   bool ranged_ = false;
   std::vector<KeyRange> ranges_;
