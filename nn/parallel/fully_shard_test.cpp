@@ -306,6 +306,37 @@ TEST(FullyShard, BytesOfWholeParametersAreFreedAndComeBack) {
   });
 }
 
+// A pipeline stage runs several micro-batches between its gather and its release.
+TEST(FullyShard, HeldParametersAreGatheredOnceForAllMicroBatches) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    for (const Reshard reshard : {Reshard::automatic, Reshard::always, Reshard::never}) {
+      Net nets[2];
+      Gradients gradients[2];
+      for (const bool held : {false, true}) {
+        Net& net = nets[held];
+        shard(net, mesh, {.reshard_after_forward = reshard});
+        fully_shard(net, mesh, kAxes, {.reshard_after_forward = reshard});
+        initialize(net, 3, laid_out(net, mesh));
+        if (held) net.a.set_checkpoint(CheckpointOptions());
+        const CommTrace trace;
+        if (held) hold(net);
+        for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+          backward(both(net(rows(mesh))));
+          EXPECT_EQ(whole_parameter_bytes(net) > 0, held);
+        }
+        if (held) EXPECT_EQ(trace.count("all_gather"), 3);  // one for each unit that has parameters
+        nn::reshard(net);
+        EXPECT_EQ(whole_parameter_bytes(net), 0);
+        gradients[held] = gradients_of(net);
+      }
+      EXPECT_EQ(gradients[0], gradients[1]);
+    }
+    Net plain;
+    EXPECT_THROW(hold(plain), UsageError);
+  });
+}
+
 TEST(FullyShard, GroupsOfRanksKeepACopyBetweenForwardAndBackward) {
   for (const int replicas : {1, 2}) {
     test::on_ranks(4 * replicas, [&](World&) {

@@ -75,7 +75,12 @@ class TESSERA_API MicroBatch {
 /// Starts to gather the parameters of a wrapped module, so that its next forward need not wait.
 /// Members stay as they are: only forward sees whole parameters. UsageError: it is not wrapped.
 TESSERA_API void unshard(Module& module);
-/// Frees the whole parameters of a wrapped module and of all below it.
+/// Starts to gather the parameters of a wrapped module and of all below it. They stay whole until
+/// reshard(), whatever runs between: for several micro-batches with one gather. Written parameters
+/// are gathered anew. UsageError: it is not wrapped.
+TESSERA_API void hold(Module& module);
+/// Frees the whole parameters of a wrapped module and of all below it, but for those that a forward
+/// uses.
 TESSERA_API void reshard(Module& module);
 /// Bytes that the whole parameters (gathered, or copies in another dtype) of all wrapped modules
 /// from `root` on take on this rank now.

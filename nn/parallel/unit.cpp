@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order of collectives. Forward: the gather of a unit, then, when it is complete, that of the next
-// one, which runs while this one computes. Backward: the region of a unit gathers it again and then
-// the unit before it; its functions free the whole parameters and reduce their gradients. What a
-// rank did not use runs too (Function::always), at the same place, so that no rank waits for one
-// that skipped it.
+// Order of collectives (unit_state_impl.h has the states). Forward: the gather of a unit, then,
+// when it is complete, that of the next one, which runs while this one computes. Backward: the
+// region of a unit gathers it again and then the unit before it; its functions free the whole
+// parameters and reduce their gradients. What a rank did not use runs too (Function::always), at
+// the same place, so that no rank waits for one that skipped it.
 #include "tessera/core/context.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/module_impl.h"
@@ -61,7 +61,7 @@ class Unit::Scope {
   }
   ~Scope() {
     if (ended_) return;
-    unit_.close();  // nothing more in a recompute: it stops early by an exception
+    unit_.close();  // a recompute stops early by an exception
     if (root_) give_up();
   }
   Scope(const Scope&) = delete;
@@ -152,12 +152,12 @@ TensorList Unit::run(const Module& module, const CheckpointedFunction& forward, 
     const Swapped swapped(*this);
     out = converted(forward(in), options_.output);
   }
-  if (&module == modules_.back()) {
-    if (!recompute) {
-      if (at_) *at_ = flow.pass->ended.size();
-      flow.pass->ended.push_back(shared_from_this());
-      if (options_.reshard != Reshard::never) flow.left.push_back(shared_from_this());
-    }
+  if (recompute) {
+    close();
+  } else if (&module == modules_.back()) {
+    if (at_) *at_ = flow.pass->ended.size();
+    flow.pass->ended.push_back(shared_from_this());
+    if (options_.reshard != Reshard::never) flow.left.push_back(shared_from_this());
     close();
   }
   return scope.end(std::move(out));
@@ -172,7 +172,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
                          ", was written in place between forward and its recompute; write it after "
                          "backward");
     }
-    gather();
+    on(UnitEvent::recompute_begins);
     make_whole(nullptr);
     return;
   }
@@ -182,7 +182,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
   }
   refresh();
   for (Slot& s : slots_) s.version = s.parameter.storage().version();
-  gather();
+  on(UnitEvent::forward_begins);
   const size_t place = pass->begun.size();
   const UnitList& order = pass->begun.empty() ? order_ : pass->begun[0]->order_;
   const bool known = place + 1 < order.size() && order[place].lock().get() == this;
@@ -204,6 +204,8 @@ void Unit::open(UnitFlow& flow, bool recompute) {
 }
 
 void Unit::close() {
+  on(UnitEvent::forward_ends);
+  on(UnitEvent::recompute_ends);
   opened_ = 0;
   region_ = {};
   at_ = {};
@@ -223,7 +225,7 @@ void Unit::make_whole(UnitPass* pass) {
           {"unshard", [from = g.parameters](FunctionContext&, Tensors) { return from->whole(); },
            // Nothing recorded after this function needs the whole parameters any more.
            [self = shared_from_this(), to = g.parameters](FunctionContext&, const Grads& dy) {
-             to->release();
+             if (self->state_ != UnitState::held) to->release();
              return to->reduce(dy, flow_of_rank().last);
            },
            always},
@@ -243,7 +245,7 @@ void Unit::before_backward(const std::shared_ptr<UnitPass>& pass, size_t at) {
       for (const auto& unit : pass->begun) unit->release();
     });
   }
-  gather_known();
+  on(UnitEvent::backward_begins);
   for (const Group& g : groups_) {
     if (g.parameters) g.parameters->finish();
   }
@@ -253,7 +255,9 @@ void Unit::before_backward(const std::shared_ptr<UnitPass>& pass, size_t at) {
 
 // Backward does not look at members: the modules may be gone.
 void Unit::start(const std::optional<UnitList>& wished, Unit* next, UnitPass* forward) {
-  const auto gather = [forward](Unit& unit) { forward ? unit.gather() : unit.gather_known(); };
+  const auto gather = [forward](Unit& unit) {
+    forward ? unit.prefetch() : unit.on(UnitEvent::prefetch);
+  };
   if (!wished) {
     if (next && forward) forward->ahead.push_back(next->shared_from_this());
     if (next) gather(*next);
@@ -264,21 +268,27 @@ void Unit::start(const std::optional<UnitList>& wished, Unit* next, UnitPass* fo
   }
 }
 
-void Unit::gather() {
-  if (!swapped_ && opened_ == 0) refresh();
-  gather_known();
+void Unit::prefetch() {
+  refresh_at_rest();
+  on(UnitEvent::prefetch);
 }
 
-void Unit::gather_known() {
-  for (const Group& g : groups_) {
-    if (g.parameters) g.parameters->gather();
-  }
+void Unit::hold() {
+  refresh_at_rest();
+  on(UnitEvent::hold);
 }
 
-void Unit::release() {
-  if (swapped_ || opened_ != 0) return;
+void Unit::on(UnitEvent event) {
+  const UnitTransition to = unit_transition(state_, event);
+  state_ = to.next;
   for (const Group& g : groups_) {
-    if (g.parameters) g.parameters->release();
+    if (!g.parameters) continue;
+    switch (to.action) {
+      case UnitAction::none: break;
+      case UnitAction::gather: g.parameters->gather(); break;
+      case UnitAction::release: g.parameters->release(); break;
+      case UnitAction::release_after_forward: g.parameters->release_after_forward(); break;
+    }
   }
 }
 
@@ -289,11 +299,11 @@ int64_t Unit::whole_bytes() const {
 }
 
 void Unit::release_after_forward() {
-  if (!Context::current().grad_enabled) return release();
-  if (swapped_ || opened_ != 0) return;
-  for (const Group& g : groups_) {
-    if (g.parameters) g.parameters->release_after_forward();
-  }
+  on(Context::current().grad_enabled ? UnitEvent::reshard_after_forward : UnitEvent::release);
+}
+
+void Unit::refresh_at_rest() {
+  if (!swapped_ && opened_ == 0) refresh();
 }
 
 // A pass may have put another tensor in the parameter's place, frozen it, or moved it.

@@ -9,6 +9,7 @@
 
 #include "tessera/nn/module.h"
 #include "tessera/nn/parallel/policy.h"
+#include "tessera/nn/parallel/unit_state_impl.h"
 #include "tessera/nn/parallel/whole_parameters_impl.h"
 
 #include <memory>
@@ -80,9 +81,13 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void attach(std::span<Module* const> inside);
   TensorList run(const Module& module, const CheckpointedFunction& forward, Tensors inputs);
   /// Starts to make the parameters whole; nothing if they are.
-  void gather();
-  /// Frees the whole parameters, unless forward uses them.
-  void release();
+  void prefetch();
+  /// Makes them whole until reshard(), whatever runs between.
+  void hold();
+  /// Frees them, unless forward uses them.
+  void reshard() { on(UnitEvent::reshard); }
+  /// The same, unless they are held.
+  void release() { on(UnitEvent::release); }
   /// The same when forward is done with them and backward may follow.
   void release_after_forward();
   /// Bytes of the whole parameters that are there now.
@@ -102,6 +107,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   class Swapped;
   class Scope;
 
+  void on(UnitEvent event);
+  void refresh_at_rest();
   void refresh();
   void make_groups();
   void check_values() const;
@@ -109,7 +116,6 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void close();
   void make_whole(UnitPass* pass);
   void before_backward(const std::shared_ptr<UnitPass>& pass, size_t at);
-  void gather_known();
   static void start(const std::optional<UnitList>& wished, Unit* next, UnitPass* forward);
 
   std::vector<Module*> modules_;
@@ -120,7 +126,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   UnitList order_;              // of the last forward that began with this unit
   Ref<Region> region_;          // of the open forward
   std::shared_ptr<size_t> at_;  // its place among those that ended
-  uint64_t opened_ = 0;         // number of the open pass; 0: none
+  UnitState state_ = UnitState::sharded;
+  uint64_t opened_ = 0;  // number of the open pass; 0: none
   bool swapped_ = false, checked_ = false;
 };
 

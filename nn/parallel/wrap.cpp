@@ -171,11 +171,16 @@ MicroBatch::MicroBatch(bool last)
     : before_(std::exchange(Context::current().state<detail::UnitFlow>().last, last)) {}
 MicroBatch::~MicroBatch() { Context::current().state<detail::UnitFlow>().last = before_; }
 
-void unshard(Module& module) { detail::unit_of("unshard", module).gather(); }
+void unshard(Module& module) { detail::unit_of("unshard", module).prefetch(); }
+
+void hold(Module& module) {
+  (void)detail::unit_of("hold", module);
+  detail::for_each_unit(module, [](detail::Unit& unit) { unit.hold(); });
+}
 
 void reshard(Module& module) {
   (void)detail::unit_of("reshard", module);
-  detail::for_each_unit(module, [](detail::Unit& unit) { unit.release(); });
+  detail::for_each_unit(module, [](detail::Unit& unit) { unit.reshard(); });
 }
 
 int64_t whole_parameter_bytes(Module& root) {
