@@ -2,6 +2,7 @@
 // The commands config, recipes and models.
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/run/faults.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,7 +18,9 @@ void require_no_fields(Arguments arguments, std::string_view command) {
 }
 
 int print_config(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
-  out << parse_config(arguments, catalogue).json();
+  const Config config = parse_config(arguments, catalogue);
+  config::throw_if_any(faults(config));
+  out << config.json();
   return 0;
 }
 

@@ -3,6 +3,7 @@
 // they found.
 #include "tessera/train/cli/model_on_ranks.h"
 
+#include "tessera/train/run/run_facts.h"
 #include "tessera/train/step/build_model.h"
 
 #include <algorithm>
@@ -38,18 +39,19 @@ ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
                            const Catalogue& catalogue)
     : on_(on), launch_(detect_launch(static_cast<int>(on.ranks))) {
   // Before the checkpoint is read.
-  (void)on_.parallelism.reshard(launch_.size);
+  config::throw_if_any(parallelism_faults({on_.parallelism, nullptr, launch_.size}));
   (void)rank_device(on_.device, launch_);
   warn_ = [&out, first = launch_.rank == 0](const std::string& line) {
     if (first) out << line << '\n';
   };
   trained_ = open_trained_model(on_.checkpoint, warn_, catalogue);
-  config::throw_if_any(on_mesh().parallelism_conflicts());
+  const auto model = trained_.config.model.make();
+  config::throw_if_any(parallelism_faults({on_.parallelism, model.get(), launch_.size}));
   tokenizer_ = trained_.tokenizer;
   if (tokenizer_ && on_.hf_assets_path.empty()) return;
   Config config = trained_.config;
   if (!on_.hf_assets_path.empty()) config.hf_assets_path = on_.hf_assets_path;
-  tokenizer_ = config.open_tokenizer();
+  tokenizer_ = open_tokenizer(config);
 }
 
 std::vector<int64_t> ModelOnRanks::end_ids() const {

@@ -47,7 +47,7 @@ class ModelOnRanks {
   static std::vector<std::string> faults(config::Fields fields, const ModelOnRanksConfig& on,
                                          Arguments arguments);
   /// Opens the checkpoint and the tokenizer. ConfigError: degrees that do not fit the ranks or the
-  /// model. Errors of detect_launch, open_trained_model and Config::open_tokenizer. Warnings go to
+  /// model. Errors of detect_launch, open_trained_model and open_tokenizer. Warnings go to
   /// `out`, on rank 0.
   ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out, const Catalogue& catalogue);
 

@@ -10,7 +10,8 @@
 #include "tessera/train/cli/standard_output.h"
 #include "tessera/train/memory/estimate.h"
 #include "tessera/train/monitor/screen.h"
-#include "tessera/train/run/stop_signals.h"
+#include "tessera/train/ranks/stop_signals.h"
+#include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 
 #include <algorithm>
@@ -57,7 +58,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   const bool estimate = std::erase(words, kEstimate) > 0;
   const Config config = parse_config(words, catalogue);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
-  config::throw_if_any(config.faults_on(launch.size));  // before any rank waits for another
+  config::throw_if_any(faults(config, launch.size));  // before any rank waits for another
   const HostRanks ranks = ranks_of(launch);
   if (estimate) {
     if (launch.rank == 0) print_estimate(config, ranks, out);

@@ -5,13 +5,9 @@
 
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/exchange/weights.h"
-#include "tessera/train/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <filesystem>
 #include <iterator>
 
 namespace tessera::train {
@@ -29,40 +25,6 @@ struct ParameterDType {
   DType& dtype;
   void fields(config::Fields& f) {
     f.add_choice("dtype", dtype, "dtype of parameters, gradients and activations", precisions());
-  }
-};
-
-// nn does not depend on configuration fields, so those of its structs are listed here.
-struct ActivationCheckpointFields {
-  nn::ActivationCheckpointConfig& c;
-  void fields(config::Fields& f) {
-    using Mode = nn::ActivationCheckpointConfig::Mode;
-    f.add_choice("mode", c.mode, "which activations are recomputed in backward instead of stored",
-                 Options<Mode>{{"none", Mode::none},
-                               {"full", Mode::full},
-                               {"selective", Mode::selective},
-                               {"memory_budget", Mode::memory_budget}});
-    f.add(
-        "selective_ac_option", c.selective_option,
-        "selective mode: op stores the outputs of attention and of every second matmul; a number n "
-        "recomputes every n-th layer in full");
-    f.add("force_recompute_paths", c.force_recompute_paths,
-          "selective mode op: matmuls in modules whose path contains one of these texts are always "
-          "recomputed");
-    f.add("memory_budget", c.memory_budget,
-          "memory_budget mode: fraction of the activation memory without checkpointing that may be "
-          "used",
-          {.min = 0, .max = 1});
-    f.add("early_stop", c.early_stop,
-          "stop recomputing once backward has all tensors that it needs");
-    f.add("preserve_rng_state", c.preserve_rng_state,
-          "recompute repeats the dropout masks of forward; false: it draws new ones, so gradients "
-          "do not match the loss");
-    f.add_choice("determinism_check", c.determinism_check,
-                 "check that recompute saves tensors of the same shapes and dtypes as forward",
-                 Options<bool>{{"default", true}, {"none", false}});
-    f.add("debug", c.debug,
-          "record the ops of forward and of recompute, and list both when they differ");
   }
 };
 
@@ -111,12 +73,6 @@ double model_number(models::ModelConfig model, std::string_view name) {
   f.section("model", model);
   const config::Field* field = f.find(concat("model.", name));
   return field ? *std::get<double*>(field->value) : 0;
-}
-
-// Whether a rank has its tokens in another order than the sequence.
-bool tokens_move(const ParallelismConfig& c) {
-  return c.context_parallel_degree > 1 &&
-         c.context_parallel_load_balancer != nn::LoadBalancer::none;
 }
 
 }  // namespace
@@ -234,45 +190,8 @@ void SampleConfig::fields(config::Fields& f) {
         {.min = 0, .max = 1, .above_min = true});
 }
 
-std::vector<std::string> Config::own_steps() const {
-  if (!checkpoint.enable || overwrite) return {};
-  const auto folder = std::filesystem::path(dump_folder) / checkpoint.folder;
-  return CheckpointFolder(folder.string()).latest_first();
-}
-
 std::string Config::tokenizer_path() const {
   return hf_assets_path.empty() ? initial_hf_folder() : hf_assets_path;
-}
-
-std::shared_ptr<const Tokenizer> Config::open_tokenizer() const {
-  const std::string path = tokenizer_path();
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (!initial_hf.empty() && path == initial_hf && !has_hf_config(initial_hf)) {
-    (void)first_whole(
-        {own_steps()}, [](const std::string&) {},
-        [&](const CheckpointReader& from) { tokenizer = from.tokenizer(); });
-  }
-  const auto open = [&] {
-    if (!tokenizer) tokenizer = train::open_tokenizer(path, "hf_assets_path");
-    if (path.empty() || tokenizer->vocabulary() <= model.vocab_size()) return;
-    fail<ConfigError>("--model.vocab_size", model.vocab_size(), " is below the ",
-                      tokenizer->vocabulary(), " tokens of --hf_assets_path ", io::excerpt(path),
-                      "; give at least as many");
-  };
-  // An import names its own folder.
-  const bool of_the_model = !path.empty() && path != kByteTokenizer &&
-                            (path == initial_hf_folder() || path == checkpoint.initial_load_path);
-  try {
-    open();
-  } catch (const Error& error) {
-    if (!of_the_model) throw;
-    return std::make_shared<NoTokenizer>(
-        concat("the model has no tokenizer that can be used: ", error.what(),
-               "; give the tokenizer that the model was trained with as --hf_assets_path, or "
-               "--hf_assets_path ",
-               kByteTokenizer, " if its tokens are bytes"));
-  }
-  return tokenizer;
 }
 
 std::string Config::initial_hf_folder() const {
@@ -357,22 +276,18 @@ std::vector<std::string> Config::conflicts() const {
   for (auto& fault : special_tokens.conflicts()) faults.push_back(std::move(fault));
   require(!dump_folder.empty(), "[--dump_folder] is empty; give a folder");
   for (auto& fault : profiler.conflicts()) faults.push_back(std::move(fault));
-  std::ranges::move(parallelism_conflicts(), std::back_inserter(faults));
+  std::ranges::move(parallelism.conflicts(), std::back_inserter(faults));
   // Here and not among those, since only training drops tokens.
-  if (const double factor = model_number(model, "capacity_factor"); tokens_move(parallelism)) {
+  if (const double factor = model_number(model, "capacity_factor"); parallelism.moves_tokens()) {
     require(factor == 0, "[--model.capacity_factor] ", factor,
             ": experts take the first tokens of a sequence, whose order "
             "--parallelism.context_parallel_load_balancer changes; give that none, or "
             "--model.capacity_factor 0");
   }
-  require(!debug.moe_force_load_balance || !model.conflicts().empty() ||
-              model.make()->force_load_balance(),
-          "[--debug.moe_force_load_balance] ", title(), " has no experts: leave it out");
   require(
       training.global_batch_size != 0,
       "[--training.global_batch_size] 0: expected a multiple of --training.local_batch_size, or "
       "-1 for one micro-batch");
-  if (ranks > 0) std::ranges::move(conflicts_on(ranks), std::back_inserter(faults));
   require(lr_scheduler.total_steps.value_or(training.steps) >= training.steps,
           "[--lr_scheduler.total_steps] ", lr_scheduler.total_steps.value_or(0),
           " is below --training.steps ", training.steps);
@@ -393,7 +308,7 @@ std::vector<std::string> Config::conflicts() const {
 
 std::vector<std::string> Config::warnings() const {
   std::vector<std::string> all = checkpoint.warnings();
-  if (!tokens_move(parallelism)) return all;
+  if (!parallelism.moves_tokens()) return all;
   for (const char* name : {"embedding_dropout", "residual_dropout"}) {
     const double p = model_number(model, name);
     if (p == 0) continue;
@@ -404,76 +319,12 @@ std::vector<std::string> Config::warnings() const {
   return all;
 }
 
-// The numbers that the degree must divide are those of the family's plan, which the model tells.
-std::vector<std::string> Config::parallelism_conflicts() const {
-  std::vector<std::string> faults = parallelism.conflicts();
-  const int64_t tp = parallelism.tensor_parallel_degree, ep = parallelism.expert_parallel_degree,
-                heads = parallelism.context_parallel_ulysses_degree;
-  if ((tp <= 1 && ep <= 1 && heads <= 1) || !model.conflicts().empty()) return faults;
-  const auto made = model.make();
-  if (heads > 1) {
-    const std::string fault = nn::exchanged_heads_fault(*made, heads, tp);
-    if (!fault.empty()) {
-      faults.push_back(concat("[--parallelism.context_parallel_ulysses_degree] ", fault,
-                              ": give a lower degree; 1 exchanges none"));
-    }
-  }
-  if (ep > 1) {
-    const std::vector<int64_t> counts = nn::expert_counts(*made);
-    if (counts.empty()) {
-      faults.push_back(concat("[--parallelism.expert_parallel_degree] ", ep,
-                              ": the model has no experts; leave it out"));
-    }
-    for (const int64_t n : counts) {
-      if (n % ep == 0) continue;
-      faults.push_back(concat("[--parallelism.expert_parallel_degree] ", ep,
-                              " does not divide the ", n,
-                              " experts of a layer: give a degree that does"));
-    }
-  }
-  if (tp <= 1) return faults;
-  try {
-    for (const auto& [field, number] : made->tensor_parallel_plan({}).divided) {
-      if (number % tp == 0) continue;
-      faults.push_back(concat("[--parallelism.tensor_parallel_degree] ", tp, " does not divide --",
-                              field, ' ', number, ": give a degree that does"));
-    }
-  } catch (const UsageError& error) {  // the family has no plan
-    faults.emplace_back(error.what());
-  }
-  return faults;
-}
-
-// What does not fit the ranks: none while a degree or batch size has a fault of its own.
-std::vector<std::string> Config::conflicts_on(int64_t n) const {
-  if (!parallelism.conflicts().empty() || training.global_batch_size == 0) return {};
-  std::vector<std::string> faults;
-  const auto check = [&](const auto& look) {
-    try {
-      look();
-    } catch (const ConfigError& error) {
-      if (std::ranges::count(faults, error.what()) == 0) faults.emplace_back(error.what());
-    }
-  };
-  check([&] { (void)training.micro_batches(parallelism.data_parts(n)); });
-  check([&] { (void)parallelism.reshard(n); });
-  check([&] { (void)parallelism.experts(n); });
-  return faults;
-}
-
-std::vector<std::string> Config::faults_on(int64_t n) const {
-  std::vector<std::string> all = faults();
-  for (std::string& fault : conflicts_on(n)) {
-    if (std::ranges::count(all, fault) == 0) all.push_back(std::move(fault));
-  }
-  return all;
-}
-
-std::vector<std::string> Config::faults() const {
-  Config copy = *this;
-  std::vector<std::string> faults = copy.fields().check();
-  if (faults.empty()) faults = conflicts();
-  return faults;
+PassSettings Config::pass_settings() const {
+  return {.parallelism = parallelism,
+          .activation_checkpoint = activation_checkpoint,
+          .parameters = model.dtype(),
+          .compute = training.mixed_precision_param,
+          .reduce = training.mixed_precision_reduce};
 }
 
 }  // namespace tessera::train

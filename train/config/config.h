@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration of a training run. Each component owns a small Config and sees no other; this
-// one only composes them. Section and field names are torchtitan's if the meaning is the same.
+// The configuration of a training run, a value: it opens no file and builds no model. Each
+// component owns a small Config and sees no other; this one only composes them. Section and field
+// names are torchtitan's if the meaning is the same.
 #pragma once
 
 #include "tessera/dist/launch/rank_device.h"
@@ -104,16 +105,9 @@ struct TESSERA_API Config {
   SampleConfig sample;
   SpecialTokensConfig special_tokens;
 
-  /// The folders of the run's own checkpoints, the latest first; none if it does not resume.
-  [[nodiscard]] std::vector<std::string> own_steps() const;
   /// Where the tokenizer is: `hf_assets_path`, else the folder of Hugging Face that the model is
   /// from; empty: a token is a byte.
   [[nodiscard]] std::string tokenizer_path() const;
-  /// The tokenizer there, or that of the run's own checkpoint if it was that of `initial_hf`, which
-  /// is no longer there. NoTokenizer: it is to be that of the folder of the model, which has none
-  /// that can be used. DataError, IoError: as train::open_tokenizer. ConfigError: it has more
-  /// tokens than the model.
-  [[nodiscard]] std::shared_ptr<const Tokenizer> open_tokenizer() const;
   /// The folder of Hugging Face that training starts from; empty: none.
   [[nodiscard]] std::string initial_hf_folder() const;
   /// The recipe, or else family and flavor.
@@ -122,19 +116,12 @@ struct TESSERA_API Config {
   [[nodiscard]] config::Fields fields();
   /// Their values, a JSON object: what config.json and checkpoints hold.
   [[nodiscard]] std::string json() const;
-  /// Conflicts between fields.
+  /// Conflicts between fields. run/faults.h tells all faults, also those with the model.
   [[nodiscard]] std::vector<std::string> conflicts() const;
-  /// Those of the parallelism with the model; a part of conflicts().
-  [[nodiscard]] std::vector<std::string> parallelism_conflicts() const;
   /// What a run should know of its fields, though it may go on: sentences without a full stop.
   [[nodiscard]] std::vector<std::string> warnings() const;
-  /// Faults of single fields and conflicts.
-  [[nodiscard]] std::vector<std::string> faults() const;
-  /// These and the conflicts with the number of ranks, which is known when the run starts.
-  [[nodiscard]] std::vector<std::string> faults_on(int64_t ranks) const;
-
- private:
-  [[nodiscard]] std::vector<std::string> conflicts_on(int64_t ranks) const;
+  /// What the parallel passes read of it, which must outlive the result.
+  [[nodiscard]] PassSettings pass_settings() const;
 };
 
 /// Adds the field `device`, which commands that compute have in common.

@@ -6,6 +6,7 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/train/config/config.h"
+#include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 
 #include <gtest/gtest.h>
@@ -185,7 +186,7 @@ TEST(Config, TextsHoldNoNulBytes) {
   Config c;
   c.model = models::families()[0].flavor("debugmodel");
   c.dump_folder = std::string("out\0", 4);
-  EXPECT_EQ(c.faults(), Words{"[--dump_folder] holds a NUL byte"});
+  EXPECT_EQ(faults(c), Words{"[--dump_folder] holds a NUL byte"});
 }
 
 TEST(Config, AFileStandsBetweenRecipeAndCommandLine) {

@@ -103,7 +103,7 @@ struct Start {
 };
 
 // The model that a folder of Hugging Face holds takes the place of a recipe's. Its tokenizer is
-// that of the run, if no field says another; Config::open_tokenizer says whether there is one.
+// that of the run, if no field says another; open_tokenizer says whether there is one.
 void choose_hugging_face(Config& c, const std::string& folder, bool keep_model,
                          const Catalogue& catalogue, std::optional<models::ModelConfig>& held) {
   held = read_hf_config(folder, catalogue.families).config;
@@ -188,9 +188,7 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   };
   if (s.words.file) add(fields.parse_json(s.text, io::excerpt(*s.words.file)));
   add(fields.parse(s.words.rest));
-  if (s.held) s.config.initial_hf = s.hf_folder;  // a file may have none
-  if (!s.held && !s.hf_folder.empty() && s.config.own_steps().empty())
-    (void)read_hf_config(s.hf_folder, catalogue.families);  // says what is not there
+  if (!s.hf_folder.empty()) s.config.initial_hf = s.hf_folder;  // a file may have none
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
   config::throw_if_any(s.faults);

@@ -201,7 +201,7 @@ TEST_F(HuggingFaceTest, AShardedCheckpointWithATokenizerGoesOutAndComesBack) {
   const TrainedModel before = open_trained_model(path("a"), {}),
                      after = open_trained_model(path("c"), {});
   EXPECT_EQ(after.config.hf_assets_path, path("c"));
-  EXPECT_EQ(after.config.open_tokenizer()->vocabulary(), 259);
+  EXPECT_EQ(open_tokenizer(after.config)->vocabulary(), 259);
   ASSERT_TRUE(after.tokenizer);
   EXPECT_EQ(after.tokenizer->files()[0].bytes, io::read_file(path("tok/tokenizer.json")));
   fs::remove(path("c/tokenizer.json"));  // the checkpoint has its own

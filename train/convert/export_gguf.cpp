@@ -7,6 +7,7 @@
 #include "tessera/train/convert/convert.h"
 #include "tessera/train/exchange/gguf_tokenizer.h"
 #include "tessera/train/ranks/ranks.h"
+#include "tessera/train/run/run_facts.h"
 #include "tessera/train/step/trained_model.h"
 
 #include <algorithm>
@@ -59,7 +60,7 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
       keys.push_back({name, static_cast<uint32_t>(*size)});
     else keys.push_back({name, static_cast<float>(std::get<double>(value))});
   }
-  const auto tokenizer = model.tokenizer ? model.tokenizer : model.config.open_tokenizer();
+  const auto tokenizer = model.tokenizer ? model.tokenizer : open_tokenizer(model.config);
   const GgufMarks marks = gguf_marks(model.config.special_tokens, *tokenizer,
                                      answer_end(model.config, *tokenizer, note));
   const std::vector<GgufKey> of_tokenizer = gguf_tokenizer(*tokenizer, config.vocab_size(), marks);

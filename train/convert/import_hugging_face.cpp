@@ -9,6 +9,8 @@
 #include "tessera/train/convert/convert.h"
 #include "tessera/train/exchange/model.h"
 #include "tessera/train/ranks/ranks.h"
+#include "tessera/train/run/faults.h"
+#include "tessera/train/run/run_facts.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -53,14 +55,14 @@ uint64_t import_hugging_face(const ImportOptions& o, const Catalogue& catalogue,
     note(concat("without effect here: ", first_few(from.model().passed_over), " of ", kHfConfig));
 
   Config config = config_of(from.model(), o);
-  std::vector<std::string> faults = config.faults();
+  std::vector<std::string> faults = train::faults(config);
   config::throw_if_any(faults);
   io::NewFolder out(o.out, "--out");
   copy_files(o.from, out.path());
   std::shared_ptr<const Tokenizer> tokenizer;
   try {
     config.hf_assets_path = fs::absolute(o.from).string();
-    tokenizer = config.open_tokenizer();
+    tokenizer = open_tokenizer(config);
   } catch (const Error& error) {
     note(concat("warning: text needs a tokenizer, and there is none that can be used: ",
                 error.what()));

@@ -18,6 +18,7 @@
 #include "tessera/train/data/token_source.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
+#include "tessera/train/run/faults.h"
 #include "tessera/train/step/forward_backward.h"
 #include "tessera/train/step/run_parts.h"
 
@@ -27,6 +28,7 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -274,51 +276,38 @@ std::string largest_parts(std::span<const MemoryEstimate::Part> parts) {
   return text;
 }
 
-// Settings of which `need` is less than `before`, that of `config`, each alone, with their need.
+// What may need less memory than `c`, each alone.
+std::vector<Remedy> all_remedies(const Config& c) {
+  std::vector<Remedy> all;
+  for (const ParallelPass& pass : parallel_passes())
+    if (pass.remedies) std::ranges::move(pass.remedies(c.pass_settings()), std::back_inserter(all));
+  const TrainingConfig& t = c.training;
+  for (const auto& [field, value] : {std::pair("training.local_batch_size", t.local_batch_size),
+                                     std::pair("training.seq_len", t.seq_len)})
+    if (value > 1) all.push_back({{{field, std::to_string(value / 2)}}});
+  if (c.model.dtype() == DType::f32) {
+    all.push_back({{{"training.dtype", "bfloat16"}}});
+    if (t.mixed_precision_param != DType::bf16)
+      all.back().values.emplace_back("training.mixed_precision_param", "bfloat16");
+  }
+  if (c.optimizer.state_dtype == DType::f32)
+    all.push_back({{{"optimizer.state_dtype", "bfloat16"}}});
+  return all;
+}
+
+// Those of which `need` is less than `before`, that of `config`, with their need.
 std::string remedies(const Config& config, int ranks, int64_t MemoryEstimate::*need,
                      int64_t before) {
   std::vector<std::pair<int64_t, std::string>> found;
-  const auto try_with = [&](const std::string& words, const auto& change) {
+  for (const Remedy& remedy : all_remedies(config)) {
     Config other = config;
-    change(other);
-    if (!other.faults_on(ranks).empty()) return;
+    std::vector<std::string> words;
+    for (const auto& [field, value] : remedy.values)
+      words.push_back(concat("--", field, '=', value));
+    if (!other.fields().parse(words).empty() || !faults(other, ranks).empty()) continue;
     const int64_t needs = estimate_memory(other, ranks).*need;
-    if (needs < before - before / 20) found.emplace_back(needs, words);
-  };
-  using Mode = nn::ActivationCheckpointConfig::Mode;
-  const TrainingConfig& t = config.training;
-  if (config.activation_checkpoint.mode != Mode::full)
-    try_with("--activation_checkpoint.mode full",
-             [](Config& c) { c.activation_checkpoint.mode = Mode::full; });
-  if (t.local_batch_size > 1)
-    try_with(concat("--training.local_batch_size ", t.local_batch_size / 2),
-             [](Config& c) { c.training.local_batch_size /= 2; });
-  if (t.seq_len > 1)
-    try_with(concat("--training.seq_len ", t.seq_len / 2),
-             [](Config& c) { c.training.seq_len /= 2; });
-  if (t.mixed_precision_param == DType::f32)
-    try_with("--training.mixed_precision_param bfloat16",
-             [](Config& c) { c.training.mixed_precision_param = DType::bf16; });
-  if (config.model.dtype() == DType::f32)
-    try_with("--training.dtype bfloat16", [](Config& c) {
-      c.model.dtype() = DType::bf16;
-      c.training.mixed_precision_param = DType::bf16;
-    });
-  if (config.optimizer.state_dtype == DType::f32)
-    try_with("--optimizer.state_dtype bfloat16",
-             [](Config& c) { c.optimizer.state_dtype = DType::bf16; });
-  const ParallelismConfig& p = config.parallelism;
-  if (p.fsdp_reshard_after_forward != "always")
-    try_with("--parallelism.fsdp_reshard_after_forward always",
-             [](Config& c) { c.parallelism.fsdp_reshard_after_forward = "always"; });
-  if (p.data_parallel_replicate_degree > 1)
-    try_with(
-        "--parallelism.data_parallel_replicate_degree 1 "
-        "--parallelism.data_parallel_shard_degree -1",
-        [](Config& c) {
-          c.parallelism.data_parallel_replicate_degree = 1;
-          c.parallelism.data_parallel_shard_degree = -1;
-        });
+    if (needs < before - before / 20) found.emplace_back(needs, remedy.text());
+  }
   std::ranges::sort(found);
   std::string text;
   for (const auto& [needs, words] : found)

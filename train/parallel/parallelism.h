@@ -1,57 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a run share its work: the degrees of the parallelisms, the mesh that they make,
-// and the rows of the batch that a rank reads. These follow from its coordinates on the mesh, never
-// from its rank in the world.
+// How the ranks of a run share its work: the list of parallel passes, and what follows from it: the
+// fields, the mesh, the faults, and the rows of the batch that a rank reads. These follow from its
+// coordinates on the mesh, never from its rank in the world.
 #pragma once
 
 #include "tessera/dist/layout.h"
 #include "tessera/dist/mesh.h"
-#include "tessera/models/config/fields.h"
-#include "tessera/nn/context/context_parallel.h"
-#include "tessera/nn/parallel/expert_parallel.h"
-#include "tessera/nn/parallel/policy.h"
+#include "tessera/train/parallel/activation_checkpoint.h"
+#include "tessera/train/parallel/context.h"
+#include "tessera/train/parallel/data.h"
+#include "tessera/train/parallel/expert.h"
+#include "tessera/train/parallel/mixed_precision.h"
+#include "tessera/train/parallel/tensor.h"
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace tessera::train {
 
-struct TESSERA_API ParallelismConfig {
-  int64_t data_parallel_replicate_degree = 1;
-  int64_t data_parallel_shard_degree = -1;  ///< -1: the ranks that the other degrees leave
-  int64_t context_parallel_degree = 1, context_parallel_ulysses_degree = 1;
-  nn::LoadBalancer context_parallel_load_balancer = nn::LoadBalancer::head_tail;
-  /// Of ranks that do not exchange heads: all_gather or ring.
-  nn::ContextMethod context_parallel_rotate_method = nn::ContextMethod::all_gather;
-  int64_t tensor_parallel_degree = 1;
-  int64_t expert_parallel_degree = 1, expert_tensor_parallel_degree = 1;
-  double expert_parallel_padding = 0;  ///< as nn::ExpertParallel
-  bool enable_sequence_parallel = true, disable_loss_parallel = false;
-  std::string fsdp_reshard_after_forward = "default";  ///< as nn::parse_reshard
+template <class... Passes> struct PassList {
+  struct Fields : Passes::Fields... {};
+  static std::vector<ParallelPass> rows() { return {Passes::row()...}; }
+  static void fields(Fields& all, config::Fields& f) {
+    (add<typename Passes::Fields>(all, f), ...);
+  }
+
+ private:
+  template <class F> static void add(F& own, config::Fields& f) {
+    if constexpr (requires { own.fields(f); }) own.fields(f);
+  }
+};
+
+/// In the order in which they change a model: what cuts layers comes first, what shards the
+/// parameters that are left comes last. Axes of the mesh lie the other way round, so that ranks
+/// that talk most are neighbours.
+using ParallelPasses = PassList<TensorParallel, ContextParallel, ExpertParallel,
+                                ActivationCheckpointing, MixedPrecision, DataParallel>;
+[[nodiscard]] TESSERA_API std::span<const ParallelPass> parallel_passes();
+
+struct TESSERA_API ParallelismConfig : ParallelPasses::Fields {
   void fields(config::Fields& f);
   /// Faults of single fields that their limits do not tell.
-  [[nodiscard]] std::vector<std::string> conflicts() const;
+  [[nodiscard]] Faults conflicts() const;
 
-  /// The axes dp_replicate, dp_shard, context_axes() and tp of a mesh of `ranks` ranks, outermost
-  /// first; all exist, also of size 1. ConfigError: the degrees do not multiply to `ranks`.
+  /// The axes of a mesh of `ranks` ranks, outermost first: dp_replicate, dp_shard, context_axes()
+  /// and tp; all exist, also of size 1. ConfigError: the degrees do not multiply to `ranks`.
   [[nodiscard]] std::vector<MeshAxis> axes(int64_t ranks) const;
-  /// The axes that cut sequences: `cp`, or `cp_ring` and `cp_heads` where keys go round and heads
-  /// are exchanged.
-  [[nodiscard]] std::vector<std::string> context_axes() const;
-  /// The axes over which fully_shard cuts parameters: dp_shard and context_axes().
-  [[nodiscard]] std::vector<std::string> shard_axes() const;
-  /// How sequences are cut; none: they stay whole.
-  [[nodiscard]] std::optional<nn::ContextParallelOptions> sequence_cut() const;
-  /// The policy of fully_shard on `ranks` ranks. ConfigError: the text is none, or its number of
-  /// ranks does not divide those of shard_axes().
-  [[nodiscard]] nn::Reshard reshard(int64_t ranks) const;
-  /// What nn::expert_parallel is to do on `ranks` ranks. ConfigError: they do not fit these.
-  [[nodiscard]] nn::ExpertParallel experts(int64_t ranks) const;
+  /// The names of the axes of a kind, outermost first.
+  [[nodiscard]] std::vector<std::string> axes_that(bool PassAxis::*kind) const;
+  /// How many ranks they have on a mesh of `ranks` ranks; ConfigError as axes.
+  [[nodiscard]] int64_t ranks_of(int64_t ranks, bool PassAxis::*kind) const;
   /// Into how many parts the rows of a batch are cut on `ranks` ranks; ConfigError as axes.
-  [[nodiscard]] int64_t data_parts(int64_t ranks) const;
+  [[nodiscard]] int64_t data_parts(int64_t ranks) const {
+    return ranks_of(ranks, &PassAxis::cuts_rows);
+  }
 };
+
+/// Faults of the degrees with the model and with the ranks, as far as these are known, and among
+/// each other.
+[[nodiscard]] TESSERA_API Faults parallelism_faults(const PassFacts& facts);
 
 /// The mesh of a run: `axes` of all ranks of the world, and the products that a step sums over
 /// (`dp`: tokens, `loss`: losses, `shards`: norms), with their groups; `cp` also names both of the

@@ -73,10 +73,9 @@ void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
                     rows == parts.mesh.size() ? "each rank reads its own rows"
                     : rows == 1               ? "all ranks read the same rows"
                                               : fmt::format("rows cut into {} parts", rows)));
-  if (const auto cut = c.parallelism.sequence_cut()) {
-    print(fmt::format("sequences: cut into {} parts, balanced by {}, keys by {}",
-                      c.parallelism.context_parallel_degree, concat(cut->balancer),
-                      concat(cut->method)));
+  for (const ParallelPass& pass : parallel_passes()) {
+    const std::string line = pass.announce ? pass.announce(c.parallelism) : "";
+    if (!line.empty()) print(line);
   }
 }
 

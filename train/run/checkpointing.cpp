@@ -8,8 +8,8 @@
 #include "tessera/train/checkpoint/loading.h"
 #include "tessera/train/exchange/writer.h"
 #include "tessera/train/ranks/ranks.h"
+#include "tessera/train/ranks/stop_signals.h"
 #include "tessera/train/run/rank_check.h"
-#include "tessera/train/run/stop_signals.h"
 #include "tessera/train/run/timing_impl.h"
 
 #include <fmt/format.h>

@@ -4,6 +4,7 @@
 #include "tessera/train/run/compare.h"
 
 #include "tessera/dist/launch/run.h"
+#include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 
 #include <algorithm>
@@ -79,8 +80,8 @@ Comparison compare(Config a, Config b, const CompareConfig& options,
     config->device = options.device.value_or(config->device);
   }
   // Faults of the second are found before the first runs.
-  std::vector<std::string> faults = a.faults();
-  std::ranges::move(b.faults(), std::back_inserter(faults));
+  std::vector<std::string> faults = train::faults(a);
+  std::ranges::move(train::faults(b), std::back_inserter(faults));
   config::throw_if_any(faults);
   for (const Config* config : {&a, &b}) (void)rank_device(config->device, 0, ranks_of(*config));
 

@@ -289,7 +289,7 @@ class FieldEffects : public test::FolderTest {
     std::string seen;
     try {
       const Config config = parse_config(fields_with(more));
-      DataLoader data(config.dataloader, batch_plan(config, {}), config.open_tokenizer());
+      DataLoader data(config.dataloader, batch_plan(config, {}), open_tokenizer(config));
       for (int64_t row = 0; row < 48;) {  // more than an epoch
         const Batch batch = data.next();
         const int64_t length = batch.tokens.size(1);

@@ -28,7 +28,9 @@ std::string text_of(const std::vector<MeshAxis>& axes) {
 TEST(Parallelism, DegreesMakeAMesh) {
   EXPECT_EQ(text_of(ParallelismConfig().axes(1)), "dp_replicate=1 dp_shard=1 cp=1 tp=1");
   EXPECT_EQ(text_of(ParallelismConfig().axes(6)), "dp_replicate=1 dp_shard=6 cp=1 tp=1");
-  ParallelismConfig c{.data_parallel_replicate_degree = 2, .tensor_parallel_degree = 3};
+  ParallelismConfig c;
+  c.data_parallel_replicate_degree = 2;
+  c.tensor_parallel_degree = 3;
   EXPECT_EQ(text_of(c.axes(12)), "dp_replicate=2 dp_shard=2 cp=1 tp=3");
   EXPECT_EQ(c.data_parts(12), 4);
   c.data_parallel_shard_degree = 1;
@@ -44,7 +46,9 @@ TEST(Parallelism, DegreesMakeAMesh) {
 }
 
 TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
-  ParallelismConfig c{.data_parallel_replicate_degree = 3, .tensor_parallel_degree = 2};
+  ParallelismConfig c;
+  c.data_parallel_replicate_degree = 3;
+  c.tensor_parallel_degree = 2;
   EXPECT_EQ(test::error_of<ConfigError>([&] { (void)c.axes(8); }),
             "[--parallelism] data_parallel_replicate_degree 3 x context_parallel_degree 1 x "
             "tensor_parallel_degree 2 = 6, which does not divide the 8 ranks: give degrees that "
@@ -58,21 +62,27 @@ TEST(Parallelism, DegreesThatDoNotFitTheRanksSaySo) {
 }
 
 TEST(Parallelism, ReshardingIsByNameOrByRanksThatDivideTheShards) {
-  ParallelismConfig c{.data_parallel_replicate_degree = 2, .fsdp_reshard_after_forward = "2"};
-  EXPECT_EQ(c.reshard(8), nn::Reshard::among(2));
-  EXPECT_EQ(ParallelismConfig().reshard(8), nn::Reshard::automatic);
+  ParallelismConfig c;
+  c.data_parallel_replicate_degree = 2;
+  c.fsdp_reshard_after_forward = "2";
+  EXPECT_EQ(reshard_policy(c, 8), nn::Reshard::among(2));
+  EXPECT_EQ(reshard_policy({}, 8), nn::Reshard::automatic);
   c.fsdp_reshard_after_forward = "3";
-  EXPECT_EQ(test::error_of([&] { (void)c.reshard(8); }),
+  EXPECT_EQ(test::error_of([&] { (void)reshard_policy(c, 8); }),
             "[--parallelism.fsdp_reshard_after_forward] 3 ranks cannot keep the gathered "
             "parameters of 4 ranks between forward and backward: give a divisor of 4, always or "
             "never");
 }
 
 TEST(Parallelism, ExpertsBorrowTheRanksOfShardsOfContextAndOfTensorParallelism) {
-  ParallelismConfig c{.tensor_parallel_degree = 2, .expert_parallel_degree = 8};
-  EXPECT_EQ(c.experts(8).degree, 8);
-  EXPECT_EQ(c.experts(8).tensor_degree, 1);
-  const auto error = [&c] { return test::error_of<ConfigError>([&c] { (void)c.experts(8); }); };
+  ParallelismConfig c;
+  c.tensor_parallel_degree = 2;
+  c.expert_parallel_degree = 8;
+  EXPECT_EQ(expert_degrees(c, 8).degree, 8);
+  EXPECT_EQ(expert_degrees(c, 8).tensor_degree, 1);
+  const auto error = [&c] {
+    return test::error_of<ConfigError>([&c] { (void)expert_degrees(c, 8); });
+  };
   c.expert_tensor_parallel_degree = 2;
   EXPECT_EQ(error(),
             "[--parallelism] expert_parallel_degree 8 does not divide the 4 ranks of "
@@ -81,16 +91,17 @@ TEST(Parallelism, ExpertsBorrowTheRanksOfShardsOfContextAndOfTensorParallelism) 
   EXPECT_EQ(error(),
             "[--parallelism] expert_tensor_parallel_degree 4: expected 1, or "
             "tensor_parallel_degree 2");
-  c = {.tensor_parallel_degree = 2, .expert_parallel_degree = 3};
+  c = {};
+  c.tensor_parallel_degree = 2, c.expert_parallel_degree = 3;
   EXPECT_EQ(error(),
             "[--parallelism] expert_parallel_degree 3 does not divide the 8 ranks of "
             "data_parallel_shard_degree x context_parallel_degree x tensor_parallel_degree: give "
             "a degree that does");
   c.context_parallel_degree = 2, c.expert_parallel_degree = 8;
-  EXPECT_EQ(c.experts(8).degree, 8);
+  EXPECT_EQ(expert_degrees(c, 8).degree, 8);
   // Without expert parallelism experts are always cut over the tensor ranks.
   c.expert_parallel_degree = 1;
-  EXPECT_EQ(c.experts(8).tensor_degree, 2);
+  EXPECT_EQ(expert_degrees(c, 8).tensor_degree, 2);
 }
 
 class ParallelismTest : public TinyRunTest {};

@@ -4,11 +4,15 @@
 #include "tessera/core/context.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/dist/world.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/data/fine_tuning_rows.h"
+#include "tessera/train/exchange/weights.h"
 #include "tessera/train/ranks/ranks.h"
+#include "tessera/train/run/faults.h"
 #include "tessera/train/run/rank_check.h"
 
 #include <chrono>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -43,6 +47,45 @@ DataFingerprint add_training_data(RankFacts& facts, const DataConfig& data, bool
 
 }  // namespace
 
+std::vector<std::string> own_steps(const Config& config) {
+  if (!config.checkpoint.enable || config.overwrite) return {};
+  const auto folder = std::filesystem::path(config.dump_folder) / config.checkpoint.folder;
+  return CheckpointFolder(folder.string()).latest_first();
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const Config& config) {
+  const std::string path = config.tokenizer_path();
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (!config.initial_hf.empty() && path == config.initial_hf &&
+      !has_hf_config(config.initial_hf)) {
+    (void)first_whole(
+        {own_steps(config)}, [](const std::string&) {},
+        [&](const CheckpointReader& from) { tokenizer = from.tokenizer(); });
+  }
+  const auto open = [&] {
+    if (!tokenizer) tokenizer = train::open_tokenizer(path, "hf_assets_path");
+    if (path.empty() || tokenizer->vocabulary() <= config.model.vocab_size()) return;
+    fail<ConfigError>("--model.vocab_size", config.model.vocab_size(), " is below the ",
+                      tokenizer->vocabulary(), " tokens of --hf_assets_path ", io::excerpt(path),
+                      "; give at least as many");
+  };
+  // An import names its own folder.
+  const bool of_the_model =
+      !path.empty() && path != kByteTokenizer &&
+      (path == config.initial_hf_folder() || path == config.checkpoint.initial_load_path);
+  try {
+    open();
+  } catch (const Error& error) {
+    if (!of_the_model) throw;
+    return std::make_shared<NoTokenizer>(
+        concat("the model has no tokenizer that can be used: ", error.what(),
+               "; give the tokenizer that the model was trained with as --hf_assets_path, or "
+               "--hf_assets_path ",
+               kByteTokenizer, " if its tokens are bytes"));
+  }
+  return tokenizer;
+}
+
 RunFacts agreed_facts(const Config& config, bool reads_data, const Print& print) {
   World& world = World::current();
   RunFacts run{.config = config,
@@ -59,9 +102,9 @@ RunFacts agreed_facts(const Config& config, bool reads_data, const Print& print)
   require_equal_ranks("train", facts);
   compare_kernels("train", run.device,
                   config.debug.deterministic && !config.debug.deterministic_warn_only, print);
-  config::throw_if_any(config.faults_on(world.size()));
+  config::throw_if_any(faults(config, world.size()));
   set_options(config);
-  run.tokenizer = config.open_tokenizer();
+  run.tokenizer = open_tokenizer(config);
   if (config.dataloader.format != "text") {
     run.chat =
         std::make_shared<const ChatEncoder>(chat_encoder_of(config.dataloader, *run.tokenizer));

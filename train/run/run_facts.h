@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tessera::train {
 
@@ -25,11 +26,19 @@ struct RunFacts {
   std::shared_ptr<const ChatEncoder> chat = {};  ///< of a fine-tuning set; null for others
 };
 
+/// The folders of the run's own checkpoints, the latest first; none if it does not resume.
+[[nodiscard]] TESSERA_API std::vector<std::string> own_steps(const Config& config);
+/// The tokenizer at Config::tokenizer_path, or that of the run's own checkpoint if it was that of
+/// `initial_hf`, which is no longer there. NoTokenizer: it is to be that of the folder of the
+/// model, which has none that can be used. DataError, IoError: as train::open_tokenizer of a path.
+/// ConfigError: it has more tokens than the model.
+[[nodiscard]] TESSERA_API std::shared_ptr<const Tokenizer> open_tokenizer(const Config& config);
+
 /// Chooses the rank's device, checks that the ranks agree on configuration, build and data, then
 /// the configuration itself, and opens the tokenizer; sets the options of this rank that follow
 /// from the configuration. `reads_data`: the rows are of dataloader. Collective. ConfigError: there
 /// is no such device; every fault of the configuration. CollectiveMismatch on all ranks: what
-/// differs, with values and ranks. Errors as of Config::open_tokenizer.
+/// differs, with values and ranks. Errors as of open_tokenizer.
 [[nodiscard]] TESSERA_API RunFacts agreed_facts(const Config& config, bool reads_data,
                                                 const Print& print);
 

@@ -1,55 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes in their one order: tensor parallelism shards parameters first, expert parallelism
-// gives experts a mesh of their own, data parallelism then shards what is left of them. Mixed
-// precision is a policy of data parallelism, on one rank too.
+// The passes change the model in the order of their list (parallel/parallelism.h).
 #include "tessera/train/step/build_model.h"
 
 #include "tessera/dist/dtensor.h"
-#include "tessera/models/data_parallel.h"
-#include "tessera/nn/activation_checkpoint.h"
-#include "tessera/nn/parallel/expert_parallel.h"
-#include "tessera/nn/parallel/tensor_parallel.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace tessera::train {
 namespace {
-
-nn::MixedPrecision precision_of(const Config& config) {
-  const DType own = config.model.dtype(), param = config.training.mixed_precision_param,
-              reduce = config.training.mixed_precision_reduce;
-  nn::MixedPrecision precision;
-  if (param != own) precision.param = param;
-  if (own != DType::f64 && reduce != own) precision.reduce = reduce;
-  return precision;
-}
-
-void parallelize(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
-  const ParallelismConfig& p = config.parallelism;
-  const nn::ExpertParallel experts = p.experts(mesh.size());
-  if (mesh.size("tp") > 1) {
-    nn::tensor_parallel(
-        model, mesh,
-        model.tensor_parallel_plan({.sequence_parallel = p.enable_sequence_parallel,
-                                    .loss_parallel = !p.disable_loss_parallel,
-                                    .expert_parallel = experts.tensor_degree != mesh.size("tp")}));
-  }
-  if (experts.degree > 1) nn::expert_parallel(model, mesh, experts);
-  nn::apply_activation_checkpoint(model.units(), config.activation_checkpoint);
-  const nn::MixedPrecision precision = precision_of(config);
-  const bool replicas = mesh.size("dp_replicate") > 1;
-  if (replicas && mesh.size() == mesh.size("dp_replicate") * mesh.size("tp")) {
-    models::replicate(model, mesh, "dp_replicate",
-                      {.precision = precision, .accumulation = nn::Accumulation::whole});
-    return;
-  }
-  models::fully_shard(
-      model, mesh, {p.shard_axes(), {"dp_replicate"}},
-      {.precision = precision,
-       .reshard_after_forward = p.reshard(mesh.size()),
-       .accumulation = replicas ? nn::Accumulation::replicas : nn::Accumulation::shards});
-}
 
 Shape global_shape(const Tensor& rows, const DataShare& share) {
   return {rows.size(0) * share.parts, rows.size(1)};
@@ -74,7 +33,8 @@ std::unique_ptr<models::LanguageModel> build_model(const Config& config, const M
                                                    const FillModel& fill) {
   std::unique_ptr<models::LanguageModel> model = config.model.make();
   if (config.debug.moe_force_load_balance) model->force_load_balance();
-  parallelize(*model, config, mesh);
+  for (const ParallelPass& pass : parallel_passes())
+    if (pass.apply) pass.apply(*model, config.pass_settings(), mesh);
   fill(*model, nn::laid_out(*model, mesh));
   return model;
 }

@@ -18,9 +18,8 @@ namespace tessera::train {
 /// Fills a model without bytes: nn::initialize, nn::load, nn::lay_out.
 using FillModel = std::function<void(models::LanguageModel& model, const nn::LayoutOf& layout_of)>;
 
-/// The model that `config` names, wrapped for `mesh` by the passes of the run (tensor parallelism,
-/// then fully_shard or replicate, with mixed precision and activation checkpointing), then filled
-/// by `fill` with the layouts that the passes gave its tensors. UsageError of the passes.
+/// The model that `config` names, changed for `mesh` by the parallel passes of the run, then filled
+/// by `fill` with the layouts that they gave its tensors. UsageError of the passes.
 [[nodiscard]] TESSERA_API std::unique_ptr<models::LanguageModel> build_model(const Config& config,
                                                                              const Mesh& mesh,
                                                                              const FillModel& fill);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests of signals reach all ranks as a sum of codes. The code of one stop request exceeds the
 // sum of save requests of all ranks, so the sum decides, and all ranks do the same.
-#include "tessera/train/run/stop_signals.h"
+#include "tessera/train/ranks/stop_signals.h"
 
 #include <atomic>
 #include <csignal>

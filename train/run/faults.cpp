@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run/faults.h"
+
+#include "tessera/train/exchange/model.h"
+#include "tessera/train/exchange/weights.h"
+#include "tessera/train/run/run_facts.h"
+
+#include <algorithm>
+
+namespace tessera::train {
+
+std::vector<std::string> faults(const Config& config, int64_t ranks) {
+  Config copy = config;
+  std::vector<std::string> all = copy.fields().check();
+  if (!all.empty()) return all;
+  if (!config.initial_hf.empty() && !has_hf_config(config.initial_hf) && own_steps(config).empty())
+    (void)read_hf_config(config.initial_hf, models::families());  // says what is not there
+  all = config.conflicts();
+  const auto add = [&](std::string fault) {
+    if (std::ranges::count(all, fault) == 0) all.push_back(std::move(fault));
+  };
+  if (!config.model) return all;
+  const auto model = config.model.conflicts().empty() ? config.model.make() : nullptr;
+  if (ranks == 0) ranks = config.ranks;
+  if (config.training.global_batch_size == 0) ranks = 0;
+  for (std::string& fault : parallelism_faults({config.parallelism, model.get(), ranks}))
+    add(std::move(fault));
+  if (ranks > 0 && config.parallelism.conflicts().empty()) {
+    try {
+      (void)config.training.micro_batches(config.parallelism.data_parts(ranks));
+    } catch (const ConfigError& error) {
+      add(error.what());
+    }
+  }
+  if (config.debug.moe_force_load_balance && model && nn::expert_counts(*model).empty())
+    add(concat("[--debug.moe_force_load_balance] ", config.title(),
+               " has no experts: leave it out"));
+  return all;
+}
+
+}  // namespace tessera::train

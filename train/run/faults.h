@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that is wrong with a configuration, found before any rank waits for another.
+#pragma once
+
+#include "tessera/train/config/config.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// Faults of single fields; if there are none, conflicts between fields, with the model, which is
+/// made once on the meta device, and with the number of ranks (0: `ranks` of the configuration; if
+/// that is 0 too, they are not known). DataError: the folder of `model.initial_hf` holds no model,
+/// and the run has no checkpoint to go on from.
+[[nodiscard]] TESSERA_API std::vector<std::string> faults(const Config& config, int64_t ranks = 0);
+
+}  // namespace tessera::train
