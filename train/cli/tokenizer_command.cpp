@@ -54,7 +54,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   int64_t bytes = 0;
   for (const std::string& path : given) {
     const DataFiles data = find_data(path, "tokenizer train");
-    if (data.kind != DataKind::text)
+    if (!data.kind->is_text)
       fail<DataError>("tokenizer train", path, " holds token ids, expected text");
     if (!data.listing.empty())
       out << data_files_line(data.listing, "data", given.size() > 1 ? path : "") << '\n';

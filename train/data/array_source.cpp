@@ -5,7 +5,7 @@
 #include "tessera/core/error.h"
 #include "tessera/train/arrays/array_file.h"
 #include "tessera/train/data/data_index.h"
-#include "tessera/train/data/source_kinds_impl.h"
+#include "tessera/train/data/token_source.h"
 
 #include <fmt/format.h>
 
@@ -202,13 +202,14 @@ class PreparedSource final : public TokenSource {
 
 }  // namespace
 
-std::unique_ptr<TokenSource> array_source(const DataFiles& files, const SourceOptions& options,
+std::unique_ptr<TokenSource> array_source(const DataFiles& files, const Tokenizer&,
+                                          const SourceOptions& options,
                                           const std::stop_token& stop) {
   return std::make_unique<ArraySource>(files, options, stop);
 }
 
 std::unique_ptr<TokenSource> prepared_source(const DataFiles& files, const Tokenizer& tokenizer,
-                                             const SourceOptions& options) {
+                                             const SourceOptions& options, const std::stop_token&) {
   const std::string folder = std::filesystem::path(files.paths[0]).parent_path().string();
   return std::make_unique<PreparedSource>(folder, tokenizer, options);
 }

@@ -166,10 +166,10 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
   Part found{find_data(part.path, part.field), config, plan, 1};
   found.config.path = part.path;
   found.plan.path_field = part.field;
-  if (found.files.kind == DataKind::text && !tokenizer.missing().empty())
+  if (found.files.kind->is_text && !tokenizer.missing().empty())
     fail<DataError>(part.field, part.path, " is text, but ", tokenizer.missing());
   if (config.format != "text") check_fine_tuning(found.files, found.config, found.plan, tokenizer);
-  if (found.files.kind == DataKind::arrays) return found;
+  if (!found.files.kind->knows_documents) return found;
   if (tokenizer.missing().empty())
     (void)document_tokens(config.document_tokens, tokenizer, plan.tokens_field);
   found.config.begin_id = -1;
@@ -197,8 +197,8 @@ std::vector<Part> find_checked(const DataConfig& config, const BatchPlan& plan,
     parts.push_back(find_checked(config, part, plan, tokenizer));
     parts.back().share = static_cast<double>(part.weight) / static_cast<double>(weights);
   }
-  const auto is_arrays = [](const Part& p) { return p.files.kind == DataKind::arrays; };
-  if (config.document_tokens != kTokensOfTokenizer && std::ranges::all_of(parts, is_arrays) &&
+  const auto is_ids = [](const Part& p) { return !p.files.kind->knows_documents; };
+  if (config.document_tokens != kTokensOfTokenizer && std::ranges::all_of(parts, is_ids) &&
       !plan.evaluation) {
     fail<ConfigError>(plan.tokens_field, config.document_tokens, " is given, but ",
                       parts[0].config.path,
@@ -206,10 +206,9 @@ std::vector<Part> find_checked(const DataConfig& config, const BatchPlan& plan,
   }
   if (config.begin_id < 0) return parts;
   const std::string field = "--dataloader.begin_id";
-  if (std::ranges::none_of(parts, is_arrays)) {
-    fail<ConfigError>(field, config.begin_id, " is given, but ", parts[0].config.path,
-                      parts[0].files.kind == DataKind::text ? " is text" : " is prepared data",
-                      ", whose documents are known; leave it out");
+  if (std::ranges::none_of(parts, is_ids)) {
+    fail<ConfigError>(field, config.begin_id, " is given, but ", parts[0].config.path, " is ",
+                      parts[0].files.kind->name, ", whose documents are known; leave it out");
   }
   if (config.begin_id >= plan.vocabulary) {
     fail<ConfigError>(field, config.begin_id, " is not in [0, ", plan.vocabulary,
@@ -242,8 +241,8 @@ Mixture mixture_of(const DataConfig& config, const BatchPlan& plan) {
 
 void DataConfig::fields(config::Fields& f) {
   f.add("path", path,
-        "training data: a text file, .jsonl (also .gz), .npy or llm.c's .bin of token ids, a "
-        "folder of these, or one that `tessera data prepare` made");
+        concat("training data: ", formats_help(),
+               ", a folder of these, or one that `tessera data prepare` made"));
   f.add(
       "mixture", mixture,
       "several data sets in place of a path, each 'PATH [weight=W]': they give rows in proportion "
@@ -330,8 +329,7 @@ class DataLoader::Worker {
   }
 
   [[nodiscard]] bool is_of_text() const {
-    return std::ranges::any_of(parts_,
-                               [](const Part& p) { return p.files.kind != DataKind::arrays; });
+    return std::ranges::any_of(parts_, [](const Part& p) { return p.files.kind->knows_documents; });
   }
   const DataInfo& info() {
     std::unique_lock lock(mutex_);

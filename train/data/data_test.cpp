@@ -427,7 +427,7 @@ TEST_F(DataTest, PlacesWithoutATokenArePadding) {
 TEST_F(DataTest, BadDataIsNamed) {
   holds(error_of(""), "DataError [dataloader.path] no data given; pass --dataloader.path FILE");
   holds(error_of(folder_ + "/none"), "[dataloader.path] " + folder_ + "/none does not exist");
-  holds(error_of(folder_), "holds no text file");
+  holds(error_of(folder_), "holds no file with data (.txt .h");
   static_cast<void>(put("weights.bin", "x"));
   holds(error_of(folder_), "0 taken; passed over: 1 of other suffixes (weights.bin)");
   holds(error_of(put("empty.txt", "")), "empty.txt is empty; give text");

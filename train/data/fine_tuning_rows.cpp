@@ -249,7 +249,7 @@ void check_fine_tuning(const DataFiles& files, const DataConfig& config, const B
                       "--dataloader.chat_template");
   }
   for (const std::string& path : files.paths) {
-    if (files.kind != DataKind::text || format_of(path) != DataFormat::jsonl) {
+    if (!files.kind->is_text || !format_of(path).lines) {
       fail<DataError>(plan.path_field, path, " is no .jsonl, which --dataloader.format ",
                       config.format, " needs");
     }

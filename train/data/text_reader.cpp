@@ -7,10 +7,9 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
-#include "tessera/train/arrays/array_file.h"
+#include "tessera/train/data/data_kinds.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -29,15 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWhere = "data";
-constexpr std::array<std::string_view, 8> kTextSuffixes{".h",  ".cpp", ".cu", ".cuh",
-                                                        ".md", ".txt", ".py", ".cmake"};
 
 bool is_gz(const std::string& path) { return path.ends_with(".gz"); }
-
-// The suffix for the format of a file, without .gz.
-std::string suffix_of(const fs::path& path) {
-  return (is_gz(path.string()) ? path.stem() : path).extension().string();
-}
 
 // Why a file or folder of a data folder is passed over; empty: it is not.
 std::string_view why_not(const fs::path& path, fs::file_type type) {
@@ -47,13 +39,7 @@ std::string_view why_not(const fs::path& path, fs::file_type type) {
   const bool folder = type == fs::file_type::directory;
   if (folder && name == "build") return "build folders";
   if (!folder) {
-    const std::string suffix = suffix_of(path);
-    const bool data =
-        suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".npy" ||
-        std::ranges::count(kTextSuffixes, suffix) > 0 ||
-        // Other programs give this suffix to anything.
-        (name.ends_with(".bin") && type == fs::file_type::regular && is_llmc_file(path.string()));
-    if (!data) return "of other suffixes";
+    if (!is_data_file(path.string(), type == fs::file_type::regular)) return "of other suffixes";
     if (type != fs::file_type::regular) return "not files";
   }
   // An unreadable file is an error of its reader; an unreadable folder would be passed over
@@ -319,16 +305,6 @@ void read_jsonl(const std::string& path, const std::string& field,
 
 }  // namespace
 
-DataFormat format_of(const std::string& path) {
-  const std::string suffix = suffix_of(path);
-  if (suffix == ".npy" || suffix == ".bin") {
-    if (!is_gz(path)) return DataFormat::tokens;
-    fail<DataError>(kWhere, path, " is compressed, but tokens are read in place; gunzip it");
-  }
-  const bool lines = suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".json";
-  return lines ? DataFormat::jsonl : DataFormat::text;
-}
-
 DataFolder data_files(const std::string& folder) {
   DataFolder all;
   std::error_code error;
@@ -375,7 +351,7 @@ std::string DataFolder::text(const std::string& folder) const {
 void read_documents(const std::string& path, const std::string& field,
                     const std::function<void(std::string_view)>& document,
                     const std::stop_token& stop) {
-  if (format_of(path) == DataFormat::jsonl) read_jsonl(path, field, document, stop);
+  if (format_of(path).lines) read_jsonl(path, field, document, stop);
   else read_text(path, document, stop);
 }
 

@@ -16,13 +16,6 @@
 
 namespace tessera::train {
 
-enum class DataFormat { text, jsonl, tokens };
-
-/// The format by file name: .jsonl, .ndjson and .json have one document per line, .npy and
-/// .bin token ids, all others text; .gz may follow. DataError for compressed token ids, which
-/// cannot be read in place.
-TESSERA_API DataFormat format_of(const std::string& path);
-
 struct DataFolder {
   struct PassedOver {
     std::string path;
@@ -33,8 +26,7 @@ struct DataFolder {
   /// A line for people: how many files were taken and how many were not, by reason, with names.
   [[nodiscard]] std::string text(const std::string& folder) const;
 };
-/// Data files below `folder`, sorted by path: text files (.h .cpp .cu .cuh .md .txt
-/// .py .cmake), .jsonl and .ndjson, each also with .gz, .npy, and .bin of llm.c. Passed over: links
+/// Data files below `folder`, of the formats of data_kinds.h, sorted by path. Passed over: links
 /// (so no loop and no file twice), hidden files and folders, folders named `build`, other suffixes,
 /// what is no file, and what may not be read. IoError if it cannot be listed.
 TESSERA_API DataFolder data_files(const std::string& folder);

@@ -3,8 +3,8 @@
 // sorted list of document starts.
 #include "tessera/core/error.h"
 #include "tessera/train/data/encode_documents.h"
-#include "tessera/train/data/source_kinds_impl.h"
 #include "tessera/train/data/text_reader.h"
+#include "tessera/train/data/token_source.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -3,7 +3,6 @@
 
 #include "tessera/core/error.h"
 #include "tessera/train/data/data_index.h"
-#include "tessera/train/data/source_kinds_impl.h"
 #include "tessera/train/data/text_reader.h"
 
 #include <algorithm>
@@ -40,7 +39,7 @@ DataFiles find_data(const std::string& path, const std::string& field) {
   if (fs::is_directory(status) && is_prepared(path)) {
     const std::string index = (fs::path(path) / kDataIndexFile).string();
     require_readable(index);
-    return {{index}, DataKind::prepared};
+    return {{index}, &kPreparedData};
   }
   DataFiles files{{path}};
   if (fs::is_directory(status)) {
@@ -48,24 +47,17 @@ DataFiles find_data(const std::string& path, const std::string& field) {
     files.listing = folder.text(path);
     files.paths = std::move(folder.files);
     if (files.paths.empty()) {
-      fail<DataError>(field, "folder ", path,
-                      " holds no text file (.h .cpp .cu .cuh .md .txt .py .cmake), .jsonl or "
-                      ".ndjson, also with .gz, no .npy and no .bin of llm.c: ",
-                      files.listing);
+      fail<DataError>(field, "folder ", path, " holds no file with data (", formats_suffixes(),
+                      ", text and lines also with .gz): ", files.listing);
     }
   } else if (!fs::is_regular_file(status)) {
     fail<DataError>(field, path, " is a FIFO, device or socket, expected a file or a folder");
   }
-  const auto kind_of = [](const std::string& p) {
-    return format_of(p) == DataFormat::tokens ? DataKind::arrays : DataKind::text;
-  };
-  files.kind = kind_of(files.paths[0]);
+  files.kind = format_of(files.paths[0]).kind;
   for (const std::string& file : files.paths) {
-    if (kind_of(file) != files.kind) {
-      const bool tokens = files.kind == DataKind::arrays;
-      fail<DataError>(field, "folder ", path, " holds text, ", tokens ? file : files.paths[0],
-                      ", and tokens, ", tokens ? files.paths[0] : file,
-                      "; move one of them to another folder");
+    if (const DataKind* kind = format_of(file).kind; kind != files.kind) {
+      fail<DataError>(field, "folder ", path, " holds ", files.kind->name, ", ", files.paths[0],
+                      ", and ", kind->name, ", ", file, "; move one of them to another folder");
     }
     require_readable(file);
   }
@@ -77,11 +69,7 @@ std::unique_ptr<TokenSource> open_source(const DataFiles& files, const Tokenizer
                                          const std::stop_token& stop) {
   std::unique_ptr<TokenSource> source;
   try {
-    switch (files.kind) {
-      case DataKind::text: source = text_source(files, tokenizer, options, stop); break;
-      case DataKind::arrays: source = array_source(files, options, stop); break;
-      case DataKind::prepared: source = prepared_source(files, tokenizer, options); break;
-    }
+    source = files.kind->open(files, tokenizer, options, stop);
   } catch (const std::bad_alloc&) {
     fail<DataError>(
         kWhere, "the text of ", files.paths[0], files.paths.size() > 1 ? " and its neighbours" : "",

@@ -4,6 +4,7 @@
 // of documents.
 #pragma once
 
+#include "tessera/train/data/data_kinds.h"
 #include "tessera/train/tokenizer/document_tokens.h"
 
 #include <cstdint>
@@ -48,17 +49,11 @@ struct SourceOptions {
   std::string document_tokens = kTokensOfTokenizer;  ///< around each document of text
 };
 
-enum class DataKind {
-  text,
-  arrays,   ///< .npy, or .bin of llm.c
-  prepared  ///< a folder with an index
-};
-
 /// Data files of a path: the file itself, or those of a folder; of prepared data the index, which
 /// has the checksums of all others.
 struct DataFiles {
   std::vector<std::string> paths;
-  DataKind kind = DataKind::text;
+  const DataKind* kind = &kText;
   std::string listing = {};  ///< as DataFolder::text; empty for a file
 };
 /// The line that every command prints of a folder that it reads: `data files: 1 taken (a.jsonl);

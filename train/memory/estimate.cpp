@@ -154,7 +154,7 @@ int64_t bytes_of_text(const Config& config) {
     int64_t sum = 0;
     try {
       const DataFiles files = find_data(path, field);
-      if (files.kind != DataKind::text) return sum;
+      if (!files.kind->is_text) return sum;
       for (const std::string& file : files.paths)
         sum += static_cast<int64_t>(std::filesystem::file_size(file));
     } catch (const std::exception&) {  // the trainer's own error says more

@@ -144,7 +144,7 @@ class Preparation {
   void find_sources() {
     for (const std::string& path : options_.paths) {
       const DataFiles files = find_data(path, "data prepare");
-      if (files.kind != DataKind::text)
+      if (!files.kind->is_text)
         fail<DataError>("data prepare", path, " holds token ids, expected text");
       if (options_.say && !files.listing.empty())
         options_.say(data_files_line(files.listing, "data", options_.paths.size() > 1 ? path : ""));
