@@ -23,11 +23,17 @@ namespace {
 
 struct Way {
   std::string_view name;
-  int64_t replicate = 1, shard = 1, context = 1, tensor = 1, expert = 1;
-  int64_t heads = 1;  // of the ranks of context parallel, those that exchange heads
-  nn::ContextMethod keys = nn::ContextMethod::all_gather;
-  double padding = 0;  // of the experts' rows
-  [[nodiscard]] int64_t ranks() const { return replicate * shard * context * tensor; }
+  std::vector<std::string> fields = {};  // of `parallelism`: `tensor_parallel_degree=2`
+  int ranks = 1;
+  [[nodiscard]] train::ParallelismConfig degrees() const {
+    train::ParallelismConfig p;
+    config::Fields all;
+    all.section("", p);
+    std::vector<std::string> words;
+    for (const std::string& field : fields) words.push_back("--" + field);
+    config::throw_if_any(all.parse(words));
+    return p;
+  }
 };
 
 struct Setting {
@@ -60,14 +66,14 @@ class Trainee {
  public:
   Trainee(const Way& way, const Setting& setting)
       : setting_(setting),
-        mesh_(Mesh::make(degrees(way).axes(way.ranks()))),
+        mesh_(Mesh::make(way.degrees().axes(way.ranks))),
         share_(train::data_share(mesh_)) {
     train::Config config = config_of(way, setting);
     model_ = train::build_model(config, mesh_, [&](nn::Module& m, const nn::LayoutOf& layouts) {
       nn::initialize(m, 7, layouts, setting.device);
     });
     placer_.emplace(model_->metadata(setting.length), share_, setting.device,
-                    degrees(way).sequence_cut());
+                    way.degrees().sequence_cut());
     optimizer_ = std::make_unique<optim::AdamW>(
         nn::parameters(*model_),
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
@@ -101,21 +107,9 @@ class Trainee {
   [[nodiscard]] double loss() const { return loss_; }
 
  private:
-  static train::ParallelismConfig degrees(const Way& way) {
-    train::ParallelismConfig p;
-    p.data_parallel_replicate_degree = way.replicate;
-    p.data_parallel_shard_degree = way.shard;
-    p.context_parallel_degree = way.context;
-    p.context_parallel_ulysses_degree = way.heads;
-    p.context_parallel_rotate_method = way.keys;
-    p.tensor_parallel_degree = way.tensor;
-    p.expert_parallel_degree = way.expert;
-    p.expert_parallel_padding = way.padding;
-    return p;
-  }
   static train::Config config_of(const Way& way, const Setting& setting) {
     train::Config config = train::recipe(setting.recipe);
-    config.parallelism = degrees(way);
+    config.parallelism = way.degrees();
     config.debug.moe_force_load_balance = setting.experts;
     return config;
   }
@@ -200,7 +194,7 @@ class Comparison {
       lines.write({{"name", ways_[w].name},
                    {"backend", world_.group().backend()},
                    {"device", concat(setting_.device)},
-                   {"ranks", ways_[w].ranks()},
+                   {"ranks", ways_[w].ranks},
                    {"shape", {setting_.batch, setting_.length}},
                    {"time_us", tokens / median(speed) * 1e6},
                    {"tokens_per_second", speed},
@@ -214,28 +208,32 @@ class Comparison {
   // Data parallelism, on which experts are shared here, needs a row for each rank.
   static std::vector<Way> ways(const Setting& setting, int ranks) {
     std::vector<Way> ways{{.name = "one rank"}};
+    const auto add = [&](std::string_view name, std::vector<std::string> fields) {
+      ways.push_back({name, std::move(fields), ranks});
+    };
+    const std::string n = concat('=', ranks), context = "context_parallel_degree" + n,
+                      heads = "context_parallel_ulysses_degree",
+                      ring = "context_parallel_rotate_method=alltoall",
+                      experts = "expert_parallel_degree" + n;
     const bool rows_for_all = setting.batch % ranks == 0;
     if (rows_for_all) {
-      ways.push_back({.name = "fully_shard", .shard = ranks});
-      ways.push_back({.name = "replicate", .replicate = ranks});
+      add("fully_shard", {"data_parallel_shard_degree" + n});
+      add("replicate", {"data_parallel_replicate_degree" + n});
     }
-    ways.push_back({.name = "tensor parallel", .tensor = ranks});
-    constexpr auto kRing = nn::ContextMethod::ring;
-    ways.push_back({.name = "context, all_gather", .context = ranks});
-    ways.push_back({.name = "context, ring", .context = ranks, .keys = kRing});
-    ways.push_back({.name = "context, ulysses", .context = ranks, .heads = ranks});
-    if (ranks > 2 && ranks % 2 == 0)
-      ways.push_back(
-          {.name = "context, ring_ulysses", .context = ranks, .heads = 2, .keys = kRing});
+    add("tensor parallel", {"tensor_parallel_degree" + n});
+    add("context, all_gather", {context});
+    add("context, ring", {context, ring});
+    add("context, ulysses", {context, heads + n});
+    if (ranks > 2 && ranks % 2 == 0) add("context, ring_ulysses", {context, ring, heads + "=2"});
     if (setting.experts && rows_for_all) {
-      ways.push_back({.name = "expert parallel", .shard = ranks, .expert = ranks});
-      ways.push_back({.name = "with padding 1", .shard = ranks, .expert = ranks, .padding = 1});
+      add("expert parallel", {experts});
+      add("with padding 1", {experts, "expert_parallel_padding=1"});
     }
     return ways;
   }
   // One rank is a world of its own, with the threads of all, while the others sleep.
   Turn run(const Way& way) {
-    if (way.ranks() > 1) return take(world_, way, setting_);
+    if (way.ranks > 1) return take(world_, way, setting_);
     Turn turn;
     if (world_.rank() == 0) {
       run_ranks(1, [&](World& one) { turn = take(one, way, setting_); },

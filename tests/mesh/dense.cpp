@@ -29,16 +29,6 @@ constexpr int64_t kSteps = 2;  // which see all of the code
 constexpr int64_t kSteps = 10;
 #endif
 
-void cut_sequences(train::ParallelismConfig& p, const Degrees& degrees) {
-  using nn::ContextMethod;
-  p.context_parallel_degree = degrees.cp;
-  p.context_parallel_load_balancer = degrees.balancer;
-  if (degrees.method == ContextMethod::ring || degrees.method == ContextMethod::ring_ulysses)
-    p.context_parallel_rotate_method = ContextMethod::ring;
-  if (degrees.method == ContextMethod::ulysses) p.context_parallel_ulysses_degree = degrees.cp;
-  if (degrees.method == ContextMethod::ring_ulysses) p.context_parallel_ulysses_degree = 2;
-}
-
 }  // namespace
 
 std::vector<Mode> modes(size_t turn) {
@@ -58,13 +48,8 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   c.training.seq_len = kLength;
   c.training.mixed_precision_param = compute;
   c.lr_scheduler.warmup_steps = 2;
-  c.parallelism.data_parallel_replicate_degree = degrees.replicate;
-  c.parallelism.data_parallel_shard_degree = degrees.shard;
-  cut_sequences(c.parallelism, degrees);
+  c.parallelism = degrees.parallelism();
   if (family == "gpt2") c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
-  c.parallelism.tensor_parallel_degree = degrees.tp;
-  c.parallelism.expert_parallel_degree = degrees.ep;
-  c.parallelism.expert_tensor_parallel_degree = degrees.etp;
   c.activation_checkpoint.mode = mode;
   c.debug.seed = kSeed;
   c.debug.deterministic = true;

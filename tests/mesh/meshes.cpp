@@ -9,6 +9,23 @@
 
 namespace tessera::mesh_tests {
 
+train::ParallelismConfig Degrees::parallelism() const {
+  using nn::ContextMethod;
+  train::ParallelismConfig p;
+  p.data_parallel_replicate_degree = replicate;
+  p.data_parallel_shard_degree = shard;
+  p.context_parallel_degree = cp;
+  p.context_parallel_load_balancer = balancer;
+  if (method == ContextMethod::ring || method == ContextMethod::ring_ulysses)
+    p.context_parallel_rotate_method = ContextMethod::ring;
+  if (method == ContextMethod::ulysses) p.context_parallel_ulysses_degree = cp;
+  if (method == ContextMethod::ring_ulysses) p.context_parallel_ulysses_degree = 2;
+  p.tensor_parallel_degree = tp;
+  p.expert_parallel_degree = ep;
+  p.expert_tensor_parallel_degree = etp;
+  return p;
+}
+
 std::vector<Degrees> every_mesh() {
   std::vector<Degrees> all;
   std::map<int, int> turns;  // of cp

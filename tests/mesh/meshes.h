@@ -7,6 +7,7 @@
 #include "tessera/nn/context/context_parallel.h"
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/long_form.h"
+#include "tessera/train/parallel/parallelism.h"
 
 #include <ostream>
 #include <string>
@@ -24,6 +25,8 @@ struct Degrees {
   [[nodiscard]] int ranks() const { return replicate * shard * cp * tp; }
   /// Into how many parts the rows of a batch are cut.
   [[nodiscard]] int data_parts() const { return replicate * shard; }
+  /// The fields of a run that say the same.
+  [[nodiscard]] train::ParallelismConfig parallelism() const;
   /// `replicate2_shard3_tp2`, for names of tests and messages; `single`.
   [[nodiscard]] std::string text() const {
     std::string text;

@@ -5,12 +5,17 @@
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trace_faults.h"
+#include "tessera/train/data/data_kinds.h"
 #include "tessera/train/monitor/chrome_trace.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+#include <sstream>
 
 namespace tessera::train {
 namespace {
@@ -180,6 +185,91 @@ TEST(Commands, EachIsInTheUsageAndInTheReadme) {
     EXPECT_EQ(run_cli(Words{std::string(c.name), "--help"}, help, err), 0) << c.name;
     EXPECT_TRUE(help.str().starts_with(concat("usage: tessera ", c.name, c.arguments, '\n')));
   }
+}
+
+// The texts in backquotes of a line's first cell; empty if the line is none of a table.
+std::vector<std::string> names_in_first_cell(std::string_view line) {
+  std::vector<std::string> names;
+  if (!line.starts_with("| `")) return names;
+  const std::string_view cell = line.substr(2, line.find(" |", 2) - 2);
+  for (size_t open = cell.find('`'); open != cell.npos; open = cell.find('`', open)) {
+    const size_t close = cell.find('`', open + 1);
+    names.emplace_back(cell.substr(open + 1, close - open - 1));
+    open = close + 1;
+  }
+  return names;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// A table whose head is `--section.` lists the fields of that section, all of them.
+TEST(Commands, TablesOfTheReadmeListTheFieldsOfTheirSection) {
+  Config config = recipe(recipes()[0].name);
+  const config::Fields fields = config.fields();
+  std::string section;
+  std::map<std::string, std::multiset<std::string>> listed;
+  for (const std::string& line : lines_of(io::read_file("train/README.md"))) {
+    const std::vector<std::string> names = names_in_first_cell(line);
+    if (names.size() == 1 && names[0].starts_with("--") && names[0].ends_with('.')) {
+      section = names[0].substr(2);
+    } else if (!line.starts_with('|')) {
+      section.clear();
+    } else if (!section.empty()) {
+      listed[section].insert(names.begin(), names.end());
+    }
+  }
+  ASSERT_TRUE(listed.contains("parallelism."));
+  for (const auto& [of, names] : listed) {
+    std::multiset<std::string> expected;
+    for (const config::Field& field : fields.all())
+      if (field.path.starts_with(of)) expected.insert(field.path.substr(of.size()));
+    EXPECT_EQ(names, expected) << of;
+  }
+}
+
+TEST(Commands, TheReadmeNamesFieldsThatExist) {
+  std::set<std::string> known{"--model.name", "--model.flavor"};
+  for (const models::Family& family : models::families()) {
+    for (const models::ModelConfig& model : family.flavors) {
+      Config config;
+      config.model = model;
+      for (const config::Field& field : config.fields().all()) known.insert("--" + field.path);
+    }
+  }
+  for (const char* file : {"README.md", "train/README.md"}) {
+    const std::string text = io::read_file(file);
+    for (size_t at = text.find("--"); at != text.npos; at = text.find("--", at)) {
+      size_t end = at + 2;
+      while (end < text.size() && (std::isalnum(text[end]) || text[end] == '_' || text[end] == '.'))
+        ++end;
+      std::string name = text.substr(at, end - at);
+      while (name.ends_with('.')) name.pop_back();
+      at = end;
+      if (name.find('.') != name.npos) EXPECT_TRUE(known.contains(name)) << file << ": " << name;
+    }
+  }
+}
+
+// The table of files lists the formats' suffixes.
+TEST(Commands, TheReadmeListsTheFormatsOfData) {
+  std::set<std::string> listed;
+  for (const std::string& line : lines_of(io::read_file("train/README.md"))) {
+    for (const std::string& names : names_in_first_cell(line)) {
+      for (std::istringstream words(names); !words.eof();) {
+        std::string word;
+        words >> word;
+        if (word.starts_with('.')) listed.insert(word);
+      }
+    }
+  }
+  for (const DataFormat& format : data_formats())
+    for (const std::string_view suffix : format.suffixes)
+      EXPECT_TRUE(listed.contains(std::string(suffix))) << suffix;
 }
 
 }  // namespace
