@@ -2,7 +2,7 @@
 // Faults of a configuration are found at once, before any rank starts.
 #include "tessera/train/run/faults.h"
 
-#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/trials.h"
 
 #include <gtest/gtest.h>
 
