@@ -228,7 +228,7 @@ double difference_to(const std::vector<double>& losses, const std::string& path)
   return largest;
 }
 
-void measure(Arguments& arguments) {
+Setting setting_of(Arguments& arguments) {
   Setting setting{.family = arguments.text("--family", "llama3"),
                   .model = arguments.text("--model", "debugmodel"),
                   .precision = arguments.text("--precision", "float32"),
@@ -245,6 +245,61 @@ void measure(Arguments& arguments) {
   setting.graph = arguments.flag("--graph");
   if (setting.graph && !setting.device.is_cuda())
     fail<UsageError>("bench", "--graph wants --device cuda: a CPU has no CUDA graphs");
+  return setting;
+}
+
+std::string name_of(const Setting& s) {
+  return concat("train_step_", s.family, '_', s.model, '_', s.precision,
+                s.checkpoint == "none" ? "" : "_" + s.checkpoint, s.graph ? "_graph" : "");
+}
+
+// Seconds of measured steps.
+struct Measured {
+  std::array<std::vector<double>, kParts> parts;
+  std::vector<double> totals;
+
+  [[nodiscard]] double milliseconds(Part part) const { return median(parts[part]) * 1e3; }
+  [[nodiscard]] std::string by_part(bool graph) const {
+    if (graph) return "one launch of a CUDA graph; by op without it";
+    return fmt::format("forward {:.1f}, backward {:.1f}, clipping and AdamW {:.1f}",
+                       milliseconds(kForward), milliseconds(kBackward), milliseconds(kOptimizer));
+  }
+};
+
+Measured measure_steps(Trainee& trainee, const Setting& setting, int steps) {
+  Measured all;
+  trainee.step();
+  if (setting.graph) trainee.capture();
+  else trainee.step();
+  for (int i = 0; i < steps; ++i) {
+    if (setting.graph) {
+      all.totals.push_back(trainee.launch());
+      continue;
+    }
+    const auto seconds = trainee.step();
+    double total = 0;
+    for (size_t p = 0; p < kParts; ++p) {
+      all.parts[p].push_back(seconds[p]);
+      total += seconds[p];
+    }
+    all.totals.push_back(total);
+  }
+  return all;
+}
+
+void compare_with_golden(const std::vector<double>& losses, const std::string& golden,
+                         const Setting& setting) {
+  const double tolerance = setting.precision == "float32" ? 1e-4 : 2e-2;
+  const double difference = difference_to(losses, golden);
+  const std::string found =
+      fmt::format("largest relative difference to the losses of {}: {:.1e}, allowed {:.0e}", golden,
+                  difference, tolerance);
+  if (!(difference <= tolerance)) fail<NumericError>("bench", found);
+  fmt::print("{}\n", found);
+}
+
+void measure(Arguments& arguments) {
+  const Setting setting = setting_of(arguments);
   const int steps = std::max(3, arguments.number("--steps", 5)),
             threads = arguments.number("--threads", Process::get().cores());
   const std::string golden = arguments.text("--golden");
@@ -253,24 +308,7 @@ void measure(Arguments& arguments) {
   const double rss_before = peak_rss_mib();
   Session session({.threads = threads});
   Trainee trainee(setting);
-  trainee.step();
-  if (setting.graph) trainee.capture();
-  else trainee.step();
-  std::array<std::vector<double>, kParts> parts;
-  std::vector<double> totals;
-  for (int i = 0; i < steps; ++i) {
-    if (setting.graph) {
-      totals.push_back(trainee.launch());
-      continue;
-    }
-    const auto seconds = trainee.step();
-    double total = 0;
-    for (size_t p = 0; p < kParts; ++p) {
-      parts[p].push_back(seconds[p]);
-      total += seconds[p];
-    }
-    totals.push_back(total);
-  }
+  const Measured measured = measure_steps(trainee, setting, steps);
   const double rss = peak_rss_mib();
   const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   const double allocated = mebi(session.context().allocator(setting.device)->stats().peak);
@@ -280,7 +318,7 @@ void measure(Arguments& arguments) {
   profile.stop();
   const Ceilings ceilings = measure_ceilings(setting.device);
 
-  const double total = median(totals);
+  const double total = median(measured.totals);
   const auto tokens = static_cast<double>(setting.batch * setting.length);
   const double flops = trainee.model().flops(
       std::vector<int64_t>(static_cast<size_t>(setting.batch), setting.length));
@@ -290,51 +328,37 @@ void measure(Arguments& arguments) {
              setting.model, concat(setting.device), setting.batch, setting.length,
              setting.precision, setting.checkpoint, threads);
   fmt::print("{}\n", describe(ceilings, threads, setting.device));
-  const std::string by_part =
-      setting.graph ? std::string("one launch of a CUDA graph; by op without it")
-                    : fmt::format("forward {:.1f}, backward {:.1f}, clipping and AdamW {:.1f}",
-                                  median(parts[kForward]) * 1e3, median(parts[kBackward]) * 1e3,
-                                  median(parts[kOptimizer]) * 1e3);
-  fmt::print("{:.0f} tokens/s, {:.1f} ms a step: {}\n", tokens / total, total * 1e3, by_part);
+  fmt::print("{:.0f} tokens/s, {:.1f} ms a step: {}\n", tokens / total, total * 1e3,
+             measured.by_part(setting.graph));
   fmt::print(
       "{:.1f} GFLOP/s, {:.0f} % of the GEMM ceiling; peak {:.0f} MiB resident ({:.0f} before the "
       "model), {:.0f} MiB of tensors, {:.1f} of them stored for backward; loss {:.3f}\n",
       flops / total / 1e9, percent, rss, rss_before, allocated, mebi(trainee.stored()),
       trainee.losses().back());
-  Json line = {
-      {"name", "train_step_" + setting.family + "_" + setting.model + "_" + setting.precision +
-                   (setting.checkpoint == "none" ? "" : "_" + setting.checkpoint) +
-                   (setting.graph ? "_graph" : "")},
-      {"shape", {setting.batch, setting.length}},
-      {"time_us", total * 1e6},
-      {"tokens_per_second", tokens / total},
-      {"forward_ms", median(parts[kForward]) * 1e3},
-      {"backward_ms", median(parts[kBackward]) * 1e3},
-      {"optimizer_ms", median(parts[kOptimizer]) * 1e3},
-      {"gflops_per_second", flops / total / 1e9},
-      {"percent_of_gemm_ceiling", percent},
-      {"peak_rss_mib", rss},
-      {"rss_before_model_mib", rss_before},
-      {"peak_tensors_mib", allocated},
-      {"stored_mib", mebi(trainee.stored())},
-      {"loss", trainee.losses().back()},
-      {"losses", trainee.losses()},
-      {"device", concat(setting.device)},
-      {"threads", threads}};
+  Json line = {{"name", name_of(setting)},
+               {"shape", {setting.batch, setting.length}},
+               {"time_us", total * 1e6},
+               {"tokens_per_second", tokens / total},
+               {"forward_ms", measured.milliseconds(kForward)},
+               {"backward_ms", measured.milliseconds(kBackward)},
+               {"optimizer_ms", measured.milliseconds(kOptimizer)},
+               {"gflops_per_second", flops / total / 1e9},
+               {"percent_of_gemm_ceiling", percent},
+               {"peak_rss_mib", rss},
+               {"rss_before_model_mib", rss_before},
+               {"peak_tensors_mib", allocated},
+               {"stored_mib", mebi(trainee.stored())},
+               {"loss", trainee.losses().back()},
+               {"losses", trainee.losses()},
+               {"device", concat(setting.device)},
+               {"threads", threads}};
   if (setting.graph)
     for (const char* part : {"forward_ms", "backward_ms", "optimizer_ms"}) line.erase(part);
   line.update(ceilings.json());
-  const double tolerance = setting.precision == "float32" ? 1e-4 : 2e-2;
-  const double difference = golden.empty() ? 0 : difference_to(trainee.losses(), golden);
-  if (!golden.empty()) line["loss_difference"] = difference;
+  if (!golden.empty()) line["loss_difference"] = difference_to(trainee.losses(), golden);
   lines.write(line);
   print_profile(profile, kProfiled, ceilings, setting.computed(), lines);
-  if (golden.empty()) return;
-  const std::string found =
-      fmt::format("largest relative difference to the losses of {}: {:.1e}, allowed {:.0e}", golden,
-                  difference, tolerance);
-  if (!(difference <= tolerance)) fail<NumericError>("bench", found);
-  fmt::print("{}\n", found);
+  if (!golden.empty()) compare_with_golden(trainee.losses(), golden, setting);
 }
 
 }  // namespace

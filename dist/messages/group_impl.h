@@ -132,6 +132,8 @@ class MessageGroup final : public QueuedGroup {
   void post(const Ref<MessageWork>& w);
   void advance_pairs();
   void advance_inbox(int from);
+  bool take_unexpected(int from);
+  bool take_opening(int from);
   bool deliver(int from, const Opening& opening, MessageWork& w);
 
   std::shared_ptr<MessageWorld> world_;

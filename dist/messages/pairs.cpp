@@ -68,40 +68,80 @@ bool MessageGroup::deliver(int from, const Opening& opening, MessageWork& w) {
   return false;
 }
 
+namespace {
+
+void fill(MessageWork& w, const std::byte* data, int64_t bytes) {
+  if (bytes > 0) std::memcpy(w.c.out.data, data, static_cast<size_t>(bytes));
+}
+
+auto waiting_for(std::deque<Ref<MessageWork>>& posted, int64_t tag) {
+  return std::ranges::find_if(posted, [&](const Ref<MessageWork>& w) { return w->c.tag == tag; });
+}
+
+}  // namespace
+
+// Messages that came before a recv asked for them; false: the group has failed.
+bool MessageGroup::take_unexpected(int from) {
+  Inbox& inbox = inboxes_[static_cast<size_t>(from)];
+  for (auto kept = inbox.unexpected.begin(); kept != inbox.unexpected.end();) {
+    const auto w = waiting_for(inbox.posted, (*kept)->opening.tag);
+    if (w == inbox.posted.end()) {
+      ++kept;
+      continue;
+    }
+    if (!deliver(from, (*kept)->opening, **w)) return false;
+    fill(**w, (*kept)->data.data(), (*kept)->opening.payload);
+    end(*w, nullptr);
+    --messages_;
+    inbox.posted.erase(w);
+    kept = inbox.unexpected.erase(kept);
+  }
+  return true;
+}
+
+// The opening that has come, with its payload if that is inside; false: the group has failed.
+bool MessageGroup::take_opening(int from) {
+  Inbox& inbox = inboxes_[static_cast<size_t>(from)];
+  const Opening& opening = *inbox.opening;
+  const auto receive = [&](void* to) {
+    inbox.handle = world_->messages->receive(world(from), tag_of(id_), to,
+                                             static_cast<size_t>(opening.payload));
+  };
+  if (const auto w = waiting_for(inbox.posted, opening.tag); w != inbox.posted.end()) {
+    if (!deliver(from, opening, **w)) return false;
+    const Ref<MessageWork> work = *w;
+    inbox.posted.erase(w);
+    if (opening.is_inline()) {
+      fill(*work, opening.data.data(), opening.payload);
+      end(work, nullptr);
+      --messages_;
+    } else {
+      inbox.current = work;
+      receive(work->c.out.data);
+    }
+    return true;
+  }
+  auto kept = std::make_shared<Unexpected>();
+  kept->opening = opening;
+  kept->data.resize(static_cast<size_t>(opening.payload));
+  if (opening.is_inline()) {
+    std::copy_n(opening.data.data(), kept->data.size(), kept->data.data());
+    inbox.unexpected.push_back(std::move(kept));
+  } else {
+    receive(kept->data.data());
+    inbox.to_unexpected = std::move(kept);
+  }
+  return true;
+}
+
 void MessageGroup::advance_inbox(int from) {
   Inbox& inbox = inboxes_[static_cast<size_t>(from)];
-  const auto finish = [&](const Ref<MessageWork>& w) {
-    end(w, nullptr);
-    --messages_;
-  };
-  const auto waiting = [&](int64_t tag) {
-    return std::ranges::find_if(inbox.posted,
-                                [&](const Ref<MessageWork>& w) { return w->c.tag == tag; });
-  };
-  const auto fill = [](MessageWork& w, const std::byte* data, int64_t bytes) {
-    if (bytes > 0) std::memcpy(w.c.out.data, data, static_cast<size_t>(bytes));
-  };
-  const auto receive = [&](void* to, int64_t bytes) {
-    inbox.handle =
-        world_->messages->receive(world(from), tag_of(id_), to, static_cast<size_t>(bytes));
-  };
-  while (true) {
-    for (auto kept = inbox.unexpected.begin(); kept != inbox.unexpected.end();) {
-      const auto w = waiting((*kept)->opening.tag);
-      if (w == inbox.posted.end()) {
-        ++kept;
-        continue;
-      }
-      if (!deliver(from, (*kept)->opening, **w)) return;
-      fill(**w, (*kept)->data.data(), (*kept)->opening.payload);
-      finish(*w);
-      inbox.posted.erase(w);
-      kept = inbox.unexpected.erase(kept);
-    }
+  while (take_unexpected(from)) {
     if (!inbox.handle) {
       if (inbox.posted.empty()) return;
       inbox.opening = std::make_shared<Opening>();
-      receive(inbox.opening.get(), sizeof(Opening));
+      inbox.handle =
+          world_->messages->receive(world(from), tag_of(id_), inbox.opening.get(), sizeof(Opening));
     }
     if (!world_->messages->done(inbox.handle)) {
       if (inbox.current) left_behind(from, *inbox.current);
@@ -110,36 +150,12 @@ void MessageGroup::advance_inbox(int from) {
     }
     last_look_ = false;
     if (inbox.current) {  // its payload is here
-      finish(std::exchange(inbox.current, nullptr));
-      continue;
-    }
-    if (inbox.to_unexpected) {
+      end(std::exchange(inbox.current, nullptr), nullptr);
+      --messages_;
+    } else if (inbox.to_unexpected) {
       inbox.unexpected.push_back(std::exchange(inbox.to_unexpected, nullptr));
-      continue;
-    }
-    const Opening& opening = *inbox.opening;
-    if (const auto w = waiting(opening.tag); w != inbox.posted.end()) {
-      if (!deliver(from, opening, **w)) return;
-      const Ref<MessageWork> work = *w;
-      inbox.posted.erase(w);
-      if (opening.is_inline()) {
-        fill(*work, opening.data.data(), opening.payload);
-        finish(work);
-      } else {
-        inbox.current = work;
-        receive(work->c.out.data, opening.payload);
-      }
-      continue;
-    }
-    auto kept = std::make_shared<Unexpected>();
-    kept->opening = opening;
-    kept->data.resize(static_cast<size_t>(opening.payload));
-    if (opening.is_inline()) {
-      std::copy_n(opening.data.data(), kept->data.size(), kept->data.data());
-      inbox.unexpected.push_back(std::move(kept));
-    } else {
-      receive(kept->data.data(), opening.payload);
-      inbox.to_unexpected = std::move(kept);
+    } else if (!take_opening(from)) {
+      return;
     }
   }
 }

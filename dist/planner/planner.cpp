@@ -340,36 +340,11 @@ TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
   return same;
 }
 
-void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
-  Context& context = Context::current();
-  const OpPlan& plan = impl_->plan(row, op, in, {});
-  const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
-  TensorList given;
-  if (__builtin_expect(plan.asks, false)) {
-    given = sent(row, plan, in);
-    in = given;
-  }
-  SmallVector<Tensor, 4> local;
-  for (size_t i = 0; i < in.size(); ++i) {
-    const OpPlan::Input& p = plan.in[i];
-    if (!in[i].defined()) {
-      local.emplace_back();
-      continue;
-    }
-    const bool plain = !in[i].is_distributed();
-    if (plain && in[i].requires_grad() && context.grad_enabled)
-      (void)common_mesh(row, in, layouts_of(row, in));  // throws
-    const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
-    // A constant is replicated: next to a partial sum it is zero on all ranks but one.
-    if (!p.moves || (p.sends && !plain)) local.push_back(part);
-    else
-      local.push_back(
-          detail::run_redistribute(*p.moves, part, in[i].shape(), p.target.mesh(), "forward"));
-  }
-  // The plan may come from a call with other attributes that do not decide the plan.
-  const void* local_op = row.local ? plan.local_op.get() : op;
-  bool gradients = false;
-  for (const Tensor& t : in) gradients |= t.defined() && t.requires_grad();
+namespace {
+
+// Runs the op on this rank's parts, and gives those of its outputs.
+SmallVector<Tensor, 2> run_on_parts(Context& context, const OpRow& row, const void* local_op,
+                                    const OpPlan& plan, Tensors in, SmallVector<Tensor, 4>& local) {
   SmallVector<Tensor, 2> made;
   switch (row.kind) {
     case OpKind::compute:
@@ -415,6 +390,42 @@ void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out
       break;
     }
   }
+  return made;
+}
+
+}  // namespace
+
+void Planner::call(const OpRow& row, const void* op, Tensors in, TensorList& out) {
+  Context& context = Context::current();
+  const OpPlan& plan = impl_->plan(row, op, in, {});
+  const TensorImpl* source = in.empty() || !in[0].defined() ? nullptr : &in[0].impl();
+  TensorList given;
+  if (__builtin_expect(plan.asks, false)) {
+    given = sent(row, plan, in);
+    in = given;
+  }
+  SmallVector<Tensor, 4> local;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const OpPlan::Input& p = plan.in[i];
+    if (!in[i].defined()) {
+      local.emplace_back();
+      continue;
+    }
+    const bool plain = !in[i].is_distributed();
+    if (plain && in[i].requires_grad() && context.grad_enabled)
+      (void)common_mesh(row, in, layouts_of(row, in));  // throws
+    const Tensor part = plain ? in[i] : Tensor(in[i].impl().local);
+    // A constant is replicated: next to a partial sum it is zero on all ranks but one.
+    if (!p.moves || (p.sends && !plain)) local.push_back(part);
+    else
+      local.push_back(
+          detail::run_redistribute(*p.moves, part, in[i].shape(), p.target.mesh(), "forward"));
+  }
+  // The plan may come from a call with other attributes that do not decide the plan.
+  const void* local_op = row.local ? plan.local_op.get() : op;
+  bool gradients = false;
+  for (const Tensor& t : in) gradients |= t.defined() && t.requires_grad();
+  const SmallVector<Tensor, 2> made = run_on_parts(context, row, local_op, plan, in, local);
   for (size_t i = 0; i < made.size(); ++i)
     out.push_back(make_distributed(made[i], plan.out[i].global, plan.out[i].layout));
   if (row.kind == OpKind::view)

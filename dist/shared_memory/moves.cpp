@@ -181,6 +181,20 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
   };
   // Elements of a part of `whole` that this round moves.
   const auto now = [&](int64_t whole) { return std::clamp<int64_t>(whole - from, 0, each); };
+  // The members' parts, one behind the other.
+  const auto get_parts = [&](const auto& source_of) {
+    int64_t start = 0;
+    for (int p = 0; p < n; ++p) {
+      const int64_t whole = c.receive[static_cast<size_t>(p)];
+      if (now(whole) > 0) get(start + from, source_of(p), now(whole));
+      start += whole;
+    }
+  };
+  // What member p has for this rank.
+  const auto part_from = [&](int p) -> const std::byte* {
+    return p == me ? c.in.data + (offset_of(c.send, me) + from) * item
+                   : slot(p, k) + me * each * item;
+  };
   switch (c.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
@@ -192,44 +206,22 @@ void SharedGroup::read_round(SharedWork& w, int64_t k) {
       break;
     case Kind::broadcast: get(from, slot(c.root, k), now(c.count)); break;
     case Kind::all_gather:
-    case Kind::gather: {
-      int64_t start = 0;
-      for (int p = 0; p < n; ++p) {
-        const int64_t whole = c.receive[static_cast<size_t>(p)];
-        if (now(whole) > 0)
-          get(start + from, p == me ? c.in.data + from * item : slot(p, k), now(whole));
-        start += whole;
-      }
+    case Kind::gather:
+      get_parts([&](int p) { return p == me ? c.in.data + from * item : slot(p, k); });
       break;
-    }
     case Kind::reduce_scatter: {
       const int64_t count = now(c.send[static_cast<size_t>(me)]);
       if (count == 0) break;
       std::vector<const void*> sources;
-      for (int p = 0; p < n; ++p) {
-        sources.push_back(p == me ? c.in.data + (offset_of(c.send, me) + from) * item
-                                  : slot(p, k) + me * each * item);
-      }
+      for (int p = 0; p < n; ++p) sources.push_back(part_from(p));
       void* const output = out + from * item;
       reduce_tree(reduced_as(c.dtype), c.op, sources, {&output, 1}, count);
       break;
     }
-    case Kind::all_to_all: {
-      int64_t start = 0;
-      for (int p = 0; p < n; ++p) {
-        const int64_t whole = c.receive[static_cast<size_t>(p)];
-        const std::byte* source = p == me ? c.in.data + (offset_of(c.send, me) + from) * item
-                                          : slot(p, k) + me * each * item;
-        if (now(whole) > 0) get(start + from, source, now(whole));
-        start += whole;
-      }
-      break;
-    }
+    case Kind::all_to_all: get_parts(part_from); break;
     case Kind::scatter: {
-      const std::byte* source = me == c.root ? c.in.data + (offset_of(c.send, me) + from) * item
-                                             : slot(c.root, k) + me * each * item;
       const int64_t count = now(c.send[static_cast<size_t>(me)]);
-      if (count > 0) get(from, source, count);
+      if (count > 0) get(from, part_from(c.root), count);
       break;
     }
     default: break;

@@ -130,6 +130,25 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
 
 SafetensorsFile::~SafetensorsFile() { ::close(fd_); }
 
+namespace {
+
+// Why tensors do not fill their bytes without gaps; empty: they do.
+std::string fault_of(std::vector<std::pair<uint64_t, uint64_t>> spans, uint64_t buffer_bytes) {
+  std::ranges::sort(spans);
+  uint64_t at = 0;
+  for (const auto& [begin, end] : spans) {
+    if (begin != at) {
+      return concat(begin < at ? "tensors overlap" : "there is a hole", " at byte ",
+                    std::min(begin, at));
+    }
+    at = end;
+  }
+  if (at == buffer_bytes) return {};
+  return concat("tensors end at byte ", at, ", the file at ", buffer_bytes);
+}
+
+}  // namespace
+
 void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
   if (header.empty() || header.front() != '{') corrupt("the header does not begin with '{'");
   const ParsedJson parsed = parse_json(header, {.most_depth = kMaxDepth});
@@ -182,19 +201,10 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
     entry.end = *end;
     entries_.emplace(name, std::move(entry));
   }
-
   std::vector<std::pair<uint64_t, uint64_t>> spans;
   for (const auto& [name, e] : entries_) spans.emplace_back(e.begin, e.end);
-  std::ranges::sort(spans);
-  uint64_t at = 0;
-  for (const auto& [begin, end] : spans) {
-    if (begin != at)
-      corrupt(concat(begin < at ? "tensors overlap" : "there is a hole", " at byte ",
-                     std::min(begin, at)));
-    at = end;
-  }
-  if (at != buffer_bytes)
-    corrupt(concat("tensors end at byte ", at, ", the file at ", buffer_bytes));
+  if (const std::string fault = fault_of(std::move(spans), buffer_bytes); !fault.empty())
+    corrupt(fault);
 }
 
 const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {

@@ -75,6 +75,36 @@ double model_number(models::ModelConfig model, std::string_view name) {
   return field ? *std::get<double*>(field->value) : 0;
 }
 
+// Of the weights that a run starts from and of those that it gives away.
+std::vector<std::string> initial_model_conflicts(const Config& c) {
+  std::vector<std::string> faults;
+  const auto require = [&](bool ok, const auto&... message) {
+    if (!ok) faults.push_back(concat(message...));
+  };
+  require(
+      c.initial_hf.empty() || c.checkpoint.initial_load_path.empty(),
+      "[--model.initial_hf] and --checkpoint.initial_load_path both name a model to start from: "
+      "give one of them");
+  require(!c.checkpoint.initial_load_in_hf || !c.initial_hf.empty() ||
+              !c.checkpoint.initial_load_path.empty() ||
+              (!c.hf_assets_path.empty() && c.hf_assets_path != kByteTokenizer),
+          "[--checkpoint.initial_load_in_hf] needs --checkpoint.initial_load_path, a folder of "
+          "Hugging Face");
+  require(
+      c.model.hugging_face() || (c.initial_hf_folder().empty() && !c.checkpoint.last_save_in_hf),
+      "[--model.name] ", c.model.family(),
+      " has no names of Hugging Face: it can neither be "
+      "loaded from there nor saved so");
+  if (c.checkpoint.last_save_in_hf && c.model.hugging_face()) {
+    try {
+      (void)models::hf_config(*c.model.hugging_face(), c.model, DType::f32, {});
+    } catch (const ValueError& error) {
+      faults.push_back(concat("[--checkpoint.last_save_in_hf] ", error.what()));
+    }
+  }
+  return faults;
+}
+
 }  // namespace
 
 void add_device(config::Fields& f, DeviceChoice& device) {
@@ -251,26 +281,7 @@ std::vector<std::string> Config::conflicts() const {
   require((model.dtype() == DType::f64) == (training.mixed_precision_param == DType::f64),
           "[--training.mixed_precision_param] float64 and --training.dtype float64 need "
           "each other: give both");
-  require(
-      initial_hf.empty() || checkpoint.initial_load_path.empty(),
-      "[--model.initial_hf] and --checkpoint.initial_load_path both name a model to start from: "
-      "give one of them");
-  require(!checkpoint.initial_load_in_hf || !initial_hf.empty() ||
-              !checkpoint.initial_load_path.empty() ||
-              (!hf_assets_path.empty() && hf_assets_path != kByteTokenizer),
-          "[--checkpoint.initial_load_in_hf] needs --checkpoint.initial_load_path, a folder of "
-          "Hugging Face");
-  require(model.hugging_face() || (initial_hf_folder().empty() && !checkpoint.last_save_in_hf),
-          "[--model.name] ", model.family(),
-          " has no names of Hugging Face: it can neither be "
-          "loaded from there nor saved so");
-  if (checkpoint.last_save_in_hf && model.hugging_face()) {
-    try {
-      (void)models::hf_config(*model.hugging_face(), model, DType::f32, {});
-    } catch (const ValueError& error) {
-      faults.push_back(concat("[--checkpoint.last_save_in_hf] ", error.what()));
-    }
-  }
+  std::ranges::move(initial_model_conflicts(*this), std::back_inserter(faults));
   for (auto& fault : checkpoint.conflicts()) faults.push_back(std::move(fault));
   for (auto& fault : dataloader.conflicts()) faults.push_back(std::move(fault));
   for (auto& fault : special_tokens.conflicts()) faults.push_back(std::move(fault));

@@ -152,6 +152,65 @@ void BpeTrainer::add(std::string_view document) {
   for (const std::string_view word : buffers_.words) ++counts_[key.assign(word)];
 }
 
+namespace {
+
+// The file of a tokenizer with these tokens and merges, as `tokenizers` writes it.
+Json tokenizer_json(const BpeTraining& options, const std::vector<std::string>& tokens,
+                    const std::vector<std::pair<uint32_t, uint32_t>>& merges) {
+  Json stages = Json::array();
+  for (const char* pattern : find_split(options.split)->patterns) {
+    stages.push_back({{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}});
+  }
+  const Json byte_level{{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", false}};
+  stages.push_back(byte_level);
+  Json vocabulary = Json::object(), pairs = Json::array();
+  Json::object_t::Container& members = vocabulary.get_ref<Json::object_t&>();  // its [] is linear
+  for (size_t id = 0; id < tokens.size(); ++id) members.emplace_back(tokens[id], id);
+  for (const auto& [left, right] : merges) pairs.push_back({tokens[left], tokens[right]});
+  const auto mark_part = [](const std::string& id) -> Json {
+    return {{"SpecialToken", {{"id", id}, {"type_id", 0}}}};
+  };
+  const auto sequence = [](const char* id) -> Json {
+    return {{"Sequence", {{"id", id}, {"type_id", 0}}}};
+  };
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", {mark_json(options.begin, 0), mark_json(options.end, 1)}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", stages}}},
+          {"post_processor",
+           {{"type", "TemplateProcessing"},
+            {"single", {mark_part(options.begin), sequence("A")}},
+            {"pair",
+             {mark_part(options.begin), sequence("A"), mark_part(options.begin), sequence("B")}},
+            {"special_tokens",
+             {{options.begin,
+               {{"id", options.begin},
+                {"ids", Json::array({0})},
+                {"tokens", Json::array({options.begin})}}}}}}},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", false},
+            {"vocab", vocabulary},
+            {"merges", pairs}}}};
+}
+
+}  // namespace
+
 std::vector<TokenizerFile> BpeTrainer::train() const {
   // Ids: the marks, the bytes in the order of the characters that stand for them, then merges.
   const auto characters = byte_characters();
@@ -175,57 +234,7 @@ std::vector<TokenizerFile> BpeTrainer::train() const {
   const auto merges =
       Merger(std::move(words), tokens).run(static_cast<size_t>(options_.vocabulary));
 
-  Json stages = Json::array();
-  for (const char* pattern : find_split(options_.split)->patterns) {
-    stages.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", pattern}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}});
-  }
-  const Json byte_level{{"type", "ByteLevel"},
-                        {"add_prefix_space", false},
-                        {"trim_offsets", true},
-                        {"use_regex", false}};
-  stages.push_back(byte_level);
-  Json vocabulary = Json::object(), pairs = Json::array();
-  Json::object_t::Container& members = vocabulary.get_ref<Json::object_t&>();  // its [] is linear
-  for (size_t id = 0; id < tokens.size(); ++id) members.emplace_back(tokens[id], id);
-  for (const auto& [left, right] : merges) pairs.push_back({tokens[left], tokens[right]});
-  const auto mark_part = [](const std::string& id) -> Json {
-    return {{"SpecialToken", {{"id", id}, {"type_id", 0}}}};
-  };
-  const auto sequence = [](const char* id) -> Json {
-    return {{"Sequence", {{"id", id}, {"type_id", 0}}}};
-  };
-  const Json json{
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", {mark_json(options_.begin, 0), mark_json(options_.end, 1)}},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", stages}}},
-      {"post_processor",
-       {{"type", "TemplateProcessing"},
-        {"single", {mark_part(options_.begin), sequence("A")}},
-        {"pair",
-         {mark_part(options_.begin), sequence("A"), mark_part(options_.begin), sequence("B")}},
-        {"special_tokens",
-         {{options_.begin,
-           {{"id", options_.begin},
-            {"ids", Json::array({0})},
-            {"tokens", Json::array({options_.begin})}}}}}}},
-      {"decoder", byte_level},
-      {"model",
-       {{"type", "BPE"},
-        {"dropout", nullptr},
-        {"unk_token", nullptr},
-        {"continuing_subword_prefix", nullptr},
-        {"end_of_word_suffix", nullptr},
-        {"fuse_unk", false},
-        {"byte_fallback", false},
-        {"ignore_merges", false},
-        {"vocab", vocabulary},
-        {"merges", pairs}}}};
+  const Json json = tokenizer_json(options_, tokens, merges);
   const Json config{{"bos_token", options_.begin},
                     {"eos_token", options_.end},
                     {"tokenizer_class", "PreTrainedTokenizerFast"}};
