@@ -253,6 +253,11 @@ std::string name_of(const Setting& s) {
                 s.checkpoint == "none" ? "" : "_" + s.checkpoint, s.graph ? "_graph" : "");
 }
 
+void print_setting(const Setting& s, int threads) {
+  fmt::print("{} {} on {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", s.family,
+             s.model, concat(s.device), s.batch, s.length, s.precision, s.checkpoint, threads);
+}
+
 // Seconds of measured steps.
 struct Measured {
   std::array<std::vector<double>, kParts> parts;
@@ -324,9 +329,7 @@ void measure(Arguments& arguments) {
       std::vector<int64_t>(static_cast<size_t>(setting.batch), setting.length));
   const double ceiling = setting.computed() == DType::f32 ? ceilings.gemm_f32 : ceilings.gemm_bf16;
   const double percent = 100 * flops / total / ceiling;
-  fmt::print("{} {} on {}, batch {} x {} tokens, {}, checkpoint {}, threads {}\n", setting.family,
-             setting.model, concat(setting.device), setting.batch, setting.length,
-             setting.precision, setting.checkpoint, threads);
+  print_setting(setting, threads);
   fmt::print("{}\n", describe(ceilings, threads, setting.device));
   fmt::print("{:.0f} tokens/s, {:.1f} ms a step: {}\n", tokens / total, total * 1e3,
              measured.by_part(setting.graph));
