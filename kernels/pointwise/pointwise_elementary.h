@@ -227,19 +227,23 @@ struct ExactGelu {
 /// x / 2 (1 + tanh(z / 2)) is x sigmoid(z), which keeps its digits if the tanh comes near -1.
 struct TanhGelu {
   static constexpr bool kLong = true;
-  /// z = kSlope x + kCubic x^3, each coefficient a float and what that lacks: sqrt(8 / pi), whose
-  /// float has so few bits that differences from it are exact, and 0.044715 of it.
-  static constexpr double kSlope = 418321.0 / 262144, kSlopeRest = 1.5957691216057308 - kSlope;
-  static constexpr double kCubic = 0.0713548139f, kCubicRest = 0.07135481627260025 - kCubic;
+  /// z = slope x + cubic x^3, with sqrt(8 / pi) and 0.044715 of it. In f32 a coefficient is a float
+  /// and what that lacks; the float of the slope has so few bits that differences from it are
+  /// exact.
+  static constexpr double kSlope = 1.5957691216057308, kCubic = 0.07135481627260025;
+  template <class T> static constexpr double kSlopeOf = sizeof(T) < 8 ? 418321.0 / 262144 : kSlope;
+  template <class T> static constexpr double kCubicOf = sizeof(T) < 8 ? 0.0713548139f : kCubic;
   /// Far out the sigmoid is 0 or 1 in every dtype, and powers of x would overflow.
   template <class T> TESSERA_MATH static T within(T x) { return vmath::within(x, T(-32), T(32)); }
   /// sigmoid(z). Its relative error in the tail is the error of z, which is large there: so what
   /// the roundings of z drop is added by the slope of the sigmoid.
   template <class T> TESSERA_MATH static T gate(T c) {
-    const T square = c * c, factor = vmath::fma(T(kCubic), square, T(kSlope)), z = c * factor;
-    const T factor_rest = vmath::fma(T(kCubic), square, T(kSlope) - factor) +
-                          vmath::fma(T(kCubic), vmath::fma(c, c, -square),
-                                     vmath::fma(T(kCubicRest), square, T(kSlopeRest)));
+    constexpr T slope = T(kSlopeOf<T>), slope_rest = T(kSlope - kSlopeOf<T>);
+    constexpr T cubic = T(kCubicOf<T>), cubic_rest = T(kCubic - kCubicOf<T>);
+    const T square = c * c, factor = vmath::fma(cubic, square, slope), z = c * factor;
+    const T factor_rest =
+        vmath::fma(cubic, square, slope - factor) +
+        vmath::fma(cubic, vmath::fma(c, c, -square), vmath::fma(cubic_rest, square, slope_rest));
     const T z_rest = vmath::fma(c, factor_rest, vmath::fma(c, factor, -z));
     const T s = vmath::sigmoid(z);
     return vmath::fma(s * (T(1) - s), z_rest, s);
@@ -248,7 +252,7 @@ struct TanhGelu {
   /// The slopes at x and -x sum to 1, and the one below 0 keeps its digits.
   template <class T> TESSERA_MATH static T pull(T x, T dy) {
     const T c = within(x), below = c < T(0) ? c : -c, s = gate(below);
-    const T dz = vmath::fma(T(3 * (kCubic + kCubicRest)), c * c, T(kSlope + kSlopeRest));
+    const T dz = vmath::fma(T(3 * kCubic), c * c, T(kSlope));
     const T slope = s * vmath::fma(below * (T(1) - s), dz, T(1));
     return x != x ? x : dy * (c < T(0) ? slope : T(1) - slope);
   }
