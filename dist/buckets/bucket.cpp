@@ -53,31 +53,40 @@ struct Seen {
   bool operator==(const Seen&) const = default;
 };
 
-}  // namespace
-
-struct Bucket::State {
+// The ranks that hold the parameters.
+struct Ranks {
   Mesh mesh;
   std::vector<int> shard_axes, replicate_axes;
   Mesh neighbours;  // the ranks of the shard axes as (others, ways); empty: no part is kept
-  DType own = DType::f32, param = DType::f32, sum = DType::f32;
-  Device device;
-  std::vector<Item> items;
   size_t members = 1, me = 0;
-  bool replicas = false, padded = false;
-  int64_t whole = 0, part = 0;  // elements of all whole tensors, and of a part
+  bool replicas = false;
+};
 
-  // Gathered: `received` while it is under way, then `flat`, whose storage stays. `flat` may be
-  // longer than the whole tensors, a multiple of the ways; `held` is this rank's part of it.
+// `received` while a gather is under way, then `flat`, whose storage stays. `flat` may be longer
+// than the whole tensors, a multiple of the ways; `held` is this rank's part of it.
+struct Gathered {
   Tensor received, flat, held;
   std::vector<Tensor> as_given;  // whole tensors that are the shards
   Ref<Work> gathering;
   std::vector<Seen> seen, filled;  // shards of the last gather, and those in `flat`
   bool there = false;
+};
 
+struct Reduced {
   Tensor added, scattered;  // kept by Reduce::none and by Reduce::scatter, in dtype `own`
   std::set<int> forgotten;  // items whose part of these is to be zero
   Ref<Work> reducing;
   Ref<Later> later;
+};
+
+}  // namespace
+
+struct Bucket::State : Ranks, Gathered, Reduced {
+  DType own = DType::f32, param = DType::f32, sum = DType::f32;
+  Device device;
+  std::vector<Item> items;
+  bool padded = false;
+  int64_t whole = 0, part = 0;  // elements of all whole tensors, and of a part
 
   State() = default;
   ~State() {

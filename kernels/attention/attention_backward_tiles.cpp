@@ -16,9 +16,19 @@ namespace {
 
 constexpr int64_t kFew = 32;  // queries of a narrow block: products over them take 32 at a time
 
-// Scratch of one task. Behind the last row of keys are 16 of zeros.
-struct TileScratch {
+// Row lengths up to multiples of 16 and 32, of queries and of values; columns of the keys turned.
+struct TileSizes {
   int64_t d16, d32, v16, v32, columns;
+  explicit TileSizes(const Problem& z)
+      : d16(micro::round_up(z.d, 16)),
+        d32(micro::round_up(z.d, 32)),
+        v16(micro::round_up(z.dv, 16)),
+        v32(micro::round_up(z.dv, 32)),
+        columns(tiles::columns_of(z.s)) {}
+};
+
+// Scratch of one task. Behind the last row of keys are 16 of zeros.
+struct TileScratch : TileSizes {
   bf16 *k, *v, *k_t;                  // (S + 16, d32), (S + 16, v32), (d16, columns)
   float *dk, *dv;                     // (S + 16, d16), (S + 16, v16)
   bf16* rows;                         // (width, d32 or v32)
@@ -27,12 +37,7 @@ struct TileScratch {
   bf16 *p_rows, *ds_rows;                             // (keys, width)
   uint32_t *ds_pairs, *words;                         // (keys / 2, width), 32 d32
 
-  explicit TileScratch(const Problem& z)
-      : d16(micro::round_up(z.d, 16)),
-        d32(micro::round_up(z.d, 32)),
-        v16(micro::round_up(z.dv, 16)),
-        v32(micro::round_up(z.dv, 32)),
-        columns(tiles::columns_of(z.s)) {}
+  explicit TileScratch(const Problem& z) : TileSizes(z) {}
   // Lays the arrays out from `at` on, and gives how many floats they take; `at` may be null.
   int64_t place(const Problem& z, float* at) {
     int64_t used = 0;
