@@ -123,7 +123,9 @@ int event_record(void* event, void* stream) {
 }
 int event_done(void* event) {
   const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
-  return code == cudaErrorNotReady ? kNcclPending : of(code);
+  if (code != cudaErrorNotReady) return of(code);
+  (void)cudaGetLastError();  // it is no error, and who checks a launch of its own would find it
+  return kNcclPending;
 }
 int stream_wait(void* stream, void* event) {
   return of(cudaStreamWaitEvent(cuda(stream), static_cast<cudaEvent_t>(event), 0));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test with an empty folder of its own, named after it and the process, gone when it ends.
+// A test with an empty folder of its own, named after it, gone when it ends. Processes in
+// namespaces of their own may have one number, so the name is not made of that.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -8,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <unistd.h>
 
 namespace tessera::test {
 
@@ -18,11 +19,10 @@ class FolderTest : public testing::Test {
  protected:
   FolderTest() {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::string name = concat(test->test_suite_name(), '.', test->name(), '.', getpid());
+    std::string name = concat(test->test_suite_name(), '.', test->name(), ".XXXXXX");
     std::ranges::replace(name, '/', '.');  // of parameterised tests
     folder_ = testing::TempDir() + name;
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
+    if (!::mkdtemp(folder_.data())) fail<IoError>("test", "cannot make a folder like ", folder_);
   }
   ~FolderTest() override { std::filesystem::remove_all(folder_); }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUB's sort of keys with values by a stable sort. The first call, without scratch memory, says how
-// many bytes the second needs; these are overwritten.
+// many bytes the second needs; these are overwritten. As CUB does, a call fails of an error that an
+// earlier one left behind.
 #pragma once
 
 #include "cuda_runtime.h"
@@ -41,10 +42,11 @@ cudaError_t with_scratch(void* scratch, size_t& bytes, int64_t items, cudaStream
     return cudaSuccess;
   }
   if (bytes < needed) return cudaErrorInvalidValue;
-  return enqueue(stream, [=] {
+  const cudaError_t status = enqueue(stream, [=] {
     std::memset(scratch, 0xff, needed);
     work();
   });
+  return status == cudaSuccess ? cudaPeekAtLastError() : status;
 }
 
 }  // namespace cuda_emulation
