@@ -11,6 +11,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
@@ -210,18 +211,35 @@ void run_validation(models::LanguageModel& model, const Config& config, const Me
   (void)model.loss(batch.tokens, batch.targets, batch.metadata);
 }
 
+std::unique_ptr<optim::Optimizer> run_optimizer(const Config& config,
+                                                const std::vector<nn::NamedParameter>& named) {
+  OptimizerConfig alike = config.optimizer;
+  // States have the same sizes; the trainer says which groups are wrong.
+  alike.param_groups.clear();
+  return make_optimizer(alike, named);
+}
+
+// States that an optimizer makes in its first step are there from the second one on.
+void make_states(optim::Optimizer& optimizer, const std::vector<Tensor>& parameters) {
+  if (optimizer.state_bytes() > 0) return;
+  const NoGrad guard;
+  for (Tensor p : parameters)
+    if (p.requires_grad()) p.set_grad(affine(p.detach(), 0, 0));
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
 // `found`: the peak that an earlier call saw; receives the one that this call sees.
-MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found) {
+MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found,
+                           const OptimizerFactory& make) {
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
   const std::vector<nn::NamedParameter> named = nn::named_parameters(*model);
   std::vector<Tensor> parameters;
   for (const nn::NamedParameter& p : named) parameters.push_back(p.tensor);
-  OptimizerConfig alike = config.optimizer;
-  alike.param_groups
-      .clear();  // states have the same sizes; the trainer says which groups are wrong
-  const auto optimizer = make_optimizer(alike, named);
+  const auto optimizer = make ? make(named) : run_optimizer(config, named);
+  make_states(*optimizer, parameters);
   const TrainingConfig& training = config.training;
   const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
   const int64_t held = memory.stats().live;  // also buffers
@@ -326,7 +344,7 @@ std::string memory_advice(const Config& config, int ranks) {
                 remedies(config, ranks, &MemoryEstimate::counted, e.counted));
 }
 
-MemoryEstimate estimate_memory(const Config& config, int ranks) {
+MemoryEstimate estimate_memory(const Config& config, int ranks, const OptimizerFactory& make) {
   MemoryEstimate estimate;
   WorldOptions options = world_options(config);
   options.progress = ProgressThread::never;
@@ -334,8 +352,8 @@ MemoryEstimate estimate_memory(const Config& config, int ranks) {
       ranks, 0,
       [&](World&) {
         std::optional<FoundPeak> found;
-        (void)estimate_on(config, found);
-        estimate = estimate_on(config, found);
+        (void)estimate_on(config, found, make);
+        estimate = estimate_on(config, found, make);
       },
       options);
   return estimate;

@@ -3,10 +3,14 @@
 // meta device, on one rank of a fake world, whose tensors are counted and not made.
 #pragma once
 
+#include "tessera/nn/optim/optimizer.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/config/config.h"
 #include "tessera/train/memory/free_memory.h"
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,10 +32,15 @@ struct MemoryEstimate {
 /// The table of `--estimate`: a line per part with its share.
 [[nodiscard]] TESSERA_API std::string memory_table(const MemoryEstimate& estimate);
 
+/// Makes an optimizer for these parameters.
+using OptimizerFactory =
+    std::function<std::unique_ptr<optim::Optimizer>(const std::vector<nn::NamedParameter>&)>;
+
 /// For one rank of `ranks` in a run of `config`, which has no faults. Allocates no tensor of the
 /// model's size; takes about a tenth of a second per hundred layers. Data are counted as far as the
-/// size of their files tells.
-[[nodiscard]] TESSERA_API MemoryEstimate estimate_memory(const Config& config, int ranks);
+/// size of their files tells. `make_optimizer` replaces the run's own.
+[[nodiscard]] TESSERA_API MemoryEstimate
+estimate_memory(const Config& config, int ranks, const OptimizerFactory& make_optimizer = {});
 
 /// The ranks of a run as this host sees them.
 struct HostRanks {

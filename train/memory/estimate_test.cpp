@@ -5,6 +5,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/nn/optim/sgd.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/memory_formula.h"
 #include "tessera/tests/support/tiny_run.h"
@@ -185,6 +186,31 @@ TEST_F(MemoryCheck, TheEstimateByKindIsThatOfTheFormula) {
 }
 
 // What is kept whole after forward is no activation, and can be given back.
+TEST_F(MemoryCheck, StatesAreOfTheOptimizerThatRuns) {
+  const Config c = config();
+  const auto of = [&](const OptimizerFactory& make) {
+    const MemoryEstimate e = estimate_memory(c, 1, make);
+    std::map<std::string, int64_t> bytes{{"counted", e.counted}};
+    for (const auto& part : e.parts) bytes[part.name] = part.bytes;
+    return bytes;
+  };
+  const auto sgd = [](double momentum) {
+    return [momentum](const std::vector<nn::NamedParameter>& named) {
+      std::vector<Tensor> all;
+      for (const nn::NamedParameter& p : named) all.push_back(p.tensor);
+      return std::make_unique<optim::SGD>(all, optim::SGDOptions{.momentum = momentum});
+    };
+  };
+  auto adamw = of({}), plain = of(sgd(0)), heavy = of(sgd(0.9));
+  const int64_t parameters = adamw["parameters"];
+  EXPECT_EQ(plain["parameters"], parameters);
+  EXPECT_EQ(adamw["optimizer states"], 2 * parameters);
+  EXPECT_EQ(heavy["optimizer states"], parameters);
+  EXPECT_EQ(plain["optimizer states"], 0);
+  EXPECT_EQ(adamw["counted"] - heavy["counted"], parameters);
+  EXPECT_EQ(heavy["counted"] - plain["counted"], parameters);
+}
+
 TEST_F(MemoryCheck, GatheredParametersAreAPartOfTheirOwn) {
   const Words never{"--parallelism.fsdp_reshard_after_forward", "never"},
       always{"--parallelism.fsdp_reshard_after_forward", "always"};
