@@ -201,13 +201,43 @@ class Blocks {
   std::optional<GzipReader> gzip_;
 };
 
-constexpr std::string_view kUtf8Help = "convert it with `iconv -f LATIN1 -t UTF-8`";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-[[noreturn]] void not_utf8(const std::string& path, int64_t line, size_t offset, char byte) {
+// Files that are no text, by how they begin, and what to do with them.
+struct Foreign {
+  std::string_view begin, name, help;
+};
+constexpr size_t kMostMagic = 8;  // bytes
+constexpr Foreign kForeign[] = {
+    {"PAR1", "Parquet", "write its text as .jsonl, a document per line"},
+    {"\x28\xB5\x2F\xFD", "zstd", "decompress it with `zstd -d`"},
+    {"BZh", "bzip2", "decompress it with `bunzip2`"},
+    {std::string_view("\xFD"
+                      "7zXZ\0",
+                      6),
+     "xz", "decompress it with `unxz`"},
+    {"PK\x03\x04", "zip", "decompress it with `unzip`"},
+    {"\x1F\x8B", "gzip", "give its name the ending .gz"},
+    {"\xFF\xFE", "UTF-16", "convert it with `iconv -f UTF-16 -t UTF-8`"},
+    {"\xFE\xFF", "UTF-16", "convert it with `iconv -f UTF-16 -t UTF-8`"},
+};
+
+[[noreturn]] void not_utf8(const std::string& path, std::string_view beginning, int64_t line,
+                           size_t offset, char byte) {
+  for (const Foreign& foreign : kForeign) {
+    if (beginning.starts_with(foreign.begin))
+      fail<DataError>(kWhere, path, " is ", foreign.name, ", not text; ", foreign.help);
+  }
   constexpr std::string_view kDigits = "0123456789ABCDEF";
   const auto b = static_cast<unsigned char>(byte);
   fail<DataError>(kWhere, path, ", line ", line, ", byte ", offset, " of the file: 0x",
-                  kDigits[b >> 4], kDigits[b & 15], " is not UTF-8; ", kUtf8Help);
+                  kDigits[b >> 4], kDigits[b & 15],
+                  " is not UTF-8; if it is Latin-1, convert it with `iconv -f LATIN1 -t UTF-8`");
+}
+
+// Text without the mark that some programs write at the beginning of a file.
+std::string_view without_mark(std::string_view text) {
+  return text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text;
 }
 
 void read_text(const std::string& path, const std::function<void(std::string_view)>& document,
@@ -222,9 +252,9 @@ void read_text(const std::string& path, const std::function<void(std::string_vie
   if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos) {
     const auto line =
         1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(bad), '\n');
-    not_utf8(path, line, bad, text[bad]);
+    not_utf8(path, text, line, bad, text[bad]);
   }
-  if (!text.empty()) document(text);
+  if (const std::string_view words = without_mark(text); !words.empty()) document(words);
 }
 
 constexpr size_t kExcerpt = 40;  // characters: an error also shows path, line and fields
@@ -360,14 +390,16 @@ void read_lines(const std::string& path, const std::function<void(std::string_vi
   Blocks blocks(path);
   int64_t number = 0;
   size_t offset = 0;
+  std::string beginning;
   const auto take = [&](std::string_view text) {
-    ++number;
+    if (++number == 1) beginning = text.substr(0, kMostMagic);
     const size_t start = offset;
     offset += text.size() + 1;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
+    const std::string_view words = number == 1 ? without_mark(text) : text;
+    if (words.find_first_not_of(" \t\r") == std::string_view::npos) return;
     if (const size_t bad = io::first_invalid_utf8(text); bad != std::string_view::npos)
-      not_utf8(path, number, start + bad, text[bad]);
-    line(text, number);
+      not_utf8(path, beginning, number, start + bad, text[bad]);
+    line(words, number);
   };
   std::string pending;  // of a line that goes on in the next block
   for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {

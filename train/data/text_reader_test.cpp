@@ -122,6 +122,38 @@ TEST_F(TextReaderTest, AFileOfTextIsADocument) {
   EXPECT_EQ(documents(put_gz("large.txt.gz", large)), Texts{large});
 }
 
+TEST_F(TextReaderTest, AByteOrderMarkIsNoText) {
+  const std::string mark = "\xEF\xBB\xBF";
+  EXPECT_EQ(documents(put("a.txt", mark + "hi")), Texts{"hi"});
+  EXPECT_EQ(documents(put_gz("a.txt.gz", mark + "hi")), Texts{"hi"});
+  EXPECT_EQ(documents(put("mark.txt", mark)), Texts{});
+  EXPECT_EQ(documents(put("inside.txt", "a" + mark)), Texts{"a" + mark});
+  EXPECT_EQ(documents(put("a.jsonl", mark + "{\"text\": \"hi\"}\n")), Texts{"hi"});
+  EXPECT_EQ(documents(put("mark.jsonl", mark + "\n")), Texts{});
+}
+
+TEST_F(TextReaderTest, FilesOfOtherKindsAreNamed) {
+  const std::vector<std::pair<std::string, std::string>> kinds{{"PAR1", "Parquet"},
+                                                               {"\x28\xB5\x2F\xFD", "zstd"},
+                                                               {"BZh91AY", "bzip2"},
+                                                               {std::string("\xFD"
+                                                                            "7zXZ\0",
+                                                                            6),
+                                                                "xz"},
+                                                               {"PK\x03\x04", "zip"},
+                                                               {"\x1F\x8B\x08", "gzip"},
+                                                               {"\xFF\xFE", "UTF-16"},
+                                                               {"\xFE\xFF", "UTF-16"}};
+  for (const auto& [begin, name] : kinds) {
+    for (const char* file : {"a.txt", "a.jsonl", "a.parquet"}) {
+      const std::string error = error_of(put(file, begin + "\x15\xFF\xFE z"));
+      holds(error, concat(file, " is ", name, ", not text; "));
+      EXPECT_EQ(error.find("LATIN1"), std::string::npos) << error;
+    }
+  }
+  holds(error_of(put("a.txt", "caf\xE9")), "if it is Latin-1, convert it");
+}
+
 TEST_F(TextReaderTest, SeveralGzipMembersAreOneFile) {
   const std::string a = io::read_file(put_gz("a.txt.gz", "one ")),
                     b = io::read_file(put_gz("b.txt.gz", "two"));

@@ -13,6 +13,7 @@
 #include "tessera/train/run/trainer.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 namespace tessera::train {
