@@ -14,7 +14,8 @@ namespace tessera::train {
 
 /// The names of values that are no statistics of the model.
 inline constexpr std::string_view kLossValue = "loss", kNormValue = "grad_norm",
-                                  kFlopsValue = "flops", kSkipValue = "skip";
+                                  kFlopsValue = "flops", kTargetsValue = "targets",
+                                  kSkipValue = "skip";
 
 class TESSERA_API StepValues {
  public:

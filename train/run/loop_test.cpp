@@ -200,6 +200,61 @@ TEST_F(LoopTest, LossIsPerTokenOverRanksAndMicroBatches) {
   expect_near(run(c, 4, source), whole, 5e-6);
 }
 
+// Weight decay, moments and the rate's own steps would move the model without a gradient.
+TEST_F(LoopTest, AStepWithoutTargetsIsAWarningAndUpdatesNothing) {
+  Config c = tiny();
+  c.training.steps = 3;
+  c.training.local_batch_size = 2;
+  const auto source = [](int64_t begin, int64_t count) -> Batch {
+    Batch batch{empty({count, 16}, DType::i64), empty({count, 16}, DType::i64)};
+    for (int64_t i = 0; i < batch.tokens.numel(); ++i) {
+      batch.tokens.data<int64_t>()[i] = (i * 31 + begin) % 259;
+      batch.targets.data<int64_t>()[i] = begin == 2 ? -100 : (i * 17) % 259;  // of step 2
+    }
+    return batch;
+  };
+  std::string printed;
+  run_ranks(
+      1,
+      [&](World&) {
+        Trainer trainer(
+            c, [&](const std::string& line) { printed += line + '\n'; }, nullptr, source);
+        const auto weights = [&] {
+          std::vector<std::vector<double>> all;
+          for (const Tensor& p : nn::parameters(trainer.model()))
+            all.push_back(full_tensor(p).values());
+          return all;
+        };
+        (void)trainer.step();
+        const auto before = weights();
+        EXPECT_EQ(printed.find("warning: no token"), printed.npos) << printed;
+        EXPECT_EQ(trainer.step().loss, 0);
+        EXPECT_EQ(weights(), before);
+        EXPECT_NE(printed.find("warning: no token of step 2 has a target"), printed.npos);
+        EXPECT_GT(trainer.step().loss, 0);
+        EXPECT_NE(weights(), before);
+      },
+      world_options(c));
+}
+
+TEST_F(LoopTest, EvaluationOfNoTargetIsAnError) {
+  Config c = tiny();
+  c.training.steps = 1;
+  io::write_file_atomically(folder_ + "/short.txt", "a");
+  c.validation = {.enable = true, .dataset_path = folder_ + "/short.txt"};
+  run_ranks(
+      1,
+      [&](World&) {
+        EXPECT_THROW(
+            {
+              Trainer trainer(c);
+              (void)trainer.validate();
+            },
+            DataError);
+      },
+      world_options(c));
+}
+
 TEST_F(LoopTest, CheckpointingChangesNoBit) {
   Config c = tiny();
   const auto plain = run(c);

@@ -141,14 +141,14 @@ void Trainer::queue_step() {
   const Tensor counts = summed_counts(input, parts_.mesh, feed.share(), run_.device);  // (3)
   StepOutput output = forward_backward(model(), {input.batches, done_, feed.rows_at_once()},
                                        loss_scale(counts, c.model.dtype()), phases());
-  const Tensor skip = finish_gradients(output, counts);
+  const Skips skips = finish_gradients(output, counts);
   step.not_finite = output.not_finite;
   const double factor = lr_factor(c.lr_scheduler, done_ - schedule_start_, c.training.steps);
   step.lr = c.optimizer.lr * factor;
   step.optimizer_steps = parts_.optimizer->steps();
   step.parameter_steps = parts_.optimizer->parameter_steps();
-  update(skip, factor);
-  queue_.push(std::move(step), output.values, skip);
+  update(skips.update, factor);
+  queue_.push(std::move(step), output.values, skips.not_finite);
   if (done_ + 1 < c.training.steps) parts_.feed->look_ahead(phases());  // a device still computes
 }
 
@@ -161,7 +161,7 @@ StepInput Trainer::next_input() {
   }
 }
 
-Tensor Trainer::finish_gradients(StepOutput& output, const Tensor& counts) {
+Trainer::Skips Trainer::finish_gradients(StepOutput& output, const Tensor& counts) {
   const auto phase = monitor_->phase("gradients");
   const NoGrad guard;
   StepValues& values = output.values;
@@ -173,10 +173,13 @@ Tensor Trainer::finish_gradients(StepOutput& output, const Tensor& counts) {
     if (sum->defined() && sum->is_distributed()) *sum = full_tensor(*sum);
   if (output.not_finite.defined()) skip = logical_or(skip, amax(output.not_finite) > 0);
   if (queue_.spoiled().defined()) skip = logical_or(skip, queue_.spoiled());
+  const Tensor targets = select(counts, 0, 0);
+  values.append(std::string(kTargetsValue), targets);
   values.append(std::string(kSkipValue), skip);
-  model().before_optimizer_step(output.load, skip);
+  const Tensor idle = logical_or(skip, targets == 0);  // without targets there is nothing to learn
+  model().before_optimizer_step(output.load, idle);
   for (const auto& [name, value] : model().statistics(output.load)) values.append(name, value);
-  return skip;
+  return {skip, idle};
 }
 
 void Trainer::update(const Tensor& skip, double lr_factor) {
@@ -197,6 +200,10 @@ void Trainer::settle() {
 void Trainer::finish_reading() {
   for (ReadStep& step : queue_.finish_reading()) {
     if (step.skipped) fail_at(step);
+    if (step.targets == 0) {
+      print_(fmt::format("warning: no token of step {} has a target, so it updates nothing",
+                         step.step.step));
+    }
     for (const std::string& name : run_.config.metrics.step_line) (void)step.record.statistic(name);
     history_.add(step.record);
     monitor_->record(step.record);
@@ -205,7 +212,8 @@ void Trainer::finish_reading() {
 }
 
 void Trainer::fail_at(const ReadStep& failed) {
-  const auto& [step, record, skipped] = failed;
+  const QueuedStep& step = failed.step;
+  const StepRecord& record = failed.record;
   queue_.clear();
   done_ = step.step - 1;
   parts_.feed->seek(step.first_row);

@@ -69,9 +69,13 @@ class TESSERA_API Trainer {
   // The parts of a step, in order.
   void queue_step();
   [[nodiscard]] StepInput next_input();
+  struct Skips {
+    Tensor not_finite;  ///< () bool: the step, or one before it
+    Tensor update;      ///< () bool: that, or no token has a target
+  };
   /// Clips the gradients, lets the model act before its update, and adds the values of the step
-  /// besides its losses. () bool: the step is not finite, or one before it was not.
-  [[nodiscard]] Tensor finish_gradients(StepOutput& output, const Tensor& counts);
+  /// besides its losses.
+  [[nodiscard]] Skips finish_gradients(StepOutput& output, const Tensor& counts);
   void update(const Tensor& skip, double lr_factor);
   /// Records the steps whose values were on their way.
   void finish_reading();

@@ -63,6 +63,12 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
     sums.add("tokens", result.count);
   }
   const auto totals = sums.read();
+  if (totals[1].second == 0) {
+    fail<DataError>("evaluate", "no token has a target in the ", batches, " batches of ",
+                    data.info().path,
+                    ": its documents are of one token each, or it is shorter than a row; give "
+                    "other data");
+  }
   const double loss = totals[0].second / totals[1].second;
   return {loss, std::exp(loss), static_cast<int64_t>(totals[1].second)};
 }

@@ -62,6 +62,7 @@ ReadStep StepQueue::read(const Unread& unread, std::span<const double> values) {
     else if (name == kLossValue) read.record.loss = values[i];
     else if (name == kNormValue) read.record.grad_norm = values[i];
     else if (name == kFlopsValue) read.record.flops = values[i];
+    else if (name == kTargetsValue) read.targets = values[i];
     else if (name == kSkipValue) {
       read.skipped = values[i] != 0;
       of_model = true;

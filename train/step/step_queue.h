@@ -32,6 +32,7 @@ struct QueuedStep {
 struct ReadStep {
   QueuedStep step;
   StepRecord record;
+  double targets = 0;    ///< tokens that have one, of all ranks
   bool skipped = false;  ///< it was not finite, or came after one that was not
 };
 
@@ -39,8 +40,8 @@ class TESSERA_API StepQueue {
  public:
   explicit StepQueue(int64_t tokens_per_step) : tokens_per_step_(tokens_per_step) {}
 
-  /// `values` has kLossValue, kNormValue, kFlopsValue and kSkipValue (nonzero: the update did
-  /// nothing), with auxiliary losses among them, then statistics of the model. Collective, as
+  /// `values` has kLossValue, kNormValue, kFlopsValue, kTargetsValue and kSkipValue (nonzero: it was
+  /// not finite, and the update did nothing), with auxiliary losses among them, then statistics of the model. Collective, as
   /// StepValues::gathered.
   void push(QueuedStep step, StepValues& values, Tensor skip);
   /// () bool: whether a step that is not read yet was not finite; undefined if there is none.

@@ -16,6 +16,7 @@ void push(StepQueue& queue, int64_t step, double loss, bool skip) {
   values.append("loss/balance", tensor(0.25));
   values.append("grad_norm", tensor(3));
   values.append("flops", tensor(1e15, DType::f64));
+  values.append("targets", tensor(12, DType::f64));
   values.append("skip", skipped);
   values.append("moe/load", tensor(7));
   queue.push({.step = step, .lr = 0.5, .first_row = 8 * step}, values, skipped);
