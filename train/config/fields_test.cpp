@@ -292,6 +292,13 @@ TEST(Config, AFilesModelFieldsAreOfTheModelThatTheWordsName) {
   EXPECT_EQ(parse_config(Words{"--config", named}).recipe, "");
 }
 
+TEST(Config, AFamilyWithoutAFlavorStillHasItsFields) {
+  const std::string text =
+      error_of({"--model.name", "qwen3", "--model.head_dim", "12", "--model.num_experts", "8"});
+  EXPECT_TRUE(text.starts_with("[--model.flavor] is missing: give a size of qwen3: ")) << text;
+  EXPECT_EQ(text.find("unknown field"), text.npos) << text;
+}
+
 TEST(Config, NameAndFlavorSuffice) {
   for (const models::Family& family : models::families()) {
     for (const models::ModelConfig& m : family.flavors) {

@@ -84,6 +84,7 @@ void choose_model(Config& c, const std::optional<std::string>& family,
     if (c.model && c.model.family() == name) return;
     std::string all;
     for (const auto& f : chosen.flavors) all += concat(all.empty() ? "" : ", ", f.flavor());
+    c.model = chosen.flavors.at(0);  // whose fields are those that the other words may name
     fail<ConfigError>("--model.flavor", "is missing: give a size of ", name, ": ", all);
   }
   models::ModelConfig next = chosen.flavor(*flavor);
