@@ -342,7 +342,7 @@ TensorList Planner::arrange(const OpRow& row, const void* op, Tensors in) {
 
 namespace {
 
-// Runs the op on this rank's parts, and gives those of its outputs.
+// Runs the op on this rank's parts, and gives its outputs' parts.
 SmallVector<Tensor, 2> run_on_parts(Context& context, const OpRow& row, const void* local_op,
                                     const OpPlan& plan, Tensors in, SmallVector<Tensor, 4>& local) {
   SmallVector<Tensor, 2> made;

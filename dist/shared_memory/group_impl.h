@@ -107,7 +107,7 @@ class SharedGroup final : public QueuedGroup {
     return at(layout_.staging(whose, rounds_ + static_cast<uint64_t>(round)));
   }
 
-  // engine.cpp: order, agreement, failure.
+  // group.cpp: order, agreement, failure.
   bool failed();
   void end_all();
   void advance_collectives();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what SeenKeys found: of ranges the blocks from the first key to the last that a block of
-// queries sees.
+// Counts what SeenKeys found: where keys are ranges, the blocks from the first key to the last that
+// a block of queries sees.
 #include "tessera/kernels/attention/seen_blocks.h"
 
 #include "tessera/kernels/mask/seen_keys_impl.h"

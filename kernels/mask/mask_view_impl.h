@@ -19,7 +19,7 @@ struct BlockSeen {
 /// The queries or the keys of a call, in blocks.
 struct TokenBlocks {
   Ids positions, documents;
-  int64_t n = 0, rows = kAttentionBlock;  // tokens, and those of a block
+  int64_t n = 0, rows = kAttentionBlock;  // all tokens; tokens of a block
   const Extent* extents = nullptr;  // (B or 1, blocks); null: positions in order, no documents
   int64_t step = 0;                 // extents from one batch to the next
 
@@ -28,7 +28,7 @@ struct TokenBlocks {
   [[nodiscard]] TESSERA_HD Token at(int64_t b, int64_t i) const {
     return {positions.at(b, i), documents.at(b, i)};
   }
-  /// What the block lies between that starts at `first`.
+  /// The extent of the block that starts at `first`.
   [[nodiscard]] TESSERA_HD Extent extent(int64_t b, int64_t first) const {
     if (extents) return extents[b * step + first / rows];
     const int64_t end = first + rows < n ? first + rows : n;
@@ -71,8 +71,9 @@ struct MaskView {
   /// block of the map.
   [[nodiscard]] TESSERA_HD BlockSeen block(int64_t b, int64_t q, int64_t k) const {
     if (blocks) {
-      const int32_t entry = map_entry(b, q, k), number = entry - BlockMap::kBits;
-      if (entry < 0 || number >= bit_blocks) return {BlockSeen::kBroken};
+      const int32_t entry = map_entry(b, q, k);
+      if (entry < 0 || entry - BlockMap::kBits >= bit_blocks) return {BlockSeen::kBroken};
+      const int32_t number = entry - BlockMap::kBits;
       if (number >= 0) return {number};
       if (entry == BlockMap::kFull) return {BlockSeen::kEverything};
       if (entry == BlockMap::kEmpty) return {BlockSeen::kNothing};

@@ -4,8 +4,8 @@
 #include "tessera/nn/context/context_parallel.h"
 
 #include "tessera/dist/dtensor.h"
-#include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/attention/seen_blocks.h"
+#include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/context/cut_attention_impl.h"

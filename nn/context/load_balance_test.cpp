@@ -3,9 +3,9 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/dist/layout.h"
+#include "tessera/kernels/attention/seen_blocks.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
-#include "tessera/kernels/attention/seen_blocks.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/tests/support/trials.h"

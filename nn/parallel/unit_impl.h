@@ -85,7 +85,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   /// Makes them whole until reshard(), whatever runs between.
   void hold();
   /// Frees them, unless forward uses them.
-  void reshard() { on(UnitEvent::reshard); }
+  void reshard() {
+    if (!swapped_ && opened_ == 0) on(UnitEvent::reshard);
+  }
   /// The same, unless they are held.
   void release() { on(UnitEvent::release); }
   /// The same when forward is done with them and backward may follow.

@@ -14,7 +14,7 @@ enum class UnitState : uint8_t {
   sharded,
   prefetching,     ///< a gather is under way, or done, and nobody has used it
   forward,         ///< from the beginning of the first of its modules to the end of the last
-  unsharded,       ///< forward has ended, and the next unit has not begun
+  unsharded,       ///< forward has ended, and the whole parameters stay for now
   partly_sharded,  ///< after forward: what the policy keeps for backward
   backward,        ///< its region of backward has begun
   recompute,       ///< runs again, in backward

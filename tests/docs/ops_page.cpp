@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kIntroduction = R"(# Ops
 
-The public functions of every room of `kernels/`, and the facts of the ops that they call. This page is made from the rooms'
+The public functions of every folder of `kernels/`, and the facts of the ops that they call. This page is made from the rooms'
 headers and the op table, and a test holds it true: change a header, then write the page anew by
 `TESSERA_UPDATE_GOLDENS=1 build/release/bin/tessera_doc_tests --gtest_filter='OpsPage.*'`.
 

@@ -194,6 +194,7 @@ std::vector<std::string> names_in_first_cell(std::string_view line) {
   const std::string_view cell = line.substr(2, line.find(" |", 2) - 2);
   for (size_t open = cell.find('`'); open != cell.npos; open = cell.find('`', open)) {
     const size_t close = cell.find('`', open + 1);
+    if (close == cell.npos) break;
     names.emplace_back(cell.substr(open + 1, close - open - 1));
     open = close + 1;
   }

@@ -18,9 +18,7 @@ void require_no_fields(Arguments arguments, std::string_view command) {
 }
 
 int print_config(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
-  const Config config = parse_config(arguments, catalogue);
-  config::throw_if_any(faults(config));
-  out << config.json();
+  out << checked_config(arguments, catalogue).json();
   return 0;
 }
 

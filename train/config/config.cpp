@@ -75,7 +75,7 @@ double model_number(models::ModelConfig model, std::string_view name) {
   return field ? *std::get<double*>(field->value) : 0;
 }
 
-// Of the weights that a run starts from and of those that it gives away.
+// Conflicts about the weights that a run starts from or exports.
 std::vector<std::string> initial_model_conflicts(const Config& c) {
   std::vector<std::string> faults;
   const auto require = [&](bool ok, const auto&... message) {

@@ -144,13 +144,20 @@ struct Catalogue {
 /// ConfigError with a suggestion if there is no such recipe.
 TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {});
 
+struct ParsedConfig {
+  Config config;
+  std::vector<std::string> faults;  ///< of the arguments, and conflicts between fields
+};
 /// Starts from the recipe and the model that the arguments or the file of `--config FILE` name
 /// (`--recipe`, `--model.name`, `--model.flavor`, at any position; a model without a recipe gets
 /// the default fields, with seq_len at most its max_seq_len). With `--model.initial_hf DIR` the
 /// model is that of DIR, and its tokenizer the default; a file that names DIR and the model is
 /// enough without DIR once the run has a checkpoint. Then sets the fields of the file, then
-/// `--section.field value` in order. ConfigError: every fault, a line each, also where the model is
-/// not that of DIR. DataError: DIR holds no model.
+/// `--section.field value` in order. Fields with a fault keep their values. DataError: DIR, as an
+/// argument, holds no model.
+TESSERA_API ParsedConfig read_arguments(std::span<const std::string> arguments,
+                                        const Catalogue& catalogue = {});
+/// The same; ConfigError: the faults, a line each. For a run, run/faults.h finds all of them.
 TESSERA_API Config parse_config(std::span<const std::string> arguments,
                                 const Catalogue& catalogue = {});
 /// The text of `--help`: the fields for these arguments, with their defaults.

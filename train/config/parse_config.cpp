@@ -181,7 +181,7 @@ Config recipe(std::string_view name, const Catalogue& catalogue) {
       near ? concat("; did you mean ", *near, '?') : "; `tessera recipes` lists them");
 }
 
-Config parse_config(std::span<const std::string> arguments, const Catalogue& catalogue) {
+ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalogue& catalogue) {
   Start s = start(arguments, catalogue);
   config::Fields fields = s.config.fields();
   const auto add = [&](std::vector<std::string> more) {
@@ -192,15 +192,20 @@ Config parse_config(std::span<const std::string> arguments, const Catalogue& cat
   if (!s.hf_folder.empty()) s.config.initial_hf = s.hf_folder;  // a file may have none
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
-  config::throw_if_any(s.faults);
-  // Those of a folder that gives the weights or the tokenizer alone.
+  // A folder may give the weights or the tokenizer alone.
   std::error_code ignored;
   for (const std::string& folder : {s.config.initial_hf_folder(), s.config.hf_assets_path}) {
-    if (s.config.special_tokens == SpecialTokensConfig() &&
+    if (s.faults.empty() && s.config.special_tokens == SpecialTokensConfig() &&
         std::filesystem::is_directory(folder, ignored))
       s.config.special_tokens = read_special_tokens(folder);
   }
-  return std::move(s.config);
+  return {std::move(s.config), std::move(s.faults)};
+}
+
+Config parse_config(std::span<const std::string> arguments, const Catalogue& catalogue) {
+  ParsedConfig parsed = read_arguments(arguments, catalogue);
+  config::throw_if_any(parsed.faults);
+  return std::move(parsed.config);
 }
 
 std::string config_help(std::span<const std::string> arguments, const Catalogue& catalogue) {

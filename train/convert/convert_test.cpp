@@ -11,6 +11,7 @@
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/exchange/weights.h"
+#include "tessera/train/run/run_facts.h"
 #include "tessera/train/step/trained_model.h"
 
 #include <gtest/gtest.h>

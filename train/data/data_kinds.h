@@ -24,7 +24,7 @@ struct SourceOptions;
 struct DataKind {
   std::string_view name;         ///< as in "the file is ..."
   bool is_text = false;          ///< a tokenizer makes the tokens, now
-  bool knows_documents = false;  ///< where they begin; others are told by begin_id
+  bool knows_documents = false;  ///< where they begin; other kinds need begin_id
   std::unique_ptr<TokenSource> (*open)(const DataFiles& files, const Tokenizer& tokenizer,
                                        const SourceOptions& options,
                                        const std::stop_token& stop) = nullptr;
@@ -32,7 +32,7 @@ struct DataKind {
 TESSERA_API extern const DataKind kText, kTokenIds, kPreparedData;
 
 struct DataFormat {
-  std::vector<std::string_view> suffixes;  ///< the first is that of its name
+  std::vector<std::string_view> suffixes;  ///< the first names the format
   const DataKind* kind = nullptr;
   std::string_view help;           ///< a phrase: `a text file`
   bool lines = false;              ///< a document per line, as JSON

@@ -455,7 +455,7 @@ TEST_F(DataTest, BadDataIsNamed) {
   static_cast<void>(put_npy("z/b.npy", counting(12), "12,"));
   holds(error_of(folder_ + "/z", 3), "b.npy holds a stream, but ");
   static_cast<void>(put("z/README.md", "tokens"));
-  holds(error_of(folder_ + "/z", 3), "README.md, and tokens, ");
+  holds(error_of(folder_ + "/z", 3), "README.md, and token ids, ");
   holds(error_of(put_npy("big.npy", {1, 2, 1000, 3}, "4,"), 2),
         "big.npy, element 2: token 1000 is not in [0, 1000), the model's vocabulary");
 }

@@ -54,12 +54,14 @@ struct FoundPeak {
 // the op that the first found, and may end there.
 class Peak {
  public:
+  /// `device`: of the run, whose kernels are asked for their workspace.
   Peak(const MetaMemory& memory, nn::Module& model, const std::vector<Tensor>& parameters,
-       const std::optional<FoundPeak>& found)
+       const std::optional<FoundPeak>& found, Device device)
       : memory_(memory),
         model_(model),
         parameters_(parameters),
         found_(found),
+        device_(device),
         context_(Context::current()),
         bytes_(found ? found->bytes : 0) {
     context_.op_hook = [this](const OpRow& row, const void* op, Tensors in, Tensors) {
@@ -88,7 +90,7 @@ class Peak {
     if (row.workspace) {
       std::vector<Tensor> own;
       for (const Tensor& t : in) own.push_back(t.is_distributed() ? local(t) : t);
-      workspace = row.workspace(op, MetaArray(Tensors(own.data(), own.size())), kCpu);
+      workspace = row.workspace(op, MetaArray(Tensors(own.data(), own.size())), device_);
     }
     const int64_t number = ops_++;
     const MemoryStats now = memory_.stats();
@@ -110,6 +112,7 @@ class Peak {
   nn::Module& model_;
   const std::vector<Tensor>& parameters_;
   const std::optional<FoundPeak> found_;
+  const Device device_;
   Context& context_;
   int64_t ops_ = 0, op_ = 0, walks_ = 0;
   int64_t bytes_, gradients_ = 0, gathered_ = 0;
@@ -245,7 +248,8 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
   const int64_t held = memory.stats().live;  // also buffers
   memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
-  std::optional<Peak> peak(std::in_place, memory, *model, parameters, found);
+  std::optional<Peak> peak(std::in_place, memory, *model, parameters, found,
+                           config.device == DeviceChoice::cuda ? cuda(0) : kCpu);
   const bool examples = config.dataloader.format != "text";  // which do not fill every row
   const Inputs inputs =
       inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
@@ -313,7 +317,7 @@ std::vector<Remedy> all_remedies(const Config& c) {
   return all;
 }
 
-// Those of which `need` is less than `before`, that of `config`, with their need.
+// The remedies that lower `need` below `before`, the need of `config`, with their need.
 std::string remedies(const Config& config, int ranks, int64_t MemoryEstimate::*need,
                      int64_t before) {
   std::vector<std::pair<int64_t, std::string>> found;

@@ -10,7 +10,7 @@
 namespace tessera::train {
 
 struct ActivationCheckpointing {
-  struct Fields {};  // none of `parallelism`
+  struct Fields {};  // it has none in `parallelism`
   static ParallelPass row();
 };
 

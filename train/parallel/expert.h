@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expert parallelism: ranks share the experts of a layer, to which tokens travel. It has no axis of
-// its own and borrows the ranks that parameters are cut over and those of tensor parallelism.
+// its own and borrows the ranks that parameters are cut over and the tensor-parallel ranks.
 #pragma once
 
 #include "tessera/models/config/fields.h"

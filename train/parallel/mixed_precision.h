@@ -8,7 +8,7 @@
 namespace tessera::train {
 
 struct MixedPrecision {
-  struct Fields {};  // those of `training`
+  struct Fields {};  // they are in `training`
   static ParallelPass row();
 };
 

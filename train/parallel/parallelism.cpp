@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 
 namespace tessera::train {
 namespace {
@@ -11,8 +10,9 @@ namespace {
 // Of all passes, outermost first.
 std::vector<PassAxis> all_axes(const ParallelismConfig& p) {
   std::vector<PassAxis> all;
-  for (const ParallelPass& pass : parallel_passes() | std::views::reverse)
-    if (pass.axes) std::ranges::move(pass.axes(p), std::back_inserter(all));
+  const std::span<const ParallelPass> passes = parallel_passes();
+  for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass)
+    if (pass->axes) std::ranges::move(pass->axes(p), std::back_inserter(all));
   return all;
 }
 

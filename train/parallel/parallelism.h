@@ -23,12 +23,13 @@ namespace tessera::train {
 template <class... Passes> struct PassList {
   struct Fields : Passes::Fields... {};
   static std::vector<ParallelPass> rows() { return {Passes::row()...}; }
-  static void fields(Fields& all, config::Fields& f) {
-    (add<typename Passes::Fields>(all, f), ...);
-  }
+  /// In the order of the mesh's axes.
+  static void fields(Fields& all, config::Fields& f) { add<Passes...>(all, f); }
 
  private:
-  template <class F> static void add(F& own, config::Fields& f) {
+  template <class Pass, class... Rest> static void add(Fields& all, config::Fields& f) {
+    if constexpr (sizeof...(Rest) > 0) add<Rest...>(all, f);
+    typename Pass::Fields& own = all;
     if constexpr (requires { own.fields(f); }) own.fields(f);
   }
 };

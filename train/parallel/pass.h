@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a parallel pass is: a row of functions that says what it adds to a run. The fields of
+// A parallel pass is a row of functions that say what it adds to a run. The fields of
 // `parallelism`, the mesh, the faults, the model on a rank, the announcement and the remedies for
 // too little memory follow from the list of rows in parallelism.h. A pass that has nothing to say
 // leaves a function out.
@@ -23,7 +23,7 @@ struct ParallelismConfig;
 struct PassAxis {
   std::string name;
   std::string_view field;          ///< of its degree; neighbours of one field share it
-  int64_t ranks = 1;               ///< -1: those that all other degrees leave
+  int64_t ranks = 1;               ///< -1: the ranks that the other degrees leave
   bool cuts_rows = false;          ///< its ranks read different rows of a batch
   bool cuts_sequences = false;     ///< its ranks have different tokens of each row
   bool shards_parameters = false;  ///< fully_shard cuts parameters over it
@@ -38,10 +38,10 @@ struct PassSettings {
       reduce;  ///< of parameters; of forward and backward; of sums of gradients
 };
 
-/// What faults are found from.
+/// The facts that faults are found from.
 struct PassFacts {
   const ParallelismConfig& parallelism;
-  models::LanguageModel* model = nullptr;  ///< on the meta device; null: its fields have faults
+  models::LanguageModel* model = nullptr;  ///< on the meta device; null: not known
   int64_t ranks = 0;                       ///< 0: not known yet
 };
 

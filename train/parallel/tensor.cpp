@@ -14,7 +14,7 @@ std::vector<PassAxis> axes(const ParallelismConfig& p) {
            .splits_layers = true}};
 }
 
-// The numbers that the degree must divide are those of the family's plan, which the model tells.
+// The numbers that the degree must divide come from the family's plan, which the model tells.
 Faults faults(const PassFacts& facts) {
   const int64_t tp = facts.parallelism.tensor_parallel_degree;
   if (tp <= 1 || !facts.model) return {};

@@ -32,10 +32,20 @@ std::vector<std::string> faults(const Config& config, int64_t ranks) {
       add(error.what());
     }
   }
-  if (config.debug.moe_force_load_balance && model && nn::expert_counts(*model).empty())
+  // Last, since it changes this model.
+  if (config.debug.moe_force_load_balance && model && !model->force_load_balance())
     add(concat("[--debug.moe_force_load_balance] ", config.title(),
                " has no experts: leave it out"));
   return all;
+}
+
+Config checked_config(std::span<const std::string> arguments, const Catalogue& catalogue) {
+  ParsedConfig parsed = read_arguments(arguments, catalogue);
+  for (std::string& fault : faults(parsed.config)) {
+    if (std::ranges::count(parsed.faults, fault) == 0) parsed.faults.push_back(std::move(fault));
+  }
+  config::throw_if_any(parsed.faults);
+  return std::move(parsed.config);
 }
 
 }  // namespace tessera::train

@@ -5,6 +5,7 @@
 #include "tessera/train/config/config.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,8 @@ namespace tessera::train {
 /// that is 0 too, they are not known). DataError: the folder of `model.initial_hf` holds no model,
 /// and the run has no checkpoint to go on from.
 [[nodiscard]] TESSERA_API std::vector<std::string> faults(const Config& config, int64_t ranks = 0);
+/// parse_config for a run. ConfigError: every fault, a line each.
+[[nodiscard]] TESSERA_API Config checked_config(std::span<const std::string> arguments,
+                                                const Catalogue& catalogue = {});
 
 }  // namespace tessera::train

@@ -8,6 +8,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 #include "tessera/train/tokenizer/train_bpe.h"
 
@@ -276,7 +277,7 @@ class FieldEffects : public test::FolderTest {
 
   [[nodiscard]] bool fits(const Words& more) const {
     try {
-      (void)parse_config(fields_with(more));
+      (void)checked_config(fields_with(more));
       return true;
     } catch (const ConfigError&) {
       return false;

@@ -40,9 +40,9 @@ class TESSERA_API StepQueue {
  public:
   explicit StepQueue(int64_t tokens_per_step) : tokens_per_step_(tokens_per_step) {}
 
-  /// `values` has kLossValue, kNormValue, kFlopsValue, kTargetsValue and kSkipValue (nonzero: it was
-  /// not finite, and the update did nothing), with auxiliary losses among them, then statistics of the model. Collective, as
-  /// StepValues::gathered.
+  /// `values` has kLossValue, kNormValue, kFlopsValue, kTargetsValue and kSkipValue (nonzero: it
+  /// was not finite, and the update did nothing), with auxiliary losses among them, then statistics
+  /// of the model. Collective, as StepValues::gathered.
   void push(QueuedStep step, StepValues& values, Tensor skip);
   /// () bool: whether a step that is not read yet was not finite; undefined if there is none.
   [[nodiscard]] const Tensor& spoiled() const { return spoiled_; }
