@@ -241,7 +241,8 @@ TEST_F(LoopTest, EvaluationOfNoTargetIsAnError) {
   Config c = tiny();
   c.training.steps = 1;
   io::write_file_atomically(folder_ + "/short.txt", "a");
-  c.validation = {.enable = true, .dataset_path = folder_ + "/short.txt"};
+  c.validation.enable = true;
+  c.validation.dataset_path = folder_ + "/short.txt";
   run_ranks(
       1,
       [&](World&) {
