@@ -325,7 +325,9 @@ TEST(FullyShard, HeldParametersAreGatheredOnceForAllMicroBatches) {
           backward(both(net(rows(mesh))));
           EXPECT_EQ(whole_parameter_bytes(net) > 0, held);
         }
-        if (held) EXPECT_EQ(trace.count("all_gather"), 3);  // one for each unit that has parameters
+        if (held) {
+          EXPECT_EQ(trace.count("all_gather"), 3);  // one for each unit that has parameters
+        }
         nn::reshard(net);
         EXPECT_EQ(whole_parameter_bytes(net), 0);
         gradients[held] = gradients_of(net);
