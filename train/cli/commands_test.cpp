@@ -239,7 +239,8 @@ TEST(Commands, TheReadmeNamesFieldsThatExist) {
     for (const models::ModelConfig& model : family.flavors) {
       Config config;
       config.model = model;
-      for (const config::Field& field : config.fields().all()) known.insert("--" + field.path);
+      const config::Fields fields = config.fields();
+      for (const config::Field& field : fields.all()) known.insert("--" + field.path);
     }
   }
   for (const char* file : {"README.md", "train/README.md"}) {
