@@ -235,7 +235,7 @@ TEST_F(TextReaderTest, BadLinesAreNamed) {
   holds(fault("{\"text\": 5}"), at + ": field 'text' is a number, expected a string");
   holds(fault("{\"text\": null}"), at + ": field 'text' is null, expected a string");
   holds(fault("{\"text\": \"caf\xE9\"}"),
-        at + ", byte 27 of the file: 0xE9 is not UTF-8; convert it");
+        at + ", byte 27 of the file: 0xE9 is not UTF-8; if it is Latin-1, convert it");
   holds(fault("{\"text\": \"\\ud800\"}"), at + ": not JSON");
   holds(fault(std::string(100'000, '[')), at + ": not JSON at byte 100001");
   holds(fault(std::string("{\"text\": \"\x1B[31m\"}")), "near");

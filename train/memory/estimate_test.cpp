@@ -208,8 +208,11 @@ TEST_F(MemoryCheck, StatesAreOfTheOptimizerThatRuns) {
   EXPECT_EQ(adamw["optimizer states"], 2 * parameters);
   EXPECT_EQ(heavy["optimizer states"], parameters);
   EXPECT_EQ(plain["optimizer states"], 0);
-  EXPECT_EQ(adamw["counted"] - heavy["counted"], parameters);
-  EXPECT_EQ(heavy["counted"] - plain["counted"], parameters);
+  for (const int64_t less :
+       {adamw["counted"] - heavy["counted"], heavy["counted"] - plain["counted"]}) {
+    EXPECT_GE(less, parameters);  // in whole blocks of the allocator
+    EXPECT_LT(less, parameters + parameters / 10);
+  }
 }
 
 TEST_F(MemoryCheck, GatheredParametersAreAPartOfTheirOwn) {

@@ -12,6 +12,7 @@
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/parameter_of.h"
 #include "tessera/tests/support/trained_golden.h"
+#include "tessera/train/arrays/array_file.h"
 #include "tessera/train/run/compare.h"
 #include "tessera/train/run/trainer.h"
 
@@ -240,9 +241,13 @@ TEST_F(LoopTest, AStepWithoutTargetsIsAWarningAndUpdatesNothing) {
 TEST_F(LoopTest, EvaluationOfNoTargetIsAnError) {
   Config c = tiny();
   c.training.steps = 1;
-  io::write_file_atomically(folder_ + "/short.txt", "a");
+  // Documents of one token each, behind which another begins.
+  const std::vector<int32_t> ids(400, 7);
+  std::string bytes = npy_header(ElementType::i32, std::ssize(ids));
+  bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+  c.dataloader.path = c.validation.dataset_path = put("ids.npy", bytes);
+  c.dataloader.begin_id = 7;
   c.validation.enable = true;
-  c.validation.dataset_path = folder_ + "/short.txt";
   run_ranks(
       1,
       [&](World&) {
