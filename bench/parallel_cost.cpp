@@ -73,7 +73,7 @@ class Trainee {
       nn::initialize(m, 7, layouts, setting.device);
     });
     placer_.emplace(model_->metadata(setting.length), share_, setting.device,
-                    way.degrees().sequence_cut());
+                    config.parallelism.sequence_cut());
     optimizer_ = std::make_unique<optim::AdamW>(
         nn::parameters(*model_),
         optim::AdamWOptions{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});

@@ -134,6 +134,7 @@ class MessageGroup final : public QueuedGroup {
   void advance_inbox(int from);
   bool take_unexpected(int from);
   bool take_opening(int from);
+  void finish(const Ref<MessageWork>& message);
   bool deliver(int from, const Opening& opening, MessageWork& w);
 
   std::shared_ptr<MessageWorld> world_;

@@ -49,9 +49,8 @@ void MessageGroup::advance_pairs() {
         left_behind(p, *w);
         break;
       }
-      end(w, nullptr);
+      finish(w);
       outgoing.pop_front();
-      --messages_;
     }
     advance_inbox(p);
   }
@@ -80,6 +79,11 @@ auto waiting_for(std::deque<Ref<MessageWork>>& posted, int64_t tag) {
 
 }  // namespace
 
+void MessageGroup::finish(const Ref<MessageWork>& message) {
+  end(message, nullptr);
+  --messages_;
+}
+
 // Messages that came before a recv asked for them; false: the group has failed.
 bool MessageGroup::take_unexpected(int from) {
   Inbox& inbox = inboxes_[static_cast<size_t>(from)];
@@ -91,8 +95,7 @@ bool MessageGroup::take_unexpected(int from) {
     }
     if (!deliver(from, (*kept)->opening, **w)) return false;
     fill(**w, (*kept)->data.data(), (*kept)->opening.payload);
-    end(*w, nullptr);
-    --messages_;
+    finish(*w);
     inbox.posted.erase(w);
     kept = inbox.unexpected.erase(kept);
   }
@@ -113,8 +116,7 @@ bool MessageGroup::take_opening(int from) {
     inbox.posted.erase(w);
     if (opening.is_inline()) {
       fill(*work, opening.data.data(), opening.payload);
-      end(work, nullptr);
-      --messages_;
+      finish(work);
     } else {
       inbox.current = work;
       receive(work->c.out.data);
@@ -150,8 +152,7 @@ void MessageGroup::advance_inbox(int from) {
     }
     last_look_ = false;
     if (inbox.current) {  // its payload is here
-      end(std::exchange(inbox.current, nullptr), nullptr);
-      --messages_;
+      finish(std::exchange(inbox.current, nullptr));
     } else if (inbox.to_unexpected) {
       inbox.unexpected.push_back(std::exchange(inbox.to_unexpected, nullptr));
     } else if (!take_opening(from)) {

@@ -13,11 +13,7 @@ namespace tessera::op {
 static __global__ void find_extents(TokenBlocks tokens, Extent* extents, int64_t blocks,
                                     int64_t lists) {
   for (int64_t i = first_item(); i < lists * blocks; i += item_step()) {
-    const int64_t b = i / blocks, first = i % blocks * tokens.rows;
-    Extent extent;
-    for (int64_t j = first; j < min(first + tokens.rows, tokens.n); ++j)
-      extent.add(tokens.at(b, j));
-    extents[i] = extent;
+    extents[i] = tokens.find_extent(i / blocks, i % blocks * tokens.rows);
   }
 }
 

@@ -28,6 +28,12 @@ struct TokenBlocks {
   [[nodiscard]] TESSERA_HD Token at(int64_t b, int64_t i) const {
     return {positions.at(b, i), documents.at(b, i)};
   }
+  /// Its tokens looked at one by one.
+  [[nodiscard]] TESSERA_HD Extent find_extent(int64_t b, int64_t first) const {
+    Extent e;
+    for (int64_t i = first; i < first + rows && i < n; ++i) e.add(at(b, i));
+    return e;
+  }
   /// The extent of the block that starts at `first`.
   [[nodiscard]] TESSERA_HD Extent extent(int64_t b, int64_t first) const {
     if (extents) return extents[b * step + first / rows];

@@ -23,9 +23,8 @@ KeyRange keys_of(const Ids& documents, int64_t batch, int64_t keys, int64_t id) 
 
 // The extents of each block of a batch.
 std::vector<Extent> extents(const TokenBlocks& tokens, int64_t batch) {
-  std::vector<Extent> all(static_cast<size_t>((tokens.n + kBlock - 1) / kBlock));
-  for (int64_t i = 0; i < tokens.n; ++i)
-    all[static_cast<size_t>(i / kBlock)].add(tokens.at(batch, i));
+  std::vector<Extent> all;
+  for (int64_t i = 0; i < tokens.n; i += kBlock) all.push_back(tokens.find_extent(batch, i));
   return all;
 }
 

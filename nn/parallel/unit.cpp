@@ -204,8 +204,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
 }
 
 void Unit::close() {
-  on(UnitEvent::forward_ends);
-  on(UnitEvent::recompute_ends);
+  on(UnitEvent::run_ends);
   opened_ = 0;
   region_ = {};
   at_ = {};

@@ -25,23 +25,21 @@ inline constexpr size_t kUnitStates = 8;
 enum class UnitEvent : uint8_t {
   prefetch,
   forward_begins,
-  forward_ends,
   reshard_after_forward,  ///< backward may follow
   backward_begins,
   recompute_begins,
-  recompute_ends,
-  release,  ///< its backward has ended, or none will follow
+  run_ends,  ///< of a forward or a recompute
+  release,   ///< its backward has ended, or none will follow
   hold,
   reshard,  ///< called by the user
 };
-inline constexpr size_t kUnitEvents = 10;
+inline constexpr size_t kUnitEvents = 9;
 
 enum class UnitAction : uint8_t { none, gather, release, release_after_forward };
 
 struct UnitTransition {
   UnitState next;
   UnitAction action;
-  bool operator==(const UnitTransition&) const = default;
 };
 
 constexpr UnitTransition unit_transition(UnitState state, UnitEvent event) {
@@ -54,15 +52,15 @@ constexpr UnitTransition unit_transition(UnitState state, UnitEvent event) {
   constexpr auto whole = [](UnitState s) { return UnitTransition{s, UnitAction::gather}; };
   // clang-format off
   constexpr std::array<std::array<UnitTransition, kUnitEvents>, kUnitStates> table{{
-    //                   prefetch           forward_begins forward_ends          reshard_after_forward backward_begins   recompute_begins  recompute_ends        release               hold   reshard
-    /* sharded */       {prefetched,        begun,         stay(sharded),        stay(sharded),        pulled,           again,            stay(sharded),        freed,                holds, freed},
-    /* prefetching */   {prefetched,        begun,         stay(prefetching),    kept,                 pulled,           again,            stay(prefetching),    freed,                holds, freed},
-    /* forward */       {whole(forward),    begun,         stay(unsharded),      stay(forward),        whole(forward),   whole(forward),   stay(forward),        stay(forward),        holds, stay(forward)},
-    /* unsharded */     {whole(unsharded),  begun,         stay(unsharded),      kept,                 pulled,           again,            stay(unsharded),      freed,                holds, freed},
-    /* partly_sharded */{prefetched,        begun,         stay(partly_sharded), stay(partly_sharded), pulled,           again,            stay(partly_sharded), freed,                holds, freed},
-    /* backward */      {whole(backward),   begun,         stay(backward),       kept,                 pulled,           again,            stay(backward),       freed,                holds, freed},
-    /* recompute */     {whole(recompute),  begun,         stay(recompute),      stay(recompute),      whole(recompute), again,            stay(backward),       stay(recompute),      holds, stay(recompute)},
-    /* held */          {whole(held),       whole(held),   stay(held),           stay(held),           whole(held),      whole(held),      stay(held),           stay(held),           holds, freed},
+    //                    prefetch           forward_begins   reshard_after_forward   backward_begins    recompute_begins   run_ends               release           hold    reshard
+    /* sharded */        {prefetched,        begun,           stay(sharded),          pulled,            again,             stay(sharded),         freed,            holds,  freed},
+    /* prefetching */    {prefetched,        begun,           kept,                   pulled,            again,             stay(prefetching),     freed,            holds,  freed},
+    /* forward */        {whole(forward),    begun,           stay(forward),          whole(forward),    whole(forward),    stay(unsharded),       stay(forward),    holds,  stay(forward)},
+    /* unsharded */      {whole(unsharded),  begun,           kept,                   pulled,            again,             stay(unsharded),       freed,            holds,  freed},
+    /* partly_sharded */ {prefetched,        begun,           stay(partly_sharded),   pulled,            again,             stay(partly_sharded),  freed,            holds,  freed},
+    /* backward */       {whole(backward),   begun,           kept,                   pulled,            again,             stay(backward),        freed,            holds,  freed},
+    /* recompute */      {whole(recompute),  begun,           stay(recompute),        whole(recompute),  again,             stay(backward),        stay(recompute),  holds,  stay(recompute)},
+    /* held */           {whole(held),       whole(held),     stay(held),             whole(held),       whole(held),       stay(held),            stay(held),       holds,  freed},
   }};
   // clang-format on
   return table[static_cast<size_t>(state)][static_cast<size_t>(event)];

@@ -44,12 +44,12 @@ TEST(UnitState, AStepReturnsToSharded) {
   const auto after = [&](UnitEvent event) { return state = unit_transition(state, event).next; };
   EXPECT_EQ(after(prefetch), UnitState::prefetching);
   EXPECT_EQ(after(forward_begins), UnitState::forward);
-  EXPECT_EQ(after(forward_ends), UnitState::unsharded);
+  EXPECT_EQ(after(run_ends), UnitState::unsharded);
   EXPECT_EQ(after(reshard_after_forward), UnitState::partly_sharded);
   EXPECT_EQ(after(prefetch), UnitState::prefetching);
   EXPECT_EQ(after(backward_begins), UnitState::backward);
   EXPECT_EQ(after(recompute_begins), UnitState::recompute);
-  EXPECT_EQ(after(recompute_ends), UnitState::backward);
+  EXPECT_EQ(after(run_ends), UnitState::backward);
   EXPECT_EQ(after(release), UnitState::sharded);
 }
 

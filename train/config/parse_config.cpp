@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parses arguments and files to a Config. Recipe, family and flavor, which decide the fields, are
 // read first, at any position; then the fields of the file are set, then those of the arguments.
+#include "tessera/models/config/collect_impl.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -58,15 +59,6 @@ Sources named_in(std::string_view json_text) {
   text(json["model"], "flavor", s.flavor);
   text(json["model"], "initial_hf", s.initial_hf);
   return s;
-}
-
-// Calls f and adds its ConfigError, if any, to the faults.
-template <class F> void collect(std::vector<std::string>& faults, F f) {
-  try {
-    f();
-  } catch (const ConfigError& error) {
-    faults.emplace_back(error.what());
-  }
 }
 
 // Replaces the model by another family or size, with the same dtype. A file without a family is of
@@ -153,7 +145,7 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   if (!plain) {
     if (catalogue.recipes.empty()) fail<UsageError>("config", "the catalogue has no recipe");
     const std::string& first = catalogue.recipes[0].name;
-    collect(s.faults, [&] { s.config = recipe(named.value_or(first), catalogue); });
+    config::collect(s.faults, [&] { s.config = recipe(named.value_or(first), catalogue); });
     if (!s.config.model) s.config = recipe(first, catalogue);
   }
   // A run's own file says all that the folder did, which may be away by now.
@@ -161,7 +153,7 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   if (!folder.empty() && !away)
     choose_hugging_face(s.config, folder, family || flavor, catalogue, s.held);
   if (folder.empty() || family || flavor)
-    collect(s.faults, [&] { choose_model(s.config, family, flavor, catalogue); });
+    config::collect(s.faults, [&] { choose_model(s.config, family, flavor, catalogue); });
   if (!s.config.model) choose_model(s.config, {}, {}, catalogue);
   TrainingConfig& training = s.config.training;
   if (plain) training.seq_len = std::min(training.seq_len, s.config.model.max_seq_len());
@@ -235,7 +227,7 @@ Config parse_run_config(std::string_view json, const std::string& where,
   Config config;
   const Sources named = named_in(json);
   std::vector<std::string> faults;
-  collect(faults, [&] { choose_model(config, named.family, named.flavor, catalogue); });
+  config::collect(faults, [&] { choose_model(config, named.family, named.flavor, catalogue); });
   if (!config.model) choose_model(config, {}, {}, catalogue);
   for (auto& f : config.fields().parse_json(json, where)) faults.push_back(std::move(f));
   for (auto& f : config.conflicts()) faults.push_back(std::move(f));

@@ -6,6 +6,7 @@
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"
+#include "tessera/models/config/collect_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/chat/chat_template.h"
 #include "tessera/train/data/fine_tuning_rows.h"
@@ -299,11 +300,7 @@ std::vector<std::string> DataConfig::conflicts() const {
     faults.emplace_back(
         "[--dataloader.mixture] and --dataloader.path are both given; give one of them");
   }
-  try {
-    (void)parts();
-  } catch (const ConfigError& error) {
-    faults.emplace_back(error.what());
-  }
+  config::collect(faults, [&] { (void)parts(); });
   return faults;
 }
 

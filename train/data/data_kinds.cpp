@@ -40,6 +40,10 @@ std::string suffix_of(const std::filesystem::path& path) {
   return (is_gzip(path) ? path.stem() : path).extension().string();
 }
 
+std::span<const std::string_view> suffixes_in_folders(const DataFormat& format) {
+  return std::span(format.suffixes).first(std::min(format.suffixes.size(), format.in_folders));
+}
+
 }  // namespace
 
 const DataFormat& format_of(const std::string& path) {
@@ -55,8 +59,7 @@ const DataFormat& format_of(const std::string& path) {
 bool is_data_file(const std::string& path, bool is_regular) {
   const std::string suffix = suffix_of(path);
   return std::ranges::any_of(data_formats(), [&](const DataFormat& f) {
-    const auto looked_for = std::span(f.suffixes).first(std::min(f.suffixes.size(), f.in_folders));
-    return std::ranges::count(looked_for, suffix) > 0 &&
+    return std::ranges::count(suffixes_in_folders(f), suffix) > 0 &&
            (!f.begins || (is_regular && f.begins(path)));
   });
 }
@@ -71,8 +74,8 @@ std::string formats_help() {
 std::string formats_suffixes() {
   std::string text;
   for (const DataFormat& format : data_formats()) {
-    for (size_t i = 0; i < std::min(format.suffixes.size(), format.in_folders); ++i)
-      text += concat(text.empty() ? "" : " ", format.suffixes[i]);
+    for (const std::string_view suffix : suffixes_in_folders(format))
+      text += concat(text.empty() ? "" : " ", suffix);
   }
   return text;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/data.h"
 
+#include "tessera/models/config/collect_impl.h"
 #include "tessera/models/data_parallel.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/parallel/mixed_precision.h"
@@ -30,22 +31,17 @@ Faults conflicts(const ParallelismConfig& p) {
         "[--parallelism.data_parallel_shard_degree] 0: expected at least 1, or -1 for the ranks "
         "that the other degrees leave");
   }
-  try {
+  config::collect<ValueError>(faults, [&] {
     (void)nn::parse_reshard(io::excerpt(p.fsdp_reshard_after_forward), kReshard);
-  } catch (const ValueError& error) {
-    faults.emplace_back(error.what());
-  }
+  });
   return faults;
 }
 
 Faults faults(const PassFacts& facts) {
-  if (facts.ranks == 0) return {};
-  try {
-    (void)reshard_policy(facts.parallelism, facts.ranks);
-  } catch (const ConfigError& error) {
-    return {error.what()};
-  }
-  return {};
+  Faults faults;
+  if (facts.ranks > 0)
+    config::collect(faults, [&] { (void)reshard_policy(facts.parallelism, facts.ranks); });
+  return faults;
 }
 
 // What is left of the parameters after all other passes is cut, or copied.

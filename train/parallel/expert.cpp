@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/expert.h"
 
+#include "tessera/models/config/collect_impl.h"
 #include "tessera/train/parallel/parallelism.h"
 
 namespace tessera::train {
@@ -29,12 +30,8 @@ Faults faults(const PassFacts& facts) {
                               " experts of a layer: give a degree that does"));
     }
   }
-  if (facts.ranks == 0) return faults;
-  try {
-    (void)expert_degrees(facts.parallelism, facts.ranks);
-  } catch (const ConfigError& error) {
-    faults.emplace_back(error.what());
-  }
+  if (facts.ranks > 0)
+    config::collect(faults, [&] { (void)expert_degrees(facts.parallelism, facts.ranks); });
   return faults;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/parallelism.h"
 
+#include "tessera/models/config/collect_impl.h"
+
 #include <algorithm>
 #include <iterator>
 
@@ -104,12 +106,9 @@ Faults parallelism_faults(const PassFacts& facts) {
   Faults faults = facts.parallelism.conflicts();
   PassFacts known = facts;
   if (!faults.empty()) known.ranks = 0;  // as long as a degree has a fault of its own
-  try {
-    if (known.ranks > 0) (void)known.parallelism.axes(known.ranks);
-  } catch (const ConfigError& error) {
-    faults.emplace_back(error.what());
+  if (known.ranks > 0 &&
+      !config::collect(faults, [&] { (void)known.parallelism.axes(known.ranks); }))
     known.ranks = 0;
-  }
   for (const ParallelPass& pass : parallel_passes())
     if (pass.faults) std::ranges::move(pass.faults(known), std::back_inserter(faults));
   return faults;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/tensor.h"
 
+#include "tessera/models/config/collect_impl.h"
 #include "tessera/nn/parallel/tensor_parallel.h"
 #include "tessera/train/parallel/parallelism.h"
 
@@ -19,15 +20,13 @@ Faults faults(const PassFacts& facts) {
   const int64_t tp = facts.parallelism.tensor_parallel_degree;
   if (tp <= 1 || !facts.model) return {};
   Faults faults;
-  try {
+  config::collect<UsageError>(faults, [&] {  // the family may have no plan
     for (const auto& [field, number] : facts.model->tensor_parallel_plan({}).divided) {
       if (number % tp == 0) continue;
       faults.push_back(concat("[--parallelism.tensor_parallel_degree] ", tp, " does not divide --",
                               field, ' ', number, ": give a degree that does"));
     }
-  } catch (const UsageError& error) {  // the family has no plan
-    faults.emplace_back(error.what());
-  }
+  });
   return faults;
 }
 

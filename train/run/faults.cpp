@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/faults.h"
 
+#include "tessera/models/config/collect_impl.h"
 #include "tessera/train/exchange/model.h"
 #include "tessera/train/exchange/weights.h"
 #include "tessera/train/run/run_facts.h"
@@ -23,15 +24,12 @@ std::vector<std::string> faults(const Config& config, int64_t ranks) {
   const auto model = config.model.conflicts().empty() ? config.model.make() : nullptr;
   if (ranks == 0) ranks = config.ranks;
   if (config.training.global_batch_size == 0) ranks = 0;
-  for (std::string& fault : parallelism_faults({config.parallelism, model.get(), ranks}))
-    add(std::move(fault));
+  std::vector<std::string> more = parallelism_faults({config.parallelism, model.get(), ranks});
   if (ranks > 0 && config.parallelism.conflicts().empty()) {
-    try {
-      (void)config.training.micro_batches(config.parallelism.data_parts(ranks));
-    } catch (const ConfigError& error) {
-      add(error.what());
-    }
+    config::collect(
+        more, [&] { (void)config.training.micro_batches(config.parallelism.data_parts(ranks)); });
   }
+  for (std::string& fault : more) add(std::move(fault));
   // Last, since it changes this model.
   if (config.debug.moe_force_load_balance && model && !model->force_load_balance())
     add(concat("[--debug.moe_force_load_balance] ", config.title(),
