@@ -132,9 +132,40 @@ void library_gemm(const Gemm& g) {
 
 #else
 
+// Its own threads are as many as a global of the process says, which ranks would share.
+#define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
+#include <algorithm>
+
 namespace tessera {
+namespace {
+
+void multiply(const Gemm& g) {
+  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using ColumnMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
+  const auto with = [](const void* p, int64_t rows, int64_t cols, int64_t row, int64_t col,
+                       auto&& f) {
+    const auto* at = static_cast<const float*>(p);
+    // The stride of a single column may be any number.
+    if (col == 1 || cols == 1)
+      f(Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>(at, rows, cols,
+                                                          Eigen::OuterStride<>(row)));
+    else
+      f(Eigen::Map<const ColumnMajor, 0, Eigen::OuterStride<>>(at, rows, cols,
+                                                               Eigen::OuterStride<>(col)));
+  };
+  Eigen::Map<Matrix, 0, Eigen::OuterStride<>> c(static_cast<float*>(g.c), g.m, g.n,
+                                                Eigen::OuterStride<>(g.c_row));
+  with(g.a, g.m, g.k, g.a_row, g.a_col, [&](const auto& a) {
+    with(g.b, g.k, g.n, g.b_row, g.b_col, [&](const auto& b) {
+      if (g.accumulate) c.noalias() += a * b;
+      else c.noalias() = a * b;
+    });
+  });
+}
+
+}  // namespace
 
 bool library_takes(DType dtype) { return dtype == DType::f32; }
 
@@ -142,32 +173,22 @@ std::string library_text() {
   return concat("Eigen ", EIGEN_WORLD_VERSION, '.', EIGEN_MAJOR_VERSION, '.', EIGEN_MINOR_VERSION);
 }
 
+// Cut along the longer side of c, at the same places for any number of threads.
 void library_gemm(const Gemm& g) {
-  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  using ColumnMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
-  Eigen::setNbThreads(Context::current().options.threads);
-  const auto with = [](const float* p, int64_t rows, int64_t cols, int64_t row, int64_t col,
-                       auto&& f) {
-    // The stride of a single column may be any number.
-    if (col == 1 || cols == 1)
-      f(Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>(p, rows, cols,
-                                                          Eigen::OuterStride<>(row)));
-    else
-      f(Eigen::Map<const ColumnMajor, 0, Eigen::OuterStride<>>(p, rows, cols,
-                                                               Eigen::OuterStride<>(col)));
-  };
-  for (int64_t i = 0; i < g.batch; ++i) {
-    Eigen::Map<Matrix, 0, Eigen::OuterStride<>> c(static_cast<float*>(g.c) + i * g.c_batch, g.m,
-                                                  g.n, Eigen::OuterStride<>(g.c_row));
-    with(static_cast<const float*>(g.a) + i * g.a_batch, g.m, g.k, g.a_row, g.a_col,
-         [&](const auto& a) {
-           with(static_cast<const float*>(g.b) + i * g.b_batch, g.k, g.n, g.b_row, g.b_col,
-                [&](const auto& b) {
-                  if (g.accumulate) c.noalias() += a * b;
-                  else c.noalias() = a * b;
-                });
-         });
-  }
+  constexpr int64_t kPart = 192;  // a multiple of the rows and columns of Eigen's tiles
+  const bool by_rows = g.m >= g.n;
+  const int64_t length = by_rows ? g.m : g.n, parts = (length + kPart - 1) / kPart;
+  parallel_for(g.batch * parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t batch = i / parts, at = i % parts * kPart, size = std::min(kPart, length - at);
+      Gemm part = g;
+      (by_rows ? part.m : part.n) = size;
+      part.a = static_cast<const float*>(g.a) + batch * g.a_batch + (by_rows ? at * g.a_row : 0);
+      part.b = static_cast<const float*>(g.b) + batch * g.b_batch + (by_rows ? 0 : at * g.b_col);
+      part.c = static_cast<float*>(g.c) + batch * g.c_batch + (by_rows ? at * g.c_row : at);
+      multiply(part);
+    }
+  });
 }
 
 }  // namespace tessera
