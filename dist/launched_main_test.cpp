@@ -8,6 +8,7 @@
 namespace tessera::test {
 int fault_rank(char** arguments);
 int start_rank(const std::string& what);
+void register_failing_fixture();
 }  // namespace tessera::test
 
 int main(int argc, char** argv) {
@@ -15,5 +16,7 @@ int main(int argc, char** argv) {
     return tessera::test::fault_rank(argv + 2);
   if (argc == 3 && std::string_view(argv[1]) == "--start-rank")
     return tessera::test::start_rank(argv[2]);
+  if (argc > 1 && std::string_view(argv[1]) == "--failing-fixture")
+    tessera::test::register_failing_fixture();
   return tessera::test::launched_main(argc, argv);
 }

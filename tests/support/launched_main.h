@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <iostream>
 
 namespace tessera::test {
@@ -17,17 +18,20 @@ namespace tessera::test {
 class QuietPrinter : public testing::EmptyTestEventListener {
  public:
   explicit QuietPrinter(int rank) : rank_(rank) {}
+  void OnTestStart(const testing::TestInfo& test) override {
+    test_ = concat(test.test_suite_name(), '.', test.name());
+  }
+  // GoogleTest holds its lock meanwhile: what asks it for the current test waits for ever.
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::cerr << concat("rank ", rank_, ": ", test ? test->test_suite_name() : "", ".",
-                        test ? test->name() : "", ": ",
+    std::cerr << concat("rank ", rank_, ": ", test_, ": ",
                         result.file_name() ? result.file_name() : "", ":", result.line_number(),
                         ": ", result.message(), "\n");
   }
 
  private:
   int rank_;
+  std::string test_;
 };
 
 /// Throws the error of that kind, as far as the tests tell kinds apart.
@@ -42,10 +46,34 @@ class QuietPrinter : public testing::EmptyTestEventListener {
   throw std::runtime_error(text);
 }
 
+/// Meets all other processes at the same test. Ends this process, saying why, if one is at another,
+/// as after a failure in a fixture, or does not come: what follows could only wait for it.
+inline void meet_at_this_test(LaunchedProcess& process) {
+  constexpr auto kPatience = std::chrono::seconds(30);
+  const auto end = [&](const std::string& why) {
+    std::cerr << concat("rank ", process.rank(), " ends: ", why, "\n") << std::flush;
+    std::_Exit(1);
+  };
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string mine =
+      test ? concat("test ", test->test_suite_name(), '.', test->name()) : "the end of all tests";
+  try {
+    const auto all = process.exchange(mine, kPatience);
+    for (size_t r = 0; r < all.size(); ++r) {
+      if (all[r] == mine) continue;
+      end(concat("it is at ", mine, ", rank ", r, " at ", all[r],
+                 ": a test failed on one of them outside of its ranks"));
+    }
+  } catch (const Error& e) {
+    end(concat("at ", mine, ": ", e.what()));
+  }
+}
+
 /// Runs fn on the first n processes, in a world of its own, and meets all others afterwards; an
 /// error of one comes out on all. More ranks than there are processes are threads of process 0.
 inline void run_on_processes(LaunchedProcess& process, int n, const RankFunction& fn,
                              const WorldOptions& options) {
+  meet_at_this_test(process);
   std::string kind, text;
   try {
     if (n <= process.size()) process.run(n, fn, options);
@@ -87,6 +115,7 @@ inline int run_tests_launched(const Launch& launch) {
   };
   const int result = RUN_ALL_TESTS();
   ranks_launcher() = nullptr;
+  meet_at_this_test(process);
   int worst = result;
   const std::string mine = PackedWriter().put(result).text(BitLog::get().text()).bytes();
   const auto all = process.exchange(mine, std::chrono::minutes(5));
