@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA matrix products by cuBLASLt: strided and batched, transposed operands without copies, f32
 // accumulation for the narrow floats and true f32 (no TF32). The algorithm of a shape is asked for
-// once and kept, per rank thread.
+// once and kept, per rank thread. A product for which the library has no algorithm is tried again
+// on aligned copies of its matrices, and then done element by element.
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/products/gemm_impl.h"
 #include "tessera/kernels/shared/launch.cuh"
@@ -10,6 +11,8 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <type_traits>
 
 namespace tessera::op {
 namespace {
@@ -22,12 +25,15 @@ void check_cublas(cublasStatus_t status, const char* call) {
 
 // --- operands ------------------------------------------------------------------------------------------------------
 
-// Two dims of a tensor as rows and columns, the dims before them as the batch.
-struct Matrix {
+// A batch of matrices in a tensor's storage: element (b, r, c) lies at
+// at + b * step + r * row_stride + c * column_stride, in elements.
+struct Matrices {
   Tensor t;
   int64_t rows, columns, row_stride, column_stride;
+  int64_t at = 0, step = 0;
 
-  Matrix(Tensor x, bool transpose) : t(std::move(x)) {
+  // The last two dims; the dims before them are the batch.
+  Matrices(Tensor x, bool transpose) : t(std::move(x)) {
     const int last = t.rank() - 1;
     rows = t.shape()[last - 1], columns = t.shape()[last];
     row_stride = t.strides()[last - 1], column_stride = t.strides()[last];
@@ -47,26 +53,70 @@ struct Matrix {
     if (by_rows()) return rows == 1 ? columns : row_stride;
     return columns == 1 ? rows : column_stride;
   }
+  [[nodiscard]] char* data() const {
+    return static_cast<char*>(t.raw_device_data()) + at * item_size(t.dtype());
+  }
+  [[nodiscard]] int64_t alignment() const {
+    const auto address = reinterpret_cast<uintptr_t>(data());
+    return static_cast<int64_t>(std::min<uintptr_t>(256, address & (~address + 1)));
+  }
+  [[nodiscard]] bool aligned() const {
+    const int64_t item = item_size(t.dtype());
+    return alignment() % kVector == 0 && leading() * item % kVector == 0 &&
+           step * item % kVector == 0;
+  }
+  // As a tensor (batch, rows, columns).
+  [[nodiscard]] Tensor view(int64_t batch) const {
+    return alias(t, {batch, rows, columns}, {step, row_stride, column_stride}, t.offset() + at);
+  }
+  // Uninitialized memory for as many, in which each row begins on kVector bytes.
+  [[nodiscard]] Matrices aligned_like(int64_t batch) const {
+    const int64_t per_vector = kVector / item_size(t.dtype());
+    const int64_t padded = ceil_div(columns, per_vector) * per_vector;
+    Matrices m(empty({batch, rows, padded}, t.dtype(), t.device()), false);
+    m.columns = columns;
+    m.step = rows * padded;
+    return m;
+  }
+
+  static constexpr int64_t kVector = 16;  // bytes of the widest load
 };
 
-int64_t alignment(const void* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  return static_cast<int64_t>(std::min<uintptr_t>(256, address & (~address + 1)));
-}
-
-Matrix usable(const Tensor& x, bool transpose, Stream stream) {
-  Matrix m(x, transpose);
+Matrices usable(const Tensor& x, bool transpose, Stream stream) {
+  Matrices m(x, transpose);
   if (m.by_rows() || m.by_columns()) return m;
-  return Matrix(row_major(x, stream), transpose);
+  return Matrices(row_major(x, stream), transpose);
 }
 
 // --- plans ---------------------------------------------------------------------------------------------------------
 
 // Row-major C = A B is column-major C' = B' A', so cuBLASLt's first operand is b, with (n, m, k).
 struct Problem {
-  int64_t dtype, m, n, k, lda, ldb, a_by_rows, b_by_rows, batch, stride_a, stride_b, align_a,
-      align_b, align_c, c_dtype, accumulate;
+  int64_t dtype, m, n, k, lda, ldb, ldc, a_by_rows, b_by_rows, batch, stride_a, stride_b, stride_c,
+      align_a, align_b, align_c, c_dtype, accumulate;
   auto operator<=>(const Problem&) const = default;
+
+  static Problem of(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch,
+                    bool accumulate) {
+    return {static_cast<int64_t>(a.t.dtype()),
+            c.rows,
+            c.columns,
+            a.columns,
+            a.leading(),
+            b.leading(),
+            c.leading(),
+            a.by_rows(),
+            b.by_rows(),
+            batch,
+            a.step,
+            b.step,
+            c.step,
+            a.alignment(),
+            b.alignment(),
+            c.alignment(),
+            static_cast<int64_t>(c.t.dtype()),
+            accumulate};
+  }
 };
 
 template <class T, cublasStatus_t (*kDestroy)(T)> struct Destroy {
@@ -114,7 +164,8 @@ void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttri
       cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value)));
 }
 
-Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
+// None if cuBLASLt has no algorithm.
+std::optional<Plan> make_plan(cublasLtHandle_t cublas, const Problem& p) {
   const auto dtype = static_cast<DType>(p.dtype);
   const cudaDataType_t type = type_of(dtype);
   const bool f64 = dtype == DType::f64;
@@ -133,7 +184,8 @@ Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
                        p.stride_b);
   plan.a = make_layout(type, p.a_by_rows ? p.k : p.m, p.a_by_rows ? p.m : p.k, p.lda, p.batch,
                        p.stride_a);
-  plan.c = make_layout(type_of(static_cast<DType>(p.c_dtype)), p.n, p.m, p.n, p.batch, p.m * p.n);
+  plan.c =
+      make_layout(type_of(static_cast<DType>(p.c_dtype)), p.n, p.m, p.ldc, p.batch, p.stride_c);
 
   cublasLtMatmulPreference_t raw = nullptr;
   TESSERA_CUBLAS_CALL(cublasLtMatmulPreferenceCreate(&raw));
@@ -151,11 +203,9 @@ Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(cublas, product, plan.b.get(), plan.a.get(), plan.c.get(),
                                      plan.c.get(), raw, 1, &found, &count);
-  if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    fail<DeviceError>("matmul", "cuBLASLt has no algorithm for ", dtype, " (", p.m, ", ", p.k,
-                      ") x (", p.k, ", ", p.n, ") in batches of ", p.batch, ": ",
-                      cublasLtGetStatusString(status));
-  }
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  check_cublas(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (count == 0) return {};
   plan.algorithm = found.algo;
   plan.workspace = static_cast<int64_t>(found.workspaceSize);
   return plan;
@@ -165,7 +215,7 @@ Plan make_plan(cublasLtHandle_t cublas, const Problem& p) {
 struct Library {
   static constexpr size_t kMostPlans = 4096;
   Owned<cublasLtHandle_t, cublasLtDestroy> cublas;
-  std::map<Problem, Plan> plans;
+  std::map<Problem, std::optional<Plan>> plans;
 
   static Library& of(Device device) {
     thread_local std::map<int, Library> libraries;
@@ -177,7 +227,7 @@ struct Library {
     }
     return library;
   }
-  const Plan& plan(const Problem& p) {
+  const std::optional<Plan>& plan(const Problem& p) {
     const auto found = plans.find(p);
     if (found != plans.end()) return found->second;
     if (plans.size() >= kMostPlans) plans.clear();
@@ -185,19 +235,94 @@ struct Library {
   }
 };
 
-void run(const Problem& p, const void* a, const void* b, void* c, Stream stream) {
+// False, and nothing done, if cuBLASLt has no algorithm.
+bool run(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch, bool accumulate,
+         Stream stream) {
   Library& library = Library::of(stream.device);
-  const Plan& plan = library.plan(p);
-  const Tensor workspace = empty({plan.workspace}, DType::u8, stream.device);
-  const double one = 1, kept = p.accumulate ? 1 : 0;
-  const float one_f32 = 1, kept_f32 = p.accumulate ? 1 : 0;
-  const bool f64 = static_cast<DType>(p.dtype) == DType::f64;
+  const std::optional<Plan>& plan = library.plan(Problem::of(a, b, c, batch, accumulate));
+  if (!plan) return false;
+  const Tensor workspace = empty({plan->workspace}, DType::u8, stream.device);
+  const double one = 1, kept = accumulate ? 1 : 0;
+  const float one_f32 = 1, kept_f32 = accumulate ? 1 : 0;
+  const bool f64 = a.t.dtype() == DType::f64;
   const void* alpha = f64 ? static_cast<const void*>(&one) : &one_f32;
   const void* beta = f64 ? static_cast<const void*>(&kept) : &kept_f32;
-  TESSERA_CUBLAS_CALL(cublasLtMatmul(library.cublas.get(), plan.product.get(), alpha, b,
-                                     plan.b.get(), a, plan.a.get(), beta, c, plan.c.get(), c,
-                                     plan.c.get(), &plan.algorithm, workspace.raw_device_data(),
-                                     static_cast<size_t>(plan.workspace), handle(stream)));
+  TESSERA_CUBLAS_CALL(cublasLtMatmul(
+      library.cublas.get(), plan->product.get(), alpha, b.data(), plan->b.get(), a.data(),
+      plan->a.get(), beta, c.data(), plan->c.get(), c.data(), plan->c.get(), &plan->algorithm,
+      workspace.raw_device_data(), static_cast<size_t>(plan->workspace), handle(stream)));
+  return true;
+}
+
+// --- products without cuBLASLt -------------------------------------------------------------------------------------
+
+// False, and nothing done, if that changes nothing or does not help.
+bool run_on_copies(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch,
+                   bool accumulate, Stream stream) {
+  if (a.aligned() && b.aligned() && c.aligned()) return false;
+  const auto place = [&](const Matrices& m) { return m.aligned() ? m : m.aligned_like(batch); };
+  const Matrices to_a = place(a), to_b = place(b), to_c = place(c);
+  if (!Library::of(stream.device).plan(Problem::of(to_a, to_b, to_c, batch, accumulate)))
+    return false;
+  const auto copy = [&](const Matrices& from, const Matrices& to) {
+    if (from.data() != to.data()) copy_strided(from.view(batch), to.view(batch), stream);
+  };
+  copy(a, to_a);
+  copy(b, to_b);
+  if (accumulate) copy(c, to_c);
+  (void)run(to_a, to_b, to_c, batch, accumulate, stream);
+  copy(to_c, c);
+  return true;
+}
+
+template <class T> struct Elements {
+  T* p;
+  int64_t row_stride, column_stride, step;
+
+  explicit Elements(const Matrices& m)
+      : p(reinterpret_cast<T*>(m.data())),
+        row_stride(m.row_stride),
+        column_stride(m.column_stride),
+        step(m.step) {}
+};
+
+// A thread sums an element of c (batch, m, n), in the order of k.
+template <class T, class Out>
+__global__ void multiply_elements(Elements<T> a, Elements<T> b, Elements<Out> c, int64_t total,
+                                  int64_t m, int64_t n, int64_t k, bool accumulate) {
+  using Sum = std::conditional_t<sizeof(T) == 8, double, float>;
+  for (int64_t i = first_item(); i < total; i += item_step()) {
+    const int64_t column = i % n, row = i / n % m, matrix = i / n / m;
+    const T* left = a.p + matrix * a.step + row * a.row_stride;
+    const T* right = b.p + matrix * b.step + column * b.column_stride;
+    Sum sum = 0;
+    for (int64_t p = 0; p < k; ++p)
+      sum +=
+          static_cast<Sum>(left[p * a.column_stride]) * static_cast<Sum>(right[p * b.row_stride]);
+    Out& to = c.p[matrix * c.step + row * c.row_stride + column * c.column_stride];
+    if (accumulate) sum += static_cast<Sum>(to);
+    to = Out(sum);
+  }
+}
+
+void run_by_elements(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch,
+                     bool accumulate, Stream stream) {
+  const int64_t total = batch * c.rows * c.columns;
+  dispatch<MatMul::dtypes>(a.t.dtype(), [&]<class T>() {
+    const auto into = [&]<class Out>(Elements<Out> to) {
+      launch(multiply_elements<T, Out>, blocks_for(total), kThreads, 0, stream, Elements<T>(a),
+             Elements<T>(b), to, total, c.rows, c.columns, a.columns, accumulate);
+    };
+    if (c.t.dtype() == a.t.dtype()) into(Elements<T>(c));
+    else into(Elements<float>(c));
+  });
+}
+
+void run_one(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch,
+             bool accumulate, Stream stream) {
+  if (run(a, b, c, batch, accumulate, stream)) return;
+  if (run_on_copies(a, b, c, batch, accumulate, stream)) return;
+  run_by_elements(a, b, c, batch, accumulate, stream);
 }
 
 // --- batches -------------------------------------------------------------------------------------------------------
@@ -227,10 +352,10 @@ int64_t batch_stride(const Tensor& x, int dim, int rank) {
   return d < 0 || x.shape()[d] == 1 ? 0 : x.strides()[d];
 }
 
-void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream, bool accumulate = false) {
-  const int64_t m = a.rows, k = a.columns, n = b.columns;
+void multiply(Matrices a, Matrices b, const Tensor& y, Stream stream, bool accumulate = false) {
+  Matrices c(y, false);
   if (y.numel() == 0) return;
-  if (k == 0) {
+  if (a.columns == 0) {
     if (accumulate) return;
     TESSERA_CUDA_CALL(cudaMemsetAsync(y.raw_device_data(), 0,
                                       static_cast<size_t>(y.numel() * item_size(y.dtype())),
@@ -243,40 +368,19 @@ void multiply(Matrix a, Matrix b, const Tensor& y, Stream stream, bool accumulat
   // The innermost batch dim is one strided call, the outer ones a loop of such calls.
   const int last = batch.sizes.rank() - 1;
   const int64_t inner = last < 0 ? 1 : batch.sizes[last], calls = batch.sizes.numel() / inner;
-  Problem p{static_cast<int64_t>(a.t.dtype()),
-            m,
-            n,
-            k,
-            a.leading(),
-            b.leading(),
-            a.by_rows(),
-            b.by_rows(),
-            inner,
-            last < 0 ? 0 : batch.a[last],
-            last < 0 ? 0 : batch.b[last],
-            1,
-            1,
-            1,
-            static_cast<int64_t>(y.dtype()),
-            accumulate};
+  if (last >= 0) a.step = batch.a[last], b.step = batch.b[last];
+  if (last >= 0) c.step = c.rows * c.columns;
   for (int64_t call = 0; call < calls; ++call) {
-    int64_t at_a = 0, at_b = 0, rest = call;
+    a.at = b.at = 0;
+    int64_t rest = call;
     for (int d = last - 1; d >= 0; --d) {
       const int64_t i = rest % batch.sizes[d];
       rest /= batch.sizes[d];
-      at_a += i * batch.a[d];
-      at_b += i * batch.b[d];
+      a.at += i * batch.a[d];
+      b.at += i * batch.b[d];
     }
-    const auto at = [&](const Tensor& t, int64_t elements) {
-      return static_cast<char*>(t.raw_device_data()) + elements * item_size(t.dtype());
-    };
-    char* const pa = at(a.t, at_a);
-    char* const pb = at(b.t, at_b);
-    char* const pc = at(y, call * inner * m * n);
-    p.align_a = alignment(pa);
-    p.align_b = alignment(pb);
-    p.align_c = alignment(pc);
-    run(p, pa, pb, pc, stream);
+    c.at = call * inner * c.rows * c.columns;
+    run_one(a, b, c, inner, accumulate, stream);
   }
 }
 
@@ -297,7 +401,7 @@ void MatMul::cuda(Tensors in, Outputs y, Stream stream) const {
     const int64_t k = a.shape().back(), n = y[0].shape().back();
     const Tensor flat_a = alias(a, {y[0].numel() / n, k}, {k, 1}, a.offset());        // (... m, k)
     const Tensor flat_y = alias(y[0], {y[0].numel() / n, n}, {n, 1}, y[0].offset());  // (... m, n)
-    return multiply(Matrix(flat_a, false), usable(b, transpose_b, stream), flat_y, stream);
+    return multiply(Matrices(flat_a, false), usable(b, transpose_b, stream), flat_y, stream);
   }
   multiply(usable(a, transpose_a, stream), usable(b, transpose_b, stream), y[0], stream);
 }
@@ -306,7 +410,7 @@ void ContractLeading::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
   const Tensor a = merge_leading(in[0], stream),
                b = merge_leading(in[1], stream);  // (l, m), (l, n)
-  multiply(Matrix(a, true), Matrix(b, false), y[0], stream);
+  multiply(Matrices(a, true), Matrices(b, false), y[0], stream);
 }
 
 }  // namespace tessera::op
@@ -315,7 +419,7 @@ namespace tessera {
 
 void device_gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                  const Tensor& c, bool accumulate, Stream stream) {
-  op::multiply(op::Matrix(a, transpose_a), op::Matrix(b, transpose_b), c, stream, accumulate);
+  op::multiply(op::Matrices(a, transpose_a), op::Matrices(b, transpose_b), c, stream, accumulate);
 }
 
 }  // namespace tessera

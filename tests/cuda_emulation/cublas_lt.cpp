@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's product D = alpha op(A) op(B) + beta C of column-major batches, from the layouts
 // alone. An algorithm is good for the problem that it was asked for: other layouts, less workspace
-// or a worse alignment than was promised are refused, as the library may.
+// or a worse alignment than was promised are refused, as the library may. Like the library on one
+// device or another, it has no algorithm for some problems: vectors, operands that are not on 16
+// bytes, and one shape in eight. It sums k in a number of parts that depends on the problem, so
+// that results round otherwise than on the CPU.
 #include "cublasLt.h"
 #include "cuda_runtime.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -76,10 +80,10 @@ std::vector<C> gather(const void* p, const Layout& l, bool transpose, int64_t ba
   return values;
 }
 
-// In C, the type of the arithmetic, in the order of k.
+// In C, the type of the arithmetic, as a sum of `parts` sums.
 template <class C>
-void multiply(const Product& product, C alpha, const void* a, const Layout& al, const void* b,
-              const Layout& bl, C beta, const void* c, const Layout& cl, void* d,
+void multiply(const Product& product, int64_t parts, C alpha, const void* a, const Layout& al,
+              const void* b, const Layout& bl, C beta, const void* c, const Layout& cl, void* d,
               const Layout& dl) {
   const bool ta = product.transpose_a == CUBLAS_OP_T, tb = product.transpose_b == CUBLAS_OP_T;
   const int64_t m = dl.rows, n = dl.columns, k = ta ? al.rows : al.columns;
@@ -90,7 +94,11 @@ void multiply(const Product& product, C alpha, const void* a, const Layout& al, 
       for (int64_t i = 0; i < m; ++i) {
         const C *x = left.data() + i * k, *y = right.data() + j * k;
         C sum = 0;
-        for (int64_t p = 0; p < k; ++p) sum += x[p] * y[p];
+        for (int64_t part = 0; part < parts; ++part) {
+          C own = 0;
+          for (int64_t p = k * part / parts; p < k * (part + 1) / parts; ++p) own += x[p] * y[p];
+          sum += own;
+        }
         sum *= alpha;
         if (beta != 0)
           sum += beta * static_cast<C>(load(c, cl.type, batch * cl.step + j * cl.leading + i));
@@ -127,6 +135,14 @@ uint64_t problem_of(const Product& p, const Layout& a, const Layout& b, const La
       mix(x);
   }
   return hash;
+}
+
+bool has_algorithm(const Product& p, const Layout& a, const Layout& d, const Preference& promised,
+                   uint64_t problem) {
+  const int64_t k = p.transpose_a == CUBLAS_OP_T ? a.rows : a.columns;
+  const bool aligned =
+      std::ranges::all_of(promised.alignment, [](uint32_t bytes) { return bytes >= 16; });
+  return k > 1 && d.rows > 1 && aligned && problem / 2 % 8 != 0;
 }
 
 template <class T> cublasStatus_t set(T& to, const void* value, size_t bytes) {
@@ -218,6 +234,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (wanted < 1 || !fit(*product, *a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
   cublasLtMatmulAlgo_t algorithm{};
   algorithm.problem = problem_of(*product, *a, *b, *c, *d);
+  if (!has_algorithm(*product, *a, *d, *preference, algorithm.problem))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   // Some problems want a workspace, others none.
   algorithm.workspace =
       algorithm.problem % 2 ? std::min<size_t>(kWorkspace, preference->workspace) : 0;
@@ -247,9 +265,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     std::memcpy(&factors[0], alpha, sizeof(C));
     std::memcpy(&factors[1], beta, sizeof(C));
     return enqueue(stream, [=, p = *product, al = *a_layout, bl = *b_layout, cl = *c_layout,
-                            dl = *d_layout, used = algorithm->workspace] {
+                            dl = *d_layout, used = algorithm->workspace,
+                            parts = static_cast<int64_t>(1 + algorithm->problem / 16 % 4)] {
       if (used > 0) std::memset(workspace, kPoison, used);
-      multiply<C>(p, factors[0], a, al, b, bl, factors[1], c, cl, d, dl);
+      multiply<C>(p, parts, factors[0], a, al, b, bl, factors[1], c, cl, d, dl);
     });
   };
   const cudaError_t status = product->compute == CUBLAS_COMPUTE_64F ? run(double{}) : run(float{});
