@@ -97,6 +97,7 @@ int NcclGroup::queue_pairs(NcclWork& w) {
   const auto part = [](const Counts& counts, int p) {
     return counts.empty() ? 0 : counts[static_cast<size_t>(p)];
   };
+  w.pairs = true;
   int code = api_.group_start();
   std::byte *from = c.in.data, *to = c.out.data;
   std::byte *own_from = from, *own_to = to;

@@ -28,6 +28,12 @@ const TesseraNcclApi& nccl_api() {
 constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kFarewell = std::chrono::seconds(5);
 
+// Of a poll that comes again: most things end soon, and a sleep would be the longest part of them.
+void pause(int turns) {
+  if (turns < 1000) std::this_thread::yield();
+  else std::this_thread::sleep_for(kPoll);
+}
+
 }  // namespace
 
 NcclWork::NcclWork(Collective collective, Ref<NcclGroup> owner)
@@ -41,11 +47,12 @@ bool NcclWork::test() { return group->poll(*this); }
 void NcclWork::wait() {
   expect_no_lock("a rank waits for others");
   std::optional<WaitWatch::Wait> watched;
+  Clock::time_point until{};  // of a message, another once its ranks are connected
   for (int turns = 0; !group->poll(*this); ++turns) {
-    if (!watched) watched.emplace(group->comm().waits, name_of(c.kind), c.sequence, deadline);
+    if (until != deadline)
+      watched.emplace(group->comm().waits, name_of(c.kind), c.sequence, until = deadline);
     watched->check();
-    if (turns < 1000) std::this_thread::yield();
-    else std::this_thread::sleep_for(kPoll);
+    pause(turns);
   }
 }
 
@@ -97,7 +104,8 @@ NcclGroup::NcclGroup(Ref<ProcessGroup> host, Device device, std::shared_ptr<Comm
                    std::move(comm_state)),
       api_(nccl_api()),
       host_(std::move(host)),
-      device_(device) {
+      device_(device),
+      connect_timeout_(timeout()) {
   const char* value = std::getenv("TESSERA_NCCL_CHECK");
   check_signatures_ = value && std::string_view(value) == "1";
   (void)Context::current().stream(device_);  // makes the device the thread's current one
@@ -162,7 +170,7 @@ void NcclGroup::connect() {
   std::memcpy(&id, bytes.data<uint8_t>(), sizeof(id));
   channel_ = std::make_unique<NcclChannel>(api_, device_, id, rank(), size());
   check(channel_->code, nullptr);
-  settle(nullptr, Clock::now() + timeout());
+  settle(nullptr, connect_timeout_);
 }
 
 void NcclGroup::check(int code, const NcclWork* w) {
@@ -176,10 +184,11 @@ void NcclGroup::check(int code, const NcclWork* w) {
   raise_failure("");
 }
 
-void NcclGroup::settle(const NcclWork* w, Clock::time_point deadline) {
+void NcclGroup::settle(const NcclWork* w, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
   const std::string place = w ? w->place : concat("starting group ", name(), " over NCCL");
   const WaitWatch::Wait watched(comm().waits, "a call of NCCL", 0, deadline);
-  while (true) {
+  for (int turns = 0;; ++turns) {
     watched.check();
     raise_failure(place);
     const int state = [&] {
@@ -193,12 +202,12 @@ void NcclGroup::settle(const NcclWork* w, Clock::time_point deadline) {
       {
         const auto guard = comm().lock();
         stop<CollectiveTimeout>(
-            "nccl", concat("rank ", comm().world_rank, " gave up after ", timeout().count(), " ms ",
+            "nccl", concat("rank ", comm().world_rank, " gave up after ", timeout.count(), " ms ",
                            w ? "queueing " : "", place, ". The others: ", seen));
       }
       raise_failure(place);
     }
-    std::this_thread::sleep_for(kPoll);
+    pause(turns);
   }
 }
 
@@ -300,9 +309,11 @@ void NcclGroup::give_up(const NcclWork& w) {
   const std::string seen = others();
   {
     const auto guard = comm().lock();
-    stop<CollectiveTimeout>(
-        w.place, concat("rank ", comm().world_rank, " gave up after ", w.c.timeout.count(),
-                        " ms. The others: ", seen, "; flight record: ", recorder().path()));
+    const std::string why =
+        w.connecting ? concat("could not connect within ", connect_timeout_.count(), " ms")
+                     : concat("gave up after ", w.c.timeout.count(), " ms");
+    stop<CollectiveTimeout>(w.place, concat("rank ", comm().world_rank, ' ', why, ". The others: ",
+                                            seen, "; flight record: ", recorder().path()));
   }
   raise_failure(w.place);
   fail<CollectiveTimeout>(w.place, "gave up");
@@ -336,7 +347,8 @@ Ref<Work> NcclGroup::start(Collective c) {
     post(w);
     return w;
   }
-  settle(w.get(), Clock::now() + w->c.timeout);
+  // NCCL connects two ranks by the first message between them, for which both must come.
+  settle(w.get(), w->pairs ? std::max(connect_timeout_, w->c.timeout) : w->c.timeout);
   const int marked = [&] {
     const auto guard = comm().lock();
     if (failure_) return 0;
@@ -369,7 +381,7 @@ int NcclGroup::mark_end(NcclWork& w, void* stream) {
 
 void NcclGroup::finish(const Ref<NcclWork>& w) {
   w->done = true;
-  if (w.get() == watched_) watched_ = nullptr;
+  if (w.get() == watched_.first) watched_.first = nullptr;
   for (void** event : {&w->ready, &w->end})
     if (*event) idle_events_.push_back(std::exchange(*event, nullptr));
   w->c.in = w->c.out = {};
@@ -434,8 +446,15 @@ bool NcclGroup::poll(NcclWork& w) {
     return true;
   }
   const auto now = Clock::now();
-  if (w.deadline == Clock::time_point()) w.deadline = now + w.c.timeout;
-  else if (now > w.deadline) give_up(w);
+  const NcclPipe* const pipe = [&] {
+    const auto guard = comm().lock();
+    return connecting_pipe(w);
+  }();
+  if (pipe && !w.connecting) w.deadline = pipe->connect_by;
+  else if (!pipe && (w.connecting || w.deadline == Clock::time_point()))
+    w.deadline = now + w.c.timeout;
+  w.connecting = pipe != nullptr;
+  if (now > w.deadline) give_up(w);
   return false;
 }
 
@@ -469,12 +488,14 @@ std::optional<NcclGroup::Late> NcclGroup::overdue() {
   else if (!messages_.empty()) first = messages_.front().get();
   if (!first) return {};
   const auto now = Clock::now();
-  if (first != watched_ || api_.event_done(first->ready) == kNcclPending) {
-    watched_ = first;
-    watched_since_ = now;
+  const NcclPipe* const pipe = connecting_pipe(*first);
+  if (pipe && now > pipe->connect_by) return Late{first->place, connect_timeout_};
+  if (pipe || first != watched_.first || api_.event_done(first->ready) == kNcclPending) {
+    watched_.first = first;
+    watched_.since = now;
     return {};
   }
-  if (now - watched_since_ < first->c.timeout) return {};
+  if (now - watched_.since < first->c.timeout) return {};
   return Late{first->place, first->c.timeout};
 }
 

@@ -34,6 +34,8 @@ class NcclWork final : public Work {
   Tensor scratch;                         // a barrier's
   void *ready = nullptr, *end = nullptr;  // events: before it in the rank's stream, after it
   bool queued = false, done = false;
+  bool pairs = false;       // it is made of messages between pairs of ranks
+  bool connecting = false;  // a message whose ranks have no connection yet: its time has not begun
   std::exception_ptr error;
   std::string place;                                 // for errors
   std::chrono::steady_clock::time_point deadline{};  // set by the first wait or test
@@ -87,7 +89,10 @@ struct NcclPipe {
   std::deque<Early> early;            // messages that no recv has asked for
   Tensor notice;                      // what the sender tells next
   Ref<Work> told;
-  bool called = false;  // the first step was called, and NCCL may not have taken it yet
+  bool called = false;     // the first step was called, and NCCL may not have taken it yet
+  bool connected = false;  // NCCL has taken a step
+  std::chrono::steady_clock::time_point
+      connect_by{};  // when that must have come, once it has a channel
 };
 
 class NcclGroup final : public ProcessGroup, public Pending {
@@ -126,7 +131,8 @@ class NcclGroup final : public ProcessGroup, public Pending {
   // Without the rank's lock. `check` and `settle` end the group and throw; `settle` returns when
   // the communicator has taken what was asked of it.
   void check(int code, const NcclWork* w);
-  void settle(const NcclWork* w, Clock::time_point deadline);
+  void settle(const NcclWork* w, std::chrono::milliseconds timeout);
+  void open_channel(NcclPipe& pipe, int rank);
   void tell_host();
   [[nodiscard]] std::string others() const;
   [[noreturn]] void raise(const std::exception_ptr& error);
@@ -142,6 +148,8 @@ class NcclGroup final : public ProcessGroup, public Pending {
   }
   [[nodiscard]] std::string text_of(int code) const;
   [[nodiscard]] int states() const;
+  /// The pipe of a message that waits for its two ranks to connect; null for all else.
+  [[nodiscard]] const NcclPipe* connecting_pipe(const NcclWork& w) const;
   struct Late {
     std::string place;
     std::chrono::milliseconds timeout{0};
@@ -167,6 +175,8 @@ class NcclGroup final : public ProcessGroup, public Pending {
   const TesseraNcclApi& api_;
   Ref<ProcessGroup> host_;
   Device device_;
+  const std::chrono::milliseconds
+      connect_timeout_;  // of its start and of the first message of a pair
   std::unique_ptr<NcclChannel> channel_;
   std::deque<Ref<NcclWork>> in_flight_;            // collectives, in the order of the stream
   std::vector<Ref<NcclWork>> messages_;            // that have not ended
@@ -175,8 +185,10 @@ class NcclGroup final : public ProcessGroup, public Pending {
   std::exception_ptr failure_;  // why the group has ended
   std::string untold_;          // what its host group must be told
   Clock::time_point looked_{};
-  const NcclWork* watched_ = nullptr;  // the first of those in flight at the watchdog's last look
-  Clock::time_point watched_since_{};
+  struct {
+    const NcclWork* first = nullptr;  // of those in flight at the watchdog's last look
+    Clock::time_point since{};
+  } watched_;
   bool check_signatures_ = false;
   std::shared_ptr<NcclWatchdog> watchdog_;
 };

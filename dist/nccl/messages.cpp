@@ -43,14 +43,27 @@ NcclPipe& NcclGroup::pipe_of(int from, int to) {
   return pipes_[{from, to}];
 }
 
+void NcclGroup::open_channel(NcclPipe& pipe, int rank) {
+  auto channel = std::make_unique<NcclChannel>(api_, device_, pipe.id, rank, 2);
+  const auto guard = comm().lock();
+  pipe.channel = std::move(channel);
+  pipe.connect_by = Clock::now() + connect_timeout_;
+}
+
+const NcclPipe* NcclGroup::connecting_pipe(const NcclWork& w) const {
+  const bool sends = w.c.kind == CollectiveKind::send;
+  if (w.queued || (!sends && w.c.kind != CollectiveKind::recv)) return nullptr;
+  const auto pipe = sends ? pipes_.find({rank(), w.c.root}) : pipes_.find({w.c.root, rank()});
+  const bool connecting = pipe != pipes_.end() && pipe->second.channel && !pipe->second.connected;
+  return connecting ? &pipe->second : nullptr;
+}
+
 void NcclGroup::post_send(const Ref<NcclWork>& w) {
   const Collective& c = w->c;
   NcclPipe& pipe = pipe_of(rank(), c.root);
   if (!pipe.channel) {
     check(api_.make_id(&pipe.id), w.get());
-    auto channel = std::make_unique<NcclChannel>(api_, device_, pipe.id, 0, 2);
-    const auto guard = comm().lock();
-    pipe.channel = std::move(channel);
+    open_channel(pipe, 0);
   }
   check(pipe.channel->code, w.get());
   const Tensor bytes = blank_notice();
@@ -123,9 +136,8 @@ void NcclGroup::hear(NcclPipe& pipe) {
   std::memcpy(&notice, pipe.notice.data<uint8_t>(), sizeof notice);
   NcclPipe::Early message{notice.tag, notice.count, notice.dtype};
   if (!pipe.channel) {
-    auto channel = std::make_unique<NcclChannel>(api_, device_, notice.id, 1, 2);
-    const auto guard = comm().lock();
-    pipe.channel = std::move(channel);
+    pipe.id = notice.id;
+    open_channel(pipe, 1);
   }
   check(pipe.channel->code, nullptr);
   const int64_t bytes = notice.count * item_size(notice.dtype);
@@ -178,6 +190,7 @@ int NcclGroup::run_steps(NcclPipe& pipe, bool sends) {
       continue;
     }
     pipe.called = false;
+    pipe.connected = true;
     const Ref<NcclWork> work = step.work;
     pipe.steps.pop_front();
     if (work) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // libtessera_nccl.so, the only file that sees nccl.h. Includes nothing else of Tessera. CUDA's
-// errors are told from NCCL's by an offset.
+// errors are told from NCCL's by an offset. Communicators connect their rings when they are made,
+// under the deadline of a start: NCCL would do it in the first collective, and keep every rank's
+// host there until the last one comes.
 #include "tessera/dist/nccl/nccl_api_impl.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -146,6 +149,7 @@ void error_text(int code, void* communicator, char* text, size_t size) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const TesseraNcclApi* tessera_nccl_api() {
+  (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   static constexpr TesseraNcclApi kApi{
       kTesseraNcclVersion,
       make_id,

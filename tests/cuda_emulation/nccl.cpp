@@ -4,8 +4,9 @@
 // sends to the board, and takes from there what the others have written. What NCCL would hang on or
 // corrupt, ranks that disagree and memory or streams of another device, is an error of all ranks
 // that says so. Calls on communicators that do not block end at random polls later, and take none
-// before. Floats are summed in their own type, from a rank that differs from communicator to
-// communicator.
+// before. A call that connects ranks stays in progress until they have come to theirs: the first
+// message of two ranks, and the first collective unless NCCL_RUNTIME_CONNECT=0. Floats are summed
+// in their own type, from a rank that differs from communicator to communicator.
 //
 // TESSERA_EMULATED_NCCL_ERROR=<rank>:<n>: the rank's n-th operation on each communicator fails
 // some polls after it was taken, as with a broken link; its peers are left waiting.
@@ -50,6 +51,7 @@ struct ncclComm {
   nccl_emulation::Split split;
   int size = 0, rank = 0, device = 0;
   bool blocks = true, finalizing = false;
+  bool connects_at_start = false;
   int polls = 0;  // until it has taken the last call
   int polls_to_error = -1;
   ncclResult_t error = ncclSuccess;
@@ -373,10 +375,28 @@ void issue(ncclComm* comm) {
       stream, std::move(what), [batch] { come(*batch); }, [batch] { return ends(batch); });
 }
 
+// Whether the ranks are connected that the call in progress connects.
+bool connects(const ncclComm& comm) {
+  const auto& called = (*comm.board)->called;
+  return std::ranges::all_of(comm.taking, [&](const Call& c) {
+    if (c.message()) return called[c.peer][comm.rank].load();
+    if (comm.connects_at_start) return true;
+    bool all = true;
+    for (int r = 0; r < comm.size; ++r) all = all && called[r][r];
+    return all;
+  });
+}
+
+// Puts the call in progress on its stream, once it has been asked often enough.
+void go_on(ncclComm* comm) {
+  if (comm->taking.empty() || !(comm->blocks || connects(*comm))) return;
+  if (comm->polls == 0 || --comm->polls == 0) issue(comm);
+}
+
 ncclResult_t take(ncclComm* comm, std::vector<Call> calls) {
   look(comm);
   if (comm->error != ncclSuccess) return comm->error;
-  if (!comm->connected() || comm->polls > 0 || comm->finalizing)
+  if (!comm->connected() || !comm->taking.empty() || comm->finalizing)
     return fail(comm, ncclInvalidUsage,
                 text_of(calls.front()) +
                     " was called while the call before it was in progress: "
@@ -390,10 +410,12 @@ ncclResult_t take(ncclComm* comm, std::vector<Call> calls) {
       return fail(comm, ncclInvalidUsage, "the calls of a group are on several streams");
   }
   comm->taking = std::move(calls);
+  for (const Call& c : comm->taking)
+    (*comm->board)->called[comm->rank][c.message() ? c.peer : comm->rank] = true;
   comm->polls = comm->blocks ? 0 : static_cast<int>(Library::get().random() % 4);
   if (comm->polls > 0) return ncclInProgress;
-  issue(comm);
-  return comm->error;
+  go_on(comm);
+  return comm->error != ncclSuccess || comm->taking.empty() ? comm->error : ncclInProgress;
 }
 
 ncclResult_t call(Call c, ncclComm* comm) {
@@ -483,6 +505,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   auto* made = new ncclComm;
   made->device = device;
   made->blocks = !config || config->blocking != 0;
+  const char* const connects = std::getenv("NCCL_RUNTIME_CONNECT");
+  made->connects_at_start = connects && std::string(connects) == "0";
   *comm = made;
   if (ranks > kMostRanks)
     return fail(made, ncclInvalidArgument,
@@ -519,6 +543,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     *made = new ncclComm;
     (*made)->split = {comm->board, std::move(own), comm->size, comm->rank, parts};
     (*made)->device = comm->device;
+    (*made)->connects_at_start = comm->connects_at_start;
     (*made)->blocks = config && config->blocking != INT_MIN ? config->blocking != 0 : comm->blocks;
   }
   mine.written = true;
@@ -531,12 +556,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   finish_split(comm);
   look(comm);
   if (comm->connected()) Library::get().boards.erase((*comm->board)->id.internal);
-  if (comm->polls > 0 && --comm->polls == 0) issue(comm);
+  if (comm->error == ncclSuccess) go_on(comm);
   if (comm->polls_to_error >= 0 && comm->polls_to_error-- == 0)
     (void)fail(comm, ncclRemoteError, "the link of rank " + std::to_string(comm->rank) + " broke");
   const bool ends =
       comm->finalizing && (!comm->batches.empty() || (*comm->board)->finalized < comm->size);
-  const bool busy = !comm->connected() || comm->polls > 0 || ends;
+  const bool busy = !comm->connected() || !comm->taking.empty() || ends;
   *state = comm->error != ncclSuccess ? comm->error : busy ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
 }

@@ -70,6 +70,8 @@ struct Board {
   uint64_t first;                       // sums start from this rank, modulo the size
   std::atomic<int> size;                // 0: nobody has joined
   std::atomic<int> joined[kMostRanks];  // its device + 1
+  std::atomic<bool> called[kMostRanks]
+                          [kMostRanks];  // who has called a message to whom; itself: a collective
   std::atomic<int> finalized;
   std::atomic<int> failed;  // 0, 1 while the text is written, then 2 + the code
   char failure[1024];

@@ -122,6 +122,7 @@ std::vector<int> on_processes(int n, const RankFunction& fn, bool same_device = 
 class Nccl : public testing::TestWithParam<bool> {
  protected:
   static void SetUpTestSuite() { setenv("TESSERA_EMULATED_DEVICES", "2", 1); }
+  void SetUp() override { setenv("NCCL_RUNTIME_CONNECT", "0", 1); }
 
   static void on_ranks(int n, const RankFunction& fn, bool same_device = false) {
     if (!GetParam()) return on_threads(n, fn, same_device);
@@ -143,6 +144,38 @@ TEST_P(Nccl, SumsAndFinalizes) {
     EXPECT_EQ(ncclCommFinalize(r.comm), ncclInProgress);
     EXPECT_EQ(r.state(), ncclSuccess);
   });
+}
+
+// Its ranks connect in it: NCCL keeps it in progress until all have come.
+TEST_P(Nccl, TheFirstCallWaitsForAllRanks) {
+  constexpr auto kLate = std::chrono::milliseconds(100);
+  for (const bool message : {false, true}) {
+    setenv("NCCL_RUNTIME_CONNECT", message ? "0" : "1", 1);
+    on_ranks(2, [&](Rank& r) {
+      ASSERT_EQ(r.state(), ncclSuccess);
+      float* const x = r.device({1, 1});
+      const auto start = Clock::now();
+      const auto call = [&] {
+        if (!message) (void)ncclAllReduce(x, x, 2, ncclFloat32, ncclSum, r.comm, r.stream);
+        else if (r.rank == 0) (void)ncclSend(x, 2, ncclFloat32, 1, r.comm, r.stream);
+        else (void)ncclRecv(x, 2, ncclFloat32, 0, r.comm, r.stream);
+        ASSERT_EQ(r.state(), ncclSuccess);
+      };
+      if (r.rank == 1) std::this_thread::sleep_for(kLate);
+      call();
+      if (r.rank == 0) {
+        EXPECT_GE(Clock::now() - start, kLate / 2) << message;
+      }
+      (void)r.host(x, 2);
+      const auto second = Clock::now();
+      if (r.rank == 1) std::this_thread::sleep_for(10 * kLate);
+      call();
+      if (r.rank == 0) {
+        EXPECT_LT(Clock::now() - second, 5 * kLate) << message;
+      }
+      (void)r.host(x, 2);
+    });
+  }
 }
 
 TEST_P(Nccl, MovesWhatEachCollectiveSays) {
@@ -275,6 +308,7 @@ TEST_P(Nccl, AnAbortEndsWhatWaits) {
 // As with NCCL: only an abort ends it.
 TEST(NcclProcesses, ADeadRankLeavesItsPeerWaiting) {
   setenv("TESSERA_EMULATED_DEVICES", "2", 1);
+  setenv("NCCL_RUNTIME_CONNECT", "0", 1);
   const std::vector<int> ends = on_processes(2, [](Rank& r) {
     ASSERT_EQ(r.state(), ncclSuccess);
     float* const x = r.device({1});

@@ -308,6 +308,52 @@ TEST(NcclCuda, AWatchdogEndsWorkThatNobodyWaitsFor) {
   });
 }
 
+// Two ranks connect by their first message, which takes as long as the other takes to come: that is
+// time of the start, not of the operation.
+TEST(NcclCuda, ARankMayBeLateForTheFirstMessage) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (g.size() == 1) return;
+    g.set_timeout(std::chrono::milliseconds(400));
+    const auto late = [&] {
+      if (w.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+    };
+    const Tensor x = on_gpu({static_cast<double>(w.rank())});
+    late();
+    if (w.rank() == 0) g.send(x, 1)->wait();
+    if (w.rank() == 1) {
+      g.recv(x, 0)->wait();
+      EXPECT_EQ(values_of(x)[0], 0);
+    }
+    g.set_timeout(std::chrono::seconds(60));
+    w.group().barrier()->wait();
+    g.set_timeout(std::chrono::milliseconds(400));
+    late();
+    const int n = g.size();
+    const Tensor in = on_gpu(ramp(n, n * w.rank())), out = on_gpu(ramp(n, 0));
+    g.all_to_all(in, out)->wait();
+    EXPECT_EQ(values_of(out)[static_cast<size_t>(n - 1)], n * (n - 1) + w.rank());
+  });
+}
+
+TEST(NcclCuda, AFirstMessageThatNobodyTakesNamesItsTime) {
+  on_all_ranks([](World& w) {
+    if (w.size() == 1) return;
+    constexpr auto kConnect = std::chrono::milliseconds(2000);
+    w.group().set_timeout(kConnect);
+    const Ref<ProcessGroup> g = make_nccl_group(w.group().split(0, 0, "host"), device_of(w));
+    w.group().barrier()->wait();
+    g->set_timeout(std::chrono::milliseconds(100));
+    if (w.rank() == 0) {
+      const std::string text =
+          error_text<CollectiveTimeout>([&] { g->send(on_gpu({1}), 1)->wait(); });
+      EXPECT_NE(text.find("could not connect within 2000 ms"), std::string::npos) << text;
+    } else {
+      std::this_thread::sleep_for(kConnect + std::chrono::milliseconds(500));
+      (void)error_text<PeerFailed>([&] { g->barrier()->wait(); });
+    }
+  });
+}
+
 // An error that NCCL reports some time after the call.
 TEST(NcclCuda, ALateErrorEndsAllRanks) {
   if (!emulated() || devices() < 2) return;  // real links do not break at a test's wish
