@@ -5,6 +5,7 @@
 
 #include "tessera/core/dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <type_traits>
@@ -32,6 +33,13 @@ template <class T> TESSERA_HD order_key_t<T> order_key(T x, bool descending) {
     key = static_cast<Key>(x) ^ kSign;
   }
   return descending ? kLargest & ~key : key;
+}
+
+/// The low bits of a key that differ among whole numbers in [0, bound); all, if bound is 0.
+template <class T> int order_bits(int64_t bound) {
+  if (bound == 0) return kOrderKeyBits<T>;
+  return std::clamp(static_cast<int>(std::bit_width(static_cast<uint64_t>(bound - 1))), 1,
+                    kOrderKeyBits<T>);
 }
 
 }  // namespace tessera

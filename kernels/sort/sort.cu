@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA sort: columns become rows of keys with their places, which CUB sorts as segments (stable,
-// the same bits on every run); the places then fetch the values.
+// CUDA sort: columns become rows of keys with their places, which CUB sorts (stable, the same bits
+// on every run): many as segments, one by all of the device; the places then fetch the values.
 #include "tessera/kernels/shared/launch.cuh"
 #include "tessera/kernels/sort/order_key_impl.h"
 #include "tessera/kernels/sort/sort.h"
 
+#include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_segmented_radix_sort.cuh>
 
 #include <limits>
@@ -57,7 +58,7 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor ends = empty({group + 1}, DType::i64, device);
   int64_t *from = places.device_data<int64_t>(), *sorted = from + total,
           *end = ends.device_data<int64_t>();
-  launch(make_ends, blocks_for(group + 1), kThreads, 0, stream, end, group, v.n);
+  if (columns > 1) launch(make_ends, blocks_for(group + 1), kThreads, 0, stream, end, group, v.n);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using Key = order_key_t<T>;
     const Tensor buffer = bytes_on(device, 2 * total * static_cast<int64_t>(sizeof(Key)));
@@ -65,12 +66,16 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
     launch(make_keys<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(), keys, from,
            total, v.n, v.inner, descending);
     size_t bytes = 0;
+    const int bits = order_bits<T>(bound);
     const auto run = [&](void* scratch, int64_t column) {
       const int64_t count = std::min(group, columns - column), at = column * v.n;
-      check_cuda(cub::DeviceSegmentedRadixSort::SortPairs(
-                     scratch, bytes, keys + at, sorted_keys + at, from + at, sorted + at,
-                     static_cast<int>(count * v.n), static_cast<int>(count), end, end + 1, 0,
-                     kOrderKeyBits<T>, handle(stream)),
+      check_cuda(columns == 1
+                     ? cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, from,
+                                                       sorted, v.n, 0, bits, handle(stream))
+                     : cub::DeviceSegmentedRadixSort::SortPairs(
+                           scratch, bytes, keys + at, sorted_keys + at, from + at, sorted + at,
+                           static_cast<int>(count * v.n), static_cast<int>(count), end, end + 1, 0,
+                           bits, handle(stream)),
                  name);
     };
     run(nullptr, 0);

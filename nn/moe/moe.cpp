@@ -178,7 +178,7 @@ Dispatched MoE::mixture(const Tensor& x, const Routing& routing, int64_t most_to
   // Pairs of a token and an expert, stable by expert; those of no expert are last, beyond the
   // counts.
   const Tensor expert = reshape(routing.experts, {pairs});
-  const Tensor order = argsort(expert, 0);  // (tokens * top_k)
+  const Tensor order = argsort(expert, 0, false, config_.router.experts + 1);  // (tokens * top_k)
   const Tensor token = floor_divide(order, full({}, top_k, DType::i64, x.device()));
   const Tensor counts =
       slice(bincount(expert, config_.router.experts + 1), 0, {0, config_.router.experts});
