@@ -363,6 +363,7 @@ std::vector<Sample<LinearCrossEntropy>> LinearCrossEntropy::samples() {
       {L{}, operands({}, 5, 6)},
       {L{}, operands({70}, 6, 40)},
       {L{}, operands({3}, 2, 520)},
+      {L{.z_loss = 0.01}, operands({1030}, 2, 3)},  // two chunks
       known(L{}, {hidden, weight, targets},
             {{3.254086410610201},
              {2},

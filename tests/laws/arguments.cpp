@@ -25,14 +25,21 @@ struct Placement {
 Placement placement(const Shape& shape, Order order) {
   Placement p;
   Shape stored = shape;
-  if (order == Order::transposed) std::reverse(&stored[0], &stored[0] + stored.rank());
+  const auto rearrange = [&](Shape& dims, bool back) {
+    int64_t* const first = &dims[0];
+    const int n = dims.rank();
+    if (n == 0) return;
+    if (order == Order::transposed) std::reverse(first, first + n);
+    if (order == Order::turned) std::rotate(first, back ? first + n - 1 : first + 1, first + n);
+  };
+  rearrange(stored, false);
   const int64_t step = order == Order::gapped ? 2 : 1;
   for (int d = 0; d < stored.rank(); ++d) stored[d] *= step;
   p.strides = contiguous_strides(stored);
   p.extent = stored.numel();
-  if (order == Order::transposed) std::reverse(&p.strides[0], &p.strides[0] + p.strides.rank());
+  rearrange(p.strides, true);
   for (int d = 0; d < shape.rank(); ++d) p.strides[d] *= step;
-  if (order == Order::gapped && shape.rank() > 0) ++p.offset;
+  if (order == Order::odd || (order == Order::gapped && shape.rank() > 0)) ++p.offset;
   return p;
 }
 

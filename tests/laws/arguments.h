@@ -37,7 +37,9 @@ class Random {
   std::normal_distribution<double> normal_;
 };
 
-enum class Order : uint8_t { contiguous, transposed, gapped };  // how a tensor lies in its storage
+/// How a tensor lies in its storage: `turned` with its first dim innermost and the others in their
+/// order, `odd` contiguous from an odd element on.
+enum class Order : uint8_t { contiguous, transposed, turned, gapped, odd };
 
 /// The elements an Arg asks for, before they are rounded to `dtype`.
 std::vector<double> values_for(const Arg& arg, DType dtype, Random& random);

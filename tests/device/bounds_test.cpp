@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ops of a device do at bounds that no small sample reaches: uploads larger than the ring of
+// pinned memory, and indices outside of what they index, of which a kernel cannot throw.
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/arange/arange.h"
+#include "tessera/kernels/cross_entropy/cross_entropy.h"
+#include "tessera/kernels/embedding/embedding.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/gather/gather.h"
+#include "tessera/kernels/histogram/histogram.h"
+#include "tessera/kernels/index_put/index_put.h"
+#include "tessera/kernels/index_select/index_select.h"
+#include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "tessera/kernels/one_hot/one_hot.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/rope/rope.h"
+#include "tessera/kernels/scatter/scatter.h"
+#include "tessera/tests/device/counts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+// Twice the ring and more, in pieces that do not divide it, with kernels of the same memory
+// between.
+TEST(DeviceBounds, UploadsGoRoundTheRingInOrder) {
+  const Session session({.threads = 1});
+  std::vector<std::pair<Tensor, Tensor>> all;  // on the host, on the device
+  for (const int64_t n : {1'000'003, 5'000'001, 17, 2'500'000, 700'001}) {
+    const Tensor host = arange(n, DType::f32);
+    all.emplace_back(host, to_device(host, cuda(0)));
+    (void)(all.back().second * 2);
+  }
+  for (const auto& [host, there] : all) {
+    const Tensor back = to_device(there, kCpu);
+    EXPECT_EQ(std::memcmp(back.raw_data(), host.raw_data(), static_cast<size_t>(host.numel()) * 4),
+              0)
+        << host.numel();
+  }
+}
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+void expect_values(const Tensor& got, const std::vector<double>& want, const char* what) {
+  const std::vector<double> values = got.values();
+  ASSERT_EQ(values.size(), want.size()) << what;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const bool equal = std::isnan(want[i]) ? std::isnan(values[i]) : values[i] == want[i];
+    EXPECT_TRUE(equal) << what << ", " << i << ": " << values[i];
+  }
+}
+
+// Reads give NaN, writes are left out, counts do not count it.
+TEST(DeviceBounds, AnIndexOutsideShowsAndHarmsNothing) {
+  if (test::host_device_counts()) return;  // kernels of the CPU throw
+  const Session session({.threads = 1});
+  const Device device = cuda(0);
+  const auto there = [&](const Tensor& x) { return to_device(x, device); };
+  const auto ids = [&](const std::vector<double>& values) {
+    return there(from_values(values, {static_cast<int64_t>(values.size())}, DType::i64));
+  };
+  const Tensor x = there(tensor({1, 2, 3})), table = there(from_values({1, 2, 3, 4}, {2, 2}));
+  for (const double outside : {-1.0, 3.0, 1e15}) {
+    SCOPED_TRACE(outside);
+    const Tensor at = ids({2, outside, 0});
+    expect_values(gather(x, 0, at), {3, kNaN, 1}, "gather");
+    expect_values(index_select(x, 0, at), {3, kNaN, 1}, "index_select");
+    // Negative ones count from the end.
+    expect_values(index(x, Index(at)), {3, outside < 0 ? 3 : kNaN, 1}, "index");
+    expect_values(embedding(table, ids({1, outside})), {3, 4, kNaN, kNaN}, "embedding");
+    expect_values(one_hot(at, 3), {0, 0, 1, 0, 0, 0, 1, 0, 0}, "one_hot");
+    expect_values(bincount(at, 3), {1, 0, 1}, "bincount");
+    const Tensor src = there(tensor({10, 20, 30}));
+    expect_values(index_add(x, 0, at, src), {31, 2, 13}, "index_add");
+    expect_values(scatter_add(x, 0, at, src), {31, 2, 13}, "scatter_add");
+    expect_values(scatter(x, 0, at, src), {30, 2, 10}, "scatter");
+    expect_values(index_zeros(3, 0, at, src), {30, 0, 10}, "index_zeros");
+    const Tensor logits = there(zeros({2, 3})), targets = ids({1, outside});
+    EXPECT_TRUE(std::isnan(cross_entropy(logits, targets).sum.item()));
+    EXPECT_TRUE(std::isnan(
+        linear_cross_entropy(there(ones({2, 2})), there(ones({3, 2})), targets).sum.item()));
+    const Tensor turn = there(ones({3, 1})), heads = there(ones({1, 2, 1, 2}));
+    const std::vector<double> turned =
+        rope(heads, turn, turn, {.positions = there(from_values({1, outside}, {1, 2}, DType::i64))})
+            .values();
+    EXPECT_FALSE(std::isnan(turned[0]) || std::isnan(turned[1]));
+    EXPECT_TRUE(std::isnan(turned[2]) && std::isnan(turned[3]));
+  }
+  expect_values(x, {1, 2, 3}, "x");
+}
+
+}  // namespace
+}  // namespace tessera
