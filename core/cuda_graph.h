@@ -23,7 +23,8 @@ class TESSERA_API CudaGraph : public RefCounted<CudaGraph> {
 
 /// Records what `work` queues on this thread's stream of `device`; nothing of it runs. Tensors made
 /// in it lie in memory of the graph's own, which stays until the graph and they are gone: `reserve`
-/// bytes, and as much of the thread's cached memory as it takes beyond. Those made before that the
+/// bytes (the peak of the same work done once before) and an eighth more, for gaps between blocks,
+/// and as much of the thread's cached memory as it takes beyond. Those made before that the
 /// work reads must be kept as long as the graph. UsageError in `work`: a copy from the host, a read
 /// of a tensor, a wait; DeviceError: what the device cannot record.
 [[nodiscard]] TESSERA_API Ref<CudaGraph> capture_graph(Device device, int64_t reserve,

@@ -114,9 +114,11 @@ StreamAllocator::StreamAllocator(const Ref<StreamAllocator>& parent, int64_t res
       arena_(*source_, kSlack) {
   const std::lock_guard lock(memory_.mutex());
   if (reserve > 0) {
-    std::byte* const block = take(aligned(reserve));
-    if (!block) fail<OutOfMemory>("capture", memory_.exhausted(reserve));
-    arena_.free(block, aligned(reserve));
+    // Room for the gaps that the best fit leaves between blocks.
+    const int64_t with_room = aligned(reserve + reserve / 8);
+    std::byte* const block = take(with_room);
+    if (!block) fail<OutOfMemory>("capture", memory_.exhausted(with_room));
+    arena_.free(block, with_room);
   }
   memory_.add(*this);
 }
