@@ -41,12 +41,15 @@ void measure(const Case& c, DType dtype, Device device, const Ceilings& ceilings
   const double flops = 3 * 6.0 * static_cast<double>(c.tokens * c.top_k * c.dim * c.hidden);
   const double percent = 100 * flops / ceilings.flops(dtype) / (us * 1e-6);
   double products = 0, all = 0;  // seconds
+  std::string why_no_times;
   {
-    Profile profile;
+    Profile profile(nullptr, device);
     profile.enter(kForward);
     step();
     wait_for(device);
     profile.leave();
+    profile.stop();
+    why_no_times = profile.device_times().why_not();
     for (const auto& [key, entry] : profile.entries()) {
       all += entry.seconds;
       if (key.second.starts_with("grouped_")) products += entry.seconds;
@@ -54,14 +57,18 @@ void measure(const Case& c, DType dtype, Device device, const Ceilings& ceilings
   }
   const std::string name = concat("moe/", dtype, "/", c.experts, " experts of which ", c.top_k,
                                   ", ", c.dim, " to ", c.hidden, ", ", c.tokens, " tokens");
-  fmt::print("{:62} {:10.2f} ms {:6.0f} % of the GEMM ceiling, {:3.0f} % of the time in products\n",
-             name, us / 1e3, percent, 100 * products / all);
+  const std::string share =
+      why_no_times.empty() ? fmt::format("{:3.0f} % of the time in products", 100 * products / all)
+                           : why_no_times;
+  fmt::print("{:62} {:10.2f} ms {:6.0f} % of the GEMM ceiling, {}\n", name, us / 1e3, percent,
+             share);
   std::fflush(stdout);
-  lines.write({{"name", name},
-               {"dtype", concat(dtype)},
-               {"time_us", us},
-               {"percent_of_gemm_ceiling", percent},
-               {"percent_in_products", 100 * products / all}});
+  Json line{{"name", name},
+            {"dtype", concat(dtype)},
+            {"time_us", us},
+            {"percent_of_gemm_ceiling", percent}};
+  if (why_no_times.empty()) line["percent_in_products"] = 100 * products / all;
+  lines.write(line);
 }
 
 }  // namespace

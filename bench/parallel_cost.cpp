@@ -148,7 +148,7 @@ Turn take(World& world, const Way& way, const Setting& setting) {
   for (int i = 0; i < setting.steps; ++i) seconds.push_back(trainee.step());
   Turn turn{.seconds = median(seconds), .loss = trainee.loss()};
   if (!setting.profiled) return turn;
-  Profile profile(&world.group().recorder());
+  Profile profile(&world.group().recorder(), setting.device);
   for (int i = 0; i < setting.steps; ++i) trainee.step(&profile);
   profile.stop();
   const Tensor kinds = zeros({kKinds}, DType::f64);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profile: where the time of a training step goes. An op is charged with the time since the op
 // before it ended, so the engine and the freeing of tensors are charged to the op that follows, and
-// the times sum to the step. What the rank spends in collectives is kept apart.
+// the times sum to the step. What the rank spends in collectives is kept apart. On a device the
+// times are the device's, of what the host launched in that time.
 #pragma once
 
+#include "tessera/bench/device_times.h"
 #include "tessera/bench/support.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 
@@ -14,7 +16,6 @@
 
 namespace tessera::bench {
 
-enum Part { kForward, kBackward, kOptimizer, kParts };
 inline constexpr std::array<std::string_view, kParts> kPartNames{"forward", "backward",
                                                                  "optimizer"};
 
@@ -29,8 +30,8 @@ class Profile {
     Cost cost;
   };
   /// `collectives`: of the rank, if it has any.
-  explicit Profile(const FlightRecorder* collectives = nullptr)
-      : context_(Context::current()), collectives_(collectives) {
+  explicit Profile(const FlightRecorder* collectives = nullptr, Device device = kCpu)
+      : context_(Context::current()), collectives_(collectives), times_(device) {
     context_.op_hook = [this](const OpRow& row, const void* op, Tensors in, Tensors out) {
       Entry& e = charge(row.name);
       ++e.calls;
@@ -53,7 +54,12 @@ class Profile {
     if (collectives_) spent_ = collectives_->spent();
   }
   void leave() { charge(kNoOp); }
-  void stop() { context_.op_hook = nullptr; }
+  void stop() {
+    context_.op_hook = nullptr;
+    if (!times_.finish()) return;
+    for (auto& [owner, entry] : entries_) entry.seconds = times_.seconds(owner);
+  }
+  [[nodiscard]] const DeviceTimes& device_times() const { return times_; }
   [[nodiscard]] const std::map<std::pair<Part, std::string_view>, Entry>& entries() const {
     return entries_;
   }
@@ -63,6 +69,7 @@ class Profile {
     const auto now = Clock::now();
     Entry& e = entries_[{part_, name}];
     e.seconds += std::chrono::duration<double>(now - last_).count();
+    times_.ended(part_, name);
     last_ = now;
     if (collectives_) {
       const FlightRecorder::Spent before = std::exchange(spent_, collectives_->spent());
@@ -78,6 +85,7 @@ class Profile {
   }
   Context& context_;
   const FlightRecorder* collectives_;
+  DeviceTimes times_;
   FlightRecorder::Spent spent_;
   Part part_ = kForward;
   Clock::time_point last_ = Clock::now();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Train step of a Llama on random tokens: tokens/s, time by part, peak memory, percent of the GEMM
 // ceiling, and where the time goes by op. Precision and checkpointing are arguments. `--golden
-// FILE`, the --json of a run on another device, holds the losses of this one against it.
-// bench/peers/train_step.py measures the same in PyTorch, eager and compiled.
+// FILE`, the --json of a run on another device, holds the losses of this one against it;
+// `--kernels` adds a table by kernel on a device. bench/peers/train_step.py measures the same in
+// PyTorch, eager and compiled.
 #include "tessera/bench/profile.h"
 #include "tessera/core/cuda_graph.h"
 #include "tessera/core/process.h"
@@ -35,7 +36,7 @@ struct Setting {
   int64_t batch = 8, length = 512;
   double budget = 0.5;
   Device device = kCpu;
-  bool graph = false;
+  bool graph = false, kernels = false;
 
   [[nodiscard]] models::ModelConfig config() const {
     const std::vector<models::Family> families = models::families();
@@ -142,10 +143,11 @@ class Trainee {
  private:
   // Into tensors that stay, since a graph reads what it was captured with.
   void draw_batch() {
-    std::vector<double> bytes(static_cast<size_t>(batch_ * length_));
+    const auto vocab = static_cast<uint64_t>(model_->vocab_size());
+    std::vector<double> ids(static_cast<size_t>(batch_ * length_));
     for (Tensor* t : {&tokens_, &targets_}) {
-      for (double& b : bytes) b = static_cast<double>(random_() % 256);
-      const Tensor drawn = from_values(bytes, {batch_, length_}, DType::i64);
+      for (double& id : ids) id = static_cast<double>(random_() % vocab);
+      const Tensor drawn = from_values(ids, {batch_, length_}, DType::i64);
       if (t->defined()) copy_bytes(*t, drawn);
       else *t = to_device(drawn, device_);
     }
@@ -211,6 +213,45 @@ void print_profile(const Profile& profile, int steps, const Ceilings& ceilings, 
   }
 }
 
+// By kernel, from the slowest on: what of the step's bytes or FLOPs its op needs, and how near all
+// kernels of the op are to the limit.
+void print_kernels(const Profile& profile, int steps, const Ceilings& ceilings, DType dtype,
+                   Lines& lines) {
+  struct Row {
+    DeviceTimes::Owner owner;
+    std::string kernel;
+    DeviceTimes::Kernel times;
+  };
+  std::vector<Row> rows;
+  for (const auto& [owner, kernels] : profile.device_times().kernels())
+    for (const auto& [name, times] : kernels) rows.push_back({owner, name, times});
+  std::ranges::sort(rows, std::greater(), [](const Row& r) { return r.times.seconds; });
+  fmt::print("\n{:10} {:30} {:50} {:>8} {:>9} {:>14} {:>8}\n", "part", "op", "kernel", "launches",
+             "ms", "the op needs", "% limit");
+  for (const Row& row : rows) {
+    const auto entry = profile.entries().find(row.owner);
+    const Cost cost = entry == profile.entries().end() ? Cost{} : entry->second.cost;
+    const double limit = ceilings.seconds(cost, dtype), ms = row.times.seconds * 1e3 / steps;
+    const bool by_flops = cost.flops / ceilings.flops(dtype) > cost.bytes / ceilings.copy;
+    const double needs = (by_flops ? cost.flops : cost.bytes) * 1e-9 / steps;
+    const double percent = 100 * limit / profile.device_times().seconds(row.owner);
+    const auto launches = static_cast<double>(row.times.launches) / steps;
+    fmt::print("{:10} {:30} {:50} {:8.1f} {:9.3f} {:8.2f} {:5} {:8.0f}\n",
+               kPartNames[row.owner.first], row.owner.second, row.kernel.substr(0, 50), launches,
+               ms, needs, by_flops ? "GFLOP" : "GB", percent);
+    lines.write({{"name", "kernel"},
+                 {"part", kPartNames[row.owner.first]},
+                 {"op", row.owner.second},
+                 {"kernel", row.kernel},
+                 {"launches", launches},
+                 {"ms", ms},
+                 {by_flops ? "gflop_of_the_op" : "gbytes_of_the_op", needs},
+                 {"percent_of_limit_of_the_op", percent}});
+  }
+  if (const int64_t dropped = profile.device_times().dropped())
+    fmt::print("{} records are missing: CUPTI had no room for them\n", dropped);
+}
+
 // Largest relative difference to the losses of another run of the same setting.
 double difference_to(const std::vector<double>& losses, const std::string& path) {
   std::ifstream file(path);
@@ -243,6 +284,10 @@ Setting setting_of(Arguments& arguments) {
   }
   setting.device = arguments.device();
   setting.graph = arguments.flag("--graph");
+  setting.kernels = arguments.flag("--kernels");
+  if (setting.kernels && !setting.device.is_cuda())
+    fail<UsageError>("bench",
+                     "--kernels wants --device cuda: the table by op is of the CPU's time");
   if (setting.graph && !setting.device.is_cuda())
     fail<UsageError>("bench", "--graph wants --device cuda: a CPU has no CUDA graphs");
   return setting;
@@ -316,7 +361,7 @@ void measure(Arguments& arguments) {
   const auto mebi = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   const double allocated = mebi(session.context().allocator(setting.device)->stats().peak);
   constexpr int kProfiled = 3;
-  Profile profile;
+  Profile profile(nullptr, setting.device);
   for (int i = 0; i < kProfiled; ++i) trainee.step(&profile);
   profile.stop();
   const Ceilings ceilings = measure_ceilings(setting.device);
@@ -359,7 +404,12 @@ void measure(Arguments& arguments) {
   const double difference = golden.empty() ? 0 : difference_to(trainee.losses(), golden);
   if (!golden.empty()) line["loss_difference"] = difference;
   lines.write(line);
-  print_profile(profile, kProfiled, ceilings, setting.computed(), lines);
+  if (const std::string& why = profile.device_times().why_not(); !why.empty()) {
+    fmt::print("\nno times by op: {}\n", why);
+  } else {
+    print_profile(profile, kProfiled, ceilings, setting.computed(), lines);
+    if (setting.kernels) print_kernels(profile, kProfiled, ceilings, setting.computed(), lines);
+  }
   if (!golden.empty()) require_golden(difference, golden, setting);
 }
 

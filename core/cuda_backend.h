@@ -7,9 +7,11 @@
 #include "tessera/core/cuda_graph.h"
 #include "tessera/core/tensor_fwd.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -22,7 +24,7 @@ class Storage;
 
 /// Raised with every change of the interface. The library gives its own by the function
 /// `int tessera_cuda_version()`.
-inline constexpr int kCudaVersion = 3;
+inline constexpr int kCudaVersion = 4;
 
 /// A copy to the host under way. It may be given up before its end.
 class HostCopy {
@@ -30,6 +32,34 @@ class HostCopy {
   virtual ~HostCopy() = default;
   /// Its bytes, valid as long as this object, once they are there.
   [[nodiscard]] virtual const void* wait() = 0;
+};
+
+/// A kernel, copy or fill that a device ran.
+struct DeviceWork {
+  std::string name;            ///< of a kernel, without its parameters; `copy`; `fill`
+  uint64_t mark = 0;           ///< of the thread that launched it; 0: none
+  int64_t begin = 0, end = 0;  ///< ns of the host's steady clock
+  int64_t bytes = 0;           ///< of a copy or fill
+  uint64_t stream = 0;         ///< tells streams of a device apart
+};
+
+/// All that a device ran while it was traced.
+struct DeviceWorks {
+  std::vector<DeviceWork> all;  ///< in the order in which they began
+  int64_t dropped = 0;          ///< records that did not fit in memory and are not among them
+};
+
+/// Traces devices of this process. Kernels run slower meanwhile by some percent.
+class DeviceTrace {
+ public:
+  virtual ~DeviceTrace() = default;
+  /// UsageError: the device is traced already.
+  virtual void start(int device) = 0;
+  /// What this thread launches from now on has this mark; kernels of a graph have the mark of its
+  /// launch.
+  virtual void mark(uint64_t mark) = 0;
+  /// Waits for the device, and ends the trace. UsageError: none was started.
+  [[nodiscard]] virtual DeviceWorks stop(int device) = 0;
 };
 
 class CudaBackend {
@@ -79,6 +109,9 @@ class CudaBackend {
   virtual void begin_capture(int device, int64_t reserve) = 0;
   /// What was recorded. DeviceError: some of it cannot be captured.
   [[nodiscard]] virtual Ref<CudaGraph> end_capture(int device) = 0;
+
+  /// The process's trace of its devices. DeviceError: what it needs is not installed.
+  [[nodiscard]] virtual DeviceTrace& trace() = 0;
 
   /// For people: `NVIDIA H100 80GB HBM3`.
   [[nodiscard]] virtual std::string device_name(int device) const = 0;

@@ -98,7 +98,7 @@ def main():
     run = torch.compile(model) if args.compile else model
 
     def step():
-        tokens = torch.randint(0, 256, (args.batch, args.seq + 1))
+        tokens = torch.randint(0, sizes["vocab_size"], (args.batch, args.seq + 1))
         marks = [now()]
         optimizer.zero_grad()
         with torch.autocast(args.device, torch.bfloat16, enabled=mixed):

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA library's entry: what the core asks of devices, by the lanes of the calling thread.
 #include "tessera/core/cuda/check_cuda_impl.h"
+#include "tessera/core/cuda/device_trace_impl.h"
 #include "tessera/core/cuda/graph_impl.h"
 #include "tessera/core/cuda/kernel_table_impl.h"
 #include "tessera/core/cuda/lanes_impl.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
 #include "tessera/core/tensor.h"
+
+#include <cstdlib>
 
 namespace tessera {
 namespace {
@@ -27,6 +30,9 @@ void no_host_copy(const Lane& lane) {
 class Backend final : public CudaBackend {
  public:
   Backend() {
+    // Streams share a device's queues, eight by default, and two streams of one queue wait for each
+    // other. CUDA reads this when it starts.
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     status_ = cudaGetDeviceCount(&devices_);
     if (status_ != cudaSuccess) {
       (void)cudaGetLastError();
@@ -133,6 +139,8 @@ class Backend final : public CudaBackend {
     check_device(device);
     return tessera::end_capture(lane_of(device), device);
   }
+
+  [[nodiscard]] DeviceTrace& trace() override { return device_trace(); }
 
   [[nodiscard]] std::string device_name(int device) const override {
     check_device(device);

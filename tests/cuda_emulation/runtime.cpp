@@ -3,6 +3,7 @@
 // that waits for it, and no two steps run at once. Which stream goes on next is drawn anew for
 // every step, so that work which no event orders runs in any order; now and then a step runs early,
 // as on a device that does not wait for the host.
+#include "activity.h"
 #include "block.h"
 #include "counts.h"
 #include "cuda_emulation.h"
@@ -29,6 +30,7 @@ struct Step {
   std::shared_ptr<const bool> after;      // where given, the step waits until this is true
   std::function<bool()> until = nullptr;  // or until this says true, by what other ranks do
   size_t record = 0;                      // its number among the records, from 1
+  uint32_t call = 0;                      // of the runtime, that gave it to the stream
 };
 
 struct Graph {
@@ -88,6 +90,8 @@ class Runtime {
   size_t used[kMostDevices] = {};
   size_t most = number_from("TESSERA_EMULATED_MEMORY_MB", 8192) << 20;  // of each device
   std::string fault;
+  ActivitySink* activity = nullptr;
+  uint32_t call_number = 0;
   std::vector<StepRecord> records;
   bool records_steps = false;
 
@@ -118,8 +122,25 @@ class Runtime {
       step.record = records.size();
     }
     s.known_idle = false;
+    step.call = call_number;
+    if (activity) activity->called(call_number);
     s.steps.push_back(std::move(step));
     if (random_() % 4 == 0) (void)run_one();
+  }
+
+  /// `run` as what the sink of activities is told of. `code`: of a kernel.
+  std::function<void()> told(Activity::Kind kind, const void* code, size_t bytes, Stream* stream,
+                             std::function<void()> run) {
+    const auto now = [] {
+      return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    };
+    return [=, this, s = of(stream), run = std::move(run)] {
+      const int64_t begin = now();
+      run();
+      if (activity)
+        activity->ran(
+            {kind, code ? symbol_of(code) : "", s->device, s, running_, bytes, begin, now()});
+    };
   }
 
   /// Runs steps until `done`; false where none can run before, and no other rank can change
@@ -149,6 +170,7 @@ class Runtime {
     if (!chosen) return false;
     const Step step = std::move(chosen->steps.front());
     chosen->steps.pop_front();
+    running_ = step.call;
     if (step.run && fault.empty()) step.run();
     if (step.record > 0 && step.record <= records.size()) records[step.record - 1].ran = ++moment_;
     return true;
@@ -226,7 +248,8 @@ class Runtime {
   std::mt19937_64 random_{seed_};
   std::optional<Order> order_;  // none: drawn for each launch
   Stream defaults_[kMostDevices];
-  size_t moment_ = 0;  // counts what is recorded
+  size_t moment_ = 0;     // counts what is recorded
+  uint32_t running_ = 0;  // the call of the step that runs
 };
 
 /// What every call does: under the lock, with its error kept for cudaGetLastError.
@@ -234,6 +257,7 @@ template <class F> cudaError_t call(F f) {
   Runtime& r = Runtime::get();
   const std::lock_guard lock(r.mutex);
   count_call();
+  ++r.call_number;
   cudaError_t status = r.devices == 0 ? cudaErrorNoDevice : r.status();
   if (status == cudaSuccess) status = f(r);
   if (status != cudaSuccess) last = status;
@@ -275,9 +299,10 @@ bool skips_launches() {
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   if (skips_launches()) return cudaSuccess;
-  count_launch(__builtin_return_address(0));
+  const void* const code = __builtin_return_address(0);
+  count_launch(code);
   return call([&](Runtime& r) {
-    r.add(stream, {std::move(work), nullptr}, "library");
+    r.add(stream, {r.told(Activity::kernel, code, 0, stream, std::move(work)), nullptr}, "library");
     return cudaSuccess;
   });
 }
@@ -293,7 +318,12 @@ cudaError_t launch(Kernel kernel, cudaStream_t stream) {
       return cudaErrorInvalidValue;
     if (r.of(stream)->device != current) return cudaErrorInvalidResourceHandle;
     count_launch(kernel.function);
-    r.add(stream, {[&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }, nullptr}, "kernel");
+    const void* const code = kernel.function;
+    r.add(stream,
+          {r.told(Activity::kernel, code, 0, stream,
+                  [&r, kernel = std::move(kernel)] { r.run_kernel(kernel); }),
+           nullptr},
+          "kernel");
     return cudaSuccess;
   });
 }
@@ -315,6 +345,12 @@ int device_of(const void* bytes, size_t count) {
   Runtime& r = Runtime::get();
   const std::lock_guard lock(r.mutex);
   return r.device_of(bytes, count);
+}
+
+void watch_activity(ActivitySink* sink) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  r.activity = sink;
 }
 
 void record_steps(bool on) {
@@ -644,12 +680,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     }
     if (here == kPageable) {  // taken at the call
       const auto* bytes_there = static_cast<const unsigned char*>(from);
-      r.add(stream, {[to, kept = std::vector<unsigned char>(bytes_there, bytes_there + bytes)] {
-                       std::memcpy(to, kept.data(), kept.size());
-                     },
-                     nullptr});
+      auto copy = [to, kept = std::vector<unsigned char>(bytes_there, bytes_there + bytes)] {
+        std::memcpy(to, kept.data(), kept.size());
+      };
+      r.add(stream, {r.told(Activity::copy, nullptr, bytes, stream, std::move(copy)), nullptr});
     } else {
-      r.add(stream, {[=] { std::memmove(to, from, bytes); }, nullptr});
+      const auto copy = [=] { std::memmove(to, from, bytes); };
+      r.add(stream, {r.told(Activity::copy, nullptr, bytes, stream, copy), nullptr});
     }
     if (there != kPageable) return cudaSuccess;
     count_wait_unless(r.of(stream)->known_idle);
@@ -670,7 +707,8 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 cudaError_t cudaMemsetAsync(void* block, int value, size_t bytes, cudaStream_t stream) {
   return call([&](Runtime& r) {
     if (bytes > 0 && r.device_of(block) < 0) return cudaErrorInvalidValue;
-    r.add(stream, {[=] { std::memset(block, value, bytes); }, nullptr});
+    const auto fill = [=] { std::memset(block, value, bytes); };
+    r.add(stream, {r.told(Activity::fill, nullptr, bytes, stream, fill), nullptr});
     return cudaSuccess;
   });
 }

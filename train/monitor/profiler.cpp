@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // core's Interceptor reports the begin and end of each op. The times of collectives come from the
 // flight recorder, their axes and module from CommTrace; both list them in order of their start.
+// What a device ran comes from its own trace when the recorded steps have ended, a row for each
+// stream.
 #include "tessera/train/monitor/profiler.h"
 
 #include "tessera/autograd/node.h"
 #include "tessera/core/context.h"
+#include "tessera/core/cuda_backend.h"
 #include "tessera/core/error.h"
 #include "tessera/core/hooks.h"
 #include "tessera/core/module_path.h"
+#include "tessera/core/process.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/process_group/flight_recorder.h"
@@ -66,12 +70,22 @@ class Profiler::Recorder final : public Interceptor {
         trace_(trace),
         seen_(flights_.count()),
         before_(std::exchange(context_.interceptor, this)) {}
-  ~Recorder() override { context_.interceptor = before_; }
+  ~Recorder() override {
+    context_.interceptor = before_;
+    try {
+      if (on_device_) (void)on_device_->stop(device_.index);
+    } catch (const Error&) {  // a lost device, of which the run tells
+    }
+  }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  bool replay(const OpRow&, const void*, Tensors, TensorList&) override {
+  bool replay(const OpRow& row, const void*, Tensors, TensorList&) override {
     begin_ = now_ns();
+    if (on_device_) {
+      launched_by_.emplace_back(row.name);
+      on_device_->mark(launched_by_.size());
+    }
     return false;
   }
   void observe(const OpRow& row, const void*, Tensors in, Tensors out) override {
@@ -89,6 +103,38 @@ class Profiler::Recorder final : public Interceptor {
     trace_->complete(0, row.name, kind_name(row.kind), begin_, end, args);
     write_memory(end);
     write_collectives();
+  }
+
+  // From now on the device's own times are kept, where it has any.
+  void trace_device() {
+    if (!device_.is_cuda()) return;
+    try {
+      DeviceTrace& trace = Process::get().cuda().trace();
+      trace.start(device_.index);
+      on_device_ = &trace;
+    } catch (const Error& e) {
+      trace_->name_thread(kFirstStream, concat(device_, " without times: ", e.what()));
+    }
+  }
+  void write_device() {
+    if (!on_device_) return;
+    const DeviceWorks works = std::exchange(on_device_, nullptr)->stop(device_.index);
+    std::vector<uint64_t> streams;
+    for (const DeviceWork& w : works.all) {
+      const auto at = std::ranges::find(streams, w.stream) - streams.begin();
+      const int row = kFirstStream + static_cast<int>(at);
+      if (at == std::ssize(streams)) {
+        streams.push_back(w.stream);
+        trace_->name_thread(row, concat(device_, ", stream ", streams.size()));
+      }
+      TraceArgs args;
+      if (w.mark > 0 && w.mark <= launched_by_.size()) args.text("op", launched_by_[w.mark - 1]);
+      if (w.bytes > 0) args.number("bytes", static_cast<double>(w.bytes));
+      trace_->complete(row, w.name, "device", w.begin, w.end, args);
+    }
+    if (works.dropped > 0)
+      trace_->name_thread(kFirstStream + static_cast<int>(streams.size()),
+                          concat(works.dropped, " records of ", device_, " are missing"));
   }
 
   void write_collectives() {
@@ -114,6 +160,8 @@ class Profiler::Recorder final : public Interceptor {
   }
 
  private:
+  static constexpr int kFirstStream = 1000;  // rows of a device's streams, behind those of threads
+
   void write_memory(int64_t time) {
     constexpr int64_t kStep = 64 << 10;  // smaller changes would fill the trace
     const int64_t live = context_.allocator(device_)->stats().live;
@@ -124,6 +172,8 @@ class Profiler::Recorder final : public Interceptor {
 
   Context& context_;
   Device device_;
+  DeviceTrace* on_device_ = nullptr;
+  std::vector<std::string_view> launched_by_;  // by mark, from 1
   FlightRecorder& flights_;
   std::shared_ptr<TraceWriter>& trace_;
   CommTrace sent_;
@@ -189,9 +239,12 @@ void Profiler::begin_step(int64_t step) {
         std::make_shared<TraceWriter>((folder / fmt::format("rank{}_trace.json", rank)).string(),
                                       rank, fmt::format("rank {}", rank));
     trace->name_thread(0, "rank thread");
-    const std::lock_guard lock(s.mutex);
-    s.threads = {std::this_thread::get_id()};
-    s.trace = std::move(trace);
+    {
+      const std::lock_guard lock(s.mutex);
+      s.threads = {std::this_thread::get_id()};
+      s.trace = std::move(trace);
+    }
+    s.recorder->trace_device();
   }
   s.step = step;
   s.begin = now_ns();
@@ -209,6 +262,7 @@ std::string Profiler::end_step(int64_t step) {
 
 std::string Profiler::end_trace() {
   State& s = *state_;
+  if (s.recorder && s.trace) s.recorder->write_device();
   std::shared_ptr<TraceWriter> trace;
   {
     const std::lock_guard lock(s.mutex);

@@ -186,6 +186,9 @@ class HostDevices final : public CudaBackend {
     fail<DeviceError>("capture", "host memory records no graphs");
   }
   [[nodiscard]] Ref<CudaGraph> end_capture(int) override { return nullptr; }
+  [[nodiscard]] DeviceTrace& trace() override {
+    fail<DeviceError>("trace", "host memory has no kernels");
+  }
   [[nodiscard]] std::string device_name(int) const override { return "host memory"; }
   [[nodiscard]] int64_t device_memory(int) const override { return memory_of_a_device(); }
   [[nodiscard]] Kernel kernel(std::string_view op) const override {
