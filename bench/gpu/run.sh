@@ -11,10 +11,12 @@ usage() {
   cat <<'TEXT'
 usage: bench/gpu/run.sh [options]
   --list          the pieces in their order, and how far they are
-  --only NAME     this piece, measured anew
+  --only NAME     this piece, measured anew; may be given again
+  --lease SECONDS instead of all pieces what is worth most in this time, tests side by side (lease.py, which has pieces of its
+                  own and takes --only and --out); leaves summary.txt and results.tgz in bench/results/gpu/lease
   --again         all pieces anew
   --minutes N     start no piece that may end later than this; default 60
-  --limit SECONDS of a piece, default 540
+  --limit SECONDS of a piece, or of a lease's process of tests; default 540
   --out FOLDER    of the results; default bench/results/gpu, which takes only those of a device that nvidia-smi lists
   --bin FOLDER    of the programs, default bin
 TESSERA_PYTHON names a Python with PyTorch, for the peers, and with NVIDIA's libraries where the loader finds none.
@@ -41,7 +43,6 @@ pieces=(
   "host_cost       bench bench_host_cost"
   "experts         bench bench_moe"
   "nccl            tests tessera_nccl_tests *"
-  "laws_timed      tests tessera_law_tests Laws/Cuda.* env TESSERA_TEST_FULL=1"
   "graph           graph 124M mixed 4 1024"
   "graph_debug     graph debugmodel float32 4 512"
   "laws_timed      tests tessera_law_tests Laws/Cuda.* env TESSERA_TEST_FULL=1"
@@ -59,28 +60,31 @@ pieces=(
 say() { printf 'gpu: %s\n' "$*"; }
 die() { printf 'gpu: %s\n' "$*" >&2; exit 2; }
 
-list='' only='' again='' minutes=60 limit=540 out='' bin=bin
+list='' only='' again='' lease='' minutes=60 limit=540 out='' bin=bin
 while [ $# -gt 0 ]; do
   case $1 in
     --list) list=1 ;;
     --again) again=1 ;;
     --help | -h) usage; exit 0 ;;
-    --only | --minutes | --limit | --out | --bin)
+    --only | --minutes | --limit | --out | --bin | --lease)
       [ $# -ge 2 ] || die "$1 needs a value"
-      printf -v "${1#--}" %s "$2"
+      if [ "$1" = --only ]; then only+=${only:+$'\n'}$2; else printf -v "${1#--}" %s "$2"; fi
       shift
       ;;
     *) usage >&2; die "unknown argument '$1'" ;;
   esac
   shift
 done
-for number in "$minutes" "$limit"; do
+for number in "$minutes" "$limit" "${lease:-1}"; do
   [[ "$number" =~ ^[1-9][0-9]*$ ]] || die "'$number' is no number of minutes or seconds"
 done
 results=${out:-bench/results/gpu}
 
 names() { printf '%s\n' "${pieces[@]}" | sed 's/ .*//'; }
-if [ -n "$only" ] && ! names | grep -Fxq -- "$only"; then die "there is no piece '$only'; --list names them"; fi
+if [ -z "$lease" ] && [ -n "$only" ]; then
+  unknown=$(grep -Fxv -f <(names) <<<"$only" | head -n 1 || true)
+  [ -z "$unknown" ] || die "there is no piece '$unknown'; --list names them"
+fi
 
 if [ -f COMMIT ]; then commit=$(cat COMMIT)
 else
@@ -108,18 +112,20 @@ for candidate in "${TESSERA_PYTHON:-}" build/venv/bin/python python3; do
   if [ -n "$candidate" ] && command -v "$candidate" >/dev/null; then python=$(command -v "$candidate"); break; fi
 done
 
-# Adds the folders of a Python's nvidia/*/lib, and of the toolkit, that hold what the loader does not find for a library.
-find_libraries() { # find_libraries <library>
-  local missing folder
-  for missing in $(ldd "$1" 2>/dev/null | awk '/not found/ { print $1 }'); do
-    for folder in $({ [ -z "$python" ] || "$python" -c 'import sys; print(*sys.path[1:], sep="\n")'; } |
-      sed 's|$|/nvidia/*/lib|') /usr/local/cuda/lib64; do
-      if [ -e "$folder/$missing" ]; then
-        export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-        break
-      fi
-    done
+# Adds the folder of a Python's nvidia/*/lib, or of the toolkit, that holds a library.
+find_library() { # find_library <name>
+  local folder
+  for folder in $({ [ -z "$python" ] || "$python" -c 'import sys; print(*sys.path[1:], sep="\n")'; } |
+    sed 's|$|/nvidia/*/lib|') /usr/local/cuda/lib64 /usr/local/cuda/extras/CUPTI/lib64; do
+    if [ -e "$folder/$1" ]; then
+      export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+      return
+    fi
   done
+}
+find_libraries() { # find_libraries <library>: what the loader does not find for it
+  local missing
+  for missing in $(ldd "$1" 2>/dev/null | awk '/not found/ { print $1 }'); do find_library "$missing"; done
 }
 
 lib=$bin/../lib
@@ -127,6 +133,7 @@ lib=$bin/../lib
 export TESSERA_CUDA_LIBRARY=${TESSERA_CUDA_LIBRARY:-$(readlink -f "$lib")/libtessera_cuda.so}
 find_libraries "$TESSERA_CUDA_LIBRARY"
 find_libraries "$lib/libtessera_nccl.so"
+find_library libcupti.so.13 # opened by name, for times of kernels
 about=$("$bin/bench_ceilings" --device cuda --about 2>&1) || die "$about"
 device=$(sed -nE 's/.*"device":"([^"]*)".*/\1/p' <<<"$about")
 listed=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true)
@@ -136,6 +143,13 @@ while IFS=, read -r name version; do
 done <<<"$listed"
 if [ -z "$driver" ] && [ -z "$out" ]; then
   die "nvidia-smi lists no '$device': figures of an emulated device are none of $results; --out FOLDER takes them"
+fi
+if [ -n "$lease" ]; then
+  [ -n "$python" ] || die "--lease needs python3"
+  words=("$lease" --bin "$bin" --out "${out:-$results/lease}" --device "$device" --driver "${driver:-none}" --commit "$commit"
+    --limit "$limit")
+  while IFS= read -r name; do [ -z "$name" ] || words+=(--only "$name"); done <<<"$only"
+  exec "$python" bench/gpu/lease.py "${words[@]}"
 fi
 work=$results/.work # logs, and how far the tests are
 mkdir -p "$work"
@@ -165,7 +179,7 @@ bench() { # bench <program> <args>
 train_step() { # train_step <device> <model> <precision> <batch> <length> <args>
   run "$bin/bench_train_step" --device "$1" --model "$2" --precision "$3" --batch "$4" --seq "$5" "${@:6}"
 }
-train() { train_step cuda "$@" --steps 10 --json "$lines"; }
+train() { train_step cuda "$@" --steps 10 --kernels --json "$lines"; }
 golden() { # the CPU's losses, and whether the device has them
   local expected=$work/$piece.cpu.json
   [ -s "$expected" ] || { train_step cpu "$@" --steps 3 --json "$expected.part" && mv "$expected.part" "$expected"; } || return
@@ -296,7 +310,7 @@ for line in "${pieces[@]}"; do
   # shellcheck disable=SC2086
   set -- $line
   set +f
-  if [ -z "$only" ] || [ "$only" = "$1" ]; then do_piece "$@"; fi
+  if [ -z "$only" ] || grep -Fxq -- "$1" <<<"$only"; then do_piece "$@"; fi
 done
 say "$ran run: $failed failed, $skipped skipped, $unfinished to be taken up again; results in $results"
 [ "$failed" = 0 ]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command for an hour with a GPU (bench/gpu/run.sh) over programs that do nothing: what it
-// keeps, what it takes up again, what it says of faults.
+// The command for an hour with a GPU (bench/gpu/run.sh), and the one for some minutes (lease.py),
+// over programs that do nothing: what they keep, what they take up again, what they say of faults.
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
 
@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <sys/wait.h>
 
@@ -25,21 +26,35 @@ class GpuCommand : public test::FolderTest {
     for (const std::string name :
          {"bench_ceilings", "bench_ops", "bench_train_step", "bench_host_cost", "bench_moe",
           "tessera_law_tests", "tessera_device_tests", "tessera_nccl_tests", "nvidia-smi",
-          "compute-sanitizer"}) {
+          "compute-sanitizer", "tessera", "unshare"}) {
       fs::create_symlink(fs::absolute("tests/device/fake_program.sh"), folder_ + "/bin/" + name);
     }
   }
   // Exit status of the command with these options.
-  int run(const std::string& options, const std::string& device = "NVIDIA Fake 80GB") {
+  int run(const std::string& options, const std::string& device = "NVIDIA Fake 80GB",
+          const std::string& python = "false") {
     const std::string command = "PATH=" + folder_ + "/bin:$PATH FAKE_DEVICE='" + device +
-                                "' FAKE_FAULTS='" + faults_ +
-                                "' TESSERA_PYTHON=false bench/gpu/run.sh --bin " + folder_ +
-                                "/bin " + options + " >" + folder_ + "/said 2>&1";
+                                "' FAKE_FAULTS='" + faults_ + "' TESSERA_PYTHON=" + python +
+                                " bench/gpu/run.sh --bin " + folder_ + "/bin " + options + " >" +
+                                folder_ + "/said 2>&1";
     return WEXITSTATUS(std::system(command.c_str()));
   }
   int run_all() { return run("--out " + folder_ + "/out"); }
   int run_only(const std::string& piece, const std::string& more = "") {
     return run("--out " + folder_ + "/out --only " + piece + " " + more);
+  }
+  int lease(int seconds, const std::string& more = "",
+            const std::string& device = "NVIDIA Fake 80GB") {
+    return run(
+        "--out " + folder_ + "/out --limit 3 --lease " + std::to_string(seconds) + " " + more,
+        device, "python3");
+  }
+  // The line of a piece in the summary; empty if it has none.
+  [[nodiscard]] std::string line_of(const std::string& piece) const {
+    std::istringstream summary(io::read_file(folder_ + "/out/summary.txt"));
+    for (std::string line; std::getline(summary, line);)
+      if (line.find("] " + piece + " ") != std::string::npos) return line;
+    return "";
   }
   [[nodiscard]] std::string said() const { return io::read_file(folder_ + "/said"); }
   [[nodiscard]] Json result(const std::string& piece) const {
@@ -96,6 +111,63 @@ TEST_F(GpuCommand, FiguresOfNoRealDeviceNeedAFolder) {
   EXPECT_NE(said().find("there is no piece 'nonsense'"), std::string::npos) << said();
   EXPECT_EQ(run("--minutes soon"), 2);
   EXPECT_EQ(run("--nonsense"), 2);
+}
+
+#define HOLDS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
+  if (std::system("command -v python3 >/dev/null") != 0) GTEST_SKIP() << "no python3";
+  faults_ =
+      "tessera_law_tests/Fake.Two=fails tessera_nccl_tests/Fake.One=dies "
+      "tessera_device_tests/Fake.Three=fails_once bench_moe=fails unshare=fails";
+  EXPECT_EQ(lease(60), 1) << said();
+  const std::string head = io::read_file(folder_ + "/out/summary.txt");
+  HOLDS(head, "NVIDIA Fake 80GB, driver 580.1, ");
+  HOLDS(line_of("laws"), "failed");
+  HOLDS(line_of("laws"), "3 of 4 passed");
+  HOLDS(line_of("laws"), "Fake.Two: ");
+  HOLDS(line_of("nccl"), "Fake.One: status 139");
+  HOLDS(line_of("device"), "4 of 4 passed");  // one at the second try
+  HOLDS(line_of("moe"), "failed");
+  HOLDS(line_of("moe"), "[bench] a \"broken\" line");
+  HOLDS(line_of("meshes"), "skipped");
+  HOLDS(line_of("meshes"), "Operation not permitted");
+  HOLDS(line_of("job"), "passed");
+  HOLDS(line_of("memcheck"), "3 of 4 passed");  // the same tests
+  EXPECT_GT(fs::file_size(folder_ + "/out/results.tgz"), 1000u);
+
+  // What failed comes first, then what was skipped; what passed is left alone.
+  faults_ = "";
+  EXPECT_EQ(lease(60), 0) << said();
+  const std::string second = io::read_file(folder_ + "/out/summary.txt");
+  EXPECT_LT(second.find("] moe "), second.find("] meshes ")) << second;
+  HOLDS(line_of("laws"), "4 of 4 passed");
+  HOLDS(line_of("meshes"), "8 of 8 have the CPU's losses and norms");
+  EXPECT_EQ(line_of("job"), "");
+  EXPECT_EQ(line_of("step_1B"), "");
+  // Another commit or device has nothing yet; a piece can be asked for by name.
+  EXPECT_EQ(lease(60, "--only ceilings --only job", "NVIDIA Other Fake"), 0) << said();
+  HOLDS(line_of("ceilings"), "passed");
+  HOLDS(line_of("job"), "passed");
+  EXPECT_EQ(lease(60, "--only nonsense"), 2);
+  HOLDS(said(), "there is no piece nonsense");
+}
+
+TEST_F(GpuCommand, ALeaseEndsInTimeAndGoesOnWithin) {
+  if (std::system("command -v python3 >/dev/null") != 0) GTEST_SKIP() << "no python3";
+  // One hangs: it costs itself alone, twice three seconds. Another piece eats the rest.
+  faults_ = "tessera_law_tests/Fake.Three=sleeps bench_ceilings=sleeps";
+  EXPECT_EQ(lease(20, "--only laws --only ceilings --only job"), 1) << said();
+  HOLDS(line_of("laws"), "3 of 4 passed");
+  HOLDS(line_of("laws"), "Fake.Three: no end: ");
+  HOLDS(line_of("ceilings"), "cut off");
+  HOLDS(line_of("job"), "cut off");
+  HOLDS(line_of("job"), "no time was left");
+  faults_ = "";
+  EXPECT_EQ(lease(40), 0) << said();
+  HOLDS(line_of("laws"), "4 of 4 passed");
+  HOLDS(line_of("ceilings"), "passed");
+  HOLDS(line_of("job"), "passed");
 }
 
 }  // namespace
