@@ -175,6 +175,9 @@ const std::set<std::string>& shown_elsewhere() {
       "model.initial_hf",                         // InitialHuggingFace
       "checkpoint.initial_load_in_hf",            // InitialHuggingFace
       "memory.check",                             // MemoryCheck: training that does not fit
+#ifdef __SANITIZE_THREAD__
+      "threads",  // kernels have one there
+#endif
   };
   return fields;
 }
