@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device times by CUPTI's activity records. CUPTI is part of the toolkit and not of the driver, so
-// it is opened at the first trace. A record says which call launched it, another kind of record
-// which mark the calling thread had then; both come in buffers that CUPTI fills, in no order, so
-// they are joined when a trace ends.
+// it is opened at the first trace. A kernel's record names the call that launched it; a second kind
+// of record gives the mark that the calling thread had set. CUPTI fills buffers with both in any
+// order, so they are joined when a trace ends.
 #include "tessera/core/cuda/check_cuda_impl.h"
 #include "tessera/core/cuda/device_trace_impl.h"
+#include "tessera/core/cuda/kernel_name_impl.h"
 #include "tessera/core/cuda/lanes_impl.h"
 
 #if __has_include(<cupti.h>)
@@ -14,13 +15,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <filesystem>
 #include <mutex>
 #include <set>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -86,27 +85,6 @@ struct Cupti {
     fail<DeviceError>("trace", call, " failed: ", text);
   }
 };
-
-// Without return type, parameters and anonymous namespaces.
-std::string readable(const char* symbol) {
-  int status = 0;
-  char* const plain = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
-  std::string name = plain ? plain : symbol;
-  std::free(plain);
-  constexpr std::string_view kAnonymous = "(anonymous namespace)::";
-  for (size_t at = 0; (at = name.find(kAnonymous)) != std::string::npos;)
-    name.erase(at, kAnonymous.size());
-  if (name.ends_with(')')) {  // the parenthesis that opens the parameters
-    size_t at = name.size();
-    for (int depth = 0; at > 0;) {
-      --at;
-      depth += name[at] == ')' ? 1 : name[at] == '(' ? -1 : 0;
-      if (depth == 0) break;
-    }
-    name.erase(at);
-  }
-  return name.starts_with("void ") ? name.substr(5) : name;
-}
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                          CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
@@ -250,7 +228,7 @@ class CuptiTrace final : public DeviceTrace {
     const std::string key = symbol ? symbol : "a kernel";
     const auto found = names_.find(key);
     return found != names_.end() ? found->second
-                                 : names_.emplace(key, readable(key.c_str())).first->second;
+                                 : names_.emplace(key, kernel_name(key)).first->second;
   }
 
   static inline CuptiTrace* self_ = nullptr;  // CUPTI's callbacks have no argument for it

@@ -2,8 +2,8 @@
 // Kernels are local to their library, so that their names stand in its table for debuggers alone.
 #include "counts.h"
 
-#include <cstdlib>
-#include <cxxabi.h>
+#include "tessera/core/cuda/kernel_name_impl.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -87,26 +87,7 @@ std::string symbol_of(const void* code) {
   return after == it->second.begin() ? std::string() : std::prev(after)->second;
 }
 
-std::string name_of(const void* code) {
-  const std::string symbol = symbol_of(code);
-  int status = 0;
-  char* plain = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
-  std::string name = plain ? plain : symbol;
-  std::free(plain);
-  const std::string_view anonymous = "(anonymous namespace)::";
-  for (size_t at = 0; (at = name.find(anonymous)) != std::string::npos;)
-    name.erase(at, anonymous.size());
-  if (!name.empty() && name.back() == ')') {  // the parenthesis that opens the parameters
-    size_t at = name.size();
-    for (int depth = 0; at > 0;) {
-      --at;
-      depth += name[at] == ')' ? 1 : name[at] == '(' ? -1 : 0;
-      if (depth == 0) break;
-    }
-    name.erase(at);
-  }
-  return name.starts_with("void ") ? name.substr(5) : name;
-}
+std::string name_of(const void* code) { return tessera::kernel_name(symbol_of(code)); }
 
 }  // namespace cuda_emulation
 

@@ -3,6 +3,7 @@
 // over programs that do nothing: what they keep, what they take up again, what they say of faults.
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/trials.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -113,8 +114,6 @@ TEST_F(GpuCommand, FiguresOfNoRealDeviceNeedAFolder) {
   EXPECT_EQ(run("--nonsense"), 2);
 }
 
-#define HOLDS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
   if (std::system("command -v python3 >/dev/null") != 0) GTEST_SKIP() << "no python3";
   faults_ =
@@ -122,18 +121,18 @@ TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
       "tessera_device_tests/Fake.Three=fails_once bench_moe=fails unshare=fails";
   EXPECT_EQ(lease(60), 1) << said();
   const std::string head = io::read_file(folder_ + "/out/summary.txt");
-  HOLDS(head, "NVIDIA Fake 80GB, driver 580.1, ");
-  HOLDS(line_of("laws"), "failed");
-  HOLDS(line_of("laws"), "3 of 4 passed");
-  HOLDS(line_of("laws"), "Fake.Two: ");
-  HOLDS(line_of("nccl"), "Fake.One: status 139");
-  HOLDS(line_of("device"), "4 of 4 passed");  // one at the second try
-  HOLDS(line_of("moe"), "failed");
-  HOLDS(line_of("moe"), "[bench] a \"broken\" line");
-  HOLDS(line_of("meshes"), "skipped");
-  HOLDS(line_of("meshes"), "Operation not permitted");
-  HOLDS(line_of("job"), "passed");
-  HOLDS(line_of("memcheck"), "3 of 4 passed");  // the same tests
+  TESSERA_EXPECT_HOLDS(head, "NVIDIA Fake 80GB, driver 580.1, ");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "failed");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "3 of 4 passed");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "Fake.Two: ");
+  TESSERA_EXPECT_HOLDS(line_of("nccl"), "Fake.One: status 139");
+  TESSERA_EXPECT_HOLDS(line_of("device"), "4 of 4 passed");  // one at the second try
+  TESSERA_EXPECT_HOLDS(line_of("moe"), "failed");
+  TESSERA_EXPECT_HOLDS(line_of("moe"), "[bench] a \"broken\" line");
+  TESSERA_EXPECT_HOLDS(line_of("meshes"), "skipped");
+  TESSERA_EXPECT_HOLDS(line_of("meshes"), "Operation not permitted");
+  TESSERA_EXPECT_HOLDS(line_of("job"), "passed");
+  TESSERA_EXPECT_HOLDS(line_of("memcheck"), "3 of 4 passed");  // the same tests
   EXPECT_GT(fs::file_size(folder_ + "/out/results.tgz"), 1000u);
 
   // What failed comes first, then what was skipped; what passed is left alone.
@@ -141,16 +140,16 @@ TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
   EXPECT_EQ(lease(60), 0) << said();
   const std::string second = io::read_file(folder_ + "/out/summary.txt");
   EXPECT_LT(second.find("] moe "), second.find("] meshes ")) << second;
-  HOLDS(line_of("laws"), "4 of 4 passed");
-  HOLDS(line_of("meshes"), "8 of 8 have the CPU's losses and norms");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "4 of 4 passed");
+  TESSERA_EXPECT_HOLDS(line_of("meshes"), "8 of 8 have the CPU's losses and norms");
   EXPECT_EQ(line_of("job"), "");
   EXPECT_EQ(line_of("step_1B"), "");
   // Another commit or device has nothing yet; a piece can be asked for by name.
   EXPECT_EQ(lease(60, "--only ceilings --only job", "NVIDIA Other Fake"), 0) << said();
-  HOLDS(line_of("ceilings"), "passed");
-  HOLDS(line_of("job"), "passed");
+  TESSERA_EXPECT_HOLDS(line_of("ceilings"), "passed");
+  TESSERA_EXPECT_HOLDS(line_of("job"), "passed");
   EXPECT_EQ(lease(60, "--only nonsense"), 2);
-  HOLDS(said(), "there is no piece nonsense");
+  TESSERA_EXPECT_HOLDS(said(), "there is no piece nonsense");
 }
 
 TEST_F(GpuCommand, ALeaseEndsInTimeAndGoesOnWithin) {
@@ -158,16 +157,16 @@ TEST_F(GpuCommand, ALeaseEndsInTimeAndGoesOnWithin) {
   // One hangs: it costs itself alone, twice three seconds. Another piece eats the rest.
   faults_ = "tessera_law_tests/Fake.Three=sleeps bench_ceilings=sleeps";
   EXPECT_EQ(lease(20, "--only laws --only ceilings --only job"), 1) << said();
-  HOLDS(line_of("laws"), "3 of 4 passed");
-  HOLDS(line_of("laws"), "Fake.Three: no end: ");
-  HOLDS(line_of("ceilings"), "cut off");
-  HOLDS(line_of("job"), "cut off");
-  HOLDS(line_of("job"), "no time was left");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "3 of 4 passed");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "Fake.Three: no end: ");
+  TESSERA_EXPECT_HOLDS(line_of("ceilings"), "cut off");
+  TESSERA_EXPECT_HOLDS(line_of("job"), "cut off");
+  TESSERA_EXPECT_HOLDS(line_of("job"), "no time was left");
   faults_ = "";
   EXPECT_EQ(lease(40), 0) << said();
-  HOLDS(line_of("laws"), "4 of 4 passed");
-  HOLDS(line_of("ceilings"), "passed");
-  HOLDS(line_of("job"), "passed");
+  TESSERA_EXPECT_HOLDS(line_of("laws"), "4 of 4 passed");
+  TESSERA_EXPECT_HOLDS(line_of("ceilings"), "passed");
+  TESSERA_EXPECT_HOLDS(line_of("job"), "passed");
 }
 
 }  // namespace

@@ -11,28 +11,20 @@
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/device/counts.h"
 #include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/logged_losses.h"
 #include "tessera/tests/support/parameter_of.h"
-#include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/tiny_experts.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/generate/generate.h"
 #include "tessera/train/run/compare.h"
 #include "tessera/train/run/trainer.h"
 
-#include <nlohmann/json.hpp>
-
 #include <cmath>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <set>
 
 namespace tessera::train {
 namespace {
-
-Words split(const std::string& text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<std::string>(words), {}};
-}
 
 class DeviceRun : public TinyRunTest {
  protected:
@@ -59,22 +51,13 @@ class DeviceRun : public TinyRunTest {
   [[nodiscard]] std::string text_of(const std::string& name) const {
     return io::read_file(path(name));
   }
-  // Loss and gradient norm of each step.
-  [[nodiscard]] std::vector<std::pair<double, double>> losses(const std::string& dump) const {
-    std::vector<std::pair<double, double>> all;
-    std::ifstream file(path(dump) + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto at = nlohmann::json::parse(line);
-      if (at.contains("loss")) all.emplace_back(at["loss"], at["grad_norm"]);
-    }
-    return all;
-  }
   // Whether kernels of the device are those of the CPU.
   static bool exact() { return test::host_device_counts() != nullptr; }
   // Two runs of four steps: bit for bit, or, on devices with kernels of their own, losses within
   // `tolerance`.
   void expect_equal(const std::string& a, const std::string& b, double tolerance) const {
-    const auto x = losses(a), y = losses(b);
+    const auto x = test::logged_losses_and_norms(path(a)),
+               y = test::logged_losses_and_norms(path(b));
     ASSERT_EQ(x.size(), 4u);
     ASSERT_EQ(y.size(), 4u);
     if (exact()) {
@@ -106,13 +89,6 @@ Words tiny_gpt2() {
       "--model.n_heads 4 --model.vocab_size 260 --model.max_seq_len 16 "
       "--model.residual_dropout 0.1");
 }
-Words tiny_experts() {
-  return split(
-      "--recipe qwen3_debugmodel_moe_small --model.dim 16 --model.n_layers 2 --model.n_heads 2 "
-      "--model.n_kv_heads 1 --model.head_dim 8 --model.vocab_size 260 --model.num_experts 8 "
-      "--model.top_k 2 --model.moe_inter_dim 12");
-}
-
 TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
   struct Run {
     std::string name;
