@@ -27,7 +27,7 @@ class DeviceTimes {
   using Kernels = std::map<std::string, Kernel>;  ///< by name
   using Owner = std::pair<Part, std::string_view>;
 
-  /// Of a CPU nothing is traced. Of a device nothing either where CUPTI is missing.
+  /// Starts the trace. There is none on a CPU, nor on a device without CUPTI.
   explicit DeviceTimes(Device device) : device_(device) {
     if (!device.is_cuda()) return;
     try {
@@ -42,7 +42,7 @@ class DeviceTimes {
   ~DeviceTimes() {
     try {
       if (trace_) (void)trace_->stop(device_.index);
-    } catch (const Error&) {  // a lost device, of which others tell
+    } catch (const Error&) {  // the device is lost: the run's own error says so
     }
   }
   DeviceTimes(const DeviceTimes&) = delete;
@@ -50,7 +50,7 @@ class DeviceTimes {
 
   /// Why a device has no times; empty if it has, and for a CPU.
   [[nodiscard]] const std::string& why_not() const { return why_not_; }
-  /// What was launched since the last call was launched by this op.
+  /// Charges what was launched since the last call to this op.
   void ended(Part part, std::string_view op) {
     if (!trace_) return;
     owners_.emplace_back(part, op);
@@ -62,7 +62,7 @@ class DeviceTimes {
     const DeviceWorks works = std::exchange(trace_, nullptr)->stop(device_.index);
     dropped_ = works.dropped;
     for (const DeviceWork& w : works.all) {
-      if (w.mark == 0 || w.mark > owners_.size()) continue;  // of nobody who asks
+      if (w.mark == 0 || w.mark > owners_.size()) continue;  // launched by no op
       Kernel& kernel = kernels_[owners_[w.mark - 1]][w.name];
       ++kernel.launches;
       kernel.seconds += static_cast<double>(w.end - w.begin) * 1e-9;

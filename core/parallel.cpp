@@ -13,9 +13,9 @@
 namespace tessera::detail {
 namespace {
 
-// What threads do before they pass it comes before what they do after it, as OpenMP says of the
-// begin and the end of a region: the thread sanitizer does not see OpenMP's own waits. Of the
-// thread that begins regions.
+// Tells the thread sanitizer, which does not see OpenMP's own waits, that threads of a region start
+// after what the caller did before it, and have ended before what the caller does next. Each caller
+// has one.
 class SeenBySanitizer {
  public:
 #ifdef __SANITIZE_THREAD__

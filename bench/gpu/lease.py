@@ -213,7 +213,7 @@ class Tests:
         unended = began - passed - skipped - failed
         out_of_time = status == 124 and time.monotonic() >= self.end - 1
         if status not in (0, 124) and not failed and not unended:
-            unended = set(tests)  # ended well in a process that did not, or nothing began
+            unended = set(tests)  # its tests ended well but the process failed, or no test began
             passed = set()
         again = []
         for test in tests:
@@ -441,7 +441,7 @@ def peer(model, batch, length, *more):
     return piece
 
 
-# Those beside each other want the host more than the device.
+# Pieces of the group "tests" need the CPU more than the GPU, so they run at once.
 PIECES = [
     Piece("laws", 110, tests("tessera_law_tests", "Laws/Cuda.*:CudaSizes.*", 9, 5, 8), "tests"),
     Piece("device", 110, tests("tessera_device_tests", "DeviceRun.*:DeviceBounds.*", 2, 1, 40), "tests"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks run the tests of a launched program in lockstep. Where one leaves it, since its fixture has
-// failed, all end at once and say why. This program starts itself as two such ranks.
+// Ranks of a launched program run the same tests in lockstep. If a rank skips a test since its
+// fixture has failed, all ranks end at once and say why. This program starts itself as two such
+// ranks.
 #include "tessera/tests/support/launched_main.h"
 #include "tessera/tests/support/process.h"
 
@@ -23,7 +24,7 @@ class FailingFixture : public testing::Test {
 
 }  // namespace
 
-// Tests that are there in the two ranks alone.
+// Only the two ranks have these tests.
 void register_failing_fixture() {
   for (const char* name : {"First", "Second"})
     testing::RegisterTest("FailingFixture", name, nullptr, nullptr, __FILE__, __LINE__,

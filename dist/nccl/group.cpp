@@ -28,7 +28,8 @@ const TesseraNcclApi& nccl_api() {
 constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kFarewell = std::chrono::seconds(5);
 
-// Of a poll that comes again: most things end soon, and a sleep would be the longest part of them.
+// Between two polls. Most calls end soon, so it yields at first: a sleep would take longer than
+// they.
 void pause(int turns) {
   if (turns < 1000) std::this_thread::yield();
   else std::this_thread::sleep_for(kPoll);

@@ -132,7 +132,7 @@ void library_gemm(const Gemm& g) {
 
 #else
 
-// Its own threads are as many as a global of the process says, which ranks would share.
+// Eigen takes its number of threads from a global of the process, which all ranks would share.
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 

@@ -263,7 +263,7 @@ TEST_F(Emulation, SortsSegmentsStably) {
 TEST_F(Emulation, MultipliesByItsLayoutsAlone) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
-      // Of strides for which the library has an algorithm.
+      // The library has an algorithm for these strides.
       const int64_t m = 3, n = 2, k = 4, lda = (ta ? k : m) + 3, ldb = (tb ? n : k) + 2;
       const auto a = [&](int64_t i, int64_t p) { return static_cast<float>(i + 1 - 2 * p); };
       const auto b = [&](int64_t p, int64_t j) { return static_cast<float>(3 * j - p); };

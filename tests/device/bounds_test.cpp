@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ops of a device do at bounds that no small sample reaches: uploads larger than the ring of
-// pinned memory, and indices outside of what they index, of which a kernel cannot throw.
+// What a device does beyond bounds that small samples do not reach: uploads larger than the ring of
+// pinned memory, and indices out of range, for which a kernel cannot throw.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
@@ -27,8 +27,8 @@
 namespace tessera {
 namespace {
 
-// Twice the ring and more, in pieces that do not divide it, with kernels of the same memory
-// between.
+// More than twice the size of the ring, in pieces that do not divide it, with kernels that read
+// each piece in between.
 TEST(DeviceBounds, UploadsGoRoundTheRingInOrder) {
   const Session session({.threads = 1});
   std::vector<std::pair<Tensor, Tensor>> all;  // on the host, on the device

@@ -74,7 +74,7 @@ class Profiler::Recorder final : public Interceptor {
     context_.interceptor = before_;
     try {
       if (on_device_) (void)on_device_->stop(device_.index);
-    } catch (const Error&) {  // a lost device, of which the run tells
+    } catch (const Error&) {  // the device is lost: the run's own error says so
     }
   }
   Recorder(const Recorder&) = delete;
