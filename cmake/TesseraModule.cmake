@@ -27,7 +27,7 @@ function(tessera_module name)
   tessera_include_root(${name} ${source} root)
 
   file(GLOB sources CONFIGURE_DEPENDS ${source}/*.cpp ${source}/*/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/(mpi|nccl)_library\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/cuda_table\\.cpp$|/train/cli/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/(mpi|nccl)_library\\.cpp$|/_[^/]*/[^/]*$|/cuda/[^/]*$|/(cuda|sweep)_table\\.cpp$|/train/cli/main\\.cpp$")
   if(TESSERA_LEFT_OUT_ROOMS)
     list(FILTER sources EXCLUDE REGEX "/kernels/(${TESSERA_LEFT_OUT_ROOMS})/")
   endif()
@@ -119,32 +119,42 @@ function(tessera_program main)
   install(TARGETS tessera_program)
 endfunction()
 
-# libtessera_cuda.so: every Op::cuda and the CUDA side of core. Opened at run time, so nothing links it; it must link
-# without undefined symbols, which is how a missing kernel shows. With TESSERA_CUDA_EMULATION the C++ compiler builds the same
-# sources for devices that tests/cuda_emulation emulates; their warnings are nvcc's matter.
+# Libraries of device code, opened at run time, so nothing links them: libtessera_cuda.so, every Op::cuda and the CUDA side of
+# core, and libtessera_sweep.so, variants of kernels for bench_kernels.
 function(tessera_cuda_library)
+  set(kernels ${PROJECT_SOURCE_DIR}/kernels)
   file(GLOB sources CONFIGURE_DEPENDS
-    ${PROJECT_SOURCE_DIR}/core/cuda/*.cpp ${PROJECT_SOURCE_DIR}/core/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
-  list(FILTER sources EXCLUDE REGEX "/_[^/]*/[^/]*$")
-  list(APPEND sources ${PROJECT_SOURCE_DIR}/kernels/cuda_table.cpp)
-  add_library(tessera_cuda SHARED ${sources})
-  target_link_libraries(tessera_cuda PRIVATE tessera tessera_flags)
-  target_link_options(tessera_cuda PRIVATE -Wl,--no-undefined)
+    ${PROJECT_SOURCE_DIR}/core/cuda/*.cpp ${PROJECT_SOURCE_DIR}/core/cuda/*.cu ${kernels}/*/*.cu)
+  list(FILTER sources EXCLUDE REGEX "/_[^/]*/[^/]*$|_sweep\\.cu$")
+  set(check ${PROJECT_SOURCE_DIR}/core/cuda/check_cuda.cpp)
   string(REPLACE ";" ", " architectures "${CMAKE_CUDA_ARCHITECTURES}")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/core/cuda/check_cuda.cpp PROPERTIES
+  set_source_files_properties(${check} PROPERTIES
     COMPILE_DEFINITIONS "TESSERA_CUDA_ARCHITECTURES=\"${architectures}\"")
+  tessera_device_library(tessera_cuda ${sources} ${kernels}/cuda_table.cpp)
+  if(NOT TESSERA_CUDA_EMULATION)
+    install(TARGETS tessera_cuda)
+  endif()
+  file(GLOB sweeps CONFIGURE_DEPENDS ${kernels}/*/*_sweep.cu)
+  tessera_device_library(tessera_sweep ${sweeps} ${kernels}/sweep_table.cpp ${check})
+endfunction()
+
+# It must link without undefined symbols, which is how a missing kernel shows. With TESSERA_CUDA_EMULATION the C++ compiler
+# builds the same sources for devices that tests/cuda_emulation emulates; their warnings are nvcc's matter.
+function(tessera_device_library name)
+  add_library(${name} SHARED ${ARGN})
+  target_link_libraries(${name} PRIVATE tessera tessera_flags)
+  target_link_options(${name} PRIVATE -Wl,--no-undefined)
   if(TESSERA_CUDA_EMULATION)
     set(options -xc++ -w -include cuda_runtime.h $<$<CONFIG:Release>:-O1>)
     if(CMAKE_CXX_FLAGS MATCHES "undefined")  # time to compile, for what the address sanitizer sees too
       list(APPEND options -fno-sanitize=null,bounds,object-size,pointer-overflow,vptr)
     endif()
-    set_source_files_properties(${sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")
-    target_compile_definitions(tessera_cuda PRIVATE __CUDA_ARCH__=900)  # device code, in rooms that ask
-    target_link_libraries(tessera_cuda PRIVATE tessera_cuda_emulation)
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")
+    target_compile_definitions(${name} PRIVATE __CUDA_ARCH__=900)  # device code, in rooms that ask
+    target_link_libraries(${name} PRIVATE tessera_cuda_emulation)
   else()
-    target_link_libraries(tessera_cuda PRIVATE CUDA::cudart CUDA::cublasLt)
-    set_target_properties(tessera_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
-    install(TARGETS tessera_cuda)
+    target_link_libraries(${name} PRIVATE CUDA::cudart CUDA::cublasLt)
+    set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
   endif()
 endfunction()
 

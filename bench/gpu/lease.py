@@ -284,6 +284,24 @@ def step_figure(found):
     return text
 
 
+def sweep_figure(found):
+    """The kernels for which a variant beats libtessera_cuda's own by more than 3 %."""
+    cases = collections.defaultdict(list)
+    for row in found:
+        if row.get("name") == "variant" and "time_us" in row:
+            cases[row["kernel"], row["case"]].append(row)
+    better = []
+    for (kernel, case), variants in cases.items():
+        own = next((r for r in variants if r["chosen"]), None)
+        best = min(variants, key=lambda r: r["time_us"])
+        if own and best["time_us"] < 0.97 * own["time_us"]:
+            better.append(f"{kernel}, {case}: {best['variant']} takes {best['time_us']:.0f} us of {own['time_us']:.0f}")
+    wrong = [f"{r['kernel']}, {r['case']}, {r['variant']}" for v in cases.values() for r in v if not r["difference"] < 0.02]
+    text = f"{sum(map(len, cases.values()))} variants of {len(cases)} cases"
+    text += f"; WRONG: {'; '.join(wrong)}" if wrong else ""
+    return text + (f"; faster: {'; '.join(better)}" if better else "; none beats the chosen one by 3 %")
+
+
 def step(device, model, precision, batch, length, *more):
     return bench("bench_train_step", "--device", device, "--model", model, "--precision", precision, "--batch", batch,
                  "--seq", length, "--steps", 3, *more, figure=step_figure)
@@ -457,6 +475,7 @@ PIECES = [
     Piece("step_debug", 30, step("cuda", "debugmodel", "float32", 8, 512, "--kernels")),
     Piece("step_experts", 40, step("cuda", "debugmodel_moe", "mixed", 4, 1024, "--family", "qwen3", "--kernels")),
     Piece("moe", 40, bench("bench_moe", "--device", "cuda")),
+    Piece("sweep", 60, bench("bench_kernels", figure=sweep_figure)),
     Piece("meshes", 150, meshes),
     Piece("job", 40, job),
     Piece("nccl_on_two", 120, nccl_on_two),

@@ -3,6 +3,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/convert_impl.h"
 #include "tessera/kernels/pointwise/pointwise_family_impl.h"
 #include "tessera/kernels/shared/integer_range_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
@@ -192,11 +193,7 @@ void Cast::cpu(Tensors in, Outputs y) const {
         if (saturate) return map_elements<To, From>(Saturate{}, y[0], in);
       }
       struct Convert {
-        TESSERA_INLINE To f(compute_t<From> x) const {
-          if constexpr (is_floating(dtype_of<To>) && sizeof(To) < 4)
-            return To(static_cast<float>(x));
-          else return static_cast<To>(x);
-        }
+        TESSERA_INLINE To f(compute_t<From> x) const { return converted<To>(x); }
       };
       map_elements<To, From>(Convert{}, y[0], in);
     });
@@ -211,6 +208,12 @@ std::vector<Sample<Cast>> Cast::samples() {
     all.push_back({Cast{{}, to}, {narrow ? arg({5, 7}).uniform(0, 2) : arg({5, 7})}});
   }
   all.push_back(known(Cast{{}, DType::i64}, {arg({3}).listed({2.75, -2.75, 3})}, {{2, -2, 3}}));
+  using Double = std::numeric_limits<double>;
+  constexpr double kNaN = Double::quiet_NaN(), kInf = Double::infinity();
+  all.push_back(known(Cast{{}, DType::i32}, {arg({5}).listed({0x1p31, -0x1p40, kNaN, kInf, -kInf})},
+                      {{0x7fffffff, -0x1p31, 0, 0x7fffffff, -0x1p31}}));
+  all.push_back(known(Cast{{}, DType::u8}, {arg({5}).listed({256, -1, kNaN, 255, -0.5})},
+                      {{255, 0, 0, 255, 0}}));
   all.push_back(known(Cast{{}, DType::f32}, {arg({3}).listed({1, 0, 1})}, {{1, 0, 1}}));
   all.push_back(known(Cast{{}, DType::bool_}, {arg({3}).listed({2, 0, 1})}, {{1, 0, 1}}));
   all.push_back({Cast{{}, DType::f8_e5m2, true}, {arg({5, 7})}});

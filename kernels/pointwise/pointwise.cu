@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA arithmetic of the pointwise family, and the copies and casts that other rooms use.
+#include "tessera/kernels/pointwise/convert_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/pointwise/pointwise_loops.cuh"
 
@@ -7,10 +8,7 @@ namespace tessera::op {
 namespace {
 
 template <class To, class From> struct Convert {
-  __device__ __forceinline__ To f(compute_t<From> x) const {
-    if constexpr (is_floating(dtype_of<To>) && sizeof(To) < 4) return To(static_cast<float>(x));
-    else return static_cast<To>(x);
-  }
+  __device__ __forceinline__ To f(compute_t<From> x) const { return converted<To>(x); }
 };
 
 struct CopyBits {

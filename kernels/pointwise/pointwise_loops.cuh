@@ -6,14 +6,14 @@
 
 #include "tessera/kernels/pointwise/pointwise_family.h"
 #include "tessera/kernels/shared/loop_nest.cuh"
+#include "tessera/kernels/shared/pack.cuh"
 
 #include <type_traits>
 #include <utility>
 
 namespace tessera::op {
 
-inline constexpr int kPack = 4;
-template <class T> struct alignas(sizeof(T) * kPack) Pack { T v[kPack]; };
+inline constexpr int kPack = 4;  // elements of a load
 
 template <class Out, class Op, class... In>
 __device__ __forceinline__ Out apply(const Op& op, In... x) {
@@ -21,8 +21,8 @@ __device__ __forceinline__ Out apply(const Op& op, In... x) {
 }
 
 template <class Out, class Op, class... In>
-__device__ __forceinline__ Pack<Out> apply_pack(const Op& op, const Pack<In>&... x) {
-  Pack<Out> y;
+__device__ __forceinline__ Pack<Out, kPack> apply_pack(const Op& op, const Pack<In, kPack>&... x) {
+  Pack<Out, kPack> y;
 #pragma unroll
   for (int e = 0; e < kPack; ++e) y.v[e] = apply<Out>(op, x.v[e]...);
   return y;
@@ -31,8 +31,7 @@ __device__ __forceinline__ Pack<Out> apply_pack(const Op& op, const Pack<In>&...
 template <class Op, class Out, class... In>
 __global__ void map_flat(Op op, int64_t n, int64_t packs, Out* y, const In*... in) {
   for (int64_t i = first_item(); i < packs; i += item_step()) {
-    reinterpret_cast<Pack<Out>*>(y)[i] =
-        apply_pack<Out>(op, reinterpret_cast<const Pack<In>*>(in)[i]...);
+    store_pack(y + i * kPack, apply_pack<Out>(op, load_pack<kPack>(in + i * kPack)...));
   }
   for (int64_t i = packs * kPack + first_item(); i < n; i += item_step())
     y[i] = apply<Out>(op, in[i]...);
@@ -54,10 +53,6 @@ __global__ void map_strided(Op op, int64_t n, DeviceNest<1 + sizeof...(In)> nest
   }
 }
 
-template <class T> bool aligned(const T* p) {
-  return reinterpret_cast<uintptr_t>(p) % (sizeof(T) * kPack) == 0;
-}
-
 // y = op.f(in...) of row-major operands of one shape and these element types.
 template <class Out, class... In, class Op>
 void launch_flat(const Op& op, const Tensor& y, Tensors in, Stream stream) {
@@ -65,8 +60,7 @@ void launch_flat(const Op& op, const Tensor& y, Tensors in, Stream stream) {
   if (n == 0) return;
   [&]<size_t... I>(std::index_sequence<I...>) {
     Out* out = static_cast<Out*>(y.raw_device_data());
-    const bool packed =
-        aligned(out) && (aligned(static_cast<const In*>(in[I].raw_device_data())) && ...);
+    const bool packed = aligned<kPack>(out, static_cast<const In*>(in[I].raw_device_data())...);
     launch(map_flat<Op, Out, In...>, blocks_for(packed ? ceil_div(n, kPack) : n), kThreads, 0,
            stream, op, n, packed ? n / kPack : 0, out,
            static_cast<const In*>(in[I].raw_device_data())...);

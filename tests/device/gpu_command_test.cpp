@@ -26,8 +26,8 @@ class GpuCommand : public test::FolderTest {
     fs::create_directory(folder_ + "/bin");
     for (const std::string name :
          {"bench_ceilings", "bench_ops", "bench_train_step", "bench_host_cost", "bench_moe",
-          "tessera_law_tests", "tessera_device_tests", "tessera_nccl_tests", "nvidia-smi",
-          "compute-sanitizer", "tessera", "unshare"}) {
+          "bench_kernels", "tessera_law_tests", "tessera_device_tests", "tessera_nccl_tests",
+          "nvidia-smi", "compute-sanitizer", "tessera", "unshare"}) {
       fs::create_symlink(fs::absolute("tests/device/fake_program.sh"), folder_ + "/bin/" + name);
     }
   }
