@@ -131,6 +131,12 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
+    if constexpr (kOnTensorCores<T>) {
+      if (on_tensor_cores(z)) {
+        const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
+        return mma_attention::forward<T>(in, y, heads_inner, z, stream);
+      }
+    }
     constexpr int kRows = kTile<T>;
     const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
     with_columns<T>(z.dv, [&]<int kColumns>() {

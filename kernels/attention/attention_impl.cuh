@@ -103,4 +103,16 @@ template <class Kernel> void allow_shared(Kernel kernel, size_t bytes) {
   }
 }
 
+/// 16-bit operands with heads of up to 128: on tensor cores (attention_mma.cuh).
+template <class T> constexpr bool kOnTensorCores = sizeof(T) == 2;
+inline bool on_tensor_cores(const AttentionSizes& z) { return std::max(z.d, z.dv) <= 128; }
+namespace mma_attention {
+template <class T>
+void forward(Tensors in, Outputs y, bool heads_inner, const AttentionSizes& z, Stream stream);
+/// delta: (B, H, T), without dlse if it is defined, filled here if `all_keys`.
+template <class T>
+void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tensor& lse,
+              const Tensor& dlse, const Tensor& delta, const AttentionSizes& z, Stream stream);
+}  // namespace mma_attention
+
 }  // namespace tessera::op

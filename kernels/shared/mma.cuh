@@ -39,8 +39,19 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 }
+/// Two numbers rounded to T as a register of a fragment, the first in its lower half.
+template <class T> __device__ __forceinline__ uint32_t fragment_of(float first, float second) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  uint32_t two;
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+  }
+  return two;
+}
 #else
-using cuda_emulation::mma_16x8x16;
+using cuda_emulation::mma_16x8x16, cuda_emulation::fragment_of;
 #endif
 
 }  // namespace tessera

@@ -18,6 +18,11 @@ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
       d, a, b, [](uint16_t bits) { return static_cast<float>(std::bit_cast<T>(bits)); }, site);
 }
 
+/// cvt.rn.bf16x2.f32 and cvt.rn.f16x2.f32: the first in the lower half.
+template <class T> uint32_t fragment_of(float first, float second) {
+  return T(first).bits | static_cast<uint32_t>(T(second).bits) << 16;
+}
+
 /// ldmatrix.sync.aligned.m8n8.x4.shared.b16, plain and .trans.
 CUDA_EMULATION_API void ldmatrix_x4(uint32_t (&r)[4], const void* row, Site site = Site::current());
 CUDA_EMULATION_API void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row,

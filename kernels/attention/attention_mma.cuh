@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention's kernels on tensor cores share: 16-bit operands, heads of up to 128, sums in f32.
+// A block owns 128 rows (queries, or keys in the kernel of their gradients), its warps 16 or 32
+// each, and walks the other side in steps whose tiles are copied while the last one is multiplied
+// (Dao et al., FlashAttention-2, 2023). Scores stay in registers: the sums of a product are the
+// left operand of the next one as they lie.
+#pragma once
+
+#include "tessera/kernels/attention/attention_impl.cuh"
+#include "tessera/kernels/shared/cp_async.cuh"
+#include "tessera/kernels/shared/ldmatrix.cuh"
+#include "tessera/kernels/shared/mma.cuh"
+
+#include <limits>
+
+namespace tessera::op::mma_attention {
+
+inline constexpr int kRows = 128;  // of a block
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
+
+/// Heads of kD elements, those that are not there zero. Longer ones leave fewer registers for rows.
+template <int kD> inline constexpr int kTilesM = kD <= 64 ? 2 : 1;  // of 16 rows, of a warp
+template <int kD> inline constexpr int kWarpRows = 16 * kTilesM<kD>;
+template <int kD> inline constexpr int kMmaThreads = 32 * (kRows / kWarpRows<kD>);
+
+/// Calls f<kD>() with the least kD that holds d.
+template <class F> void with_head_size(int d, F&& f) {
+  if (d <= 64) f.template operator()<64>();
+  else f.template operator()<128>();
+}
+
+/// Rows of one head in shared memory, 16 bytes longer than they need be: the eight rows of an
+/// ldmatrix lie in different banks.
+template <class T, int kTileRows, int kD> struct alignas(16) HeadTile {
+  T at[kTileRows][kD + 8];
+
+  /// Starts to take rows [first, first + kTileRows) of `head`, by all threads of the block.
+  /// `aligned`: 16 bytes at a time may be read.
+  __device__ void load(const Heads<const T>& x, const T* head, int64_t first, int64_t total, int d,
+                       bool aligned) {
+    constexpr int kChunks = kD / 8;
+    for (int i = threadIdx.x; i < kTileRows * kChunks; i += blockDim.x) {
+      const int r = i / kChunks, c = i % kChunks * 8;
+      const int left = first + r < total ? d - c : 0;
+      const int inside = left < 0 ? 0 : left < 8 ? left : 8;
+      const T* from = inside ? head + (first + r) * x.time + c * x.d : head;
+      if (aligned) {
+        cp_async(&at[r][c], from, inside * static_cast<int>(sizeof(T)));
+      } else {
+        for (int j = 0; j < 8; ++j) at[r][c + j] = j < inside ? from[j * x.d] : T(0.0F);
+      }
+    }
+  }
+};
+
+/// Whether 16 bytes at a time may be read of every row.
+template <class T> bool rows_aligned(const Heads<const T>& x) {
+  return x.d == 1 && x.time % 8 == 0 && x.head % 8 == 0 && x.batch % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(x.p) % 16 == 0;
+}
+
+/// Sums of a warp: fragments of 16 x 8, of which a thread has elements (g, t), (g, t + 1),
+/// (g + 8, t), (g + 8, t + 1) with g = lane / 4, t = lane % 4 * 2.
+template <int kM, int kColumns> struct Sums {
+  float at[kM][kColumns / 8][4] = {};
+
+  /// f(fragment's row, half of it, element) of every element: rows 16 m + 8 half + lane / 4.
+  template <class F> __device__ __forceinline__ void each(F f) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) f(m, e / 2, j * 8 + e % 2, at[m][j][e]);
+      }
+    }
+  }
+};
+
+/// sums (rows of `a` from `row` on, rows of `b`) += a b'.
+template <class T, int kM, int kN, int kTileA, int kD>
+__device__ __forceinline__ void multiply_rows(Sums<kM, kN>& sums, const HeadTile<T, kTileA, kD>& a,
+                                              int row, const HeadTile<T, kN, kD>& b) {
+  const int matrix = threadIdx.x % 32 / 8, r = threadIdx.x % 8;
+#pragma unroll
+  for (int at = 0; at < kD; at += 16) {
+    uint32_t left[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+      ldmatrix_x4(left[m], &a.at[row + m * 16 + matrix % 2 * 8 + r][at + matrix / 2 * 8]);
+#pragma unroll
+    for (int j = 0; j < kN / 16; ++j) {
+      uint32_t right[4];
+      ldmatrix_x4(right, &b.at[j * 16 + matrix / 2 * 8 + r][at + matrix % 2 * 8]);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_16x8x16<T>(sums.at[m][2 * j], left[m], {right[0], right[1]});
+        mma_16x8x16<T>(sums.at[m][2 * j + 1], left[m], {right[2], right[3]});
+      }
+    }
+  }
+}
+
+/// sums (rows, d) += weights b, with weights (rows, rows of b) rounded to T.
+template <class T, int kM, int kN, int kD>
+__device__ __forceinline__ void multiply_weights(Sums<kM, kD>& sums, const Sums<kM, kN>& weights,
+                                                 const HeadTile<T, kN, kD>& b) {
+  const int matrix = threadIdx.x % 32 / 8, r = threadIdx.x % 8;
+#pragma unroll
+  for (int k = 0; k < kN / 16; ++k) {
+    uint32_t left[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const auto &near = weights.at[m][2 * k], &far = weights.at[m][2 * k + 1];
+      left[m][0] = fragment_of<T>(near[0], near[1]);
+      left[m][1] = fragment_of<T>(near[2], near[3]);
+      left[m][2] = fragment_of<T>(far[0], far[1]);
+      left[m][3] = fragment_of<T>(far[2], far[3]);
+    }
+#pragma unroll
+    for (int j = 0; j < kD / 16; ++j) {
+      uint32_t right[4];
+      ldmatrix_x4_trans(right, &b.at[k * 16 + matrix % 2 * 8 + r][j * 16 + matrix / 2 * 8]);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_16x8x16<T>(sums.at[m][2 * j], left[m], {right[0], right[1]});
+        mma_16x8x16<T>(sums.at[m][2 * j + 1], left[m], {right[2], right[3]});
+      }
+    }
+  }
+}
+
+/// Writes rows [first, total) of a warp's sums, each element times factor(m, half).
+template <class T, int kM, int kD, class F>
+__device__ void store_rows(const Sums<kM, kD>& sums, const Heads<T>& to, T* head, int64_t first,
+                           int64_t total, int d, F factor) {
+  const int lane = threadIdx.x % 32;
+  const bool pairs = to.d == 1 && to.time % 2 == 0 && reinterpret_cast<uintptr_t>(head) % 4 == 0;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = first + m * 16 + half * 8 + lane / 4;
+      if (row >= total) continue;
+      const float f = factor(m, half);
+#pragma unroll
+      for (int j = 0; j < kD / 8; ++j) {
+        const int column = j * 8 + lane % 4 * 2;
+        const float left = sums.at[m][j][half * 2] * f, right = sums.at[m][j][half * 2 + 1] * f;
+        T* at = head + row * to.time + column * to.d;
+        if (pairs && column + 1 < d) {
+          *reinterpret_cast<uint32_t*>(at) = fragment_of<T>(left, right);
+        } else {
+          if (column < d) at[0] = T(left);
+          if (column + 1 < d) at[to.d] = T(right);
+        }
+      }
+    }
+  }
+}
+
+/// What the mask's block that has query q sees of the one that has key k.
+__device__ inline BlockSeen block_seen(const AttentionSizes& z, int64_t b, int64_t q, int64_t k) {
+  return z.mask.block(b, q / kAttentionBlock * kAttentionBlock,
+                      k / kAttentionBlock * kAttentionBlock);
+}
+
+/// Whether some of kRows queries from q on see some of the keys of k's block.
+__device__ inline bool any_seen(const AttentionSizes& z, int64_t b, int64_t q, int64_t k) {
+  for (int64_t row = q; row < q + kRows && row < z.queries; row += kAttentionBlock)
+    if (block_seen(z, b, row, k).by != BlockSeen::kNothing) return true;
+  return false;
+}
+
+/// The joins of a row, which four neighbouring lanes share.
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
+__device__ __forceinline__ float row_max(float x) {
+  x = larger(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return larger(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+}  // namespace tessera::op::mma_attention
