@@ -240,10 +240,20 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    constexpr int kRows = kTile<T>;
     const auto heads = [&](size_t i) { return Heads<const T>(in[i], heads_inner); };
     const Tensor delta = empty(lse.shape(), dtype_of<C>, lse.device());  // (B, H, T)
     const C* dlses = dlse.defined() ? dlse.device_data<C>() : nullptr;
+    if (delta.numel() > 0 && !all_keys) {
+      launch(delta_kernel<T>, blocks_for(delta.numel(), kThreads / 32), kThreads, 0, stream,
+             heads(3), heads(5), dlses, delta.device_data<C>(), z);
+    }
+    if constexpr (kOnTensorCores<T>) {
+      if (on_tensor_cores(z)) {
+        const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
+        return mma_attention::backward<T>(in, y, heads_inner, all_keys, lse, dlse, delta, z, stream);
+      }
+    }
+    constexpr int kRows = kTile<T>;
     Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<C>(), nullptr};
     const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
     const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
@@ -253,9 +263,6 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
       const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
       launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
              dlses, delta.device_data<C>(), z);
-    } else if (delta.numel() > 0) {
-      launch(delta_kernel<T>, blocks_for(delta.numel(), kThreads / 32), kThreads, 0, stream,
-             heads(3), heads(5), dlses, delta.device_data<C>(), z);
     }
     operands.delta = delta.device_data<C>();
     with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's gradients on tensor cores. A block of queries finds delta (by p dp) and dq, one of
+// keys dk and dv: nothing is added atomically, the same bits on every run. With scores transposed in
+// the second kernel its weights are left operands as they lie.
+#include "tessera/kernels/attention/attention_mma.cuh"
+
+namespace tessera::op {
+namespace mma_attention {
+namespace {
+
+constexpr int kStep = 32;  // keys of a step, or queries in the kernel of keys
+
+template <class T> struct Operands {
+  Heads<const T> q, k, v, dout;
+  const float *lse, *delta;
+  bool aligned;
+};
+
+// --- blocks of queries ---------------------------------------------------------------------------
+
+template <class T, int kD> struct QueryShared {
+  HeadTile<T, kRows, kD> q, dout;
+  struct {
+    HeadTile<T, kStep, kD> k, v;
+  } at[2];
+};
+
+// kDelta: writes delta, the rows' sums of p dp without dlse. Otherwise dq.
+template <class T, int kD, bool kDelta>
+__global__ void __launch_bounds__(kMmaThreads<kD>)
+    query_kernel(Operands<T> in, const float* dlse, float* delta, Heads<T> dq, AttentionSizes z) {
+  constexpr int kM = kTilesM<kD>;
+  auto& shared = *reinterpret_cast<QueryShared<T, kD>*>(launch_shared());
+  const int64_t tiles = ceil_div(z.queries, kRows);
+  const int64_t tile = tiles - 1 - blockIdx.x % tiles;  // the longest causal rows first
+  const int64_t head = blockIdx.x / tiles % z.heads, b = blockIdx.x / tiles / z.heads;
+  const int64_t kv_head = head / (z.heads / z.kv_heads), first = tile * kRows;
+  const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
+  const float scale = static_cast<float>(z.scale) * kLog2E;
+  const T *k_head = in.k.of(b, kv_head), *v_head = in.v.of(b, kv_head);
+  const int64_t row_0 = (b * z.heads + head) * z.queries;
+
+  const auto next = [&](int64_t key) {
+    while (key < z.keys && !any_seen(z, b, first, key)) key += kStep;
+    return key;
+  };
+  const auto load = [&](int64_t key, int stage) {
+    if (key < z.keys) {
+      shared.at[stage].k.load(in.k, k_head, key, z.keys, z.d, in.aligned);
+      shared.at[stage].v.load(in.v, v_head, key, z.keys, z.dv, in.aligned);
+    }
+    cp_async_commit();
+  };
+  float top[kM][2], pull[kM][2];  // lse, with which nothing weighs if it is infinite, and delta
+  for (int m = 0; m < kM; ++m) {
+    for (int half = 0; half < 2; ++half) {
+      const int64_t query = first + row + m * 16 + half * 8 + lane / 4;
+      const bool inside = query < z.queries && in.lse[row_0 + query] != -kInfinity;
+      top[m][half] = inside ? in.lse[row_0 + query] * kLog2E : kInfinity;
+      pull[m][half] = inside && !kDelta ? in.delta[row_0 + query] : 0;
+    }
+  }
+  Sums<kM, kDelta ? 8 : kD> out;
+  float sums[kM][2] = {};
+  int64_t key = next(0);
+  shared.q.load(in.q, in.q.of(b, head), first, z.queries, z.d, in.aligned);
+  shared.dout.load(in.dout, in.dout.of(b, head), first, z.queries, z.dv, in.aligned);
+  load(key, 0);
+  for (int stage = 0; key < z.keys; stage ^= 1) {
+    const int64_t following = next(key + kStep);
+    load(following, stage ^ 1);
+    cp_async_wait<1>();
+    __syncthreads();  // this step's tiles are there for all
+    const BlockSeen seen = first + row < z.queries ? block_seen(z, b, first + row, key)
+                                                   : BlockSeen{BlockSeen::kNothing};
+    if (seen.by != BlockSeen::kNothing) {
+      Sums<kM, kStep> p, dp;
+      multiply_rows<T>(p, shared.q, row, shared.at[stage].k);
+      multiply_rows<T>(dp, shared.dout, row, shared.at[stage].v);
+      const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
+      p.each([&](int m, int half, int column, float& x) {
+        const int64_t at = first + row + m * 16 + half * 8 + lane / 4;
+        const bool sees = whole || z.mask.sees(seen, b, at, key + column + lane % 4 * 2);
+        x = sees && top[m][half] != kInfinity ? exp2f(vmath::fma(x, scale, -top[m][half])) : 0;
+        float& g = dp.at[m][column / 8][half * 2 + column % 8];
+        g = x == 0 ? 0 : x * (g - pull[m][half]);
+        if constexpr (kDelta) sums[m][half] += g;
+      });
+      if constexpr (!kDelta) multiply_weights<T>(out, dp, shared.at[stage].k);
+    }
+    __syncthreads();  // nobody reads them any more
+    key = following;
+  }
+  if constexpr (kDelta) {
+    for (int m = 0; m < kM; ++m) {
+      for (int half = 0; half < 2; ++half) {
+        const float sum = row_sum(sums[m][half]);
+        const int64_t query = first + row + m * 16 + half * 8 + lane / 4;
+        if (lane % 4 == 0 && query < z.queries)
+          delta[row_0 + query] = sum - (dlse ? dlse[row_0 + query] : 0);
+      }
+    }
+  } else {
+    store_rows(out, dq, dq.of(b, head), first + row, z.queries, z.d,
+               [&](int, int) { return static_cast<float>(z.scale); });
+  }
+}
+
+// --- blocks of keys ------------------------------------------------------------------------------
+
+template <class T, int kD> struct KeyShared {
+  HeadTile<T, kRows, kD> k, v;
+  struct {
+    HeadTile<T, kStep, kD> q, dout;
+    float lse[kStep], delta[kStep];
+  } at[2];
+};
+
+template <class T, int kD>
+__global__ void __launch_bounds__(kMmaThreads<kD>)
+    key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
+  constexpr int kM = kTilesM<kD>;
+  auto& shared = *reinterpret_cast<KeyShared<T, kD>*>(launch_shared());
+  const int64_t tiles = ceil_div(z.keys, kRows), first = blockIdx.x % tiles * kRows;
+  const int64_t kv_head = blockIdx.x / tiles % z.kv_heads, b = blockIdx.x / tiles / z.kv_heads;
+  const int64_t group = z.heads / z.kv_heads, steps = ceil_div(z.queries, kStep);
+  const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
+  const float scale = static_cast<float>(z.scale) * kLog2E;
+
+  // Steps go over the queries of all heads of the group.
+  const auto next = [&](int64_t step) {
+    for (; step < group * steps; ++step) {
+      const int64_t query = step % steps * kStep;
+      for (int64_t key = first; key < first + kRows && key < z.keys; key += kAttentionBlock)
+        if (block_seen(z, b, query, key).by != BlockSeen::kNothing) return step;
+    }
+    return step;
+  };
+  const auto load = [&](int64_t step, int stage) {
+    if (step < group * steps) {
+      auto& to = shared.at[stage];
+      const int64_t head = kv_head * group + step / steps, query = step % steps * kStep;
+      to.q.load(in.q, in.q.of(b, head), query, z.queries, z.d, in.aligned);
+      to.dout.load(in.dout, in.dout.of(b, head), query, z.queries, z.dv, in.aligned);
+      for (int i = threadIdx.x; i < kStep; i += blockDim.x) {
+        const int64_t at = (b * z.heads + head) * z.queries + query + i;
+        const bool inside = query + i < z.queries && in.lse[at] != -kInfinity;
+        to.lse[i] = inside ? in.lse[at] * kLog2E : kInfinity;
+        to.delta[i] = inside ? in.delta[at] : 0;
+      }
+    }
+    cp_async_commit();
+  };
+  Sums<kM, kD> key_sums, value_sums;
+  int64_t step = next(0);
+  shared.k.load(in.k, in.k.of(b, kv_head), first, z.keys, z.d, in.aligned);
+  shared.v.load(in.v, in.v.of(b, kv_head), first, z.keys, z.dv, in.aligned);
+  load(step, 0);
+  for (int stage = 0; step < group * steps; stage ^= 1) {
+    const int64_t following = next(step + 1);
+    load(following, stage ^ 1);
+    cp_async_wait<1>();
+    __syncthreads();  // this step's tiles are there for all
+    const auto& now = shared.at[stage];
+    const int64_t query = step % steps * kStep;
+    const BlockSeen seen = first + row < z.keys ? block_seen(z, b, query, first + row)
+                                                : BlockSeen{BlockSeen::kNothing};
+    if (seen.by != BlockSeen::kNothing) {
+      Sums<kM, kStep> p, dp;  // (keys, queries)
+      multiply_rows<T>(p, shared.k, row, now.q);
+      multiply_rows<T>(dp, shared.v, row, now.dout);
+      const bool whole = seen.by == BlockSeen::kEverything &&
+                         first + row + kWarpRows<kD> <= z.keys && query + kStep <= z.queries;
+      p.each([&](int m, int half, int column, float& x) {
+        const int64_t key = first + row + m * 16 + half * 8 + lane / 4;
+        const int i = column + lane % 4 * 2;
+        const bool sees = whole || z.mask.sees(seen, b, query + i, key);
+        x = sees && now.lse[i] != kInfinity ? exp2f(vmath::fma(x, scale, -now.lse[i])) : 0;
+        float& g = dp.at[m][column / 8][half * 2 + column % 8];
+        g = x == 0 ? 0 : x * (g - now.delta[i]);
+      });
+      multiply_weights<T>(value_sums, p, now.dout);
+      multiply_weights<T>(key_sums, dp, now.q);
+    }
+    __syncthreads();  // nobody reads them any more
+    step = following;
+  }
+  store_rows(key_sums, dk, dk.of(b, kv_head), first + row, z.keys, z.d,
+             [&](int, int) { return static_cast<float>(z.scale); });
+  store_rows(value_sums, dv, dv.of(b, kv_head), first + row, z.keys, z.dv,
+             [](int, int) { return 1.0F; });
+}
+
+}  // namespace
+
+template <class T>
+void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tensor& lse,
+              const Tensor& dlse, const Tensor& delta, const AttentionSizes& z, Stream stream) {
+  const auto heads = [&](size_t i) { return Heads<const T>(in[i], heads_inner); };
+  Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<float>(),
+                       delta.device_data<float>(),
+                       rows_aligned(heads(0)) && rows_aligned(heads(1)) &&
+                           rows_aligned(heads(2)) && rows_aligned(heads(5))};
+  const float* dlses = dlse.defined() ? dlse.device_data<float>() : nullptr;
+  with_head_size(std::max(z.d, z.dv), [&]<int kD>() {
+    const auto blocks = [](int64_t rows, int64_t heads_) {
+      return static_cast<unsigned>(ceil_div(rows, kRows) * heads_);
+    };
+    const auto queries = [&](auto kernel) {
+      constexpr size_t kBytes = sizeof(QueryShared<T, kD>);
+      allow_shared(kernel, kBytes);
+      launch(kernel, blocks(z.queries, z.heads * z.batch), kMmaThreads<kD>, kBytes, stream,
+             operands, dlses, delta.device_data<float>(), Heads<T>(y[0], heads_inner), z);
+    };
+    if (z.batch * z.heads * z.queries > 0) {
+      if (all_keys) queries(query_kernel<T, kD, true>);
+      queries(query_kernel<T, kD, false>);
+    }
+    if (z.batch * z.kv_heads * z.keys > 0) {
+      const auto kernel = key_kernel<T, kD>;
+      constexpr size_t kBytes = sizeof(KeyShared<T, kD>);
+      allow_shared(kernel, kBytes);
+      launch(kernel, blocks(z.keys, z.kv_heads * z.batch), kMmaThreads<kD>, kBytes, stream,
+             operands, Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
+    }
+  });
+}
+template void backward<bf16>(Tensors, Outputs, bool, bool, const Tensor&, const Tensor&,
+                             const Tensor&, const AttentionSizes&, Stream);
+template void backward<f16>(Tensors, Outputs, bool, bool, const Tensor&, const Tensor&,
+                            const Tensor&, const AttentionSizes&, Stream);
+
+}  // namespace mma_attention
+}  // namespace tessera::op
