@@ -2,10 +2,12 @@
 // Collectives between two ranks, 1 KiB to 64 MiB, beside a copy: both ranks copying as many bytes
 // at once, which is the least that an all_reduce in place reads and writes. Sizes are of the whole
 // tensor. Back ends: threads (payloads move from tensor to tensor) and staged (through slots, as
-// between processes of one host); under mpirun, srun or torchrun: the processes; between GPUs nccl.
+// between processes of one host); under mpirun, srun or torchrun: the processes; between GPUs nccl,
+// and what it took rank 0 to connect.
 #include "tessera/bench/support.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
+#include "tessera/dist/nccl/nccl.h"
 
 namespace tessera::bench {
 namespace {
@@ -59,6 +61,16 @@ void measure(ProcessGroup& group, std::string_view backend, int repeats, Device 
                  {"reduce_scatter_us", scatter},
                  {"all_gather_us", gather}});
   }
+  const auto [communicators, seconds, taken] = nccl_connections();
+  if (!first || communicators == 0) return;
+  fmt::print("connected in {:.2f} s, about {:.1f} MiB of device memory\n", seconds,
+             static_cast<double>(taken) / (1 << 20));
+  lines.write({{"backend", backend},
+               {"device", concat(device)},
+               {"ranks", group.size()},
+               {"communicators", communicators},
+               {"connect_s", seconds},
+               {"connect_bytes", taken}});
 }
 
 }  // namespace

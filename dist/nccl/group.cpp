@@ -95,6 +95,8 @@ Ref<ProcessGroup> make_nccl_group(const Ref<ProcessGroup>& host, Device device) 
   return NcclGroup::make(host, device, host->name());
 }
 
+NcclConnections nccl_connections() { return Context::current().state<NcclConnections>(); }
+
 Ref<ProcessGroup> NcclGroup::make(const Ref<ProcessGroup>& host, Device device, std::string name) {
   return make_ref<NcclGroup>(host, device, shared_comm_of(*host), std::move(name));
 }
@@ -162,7 +164,15 @@ void NcclGroup::refuse_shared_devices() {
   }
 }
 
+int64_t NcclGroup::free_memory() {
+  size_t bytes = 0;
+  check(api_.free_memory(&bytes), nullptr);
+  return static_cast<int64_t>(bytes);
+}
+
 void NcclGroup::connect() {
+  const auto begin = Clock::now();
+  const int64_t free = free_memory();
   TesseraNcclId id{};
   const Tensor bytes = empty({static_cast<int64_t>(sizeof(id))}, DType::u8);
   if (rank() == 0) check(api_.make_id(&id), nullptr);
@@ -172,6 +182,10 @@ void NcclGroup::connect() {
   channel_ = std::make_unique<NcclChannel>(api_, device_, id, rank(), size());
   check(channel_->code, nullptr);
   settle(nullptr, connect_timeout_);
+  auto& made = Context::current().state<NcclConnections>();
+  ++made.communicators;
+  made.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  made.bytes += std::max<int64_t>(0, free - free_memory());  // others may have freed some meanwhile
 }
 
 void NcclGroup::check(int code, const NcclWork* w) {

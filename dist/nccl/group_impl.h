@@ -124,6 +124,7 @@ class NcclGroup final : public ProcessGroup, public Pending {
   Ref<ProcessGroup> make_subgroup(std::span<const int> members, std::string name) override;
 
   void connect();
+  [[nodiscard]] int64_t free_memory();
   void refuse_shared_devices();
   void compare_signatures(const Collective& c);
   [[nodiscard]] std::string where(const Collective& c) const;

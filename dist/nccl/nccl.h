@@ -17,4 +17,14 @@ namespace tessera {
 /// libtessera_nccl.so, two ranks on one GPU, or a start that fails; DeviceError: not a CUDA device.
 TESSERA_API Ref<ProcessGroup> make_nccl_group(const Ref<ProcessGroup>& host, Device device);
 
+/// What it took to connect communicators.
+struct NcclConnections {
+  int communicators = 0;
+  double seconds = 0;
+  int64_t bytes = 0;  ///< that the device had less free afterwards, whoever has taken them
+};
+/// Of the groups that were made in the calling rank's Context. Two ranks that send to each other
+/// connect by their first message, which is not counted here.
+[[nodiscard]] TESSERA_API NcclConnections nccl_connections();
+
 }  // namespace tessera

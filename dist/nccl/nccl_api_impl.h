@@ -15,7 +15,7 @@ struct TesseraNcclId {
 
 /// Functions that return int give 0, kNcclPending (state and event_done alone) or an error code
 /// that `error_text` explains. Communicators are non-blocking: a call may return before it is
-/// complete. `start` and `event_make` are of the calling thread's current device,
+/// complete. `start`, `free_memory` and `event_make` are of the calling thread's current device,
 /// which only `use_device` changes, for threads of which no other code keeps it in mind.
 struct TesseraNcclApi {
   int version;  ///< kTesseraNcclVersion of the library's build
@@ -42,6 +42,7 @@ struct TesseraNcclApi {
   int (*copy)(void* to, const void* from, size_t bytes, void* stream);  ///< on the device
   int (*use_device)(int device);
   int (*device_text)(int device, char* text, size_t size);  ///< tells the GPUs of a host apart
+  int (*free_memory)(size_t* bytes);
   int (*event_make)(void** event);
   int (*event_record)(void* event, void* stream);  ///< after what is queued
   int (*event_done)(void* event);
@@ -55,5 +56,5 @@ const TesseraNcclApi* tessera_nccl_api();
 
 }  // extern "C"
 
-inline constexpr int kTesseraNcclVersion = 3;
+inline constexpr int kTesseraNcclVersion = 4;
 inline constexpr int kNcclPending = -1;

@@ -114,6 +114,10 @@ int use_device(int device) { return of(cudaSetDevice(device)); }
 int device_text(int device, char* text, size_t size) {
   return of(cudaDeviceGetPCIBusId(text, static_cast<int>(size), device));
 }
+int free_memory(size_t* bytes) {
+  size_t all = 0;
+  return of(cudaMemGetInfo(bytes, &all));
+}
 
 int event_make(void** event) {
   cudaEvent_t made = nullptr;
@@ -170,6 +174,7 @@ extern "C" __attribute__((visibility("default"))) const TesseraNcclApi* tessera_
       copy,
       use_device,
       device_text,
+      free_memory,
       event_make,
       event_record,
       event_done,

@@ -52,7 +52,8 @@ struct ncclComm {
   int size = 0, rank = 0, device = 0;
   bool blocks = true, finalizing = false;
   bool connects_at_start = false;
-  int polls = 0;  // until it has taken the last call
+  int64_t kept = 0;  // bytes of the device, for buffers
+  int polls = 0;     // until it has taken the last call
   int polls_to_error = -1;
   ncclResult_t error = ncclSuccess;
   std::string text;
@@ -61,6 +62,7 @@ struct ncclComm {
   size_t collectives = 0, operations = 0, splits = 0;
   uint64_t sends[nccl_emulation::kMostRanks] = {}, receives[nccl_emulation::kMostRanks] = {};
 
+  ~ncclComm() { cuda_emulation::keep_memory(device, -kept); }
   bool connected() const {
     return board && std::all_of(std::begin((*board)->joined), std::begin((*board)->joined) + size,
                                 [](const auto& device_and_1) { return device_and_1 != 0; });
@@ -69,6 +71,12 @@ struct ncclComm {
 
 namespace nccl_emulation {
 namespace {
+
+// From then on it has buffers on its device.
+void connect_rings(ncclComm* comm) {
+  constexpr int64_t kBuffers = 3 << 20;
+  if (comm->kept == 0) cuda_emulation::keep_memory(comm->device, comm->kept = kBuffers);
+}
 
 struct Group {
   int depth = 0;
@@ -350,7 +358,10 @@ void issue(ncclComm* comm) {
   auto& issued = (*comm->board)->issued;
   std::string what;
   for (Call& c : batch->calls) {
-    if (!c.message()) c.number = ++comm->collectives;
+    if (!c.message()) {
+      c.number = ++comm->collectives;
+      connect_rings(comm);
+    }
     what += (what.empty() ? "" : "; ") + text_of(c);
     if (c.message()) continue;
     const size_t place = c.number % kMostIssued;
@@ -518,6 +529,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (!board)
     return fail(made, ncclRemoteError, "the process that made the communicator's id has ended");
   join(made, std::move(board), ranks, rank);
+  if (made->connects_at_start) connect_rings(made);
   return made->blocks ? made->error : ncclInProgress;
 }
 

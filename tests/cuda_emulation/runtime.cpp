@@ -347,6 +347,12 @@ int device_of(const void* bytes, size_t count) {
   return r.device_of(bytes, count);
 }
 
+void keep_memory(int device, int64_t bytes) {
+  Runtime& r = Runtime::get();
+  const std::lock_guard lock(r.mutex);
+  r.used[device] += static_cast<size_t>(bytes);
+}
+
 void watch_activity(ActivitySink* sink) {
   Runtime& r = Runtime::get();
   const std::lock_guard lock(r.mutex);

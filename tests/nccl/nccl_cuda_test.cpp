@@ -156,6 +156,28 @@ TEST(NcclCuda, SubgroupsAndSplits) {
   });
 }
 
+// Of each group, in the Context of the rank that made it.
+TEST(NcclCuda, TellsWhatConnectingTook) {
+  on_all_ranks([](World& w) {
+    EXPECT_EQ(nccl_connections().communicators, 0);
+    const Ref<ProcessGroup> g = make_nccl_group(w.group().split(0, 0, "host"), device_of(w));
+    const NcclConnections one = nccl_connections();
+    EXPECT_EQ(one.communicators, 1);
+    EXPECT_GT(one.seconds, 0);
+    w.group().barrier()->wait();
+    (void)g->split(w.rank() % 2, 0, "parity");
+    const NcclConnections two = nccl_connections();
+    EXPECT_EQ(two.communicators, 2);
+    EXPECT_GT(two.seconds, one.seconds);
+    EXPECT_GE(one.bytes, 0);
+    EXPECT_GE(two.bytes, one.bytes);
+    if (!emulated()) return;  // others may work on a GPU, too
+    EXPECT_EQ(one.bytes, 3 << 20);
+    EXPECT_EQ(two.bytes, 6 << 20);
+    w.group().barrier()->wait();
+  });
+}
+
 // Tags choose; messages of one tag keep their order; what comes early is kept.
 TEST(NcclCuda, TagsChooseMessages) {
   on_nccl([](World& w, ProcessGroup& g) {

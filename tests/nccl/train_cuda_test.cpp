@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -58,6 +59,33 @@ TEST_F(TrainNcclCuda, FullyShardHasTheLossesOfTheCpu) {
   ASSERT_EQ(found.size(), 3u);
   for (size_t i = 0; i < 3; ++i)
     EXPECT_NEAR(found[i], expected[i], 1e-5 * std::abs(expected[i])) << "step " << i + 1;
+}
+
+// Once, after the first step, in which the last communicators are made; nothing where ranks need
+// none.
+TEST_F(TrainNcclCuda, TellsWhatConnectingTook) {
+  if (Process::get().cuda().device_count() < 2) GTEST_SKIP() << "fewer than 2 devices";
+  for (const std::string device : {"cpu", "cuda"}) {
+    ASSERT_EQ(
+        run(train(device, {"--device", device, "--ranks", "2", "--training.steps", "2",
+                           "--checkpoint.enable", "false", "--metrics.measure_ceiling", "false"})),
+        0)
+        << err_.str();
+    const std::string text = out_.str();
+    const size_t at = text.find("NCCL: ");
+    ASSERT_EQ(at != text.npos, device == "cuda") << text;
+    if (device == "cpu") continue;
+    int communicators = 0;
+    double seconds = 0, memory = 0;
+    EXPECT_EQ(std::sscanf(text.c_str() + at,
+                          "NCCL: %d communicators connected in %lf s, about %lf MiB of device",
+                          &communicators, &seconds, &memory),
+              3)
+        << text;
+    EXPECT_GT(communicators, 1);
+    EXPECT_GT(memory, 1);
+    EXPECT_EQ(text.find("NCCL: ", at + 1), text.npos) << text;
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
+#include "tessera/dist/nccl/nccl.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
@@ -109,6 +110,14 @@ void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
   announce_mesh(run.config, parts, print);
   for (const std::string& warning : run.config.warnings()) print("warning: " + warning);
   announce_training(run.config, parts, print);
+}
+
+// About so many bytes: they are what the whole device has less.
+void announce_connections(const Print& print) {
+  const auto [communicators, seconds, bytes] = nccl_connections();
+  if (communicators == 0) return;
+  print(fmt::format("NCCL: {} communicator{} connected in {:.2f} s, about {} of device memory",
+                    communicators, communicators == 1 ? "" : "s", seconds, byte_count(bytes)));
 }
 
 }  // namespace tessera::train

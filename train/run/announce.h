@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines at the start of a run: model, device, data, mesh, precision, training.
+// The lines at the start of a run: model, device, data, mesh, precision, training; and after its
+// first step what it took to connect the GPUs.
 #pragma once
 
 #include "tessera/train/run/run_facts.h"
@@ -9,5 +10,7 @@ namespace tessera::train {
 
 /// By rank 0; the data has been read.
 void announce(const RunFacts& run, const RunParts& parts, const Print& print);
+/// By rank 0, of its own; nothing where no communicators were made.
+void announce_connections(const Print& print);
 
 }  // namespace tessera::train

@@ -127,7 +127,9 @@ void Trainer::advance() {
     settle();
     check_replicas("train", model_tensors(model()), concat("after step ", done_));
   }
-  if (first) world_.first_step_done();
+  if (!first) return;
+  announce_connections(print_);
+  world_.first_step_done();
 }
 
 void Trainer::queue_step() {

@@ -24,6 +24,8 @@ CUDA_EMULATION_API cudaError_t enqueue_until(cudaStream_t stream, std::string wh
 /// The device of a stream; of an allocation that holds all of these bytes, or -1.
 [[nodiscard]] CUDA_EMULATION_API int device_of(cudaStream_t stream);
 [[nodiscard]] CUDA_EMULATION_API int device_of(const void* bytes, size_t count);
+/// What a library keeps of a device's memory for itself grows by so many bytes, or shrinks.
+CUDA_EMULATION_API void keep_memory(int device, int64_t bytes);
 
 /// A step of a stream: "kernel", "library" (a product or sort), the text of a collective, "record"
 /// or "wait" of an event.
