@@ -26,6 +26,7 @@ class DeviceTimes {
   };
   using Kernels = std::map<std::string, Kernel>;  ///< by name
   using Owner = std::pair<Part, std::string_view>;
+  static constexpr std::string_view kNoOp = "(no op)";  ///< of what no op launched
 
   /// Starts the trace. There is none on a CPU, nor on a device without CUPTI.
   explicit DeviceTimes(Device device) : device_(device) {
@@ -62,8 +63,8 @@ class DeviceTimes {
     const DeviceWorks works = std::exchange(trace_, nullptr)->stop(device_.index);
     dropped_ = works.dropped;
     for (const DeviceWork& w : works.all) {
-      if (w.mark == 0 || w.mark > owners_.size()) continue;  // launched by no op
-      Kernel& kernel = kernels_[owners_[w.mark - 1]][w.name];
+      const bool marked = w.mark != 0 && w.mark <= owners_.size();
+      Kernel& kernel = kernels_[marked ? owners_[w.mark - 1] : Owner(kForward, kNoOp)][w.name];
       ++kernel.launches;
       kernel.seconds += static_cast<double>(w.end - w.begin) * 1e-9;
     }

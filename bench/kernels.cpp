@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variants of device kernels at the shapes of models: bench_kernels [--only NAME] [--json FILE].
 // Times are the device's, by CUPTI: the mean of some launches, before each of which its caches are
-// overwritten. Each variant's results are compared with the first one's, which libtessera_cuda.so runs.
+// overwritten. Each variant's results are compared with the first one's, which libtessera_cuda.so
+// runs.
 #include "tessera/bench/device_times.h"
 #include "tessera/bench/support.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -50,7 +51,8 @@ struct Row {
 double bytes_of(const SweepCase& c) {
   double bytes = 0;
   for (const auto* operands : {&c.in, &c.out})
-    for (const auto& o : *operands) bytes += static_cast<double>(o.shape.numel() * item_size(o.dtype));
+    for (const auto& o : *operands)
+      bytes += static_cast<double>(o.shape.numel() * item_size(o.dtype));
   return bytes;
 }
 
@@ -70,8 +72,7 @@ double difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 
 class Measured {
  public:
-  explicit Measured(Device device)
-      : device_(device), times_(device) {
+  explicit Measured(Device device) : device_(device), times_(device) {
     if (!times_.why_not().empty()) fail<DeviceError>("bench_kernels", times_.why_not());
   }
 
@@ -82,12 +83,11 @@ class Measured {
     for (const SweepVariant& variant : kernel.variants) {
       Row& row = rows_.emplace_back(
           Row{&kernel, &c, &variant, concat(kernel.name, '/', c.name, '/', variant.name), 0, {}});
-      const auto run = [&] {
-        variant.run(in, out, Process::get().cuda().stream(device_.index));
-      };
+      const auto run = [&] { variant.run(in, out, Process::get().cuda().stream(device_.index)); };
       try {
         for (size_t i = 0; i < out.size(); ++i)
-          out[i] = full(c.out[i].shape, std::numeric_limits<double>::quiet_NaN(), c.out[i].dtype, device_);
+          out[i] = full(c.out[i].shape, std::numeric_limits<double>::quiet_NaN(), c.out[i].dtype,
+                        device_);
         run();
         if (first.empty()) first = out;
         row.difference = difference(out, first);
@@ -147,8 +147,8 @@ int main(int argc, char** argv) {
     bench::Lines lines(arguments.text("--json"));
     arguments.finish();
     if (arguments.helps(bench::kUsage)) return;
-    const NoGrad guard;
     const Session session({.threads = 1});
+    const NoGrad guard;
     const Device device = rank_device(DeviceChoice::cuda, 0, 1);
     const Sweep sweep = bench::open_sweep();
     const bench::Ceilings ceilings = bench::measure_ceilings(device);

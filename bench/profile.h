@@ -22,7 +22,7 @@ inline constexpr std::array<std::string_view, kParts> kPartNames{"forward", "bac
 /// Hooks the ops of the calling rank for its lifetime.
 class Profile {
  public:
-  static constexpr std::string_view kNoOp = "(no op)", kMoving = "(moving bytes)",
+  static constexpr std::string_view kNoOp = DeviceTimes::kNoOp, kMoving = "(moving bytes)",
                                     kWaiting = "(waiting for ranks)";
   struct Entry {
     int64_t calls = 0;

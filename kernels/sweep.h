@@ -40,8 +40,8 @@ struct SweptKernel {
 };
 using Sweep = std::vector<SweptKernel>;
 
-/// A variant for each of `bytes` and of `threads`; make(std::integral_constant<int, bytes>, threads)
-/// gives its run.
+/// A variant for each of `bytes` and of `threads`; make(std::integral_constant<int, bytes>,
+/// threads) gives its run.
 template <int... bytes, class Tuning, class Make>
 std::vector<SweepVariant> variants_of(const Tuning& chosen, std::initializer_list<int> threads,
                                       const Make& make) {
@@ -49,7 +49,8 @@ std::vector<SweepVariant> variants_of(const Tuning& chosen, std::initializer_lis
   const auto add = [&]<int b>(bool first) {
     for (int t : threads)
       if ((b == chosen.bytes && t == chosen.threads) == first)
-        all.push_back({concat(b, " bytes a load, ", t, " threads"), make(std::integral_constant<int, b>{}, t)});
+        all.push_back({concat(b, " bytes a load, ", t, " threads"),
+                       make(std::integral_constant<int, b>{}, t)});
   };
   (add.template operator()<bytes>(true), ...);
   (add.template operator()<bytes>(false), ...);

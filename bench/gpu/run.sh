@@ -129,6 +129,7 @@ find_libraries() { # find_libraries <library>: what the loader does not find for
 }
 
 lib=$bin/../lib
+if [ -d "$lib" ]; then export LD_LIBRARY_PATH=$(readlink -f "$lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi # the bundle's own
 [ -x "$bin/bench_ceilings" ] || die "there is no $bin/bench_ceilings: ./dev gpu builds it"
 export TESSERA_CUDA_LIBRARY=${TESSERA_CUDA_LIBRARY:-$(readlink -f "$lib")/libtessera_cuda.so}
 find_libraries "$TESSERA_CUDA_LIBRARY"

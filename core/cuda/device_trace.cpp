@@ -86,8 +86,13 @@ struct Cupti {
   }
 };
 
+// Marks come with records of calls alone: of the runtime's, and of the driver's where a library of
+// NVIDIA's calls it directly.
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                                         CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
+                                         CUPTI_ACTIVITY_KIND_MEMCPY,
+                                         CUPTI_ACTIVITY_KIND_MEMSET,
+                                         CUPTI_ACTIVITY_KIND_RUNTIME,
+                                         CUPTI_ACTIVITY_KIND_DRIVER,
                                          CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
 constexpr auto kMarks = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 constexpr size_t kBufferBytes = 8 << 20, kBufferAlignment = 8;

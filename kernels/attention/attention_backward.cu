@@ -250,7 +250,8 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
     if constexpr (kOnTensorCores<T>) {
       if (on_tensor_cores(z)) {
         const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
-        return mma_attention::backward<T>(in, y, heads_inner, all_keys, lse, dlse, delta, z, stream);
+        return mma_attention::backward<T>(in, y, heads_inner, all_keys, lse, dlse, delta, z,
+                                          stream);
       }
     }
     constexpr int kRows = kTile<T>;

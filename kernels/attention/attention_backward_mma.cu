@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's gradients on tensor cores. A block of queries finds delta (by p dp) and dq, one of
-// keys dk and dv: nothing is added atomically, the same bits on every run. With scores transposed in
-// the second kernel its weights are left operands as they lie.
+// keys dk and dv: nothing is added atomically, the same bits on every run. With scores transposed
+// in the second kernel its weights are left operands as they lie.
 #include "tessera/kernels/attention/attention_mma.cuh"
 
 namespace tessera::op {
@@ -197,10 +197,14 @@ template <class T>
 void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tensor& lse,
               const Tensor& dlse, const Tensor& delta, const AttentionSizes& z, Stream stream) {
   const auto heads = [&](size_t i) { return Heads<const T>(in[i], heads_inner); };
-  Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<float>(),
+  Operands<T> operands{heads(0),
+                       heads(1),
+                       heads(2),
+                       heads(5),
+                       lse.device_data<float>(),
                        delta.device_data<float>(),
-                       rows_aligned(heads(0)) && rows_aligned(heads(1)) &&
-                           rows_aligned(heads(2)) && rows_aligned(heads(5))};
+                       rows_aligned(heads(0)) && rows_aligned(heads(1)) && rows_aligned(heads(2)) &&
+                           rows_aligned(heads(5))};
   const float* dlses = dlse.defined() ? dlse.device_data<float>() : nullptr;
   with_head_size(std::max(z.d, z.dv), [&]<int kD>() {
     const auto blocks = [](int64_t rows, int64_t heads_) {

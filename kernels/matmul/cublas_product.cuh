@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by cuBLASLt: strided and batched, transposed operands without copies, f32 accumulation for
-// the narrow floats and true f32 (no TF32). The algorithm of a shape is asked for once and kept, per
-// rank thread.
+// Products by cuBLASLt: strided and batched, transposed operands without copies, f32 accumulation
+// for the narrow floats and true f32 (no TF32). The algorithm of a shape is asked for once and
+// kept, per rank thread.
 #pragma once
 
 #include "tessera/kernels/shared/launch.cuh"
@@ -140,7 +140,7 @@ inline cudaDataType_t type_of(DType t) {
 }
 
 inline Layout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading,
-                   int64_t batch, int64_t stride) {
+                          int64_t batch, int64_t stride) {
   cublasLtMatrixLayout_t raw = nullptr;
   TESSERA_CUBLAS_CALL(cublasLtMatrixLayoutCreate(&raw, type, static_cast<uint64_t>(rows),
                                                  static_cast<uint64_t>(columns), leading));
@@ -196,9 +196,9 @@ inline std::optional<Plan> make_plan(cublasLtHandle_t cublas, const Problem& p) 
   prefer(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.align_c));
   cublasLtMatmulHeuristicResult_t found[kMostAlgorithms] = {};
   int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(cublas, product, plan.b.get(), plan.a.get(), plan.c.get(),
-                                     plan.c.get(), raw, static_cast<int>(p.algorithm) + 1, found, &count);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      cublas, product, plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(), raw,
+      static_cast<int>(p.algorithm) + 1, found, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check_cublas(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count <= p.algorithm) return {};
@@ -232,10 +232,11 @@ struct Library {
 };
 
 // False, and nothing done, if cuBLASLt has no such algorithm.
-inline bool run(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch, bool accumulate,
-         Stream stream, int64_t algorithm = kAlgorithm) {
+inline bool run(const Matrices& a, const Matrices& b, const Matrices& c, int64_t batch,
+                bool accumulate, Stream stream, int64_t algorithm = kAlgorithm) {
   Library& library = Library::of(stream.device);
-  const std::optional<Plan>& plan = library.plan(Problem::of(a, b, c, batch, accumulate, algorithm));
+  const std::optional<Plan>& plan =
+      library.plan(Problem::of(a, b, c, batch, accumulate, algorithm));
   if (!plan) return false;
   const Tensor workspace = empty({plan->workspace}, DType::u8, stream.device);
   const double one = 1, kept = accumulate ? 1 : 0;

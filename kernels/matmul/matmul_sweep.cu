@@ -11,13 +11,11 @@ struct Linear {
   const char* name;
   int64_t tokens, from, to;
 };
-constexpr Linear kLinears[] = {{"1B, q k v", 16384, 2048, 3072},
-                               {"1B, attention's output", 16384, 2048, 2048},
-                               {"1B, gate", 16384, 2048, 8192},
-                               {"1B, down", 16384, 8192, 2048},
-                               {"124M, q k v", 16384, 768, 2304},
-                               {"124M, up", 16384, 768, 3072},
-                               {"124M, down", 16384, 3072, 768}};
+constexpr Linear kLinears[] = {
+    {"1B, q k v", 16384, 2048, 3072},  {"1B, attention's output", 16384, 2048, 2048},
+    {"1B, gate", 16384, 2048, 8192},   {"1B, down", 16384, 8192, 2048},
+    {"124M, q k v", 16384, 768, 2304}, {"124M, up", 16384, 768, 3072},
+    {"124M, down", 16384, 3072, 768}};
 
 // `operands` gives a, b and the product of a linear layer.
 template <class F>

@@ -60,8 +60,7 @@ __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T
       auto v = load_pack<kPack>(from + row * d + i);
       const auto w = weights_at<kPack>(weight, i);
 #pragma unroll
-      for (int e = 0; e < kPack; ++e)
-        v.v[e] = static_cast<T>(static_cast<C>(v.v[e]) * r * w.v[e]);
+      for (int e = 0; e < kPack; ++e) v.v[e] = static_cast<T>(static_cast<C>(v.v[e]) * r * w.v[e]);
       store_pack(y + row * d + i, v);
     }
   }
@@ -125,7 +124,9 @@ template <int kPack> unsigned row_threads(int64_t d, int threads) {
 template <class T, int bytes>
 void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& y,
              const Tensor& sum, const Tensor& rstd, double eps, Stream stream, int threads) {
-  const auto data = [](const Tensor& t) -> T* { return t.defined() ? t.device_data<T>() : nullptr; };
+  const auto data = [](const Tensor& t) -> T* {
+    return t.defined() ? t.device_data<T>() : nullptr;
+  };
   const int64_t rows = rstd.numel(), d = x.shape().back();
   const auto run = [&]<int kPack>() {
     launch(forward_kernel<kPack, T>, blocks_for(rows, 1), row_threads<kPack>(d, threads), 0, stream,
@@ -141,7 +142,9 @@ void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, cons
 template <class T, int bytes>
 void backward_input(const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& dy,
                     const Tensor& more, const Tensor& dx, Stream stream, int threads) {
-  const auto data = [](const Tensor& t) -> T* { return t.defined() ? t.device_data<T>() : nullptr; };
+  const auto data = [](const Tensor& t) -> T* {
+    return t.defined() ? t.device_data<T>() : nullptr;
+  };
   const int64_t rows = rstd.numel(), d = x.shape().back();
   const auto run = [&]<int kPack>() {
     launch(input_gradient<kPack, T>, blocks_for(rows, 1), row_threads<kPack>(d, threads), 0, stream,

@@ -27,6 +27,8 @@ struct Tuning {
 };
 /// Elements of a pack.
 template <class T, int bytes>
-inline constexpr int kPackOf = bytes > static_cast<int>(sizeof(T)) ? bytes / static_cast<int>(sizeof(T)) : 1;
+inline constexpr int kPackOf = bytes > static_cast<int>(sizeof(T))
+                                   ? bytes / static_cast<int>(sizeof(T))
+                                   : 1;
 
 }  // namespace tessera

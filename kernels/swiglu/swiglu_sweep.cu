@@ -14,21 +14,21 @@ void sweep_swiglu(Sweep& sweep) {
       all.push_back({name, {in, {shape}}, {out, {shape}}});
     return all;
   };
-  sweep.push_back({"swiglu", cases(2, 1),
-                   variants_of<2, 8, 16>(
-                       swiglu_cuda::kTuning, {128, 256, 512}, [](auto bytes, int threads) {
-                         return [threads](Tensors in, Outputs out, Stream stream) {
-                           swiglu_cuda::forward<bf16, decltype(bytes)::value>(Swiglu{}, in, out, stream, threads);
-                         };
-                       })});
-  sweep.push_back({"swiglu_backward", cases(3, 2),
-                   variants_of<2, 8, 16>(
-                       swiglu_cuda::kTuning, {128, 256, 512}, [](auto bytes, int threads) {
-                         return [threads](Tensors in, Outputs out, Stream stream) {
-                           swiglu_cuda::backward<bf16, decltype(bytes)::value>(SwigluBackward{}, in, out, stream,
-                                                              threads);
-                         };
-                       })});
+  sweep.push_back(
+      {"swiglu", cases(2, 1),
+       variants_of<2, 8, 16>(swiglu_cuda::kTuning, {128, 256, 512}, [](auto bytes, int threads) {
+         return [threads](Tensors in, Outputs out, Stream stream) {
+           swiglu_cuda::forward<bf16, decltype(bytes)::value>(Swiglu{}, in, out, stream, threads);
+         };
+       })});
+  sweep.push_back(
+      {"swiglu_backward", cases(3, 2),
+       variants_of<2, 8, 16>(swiglu_cuda::kTuning, {128, 256, 512}, [](auto bytes, int threads) {
+         return [threads](Tensors in, Outputs out, Stream stream) {
+           swiglu_cuda::backward<bf16, decltype(bytes)::value>(SwigluBackward{}, in, out, stream,
+                                                               threads);
+         };
+       })});
 }
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ namespace {
 constexpr uint64_t kClock = 987'654'321'000;  // by which its clock is ahead of the host's
 
 using Record = std::variant<CUpti_ActivityKernel10, CUpti_ActivityMemcpy6, CUpti_ActivityMemset4,
-                            CUpti_ActivityExternalCorrelation>;
+                            CUpti_ActivityAPI, CUpti_ActivityExternalCorrelation>;
 constexpr size_t kRecordBytes = sizeof(CUpti_ActivityKernel10);  // the largest
 static_assert(sizeof(CUpti_ActivityMemcpy6) <= kRecordBytes);
 
@@ -49,8 +49,13 @@ struct Cupti final : cuda_emulation::ActivitySink {
   }
   void called(uint32_t call) override {
     const std::lock_guard lock(mutex);
+    // A mark comes with the record of a call: without these there is none.
+    if (!enabled.contains(CUPTI_ACTIVITY_KIND_RUNTIME) || !marked.insert(call).second) return;
+    CUpti_ActivityAPI record{};
+    record.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
+    record.correlationId = call;
+    records.emplace_back(record);
     if (marks.empty() || !enabled.contains(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) return;
-    if (!marked.insert(call).second) return;
     records.emplace_back(CUpti_ActivityExternalCorrelation{CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
                                                            CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
                                                            marks.back(), call});

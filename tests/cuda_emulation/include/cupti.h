@@ -18,6 +18,8 @@ enum CUpti_ActivityKind {
   CUPTI_ACTIVITY_KIND_MEMCPY = 1,
   CUPTI_ACTIVITY_KIND_MEMSET = 2,
   CUPTI_ACTIVITY_KIND_KERNEL = 3,
+  CUPTI_ACTIVITY_KIND_DRIVER = 4,
+  CUPTI_ACTIVITY_KIND_RUNTIME = 5,
   CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL = 10,
   CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION = 39,
 };
@@ -27,6 +29,10 @@ enum CUpti_ExternalCorrelationKind { CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0 = 3
 using CUcontext = void*;
 struct CUpti_Activity {
   CUpti_ActivityKind kind;
+};
+struct CUpti_ActivityAPI {
+  CUpti_ActivityKind kind;
+  uint32_t correlationId;
 };
 struct CUpti_ActivityKernel10 {
   CUpti_ActivityKind kind;
