@@ -78,12 +78,14 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       multiply_rows<T>(p, shared.q, row, shared.at[stage].k);
       multiply_rows<T>(dp, shared.dout, row, shared.at[stage].v);
       const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
-      p.each([&](int m, int half, int column, float& x) {
-        const int64_t at = first + row + m * 16 + half * 8 + lane / 4;
-        const bool sees = whole || z.mask.sees(seen, b, at, key + column + lane % 4 * 2);
-        x = sees && top[m][half] != kInfinity ? exp2f(vmath::fma(x, scale, -top[m][half])) : 0;
-        float& g = dp.at[m][column / 8][half * 2 + column % 8];
-        g = x == 0 ? 0 : x * (g - pull[m][half]);
+      const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
+        return z.mask.sees(seen, b, first + row + r, key + column);
+      });
+      p.each([&](int m, int half, int j, int e, float& x) {
+        const bool counts = bits.has(m, half, j, e) && top[m][half] != kInfinity;
+        x = counts ? exp2f(vmath::fma(x, scale, -top[m][half])) : 0;
+        float& g = dp.at[m][j][half * 2 + e];
+        g = counts ? x * (g - pull[m][half]) : 0;
         if constexpr (kDelta) sums[m][half] += g;
       });
       if constexpr (!kDelta) multiply_weights<T>(out, dp, shared.at[stage].k);
@@ -171,13 +173,15 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       multiply_rows<T>(dp, shared.v, row, now.dout);
       const bool whole = seen.by == BlockSeen::kEverything &&
                          first + row + kWarpRows<kD> <= z.keys && query + kStep <= z.queries;
-      p.each([&](int m, int half, int column, float& x) {
-        const int64_t key = first + row + m * 16 + half * 8 + lane / 4;
-        const int i = column + lane % 4 * 2;
-        const bool sees = whole || z.mask.sees(seen, b, query + i, key);
-        x = sees && now.lse[i] != kInfinity ? exp2f(vmath::fma(x, scale, -now.lse[i])) : 0;
-        float& g = dp.at[m][column / 8][half * 2 + column % 8];
-        g = x == 0 ? 0 : x * (g - now.delta[i]);
+      const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
+        return z.mask.sees(seen, b, query + column, first + row + r);
+      });
+      p.each([&](int m, int half, int j, int e, float& x) {
+        const int i = j * 8 + lane % 4 * 2 + e;
+        const bool counts = bits.has(m, half, j, e) && now.lse[i] != kInfinity;
+        x = counts ? exp2f(vmath::fma(x, scale, -now.lse[i])) : 0;
+        float& g = dp.at[m][j][half * 2 + e];
+        g = counts ? x * (g - now.delta[i]) : 0;
       });
       multiply_weights<T>(value_sums, p, now.dout);
       multiply_weights<T>(key_sums, dp, now.q);

@@ -94,12 +94,12 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       Sums<kM, kStep> scores;
       multiply_rows<T>(scores, shared.q, row, shared.at[stage].k);
       const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
-      scores.each([&](int m, int half, int column, float& score) {
-        score *= scale;
-        if (whole) return;
-        const int64_t at = first + row + m * 16 + half * 8 + lane / 4;
-        if (!z.mask.sees(seen, b, at, key + column + lane % 4 * 2)) score = -kInfinity;
-        else if (seen.by == BlockSeen::kBroken) score = not_a_number<float>();
+      const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
+        return z.mask.sees(seen, b, first + row + r, key + column);
+      });
+      const float broken = seen.by == BlockSeen::kBroken ? not_a_number<float>() : 0;
+      scores.each([&](int m, int half, int j, int e, float& score) {
+        score = bits.has(m, half, j, e) ? vmath::fma(score, scale, broken) : -kInfinity;
       });
       softmax.take(scores, out);
       multiply_weights<T>(out, scores, shared.at[stage].v);

@@ -65,16 +65,46 @@ template <class T> bool rows_aligned(const Heads<const T>& x) {
 template <int kM, int kColumns> struct Sums {
   float at[kM][kColumns / 8][4] = {};
 
-  /// f(fragment's row, half of it, element) of every element: rows 16 m + 8 half + lane / 4.
+  /// f(m, half, pair j, element of the pair, value) of every element: rows 16 m + 8 half + lane /
+  /// 4, columns 8 j + t + element.
   template <class F> __device__ __forceinline__ void each(F f) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) f(m, e / 2, j * 8 + e % 2, at[m][j][e]);
+        for (int e = 0; e < 4; ++e) f(m, e / 2, j, e % 2, at[m][j][e]);
       }
     }
+  }
+};
+
+/// Which of a thread's sums count: of each row a bit for each column. Apart from the sums' own
+/// loops, which are unrolled: the mask is called in one place for a row.
+template <int kM, int kColumns> struct SeenBits {
+  uint32_t of[kM][2];
+
+  /// sees(row of the warp, column); `whole`: everything counts.
+  template <class F> __device__ __forceinline__ SeenBits(bool whole, F sees) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t bits = whole ? ~0U : 0;
+        if (!whole) {
+#pragma unroll 1
+          for (int i = 0; i < kColumns / 4; ++i) {
+            const bool seen = sees(m * 16 + half * 8 + lane / 4, i / 2 * 8 + lane % 4 * 2 + i % 2);
+            bits |= static_cast<uint32_t>(seen) << i;
+          }
+        }
+        of[m][half] = bits;
+      }
+    }
+  }
+  __device__ __forceinline__ bool has(int m, int half, int j, int e) const {
+    return (of[m][half] >> (2 * j + e) & 1) != 0;
   }
 };
 
