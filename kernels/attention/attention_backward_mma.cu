@@ -9,6 +9,7 @@ namespace mma_attention {
 namespace {
 
 constexpr int kStep = 32;  // keys of a step, or queries in the kernel of keys
+constexpr int kParts = kAttentionBlock / kStep;
 
 template <class T> struct Operands {
   Heads<const T> q, k, v, dout;
@@ -19,6 +20,7 @@ template <class T> struct Operands {
 // --- blocks of queries ---------------------------------------------------------------------------
 
 template <class T, int kD> struct QueryShared {
+  SeenBlocks<kMmaThreads<kD>> seen;
   HeadTile<T, kRows, kD> q, dout;
   struct {
     HeadTile<T, kStep, kD> k, v;
@@ -40,12 +42,24 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   const T *k_head = in.k.of(b, kv_head), *v_head = in.v.of(b, kv_head);
   const int64_t row_0 = (b * z.heads + head) * z.queries;
 
-  const auto next = [&](int64_t key) {
-    while (key < z.keys && !any_seen(z, b, first, key)) key += kStep;
-    return key;
+  // The next step from one on; kParts of them go over a block of keys.
+  const int64_t steps = ceil_div(z.keys, kStep), blocks = ceil_div(z.keys, kAttentionBlock);
+  int64_t known = 0;
+  const auto next = [&](int64_t step) {
+    const int64_t block = shared.seen.next(step / kParts, blocks, known, [&](int mine, int64_t k) {
+      const int64_t query = first + mine * kAttentionBlock;
+      return query < z.queries ? z.mask.block(b, query, k * kAttentionBlock)
+                               : BlockSeen{BlockSeen::kNothing};
+    });
+    return min(max(step, block * kParts), steps);
   };
-  const auto load = [&](int64_t key, int stage) {
-    if (key < z.keys) {
+  const auto seen_at = [&](int64_t step) {
+    return step < steps ? shared.seen.of(row / kAttentionBlock, step / kParts, known)
+                        : BlockSeen{BlockSeen::kNothing};
+  };
+  const auto load = [&](int64_t step, int stage) {
+    if (step < steps) {
+      const int64_t key = step * kStep;
       shared.at[stage].k.load(in.k, k_head, key, z.keys, z.d, in.aligned);
       shared.at[stage].v.load(in.v, v_head, key, z.keys, z.dv, in.aligned);
     }
@@ -62,17 +76,17 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   }
   Sums<kM, kDelta ? 8 : kD> out;
   float sums[kM][2] = {};
-  int64_t key = next(0);
+  int64_t step = next(0);
+  BlockSeen seen = seen_at(step);
   shared.q.load(in.q, in.q.of(b, head), first, z.queries, z.d, in.aligned);
   shared.dout.load(in.dout, in.dout.of(b, head), first, z.queries, z.dv, in.aligned);
-  load(key, 0);
-  for (int stage = 0; key < z.keys; stage ^= 1) {
-    const int64_t following = next(key + kStep);
+  load(step, 0);
+  for (int stage = 0; step < steps; stage ^= 1) {
+    const int64_t following = next(step + 1), key = step * kStep;
+    const BlockSeen following_seen = seen_at(following);
     load(following, stage ^ 1);
     cp_async_wait<1>();
     __syncthreads();  // this step's tiles are there for all
-    const BlockSeen seen = first + row < z.queries ? block_seen(z, b, first + row, key)
-                                                   : BlockSeen{BlockSeen::kNothing};
     if (seen.by != BlockSeen::kNothing) {
       Sums<kM, kStep> p, dp;
       multiply_rows<T>(p, shared.q, row, shared.at[stage].k);
@@ -91,7 +105,7 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       if constexpr (!kDelta) multiply_weights<T>(out, dp, shared.at[stage].k);
     }
     __syncthreads();  // nobody reads them any more
-    key = following;
+    step = following, seen = following_seen;
   }
   if constexpr (kDelta) {
     for (int m = 0; m < kM; ++m) {
@@ -111,6 +125,7 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
 // --- blocks of keys ------------------------------------------------------------------------------
 
 template <class T, int kD> struct KeyShared {
+  SeenBlocks<kMmaThreads<kD>> seen;
   HeadTile<T, kRows, kD> k, v;
   struct {
     HeadTile<T, kStep, kD> q, dout;
@@ -125,21 +140,34 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   auto& shared = *reinterpret_cast<KeyShared<T, kD>*>(launch_shared());
   const int64_t tiles = ceil_div(z.keys, kRows), first = blockIdx.x % tiles * kRows;
   const int64_t kv_head = blockIdx.x / tiles % z.kv_heads, b = blockIdx.x / tiles / z.kv_heads;
-  const int64_t group = z.heads / z.kv_heads, steps = ceil_div(z.queries, kStep);
+  const int64_t group = z.heads / z.kv_heads, blocks = ceil_div(z.queries, kAttentionBlock);
+  const int steps = static_cast<int>(ceil_div(z.queries, kStep)),
+            all_steps = static_cast<int>(group) * steps;
   const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
   const float scale = static_cast<float>(z.scale) * kLog2E;
 
-  // Steps go over the queries of all heads of the group.
-  const auto next = [&](int64_t step) {
-    for (; step < group * steps; ++step) {
-      const int64_t query = step % steps * kStep;
-      for (int64_t key = first; key < first + kRows && key < z.keys; key += kAttentionBlock)
-        if (block_seen(z, b, query, key).by != BlockSeen::kNothing) return step;
+  // Steps go over the queries of all heads of the group, which see the same.
+  int64_t known = 0;
+  const auto next = [&](int step) {
+    while (step < all_steps) {
+      const auto block = static_cast<int>(
+          shared.seen.next(step % steps / kParts, blocks, known, [&](int mine, int64_t q) {
+            const int64_t key = first + mine * kAttentionBlock;
+            return key < z.keys ? z.mask.block(b, q * kAttentionBlock, key)
+                                : BlockSeen{BlockSeen::kNothing};
+          }));
+      const int head_first = step / steps * steps;
+      if (block < blocks) return max(step, head_first + block * kParts);
+      step = head_first + steps;
     }
     return step;
   };
-  const auto load = [&](int64_t step, int stage) {
-    if (step < group * steps) {
+  const auto seen_at = [&](int step) {
+    return step < all_steps ? shared.seen.of(row / kAttentionBlock, step % steps / kParts, known)
+                            : BlockSeen{BlockSeen::kNothing};
+  };
+  const auto load = [&](int step, int stage) {
+    if (step < all_steps) {
       auto& to = shared.at[stage];
       const int64_t head = kv_head * group + step / steps, query = step % steps * kStep;
       to.q.load(in.q, in.q.of(b, head), query, z.queries, z.d, in.aligned);
@@ -154,19 +182,19 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
     cp_async_commit();
   };
   Sums<kM, kD> key_sums, value_sums;
-  int64_t step = next(0);
+  int step = next(0);
+  BlockSeen seen = seen_at(step);
   shared.k.load(in.k, in.k.of(b, kv_head), first, z.keys, z.d, in.aligned);
   shared.v.load(in.v, in.v.of(b, kv_head), first, z.keys, z.dv, in.aligned);
   load(step, 0);
-  for (int stage = 0; step < group * steps; stage ^= 1) {
-    const int64_t following = next(step + 1);
+  for (int stage = 0; step < all_steps; stage ^= 1) {
+    const int following = next(step + 1);
+    const BlockSeen following_seen = seen_at(following);
     load(following, stage ^ 1);
     cp_async_wait<1>();
     __syncthreads();  // this step's tiles are there for all
     const auto& now = shared.at[stage];
     const int64_t query = step % steps * kStep;
-    const BlockSeen seen = first + row < z.keys ? block_seen(z, b, query, first + row)
-                                                : BlockSeen{BlockSeen::kNothing};
     if (seen.by != BlockSeen::kNothing) {
       Sums<kM, kStep> p, dp;  // (keys, queries)
       multiply_rows<T>(p, shared.k, row, now.q);
@@ -187,7 +215,7 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       multiply_weights<T>(key_sums, dp, now.q);
     }
     __syncthreads();  // nobody reads them any more
-    step = following;
+    step = following, seen = following_seen;
   }
   store_rows(key_sums, dk, dk.of(b, kv_head), first + row, z.keys, z.d,
              [&](int, int) { return static_cast<float>(z.scale); });

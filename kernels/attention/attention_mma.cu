@@ -9,6 +9,7 @@ namespace {
 constexpr int kStep = kAttentionBlock;  // keys
 
 template <class T, int kD> struct Shared {
+  SeenBlocks<kMmaThreads<kD>> seen;
   HeadTile<T, kRows, kD> q;
   struct {
     HeadTile<T, kStep, kD> k, v;
@@ -31,7 +32,7 @@ template <int kM, int kD> struct Softmax {
         float high = top[m][half];
 #pragma unroll
         for (int j = 0; j < kStep / 8; ++j)
-          high = larger(larger(high, scores.at[m][j][half * 2]), scores.at[m][j][half * 2 + 1]);
+          high = fmaxf(fmaxf(high, scores.at[m][j][half * 2]), scores.at[m][j][half * 2 + 1]);
         high = row_max(high);
         const float base = high == -kInfinity ? 0 : high;
         const float rescale = exp2f(top[m][half] - base);
@@ -67,12 +68,23 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   const float scale = static_cast<float>(z.scale) * kLog2E;
   const T *k_head = k.of(b, kv_head), *v_head = v.of(b, kv_head);
 
-  const auto next = [&](int64_t key) {
-    while (key < z.keys && !any_seen(z, b, first, key)) key += kStep;
-    return key;
+  // Steps are blocks of keys.
+  const int64_t steps = ceil_div(z.keys, kStep);
+  int64_t known = 0;
+  const auto next = [&](int64_t step) {
+    return shared.seen.next(step, steps, known, [&](int mine, int64_t block) {
+      const int64_t query = first + mine * kAttentionBlock;
+      return query < z.queries ? z.mask.block(b, query, block * kStep)
+                               : BlockSeen{BlockSeen::kNothing};
+    });
   };
-  const auto load = [&](int64_t key, int stage) {
-    if (key < z.keys) {
+  const auto seen_at = [&](int64_t step) {
+    return step < steps ? shared.seen.of(row / kAttentionBlock, step, known)
+                        : BlockSeen{BlockSeen::kNothing};
+  };
+  const auto load = [&](int64_t step, int stage) {
+    if (step < steps) {
+      const int64_t key = step * kStep;
       shared.at[stage].k.load(k, k_head, key, z.keys, z.d, aligned);
       shared.at[stage].v.load(v, v_head, key, z.keys, z.dv, aligned);
     }
@@ -80,16 +92,16 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   };
   Sums<kM, kD> out;
   Softmax<kM, kD> softmax;
-  int64_t key = next(0);
+  int64_t step = next(0);
+  BlockSeen seen = seen_at(step);
   shared.q.load(q, q.of(b, head), first, z.queries, z.d, aligned);
-  load(key, 0);
-  for (int stage = 0; key < z.keys; stage ^= 1) {
-    const int64_t following = next(key + kStep);
+  load(step, 0);
+  for (int stage = 0; step < steps; stage ^= 1) {
+    const int64_t following = next(step + 1), key = step * kStep;
+    const BlockSeen following_seen = seen_at(following);
     load(following, stage ^ 1);
     cp_async_wait<1>();
     __syncthreads();  // this step's tiles are there for all
-    const BlockSeen seen = first + row < z.queries ? block_seen(z, b, first + row, key)
-                                                   : BlockSeen{BlockSeen::kNothing};
     if (seen.by != BlockSeen::kNothing) {
       Sums<kM, kStep> scores;
       multiply_rows<T>(scores, shared.q, row, shared.at[stage].k);
@@ -105,7 +117,7 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       multiply_weights<T>(out, scores, shared.at[stage].v);
     }
     __syncthreads();  // nobody reads them any more
-    key = following;
+    step = following, seen = following_seen;
   }
   float inverse[kM][2];
   for (int m = 0; m < kM; ++m) {

@@ -37,10 +37,13 @@ template <class T, int kTileRows, int kD> struct alignas(16) HeadTile {
 
   /// Starts to take rows [first, first + kTileRows) of `head`, by all threads of the block.
   /// `aligned`: 16 bytes at a time may be read.
-  __device__ void load(const Heads<const T>& x, const T* head, int64_t first, int64_t total, int d,
-                       bool aligned) {
-    constexpr int kChunks = kD / 8;
-    for (int i = threadIdx.x; i < kTileRows * kChunks; i += blockDim.x) {
+  __device__ __forceinline__ void load(const Heads<const T>& x, const T* head, int64_t first,
+                                       int64_t total, int d, bool aligned) {
+    constexpr int kChunks = kD / 8, kEach = kTileRows * kChunks / kMmaThreads<kD>;
+    static_assert(kEach * kMmaThreads<kD> == kTileRows * kChunks);
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kMmaThreads<kD> + threadIdx.x;
       const int r = i / kChunks, c = i % kChunks * 8;
       const int left = first + r < total ? d - c : 0;
       const int inside = left < 0 ? 0 : left < 8 ? left : 8;
@@ -190,28 +193,43 @@ __device__ void store_rows(const Sums<kM, kD>& sums, const Heads<T>& to, T* head
   }
 }
 
-/// What the mask's block that has query q sees of the one that has key k.
-__device__ inline BlockSeen block_seen(const AttentionSizes& z, int64_t b, int64_t q, int64_t k) {
-  return z.mask.block(b, q / kAttentionBlock * kAttentionBlock,
-                      k / kAttentionBlock * kAttentionBlock);
-}
+/// What a tile's blocks of 64 rows see of the other side's blocks, each found by one thread, for as
+/// many blocks at a time as there are threads: asked by all for each step, it would cost more than
+/// the products. All threads of the block call its functions.
+template <int kThreads> struct SeenBlocks {
+  static constexpr int kMine = kRows / kAttentionBlock;
+  int32_t by[kMine][kThreads];
 
-/// Whether some of kRows queries from q on see some of the keys of k's block.
-__device__ inline bool any_seen(const AttentionSizes& z, int64_t b, int64_t q, int64_t k) {
-  for (int64_t row = q; row < q + kRows && row < z.queries; row += kAttentionBlock)
-    if (block_seen(z, b, row, k).by != BlockSeen::kNothing) return true;
-  return false;
-}
+  /// The first block from `from` on, below `end`, of which some row of the tile sees a part; `end`
+  /// if none. find(mine, block): what the tile's block `mine` sees. `known`: blocks found so far.
+  template <class F> __device__ int64_t next(int64_t from, int64_t end, int64_t& known, F find) {
+    for (int64_t block = from; block < end; ++block) {
+      if (block >= known || block < known - kThreads) {
+        __syncthreads();  // nobody reads the last ones any more
+        known = block + kThreads;
+        const int64_t own = block + threadIdx.x;
+        for (int mine = 0; mine < kMine; ++mine)
+          by[mine][threadIdx.x] = own < end ? find(mine, own).by : BlockSeen::kNothing;
+        __syncthreads();
+      }
+      for (int mine = 0; mine < kMine; ++mine)
+        if (of(mine, block, known).by != BlockSeen::kNothing) return block;
+    }
+    return end;
+  }
+  __device__ BlockSeen of(int mine, int64_t block, int64_t known) const {
+    return {by[mine][block - (known - kThreads)]};
+  }
+};
 
 /// The joins of a row, which four neighbouring lanes share.
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
-__device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
 __device__ __forceinline__ float row_max(float x) {
-  x = larger(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return larger(x, __shfl_xor_sync(0xffffffffu, x, 2));
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
 }  // namespace tessera::op::mma_attention
