@@ -3,7 +3,6 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 
 #include "tessera/kernels/fill/fill.h"
-#include "tessera/kernels/pointwise/convert_impl.h"
 #include "tessera/kernels/pointwise/pointwise_family_impl.h"
 #include "tessera/kernels/shared/integer_range_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA arithmetic of the pointwise family, and the copies and casts that other rooms use.
-#include "tessera/kernels/pointwise/convert_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/pointwise/pointwise_loops.cuh"
+#include "tessera/kernels/shared/integer_range_impl.h"
 
 namespace tessera::op {
 namespace {
