@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a device does beyond bounds that small samples do not reach: uploads larger than the ring of
-// pinned memory, and indices out of range, for which a kernel cannot throw.
+// pinned memory, sequences longer than a block of attention looks ahead, and indices out of range,
+// for which a kernel cannot throw.
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/arange/arange.h"
+#include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/embedding/embedding.h"
 #include "tessera/kernels/fill/fill.h"
@@ -42,6 +44,44 @@ TEST(DeviceBounds, UploadsGoRoundTheRingInOrder) {
     EXPECT_EQ(std::memcmp(back.raw_data(), host.raw_data(), static_cast<size_t>(host.numel()) * 4),
               0)
         << host.numel();
+  }
+}
+
+// Blocks of keys, or of queries for the gradients of keys, are looked at 128 at a time; documents
+// in the second window are not those of the first.
+TEST(DeviceBounds, AttentionLooksAtLongSequencesWindowByWindow) {
+  const Session session({.threads = 1});
+  const auto documents = [](int64_t n) {
+    std::vector<double> ids;
+    for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<double>(i / (n / 3)));
+    return from_values(ids, {n}, DType::i64);
+  };
+  for (const auto& [queries, keys] :
+       {std::pair{int64_t{3}, int64_t{8300}}, {int64_t{8300}, int64_t{70}}}) {
+    SCOPED_TRACE(queries);
+    const auto run = [&, queries = queries, keys = keys](Device device) {
+      const auto input = [&](uint64_t stream, int64_t n) {
+        return to_device(normal({1, 1, n, 16}, {5, stream}, 0, 1, DType::bf16), device);
+      };
+      Tensor q = input(1, queries), k = input(2, keys), v = input(3, keys);
+      for (Tensor* x : {&q, &k, &v}) x->set_requires_grad();
+      const Tensor o =
+          scaled_dot_product_attention(q, k, v,
+                                       {.mask = AttentionMask::document(),
+                                        .query_documents = to_device(documents(queries), device),
+                                        .key_documents = to_device(documents(keys), device)});
+      std::vector<Tensor> all = grad({o}, {q, k, v}, {.grad_outputs = {input(4, queries)}});
+      all.push_back(o);
+      return all;
+    };
+    const std::vector<Tensor> want = run(kCpu), got = run(cuda(0));
+    for (size_t i = 0; i < want.size(); ++i) {
+      const std::vector<double> w = want[i].values(), g = got[i].values();
+      double off = 0, all = 0;
+      for (size_t e = 0; e < w.size(); ++e)
+        off += (g[e] - w[e]) * (g[e] - w[e]), all += w[e] * w[e];
+      EXPECT_LT(std::sqrt(off / all), 0.02) << i;
+    }
   }
 }
 
