@@ -2,7 +2,7 @@
 // CUPTI's activity records of emulated devices. Records are kept until they are flushed, then come
 // in buffers of the caller's, shuffled, of any number of records; its clock is not the host's.
 // TESSERA_EMULATED_CUPTI_VERSION: what it says its version is. TESSERA_EMULATED_CUPTI_DROPS=<n>: of
-// each flush the first n records are lost.
+// each flush the first n records are lost, of calls none.
 #include "cupti.h"
 
 #include "activity.h"
@@ -128,8 +128,10 @@ CUptiResult cuptiActivityFlushAll(uint32_t) {
   std::vector<Record> records = std::exchange(c.records, {});
   std::shuffle(records.begin(), records.end(), c.random);
   if (const char* const drops = std::getenv("TESSERA_EMULATED_CUPTI_DROPS")) {
-    c.dropped = std::min(records.size(), static_cast<size_t>(std::atoi(drops)));
-    records.erase(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(c.dropped));
+    auto left = static_cast<size_t>(std::atoi(drops));
+    c.dropped = std::erase_if(records, [&left](const Record& r) {
+      return !std::holds_alternative<CUpti_ActivityAPI>(r) && left > 0 && left-- > 0;
+    });
   }
   size_t at = 0;
   do {
