@@ -3,7 +3,8 @@
 // A block owns 128 rows (queries, or keys in the kernel of their gradients), its warps 16 or 32
 // each, and walks the other side in steps whose tiles are copied while the last one is multiplied
 // (Dao et al., FlashAttention-2, 2023). Scores stay in registers: the sums of a product are the
-// left operand of the next one as they lie.
+// left operand of the next one as they lie. A value that a row does not see counts with weight 0,
+// so that an inf or NaN makes it NaN if the row's block of 64 sees its block, as on the CPU.
 #pragma once
 
 #include "tessera/kernels/attention/attention_impl.cuh"
