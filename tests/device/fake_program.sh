@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Stands in for every program that bench/gpu/run.sh and lease.py run, by the name that it is called with. A test program has four
 # tests. FAKE_FAULTS names what goes wrong: `<program>/<test>=fails`, `=fails_once`, `=dies`, `=sleeps`, or `<program>=fails` and
-# `=sleeps` of a benchmark, `tessera=fails`, `unshare=fails`.
+# `=sleeps` or `=no_cupti` of a benchmark, `tessera=fails`, `unshare=fails`.
 name=$(basename "$0") json='' filter='' list=''
 case $name in
   nvidia-smi) echo 'NVIDIA Fake, 580.1' && exit ;;
@@ -37,6 +37,7 @@ while [ $# -gt 0 ]; do
 done
 if [[ $name == bench_* ]]; then
   if [[ " $FAKE_FAULTS " == *" $name=fails "* ]]; then echo '[bench] a "broken" line' && exit 1; fi
+  if [[ " $FAKE_FAULTS " == *" $name=no_cupti "* ]]; then echo "[$name] [trace] device times need CUPTI: no file" && exit 1; fi
   if [[ " $FAKE_FAULTS " == *" $name=sleeps "* ]]; then sleep 100; fi
   [ -z "$json" ] || echo '{"name":"measured"}' >"$json"
   exit 0

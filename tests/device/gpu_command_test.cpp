@@ -118,7 +118,8 @@ TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
   if (std::system("command -v python3 >/dev/null") != 0) GTEST_SKIP() << "no python3";
   faults_ =
       "tessera_law_tests/Fake.Two=fails tessera_nccl_tests/Fake.One=dies "
-      "tessera_device_tests/Fake.Three=fails_once bench_moe=fails unshare=fails";
+      "tessera_device_tests/Fake.Three=fails_once bench_moe=fails "
+      "bench_kernels=no_cupti unshare=fails";
   EXPECT_EQ(lease(60), 1) << said();
   const std::string head = io::read_file(folder_ + "/out/summary.txt");
   TESSERA_EXPECT_HOLDS(head, "NVIDIA Fake 80GB, driver 580.1, ");
@@ -129,6 +130,8 @@ TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
   TESSERA_EXPECT_HOLDS(line_of("device"), "4 of 4 passed");  // one at the second try
   TESSERA_EXPECT_HOLDS(line_of("moe"), "failed");
   TESSERA_EXPECT_HOLDS(line_of("moe"), "[bench] a \"broken\" line");
+  TESSERA_EXPECT_HOLDS(line_of("sweep"), "skipped");
+  TESSERA_EXPECT_HOLDS(line_of("sweep"), "need CUPTI");
   TESSERA_EXPECT_HOLDS(line_of("meshes"), "skipped");
   TESSERA_EXPECT_HOLDS(line_of("meshes"), "Operation not permitted");
   TESSERA_EXPECT_HOLDS(line_of("job"), "passed");
@@ -141,6 +144,7 @@ TEST_F(GpuCommand, ALeaseGoesOnAfterFaultsAndTakesThemUpFirst) {
   const std::string second = io::read_file(folder_ + "/out/summary.txt");
   EXPECT_LT(second.find("] moe "), second.find("] meshes ")) << second;
   TESSERA_EXPECT_HOLDS(line_of("laws"), "4 of 4 passed");
+  TESSERA_EXPECT_HOLDS(line_of("sweep"), "passed");
   TESSERA_EXPECT_HOLDS(line_of("meshes"), "8 of 8 have the CPU's losses and norms");
   EXPECT_EQ(line_of("job"), "");
   EXPECT_EQ(line_of("step_1B"), "");
