@@ -11,7 +11,6 @@
 #include <deque>
 #include <dlfcn.h>
 #include <filesystem>
-#include <optional>
 
 namespace tessera::bench {
 namespace {

@@ -11,7 +11,7 @@
 namespace tessera {
 
 /// `tessera::op::row_parts<float>` of its mangled symbol: without return type, parameters and
-/// anonymous namespaces. What is no mangled name stays as it is.
+/// anonymous namespaces. Any other text is returned as it is.
 inline std::string kernel_name(const std::string& symbol) {
   int status = 0;
   char* const plain = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);

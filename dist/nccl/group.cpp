@@ -29,7 +29,7 @@ constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr auto kFarewell = std::chrono::seconds(5);
 
 // Between two polls. Most calls end soon, so it yields at first: a sleep would take longer than
-// they.
+// the call.
 void pause(int turns) {
   if (turns < 1000) std::this_thread::yield();
   else std::this_thread::sleep_for(kPoll);

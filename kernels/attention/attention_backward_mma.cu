@@ -9,7 +9,6 @@ namespace mma_attention {
 namespace {
 
 constexpr int kStep = 32;  // keys of a step, or queries in the kernel of keys
-constexpr int kParts = kAttentionBlock / kStep;
 
 template <class T> struct Operands {
   Heads<const T> q, k, v, dout;
@@ -33,39 +32,15 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
     query_kernel(Operands<T> in, const float* dlse, float* delta, Heads<T> dq, AttentionSizes z) {
   constexpr int kM = kTilesM<kD>;
   auto& shared = *reinterpret_cast<QueryShared<T, kD>*>(launch_shared());
-  const int64_t tiles = ceil_div(z.queries, kRows);
-  const int64_t tile = tiles - 1 - blockIdx.x % tiles;  // the longest causal rows first
-  const int64_t head = blockIdx.x / tiles % z.heads, b = blockIdx.x / tiles / z.heads;
-  const int64_t kv_head = head / (z.heads / z.kv_heads), first = tile * kRows;
-  const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
+  const QueryTile<kD> tile(z);
+  const auto [b, head, kv_head, first, row] = tile;
+  const int lane = threadIdx.x % 32;
   const float scale = static_cast<float>(z.scale) * kLog2E;
   const T *k_head = in.k.of(b, kv_head), *v_head = in.v.of(b, kv_head);
   const int64_t row_0 = (b * z.heads + head) * z.queries;
 
-  // The next step from one on; kParts of them go over a block of keys.
-  const int64_t steps = ceil_div(z.keys, kStep), blocks = ceil_div(z.keys, kAttentionBlock);
-  int64_t known = 0;
-  const auto next = [&](int64_t step) {
-    const int64_t block = shared.seen.next(step / kParts, blocks, known, [&](int mine, int64_t k) {
-      const int64_t query = first + mine * kAttentionBlock;
-      return query < z.queries ? z.mask.block(b, query, k * kAttentionBlock)
-                               : BlockSeen{BlockSeen::kNothing};
-    });
-    return min(max(step, block * kParts), steps);
-  };
-  const auto seen_at = [&](int64_t step) {
-    return step < steps ? shared.seen.of(row / kAttentionBlock, step / kParts, known)
-                        : BlockSeen{BlockSeen::kNothing};
-  };
-  const auto load = [&](int64_t step, int stage) {
-    if (step < steps) {
-      const int64_t key = step * kStep;
-      shared.at[stage].k.load(in.k, k_head, key, z.keys, z.d, in.aligned);
-      shared.at[stage].v.load(in.v, v_head, key, z.keys, z.dv, in.aligned);
-    }
-    cp_async_commit();
-  };
-  float top[kM][2], pull[kM][2];  // lse, with which nothing weighs if it is infinite, and delta
+  // lse in powers of 2, infinite in rows that see nothing: their weights are 0. And delta.
+  float top[kM][2], pull[kM][2];
   for (int m = 0; m < kM; ++m) {
     for (int half = 0; half < 2; ++half) {
       const int64_t query = first + row + m * 16 + half * 8 + lane / 4;
@@ -76,37 +51,31 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   }
   Sums<kM, kDelta ? 8 : kD> out;
   float sums[kM][2] = {};
-  int64_t step = next(0);
-  BlockSeen seen = seen_at(step);
+  KeySteps<kD, kStep> steps(shared.seen, z, tile);
   shared.q.load(in.q, in.q.of(b, head), first, z.queries, z.d, in.aligned);
   shared.dout.load(in.dout, in.dout.of(b, head), first, z.queries, z.dv, in.aligned);
-  load(step, 0);
-  for (int stage = 0; step < steps; stage ^= 1) {
-    const int64_t following = next(step + 1), key = step * kStep;
-    const BlockSeen following_seen = seen_at(following);
-    load(following, stage ^ 1);
-    cp_async_wait<1>();
-    __syncthreads();  // this step's tiles are there for all
-    if (seen.by != BlockSeen::kNothing) {
-      Sums<kM, kStep> p, dp;
-      multiply_rows<T>(p, shared.q, row, shared.at[stage].k);
-      multiply_rows<T>(dp, shared.dout, row, shared.at[stage].v);
-      const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
-      const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
-        return z.mask.sees(seen, b, first + row + r, key + column);
-      });
-      p.each([&](int m, int half, int j, int e, float& x) {
-        const bool counts = bits.has(m, half, j, e) && top[m][half] != kInfinity;
-        x = counts ? exp2f(vmath::fma(x, scale, -top[m][half])) : 0;
-        float& g = dp.at[m][j][half * 2 + e];
-        g = counts ? x * (g - pull[m][half]) : 0;
-        if constexpr (kDelta) sums[m][half] += g;
-      });
-      if constexpr (!kDelta) multiply_weights<T>(out, dp, shared.at[stage].k);
-    }
-    __syncthreads();  // nobody reads them any more
-    step = following, seen = following_seen;
-  }
+  const auto load = [&](int64_t step, int stage) {
+    shared.at[stage].k.load(in.k, k_head, step * kStep, z.keys, z.d, in.aligned);
+    shared.at[stage].v.load(in.v, v_head, step * kStep, z.keys, z.dv, in.aligned);
+  };
+  walk(steps, load, [&](int64_t step, int stage, const BlockSeen& seen) {
+    const int64_t key = step * kStep;
+    Sums<kM, kStep> p, dp;
+    multiply_rows<T>(p, shared.q, row, shared.at[stage].k);
+    multiply_rows<T>(dp, shared.dout, row, shared.at[stage].v);
+    const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
+    const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
+      return z.mask.sees(seen, b, first + row + r, key + column);
+    });
+    p.each([&](int m, int half, int j, int e, float& x) {
+      const bool counts = bits.has(m, half, j, e) && top[m][half] != kInfinity;
+      x = counts ? exp2f(vmath::fma(x, scale, -top[m][half])) : 0;
+      float& g = dp.at[m][j][half * 2 + e];
+      g = counts ? x * (g - pull[m][half]) : 0;
+      if constexpr (kDelta) sums[m][half] += g;
+    });
+    if constexpr (!kDelta) multiply_weights<T>(out, dp, shared.at[stage].k);
+  });
   if constexpr (kDelta) {
     for (int m = 0; m < kM; ++m) {
       for (int half = 0; half < 2; ++half) {
@@ -133,6 +102,44 @@ template <class T, int kD> struct KeyShared {
   } at[2];
 };
 
+// The queries that a tile of keys walks over, kStep at a time, of one head of its group after the
+// other. The mask is the same for all heads.
+template <int kD> struct QuerySteps {
+  static constexpr int kPerBlock = kAttentionBlock / kStep;
+  SeenBlocks<kMmaThreads<kD>>& blocks;
+  const AttentionSizes& z;
+  int64_t batch, first;  // key
+  int row, per_head, count;
+  int64_t known = 0;
+
+  __device__ QuerySteps(SeenBlocks<kMmaThreads<kD>>& found, const AttentionSizes& sizes, int64_t b,
+                        int64_t first_key, int warp_row)
+      : blocks(found), z(sizes), batch(b), first(first_key), row(warp_row) {
+    per_head = static_cast<int>(ceil_div(z.queries, kStep));
+    count = per_head * static_cast<int>(z.heads / z.kv_heads);
+  }
+  [[nodiscard]] __device__ int64_t query(int step) const { return step % per_head * kStep; }
+  [[nodiscard]] __device__ int head(int step) const { return step / per_head; }  // of the group
+  __device__ int next(int step) {
+    const int64_t all = ceil_div(z.queries, kAttentionBlock);
+    for (; step < count; step = (head(step) + 1) * per_head) {
+      const int64_t block =
+          blocks.next(step % per_head / kPerBlock, all, known, [&](int mine, int64_t q) {
+            const int64_t key = first + mine * kAttentionBlock;
+            return key < z.keys ? z.mask.block(batch, q * kAttentionBlock, key)
+                                : BlockSeen{BlockSeen::kNothing};
+          });
+      if (block < all)
+        return max(step, head(step) * per_head + static_cast<int>(block) * kPerBlock);
+    }
+    return count;
+  }
+  [[nodiscard]] __device__ BlockSeen seen(int step) const {
+    return step < count ? blocks.of(row / kAttentionBlock, step % per_head / kPerBlock, known)
+                        : BlockSeen{BlockSeen::kNothing};
+  }
+};
+
 template <class T, int kD>
 __global__ void __launch_bounds__(kMmaThreads<kD>)
     key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
@@ -140,83 +147,47 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   auto& shared = *reinterpret_cast<KeyShared<T, kD>*>(launch_shared());
   const int64_t tiles = ceil_div(z.keys, kRows), first = blockIdx.x % tiles * kRows;
   const int64_t kv_head = blockIdx.x / tiles % z.kv_heads, b = blockIdx.x / tiles / z.kv_heads;
-  const int64_t group = z.heads / z.kv_heads, blocks = ceil_div(z.queries, kAttentionBlock);
-  const int steps = static_cast<int>(ceil_div(z.queries, kStep)),
-            all_steps = static_cast<int>(group) * steps;
   const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
   const float scale = static_cast<float>(z.scale) * kLog2E;
 
-  // Steps go over the queries of all heads of the group, which see the same.
-  int64_t known = 0;
-  const auto next = [&](int step) {
-    while (step < all_steps) {
-      const auto block = static_cast<int>(
-          shared.seen.next(step % steps / kParts, blocks, known, [&](int mine, int64_t q) {
-            const int64_t key = first + mine * kAttentionBlock;
-            return key < z.keys ? z.mask.block(b, q * kAttentionBlock, key)
-                                : BlockSeen{BlockSeen::kNothing};
-          }));
-      const int head_first = step / steps * steps;
-      if (block < blocks) return max(step, head_first + block * kParts);
-      step = head_first + steps;
-    }
-    return step;
-  };
-  const auto seen_at = [&](int step) {
-    return step < all_steps ? shared.seen.of(row / kAttentionBlock, step % steps / kParts, known)
-                            : BlockSeen{BlockSeen::kNothing};
-  };
-  const auto load = [&](int step, int stage) {
-    if (step < all_steps) {
-      auto& to = shared.at[stage];
-      const int64_t head = kv_head * group + step / steps, query = step % steps * kStep;
-      to.q.load(in.q, in.q.of(b, head), query, z.queries, z.d, in.aligned);
-      to.dout.load(in.dout, in.dout.of(b, head), query, z.queries, z.dv, in.aligned);
-      for (int i = threadIdx.x; i < kStep; i += blockDim.x) {
-        const int64_t at = (b * z.heads + head) * z.queries + query + i;
-        const bool inside = query + i < z.queries && in.lse[at] != -kInfinity;
-        to.lse[i] = inside ? in.lse[at] * kLog2E : kInfinity;
-        to.delta[i] = inside ? in.delta[at] : 0;
-      }
-    }
-    cp_async_commit();
-  };
   Sums<kM, kD> key_sums, value_sums;
-  int step = next(0);
-  BlockSeen seen = seen_at(step);
+  QuerySteps<kD> steps(shared.seen, z, b, first, row);
   shared.k.load(in.k, in.k.of(b, kv_head), first, z.keys, z.d, in.aligned);
   shared.v.load(in.v, in.v.of(b, kv_head), first, z.keys, z.dv, in.aligned);
-  load(step, 0);
-  for (int stage = 0; step < all_steps; stage ^= 1) {
-    const int following = next(step + 1);
-    const BlockSeen following_seen = seen_at(following);
-    load(following, stage ^ 1);
-    cp_async_wait<1>();
-    __syncthreads();  // this step's tiles are there for all
-    const auto& now = shared.at[stage];
-    const int64_t query = step % steps * kStep;
-    if (seen.by != BlockSeen::kNothing) {
-      Sums<kM, kStep> p, dp;  // (keys, queries)
-      multiply_rows<T>(p, shared.k, row, now.q);
-      multiply_rows<T>(dp, shared.v, row, now.dout);
-      const bool whole = seen.by == BlockSeen::kEverything &&
-                         first + row + kWarpRows<kD> <= z.keys && query + kStep <= z.queries;
-      const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
-        return z.mask.sees(seen, b, query + column, first + row + r);
-      });
-      p.each([&](int m, int half, int j, int e, float& x) {
-        const int i = j * 8 + lane % 4 * 2 + e;
-        const bool counts = bits.has(m, half, j, e) && now.lse[i] != kInfinity;
-        x = counts ? exp2f(vmath::fma(x, scale, -now.lse[i])) : 0;
-        float& g = dp.at[m][j][half * 2 + e];
-        g = counts ? x * (g - now.delta[i]) : 0;
-      });
-      multiply_weights<T>(value_sums, p, now.dout);
-      multiply_weights<T>(key_sums, dp, now.q);
+  const auto load = [&](int step, int stage) {
+    auto& to = shared.at[stage];
+    const int64_t head = kv_head * (z.heads / z.kv_heads) + steps.head(step),
+                  query = steps.query(step);
+    to.q.load(in.q, in.q.of(b, head), query, z.queries, z.d, in.aligned);
+    to.dout.load(in.dout, in.dout.of(b, head), query, z.queries, z.dv, in.aligned);
+    for (int i = threadIdx.x; i < kStep; i += blockDim.x) {
+      const int64_t at = (b * z.heads + head) * z.queries + query + i;
+      const bool inside = query + i < z.queries && in.lse[at] != -kInfinity;
+      to.lse[i] = inside ? in.lse[at] * kLog2E : kInfinity;
+      to.delta[i] = inside ? in.delta[at] : 0;
     }
-    __syncthreads();  // nobody reads them any more
-    step = following, seen = following_seen;
-  }
+  };
+  walk(steps, load, [&](int step, int stage, const BlockSeen& seen) {
+    const auto& now = shared.at[stage];
+    const int64_t query = steps.query(step);
+    Sums<kM, kStep> p, dp;  // (keys, queries)
+    multiply_rows<T>(p, shared.k, row, now.q);
+    multiply_rows<T>(dp, shared.v, row, now.dout);
+    const bool whole = seen.by == BlockSeen::kEverything && first + row + kWarpRows<kD> <= z.keys &&
+                       query + kStep <= z.queries;
+    const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
+      return z.mask.sees(seen, b, query + column, first + row + r);
+    });
+    p.each([&](int m, int half, int j, int e, float& x) {
+      const int i = j * 8 + lane % 4 * 2 + e;
+      const bool counts = bits.has(m, half, j, e) && now.lse[i] != kInfinity;
+      x = counts ? exp2f(vmath::fma(x, scale, -now.lse[i])) : 0;
+      float& g = dp.at[m][j][half * 2 + e];
+      g = counts ? x * (g - now.delta[i]) : 0;
+    });
+    multiply_weights<T>(value_sums, p, now.dout);
+    multiply_weights<T>(key_sums, dp, now.q);
+  });
   store_rows(key_sums, dk, dk.of(b, kv_head), first + row, z.keys, z.d,
              [&](int, int) { return static_cast<float>(z.scale); });
   store_rows(value_sums, dv, dv.of(b, kv_head), first + row, z.keys, z.dv,

@@ -60,65 +60,35 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
                    AttentionSizes z, bool aligned) {
   constexpr int kM = kTilesM<kD>;
   auto& shared = *reinterpret_cast<Shared<T, kD>*>(launch_shared());
-  const int64_t tiles = ceil_div(z.queries, kRows);
-  const int64_t tile = tiles - 1 - blockIdx.x % tiles;  // the longest causal rows first
-  const int64_t head = blockIdx.x / tiles % z.heads, b = blockIdx.x / tiles / z.heads;
-  const int64_t kv_head = head / (z.heads / z.kv_heads), first = tile * kRows;
-  const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
+  const QueryTile<kD> tile(z);
+  const auto [b, head, kv_head, first, row] = tile;
+  const int lane = threadIdx.x % 32;
   const float scale = static_cast<float>(z.scale) * kLog2E;
   const T *k_head = k.of(b, kv_head), *v_head = v.of(b, kv_head);
 
-  // Steps are blocks of keys.
-  const int64_t steps = ceil_div(z.keys, kStep);
-  int64_t known = 0;
-  const auto next = [&](int64_t step) {
-    return shared.seen.next(step, steps, known, [&](int mine, int64_t block) {
-      const int64_t query = first + mine * kAttentionBlock;
-      return query < z.queries ? z.mask.block(b, query, block * kStep)
-                               : BlockSeen{BlockSeen::kNothing};
-    });
-  };
-  const auto seen_at = [&](int64_t step) {
-    return step < steps ? shared.seen.of(row / kAttentionBlock, step, known)
-                        : BlockSeen{BlockSeen::kNothing};
-  };
-  const auto load = [&](int64_t step, int stage) {
-    if (step < steps) {
-      const int64_t key = step * kStep;
-      shared.at[stage].k.load(k, k_head, key, z.keys, z.d, aligned);
-      shared.at[stage].v.load(v, v_head, key, z.keys, z.dv, aligned);
-    }
-    cp_async_commit();
-  };
   Sums<kM, kD> out;
   Softmax<kM, kD> softmax;
-  int64_t step = next(0);
-  BlockSeen seen = seen_at(step);
+  KeySteps<kD, kStep> steps(shared.seen, z, tile);
   shared.q.load(q, q.of(b, head), first, z.queries, z.d, aligned);
-  load(step, 0);
-  for (int stage = 0; step < steps; stage ^= 1) {
-    const int64_t following = next(step + 1), key = step * kStep;
-    const BlockSeen following_seen = seen_at(following);
-    load(following, stage ^ 1);
-    cp_async_wait<1>();
-    __syncthreads();  // this step's tiles are there for all
-    if (seen.by != BlockSeen::kNothing) {
-      Sums<kM, kStep> scores;
-      multiply_rows<T>(scores, shared.q, row, shared.at[stage].k);
-      const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
-      const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
-        return z.mask.sees(seen, b, first + row + r, key + column);
-      });
-      const float broken = seen.by == BlockSeen::kBroken ? not_a_number<float>() : 0;
-      scores.each([&](int m, int half, int j, int e, float& score) {
-        score = bits.has(m, half, j, e) ? vmath::fma(score, scale, broken) : -kInfinity;
-      });
-      softmax.take(scores, out);
-      multiply_weights<T>(out, scores, shared.at[stage].v);
-    }
-    __syncthreads();  // nobody reads them any more
-    step = following, seen = following_seen;
-  }
+  const auto load = [&](int64_t step, int stage) {
+    shared.at[stage].k.load(k, k_head, step * kStep, z.keys, z.d, aligned);
+    shared.at[stage].v.load(v, v_head, step * kStep, z.keys, z.dv, aligned);
+  };
+  walk(steps, load, [&](int64_t step, int stage, const BlockSeen& seen) {
+    const int64_t key = step * kStep;
+    Sums<kM, kStep> scores;
+    multiply_rows<T>(scores, shared.q, row, shared.at[stage].k);
+    const bool whole = seen.by == BlockSeen::kEverything && key + kStep <= z.keys;
+    const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
+      return z.mask.sees(seen, b, first + row + r, key + column);
+    });
+    const float broken = seen.by == BlockSeen::kBroken ? not_a_number<float>() : 0;
+    scores.each([&](int m, int half, int j, int e, float& score) {
+      score = bits.has(m, half, j, e) ? vmath::fma(score, scale, broken) : -kInfinity;
+    });
+    softmax.take(scores, out);
+    multiply_weights<T>(out, scores, shared.at[stage].v);
+  });
   float inverse[kM][2];
   for (int m = 0; m < kM; ++m) {
     for (int half = 0; half < 2; ++half) {

@@ -223,6 +223,69 @@ template <int kThreads> struct SeenBlocks {
   }
 };
 
+/// The queries that a block owns, in their head, and a warp's part of them.
+template <int kD> struct QueryTile {
+  int64_t batch, head, kv_head, first;
+  int row = threadIdx.x / 32 * kWarpRows<kD>;
+
+  __device__ explicit QueryTile(const AttentionSizes& z) {
+    const int64_t tiles = ceil_div(z.queries, kRows);
+    first = (tiles - 1 - blockIdx.x % tiles) * kRows;  // the longest causal rows first
+    head = blockIdx.x / tiles % z.heads, batch = blockIdx.x / tiles / z.heads;
+    kv_head = head / (z.heads / z.kv_heads);
+  }
+};
+
+/// The keys that a tile of queries walks over, kStep at a time.
+template <int kD, int kStep> struct KeySteps {
+  static constexpr int kPerBlock = kAttentionBlock / kStep;
+  SeenBlocks<kMmaThreads<kD>>& blocks;
+  const AttentionSizes& z;
+  const QueryTile<kD>& tile;
+  int64_t count, known = 0;
+
+  __device__ KeySteps(SeenBlocks<kMmaThreads<kD>>& found, const AttentionSizes& sizes,
+                      const QueryTile<kD>& owned)
+      : blocks(found), z(sizes), tile(owned), count(ceil_div(sizes.keys, kStep)) {}
+  /// The first step from this one on of which some query of the tile sees a part; count if none.
+  __device__ int64_t next(int64_t step) {
+    const int64_t block = blocks.next(
+        step / kPerBlock, ceil_div(z.keys, kAttentionBlock), known, [&](int mine, int64_t k) {
+          const int64_t query = tile.first + mine * kAttentionBlock;
+          return query < z.queries ? z.mask.block(tile.batch, query, k * kAttentionBlock)
+                                   : BlockSeen{BlockSeen::kNothing};
+        });
+    return min(max(step, block * kPerBlock), count);
+  }
+  /// What the warp's queries see of the step that next() gave last.
+  __device__ BlockSeen seen(int64_t step) const {
+    return step < count ? blocks.of(tile.row / kAttentionBlock, step / kPerBlock, known)
+                        : BlockSeen{BlockSeen::kNothing};
+  }
+};
+
+/// Calls work(step, stage, seen) for each of the steps of which the warp sees a part. While it
+/// runs, the copies of the next step are under way to the other of two stages: load(step, stage)
+/// starts them. What the block has started to copy before has landed at the first call too.
+template <class Steps, class Load, class Work>
+__device__ __forceinline__ void walk(Steps& steps, Load load, Work work) {
+  auto step = steps.next(0);
+  BlockSeen seen = steps.seen(step);
+  if (step < steps.count) load(step, 0);
+  cp_async_commit();
+  for (int stage = 0; step < steps.count; stage ^= 1) {
+    const auto following = steps.next(step + 1);
+    const BlockSeen following_seen = steps.seen(following);
+    if (following < steps.count) load(following, stage ^ 1);
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();  // this step's tiles are there for all
+    if (seen.by != BlockSeen::kNothing) work(step, stage, seen);
+    __syncthreads();  // nobody reads them any more
+    step = following, seen = following_seen;
+  }
+}
+
 /// The joins of a row, which four neighbouring lanes share.
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);

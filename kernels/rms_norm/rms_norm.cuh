@@ -115,6 +115,10 @@ __global__ void weight_gradient(const T* x, const compute_t<T>* rstd, const T* d
   }
 }
 
+template <class T> T* data_or_null(const Tensor& x) {
+  return x.defined() ? x.device_data<T>() : nullptr;
+}
+
 // Blocks of at most `threads` threads for rows of d elements.
 template <int kPack> unsigned row_threads(int64_t d, int threads) {
   return static_cast<unsigned>(threads_for(ceil_div(d, kPack), threads));
@@ -124,37 +128,28 @@ template <int kPack> unsigned row_threads(int64_t d, int threads) {
 template <class T, int bytes>
 void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& y,
              const Tensor& sum, const Tensor& rstd, double eps, Stream stream, int threads) {
-  const auto data = [](const Tensor& t) -> T* {
-    return t.defined() ? t.device_data<T>() : nullptr;
-  };
   const int64_t rows = rstd.numel(), d = x.shape().back();
   const auto run = [&]<int kPack>() {
     launch(forward_kernel<kPack, T>, blocks_for(rows, 1), row_threads<kPack>(d, threads), 0, stream,
-           data(x), data(residual), data(weight), data(y), data(sum),
-           rstd.device_data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
+           x.device_data<T>(), data_or_null<T>(residual), data_or_null<T>(weight),
+           y.device_data<T>(), data_or_null<T>(sum), rstd.device_data<compute_t<T>>(), rows, d,
+           static_cast<compute_t<T>>(eps));
   };
-  constexpr int kPack = kPackOf<T, bytes>;
-  if (d % kPack == 0 && aligned<kPack>(data(x), data(residual), data(weight), data(y), data(sum)))
-    run.template operator()<kPack>();
-  else run.template operator()<1>();
+  with_pack<bytes>(d % kPackOf<T, bytes> == 0, run, x.device_data<T>(), data_or_null<T>(residual),
+                   data_or_null<T>(weight), y.device_data<T>(), data_or_null<T>(sum));
 }
 
 template <class T, int bytes>
 void backward_input(const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& dy,
                     const Tensor& more, const Tensor& dx, Stream stream, int threads) {
-  const auto data = [](const Tensor& t) -> T* {
-    return t.defined() ? t.device_data<T>() : nullptr;
-  };
   const int64_t rows = rstd.numel(), d = x.shape().back();
   const auto run = [&]<int kPack>() {
     launch(input_gradient<kPack, T>, blocks_for(rows, 1), row_threads<kPack>(d, threads), 0, stream,
-           data(x), data(weight), rstd.device_data<compute_t<T>>(), data(dy), data(more), data(dx),
-           rows, d);
+           x.device_data<T>(), data_or_null<T>(weight), rstd.device_data<compute_t<T>>(),
+           dy.device_data<T>(), data_or_null<T>(more), dx.device_data<T>(), rows, d);
   };
-  constexpr int kPack = kPackOf<T, bytes>;
-  if (d % kPack == 0 && aligned<kPack>(data(x), data(weight), data(dy), data(more), data(dx)))
-    run.template operator()<kPack>();
-  else run.template operator()<1>();
+  with_pack<bytes>(d % kPackOf<T, bytes> == 0, run, x.device_data<T>(), data_or_null<T>(weight),
+                   dy.device_data<T>(), data_or_null<T>(more), dx.device_data<T>());
 }
 
 }  // namespace tessera::op::rms_norm_cuda

@@ -31,4 +31,13 @@ inline constexpr int kPackOf = bytes > static_cast<int>(sizeof(T))
                                    ? bytes / static_cast<int>(sizeof(T))
                                    : 1;
 
+/// Calls f<n>() with the elements of a pack of `bytes`, if packs fill the rows (`whole`) and may
+/// begin at all pointers; f<1>() otherwise.
+template <int bytes, class F, class T, class... More>
+void with_pack(bool whole, F&& f, const T* p, const More*... more) {
+  constexpr int n = kPackOf<T, bytes>;
+  if (whole && aligned<n>(p, more...)) f.template operator()<n>();
+  else f.template operator()<1>();
+}
+
 }  // namespace tessera

@@ -72,10 +72,8 @@ void forward(const Swiglu& op, Tensors in, Outputs y, Stream stream, int threads
            static_cast<unsigned>(threads), 0, stream, in[0].device_data<T>(),
            in[1].device_data<T>(), Gated<compute_t<T>>(op), y[0].device_data<T>(), n);
   };
-  constexpr int kPack = kPackOf<T, bytes>;
-  if (aligned<kPack>(in[0].device_data<T>(), in[1].device_data<T>(), y[0].device_data<T>()))
-    run.template operator()<kPack>();
-  else run.template operator()<1>();
+  with_pack<bytes>(true, run, in[0].device_data<T>(), in[1].device_data<T>(),
+                   y[0].device_data<T>());
 }
 
 template <class T, int bytes>
@@ -87,11 +85,8 @@ void backward(const SwigluBackward& op, Tensors in, Outputs y, Stream stream, in
            in[1].device_data<T>(), in[2].device_data<T>(), Gated<compute_t<T>>(op),
            y[0].device_data<T>(), y[1].device_data<T>(), n);
   };
-  constexpr int kPack = kPackOf<T, bytes>;
-  if (aligned<kPack>(in[0].device_data<T>(), in[1].device_data<T>(), in[2].device_data<T>(),
-                     y[0].device_data<T>(), y[1].device_data<T>()))
-    run.template operator()<kPack>();
-  else run.template operator()<1>();
+  with_pack<bytes>(true, run, in[0].device_data<T>(), in[1].device_data<T>(),
+                   in[2].device_data<T>(), y[0].device_data<T>(), y[1].device_data<T>());
 }
 
 }  // namespace tessera::op::swiglu_cuda

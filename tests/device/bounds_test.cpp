@@ -47,8 +47,8 @@ TEST(DeviceBounds, UploadsGoRoundTheRingInOrder) {
   }
 }
 
-// Blocks of keys, or of queries for the gradients of keys, are looked at 128 at a time; documents
-// in the second window are not those of the first.
+// A kernel asks the mask about 128 blocks of keys at a time, or of queries for the gradients of
+// keys. Here there are more, and documents in the second window are not those of the first.
 TEST(DeviceBounds, AttentionLooksAtLongSequencesWindowByWindow) {
   const Session session({.threads = 1});
   const auto documents = [](int64_t n) {

@@ -112,7 +112,7 @@ void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
   announce_training(run.config, parts, print);
 }
 
-// About so many bytes: they are what the whole device has less.
+// "About": other processes may take or free memory of the same device meanwhile.
 void announce_connections(const Print& print) {
   const auto [communicators, seconds, bytes] = nccl_connections();
   if (communicators == 0) return;
