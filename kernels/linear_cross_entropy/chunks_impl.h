@@ -21,4 +21,17 @@ inline int64_t chunk_tokens(int64_t tokens, int64_t vocabulary, int64_t summed, 
   return chunks == 0 ? 0 : (tokens + chunks - 1) / chunks;
 }
 
+/// The same of a device, whose products want more rows at a time: as many as have 2.2 GB of logits,
+/// at most 8192.
+inline int64_t device_chunk_tokens(int64_t tokens, int64_t vocabulary, int64_t item) {
+  constexpr int64_t kMost = 8192, kLeast = 64, kBytes = 2'200'000'000;
+  const int64_t fit =
+      std::clamp(kBytes / std::max<int64_t>(1, vocabulary * item) / kLeast * kLeast, kLeast, kMost);
+  const int64_t chunks = (tokens + fit - 1) / fit;
+  return chunks == 0 ? 0 : (tokens + chunks - 1) / chunks;
+}
+/// Elements from one row of a device's logits to the next: an odd vocabulary would have the
+/// products load an element at a time.
+inline int64_t device_row_stride(int64_t classes) { return (classes + 63) / 64 * 64; }
+
 }  // namespace tessera

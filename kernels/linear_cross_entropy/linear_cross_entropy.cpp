@@ -329,12 +329,20 @@ Cost LinearCrossEntropy::cost(Metas in, Metas out) const {
   return c;
 }
 
-int64_t LinearCrossEntropy::workspace(Metas in, Device) const {
+int64_t LinearCrossEntropy::workspace(Metas in, Device device) const {
   const DType type = in[0].dtype, wide = compute_dtype(type);
   const bool cast = type != wide && !gemm_takes(type);
   const int64_t product = item_size(cast ? wide : type), sum = item_size(wide);
   const int64_t hidden = in[0].shape.numel(), weight = in[1].shape.numel(),
                 tokens = in[2].shape.numel(), classes = in[1].shape[0];
+  if (device.is_cuda()) {
+    const int64_t item = item_size(type),
+                  step = device_chunk_tokens(tokens, vocabulary ? vocabulary : classes, item);
+    int64_t bytes = step * device_row_stride(classes) * item;
+    if (hidden_gradient && joiner && type != wide) bytes += hidden * sum;
+    if (weight_gradient && type != wide && step < tokens) bytes += weight * sum;
+    return bytes;
+  }
   const int64_t step = step_of(*this, tokens, classes, in[1].shape[1], type);
   int64_t bytes = step * row_stride(classes) * product;
   if (cast) bytes += (hidden + weight) * product;

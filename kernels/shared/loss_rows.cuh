@@ -24,11 +24,12 @@ template <class T, class C, class In> __device__ C logit_of(In logit) {
 // the classes, these two count by them, and the target's own goes to `hits`.
 template <class T, class In, class C>
 __global__ void row_parts(const In* logits, const int64_t* targets, C* own_top, C* top, C* sums,
-                          C* picked, C* totals, int64_t rows, int64_t classes, int64_t begin,
-                          int64_t vocabulary, int64_t ignore_index, const C* weights, C* hits) {
+                          C* picked, C* totals, int64_t rows, int64_t classes, int64_t stride,
+                          int64_t begin, int64_t vocabulary, int64_t ignore_index, const C* weights,
+                          C* hits) {
   auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const In* x = logits + row * classes;
+    const In* x = logits + row * stride;
     C m = minus_infinity<C>(), sum = 0, total = 0;
     for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
       m = MaxOf{}(m, logit_of<T, C>(x[i]));

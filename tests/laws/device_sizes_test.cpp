@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device against the CPU at sizes that no sample has, where kernels go another way: more rows
 // than blocks, more items than threads, rows of several warps, lists of several launches, heads
-// that need more shared memory than every kernel may have, and what one rank has of grouped
-// products.
+// that need more shared memory than every kernel may have, one id of all tokens, vocabularies of
+// any size, and what one rank has of grouped products.
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/process.h"
 #include "tessera/tessera.h"
@@ -110,6 +110,47 @@ TEST_F(CudaSizes, HeadsAroundTheSharedMemoryOfEveryKernel) {
             return TensorVector{scaled_dot_product_attention(x[0], x[1], x[2])};
           },
           true);
+    }
+  }
+}
+
+// All tokens of one id, one token of many, and none; rows that packs fill, and others.
+TEST_F(CudaSizes, PlacesThatManyOrNonePointAt) {
+  for (const DType t : {DType::f32, DType::bf16}) {
+    for (const int64_t d : {1, 7, 16}) {
+      for (const auto& [tokens, ids] :
+           {std::pair(16384, 1), std::pair(300, 512), std::pair(0, 9)}) {
+        std::vector<double> at(static_cast<size_t>(tokens));
+        for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<double>(i * 7 % ids);
+        const Tensor index = from_values(at, {tokens}, DType::i64);
+        alike({random({ids, d}, t), index, random({tokens, d}, t)}, [&](const TensorVector& x) {
+          return TensorVector{index_add(x[0], 0, x[1], x[2]), index_zeros(ids, 0, x[1], x[2]),
+                              call(op::EmbeddingBackward{ids}, {x[2], x[1]})};
+        });
+      }
+    }
+  }
+}
+
+// Of one logit, of fewer than a pack, of packs and a rest; of no tokens, and of several chunks.
+TEST_F(CudaSizes, VocabulariesOfAnySize) {
+  for (const DType t : {DType::f32, DType::bf16}) {
+    for (const auto& [tokens, classes] :
+         {std::pair(5, 1), std::pair(70, 7), std::pair(3, 50257), std::pair(2, 2048),
+          std::pair(0, 9), std::pair(8200, 3)}) {
+      std::vector<double> at(static_cast<size_t>(tokens));
+      for (size_t i = 0; i < at.size(); ++i)
+        at[i] = i % 5 == 3 ? -100 : static_cast<double>(i * 31 % static_cast<size_t>(classes));
+      const Tensor targets = from_values(at, {tokens}, DType::i64);
+      alike({random({tokens, 8}, t), random({classes, 8}, t), targets}, [&](const TensorVector& x) {
+        TensorVector all;
+        for (const double smoothing : {0.0, 0.1}) {
+          op::LinearCrossEntropy op;
+          op.label_smoothing = smoothing, op.z_loss = smoothing / 100;
+          for (const Tensor& y : call(op, {x[0], x[1], x[2]})) all.push_back(y);
+        }
+        return all;
+      });
     }
   }
 }
