@@ -19,8 +19,8 @@ template <class T> struct Operands {
 // --- blocks of queries ---------------------------------------------------------------------------
 
 template <class T, int kD> struct QueryShared {
-  SeenBlocks<kMmaThreads<kD>> seen;
-  HeadTile<T, kRows, kD> q, dout;
+  SeenBlocks<kD> seen;
+  HeadTile<T, kRows<kD>, kD> q, dout;
   struct {
     HeadTile<T, kStep, kD> k, v;
   } at[2];
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
 // --- blocks of keys ------------------------------------------------------------------------------
 
 template <class T, int kD> struct KeyShared {
-  SeenBlocks<kMmaThreads<kD>> seen;
-  HeadTile<T, kRows, kD> k, v;
+  SeenBlocks<kD> seen;
+  HeadTile<T, kRows<kD>, kD> k, v;
   struct {
     HeadTile<T, kStep, kD> q, dout;
     float lse[kStep], delta[kStep];
@@ -106,13 +106,13 @@ template <class T, int kD> struct KeyShared {
 // other. The mask is the same for all heads.
 template <int kD> struct QuerySteps {
   static constexpr int kPerBlock = kAttentionBlock / kStep;
-  SeenBlocks<kMmaThreads<kD>>& blocks;
+  SeenBlocks<kD>& blocks;
   const AttentionSizes& z;
   int64_t batch, first;  // key
   int row, per_head, count;
   int64_t known = 0;
 
-  __device__ QuerySteps(SeenBlocks<kMmaThreads<kD>>& found, const AttentionSizes& sizes, int64_t b,
+  __device__ QuerySteps(SeenBlocks<kD>& found, const AttentionSizes& sizes, int64_t b,
                         int64_t first_key, int warp_row)
       : blocks(found), z(sizes), batch(b), first(first_key), row(warp_row) {
     per_head = static_cast<int>(ceil_div(z.queries, kStep));
@@ -140,17 +140,23 @@ template <int kD> struct QuerySteps {
   }
 };
 
+// Long heads leave no registers for all columns of both gradients: a block takes a part of them.
+template <int kD> constexpr int kParts = kD <= 128 ? 1 : 2;
+
 template <class T, int kD>
 __global__ void __launch_bounds__(kMmaThreads<kD>)
     key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
   constexpr int kM = kTilesM<kD>;
   auto& shared = *reinterpret_cast<KeyShared<T, kD>*>(launch_shared());
-  const int64_t tiles = ceil_div(z.keys, kRows), first = blockIdx.x % tiles * kRows;
-  const int64_t kv_head = blockIdx.x / tiles % z.kv_heads, b = blockIdx.x / tiles / z.kv_heads;
+  constexpr int kColumns = kD / kParts<kD>;
+  const int column = blockIdx.x % kParts<kD> * kColumns;  // of the first
+  const int64_t block = blockIdx.x / kParts<kD>, tiles = ceil_div(z.keys, kRows<kD>);
+  const int64_t first = block % tiles * kRows<kD>;
+  const int64_t kv_head = block / tiles % z.kv_heads, b = block / tiles / z.kv_heads;
   const int row = threadIdx.x / 32 * kWarpRows<kD>, lane = threadIdx.x % 32;
   const float scale = static_cast<float>(z.scale) * kLog2E;
 
-  Sums<kM, kD> key_sums, value_sums;
+  Sums<kM, kColumns> key_sums, value_sums;
   QuerySteps<kD> steps(shared.seen, z, b, first, row);
   shared.k.load(in.k, in.k.of(b, kv_head), first, z.keys, z.d, in.aligned);
   shared.v.load(in.v, in.v.of(b, kv_head), first, z.keys, z.dv, in.aligned);
@@ -175,9 +181,8 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
     multiply_rows<T>(dp, shared.v, row, now.dout);
     const bool whole = seen.by == BlockSeen::kEverything && first + row + kWarpRows<kD> <= z.keys &&
                        query + kStep <= z.queries;
-    const SeenBits<kM, kStep> bits(whole, [&](int r, int column) {
-      return z.mask.sees(seen, b, query + column, first + row + r);
-    });
+    const SeenBits<kM, kStep> bits(
+        whole, [&](int r, int c) { return z.mask.sees(seen, b, query + c, first + row + r); });
     p.each([&](int m, int half, int j, int e, float& x) {
       const int i = j * 8 + lane % 4 * 2 + e;
       const bool counts = bits.has(m, half, j, e) && now.lse[i] != kInfinity;
@@ -185,13 +190,15 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
       float& g = dp.at[m][j][half * 2 + e];
       g = counts ? x * (g - now.delta[i]) : 0;
     });
-    multiply_weights<T>(value_sums, p, now.dout);
-    multiply_weights<T>(key_sums, dp, now.q);
+    multiply_weights<T>(value_sums, p, now.dout, column);
+    multiply_weights<T>(key_sums, dp, now.q, column);
   });
-  store_rows(key_sums, dk, dk.of(b, kv_head), first + row, z.keys, z.d,
-             [&](int, int) { return static_cast<float>(z.scale); });
-  store_rows(value_sums, dv, dv.of(b, kv_head), first + row, z.keys, z.dv,
-             [](int, int) { return 1.0F; });
+  store_rows(
+      key_sums, dk, dk.of(b, kv_head), first + row, z.keys, z.d,
+      [&](int, int) { return static_cast<float>(z.scale); }, column);
+  store_rows(
+      value_sums, dv, dv.of(b, kv_head), first + row, z.keys, z.dv, [](int, int) { return 1.0F; },
+      column);
 }
 
 }  // namespace
@@ -211,7 +218,7 @@ void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tens
   const float* dlses = dlse.defined() ? dlse.device_data<float>() : nullptr;
   with_head_size(std::max(z.d, z.dv), [&]<int kD>() {
     const auto blocks = [](int64_t rows, int64_t heads_) {
-      return static_cast<unsigned>(ceil_div(rows, kRows) * heads_);
+      return static_cast<unsigned>(ceil_div(rows, kRows<kD>) * heads_);
     };
     const auto queries = [&](auto kernel) {
       constexpr size_t kBytes = sizeof(QueryShared<T, kD>);
@@ -227,8 +234,8 @@ void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tens
       const auto kernel = key_kernel<T, kD>;
       constexpr size_t kBytes = sizeof(KeyShared<T, kD>);
       allow_shared(kernel, kBytes);
-      launch(kernel, blocks(z.keys, z.kv_heads * z.batch), kMmaThreads<kD>, kBytes, stream,
-             operands, Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
+      launch(kernel, blocks(z.keys, z.kv_heads * z.batch * kParts<kD>), kMmaThreads<kD>, kBytes,
+             stream, operands, Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
     }
   });
 }

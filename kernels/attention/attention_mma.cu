@@ -6,18 +6,18 @@ namespace tessera::op {
 namespace mma_attention {
 namespace {
 
-constexpr int kStep = kAttentionBlock;  // keys
+template <int kD> constexpr int kStep = kD <= 128 ? kAttentionBlock : 32;  // keys
 
 template <class T, int kD> struct Shared {
-  SeenBlocks<kMmaThreads<kD>> seen;
-  HeadTile<T, kRows, kD> q;
+  SeenBlocks<kD> seen;
+  HeadTile<T, kRows<kD>, kD> q;
   struct {
-    HeadTile<T, kStep, kD> k, v;
+    HeadTile<T, kStep<kD>, kD> k, v;
   } at[2];
 };
 
 // The scores of a warp's rows become weights, and sums and `out` what they are for the new maximum.
-template <int kM, int kD> struct Softmax {
+template <int kM, int kStep, int kD> struct Softmax {
   float top[kM][2], sum[kM][2];  // of a row and, of its sum, this thread's part
 
   __device__ Softmax() {
@@ -58,7 +58,7 @@ template <class T, int kD>
 __global__ void __launch_bounds__(kMmaThreads<kD>)
     forward_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o, float* lse,
                    AttentionSizes z, bool aligned) {
-  constexpr int kM = kTilesM<kD>;
+  constexpr int kM = kTilesM<kD>, kStep = mma_attention::kStep<kD>;
   auto& shared = *reinterpret_cast<Shared<T, kD>*>(launch_shared());
   const QueryTile<kD> tile(z);
   const auto [b, head, kv_head, first, row] = tile;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kMmaThreads<kD>)
   const T *k_head = k.of(b, kv_head), *v_head = v.of(b, kv_head);
 
   Sums<kM, kD> out;
-  Softmax<kM, kD> softmax;
+  Softmax<kM, kStep, kD> softmax;
   KeySteps<kD, kStep> steps(shared.seen, z, tile);
   shared.q.load(q, q.of(b, head), first, z.queries, z.d, aligned);
   const auto load = [&](int64_t step, int stage) {
@@ -114,7 +114,7 @@ void forward(Tensors in, Outputs y, bool heads_inner, const AttentionSizes& z, S
     const auto kernel = forward_kernel<T, kD>;
     constexpr size_t kBytes = sizeof(Shared<T, kD>);
     allow_shared(kernel, kBytes);
-    const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+    const int64_t blocks = ceil_div(z.queries, kRows<kD>) * z.heads * z.batch;
     launch(kernel, static_cast<unsigned>(blocks), kMmaThreads<kD>, kBytes, stream, q, k, v,
            Heads<T>(y[0], heads_inner), y[1].device_data<float>(), z, aligned);
   });

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention's kernels on tensor cores share: 16-bit operands, heads of up to 128, sums in f32.
-// A block owns 128 rows (queries, or keys in the kernel of their gradients), its warps 16 or 32
-// each, and walks the other side in steps whose tiles are copied while the last one is multiplied
-// (Dao et al., FlashAttention-2, 2023). Scores stay in registers: the sums of a product are the
-// left operand of the next one as they lie. A value that a row does not see counts with weight 0,
-// so that an inf or NaN makes it NaN if the row's block of 64 sees its block, as on the CPU.
+// What attention's kernels on tensor cores share: 16-bit operands, sums in f32. A block owns 128
+// rows (queries, or keys in the kernel of their gradients), or 64 of heads of more than 128, its
+// warps 16 or 32 each, and walks the other side in steps whose tiles are copied while the last one
+// is multiplied (Dao et al., FlashAttention-2, 2023). Scores stay in registers: the sums of a
+// product are the left operand of the next one as they lie. A value that a row does not see counts
+// with weight 0, so that an inf or NaN makes it NaN if the row's block of 64 sees its block, as on
+// the CPU.
 #pragma once
 
 #include "tessera/kernels/attention/attention_impl.cuh"
@@ -16,19 +17,20 @@
 
 namespace tessera::op::mma_attention {
 
-inline constexpr int kRows = 128;  // of a block
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 
 /// Heads of kD elements, those that are not there zero. Longer ones leave fewer registers for rows.
-template <int kD> inline constexpr int kTilesM = kD <= 64 ? 2 : 1;  // of 16 rows, of a warp
+template <int kD> inline constexpr int kRows = kD <= 128 ? 128 : 64;  // of a block
+template <int kD> inline constexpr int kTilesM = kD <= 64 ? 2 : 1;    // of 16 rows, of a warp
 template <int kD> inline constexpr int kWarpRows = 16 * kTilesM<kD>;
-template <int kD> inline constexpr int kMmaThreads = 32 * (kRows / kWarpRows<kD>);
+template <int kD> inline constexpr int kMmaThreads = 32 * (kRows<kD> / kWarpRows<kD>);
 
 /// Calls f<kD>() with the least kD that holds d.
 template <class F> void with_head_size(int d, F&& f) {
   if (d <= 64) f.template operator()<64>();
-  else f.template operator()<128>();
+  else if (d <= 128) f.template operator()<128>();
+  else f.template operator()<kMostHeadSize>();
 }
 
 /// Rows of one head in shared memory, 16 bytes longer than they need be: the eight rows of an
@@ -136,10 +138,12 @@ __device__ __forceinline__ void multiply_rows(Sums<kM, kN>& sums, const HeadTile
   }
 }
 
-/// sums (rows, d) += weights b, with weights (rows, rows of b) rounded to T.
-template <class T, int kM, int kN, int kD>
-__device__ __forceinline__ void multiply_weights(Sums<kM, kD>& sums, const Sums<kM, kN>& weights,
-                                                 const HeadTile<T, kN, kD>& b) {
+/// sums (rows, columns) += weights b, with weights (rows, rows of b) rounded to T, and of b the
+/// columns from `first` on.
+template <class T, int kM, int kN, int kColumns, int kD>
+__device__ __forceinline__ void multiply_weights(Sums<kM, kColumns>& sums,
+                                                 const Sums<kM, kN>& weights,
+                                                 const HeadTile<T, kN, kD>& b, int first = 0) {
   const int matrix = threadIdx.x % 32 / 8, r = threadIdx.x % 8;
 #pragma unroll
   for (int k = 0; k < kN / 16; ++k) {
@@ -153,9 +157,9 @@ __device__ __forceinline__ void multiply_weights(Sums<kM, kD>& sums, const Sums<
       left[m][3] = fragment_of<T>(far[2], far[3]);
     }
 #pragma unroll
-    for (int j = 0; j < kD / 16; ++j) {
+    for (int j = 0; j < kColumns / 16; ++j) {
       uint32_t right[4];
-      ldmatrix_x4_trans(right, &b.at[k * 16 + matrix % 2 * 8 + r][j * 16 + matrix / 2 * 8]);
+      ldmatrix_x4_trans(right, &b.at[k * 16 + matrix % 2 * 8 + r][first + j * 16 + matrix / 2 * 8]);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         mma_16x8x16<T>(sums.at[m][2 * j], left[m], {right[0], right[1]});
@@ -165,10 +169,11 @@ __device__ __forceinline__ void multiply_weights(Sums<kM, kD>& sums, const Sums<
   }
 }
 
-/// Writes rows [first, total) of a warp's sums, each element times factor(m, half).
-template <class T, int kM, int kD, class F>
-__device__ void store_rows(const Sums<kM, kD>& sums, const Heads<T>& to, T* head, int64_t first,
-                           int64_t total, int d, F factor) {
+/// Writes rows [first, total) of a warp's sums, each element times factor(m, half), in the columns
+/// from `first_column` to d.
+template <class T, int kM, int kColumns, class F>
+__device__ void store_rows(const Sums<kM, kColumns>& sums, const Heads<T>& to, T* head,
+                           int64_t first, int64_t total, int d, F factor, int first_column = 0) {
   const int lane = threadIdx.x % 32;
   const bool pairs = to.d == 1 && to.time % 2 == 0 && reinterpret_cast<uintptr_t>(head) % 4 == 0;
 #pragma unroll
@@ -179,8 +184,8 @@ __device__ void store_rows(const Sums<kM, kD>& sums, const Heads<T>& to, T* head
       if (row >= total) continue;
       const float f = factor(m, half);
 #pragma unroll
-      for (int j = 0; j < kD / 8; ++j) {
-        const int column = j * 8 + lane % 4 * 2;
+      for (int j = 0; j < kColumns / 8; ++j) {
+        const int column = first_column + j * 8 + lane % 4 * 2;
         const float left = sums.at[m][j][half * 2] * f, right = sums.at[m][j][half * 2 + 1] * f;
         T* at = head + row * to.time + column * to.d;
         if (pairs && column + 1 < d) {
@@ -197,8 +202,8 @@ __device__ void store_rows(const Sums<kM, kD>& sums, const Heads<T>& to, T* head
 /// What a tile's blocks of 64 rows see of the other side's blocks, each found by one thread, for as
 /// many blocks at a time as there are threads: asked by all for each step, it would cost more than
 /// the products. All threads of the block call its functions.
-template <int kThreads> struct SeenBlocks {
-  static constexpr int kMine = kRows / kAttentionBlock;
+template <int kD> struct SeenBlocks {
+  static constexpr int kThreads = kMmaThreads<kD>, kMine = kRows<kD> / kAttentionBlock;
   int32_t by[kMine][kThreads];
 
   /// The first block from `from` on, below `end`, of which some row of the tile sees a part; `end`
@@ -229,8 +234,8 @@ template <int kD> struct QueryTile {
   int row = threadIdx.x / 32 * kWarpRows<kD>;
 
   __device__ explicit QueryTile(const AttentionSizes& z) {
-    const int64_t tiles = ceil_div(z.queries, kRows);
-    first = (tiles - 1 - blockIdx.x % tiles) * kRows;  // the longest causal rows first
+    const int64_t tiles = ceil_div(z.queries, kRows<kD>);
+    first = (tiles - 1 - blockIdx.x % tiles) * kRows<kD>;  // the longest causal rows first
     head = blockIdx.x / tiles % z.heads, batch = blockIdx.x / tiles / z.heads;
     kv_head = head / (z.heads / z.kv_heads);
   }
@@ -239,12 +244,12 @@ template <int kD> struct QueryTile {
 /// The keys that a tile of queries walks over, kStep at a time.
 template <int kD, int kStep> struct KeySteps {
   static constexpr int kPerBlock = kAttentionBlock / kStep;
-  SeenBlocks<kMmaThreads<kD>>& blocks;
+  SeenBlocks<kD>& blocks;
   const AttentionSizes& z;
   const QueryTile<kD>& tile;
   int64_t count, known = 0;
 
-  __device__ KeySteps(SeenBlocks<kMmaThreads<kD>>& found, const AttentionSizes& sizes,
+  __device__ KeySteps(SeenBlocks<kD>& found, const AttentionSizes& sizes,
                       const QueryTile<kD>& owned)
       : blocks(found), z(sizes), tile(owned), count(ceil_div(sizes.keys, kStep)) {}
   /// The first step from this one on of which some query of the tile sees a part; count if none.
