@@ -17,7 +17,12 @@ endif()
 function(tessera_discover_tests name filter label)
   set(devices)
   if(label STREQUAL "gpu" AND TESSERA_CUDA_EMULATION)
-    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2 ENVIRONMENT_MODIFICATION TESSERA_NO_CUDA_MEMORY_CACHING=set:1)
+    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2 ENVIRONMENT_MODIFICATION)
+    if(ARGN STREQUAL "Cudnn/")
+      list(APPEND devices TESSERA_CUDNN_LIBRARY=set:${PROJECT_BINARY_DIR}/lib/cudnn_emulation/libcudnn.so.9)
+    else()
+      list(APPEND devices TESSERA_NO_CUDA_MEMORY_CACHING=set:1)
+    endif()
   endif()
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     NO_PRETTY_VALUES TEST_FILTER "${filter}" TEST_PREFIX "${ARGN}"

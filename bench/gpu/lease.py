@@ -27,6 +27,7 @@ MARGIN = 6  # seconds kept for packing
 MOST_BYTES = 16 << 20  # of summary.txt, and of results.tgz
 LOG_BYTES = 400_000  # of one log in results.tgz: its end
 TEXT = "LICENSE"
+WITHOUT_CUDNN = {"TESSERA_CUDNN_LIBRARY": "none"}
 
 
 @dataclasses.dataclass
@@ -258,11 +259,12 @@ def rows(path):
         return []
 
 
-def bench(program, *args, figure=lambda rows: f"{len(rows)} rows"):
+def bench(program, *args, figure=lambda rows: f"{len(rows)} rows", env=None):
     def piece(lease, piece, _):
         out = lease.logs / f"{piece.name}.json"
         out.unlink(missing_ok=True)
-        status, text = lease.run(f"{piece.name}.log", [lease.bin / program, *args, "--json", out], piece.limit)
+        status, text = lease.run(f"{piece.name}.log", [lease.bin / program, *args, "--json", out], piece.limit,
+                                 env)
         found = rows(out)
         if status == 0 and found:
             return Result("passed", figure(found))
@@ -304,9 +306,9 @@ def sweep_figure(found):
     return text + (f"; faster: {'; '.join(better)}" if better else "; none beats the chosen one by 3 %")
 
 
-def step(device, model, precision, batch, length, *more):
+def step(device, model, precision, batch, length, *more, env=None):
     return bench("bench_train_step", "--device", device, "--model", model, "--precision", precision, "--batch", batch,
-                 "--seq", length, "--steps", 3, *more, figure=step_figure)
+                 "--seq", length, "--steps", 3, *more, figure=step_figure, env=env)
 
 
 def golden(model, precision, batch, length):
@@ -466,6 +468,8 @@ def peer(model, batch, length, *more):
 PIECES = [
     Piece("laws", 110, tests("tessera_law_tests", "Laws/Cuda.*:CudaSizes.*", 9, 5, 8), "tests"),
     Piece("device", 110, tests("tessera_device_tests", "DeviceRun.*:DeviceBounds.*-*WithoutADevice*:*WithADriver*", 2, 1, 40), "tests"),
+    Piece("attention", 110, tests("tessera_law_tests", "*AttentionPathsCuda*", 1, 28, 4), "tests"),
+    Piece("attention_own", 110, tests("tessera_law_tests", "*AttentionPathsCuda*", 1, 28, 4, env=WITHOUT_CUDNN), "tests"),
     Piece("nccl", 110, tests("tessera_nccl_tests", "*", 3, 3, 30), "tests"),
     Piece("cpu_1B_float32", 110, step("cpu", "1B", "float32", 1, 256, "--threads", 6), "tests"),
     Piece("golden_debug", 30, golden("debugmodel", "float32", 8, 512)),
@@ -474,6 +478,7 @@ PIECES = [
     Piece("golden_1B", 40, golden("1B", "float32", 1, 256)),
     Piece("ceilings", 30, bench("bench_ceilings", "--device", "cuda")),
     Piece("step_1B", 80, step("cuda", "1B", "mixed", 4, 4096, "--kernels")),
+    Piece("step_1B_own", 60, step("cuda", "1B", "mixed", 4, 4096, "--kernels", env=WITHOUT_CUDNN)),
     Piece("step_124M", 50, step("cuda", "124M", "mixed", 16, 1024, "--kernels")),
     Piece("step_debug", 30, step("cuda", "debugmodel", "float32", 8, 512, "--kernels")),
     Piece("step_experts", 40, step("cuda", "debugmodel_moe", "mixed", 4, 1024, "--family", "qwen3", "--kernels")),

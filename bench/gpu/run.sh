@@ -26,6 +26,8 @@ TEXT
 # Name, and the function that does it with its arguments. Of train, golden and graph: model, precision, batch, length.
 pieces=(
   "laws            tests tessera_law_tests Laws/Cuda.*:CudaSizes.*"
+  "attention       tests tessera_law_tests *AttentionPathsCuda*"
+  "attention_own   tests tessera_law_tests *AttentionPathsCuda* env TESSERA_CUDNN_LIBRARY=none"
   "runs            tests tessera_device_tests DeviceRun.*-*WithoutADevice*:*WithADriver*"
   "ceilings        bench bench_ceilings"
   "golden_debug    golden debugmodel float32 8 512"
@@ -134,7 +136,7 @@ if [ -d "$lib" ]; then export LD_LIBRARY_PATH=$(readlink -f "$lib")${LD_LIBRARY_
 export TESSERA_CUDA_LIBRARY=${TESSERA_CUDA_LIBRARY:-$(readlink -f "$lib")/libtessera_cuda.so}
 find_libraries "$TESSERA_CUDA_LIBRARY"
 find_libraries "$lib/libtessera_nccl.so"
-find_library libcupti.so.13 # opened by name, for times of kernels
+for name in libcupti.so.13 libcudnn.so.9 libnvrtc.so.13; do find_library "$name"; done # opened by name: times, attention
 about=$("$bin/bench_ceilings" --device cuda --about 2>&1) || die "$about"
 device=$(sed -nE 's/.*"device":"([^"]*)".*/\1/p' <<<"$about")
 listed=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true)

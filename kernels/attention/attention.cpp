@@ -3,6 +3,8 @@
 // attention_backward_cpu.cpp, its samples in attention_samples.cpp.
 #include "tessera/kernels/attention/attention.h"
 
+#include "tessera/core/context.h"
+#include "tessera/kernels/attention/device_path.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/mask/mask_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -281,6 +283,15 @@ Cost AttentionBackward::cost(Metas in, Metas out) const {
   Cost c = detail::bytes_moved(in, out);
   c.flops = products(sizes_of(heads_inner, in), mask, 3, 2);
   return c;
+}
+
+int64_t AttentionBackward::workspace(Metas in, Device device) const {
+  if (!device.is_cuda()) return 0;
+  const AttentionCase c = attention_case(*this, in);
+  // Where there is no cuDNN less is taken.
+  if (choose_attention(c, true).path != AttentionPath::cudnn) return 0;
+  const Context* context = Context::current_or_null();
+  return cudnn_backward_workspace(c, context && context->options.deterministic);
 }
 
 }  // namespace tessera::op

@@ -129,26 +129,29 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
   const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
+  const AttentionCase c = attention_case(*this, MetaArray(in));
+  if (choose_attention(c, has_cudnn()).path == AttentionPath::cudnn &&
+      cudnn_attention::forward(in, y, {heads_inner, z.scale, *band_of(mask, z.keys)}, stream))
+    return;
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     if constexpr (kOnTensorCores<T>) {
-      if (on_tensor_cores(z)) {
-        const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
-        return mma_attention::forward<T>(in, y, heads_inner, z, stream);
-      }
+      const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
+      mma_attention::forward<T>(in, y, heads_inner, z, stream);
+    } else {
+      constexpr int kRows = kTile<T>;
+      const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
+      with_columns<T>(z.dv, [&]<int kColumns>() {
+        const size_t bytes = shared_bytes<C, kRows>(z.d, z.dv);
+        const auto kernel = forward_kernel<T, kColumns>;
+        allow_shared(kernel, bytes);
+        const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+        launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
+               Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
+               Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner),
+               y[1].device_data<C>(), z);
+      });
     }
-    constexpr int kRows = kTile<T>;
-    const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
-    with_columns<T>(z.dv, [&]<int kColumns>() {
-      const size_t bytes = shared_bytes<C, kRows>(z.d, z.dv);
-      const auto kernel = forward_kernel<T, kColumns>;
-      allow_shared(kernel, bytes);
-      const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-      launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
-             Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
-             Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner), y[1].device_data<C>(),
-             z);
-    });
   });
 }
 

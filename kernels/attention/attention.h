@@ -26,8 +26,9 @@ namespace op {
 ///   7, 8  blocks and bits of a block map (block_map.h), which has the last word on its blocks
 /// Keys in order of their positions, and documents in order of their ids, are fastest: the mask is
 /// a range of keys for each query then. A row that sees nothing is 0, its lse -inf. An inf or NaN
-/// that a row does not see may make it NaN on the CPU (0 * inf) where its block of 64 queries sees
-/// that block of 64 keys: zero such values first. A device takes D and Dv of up to 256. ShapeError,
+/// that a row does not see may make it NaN (0 * inf) on the CPU, and on a device for operands of 16
+/// bits, if its block of 64 queries sees that block of 64 keys: zero such values first. A device
+/// takes D and Dv of up to 256; device_path.h says by which kernels. ShapeError,
 /// DTypeError, ValueError: what does not fit, and a block map that names bits that are not there
 /// (CUDA gives NaN in such rows).
 struct Attention {
@@ -79,6 +80,7 @@ struct AttentionBackward {
   void cpu(Tensors in, Outputs y) const;
   void cuda(Tensors in, Outputs y, Stream stream) const;
   Cost cost(Metas in, Metas out) const;
+  int64_t workspace(Metas in, Device device) const;
   static std::vector<Sample<AttentionBackward>> samples();
 };
 

@@ -2,6 +2,7 @@
 // CUDA attention, backward. With p = exp(s - lse), dp = dout v' and delta = sum(dout o) - dlse, or
 // with all keys sum(p dp) - dlse: ds = p (dp - delta). One kernel per side (a block owns a tile of
 // queries, or of keys), so nothing is added atomically.
+#include "tessera/core/context.h"
 #include "tessera/kernels/attention/attention_impl.cuh"
 
 namespace tessera::op {
@@ -236,6 +237,14 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
 void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
+  const AttentionCase c = attention_case(*this, MetaArray(in));
+  if (choose_attention(c, has_cudnn()).path == AttentionPath::cudnn) {
+    const bool deterministic = Context::current().options.deterministic;
+    const AttentionSlices slices =
+        deterministic ? deterministic_slices(c) : AttentionSlices{c.batch, c.kv_heads};
+    const cudnn_attention::Run run{heads_inner, z.scale, *band_of(mask, z.keys), deterministic};
+    if (cudnn_attention::backward(in, y, run, slices, stream)) return;
+  }
   const Tensor lse = row_major(in[4], stream);
   const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
@@ -248,40 +257,38 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
              heads(3), heads(5), dlses, delta.device_data<C>(), z);
     }
     if constexpr (kOnTensorCores<T>) {
-      if (on_tensor_cores(z)) {
-        const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
-        return mma_attention::backward<T>(in, y, heads_inner, all_keys, lse, dlse, delta, z,
-                                          stream);
-      }
-    }
-    constexpr int kRows = kTile<T>;
-    Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<C>(), nullptr};
-    const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
-    const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
-    if (delta.numel() > 0 && all_keys) {
-      const auto kernel = weighted_delta_kernel<T>;
-      allow_shared(kernel, bytes);
-      const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-      launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-             dlses, delta.device_data<C>(), z);
-    }
-    operands.delta = delta.device_data<C>();
-    with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
-      if (y[0].numel() > 0) {
-        const auto kernel = query_kernel<T, kColumns>;
+      const auto kept = cut_into_blocks(z.mask, kAttentionBlock, masks, stream);
+      mma_attention::backward<T>(in, y, heads_inner, all_keys, lse, dlse, delta, z, stream);
+    } else {
+      constexpr int kRows = kTile<T>;
+      Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<C>(), nullptr};
+      const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
+      const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
+      if (delta.numel() > 0 && all_keys) {
+        const auto kernel = weighted_delta_kernel<T>;
         allow_shared(kernel, bytes);
         const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
         launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-               Heads<T>(y[0], heads_inner), z);
+               dlses, delta.device_data<C>(), z);
       }
-      if (z.batch * z.kv_heads * z.keys > 0) {
-        const auto kernel = key_kernel<T, kColumns>;
-        allow_shared(kernel, bytes);
-        const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;
-        launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-               Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
-      }
-    });
+      operands.delta = delta.device_data<C>();
+      with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
+        if (y[0].numel() > 0) {
+          const auto kernel = query_kernel<T, kColumns>;
+          allow_shared(kernel, bytes);
+          const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+          launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
+                 Heads<T>(y[0], heads_inner), z);
+        }
+        if (z.batch * z.kv_heads * z.keys > 0) {
+          const auto kernel = key_kernel<T, kColumns>;
+          allow_shared(kernel, bytes);
+          const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;
+          launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
+                 Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
+        }
+      });
+    }
   });
 }
 

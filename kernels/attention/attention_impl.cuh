@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/attention/device_path.h"
 #include "tessera/kernels/mask/cut_into_blocks.cuh"
 #include "tessera/kernels/shared/block_reduce.cuh"
 #include "tessera/kernels/shared/launch.cuh"
@@ -103,9 +104,8 @@ template <class Kernel> void allow_shared(Kernel kernel, size_t bytes) {
   }
 }
 
-/// 16-bit operands with heads of up to 128: on tensor cores (attention_mma.cuh).
+/// 16-bit operands: on tensor cores (attention_mma.cuh).
 template <class T> constexpr bool kOnTensorCores = sizeof(T) == 2;
-inline bool on_tensor_cores(const AttentionSizes& z) { return std::max(z.d, z.dv) <= 128; }
 namespace mma_attention {
 template <class T>
 void forward(Tensors in, Outputs y, bool heads_inner, const AttentionSizes& z, Stream stream);
@@ -114,5 +114,17 @@ template <class T>
 void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tensor& lse,
               const Tensor& dlse, const Tensor& delta, const AttentionSizes& z, Stream stream);
 }  // namespace mma_attention
+
+/// cuDNN's engines, for what device_path.h gives them. False, and nothing done: it refused.
+namespace cudnn_attention {
+struct Run {
+  bool heads_inner;
+  double scale;
+  AttentionBand band;
+  bool deterministic = false;
+};
+bool forward(Tensors in, Outputs y, const Run& run, Stream stream);
+bool backward(Tensors in, Outputs y, const Run& run, const AttentionSlices& slices, Stream stream);
+}  // namespace cudnn_attention
 
 }  // namespace tessera::op

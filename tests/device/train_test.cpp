@@ -6,6 +6,7 @@
 #include "tessera/core/op_row.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/kernels/attention/device_path.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/parameters.h"
@@ -89,6 +90,13 @@ Words tiny_gpt2() {
       "--model.n_heads 4 --model.vocab_size 260 --model.max_seq_len 16 "
       "--model.residual_dropout 0.1");
 }
+// Layers whose attention is cut into chunks, and one that sees all.
+Words tiny_llama4() {
+  return split(
+      "--model.name llama4 --model.flavor debugmodel --model.dim 32 --model.n_layers 4 "
+      "--model.n_heads 4 --model.n_kv_heads 2 --model.ffn_dim 32 --model.vocab_size 260 "
+      "--model.num_experts 4 --model.moe_inter_dim 16 --model.attention_chunk_size 6");
+}
 TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
   struct Run {
     std::string name;
@@ -101,6 +109,8 @@ TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
       {"llama_mixed", tiny_model(), {"--training.mixed_precision_param", "bfloat16"}},
       {"gpt2_mixed", tiny_gpt2(), {"--training.mixed_precision_param", "bfloat16"}},
       {"experts_mixed", tiny_experts(), {"--training.mixed_precision_param", "bfloat16"}},
+      {"llama4", tiny_llama4()},
+      {"llama4_mixed", tiny_llama4(), {"--training.mixed_precision_param", "bfloat16"}},
       {"bf16",
        tiny_model(),
        {"--training.dtype", "bfloat16", "--optimizer.state_dtype", "bfloat16"}},
@@ -112,12 +122,17 @@ TEST_F(DeviceRun, HasTheLossesAndTensorsOfTheCpu) {
        {"--validation.enable", "true", "--validation.dataset_path", path("text.txt"),
         "--validation.freq", "2", "--validation.steps", "3"}},
   };
-  for (const auto& [name, model, more] : runs) {
+  for (auto [name, model, more] : runs) {
     SCOPED_TRACE(name);
+    // Documents are not cuDNN's.
+    if (has_cudnn()) more = joined(more, {"--dataloader.packing", "concat"});
     ASSERT_EQ(run(tiny(name + "_cpu", "cpu", model, more)), 0) << err_.str();
     ASSERT_EQ(run(tiny(name + "_there", "cuda", model, more)), 0) << err_.str();
     TESSERA_EXPECT_HOLDS(out_.str(), "device: cuda:0, ");
     const bool narrow = name.ends_with("_mixed") || name == "bf16";
+    if (name.ends_with("_mixed") && has_cudnn()) {
+      TESSERA_EXPECT_HOLDS(out_.str(), concat(", causal: cuDNN ", cudnn_text()));
+    }
     expect_equal(name + "_there", name + "_cpu", narrow ? 3e-2 : 1e-5);
   }
 }

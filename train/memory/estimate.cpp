@@ -89,7 +89,7 @@ class Peak {
     int64_t workspace = 0;
     if (row.workspace) {
       std::vector<Tensor> own;
-      for (const Tensor& t : in) own.push_back(t.is_distributed() ? local(t) : t);
+      for (const Tensor& t : in) own.push_back(t.defined() && t.is_distributed() ? local(t) : t);
       workspace = row.workspace(op, MetaArray(Tensors(own.data(), own.size())), device_);
     }
     const int64_t number = ops_++;

@@ -5,12 +5,16 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/nccl/nccl.h"
+#include "tessera/kernels/attention/device_path.h"
+#include "tessera/nn/attention.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/summary.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <unistd.h>
 #include <vector>
 
@@ -47,6 +51,44 @@ void announce_device(Device device, const Print& print) {
   }
   print(fmt::format("device: cpu, {} threads, {}, {}", Context::current().options.threads,
                     isa_name(Process::get().isa()), byte_count(machine_memory())));
+}
+
+// A line for each kind of attention: which code computes it, and why not cuDNN. A rank's share of
+// heads and rows changes nothing of it.
+void announce_attention(const Config& c, const RunParts& parts, const Print& print) {
+  const nn::Attention* attention = nullptr;
+  for (const nn::NamedModule& m : nn::named_modules(*parts.model)) {
+    attention = dynamic_cast<const nn::Attention*>(m.module);
+    if (attention) break;
+  }
+  if (!attention) return;
+  const nn::Attention::Config& of = attention->config();
+  const bool cut = c.parallelism.sequence_cut().has_value(),
+             documents = c.dataloader.packing == "documents";
+  std::vector<std::string> lines;
+  for (const nn::AttentionMetadata& kind : parts.model->metadata(c.training.seq_len).kinds) {
+    AttentionCase call{.dtype = c.training.mixed_precision_param,
+                       .heads = of.n_heads,
+                       .kv_heads = of.n_kv_heads,
+                       .queries = c.training.seq_len,
+                       .keys = c.training.seq_len,
+                       .d = of.head_dim,
+                       .dv = of.head_dim,
+                       .mask = kind.mask,
+                       .mask_tensors = cut || documents || kind.block_map.blocks.defined()};
+    const AttentionChoice choice = choose_attention(call, has_cudnn());
+    const std::string by =
+        choice.path == AttentionPath::cudnn
+            ? fmt::format("cuDNN {}", cudnn_text())
+            : fmt::format("{} ({})", name_of(choice.path),
+                          choice.why_not_cudnn == kNoCudnn ? "no cuDNN: " + cudnn_text()
+                                                           : std::string(choice.why_not_cudnn));
+    std::string line =
+        fmt::format("attention: {} heads of {}, {}{}: {}", name(call.dtype), of.head_dim,
+                    concat(kind.mask), documents ? " & document" : "", by);
+    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
+  }
+  for (const std::string& line : lines) print(line);
 }
 
 void announce_data(const Config& c, const RunParts& parts, const Print& print) {
@@ -106,6 +148,8 @@ void announce_training(const Config& c, const RunParts& parts, const Print& prin
 void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
   announce_model(run.config, parts, print);
   announce_device(run.device, print);
+  if (run.device.is_cuda() && run.config.metrics.summary != "none")
+    announce_attention(run.config, parts, print);
   announce_data(run.config, parts, print);
   announce_mesh(run.config, parts, print);
   for (const std::string& warning : run.config.warnings()) print("warning: " + warning);
@@ -118,6 +162,13 @@ void announce_connections(const Print& print) {
   if (communicators == 0) return;
   print(fmt::format("NCCL: {} communicator{} connected in {:.2f} s, about {} of device memory",
                     communicators, communicators == 1 ? "" : "s", seconds, byte_count(bytes)));
+}
+
+void announce_refusals(const Print& print) {
+  for (const std::string& why : noted_cudnn_refusals()) {
+    print(fmt::format("attention: cuDNN refused a call, which Tessera's kernels do: {}",
+                      why.substr(0, why.find('\n'))));
+  }
 }
 
 }  // namespace tessera::train

@@ -10,6 +10,7 @@
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/world.h"
+#include "tessera/kernels/attention/device_path.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/crc32c.h"
@@ -310,7 +311,9 @@ void require_equal_ranks(std::string_view where, const RankFacts& facts) {
 }
 
 std::string products_on(Device device) {
-  return device.is_cuda() ? Process::get().cuda().device_name(device.index) : product_route();
+  if (!device.is_cuda()) return product_route();
+  return concat(Process::get().cuda().device_name(device.index),
+                has_cudnn() ? ", attention by cuDNN " + cudnn_text() : ", no cuDNN");
 }
 
 void compare_kernels(std::string_view where, Device device, bool strict,

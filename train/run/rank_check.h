@@ -54,7 +54,8 @@ class TESSERA_API RankFacts {
 /// CollectiveMismatch on all ranks, which lists what differs; `where` begins its message.
 TESSERA_API void require_equal_ranks(std::string_view where, const RankFacts& facts);
 
-/// What computes matmuls on `device`, which decides bits: product_route(), or the GPU's name.
+/// What computes matmuls and attention on `device`, which decides bits: product_route(), or the
+/// GPU's name and cuDNN's version.
 [[nodiscard]] TESSERA_API std::string products_on(Device device);
 /// Compares it over the ranks. Where they differ, that is a warning, or an error as
 /// require_equal_ranks if `strict`.

@@ -129,6 +129,7 @@ void Trainer::advance() {
   }
   if (!first) return;
   announce_connections(print_);
+  announce_refusals(print_);
   world_.first_step_done();
 }
 

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/core/error.h"
+#include "tessera/kernels/cudnn/graph_impl.h"
+
+namespace tessera::cudnn {
+
+// --- descriptors ---------------------------------------------------------------------------------
+
+Object::Object(const Library& library, Kind kind) : library_(&library) {
+  library.check(library->create_descriptor(kind, &raw_), "cudnnBackendCreateDescriptor");
+}
+Object::~Object() {
+  if (raw_) (void)(*library_)->destroy_descriptor(raw_);
+}
+void Object::finalize() { library_->check((*library_)->finalize(raw_), "cudnnBackendFinalize"); }
+
+Layout Layout::row_major(const std::array<int64_t, 4>& dims) {
+  return {dims, {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1}};
+}
+Layout Layout::transposed() const {
+  Layout t = *this;
+  std::swap(t.dims[2], t.dims[3]);
+  std::swap(t.strides[2], t.strides[3]);
+  return t;
+}
+
+// --- the graph -----------------------------------------------------------------------------------
+
+Graph::Id Graph::add_tensor(DataType type, const Layout& layout, Storage storage) {
+  const auto id = static_cast<Id>(tensors_.size()) + 1;
+  Object t(library_, Kind::tensor);
+  t.set(Attribute::tensor_type, AttributeType::data_type, type)
+      .set(Attribute::tensor_dims, AttributeType::int64, std::span<const int64_t>(layout.dims))
+      .set(Attribute::tensor_strides, AttributeType::int64,
+           std::span<const int64_t>(layout.strides))
+      .set(Attribute::tensor_id, AttributeType::int64, id)
+      .set(Attribute::tensor_alignment, AttributeType::int64, int64_t{16})
+      .set(Attribute::tensor_is_virtual, AttributeType::boolean, storage == kInner)
+      .set(Attribute::tensor_is_value, AttributeType::boolean, storage == kValue);
+  t.finalize();
+  tensors_.push_back(keep(std::move(t)).raw());
+  return id;
+}
+
+Graph::Id Graph::add_value(DataType type, uint32_t bits) {
+  const Id id = add_tensor(type, Layout::row_major({1, 1, 1, 1}), kValue);
+  values_.emplace_back(id, bits);
+  return id;
+}
+
+void Graph::add(Kind kind, std::initializer_list<std::pair<Attribute, Descriptor>> parts) {
+  Object operation(library_, kind);
+  for (const auto& [attribute, part] : parts)
+    operation.set(attribute, AttributeType::descriptor, part);
+  operation.finalize();
+  operations_.push_back(keep(std::move(operation)).raw());
+}
+
+void Graph::pointwise(Pointwise mode, std::initializer_list<Id> x, Id y, DataType math) {
+  Object how(library_, Kind::pointwise);
+  how.set(Attribute::pointwise_mode, AttributeType::pointwise_mode, mode)
+      .set(Attribute::pointwise_math_type, AttributeType::data_type, math);
+  how.finalize();
+  const Id* in = x.begin();
+  constexpr auto kHow = Attribute::operation_pointwise_how, kX = Attribute::operation_pointwise_x,
+                 kB = Attribute::operation_pointwise_b, kT = Attribute::operation_pointwise_t,
+                 kY = Attribute::operation_pointwise_y;
+  constexpr auto kKind = Kind::operation_pointwise;
+  if (x.size() == 1) add(kKind, {{kHow, how.raw()}, {kX, of(in[0])}, {kY, of(y)}});
+  else if (x.size() == 2)
+    add(kKind, {{kHow, how.raw()}, {kX, of(in[0])}, {kB, of(in[1])}, {kY, of(y)}});
+  else
+    add(kKind, {{kHow, how.raw()}, {kX, of(in[0])}, {kB, of(in[1])}, {kT, of(in[2])}, {kY, of(y)}});
+  keep(std::move(how));
+}
+
+void Graph::index(int64_t axis, Id like, Id y) {
+  Object how(library_, Kind::pointwise);
+  how.set(Attribute::pointwise_mode, AttributeType::pointwise_mode, Pointwise::index)
+      .set(Attribute::pointwise_math_type, AttributeType::data_type, DataType::i32)
+      .set(Attribute::pointwise_axis, AttributeType::int64, axis);
+  how.finalize();
+  add(Kind::operation_pointwise, {{Attribute::operation_pointwise_how, how.raw()},
+                                  {Attribute::operation_pointwise_x, of(like)},
+                                  {Attribute::operation_pointwise_y, of(y)}});
+  keep(std::move(how));
+}
+
+void Graph::matmul(Id a, Id b, Id y) {
+  Object how(library_, Kind::matmul);
+  how.set(Attribute::matmul_math_type, AttributeType::data_type, DataType::f32);
+  how.finalize();
+  add(Kind::operation_matmul, {{Attribute::operation_matmul_how, how.raw()},
+                               {Attribute::operation_matmul_a, of(a)},
+                               {Attribute::operation_matmul_b, of(b)},
+                               {Attribute::operation_matmul_c, of(y)}});
+  keep(std::move(how));
+}
+
+void Graph::reduce(Reduction reduction, Id x, Id y) {
+  Object how(library_, Kind::reduction);
+  how.set(Attribute::reduction_operator, AttributeType::reduction_operator, reduction)
+      .set(Attribute::reduction_math_type, AttributeType::data_type, DataType::f32);
+  how.finalize();
+  add(Kind::operation_reduction, {{Attribute::operation_reduction_how, how.raw()},
+                                  {Attribute::operation_reduction_x, of(x)},
+                                  {Attribute::operation_reduction_y, of(y)}});
+  keep(std::move(how));
+}
+
+void Graph::reshape(Id x, Id y) {
+  add(Kind::operation_reshape,
+      {{Attribute::operation_reshape_x, of(x)}, {Attribute::operation_reshape_y, of(y)}});
+}
+
+// --- plans ---------------------------------------------------------------------------------------
+
+Plan Graph::finalize(const Target& target) && {
+  Descriptor device = nullptr;
+  if (!target.handle) {
+    Object described(library_, Kind::device_properties);
+    described.set(Attribute::device_json, AttributeType::text,
+                  std::span<const char>(target.json.data(), target.json.size() + 1));
+    described.finalize();
+    device = keep(std::move(described)).raw();
+  }
+  Object graph(library_, Kind::operation_graph);
+  graph.set(Attribute::graph_operations, AttributeType::descriptor,
+            std::span<const Descriptor>(operations_));
+  if (target.handle) graph.set(Attribute::graph_handle, AttributeType::handle, target.handle);
+  graph.finalize();
+
+  Object heuristics(library_, Kind::engine_heuristics);
+  heuristics.set(Attribute::heuristics_graph, AttributeType::descriptor, graph.raw())
+      .set(Attribute::heuristics_mode, AttributeType::heuristics_mode, Heuristics::by_model);
+  if (device) heuristics.set(Attribute::heuristics_device, AttributeType::descriptor, device);
+  heuristics.finalize();
+  keep(std::move(graph));
+
+  constexpr int64_t kMostConfigs = 8;
+  std::vector<Descriptor> configs;
+  for (int64_t i = 0; i < kMostConfigs; ++i)
+    configs.push_back(keep(Object(library_, Kind::engine_config)).raw());
+  int64_t count = 0;
+  library_.check(
+      library_->get_attribute(heuristics.raw(), Attribute::heuristics_results,
+                              AttributeType::descriptor, kMostConfigs, &count, configs.data()),
+      "cudnnBackendGetAttribute");
+  keep(std::move(heuristics));
+  if (count == 0) fail<NotSupported>("cudnn", "no engine takes the graph");
+  for (size_t i = 0;; ++i) {
+    Object plan(library_, Kind::execution_plan);
+    plan.set(Attribute::plan_config, AttributeType::descriptor, configs[i]);
+    if (device) plan.set(Attribute::plan_device, AttributeType::descriptor, device);
+    else plan.set(Attribute::plan_handle, AttributeType::handle, target.handle);
+    try {
+      plan.finalize();
+      return {library_, std::move(plan), std::move(kept_), values_};
+    } catch (const NotSupported&) {
+      if (i + 1 == static_cast<size_t>(count)) throw;
+    }
+  }
+}
+
+Plan::Plan(const Library& library, Object plan, std::vector<Object> kept,
+           std::vector<std::pair<int64_t, uint32_t>> values)
+    : library_(&library),
+      kept_(std::move(kept)),
+      plan_(std::move(plan)),
+      values_(std::move(values)) {
+  int64_t count = 0;
+  library.check(library->get_attribute(plan_.raw(), Attribute::plan_workspace, AttributeType::int64,
+                                       1, &count, &workspace_),
+                "cudnnBackendGetAttribute");
+}
+
+void Plan::run(Handle handle, std::span<const std::pair<int64_t, void*>> memory,
+               void* workspace) const {
+  std::vector<int64_t> ids;
+  std::vector<void*> pointers;
+  for (const auto& [id, pointer] : memory) {
+    ids.push_back(id);
+    pointers.push_back(pointer);
+  }
+  std::vector<std::pair<int64_t, uint32_t>> values = values_;
+  for (auto& [id, bits] : values) {
+    ids.push_back(id);
+    pointers.push_back(&bits);
+  }
+  Object pack(*library_, Kind::variant_pack);
+  pack.set(Attribute::pack_ids, AttributeType::int64, std::span<const int64_t>(ids))
+      .set(Attribute::pack_pointers, AttributeType::pointer, std::span<void* const>(pointers))
+      .set(Attribute::pack_workspace, AttributeType::pointer, workspace);
+  pack.finalize();
+  library_->check((*library_)->execute(handle, plan_.raw(), pack.raw()), "cudnnBackendExecute");
+}
+
+}  // namespace tessera::cudnn
