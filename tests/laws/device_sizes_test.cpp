@@ -155,6 +155,35 @@ TEST_F(CudaSizes, VocabulariesOfAnySize) {
   }
 }
 
+// Heads that packs fill, that they do not, and that turn in part; of a wider tensor, as of fused
+// projections.
+TEST_F(CudaSizes, RopeOnPacksAndOthers) {
+  const Tensor places = from_values({4, 0, 2, 1, 3, 3, 3, 0, 1, 9}, {2, 5}, DType::i64);
+  for (const DType t : {DType::f32, DType::bf16}) {
+    for (const bool halves : {false, true}) {
+      for (const auto& [d, half] : {std::pair(16, 8), std::pair(64, 32), std::pair(32, 8),
+                                    std::pair(24, 12), std::pair(20, 10), std::pair(7, 3)}) {
+        const Tensor cos = random({10, half}), sin = random({10, half});
+        for (const bool in_order : {false, true}) {
+          alike(
+              {random({2, 5, 7, d}, t)},
+              [&](const TensorVector& x) {
+                const auto here = [&](const Tensor& y) { return to_device(y, x[0].device()); };
+                const auto table = [&](const Tensor& y) {
+                  return here(in_order ? contiguous(slice(y, 0, {0, 5})) : y);
+                };
+                const RopeOptions options{.halves = halves,
+                                          .rotary = 2 * half,
+                                          .positions = in_order ? Tensor() : here(places)};
+                return TensorVector{rope(slice(x[0], 2, {2, 5}), table(cos), table(sin), options)};
+              },
+              true);
+        }
+      }
+    }
+  }
+}
+
 // Rows 20 to 119 of 140, and the second and third of four groups; groups end within tiles.
 TEST_F(CudaSizes, PiecesOfGroups) {
   const op::GroupedPiece piece{20, 140, 1, 2};
