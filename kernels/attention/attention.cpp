@@ -288,7 +288,7 @@ Cost AttentionBackward::cost(Metas in, Metas out) const {
 int64_t AttentionBackward::workspace(Metas in, Device device) const {
   if (!device.is_cuda()) return 0;
   const AttentionCase c = attention_case(*this, in);
-  // Where there is no cuDNN less is taken.
+  // Without cuDNN it takes less.
   if (choose_attention(c, true).path != AttentionPath::cudnn) return 0;
   const Context* context = Context::current_or_null();
   return cudnn_backward_workspace(c, context && context->options.deterministic);

@@ -129,8 +129,7 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
   const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
-  const AttentionCase c = attention_case(*this, MetaArray(in));
-  if (choose_attention(c, has_cudnn()).path == AttentionPath::cudnn &&
+  if (is_cudnns(attention_case(*this, MetaArray(in))) &&
       cudnn_attention::forward(in, y, {heads_inner, z.scale, *band_of(mask, z.keys)}, stream))
     return;
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {

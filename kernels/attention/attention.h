@@ -57,7 +57,7 @@ struct Attention {
 /// The gradient of a score is p (dp - delta), with p its softmax, dp = dout v' and delta the row's
 /// sum of p dp. That is also the sum of dout o, but o is rounded to its dtype: in bf16 the
 /// difference is wrong where p is nearly 1. `all_keys`: k and v hold all keys that lse is of, so
-/// that delta is the sum of p dp, and o is not read.
+/// that delta is the sum of p dp, and o is not read; cuDNN reads it all the same.
 struct AttentionBackward {
   AttentionMask mask = {};
   bool heads_inner = false;

@@ -238,7 +238,7 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
   const AttentionCase c = attention_case(*this, MetaArray(in));
-  if (choose_attention(c, has_cudnn()).path == AttentionPath::cudnn) {
+  if (is_cudnns(c)) {
     const bool deterministic = Context::current().options.deterministic;
     const AttentionSlices slices =
         deterministic ? deterministic_slices(c) : AttentionSlices{c.batch, c.kv_heads};

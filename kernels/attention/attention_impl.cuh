@@ -115,7 +115,11 @@ void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tens
               const Tensor& dlse, const Tensor& delta, const AttentionSizes& z, Stream stream);
 }  // namespace mma_attention
 
-/// cuDNN's engines, for what device_path.h gives them. False, and nothing done: it refused.
+/// cuDNN's engines, for what device_path.h gives them. False: it refused, and all outputs are still
+/// to be written.
+inline bool is_cudnns(const AttentionCase& c) {
+  return choose_attention(c, true).path == AttentionPath::cudnn && has_cudnn();
+}
 namespace cudnn_attention {
 struct Run {
   bool heads_inner;

@@ -24,7 +24,11 @@ struct Plans {
   std::map<BackwardGraph, std::optional<cudnn::AttentionBackwardPlan>> backward;
 
   Plans() { library.check(library->create(&handle), "cudnnCreate"); }
-  ~Plans() { (void)library->destroy(handle); }
+  ~Plans() {
+    forward.clear();
+    backward.clear();
+    (void)library->destroy(handle);
+  }
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
@@ -38,8 +42,6 @@ struct Plans {
   const std::optional<P>& find(std::map<C, std::optional<P>>& kept, const C& c, Make&& make) {
     const auto found = kept.find(c);
     if (found != kept.end()) return found->second;
-    constexpr size_t kMost = 1024;
-    if (kept.size() >= kMost) kept.clear();
     std::optional<P> plan;
     try {
       plan.emplace(make(library, cudnn::Graph::Target{handle}, c));
@@ -50,13 +52,16 @@ struct Plans {
   }
 };
 
-// Operands as cuDNN takes them: the last dim without gaps, all else on 16 bytes.
+// Operands as cuDNN takes them: the last dim without gaps, all else on 16 bytes, nothing twice.
 Tensor usable(const Tensor& x, Stream stream) {
   constexpr int64_t kVector = 16;
   const int64_t item = item_size(x.dtype());
   bool fits =
       x.strides()[3] == 1 && reinterpret_cast<uintptr_t>(x.raw_device_data()) % kVector == 0;
-  for (int dim = 0; dim < 3; ++dim) fits = fits && x.strides()[dim] * item % kVector == 0;
+  for (int dim = 0; dim < 3; ++dim) {
+    const int64_t stride = x.strides()[dim];
+    fits = fits && stride * item % kVector == 0 && (stride != 0 || x.shape()[dim] == 1);
+  }
   if (fits) return x;
   const Tensor y = empty(x.shape(), x.dtype(), x.device());
   copy_strided(x, y, stream);

@@ -5,6 +5,7 @@
 #include "tessera/kernels/cudnn/library_impl.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tessera {
 namespace {
@@ -28,6 +29,11 @@ constexpr CudnnRefusal kRefusals[] = {
      [](const AttentionCase& c) { return c.mask_tensors; }},
     {"the mask is not all, causal or causal & window",
      [](const AttentionCase& c) { return !band_of(c.mask, c.keys).has_value(); }},
+    // The last queries see nothing, and its kernels would give NaN.
+    {"a window is over fewer keys than queries",
+     [](const AttentionCase& c) {
+       return c.mask.has(AttentionMask::Kind::window) && c.queries > c.keys;
+     }},
     {"queries and keys begin at different positions",
      [](const AttentionCase& c) { return !c.mask.is_all() && c.first_query != c.first_key; }},
     {"lse has a gradient", [](const AttentionCase& c) { return c.lse_gradient; }},
@@ -122,9 +128,18 @@ int64_t cudnn_backward_workspace(const AttentionCase& given, bool deterministic)
   return delta + groups + (deterministic ? heads * scores_bytes(c) : 4 * rows * c.d) + kBesides;
 }
 
+int64_t most_cudnn_workspace() {
+  static const int64_t bytes = [] {
+    const char* given = std::getenv("TESSERA_CUDNN_WORKSPACE");
+    const int64_t asked = given ? std::strtoll(given, nullptr, 10) : 0;
+    return asked > 0 ? asked : int64_t{2} << 30;
+  }();
+  return bytes;
+}
+
 AttentionSlices deterministic_slices(const AttentionCase& c) {
   const int64_t of_head = c.heads / c.kv_heads * scores_bytes(c);
-  const int64_t most = std::max<int64_t>(1, kMostCudnnWorkspace / of_head);
+  const int64_t most = std::max<int64_t>(1, most_cudnn_workspace() / of_head);
   if (most >= c.kv_heads) return {std::min(c.batch, most / c.kv_heads), c.kv_heads};
   return {1, most};
 }

@@ -73,12 +73,13 @@ TESSERA_API std::vector<std::string> noted_cudnn_refusals();
 /// Bytes that cuDNN's backward takes besides its outputs. Deterministic: of a slice of the call.
 TESSERA_API int64_t cudnn_backward_workspace(const AttentionCase& c, bool deterministic);
 /// A deterministic backward runs for so many sequences, and so many of their key heads, at a time:
-/// its workspace is quadratic, and stays below kMostCudnnWorkspace if one head's does.
+/// its workspace is quadratic, and stays below most_cudnn_workspace() if one key head's does.
 struct AttentionSlices {
   int64_t batch, kv_heads;
 };
-inline constexpr int64_t kMostCudnnWorkspace = int64_t{2} << 30;
 TESSERA_API AttentionSlices deterministic_slices(const AttentionCase& c);
+/// 2 GiB, or as many bytes as the variable TESSERA_CUDNN_WORKSPACE says.
+TESSERA_API int64_t most_cudnn_workspace();
 
 namespace op {
 /// Of Attention or AttentionBackward and its operands.

@@ -72,7 +72,7 @@ void CrossEntropy::cuda(Tensors in, Outputs y, Stream stream) const {
       C* const sum = sums.device_data<C>();
       C* const totals = label_smoothing > 0 ? sum + 2 * rows : nullptr;
       const int64_t all_classes = vocabulary ? vocabulary : classes;
-      launch(row_parts<T, T, C>, blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, stream,
+      launch(row_parts<T, C>, blocks_for(rows, 1), threads_for(classes, kRowThreads), 0, stream,
              logits.device_data<T>(), target, own_top.device_data<C>(), top.device_data<C>(), sum,
              sum + rows, totals, rows, classes, classes, begin, all_classes, ignore_index,
              weighted ? weights.device_data<C>() : nullptr, hits.device_data<C>());

@@ -18,7 +18,6 @@ enum class DataType : int { f32 = 0, f16 = 2, i32 = 4, bf16 = 9, boolean = 11 };
 
 enum class Kind : int {
   pointwise = 0,
-  engine = 2,
   engine_config = 3,
   engine_heuristics = 4,
   execution_plan = 5,

@@ -8,7 +8,10 @@ namespace {
 
 using Id = Graph::Id;
 
-// A graph with what both directions begin with.
+// A slice of heads begins anywhere in it.
+constexpr int64_t kLseAlignment = 4;
+
+// The part of the graph that both directions share.
 struct Builder : Graph {
   const AttentionGraph& c;
   Layout scores, rows;  // (B, H, T, S), (B, H, T, 1)
@@ -85,7 +88,7 @@ AttentionBackwardPlan attention_backward_plan(const Library& library, const Grap
                                               const AttentionBackwardGraph& c) {
   Builder g(library, c, true);
   const Id o = g.tensor(c.type, c.o), dout = g.tensor(c.type, c.dout);
-  const Id lse = g.tensor(DataType::f32, g.rows);
+  const Id lse = g.tensor(DataType::f32, g.rows, kLseAlignment);
   const Id dq = g.tensor(c.type, c.dq), dk = g.tensor(c.type, c.dk), dv = g.tensor(c.type, c.dv);
 
   const Id terms = g.apply(Pointwise::multiply, {dout, o}, Layout::row_major(c.o.dims));

@@ -31,8 +31,9 @@ TESSERA_API AttentionPlan attention_plan(const Library& library, const Graph::Ta
 
 struct AttentionBackwardGraph : AttentionGraph {
   Layout dout, dq, dk, dv;
-  /// The same bits on every run, for B H T S elements more of workspace; if not, dq is summed by
-  /// atomics.
+  /// The same bits on every run, since the scores' gradients are kept, of B H T S elements, for a
+  /// product that gives dq; if not, dq is summed by atomics. cuDNN's notes of an engine do not tell
+  /// the two apart, but their workspace does.
   bool deterministic = false;
   auto operator<=>(const AttentionBackwardGraph&) const = default;
 };

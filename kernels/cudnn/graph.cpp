@@ -2,6 +2,8 @@
 #include "tessera/core/error.h"
 #include "tessera/kernels/cudnn/graph_impl.h"
 
+#include <algorithm>
+
 namespace tessera::cudnn {
 
 // --- descriptors ---------------------------------------------------------------------------------
@@ -26,7 +28,8 @@ Layout Layout::transposed() const {
 
 // --- the graph -----------------------------------------------------------------------------------
 
-Graph::Id Graph::add_tensor(DataType type, const Layout& layout, Storage storage) {
+Graph::Id Graph::add_tensor(DataType type, const Layout& layout, Storage storage,
+                            int64_t alignment) {
   const auto id = static_cast<Id>(tensors_.size()) + 1;
   Object t(library_, Kind::tensor);
   t.set(Attribute::tensor_type, AttributeType::data_type, type)
@@ -34,7 +37,7 @@ Graph::Id Graph::add_tensor(DataType type, const Layout& layout, Storage storage
       .set(Attribute::tensor_strides, AttributeType::int64,
            std::span<const int64_t>(layout.strides))
       .set(Attribute::tensor_id, AttributeType::int64, id)
-      .set(Attribute::tensor_alignment, AttributeType::int64, int64_t{16})
+      .set(Attribute::tensor_alignment, AttributeType::int64, alignment)
       .set(Attribute::tensor_is_virtual, AttributeType::boolean, storage == kInner)
       .set(Attribute::tensor_is_value, AttributeType::boolean, storage == kValue);
   t.finalize();
@@ -115,6 +118,16 @@ void Graph::reshape(Id x, Id y) {
 
 // --- plans ---------------------------------------------------------------------------------------
 
+namespace {
+int64_t workspace_of(const Library& library, const Object& plan) {
+  int64_t bytes = 0, count = 0;
+  library.check(library->get_attribute(plan.raw(), Attribute::plan_workspace, AttributeType::int64,
+                                       1, &count, &bytes),
+                "cudnnBackendGetAttribute");
+  return bytes;
+}
+}  // namespace
+
 Plan Graph::finalize(const Target& target) && {
   Descriptor device = nullptr;
   if (!target.handle) {
@@ -147,32 +160,30 @@ Plan Graph::finalize(const Target& target) && {
                               AttributeType::descriptor, kMostConfigs, &count, configs.data()),
       "cudnnBackendGetAttribute");
   keep(std::move(heuristics));
+  count = std::min(count, kMostConfigs);
   if (count == 0) fail<NotSupported>("cudnn", "no engine takes the graph");
   for (size_t i = 0;; ++i) {
-    Object plan(library_, Kind::execution_plan);
-    plan.set(Attribute::plan_config, AttributeType::descriptor, configs[i]);
-    if (device) plan.set(Attribute::plan_device, AttributeType::descriptor, device);
-    else plan.set(Attribute::plan_handle, AttributeType::handle, target.handle);
     try {
+      Object plan(library_, Kind::execution_plan);
+      plan.set(Attribute::plan_config, AttributeType::descriptor, configs[i]);
+      if (device) plan.set(Attribute::plan_device, AttributeType::descriptor, device);
+      else plan.set(Attribute::plan_handle, AttributeType::handle, target.handle);
       plan.finalize();
-      return {library_, std::move(plan), std::move(kept_), values_};
-    } catch (const NotSupported&) {
-      if (i + 1 == static_cast<size_t>(count)) throw;
+      const int64_t workspace = workspace_of(library_, plan);
+      return {library_, std::move(plan), std::move(kept_), values_, workspace};
+    } catch (const DeviceError&) {
+      if (i + 1 == static_cast<size_t>(count)) throw;  // the last engine's reason
     }
   }
 }
 
 Plan::Plan(const Library& library, Object plan, std::vector<Object> kept,
-           std::vector<std::pair<int64_t, uint32_t>> values)
+           std::vector<std::pair<int64_t, uint32_t>> values, int64_t workspace)
     : library_(&library),
       kept_(std::move(kept)),
       plan_(std::move(plan)),
-      values_(std::move(values)) {
-  int64_t count = 0;
-  library.check(library->get_attribute(plan_.raw(), Attribute::plan_workspace, AttributeType::int64,
-                                       1, &count, &workspace_),
-                "cudnnBackendGetAttribute");
-}
+      values_(std::move(values)),
+      workspace_(workspace) {}
 
 void Plan::run(Handle handle, std::span<const std::pair<int64_t, void*>> memory,
                void* workspace) const {

@@ -61,12 +61,12 @@ class TESSERA_API Plan {
  private:
   friend class Graph;
   Plan(const Library& library, Object plan, std::vector<Object> kept,
-       std::vector<std::pair<int64_t, uint32_t>> values);
+       std::vector<std::pair<int64_t, uint32_t>> values, int64_t workspace);
   const Library* library_;
   std::vector<Object> kept_;  // cuDNN does not say what of them a plan goes on reading
   Object plan_;
   std::vector<std::pair<int64_t, uint32_t>> values_;
-  int64_t workspace_ = 0;
+  int64_t workspace_;
 };
 
 class TESSERA_API Graph {
@@ -74,8 +74,10 @@ class TESSERA_API Graph {
   using Id = int64_t;
   explicit Graph(const Library& library) : library_(library) {}
 
-  /// A tensor in memory on 16 bytes.
-  Id tensor(DataType type, const Layout& layout) { return add_tensor(type, layout, {}); }
+  /// A tensor in memory, on `alignment` bytes.
+  Id tensor(DataType type, const Layout& layout, int64_t alignment = 16) {
+    return add_tensor(type, layout, kMemory, alignment);
+  }
   /// A number that the host gives with each run.
   Id value(float x) { return add_value(DataType::f32, std::bit_cast<uint32_t>(x)); }
   Id value(int32_t x) { return add_value(DataType::i32, std::bit_cast<uint32_t>(x)); }
@@ -94,12 +96,12 @@ class TESSERA_API Graph {
     Handle handle = nullptr;
     std::string json = {};
   };
-  /// Ends the graph. NotSupported: no engine takes it on this device.
+  /// Ends the graph, by the first engine that makes a plan of it. NotSupported: none takes it.
   [[nodiscard]] Plan finalize(const Target& target) &&;
 
  private:
   enum Storage { kMemory, kInner, kValue };
-  Id add_tensor(DataType type, const Layout& layout, Storage storage);
+  Id add_tensor(DataType type, const Layout& layout, Storage storage, int64_t alignment = 16);
   Id add_value(DataType type, uint32_t bits);
   [[nodiscard]] Descriptor of(Id id) const { return tensors_[static_cast<size_t>(id - 1)]; }
   Object& keep(Object object) { return kept_.emplace_back(std::move(object)); }

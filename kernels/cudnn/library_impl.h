@@ -19,8 +19,8 @@ class TESSERA_API NotSupported : public DeviceError {
 
 class TESSERA_API Library {
  public:
-  /// Releases from 9.18 have no fault that attention meets; another major number is another
-  /// interface.
+  /// Releases from 9.18 have no known fault that attention's table does not refuse; another major
+  /// number is another interface.
   static constexpr int kOldest = 91800, kNewest = 99999;
 
   /// The process's, or null: there is none, or none of these versions.
@@ -29,7 +29,6 @@ class TESSERA_API Library {
   static const std::string& why_not();
 
   [[nodiscard]] const Functions* operator->() const { return &functions_; }
-  [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] std::string version_text() const;  ///< "9.19.0"
   /// NotSupported or another DeviceError unless the call succeeded.
   void check(Status status, const char* call) const;

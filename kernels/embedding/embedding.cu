@@ -19,7 +19,7 @@ __global__ void lookup(const T* weight, const int64_t* ids, T* y, int64_t n, int
   }
 }
 
-// Rows of this piece of the table; outside of it for ids of others.
+// Rows of this piece of the table; ids of other pieces give rows outside it.
 __global__ void find_rows(const int64_t* ids, int64_t* rows, int64_t tokens, int64_t begin) {
   for (int64_t t = first_item(); t < tokens; t += item_step()) rows[t] = ids[t] - begin;
 }

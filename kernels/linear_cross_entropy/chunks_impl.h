@@ -11,24 +11,25 @@
 
 namespace tessera {
 
-/// `summed`: the width of the weight's gradient, 0 where it is not asked for; `item` in bytes.
-inline int64_t chunk_tokens(int64_t tokens, int64_t vocabulary, int64_t summed, int64_t item) {
-  if (item < 4 && tokens * item <= 4 * summed) return tokens;
-  constexpr int64_t kMost = 1024, kLeast = 64, kBytes = 64 << 20;
+/// Tokens of each of the fewest chunks, alike, of at most `most` tokens and `bytes` of logits.
+inline int64_t even_chunk(int64_t tokens, int64_t bytes_of_token, int64_t most, int64_t bytes) {
+  constexpr int64_t kLeast = 64;
   const int64_t fit =
-      std::clamp(kBytes / std::max<int64_t>(1, vocabulary * item) / kLeast * kLeast, kLeast, kMost);
+      std::clamp(bytes / std::max<int64_t>(1, bytes_of_token) / kLeast * kLeast, kLeast, most);
   const int64_t chunks = (tokens + fit - 1) / fit;
   return chunks == 0 ? 0 : (tokens + chunks - 1) / chunks;
 }
 
-/// The same of a device, whose products want more rows at a time: as many as have 2.2 GB of logits,
-/// at most 8192.
+/// On the CPU. `summed`: the width of the weight's gradient, 0 where it is not asked for; `item` in
+/// bytes.
+inline int64_t chunk_tokens(int64_t tokens, int64_t vocabulary, int64_t summed, int64_t item) {
+  if (item < 4 && tokens * item <= 4 * summed) return tokens;
+  return even_chunk(tokens, vocabulary * item, 1024, 64 << 20);
+}
+
+/// On a device, whose products want more rows at a time.
 inline int64_t device_chunk_tokens(int64_t tokens, int64_t vocabulary, int64_t item) {
-  constexpr int64_t kMost = 8192, kLeast = 64, kBytes = 2'200'000'000;
-  const int64_t fit =
-      std::clamp(kBytes / std::max<int64_t>(1, vocabulary * item) / kLeast * kLeast, kLeast, kMost);
-  const int64_t chunks = (tokens + fit - 1) / fit;
-  return chunks == 0 ? 0 : (tokens + chunks - 1) / chunks;
+  return even_chunk(tokens, vocabulary * item, 8192, 2'200'000'000);
 }
 /// Elements from one row of a device's logits to the next: an odd vocabulary would have the
 /// products load an element at a time.

@@ -66,8 +66,8 @@ __device__ void write_gradient(const LogitRows<T>& x, int64_t row, int64_t targe
   });
 }
 
-// The loss of each row, and its gradient in the place of the logits: a block reads a row twice, the
-// second time from the L2 cache.
+// The loss of each row, and its gradient in the place of the logits: a block reads a row twice, of
+// 16-bit logits the second time from the L2 cache.
 template <class T, class C, int kPack, bool kGradient>
 __global__ void __launch_bounds__(kThreadsOfARow, 1)
     whole_rows(LogitRows<T> x, const int64_t* targets, RowLoss<C> loss, C* losses, int64_t begin,
@@ -157,7 +157,7 @@ void finish_rows(const LinearCrossEntropy& op, const LogitRows<T>& x, const int6
   const auto per_row = [&](auto kernel, auto... more) {
     launch(kernel, blocks_for(x.rows), kThreads, 0, stream, targets, more...);
   };
-  launch(row_parts<T, T, C>, blocks_for(x.rows, 1), threads_for(x.classes, kRowThreads), 0, stream,
+  launch(row_parts<T, C>, blocks_for(x.rows, 1), threads_for(x.classes, kRowThreads), 0, stream,
          x.at, targets, own_top.device_data<C>(), top.device_data<C>(), sum, picked, totals, x.rows,
          x.classes, x.stride, op.begin, vocabulary, op.ignore_index, nullptr, nullptr);
   op.joiner->all_reduce(top, Join::max);

@@ -14,29 +14,24 @@ namespace tessera::op {
 inline constexpr int kRowThreads = 512;
 inline constexpr int kSumThreads = 1024;
 
-// A logit rounded to T, the dtype that a tensor of logits has or would have.
-template <class T, class C, class In> __device__ C logit_of(In logit) {
-  return static_cast<C>(static_cast<T>(logit));
-}
-
 // Of each row: its maximum (twice: one is joined with other pieces'), the sum of exp(x - maximum),
 // x - maximum of the target, and the sum of x - maximum where `totals` is given. With weights of
 // the classes, these two count by them, and the target's own goes to `hits`.
-template <class T, class In, class C>
-__global__ void row_parts(const In* logits, const int64_t* targets, C* own_top, C* top, C* sums,
+template <class T, class C>
+__global__ void row_parts(const T* logits, const int64_t* targets, C* own_top, C* top, C* sums,
                           C* picked, C* totals, int64_t rows, int64_t classes, int64_t stride,
                           int64_t begin, int64_t vocabulary, int64_t ignore_index, const C* weights,
                           C* hits) {
   auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const In* x = logits + row * stride;
+    const T* x = logits + row * stride;
     C m = minus_infinity<C>(), sum = 0, total = 0;
     for (int64_t i = threadIdx.x; i < classes; i += blockDim.x)
-      m = MaxOf{}(m, logit_of<T, C>(x[i]));
+      m = MaxOf{}(m, static_cast<C>(x[i]));
     m = block_reduce(m, MaxOf{}, shared);
     const C base = base_of(m);
     for (int64_t i = threadIdx.x; i < classes; i += blockDim.x) {
-      const C below = logit_of<T, C>(x[i]) - base;
+      const C below = static_cast<C>(x[i]) - base;
       sum += vmath::exp(below);
       if (totals) total += weights ? weights[i] * below : below;
     }
@@ -49,7 +44,7 @@ __global__ void row_parts(const In* logits, const int64_t* targets, C* own_top, 
       if (totals) totals[row] = total;
       if (target == ignore_index) picked[row] = 0;
       else if (target < 0 || target >= vocabulary) picked[row] = not_a_number<C>();
-      else picked[row] = at >= 0 && at < classes ? logit_of<T, C>(x[at]) - base : C(0);
+      else picked[row] = at >= 0 && at < classes ? static_cast<C>(x[at]) - base : C(0);
       if (weights) {
         const bool here = target != ignore_index && at >= 0 && at < classes;
         hits[row] = here ? weights[at] : C(0);

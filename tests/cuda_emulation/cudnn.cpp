@@ -2,9 +2,9 @@
 // cuDNN's backend API for graphs of products, sums, element-wise operations and views, on emulated
 // devices: each operation is computed for itself, from the descriptors alone. Tensors that are
 // "virtual" are kept as long as a run, in their type. Like the library it refuses descriptors that
-// were not finalized, tensors that no operation makes, addresses that are not on 16 bytes or not of
-// the device, and heads that are no multiple of 8; unlike it, it takes any order of operations:
-// which graphs cuDNN knows is asked of cuDNN itself (kernels/cudnn/attention_graphs_test.cpp).
+// were not finalized, tensors that no operation makes, addresses that are not aligned as promised
+// or not of the device, and heads that are no multiple of 8; unlike it, it takes any order of
+// operations: which graphs cuDNN knows is asked of cuDNN itself (tests/cudnn/plans_test.cpp).
 // Scratch memory is NaN when a run begins.
 // TESSERA_EMULATED_CUDNN_VERSION: what it says its version is. `cudnn_emulation_mutant(n)`: from
 // now on the n-th operation of each graph is another one; -1: none is.
@@ -72,13 +72,15 @@ struct TensorPlan {
   DataType type;
   Dims dims, strides;
   bool is_virtual, is_value;
+  int64_t alignment;
   explicit TensorPlan(const Object& o)
       : id(o.number(Attribute::tensor_id)),
         type(static_cast<DataType>(o.number(Attribute::tensor_type))),
         dims(o.dims(Attribute::tensor_dims)),
         strides(o.dims(Attribute::tensor_strides)),
         is_virtual(o.number(Attribute::tensor_is_virtual) != 0),
-        is_value(o.number(Attribute::tensor_is_value) != 0) {}
+        is_value(o.number(Attribute::tensor_is_value) != 0),
+        alignment(o.number(Attribute::tensor_alignment, 1)) {}
   [[nodiscard]] int64_t numel() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
 };
 struct Operation {
@@ -468,7 +470,8 @@ CUDA_EMULATION_API Status cudnnBackendExecute(Handle handle, Descriptor plan, De
         run.values[t.id] = load(t.type, p, 0);
         continue;
       }
-      if (reinterpret_cast<uintptr_t>(p) % 16 != 0) return refuse(kBad, "an address is not on 16");
+      if (reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(t.alignment) != 0)
+        return refuse(kBad, "an address is not aligned as its descriptor says");
       if (cuda_emulation::device_of(p, 2) != cuda_emulation::device_of(stream))
         return refuse(kBad, "a tensor is not of the device");
       run.memory[t.id] = p;

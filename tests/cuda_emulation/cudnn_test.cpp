@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only a library that stands for cuDNN can show: that a graph with another operation in any
+// What only an emulated cuDNN can show: that a graph with another operation in any
 // place is noticed, and what becomes of a call that cuDNN refuses.
 #include "tessera/core/process.h"
 #include "tessera/kernels/matmul/matmul.h"
@@ -54,6 +54,18 @@ TEST_F(CudnnCuda, WhatItRefusesIsNamedOnceAndDoneByTesserasKernels) {
   for (int i = 0; i < 2; ++i) EXPECT_LT(attention_errors(kWindow, cuda(), 3).worst(), 2e-2);
   refuse(false);
   EXPECT_EQ(noted_cudnn_refusals(), std::vector<std::string>{"[cudnn] no engine takes the graph"});
+}
+
+// Slices of heads, the last one smaller, with an lse that begins on 4 bytes; and of sequences.
+TEST_F(CudnnCuda, DeterministicBackwardRunsInSlices) {
+  (void)setenv("TESSERA_CUDNN_WORKSPACE", "70000", 1);  // two heads of 65 queries and keys
+  ASSERT_TRUE(has_cudnn()) << cudnn_text();
+  const Session session({.threads = 1, .deterministic = true});
+  for (const AttentionTest& a : {AttentionTest{"Heads", 2, 5, 5, 65, 65, 16, 16},
+                                 AttentionTest{"Sequences", 5, 1, 1, 65, 65, 16, 16},
+                                 AttentionTest{"Groups", 1, 6, 3, 65, 65, 16, 16}})
+    EXPECT_LT(attention_errors(a, cuda(), 3).worst(), 1e-2) << a;
+  EXPECT_EQ(noted_cudnn_refusals(), std::vector<std::string>());
 }
 
 TEST_F(CudnnCuda, AnOlderOneIsNotUsed) {

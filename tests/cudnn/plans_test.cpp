@@ -106,7 +106,7 @@ TEST_P(CudnnPlans, AreMadeForWhatTheTableGivesIt) {
     EXPECT_LE(workspace, counted) << (deterministic ? "deterministic" : "");
     EXPECT_GE(static_cast<double>(workspace), 0.9 * static_cast<double>(counted) - 4096);
     if (deterministic) {
-      EXPECT_LE(workspace, kMostCudnnWorkspace + kMostCudnnWorkspace / 4);
+      EXPECT_LE(workspace, most_cudnn_workspace() + most_cudnn_workspace() / 4);
     }
   }
 }

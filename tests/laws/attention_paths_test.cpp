@@ -54,6 +54,11 @@ TEST_P(AttentionPathsCuda, IsRight) {
                        << (deterministic ? ", deterministic" : "") << ": errors of o " << e.o
                        << ", lse " << e.lse << ", dq " << e.dq << ", dk " << e.dk << ", dv " << e.dv
                        << ", expected at most " << most;
+    if (deterministic) {
+      const AttentionErrors again = attention_errors(a, cuda(), laws::test_seed());
+      EXPECT_TRUE(again.dq == e.dq && again.dk == e.dk && again.dv == e.dv)
+          << "gradients differ from one run to the next";
+    }
     RecordProperty(deterministic ? "dq_deterministic" : "dq", std::to_string(e.dq));
     if (std::getenv("TESSERA_PRINT_ERRORS"))
       std::printf("%-20s %-20s o %.1e lse %.1e dq %.1e dk %.1e dv %.1e\n", a.name.c_str(),

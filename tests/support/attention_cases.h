@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a device against f64 on the CPU, with operands that are each other's: o and lse are
+// Attention on a device against f64 on the CPU, with operands that belong together: o and lse are
 // of these q, k and v, which cuDNN relies on and no sample of the laws has.
 #pragma once
 
@@ -56,6 +56,9 @@ inline std::vector<AttentionTest> attention_tests() {
       {"AllKeys", 2, 4, 2, 40, 77, 64, 64, Mask()},
       {"MoreKeys", 1, 2, 1, 40, 77, 64, 64},
       {"Window", 1, 4, 2, 150, 150, 64, 64, causal & Mask::window(17)},
+      {"WindowAndFewerKeys", 1, 2, 1, 150, 40, 64, 64, causal & Mask::window(40), DType::bf16,
+       kOwn},
+      {"FewerKeys", 1, 2, 1, 150, 40, 64, 64},
       {"WindowOfAll", 1, 2, 1, 50, 50, 64, 64, causal & Mask::window(60)},
       {"ScoresOf100Below", 1, 2, 1, 70, 70, 64, 64, causal, DType::bf16, AttentionPath::cudnn,
        -100},
@@ -72,8 +75,8 @@ inline std::vector<AttentionTest> attention_tests() {
   };
 }
 
-/// Relative errors; of a gradient also beside what its terms are, since those of saturated rows
-/// cancel.
+/// Relative errors; of the gradients of q and k relative to their terms too, since these cancel in
+/// saturated rows.
 struct AttentionErrors {
   double o, lse, dq, dk, dv;
   [[nodiscard]] double worst() const { return std::max({o, lse, dq, dk, dv}); }
@@ -132,7 +135,7 @@ inline AttentionErrors attention_errors(const AttentionTest& a, Device device, u
   const std::vector<Tensor> x = attention_operands(a, seed);
   const auto want = detail::run_attention(a, x, DType::f64, kCpu);
   const auto got = detail::run_attention(a, x, a.dtype, device);
-  // A tenth of what gradients are of where rows are not saturated.
+  // A tenth of the gradients of rows that are not saturated.
   const auto least = [](const std::vector<double>& g) {
     return 0.1 * std::sqrt(static_cast<double>(g.size()));
   };
