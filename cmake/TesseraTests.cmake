@@ -11,21 +11,25 @@ if(TESSERA_TESTS)
   add_custom_target(mesh_tests)
 endif()
 
-# tessera_discover_tests(<program> <filter> <label> [<prefix>]): the program's tests whose name the filter lets pass, with a
-# prefix before their names. Those labelled gpu run on emulated devices where the tree has some. Discovery runs when ctest
-# starts, so that a build never runs tests.
+# tessera_discover_tests(<program> <filter> <label> [<prefix> [<VARIABLE=set:value>]]): the program's tests whose name the filter
+# lets pass, with a prefix before their names. Those labelled gpu run on emulated devices where the tree has some, with the
+# variable in place of TESSERA_NO_CUDA_MEMORY_CACHING (one, since a list of them does not pass through). Discovery runs when
+# ctest starts, so that a build never runs tests.
 function(tessera_discover_tests name filter label)
+  set(prefix)
   set(devices)
+  if(ARGC GREATER 3)  # beyond ARGC, ARGV3 would be the caller's
+    set(prefix ${ARGV3})
+  endif()
   if(label STREQUAL "gpu" AND TESSERA_CUDA_EMULATION)
-    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2 ENVIRONMENT_MODIFICATION)
-    if(ARGN STREQUAL "Cudnn/")
-      list(APPEND devices TESSERA_CUDNN_LIBRARY=set:${PROJECT_BINARY_DIR}/lib/cudnn_emulation/libcudnn.so.9)
-    else()
-      list(APPEND devices TESSERA_NO_CUDA_MEMORY_CACHING=set:1)
+    set(variable TESSERA_NO_CUDA_MEMORY_CACHING=set:1)
+    if(ARGC GREATER 4)
+      set(variable ${ARGV4})
     endif()
+    set(devices ENVIRONMENT TESSERA_EMULATED_DEVICES=2 ENVIRONMENT_MODIFICATION ${variable})
   endif()
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    NO_PRETTY_VALUES TEST_FILTER "${filter}" TEST_PREFIX "${ARGN}"
+    NO_PRETTY_VALUES TEST_FILTER "${filter}" TEST_PREFIX "${prefix}"
     PROPERTIES LABELS ${label} TIMEOUT 300 ${devices})
 endfunction()
 

@@ -16,19 +16,7 @@ constexpr const char* kLibrary = "libtessera_cuda.so";
 
 std::vector<std::string> candidates() {
   if (const char* given = std::getenv("TESSERA_CUDA_LIBRARY"); given && *given) return {given};
-  std::vector<std::string> paths;
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&Process::get), &info) && info.dli_fname) {
-    // A program found on PATH is known by its bare name alone.
-    std::filesystem::path self(info.dli_fname);
-    std::error_code unknown;
-    if (!self.has_parent_path()) self = std::filesystem::read_symlink("/proc/self/exe", unknown);
-    const auto folder = self.parent_path();
-    paths.push_back((folder / kLibrary).string());
-    paths.push_back((folder / ".." / "lib" / kLibrary).string());
-  }
-  paths.emplace_back(kLibrary);
-  return paths;
+  return library_paths(kLibrary);
 }
 }  // namespace
 

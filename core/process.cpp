@@ -5,6 +5,8 @@
 #include "tessera/core/cuda_loader_impl.h"
 #include "tessera/core/error.h"
 
+#include <dlfcn.h>
+#include <filesystem>
 #include <omp.h>
 
 namespace tessera {
@@ -69,6 +71,22 @@ bool Process::cuda_available() noexcept {
   } catch (const Error&) {
     return false;
   }
+}
+
+std::vector<std::string> library_paths(const std::string& library) {
+  std::vector<std::string> paths;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&Process::get), &info) && info.dli_fname) {
+    // A program found on PATH is known by its bare name alone.
+    std::filesystem::path self(info.dli_fname);
+    std::error_code unknown;
+    if (!self.has_parent_path()) self = std::filesystem::read_symlink("/proc/self/exe", unknown);
+    const auto folder = self.parent_path();
+    paths.push_back((folder / library).string());
+    paths.push_back((folder / ".." / "lib" / library).string());
+  }
+  paths.push_back(library);
+  return paths;
 }
 
 }  // namespace tessera

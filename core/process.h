@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -18,6 +20,10 @@ class CudaLoader;
 
 /// Instruction sets that kernels are compiled for.
 enum class Isa : uint8_t { baseline, avx2, avx512 };
+
+/// Where a library that is opened at run time may lie, in order: beside the library or program that
+/// holds the core, in ../lib of it, where the loader looks.
+TESSERA_API std::vector<std::string> library_paths(const std::string& library);
 
 /// Once per process. Made on first use; holds no tensors.
 class TESSERA_API Process {

@@ -129,9 +129,8 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
   const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
-  if (is_cudnns(attention_case(*this, MetaArray(in))) &&
-      cudnn_attention::forward(in, y, {heads_inner, z.scale, *band_of(mask, z.keys)}, stream))
-    return;
+  const AttentionCase c = attention_case(*this, MetaArray(in));
+  if (is_cudnns(c) && cudnn_attention::forward(in, y, {c, heads_inner, z.scale}, stream)) return;
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     if constexpr (kOnTensorCores<T>) {

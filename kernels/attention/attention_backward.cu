@@ -2,7 +2,6 @@
 // CUDA attention, backward. With p = exp(s - lse), dp = dout v' and delta = sum(dout o) - dlse, or
 // with all keys sum(p dp) - dlse: ds = p (dp - delta). One kernel per side (a block owns a tile of
 // queries, or of keys), so nothing is added atomically.
-#include "tessera/core/context.h"
 #include "tessera/kernels/attention/attention_impl.cuh"
 
 namespace tessera::op {
@@ -238,13 +237,7 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const MaskOperands masks(in, mask_operands);
   AttentionSizes z(*this, in[0], in[1], in[2], masks);
   const AttentionCase c = attention_case(*this, MetaArray(in));
-  if (is_cudnns(c)) {
-    const bool deterministic = Context::current().options.deterministic;
-    const AttentionSlices slices =
-        deterministic ? deterministic_slices(c) : AttentionSlices{c.batch, c.kv_heads};
-    const cudnn_attention::Run run{heads_inner, z.scale, *band_of(mask, z.keys), deterministic};
-    if (cudnn_attention::backward(in, y, run, slices, stream)) return;
-  }
+  if (is_cudnns(c) && cudnn_attention::backward(in, y, {c, heads_inner, z.scale}, stream)) return;
   const Tensor lse = row_major(in[4], stream);
   const Tensor dlse = in.size() > 6 && in[6].defined() ? row_major(in[6], stream) : Tensor();
   dispatch<dtypes>(in[0].dtype(), [&]<class T>() {

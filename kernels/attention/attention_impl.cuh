@@ -122,13 +122,12 @@ inline bool is_cudnns(const AttentionCase& c) {
 }
 namespace cudnn_attention {
 struct Run {
+  const AttentionCase& call;
   bool heads_inner;
   double scale;
-  AttentionBand band;
-  bool deterministic = false;
 };
 bool forward(Tensors in, Outputs y, const Run& run, Stream stream);
-bool backward(Tensors in, Outputs y, const Run& run, const AttentionSlices& slices, Stream stream);
+bool backward(Tensors in, Outputs y, const Run& run, Stream stream);
 }  // namespace cudnn_attention
 
 }  // namespace tessera::op

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by cuDNN: its plans, kept per rank, device and case, and their runs. A plan takes about
-// a second to build (NVRTC), so the first step of a run is slow; a graph of a step is captured
-// after that.
+// Attention by cuDNN: its plans, kept per rank, device and case, and their runs. cuDNN compiles a
+// plan, which takes half a second or more: each new shape costs that once. Plans stay as long as
+// their rank, since a captured graph goes on launching their kernels.
 #include "tessera/core/context.h"
 #include "tessera/kernels/attention/attention_impl.cuh"
 #include "tessera/kernels/cudnn/attention_graphs_impl.h"
@@ -82,6 +82,7 @@ void* address(const Tensor& x, int64_t elements = 0) {
 }
 
 Graph graph_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Run& run) {
+  const AttentionBand band = *band_of(run.call.mask, run.call.keys);
   const auto layout = [&](const Tensor& x) { return layout_of(x, run.heads_inner); };
   Graph c{q.dtype() == DType::bf16 ? cudnn::DataType::bf16 : cudnn::DataType::f16,
           layout(q),
@@ -89,7 +90,7 @@ Graph graph_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
           layout(v),
           layout(o),
           run.scale};
-  c.causal = run.band.causal, c.window = run.band.window;
+  c.causal = band.causal, c.window = band.window;
   return c;
 }
 
@@ -122,7 +123,7 @@ bool forward(Tensors in, Outputs y, const Run& run, Stream stream) {
   return true;
 }
 
-bool backward(Tensors in, Outputs y, const Run& run, const AttentionSlices& slices, Stream stream) {
+bool backward(Tensors in, Outputs y, const Run& run, Stream stream) {
   Plans& plans = Plans::of(stream);
   const Tensor q = usable(in[0], stream), k = usable(in[1], stream), v = usable(in[2], stream),
                o = usable(in[3], stream), dout = usable(in[5], stream),
@@ -132,9 +133,11 @@ bool backward(Tensors in, Outputs y, const Run& run, const AttentionSlices& slic
   static_cast<Graph&>(whole) = graph_of(q, k, v, o, run);
   whole.dout = layout(dout), whole.dq = layout(y[0]), whole.dk = layout(y[1]),
   whole.dv = layout(y[2]);
-  whole.deterministic = run.deterministic;
-  const int64_t batch = whole.q.dims[0], heads = whole.q.dims[1], queries = whole.q.dims[2],
-                kv_heads = whole.k.dims[1], group = heads / kv_heads;
+  whole.deterministic = Context::current().options.deterministic;
+  const int64_t batch = run.call.batch, heads = run.call.heads, kv_heads = run.call.kv_heads,
+                group = heads / kv_heads;
+  const AttentionSlices slices =
+      whole.deterministic ? deterministic_slices(run.call) : AttentionSlices{batch, kv_heads};
   for (int64_t b = 0; b < batch; b += slices.batch) {
     for (int64_t kv = 0; kv < kv_heads; kv += slices.kv_heads) {  // some heads: of one sequence
       const Slice s{b, kv, std::min(slices.batch, batch - b),
@@ -144,7 +147,7 @@ bool backward(Tensors in, Outputs y, const Run& run, const AttentionSlices& slic
       for (Layout* x : {&c.k, &c.v, &c.dk, &c.dv}) s.cut(*x, true, group);
       const auto& plan = plans.find(plans.backward, c, cudnn::attention_backward_plan);
       if (!plan) return false;
-      const int64_t rows = s.batch * s.kv_heads * group * queries;
+      const int64_t rows = s.batch * s.kv_heads * group * run.call.queries;
       const auto scratch = [&](int64_t n, DType dtype) { return empty({n}, dtype, stream.device); };
       const Tensor delta = scratch(rows, DType::f32),
                    sums = scratch(plan->sums ? rows * c.q.dims[3] : 0, DType::f32),
@@ -155,7 +158,7 @@ bool backward(Tensors in, Outputs y, const Run& run, const AttentionSlices& slic
           {plan->v, s.in(v, whole.v, true, group)},
           {plan->o, s.in(o, whole.o, false, group)},
           {plan->dout, s.in(dout, whole.dout, false, group)},
-          {plan->lse, address(lse, (b * heads + kv * group) * queries)},
+          {plan->lse, address(lse, (b * heads + kv * group) * run.call.queries)},
           {plan->dq, s.in(y[0], whole.dq, false, group)},
           {plan->dk, s.in(y[1], whole.dk, true, group)},
           {plan->dv, s.in(y[2], whole.dv, true, group)},

@@ -104,7 +104,8 @@ void note_cudnn_refusal(const std::string& why) {
 std::vector<std::string> noted_cudnn_refusals() { return Context::current().state<Refusals>().all; }
 
 namespace {
-// The scores that deterministic backward keeps of a query head, in 2 bytes, in whole tiles.
+// Bytes of a query head's matrix of scores in 16 bits, in whole tiles: deterministic backward keeps
+// its gradient.
 int64_t scores_bytes(const AttentionCase& c) {
   const auto rounded = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile * tile; };
   return 2 * rounded(c.queries, 64) * rounded(c.keys, 128);
@@ -123,7 +124,8 @@ int64_t cudnn_backward_workspace(const AttentionCase& given, bool deterministic)
   constexpr int64_t kBesides = 1024;
   const int64_t heads = c.batch * c.heads, rows = heads * c.queries;
   const int64_t delta = 4 * rows;
-  // Gradients of keys for each query head, in 2 bytes, before a group's are summed.
+  // With grouped queries: the gradients of k and v of each query head, in 16 bits, before the sum
+  // over a group.
   const int64_t groups = c.heads == c.kv_heads ? 0 : 2 * heads * c.keys * (c.d + c.dv);
   return delta + groups + (deterministic ? heads * scores_bytes(c) : 4 * rows * c.d) + kBesides;
 }

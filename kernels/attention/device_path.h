@@ -36,7 +36,7 @@ struct AttentionCase {
   bool lse_gradient = false;               ///< in backward: lse has a gradient
 };
 
-/// Why not, if nothing of the call is the reason.
+/// The reason if cuDNN takes the call, but is not installed.
 inline constexpr std::string_view kNoCudnn = "there is no cuDNN of a version that is used";
 
 struct AttentionChoice {
@@ -58,7 +58,7 @@ struct CudnnRefusal {
 };
 TESSERA_API std::span<const CudnnRefusal> cudnn_refusals();
 
-/// A mask as the keys from `window` - 1 before a query up to it. None: it is no such band.
+/// The last `window` keys up to a query, as a mask; empty if the mask is another one.
 struct AttentionBand {
   bool causal = false;
   int64_t window = 0;  ///< 0: from the first key
@@ -70,10 +70,12 @@ TESSERA_API void note_cudnn_refusal(const std::string& why);
 /// The reasons so far on this rank, each once.
 TESSERA_API std::vector<std::string> noted_cudnn_refusals();
 
-/// Bytes that cuDNN's backward takes besides its outputs. Deterministic: of a slice of the call.
+/// Bytes that cuDNN's backward takes besides its outputs; if deterministic, for one slice at a
+/// time.
 TESSERA_API int64_t cudnn_backward_workspace(const AttentionCase& c, bool deterministic);
-/// A deterministic backward runs for so many sequences, and so many of their key heads, at a time:
-/// its workspace is quadratic, and stays below most_cudnn_workspace() if one key head's does.
+/// How many sequences, and how many of their key heads, a deterministic backward computes at a
+/// time. Its workspace is quadratic in the length; it stays below most_cudnn_workspace(), unless
+/// that of one key head is larger.
 struct AttentionSlices {
   int64_t batch, kv_heads;
 };

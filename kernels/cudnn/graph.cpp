@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/core/error.h"
 #include "tessera/kernels/cudnn/graph_impl.h"
 
 #include <algorithm>
@@ -51,7 +50,7 @@ Graph::Id Graph::add_value(DataType type, uint32_t bits) {
   return id;
 }
 
-void Graph::add(Kind kind, std::initializer_list<std::pair<Attribute, Descriptor>> parts) {
+void Graph::add(Kind kind, const Parts& parts) {
   Object operation(library_, kind);
   for (const auto& [attribute, part] : parts)
     operation.set(attribute, AttributeType::descriptor, part);
@@ -59,22 +58,23 @@ void Graph::add(Kind kind, std::initializer_list<std::pair<Attribute, Descriptor
   operations_.push_back(keep(std::move(operation)).raw());
 }
 
+void Graph::add(Kind kind, Attribute place_of_how, Object how, Parts parts) {
+  how.finalize();
+  parts.emplace_back(place_of_how, keep(std::move(how)).raw());
+  add(kind, parts);
+}
+
 void Graph::pointwise(Pointwise mode, std::initializer_list<Id> x, Id y, DataType math) {
   Object how(library_, Kind::pointwise);
   how.set(Attribute::pointwise_mode, AttributeType::pointwise_mode, mode)
       .set(Attribute::pointwise_math_type, AttributeType::data_type, math);
-  how.finalize();
-  const Id* in = x.begin();
-  constexpr auto kHow = Attribute::operation_pointwise_how, kX = Attribute::operation_pointwise_x,
-                 kB = Attribute::operation_pointwise_b, kT = Attribute::operation_pointwise_t,
-                 kY = Attribute::operation_pointwise_y;
-  constexpr auto kKind = Kind::operation_pointwise;
-  if (x.size() == 1) add(kKind, {{kHow, how.raw()}, {kX, of(in[0])}, {kY, of(y)}});
-  else if (x.size() == 2)
-    add(kKind, {{kHow, how.raw()}, {kX, of(in[0])}, {kB, of(in[1])}, {kY, of(y)}});
-  else
-    add(kKind, {{kHow, how.raw()}, {kX, of(in[0])}, {kB, of(in[1])}, {kT, of(in[2])}, {kY, of(y)}});
-  keep(std::move(how));
+  constexpr Attribute kOperands[] = {Attribute::operation_pointwise_x,
+                                     Attribute::operation_pointwise_b,
+                                     Attribute::operation_pointwise_t};
+  Parts parts{{Attribute::operation_pointwise_y, of(y)}};
+  for (size_t i = 0; i < x.size(); ++i) parts.emplace_back(kOperands[i], of(x.begin()[i]));
+  add(Kind::operation_pointwise, Attribute::operation_pointwise_how, std::move(how),
+      std::move(parts));
 }
 
 void Graph::index(int64_t axis, Id like, Id y) {
@@ -82,33 +82,25 @@ void Graph::index(int64_t axis, Id like, Id y) {
   how.set(Attribute::pointwise_mode, AttributeType::pointwise_mode, Pointwise::index)
       .set(Attribute::pointwise_math_type, AttributeType::data_type, DataType::i32)
       .set(Attribute::pointwise_axis, AttributeType::int64, axis);
-  how.finalize();
-  add(Kind::operation_pointwise, {{Attribute::operation_pointwise_how, how.raw()},
-                                  {Attribute::operation_pointwise_x, of(like)},
-                                  {Attribute::operation_pointwise_y, of(y)}});
-  keep(std::move(how));
+  add(Kind::operation_pointwise, Attribute::operation_pointwise_how, std::move(how),
+      {{Attribute::operation_pointwise_x, of(like)}, {Attribute::operation_pointwise_y, of(y)}});
 }
 
 void Graph::matmul(Id a, Id b, Id y) {
   Object how(library_, Kind::matmul);
   how.set(Attribute::matmul_math_type, AttributeType::data_type, DataType::f32);
-  how.finalize();
-  add(Kind::operation_matmul, {{Attribute::operation_matmul_how, how.raw()},
-                               {Attribute::operation_matmul_a, of(a)},
-                               {Attribute::operation_matmul_b, of(b)},
-                               {Attribute::operation_matmul_c, of(y)}});
-  keep(std::move(how));
+  add(Kind::operation_matmul, Attribute::operation_matmul_how, std::move(how),
+      {{Attribute::operation_matmul_a, of(a)},
+       {Attribute::operation_matmul_b, of(b)},
+       {Attribute::operation_matmul_c, of(y)}});
 }
 
 void Graph::reduce(Reduction reduction, Id x, Id y) {
   Object how(library_, Kind::reduction);
   how.set(Attribute::reduction_operator, AttributeType::reduction_operator, reduction)
       .set(Attribute::reduction_math_type, AttributeType::data_type, DataType::f32);
-  how.finalize();
-  add(Kind::operation_reduction, {{Attribute::operation_reduction_how, how.raw()},
-                                  {Attribute::operation_reduction_x, of(x)},
-                                  {Attribute::operation_reduction_y, of(y)}});
-  keep(std::move(how));
+  add(Kind::operation_reduction, Attribute::operation_reduction_how, std::move(how),
+      {{Attribute::operation_reduction_x, of(x)}, {Attribute::operation_reduction_y, of(y)}});
 }
 
 void Graph::reshape(Id x, Id y) {

@@ -8,7 +8,6 @@
 #include <array>
 #include <bit>
 #include <initializer_list>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -105,7 +104,10 @@ class TESSERA_API Graph {
   Id add_value(DataType type, uint32_t bits);
   [[nodiscard]] Descriptor of(Id id) const { return tensors_[static_cast<size_t>(id - 1)]; }
   Object& keep(Object object) { return kept_.emplace_back(std::move(object)); }
-  void add(Kind kind, std::initializer_list<std::pair<Attribute, Descriptor>> parts);
+  using Parts = std::vector<std::pair<Attribute, Descriptor>>;
+  void add(Kind kind, const Parts& parts);
+  /// With `how`, which is not finalized yet, as one of the parts.
+  void add(Kind kind, Attribute place_of_how, Object how, Parts parts);
 
   const Library& library_;
   std::vector<Descriptor> tensors_;  // of numbers from 1

@@ -4,25 +4,14 @@
 
 #include <cstdlib>
 #include <dlfcn.h>
-#include <filesystem>
 #include <vector>
 
 namespace tessera::cudnn {
 namespace {
 
-constexpr const char* kName = "libcudnn.so.9";
-
 std::vector<std::string> candidates() {
   if (const char* given = std::getenv("TESSERA_CUDNN_LIBRARY"); given && *given) return {given};
-  std::vector<std::string> paths;
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&Process::get), &info) && info.dli_fname) {
-    const auto folder = std::filesystem::path(info.dli_fname).parent_path();
-    paths.push_back((folder / kName).string());
-    paths.push_back((folder / ".." / "lib" / kName).string());
-  }
-  paths.emplace_back(kName);
-  return paths;
+  return library_paths("libcudnn.so.9");
 }
 
 std::string text_of(size_t version) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA index_select and index_add. index_add sorts the places of its index by where they point, in
-// their order, so that each element of the result is one thread's, which adds what is its own: no
-// atomics, and no work for what is another's.
+// CUDA index_select and index_add. index_add sorts the places of its index by their values, equal
+// ones in their order. One thread then sums an element of the result: without atomics, and it reads
+// only the slices that it adds.
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/shared/block_reduce.cuh"

@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-/// Tokens of each of the fewest chunks, alike, of at most `most` tokens and `bytes` of logits.
+/// Tokens of a chunk, if as few chunks as possible of equal size have at most `most` tokens and
+/// `bytes` of logits each.
 inline int64_t even_chunk(int64_t tokens, int64_t bytes_of_token, int64_t most, int64_t bytes) {
   constexpr int64_t kLeast = 64;
   const int64_t fit =

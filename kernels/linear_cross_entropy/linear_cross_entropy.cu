@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreadsOfARow, 1)
     Seen<C> seen;
     each_pack<kPack>(at, x.classes, [&](int64_t, const auto& pack) { seen.take(pack); });
     const C top = block_reduce(seen.top, MaxOf{}, shared), base = base_of(top);
-    // Not of a thread that saw nothing, or -inf alone.
+    // A thread that saw nothing, or -inf alone, has a sum of 0 and would multiply it by inf or NaN.
     const C own = seen.sum == C(0) ? C(0) : seen.sum * vmath::exp(seen.top - base);
     const C sum = block_reduce(own, SumOf{}, shared), log_sum = vmath::log(sum);
     C total = 0;

@@ -99,7 +99,7 @@ __global__ void rotate_packs(Tokens<T> x, const compute_t<T>* cos, const compute
   }
 }
 
-// x with its leading dims as one, if packs of kPack may be read of each head.
+// Whether packs of kPack may be read of each head; `tokens` is x then.
 template <int kPack, class T> bool fits(const Tensor& x, const Sizes& z, Tokens<T>& tokens) {
   const int r = x.rank();
   if (r > 4 || x.strides()[r - 1] != 1 || z.d % kPack != 0) return false;

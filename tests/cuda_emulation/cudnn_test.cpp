@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only an emulated cuDNN can show: that a graph with another operation in any
-// place is noticed, and what becomes of a call that cuDNN refuses.
+// What only an emulated cuDNN can show: a graph with another operation in any place is noticed, and
+// a call that cuDNN refuses is done by Tessera's kernels.
 #include "tessera/core/process.h"
-#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/tests/support/attention_cases.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +55,8 @@ TEST_F(CudnnCuda, WhatItRefusesIsNamedOnceAndDoneByTesserasKernels) {
   EXPECT_EQ(noted_cudnn_refusals(), std::vector<std::string>{"[cudnn] no engine takes the graph"});
 }
 
-// Slices of heads, the last one smaller, with an lse that begins on 4 bytes; and of sequences.
+// Backward is cut by key heads, so that the last slice is smaller and lse begins on 4 bytes, or by
+// sequences.
 TEST_F(CudnnCuda, DeterministicBackwardRunsInSlices) {
   (void)setenv("TESSERA_CUDNN_WORKSPACE", "70000", 1);  // two heads of 65 queries and keys
   ASSERT_TRUE(has_cudnn()) << cudnn_text();

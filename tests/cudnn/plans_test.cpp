@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Does cuDNN itself take the graphs? It makes plans for a device that is described to it, so that
 // every case of the table is asked for on a machine without one: an H100, by JSON.
-#include "tessera/core/error.h"
-#include "tessera/kernels/attention/device_path.h"
 #include "tessera/kernels/cudnn/attention_graphs_impl.h"
+#include "tessera/tests/support/attention_cases.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
-#include <iostream>
 
 namespace tessera::cudnn {
 namespace {
@@ -25,27 +23,9 @@ constexpr const char* kH100 = R"({"maxGridSize": [2147483647, 65535, 65535],
   "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "isTccDriver": 0,
   "supportCoopLaunch": 1, "totalGlobalMem": 85017493504})";
 
-struct Given {
-  const char* name;
-  int64_t b, h, h_kv, t, s, d, dv;
-  AttentionMask mask = AttentionMask::causal();
-  DType dtype = DType::bf16;
-};
-std::ostream& operator<<(std::ostream& out, const Given& g) { return out << g.name; }
+using test::AttentionTest;
 
-AttentionCase case_of(const Given& g) {
-  return {.dtype = g.dtype,
-          .batch = g.b,
-          .heads = g.h,
-          .kv_heads = g.h_kv,
-          .queries = g.t,
-          .keys = g.s,
-          .d = g.d,
-          .dv = g.dv,
-          .mask = g.mask};
-}
-
-AttentionBackwardGraph graph_of(const Given& g, bool deterministic) {
+AttentionBackwardGraph graph_of(const AttentionTest& g, bool deterministic) {
   const auto layout = [](int64_t b, int64_t h, int64_t t, int64_t d) -> Layout {
     return {{b, h, t, d}, {t * h * d, d, h * d, 1}};  // heads inside
   };
@@ -62,7 +42,7 @@ AttentionBackwardGraph graph_of(const Given& g, bool deterministic) {
   return x;
 }
 
-class CudnnPlans : public testing::TestWithParam<Given> {
+class CudnnPlans : public testing::TestWithParam<AttentionTest> {
  protected:
   void SetUp() override {
     // In the place of the driver, whether there is one or not.
@@ -73,15 +53,15 @@ class CudnnPlans : public testing::TestWithParam<Given> {
 };
 
 TEST_P(CudnnPlans, AreMadeForWhatTheTableGivesIt) {
-  const Given& g = GetParam();
-  const AttentionCase c = case_of(g);
+  const AttentionTest& g = GetParam();
+  const AttentionCase c = test::case_of(g);
   const AttentionChoice choice = choose_attention(c, true);
   ASSERT_EQ(choice.path, AttentionPath::cudnn) << choice.why_not_cudnn;
   const auto timed = [&](const char* what, auto&& make) {
     const auto before = std::chrono::steady_clock::now();
     const int64_t workspace = make();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - before;
-    std::printf("%-16s %-14s %13lld bytes of workspace, plan in %.1f s\n", g.name, what,
+    std::printf("%-16s %-14s %13lld bytes of workspace, plan in %.1f s\n", g.name.c_str(), what,
                 static_cast<long long>(workspace), seconds.count());
     return workspace;
   };
@@ -89,7 +69,7 @@ TEST_P(CudnnPlans, AreMadeForWhatTheTableGivesIt) {
     return attention_plan(*Library::get(), {nullptr, kH100}, graph_of(g, false)).plan.workspace();
   });
   for (const bool deterministic : {false, true}) {
-    Given slice = g;
+    AttentionTest slice = g;
     if (deterministic) {
       const AttentionSlices slices = deterministic_slices(c);
       slice.b = slices.batch;
@@ -114,25 +94,28 @@ TEST_P(CudnnPlans, AreMadeForWhatTheTableGivesIt) {
 const AttentionMask kCausal = AttentionMask::causal();
 INSTANTIATE_TEST_SUITE_P(
     , CudnnPlans,
-    testing::Values(
-        Given{"llama3_1B", 4, 32, 8, 4096, 4096, 64, 64},
-        Given{"llama3_8B", 1, 32, 8, 8192, 8192, 128, 128},
-        Given{"gpt2_124M", 16, 12, 12, 1024, 1024, 64, 64},
-        Given{"deepseek_192", 1, 16, 16, 4096, 4096, 192, 128},
-        Given{"heads_256", 1, 16, 8, 4096, 4096, 256, 256},
-        Given{"heads_96", 1, 16, 8, 1000, 1000, 96, 96}, Given{"heads_8", 1, 4, 2, 65, 65, 8, 8},
-        Given{"two_tokens", 1, 4, 2, 2, 2, 64, 64},
-        Given{"f16", 1, 4, 1, 127, 127, 128, 128, kCausal, DType::f16},
-        Given{"all_keys", 2, 8, 8, 512, 768, 64, 64, AttentionMask()},
-        Given{"more_keys", 1, 4, 1, 127, 200, 64, 64},
-        Given{"window", 2, 8, 2, 4096, 4096, 128, 128, kCausal& AttentionMask::window(1024)},
-        Given{"short_window", 2, 8, 8, 500, 500, 64, 64, kCausal& AttentionMask::window(3)}),
-    [](const auto& test) { return std::string(test.param.name); });
+    testing::Values(AttentionTest{"llama3_1B", 4, 32, 8, 4096, 4096, 64, 64},
+                    AttentionTest{"llama3_8B", 1, 32, 8, 8192, 8192, 128, 128},
+                    AttentionTest{"gpt2_124M", 16, 12, 12, 1024, 1024, 64, 64},
+                    AttentionTest{"deepseek_192", 1, 16, 16, 4096, 4096, 192, 128},
+                    AttentionTest{"heads_256", 1, 16, 8, 4096, 4096, 256, 256},
+                    AttentionTest{"heads_96", 1, 16, 8, 1000, 1000, 96, 96},
+                    AttentionTest{"heads_8", 1, 4, 2, 65, 65, 8, 8},
+                    AttentionTest{"two_tokens", 1, 4, 2, 2, 2, 64, 64},
+                    AttentionTest{"f16", 1, 4, 1, 127, 127, 128, 128, kCausal, DType::f16},
+                    AttentionTest{"all_keys", 2, 8, 8, 512, 768, 64, 64, AttentionMask()},
+                    AttentionTest{"more_keys", 1, 4, 1, 127, 200, 64, 64},
+                    AttentionTest{"window", 2, 8, 2, 4096, 4096, 128, 128,
+                                  kCausal& AttentionMask::window(1024)},
+                    AttentionTest{"short_window", 2, 8, 8, 500, 500, 64, 64,
+                                  kCausal& AttentionMask::window(3)}),
+    [](const auto& given) { return given.param.name; });
 
 // A row that refuses what cuDNN would take costs speed; one that is missing, an attempt.
 TEST_F(CudnnPlans, OfHeadsThatAreNoMultipleOf8AreRefusedByCudnnToo) {
-  const Given odd{"", 1, 2, 2, 65, 65, 12, 12};
-  EXPECT_EQ(choose_attention(case_of(odd), true).why_not_cudnn, "a head size is no multiple of 8");
+  const AttentionTest odd{"", 1, 2, 2, 65, 65, 12, 12};
+  EXPECT_EQ(choose_attention(test::case_of(odd), true).why_not_cudnn,
+            "a head size is no multiple of 8");
   EXPECT_THROW((void)attention_plan(*Library::get(), {nullptr, kH100}, graph_of(odd, false)),
                NotSupported);
   EXPECT_THROW(

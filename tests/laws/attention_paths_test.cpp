@@ -7,8 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 namespace tessera::test {
 namespace {
 
@@ -25,19 +23,6 @@ class AttentionPathsCuda : public testing::TestWithParam<AttentionTest> {
     if (!Process::get().cuda_available()) GTEST_SKIP() << "no GPU";
   }
 };
-
-AttentionCase case_of(const AttentionTest& a) {
-  return {.dtype = a.dtype,
-          .batch = a.b,
-          .heads = a.h,
-          .kv_heads = a.h_kv,
-          .queries = a.t,
-          .keys = a.s,
-          .d = a.d,
-          .dv = a.dv,
-          .mask = a.mask,
-          .first_query = a.first_query};
-}
 
 TEST_P(AttentionPathsCuda, IsRight) {
   const AttentionTest& a = GetParam();
@@ -59,10 +44,6 @@ TEST_P(AttentionPathsCuda, IsRight) {
       EXPECT_TRUE(again.dq == e.dq && again.dk == e.dk && again.dv == e.dv)
           << "gradients differ from one run to the next";
     }
-    RecordProperty(deterministic ? "dq_deterministic" : "dq", std::to_string(e.dq));
-    if (std::getenv("TESSERA_PRINT_ERRORS"))
-      std::printf("%-20s %-20s o %.1e lse %.1e dq %.1e dk %.1e dv %.1e\n", a.name.c_str(),
-                  std::string(name_of(choice.path)).c_str(), e.o, e.lse, e.dq, e.dk, e.dv);
     EXPECT_EQ(noted_cudnn_refusals(), std::vector<std::string>());
   }
 }

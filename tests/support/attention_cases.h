@@ -32,6 +32,19 @@ struct AttentionTest {
   }
 };
 
+inline AttentionCase case_of(const AttentionTest& a) {
+  return {.dtype = a.dtype,
+          .batch = a.b,
+          .heads = a.h,
+          .kv_heads = a.h_kv,
+          .queries = a.t,
+          .keys = a.s,
+          .d = a.d,
+          .dv = a.dv,
+          .mask = a.mask,
+          .first_query = a.first_query};
+}
+
 /// Every head size and mask of the table, T of every kind modulo 128, groups of 1 to 16, extreme
 /// scores.
 inline std::vector<AttentionTest> attention_tests() {
