@@ -9,6 +9,7 @@
 #pragma once
 
 #include "tessera/kernels/attention/attention_impl.cuh"
+#include "tessera/kernels/mask/seen_bits_impl.h"
 #include "tessera/kernels/shared/cp_async.cuh"
 #include "tessera/kernels/shared/ldmatrix.cuh"
 #include "tessera/kernels/shared/mma.cuh"
@@ -20,11 +21,13 @@ namespace tessera::op::mma_attention {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 
-/// Heads of kD elements, those that are not there zero. Longer ones leave fewer registers for rows.
-template <int kD> inline constexpr int kRows = kD <= 128 ? 128 : 64;  // of a block
-template <int kD> inline constexpr int kTilesM = kD <= 64 ? 2 : 1;    // of 16 rows, of a warp
-template <int kD> inline constexpr int kWarpRows = 16 * kTilesM<kD>;
-template <int kD> inline constexpr int kMmaThreads = 32 * (kRows<kD> / kWarpRows<kD>);
+/// Of a kernel whose heads have kHead elements, those that are not there zero, and whose warps own
+/// kTilesM tiles of 16 rows. Longer heads leave fewer registers for rows.
+template <int kHead, int kTilesM> struct Shape {
+  static constexpr int kD = kHead, kM = kTilesM, kWarpRows = 16 * kM;
+  static constexpr int kRows = kD <= 128 ? 128 : 64;  // of a block
+  static constexpr int kThreads = 32 * (kRows / kWarpRows);
+};
 
 /// Calls f<kD>() with the least kD that holds d.
 template <class F> void with_head_size(int d, F&& f) {
@@ -38,23 +41,32 @@ template <class F> void with_head_size(int d, F&& f) {
 template <class T, int kTileRows, int kD> struct alignas(16) HeadTile {
   T at[kTileRows][kD + 8];
 
-  /// Starts to take rows [first, first + kTileRows) of `head`, by all threads of the block.
-  /// `aligned`: 16 bytes at a time may be read.
-  __device__ __forceinline__ void load(const Heads<const T>& x, const T* head, int64_t first,
+  /// Starts to take rows [first, first + kTileRows) of `head`, by all kThreads threads of the
+  /// block. `aligned`: 16 bytes at a time may be read.
+  template <int kThreads>
+  __device__ __forceinline__ void load(const Heads<const T>& x, const T* head, int first,
                                        int64_t total, int d, bool aligned) {
-    constexpr int kChunks = kD / 8, kEach = kTileRows * kChunks / kMmaThreads<kD>;
-    static_assert(kEach * kMmaThreads<kD> == kTileRows * kChunks);
+    constexpr int kChunks = kD / 8, kAtOnce = kThreads / kChunks;  // rows
+    static_assert(kThreads % kChunks == 0 && kTileRows % kAtOnce == 0);
+    const int row = threadIdx.x / kChunks, c = threadIdx.x % kChunks * 8;
+    const int rows = total - first < kTileRows ? static_cast<int>(total - first) : kTileRows;
+    const int inside = d - c < 0 ? 0 : d - c < 8 ? d - c : 8;
+    // Columns behind the head's read nothing, from its first element.
+    const T* from = inside ? head + static_cast<int64_t>(first + row) * x.time + c * x.d : head;
+    const int64_t step = inside ? kAtOnce * x.time : 0;
+    const int bytes = inside * static_cast<int>(sizeof(T));
+    if (aligned && rows == kTileRows) {
 #pragma unroll
-    for (int n = 0; n < kEach; ++n) {
-      const int i = n * kMmaThreads<kD> + threadIdx.x;
-      const int r = i / kChunks, c = i % kChunks * 8;
-      const int left = first + r < total ? d - c : 0;
-      const int inside = left < 0 ? 0 : left < 8 ? left : 8;
-      const T* from = inside ? head + (first + r) * x.time + c * x.d : head;
+      for (int n = 0; n < kTileRows / kAtOnce; ++n)
+        cp_async(&at[row + n * kAtOnce][c], from + n * step, bytes);
+      return;
+    }
+#pragma unroll 1
+    for (int r = row; r < kTileRows; r += kAtOnce, from += step) {
       if (aligned) {
-        cp_async(&at[r][c], from, inside * static_cast<int>(sizeof(T)));
+        cp_async(&at[r][c], r < rows ? from : head, r < rows ? bytes : 0);
       } else {
-        for (int j = 0; j < 8; ++j) at[r][c + j] = j < inside ? from[j * x.d] : T(0.0F);
+        for (int j = 0; j < 8; ++j) at[r][c + j] = r < rows && j < inside ? from[j * x.d] : T(0.0F);
       }
     }
   }
@@ -85,32 +97,19 @@ template <int kM, int kColumns> struct Sums {
   }
 };
 
-/// Which of a thread's sums count: of each row a bit for each column. Apart from the sums' own
-/// loops, which are unrolled: the mask is called in one place for a row.
-template <int kM, int kColumns> struct SeenBits {
-  uint32_t of[kM][2];
+/// Which of a thread's sums of a piece of scores, from `row` and `column` on, count.
+template <int kM, int kColumns, bool kOfKeys> struct CountingSums {
+  SeenBits<2 * kM> bits;
 
-  /// sees(row of the warp, column); `whole`: everything counts.
-  template <class F> __device__ __forceinline__ SeenBits(bool whole, F sees) {
+  __device__ __forceinline__ CountingSums(const MaskView& mask, const BlockSeen& seen, int b,
+                                          int row, int column) {
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t bits = whole ? ~0U : 0;
-        if (!whole) {
-#pragma unroll 1
-          for (int i = 0; i < kColumns / 4; ++i) {
-            const bool seen = sees(m * 16 + half * 8 + lane / 4, i / 2 * 8 + lane % 4 * 2 + i % 2);
-            bits |= static_cast<uint32_t>(seen) << i;
-          }
-        }
-        of[m][half] = bits;
-      }
-    }
+    bits = seen_bits<2 * kM, kColumns / 4, kOfKeys>(
+        mask, seen, b, [&](int r) { return row + r * 8 + lane / 4; },
+        [&](int i) { return column + i / 2 * 8 + lane % 4 * 2 + i % 2; });
   }
   __device__ __forceinline__ bool has(int m, int half, int j, int e) const {
-    return (of[m][half] >> (2 * j + e) & 1) != 0;
+    return (bits.of[2 * m + half] >> (2 * j + e) & 1) != 0;
   }
 };
 
@@ -172,15 +171,15 @@ __device__ __forceinline__ void multiply_weights(Sums<kM, kColumns>& sums,
 /// Writes rows [first, total) of a warp's sums, each element times factor(m, half), in the columns
 /// from `first_column` to d.
 template <class T, int kM, int kColumns, class F>
-__device__ void store_rows(const Sums<kM, kColumns>& sums, const Heads<T>& to, T* head,
-                           int64_t first, int64_t total, int d, F factor, int first_column = 0) {
+__device__ void store_rows(const Sums<kM, kColumns>& sums, const Heads<T>& to, T* head, int first,
+                           int64_t total, int d, F factor, int first_column = 0) {
   const int lane = threadIdx.x % 32;
   const bool pairs = to.d == 1 && to.time % 2 == 0 && reinterpret_cast<uintptr_t>(head) % 4 == 0;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t row = first + m * 16 + half * 8 + lane / 4;
+      const int row = first + m * 16 + half * 8 + lane / 4;
       if (row >= total) continue;
       const float f = factor(m, half);
 #pragma unroll
@@ -202,18 +201,18 @@ __device__ void store_rows(const Sums<kM, kColumns>& sums, const Heads<T>& to, T
 /// What a tile's blocks of 64 rows see of the other side's blocks, each found by one thread, for as
 /// many blocks at a time as there are threads: asked by all for each step, it would cost more than
 /// the products. All threads of the block call its functions.
-template <int kD> struct SeenBlocks {
-  static constexpr int kThreads = kMmaThreads<kD>, kMine = kRows<kD> / kAttentionBlock;
+template <class S> struct SeenBlocks {
+  static constexpr int kThreads = S::kThreads, kMine = S::kRows / kAttentionBlock;
   int32_t by[kMine][kThreads];
 
   /// The first block from `from` on, below `end`, of which some row of the tile sees a part; `end`
   /// if none. find(mine, block): what the tile's block `mine` sees. `known`: blocks found so far.
-  template <class F> __device__ int64_t next(int64_t from, int64_t end, int64_t& known, F find) {
-    for (int64_t block = from; block < end; ++block) {
+  template <class F> __device__ int next(int from, int end, int& known, F find) {
+    for (int block = from; block < end; ++block) {
       if (block >= known || block < known - kThreads) {
         __syncthreads();  // nobody reads the last ones any more
         known = block + kThreads;
-        const int64_t own = block + threadIdx.x;
+        const int own = block + static_cast<int>(threadIdx.x);
         for (int mine = 0; mine < kMine; ++mine)
           by[mine][threadIdx.x] = own < end ? find(mine, own).by : BlockSeen::kNothing;
         __syncthreads();
@@ -223,47 +222,54 @@ template <int kD> struct SeenBlocks {
     }
     return end;
   }
-  __device__ BlockSeen of(int mine, int64_t block, int64_t known) const {
+  __device__ BlockSeen of(int mine, int block, int known) const {
     return {by[mine][block - (known - kThreads)]};
   }
 };
 
-/// The queries that a block owns, in their head, and a warp's part of them.
-template <int kD> struct QueryTile {
-  int64_t batch, head, kv_head, first;
-  int row = threadIdx.x / 32 * kWarpRows<kD>;
+/// The queries that a block owns, in their head, and a warp's part of them. Numbers of tokens are
+/// int in registers: keys of more would not fit into a device.
+template <class S> struct QueryTile {
+  int batch, head, kv_head, first;
+  int row = threadIdx.x / 32 * S::kWarpRows;
 
   __device__ explicit QueryTile(const AttentionSizes& z) {
-    const int64_t tiles = ceil_div(z.queries, kRows<kD>);
-    first = (tiles - 1 - blockIdx.x % tiles) * kRows<kD>;  // the longest causal rows first
-    head = blockIdx.x / tiles % z.heads, batch = blockIdx.x / tiles / z.heads;
-    kv_head = head / (z.heads / z.kv_heads);
+    const auto tiles = static_cast<unsigned>(ceil_div(z.queries, S::kRows)),
+               heads = static_cast<unsigned>(z.heads);
+    // The longest causal rows first.
+    first = static_cast<int>(tiles - 1 - blockIdx.x % tiles) * S::kRows;
+    head = static_cast<int>(blockIdx.x / tiles % heads);
+    batch = static_cast<int>(blockIdx.x / tiles / heads);
+    kv_head = head / static_cast<int>(z.heads / z.kv_heads);
   }
 };
 
 /// The keys that a tile of queries walks over, kStep at a time.
-template <int kD, int kStep> struct KeySteps {
+template <class S, int kStep> struct KeySteps {
   static constexpr int kPerBlock = kAttentionBlock / kStep;
-  SeenBlocks<kD>& blocks;
+  SeenBlocks<S>& blocks;
   const AttentionSizes& z;
-  const QueryTile<kD>& tile;
-  int64_t count, known = 0;
+  const QueryTile<S>& tile;
+  int count, known = 0;
 
-  __device__ KeySteps(SeenBlocks<kD>& found, const AttentionSizes& sizes,
-                      const QueryTile<kD>& owned)
-      : blocks(found), z(sizes), tile(owned), count(ceil_div(sizes.keys, kStep)) {}
+  __device__ KeySteps(SeenBlocks<S>& found, const AttentionSizes& sizes, const QueryTile<S>& owned)
+      : blocks(found),
+        z(sizes),
+        tile(owned),
+        count(static_cast<int>(ceil_div(sizes.keys, kStep))) {}
   /// The first step from this one on of which some query of the tile sees a part; count if none.
-  __device__ int64_t next(int64_t step) {
-    const int64_t block = blocks.next(
-        step / kPerBlock, ceil_div(z.keys, kAttentionBlock), known, [&](int mine, int64_t k) {
-          const int64_t query = tile.first + mine * kAttentionBlock;
-          return query < z.queries ? z.mask.block(tile.batch, query, k * kAttentionBlock)
-                                   : BlockSeen{BlockSeen::kNothing};
-        });
+  __device__ int next(int step) {
+    const int all = static_cast<int>(ceil_div(z.keys, kAttentionBlock));
+    const int block = blocks.next(step / kPerBlock, all, known, [&](int mine, int k) {
+      const int query = tile.first + mine * kAttentionBlock;
+      return query < z.queries
+                 ? z.mask.block(tile.batch, query, static_cast<int64_t>(k) * kAttentionBlock)
+                 : BlockSeen{BlockSeen::kNothing};
+    });
     return min(max(step, block * kPerBlock), count);
   }
   /// What the warp's queries see of the step that next() gave last.
-  __device__ BlockSeen seen(int64_t step) const {
+  __device__ BlockSeen seen(int step) const {
     return step < count ? blocks.of(tile.row / kAttentionBlock, step / kPerBlock, known)
                         : BlockSeen{BlockSeen::kNothing};
   }
@@ -274,19 +280,18 @@ template <int kD, int kStep> struct KeySteps {
 /// starts them. What the block has started to copy before has landed at the first call too.
 template <class Steps, class Load, class Work>
 __device__ __forceinline__ void walk(Steps& steps, Load load, Work work) {
-  auto step = steps.next(0);
+  int step = steps.next(0);
   BlockSeen seen = steps.seen(step);
   if (step < steps.count) load(step, 0);
   cp_async_commit();
   for (int stage = 0; step < steps.count; stage ^= 1) {
-    const auto following = steps.next(step + 1);
+    const int following = steps.next(step + 1);
     const BlockSeen following_seen = steps.seen(following);
+    cp_async_wait<0>();
+    __syncthreads();  // this step's tiles are there for all, and nobody reads the last ones
     if (following < steps.count) load(following, stage ^ 1);
     cp_async_commit();
-    cp_async_wait<1>();
-    __syncthreads();  // this step's tiles are there for all
     if (seen.by != BlockSeen::kNothing) work(step, stage, seen);
-    __syncthreads();  // nobody reads them any more
     step = following, seen = following_seen;
   }
 }

@@ -66,16 +66,36 @@ struct Extent {
 
 TESSERA_HD int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
+/// What one condition lets a query see: keys whose position, or document id, is one of `count`
+/// numbers from `first` on.
+struct SeenNumbers {
+  int64_t first;
+  uint64_t count;
+  [[nodiscard]] TESSERA_HD bool has(int64_t number) const {
+    return static_cast<uint64_t>(number) - static_cast<uint64_t>(first) < count;
+  }
+};
+/// `query`: its document id for Kind::document, its position for the others.
+TESSERA_HD SeenNumbers seen_numbers(AttentionMask::Kind kind, int64_t n, int64_t query) {
+  using Kind = AttentionMask::Kind;
+  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
+  const auto below = [](int64_t end) -> SeenNumbers {
+    return {kFirst, static_cast<uint64_t>(end) - static_cast<uint64_t>(kFirst)};
+  };
+  switch (kind) {
+    case Kind::causal: return below(query + 1);
+    case Kind::document: return {query, 1};
+    case Kind::window: return {query - n + 1, static_cast<uint64_t>(2 * n - 1)};
+    case Kind::chunk: return {floor_div(query, n) * n, static_cast<uint64_t>(n)};
+    default: return below(n);
+  }
+}
+
 /// Whether a query sees a key.
 TESSERA_HD bool sees(AttentionMask::Kind kind, int64_t n, const Token& q, const Token& k) {
-  using Kind = AttentionMask::Kind;
-  switch (kind) {
-    case Kind::causal: return k.position <= q.position;
-    case Kind::document: return k.document == q.document;
-    case Kind::window: return q.position - k.position < n && k.position - q.position < n;
-    case Kind::chunk: return floor_div(q.position, n) == floor_div(k.position, n);
-    default: return k.position < n;
-  }
+  const bool documents = kind == AttentionMask::Kind::document;
+  return seen_numbers(kind, n, documents ? q.document : q.position)
+      .has(documents ? k.document : k.position);
 }
 TESSERA_HD bool sees(const AttentionMask& mask, const Token& q, const Token& k) {
   return mask.evaluate(true,

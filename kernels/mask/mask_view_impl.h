@@ -28,6 +28,10 @@ struct TokenBlocks {
   [[nodiscard]] TESSERA_HD Token at(int64_t b, int64_t i) const {
     return {positions.at(b, i), documents.at(b, i)};
   }
+  /// What conditions of `kind` compare.
+  [[nodiscard]] TESSERA_HD const Ids& ids(AttentionMask::Kind kind) const {
+    return kind == AttentionMask::Kind::document ? documents : positions;
+  }
   /// Its tokens looked at one by one.
   [[nodiscard]] TESSERA_HD Extent find_extent(int64_t b, int64_t first) const {
     Extent e;

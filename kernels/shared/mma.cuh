@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-core products of a warp: PTX mma.sync, of sm_80 and later. PTX stands in one header per
+// Tensor-core products of a warp, PTX mma.sync, of sm_80 and later, and what makes their operands.
+// PTX stands in one header per
 // family of instructions, mma.cuh, ldmatrix.cuh and cp_async.cuh; an emulated device has a twin of
 // each (tests/cuda_emulation/include/cuda_ptx.h).
 #pragma once
@@ -50,8 +51,14 @@ template <class T> __device__ __forceinline__ uint32_t fragment_of(float first, 
   }
   return two;
 }
+/// 2^x, with a relative error of up to 2^-22; 0 where that is subnormal.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 #else
-using cuda_emulation::mma_16x8x16, cuda_emulation::fragment_of;
+using cuda_emulation::mma_16x8x16, cuda_emulation::fragment_of, cuda_emulation::exp2_approx;
 #endif
 
 }  // namespace tessera

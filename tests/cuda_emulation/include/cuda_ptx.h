@@ -23,6 +23,13 @@ template <class T> uint32_t fragment_of(float first, float second) {
   return T(first).bits | static_cast<uint32_t>(T(second).bits) << 16;
 }
 
+/// ex2.approx.ftz.f32: up to 2^-22 off.
+inline float exp2_approx(float x) {
+  constexpr float kError = 1 - 0x1p-22F;
+  const float y = std::exp2(x) * kError;
+  return y < std::numeric_limits<float>::min() ? 0 : y;
+}
+
 /// ldmatrix.sync.aligned.m8n8.x4.shared.b16, plain and .trans.
 CUDA_EMULATION_API void ldmatrix_x4(uint32_t (&r)[4], const void* row, Site site = Site::current());
 CUDA_EMULATION_API void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row,
