@@ -6,6 +6,13 @@
 
 #include "tessera/kernels/mask/mask_view_impl.h"
 
+// A loop that stays one: unrolled, it would fill the instruction cache of the kernels around it.
+#ifdef __CUDACC__
+#define TESSERA_ROLLED _Pragma("unroll 1")
+#else
+#define TESSERA_ROLLED
+#endif
+
 namespace tessera::op {
 
 /// Of each of a thread's rows a bit for each of its columns.
@@ -25,8 +32,8 @@ template <int kRows> struct SeenBits {
 /// the queries column(0 ...) see the keys row(0 ...). All lie in the block that `seen` is of, or
 /// behind the last token: nothing is seen there.
 template <int kRows, int kColumns, bool kOfKeys, class Row, class Column>
-TESSERA_HD SeenBits<kRows> seen_bits(const MaskView& view, const BlockSeen& seen,
-                                                     int64_t b, Row row, Column column) {
+TESSERA_HD SeenBits<kRows> seen_bits(const MaskView& view, const BlockSeen& seen, int64_t b,
+                                     Row row, Column column) {
   using Kind = AttentionMask::Kind;
   const TokenBlocks &rows = kOfKeys ? view.key : view.query,
                     &columns = kOfKeys ? view.query : view.key;
@@ -43,7 +50,7 @@ TESSERA_HD SeenBits<kRows> seen_bits(const MaskView& view, const BlockSeen& seen
         if constexpr (!kOfKeys) of_rows[r] = seen_numbers(kind, n, numbers[r]);
         found.of[r] = 0;
       }
-#pragma unroll 1
+      TESSERA_ROLLED
       for (int i = 0; i < kColumns; ++i) {
         const int64_t number = columns.ids(kind).at(b, last_at_most(column(i), columns.n));
         if constexpr (kOfKeys) {
@@ -59,7 +66,7 @@ TESSERA_HD SeenBits<kRows> seen_bits(const MaskView& view, const BlockSeen& seen
     });
   } else if (seen.by >= 0) {
     for (int r = 0; r < kRows; ++r) {
-#pragma unroll 1
+      TESSERA_ROLLED
       for (int i = 0; i < kColumns; ++i) {
         const int64_t q = kOfKeys ? column(i) : row(r), k = kOfKeys ? row(r) : column(i);
         if ((view.word(seen, q) >> (k % kAttentionBlock) & 1) == 0) bits.of[r] &= ~(1U << i);
@@ -67,10 +74,11 @@ TESSERA_HD SeenBits<kRows> seen_bits(const MaskView& view, const BlockSeen& seen
     }
   }
   uint32_t there = 0;
-  for (int i = 0; i < kColumns; ++i)
-    there |= static_cast<uint32_t>(column(i) < columns.n) << i;
+  for (int i = 0; i < kColumns; ++i) there |= static_cast<uint32_t>(column(i) < columns.n) << i;
   for (int r = 0; r < kRows; ++r) bits.of[r] &= row(r) < rows.n ? there : 0;
   return bits;
 }
+
+#undef TESSERA_ROLLED
 
 }  // namespace tessera::op

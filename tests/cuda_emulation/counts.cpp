@@ -4,6 +4,7 @@
 
 #include "tessera/core/cuda/kernel_name_impl.h"
 
+#include <atomic>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -49,6 +50,7 @@ struct Counting {
   std::mutex mutex;
   int64_t calls = 0, waits = 0;
   std::map<const void*, int64_t> launches;
+  std::atomic<int64_t> products{0}, matrices{0}, accesses{0};
 };
 
 Counting& counting() {
@@ -71,6 +73,13 @@ void count_wait() {
 void count_launch(const void* code) {
   const std::lock_guard lock(counting().mutex);
   ++counting().launches[code];
+}
+
+void count_product() { ++counting().products; }
+
+void count_matrix(int accesses) {
+  ++counting().matrices;
+  counting().accesses += accesses;
 }
 
 std::string symbol_of(const void* code) {
@@ -96,6 +105,9 @@ void cuda_emulation_counts(cuda_emulation::Counts* counts) {
   const std::lock_guard lock(counting().mutex);
   counts->calls = counting().calls;
   counts->waits = counting().waits;
+  counts->products = counting().products;
+  counts->matrices = counting().matrices;
+  counts->accesses = counting().accesses;
   counts->launches.clear();
   for (const auto& [code, times] : counting().launches) counts->launches[name_of(code)] += times;
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block.h"
+#include "counts.h"
 #include "cuda_ptx.h"
 #include "mutants.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace cuda_emulation {
@@ -27,6 +30,7 @@ struct Mma {
 // PTX ISA, "Matrix Fragments for mma.m16n8k16": a lane's elements are pairs of columns of A, C and
 // D, and of rows of B.
 void multiply(void* const (&lanes)[kWarp]) {
+  count_product();
   float a[16][16], b[16][8];
   for (int l = 0; l < kWarp; ++l) {
     const auto& lane = *static_cast<const Mma*>(lanes[l]);
@@ -49,6 +53,17 @@ struct Rows {
   const void* row;
 };
 
+// How many accesses the eight rows of a matrix take: 128 bytes lie in different banks.
+int accesses_of(void* const (&lanes)[kWarp], int matrix) {
+  std::array<int, 8> at{};
+  for (int i = 0; i < 8; ++i) {
+    const auto row =
+        reinterpret_cast<uintptr_t>(static_cast<const Rows*>(lanes[matrix * 8 + i])->row);
+    ++at[row / kRow % 8];
+  }
+  return *std::ranges::max_element(at);
+}
+
 // Lane l gives row l % 8 of matrix l / 8; of each matrix it takes two elements of row l / 4, or of
 // column l / 4.
 template <bool kTrans> void load(void* const (&lanes)[kWarp]) {
@@ -56,6 +71,7 @@ template <bool kTrans> void load(void* const (&lanes)[kWarp]) {
     uint16_t x[8][8];
     for (int i = 0; i < 8; ++i)
       std::memcpy(x[i], static_cast<const Rows*>(lanes[matrix * 8 + i])->row, kRow);
+    count_matrix(accesses_of(lanes, matrix));
     for (int l = 0; l < kWarp; ++l) {
       const int i = l / 4, j = l % 4 * 2;
       const uint32_t low = kTrans ? x[j][i] : x[i][j], high = kTrans ? x[j + 1][i] : x[i][j + 1];
