@@ -38,7 +38,6 @@ struct Seen {
 // nine: scores and their gradient for delta, for the queries' and for the keys' gradients, and
 // three more for the gradients.
 void expect_least_work(const Seen& seen, int64_t d) {
-  const Session session({.threads = 1});
   constexpr int64_t kHeads = 2;
   Tensor in[] = {made(kHeads, d, 1), made(1, d, 2), made(1, d, 3)};
   for (Tensor& x : in) x.set_requires_grad();
@@ -57,6 +56,7 @@ void expect_least_work(const Seen& seen, int64_t d) {
 }
 
 TEST(AttentionProducts, AreThoseOfTheBlocksThatAreSeen) {
+  const Session session({.threads = 1});
   const auto causal = AttentionMask::causal();
   std::vector<double> ids;  // documents of 1, 95 and 224 tokens
   for (int64_t t = 0; t < kTokens; ++t) ids.push_back(t < 1 ? 0 : t < 96 ? 1 : 2);
