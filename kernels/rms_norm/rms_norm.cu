@@ -33,25 +33,13 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
 }
 
 void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
-  const int64_t d = y[1].numel();
-  if (d == 0) return;
+  if (y[1].numel() == 0) return;
   const Tensor x = row_major(in[0], stream), weight = row_major_if_given(in[1], stream);
   const Tensor rstd = row_major(in[2], stream), dy = row_major(in[3], stream);
   const Tensor more = in.size() > 4 ? row_major_if_given(in[4], stream) : Tensor();
-  const int64_t rows = x.numel() / d, chunk = std::max<int64_t>(16, ceil_div(rows, 256)),
-                chunks = ceil_div(rows, chunk);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const Tensor partial = empty({chunks, d}, dtype_of<C>, x.device());
-    if (rows > 0) {
-      rms_norm_cuda::backward_input<T, kTuning.bytes>(x, weight, rstd, dy, more, y[0], stream,
-                                                      kTuning.threads);
-      const dim3 grid(blocks_for(d), static_cast<unsigned>(chunks));
-      launch(rms_norm_cuda::weight_gradient<T>, grid, kThreads, 0, stream, x.device_data<T>(),
-             rstd.device_data<C>(), dy.device_data<T>(), partial.device_data<C>(), rows, d, chunk);
-    }
-    launch(join_chunks<C, T>, blocks_for(d), kThreads, 0, stream, partial.device_data<C>(),
-           y[1].device_data<T>(), d, chunks);
+    rms_norm_cuda::backward<T, kTuning.bytes>(x, weight, rstd, dy, more, y[0], y[1], stream,
+                                              kTuning.threads);
   });
 }
 

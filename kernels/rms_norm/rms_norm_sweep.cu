@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variants of rms_norm's kernels of a row, at the widths of a 1B model and of a mixture of experts.
+// Variants of rms_norm's kernels, at the widths of a 1B model and of a mixture of experts.
 #include "tessera/kernels/rms_norm/rms_norm.cuh"
 #include "tessera/kernels/sweep.h"
 
@@ -14,7 +14,7 @@ void sweep_rms_norm(Sweep& sweep) {
         std::tuple{"128 experts, 1 x 1024", int64_t{1024}, int64_t{1024}}}) {
     const Operand x{{rows, d}}, weight{{d}}, rstd{{rows}, DType::f32};
     forward.push_back({name, {x, weight}, {x, rstd}});
-    backward.push_back({name, {x, weight, rstd, x}, {x}});
+    backward.push_back({name, {x, weight, rstd, x}, {x, weight}});
   }
   sweep.push_back(
       {"rms_norm", forward,
@@ -25,11 +25,11 @@ void sweep_rms_norm(Sweep& sweep) {
          };
        })});
   sweep.push_back(
-      {"rms_norm_backward, the input's gradient", backward,
-       variants_of<2, 8, 16>(rms_norm_cuda::kTuning, {64, 128, 256}, [](auto bytes, int threads) {
+      {"rms_norm_backward", backward,
+       variants_of<2, 8, 16>(rms_norm_cuda::kTuning, {128, 256, 512}, [](auto bytes, int threads) {
          return [threads](Tensors in, Outputs out, Stream stream) {
-           rms_norm_cuda::backward_input<bf16, decltype(bytes)::value>(in[0], in[1], in[2], in[3],
-                                                                       {}, out[0], stream, threads);
+           rms_norm_cuda::backward<bf16, decltype(bytes)::value>(in[0], in[1], in[2], in[3], {},
+                                                                 out[0], out[1], stream, threads);
          };
        })});
 }
