@@ -211,6 +211,10 @@ std::vector<Sample<LayerNormBackward>> LayerNormBackward::samples() {
       {LayerNormBackward{}, operands({40, 5})},
       {LayerNormBackward{}, operands({5})},
       {LayerNormBackward{}, operands({3, 300})},
+      {LayerNormBackward{}, operands({40, 301})},  // several rows of warps, in turn
+      {LayerNormBackward{}, operands({20, 1028})},
+      {LayerNormBackward{}, operands({9, 2051})},  // more columns than a block has registers for
+      {LayerNormBackward{}, operands({9, 4104})},
       known(LayerNormBackward{},
             {arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), arg({3}).listed({1, -2, 0.5}),
              arg({2}).listed({2.3333333333333335, -0.16666666666666666}).statistic(),

@@ -291,8 +291,12 @@ std::vector<Sample<RmsNormBackward>> RmsNormBackward::samples() {
       {RmsNormBackward{}, operands({5})},
       {RmsNormBackward{}, operands({3, 301})},
       {RmsNormBackward{}, operands({3, 1028})},
+      {RmsNormBackward{}, operands({40, 301})},  // several rows of warps, in turn
+      {RmsNormBackward{}, operands({20, 1028})},
+      {RmsNormBackward{}, operands({9, 2051})},  // more columns than a block has registers for
       {RmsNormBackward{}, with_more({5, 7})},
       {RmsNormBackward{}, with_more({40, 5})},
+      {RmsNormBackward{}, with_more({9, 4104})},
       {RmsNormBackward{}, of_ones},
       known(RmsNormBackward{}, {x, weight, rstd, dy, no_arg()},
             {{0.5399486300720941, -1.1878879580651693, 0.45895560663135837, -0.6196364380275146,

@@ -78,6 +78,25 @@ TEST_F(CudaSizes, RowsOfSeveralWarps) {
   }
 }
 
+// Rows in as many chunks as there may be, and rows of more columns than a block has at a time.
+TEST_F(CudaSizes, GradientsOfNorms) {
+  for (const Shape& shape : {Shape{2201, 130}, Shape{2, 16392}}) {
+    for (const DType t : {DType::f32, DType::bf16}) {
+      const Shape row{shape.back()};
+      alike(
+          {random(shape, t), random(shape, t), random(row, t)},
+          [](const TensorVector& x) {
+            const auto [y, sum] = add_rms_norm(x[0], x[1], x[2]);
+            return TensorVector{y + sum};
+          },
+          true);
+      alike(
+          {random(shape, t), random(row, t), random(row, t)},
+          [](const TensorVector& x) { return TensorVector{layer_norm(x[0], x[1], x[2])}; }, true);
+    }
+  }
+}
+
 TEST_F(CudaSizes, ListsOfSeveralLaunches) {
   for (const DType t : {DType::f32, DType::bf16}) {
     TensorVector in;
