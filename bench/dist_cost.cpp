@@ -110,7 +110,8 @@ void plan_large(Report& report) {
     metas.clear();
     states.clear();
   };
-  for (const DType scalar : {DType::f64, DType::f64, DType::bool_}) {  // rate, step, skip
+  // Rate, step, skip, factor of the gradients.
+  for (const DType scalar : {DType::f64, DType::f64, DType::bool_, DType::f64}) {
     add({}, false, 0);
     metas.back().dtype = scalar;
   }

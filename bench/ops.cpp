@@ -40,7 +40,7 @@ Json parsed(const std::string& text) {
 Json shapes_of(const OpRow& row, const std::vector<Arg>& in) {
   Json shapes = Json::array();
   const bool adamw = row.name == "adamw_";  // the peer wants parameters alone
-  for (size_t i = adamw ? 2 : 0; i < (adamw ? 2 + (in.size() - 2) / 4 : in.size()); ++i) {
+  for (size_t i = adamw ? 4 : 0; i < (adamw ? 4 + (in.size() - 4) / 4 : in.size()); ++i) {
     shapes.push_back(std::vector<int64_t>(in[i].shape.begin(), in[i].shape.end()));
   }
   return shapes;

@@ -46,8 +46,10 @@ TEST(InPlace, AnOptimizerStepHasTheBitsOfOneRankUnderAnyLayout) {
     const CommTrace trace;
     for (int64_t step = 1; step <= 3; ++step) {
       const double salt = 10 * static_cast<double>(step);
-      adamw_(parameters, filled(salt, true), first, second, step, {.lr = 0.1 / salt});
-      adamw_(p, filled(salt, false), f, s, step, {.lr = 0.1 / salt});
+      const Tensor factor = step > 1 ? tensor(0.3, DType::f64) : Tensor();
+      const AdamWOptions options{.lr = 0.1 / salt, .grad_factor = factor};
+      adamw_(parameters, filled(salt, true), first, second, step, options);
+      adamw_(p, filled(salt, false), f, s, step, options);
     }
     EXPECT_EQ(trace.count(), 0) << trace;
     for (size_t i = 0; i < p.size(); ++i) {

@@ -350,7 +350,7 @@ def time_adamw(shapes, dtype, attrs):
 def time_sgd(shapes, dtype, attrs):
     """Shapes are all of the room's inputs: scalars, then lists of one length."""
     momentum = "momentum" in attrs
-    lists = shapes[2:] if momentum else shapes[1:]
+    lists = shapes[4:] if momentum else shapes[3:]
     params = [torch.nn.Parameter(torch.randn(shape).to(dtype))
               for shape in lists[:len(lists) // (3 if momentum else 2)]]
     for param in params:

@@ -29,9 +29,9 @@ struct Case {
     states.push_back(layout.states());
     written.push_back(writes);
   }
-  // Of AdamW: learning rate, step, whether to skip it.
+  // Of AdamW: learning rate, step, whether to skip it, factor of the gradients.
   void add_scalars(Mesh mesh) {
-    for (const DType dtype : {DType::f64, DType::f64, DType::bool_})
+    for (const DType dtype : {DType::f64, DType::f64, DType::bool_, DType::f64})
       add({}, Layout::replicated(mesh), false, dtype);
   }
   template <class Op>
@@ -82,8 +82,8 @@ TEST(Strategy, ManyTensorsOfManyLayoutsArePricedInLinearTime) {
       }
     }
     const Strategy s = c.choose(op::AdamW{}, mesh, true);
-    for (size_t i = 3; i < c.metas.size(); ++i) {
-      EXPECT_EQ(s.operands[i], c.states[3 + (i - 3) % kTensors]) << i;
+    for (size_t i = 4; i < c.metas.size(); ++i) {
+      EXPECT_EQ(s.operands[i], c.states[4 + (i - 4) % kTensors]) << i;
       if (HasFailure()) return;
     }
     EXPECT_TRUE(s.asks);
@@ -170,7 +170,7 @@ TEST(Strategy, WrittenOperandsDecideTheOrderOfAxes) {
     for (int role = 0; role < 4; ++role)
       c.add({8, 8}, role == 1 ? Layout::of(mesh, {Shard(0), Shard(0)}) : ours, role != 1);
     const Strategy s = c.choose(op::AdamW{}, mesh, true);
-    for (size_t i = 3; i < 7; ++i) EXPECT_EQ(s.operands[i], ours.states()) << i;
+    for (size_t i = 4; i < 8; ++i) EXPECT_EQ(s.operands[i], ours.states()) << i;
   });
 }
 

@@ -4,6 +4,7 @@
 // launches; stochastic rounding takes a launch per parameter, since each has its own stream.
 #include "tessera/kernels/adamw/adamw.h"
 #include "tessera/kernels/adamw/stochastic_rounding_impl.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/shared/piece_index_impl.h"
 #include "tessera/kernels/shared/tensor_list.cuh"
 
@@ -14,7 +15,7 @@ namespace {
 
 // The step's constants, rounded once to the type of the arithmetic, as on the CPU.
 template <class C> struct StepConstants {
-  C decay, beta1, rest1, beta2, rest2, scale2, eps, step_size;
+  C decay, beta1, rest1, beta2, rest2, scale2, eps, step_size, factor;
   uint64_t step;
   bool skip;
 };
@@ -25,7 +26,7 @@ struct Settings {
 
 template <class C>
 __global__ void make_constants(Settings op, const double* lr, const double* step, const bool* skip,
-                               StepConstants<C>* c) {
+                               const double* factor, StepConstants<C>* c) {
   c->decay = static_cast<C>(1 - *lr * op.weight_decay);
   c->beta1 = static_cast<C>(op.beta1);
   c->rest1 = static_cast<C>(1 - op.beta1);
@@ -34,6 +35,7 @@ __global__ void make_constants(Settings op, const double* lr, const double* step
   c->scale2 = static_cast<C>(1 / std::sqrt(1 - ::pow(op.beta2, *step)));
   c->eps = static_cast<C>(op.eps);
   c->step_size = static_cast<C>(*lr / (1 - ::pow(op.beta1, *step)));
+  c->factor = factor ? static_cast<C>(*factor) : C(1);
   c->step = static_cast<uint64_t>(*step);
   c->skip = *skip;
 }
@@ -66,7 +68,7 @@ __global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>
   const bool random = rounding.stochastic;
   const RngKey key = rng::at_step(rounding.key, c.step);
   for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-    const C g = static_cast<C>(gradient[i]), p = static_cast<C>(parameter[i]);
+    const C g = static_cast<C>(scaled(gradient[i], c.factor)), p = static_cast<C>(parameter[i]);
     const C m = c.beta1 * static_cast<C>(first[i]) + c.rest1 * g;
     const C v = c.beta2 * static_cast<C>(second[i]) + c.rest2 * (g * g);
     const C q = p * c.decay - c.step_size * (m / (std::sqrt(v) * c.scale2 + c.eps));
@@ -81,21 +83,22 @@ __global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>
 }  // namespace
 
 void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 3) / 4;
+  const size_t n = (in.size() - 4) / 4;
   WrittenRows written(stream);
   std::vector<ListEntry<4>> entries;
   std::vector<Rounding> roundings(streams.of.size());
   entries.reserve(n);
   for (size_t i = 0; i < n; ++i) {
-    const Tensor& p = in[3 + i];
-    entries.push_back({written.add(p), row_major(in[3 + n + i], stream),
-                       written.add(in[3 + 2 * n + i]), written.add(in[3 + 3 * n + i])});
+    const Tensor& p = in[4 + i];
+    entries.push_back({written.add(p), row_major(in[4 + n + i], stream),
+                       written.add(in[4 + 2 * n + i]), written.add(in[4 + 3 * n + i])});
     if (streams.of.empty()) continue;
     roundings[i] = {true,
                     {seed, streams.of[i]},
                     places.empty() ? PieceIndex(p.numel())
                                    : PieceIndex(p.shape(), places[i].start, places[i].whole)};
   }
+  const double* factor = in[3].defined() ? in[3].device_data<double>() : nullptr;
   Tensor constants[2];  // of f32 and of f64, made when first used
   const auto run = [&]<class P, class G, class M>() {
     using C = compute_t<P>;
@@ -106,7 +109,7 @@ void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
           bytes = empty({sizeof(StepConstants<C>)}, DType::u8, stream.device);
           launch(make_constants<C>, 1, 1, 0, stream, Settings{beta1, beta2, eps, weight_decay},
                  in[0].device_data<double>(), in[1].device_data<double>(),
-                 in[2].device_data<bool>(),
+                 in[2].device_data<bool>(), factor,
                  static_cast<StepConstants<C>*>(bytes.raw_device_data()));
         }
         launch(step_kernel<P, G, M>, blocks, kThreads, 0, stream, batch,

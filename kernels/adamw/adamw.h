@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // adamw_ (Loshchilov and Hutter, 2019): one call steps a list of parameters in one pass over their
-// bytes. What changes from step to step (learning rate, step number, whether to step at all) is a
-// 0-dim input, so that plans and graphs can be kept and no value is read on the host. Parameters
-// and moments may be bf16, stepped in f32 and rounded to the nearest or stochastically (by key,
-// step and global element index).
+// bytes. What changes from step to step (learning rate, step number, factor of the gradients,
+// whether to step at all) is a 0-dim input, so that plans and graphs can be kept and no value is
+// read on the host. Parameters and moments may be bf16, stepped in f32 and rounded to the nearest
+// or stochastically (by key, step and global element index).
 #pragma once
 
 #include "tessera/core/op.h"
@@ -29,8 +29,9 @@ struct PiecePlace {
   Shape start, whole;
 };
 
-/// Inputs: lr () f64, step () f64 counting from 1, skip () bool, then n parameters, n gradients, n
-/// first and n second moments. Where `skip` is true nothing is written. With streams, one per
+/// Inputs: lr () f64, step () f64 counting from 1, skip () bool, grad_factor () f64 (optional),
+/// then n parameters, n gradients, n first and n second moments. Where `skip` is true nothing is
+/// written. Each gradient counts times grad_factor, rounded to its dtype. With streams, one per
 /// parameter, what is bf16 is rounded stochastically.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
@@ -42,8 +43,8 @@ struct AdamW {
   static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
   auto attributes() const { return std::tie(beta1, beta2, eps, weight_decay, seed, streams); }
   static constexpr bool writes(size_t i, size_t n) {
-    const size_t tensors = (n - 3) / 4;
-    return i >= 3 && (i - 3 < tensors || i - 3 >= 2 * tensors);
+    const size_t tensors = (n - 4) / 4;
+    return i >= 4 && (i - 4 < tensors || i - 4 >= 2 * tensors);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -66,6 +67,9 @@ struct AdamWOptions {
   std::vector<uint64_t> streams = {};
   /// () bool: where true the step changes nothing, without the host knowing; undefined: false.
   Tensor skip = {};
+  /// () f64: what the gradients are multiplied by, to the bits of scale_ before the step, but
+  /// without writing them; undefined: 1.
+  Tensor grad_factor = {};
 };
 /// Steps every parameter in place; lists of equal length, tensors of one entry alike in shape.
 /// Parameters are f64, f32 or bf16, gradients of the parameter's dtype or f32; moments are f64

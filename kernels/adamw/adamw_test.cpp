@@ -4,6 +4,7 @@
 #include "tessera/core/context.h"
 #include "tessera/kernels/adamw/stochastic_rounding_impl.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
@@ -68,14 +69,60 @@ TEST(AdamW, NarrowParametersAreSteppedInF32) {
   EXPECT_EQ(v.values(), v_wide.values());
 }
 
+// Gradients that scale_ has written give the bits of those that the step multiplies, which stay:
+// of all dtypes, lengths of a last vector, strides, and of stochastic rounding.
+TEST(AdamW, AFactorHasTheBitsOfScaledGradients) {
+  Context context({.threads = 2});
+  const auto stepped = [](std::array<DType, 3> types, int64_t n, double factor, bool in_step,
+                          std::vector<uint64_t> streams) {
+    const auto drawn = [&](uint64_t stream, DType t) {
+      return slice(cast(normal({n, 2}, {1, stream}, 0, 1, DType::f64), t), 1, {0, 1});
+    };
+    const Tensor p = drawn(1, types[0]), g = drawn(2, types[1]), m = drawn(3, types[2]),
+                 v = abs(drawn(4, types[2]));
+    const Tensor by = tensor(factor, DType::f64);
+    const auto before = g.values();
+    if (!in_step) scale_({g}, by);
+    adamw_({p}, {g}, {m}, {v}, 3,
+           {.lr = 0.1,
+            .seed = 2,
+            .streams = std::move(streams),
+            .grad_factor = in_step ? by : Tensor()});
+    if (in_step) {
+      EXPECT_EQ(g.values(), before);
+    }
+    return std::array{p.values(), m.values(), v.values()};
+  };
+  using enum DType;
+  for (const auto& types : {std::array{f64, f64, f64},
+                            {f32, f32, f32},
+                            {f32, f32, bf16},
+                            {bf16, bf16, f32},
+                            {bf16, bf16, bf16},
+                            {bf16, f32, f32},
+                            {bf16, f32, bf16}}) {
+    for (const int64_t n : {1, 37, 16400}) {
+      for (const double factor : {1.0, 0.3, 1e-3}) {
+        const auto alike = [&](const std::vector<uint64_t>& streams) {
+          EXPECT_EQ(stepped(types, n, factor, true, streams),
+                    stepped(types, n, factor, false, streams))
+              << types[0] << ' ' << types[1] << ' ' << types[2] << ' ' << n << ' ' << factor;
+        };
+        alike({});
+        alike({7});
+      }
+    }
+  }
+}
+
 // A piece rounds as the whole does: bits belong to the element's place in the whole.
 TEST(AdamW, StochasticRoundingIsKeyedByTheGlobalElement) {
   Context context({.threads = 2});
   const Shape whole{37, 90};
   const op::AdamW op{.seed = 7, .streams = {{11}}};
   const auto tensors = [&] {
-    std::vector<Tensor> in{tensor(0.01, DType::f64), tensor(4, DType::f64),
-                           tensor(0, DType::bool_)};
+    std::vector<Tensor> in{tensor(0.01, DType::f64), tensor(4, DType::f64), tensor(0, DType::bool_),
+                           tensor(0.3, DType::f64)};
     for (uint64_t role = 0; role < 4; ++role)
       in.push_back(bf16_of(role == 3 ? uniform(whole, {1, role}) : normal(whole, {1, role})));
     return in;
@@ -87,16 +134,16 @@ TEST(AdamW, StochasticRoundingIsKeyedByTheGlobalElement) {
                                      {{3, 13}, {30, 70}},
                                      {{5, 88}, {32, 2}}}) {
     Piece piece;
-    piece.operands.resize(10);
+    piece.operands.resize(11);
     std::vector<Tensor> part = tensors();
-    for (size_t i = 3; i < 10; ++i) {
+    for (size_t i = 4; i < 11; ++i) {
       for (int d = 0; d < 2; ++d) piece.operands[i].push_back({start[d], shape[d], whole[d]});
-      if (i >= 7) continue;
+      if (i >= 8) continue;
       for (int d = 0; d < 2; ++d)
         part[i] = contiguous(slice(part[i], d, {start[d], start[d] + shape[d]}));
     }
     call(op.local(piece), Tensors(part));
-    for (const size_t role : {3u, 5u, 6u}) {
+    for (const size_t role : {4u, 6u, 7u}) {
       Tensor want = all[role];
       for (int d = 0; d < 2; ++d) want = slice(want, d, {start[d], start[d] + shape[d]});
       EXPECT_EQ(part[role].values(), contiguous(want).values()) << role;
@@ -176,6 +223,13 @@ TEST(AdamW, Errors) {
     EXPECT_STREQ(e.what(),
                  "[adamw_] gradient 1 is undefined: step only parameters that have a gradient");
   }
+  try {
+    adamw_({p}, {p}, {p}, {p}, 1, {.grad_factor = tensor(1, DType::f32)});
+    FAIL();
+  } catch (const DTypeError& e) {
+    EXPECT_STREQ(e.what(), "[adamw_] grad_factor must be f64: given f32[]");
+  }
+  EXPECT_THROW(adamw_({p}, {p}, {p}, {p}, 1, {.grad_factor = ones({1}, DType::f64)}), ShapeError);
   EXPECT_THROW(adamw_({p}, {}, {p}, {p}, 1, {}), UsageError);
   EXPECT_THROW(adamw_({p}, {p}, {p}, {p}, 0, {}), ValueError);
   EXPECT_THROW(adamw_({p}, {zeros({4})}, {p}, {p}, 1, {}), ShapeError);

@@ -114,12 +114,11 @@ template <class T> void scale_run(T* x, int64_t n, int64_t stride, double factor
     simd([&]() TESSERA_LAMBDA {
       const auto f = static_cast<compute_t<T>>(factor);
       T* __restrict y = x;
-      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(static_cast<compute_t<T>>(y[i]) * f);
+      for (int64_t i = 0; i < n; ++i) y[i] = scaled(y[i], f);
     });
   } else {
     const auto f = static_cast<compute_t<T>>(factor);
-    for (int64_t i = 0; i < n; ++i)
-      x[i * stride] = static_cast<T>(static_cast<compute_t<T>>(x[i * stride]) * f);
+    for (int64_t i = 0; i < n; ++i) x[i * stride] = scaled(x[i * stride], f);
   }
 }
 

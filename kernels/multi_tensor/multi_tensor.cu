@@ -31,13 +31,11 @@ __global__ void sum_chunks(const double* partial, int64_t n, double* y) {
 }
 
 template <class T> __global__ void scale_chunks(ListBatch<1> batch, const double* factor) {
-  using C = compute_t<T>;
   const auto [tensor, begin, end] = batch.place();
   if (*factor == 1) return;
-  const C f = static_cast<C>(*factor);
+  const auto f = static_cast<compute_t<T>>(*factor);
   T* x = static_cast<T*>(batch.pointers[tensor][0]);
-  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
-    x[i] = static_cast<T>(static_cast<C>(x[i]) * f);
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) x[i] = scaled(x[i], f);
 }
 
 constexpr DType kOrder[] = {DType::f64, DType::f32, DType::bf16, DType::f16};

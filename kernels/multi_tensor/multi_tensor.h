@@ -4,9 +4,15 @@
 #pragma once
 
 #include "tessera/core/op.h"
+#include "tessera/kernels/vector_math.h"
 
 namespace tessera {
 namespace op {
+
+/// What scale_ makes of x; optimizer steps that take a factor make the same of a gradient.
+template <class T> TESSERA_MATH T scaled(T x, compute_t<T> factor) {
+  return static_cast<T>(static_cast<compute_t<T>>(x) * factor);
+}
 
 /// n tensors -> () f64: the sum of the squares of all elements.
 struct SumSquares {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // sgd_: one call steps a list of parameters in one pass over their bytes, with momentum as in
-// Sutskever et al. (2013) where asked for. As adamw_: the learning rate, the step number and
-// whether to step at all are 0-dim inputs; bf16 is stepped in f32 and rounded to the nearest.
+// Sutskever et al. (2013) where asked for. As adamw_: the learning rate, the step number, a
+// factor of the gradients and whether to step at all are 0-dim inputs; bf16 is stepped in f32 and
+// rounded to the nearest.
 #pragma once
 
 #include "tessera/core/op.h"
@@ -11,8 +12,9 @@
 namespace tessera {
 namespace op {
 
-/// Inputs: lr () f64, skip () bool, then n parameters and n gradients. Where `skip` is true nothing
-/// is written.
+/// Inputs: lr () f64, skip () bool, grad_factor () f64 (optional), then n parameters and n
+/// gradients. Where `skip` is true nothing is written. Each gradient counts times grad_factor,
+/// rounded to its dtype.
 ///   g = gradient (negative where `maximize`) + weight_decay p;  p -= lr g
 struct Sgd {
   double weight_decay = 0;
@@ -21,7 +23,7 @@ struct Sgd {
   static constexpr DTypeSet dtypes = dtypes_of(DType::f64, DType::f32, DType::bf16);
   static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
   auto attributes() const { return std::tie(weight_decay, maximize); }
-  static constexpr bool writes(size_t i, size_t n) { return i >= 2 && i < 2 + (n - 2) / 2; }
+  static constexpr bool writes(size_t i, size_t n) { return i >= 3 && i < 3 + (n - 3) / 2; }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs written) const;
@@ -29,8 +31,9 @@ struct Sgd {
   static std::vector<Sample<Sgd>> samples();
 };
 
-/// Inputs: lr () f64, skip () bool, step () f64 counting from 1, then n parameters, n gradients, n
-/// buffers. Where `skip` is true nothing is written.
+/// Inputs: lr () f64, skip () bool, step () f64 counting from 1, grad_factor () f64 (optional),
+/// then n parameters, n gradients, n buffers. Where `skip` is true nothing is written. Each
+/// gradient counts times grad_factor, rounded to its dtype; g is made of it as in sgd_.
 ///   b = g in step 1, momentum b + (1 - dampening) g after;  p -= lr b, lr (g + momentum b) where
 /// `nesterov`
 struct SgdMomentum {
@@ -43,8 +46,8 @@ struct SgdMomentum {
     return std::tie(momentum, dampening, weight_decay, nesterov, maximize);
   }
   static constexpr bool writes(size_t i, size_t n) {
-    const size_t tensors = (n - 3) / 3;
-    return i >= 3 && (i - 3 < tensors || i - 3 >= 2 * tensors);
+    const size_t tensors = (n - 4) / 3;
+    return i >= 4 && (i - 4 < tensors || i - 4 >= 2 * tensors);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -63,6 +66,9 @@ struct SgdOptions {
   bool maximize = false;
   /// () bool: where true the step changes nothing, without the host knowing; undefined: false.
   Tensor skip = {};
+  /// () f64: what the gradients are multiplied by, to the bits of scale_ before the step, but
+  /// without writing them; undefined: 1.
+  Tensor grad_factor = {};
 };
 /// Steps every parameter in place; lists of equal length, tensors of one entry alike in shape.
 /// `buffers` hold the momentum and are read from step 2 on; an empty list without momentum.

@@ -3,11 +3,13 @@
 
 #include "tessera/core/context.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 
 namespace tessera {
@@ -61,9 +63,58 @@ TEST(Sgd, BitsDoNotDependOnPlace) {
   }
 }
 
+// Gradients that scale_ has written give the bits of those that the step multiplies, which stay.
+TEST(Sgd, AFactorHasTheBitsOfScaledGradients) {
+  Context context({.threads = 2});
+  const auto stepped = [](std::array<DType, 3> types, int64_t n, bool in_step, SgdOptions options) {
+    const auto drawn = [&](uint64_t stream, DType t) {
+      return slice(cast(normal({n, 2}, {1, stream}, 0, 1, DType::f64), t), 1, {0, 1});
+    };
+    const Tensor p = drawn(1, types[0]), g = drawn(2, types[1]), b = drawn(3, types[2]);
+    const Tensor by = tensor(0.3, DType::f64);
+    const auto before = g.values();
+    if (in_step) options.grad_factor = by;
+    else scale_({g}, by);
+    std::vector<Tensor> buffers;
+    if (options.momentum > 0) buffers.push_back(b);
+    sgd_({p}, {g}, buffers, 3, options);
+    if (in_step) {
+      EXPECT_EQ(g.values(), before);
+    }
+    return std::array{p.values(), b.values()};
+  };
+  using enum DType;
+  for (const auto& types : {std::array{f64, f64, f64},
+                            {f32, f32, f32},
+                            {f32, f32, bf16},
+                            {bf16, bf16, bf16},
+                            {bf16, bf16, f32},
+                            {bf16, f32, f32}}) {
+    for (const int64_t n : {1, 37, 16400}) {
+      for (const SgdOptions& options :
+           {SgdOptions{.lr = 0.1, .weight_decay = 0.2},
+            {.lr = 0.1, .momentum = 0.9, .maximize = true},
+            {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.2, .nesterov = true}}) {
+        EXPECT_EQ(stepped(types, n, true, options), stepped(types, n, false, options))
+            << types[0] << ' ' << types[1] << ' ' << types[2] << ' ' << n;
+      }
+    }
+  }
+}
+
 TEST(Sgd, Errors) {
   Context context;
   const Tensor p = zeros({3});
+  for (const double momentum : {0.0, 0.9}) {
+    const std::vector<Tensor> buffers =
+        momentum > 0 ? std::vector{zeros({3})} : std::vector<Tensor>();
+    const auto step = [&](const Tensor& factor) {
+      sgd_({p}, {zeros({3})}, buffers, 1, {.momentum = momentum, .grad_factor = factor});
+    };
+    EXPECT_THROW(step(tensor(1, DType::f32)), DTypeError);
+    EXPECT_THROW(step(ones({1}, DType::f64)), ShapeError);
+    EXPECT_NO_THROW(step(tensor(1, DType::f64)));
+  }
   EXPECT_THROW(sgd_({p}, {}, {}, 1, {}), UsageError);
   EXPECT_THROW(sgd_({p}, {p}, {p}, 1, {}), UsageError);
   EXPECT_THROW(sgd_({p}, {p}, {}, 1, {.momentum = 0.9}), UsageError);

@@ -110,7 +110,8 @@ TEST_F(CudaSizes, ListsOfSeveralLaunches) {
       for (size_t i = 0; i < x.size(); ++i) lists[i / 101].push_back(x[i]);
       const Tensor size = norm(lists[0]);
       scale_(lists[1], 0.37);
-      adamw_(lists[0], lists[1], lists[2], lists[3], 3, {});
+      const Tensor factor = to_device(tensor(0.7, DType::f64), size.device());
+      adamw_(lists[0], lists[1], lists[2], lists[3], 3, {.grad_factor = factor});
       TensorVector all = x;
       all.push_back(size);
       return all;
